@@ -1,0 +1,106 @@
+"""Every error a user can meet: what went wrong, where, why, and what to do next.
+
+An error is data; the command line turns it into one line and an exit code. Raise the narrowest class; give `where`
+as the user knows it (a file, an ONNX node's name, a rule's file:line), never as an internal object.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+
+class ExitCode(IntEnum):
+    """The exit status of the `prism` command for each way it can end."""
+
+    DONE = 0
+    INTERNAL = 1
+    USAGE = 2
+    UNSUPPORTED = 3
+    NO_IMPROVEMENT = 4
+    VERIFICATION_FAILED = 5
+    INTERRUPTED = 130
+
+
+class PrismError(Exception):
+    """Base of all prism errors.
+
+    Args:
+        what: what went wrong, as a short clause without a full stop.
+        where: the place as the user knows it: a file, a node's name, an option. Empty when there is none.
+        why: the cause. Empty when `what` says it all.
+        fix: what the user can do next.
+    """
+
+    exit_code: ExitCode = ExitCode.INTERNAL
+
+    def __init__(self, what: str, *, where: str = "", why: str = "", fix: str = "") -> None:
+        self.what = what
+        self.where = where
+        self.why = why
+        self.fix = fix
+        super().__init__(self.one_line())
+
+    def one_line(self) -> str:
+        """The error in one line: `where: what: why; fix`."""
+        head = f"{self.where}: {self.what}" if self.where else self.what
+        if self.why:
+            head = f"{head}: {self.why}"
+        text = f"{head}; {self.fix}" if self.fix else head
+        return " ".join(text.split())
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return (_rebuild, (type(self), self.what, self.where, self.why, self.fix))
+
+
+def _rebuild(cls: type[PrismError], what: str, where: str, why: str, fix: str) -> PrismError:
+    return cls(what, where=where, why=why, fix=fix)
+
+
+class UsageError(PrismError):
+    """The command or call itself is off: an unknown target, an unwritable output folder, a bad option."""
+
+    exit_code = ExitCode.USAGE
+
+
+class ModelError(PrismError):
+    """The model cannot be read or taken: not ONNX, truncated, external data missing."""
+
+    exit_code = ExitCode.UNSUPPORTED
+
+
+class UnsupportedError(ModelError):
+    """The model is well formed and holds something prism has no translation for: an op, an attribute, a data type."""
+
+
+class ShapeError(ModelError):
+    """Shapes that do not add up."""
+
+
+class RuleError(PrismError):
+    """A rule file that does not parse, type-check or load."""
+
+    exit_code = ExitCode.USAGE
+
+
+class IllegalIRError(PrismError):
+    """A program, sGraph or tile program that breaks its specification: a bug in prism, never the user's doing."""
+
+
+class WorkerError(PrismError):
+    """A worker process died, hung past its limit, or answered nonsense."""
+
+
+class BackendError(PrismError):
+    """A kernel could not be emitted, compiled or launched."""
+
+
+class NoImprovementError(PrismError):
+    """Nothing that was proved and checked beats what was given."""
+
+    exit_code = ExitCode.NO_IMPROVEMENT
+
+
+class VerificationError(PrismError):
+    """A kernel computed something other than the oracle, or a record does not match what it records."""
+
+    exit_code = ExitCode.VERIFICATION_FAILED

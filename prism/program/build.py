@@ -1,0 +1,100 @@
+"""Small constructors for expressions, so that front ends, tests and rules read like formulas."""
+
+from __future__ import annotations
+
+import math
+
+from prism.program.extents import Extent, is_static
+from prism.program.index import Axis, Index
+from prism.program.nodes import Const, Expr, Map, Position, Read, Reduce, ReduceKind, Size
+
+
+def read(tensor: str, *index: Index | Axis | int) -> Read:
+    """tensor[index...]"""
+    return Read(tensor, tuple(_index(i) for i in index))
+
+
+def _index(i: Index | Axis | int) -> Index:
+    match i:
+        case Index():
+            return i
+        case Axis():
+            return Index.axis(i)
+        case _:
+            return Index.const(i)
+
+
+def const(value: float) -> Const:
+    """A number."""
+    return Const(float(value))
+
+
+def size(extent: Extent) -> Expr:
+    """The length of an axis, as a number."""
+    return Const(float(int(extent))) if is_static(extent) else Size(extent)
+
+
+def position(index: Index | Axis) -> Expr:
+    """The value of an index, as a number."""
+    i = _index(index)
+    return Const(float(int(i.offset))) if not i.terms and is_static(i.offset) else Position(i)
+
+
+def op(name: str, *args: Expr) -> Map:
+    """A pointwise operation."""
+    return Map(name, args)
+
+
+def add(*terms: Expr) -> Expr:
+    """The sum of the terms, left to right."""
+    total = terms[0]
+    for t in terms[1:]:
+        total = Map("add", (total, t))
+    return total
+
+
+def mul(*factors: Expr) -> Expr:
+    """The product of the factors, left to right."""
+    total = factors[0]
+    for f in factors[1:]:
+        total = Map("mul", (total, f))
+    return total
+
+
+def neg(a: Expr) -> Expr:
+    """-a"""
+    return Const(-a.value) if isinstance(a, Const) else Map("neg", (a,))
+
+
+def sub(a: Expr, b: Expr) -> Expr:
+    """a - b"""
+    return Map("add", (a, neg(b)))
+
+
+def recip(a: Expr) -> Expr:
+    """1 / a"""
+    if isinstance(a, Const) and a.value != 0 and math.isfinite(a.value):
+        return Const(1 / a.value)
+    return Map("recip", (a,))
+
+
+def div(a: Expr, b: Expr) -> Expr:
+    """a / b"""
+    return Map("mul", (a, recip(b)))
+
+
+def reduce(kind: ReduceKind | str, axes: Axis | tuple[Axis, ...], body: Expr) -> Expr:
+    """The reduction over the axes, the first the outermost; axes of extent 1 are dropped."""
+    for axis in reversed(axes if isinstance(axes, tuple) else (axes,)):
+        if axis.extent != 1:
+            body = Reduce(ReduceKind(kind), axis, body)
+    return body
+
+
+def mean(axes: Axis | tuple[Axis, ...], body: Expr) -> Expr:
+    """The arithmetic mean over the axes."""
+    total = reduce(ReduceKind.SUM, axes, body)
+    for axis in axes if isinstance(axes, tuple) else (axes,):
+        if axis.extent != 1:
+            total = div(total, size(axis.extent))
+    return total

@@ -1,0 +1,206 @@
+"""Index expressions: which element of a dimension a read takes, as a function of named axes.
+
+    index ::= sum of coefficient * atom, plus an offset
+    atom  ::= axis | index // extent | index % extent
+
+After inlining, `//` and `%` are gone: an axis that is still divided is split into factors (see `inline.py`), so what
+the e-graph, the sGraph and the backends see is affine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import sympy
+
+from prism.program.extents import Extent, add, at_most, is_static, mul, normal
+
+
+@dataclass(frozen=True, slots=True, order=False)
+class Axis:
+    """A named axis. Two axes are the same axis when name and extent agree."""
+
+    name: str
+    extent: Extent
+
+    def __str__(self) -> str:
+        return self.name
+
+
+@dataclass(frozen=True, slots=True)
+class FloorDiv:
+    """value // divisor, for value >= 0 and divisor > 0."""
+
+    value: Index
+    divisor: Extent
+
+    def __str__(self) -> str:
+        return f"({self.value})//{self.divisor}"
+
+
+@dataclass(frozen=True, slots=True)
+class Mod:
+    """value % divisor, for value >= 0 and divisor > 0."""
+
+    value: Index
+    divisor: Extent
+
+    def __str__(self) -> str:
+        return f"({self.value})%{self.divisor}"
+
+
+Atom: TypeAlias = Axis | FloorDiv | Mod
+
+
+@dataclass(frozen=True, slots=True)
+class Index:
+    """sum(coefficient * atom) + offset, the terms sorted by the atom's text and no coefficient zero."""
+
+    terms: tuple[tuple[Atom, Extent], ...]
+    offset: Extent = 0
+
+    @staticmethod
+    def axis(axis: Axis) -> Index:
+        """The index that is the axis itself (0 when the axis has extent 1)."""
+        if axis.extent == 1:
+            return Index(())
+        return Index(((axis, 1),))
+
+    @staticmethod
+    def const(value: Extent) -> Index:
+        """The same element for every assignment of the axes."""
+        return Index((), normal(value))
+
+    def __add__(self, other: Index | int) -> Index:
+        if isinstance(other, int):
+            return Index(self.terms, add(self.offset, other))
+        total: dict[Atom, Extent] = dict(self.terms)
+        for atom, c in other.terms:
+            total[atom] = add(total.get(atom, 0), c)
+        return _index(total, add(self.offset, other.offset))
+
+    def scaled(self, factor: Extent) -> Index:
+        """factor * self."""
+        return _index({a: mul(c, factor) for a, c in self.terms}, mul(self.offset, factor))
+
+    def floordiv(self, divisor: Extent) -> Index:
+        """self // divisor, simplified; self must not be negative."""
+        if divisor == 1:
+            return self
+        whole, rest = self._split(divisor)
+        if rest.within(divisor):
+            return whole
+        return whole + Index(((FloorDiv(rest, divisor), 1),))
+
+    def mod(self, divisor: Extent) -> Index:
+        """self % divisor, simplified; self must not be negative."""
+        if divisor == 1:
+            return Index(())
+        _, rest = self._split(divisor)
+        if rest.within(divisor):
+            return rest
+        return Index(((Mod(rest, divisor), 1),))
+
+    def _split(self, divisor: Extent) -> tuple[Index, Index]:
+        """(q, r) with self = divisor*q + r, r holding the terms whose coefficient the divisor does not divide."""
+        whole: dict[Atom, Extent] = {}
+        rest: dict[Atom, Extent] = {}
+        for atom, c in self.terms:
+            q = _exact_quotient(c, divisor)
+            if q is None:
+                rest[atom] = c
+            else:
+                whole[atom] = q
+        q = _exact_quotient(self.offset, divisor)
+        if isinstance(self.offset, int) and isinstance(divisor, int):
+            return _index(whole, self.offset // divisor), _index(rest, self.offset % divisor)
+        if q is not None:
+            return _index(whole, q), _index(rest, 0)
+        return _index(whole, 0), _index(rest, self.offset)
+
+    def upper(self) -> Extent | None:
+        """The largest value (inclusive) when every coefficient is known not to be negative, else None."""
+        total = self.offset
+        for atom, c in self.terms:
+            if not at_most(0, c):
+                return None
+            match atom:
+                case Axis(_, extent):
+                    top: Extent = extent
+                case Mod(_, divisor):
+                    top = divisor
+                case FloorDiv(value, divisor):
+                    above = value.upper()
+                    if above is None:
+                        return None
+                    if is_static(above) and is_static(divisor):
+                        total = add(total, mul(c, int(above) // int(divisor)))
+                        continue
+                    return None
+            total = add(total, mul(c, add(top, -1)))
+        return total
+
+    def within(self, bound: Extent) -> bool:
+        """Whether 0 <= self < bound is known to hold for every assignment of the axes."""
+        top = self.upper()
+        return top is not None and at_most(0, self.offset) and at_most(add(top, 1), bound)
+
+    def substitute(self, mapping: Mapping[Axis, Index]) -> Index:
+        """The index with axes replaced by indices, simplified again."""
+        result = Index((), self.offset)
+        for atom, c in self.terms:
+            match atom:
+                case Axis():
+                    part = mapping[atom] if atom in mapping else Index(((atom, 1),))
+                case FloorDiv(value, divisor):
+                    part = value.substitute(mapping).floordiv(divisor)
+                case Mod(value, divisor):
+                    part = value.substitute(mapping).mod(divisor)
+            result = result + part.scaled(c)
+        return result
+
+    def axes(self) -> frozenset[Axis]:
+        """The axes that the index mentions."""
+        return frozenset(self._axes())
+
+    def _axes(self) -> Iterator[Axis]:
+        for atom, _ in self.terms:
+            match atom:
+                case Axis():
+                    yield atom
+                case FloorDiv(value, _) | Mod(value, _):
+                    yield from value._axes()
+
+    def is_affine(self) -> bool:
+        """Whether no `//` or `%` is left."""
+        return all(isinstance(atom, Axis) for atom, _ in self.terms)
+
+    def as_axis(self) -> Axis | None:
+        """The axis, when the index is exactly one axis."""
+        match self.terms:
+            case ((Axis() as axis, 1),) if self.offset == 0:
+                return axis
+            case _:
+                return None
+
+    def __str__(self) -> str:
+        parts = [str(a) if c == 1 else f"{c}*{a}" if not isinstance(c, sympy.Add) else f"({c})*{a}" for a, c in self.terms]
+        if self.offset != 0 or not parts:
+            parts.append(str(self.offset))
+        return " + ".join(parts).replace("+ -", "- ")
+
+
+def _index(terms: Mapping[Atom, Extent], offset: Extent) -> Index:
+    kept = [(a, c) for a, c in terms.items() if c != 0]
+    kept.sort(key=lambda t: str(t[0]))
+    return Index(tuple(kept), offset)
+
+
+def _exact_quotient(value: Extent, divisor: Extent) -> Extent | None:
+    if isinstance(value, int) and isinstance(divisor, int):
+        return value // divisor if value % divisor == 0 else None
+    quotient = sympy.cancel(sympy.sympify(value) / divisor)
+    _, denominator = sympy.fraction(quotient)
+    return normal(sympy.expand(quotient)) if denominator == 1 else None

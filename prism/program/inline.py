@@ -1,0 +1,174 @@
+"""From definitions to formulas: each output written down to the program's inputs, all indices affine.
+
+A producer is instantiated under its consumer's index expressions, from the outputs backwards. A reshape leaves `a//n`
+and `a%n` behind; the axis `a` is then split into `n*hi + lo` wherever it is bound (or, for an output, free), which
+removes them, because `(n*hi + lo)//n = hi`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from prism.errors import UnsupportedError
+from prism.program.extents import Extent, at_most, cdiv, is_static, mul, normal
+from prism.program.index import Axis, FloorDiv, Index, Mod
+from prism.program.nodes import Definition, Expr, Formula, Map, Position, Program, Read, Reduce, walk
+from prism.program.transform import canonical, least_instance, substitute
+
+
+def inline(program: Program, outputs: tuple[str, ...] | None = None, keep: frozenset[str] = frozenset()) -> tuple[Formula, ...]:
+    """The program's outputs as formulas over its inputs.
+
+    Args:
+        program: the program.
+        outputs: the definitions to write out; the program's outputs by default.
+        keep: definitions that are read as they are, not instantiated: materialised tensors.
+
+    Raises:
+        UnsupportedError: an index cannot be made affine by splitting axes.
+    """
+    definitions = {d.name: d for d in program.definitions if d.name not in keep}
+    return tuple(_formula(program.definition(name), definitions) for name in outputs or program.outputs)
+
+
+def _formula(definition: Definition, definitions: dict[str, Definition]) -> Formula:
+    expr = _expand(definition.expr, definitions, {})
+    free = [(a, Index.axis(a)) for a in definition.axes]
+    index = tuple(i for _, i in free)
+    for _ in range(64):
+        axis_cut = _first_divided(expr)
+        if axis_cut is None:
+            break
+        axis, cut = axis_cut
+        high = Axis(f"{axis.name}.q", normal(cdiv(axis.extent, cut)))
+        low = Axis(f"{axis.name}.r", cut)
+        if mul(high.extent, low.extent) != axis.extent:
+            raise UnsupportedError(
+                f"an axis of extent {axis.extent} is cut by {cut}, which does not divide it",
+                where=definition.origin or definition.name,
+                why="a reshape across dimensions that do not factor has no affine index",
+                fix="split the model at this reshape",
+            )
+        replacement = Index.axis(high).scaled(cut) + Index.axis(low)
+        expr = _split(expr, axis, high, low, replacement)
+        index = tuple(i.substitute({axis: replacement}) for i in index)
+    else:
+        raise UnsupportedError("the indices do not become affine", where=definition.origin or definition.name)
+    renamed: dict[Axis, Index] = {}
+    taken: list[Axis] = []
+    for i in index:
+        for atom, _ in sorted(i.terms, key=lambda t: _order(t[1]), reverse=True):
+            assert isinstance(atom, Axis)
+            name = least_instance(atom.extent, taken)
+            taken.append(name)
+            renamed[atom] = Index.axis(name)
+    # Free names are set apart first, so that renaming a to b while b is renamed to c cannot confuse the two.
+    apart = {a: Index.axis(Axis(f"{a.name}!", a.extent)) for a in renamed}
+    back = {Axis(f"{a.name}!", a.extent): i for a, i in renamed.items()}
+    expr = canonical(substitute(substitute(expr, apart), back))
+    return Formula(definition.tensor, tuple(i.substitute(apart).substitute(back) for i in index), expr)
+
+
+def _order(coefficient: Extent) -> float:
+    return float(coefficient) if is_static(coefficient) else float("inf")
+
+
+def _expand(expr: Expr, definitions: dict[str, Definition], memo: dict[Read, Expr]) -> Expr:
+    """`expr` with reads of definitions replaced by their instantiated expressions."""
+    done: dict[int, Expr] = {}
+
+    def visit(e: Expr) -> Expr:
+        known = done.get(id(e))
+        if known is not None:
+            return known
+        match e:
+            case Read(tensor, index) if tensor in definitions:
+                if e not in memo:
+                    d = definitions[tensor]
+                    body = substitute(d.expr, dict(zip(d.axes, index, strict=True)))
+                    memo[e] = _expand(body, definitions, memo)
+                new: Expr = memo[e]
+            case Map(op, args):
+                new = Map(op, tuple(visit(a) for a in args))
+            case Reduce(kind, axis, body):
+                new = Reduce(kind, axis, visit(body))
+            case _:
+                new = e
+        done[id(e)] = new
+        return new
+
+    return visit(expr)
+
+
+def _indices(expr: Expr) -> Iterator[Index]:
+    for e in walk(expr):
+        match e:
+            case Read(_, index):
+                yield from index
+            case Position(index):
+                yield index
+            case _:
+                pass
+
+
+def _first_divided(expr: Expr) -> tuple[Axis, Extent] | None:
+    """An axis that a `//` or `%` still divides, and the factor to cut it by; None when all indices are affine."""
+    for index in _indices(expr):
+        found = _cut(index)
+        if found is not None:
+            return found
+    return None
+
+
+def _cut(index: Index) -> tuple[Axis, Extent] | None:
+    for atom, _ in index.terms:
+        match atom:
+            case FloorDiv(value, divisor) | Mod(value, divisor):
+                deeper = _cut(value)
+                if deeper is not None:
+                    return deeper
+                for inner, coefficient in value.terms:
+                    if not isinstance(inner, Axis):
+                        continue
+                    if is_static(divisor) and is_static(coefficient):
+                        cut: Extent = int(divisor) // _gcd(int(divisor), int(coefficient))
+                    else:
+                        cut = divisor if coefficient == 1 else normal(divisor / coefficient)  # type: ignore[operator]
+                    if cut != 1 and not (at_most(inner.extent, cut)):
+                        return inner, cut
+            case Axis():
+                pass
+    return None
+
+
+def _gcd(a: int, b: int) -> int:
+    while b:
+        a, b = b, a % b
+    return a
+
+
+def _split(expr: Expr, axis: Axis, high: Axis, low: Axis, replacement: Index) -> Expr:
+    """`expr` with `axis` split into (high, low), bound or free."""
+    done: dict[int, Expr] = {}
+
+    def visit(e: Expr) -> Expr:
+        known = done.get(id(e))
+        if known is not None:
+            return known
+        match e:
+            case Read(tensor, index):
+                new: Expr = Read(tensor, tuple(i.substitute({axis: replacement}) for i in index))
+            case Position(index):
+                new = Position(index.substitute({axis: replacement}))
+            case Map(op, args):
+                new = Map(op, tuple(visit(a) for a in args))
+            case Reduce(kind, bound, body) if bound == axis:
+                new = Reduce(kind, high, Reduce(kind, low, visit(body)))
+            case Reduce(kind, bound, body):
+                new = Reduce(kind, bound, visit(body))
+            case _:
+                new = e
+        done[id(e)] = new
+        return new
+
+    return visit(expr)

@@ -1,0 +1,342 @@
+"""The program: tensors as functions of named axes.
+
+    program    ::= inputs, definitions in order, names of the outputs
+    definition ::= name[axes] = expr
+    expr       ::= Read(tensor, index per dimension)      x[m, k]
+                 | Const(number)                          0.5
+                 | Size(extent)                           the length of an axis, as a number
+                 | Position(index)                        the value of an index, as a number: i, j, 2*d
+                 | Map(op, args)                          pointwise; the ops are in ops.py
+                 | Reduce(kind, axis, body)               sum_k, max_k, min_k, prod_k
+
+A matmul is `Reduce(sum, k, x[m,k]*w[k,n])`; a broadcast is not mentioning an axis; a transpose is a read; a
+concatenation is `where` over Positions with shifted reads, and an element that `where` does not select is not read.
+Masks are `where(Position(j) <= Position(i), s, -inf)`. `Map` has no subtraction or division: they are add/neg and
+mul/recip, so that a rule is written once.
+
+Nodes are immutable; equality is structural, with the hash computed once, so that shared expressions stay cheap.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from prism.program.extents import Extent
+from prism.program.index import Axis, Index
+
+
+class DType(StrEnum):
+    """How a tensor's elements are stored."""
+
+    FLOAT64 = "float64"
+    FLOAT32 = "float32"
+    FLOAT16 = "float16"
+    BFLOAT16 = "bfloat16"
+    INT64 = "int64"
+    INT32 = "int32"
+    INT8 = "int8"
+    UINT8 = "uint8"
+    BOOL = "bool"
+
+    @property
+    def bytes(self) -> int:
+        """The size of one element in bytes."""
+        return {"float64": 8, "int64": 8, "float32": 4, "int32": 4, "float16": 2, "bfloat16": 2}.get(self.value, 1)
+
+    @property
+    def is_float(self) -> bool:
+        """Whether the elements are floating-point numbers."""
+        return self.value.startswith(("float", "bfloat"))
+
+
+class ReduceKind(StrEnum):
+    """How a reduction combines: each is associative and commutative over the reals."""
+
+    SUM = "sum"
+    MAX = "max"
+    MIN = "min"
+    PROD = "prod"
+
+    @property
+    def identity(self) -> float:
+        """The value that leaves the other operand unchanged."""
+        return {"sum": 0.0, "max": float("-inf"), "min": float("inf"), "prod": 1.0}[self.value]
+
+
+class Expr:
+    """A scalar expression over free axes; see the module's grammar."""
+
+    __slots__ = ()
+
+    @property
+    def children(self) -> tuple[Expr, ...]:
+        """The sub-expressions, in order."""
+        return ()
+
+
+@dataclass(frozen=True, slots=True)
+class Read(Expr):
+    """One element of a tensor: `index` names, dimension by dimension, which."""
+
+    tensor: str
+    index: tuple[Index, ...]
+
+    def __str__(self) -> str:
+        return f"{self.tensor}[{', '.join(map(str, self.index))}]"
+
+
+@dataclass(frozen=True, slots=True)
+class Const(Expr):
+    """A number; booleans are 0 and 1, and infinities are allowed."""
+
+    value: float
+
+    def __str__(self) -> str:
+        return f"{self.value:g}"
+
+
+@dataclass(frozen=True, slots=True)
+class Size(Expr):
+    """The length of an axis as a number; only for extents with symbols (else use Const)."""
+
+    extent: Extent
+
+    def __str__(self) -> str:
+        return f"size({self.extent})"
+
+
+@dataclass(frozen=True, slots=True)
+class Position(Expr):
+    """The value of an index as a number, as masks and position encodings use it."""
+
+    index: Index
+
+    def __str__(self) -> str:
+        return f"@({self.index})"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Map(Expr):
+    """A pointwise operation; its free axes are the union of its arguments' (broadcasting)."""
+
+    op: str
+    args: tuple[Expr, ...]
+    _hash: int = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_hash", hash((self.op, self.args)))
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    def __eq__(self, other: object) -> bool:
+        if self is other:
+            return True
+        return isinstance(other, Map) and self._hash == other._hash and self.op == other.op and self.args == other.args
+
+    @property
+    def children(self) -> tuple[Expr, ...]:
+        return self.args
+
+    def __str__(self) -> str:
+        infix = {"add": " + ", "mul": "*", "le": " <= ", "lt": " < ", "eq": " == ", "and": " and ", "or": " or "}
+        if self.op in infix:
+            return f"({infix[self.op].join(map(str, self.args))})"
+        return f"{self.op}({', '.join(map(str, self.args))})"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Reduce(Expr):
+    """The reduction of `body` over the whole of `axis`, which is bound here."""
+
+    kind: ReduceKind
+    axis: Axis
+    body: Expr
+    _hash: int = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_hash", hash((self.kind, self.axis, self.body)))
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    def __eq__(self, other: object) -> bool:
+        if self is other:
+            return True
+        return (
+            isinstance(other, Reduce)
+            and self._hash == other._hash
+            and self.kind == other.kind
+            and self.axis == other.axis
+            and self.body == other.body
+        )
+
+    @property
+    def children(self) -> tuple[Expr, ...]:
+        return (self.body,)
+
+    def __str__(self) -> str:
+        return f"{self.kind.value}_{self.axis}[{self.body}]"
+
+
+@dataclass(frozen=True, slots=True)
+class Tensor:
+    """A named array: its shape (elements per dimension, outermost first) and how it is stored."""
+
+    name: str
+    shape: tuple[Extent, ...]
+    dtype: DType
+
+
+@dataclass(frozen=True, slots=True)
+class Definition:
+    """`name[axes] = expr`: one operator of the model.
+
+    Attributes:
+        name: the tensor that is defined.
+        axes: one axis per dimension, outermost first; an extent may be 1.
+        expr: its free axes are among `axes`. Its reads name inputs and earlier definitions.
+        dtype: how the tensor is stored when it is materialised.
+        origin: the node of the model it came from, as the user knows it.
+        view: whether it is only a re-indexing (transpose, reshape, slice, expand), which needs no kernel.
+    """
+
+    name: str
+    axes: tuple[Axis, ...]
+    expr: Expr
+    dtype: DType
+    origin: str = ""
+    view: bool = False
+
+    @property
+    def tensor(self) -> Tensor:
+        """The defined tensor's declaration."""
+        return Tensor(self.name, tuple(a.extent for a in self.axes), self.dtype)
+
+
+@dataclass(frozen=True, slots=True)
+class SymbolRange:
+    """The values a symbolic extent may take, inclusive, and the one that costs are quoted at."""
+
+    low: int
+    high: int
+    hint: int
+
+
+@dataclass(frozen=True)
+class Program:
+    """A tensor program in index notation.
+
+    Attributes:
+        name: a legal Python identifier; the emitted launcher is called so.
+        inputs: what the caller passes, in order; constants of the model that are arrays are inputs too (see `weights`).
+        definitions: in an order in which each reads only inputs and earlier ones. One per operator of the model.
+        outputs: names of definitions, in order.
+        ranges: for each symbol that an extent mentions, its range.
+        weights: values of those inputs that the model itself fixes (numpy arrays, in the inputs' dtype where numpy
+            has it; bfloat16 as float32). Never used by search or proof.
+    """
+
+    name: str
+    inputs: tuple[Tensor, ...]
+    definitions: tuple[Definition, ...]
+    outputs: tuple[str, ...]
+    ranges: Mapping[str, SymbolRange] = field(default_factory=dict)
+    weights: Mapping[str, object] = field(default_factory=dict, compare=False, repr=False)
+
+    def tensor(self, name: str) -> Tensor:
+        """The declaration of an input or a defined tensor.
+
+        Raises:
+            KeyError: there is none of that name.
+        """
+        for t in self.inputs:
+            if t.name == name:
+                return t
+        return self.definition(name).tensor
+
+    def definition(self, name: str) -> Definition:
+        """The definition of that name.
+
+        Raises:
+            KeyError: there is none.
+        """
+        for d in self.definitions:
+            if d.name == name:
+                return d
+        raise KeyError(name)
+
+    @property
+    def operator_count(self) -> int:
+        """How many kernels run when every operator is a kernel of its own (views need none)."""
+        return sum(not d.view for d in self.definitions)
+
+    @property
+    def hints(self) -> dict[str, int]:
+        """The value of every symbol at which costs are quoted."""
+        return {name: r.hint for name, r in self.ranges.items()}
+
+    def __str__(self) -> str:
+        lines = [f"program {self.name}"]
+        lines += [f"  input {t.name}[{', '.join(map(str, t.shape))}] {t.dtype.value}" for t in self.inputs]
+        for d in self.definitions:
+            axes = ", ".join(f"{a}:{a.extent}" for a in d.axes)
+            lines.append(f"  {d.name}[{axes}] = {d.expr}")
+        lines.append(f"  return {', '.join(self.outputs)}")
+        return "\n".join(lines)
+
+
+@dataclass(frozen=True, slots=True)
+class Formula:
+    """One output, inlined down to the program's inputs: `tensor[index] = expr`, all indices affine.
+
+    `index` says where each element goes, dimension by dimension; over the free axes it is a bijection onto the
+    tensor's elements (an output of shape [seq, h*64] may be stored at [s, 64*h + d]).
+    """
+
+    tensor: Tensor
+    index: tuple[Index, ...]
+    expr: Expr
+
+
+def free_axes(expr: Expr) -> frozenset[Axis]:
+    """The axes that the value of `expr` depends on."""
+    memo: dict[int, frozenset[Axis]] = {}
+
+    def visit(e: Expr) -> frozenset[Axis]:
+        known = memo.get(id(e))
+        if known is not None:
+            return known
+        match e:
+            case Read(_, index):
+                found = frozenset(a for i in index for a in i.axes())
+            case Position(index):
+                found = index.axes()
+            case Map(_, args):
+                found = frozenset(a for arg in args for a in visit(arg))
+            case Reduce(_, axis, body):
+                found = visit(body) - {axis}
+            case _:
+                found = frozenset()
+        memo[id(e)] = found
+        return found
+
+    return visit(expr)
+
+
+def walk(expr: Expr) -> Iterator[Expr]:
+    """Each distinct node once (by identity), children before parents."""
+    seen: set[int] = set()
+    stack: list[tuple[Expr, bool]] = [(expr, False)]
+    while stack:
+        e, done = stack.pop()
+        if done:
+            yield e
+            continue
+        if id(e) in seen:
+            continue
+        seen.add(id(e))
+        stack.append((e, True))
+        stack.extend((c, False) for c in reversed(e.children))
