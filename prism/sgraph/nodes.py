@@ -1,0 +1,294 @@
+"""The sGraph: a hierarchical graph of kernels over tiles whose sizes are unbound sympy symbols.
+
+    sgraph ::= kernels in launch order; tensors they exchange (buffers); symbols, unbound
+    kernel ::= a role for each axis, and a body
+    role   ::= Grid(T)      one tile of size T a program; T = 1 drops the dimension from the tile
+             | Loop(T)      a sequential loop over tiles of size T
+             | Whole()      the entire axis in one tile
+             | Split(S, T)  S programs share the axis, each loops over its chunk in tiles of size T
+    stmt   ::= Load(dst, tensor, index)            a tile, read from memory
+             | Position(dst, index)                the values of an index, as numbers
+             | Pointwise(dst, op, args)            ops as in prism.program.ops; args are names or numbers
+             | TileReduce(dst, kind, axis, src)    over the part of the axis that the tile holds
+             | Contract(dst, axis, lhs, rhs)       sum over the tile's part of the axis of lhs*rhs: a matrix product
+             | Loop(axis, body)                    over the tiles of the axis (of the program's chunk of it, if split)
+             | Accumulate(dst, kind, src, shift)   dst := dst <combine> src, from the kind's identity before the loop
+             | Store(tensor, index, src)
+
+A tile has one dimension per axis that its value depends on, except Grid(1) axes. Inside the loop and after its
+`Accumulate`, the accumulator's name means its running value; after the loop, its final value.
+
+A *rescaled* accumulator is `Accumulate(dst, "sum", src, shift=m)` where `m` is an accumulator of the same loop that was
+updated earlier in the body, and src is a tile sum of exp(a - m)*f, with neither a nor f depending on m. When m moves
+from m to m', dst is multiplied by exp(m - m') before src is added; so after each tile dst is the sum of exp(a - m')*f
+over what was seen, and after the loop it is what a second pass with the final m would have computed (the online
+softmax of Milakov & Gimelshein 2018, for any loop-carried shift).
+
+`Split(S, T)` leaves a value per part: an axis `Axis(name + ".part", S)`, the program's own, over which a later kernel
+reduces. Names of values are unique in a kernel.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import sympy
+
+from prism.program.index import Axis, Index
+from prism.program.nodes import ReduceKind, Tensor
+
+Operand: TypeAlias = "str | float"
+Tile: TypeAlias = "sympy.Symbol | int"
+
+
+@dataclass(frozen=True, slots=True)
+class Grid:
+    """One tile of size `tile` per program; `tile` is a symbol, or the number 1."""
+
+    tile: Tile
+
+
+@dataclass(frozen=True, slots=True)
+class LoopRole:
+    """A sequential loop over tiles of size `tile`."""
+
+    tile: sympy.Symbol
+
+
+@dataclass(frozen=True, slots=True)
+class Whole:
+    """The entire axis in one tile."""
+
+
+@dataclass(frozen=True, slots=True)
+class Split:
+    """`parts` programs share the axis; each loops over its chunk in tiles of size `tile`."""
+
+    parts: sympy.Symbol
+    tile: sympy.Symbol
+
+
+Role: TypeAlias = Grid | LoopRole | Whole | Split
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """dst = tensor[index...], one tile; the index is affine in the kernel's axes."""
+
+    dst: str
+    tensor: str
+    index: tuple[Index, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """dst = the value of an affine index, as a number."""
+
+    dst: str
+    index: Index
+
+
+@dataclass(frozen=True, slots=True)
+class Pointwise:
+    """dst = op(args...), broadcast over the union of the arguments' axes."""
+
+    dst: str
+    op: str
+    args: tuple[Operand, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class TileReduce:
+    """dst = the reduction of src over the tile's part of the axis."""
+
+    dst: str
+    kind: ReduceKind
+    axis: Axis
+    src: str
+
+
+@dataclass(frozen=True, slots=True)
+class Contract:
+    """dst = sum over the tile's part of the axis of lhs * rhs; both operands have the axis."""
+
+    dst: str
+    axis: Axis
+    lhs: str
+    rhs: str
+
+
+@dataclass(frozen=True, slots=True)
+class Loop:
+    """The body, once per tile of the axis; its accumulators start from their kind's identity."""
+
+    axis: Axis
+    body: tuple[Stmt, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Accumulate:
+    """dst = dst <kind> src, rescaled by exp(old shift - new shift) first when there is a shift."""
+
+    dst: str
+    kind: ReduceKind
+    src: str
+    shift: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Store:
+    """tensor[index...] = src."""
+
+    tensor: str
+    index: tuple[Index, ...]
+    src: Operand
+
+
+Stmt: TypeAlias = Load | Position | Pointwise | TileReduce | Contract | Loop | Accumulate | Store
+
+
+@dataclass(frozen=True, slots=True)
+class Kernel:
+    """One launch.
+
+    Attributes:
+        name: a legal identifier, unique in the sGraph.
+        roles: every axis that the body mentions (also `.part` axes that a second stage reduces) with its role, in
+            grid order: the first grid axis varies slowest. A split axis `k` puts `k.part` on the grid, last.
+        body: the statements, in order.
+    """
+
+    name: str
+    roles: tuple[tuple[Axis, Role], ...]
+    body: tuple[Stmt, ...]
+
+    def role(self, axis: Axis) -> Role:
+        """The axis' role.
+
+        Raises:
+            KeyError: the kernel does not have the axis.
+        """
+        for a, r in self.roles:
+            if a == axis:
+                return r
+        raise KeyError(axis.name)
+
+    @property
+    def symbols(self) -> tuple[sympy.Symbol, ...]:
+        """The unbound symbols, in the order of the roles."""
+        found: dict[sympy.Symbol, None] = {}
+        for _, role in self.roles:
+            match role:
+                case Grid(tile) if isinstance(tile, sympy.Symbol):
+                    found[tile] = None
+                case LoopRole(tile):
+                    found[tile] = None
+                case Split(parts, tile):
+                    found[parts] = None
+                    found[tile] = None
+                case _:
+                    pass
+        for axis, _ in self.roles:
+            if isinstance(axis.extent, sympy.Symbol) and axis.name.endswith(".part"):
+                found[axis.extent] = None
+        return tuple(found)
+
+    def statements(self) -> Iterator[Stmt]:
+        """All statements, a loop before its body."""
+        return statements(self.body)
+
+    @property
+    def reads(self) -> tuple[str, ...]:
+        """The tensors that the kernel loads, each once, in order."""
+        return tuple(dict.fromkeys(s.tensor for s in self.statements() if isinstance(s, Load)))
+
+    @property
+    def writes(self) -> tuple[str, ...]:
+        """The tensors that the kernel stores, in order."""
+        return tuple(dict.fromkeys(s.tensor for s in self.statements() if isinstance(s, Store)))
+
+
+@dataclass(frozen=True, slots=True)
+class SGraph:
+    """A family of implementations of one program.
+
+    Attributes:
+        name: the program's name.
+        inputs: the tensors that the caller passes.
+        buffers: what kernels exchange: materialised values and the partial results of splits. A dimension may be a
+            symbol of the sGraph.
+        outputs: the tensors that the caller gets.
+        kernels: in launch order; each reads inputs and what earlier kernels stored.
+    """
+
+    name: str
+    inputs: tuple[Tensor, ...]
+    buffers: tuple[Tensor, ...]
+    outputs: tuple[Tensor, ...]
+    kernels: tuple[Kernel, ...]
+
+    @property
+    def symbols(self) -> tuple[sympy.Symbol, ...]:
+        """The unbound symbols of all kernels, each once."""
+        return tuple(dict.fromkeys(s for k in self.kernels for s in k.symbols))
+
+    def tensor(self, name: str) -> Tensor:
+        """The declaration of an input, buffer or output.
+
+        Raises:
+            KeyError: there is none of that name.
+        """
+        for t in (*self.inputs, *self.buffers, *self.outputs):
+            if t.name == name:
+                return t
+        raise KeyError(name)
+
+
+def statements(body: Sequence[Stmt]) -> Iterator[Stmt]:
+    """All statements of a body, a loop before its own."""
+    for s in body:
+        yield s
+        if isinstance(s, Loop):
+            yield from statements(s.body)
+
+
+def part_axis(axis: Axis, parts: sympy.Symbol) -> Axis:
+    """The axis over the parts of a split axis."""
+    return Axis(f"{axis.name}.part", parts)
+
+
+def value_axes(kernel: Kernel) -> dict[str, tuple[Axis, ...]]:
+    """For each value, the axes that it depends on, in the order of the kernel's roles.
+
+    A value of a split axis, reduced over its chunk, depends on the axis' part.
+    """
+    order = {a: n for n, (a, _) in enumerate(kernel.roles)}
+    found: dict[str, frozenset[Axis]] = {}
+
+    def of(operand: Operand) -> frozenset[Axis]:
+        return found[operand] if isinstance(operand, str) else frozenset()
+
+    def visit(body: Sequence[Stmt]) -> None:
+        for s in body:
+            match s:
+                case Load(dst, _, index):
+                    found[dst] = frozenset(a for i in index for a in i.axes())
+                case Position(dst, index):
+                    found[dst] = index.axes()
+                case Pointwise(dst, _, args):
+                    found[dst] = frozenset(a for arg in args for a in of(arg))
+                case TileReduce(dst, _, axis, src):
+                    found[dst] = found[src] - {axis}
+                case Contract(dst, axis, lhs, rhs):
+                    found[dst] = (found[lhs] | found[rhs]) - {axis}
+                case Accumulate(dst, _, src, _):
+                    found[dst] = found[src]
+                case Loop(_, inner):
+                    visit(inner)
+                case Store():
+                    pass
+
+    visit(kernel.body)
+    return {name: tuple(sorted(axes, key=lambda a: order.get(a, len(order)))) for name, axes in found.items()}
