@@ -1,0 +1,51 @@
+"""A saturated e-graph as plain data: what the generator walks. The e-graph engine hands it over once, frozen."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from prism.program.index import Axis
+from prism.program.nodes import Const, Position, Read, Size
+
+Payload: TypeAlias = "Read | Const | Size | Position | Axis | None"
+
+
+@dataclass(frozen=True, slots=True)
+class ENode:
+    """One way to compute an e-class.
+
+    Attributes:
+        op: "read", "const", "size", "position" (leaves, with the expression as payload); a pointwise op's name; or
+            "sum", "max", "min", "prod" with the reduced axis as payload.
+        payload: see `op`.
+        children: e-class ids.
+        domain: whether only rules of the class `domain` led here (it changes where overflow or NaN happens).
+    """
+
+    op: str
+    payload: Payload
+    children: tuple[int, ...]
+    domain: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class EClasses:
+    """A frozen e-graph.
+
+    Attributes:
+        nodes: e-class id to its e-nodes, in a fixed order that does not depend on the process.
+        axes: e-class id to the free axes of its value: the least set that was derived.
+        roots: the e-class of each output, in order.
+        enodes: how many e-nodes there are.
+        iterations: how many rounds the rules ran.
+        stopped: why it stopped: "saturated", "e-node budget" or "iteration budget".
+    """
+
+    nodes: Mapping[int, tuple[ENode, ...]]
+    axes: Mapping[int, frozenset[Axis]]
+    roots: tuple[int, ...]
+    enodes: int
+    iterations: int
+    stopped: str

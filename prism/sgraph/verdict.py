@@ -1,0 +1,39 @@
+"""What the prover says of a candidate."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+
+class Status(StrEnum):
+    """The three answers."""
+
+    PROVED = "proved"
+    REFUTED = "refuted"
+    UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """The answer, and what it rests on.
+
+    Attributes:
+        status: proved, refuted or unknown.
+        reason: for `unknown` why it stopped; for `refuted` where the two differ; for `proved` how it was shown.
+        counterexample: for `refuted`: input name to array (numpy, float64) at which the outputs differ.
+        enodes: the size of the e-graph when the verdict fell.
+        iterations: how many rounds the rules ran.
+        rules: the names of the rule families that were loaded.
+    """
+
+    status: Status
+    reason: str = ""
+    counterexample: Mapping[str, object] = field(default_factory=dict)
+    enodes: int = 0
+    iterations: int = 0
+    rules: tuple[str, ...] = ()
+
+    def __bool__(self) -> bool:
+        return self.status is Status.PROVED
