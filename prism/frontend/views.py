@@ -1,0 +1,261 @@
+"""Views as index arithmetic: what every front end needs to say reshape, transpose, broadcast, slice and concatenate.
+
+Each function returns the expression (or the indices) of one element of the result, written over the result's axes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TypeAlias
+
+import sympy
+
+from prism.errors import ShapeError
+from prism.program.extents import Extent, add, at_most, is_static, mul, normal
+from prism.program.index import Axis, Index
+from prism.program.nodes import Const, Expr, Map, Position, Read, Tensor
+
+Shape: TypeAlias = tuple[Extent, ...]
+
+
+def axes_of(shape: Sequence[Extent], prefix: str = "i") -> tuple[Axis, ...]:
+    """One fresh axis per dimension: i0, i1, ... ; use another prefix for axes that a reduction binds."""
+    return tuple(Axis(f"{prefix}{d}", normal(extent)) for d, extent in enumerate(shape))
+
+
+def same_extent(a: Extent, b: Extent) -> bool:
+    """Whether two extents are equal for every value of their symbols."""
+    if isinstance(a, int) and isinstance(b, int):
+        return a == b
+    return bool(sympy.expand(sympy.sympify(a) - b) == 0)
+
+
+def product(extents: Sequence[Extent]) -> Extent:
+    """The number of elements of a shape."""
+    total: Extent = 1
+    for extent in extents:
+        total = mul(total, extent)
+    return total
+
+
+def broadcast_shapes(*shapes: Sequence[Extent], where: str = "") -> Shape:
+    """The shape that the shapes broadcast to, aligned at the last dimension.
+
+    Raises:
+        ShapeError: two extents differ and neither is 1.
+    """
+    rank = max((len(s) for s in shapes), default=0)
+    result: list[Extent] = []
+    for d in range(rank):
+        extent: Extent = 1
+        for shape in shapes:
+            position = d - (rank - len(shape))
+            if position < 0 or shape[position] == 1:
+                continue
+            if extent == 1:
+                extent = normal(shape[position])
+            elif not same_extent(extent, shape[position]):
+                raise ShapeError(
+                    f"shapes {', '.join(_text(s) for s in shapes)} do not broadcast",
+                    where=where,
+                    why=f"extents {extent} and {shape[position]} meet",
+                    fix="check the shapes of the operands",
+                )
+        result.append(extent)
+    return tuple(result)
+
+
+def broadcast_read(tensor: Tensor, axes: Sequence[Axis]) -> Read:
+    """tensor read under the last axes; a dimension of extent 1 is read at 0, whatever the axis."""
+    aligned = axes[len(axes) - len(tensor.shape) :]
+    return Read(
+        tensor.name,
+        tuple(
+            Index.const(0) if extent == 1 else Index.axis(axis)
+            for extent, axis in zip(tensor.shape, aligned, strict=True)
+        ),
+    )
+
+
+def transpose_read(tensor: Tensor, axes: Sequence[Axis], permutation: Sequence[int]) -> Read:
+    """The element of the transposed tensor: result dimension d is the tensor's dimension permutation[d]."""
+    index = [Index.const(0)] * len(axes)
+    for axis, source in zip(axes, permutation, strict=True):
+        index[source] = Index.axis(axis)
+    return Read(tensor.name, tuple(index))
+
+
+def resolve_shape(shape: Sequence[Extent], requested: Sequence[Extent], where: str = "") -> Shape:
+    """`requested` with a single -1 replaced by what the number of elements leaves.
+
+    Raises:
+        ShapeError: the numbers of elements differ, or -1 has no integer solution.
+    """
+    total = product(shape)
+    known = product([e for e in requested if e != -1])
+    holes = sum(e == -1 for e in requested)
+    if holes == 0 and same_extent(total, known):
+        return tuple(normal(e) for e in requested)
+    if holes == 1 and known != 0:
+        quotient = sympy.cancel(sympy.sympify(total) / known)
+        if sympy.fraction(quotient)[1] == 1:
+            hole = normal(sympy.expand(quotient))
+            return tuple(hole if e == -1 else normal(e) for e in requested)
+    raise ShapeError(
+        f"shape {_text(shape)} cannot be viewed as {_text(requested)}",
+        where=where,
+        why="the numbers of elements differ",
+        fix="check the requested shape",
+    )
+
+
+def reshape_index(shape: Sequence[Extent], axes: Sequence[Axis], where: str = "") -> tuple[Index, ...]:
+    """For each dimension of `shape`, its index when the elements are laid out row-major over `axes` instead.
+
+    The dimensions are matched in the smallest groups of equal numbers of elements, so that a dimension that stays
+    whole is its axis, a merge is `n*i + j`, and only a split leaves `//` and `%`.
+
+    Raises:
+        ShapeError: the numbers of elements differ.
+    """
+    index: list[Index] = []
+    i = j = 0
+    while i < len(shape) or j < len(axes):
+        old, new = [i] if i < len(shape) else [], [j] if j < len(axes) else []
+        many_old: Extent = shape[i] if old else 1
+        many_new: Extent = axes[j].extent if new else 1
+        while not same_extent(many_old, many_new):
+            next_old, next_new = i + len(old), j + len(new)
+            # The side that is smaller takes one more dimension; where that is not known, the side that divides.
+            take_old = _smaller(many_old, many_new) and next_old < len(shape) or next_new >= len(axes)
+            if take_old and next_old >= len(shape):
+                raise ShapeError(
+                    f"shape {_text(shape)} cannot be viewed as {_text([a.extent for a in axes])}",
+                    where=where,
+                    why="the numbers of elements differ",
+                    fix="check the requested shape",
+                )
+            if take_old:
+                many_old = mul(many_old, shape[next_old])
+                old.append(next_old)
+            else:
+                many_new = mul(many_new, axes[next_new].extent)
+                new.append(next_new)
+        index += _group([shape[d] for d in old], [axes[d] for d in new])
+        i, j = i + len(old), j + len(new)
+    return tuple(index)
+
+
+def _smaller(a: Extent, b: Extent) -> bool:
+    if at_most(a, b):
+        return True
+    if at_most(b, a):
+        return False
+    # Neither is known to be smaller: the one that divides the other is the one to grow.
+    return bool(sympy.fraction(sympy.cancel(sympy.sympify(b) / a))[1] == 1)
+
+
+def _group(shape: Sequence[Extent], axes: Sequence[Axis]) -> list[Index]:
+    linear = Index.const(0)
+    step: Extent = 1
+    for axis in reversed(axes):
+        linear = linear + Index.axis(axis).scaled(step)
+        step = mul(step, axis.extent)
+    index: list[Index] = []
+    for d, extent in enumerate(shape):
+        inner = product(shape[d + 1 :])
+        outermost = d == 0 or product(shape[:d]) == 1
+        part = linear.floordiv(inner)
+        index.append(Index.const(0) if extent == 1 else part if outermost else part.mod(extent))
+    return index
+
+
+def reshape_read(tensor: Tensor, axes: Sequence[Axis], where: str = "") -> Read:
+    """The element of the reshaped tensor; also squeeze, unsqueeze and flatten.
+
+    Raises:
+        ShapeError: the numbers of elements differ.
+    """
+    return Read(tensor.name, reshape_index(tensor.shape, axes, where))
+
+
+def slice_read(
+    tensor: Tensor,
+    axes: Sequence[Axis],
+    starts: Mapping[int, Extent],
+    steps: Mapping[int, int] | None = None,
+) -> Read:
+    """The element at start + step * axis in each dimension named, and at the axis in the others.
+
+    The starts are already wrapped and clamped; a negative step runs backwards from its start.
+    """
+    index = []
+    for d, axis in enumerate(axes):
+        at = Index.axis(axis).scaled((steps or {}).get(d, 1))
+        index.append(at + Index.const(starts.get(d, 0)))
+    return Read(tensor.name, tuple(index))
+
+
+def select_read(tensor: Tensor, axes: Sequence[Axis], dimension: int, at: Extent) -> Read:
+    """The element at `at` in the dimension, which the result does not have."""
+    index = [Index.axis(a) for a in axes]
+    index.insert(dimension, Index.const(at))
+    return Read(tensor.name, tuple(index))
+
+
+def slice_bounds(start: int | None, stop: int | None, step: int, extent: int) -> tuple[int, int]:
+    """(first element, number of elements) of a Python slice over a dimension of known extent."""
+    chosen = range(extent)[slice(start, stop, step)]
+    return (chosen.start, len(chosen))
+
+
+def concat(parts: Sequence[Tensor], axes: Sequence[Axis], dimension: int) -> Expr:
+    """The element of the concatenation: `where` over the position along the dimension, with shifted reads.
+
+    A part that is not selected is read outside its bounds, which `where` makes harmless.
+    """
+    axis = axes[dimension]
+    offset: Extent = 0
+    starts: list[Extent] = []
+    for part in parts:
+        starts.append(offset)
+        offset = add(offset, part.shape[dimension])
+
+    def element(part: Tensor, start: Extent) -> Read:
+        index = [Index.axis(a) for a in axes]
+        index[dimension] = index[dimension] + Index.const(start).scaled(-1)
+        return Read(part.name, tuple(index))
+
+    kept = [(p, s) for p, s in zip(parts, starts, strict=True) if p.shape[dimension] != 0]
+    value: Expr = element(*kept[-1])
+    for (part, start), (_, following) in reversed(list(zip(kept, kept[1:], strict=False))):
+        bound = Const(float(int(following))) if is_static(following) else Position(Index.const(following))
+        inside = Map("lt", (Position(Index.axis(axis)), bound))
+        value = Map("where", (inside, element(part, start), value))
+    return value
+
+
+def concat_shape(parts: Sequence[Tensor], dimension: int, where: str = "") -> Shape:
+    """The shape of the concatenation.
+
+    Raises:
+        ShapeError: the other dimensions differ.
+    """
+    first = parts[0].shape
+    total: Extent = 0
+    for part in parts:
+        matches = len(part.shape) == len(first) and all(
+            d == dimension or same_extent(a, b) for d, (a, b) in enumerate(zip(part.shape, first, strict=False))
+        )
+        if not matches:
+            raise ShapeError(
+                f"shapes {_text(first)} and {_text(part.shape)} cannot be concatenated along dimension {dimension}",
+                where=where,
+                fix="the other dimensions must agree",
+            )
+        total = add(total, part.shape[dimension])
+    return tuple(total if d == dimension else e for d, e in enumerate(first))
+
+
+def _text(shape: Sequence[Extent]) -> str:
+    return f"[{', '.join(map(str, shape))}]"
