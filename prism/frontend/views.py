@@ -6,6 +6,7 @@ Each function returns the expression (or the indices) of one element of the resu
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from typing import TypeAlias
 
 import sympy
@@ -228,7 +229,7 @@ def concat(parts: Sequence[Tensor], axes: Sequence[Axis], dimension: int) -> Exp
 
     kept = [(p, s) for p, s in zip(parts, starts, strict=True) if p.shape[dimension] != 0]
     value: Expr = element(*kept[-1])
-    for (part, start), (_, following) in reversed(list(zip(kept, kept[1:], strict=False))):
+    for (part, start), (_, following) in reversed(list(pairwise(kept))):
         bound = Const(float(int(following))) if is_static(following) else Position(Index.const(following))
         inside = Map("lt", (Position(Index.axis(axis)), bound))
         value = Map("where", (inside, element(part, start), value))

@@ -3,7 +3,7 @@
     sgraph ::= kernels in launch order; tensors they exchange (buffers); symbols, unbound
     kernel ::= a role for each axis, and a body
     role   ::= Grid(T)      one tile of size T a program; T = 1 drops the dimension from the tile
-             | Loop(T)      a sequential loop over tiles of size T
+             | Loop(T)      a sequential loop over tiles of size T; T = 1 as for Grid
              | Whole()      the entire axis in one tile
              | Split(S, T)  S programs share the axis, each loops over its chunk in tiles of size T
     stmt   ::= Load(dst, tensor, index)            a tile, read from memory
@@ -15,7 +15,7 @@
              | Accumulate(dst, kind, src, shift)   dst := dst <combine> src, from the kind's identity before the loop
              | Store(tensor, index, src)
 
-A tile has one dimension per axis that its value depends on, except Grid(1) axes. Inside the loop and after its
+A tile has one dimension per axis that its value depends on, except Grid(1) and Loop(1) axes. Inside the loop and after its
 `Accumulate`, the accumulator's name means its running value; after the loop, its final value.
 
 A *rescaled* accumulator is `Accumulate(dst, "sum", src, shift=m)` where `m` is an accumulator of the same loop that was
@@ -52,9 +52,9 @@ class Grid:
 
 @dataclass(frozen=True, slots=True)
 class LoopRole:
-    """A sequential loop over tiles of size `tile`."""
+    """A sequential loop over tiles of size `tile`; with the number 1, a tile has no dimension for the axis."""
 
-    tile: sympy.Symbol
+    tile: Tile
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,7 +183,7 @@ class Kernel:
             match role:
                 case Grid(tile) if isinstance(tile, sympy.Symbol):
                     found[tile] = None
-                case LoopRole(tile):
+                case LoopRole(tile) if isinstance(tile, sympy.Symbol):
                     found[tile] = None
                 case Split(parts, tile):
                     found[parts] = None

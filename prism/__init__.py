@@ -1,0 +1,64 @@
+"""prism: a symbolic superoptimizer for tensor programs.
+
+    program = prism.trace(fn, example_inputs)      or prism.load_onnx("model.onnx")
+    verdict = prism.prove(reference, candidate, example_inputs)
+    result = prism.optimize(program)
+
+Importing this package loads none of the libraries it rests on; each loads when something that needs it is first used.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING
+
+from prism import errors
+
+if TYPE_CHECKING:
+    from prism.api import load as load_onnx
+    from prism.api import optimize, prove, search, trace
+    from prism.program.nodes import Program
+    from prism.sgraph.verdict import Verdict
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "Program",
+    "Verdict",
+    "__version__",
+    "errors",
+    "load_onnx",
+    "optimize",
+    "prove",
+    "search",
+    "trace",
+]
+
+# Where each public name lives. Kept beside the imports above, which only type checkers follow.
+_HOMES = {
+    "Program": ("prism.program.nodes", "Program"),
+    "Verdict": ("prism.sgraph.verdict", "Verdict"),
+    "load_onnx": ("prism.api", "load"),
+    "optimize": ("prism.api", "optimize"),
+    "prove": ("prism.api", "prove"),
+    "search": ("prism.api", "search"),
+    "trace": ("prism.api", "trace"),
+}
+
+
+def __getattr__(name: str) -> object:
+    """The public name, from the module it lives in, loaded on first use.
+
+    Raises:
+        AttributeError: prism has no such name.
+    """
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    module, attribute = _HOMES[name]
+    value: object = getattr(importlib.import_module(module), attribute)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

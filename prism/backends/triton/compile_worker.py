@@ -1,0 +1,57 @@
+"""The compile worker: a process that compiles emitted modules for a GPU that is not there.
+
+It makes a driver active that only names a target, then compiles each kernel by Triton's own `warmup` with meta tensors
+of the real shapes: the specialisation is the one that a launch would get. Run by `python -m`, never imported by the
+parent.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+from prism.backends.triton.crosscompile import load_module
+from prism.backends.triton.serve import Answer, Request, serve
+
+
+class _NamedTarget:
+    """The part of a Triton driver that compilation asks for."""
+
+    def __init__(self, capability: int) -> None:
+        from triton.backends.compiler import GPUTarget
+
+        self._target = GPUTarget("cuda", capability, 32)
+
+    def get_current_target(self) -> Any:
+        return self._target
+
+    def get_current_device(self) -> int:
+        # Triton keeps compiled kernels by device number: one number a target keeps targets apart.
+        return int(self._target.arch)
+
+    def get_current_stream(self, device: int) -> int:
+        return 0
+
+
+def compile_module(request: Request) -> Answer:
+    """Compile every kernel that the module launches for the request's arguments; see `crosscompile.request`."""
+    import torch
+    from triton.runtime import driver
+
+    from prism.backends.triton.resources import read_resources
+
+    capability = int(request["capability"])
+    driver.set_active(_NamedTarget(capability))
+    module = load_module(Path(request["module"]))
+    tensors = [torch.empty(tuple(shape), dtype=getattr(torch, dtype), device="meta") for shape, dtype in request["arguments"]]
+    found = []
+    for kernel, _grid, args, meta in module.launches(*tensors, config=request["config"]):
+        built = kernel.warmup(*args, grid=(1,), **meta)
+        found.append(read_resources(kernel.__name__, built, capability))
+    return {"resources": found}
+
+
+if __name__ == "__main__":
+    os.environ.pop("TRITON_INTERPRET", None)
+    serve(compile_module)

@@ -1,0 +1,183 @@
+"""Cross-compilation of an emitted module for a GPU that need not be there: requests and answers of the compile worker.
+
+Nothing here imports triton: the work is done in a child process (`compile_worker`), which a pool keeps alive between
+requests. A module is compiled for the real shapes, because Triton specialises a kernel on the alignment of its arguments.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import platformdirs
+
+import prism
+from prism.backends.protocol import Compiled, Config, Resources
+from prism.errors import BackendError, UsageError
+from prism.program.extents import evaluate
+from prism.program.nodes import Tensor
+from prism.sgraph.nodes import SGraph
+
+WORKER = "prism.backends.triton.compile_worker"
+"""The module that `python -m` runs as the compile worker."""
+
+TARGETS: tuple[str, ...] = ("sm_80", "sm_86", "sm_89", "sm_90", "sm_100", "sm_120")
+"""The targets that the bundled compiler is known to build for."""
+
+COMPILE_LIMIT_S = 60.0
+"""How long one compilation (all kernels of a module, one configuration) may take, seconds."""
+
+
+@dataclass(frozen=True, slots=True)
+class Argument:
+    """A tensor argument of a launcher: its concrete shape, and the name of its data type."""
+
+    shape: tuple[int, ...]
+    dtype: str
+
+
+@dataclass(frozen=True, slots=True)
+class CompileJob:
+    """One module to compile under one configuration.
+
+    Attributes:
+        module: the emitted module.
+        target: `sm_90` and the like.
+        config: the configuration.
+        arguments: the launcher's inputs, then its outputs, at the real shapes.
+    """
+
+    module: Path
+    target: str
+    config: Config
+    arguments: tuple[Argument, ...]
+
+
+def arguments(sgraph: SGraph, hints: Mapping[str, int]) -> tuple[Argument, ...]:
+    """The inputs, then the outputs, of an sGraph's launcher.
+
+    Args:
+        sgraph: the sGraph.
+        hints: a value for every symbol that an extent of an input or output mentions.
+    """
+    return tuple(_argument(t, hints) for t in (*sgraph.inputs, *sgraph.outputs))
+
+
+def _argument(tensor: Tensor, hints: Mapping[str, int]) -> Argument:
+    return Argument(tuple(evaluate(e, hints) for e in tensor.shape), tensor.dtype.value)
+
+
+def capability(target: str) -> int:
+    """The compute capability of a target as Triton counts it: 90 for `sm_90`.
+
+    Raises:
+        UsageError: it is no target that can be compiled for.
+    """
+    if target not in TARGETS:
+        raise UsageError(f"unknown target {target!r}", fix=f"use one of {', '.join(TARGETS)}, or cuda on a machine with a GPU")
+    return int(target.removeprefix("sm_"))
+
+
+def plain(config: Config) -> dict[str, dict[str, int]]:
+    """The configuration as emitted modules take it: a dictionary of plain dictionaries."""
+    return {"symbols": dict(config.symbols), "warps": dict(config.warps), "stages": dict(config.stages)}
+
+
+def request(job: CompileJob, timeout_s: float = COMPILE_LIMIT_S) -> dict[str, Any]:
+    """The job as a request to the compile worker."""
+    return {
+        "module": str(job.module),
+        "capability": capability(job.target),
+        "config": plain(job.config),
+        "arguments": [[list(a.shape), a.dtype] for a in job.arguments],
+        "timeout_s": timeout_s,
+    }
+
+
+def compiled(answer: Mapping[str, Any]) -> Compiled:
+    """The compile worker's answer as data."""
+    if answer.get("error"):
+        return Compiled(error=str(answer["error"]))
+    return Compiled(resources=tuple(Resources(**r) for r in answer["resources"]))
+
+
+def worker_environment(cache: Path | None = None) -> dict[str, str]:
+    """The environment of a worker process that compiles.
+
+    Triton decides when it is imported whether it interprets, so TRITON_INTERPRET must be gone; its cache is private, so
+    that a stale or shared one cannot change what is reported.
+    """
+    env = {k: v for k, v in os.environ.items() if k not in ("TRITON_INTERPRET", "TRITON_CACHE_DIR")}
+    env["TRITON_CACHE_DIR"] = str(cache or Path(platformdirs.user_cache_dir("prism")) / "triton")
+    env["OMP_NUM_THREADS"] = env["OPENBLAS_NUM_THREADS"] = "1"
+    root = str(Path(prism.__path__[0]).parent)
+    env["PYTHONPATH"] = os.pathsep.join([root, *filter(None, [env.get("PYTHONPATH")])])
+    return env
+
+
+def worker_command(module: str) -> list[str]:
+    """The command that starts a worker; -P, so that no file of the current directory shadows a library."""
+    return [sys.executable, "-P", "-m", module]
+
+
+def compile_once(job: CompileJob, timeout_s: float = COMPILE_LIMIT_S, cache: Path | None = None) -> Compiled:
+    """Compile one job in a child process of its own (3 s of start-up; use a pool for many).
+
+    Raises:
+        UsageError: the target is unknown.
+    """
+    line = json.dumps(request(job, timeout_s)) + "\n"
+    try:
+        done = subprocess.run(
+            worker_command(WORKER),
+            input=line,
+            capture_output=True,
+            text=True,
+            timeout=timeout_s + 30,
+            env=worker_environment(cache),
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        return Compiled(error=f"hang: no answer in {timeout_s:g} s")
+    if not done.stdout.strip():
+        return Compiled(error=f"crash: the compiler's process ended with status {done.returncode}")
+    return compiled(json.loads(done.stdout))
+
+
+def load_module(path: Path) -> ModuleType:
+    """Import an emitted module by path.
+
+    Its name comes from its text: Triton's disk cache keys on the name of the kernel's module, and the process that
+    times a kernel shall find what the process that compiled it left there.
+
+    Raises:
+        BackendError: the file cannot be imported.
+    """
+    digest = hashlib.sha256(path.read_bytes()).hexdigest()[:16]
+    name = f"prism_emitted_{re.sub(r'[^0-9a-zA-Z_]', '_', path.stem)}_{digest}"
+    known = sys.modules.get(name)
+    if known is not None:
+        return known
+    spec = importlib.util.spec_from_file_location(name, path)
+    if spec is None or spec.loader is None:
+        raise BackendError("an emitted module cannot be imported", where=str(path))
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    try:
+        spec.loader.exec_module(module)
+    except Exception:
+        del sys.modules[name]
+        raise
+    return module
+
+

@@ -1,0 +1,89 @@
+"""What the compiler says of one kernel: shared memory, registers, spills.
+
+Shared memory is in Triton's metadata. Registers and the stack are read from the cubin by the bundled `cuobjdump`; a
+kernel that uses a stack is assembled once more with `ptxas -v`, which tells spilled bytes from local arrays.
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import tempfile
+from pathlib import Path
+from typing import Any
+
+_USAGE = re.compile(r"REG:(\d+)\s+STACK:(\d+)")
+_SPILLS = re.compile(r"(\d+) bytes spill stores, (\d+) bytes spill loads")
+_TOOL_LIMIT_S = 60
+
+
+def bundled(*names: str) -> Path | None:
+    """The first of these CUDA tools that this Triton's wheel brings along, or None."""
+    import triton
+
+    folder = Path(triton.__file__).parent / "backends" / "nvidia" / "bin"
+    return next((folder / n for n in names if (folder / n).is_file()), None)
+
+
+def assembler(capability: int) -> Path | None:
+    """The ptxas that Triton itself uses for the capability: 3.9 has one of its own from Blackwell on."""
+    try:
+        from triton.backends.nvidia.compiler import get_ptxas
+
+        return Path(get_ptxas(capability).path)
+    except Exception:  # a private function, spelled differently in other versions
+        return bundled("ptxas-blackwell", "ptxas") if capability >= 90 else bundled("ptxas", "ptxas-blackwell")
+
+
+def parse_usage(text: str) -> tuple[int, int]:
+    """(registers, stack bytes) per thread from cuobjdump's resource usage; (0, 0) when it says nothing."""
+    found = _USAGE.search(text)
+    return (int(found[1]), int(found[2])) if found else (0, 0)
+
+
+def parse_spills(text: str) -> int:
+    """Bytes of spill stores and loads per thread, summed over the functions in ptxas' report."""
+    return sum(int(stores) + int(loads) for stores, loads in _SPILLS.findall(text))
+
+
+def read_resources(name: str, kernel: Any, capability: int) -> dict[str, int | str]:
+    """The resources of a compiled Triton kernel.
+
+    Args:
+        name: how to call it.
+        kernel: Triton's CompiledKernel.
+        capability: 90 for sm_90.
+    """
+    registers, spills = 0, 0
+    cubin = kernel.asm.get("cubin")
+    with tempfile.TemporaryDirectory(prefix="prism-") as folder:
+        tool = bundled("cuobjdump")
+        if cubin and tool:
+            file = Path(folder) / "kernel.cubin"
+            file.write_bytes(cubin)
+            registers, stack = parse_usage(_run([str(tool), "--dump-resource-usage", str(file)]))
+            if stack > 0:
+                spills = _spills(kernel.asm.get("ptx", ""), capability, Path(folder))
+    return {
+        "kernel": name,
+        "shared": int(kernel.metadata.shared),
+        "registers": registers,
+        "spills": spills,
+        "warps": int(kernel.metadata.num_warps),
+    }
+
+
+def _spills(ptx: str, capability: int, folder: Path) -> int:
+    tool = assembler(capability)
+    if tool is None or not ptx:
+        return 0
+    file = folder / "kernel.ptx"
+    file.write_text(ptx)
+    named = re.search(r"^\.target\s+(sm_\w+)", ptx, re.MULTILINE)
+    architecture = named[1] if named else f"sm_{capability}"
+    return parse_spills(_run([str(tool), "-v", f"--gpu-name={architecture}", str(file), "-o", str(folder / "again.cubin")]))
+
+
+def _run(command: list[str]) -> str:
+    done = subprocess.run(command, capture_output=True, text=True, timeout=_TOOL_LIMIT_S, check=False)
+    return done.stdout + done.stderr

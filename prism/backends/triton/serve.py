@@ -1,0 +1,53 @@
+"""The child's side of a worker process: one JSON request a line on standard input, one JSON answer a line on the pipe.
+
+Compilers and kernels print to standard output as they like, so the answers go to a private copy of it and file
+descriptor 1 is pointed at standard error before anything heavy is imported.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+from collections.abc import Callable, Mapping
+from typing import Any, TypeAlias
+
+Request: TypeAlias = Mapping[str, Any]
+Answer: TypeAlias = Mapping[str, Any]
+
+GRACE_S = 30.0
+"""How long a child outlives its time limit when the parent that should have killed it is gone, seconds."""
+
+
+def one_line(error: BaseException) -> str:
+    """An exception as one short line."""
+    text = " ".join(str(error).split())
+    name = type(error).__name__
+    return f"{name}: {text[:600]}" if text else name
+
+
+def serve(handler: Callable[[Request], Answer]) -> None:
+    """Answer requests until standard input ends.
+
+    Args:
+        handler: from a request to its answer. What it raises becomes the answer's `error`; a request's `timeout_s`
+            arms an alarm, so that a hung child does not outlive its parent.
+    """
+    answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)
+    # Not Python's handler: one would wait for the hung extension module to return.
+    signal.signal(signal.SIGALRM, signal.SIG_DFL)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    for line in sys.stdin:
+        if not line.strip():
+            continue
+        request: Request = json.loads(line)
+        signal.setitimer(signal.ITIMER_REAL, float(request.get("timeout_s", 600.0)) + GRACE_S)
+        try:
+            answer = handler(request)
+        except Exception as error:
+            answer = {"error": one_line(error)}
+        signal.setitimer(signal.ITIMER_REAL, 0.0)
+        answers.write(json.dumps(answer) + "\n")
+        answers.flush()

@@ -1,0 +1,219 @@
+"""The command line: options in, exit code out. Every failure becomes one line on stderr and the code of its kind.
+
+Exit codes: 0 done; 1 internal error; 2 usage; 3 the model is damaged or not supported; 4 nothing better was found, or
+`prove` could not tell; 5 verification failed, or `prove` found that the two differ; 130 interrupted.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+import traceback
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from types import FrameType
+from typing import Annotated, Literal
+
+from cyclopts import App, CycloptsError, Parameter
+from cyclopts.validators import Number
+
+from prism.errors import ExitCode, PrismError
+
+Target = Literal["sm_80", "sm_89", "sm_90", "sm_100", "cuda"]
+_Positive = Number(gte=1)
+
+_EPILOGUE = (
+    "Exit codes: 0 done; 1 internal error; 2 usage; 3 model damaged or not supported; 4 no improvement found, or not "
+    "decided; 5 verification failed, or refuted; 130 interrupted. PRISM_DEBUG=1 shows tracebacks."
+)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command.
+
+    Args:
+        argv: the arguments; those of the process by default.
+
+    Returns:
+        The exit code, one of `ExitCode`.
+    """
+    debug = os.environ.get("PRISM_DEBUG", "") not in ("", "0")
+    _never_fail_to_encode()
+    try:
+        with _terminate_as_interrupt(), warnings.catch_warnings():
+            if not debug and not sys.warnoptions:
+                warnings.simplefilter("ignore")  # libraries' own, of no use to the user; ours are events
+            code = _app()(
+                list(sys.argv[1:] if argv is None else argv),
+                exit_on_error=False,
+                print_error=False,
+                result_action="return_value",
+            )
+            return int(code or 0)
+    except CycloptsError as e:
+        return _fail(f"{e}; see prism --help", ExitCode.USAGE, debug)
+    except PrismError as e:
+        return _fail(e.one_line(), e.exit_code, debug)
+    except KeyboardInterrupt:
+        return _fail("interrupted", ExitCode.INTERRUPTED, debug=False)
+    except Exception as e:  # the last line of defence: no traceback reaches a user who did not ask for it
+        return _fail(_internal(e), ExitCode.INTERNAL, debug)
+
+
+def _app() -> App:
+    app = App(
+        name="prism",
+        help="A symbolic superoptimizer for tensor programs: an ONNX model in, proved and tuned Triton kernels out.",
+        help_epilogue=_EPILOGUE,
+        version=_version,
+        help_format="plaintext",
+        suppress_keyboard_interrupt=False,
+    )
+    app.command(optimize)
+    app.command(prove)
+    app.command(show)
+    return app
+
+
+def optimize(
+    model: Path,
+    /,
+    *,
+    target: Target | None = None,
+    out: Path | None = None,
+    trials: Annotated[int, Parameter(validator=_Positive)] = 12,
+    seed: Annotated[int, Parameter(validator=Number(gte=0))] = 0,
+    max_kernels: Annotated[int | None, Parameter(validator=_Positive)] = None,
+    enodes: Annotated[int | None, Parameter(validator=_Positive)] = None,
+    verbose: Annotated[bool, Parameter(negative=())] = False,
+    json: Annotated[bool, Parameter(negative=())] = False,
+) -> int:
+    """Find, prove and tune kernels for an ONNX model, and write them to a folder.
+
+    Args:
+        model: the ONNX file.
+        target: what to tune for. "cuda" times on this machine's GPU and is the default where there is one; the others
+            cross-compile and estimate, sm_90 by default.
+        out: the output folder, by default MODEL's name with ".prism" in the current folder. An earlier output folder
+            is replaced; anything else that exists is not.
+        trials: configurations to try per sGraph.
+        seed: of the search and of the inputs drawn for the checks.
+        max_kernels: the most kernels that a candidate may have.
+        enodes: the e-graph's node budget.
+        verbose: show every step.
+        json: print the report as JSON instead of the summary.
+    """
+    from prism.cli.progress import Progress
+    from prism.report.folder import check_writable
+
+    folder = check_writable(out if out is not None else Path(f"{model.stem}.prism"))
+    with Progress(verbose=verbose) as progress:
+        import prism.api as api
+
+        with progress.recorder.stage("load"):
+            program = api.load(model)
+        bounds = {"max_kernels": max_kernels, "enodes": enodes}
+        budget = api.SearchBudget(**{k: v for k, v in bounds.items() if v is not None})
+        result = api.optimize(
+            program, target=target, out=folder, budget=budget, trials=trials, seed=seed, listener=progress.listen
+        )
+    from prism.cli.output import print_report
+
+    print_report(result.report, folder=folder, as_json=json)
+    return ExitCode.DONE
+
+
+def prove(a: Path, b: Path, /, *, json: Annotated[bool, Parameter(negative=())] = False) -> int:
+    """Tell whether two ONNX models compute the same, for all inputs: exit 0 proved, 5 refuted, 4 unknown.
+
+    Args:
+        a: the reference model.
+        b: the candidate model.
+        json: print the verdict as JSON.
+    """
+    from prism.cli.output import print_verdict
+    from prism.cli.progress import Progress
+    from prism.sgraph.verdict import Status
+
+    with Progress() as progress:
+        import prism.api as api
+
+        with progress.recorder.stage("prove"):
+            verdict = api.prove_models(a, b)
+    print_verdict(verdict, as_json=json)
+    codes = {
+        Status.PROVED: ExitCode.DONE,
+        Status.REFUTED: ExitCode.VERIFICATION_FAILED,
+        Status.UNKNOWN: ExitCode.NO_IMPROVEMENT,
+    }
+    return codes[verdict.status]
+
+
+def show(model: Path, /) -> int:
+    """Print an ONNX model as a program in index notation.
+
+    Args:
+        model: the ONNX file.
+    """
+    import prism.api as api
+    from prism.cli.output import write_line
+
+    write_line(str(api.load(model)))
+    return ExitCode.DONE
+
+
+def _version() -> str:
+    import prism
+
+    return f"prism {prism.__version__}"
+
+
+def _internal(error: Exception) -> str:
+    """An unforeseen exception in one line, with the place in prism that it passed through last."""
+    frames = traceback.extract_tb(error.__traceback__)
+    ours = [f for f in frames if f"{os.sep}prism{os.sep}" in f.filename]
+    place = f" at {Path(ours[-1].filename).name}:{ours[-1].lineno}" if ours else ""
+    return (
+        f"internal error: {type(error).__name__}: {error}{place}; "
+        "this is a bug in prism: run again with PRISM_DEBUG=1 for the traceback, and report it"
+    )
+
+
+def _fail(message: str, code: ExitCode, debug: bool) -> int:
+    """Say it in one line on stderr; control characters, as a model's names may hold, do not reach the terminal."""
+    if debug:
+        traceback.print_exc()
+    line = " ".join(message.split())
+    line = "".join(c if c.isprintable() else "?" for c in line)
+    with suppress(BrokenPipeError):
+        print(f"prism: error: {line}", file=sys.stderr, flush=True)
+    return int(code)
+
+
+def _never_fail_to_encode() -> None:
+    """Let a terminal that cannot show a character show an escape rather than end the run."""
+    for stream in (sys.stdout, sys.stderr):
+        reconfigure = getattr(stream, "reconfigure", None)
+        if reconfigure is not None:
+            reconfigure(errors="backslashreplace")
+
+
+@contextmanager
+def _terminate_as_interrupt() -> Iterator[None]:
+    """Let SIGTERM unwind as Ctrl-C does, so that temporary files go and workers are ended."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def interrupt(_signum: int, _frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)

@@ -1,0 +1,108 @@
+"""What a command prints on stdout: the summary, the verdict, or their JSON."""
+
+from __future__ import annotations
+
+import math
+import os
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+from rich.console import Console
+
+from prism.events import RunReport
+from prism.report.records import to_json
+from prism.report.table import print_summary
+from prism.report.units import number
+
+if TYPE_CHECKING:
+    from prism.sgraph.verdict import Verdict
+
+_LOG_WIDTH = 120  # columns when stdout is no terminal: a table folded at 80 is hard to read in a log
+_SHOWN = 16  # elements of a counterexample's array that are shown in text
+
+
+def print_report(report: RunReport, *, folder: Path, as_json: bool) -> None:
+    """Print the summary of a run, or its JSON."""
+    report = replace(report, output=str(folder))
+    if as_json:
+        write_line(to_json(report).decode().rstrip("\n"))
+        return
+    terminal = sys.stdout.isatty()
+    console = Console(file=sys.stdout, width=None if terminal else _LOG_WIDTH, highlight=False)
+    _guarded(lambda: print_summary(report, console))
+
+
+def print_verdict(verdict: Verdict, *, as_json: bool) -> None:
+    """Print a verdict, with the inputs that differ when it is `refuted`."""
+    if as_json:
+        body = {
+            "schema": "prism.verdict/1",
+            "status": verdict.status.value,
+            "reason": verdict.reason,
+            "counterexample": {name: _plain(_nested(value)) for name, value in verdict.counterexample.items()},
+            "enodes": verdict.enodes,
+            "iterations": verdict.iterations,
+            "rules": list(verdict.rules),
+        }
+        write_line(msgspec.json.format(msgspec.json.encode(body), indent=2).decode())
+        return
+    lines = [f"{verdict.status.value}: {verdict.reason}" if verdict.reason else verdict.status.value]
+    if verdict.counterexample:
+        lines.append("they differ at")
+        lines += [f"  {name} = {_short(value)}" for name, value in verdict.counterexample.items()]
+    if verdict.enodes:
+        lines.append(f"{number(verdict.enodes)} e-nodes, {verdict.iterations} iterations, rules: {_names(verdict)}")
+    write_line("\n".join(lines))
+
+
+def write_line(text: str) -> None:
+    """Print on stdout. A reader that has closed the pipe has what it wanted: that is no failure."""
+    _guarded(lambda: print(text))
+
+
+def _guarded(write: Callable[[], None]) -> None:
+    try:
+        write()
+        sys.stdout.flush()
+    except BrokenPipeError:
+        # Python flushes stdout once more at exit; give it somewhere to go.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _names(verdict: Verdict) -> str:
+    return ", ".join(verdict.rules) or "none"
+
+
+def _nested(value: object) -> Any:
+    """An array as nested lists; anything else as it is."""
+    return value.tolist() if hasattr(value, "tolist") else value
+
+
+def _plain(value: Any) -> Any:
+    """JSON has no infinities and no NaN: they become text."""
+    if isinstance(value, list):
+        return [_plain(v) for v in value]
+    return str(value) if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _short(value: Any) -> str:
+    """An array in one line: all of a small one, the shape and the first elements of a large one."""
+    flat: list[Any] = []
+
+    def collect(v: Any) -> None:
+        if isinstance(v, list):
+            for item in v:
+                collect(item)
+        else:
+            flat.append(v)
+
+    nested = _nested(value)
+    collect(nested)
+    if len(flat) <= _SHOWN:
+        return str(nested)
+    head = ", ".join(f"{v:.6g}" for v in flat[:_SHOWN])
+    return f"[{head}, ...] shape {tuple(getattr(value, 'shape', (len(flat),)))}"

@@ -1,0 +1,322 @@
+"""What flows out of a run: progress events while it goes, a report and two records when it ends.
+
+Plain frozen data of numbers and text, so that whatever shows it (terminal, HTML, JSON, a test) needs no sympy, torch or
+egglog, and nothing that produces it needs to know who is looking. Files are written from these in `prism.report`.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import TypeAlias
+
+
+class Evidence(StrEnum):
+    """Where a time comes from. Never show one as the other."""
+
+    MEASURED = "measured"
+    ESTIMATED = "estimated"
+
+
+# --- while it runs -------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class StageStarted:
+    """A stage of the run begins; stages do not overlap."""
+
+    stage: str
+
+
+@dataclass(frozen=True, slots=True)
+class StageFinished:
+    """The stage ended well after that many seconds; `detail` is one short clause, as `8,452 e-nodes`."""
+
+    stage: str
+    seconds: float
+    detail: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Count:
+    """How far the running stage is: `value` of `what` (sGraphs, trials), of `total` where that is known."""
+
+    what: str
+    value: int
+    total: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Warned:
+    """Something the user should know that did not stop the run."""
+
+    message: str
+
+
+Event: TypeAlias = StageStarted | StageFinished | Count | Warned
+Listener: TypeAlias = Callable[[Event], None]
+
+
+class Recorder:
+    """Times stages, collects warnings, and passes every event on to a listener.
+
+    Attributes:
+        seconds: wall time by stage, in the order in which they first ran; a stage that runs twice adds up.
+        warnings: the messages, in order, each once.
+    """
+
+    def __init__(self, listener: Listener | None = None) -> None:
+        self.seconds: dict[str, float] = {}
+        self.warnings: list[str] = []
+        self._listener = listener
+
+    def emit(self, event: Event) -> None:
+        """Pass an event on."""
+        if self._listener is not None:
+            self._listener(event)
+
+    @contextmanager
+    def stage(self, name: str) -> Iterator[list[str]]:
+        """Time a stage. The block may append clauses to the list: they become the stage's detail."""
+        detail: list[str] = []
+        self.emit(StageStarted(name))
+        start = time.perf_counter()
+        try:
+            yield detail
+        finally:
+            elapsed = time.perf_counter() - start
+            self.seconds[name] = self.seconds.get(name, 0.0) + elapsed
+        self.emit(StageFinished(name, elapsed, ", ".join(detail)))
+
+    def count(self, what: str, value: int, total: int | None = None) -> None:
+        """Say how far the running stage is."""
+        self.emit(Count(what, value, total))
+
+    def warn(self, message: str) -> None:
+        """Tell the user, once."""
+        if message not in self.warnings:
+            self.warnings.append(message)
+            self.emit(Warned(message))
+
+
+# --- when it ends --------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Funnel:
+    """How many sGraphs there were at each station.
+
+    Attributes:
+        generated: sGraphs that the generator made, before any pruning.
+        pruned: how many of them each pruner or constraint removed, by its name.
+        proved: candidates proved equal to the reference.
+        refuted: candidates shown to differ from it.
+        unknown: candidates on which the prover stopped at its budget.
+        timed_or_estimated: proved sGraphs that were tuned; the report's evidence says which of the two it was.
+    """
+
+    generated: int
+    pruned: Mapping[str, int] = field(default_factory=dict)
+    proved: int = 0
+    refuted: int = 0
+    unknown: int = 0
+    timed_or_estimated: int = 0
+
+    @property
+    def pruned_total(self) -> int:
+        """How many all pruners removed."""
+        return sum(self.pruned.values())
+
+
+@dataclass(frozen=True, slots=True)
+class KernelReport:
+    """One kernel of the chosen sGraph.
+
+    Attributes:
+        name: as in the emitted module.
+        roles: each axis with its role, as text: `m:grid(T_m) k:loop(T_k)`.
+        config: the chosen values, as text: `T_m=64 T_k=32 warps=4 stages=3`.
+        shared: shared memory, bytes per block.
+        registers: per thread; 0 when not known.
+        spills: bytes of register spills per thread.
+        seconds: per launch, by the report's evidence.
+        limiter: what bounds it: `memory`, `compute`, `launch`, ...; empty when not known.
+    """
+
+    name: str
+    roles: str
+    config: str
+    shared: int
+    registers: int
+    spills: int
+    seconds: float
+    limiter: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class CheckSummary:
+    """What running the emitted kernels against the float64 oracle gave.
+
+    Attributes:
+        runner: where they ran: `Triton's interpreter`, or the device's name.
+        cases: how many (draw, shape) cases ran; all of them passed, or there would be no report.
+        worst: by kind of draw (`ordinary`, `large`, ...), the largest error as a multiple of what is allowed (<= 1).
+    """
+
+    runner: str
+    cases: int
+    worst: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class ProofRecord:
+    """What it takes to prove the chosen sGraph again (the *replay* rung).
+
+    Attributes:
+        status: `proved`, `refuted` or `unknown`.
+        reason: how it was shown, or why it stopped.
+        rules: the rule families that were loaded.
+        rule_hashes: rule file name to SHA-256 of its bytes.
+        egglog: the version of egglog.
+        enodes: size of the e-graph when the verdict fell.
+        iterations: rounds that the rules ran.
+        program: the reference, in index notation.
+        sgraph: the candidate, as text.
+        denotation: what the candidate computes, in index notation, as the prover read it off.
+        rung: the kind of certificate: `replay`, `derivation`.
+    """
+
+    status: str
+    reason: str
+    rules: tuple[str, ...]
+    rule_hashes: Mapping[str, str]
+    egglog: str
+    enodes: int
+    iterations: int
+    program: str
+    sgraph: str
+    denotation: str
+    rung: str = "replay"
+
+
+@dataclass(frozen=True, slots=True)
+class LockRecord:
+    """What it takes to make the same choice again. Holds no time, date or path, so equal runs give equal bytes.
+
+    Attributes:
+        program: SHA-256 of the program's text.
+        sgraph: canonical key of the chosen sGraph.
+        target: the target that it was tuned for.
+        device: the device's name, or the model of it that was used.
+        evidence: measured or estimated.
+        config: the chosen value of every symbol and launch option.
+        shapes: the values of the symbolic dimensions at which it was tuned.
+        seed: of the search and the draws.
+        trials: how many points were tried at most.
+        budget: the search's bounds, by name.
+        versions: of prism and the packages that the choice depends on.
+    """
+
+    program: str
+    sgraph: str
+    target: str
+    device: str
+    evidence: Evidence
+    config: Mapping[str, int]
+    shapes: Mapping[str, int]
+    seed: int
+    trials: int
+    budget: Mapping[str, int]
+    versions: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class RunReport:
+    """One run of `prism optimize`, as shown to the user. Times are seconds.
+
+    Attributes:
+        name: the program's name, and the launcher's.
+        formulas: by output, its formula as text.
+        target: what was tuned for: `sm_90`, `cuda`.
+        device: the device that ran, or the one that the model describes.
+        evidence: whether every kernel time here was measured or estimated.
+        baseline: what the baseline is: `operator by operator`, `torch eager`.
+        baseline_seconds: the baseline's time for one call.
+        best_seconds: the chosen sGraph's time for one call.
+        operator_count: kernels of the operator-by-operator program.
+        kernel_count: kernels of the chosen sGraph.
+        funnel: how many sGraphs reached each station.
+        stages: wall time by stage, in order.
+        enodes: size of the saturated e-graph.
+        peak_mb: peak resident memory in MiB, workers included.
+        kernels: in launch order.
+        sgraph_text: the chosen sGraph, symbols unbound.
+        sgraph_dot: the same as a DOT drawing.
+        verdict: the status of the proof: `proved`.
+        reason: how it was proved.
+        rules: the rule families that were loaded.
+        check: the numeric check of the emitted kernels.
+        config: the chosen value of every symbol and launch option.
+        shapes: the values of the symbolic dimensions at which times are quoted.
+        seed: of the search and the draws.
+        versions: of prism and the packages that matter.
+        warnings: what the user should know.
+        output: the output folder; empty when none was written.
+    """
+
+    name: str
+    formulas: Mapping[str, str]
+    target: str
+    device: str
+    evidence: Evidence
+    baseline_seconds: float
+    best_seconds: float
+    operator_count: int
+    kernel_count: int
+    funnel: Funnel
+    stages: Mapping[str, float]
+    enodes: int
+    peak_mb: float
+    kernels: tuple[KernelReport, ...]
+    sgraph_text: str
+    sgraph_dot: str
+    verdict: str
+    reason: str
+    rules: tuple[str, ...]
+    check: CheckSummary
+    config: Mapping[str, int]
+    seed: int
+    versions: Mapping[str, str]
+    shapes: Mapping[str, int] = field(default_factory=dict)
+    warnings: tuple[str, ...] = ()
+    baseline: str = "operator by operator"
+    output: str = ""
+
+    @property
+    def speedup(self) -> float:
+        """Baseline time over best time; above 1 is faster."""
+        return self.baseline_seconds / self.best_seconds if self.best_seconds > 0 else 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Artifacts:
+    """All that an output folder is made from; `prism.report.folder` renders and writes it.
+
+    Attributes:
+        report: the run.
+        module: the emitted module's source; it imports torch and triton alone.
+        proof: the proof record.
+        lock: the lock record.
+        program: the program in index notation.
+        weights: the bytes of the weights file that the module loads; None when the model has none.
+    """
+
+    report: RunReport
+    module: str
+    proof: ProofRecord
+    lock: LockRecord
+    program: str
+    weights: bytes | None = None

@@ -1,0 +1,395 @@
+"""The ONNX front end: a file, operator sets 13 to 24, to a program in index notation.
+
+Here is the reading of the file and the walk over its nodes; what each operator means is in the `onnx_*` modules
+beside this one. The walk keeps what every ONNX value is known to be (`onnx_graph.Value`), computes shapes as extents
+where it can (`onnx_fold`), and turns every other node into definitions.
+"""
+
+from __future__ import annotations
+
+import ast
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, NoReturn
+
+import numpy as np
+import onnx
+from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
+from onnx import checker, external_data_helper, helper, inliner
+
+from prism.errors import ModelError, ShapeError, UnsupportedError
+from prism.frontend import (
+    onnx_attention,
+    onnx_fold,
+    onnx_linear,
+    onnx_norms,
+    onnx_pointwise,
+    onnx_reduce,
+    onnx_views,
+)
+from prism.frontend.onnx_algebra import as_extent
+from prism.frontend.onnx_dtypes import array_of, constant, dtype_of
+from prism.frontend.onnx_graph import Graph, Node, Value, identifier
+from prism.frontend.views import axes_of, same_extent
+from prism.program.extents import Extent, is_static, normal, symbol
+from prism.program.nodes import DType, Program, Read, SymbolRange, walk
+
+OPSETS = range(13, 25)
+SYMBOL_RANGE = SymbolRange(1, 32768, hint=1024)
+_MAIN_DOMAINS = ("", "ai.onnx")
+_CONTROL_FLOW = frozenset({"If", "Loop", "Scan"})
+_ONLY_KNOWN = frozenset({"Shape", "Size", "Constant"})
+
+
+def load(path: str | os.PathLike[str]) -> Program:
+    """Read an ONNX file as a program.
+
+    Args:
+        path: the file; tensors that it keeps in other files are looked for beside it.
+
+    Returns:
+        The program, called after the file.
+
+    Raises:
+        ModelError: the file is missing, is not ONNX, is truncated, or its external data are not there.
+        UnsupportedError: it holds an operator, an attribute or a data type that has no translation.
+        ShapeError: its shapes do not add up.
+    """
+    file = Path(path)
+    try:
+        data = file.read_bytes()
+    except OSError as error:
+        raise ModelError(
+            "the model cannot be read", where=str(file), why=error.strerror or str(error), fix="check the path"
+        ) from None
+    model = onnx.ModelProto()
+    try:
+        model.ParseFromString(data)
+    except DecodeError:
+        _refuse_bytes(data, file)
+    if not model.HasField("graph") or model.ir_version == 0:
+        _refuse_bytes(data, file)
+    return from_model(model, str(file), file.parent)
+
+
+def _refuse_bytes(data: bytes, file: Path) -> NoReturn:
+    # A model opens with field 1, its IR version, a small number: what does so and still does not parse was cut off.
+    if len(data) > 1 and data[0] == 0x08 and 1 <= data[1] < 64:
+        raise ModelError(
+            "the model is truncated or damaged",
+            where=str(file),
+            why=f"its {len(data)} bytes end before the message does",
+            fix="copy or export it again",
+        )
+    raise ModelError(
+        "not an ONNX model", where=str(file), why="its bytes are not a ModelProto", fix="pass an .onnx file"
+    )
+
+
+def from_model(model: onnx.ModelProto, name: str, directory: Path | None) -> Program:
+    """A model in memory as a program.
+
+    Args:
+        model: the model.
+        name: its file name, or any name; errors say it and the program is called after it.
+        directory: where its external data lie; None when it has none.
+
+    Raises:
+        ModelError: its external data are not there, or its graph is not well formed.
+        UnsupportedError: it holds an operator, an attribute or a data type that has no translation.
+        ShapeError: its shapes do not add up.
+    """
+    opset = _opset(model, name)
+    if model.functions:
+        model = inliner.inline_local_functions(model)
+    _refuse_unknown(model.graph.node, name)
+    graph = Graph(name)
+    values: dict[str, Value] = {}
+    for tensor in model.graph.initializer:
+        _load_external(tensor, name, directory)
+        where = f"{name}, initialiser {tensor.name!r}"
+        values[tensor.name] = constant(array_of(tensor, where), dtype_of(tensor.data_type, where), tensor.name)
+    if model.graph.sparse_initializer:
+        raise UnsupportedError("sparse initialisers are not supported", where=name, fix="store them dense")
+    for info in model.graph.input:
+        if info.name not in values:
+            values[info.name] = _input(graph, info, name)
+    context = checker.C.CheckerContext()
+    context.ir_version = model.ir_version
+    context.opset_imports = {o.domain: o.version for o in model.opset_import} | {"": opset}
+    for proto in model.graph.node:
+        _check(proto, name, context)
+        node = _node(proto, name, opset, values)
+        for label, value in zip(node.outputs, _translate(graph, node), strict=False):
+            if label:
+                values[label] = replace(value, label=label) if not value.name else value
+    return _finish(graph, model.graph.output, values, name)
+
+
+def _opset(model: onnx.ModelProto, name: str) -> int:
+    versions = [o.version for o in model.opset_import if o.domain in _MAIN_DOMAINS]
+    if not versions:
+        raise ModelError("the model does not say which operator set it uses", where=name, fix="export it again")
+    if versions[0] not in OPSETS:
+        raise UnsupportedError(
+            f"operator set {versions[0]} is not supported",
+            where=name,
+            why=f"prism reads {OPSETS.start} to {OPSETS.stop - 1}",
+            fix="convert the model with onnx.version_converter or export it again",
+        )
+    return int(versions[0])
+
+
+def _refuse_unknown(nodes: Iterable[onnx.NodeProto], name: str) -> None:
+    """Name every operator without a translation at once."""
+    unknown: dict[str, str] = {}
+    for proto in nodes:
+        if proto.domain not in _MAIN_DOMAINS:
+            unknown.setdefault(f"{proto.domain}.{proto.op_type}", _label(proto))
+        elif proto.op_type not in TRANSLATORS and proto.op_type not in _ONLY_KNOWN:
+            unknown.setdefault(proto.op_type, _label(proto))
+    if not unknown:
+        return
+    flow = [op for op in unknown if op in _CONTROL_FLOW]
+    many = "s" if len(unknown) > 1 else ""
+    raise UnsupportedError(
+        f"no translation for the operator{many} {', '.join(unknown)}",
+        where=f"{name}, node {next(iter(unknown.values()))!r}",
+        why=f"{', '.join(flow)} is control flow, and a program has none" if flow else "",
+        fix="split the model there" if not flow else "export the model with the branch or the loop resolved",
+    )
+
+
+def _load_external(tensor: onnx.TensorProto, name: str, directory: Path | None) -> None:
+    if not external_data_helper.uses_external_data(tensor):
+        return
+    where = f"{name}, initialiser {tensor.name!r}"
+    entries = {e.key: e.value for e in tensor.external_data}
+    location = entries.get("location", "")
+    if directory is None or not (directory / location).is_file():
+        raise ModelError(
+            f"the external data file {location!r} is missing",
+            where=where,
+            why="the model keeps this tensor in another file",
+            fix="put that file beside the model",
+        )
+    needed = int(entries.get("offset", 0)) + int(entries.get("length", 0))
+    if (directory / location).stat().st_size < needed:
+        raise ModelError(
+            f"the external data file {location!r} is too short",
+            where=where,
+            why=f"it has {(directory / location).stat().st_size} bytes of {needed}",
+            fix="copy or export it again",
+        )
+    try:
+        external_data_helper.load_external_data_for_tensor(tensor, str(directory))
+    except Exception as error:  # a path that leaves the directory, a link, a device: onnx refuses each in its way
+        raise ModelError(
+            f"the external data file {location!r} cannot be read", where=where, why=str(error), fix="export it again"
+        ) from None
+
+
+def _input(graph: Graph, info: onnx.ValueInfoProto, name: str) -> Value:
+    where = f"{name}, input {info.name!r}"
+    if not info.type.HasField("tensor_type"):
+        raise UnsupportedError("an input that is not a tensor", where=where, fix="export it as tensors")
+    kind = info.type.tensor_type
+    dtype = dtype_of(kind.elem_type, where)
+    if not kind.HasField("shape"):
+        raise UnsupportedError(
+            "an input without a shape", where=where, why="not even its rank is known", fix="export it with shapes"
+        )
+    shape = tuple(_dimension(graph, dim, f"{identifier(info.name)}_d{d}") for d, dim in enumerate(kind.shape.dim))
+    return graph.declare(info.name, shape, dtype)
+
+
+def _dimension(graph: Graph, dim: onnx.TensorShapeProto.Dimension, fallback: str) -> Extent:
+    """A dimension as an extent: a number, a named symbol, arithmetic on such, or a symbol of its own."""
+    if dim.HasField("dim_value"):
+        return int(dim.dim_value)
+    text = dim.dim_param or fallback
+    try:
+        return _arithmetic(graph, ast.parse(text, mode="eval").body)
+    except (SyntaxError, ValueError):
+        return _symbol(graph, identifier(text))
+
+
+def _arithmetic(graph: Graph, tree: ast.expr) -> Extent:
+    match tree:
+        case ast.Name(name):
+            return _symbol(graph, name)
+        case ast.Constant(int() as value):
+            return value
+        case ast.BinOp(left, ast.Add(), right):
+            return normal(_arithmetic(graph, left) + _arithmetic(graph, right))
+        case ast.BinOp(left, ast.Sub(), right):
+            return normal(_arithmetic(graph, left) - _arithmetic(graph, right))
+        case ast.BinOp(left, ast.Mult(), right):
+            return normal(_arithmetic(graph, left) * _arithmetic(graph, right))
+        case _:
+            raise ValueError("not arithmetic on dimensions")
+
+
+def _symbol(graph: Graph, name: str) -> Extent:
+    safe = identifier(name)
+    if safe not in graph.ranges:
+        graph.ranges[safe] = SYMBOL_RANGE
+        graph.reserve(safe)
+    return symbol(safe)
+
+
+def _label(proto: onnx.NodeProto) -> str:
+    return proto.name or f"{proto.op_type} {next((o for o in proto.output if o), '')}".strip()
+
+
+def _check(proto: onnx.NodeProto, name: str, context: Any) -> None:
+    """Check the node against its operator's schema, so that translators may trust its attributes."""
+    try:
+        checker.check_node(proto, context)
+    except checker.ValidationError as error:
+        raise ModelError(
+            f"the node is not a legal {proto.op_type}",
+            where=f"{name}, node {_label(proto)!r}",
+            why=str(error).split("\n")[0],
+            fix="export the model again",
+        ) from None
+
+
+def _node(proto: onnx.NodeProto, name: str, opset: int, values: dict[str, Value]) -> Node:
+    label = _label(proto)
+    where = f"{name}, node {label!r}" + ("" if proto.op_type in label else f" ({proto.op_type})")
+    for i in proto.input:
+        if i and i not in values:
+            raise ModelError(
+                f"the operand {i!r} is defined nowhere before", where=where, fix="check the model with onnx.checker"
+            )
+    attributes: dict[str, Any] = {}
+    for a in proto.attribute:
+        value = helper.get_attribute_value(a)
+        if isinstance(value, onnx.TensorProto):
+            dtype = dtype_of(value.data_type, where)
+            value = constant(array_of(value, where), dtype, label)
+        attributes[a.name] = value.decode() if isinstance(value, bytes) else value
+    if proto.op_type == "ConstantOfShape" and "value" not in attributes:
+        attributes["value"] = _number(0.0, DType.FLOAT32, label)
+    inputs = tuple(values[i] if i else None for i in proto.input)
+    return Node(proto.op_type, label, where, opset, inputs, tuple(proto.output), attributes)
+
+
+def _number(values: Any, dtype: DType, label: str) -> Value:
+    return constant(np.asarray(values, dtype=dtype.value), dtype, label)
+
+
+def _constant_node(graph: Graph, node: Node) -> Value:
+    for key, value in node.attributes.items():
+        match key:
+            case "value":
+                assert isinstance(value, Value)
+                return replace(value, label=node.outputs[0])
+            case "value_float" | "value_floats":
+                return _number(value, DType.FLOAT32, node.outputs[0])
+            case "value_int" | "value_ints":
+                return _number(value, DType.INT64, node.outputs[0])
+            case _:
+                pass
+    raise node.unsupported(f"a constant given as {', '.join(node.attributes) or 'nothing'} is not supported")
+
+
+def _translate(graph: Graph, node: Node) -> Sequence[Value]:
+    """The node's results: known elements where its operands are known, else what its translator makes of it."""
+    if node.op == "Constant":
+        return [_constant_node(graph, node)]
+    folded = onnx_fold.fold(node)
+    if folded is not None and node.op != "Range" and not any(_varies(v) for v in node.inputs):
+        return _known(node, folded)
+    if node.op in _ONLY_KNOWN:
+        assert folded is not None
+        return _known(node, folded)
+    try:
+        results = TRANSLATORS[node.op](graph, node)
+    except UnsupportedError:
+        if folded is None:
+            raise
+        return _known(node, folded)
+    if folded is None:
+        return results
+    return [replace(v, elements=e) for v, e in zip(results, folded, strict=False)]
+
+
+def _varies(value: Value | None) -> bool:
+    """Whether it is a formula that says more than its elements do: positions, whose masks are to stay predicates."""
+    return value is not None and value.formula is not None and as_extent(value.formula) is None
+
+
+def _known(node: Node, folded: Sequence[Any]) -> list[Value]:
+    dtype = onnx_fold.folded_dtype(node)
+    labels = [*node.outputs, *[node.label] * len(folded)]
+    return [Value(tuple(e.shape), dtype, label=label, elements=e) for e, label in zip(folded, labels, strict=False)]
+
+
+def _finish(graph: Graph, outputs: Iterable[onnx.ValueInfoProto], values: dict[str, Value], name: str) -> Program:
+    """The program of what the outputs need."""
+    names: list[str] = []
+    for info in outputs:
+        if info.name not in values:
+            raise ModelError(f"the output {info.name!r} is defined nowhere", where=name, fix="export the model again")
+        value = values[info.name]
+        _check_output(info, value, name)
+        if not any(d.name == value.name for d in graph.definitions) or value.name in names:
+            axes = axes_of(value.shape)
+            value = graph.define_tensor(
+                info.name, axes, graph.read(value, axes), value.dtype, origin=f"output {info.name}", view=True
+            )
+        names.append(value.name)
+    needed = set(names)
+    kept = []
+    for d in reversed(graph.definitions):
+        if d.name in needed:
+            kept.append(d)
+            needed |= {e.tensor for e in walk(d.expr) if isinstance(e, Read)}
+    inputs = tuple(t for t in graph.inputs if t.name not in graph.weights or t.name in needed)
+    return Program(
+        name=identifier(Path(name).stem),
+        inputs=inputs,
+        definitions=tuple(reversed(kept)),
+        outputs=tuple(names),
+        ranges=dict(graph.ranges),
+        weights={t.name: graph.weights[t.name] for t in inputs if t.name in graph.weights},
+    )
+
+
+def _check_output(info: onnx.ValueInfoProto, value: Value, name: str) -> None:
+    """Compare the shape that the file states for an output with the one that follows from its nodes."""
+    kind = info.type.tensor_type
+    if not kind.HasField("shape"):
+        return
+    stated: list[Extent | None] = [int(d.dim_value) if d.HasField("dim_value") else None for d in kind.shape.dim]
+    fits = len(stated) == value.rank and all(
+        s is None or not is_static(e) or same_extent(s, e) for s, e in zip(stated, value.shape, strict=True)
+    )
+    if not fits:
+        raise ShapeError(
+            f"the output has shape {[str(e) for e in value.shape]}",
+            where=f"{name}, output {info.name!r}",
+            why=f"the file states {['?' if s is None else s for s in stated]}",
+            fix="export the model again",
+        )
+
+
+def _single(f: Callable[[Graph, Node], Value]) -> Callable[[Graph, Node], Sequence[Value]]:
+    return lambda graph, node: [f(graph, node)]
+
+
+TRANSLATORS: Mapping[str, Callable[[Graph, Node], Sequence[Value]]] = MappingProxyType(
+    {
+        **{op: _single(f) for op, f in onnx_pointwise.TRANSLATORS.items()},
+        **{op: _single(f) for op, f in onnx_reduce.TRANSLATORS.items()},
+        **{op: _single(f) for op, f in onnx_linear.TRANSLATORS.items()},
+        **onnx_views.TRANSLATORS,
+        **onnx_norms.TRANSLATORS,
+        **onnx_attention.TRANSLATORS,
+    }
+)

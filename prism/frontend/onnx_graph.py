@@ -1,0 +1,358 @@
+"""The state of one translation: the values known so far, the definitions made, and what a translator asks of them.
+
+A value is one of three things: a tensor of the program (an input or a definition), a closed formula over its axes
+(a constant, a range, a mask of positions) that is written into whatever reads it, or an array of the model that
+becomes an input the first time it is read as data. Beside that a small integer tensor may have known elements, as
+extents, which is how shapes are computed.
+"""
+
+from __future__ import annotations
+
+import itertools
+import keyword
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from prism.errors import ShapeError, UnsupportedError
+from prism.frontend.onnx_algebra import apply, as_extent, index_value, number
+from prism.frontend.views import Shape, axes_of, broadcast_shapes, product, same_extent
+from prism.program.extents import Extent, is_static
+from prism.program.index import Axis, Index
+from prism.program.nodes import Const, Definition, DType, Expr, Map, Position, Read, SymbolRange, Tensor, walk
+from prism.program.transform import substitute
+
+Elements: TypeAlias = npt.NDArray[np.object_]
+MAX_ELEMENTS = 256
+"""The largest integer tensor whose elements are followed at translation."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Value:
+    """What an ONNX value is to the translation.
+
+    Attributes:
+        shape: its extents.
+        dtype: how its elements are stored.
+        name: the tensor of the program, when it is one.
+        axes, formula: the closed formula of one element, when it is one; no reads in it.
+        array: the constant of the model, when it is one.
+        label: the name it has in the model.
+        elements: its elements when they are integers or booleans known at translation, as extents.
+    """
+
+    shape: Shape
+    dtype: DType
+    name: str = ""
+    axes: tuple[Axis, ...] = ()
+    formula: Expr | None = None
+    array: npt.NDArray[Any] | None = None
+    label: str = ""
+    elements: Elements | None = None
+
+    @property
+    def rank(self) -> int:
+        """The number of dimensions."""
+        return len(self.shape)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Node:
+    """One ONNX node as a translator sees it.
+
+    Attributes:
+        op: the operator's name.
+        label: the node as the user knows it.
+        where: the file and the node, for errors.
+        opset: the version of the operator set the model imports.
+        inputs: its operands; None for one that is left out.
+        outputs: the names of its results; empty for one that is not wanted.
+        attributes: by name, as Python values.
+    """
+
+    op: str
+    label: str
+    where: str
+    opset: int
+    inputs: tuple[Value | None, ...]
+    outputs: tuple[str, ...]
+    attributes: Mapping[str, Any]
+
+    def input(self, place: int) -> Value:
+        """The operand at that place.
+
+        Raises:
+            UnsupportedError: it is missing.
+        """
+        value = self.optional(place)
+        if value is None:
+            raise self.unsupported(f"operand {place} is missing", fix="check the model with onnx.checker")
+        return value
+
+    def optional(self, place: int) -> Value | None:
+        """The operand at that place, None when it is left out."""
+        return self.inputs[place] if place < len(self.inputs) else None
+
+    def integer(self, name: str, default: int) -> int:
+        """An integer attribute."""
+        return int(self.attributes.get(name, default))
+
+    def number(self, name: str, default: float) -> float:
+        """A float attribute: exactly the float32 that ONNX stores."""
+        return float(self.attributes.get(name, default))
+
+    def axis(self, name: str, default: int, rank: int) -> int:
+        """An axis attribute, counted from the front."""
+        return self.wrap(self.integer(name, default), rank)
+
+    def wrap(self, axis: int, rank: int) -> int:
+        """The axis, counted from the front.
+
+        Raises:
+            ShapeError: there is no such axis.
+        """
+        if not -rank <= axis < max(rank, 1):
+            raise self.shape_error(f"axis {axis} is out of range for {rank} dimensions")
+        return axis % max(rank, 1)
+
+    def elements(self, place: int, what: str) -> Elements:
+        """The elements of an integer operand that must be known at translation.
+
+        Raises:
+            UnsupportedError: they depend on data.
+        """
+        found = known_elements(self.input(place))
+        if found is None:
+            raise self.unsupported(
+                f"{what} is computed from data", fix="export the model with constant shapes, axes and indices"
+            )
+        return found
+
+    def integers(self, place: int, what: str) -> list[int]:
+        """As `elements`, where each must be a number rather than an expression of symbolic dimensions."""
+        found = self.elements(place, what).ravel().tolist()
+        if not all(is_static(e) for e in found):
+            raise self.unsupported(f"{what} depends on a symbolic dimension", fix="export with that dimension fixed")
+        return [int(e) for e in found]
+
+    def unsupported(self, what: str, *, why: str = "", fix: str = "") -> UnsupportedError:
+        """The error to raise for something in this node that has no translation."""
+        return UnsupportedError(what, where=self.where, why=why, fix=fix or "rewrite the node in supported operators")
+
+    def shape_error(self, what: str, *, why: str = "") -> ShapeError:
+        """The error to raise for shapes that do not add up in this node."""
+        return ShapeError(what, where=self.where, why=why, fix="check the shapes of the node's operands")
+
+
+def known_elements(value: Value) -> Elements | None:
+    """The elements of a value as extents, when they are integers known at translation."""
+    if value.elements is not None:
+        return value.elements
+    shape = static_shape(value.shape)
+    if value.formula is None or value.dtype.is_float or shape is None:
+        return None
+    uniform = as_extent(value.formula)
+    if uniform is None or int(np.prod(shape)) > MAX_ELEMENTS:
+        return None
+    filled = np.empty(shape, dtype=object)
+    filled[...] = uniform
+    return filled
+
+
+def static_shape(shape: Sequence[Extent]) -> tuple[int, ...] | None:
+    """The shape as numbers, None when a dimension is symbolic."""
+    return tuple(int(e) for e in shape) if all(is_static(e) for e in shape) else None
+
+
+def identifier(text: str) -> str:
+    """A legal Python identifier that resembles the text."""
+    cleaned = "".join(c if c.isascii() and (c.isalnum() or c == "_") else "_" for c in text) or "_"
+    if cleaned[0].isdigit():
+        cleaned = f"_{cleaned}"
+    return f"{cleaned}_" if keyword.iskeyword(cleaned) else cleaned
+
+
+@dataclass(slots=True)
+class Graph:
+    """The program under construction.
+
+    Attributes:
+        where: the file, for errors.
+        inputs: the tensors declared so far, the model's own inputs first.
+        weights: the values of those that the model fixes.
+        definitions: in order.
+        ranges: for each symbol, the values that it may take.
+    """
+
+    where: str
+    inputs: list[Tensor] = field(default_factory=list)
+    weights: dict[str, npt.NDArray[Any]] = field(default_factory=dict)
+    definitions: list[Definition] = field(default_factory=list)
+    ranges: dict[str, SymbolRange] = field(default_factory=dict)
+    _taken: set[str] = field(default_factory=set)
+    _stored: dict[int, tuple[str, object]] = field(
+        default_factory=dict
+    )  # holds the array, so that its id stays its own
+
+    def fresh(self, wanted: str) -> str:
+        """An identifier that no tensor has yet, like the one wanted."""
+        base = identifier(wanted)
+        name = base
+        for n in itertools.count(1):
+            if name not in self._taken:
+                break
+            name = f"{base}_{n}"
+        self._taken.add(name)
+        return name
+
+    def reserve(self, name: str) -> None:
+        """Keep a name from being given to a tensor."""
+        self._taken.add(name)
+
+    def limit(self, symbol: str, high: int) -> None:
+        """Note that the symbol is at most `high`: a slice or a lookup reads no further."""
+        r = self.ranges[symbol]
+        self.ranges[symbol] = replace(r, high=min(r.high, high), hint=min(r.hint, high))
+
+    def declare(self, label: str, shape: Shape, dtype: DType) -> Value:
+        """A new input of the program."""
+        tensor = Tensor(self.fresh(label), shape, dtype)
+        self.inputs.append(tensor)
+        return Value(shape, dtype, name=tensor.name, label=label)
+
+    def at(self, value: Value, index: Sequence[Index]) -> Expr:
+        """One element of the value."""
+        if value.name:
+            return Read(value.name, tuple(index))
+        if value.formula is not None:
+            return _substituted(value.formula, dict(zip(value.axes, index, strict=True)))
+        if value.elements is not None:
+            return self._element(value.elements, value, index)
+        return Read(self._store(value), tuple(index))
+
+    def _element(self, elements: Elements, value: Value, index: Sequence[Index]) -> Expr:
+        """One of several known elements: a progression is a position, a few others a choice, more an array."""
+        line = progression(elements)
+        if line is not None:
+            first, steps = line
+            total = Index.const(first)
+            for step, i in zip(steps, index, strict=True):
+                total = total + i.scaled(step)
+            return _position(total)
+        if value.array is not None or all(is_static(e) for e in elements.ravel()):
+            return Read(self._store(value), tuple(index))
+        expr = number(elements.ravel()[-1])
+        for place in reversed(list(np.ndindex(elements.shape))[:-1]):
+            test: Expr = Const(1.0)
+            for i, p in zip(index, place, strict=True):
+                test = apply("and", test, apply("eq", _position(i), Const(float(p))))
+            expr = apply("where", test, number(elements[place]), expr)
+        return expr
+
+    def _store(self, value: Value) -> str:
+        """The input that holds a constant array of the model, declared when it is first read."""
+        source: npt.NDArray[Any] | None = value.array if value.array is not None else value.elements
+        assert source is not None
+        if id(source) not in self._stored:
+            name = self.fresh(value.label or "constant")
+            self.inputs.append(Tensor(name, value.shape, value.dtype))
+            self.weights[name] = source if value.array is not None else source.astype(_NUMPY[value.dtype])
+            self._stored[id(source)] = (name, source)
+        return self._stored[id(source)][0]
+
+    def read(self, value: Value, axes: Sequence[Axis]) -> Expr:
+        """One element of the value broadcast to the axes, aligned at the last dimension."""
+        aligned = axes[len(axes) - value.rank :]
+        index = [Index.const(0) if e == 1 else Index.axis(a) for e, a in zip(value.shape, aligned, strict=True)]
+        return self.at(value, index)
+
+    def define(
+        self, node: Node, axes: Sequence[Axis], expr: Expr, dtype: DType, *, view: bool = False, output: int = 0
+    ) -> Value:
+        """The value of one element over the axes: a definition, or a closed formula when nothing is read."""
+        shape = tuple(a.extent for a in axes)
+        label = node.outputs[output] if output < len(node.outputs) and node.outputs[output] else node.label
+        if not any(isinstance(e, Read) for e in walk(expr)):
+            return Value(shape, dtype, axes=tuple(axes), formula=expr, label=label)
+        return self.define_tensor(label, axes, expr, dtype, origin=node.label, view=view)
+
+    def define_tensor(
+        self, label: str, axes: Sequence[Axis], expr: Expr, dtype: DType, *, origin: str, view: bool = False
+    ) -> Value:
+        """A definition of the program."""
+        d = Definition(self.fresh(label), tuple(axes), expr, dtype, origin, view)
+        self.definitions.append(d)
+        return Value(tuple(a.extent for a in axes), dtype, name=d.name, label=label)
+
+    def pointwise(
+        self, node: Node, values: Sequence[Value], f: Callable[..., Expr], dtype: DType | None = None
+    ) -> Value:
+        """`f` of the corresponding elements of the values, broadcast together."""
+        shape = broadcast_shapes(*(v.shape for v in values), where=node.where)
+        axes = axes_of(shape)
+        return self.define(node, axes, f(*(self.read(v, axes) for v in values)), dtype or values[0].dtype)
+
+    def view(
+        self,
+        node: Node,
+        value: Value,
+        shape: Shape,
+        index: Callable[[tuple[Axis, ...]], Sequence[Index]],
+        *,
+        output: int = 0,
+    ) -> Value:
+        """A re-indexing of the value: element `axes` of the result is element `index(axes)` of the value."""
+        axes = axes_of(shape)
+        return self.define(node, axes, self.at(value, index(axes)), value.dtype, view=True, output=output)
+
+
+_NUMPY: Mapping[DType, type[np.generic]] = {
+    DType.INT64: np.int64,
+    DType.INT32: np.int32,
+    DType.INT8: np.int8,
+    DType.UINT8: np.uint8,
+    DType.BOOL: np.bool_,
+}
+
+
+def progression(elements: Elements) -> tuple[Extent, tuple[Extent, ...]] | None:
+    """(first, step per dimension) of elements that are an affine function of their place, None for others."""
+    if elements.size == 0:
+        return None
+    first = elements.ravel()[0]
+    steps: list[Extent] = []
+    for d, extent in enumerate(elements.shape):
+        unit = tuple(1 if e == d else 0 for e in range(elements.ndim))
+        steps.append(elements[unit] - first if extent > 1 else 0)
+    for place in np.ndindex(elements.shape):
+        expected = first + sum(s * p for s, p in zip(steps, place, strict=True))
+        if not same_extent(expected, elements[place]):
+            return None
+    return first, tuple(steps)
+
+
+def _position(index: Index) -> Expr:
+    return Position(index) if index.terms else number(index.offset)
+
+
+def _substituted(expr: Expr, mapping: Mapping[Axis, Index]) -> Expr:
+    """A closed formula with its axes replaced, and positions that became numbers folded."""
+
+    def fold(e: Expr) -> Expr:
+        match e:
+            case Position(index):
+                return index_value(index)
+            case Map(op, args):
+                return apply(op, *(fold(a) for a in args))
+            case _:
+                return e
+
+    return fold(substitute(expr, mapping))
+
+
+def count(value: Value) -> Extent:
+    """The number of elements."""
+    return product(value.shape)

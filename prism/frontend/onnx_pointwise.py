@@ -1,0 +1,285 @@
+"""Pointwise ONNX operators: arithmetic, comparisons, casts, activations, selection.
+
+An activation is written out in its parts (silu is `x * sigmoid(x)`), so that rules about the parts see it.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+
+from prism.frontend.onnx_algebra import apply, as_index, as_predicate, div, index_value, power, recip, sub
+from prism.frontend.onnx_dtypes import dtype_of
+from prism.frontend.onnx_graph import Graph, Node, Value
+from prism.frontend.views import axes_of
+from prism.program.nodes import Const, DType, Expr
+
+Translator = Callable[[Graph, Node], Value]
+
+
+def unary(f: Callable[[Expr], Expr], dtype: DType | None = None) -> Translator:
+    """A translator of one operand."""
+    return lambda graph, node: graph.pointwise(node, [node.input(0)], f, dtype)
+
+
+def binary(f: Callable[[Expr, Expr], Expr], dtype: DType | None = None) -> Translator:
+    """A translator of two operands, broadcast together."""
+    return lambda graph, node: graph.pointwise(node, [node.input(0), node.input(1)], f, dtype)
+
+
+def op(name: str, dtype: DType | None = None) -> Translator:
+    """A translator of an operator that `Map` has."""
+
+    def translate(graph: Graph, node: Node) -> Value:
+        return graph.pointwise(node, _all(node), lambda *args: apply(name, *args), dtype)
+
+    return translate
+
+
+def _n_ary(name: str) -> Translator:
+    def f(*args: Expr) -> Expr:
+        return functools.reduce(lambda a, b: apply(name, a, b), args)
+
+    return lambda graph, node: graph.pointwise(node, _all(node), f)
+
+
+def _all(node: Node) -> list[Value]:
+    return [node.input(place) for place in range(len(node.inputs))]
+
+
+def _mean(graph: Graph, node: Node) -> Value:
+    values = _all(node)
+
+    def f(*args: Expr) -> Expr:
+        total = functools.reduce(lambda a, b: apply("add", a, b), args)
+        return apply("mul", total, Const(1.0 / len(args)))
+
+    return graph.pointwise(node, values, f)
+
+
+def _divide(graph: Graph, node: Node) -> Value:
+    a, b = node.input(0), node.input(1)
+    if a.dtype.is_float:
+        return graph.pointwise(node, [a, b], div)
+    return graph.pointwise(node, [a, b], lambda x, y: _integer_quotient(node, x, y))
+
+
+def _integer_quotient(node: Node, a: Expr, b: Expr) -> Expr:
+    """Integer division of a position; what ONNX rounds towards zero, indices, which are not negative, round down."""
+    index = as_index(a)
+    if isinstance(b, Const) and b.value > 0 and index is not None and _not_negative(index.upper(), index.offset):
+        return index_value(index.floordiv(int(b.value)))
+    raise node.unsupported("integer division of data has no translation", why="only positions and shapes are divided")
+
+
+def _remainder(graph: Graph, node: Node) -> Value:
+    a, b = node.input(0), node.input(1)
+
+    def f(x: Expr, y: Expr) -> Expr:
+        index = as_index(x)
+        if isinstance(y, Const) and y.value > 0 and index is not None and _not_negative(index.upper(), index.offset):
+            return index_value(index.mod(int(y.value)))
+        raise node.unsupported("the remainder of data has no translation", why="only positions and shapes are divided")
+
+    return graph.pointwise(node, [a, b], f)
+
+
+def _not_negative(upper: object, offset: object) -> bool:
+    return upper is not None and isinstance(offset, int) and offset >= 0
+
+
+def _power(graph: Graph, node: Node) -> Value:
+    return graph.pointwise(node, [node.input(0), node.input(1)], power)
+
+
+def _clip(graph: Graph, node: Node) -> Value:
+    x, low, high = node.input(0), node.optional(1), node.optional(2)
+    bounds = [(name, v) for name, v in (("maximum", low), ("minimum", high)) if v is not None]
+
+    def f(value: Expr, *limits: Expr) -> Expr:
+        for (name, _), limit in zip(bounds, limits, strict=True):
+            value = apply(name, value, limit)
+        return value
+
+    return graph.pointwise(node, [x, *(v for _, v in bounds)], f)
+
+
+def _cast(graph: Graph, node: Node) -> Value:
+    x = node.input(0)
+    target = node.optional(1)
+    to = target.dtype if target is not None else dtype_of(node.integer("to", 0), node.where)
+    return cast(graph, node, x, to)
+
+
+def cast(graph: Graph, node: Node, x: Value, to: DType) -> Value:
+    """The value stored as another type: over the reals nothing changes between floats, nor from integers to floats.
+
+    Raises:
+        UnsupportedError: an integer type that cannot hold the operand's.
+    """
+    if to == x.dtype or to.is_float:
+        return _retyped(graph, node, x, to)
+    if to == DType.BOOL:
+        return graph.pointwise(node, [x], lambda a: as_predicate(apply("not", apply("eq", a, Const(0.0)))), to)
+    if x.dtype.is_float:
+        return graph.pointwise(node, [x], _truncate, to)
+    if x.dtype == DType.BOOL or to.bytes >= x.dtype.bytes or to == DType.INT32:
+        return _retyped(graph, node, x, to)
+    raise node.unsupported(
+        f"a cast from {x.dtype.value} to {to.value} has no translation", why="it wraps values that do not fit"
+    )
+
+
+def _retyped(graph: Graph, node: Node, x: Value, to: DType) -> Value:
+    """The same numbers; between floats that is a view, from integers and booleans an operator of its own."""
+    axes, same = axes_of(x.shape), to == x.dtype
+    return graph.define(node, axes, graph.read(x, axes), to, view=same or (to.is_float and x.dtype.is_float))
+
+
+def _truncate(a: Expr) -> Expr:
+    if as_index(a) is not None:
+        return a
+    return apply("mul", apply("sign", a), apply("floor", apply("abs", a)))
+
+
+def _where(graph: Graph, node: Node) -> Value:
+    condition, then, otherwise = node.input(0), node.input(1), node.input(2)
+    return graph.pointwise(node, [condition, then, otherwise], lambda *args: apply("where", *args), then.dtype)
+
+
+def sigmoid(x: Expr) -> Expr:
+    """The logistic function 1 / (1 + exp(-x))."""
+    return apply("sigmoid", x)
+
+
+def relu(x: Expr) -> Expr:
+    """The larger of x and 0."""
+    return apply("maximum", x, Const(0.0))
+
+
+def softplus(x: Expr) -> Expr:
+    """The softplus log(1 + exp(x)), as max(x, 0) + log(1 + exp(-|x|)), which does not overflow."""
+    shrunk = apply("exp", apply("neg", apply("abs", x)))
+    return apply("add", relu(x), apply("log", apply("add", Const(1.0), shrunk)))
+
+
+def _leaky_relu(graph: Graph, node: Node) -> Value:
+    slope = Const(node.number("alpha", 0.01))
+    return unary(lambda x: apply("where", apply("lt", x, Const(0.0)), apply("mul", slope, x), x))(graph, node)
+
+
+def _p_relu(x: Expr, slope: Expr) -> Expr:
+    return apply("where", apply("lt", x, Const(0.0)), apply("mul", slope, x), x)
+
+
+def _elu(graph: Graph, node: Node) -> Value:
+    alpha = Const(node.number("alpha", 1.0))
+    return unary(lambda x: _exponential_tail(x, alpha, Const(1.0)))(graph, node)
+
+
+def _selu(graph: Graph, node: Node) -> Value:
+    alpha, gamma = (
+        Const(node.number("alpha", 1.67326319217681884765625)),
+        Const(node.number("gamma", 1.05070102214813232421875)),
+    )
+    return unary(lambda x: apply("mul", gamma, _exponential_tail(x, alpha, Const(1.0))))(graph, node)
+
+
+def _celu(graph: Graph, node: Node) -> Value:
+    alpha = Const(node.number("alpha", 1.0))
+    return unary(lambda x: _exponential_tail(x, alpha, alpha))(graph, node)
+
+
+def _exponential_tail(x: Expr, alpha: Expr, scale: Expr) -> Expr:
+    """The operand where positive, else alpha * (exp(x / scale) - 1)."""
+    inner = x if scale == Const(1.0) else div(x, scale)
+    tail = apply("mul", alpha, apply("add", apply("exp", inner), Const(-1.0)))
+    return apply("where", apply("lt", x, Const(0.0)), tail, x)
+
+
+def _swish(graph: Graph, node: Node) -> Value:
+    alpha = node.number("alpha", 1.0)
+
+    def f(x: Expr) -> Expr:
+        return apply("mul", x, sigmoid(x if alpha == 1.0 else apply("mul", Const(alpha), x)))
+
+    return unary(f)(graph, node)
+
+
+def _gelu(graph: Graph, node: Node) -> Value:
+    kind = node.attributes.get("approximate", "none")
+    if kind not in ("none", "tanh"):
+        raise node.unsupported(f"the Gelu approximation {kind!r} is not known", fix="use 'none' or 'tanh'")
+    return unary(_gelu_erf if kind == "none" else _gelu_tanh)(graph, node)
+
+
+def _gelu_erf(x: Expr) -> Expr:
+    inner = apply("erf", apply("mul", x, Const(1.0 / math.sqrt(2.0))))
+    return apply("mul", apply("mul", Const(0.5), x), apply("add", Const(1.0), inner))
+
+
+def _gelu_tanh(x: Expr) -> Expr:
+    cube = apply("mul", Const(0.044715), power(x, Const(3.0)))
+    inner = apply("tanh", apply("mul", Const(math.sqrt(2.0 / math.pi)), apply("add", x, cube)))
+    return apply("mul", apply("mul", Const(0.5), x), apply("add", Const(1.0), inner))
+
+
+def _hard_sigmoid(x: Expr, alpha: float, beta: float) -> Expr:
+    line = apply("add", apply("mul", Const(alpha), x), Const(beta))
+    return apply("maximum", Const(0.0), apply("minimum", Const(1.0), line))
+
+
+def _hard_sigmoid_node(graph: Graph, node: Node) -> Value:
+    alpha, beta = node.number("alpha", 0.2), node.number("beta", 0.5)
+    return unary(lambda x: _hard_sigmoid(x, alpha, beta))(graph, node)
+
+
+def _xor(a: Expr, b: Expr) -> Expr:
+    return apply("not", apply("eq", a, b))
+
+
+BOOL = DType.BOOL
+TRANSLATORS: Mapping[str, Translator] = MappingProxyType(
+    {
+        **{name: op(name.lower()) for name in ("Add", "Mul", "Neg", "Abs", "Exp", "Log", "Sqrt", "Sin", "Cos", "Tanh")},
+        **{name: op(name.lower()) for name in ("Erf", "Sigmoid", "Floor", "Round", "Sign")},
+        **{name: op(name.lower(), BOOL) for name in ("And", "Or", "Not")},
+        "Sub": binary(sub),
+        "Div": _divide,
+        "Mod": _remainder,
+        "Pow": _power,
+        "Reciprocal": unary(recip),
+        "Ceil": unary(lambda x: apply("neg", apply("floor", apply("neg", x)))),
+        "Tan": unary(lambda x: div(apply("sin", x), apply("cos", x))),
+        "Equal": op("eq", BOOL),
+        "Less": op("lt", BOOL),
+        "LessOrEqual": op("le", BOOL),
+        "Greater": binary(lambda a, b: apply("lt", b, a), BOOL),
+        "GreaterOrEqual": binary(lambda a, b: apply("le", b, a), BOOL),
+        "IsNaN": op("isnan", BOOL),
+        "Xor": binary(_xor, BOOL),
+        "Max": _n_ary("maximum"),
+        "Min": _n_ary("minimum"),
+        "Sum": _n_ary("add"),
+        "Mean": _mean,
+        "Clip": _clip,
+        "Cast": _cast,
+        "CastLike": _cast,
+        "Where": _where,
+        "Relu": unary(relu),
+        "LeakyRelu": _leaky_relu,
+        "PRelu": binary(_p_relu),
+        "Elu": _elu,
+        "Selu": _selu,
+        "Celu": _celu,
+        "Swish": _swish,
+        "Gelu": _gelu,
+        "Softplus": unary(softplus),
+        "Softsign": unary(lambda x: div(x, apply("add", Const(1.0), apply("abs", x)))),
+        "HardSigmoid": _hard_sigmoid_node,
+        "HardSwish": unary(lambda x: apply("mul", x, _hard_sigmoid(x, 1.0 / 6.0, 0.5))),
+        "Mish": unary(lambda x: apply("mul", x, apply("tanh", softplus(x)))),
+    }
+)

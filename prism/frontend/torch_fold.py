@@ -1,0 +1,158 @@
+"""Pointwise operations that fold what needs no tensor: numbers, positions, and the masks that are made of them.
+
+A causal mask written as `torch.tril(torch.ones(n, n)) == 0`, as a comparison of two aranges or as their difference
+compared with 0 arrives here as one thing: a comparison of positions with only positive terms on either side.
+"""
+
+from __future__ import annotations
+
+from prism.program import build
+from prism.program.arrays import NumpyArrays
+from prism.program.extents import Extent, at_most, is_static
+from prism.program.index import Index
+from prism.program.nodes import Const, Expr, Map, Position
+from prism.program.ops import OPS
+
+_NUMPY = NumpyArrays()
+
+
+def op(name: str, *args: Expr) -> Expr:
+    """A pointwise operation, folded where its value does not depend on a tensor's elements."""
+    if all(isinstance(a, Const) for a in args):
+        return _number(name, args)
+    match name, args:
+        case "where", (p, a, b):
+            return _where(p, a, b)
+        case "not", (a,):
+            return _not(a)
+        case ("and" | "or"), (a, b):
+            return _connective(name, a, b)
+        case ("eq" | "lt" | "le"), (a, b):
+            compared = _compare(name, a, b)
+            if compared is not None:
+                return compared
+        case "neg", (a,):
+            i = _index(a)
+            if i is not None:
+                return build.position(i.scaled(-1))
+        case "add", (a, b):
+            i, j = _index(a), _index(b)
+            if i is not None and j is not None:
+                return build.position(i + j)
+            if a == Const(0.0):
+                return b
+            if b == Const(0.0):
+                return a
+        case "mul", (a, b):
+            for one, other in ((a, b), (b, a)):
+                if one == Const(1.0):
+                    return other
+                i, j = _index(one), _index(other)
+                if i is not None and not i.terms and j is not None:
+                    return build.position(j.scaled(i.offset))
+    chosen = _through_choice(name, args)
+    return chosen if chosen is not None else Map(name, args)
+
+
+def sub(a: Expr, b: Expr) -> Expr:
+    """a - b"""
+    return op("add", a, op("neg", b))
+
+
+def div(a: Expr, b: Expr) -> Expr:
+    """a / b"""
+    return op("mul", a, op("recip", b))
+
+
+def truth(e: Expr) -> Expr:
+    """A number as a truth value: whether it is not 0."""
+    return op("not", op("eq", e, Const(0.0)))
+
+
+def _number(name: str, args: tuple[Expr, ...]) -> Expr:
+    import numpy as np
+
+    with np.errstate(all="ignore"):
+        value = float(_NUMPY.pointwise(name, [a.value for a in args if isinstance(a, Const)]))
+    # The specification has no NaN constant; the operation is kept, and makes it when it runs.
+    return Const(value) if value == value else Map(name, args)
+
+
+def _where(p: Expr, a: Expr, b: Expr) -> Expr:
+    match p:
+        case Const(value):
+            return a if value != 0 else b
+        case Map("not", (q,)):
+            return _where(q, b, a)
+    return a if a == b else Map("where", (p, a, b))
+
+
+def _not(a: Expr) -> Expr:
+    match a:
+        case Map("not", (b,)):
+            return b
+        case Map("lt", (Position() | Const() as b, Position() | Const() as c)):
+            return Map("le", (c, b))
+        case Map("le", (Position() | Const() as b, Position() | Const() as c)):
+            return Map("lt", (c, b))
+    return Map("not", (a,))
+
+
+def _connective(name: str, a: Expr, b: Expr) -> Expr:
+    absorbing = Const(0.0 if name == "and" else 1.0)
+    for one, other in ((a, b), (b, a)):
+        if one == absorbing:
+            return absorbing
+        if isinstance(one, Const):
+            return other
+    return a if a == b else Map(name, (a, b))
+
+
+def _index(e: Expr) -> Index | None:
+    match e:
+        case Position(index):
+            return index
+        case Const(value) if value.is_integer():
+            return Index.const(int(value))
+    return None
+
+
+def _compare(name: str, a: Expr, b: Expr) -> Expr | None:
+    """A comparison of positions, its terms moved to the side where they are positive."""
+    i, j = _index(a), _index(b)
+    if i is None or j is None:
+        return None
+    difference = i + j.scaled(-1)
+    if not difference.terms and is_static(difference.offset):
+        d = int(difference.offset)
+        return Const(float({"eq": d == 0, "lt": d < 0, "le": d <= 0}[name]))
+    left = Index(tuple((t, c) for t, c in difference.terms if at_most(0, c)), 0)
+    right = Index(tuple((t, _minus(c)) for t, c in difference.terms if not at_most(0, c)), 0)
+    if at_most(0, difference.offset):
+        left = left + Index.const(difference.offset)
+    else:
+        right = right + Index.const(_minus(difference.offset))
+    # Among integers a < b is a + 1 <= b: one spelling, with the offset on one side only.
+    if name == "lt" and isinstance(right.offset, int) and right.offset > 0:
+        name, right = "le", right + (-1)
+    elif name == "lt" and right.offset == 0 and isinstance(left.offset, int) and left.offset > 0:
+        name, left = "le", left + 1
+    return Map(name, (build.position(left), build.position(right)))
+
+
+def _minus(extent: Extent) -> Extent:
+    return -extent
+
+
+def _through_choice(name: str, args: tuple[Expr, ...]) -> Expr | None:
+    """op(where(p, c1, c2), c) with numbers c: the operation done on the numbers, as a choice of p again."""
+    choices = [a for a in args if isinstance(a, Map) and a.op == "where" and all(isinstance(x, Const) for x in a.args[1:])]
+    if len(choices) != 1 or not all(isinstance(a, Const) or a is choices[0] for a in args):
+        return None
+    p = choices[0].args[0]
+    then, otherwise = (op(name, *(a.args[n] if isinstance(a, Map) else a for a in args)) for n in (1, 2))
+    if OPS[name].boolean and then == Const(1.0) and otherwise == Const(0.0):
+        return p
+    if OPS[name].boolean and then == Const(0.0) and otherwise == Const(1.0):
+        return _not(p)
+    return _where(p, then, otherwise)

@@ -1,0 +1,191 @@
+"""What a torch value is while a graph is translated, and the growing program that it is translated into.
+
+A value is either a tensor (an input or a definition) or a formula without reads: constants, aranges and the masks made
+of them need no operator of their own, they are instantiated where they are used.
+"""
+
+from __future__ import annotations
+
+import keyword
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+from prism.errors import UnsupportedError
+from prism.frontend.views import Shape, axes_of
+from prism.program.extents import Extent
+from prism.program.index import Axis, Index
+from prism.program.nodes import Const, Definition, DType, Expr, Position, Read, Tensor, walk
+from prism.program.transform import substitute
+
+
+@dataclass(frozen=True, slots=True)
+class Value:
+    """A torch tensor: `tensor` names it, or `expr` over `axes` says each element.
+
+    Attributes:
+        shape: elements per dimension, outermost first.
+        dtype: how torch stores it.
+    """
+
+    shape: Shape
+    dtype: DType
+    tensor: str = ""
+    axes: tuple[Axis, ...] = ()
+    expr: Expr = field(default_factory=lambda: Const(0.0))
+
+    def at(self, index: Sequence[Index]) -> Expr:
+        """The element at an index per dimension."""
+        if self.tensor:
+            return Read(self.tensor, tuple(index))
+        return substitute(self.expr, dict(zip(self.axes, index, strict=True)))
+
+    def under(self, axes: Sequence[Axis]) -> Expr:
+        """The element under the last of the axes, as broadcasting aligns them."""
+        aligned = axes[len(axes) - len(self.shape) :]
+        return self.at([Index.const(0) if e == 1 else Index.axis(a) for e, a in zip(self.shape, aligned, strict=True)])
+
+    @property
+    def position(self) -> Index | None:
+        """The index that a formula's elements are, when they are the values of one (over `axes`)."""
+        match self.expr:
+            case Position(index) if not self.tensor:
+                return index
+            case Const(value) if not self.tensor and value.is_integer():
+                return Index.const(int(value))
+        return None
+
+
+class Node:
+    """One call of an ATen operator: its arguments by their schema names, and what its result looks like.
+
+    Attributes:
+        name: the node's name in torch's graph.
+        origin: the node as the user knows it: operator, name, and line of source where torch knows it.
+        args: every argument of the schema, given or by default, with tensors as Values and sizes as Extents.
+        shapes: the shape of each result.
+        dtypes: the data type of each result.
+    """
+
+    __slots__ = ("args", "builder", "dtypes", "name", "operator", "origin", "shapes")
+
+    def __init__(
+        self,
+        builder: Builder,
+        name: str,
+        operator: str,
+        origin: str,
+        args: dict[str, Any],
+        shapes: Sequence[Shape],
+        dtypes: Sequence[DType],
+    ) -> None:
+        self.builder = builder
+        self.name = name
+        self.operator = operator
+        self.origin = origin
+        self.args = args
+        self.shapes = tuple(shapes)
+        self.dtypes = tuple(dtypes)
+
+    def __getitem__(self, argument: str) -> Any:
+        return self.args[argument]
+
+    def get(self, argument: str, default: Any = None) -> Any:
+        """The argument, or the default where the overload has no such argument."""
+        return self.args.get(argument, default)
+
+    @property
+    def shape(self) -> Shape:
+        """The first result's shape."""
+        return self.shapes[0]
+
+    @property
+    def dtype(self) -> DType:
+        """The first result's data type."""
+        return self.dtypes[0]
+
+    @property
+    def axes(self) -> tuple[Axis, ...]:
+        """Axes for the first result."""
+        return axes_of(self.shape)
+
+    def define(self, expr: Expr, axes: Sequence[Axis] | None = None, *, result: int = 0, view: bool = False) -> Value:
+        """The value of one result: `expr` over `axes` (those of the first result by default)."""
+        over = tuple(axes) if axes is not None else self.axes
+        name = self.name if len(self.shapes) == 1 else f"{self.name}_{result}"
+        return self.builder.define(name, over, expr, self.dtypes[result], self.origin, view=view)
+
+    def unsupported(self, why: str, fix: str = "") -> UnsupportedError:
+        """The error that says that this node has no translation."""
+        return UnsupportedError(
+            f"{self.operator} has no translation",
+            where=self.origin,
+            why=why,
+            fix=fix or "rewrite this part with supported operations, or keep it outside the traced function",
+        )
+
+
+Result: TypeAlias = "Value | tuple[Value | None, ...]"
+Handler: TypeAlias = Callable[[Node], Result]
+
+
+class Builder:
+    """Collects the inputs and definitions of a program under construction."""
+
+    def __init__(self) -> None:
+        self.inputs: list[Tensor] = []
+        self.definitions: list[Definition] = []
+        self._taken: set[str] = set()
+
+    def unique(self, name: str) -> str:
+        """An identifier like `name` that no tensor has yet."""
+        base = re.sub(r"\W", "_", name).strip("_") or "t"
+        if not base.isidentifier() or keyword.iskeyword(base):
+            base = f"t_{base}"
+        candidate, n = base, 1
+        while candidate in self._taken:
+            candidate, n = f"{base}_{n}", n + 1
+        self._taken.add(candidate)
+        return candidate
+
+    def input(self, name: str, shape: Shape, dtype: DType) -> Value:
+        """Declare an input."""
+        tensor = Tensor(self.unique(name), shape, dtype)
+        self.inputs.append(tensor)
+        return Value(shape, dtype, tensor.name)
+
+    def define(
+        self, name: str, axes: tuple[Axis, ...], expr: Expr, dtype: DType, origin: str, *, view: bool = False
+    ) -> Value:
+        """A value; it becomes a definition when it reads a tensor."""
+        shape: tuple[Extent, ...] = tuple(a.extent for a in axes)
+        if not any(isinstance(e, Read) for e in walk(expr)):
+            return Value(shape, dtype, axes=axes, expr=expr)
+        return self.materialise(name, axes, expr, dtype, origin, view=view)
+
+    def materialise(
+        self, name: str, axes: tuple[Axis, ...], expr: Expr, dtype: DType, origin: str, *, view: bool = False
+    ) -> Value:
+        """A definition, even of what reads no tensor."""
+        d = Definition(self.unique(name), axes, expr, dtype, origin, view and isinstance(expr, Read))
+        self.definitions.append(d)
+        return Value(d.tensor.shape, dtype, d.name)
+
+
+def number(value: Value | Extent | float | bool, axes: Sequence[Axis]) -> Expr:
+    """An operand of a pointwise operation: a tensor under the axes, a Python number, or a symbolic size."""
+    from prism.program import build
+
+    if isinstance(value, Value):
+        return value.under(axes)
+    if isinstance(value, (bool, int, float)):
+        return Const(float(value))
+    return build.size(value)
+
+
+def is_truth(value: object) -> bool:
+    """Whether an operand holds truth values."""
+    return isinstance(value, bool) or (isinstance(value, Value) and value.dtype is DType.BOOL)
+
+

@@ -1,0 +1,80 @@
+"""A small persistent store of what is expensive to find out again: one JSON file an entry, in the user's cache folder.
+
+A key is made of everything that the entry depends on, versions of packages included, so that an entry is never stale;
+deleting the folder is always safe.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import importlib.metadata
+import json
+import os
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import platformdirs
+
+LAYOUT = 1
+"""Raise it when the meaning of stored entries changes."""
+
+
+def cache_root() -> Path:
+    """Where prism keeps what it may compute again: PRISM_CACHE_DIR, else the user's cache folder."""
+    chosen = os.environ.get("PRISM_CACHE_DIR")
+    return Path(chosen) if chosen else Path(platformdirs.user_cache_dir("prism"))
+
+
+def version_of(package: str) -> str:
+    """The installed version of a package, without importing it; empty when it is not installed."""
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return ""
+
+
+def digest(*parts: object) -> str:
+    """A hash of the parts: JSON-like data, equal for equal data whatever the order of its keys."""
+    text = json.dumps(parts, sort_keys=True, separators=(",", ":"), default=str)
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+class Cache:
+    """A dictionary on disk from digests to JSON objects. Several processes may use it at once.
+
+    Args:
+        kind: what it holds; a folder of its own.
+        root: the cache folder; the user's by default.
+    """
+
+    def __init__(self, kind: str, root: Path | None = None) -> None:
+        self._folder = (root or cache_root()) / f"{kind}-{LAYOUT}"
+
+    def get(self, key: str) -> dict[str, Any] | None:
+        """The entry, or None when there is none that can be read."""
+        try:
+            entry = json.loads(self._path(key).read_text())
+        except (OSError, ValueError):
+            return None
+        return entry if isinstance(entry, dict) else None
+
+    def put(self, key: str, entry: Mapping[str, Any]) -> None:
+        """Store an entry, whole or not at all. A folder that cannot be written only costs time later."""
+        path = self._path(key)
+        with contextlib.suppress(OSError):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            descriptor, name = tempfile.mkstemp(dir=path.parent, suffix=".part")
+            try:
+                with os.fdopen(descriptor, "w") as file:
+                    json.dump(entry, file, sort_keys=True)
+                os.replace(name, path)
+            except BaseException:
+                with contextlib.suppress(OSError):
+                    os.unlink(name)
+                raise
+
+    def _path(self, key: str) -> Path:
+        return self._folder / key[:2] / f"{key}.json"

@@ -1,0 +1,182 @@
+"""Estimates without a GPU: compile for the named target ahead of time, then let the cost model judge what the compiler says."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+
+from prism.backends.protocol import Compiled, Config, Resources
+from prism.backends.triton.crosscompile import (
+    COMPILE_LIMIT_S,
+    WORKER,
+    CompileJob,
+    arguments,
+    capability,
+    compiled,
+    request,
+    worker_command,
+    worker_environment,
+)
+from prism.events import Evidence
+from prism.instantiate.cache import Cache, cache_root, digest, version_of
+from prism.instantiate.study import Candidate, Failure, Outcome
+from prism.instantiate.workers import Ending, Pool, Reply
+
+MODEL = 1
+"""Raise it when the cost model changes what it says, so that old estimates are not taken for new ones."""
+
+
+class Compiler:
+    """Compiles candidates in worker processes, and remembers on disk what the compiler said.
+
+    Args:
+        target: `sm_90` and the like.
+        hints: the values of the extents' symbols to compile for.
+        size: worker processes.
+        limit_s: seconds a compilation may take.
+        root: the cache folder; the user's by default.
+
+    Raises:
+        UsageError: the target is unknown.
+    """
+
+    def __init__(
+        self,
+        target: str,
+        hints: Mapping[str, int],
+        *,
+        size: int = 2,
+        limit_s: float = COMPILE_LIMIT_S,
+        root: Path | None = None,
+    ) -> None:
+        capability(target)
+        self.target = target
+        self._hints = dict(hints)
+        self._limit_s = limit_s
+        base = root or cache_root()
+        self._cache = Cache("compiled", base)
+        self._pool = Pool(worker_command(WORKER), worker_environment(base / "triton"), size)
+        self.runs = 0
+
+    @property
+    def basis(self) -> str:
+        """What the compiler's word depends on."""
+        return f"{self.target} triton {version_of('triton')} at {sorted(self._hints.items())}"
+
+    def compile(self, points: Sequence[tuple[Candidate, Config]]) -> Iterator[Outcome]:
+        """For each point, in order, its resources, or its failure; `seconds` is None in all of them."""
+        jobs = [CompileJob(c.module, self.target, config, arguments(c.sgraph, self._hints)) for c, config in points]
+        keys = [self._key(job) for job in jobs]
+        known = [self._cache.get(k) for k in keys]
+        futures = [
+            self._pool.submit(request(j, self._limit_s), self._limit_s) if k is None else None
+            for j, k in zip(jobs, known, strict=True)
+        ]
+        for key, entry, future in zip(keys, known, futures, strict=True):
+            if future is None:
+                yield _judged(compiled(entry or {}))
+                continue
+            reply = future.result()
+            self.runs += 1
+            # What the compiler says stays true; a crash or a hang may be the machine's, so it is tried again next time.
+            if reply.ending is Ending.ANSWERED:
+                self._cache.put(key, reply.answer)
+            yield _outcome(reply)
+
+    def _key(self, job: CompileJob) -> str:
+        text = hashlib.sha256(job.module.read_bytes()).hexdigest()
+        shapes = [[list(a.shape), a.dtype] for a in job.arguments]
+        return digest(text, job.config.key(), job.target, shapes, version_of("triton"))
+
+    def close(self) -> None:
+        """Kill the workers."""
+        self._pool.close()
+
+
+def _outcome(reply: Reply) -> Outcome:
+    match reply.ending:
+        case Ending.CRASH:
+            return Outcome(None, Failure.CRASH, reply.detail)
+        case Ending.HANG:
+            return Outcome(None, Failure.HANG, reply.detail)
+        case _:
+            return _judged(compiled(reply.answer))
+
+
+def _judged(found: Compiled) -> Outcome:
+    if found.error:
+        return Outcome(None, Failure.COMPILE, found.error)
+    return Outcome(None, resources=found.resources)
+
+
+def over_limit(resources: Sequence[Resources], shared_limit: int) -> str:
+    """Why no such kernel can be launched: one line, or nothing. Triton itself only says so at the launch."""
+    for r in resources:
+        if r.shared > shared_limit:
+            return f"{r.kernel} needs {r.shared} bytes of shared memory a block, {shared_limit} are there"
+    return ""
+
+
+class Estimating:
+    """The evaluator without a GPU: compiler's resources and cost model. Its seconds are estimates, and it says so.
+
+    Args:
+        target: `sm_90` and the like.
+        device: the name of the device that the model describes.
+        shared_limit: bytes of shared memory that one block may use.
+        hints: the values of the extents' symbols.
+        size: worker processes.
+        limit_s: seconds a compilation may take.
+        root: the cache folder; the user's by default.
+    """
+
+    evidence = Evidence.ESTIMATED
+
+    def __init__(
+        self,
+        target: str,
+        device: str,
+        shared_limit: int,
+        hints: Mapping[str, int],
+        *,
+        size: int = 2,
+        limit_s: float = COMPILE_LIMIT_S,
+        root: Path | None = None,
+    ) -> None:
+        self.compiler = Compiler(target, hints, size=size, limit_s=limit_s, root=root)
+        self._device = device
+        self._shared_limit = shared_limit
+
+    @property
+    def basis(self) -> str:
+        """What an estimate depends on besides the point."""
+        return f"{self._device} {self._shared_limit} {self.compiler.basis} model {MODEL}"
+
+    def evaluate(self, points: Sequence[tuple[Candidate, Config]]) -> Iterator[Outcome]:
+        """The estimates, in the order of the points."""
+        for (candidate, config), outcome in zip(points, self.compiler.compile(points), strict=True):
+            if outcome.failure is not None:
+                yield outcome
+                continue
+            over = over_limit(outcome.resources, self._shared_limit)
+            if over:
+                yield Outcome(None, Failure.SHARED, over, outcome.resources)
+                continue
+            seconds = candidate.estimate(config, outcome.resources)
+            if math.isfinite(seconds):
+                yield Outcome(seconds, resources=outcome.resources)
+            else:
+                yield Outcome(None, Failure.RESOURCES, "the cost model says that no block fits", outcome.resources)
+
+    def close(self) -> None:
+        """Kill the workers."""
+        self.compiler.close()
+
+    def __enter__(self) -> Estimating:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()

@@ -1,0 +1,108 @@
+"""The lock: what it takes to make the same choice again, and whether a record still fits what is here now."""
+
+from __future__ import annotations
+
+import hashlib
+import platform
+from collections.abc import Mapping
+
+from prism.backends.protocol import Config
+from prism.errors import VerificationError
+from prism.events import Evidence, LockRecord
+from prism.instantiate.cache import version_of
+from prism.program.nodes import Program
+
+PACKAGES: tuple[str, ...] = ("torch", "triton", "egglog", "sympy", "optuna", "onnx", "numpy")
+"""The packages that a choice depends on."""
+
+
+def program_hash(program: Program) -> str:
+    """SHA-256 of the program's text: inputs, definitions, outputs and the ranges of its symbols, without weights."""
+    ranges = [f"{name} {r.low} {r.high} {r.hint}" for name, r in sorted(program.ranges.items())]
+    kinds = [f"{d.name} {d.dtype.value}" for d in program.definitions]
+    return hashlib.sha256("\n".join([str(program), *kinds, *ranges]).encode()).hexdigest()
+
+
+def versions() -> dict[str, str]:
+    """The versions of Python, prism and the packages that a choice depends on."""
+    import prism
+
+    own = version_of("prism") or str(getattr(prism, "__version__", ""))
+    found = {"python": platform.python_version(), "prism": own}
+    return found | {name: version_of(name) for name in PACKAGES if version_of(name)}
+
+
+def flat(config: Config) -> dict[str, int]:
+    """A configuration as one flat mapping; `config_of` is its inverse."""
+    found = {name: int(value) for name, value in sorted(config.symbols.items())}
+    found |= {f"warps.{name}": int(value) for name, value in sorted(config.warps.items())}
+    return found | {f"stages.{name}": int(value) for name, value in sorted(config.stages.items())}
+
+
+def config_of(values: Mapping[str, int]) -> Config:
+    """The configuration that `flat` wrote."""
+
+    def part(prefix: str) -> dict[str, int]:
+        return {name.removeprefix(prefix): value for name, value in values.items() if name.startswith(prefix)}
+
+    symbols = {n: v for n, v in values.items() if not n.startswith(("warps.", "stages."))}
+    return Config(symbols, part("warps."), part("stages."))
+
+
+def make_lock(
+    program: Program,
+    *,
+    sgraph_key: str,
+    config: Config,
+    target: str,
+    device: str,
+    evidence: Evidence,
+    shapes: Mapping[str, int],
+    seed: int,
+    trials: int,
+    budget: Mapping[str, int],
+) -> LockRecord:
+    """The record of a choice; see `LockRecord` for the fields."""
+    return LockRecord(
+        program=program_hash(program),
+        sgraph=sgraph_key,
+        target=target,
+        device=device,
+        evidence=evidence,
+        config=flat(config),
+        shapes=dict(sorted(shapes.items())),
+        seed=seed,
+        trials=trials,
+        budget=dict(sorted(budget.items())),
+        versions=versions(),
+    )
+
+
+def differences(lock: LockRecord, program: Program, target: str) -> tuple[str, ...]:
+    """What has changed since the record was written, one clause each; empty when the choice can be made again as it was."""
+    found = []
+    if lock.program != program_hash(program):
+        found.append("the program is another one")
+    if lock.target != target:
+        found.append(f"the target is {target}, it was {lock.target}")
+    here = versions()
+    for name, version in lock.versions.items():
+        if here.get(name, "") != version:
+            found.append(f"{name} is {here.get(name) or 'missing'}, it was {version}")
+    return tuple(found)
+
+
+def verify_lock(lock: LockRecord, program: Program, target: str, *, where: str = "") -> None:
+    """Check that the record belongs to this program, target and these packages.
+
+    Raises:
+        VerificationError: something differs.
+    """
+    found = differences(lock, program, target)
+    if found:
+        raise VerificationError(
+            "the lock file does not fit",
+            where=where,
+            why="; ".join(found),
+            fix="run prism optimize again, or install the recorded versions",
+        )

@@ -1,0 +1,324 @@
+"""The study of one region on one device: which sGraph, with which tile sizes, warps and stages.
+
+A trial is a point: an sGraph's index and a configuration of it. The trials of a study form one sequence that depends
+on the candidates and the seed alone: first the best points of the cost model, then, in a space too large to sweep, what
+Optuna's TPE proposes from the trials before, in batches that are compiled ahead together. A budget cuts the sequence, and a
+journal on disk keeps it, so a study resumes where it stopped, never tries a point twice, and a smaller budget later gives
+what it would have given before.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from pathlib import Path
+from typing import Protocol, TypeAlias
+
+from prism.backends.protocol import Config, Resources
+from prism.errors import UsageError
+from prism.events import Evidence
+from prism.instantiate.cache import digest
+from prism.instantiate.proposals import Point, Proposer
+from prism.sgraph.nodes import SGraph
+
+SWEEP = 64
+"""Up to this many points, a space is swept in the cost model's order."""
+SEEDS = 8
+"""How many of the cost model's best points precede TPE."""
+LEADERS = 4
+"""How many sGraphs are sure of a first trial each before any gets a second one."""
+BATCH = 4
+"""How many points are proposed, compiled and told together; a constant, so that results do not depend on the machine."""
+DEFAULT_BUDGET = 12
+"""Trials a region."""
+
+Estimator: TypeAlias = Callable[[Config, Sequence[Resources]], float]
+
+
+class Failure(StrEnum):
+    """Why a trial has no time."""
+
+    COMPILE = "compile error"
+    SHARED = "out of shared memory"
+    RESOURCES = "out of registers or threads"
+    CRASH = "crash"
+    HANG = "hang"
+    WRONG = "wrong result"
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A proved sGraph, ready to be tuned.
+
+    Attributes:
+        key: the sGraph's canonical key.
+        sgraph: the sGraph.
+        module: its emitted module.
+        points: the feasible configurations.
+        estimate: seconds by the cost model for a configuration, with the compiler's resources when they are known
+            (else an empty sequence); infinite when it cannot run.
+    """
+
+    key: str
+    sgraph: SGraph
+    module: Path
+    points: tuple[Config, ...]
+    estimate: Estimator
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What a trial gave.
+
+    Attributes:
+        seconds: the time of one call; None when it failed.
+        failure: why it failed, or None.
+        detail: one line about the failure.
+        resources: what the compiler said, one entry a kernel.
+    """
+
+    seconds: float | None
+    failure: Failure | None = None
+    detail: str = ""
+    resources: tuple[Resources, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """A point and what came of it."""
+
+    point: Point
+    outcome: Outcome
+
+
+class Evaluator(Protocol):
+    """Turns points into outcomes."""
+
+    evidence: Evidence
+
+    @property
+    def basis(self) -> str:
+        """What the outcomes depend on besides the points: device, target, versions of compiler and cost model."""
+        ...
+
+    def evaluate(self, points: Sequence[tuple[Candidate, Config]]) -> Iterator[Outcome]:
+        """The outcomes, in the order of the points."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Best:
+    """A candidate's best trial: seconds, and where they come from is the result's evidence."""
+
+    candidate: int
+    config: Config
+    seconds: float
+    resources: tuple[Resources, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class TuneResult:
+    """What a study found.
+
+    Attributes:
+        evidence: whether the seconds are measured or estimated.
+        trials: the trials that count, in order.
+        ranking: the best of each candidate that has any, fastest first.
+        failures: how many trials failed, by reason.
+        compiled: how many trials compiled.
+        deduplicated: how many proposals were of a point that had been tried already.
+        resumed: how many trials were in the journal before.
+        feasible: how many points there were in all.
+        swept: whether every point was tried.
+    """
+
+    evidence: Evidence
+    trials: tuple[Trial, ...]
+    ranking: tuple[Best, ...]
+    failures: Mapping[str, int] = field(default_factory=dict)
+    compiled: int = 0
+    deduplicated: int = 0
+    resumed: int = 0
+    feasible: int = 0
+    swept: bool = False
+
+    @property
+    def best(self) -> Best | None:
+        """The fastest, or None when every trial failed."""
+        return self.ranking[0] if self.ranking else None
+
+
+class Journal(Protocol):
+    """Where a study's trials are kept."""
+
+    def load(self) -> Iterable[tuple[str, Mapping[str, object]]]:
+        """What was recorded: the point's key and the outcome as plain data, in order."""
+        ...
+
+    def append(self, key: str, point: Point, outcome: Mapping[str, object], seconds: float | None) -> None:
+        """Record one trial."""
+        ...
+
+
+def tune(
+    candidates: Sequence[Candidate],
+    evaluator: Evaluator,
+    *,
+    region: str,
+    budget: int = DEFAULT_BUDGET,
+    storage_dir: Path | None = None,
+    seed: int = 0,
+    on_trial: Callable[[int, int], None] | None = None,
+) -> TuneResult:
+    """Find the best configuration of each candidate and rank the candidates.
+
+    Args:
+        candidates: the proved sGraphs of one region.
+        evaluator: compiles and estimates, or measures.
+        region: a key of the region: equal for equal programs.
+        budget: trials, those in the journal included.
+        storage_dir: where the journal is kept; nothing is kept when None.
+        seed: of TPE.
+        on_trial: told the number of trials done and to do, after each.
+
+    Raises:
+        UsageError: the budget is not positive.
+    """
+    if budget < 1:
+        raise UsageError(f"a budget of {budget} trials", fix="give 1 or more")
+    ordered = _ordered(candidates)
+    proposer = Proposer([c.points for c in candidates], ordered, seed)
+    by_key = {_key(candidates, p): p for p in ordered}
+    goal = min(budget, len(ordered))
+    sequential = len(ordered) <= max(SWEEP, budget)
+    journal = _journal(candidates, evaluator, region, storage_dir, seed, "sweep" if sequential else "tpe", proposer)
+    known: list[Trial] = []
+    for key, plain in journal.load():
+        if key in by_key and all(t.point != by_key[key] for t in known):
+            known.append(Trial(by_key[key], _outcome(plain)))
+    resumed = min(len(known), goal)
+    repeats = 0
+    while len(known) < goal:
+        done = len(known)
+        if sequential or done < SEEDS:
+            end = min(goal, done + BATCH) if sequential else min(goal, SEEDS)
+            seen = {_key(candidates, t.point) for t in known}
+            fresh = [p for p in ordered if _key(candidates, p) not in seen][: end - done]
+        else:
+            # Proposed from whole batches alone, so that it does not matter where an earlier run was cut off.
+            start = SEEDS + (done - SEEDS) // BATCH * BATCH
+            history = [(t.point, t.outcome.seconds) for t in known[:start]]
+            proposed, again = proposer.propose(history, BATCH, start)
+            repeats += again
+            seen = {_key(candidates, t.point) for t in known}
+            fresh = [p for p in proposed if _key(candidates, p) not in seen][: goal - done]
+            if not fresh:
+                break
+        outcomes = evaluator.evaluate([(candidates[p.candidate], p.config) for p in fresh])
+        for point, outcome in zip(fresh, outcomes, strict=True):
+            journal.append(_key(candidates, point), point, _plain(outcome), outcome.seconds)
+            known.append(Trial(point, outcome))
+            if on_trial is not None:
+                on_trial(len(known), goal)
+    return _result(known[:goal], evaluator.evidence, len(ordered), repeats, resumed)
+
+
+def _key(candidates: Sequence[Candidate], point: Point) -> str:
+    return f"{candidates[point.candidate].key} {point.config.key()}"
+
+
+def _ordered(candidates: Sequence[Candidate]) -> list[Point]:
+    """Every point, best first by the model: but the best of each of the leading sGraphs come before all others."""
+    scored: list[tuple[float, int, int]] = []
+    for n, c in enumerate(candidates):
+        for m, config in enumerate(c.points):
+            seconds = c.estimate(config, ())
+            scored.append((seconds if math.isfinite(seconds) else math.inf, n, m))
+    scored.sort()
+    leaders: dict[int, tuple[float, int, int]] = {}
+    for s in scored:
+        if len(leaders) == LEADERS:
+            break
+        leaders.setdefault(s[1], s)
+    first = list(leaders.values())
+    taken = set(first)
+    ranked = first + [s for s in scored if s not in taken]
+    return [Point(n, candidates[n].points[m]) for _, n, m in ranked]
+
+
+def _result(trials: Sequence[Trial], evidence: Evidence, feasible: int, repeats: int, resumed: int) -> TuneResult:
+    best: dict[int, Best] = {}
+    failures: dict[str, int] = {}
+    compiled = 0
+    for t in trials:
+        o = t.outcome
+        if o.failure is not None:
+            failures[o.failure.value] = failures.get(o.failure.value, 0) + 1
+        compiled += bool(o.resources)
+        if o.seconds is None:
+            continue
+        held = best.get(t.point.candidate)
+        if held is None or o.seconds < held.seconds:
+            best[t.point.candidate] = Best(t.point.candidate, t.point.config, o.seconds, o.resources)
+    ranking = sorted(best.values(), key=lambda b: (b.seconds, b.candidate))
+    return TuneResult(
+        evidence=evidence,
+        trials=tuple(trials),
+        ranking=tuple(ranking),
+        failures=failures,
+        compiled=compiled,
+        deduplicated=repeats,
+        resumed=resumed,
+        feasible=feasible,
+        swept=len(trials) == feasible,
+    )
+
+
+def _plain(outcome: Outcome) -> dict[str, object]:
+    return {
+        "seconds": outcome.seconds,
+        "failure": outcome.failure.value if outcome.failure else None,
+        "detail": outcome.detail,
+        "resources": [[r.kernel, r.shared, r.registers, r.spills, r.warps] for r in outcome.resources],
+    }
+
+
+def _outcome(plain: Mapping[str, object]) -> Outcome:
+    seconds, failure, resources = plain["seconds"], plain["failure"], plain["resources"]
+    return Outcome(
+        float(seconds) if isinstance(seconds, (int, float)) else None,
+        Failure(failure) if failure else None,
+        str(plain["detail"]),
+        tuple(Resources(*r) for r in resources) if isinstance(resources, list) else (),
+    )
+
+
+class _Forgotten:
+    """A journal that keeps nothing."""
+
+    def load(self) -> Iterable[tuple[str, Mapping[str, object]]]:
+        return ()
+
+    def append(self, key: str, point: Point, outcome: Mapping[str, object], seconds: float | None) -> None:
+        pass
+
+
+def _journal(
+    candidates: Sequence[Candidate],
+    evaluator: Evaluator,
+    region: str,
+    storage_dir: Path | None,
+    seed: int,
+    strategy: str,
+    proposer: Proposer,
+) -> Journal:
+    if storage_dir is None:
+        return _Forgotten()
+    from prism.instantiate.journal import OptunaJournal
+
+    texts = [[c.key, c.module.read_text() if c.module.is_file() else "", [p.key() for p in c.points]] for c in candidates]
+    # An estimate is a function of its inputs, so these name the study; another seed or space is another study.
+    name = digest(region, evaluator.evidence.value, evaluator.basis, seed, strategy, texts)[:32]
+    return OptunaJournal(storage_dir, name, proposer)

@@ -1,0 +1,475 @@
+"""The reference interpreter: any Program in float64, definition by definition. The oracle of every test.
+
+The value of an expression is an array over an ordered tuple of the expression's free axes. Pointwise operations align
+their arguments by axis; a read is a strided view wherever its indices are affine and within bounds; a sum of products
+is contracted pairwise by matrix products, so that a matmul never holds m*k*n numbers. The interpreter is written over
+`arrays.Arrays`, so another array library can run the same programs (see prism/backends/eager.py).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import sympy
+
+from prism.errors import ShapeError
+from prism.program import extents
+from prism.program.arrays import Array, Arrays, NumpyArrays
+from prism.program.extents import Extent
+from prism.program.index import Axis, FloorDiv, Index, Mod
+from prism.program.nodes import (
+    Const,
+    Expr,
+    Formula,
+    Map,
+    Position,
+    Program,
+    Read,
+    Reduce,
+    ReduceKind,
+    Size,
+    Tensor,
+    walk,
+)
+
+NUMPY = NumpyArrays()
+
+# Above this many elements a product is not held whole, even for the sake of infinities (see _sum_of_product).
+_WHOLE_PRODUCT = 1 << 22
+
+
+@dataclass(frozen=True, slots=True)
+class Value:
+    """An array with one dimension per axis; one without axes may be a plain number."""
+
+    axes: tuple[Axis, ...]
+    array: Array
+
+
+def evaluate(program: Program, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """The program's outputs, by name, in float64.
+
+    Args:
+        program: the program.
+        inputs: an array per program input, of any numeric type; those that the program holds as weights may be left
+            out. Extents' symbols are bound from the shapes.
+
+    Raises:
+        ShapeError: an input is missing, or the shapes contradict each other or the declared ones.
+    """
+    given = {t.name: np.asarray(_value_of(program, inputs, t), dtype=np.float64) for t in program.inputs}
+    binding = bind(program.inputs, {name: a.shape for name, a in given.items()})
+    with np.errstate(all="ignore"):
+        results = run(program, given, binding, NUMPY)
+    return {name: np.array(results[name], dtype=np.float64) for name in program.outputs}
+
+
+def evaluate_formula(
+    formula: Formula, tensors: Mapping[str, np.ndarray], binding: Mapping[str, int]
+) -> np.ndarray:
+    """The tensor that a formula defines, in float64.
+
+    Args:
+        formula: an output written down to tensors, as `inline` gives it.
+        tensors: an array for every tensor that is read.
+        binding: the value of every symbol.
+    """
+    axes = tuple(dict.fromkeys(a for i in formula.index for a in sorted(i.axes(), key=str)))
+    value = evaluate_expr(formula.expr, tensors, binding, axes)
+    result = np.full([extents.evaluate(e, binding) for e in formula.tensor.shape], np.nan)
+    with np.errstate(all="ignore"):
+        machine = Interpreter({}, binding, NUMPY)
+        places = [machine.index(i, axes) for i in formula.index]
+        if not places:
+            return value.reshape(())
+        result[tuple(np.broadcast_to(p, value.shape) for p in places)] = value
+    return result
+
+
+def evaluate_expr(
+    expr: Expr, tensors: Mapping[str, np.ndarray], binding: Mapping[str, int], axes: tuple[Axis, ...]
+) -> np.ndarray:
+    """The values of an expression as a float64 array over `axes`, in that order; they hold its free axes."""
+    as_float = {name: np.asarray(a, dtype=np.float64) for name, a in tensors.items()}
+    with np.errstate(all="ignore"):
+        machine = Interpreter(as_float, binding, NUMPY)
+        return np.array(machine.over(machine.value(expr), axes), dtype=np.float64)
+
+
+def run(program: Program, tensors: Mapping[str, Array], binding: Mapping[str, int], xp: Arrays) -> dict[str, Array]:
+    """The program's outputs by name, computed by `xp`: each definition that an output needs, once.
+
+    Args:
+        program: the program.
+        tensors: an array for every input.
+        binding: the value of every symbol.
+        xp: the array library; where it has a method `store(array, dtype)`, every defined tensor passes through it.
+    """
+    store = getattr(xp, "store", None)
+    last = _last_uses(program)
+    known = dict(tensors)
+    for position, d in enumerate(program.definitions):
+        if d.name not in last:
+            continue
+        machine = Interpreter(known, binding, xp)
+        array = machine.over(machine.value(d.expr), d.axes)
+        known[d.name] = array if store is None else store(array, d.dtype)
+        for name in [n for n in known if last.get(n) == position and n not in program.outputs]:
+            del known[name]
+    return {name: known[name] for name in program.outputs}
+
+
+def _last_uses(program: Program) -> dict[str, int]:
+    """For each tensor that an output needs, the position of the last definition that reads it."""
+    last = {name: len(program.definitions) for name in program.outputs}
+    for position in reversed(range(len(program.definitions))):
+        d = program.definitions[position]
+        if d.name not in last:
+            continue
+        for e in walk(d.expr):
+            if isinstance(e, Read):
+                last.setdefault(e.tensor, position)
+    return last
+
+
+def _value_of(program: Program, inputs: Mapping[str, np.ndarray], tensor: Tensor) -> object:
+    if tensor.name in inputs:
+        return inputs[tensor.name]
+    if tensor.name in program.weights:
+        return program.weights[tensor.name]
+    raise ShapeError(
+        f"input {tensor.name} is missing",
+        where=program.name,
+        fix=f"pass an array of shape [{', '.join(map(str, tensor.shape))}]",
+    )
+
+
+def bind(declared: Sequence[Tensor], shapes: Mapping[str, Sequence[int]]) -> dict[str, int]:
+    """The value of every symbol in the declared shapes, from the actual shapes.
+
+    Raises:
+        ShapeError: a shape has another rank, or an extent contradicts its declaration or another input.
+    """
+    pairs: list[tuple[Tensor, Extent, int]] = []
+    for t in declared:
+        actual = tuple(shapes[t.name])
+        if len(actual) != len(t.shape):
+            raise _mismatch(t, actual, f"it has {len(actual)} dimensions, not {len(t.shape)}")
+        pairs += [(t, e, n) for e, n in zip(t.shape, actual, strict=True)]
+    binding: dict[str, int] = {}
+    for _, extent, n in pairs:
+        if isinstance(extent, sympy.Symbol):
+            binding.setdefault(extent.name, n)
+    for _, extent, n in pairs:
+        if isinstance(extent, int):
+            continue
+        unknown = [s for s in extent.free_symbols if s.name not in binding]
+        if len(unknown) == 1:
+            bound = {s: binding[s.name] for s in extent.free_symbols if s.name in binding}
+            solutions = [s for s in sympy.solve(extent.subs(bound) - n, unknown[0]) if s.is_Integer and s > 0]
+            if len(solutions) == 1:
+                binding[unknown[0].name] = int(solutions[0])
+    for t, extent, n in pairs:
+        try:
+            expected = extents.evaluate(extent, binding)
+        except KeyError as missing:
+            raise _mismatch(t, shapes[t.name], f"nothing gives a value to {missing.args[0]}") from None
+        if expected != n:
+            raise _mismatch(t, shapes[t.name], f"{extent} is {expected} and {n} was passed")
+    return binding
+
+
+def _mismatch(tensor: Tensor, actual: Sequence[int], why: str) -> ShapeError:
+    return ShapeError(
+        f"an array of shape [{', '.join(map(str, actual))}] does not fit [{', '.join(map(str, tensor.shape))}]",
+        where=f"input {tensor.name}",
+        why=why,
+        fix="pass arrays of the declared shapes",
+    )
+
+
+class Interpreter:
+    """Values of expressions over given tensors. Equal sub-expressions are computed once.
+
+    Args:
+        tensors: the arrays that Read names.
+        binding: the value of every symbol.
+        xp: the array library.
+    """
+
+    def __init__(self, tensors: Mapping[str, Array], binding: Mapping[str, int], xp: Arrays) -> None:
+        self._tensors = tensors
+        self._binding = binding
+        self._xp = xp
+        # Sub-expressions are numbered by structure (a node and the numbers of its children), in linear time.
+        self._numbers: dict[Hashable, int] = {}
+        self._number_of: dict[int, int] = {}
+        self._values: dict[int, Value] = {}
+        self._alive: list[Expr] = []
+
+    def size(self, axis: Axis) -> int:
+        """The extent of an axis."""
+        return extents.evaluate(axis.extent, self._binding)
+
+    def over(self, value: Value, axes: Sequence[Axis]) -> Array:
+        """The value as an array over exactly `axes`, repeated along those that it does not depend on."""
+        shape = [self.size(a) for a in axes]
+        array = value.array if value.axes else self._xp.pointwise("add", (self._xp.number(value.array), 0.0))
+        return self._xp.broadcast(self._align(Value(value.axes, array), axes), shape)
+
+    def index(self, index: Index, axes: Sequence[Axis]) -> Array:
+        """The values of an index, as an integer array (or int) that broadcasts over `axes`."""
+        total: Array = extents.evaluate(index.offset, self._binding)
+        for atom, coefficient in index.terms:
+            match atom:
+                case Axis():
+                    shape = [-1 if a == atom else 1 for a in axes]
+                    part = self._xp.reshape(self._xp.arange(self.size(atom)), shape)
+                case FloorDiv(inner, divisor):
+                    part = self.index(inner, axes) // extents.evaluate(divisor, self._binding)
+                case Mod(inner, divisor):
+                    part = self.index(inner, axes) % extents.evaluate(divisor, self._binding)
+            total = total + part * extents.evaluate(coefficient, self._binding)
+        return total
+
+    def value(self, expr: Expr) -> Value:
+        """The value of an expression over its free axes."""
+        number = self._identify(expr)
+        if number not in self._values:
+            self._values[number] = self._compute(expr)
+        return self._values[number]
+
+    def _identify(self, expr: Expr) -> int:
+        known = self._number_of.get(id(expr))
+        if known is None:
+            key: Hashable
+            match expr:
+                case Map(op, args):
+                    key = (op, *(self._identify(a) for a in args))
+                case Reduce(kind, axis, body):
+                    key = (kind, axis, self._identify(body))
+                case _:
+                    key = expr
+            known = self._numbers.setdefault(key, len(self._numbers))
+            self._number_of[id(expr)] = known
+            self._alive.append(expr)  # an id is only good while its object lives
+        return known
+
+    def _compute(self, expr: Expr) -> Value:
+        match expr:
+            case Const(number):
+                return Value((), number)
+            case Size(extent):
+                return Value((), float(extents.evaluate(extent, self._binding)))
+            case Position(index):
+                axes = _ordered(index)
+                return Value(axes, self._xp.number(self.index(index, axes)))
+            case Read(tensor, indices):
+                return self._read(self._tensors[tensor], indices)
+            case Reduce():
+                return self._reduce(expr)
+            case Map("add", (a, Map("neg", (b,)))):
+                return self._pointwise("sub", (self.value(a), self.value(b)))
+            case Map("mul", (a, Map("recip", (b,)))):
+                return self._pointwise("div", (self.value(a), self.value(b)))
+            case Map(op, args):
+                return self._pointwise(op, [self.value(a) for a in args])
+        raise TypeError(f"not an expression: {expr!r}")
+
+    # Pointwise
+
+    def _align(self, value: Value, axes: Sequence[Axis]) -> Array:
+        """The array with its dimensions in the order of `axes`, and extent 1 for those that it lacks."""
+        if not value.axes or value.axes == tuple(axes):
+            return value.array
+        place = {a: d for d, a in enumerate(value.axes)}
+        order = [place[a] for a in axes if a in place]
+        array = value.array
+        if order != sorted(order):
+            array = self._xp.transpose(array, order)
+        if len(axes) == len(order):
+            return array
+        return self._xp.reshape(array, [self.size(a) if a in place else 1 for a in axes])
+
+    def _pointwise(self, op: str, args: Sequence[Value]) -> Value:
+        axes = tuple(dict.fromkeys(a for v in sorted(args, key=lambda v: -len(v.axes)) for a in v.axes))
+        return Value(axes, self._xp.pointwise(op, [self._align(v, axes) for v in args]))
+
+    # Reads
+
+    def _read(self, array: Array, indices: Sequence[Index]) -> Value:
+        axes = tuple(dict.fromkeys(a for i in indices for a in _ordered(i)))
+        sizes = {a: self.size(a) for a in axes}
+        shape = tuple(array.shape)
+        ranges = [self._range(i, sizes) for i in indices]
+        inside = all(0 <= low and high < n for (low, high), n in zip(ranges, shape, strict=True))
+        if inside and all(i.is_affine() for i in indices) and 0 not in shape and 0 not in sizes.values():
+            first = [extents.evaluate(i.offset, self._binding) for i in indices]
+            steps = [self._steps(i, axes) for i in indices]
+            view = self._xp.strided(array, [sizes[a] for a in axes], first, steps)
+            if view is not None:
+                return Value(axes, view)
+        places = [self.index(i, axes) for i in indices]
+        if not axes:
+            # One element, and out of bounds: only `where` may stand above it.
+            return Value((), 0.0 if not inside else array[tuple(places)])
+        valid: Array | None = None
+        for place, (low, high), n in zip(places, ranges, shape, strict=True):
+            if low < 0 or high >= n:
+                # a constant index out of bounds is an int here, and its comparison a Python bool
+                within = (place >= 0) & (place < n)
+                valid = within if valid is None else valid & within
+        full = [place if not isinstance(place, int) else place + 0 * self._grid(axes) for place in places]
+        if isinstance(valid, bool):
+            valid = None if valid else self._grid(axes) < 0
+        gathered = self._xp.gather(array, full, valid)
+        return Value(axes, self._xp.broadcast(gathered, [sizes[a] for a in axes]))
+
+    def _grid(self, axes: Sequence[Axis]) -> Array:
+        return self._xp.reshape(self._xp.arange(self.size(axes[0])), [-1] + [1] * (len(axes) - 1))
+
+    def _steps(self, index: Index, axes: Sequence[Axis]) -> list[int]:
+        of = {atom: extents.evaluate(c, self._binding) for atom, c in index.terms}
+        return [of.get(a, 0) for a in axes]
+
+    def _range(self, index: Index, sizes: Mapping[Axis, int]) -> tuple[int, int]:
+        """Bounds (inclusive) on the values of an index; exact when it is affine."""
+        low = high = extents.evaluate(index.offset, self._binding)
+        for atom, coefficient in index.terms:
+            match atom:
+                case Axis():
+                    bottom, top = 0, sizes[atom] - 1
+                case FloorDiv(inner, divisor):
+                    by = extents.evaluate(divisor, self._binding)
+                    bottom, top = (b // by for b in self._range(inner, sizes))
+                case Mod(inner, divisor):
+                    by = extents.evaluate(divisor, self._binding)
+                    bottom, top = self._range(inner, sizes)
+                    if bottom // by != top // by:
+                        bottom, top = 0, by - 1
+                    else:
+                        bottom, top = bottom % by, top % by
+            c = extents.evaluate(coefficient, self._binding)
+            low, high = low + min(c * bottom, c * top), high + max(c * bottom, c * top)
+        return low, high
+
+    # Reductions
+
+    def _reduce(self, expr: Reduce) -> Value:
+        bound = [expr.axis]
+        body = expr.body
+        # Nested reductions of one kind are one, unless the inner one's axis shadows an outer one.
+        while isinstance(body, Reduce) and body.kind == expr.kind and body.axis not in bound:
+            if self._identify(body) in self._values:
+                break
+            bound.append(body.axis)
+            body = body.body
+        if expr.kind is ReduceKind.SUM:
+            sign, factors = self._factors(body)
+            return self._sum_of_product(bound, sign, factors)
+        return self._fold(expr.kind, self.value(body), bound)
+
+    def _fold(self, kind: ReduceKind, value: Value, bound: Sequence[Axis]) -> Value:
+        """The reduction of a value over axes, some of which it may not have."""
+        dims = [d for d, a in enumerate(value.axes) if a in bound]
+        rest = tuple(a for a in value.axes if a not in bound)
+        array = self._xp.reduce(kind, value.array, dims) if dims else value.array
+        result = Value(rest, array)
+        repeats = math.prod(self.size(a) for a in bound if a not in value.axes)
+        if repeats == 0:
+            return Value((), kind.identity)
+        if repeats != 1 and kind is ReduceKind.SUM:
+            return self._pointwise("mul", (result, Value((), float(repeats))))
+        if repeats != 1 and kind is ReduceKind.PROD:
+            return self._pointwise("pow", (result, Value((), float(repeats))))
+        return result
+
+    def _factors(self, body: Expr) -> tuple[float, list[Value]]:
+        """The factors of nested products, and the sign and constants in front of them."""
+        scale, factors = 1.0, []
+        stack = [body]
+        while stack:
+            match stack.pop():
+                case Map("mul", (a, b)):
+                    stack += (b, a)
+                case Map("neg", (a,)):
+                    scale = -scale
+                    stack.append(a)
+                case Const(number) if math.isfinite(number):
+                    scale *= number
+                case other:
+                    factors.append(self.value(other))
+        return scale, factors
+
+    def _sum_of_product(self, bound: Sequence[Axis], scale: float, factors: list[Value]) -> Value:
+        if not factors:
+            return Value((), scale * math.prod(self.size(a) for a in bound))
+        if len(factors) > 1 and not all(self._xp.all_finite(f.array) for f in factors):
+            # inf*0 is NaN for each element: taking a factor out of the sum, or summing one alone, would miss it.
+            every = {a for f in factors for a in f.axes}
+            if math.prod(self.size(a) for a in every) <= _WHOLE_PRODUCT:
+                whole = factors[0]
+                for f in factors[1:]:
+                    whole = self._pointwise("mul", (whole, f))
+                factors = [whole]
+        outside = [f for f in factors if not any(a in bound for a in f.axes)]
+        inside = [f for f in factors if any(a in bound for a in f.axes)]
+        repeats = math.prod(self.size(a) for a in bound if not any(a in f.axes for f in inside))
+        while len(inside) > 1:
+            inside = [
+                self._fold(ReduceKind.SUM, f, [a for a in f.axes if a in bound and a not in _axes(inside, n)])
+                for n, f in enumerate(inside)
+            ]
+            pairs = [(i, j) for i in range(len(inside)) for j in range(i + 1, len(inside))]
+            i, j = min(pairs, key=lambda p: self._pair_cost(inside, p, bound))
+            product = self._pair(inside[i], inside[j], _summed_by(inside, (i, j), bound))
+            inside = [product] + [f for n, f in enumerate(inside) if n not in (i, j)]
+        total = self._fold(ReduceKind.SUM, inside[0], [a for a in bound if a in inside[0].axes]) if inside else None
+        result = total
+        for f in outside:
+            result = f if result is None else self._pointwise("mul", (result, f))
+        assert result is not None
+        scale *= repeats
+        return result if scale == 1.0 else self._pointwise("mul", (result, Value((), scale)))
+
+    def _pair_cost(self, factors: Sequence[Value], pair: tuple[int, int], bound: Sequence[Axis]) -> tuple[int, int]:
+        done = _summed_by(factors, pair, bound)
+        every = dict.fromkeys(a for n in pair for a in factors[n].axes)
+        work = math.prod(self.size(a) for a in every)
+        return math.prod(self.size(a) for a in every if a not in done), work
+
+    def _pair(self, a: Value, b: Value, done: Sequence[Axis]) -> Value:
+        """The product of two values summed over `done`, which both have: a stack of matrix products."""
+        if not done:
+            return self._pointwise("mul", (a, b))
+        stack = [x for x in a.axes if x in b.axes and x not in done]
+        rows = [x for x in a.axes if x not in b.axes]
+        columns = [x for x in b.axes if x not in a.axes]
+        m, k, n = (math.prod(self.size(x) for x in group) for group in (rows, done, columns))
+        left = self._align(a, [*stack, *rows, *done])
+        right = self._align(b, [*stack, *done, *columns])
+        leading = [math.prod(self.size(x) for x in stack)] if stack else []
+        result = self._xp.matmul(
+            self._xp.reshape(left, [*leading, m, k]), self._xp.reshape(right, [*leading, k, n])
+        )
+        axes = (*stack, *rows, *columns)
+        return Value(axes, self._xp.reshape(result, [self.size(x) for x in axes]))
+
+
+def _axes(factors: Sequence[Value], *but: int) -> set[Axis]:
+    """The axes of all factors but those at the positions given (one value may be a factor twice)."""
+    return {a for n, f in enumerate(factors) if n not in but for a in f.axes}
+
+
+def _summed_by(factors: Sequence[Value], pair: tuple[int, int], bound: Sequence[Axis]) -> list[Axis]:
+    """The axes that the product of a pair of factors may be summed over at once."""
+    i, j = pair
+    others = _axes(factors, i, j)
+    return [a for a in factors[i].axes if a in factors[j].axes and a in bound and a not in others]
+
+
+def _ordered(index: Index) -> tuple[Axis, ...]:
+    return tuple(sorted(index.axes(), key=lambda a: (a.name, str(a.extent))))

@@ -1,0 +1,250 @@
+"""The specification of legal programs, executable: what every producer of a Program guarantees and every consumer may assume.
+
+    names        the program, its tensors and its symbols have identifiers; no tensor is named twice
+    order        a definition reads inputs and earlier definitions, with one index per dimension
+    scope        an expression's free axes are axes of its definition; a name means one axis throughout a scope
+    extents      at least 1; every symbol has a range, 1 <= low <= hint <= high
+    operations   known ones, with their number of operands; truth values where truth values are expected
+    bounds       every index is within its dimension, except under a branch of `where`, which guards it
+    views        a view is a single read
+    weights      arrays of the shapes of the inputs that they are for
+"""
+
+from __future__ import annotations
+
+import keyword
+import math
+from collections.abc import Iterator, Mapping
+
+from prism.errors import IllegalIRError
+from prism.program.extents import Extent, at_most, is_static
+from prism.program.index import Axis, FloorDiv, Index, Mod
+from prism.program.nodes import (
+    Const,
+    Definition,
+    DType,
+    Expr,
+    Map,
+    Position,
+    Program,
+    Read,
+    Reduce,
+    ReduceKind,
+    Size,
+    Tensor,
+    free_axes,
+)
+from prism.program.ops import OPS
+
+
+def check(program: Program) -> None:
+    """Check a program against the specification.
+
+    Raises:
+        IllegalIRError: it breaks a clause; `where` names the program and the definition, `what` the clause.
+    """
+    _name(program.name, "the program", program.name)
+    tensors: dict[str, Tensor] = {}
+    for t in program.inputs:
+        at = f"{program.name}, input {t.name}"
+        _declare(t, tensors, at)
+        for extent in t.shape:
+            _extent(extent, program, at)
+    for d in program.definitions:
+        _definition(d, program, tensors)
+    if not program.outputs:
+        raise IllegalIRError("the program has no outputs", where=program.name)
+    defined = {d.name for d in program.definitions}
+    for name in program.outputs:
+        if name not in defined:
+            raise IllegalIRError(f"output {name} is not a definition", where=program.name)
+    _ranges_and_weights(program)
+
+
+def _name(name: str, what: str, at: str) -> None:
+    if not name.isidentifier() or keyword.iskeyword(name):
+        raise IllegalIRError(f"{what} is named {name!r}, which is not an identifier", where=at)
+
+
+def _declare(tensor: Tensor, tensors: dict[str, Tensor], at: str) -> None:
+    _name(tensor.name, "a tensor", at)
+    if tensor.name in tensors:
+        raise IllegalIRError(f"the name {tensor.name} is taken twice", where=at)
+    tensors[tensor.name] = tensor
+
+
+def _extent(extent: Extent, program: Program, at: str) -> None:
+    if is_static(extent):
+        if not isinstance(extent, int):
+            raise IllegalIRError(f"extent {extent} is a sympy number, not an int", where=at)
+        if extent < 1:
+            raise IllegalIRError(f"extent {extent} is less than 1", where=at)
+        return
+    for s in extent.free_symbols:  # type: ignore[union-attr]
+        if s.name not in program.ranges:
+            raise IllegalIRError(f"symbol {s.name} has no range", where=at)
+        if not (s.is_integer and s.is_positive):
+            raise IllegalIRError(f"symbol {s.name} is not declared a positive integer", where=at)
+
+
+def _ranges_and_weights(program: Program) -> None:
+    for name, r in program.ranges.items():
+        _name(name, "a symbol", program.name)
+        if not 1 <= r.low <= r.hint <= r.high:
+            raise IllegalIRError(
+                f"symbol {name} has range [{r.low}, {r.high}] and hint {r.hint}",
+                where=program.name,
+                why="1 <= low <= hint <= high must hold",
+            )
+    inputs = {t.name: t for t in program.inputs}
+    for name, array in program.weights.items():
+        if name not in inputs:
+            raise IllegalIRError(f"there is a weight for {name}, which is not an input", where=program.name)
+        shape = tuple(getattr(array, "shape", ()))
+        if shape != inputs[name].shape:
+            raise IllegalIRError(
+                f"the weight for {name} has shape {list(shape)}, its input {list(inputs[name].shape)}",
+                where=program.name,
+            )
+
+
+def _definition(d: Definition, program: Program, tensors: dict[str, Tensor]) -> None:
+    at = f"{program.name}, definition {d.name}"
+    names = [a.name for a in d.axes]
+    if len(set(names)) != len(names):
+        raise IllegalIRError("two dimensions have axes of one name", where=at)
+    for a in d.axes:
+        _extent(a.extent, program, at)
+    for a in free_axes(d.expr):
+        if a not in d.axes:
+            raise IllegalIRError(f"axis {a.name} of extent {a.extent} is free and is not a dimension", where=at)
+    if d.view and not isinstance(d.expr, Read):
+        raise IllegalIRError("a view must be a single read", where=at)
+    _Checker(program, tensors, at).visit(d.expr, {a.name: a for a in d.axes}, guarded=False)
+    _declare(d.tensor, tensors, at)
+
+
+class _Checker:
+    """Checks one definition's expression, each distinct node once per scope."""
+
+    def __init__(self, program: Program, tensors: Mapping[str, Tensor], at: str) -> None:
+        self._program = program
+        self._tensors = tensors
+        self._at = at
+        self._seen: set[tuple[int, bool, tuple[Axis, ...]]] = set()
+
+    def visit(self, e: Expr, scope: Mapping[str, Axis], guarded: bool) -> None:
+        """Check `e` under the axes of `scope`, by name; `guarded` under a branch of `where`."""
+        key = (id(e), guarded, tuple(scope.values()))
+        if key in self._seen:
+            return
+        self._seen.add(key)
+        match e:
+            case Read(tensor, index):
+                self._read(tensor, index, guarded)
+                for i in index:
+                    self._index(i, scope)
+            case Position(index):
+                self._index(index, scope)
+            case Const(value):
+                if math.isnan(value):
+                    raise self._illegal("a constant is NaN")
+            case Size(extent):
+                if is_static(extent):
+                    raise self._illegal(f"the size of the known extent {extent} must be a constant")
+                _extent(extent, self._program, self._at)
+            case Map(op, args):
+                self._map(op, args)
+                for n, a in enumerate(args):
+                    self.visit(a, scope, guarded or (op == "where" and n > 0))
+            case Reduce(kind, axis, body):
+                if not isinstance(kind, ReduceKind):
+                    raise self._illegal(f"there is no reduction {kind!r}")
+                _extent(axis.extent, self._program, self._at)
+                outer = scope.get(axis.name)
+                if outer is not None and outer != axis:
+                    raise self._illegal(
+                        f"axis {axis.name} is bound with extent {axis.extent} where it means extent {outer.extent}"
+                    )
+                self.visit(body, {**scope, axis.name: axis}, guarded)
+            case _:
+                raise self._illegal(f"{e!r} is not an expression")
+
+    def _illegal(self, what: str) -> IllegalIRError:
+        return IllegalIRError(what, where=self._at)
+
+    def _map(self, op: str, args: tuple[Expr, ...]) -> None:
+        known = OPS.get(op)
+        if known is None:
+            raise self._illegal(f"there is no operation {op!r}")
+        if known.arity != len(args):
+            raise self._illegal(f"{op} takes {known.arity} operands and has {len(args)}")
+        truths = args[:1] if op == "where" else args if op in ("and", "or", "not") else ()
+        for a in truths:
+            if not self._is_truth(a):
+                raise self._illegal(f"{op} is given a number where it takes a truth value: {str(a)[:80]}")
+
+    def _is_truth(self, e: Expr) -> bool:
+        match e:
+            case Map("where", (_, a, b)):
+                return self._is_truth(a) and self._is_truth(b)
+            case Map(op, _):
+                return op in OPS and OPS[op].boolean
+            case Const(value):
+                return value in (0.0, 1.0)
+            case Read(tensor, _):
+                return tensor in self._tensors and self._tensors[tensor].dtype is DType.BOOL
+            case Reduce(ReduceKind.MAX | ReduceKind.MIN, _, body):
+                return self._is_truth(body)  # any, all
+            case _:
+                return False
+
+    def _read(self, tensor: str, index: tuple[Index, ...], guarded: bool) -> None:
+        if tensor not in self._tensors:
+            raise self._illegal(f"{tensor} is read and is neither an input nor an earlier definition")
+        shape = self._tensors[tensor].shape
+        if len(shape) != len(index):
+            raise self._illegal(f"{tensor} has {len(shape)} dimensions and is read with {len(index)} indices")
+        if guarded:
+            return
+        for d, (i, extent) in enumerate(zip(index, shape, strict=True)):
+            if _surely_outside(i, extent):
+                raise self._illegal(f"index {i} leaves dimension {d} of {tensor}, of extent {extent}")
+
+    def _index(self, index: Index, scope: Mapping[str, Axis]) -> None:
+        for a in _axes_in(index):
+            if scope.get(a.name) != a:
+                raise self._illegal(f"axis {a.name} of extent {a.extent} is not in scope")
+        for divisor in _divisors(index):
+            _extent(divisor, self._program, self._at)
+
+
+def _axes_in(index: Index) -> Iterator[Axis]:
+    yield from sorted(index.axes(), key=lambda a: a.name)
+
+
+def _divisors(index: Index) -> Iterator[Extent]:
+    for atom, _ in index.terms:
+        match atom:
+            case FloorDiv(value, divisor) | Mod(value, divisor):
+                yield divisor
+                yield from _divisors(value)
+            case _:
+                pass
+
+
+def _surely_outside(index: Index, extent: Extent) -> bool:
+    """Whether some assignment of the axes takes the index out of [0, extent), where that is decidable."""
+    if not index.is_affine():
+        return False  # interval bounds are not attained in general
+    low = high = index.offset
+    for atom, c in index.terms:
+        assert isinstance(atom, Axis)
+        reach: Extent = c * (atom.extent - 1)
+        if at_most(0, c):
+            high = high + reach
+        elif at_most(c, 0):
+            low = low + reach
+        else:
+            return False
+    return at_most(low, -1) or at_most(extent, high)

@@ -1,0 +1,213 @@
+"""The output folder: what is in it, and writing it whole or not at all.
+
+    <name>.py            the Triton module: torch and triton alone
+    weights.pt           the model's weights, when it has any
+    proof.json           what it takes to prove the choice again
+    prism.lock.json      what it takes to make the choice again, and the SHA-256 of every file here
+    report.json, .html   the run, for programs and for people
+    sgraph.txt, .dot     the chosen sGraph, its symbols unbound
+    program.txt          the model in index notation
+
+There is no `__init__.py`: the module is one file that is imported by itself or copied elsewhere, and a folder with a
+legal name is a namespace package anyway.
+
+The files are written to a hidden sibling folder, flushed to disk, and renamed into place. An earlier output folder is
+moved aside first and back if the last step fails. Only a folder that holds nothing but what its lock file lists is
+ever replaced, so nobody's own files are lost.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import secrets
+import shutil
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from prism.errors import UsageError
+from prism.events import Artifacts
+from prism.report.html import render_html
+from prism.report.records import recorded_files, to_json
+
+LOCK_NAME = "prism.lock.json"
+WEIGHTS_NAME = "weights.pt"
+_CACHE = "__pycache__"
+
+
+def render_folder(artifacts: Artifacts) -> dict[str, bytes]:
+    """The files of the output folder, by name; the lock file is last and holds the digests of all others."""
+    report = artifacts.report
+    files: dict[str, bytes] = {
+        module_name(report.name): artifacts.module.encode(),
+        "proof.json": to_json(artifacts.proof),
+        "report.json": to_json(report),
+        "report.html": render_html(report, artifacts.proof).encode(),
+        "sgraph.txt": _lines(report.sgraph_text),
+        "sgraph.dot": _lines(report.sgraph_dot),
+        "program.txt": _lines(artifacts.program),
+    }
+    if artifacts.weights is not None:
+        files[WEIGHTS_NAME] = artifacts.weights
+    digests = {name: hashlib.sha256(data).hexdigest() for name, data in sorted(files.items())}
+    files[LOCK_NAME] = to_json(artifacts.lock, files=digests)
+    return files
+
+
+def module_name(program: str) -> str:
+    """The module's file name. With its folder on `sys.path`, it must not hide a module that it or torch imports."""
+    hides = program in sys.stdlib_module_names or program in ("torch", "triton", "numpy")
+    return f"{program}_kernels.py" if hides else f"{program}.py"
+
+
+def _lines(text: str) -> bytes:
+    return (text.rstrip("\n") + "\n").encode()
+
+
+def check_writable(out: Path) -> Path:
+    """Make sure that the folder can be written, before a run spends minutes; changes nothing.
+
+    Returns:
+        The folder's absolute path, with links followed.
+
+    Raises:
+        UsageError: it exists and is not an earlier output folder, or its parent is missing or cannot be written.
+    """
+    final = _admissible(out)
+    with _staging(final, out):
+        pass
+    return final
+
+
+def write_folder(out: Path, files: Mapping[str, bytes | str]) -> Path:
+    """Write the folder whole, replacing an earlier output folder; on any failure or interrupt, leave what was there.
+
+    Args:
+        out: the folder.
+        files: plain file names with their contents; text is written as UTF-8.
+
+    Returns:
+        The folder's absolute path.
+
+    Raises:
+        UsageError: as `check_writable`, or the disk refused.
+    """
+    for name in files:
+        if not name or Path(name).name != name or name in (".", "..", _CACHE):
+            raise ValueError(f"not a plain file name: {name!r}")
+    final = _admissible(out)
+    with _staging(final, out) as staged:
+        for name, data in files.items():
+            _write(staged / name, data.encode() if isinstance(data, str) else data)
+        _sync_directory(staged)
+        _put_in_place(staged, final)
+        _sync_directory(final.parent)
+    return final
+
+
+def _admissible(out: Path) -> Path:
+    """The folder's resolved path, if it may be made or replaced."""
+    try:
+        final = out.resolve()
+        if final == Path.cwd() or os.path.ismount(final):
+            raise UsageError(
+                "the output folder cannot be replaced",
+                where=str(out),
+                why="it is the current folder" if final == Path.cwd() else "it is a mount point",
+                fix="name a new folder inside it with --out",
+            )
+        if final.is_dir():
+            _replaceable(final, out)
+        elif final.exists():
+            raise UsageError(
+                "the output folder cannot be written",
+                where=str(out),
+                why="a file of that name exists",
+                fix="name another folder with --out",
+            )
+        elif not final.parent.is_dir():
+            raise UsageError(
+                "the output folder cannot be written",
+                where=str(out),
+                why=f"its parent {final.parent} is not a folder",
+                fix="create the parent, or name another folder with --out",
+            )
+    except (OSError, RuntimeError) as e:  # RuntimeError: a loop of symbolic links (Python < 3.13)
+        raise _refused(out, e) from e
+    return final
+
+
+def _replaceable(final: Path, out: Path) -> None:
+    """Refuse a folder that holds anything but what prism wrote there."""
+    present = {entry.name for entry in final.iterdir()} - {_CACHE}
+    if not present:
+        return
+    why, fix = "it exists and prism did not write it", "name another folder with --out"
+    if LOCK_NAME in present:
+        with contextlib.suppress(UsageError):
+            known = recorded_files((final / LOCK_NAME).read_bytes())
+            foreign = sorted(present - known.keys() - {LOCK_NAME})
+            if not foreign:
+                return
+            why = f"it also holds {foreign[0]!r}, which prism did not write"
+            fix = "move that away, or name another folder with --out"
+    raise UsageError("the output folder would be overwritten", where=str(out), why=why, fix=fix)
+
+
+@contextlib.contextmanager
+def _staging(final: Path, out: Path) -> Iterator[Path]:
+    """A hidden sibling of the folder, gone at the end unless it was renamed."""
+    staged = final.parent / f".{final.name[:64]}.{secrets.token_hex(6)}.tmp"
+    try:
+        # The name is known before the folder is made, so that an interrupt between the two still finds it; mkdir
+        # rather than mkdtemp, so that the folder's mode follows the user's umask.
+        staged.mkdir()
+        yield staged
+    except OSError as e:
+        raise _refused(out, e) from e
+    finally:
+        shutil.rmtree(staged, ignore_errors=True)
+
+
+def _refused(out: Path, error: Exception) -> UsageError:
+    reason = (error.strerror if isinstance(error, OSError) else None) or str(error) or type(error).__name__
+    return UsageError(
+        "the output folder cannot be written", where=str(out), why=reason, fix="name another folder with --out"
+    )
+
+
+def _put_in_place(staged: Path, final: Path) -> None:
+    """Rename staged to final; what was at final comes back if that fails."""
+    aside = staged.with_suffix(".old")
+    try:
+        if final.is_dir():
+            final.rename(aside)
+        staged.rename(final)
+    except BaseException:
+        # Also on an interrupt: the state is read off the disk, since it may have struck between a rename and the
+        # next statement.
+        if aside.is_dir() and not final.exists():
+            aside.rename(final)
+        raise
+    finally:
+        if final.exists():
+            shutil.rmtree(aside, ignore_errors=True)
+
+
+def _write(path: Path, data: bytes) -> None:
+    with path.open("xb") as f:
+        f.write(data)
+        f.flush()
+        os.fsync(f.fileno())
+
+
+def _sync_directory(path: Path) -> None:
+    """Flush a folder's entries; some file systems and Windows cannot, and lose nothing but this guarantee."""
+    with contextlib.suppress(OSError):
+        handle = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)

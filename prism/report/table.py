@@ -1,0 +1,104 @@
+"""The summary of a run on the terminal."""
+
+from __future__ import annotations
+
+from rich import box
+from rich.console import Console, ConsoleRenderable, Group
+from rich.table import Table
+from rich.text import Text
+
+from prism.events import RunReport
+from prism.report.units import (
+    check_line,
+    config_text,
+    duration,
+    evidence_note,
+    funnel_rows,
+    number,
+    size,
+    speedup,
+)
+
+
+def summary(report: RunReport) -> ConsoleRenderable:
+    """Stages, funnel, kernels, baseline against best, proof and check, as one rich renderable."""
+    parts: list[ConsoleRenderable] = [_heading(report), _stages_and_funnel(report), _kernels(report), _outcome(report)]
+    parts += [Text(f"warning: {w}", style="yellow") for w in report.warnings]
+    return Group(*parts)
+
+
+def print_summary(report: RunReport, console: Console) -> None:
+    """Print the summary."""
+    console.print(summary(report))
+
+
+def _heading(report: RunReport) -> ConsoleRenderable:
+    lines = [Text.assemble((report.name, "bold"), f" for {report.target} ({report.device})")]
+    lines += [Text(f"  {output} = {formula}") for output, formula in report.formulas.items()]
+    return Group(*lines)
+
+
+def _plain_table(*columns: str, title: str = "") -> Table:
+    """The first column to the left, the others to the right."""
+    table = Table(box=box.SIMPLE_HEAD, title=title or None, title_justify="left", pad_edge=False)
+    for n, column in enumerate(columns):
+        table.add_column(column, justify="right" if n else "left", overflow="fold")
+    return table
+
+
+def _stages_and_funnel(report: RunReport) -> ConsoleRenderable:
+    stages = _plain_table("stage", "time")
+    for name, seconds in report.stages.items():
+        stages.add_row(Text(name), duration(seconds))
+    stages.add_row(Text("total", style="bold"), duration(sum(report.stages.values())))
+    funnel = _plain_table("sGraphs", "count")
+    for name, count in funnel_rows(report):
+        funnel.add_row(Text(name), number(count))
+    side_by_side = Table.grid(padding=(0, 4))
+    side_by_side.add_row(stages, funnel)
+    return side_by_side
+
+
+def _kernels(report: RunReport) -> ConsoleRenderable:
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for column in ("kernel", "axes", "config"):
+        table.add_column(column, overflow="fold")
+    for column in ("shared", "regs", "spills", f"time\n({report.evidence})"):
+        table.add_column(column, justify="right", no_wrap=True)  # the word must stand in full on any terminal
+    table.add_column("bound by")
+    for k in report.kernels:
+        table.add_row(
+            Text(k.name),
+            Text(k.roles),
+            Text(k.config),
+            size(k.shared),
+            str(k.registers) if k.registers else "-",
+            size(k.spills),
+            duration(k.seconds),
+            Text(k.limiter or "-"),
+        )
+    return table
+
+
+def _outcome(report: RunReport) -> ConsoleRenderable:
+    rows = Table.grid(padding=(0, 2))
+    rows.add_column(style="bold", no_wrap=True)
+    rows.add_column(overflow="fold")
+
+    def row(name: str, value: str) -> None:
+        rows.add_row(name, Text(value))
+
+    row(
+        f"time ({report.evidence})",
+        f"{duration(report.baseline_seconds)} {report.baseline} → {duration(report.best_seconds)}, {speedup(report)}",
+    )
+    row("kernels", f"{report.operator_count} → {report.kernel_count}")
+    if report.shapes:
+        row("at shapes", config_text(report.shapes))
+    row("proof", f"{report.verdict}: {report.reason}" if report.reason else report.verdict)
+    row("check", check_line(report))
+    row("search", f"{number(report.enodes)} e-nodes, peak memory {report.peak_mb:.0f} MiB, seed {report.seed}")
+    row("evidence", evidence_note(report))
+    if report.output:
+        row("written to", report.output)
+    return rows

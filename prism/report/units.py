@@ -1,0 +1,79 @@
+"""Numbers as people read them: durations, bytes, counts, ratios."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+from prism.events import Evidence, RunReport
+
+
+def duration(seconds: float) -> str:
+    """Three significant digits in the unit that fits: `1.25 ms`, `840 ns`; `-` for what is not a number."""
+    if not math.isfinite(seconds):
+        return "-"
+    for scale, unit in ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs")):
+        if abs(seconds) >= 0.9995 * scale:
+            return f"{_digits(seconds / scale)} {unit}"
+    return f"{_digits(seconds / 1e-9)} ns"
+
+
+def _digits(value: float) -> str:
+    """Three significant digits, without an exponent."""
+    size = abs(value)
+    if size >= 99.95:
+        return f"{value:.0f}"
+    return f"{value:.1f}" if size >= 9.995 else f"{value:.2f}"
+
+
+def size(count: int) -> str:
+    """Bytes: `0 B`, `48 KiB`, `1.5 MiB`."""
+    for scale, unit in ((1 << 20, "MiB"), (1 << 10, "KiB")):
+        if count >= scale:
+            return f"{count / scale:.1f}".removesuffix(".0") + f" {unit}"
+    return f"{count} B"
+
+
+def number(count: int) -> str:
+    """A count with separators: `8,452`."""
+    return f"{count:,}"
+
+
+def speedup(report: RunReport) -> str:
+    """The gain in words: `1.85x as fast`, or that there is none."""
+    if report.best_seconds >= report.baseline_seconds:
+        return "no faster"
+    return f"{report.speedup:.2f}x as fast"
+
+
+def evidence_note(report: RunReport) -> str:
+    """One sentence on what the times rest on."""
+    if report.evidence is Evidence.MEASURED:
+        return f"Times are measured on {report.device}."
+    return (
+        f"Times are estimated for {report.target} ({report.device}) by a roofline-and-occupancy model "
+        "from the compiler's own resource counts; nothing ran on that device."
+    )
+
+
+def config_text(values: Mapping[str, int]) -> str:
+    """A configuration in one line: `T_m=64 T_k=32`."""
+    return " ".join(f"{k}={v}" for k, v in values.items())
+
+
+def funnel_rows(report: RunReport) -> list[tuple[str, int]]:
+    """The funnel, station by station, with the last named by the report's evidence; empty refusals are left out."""
+    f = report.funnel
+    rows = [("generated", f.generated)]
+    rows += [(f"pruned: {name}", n) for name, n in f.pruned.items()]
+    rows.append(("proved", f.proved))
+    rows += [(name, n) for name, n in (("refuted", f.refuted), ("unknown", f.unknown)) if n]
+    rows.append((report.evidence.value, f.timed_or_estimated))
+    return rows
+
+
+def check_line(report: RunReport) -> str:
+    """The numeric check in one line."""
+    c = report.check
+    worst = max(c.worst.values(), default=0.0)
+    return f"{c.cases} cases against the float64 oracle in {c.runner}, worst error {worst:.2g} of what is allowed"

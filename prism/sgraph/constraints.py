@@ -1,0 +1,447 @@
+"""What a kernel's sizes must satisfy on a device: as sympy relationals to read, as fast checks to prune with.
+
+Every tile and part count ranges over powers of two between a least and a largest useful size (its *domain*). A
+family none of whose assignments satisfies the constraints is pruned, by the name of the first one that rules out what
+was left. Footprints only grow with the tiles, so the corner of all least sizes usually decides, in microseconds.
+
+The footprints are lower bounds: a value counts from its statement to its last use; what only feeds a matrix product is
+in shared memory, and masks and positions are recomputed, so neither counts as registers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import sympy
+
+from prism.program.extents import Extent
+from prism.program.index import Axis
+from prism.sgraph.compiled_expr import value
+from prism.sgraph.cost import MAX_PARTS, dot_dims, next_power_of_two, power_of_two_above
+from prism.sgraph.nodes import (
+    Accumulate,
+    Contract,
+    Grid,
+    Kernel,
+    Load,
+    Loop,
+    LoopRole,
+    Pointwise,
+    Position,
+    SGraph,
+    Split,
+    Stmt,
+    Store,
+    TileReduce,
+    Whole,
+    statements,
+    value_axes,
+)
+
+# Matrix units take operands of at least 16 in each dimension.
+DOT_MIN = 16
+# A tile of 65,536 four-byte elements fills the whole register file of a multiprocessor.
+MAX_TILE_ELEMENTS = 65_536
+# Beyond this a tile dimension only costs registers; below 16 a loop's trips cost more than its work.
+MAX_TILE = 8_192
+MIN_LOOP_TILE = 16
+REGISTER_BYTES = 4
+# Hardware limit of a thread, and the widest block that is tuned: 8 warps of 32 threads.
+MAX_REGISTERS_PER_THREAD = 255
+WARP = 32
+MAX_WARPS = 8
+INT32_MAX = 2**31 - 1
+
+
+class Limits(Protocol):
+    """What the constraints need to know of a device."""
+
+    @property
+    def shared_limit_bytes(self) -> int:
+        """The most shared memory that one block can have."""
+        ...
+
+    @property
+    def registers_per_sm(self) -> int:
+        """32-bit registers of a multiprocessor."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Constraint:
+    """One condition on an sGraph's symbols.
+
+    Attributes:
+        name: its kind: tile_bound, parts, dot_m, dot_n, dot_k, registers, shared, tile_elements, int32_offsets.
+        kernel: the kernel that it is about.
+        relational: the condition, over the unbound symbols and those of the extents.
+        why: what goes wrong without it.
+    """
+
+    name: str
+    kernel: str
+    relational: sympy.Basic
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Domain:
+    """The values of one symbol: powers of two from `low` to `high`, inclusive."""
+
+    symbol: str
+    low: int
+    high: int
+
+    @property
+    def values(self) -> tuple[int, ...]:
+        """The powers of two, ascending."""
+        return tuple(1 << n for n in range(self.low.bit_length() - 1, self.high.bit_length()))
+
+
+@dataclass(slots=True)
+class Footprint:
+    """What of a kernel's structure the constraints and the cost model look at.
+
+    Attributes:
+        kernel: the kernel.
+        axes: value name to axes, grid axes with tile 1 left out: the dimensions of its tile.
+        live: sets of values that are in registers at the same time.
+        dots: matrix products: dimensions of lhs alone, of rhs alone, and the contracted axis.
+        staged: values loaded in a loop for a matrix product, which shared memory holds once per pipeline stage.
+        width: tensor name to bytes of an element, for the tensors that the kernel loads.
+        tensor_of: loaded value to its tensor.
+        tiles: all tile shapes, each once.
+    """
+
+    kernel: Kernel
+    axes: dict[str, tuple[Axis, ...]]
+    live: list[frozenset[str]] = field(default_factory=list)
+    dots: list[tuple[tuple[Axis, ...], tuple[Axis, ...], Axis]] = field(default_factory=list)
+    staged: list[str] = field(default_factory=list)
+    width: dict[str, int] = field(default_factory=dict)
+    tensor_of: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def tiles(self) -> frozenset[tuple[Axis, ...]]:
+        """The shapes of all tiles, as their axes."""
+        return frozenset(self.axes.values())
+
+    def live_shapes(self) -> list[tuple[tuple[Axis, ...], ...]]:
+        """For each maximal live set, the shapes of its tiles."""
+        maximal: list[frozenset[str]] = []
+        for s in sorted(self.live, key=len, reverse=True):
+            if not any(s <= m for m in maximal):
+                maximal.append(s)
+        return [tuple(self.axes[v] for v in sorted(s)) for s in maximal]
+
+
+def footprint(kernel: Kernel, sgraph: SGraph) -> Footprint:
+    """The kernel's liveness, matrix products and staged loads."""
+    all_axes = value_axes(kernel)
+    dropped = {a for a, r in kernel.roles if (isinstance(r, Grid) and r.tile == 1) or a.extent == 1}
+    f = Footprint(kernel, {v: tuple(a for a in axes if a not in dropped) for v, axes in all_axes.items()})
+    all_statements = list(kernel.statements())
+    dot_operands: set[str] = set()
+    other_uses: set[str] = set()
+    virtual: set[str] = set()
+    for s in all_statements:
+        match s:
+            case Contract(dst, axis, lhs, rhs):
+                m, n, _ = dot_dims(kernel, s, all_axes)
+                if m and n:
+                    f.dots.append((m, n, axis))
+                    dot_operands |= {lhs, rhs}
+                else:
+                    other_uses |= {lhs, rhs}
+            case Load(dst, tensor, _):
+                f.tensor_of[dst] = tensor
+                f.width[tensor] = sgraph.tensor(tensor).dtype.bytes
+            case Position(dst):
+                virtual.add(dst)
+            case Pointwise(dst, _, args):
+                names = [a for a in args if isinstance(a, str)]
+                if all(a in virtual for a in names):
+                    virtual.add(dst)
+                other_uses.update(names)
+            case _:
+                other_uses.update(_uses(s))
+    in_shared = {v for v in f.tensor_of if v in dot_operands and v not in other_uses}
+    in_loops = {s.dst for loop in all_statements if isinstance(loop, Loop) for s in statements(loop.body) if isinstance(s, Load)}
+    f.staged = [v for v in f.tensor_of if v in dot_operands and v in in_loops]
+    _liveness(kernel.body, frozenset(), frozenset(virtual | in_shared), f.live)
+    return f
+
+
+def _uses(s: Stmt) -> tuple[str, ...]:
+    match s:
+        case Pointwise(_, _, args):
+            return tuple(a for a in args if isinstance(a, str))
+        case TileReduce(_, _, _, src):
+            return (src,)
+        case Contract(_, _, lhs, rhs):
+            return (lhs, rhs)
+        case Accumulate(dst, _, src, shift):
+            return (dst, src) if shift is None else (dst, src, shift)
+        case Store(_, _, src):
+            return (src,) if isinstance(src, str) else ()
+        case _:
+            return ()
+
+
+def _liveness(body: Sequence[Stmt], after: frozenset[str], skipped: frozenset[str], found: list[frozenset[str]]) -> frozenset[str]:
+    """Collects the live sets of a body, backwards; returns what is live before it."""
+    live = after
+    for s in reversed(body):
+        if isinstance(s, Loop):
+            mine = frozenset(x.dst for x in s.body if isinstance(x, Accumulate))
+            defined = {x.dst for x in statements(s.body) if not isinstance(x, (Loop, Store))}
+            outer = frozenset(u for x in statements(s.body) for u in _uses(x)) - defined - skipped
+            live = live | outer
+            _liveness(s.body, live | mine, skipped, found)
+            live = live - mine
+            continue
+        dst = None if isinstance(s, Store) else s.dst
+        if dst is not None and dst not in skipped:
+            found.append(live | {dst})
+        if dst is not None and not isinstance(s, Accumulate):
+            live = live - {dst}
+        live = live | (frozenset(_uses(s)) - skipped)
+    return live
+
+
+# Numbers: tile sizes under an assignment, and what they imply.
+
+
+def tile_sizes(kernel: Kernel, binding: Mapping[str, Any]) -> dict[Axis, Any]:
+    """The length of every axis in a tile under `binding` (symbol name to int or integer array)."""
+    sizes: dict[Axis, Any] = {}
+    for axis, role in kernel.roles:
+        match role:
+            case Grid(tile) | LoopRole(tile) | Split(_, tile):
+                sizes[axis] = tile if isinstance(tile, int) else binding[tile.name]
+            case Whole():
+                sizes[axis] = next_power_of_two(value(axis.extent, binding))
+    return sizes
+
+
+def elements(shape: Sequence[Axis], sizes: Mapping[Axis, Any]) -> Any:
+    """The number of elements of a tile."""
+    n: Any = 1
+    for a in shape:
+        n = n * sizes[a]
+    return n
+
+
+def live_elements(f: Footprint, sizes: Mapping[Axis, Any]) -> Any:
+    """The most elements that are in registers at the same time."""
+    most: Any = 0
+    for shapes in f.live_shapes():
+        total: Any = 0
+        for shape in shapes:
+            total = total + elements(shape, sizes)
+        most = _larger(most, total)
+    return most
+
+
+def staged_bytes(f: Footprint, sizes: Mapping[Axis, Any]) -> Any:
+    """Shared memory of one pipeline stage, in bytes."""
+    total: Any = 0
+    for v in f.staged:
+        total = total + elements(f.axes[v], sizes) * f.width[f.tensor_of[v]]
+    return total
+
+
+def _larger(a: Any, b: Any) -> Any:
+    if isinstance(a, int) and isinstance(b, int):
+        return max(a, b)
+    import numpy
+
+    return numpy.maximum(a, b)
+
+
+# Domains and checks.
+
+
+def _padded(extent: Extent, hints: Mapping[str, int]) -> int:
+    return int(next_power_of_two(value(extent, hints)))
+
+
+def domains(f: Footprint, hints: Mapping[str, int]) -> tuple[Domain, ...]:
+    """The domain of every tile and part symbol of the kernel; `hints` binds the symbols of the extents."""
+    single = {side[0] for m, n, k in f.dots for side in (m, n, (k,)) if len(side) == 1}
+    found: dict[str, Domain] = {}
+
+    def tile(symbol: Any, axis: Axis, low: int) -> None:
+        # The parts of a split are bound by their own kernel; here any number of them may come.
+        above = MAX_PARTS if axis.name.endswith(".part") else _padded(axis.extent, hints)
+        low = min(low, above)
+        if axis in single:
+            low = max(low, min(DOT_MIN, above))
+        found.setdefault(symbol.name, Domain(symbol.name, low, max(low, min(above, MAX_TILE))))
+
+    for axis, role in f.kernel.roles:
+        match role:
+            case Grid(t) if not isinstance(t, int):
+                tile(t, axis, 1)
+            case LoopRole(t):
+                tile(t, axis, 2 if axis.name.endswith(".part") else MIN_LOOP_TILE)
+            case Split(s, t):
+                tile(t, axis, MIN_LOOP_TILE)
+                found.setdefault(s.name, Domain(s.name, 2, MAX_PARTS))
+            case _:
+                pass
+    for symbol in f.kernel.symbols:
+        # The part count of a split in an earlier kernel.
+        found.setdefault(symbol.name, Domain(symbol.name, 2, MAX_PARTS))
+    return tuple(found.values())
+
+
+def checks(f: Footprint, limits: Limits, binding: Mapping[str, Any], stages: Any = 1, warps: Any = MAX_WARPS) -> Iterator[tuple[str, Any]]:
+    """Name and outcome (a bool, or a boolean array) of every constraint that is not a domain, cheap ones first.
+
+    Args:
+        f: the kernel's footprint.
+        limits: the device.
+        binding: symbol name (tiles, parts and extents) to int or integer array.
+        stages: software-pipelining stages, int or array.
+        warps: warps per block, int or array.
+    """
+    sizes = tile_sizes(f.kernel, binding)
+    for axis, role in f.kernel.roles:
+        if isinstance(role, Split):
+            tiles = -(-value(axis.extent, binding) // sizes[axis])
+            yield "parts", binding[role.parts.name] <= tiles
+    for m, n, k in f.dots:
+        for name, side in (("dot_m", m), ("dot_n", n), ("dot_k", (k,))):
+            yield name, elements(side, sizes) >= _dot_least(side, binding)
+    for shape in f.tiles:
+        yield "tile_elements", elements(shape, sizes) <= MAX_TILE_ELEMENTS
+    yield "registers", live_elements(f, sizes) <= _register_elements(limits, warps)
+    if f.staged:
+        yield "shared", staged_bytes(f, sizes) * stages <= limits.shared_limit_bytes
+
+
+def _dot_least(side: Sequence[Axis], binding: Mapping[str, Any]) -> Any:
+    """16, or all there is where the axes together are shorter: then the matrix unit's operand is padded."""
+    n: Any = 1
+    for a in side:
+        n = n * next_power_of_two(value(a.extent, binding))
+    if isinstance(n, int):
+        return min(DOT_MIN, n)
+    import numpy
+
+    return numpy.minimum(DOT_MIN, n)
+
+
+def _register_elements(limits: Limits, warps: Any) -> Any:
+    per_block = MAX_REGISTERS_PER_THREAD * WARP * warps
+    if isinstance(per_block, int):
+        return min(per_block, limits.registers_per_sm)
+    import numpy
+
+    return numpy.minimum(per_block, limits.registers_per_sm)
+
+
+def first_unsatisfiable(f: Footprint, sgraph: SGraph, limits: Limits, hints: Mapping[str, int]) -> str | None:
+    """The name of the first constraint that no assignment satisfies along with those before it, or None.
+
+    Args:
+        f: the kernel's footprint.
+        sgraph: declares the tensors.
+        limits: the device.
+        hints: a value for every symbol of the extents.
+    """
+    for name in (*f.kernel.reads, *f.kernel.writes):
+        n = 1
+        for extent in sgraph.tensor(name).shape:
+            # A part count counts as its least: what is asked is whether any assignment is left.
+            n *= value(extent, hints) if isinstance(extent, int) or _bound(extent, hints) else 1
+        if n > INT32_MAX:
+            return "int32_offsets"
+    ranges = domains(f, hints)
+    corner: dict[str, Any] = {**hints, **{d.symbol: d.low for d in ranges}}
+    if all(ok for _, ok in checks(f, limits, corner)):
+        return None
+    return _over_grid(f, limits, hints, ranges)
+
+
+def _bound(extent: sympy.Expr, hints: Mapping[str, int]) -> bool:
+    return all(s.name in hints for s in extent.free_symbols)
+
+
+def _over_grid(f: Footprint, limits: Limits, hints: Mapping[str, int], ranges: Sequence[Domain]) -> str | None:
+    import numpy
+
+    axes = numpy.ix_(*(numpy.array(d.values, dtype=numpy.int64) for d in ranges)) if ranges else ()
+    binding: dict[str, Any] = {**hints, **{d.symbol: a for d, a in zip(ranges, axes, strict=True)}}
+    mask: Any = numpy.ones((1,) * len(ranges), dtype=bool)
+    for name, ok in checks(f, limits, binding):
+        mask = mask & ok
+        if not mask.any():
+            return name
+    return None
+
+
+def prune(sgraph: SGraph, limits: Limits, hints: Mapping[str, int]) -> tuple[str, str] | None:
+    """(kernel name, constraint name) of the first kernel that cannot run under any assignment, or None."""
+    for kernel in sgraph.kernels:
+        name = first_unsatisfiable(footprint(kernel, sgraph), sgraph, limits, hints)
+        if name is not None:
+            return kernel.name, name
+    return None
+
+
+# Relationals, to read.
+
+
+def constraints(sgraph: SGraph, limits: Limits) -> tuple[Constraint, ...]:
+    """Every constraint as a sympy relational, kernel by kernel.
+
+    Part counts and tiles are also powers of two, which a relational cannot say. `stages_<kernel>` stands for the
+    pipeline stages of a kernel.
+    """
+    found: list[Constraint] = []
+    for kernel in sgraph.kernels:
+        f = footprint(kernel, sgraph)
+        sizes = _symbolic_sizes(kernel)
+
+        def add(name: str, relational: Any, why: str, owner: str = kernel.name) -> None:
+            if relational is not sympy.true:
+                found.append(Constraint(name, owner, relational, why))
+
+        for axis, role in kernel.roles:
+            if isinstance(role, Grid | LoopRole | Split) and isinstance(role.tile, sympy.Symbol):
+                add("tile_bound", sympy.Le(role.tile, power_of_two_above(sympy.sympify(axis.extent))), f"a longer tile than axis {axis} is masked work")
+                add("tile_bound", sympy.Le(role.tile, MAX_TILE), "a longer tile dimension only costs registers")
+            if isinstance(role, Split):
+                add("parts", sympy.Le(role.parts, sympy.ceiling(sympy.sympify(axis.extent) / role.tile)), f"a part of axis {axis} would be empty")
+        for m, n, k in f.dots:
+            for name, side in (("dot_m", m), ("dot_n", n), ("dot_k", (k,))):
+                all_there_is = sympy.Mul(*(power_of_two_above(sympy.sympify(a.extent)) for a in side))
+                add(name, sympy.Ge(elements(side, sizes), sympy.Min(DOT_MIN, all_there_is)), "matrix units take operands of at least 16")
+        for shape in sorted(f.tiles, key=lambda s: [str(a) for a in s]):
+            add("tile_elements", sympy.Le(sympy.sympify(elements(shape, sizes)), MAX_TILE_ELEMENTS), "the tile alone would fill the register file")
+        limit = _register_elements(limits, MAX_WARPS) * REGISTER_BYTES
+        for shapes in f.live_shapes():
+            total = sympy.Add(*(REGISTER_BYTES * elements(s, sizes) for s in shapes))
+            add("registers", sympy.Le(total, limit), "the values that are live together would spill")
+        if f.staged:
+            total = sympy.sympify(staged_bytes(f, sizes)) * sympy.Symbol(f"stages_{kernel.name}", integer=True, positive=True)
+            add("shared", sympy.Le(total, limits.shared_limit_bytes), "the operands of the loop's matrix products would not fit in shared memory")
+        for tensor in (*kernel.reads, *kernel.writes):
+            numel = sympy.Mul(*(sympy.sympify(e) for e in sgraph.tensor(tensor).shape))
+            add("int32_offsets", sympy.Le(numel, INT32_MAX), f"offsets into {tensor} would overflow 32 bits")
+    return tuple(found)
+
+
+def _symbolic_sizes(kernel: Kernel) -> dict[Axis, Any]:
+    sizes: dict[Axis, Any] = {}
+    for axis, role in kernel.roles:
+        match role:
+            case Grid(tile) | LoopRole(tile) | Split(_, tile):
+                sizes[axis] = tile
+            case Whole():
+                sizes[axis] = power_of_two_above(sympy.sympify(axis.extent))
+    return sizes

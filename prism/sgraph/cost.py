@@ -1,0 +1,468 @@
+"""What an sGraph costs, symbolically: bytes moved, work, programs, loop trips, as functions of the unbound sizes.
+
+A cost is a polynomial of few kinds of factors, kept as plain data. It evaluates fast on numbers and on numpy arrays of
+tile sizes, and becomes a sympy expression on demand.
+
+    size(N)            N, the elements of an axis that a masked access really touches
+    padded(N, T)       T*ceil(N/T), or the power of two above N for a whole axis: the lanes that compute
+    tiles(N, T)        ceil(N/T)
+    parts(S)           S programs share the axis
+    share(N, T, S)     ceil(ceil(N/T)/S), the tiles of one program's chunk
+
+A statement with value axes A runs, over all programs, on the product over the kernel's axes of: size for an axis in A;
+tiles for a grid axis, or the axis of an enclosing loop, that is not in A; parts (times share in the loop) for a split
+axis that is not in A.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from math import inf
+from typing import Any, Literal, TypeAlias
+
+import sympy
+
+from prism.program.extents import Extent
+from prism.program.index import Axis
+from prism.program.ops import OPS
+from prism.sgraph.compiled_expr import log2_ceil, value
+from prism.sgraph.nodes import (
+    Accumulate,
+    Contract,
+    Grid,
+    Kernel,
+    Load,
+    Loop,
+    LoopRole,
+    Pointwise,
+    Position,
+    Role,
+    SGraph,
+    Split,
+    Stmt,
+    Store,
+    Tile,
+    TileReduce,
+    Whole,
+    value_axes,
+)
+
+FactorKind: TypeAlias = Literal["size", "padded", "tiles", "parts", "share"]
+Binding: TypeAlias = Mapping[str, Any]
+
+# A dot flop against a pointwise one, for bounds in one number: matrix units are about 16 times as fast, and a
+# multiply-add counts as two dot flops.
+DOT_WEIGHT = 1 / 32
+MAX_PARTS = 128
+
+
+@dataclass(frozen=True, slots=True)
+class Factor:
+    """One factor of a monomial; see the module's table. `tile` is None for a whole axis."""
+
+    kind: FactorKind
+    extent: Extent
+    tile: Tile | None = None
+    parts: sympy.Symbol | None = None
+
+    def evaluate(self, binding: Binding) -> Any:
+        """The factor's value under `binding` (symbol name to int or integer array)."""
+        if self.kind == "size":
+            return value(self.extent, binding)
+        if self.kind == "parts":
+            assert self.parts is not None
+            return binding[self.parts.name]
+        n = value(self.extent, binding)
+        if self.tile is None:
+            return next_power_of_two(n) if self.kind == "padded" else 1
+        t = self.tile if isinstance(self.tile, int) else binding[self.tile.name]
+        tiles = -(-n // t)
+        if self.parts is not None:
+            share = -(-tiles // binding[self.parts.name])
+            return share if self.kind == "share" else share * binding[self.parts.name] * t
+        return tiles if self.kind == "tiles" else tiles * t
+
+    def as_sympy(self, exact: bool) -> sympy.Expr:
+        """The factor as an expression; with `exact` false a lower bound without roundings."""
+        n = sympy.sympify(self.extent)
+        ceil = sympy.ceiling if exact else (lambda e: e)
+        if self.kind == "size":
+            return n
+        if self.kind == "parts":
+            assert self.parts is not None
+            return self.parts
+        if self.tile is None:
+            if self.kind == "tiles":
+                return sympy.Integer(1)
+            return power_of_two_above(n) if exact else n
+        tiles = ceil(n / self.tile)
+        if self.parts is not None:
+            share = ceil(tiles / self.parts)
+            return share if self.kind == "share" else share * self.parts * self.tile
+        return tiles if self.kind == "tiles" else tiles * self.tile
+
+
+@dataclass(frozen=True, slots=True)
+class Monomial:
+    """coefficient * product of the factors."""
+
+    coefficient: int
+    factors: tuple[Factor, ...]
+
+    def evaluate(self, binding: Binding) -> Any:
+        """The value under `binding` (symbol name to int or integer array)."""
+        result: Any = self.coefficient
+        for f in self.factors:
+            result = result * f.evaluate(binding)
+        return result
+
+    def lower(self, hints: Binding) -> int:
+        """The least value over all assignments: whatever is not the size of an accessed axis is at least 1."""
+        result = self.coefficient
+        for f in self.factors:
+            if f.kind in ("size", "padded"):
+                result *= value(f.extent, hints)
+        return result
+
+
+@dataclass(frozen=True, slots=True)
+class Polynomial:
+    """A sum of monomials."""
+
+    terms: tuple[Monomial, ...]
+
+    def evaluate(self, binding: Binding) -> Any:
+        """The value under `binding` (symbol name to int or integer array)."""
+        memo: dict[Factor, Any] = {}
+        total: Any = 0
+        for m in self.terms:
+            product: Any = m.coefficient
+            for f in m.factors:
+                known = memo.get(f)
+                if known is None:
+                    known = memo[f] = f.evaluate(binding)
+                product = product * known
+            total = total + product
+        return total
+
+    def lower(self, hints: Binding) -> int:
+        """The least value over all assignments of tiles and splits; `hints` binds the extents' symbols."""
+        return sum(m.lower(hints) for m in self.terms)
+
+    def as_sympy(self, exact: bool = True) -> sympy.Expr:
+        """The sum as a sympy expression; with `exact` false a lower bound without roundings."""
+        terms = [sympy.Mul(m.coefficient, *(f.as_sympy(exact) for f in m.factors)) for m in self.terms]
+        return sympy.Add(*terms)
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """One load or store statement.
+
+    Attributes:
+        tensor: the tensor's name.
+        store: whether it writes.
+        own: bytes of the distinct elements that it touches, as if each were touched once.
+        traffic: bytes over all programs and trips.
+        axes: the axes that its index mentions.
+    """
+
+    tensor: str
+    store: bool
+    own: Monomial
+    traffic: Monomial
+    axes: frozenset[Axis]
+
+
+@dataclass(frozen=True, slots=True)
+class KernelCost:
+    """The cost of one launch.
+
+    Attributes:
+        bytes_read: bytes that loads ask for (masked lanes excluded), before any cache.
+        bytes_written: bytes stored.
+        flops: pointwise work in multiply-adds of vector units, masked lanes excluded.
+        dot_flops: floating-point operations of matrix products (two a multiply-add), masked lanes excluded.
+        padded_flops: as `flops`, with the masked lanes.
+        padded_dot_flops: as `dot_flops`, with the masked lanes.
+        programs: how many programs are launched.
+        loop_trips: loop iterations of one program, nested ones multiplied.
+        accesses: the loads and stores one by one.
+    """
+
+    bytes_read: Polynomial
+    bytes_written: Polynomial
+    flops: Polynomial
+    dot_flops: Polynomial
+    padded_flops: Polynomial
+    padded_dot_flops: Polynomial
+    programs: Polynomial
+    loop_trips: Polynomial
+    accesses: tuple[Access, ...]
+
+    def evaluate(self, binding: Binding) -> dict[str, Any]:
+        """Every polynomial under `binding` (symbol name to int or integer array), by the attribute's name."""
+        names = ("bytes_read", "bytes_written", "flops", "dot_flops", "padded_flops", "padded_dot_flops", "programs", "loop_trips")
+        return {n: getattr(self, n).evaluate(binding) for n in names}
+
+
+@dataclass(frozen=True, slots=True)
+class SGraphCost:
+    """The cost of all launches."""
+
+    kernels: tuple[KernelCost, ...]
+
+    @property
+    def launches(self) -> int:
+        """How many kernels run."""
+        return len(self.kernels)
+
+    def total(self, attribute: str) -> Polynomial:
+        """The sum over the kernels of one of KernelCost's polynomials, by name."""
+        return Polynomial(tuple(m for k in self.kernels for m in getattr(k, attribute).terms))
+
+    def evaluate(self, binding: Binding) -> dict[str, Any]:
+        """Bytes, flops and launches in total under `binding`."""
+        names = ("bytes_read", "bytes_written", "flops", "dot_flops")
+        return {**{n: self.total(n).evaluate(binding) for n in names}, "launches": self.launches}
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Bound:
+    """A bound of an sGraph's cost over its assignments, in the order in which costs usually matter.
+
+    Attributes:
+        bytes: bytes read and written.
+        flops: pointwise work plus weighted matrix work, in vector multiply-adds.
+        launches: number of kernels.
+    """
+
+    bytes: float
+    flops: float
+    launches: float
+
+    def as_tuple(self) -> tuple[float, float, float]:
+        """(bytes, flops, launches)"""
+        return (self.bytes, self.flops, self.launches)
+
+
+def next_power_of_two(n: Any) -> Any:
+    """The least power of two that is at least n, of an int or an integer array."""
+    return 1 << log2_ceil(n)
+
+
+def power_of_two_above(n: sympy.Expr | int) -> sympy.Expr:
+    """`next_power_of_two` as an expression."""
+    if isinstance(n, int) or n.is_Integer:
+        return sympy.Integer(next_power_of_two(int(n)))
+    power: sympy.Expr = 2 ** sympy.ceiling(sympy.log(n, 2))
+    return power
+
+
+def _tile_of(role: Role) -> tuple[Tile | None, sympy.Symbol | None]:
+    match role:
+        case Grid(tile):
+            return tile, None
+        case LoopRole(tile):
+            return tile, None
+        case Split(parts, tile):
+            return tile, parts
+        case Whole():
+            return None, None
+
+
+def is_dot(kernel: Kernel, contract: Contract, axes: Mapping[str, Sequence[Axis]]) -> bool:
+    """Whether a contraction is a matrix product: either operand has an axis of its own that is a tile dimension.
+
+    Args:
+        kernel: the kernel it stands in.
+        contract: the statement.
+        axes: what `value_axes` says of the kernel.
+    """
+    m, n, _ = dot_dims(kernel, contract, axes)
+    return bool(m and n)
+
+
+def dot_dims(kernel: Kernel, contract: Contract, axes: Mapping[str, Sequence[Axis]]) -> tuple[tuple[Axis, ...], tuple[Axis, ...], tuple[Axis, ...]]:
+    """The tile dimensions that only lhs has, that only rhs has, and that both have besides the contracted axis."""
+    dims = {a for a, r in kernel.roles if not (isinstance(r, Grid) and r.tile == 1)}
+    lhs, rhs = axes[contract.lhs], axes[contract.rhs]
+    both = set(lhs) & set(rhs)
+    return (
+        tuple(a for a in lhs if a in dims and a not in both),
+        tuple(a for a in rhs if a in dims and a not in both),
+        tuple(a for a in lhs if a in dims and a in both and a != contract.axis),
+    )
+
+
+class _Counter:
+    """Walks a kernel once and collects its monomials."""
+
+    def __init__(self, kernel: Kernel, sgraph: SGraph) -> None:
+        self.kernel = kernel
+        self.axes = {n: frozenset(a) for n, a in value_axes(kernel).items()}
+        self.ordered = value_axes(kernel)
+        self.bytes = {t.name: t.dtype.bytes for t in (*sgraph.inputs, *sgraph.buffers, *sgraph.outputs)}
+        # Per axis: the factor when it is accessed, when it is computed on, and when it is repeated over, by place.
+        self.size: dict[Axis, Factor] = {}
+        self.padded: dict[Axis, Factor] = {}
+        self.outside: dict[Axis, tuple[Factor, ...]] = {}
+        self.inside: dict[Axis, tuple[Factor, ...]] = {}
+        for axis, role in kernel.roles:
+            tile, parts = _tile_of(role)
+            self.size[axis] = Factor("size", axis.extent)
+            self.padded[axis] = Factor("padded", axis.extent, tile, parts)
+            match role:
+                case Grid():
+                    repeat = () if axis.extent == 1 else (Factor("tiles", axis.extent, tile),)
+                    self.outside[axis] = self.inside[axis] = repeat
+                case LoopRole():
+                    self.outside[axis] = ()
+                    self.inside[axis] = (Factor("tiles", axis.extent, tile),)
+                case Split():
+                    shared = Factor("parts", axis.extent, None, parts)
+                    self.outside[axis] = (shared,)
+                    self.inside[axis] = (shared, Factor("share", axis.extent, tile, parts))
+                case Whole():
+                    self.outside[axis] = self.inside[axis] = ()
+        self.flops: dict[tuple[frozenset[Axis], tuple[Axis, ...]], int] = {}
+        self.dots: dict[tuple[frozenset[Axis], tuple[Axis, ...]], int] = {}
+        self.accesses: list[Access] = []
+        self.trips: list[Monomial] = []
+
+    def monomial(self, coefficient: int, axes: Iterable[Axis], loops: tuple[Axis, ...], padded: bool = False) -> Monomial:
+        """Elements of a value with these axes over all programs and trips."""
+        own = self.padded if padded else self.size
+        mentioned = axes if isinstance(axes, frozenset) else frozenset(axes)
+        factors: list[Factor] = []
+        for axis, _ in self.kernel.roles:
+            if axis in mentioned:
+                factors.append(own[axis])
+            else:
+                factors.extend(self.inside[axis] if axis in loops else self.outside[axis])
+        return Monomial(coefficient, tuple(factors))
+
+    def visit(self, body: Sequence[Stmt], loops: tuple[Axis, ...]) -> None:
+        for s in body:
+            match s:
+                case Load(_, tensor, index) | Store(tensor, index, _):
+                    mentioned = frozenset(a for i in index for a in i.axes())
+                    width = self.bytes[tensor]
+                    own = Monomial(width, tuple(self.size.get(a) or Factor("size", a.extent) for a in sorted(mentioned, key=str)))
+                    traffic = self.monomial(width, mentioned, loops)
+                    self.accesses.append(Access(tensor, isinstance(s, Store), own, traffic, mentioned))
+                case Pointwise(dst, op, _):
+                    self.work(OPS[op].flops, self.axes[dst], loops)
+                case TileReduce(_, _, _, src):
+                    self.work(1, self.axes[src], loops)
+                case Contract(_, _, lhs, rhs):
+                    both = self.axes[lhs] | self.axes[rhs]
+                    if is_dot(self.kernel, s, self.ordered):
+                        self.dots[both, loops] = self.dots.get((both, loops), 0) + 2
+                    else:
+                        self.work(1, both, loops)
+                case Accumulate(dst, _, _, shift):
+                    self.work(1, self.axes[dst], loops)
+                    if shift is not None:
+                        self.work(1, self.axes[dst], loops)
+                        self.work(OPS["exp"].flops + 1, self.axes[shift], loops)
+                case Loop(axis, inner):
+                    under = (*loops, axis)
+                    self.trips.append(Monomial(1, tuple(f for a in under for f in self.inside[a] if f.kind in ("tiles", "share"))))
+                    self.visit(inner, under)
+                case Position():
+                    pass
+
+    def work(self, flops: int, axes: frozenset[Axis], loops: tuple[Axis, ...]) -> None:
+        self.flops[axes, loops] = self.flops.get((axes, loops), 0) + flops
+
+    def counted(self, work: Mapping[tuple[frozenset[Axis], tuple[Axis, ...]], int], padded: bool) -> Polynomial:
+        return Polynomial(tuple(self.monomial(c, a, loops, padded) for (a, loops), c in work.items()))
+
+
+def kernel_cost(kernel: Kernel, sgraph: SGraph) -> KernelCost:
+    """The symbolic cost of one kernel; the sGraph says how the tensors are stored."""
+    c = _Counter(kernel, sgraph)
+    c.visit(kernel.body, ())
+    return KernelCost(
+        bytes_read=Polynomial(tuple(a.traffic for a in c.accesses if not a.store)),
+        bytes_written=Polynomial(tuple(a.traffic for a in c.accesses if a.store)),
+        flops=c.counted(c.flops, False),
+        dot_flops=c.counted(c.dots, False),
+        padded_flops=c.counted(c.flops, True),
+        padded_dot_flops=c.counted(c.dots, True),
+        programs=Polynomial((c.monomial(1, (), ()),)),
+        loop_trips=Polynomial(tuple(c.trips)),
+        accesses=tuple(c.accesses),
+    )
+
+
+def sgraph_cost(sgraph: SGraph) -> SGraphCost:
+    """The symbolic cost of all kernels."""
+    return SGraphCost(tuple(kernel_cost(k, sgraph) for k in sgraph.kernels))
+
+
+def evaluate(cost: KernelCost | SGraphCost, binding: Binding) -> dict[str, Any]:
+    """The cost under `binding`: name of every symbol (tiles, parts, extents) to an int or to an integer array."""
+    return cost.evaluate(binding)
+
+
+def lower_bound(sgraph: SGraph, hints: Mapping[str, int], cost: SGraphCost | None = None) -> Bound:
+    """What no assignment of tiles and splits can go below: each kernel moves each distinct element at least once.
+
+    Args:
+        sgraph: the family.
+        hints: a value for every symbol of the extents; a split counts as one part.
+        cost: its cost, where it is already at hand.
+    """
+    known = cost or sgraph_cost(sgraph)
+    env = {**dict.fromkeys((s.name for s in sgraph.symbols), 1), **hints}
+    moved = 0
+    work = 0.0
+    for k in known.kernels:
+        moved += sum(compulsory_bytes(k, sgraph, env).values())
+        work += k.flops.lower(env) + DOT_WEIGHT * k.dot_flops.lower(env)
+    return Bound(moved, work, known.launches)
+
+
+def compulsory_bytes(cost: KernelCost, sgraph: SGraph, hints: Binding) -> dict[tuple[str, bool], int]:
+    """For each tensor, and whether it is stored: bytes that must move, each distinct element once."""
+    found: dict[tuple[str, bool], int] = {}
+    for a in cost.accesses:
+        declared = sgraph.tensor(a.tensor)
+        whole: Any = declared.dtype.bytes
+        for extent in declared.shape:
+            whole = whole * value(extent, hints)
+        touched = min(a.own.lower(hints), whole)
+        key = (a.tensor, a.store)
+        found[key] = max(found.get(key, 0), touched)
+    return found
+
+
+def upper_bound(sgraph: SGraph, hints: Mapping[str, int], cost: SGraphCost | None = None) -> Bound:
+    """What no assignment exceeds: every tile one element long, every split as wide as it gets."""
+    env: dict[str, Any] = dict(hints)
+    for k in sgraph.kernels:
+        for _, role in k.roles:
+            tile, parts = _tile_of(role)
+            if isinstance(tile, sympy.Symbol):
+                env[tile.name] = 1
+            if parts is not None:
+                env[parts.name] = MAX_PARTS
+    known = cost or sgraph_cost(sgraph)
+    at = known.evaluate(env)
+    return Bound(at["bytes_read"] + at["bytes_written"], at["flops"] + DOT_WEIGHT * at["dot_flops"], known.launches)
+
+
+def attained(sgraph: SGraph, binding: Mapping[str, int], cost: SGraphCost | None = None) -> Bound:
+    """The cost at one assignment: what a family surely reaches, sharper than its upper bound."""
+    known = cost or sgraph_cost(sgraph)
+    at = known.evaluate(binding)
+    return Bound(at["bytes_read"] + at["bytes_written"], at["flops"] + DOT_WEIGHT * at["dot_flops"], known.launches)
+
+
+def dominates(reached: Bound, best: Bound) -> bool:
+    """Whether what one family surely reaches is nowhere above, and somewhere below, another family's lower bound."""
+    pairs = tuple(zip(reached.as_tuple(), best.as_tuple(), strict=True))
+    return all(a <= b for a, b in pairs) and any(a < b for a, b in pairs) and reached.bytes < inf

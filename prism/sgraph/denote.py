@@ -1,0 +1,288 @@
+"""Denotation: what an sGraph computes, as expressions over its inputs, for every tile size, grid and split.
+
+An axis `a` of a kernel is split into (grid, loop, tile) parts, which is a bijection of its index set:
+
+    a tile reduction            is a Reduce over the tile part
+    an accumulator of a loop    is a Reduce over the loop part; of a reduction over the tile part, over the whole axis
+    the parts of a split        are an axis of their own, `a = rest_extent * part + rest`, over which a later kernel
+                                reduces
+
+so a tile reduction that is accumulated is the reduction over the axis, and no tile size is left in the result. Where a
+split's second stage is a reduction over the parts of a reduction over the rest, that again is the reduction over the
+axis; where it is not (partial results that are rescaled before they are added), the parts stay in the expression, and
+`split` names the extents whose axes the reference must be expanded over, in the same way (`expand`).
+
+A rescaled accumulator denotes sum(exp(a - m)*f) with the final m. That is so when src is exactly such a sum over a
+running m and neither a nor f depends on m (see prism.sgraph.nodes); this is checked here, structurally, and anything
+else is an IllegalIRError.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import sympy
+
+from prism.errors import IllegalIRError
+from prism.program.extents import Extent, text
+from prism.program.index import Axis, Index
+from prism.program.nodes import Const, Expr, Map, Read, Reduce, ReduceKind, free_axes, walk
+from prism.program.nodes import Position as PositionExpr
+from prism.program.transform import canonical, substitute
+from prism.sgraph.nodes import (
+    Accumulate,
+    Contract,
+    Kernel,
+    Load,
+    Loop,
+    LoopRole,
+    Operand,
+    Pointwise,
+    Position,
+    SGraph,
+    Split,
+    Stmt,
+    Store,
+    TileReduce,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Denotation:
+    """What an sGraph computes.
+
+    Attributes:
+        outputs: one expression per output tensor, in order, with canonical bound axes; free axes as in the stores.
+        split: extents of the axes that are expressed by (part, rest); the reference must be expanded over them.
+    """
+
+    outputs: tuple[Expr, ...]
+    split: tuple[Extent, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Partial:
+    """A reduction over the tile part of a looped axis: not an expression until it is accumulated."""
+
+    kind: ReduceKind
+    axis: Axis
+    body: Expr
+
+
+_Meaning = Expr | _Partial
+
+
+@dataclass(slots=True)
+class _Shared:
+    """What kernels leave behind for later ones.
+
+    Attributes:
+        stored: tensor to (index, value) of its store.
+        parts: the symbol of a split to the extent of the axis that it splits.
+        rests: a reduction over the rest of a split axis to the (kind, axis, body) that it is the part of.
+    """
+
+    stored: dict[str, tuple[tuple[Index, ...], Expr]] = field(default_factory=dict)
+    parts: dict[sympy.Symbol, Extent] = field(default_factory=dict)
+    rests: dict[Expr, tuple[ReduceKind, Axis, Expr]] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class _Reader:
+    """Denotes one kernel, given what earlier kernels stored."""
+
+    kernel: Kernel
+    shared: _Shared
+    values: dict[str, _Meaning] = field(default_factory=dict)
+    # Accumulators of the loops that are open: their running value is a name that no input has.
+    running: dict[str, Expr] = field(default_factory=dict)
+
+    def run(self) -> None:
+        """Denote the body; what it stores ends up in `shared`."""
+        for axis, role in self.kernel.roles:
+            if isinstance(role, Split):
+                self.shared.parts[role.parts] = axis.extent
+        self._body(self.kernel.body, {})
+
+    def _plain(self, axis: Axis) -> Axis:
+        """The axis; the parts of a split under the one name that they have everywhere."""
+        if isinstance(axis.extent, sympy.Symbol) and axis.extent in self.shared.parts:
+            return split_axes(self.shared.parts[axis.extent])[0]
+        return axis
+
+    def _plain_index(self, index: Index) -> Index:
+        return index.substitute({a: Index.axis(self._plain(a)) for a in index.axes()})
+
+    def _body(self, body: Sequence[Stmt], accumulated: dict[str, Expr]) -> None:
+        for s in body:
+            match s:
+                case Load(dst, tensor, index):
+                    self.values[dst] = self._load(tensor, tuple(map(self._plain_index, index)))
+                case Position(dst, index):
+                    self.values[dst] = PositionExpr(index)
+                case Pointwise(dst, op, args):
+                    self.values[dst] = Map(op, tuple(self._value(a) for a in args))
+                case TileReduce(dst, kind, axis, src):
+                    self.values[dst] = self._reduce(kind, axis, self._value(src))
+                case Contract(dst, axis, lhs, rhs):
+                    product = Map("mul", (self._value(lhs), self._value(rhs)))
+                    self.values[dst] = self._reduce(ReduceKind.SUM, axis, product)
+                case Loop(axis, inner):
+                    finals: dict[str, Expr] = {}
+                    self._body(inner, finals)
+                    for name, final in finals.items():
+                        self.running.pop(name, None)
+                        self.values[name] = final
+                case Accumulate(dst, kind, src, shift):
+                    accumulated[dst] = self._accumulate(dst, kind, src, shift, accumulated)
+                    # Inside the loop the name means the running value: an opaque thing that only a rescaled
+                    # accumulator may absorb.
+                    self.running[dst] = Read(f"running {dst}", tuple(Index.axis(a) for a in _ordered(accumulated[dst])))
+                    self.values[dst] = self.running[dst]
+                case Store(tensor, index, src):
+                    value = self._value(src)
+                    if self._mentions_running(value):
+                        raise self._illegal(f"stores a running value to {tensor}")
+                    self.shared.stored[tensor] = (tuple(map(self._plain_index, index)), value)
+
+    def _value(self, operand: Operand) -> Expr:
+        if isinstance(operand, float | int):
+            return Const(float(operand))
+        meaning = self.values[operand]
+        if isinstance(meaning, _Partial):
+            raise self._illegal(f"uses the tile reduction {operand} before it is accumulated")
+        return meaning
+
+    def _load(self, tensor: str, index: tuple[Index, ...]) -> Expr:
+        if tensor not in self.shared.stored:
+            return Read(tensor, index)
+        at, value = self.shared.stored[tensor]
+        mapping: dict[Axis, Index] = {}
+        for stored, wanted in zip(at, index, strict=True):
+            axis = stored.as_axis()
+            if axis is not None:
+                mapping[axis] = wanted
+            elif stored.terms or wanted != stored:
+                raise self._illegal(f"reads {tensor} at an index that its store does not name")
+        return substitute(value, {a: i for a, i in mapping.items() if i != Index.axis(a)})
+
+    def _reduce(self, kind: ReduceKind, axis: Axis, body: Expr) -> _Meaning:
+        role = dict(self.kernel.roles).get(axis)
+        if isinstance(role, LoopRole | Split):
+            return _Partial(kind, axis, body)
+        plain = self._plain(axis)
+        if plain != axis and body in self.shared.rests:
+            inner_kind, whole, inner = self.shared.rests[body]
+            if inner_kind is kind:
+                return Reduce(kind, whole, inner)
+        return Reduce(kind, plain, body)
+
+    def _accumulate(self, dst: str, kind: ReduceKind, src: str, shift: str | None, done: Mapping[str, Expr]) -> Expr:
+        partial = self.values[src]
+        if not isinstance(partial, _Partial) or partial.kind is not kind:
+            raise self._illegal(f"accumulates {src}, which is not a {kind.value} over a tile of the loop's axis")
+        body = partial.body
+        if shift is not None:
+            body = self._rescaled(body, shift, done)
+        if self._mentions_running(body):
+            raise self._illegal(f"accumulates {dst} from a running value without rescaling")
+        role = self.kernel.role(partial.axis)
+        if isinstance(role, Split):
+            return self._over_rest(kind, partial.axis, body)
+        return Reduce(kind, partial.axis, body)
+
+    def _rescaled(self, body: Expr, shift: str, done: Mapping[str, Expr]) -> Expr:
+        """The body with the running shift replaced by its final value, when it is exp(a - m) or exp(a - m)*f."""
+        if shift not in done:
+            raise self._illegal(f"rescales by {shift}, which is not an accumulator of the loop")
+        running = self.running[shift]
+
+        def exponent(e: Expr) -> Expr | None:
+            match e:
+                case Map("exp", (Map("add", (a, Map("mul", (Const(-1.0), m)))),)) if m == running:
+                    return a
+                case _:
+                    return None
+
+        final = Map("mul", (Const(-1.0), done[shift]))
+        match body:
+            case Map("mul", (p, f)) if (a := exponent(p)) is not None:
+                parts, new = (a, f), Map("mul", (Map("exp", (Map("add", (a, final)),)), f))
+            case _ if (a := exponent(body)) is not None:
+                parts, new = (a,), Map("exp", (Map("add", (a, final)),))
+            case _:
+                raise self._illegal(f"rescales by {shift} what is not exp(a - {shift}) times a factor")
+        if any(self._mentions_running(p) for p in parts):
+            raise self._illegal(f"rescales by {shift} a sum whose terms depend on running values otherwise")
+        return new
+
+    def _mentions_running(self, e: Expr) -> bool:
+        return any(isinstance(x, Read) and x.tensor.startswith("running ") for x in walk(e))
+
+    def _over_rest(self, kind: ReduceKind, axis: Axis, body: Expr) -> Expr:
+        """The reduction over the program's part of the axis, as a function of the part."""
+        part, rest = split_axes(axis.extent)
+        whole = Index.axis(part).scaled(rest.extent) + Index.axis(rest)
+        reduced = Reduce(kind, rest, substitute(body, {axis: whole}))
+        self.shared.rests[reduced] = (kind, axis, body)
+        return reduced
+
+    def _illegal(self, what: str) -> IllegalIRError:
+        return IllegalIRError(f"kernel {self.kernel.name} {what}", where="sGraph", why="it has no denotation")
+
+
+def _ordered(e: Expr) -> list[Axis]:
+    return sorted(free_axes(e), key=lambda a: a.name)
+
+
+def split_axes(extent: Extent) -> tuple[Axis, Axis]:
+    """The (part, rest) axes that an axis of that extent is split into."""
+    name = text(extent)
+    parts = sympy.Symbol(f"parts_{name}", integer=True, positive=True)
+    rest = sympy.Symbol(f"rest_{name}", integer=True, positive=True)
+    return Axis(f"part.{name}", parts), Axis(f"rest.{name}", rest)
+
+
+def expand(expr: Expr, extents: Sequence[Extent]) -> Expr:
+    """`expr` with every reduction over an axis of one of the extents written over its (part, rest)."""
+    if not extents:
+        return expr
+
+    def visit(e: Expr) -> Expr:
+        match e:
+            case Map(op, args):
+                return Map(op, tuple(visit(a) for a in args))
+            case Reduce(kind, axis, body) if axis.extent in extents:
+                part, rest = split_axes(axis.extent)
+                # Nested reductions over the same extent need parts of their own.
+                part = Axis(f"{part.name}.{axis.name}", part.extent)
+                rest = Axis(f"{rest.name}.{axis.name}", rest.extent)
+                whole = Index.axis(part).scaled(rest.extent) + Index.axis(rest)
+                return Reduce(kind, part, Reduce(kind, rest, visit(substitute(body, {axis: whole}))))
+            case Reduce(kind, axis, body):
+                return Reduce(kind, axis, visit(body))
+            case _:
+                return e
+
+    return canonical(visit(expr))
+
+
+def denote(sgraph: SGraph) -> Denotation:
+    """What the sGraph computes.
+
+    Raises:
+        IllegalIRError: a kernel has no denotation: it uses a partial result as if it were whole, or rescales what is
+            not a sum of shifted exponentials.
+    """
+    shared = _Shared()
+    for kernel in sgraph.kernels:
+        _Reader(kernel, shared).run()
+    values = [shared.stored[t.name][1] for t in sgraph.outputs]
+    parts = {split_axes(e)[0].extent: e for e in shared.parts.values()}
+    left = tuple(e for s, e in parts.items() if any(_mentions(v, s) for v in values))
+    return Denotation(tuple(expand(canonical(v), left) for v in values), left)
+
+
+def _mentions(expr: Expr, parts: Extent) -> bool:
+    return any(isinstance(e, Reduce) and e.axis.extent == parts for e in walk(expr))

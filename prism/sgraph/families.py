@@ -1,0 +1,159 @@
+"""From the values of one kernel to the families of kernels that compute them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import sympy
+
+from prism.program.index import Axis, Index
+from prism.program.nodes import DType, Tensor
+from prism.sgraph.nodes import Grid, Kernel, Role, Split, Whole, part_axis
+from prism.sgraph.roles import Kind, RoleBounds, assignments, batch_axes, reduced_axes, roles
+from prism.sgraph.schedule import Output, Scheduler
+from prism.sgraph.values import Builder, Value, Values, reachable
+from prism.program.transform import least_instance
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """What a kernel is to compute: e-class `cls`, stored as tensor[index...]."""
+
+    tensor: str
+    index: tuple[Index, ...]
+    cls: int
+
+    @property
+    def axes(self) -> tuple[Axis, ...]:
+        """The axes of the store, in the order of the dimensions."""
+        return tuple(dict.fromkeys(a for i in self.index for a, _ in _by_stride(i)))
+
+
+def _by_stride(index: Index) -> list[tuple[Axis, object]]:
+    found = [(a, c) for a, c in index.terms if isinstance(a, Axis)]
+    return sorted(found, key=lambda t: -(t[1] if isinstance(t[1], int) else 1 << 62))
+
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    """One or two kernels (a split and its second stage) that compute the targets, and the buffers between them."""
+
+    kernels: tuple[Kernel, ...]
+    buffers: tuple[Tensor, ...]
+
+
+def families(targets: Sequence[Target], builder: Builder, name: str, suffix: str, bounds: RoleBounds) -> Iterator[Family]:
+    """Every family for the targets, which range over the same axes, in a fixed order.
+
+    Args:
+        targets: what to compute.
+        builder: gives the e-classes' values; its `bound` is set here.
+        name: the kernel's name, unique in the sGraph.
+        suffix: appended to the kernel's symbols, so that they are its own.
+        bounds: see RoleBounds.
+    """
+    free = targets[0].axes
+    plain = Builder(builder.choices, builder.class_axes, builder.stored, {})
+    values = [plain.build(t.cls) for t in targets]
+    clashing = frozenset(free) & frozenset(reduced_axes(values))
+    apart: dict[Axis, Axis] = {}
+    taken = {a for v in reachable(tuple(values)) for a in v.axes} | set(free) | set(reduced_axes(values))
+    for axis in sorted(clashing, key=lambda a: a.name):
+        apart[axis] = least_instance(axis.extent, taken)
+        taken.add(apart[axis])
+    # Each subset of the clashing axes may go on the grid, its reductions then running under a name of their own.
+    for renamed in _subsets(sorted(clashing, key=lambda a: a.name)):
+        bound = {a: apart[a] for a in renamed}
+        made = Builder(builder.choices, builder.class_axes, builder.stored, bound)
+        outputs = [Output(t.tensor, t.index, made.build(t.cls)) for t in targets]
+        roots = [o.value for o in outputs]
+        order = tuple(dict.fromkeys((*free, *reduced_axes(roots))))
+        batch = batch_axes(roots)
+        for assignment in assignments(free, roots, clashing - set(renamed), bounds):
+            given = roles(assignment, order, batch, suffix)
+            if Kind.SPLIT in assignment.values():
+                family = _split(outputs, given, made.values, name, suffix)
+                if family is not None:
+                    yield family
+            else:
+                yield Family((_kernel(name, outputs, given),), ())
+
+
+def _subsets(items: Sequence[Axis]) -> Iterator[tuple[Axis, ...]]:
+    for mask in range(1 << len(items)):
+        yield tuple(a for n, a in enumerate(items) if mask >> n & 1)
+
+
+def _kernel(name: str, outputs: Sequence[Output], given: Mapping[Axis, Role]) -> Kernel:
+    roots = tuple(o.value for o in outputs)
+    used = {a for v in reachable(roots) for a in (v.axes | ({v.axis} if v.is_reduction else set()))}
+    used |= {a for o in outputs for a in o.axes}
+    kept = tuple((a, r) for a, r in given.items() if a in used)
+    return Kernel(name, kept, Scheduler(given).run(outputs))
+
+
+def _split(outputs: Sequence[Output], given: Mapping[Axis, Role], values: Values, name: str, suffix: str) -> Family | None:
+    """The two stages, or None where the split axis is not one pass that everything else follows."""
+    axis, role = next((a, r) for a, r in given.items() if isinstance(r, Split))
+    scheduler = Scheduler(given)
+    roots = tuple(o.value for o in outputs)
+    shared = [v for v in reachable(roots) if v.is_reduction and v.axis == axis]
+    below = {v.number for s in shared for v in reachable((s,))}
+    for v in reachable(roots):
+        if v.is_reduction and scheduler.is_loop(v.axis) and v.number not in below:
+            return None
+    if any(scheduler.level(v, ()) != 1 or scheduler.home(v) for v in shared):
+        return None
+    if any(scheduler.is_loop(a) for o in outputs for a in o.axes):
+        return None
+    part = part_axis(axis, role.parts)
+    free = [a for a in given if any(a in o.axes for o in outputs)]
+    partial: dict[int, tuple[Tensor, tuple[Index, ...]]] = {}
+    for n, v in enumerate(shared):
+        axes = (part, *(a for a in free if a in v.axes))
+        buffer = Tensor(f"{name}_part{n}", tuple(a.extent for a in axes), DType.FLOAT32)
+        partial[v.number] = (buffer, tuple(Index.axis(a) for a in axes))
+    first = [Output(partial[v.number][0].name, partial[v.number][1], v) for v in shared]
+
+    memo: dict[int, Value] = {}
+
+    def combined(v: Value) -> Value:
+        """The value, with each reduction over the split axis written as one over its parts."""
+        known = memo.get(v.number)
+        if known is not None:
+            return known
+        if v.number in partial:
+            buffer, index = partial[v.number]
+            stored = values.read(buffer.name, index)
+            if v.op == "rescaled" and v.args[-1].number in partial:
+                old = values.read(partial[v.args[-1].number][0].name, partial[v.args[-1].number][1])
+                minus = values.make("mul", (values.const(-1.0), combined(v.args[-1])))
+                factor = values.make("exp", (values.make("add", (old, minus)),))
+                stored = values.make("mul", (factor, stored))
+            assert v.kind is not None
+            new = values.reduce(v.kind, part, stored)
+        elif v.args:
+            new = values.make(v.op, tuple(combined(a) for a in v.args), v.payload, None, v.kind)
+        else:
+            new = v
+        memo[v.number] = new
+        return new
+
+    second = [Output(o.tensor, o.index, combined(o.value)) for o in outputs]
+    # Whatever the epilogue reduces keeps its role; the output axes get tiles of their own.
+    kept = {a: r for a, r in given.items() if a in reduced_axes([o.value for o in second]) and a != axis}
+    grid: dict[Axis, Role] = {}
+    for a in free:
+        match given[a]:
+            case Grid(tile) if tile == 1 and a in batch_axes([o.value for o in second]):
+                grid[a] = Grid(1)
+            case Grid(_):
+                grid[a] = Grid(sympy.Symbol(f"T_{a.name}{suffix}c", integer=True, positive=True))
+            case other:
+                grid[a] = other
+    stage_one = _kernel(name, first, given)
+    stage_two = _kernel(f"{name}_combine", second, {**grid, **kept, part: Whole()})
+    return Family((stage_one, stage_two), tuple(b for b, _ in partial.values()))
+
+

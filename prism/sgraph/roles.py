@@ -1,0 +1,129 @@
+"""The roles that the axes of a kernel can take: the part of the space that turns values into families of kernels."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+import sympy
+
+from prism.program.extents import is_static
+from prism.program.index import Axis
+from prism.sgraph.nodes import Grid, LoopRole, Role, Split, Whole
+from prism.sgraph.values import Value, reachable
+
+
+class Kind(StrEnum):
+    """A role without its symbols."""
+
+    ONE = "grid(1)"
+    GRID = "grid"
+    LOOP = "loop"
+    WHOLE = "whole"
+    SPLIT = "split"
+
+
+Assignment = Mapping[Axis, Kind]
+
+
+@dataclass(frozen=True, slots=True)
+class RoleBounds:
+    """What bounds the enumeration.
+
+    Attributes:
+        whole: the longest axis that one tile may hold, in elements.
+        narrow: an output axis no longer than this may also be walked one element a program, with no tile dimension.
+        splits: whether reductions may be shared by several programs.
+    """
+
+    whole: int = 16384
+    narrow: int = 8
+    splits: bool = True
+
+
+def batch_axes(outputs: Sequence[Value]) -> frozenset[Axis]:
+    """Axes that both operands of a matrix product share beside the contracted one: no dimension of its tiles."""
+    found: set[Axis] = set()
+    for v in reachable(tuple(outputs)):
+        operands: tuple[Value, ...] = ()
+        if v.op == "contract":
+            operands = v.args
+        elif v.op == "rescaled" and len(v.args) == 3:
+            operands = v.args[:2]
+        if operands:
+            lhs, rhs = operands[0].axes - {v.axis}, operands[1].axes - {v.axis}
+            if lhs - rhs and rhs - lhs:
+                found |= lhs & rhs
+    return frozenset(found)
+
+
+def reduced_axes(outputs: Sequence[Value]) -> tuple[Axis, ...]:
+    """The axes that are reduced somewhere below, in a fixed order."""
+    return tuple(dict.fromkeys(v.axis for v in reachable(tuple(outputs)) if v.is_reduction))
+
+
+def assignments(
+    free: Sequence[Axis], outputs: Sequence[Value], clashing: frozenset[Axis], bounds: RoleBounds
+) -> Iterator[dict[Axis, Kind]]:
+    """Every assignment of kinds to the axes of a kernel, in a fixed order.
+
+    Args:
+        free: the axes of the outputs, in the order of the first output's dimensions.
+        outputs: what the kernel computes.
+        clashing: output axes that are also reduced under the same name: not on the grid.
+        bounds: see RoleBounds.
+    """
+    batch = batch_axes(outputs)
+    choices: list[tuple[Axis, list[Kind]]] = []
+    for axis in free:
+        if axis in clashing:
+            kinds = [Kind.LOOP]
+            if is_static(axis.extent) and int(axis.extent) <= bounds.whole:
+                kinds.insert(0, Kind.WHOLE)
+        elif axis in batch:
+            kinds = [Kind.ONE]
+        elif is_static(axis.extent) and int(axis.extent) <= bounds.narrow:
+            kinds = [Kind.GRID, Kind.ONE]
+        else:
+            kinds = [Kind.GRID]
+        choices.append((axis, kinds))
+    for axis in reduced_axes(outputs):
+        if axis in clashing:
+            continue
+        kinds = [Kind.LOOP]
+        if is_static(axis.extent) and int(axis.extent) <= bounds.whole:
+            kinds.append(Kind.WHOLE)
+        if bounds.splits and axis not in batch:
+            kinds.append(Kind.SPLIT)
+        if axis in batch:
+            kinds = [k for k in kinds if k is not Kind.WHOLE]
+        choices.append((axis, kinds))
+    for picks in itertools.product(*(kinds for _, kinds in choices)):
+        made = {axis: kind for (axis, _), kind in zip(choices, picks, strict=True)}
+        if sum(kind is Kind.SPLIT for kind in picks) <= 1:
+            yield made
+
+
+def roles(assignment: Assignment, order: Sequence[Axis], batch: frozenset[Axis], suffix: str) -> dict[Axis, Role]:
+    """The roles with their symbols, unbound: grid axes first, one element a program before tiles."""
+
+    def symbol(prefix: str, axis: Axis) -> sympy.Symbol:
+        return sympy.Symbol(f"{prefix}_{axis.name}{suffix}", integer=True, positive=True)
+
+    made: dict[Axis, Role] = {}
+    rank = {Kind.ONE: 0, Kind.GRID: 1, Kind.SPLIT: 2, Kind.LOOP: 3, Kind.WHOLE: 4}
+    for axis in sorted(order, key=lambda a: rank[assignment[a]]):
+        match assignment[axis]:
+            case Kind.ONE:
+                made[axis] = Grid(1)
+            case Kind.GRID:
+                made[axis] = Grid(symbol("T", axis))
+            case Kind.LOOP:
+                made[axis] = LoopRole(1 if axis in batch else symbol("T", axis))
+            case Kind.SPLIT:
+                made[axis] = Split(symbol("S", axis), symbol("T", axis))
+            case Kind.WHOLE:
+                made[axis] = Whole()
+    return made

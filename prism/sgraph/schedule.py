@@ -1,0 +1,276 @@
+"""Scheduling: from the values of a kernel and the roles of its axes to its loops.
+
+A value belongs to the *block* of the loop axes it depends on. A reduction over a loop axis becomes an accumulator of a
+loop over that axis in the block of its own remaining loop axes; reductions that do not need one another's results
+share one loop (one pass), others follow in later loops. What a loop needs and does not vary in it is computed before
+it. A rescaled reduction shares the loop of its shift.
+
+`level` numbers the passes of a block: a value is at level n when it needs the results of n passes, one after another.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from prism.program.index import Axis, Index
+from prism.program.nodes import Const, ReduceKind
+from prism.program.nodes import Position as PositionExpr
+from prism.program.nodes import Read
+from prism.sgraph.nodes import (
+    Accumulate,
+    Contract,
+    Load,
+    Loop,
+    LoopRole,
+    Operand,
+    Pointwise,
+    Position,
+    Role,
+    Split,
+    Stmt,
+    Store,
+    TileReduce,
+)
+from prism.sgraph.values import Value
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """What a kernel stores: tensor[index...] = value."""
+
+    tensor: str
+    index: tuple[Index, ...]
+    value: Value
+
+    @property
+    def axes(self) -> frozenset[Axis]:
+        """The axes that the store ranges over."""
+        return frozenset(a for i in self.index for a in i.axes())
+
+
+@dataclass(slots=True)
+class _Block:
+    """Statements under construction, inside the loops over `loops` (outermost first)."""
+
+    loops: tuple[Axis, ...]
+    parent: _Block | None
+    body: list[Stmt] = field(default_factory=list)
+    names: dict[int, str] = field(default_factory=dict)
+
+    def find(self, value: Value) -> str | None:
+        known = self.names.get(value.number)
+        if known is None and self.parent is not None:
+            return self.parent.find(value)
+        return known
+
+
+@dataclass(slots=True)
+class Scheduler:
+    """Schedules one kernel.
+
+    Attributes:
+        roles: the role of every axis of the kernel.
+    """
+
+    roles: Mapping[Axis, Role]
+    _count: int = 0
+    _levels: dict[tuple[tuple[Axis, ...], int], int] = field(default_factory=dict)
+
+    def run(self, outputs: Sequence[Output]) -> tuple[Stmt, ...]:
+        """The kernel's body."""
+        root = _Block((), None)
+        self._fill(root, (), outputs)
+        return tuple(root.body)
+
+    def is_loop(self, axis: Axis) -> bool:
+        """Whether tiles of the axis come one after another."""
+        return isinstance(self.roles.get(axis), LoopRole | Split)
+
+    def home(self, value: Value) -> frozenset[Axis]:
+        """The loops that the value stands in."""
+        return frozenset(a for a in value.axes if self.is_loop(a))
+
+    def passes(self, value: Value, loops: tuple[Axis, ...]) -> bool:
+        """Whether the value is an accumulator of a loop in the block of `loops`."""
+        return value.is_reduction and self.is_loop(value.axis) and self.home(value) <= set(loops)
+
+    def level(self, value: Value, loops: tuple[Axis, ...]) -> int:
+        """How many passes of the block must have ended before the value is known."""
+        key = (loops, value.number)
+        known = self._levels.get(key)
+        if known is None:
+            known = self._level(value, loops)
+            self._levels[key] = known
+        return known
+
+    def _level(self, value: Value, loops: tuple[Axis, ...]) -> int:
+        if not self.passes(value, loops):
+            return max((self.level(a, loops) for a in value.args), default=0)
+        if value.op == "rescaled":
+            shift = value.args[-1]
+            if self._shares_pass(value, loops):
+                return self.level(shift, loops)
+        return max(self.level(a, loops) for a in value.args) + 1
+
+    def _shares_pass(self, value: Value, loops: tuple[Axis, ...]) -> bool:
+        """Whether a rescaled reduction can run in the loop that accumulates its shift."""
+        shift = value.args[-1]
+        if not (shift.is_reduction and shift.axis == value.axis and shift.op != "rescaled"):
+            return False
+        if self.home(shift) != self.home(value):
+            return False
+        exponent = value.args[0].args[0].args[0]
+        others = (exponent, *value.args[1:-1])
+        return max(self.level(a, loops) for a in others) < self.level(shift, loops)
+
+    def _fill(self, block: _Block, wanted: Sequence[Value], outputs: Sequence[Output]) -> None:
+        """Compute `wanted` and store `outputs` in the block."""
+        loops = block.loops
+        here = [o for o in outputs if self._store_home(o) <= set(loops)]
+        deeper = [o for o in outputs if not self._store_home(o) <= set(loops)]
+        # Accumulators of this block by (level, axis), and the stores that need a loop of their own.
+        passes: dict[tuple[int, str], list[Value]] = defaultdict(list)
+        stores: dict[tuple[int, str], list[Output]] = defaultdict(list)
+        axes: dict[str, Axis] = {}
+        for v in self._needed([*wanted, *(o.value for o in outputs)], block):
+            if self.passes(v, loops):
+                axes[v.axis.name] = v.axis
+                passes[self.level(v, loops), v.axis.name].append(v)
+        for o in deeper:
+            axis = min(self._store_home(o) - set(loops), key=lambda a: a.name)
+            axes[axis.name] = axis
+            stores[self.level(o.value, loops) + 1, axis.name].append(o)
+        for key in sorted({*passes, *stores}):
+            self._loop(block, axes[key[1]], passes.get(key, []), stores.get(key, []))
+        for v in wanted:
+            self._ensure(v, block)
+        for o in here:
+            src: Operand = self._operand(o.value, block)
+            block.body.append(Store(o.tensor, o.index, src))
+
+    def _store_home(self, output: Output) -> frozenset[Axis]:
+        return frozenset(a for a in output.axes if self.is_loop(a))
+
+    def _needed(self, roots: Iterable[Value], block: _Block) -> list[Value]:
+        """What must be computed in this block or inside it, operands before results."""
+        seen: dict[int, Value] = {}
+        stack = list(roots)
+        while stack:
+            v = stack.pop()
+            if v.number in seen or block.find(v) is not None:
+                continue
+            seen[v.number] = v
+            stack.extend(v.args)
+        return [seen[n] for n in sorted(seen)]
+
+    def _loop(self, block: _Block, axis: Axis, accumulators: Sequence[Value], outputs: Sequence[Output]) -> None:
+        """One pass over the axis: its accumulators, and the stores inside it."""
+        inner = _Block((*block.loops, axis), block)
+        operands = [a for v in accumulators for a in self._tile_operands(v)]
+        for v in self._needed([*operands, *(o.value for o in outputs)], block):
+            # Hoisting: what does not vary in the loop is computed before it (values of other loops excepted).
+            fixed = self.home(v) <= set(block.loops) and not isinstance(v.payload, Const)
+            if fixed and not self._uses_running(v, accumulators) and self._ready(v, block):
+                self._ensure(v, block)
+        plain = [v for v in accumulators if not (v.op == "rescaled" and self._shares_pass(v, block.loops))]
+        rescaled = [v for v in accumulators if v not in plain]
+        nested = [a for v in plain for a in self._tile_operands(v)]
+        self._fill(inner, nested, ())
+        names: dict[int, str] = {}
+        for v in plain:
+            src = self._tile_part(v, inner)
+            names[v.number] = self._name("acc")
+            inner.body.append(Accumulate(names[v.number], self._kind(v), src))
+        inner.names.update(names)
+        self._fill(inner, [a for v in rescaled for a in self._tile_operands(v)], ())
+        for v in rescaled:
+            src = self._tile_part(v, inner)
+            names[v.number] = self._name("acc")
+            inner.body.append(Accumulate(names[v.number], ReduceKind.SUM, src, names[v.args[-1].number]))
+        if outputs:
+            self._fill(inner, (), outputs)
+        block.body.append(Loop(axis, tuple(inner.body)))
+        block.names.update(names)
+
+    def _uses_running(self, value: Value, accumulators: Sequence[Value]) -> bool:
+        """Whether the value needs an accumulator of the loop that is being built."""
+        numbers = {v.number for v in accumulators}
+        stack = [value]
+        seen: set[int] = set()
+        while stack:
+            v = stack.pop()
+            if v.number in numbers:
+                return True
+            if v.number not in seen:
+                seen.add(v.number)
+                stack.extend(v.args)
+        return False
+
+    def _ready(self, value: Value, block: _Block) -> bool:
+        """Whether every accumulator that the value needs is there already."""
+        stack = [value]
+        while stack:
+            v = stack.pop()
+            if block.find(v) is not None:
+                continue
+            if v.is_reduction and self.is_loop(v.axis):
+                return False
+            stack.extend(v.args)
+        return True
+
+    @staticmethod
+    def _kind(value: Value) -> ReduceKind:
+        assert value.kind is not None
+        return value.kind
+
+    @staticmethod
+    def _tile_operands(value: Value) -> tuple[Value, ...]:
+        """What the tile part of a reduction is made of."""
+        return value.args[:-1] if value.op == "rescaled" else value.args
+
+    def _tile_part(self, value: Value, block: _Block) -> str:
+        """The reduction over the tile's part of the axis."""
+        operands = self._tile_operands(value)
+        dst = self._name("part")
+        if len(operands) == 2:
+            lhs, rhs = (self._ensure(a, block) for a in operands)
+            block.body.append(Contract(dst, value.axis, lhs, rhs))
+        else:
+            block.body.append(TileReduce(dst, self._kind(value), value.axis, self._ensure(operands[0], block)))
+        return dst
+
+    def _operand(self, value: Value, block: _Block) -> Operand:
+        if isinstance(value.payload, Const):
+            return value.payload.value
+        return self._ensure(value, block)
+
+    def _ensure(self, value: Value, block: _Block) -> str:
+        """The name of the value, computed in this block if it is not there yet."""
+        known = block.find(value)
+        if known is not None:
+            return known
+        match value.payload:
+            case Read(tensor, index):
+                name = self._name("x")
+                block.body.append(Load(name, tensor, index))
+            case PositionExpr(index):
+                name = self._name("i")
+                block.body.append(Position(name, index))
+            case Const(number):
+                name = self._name("c")
+                block.body.append(Pointwise(name, "add", (number, 0.0)))
+            case Axis():
+                assert not self.is_loop(value.axis), "an accumulator is made by its loop"
+                name = self._tile_part(value, block)
+            case None:
+                args = tuple(self._operand(a, block) for a in value.args)
+                name = self._name("v")
+                block.body.append(Pointwise(name, value.op, args))
+        block.names[value.number] = name
+        return name
+
+    def _name(self, prefix: str) -> str:
+        self._count += 1
+        return f"{prefix}{self._count}"

@@ -1,0 +1,431 @@
+"""The executable specification of sGraphs: what a legal one is, checked statement by statement.
+
+What is checked, beyond names and scopes, is what makes the denotation a function: nothing computed from a running
+value escapes its loop except into the rescaled accumulator that corrects for it, and every output element is stored
+exactly once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import combinations
+from math import inf
+from typing import NoReturn, TypeAlias
+
+import sympy
+
+from prism.errors import IllegalIRError
+from prism.program.extents import Extent, add, at_most, mul
+from prism.program.index import Axis, Index
+from prism.program.nodes import ReduceKind, Tensor
+from prism.program.ops import OPS
+from prism.sgraph.nodes import (
+    Accumulate,
+    Contract,
+    Grid,
+    Kernel,
+    Load,
+    Loop,
+    LoopRole,
+    Operand,
+    Pointwise,
+    Position,
+    SGraph,
+    Split,
+    Stmt,
+    Store,
+    TileReduce,
+    part_axis,
+)
+
+SCALED = "scaled"  # exp(-m)*g with g free of the running value m
+TAINTED = "tainted"  # depends on m in some other way
+# How a value depends on a running value m: a float c means g + c*m.
+Dependence: TypeAlias = "float | str"
+Box: TypeAlias = "tuple[tuple[Extent, Extent], ...]"
+
+
+def check(sgraph: SGraph) -> None:
+    """Checks every rule of the specification.
+
+    Raises:
+        IllegalIRError: a rule is broken; the message says which, in which kernel and statement.
+    """
+    where = f"sGraph {sgraph.name}"
+    tensors: dict[str, Tensor] = {}
+    for t in (*sgraph.inputs, *sgraph.buffers, *sgraph.outputs):
+        if t.name in tensors:
+            _fail(f"tensor {t.name} is declared twice", where)
+        tensors[t.name] = t
+    names = [k.name for k in sgraph.kernels]
+    for name in names:
+        if names.count(name) > 1 or not name.isidentifier():
+            _fail(f"kernel name {name!r} is not a unique identifier", where)
+    _check_symbols(sgraph, where)
+    inputs = frozenset(t.name for t in sgraph.inputs)
+    boxes: dict[str, list[Box]] = {}
+    for n, kernel in enumerate(sgraph.kernels):
+        # A tensor that a later kernel still stores to (parts of a concatenation) cannot be read yet.
+        pending = {name for later in sgraph.kernels[n:] for name in later.writes}
+        checker = _KernelChecker(kernel, tensors, (inputs | set(boxes)) - pending, f"{where}, kernel {kernel.name}")
+        checker.run()
+        for name, box in checker.stores:
+            if name in inputs:
+                _fail(f"input {name} is stored to", checker.where)
+            boxes.setdefault(name, []).append(box)
+    for t in (*sgraph.buffers, *sgraph.outputs):
+        _check_covered(t, boxes.get(t.name, []), where)
+
+
+def _fail(what: str, where: str, why: str = "") -> NoReturn:
+    raise IllegalIRError(what, where=where, why=why, fix="this is a bug in prism; please report it")
+
+
+def _check_symbols(sgraph: SGraph, where: str) -> None:
+    """Tile and split symbols are unbound sizes of one axis each, apart from the symbols of the extents."""
+    owner: dict[sympy.Symbol, tuple[str, Axis]] = {}
+    part_counts: set[sympy.Symbol] = set()
+    for kernel in sgraph.kernels:
+        for axis, role in kernel.roles:
+            mine: list[tuple[sympy.Symbol, str]] = []
+            match role:
+                case Grid(tile) if not isinstance(tile, sympy.Symbol):
+                    if tile != 1:
+                        _fail(f"axis {axis} has the grid tile {tile}", where, "a tile is a symbol or 1")
+                case Grid(tile) | LoopRole(tile):
+                    assert isinstance(tile, sympy.Symbol)
+                    mine.append((tile, "tile"))
+                case Split(parts, tile):
+                    mine += [(tile, "tile"), (parts, "parts")]
+                    part_counts.add(parts)
+                case _:
+                    pass
+            for symbol, use in mine:
+                if not (symbol.is_integer and symbol.is_positive):
+                    _fail(f"symbol {symbol} of axis {axis} is not a positive integer", where)
+                if owner.setdefault(symbol, (use, axis)) != (use, axis):
+                    _fail(f"symbol {symbol} is shared by the axes {owner[symbol][1]} and {axis}", where)
+    by_name: dict[str, sympy.Symbol] = {}
+    for symbol in owner:
+        if by_name.setdefault(symbol.name, symbol) != symbol:
+            _fail(f"two symbols are called {symbol.name}", where)
+    extents = {a.extent for k in sgraph.kernels for a, _ in k.roles} | {d for t in sgraph.inputs for d in t.shape}
+    for extent in extents:
+        for s in getattr(extent, "free_symbols", ()):
+            if s in owner and s not in part_counts:
+                _fail(f"symbol {s} is a tile size and part of an extent", where)
+
+
+@dataclass(slots=True)
+class _Scope:
+    """One block: what it defined, and the loop that it is the body of."""
+
+    loop: Axis | None
+    names: set[str] = field(default_factory=set)
+    accumulators: dict[str, Accumulate] = field(default_factory=dict)
+
+
+class _KernelChecker:
+    """Checks one kernel; `stores` then holds what it wrote."""
+
+    def __init__(self, kernel: Kernel, tensors: Mapping[str, Tensor], readable: Iterable[str], where: str) -> None:
+        self.kernel = kernel
+        self.tensors = tensors
+        self.readable = frozenset(readable)
+        self.where = where
+        self.roles = dict(kernel.roles)
+        self.parts = {part_axis(a, r.parts) for a, r in kernel.roles if isinstance(r, Split)}
+        self.defined: set[str] = set()
+        self.axes: dict[str, frozenset[Axis]] = {}
+        # The axes that a value or what it was computed from had, reduced ones included.
+        self.history: dict[str, frozenset[Axis]] = {}
+        # value -> running accumulator -> how the value depends on it
+        self.depends: dict[str, dict[str, Dependence]] = {}
+        self.scopes: list[_Scope] = []
+        self.stores: list[tuple[str, Box]] = []
+
+    def run(self) -> None:
+        if len(self.roles) != len(self.kernel.roles):
+            self.fail("an axis has two roles")
+        if len({a.name for a in self.roles}) != len(self.roles):
+            self.fail("two axes have one name")
+        self.block(self.kernel.body, None)
+        if not self.stores:
+            self.fail("the kernel stores nothing")
+        if not any(isinstance(s, Load) for s in self.kernel.statements()):
+            self.fail("the kernel reads nothing", "every kernel reads inputs or earlier-stored buffers")
+        used = {a for axes in self.axes.values() for a in axes}
+        for s in self.kernel.statements():
+            if isinstance(s, Loop):
+                used.add(s.axis)
+            elif isinstance(s, Store):
+                used |= {a for i in s.index for a in i.axes()}
+        for axis in self.roles:
+            if axis not in used:
+                self.fail(f"axis {axis} has a role and is not used")
+
+    def fail(self, what: str, why: str = "") -> NoReturn:
+        _fail(what, self.where, why)
+
+    @property
+    def loops(self) -> tuple[Axis, ...]:
+        return tuple(s.loop for s in self.scopes if s.loop is not None)
+
+    def block(self, body: Sequence[Stmt], loop: Axis | None) -> _Scope:
+        scope = _Scope(loop)
+        self.scopes.append(scope)
+        for s in body:
+            self.statement(s)
+        self.scopes.pop()
+        return scope
+
+    def statement(self, s: Stmt) -> None:
+        match s:
+            case Load(dst, tensor, index):
+                if tensor not in self.readable:
+                    self.fail(f"{dst} loads {tensor}", "it is neither an input nor stored by an earlier kernel")
+                self.index(s.index, tensor)
+                self.define(dst, self.index_axes(index), (), {})
+            case Position(dst, index):
+                self.define(dst, self.index_axes((index,)), (), {})
+            case Pointwise(dst, op, args):
+                if op not in OPS or len(args) != OPS[op].arity:
+                    self.fail(f"{dst} = {op} of {len(args)} operands", "no such operation")
+                names = [a for a in args if isinstance(a, str)]
+                axes = frozenset(x for a in names for x in self.use(a, dst))
+                self.define(dst, axes, names, self.pointwise(op, args))
+            case TileReduce(dst, kind, axis, src):
+                axes = self.use(src, dst)
+                if axis not in axes:
+                    self.fail(f"{dst} reduces axis {axis}, which {src} does not have")
+                self.in_tile(axis, dst)
+                self.define(dst, axes - {axis}, [src], self.reduced(kind, axis, [src]))
+            case Contract(dst, axis, lhs, rhs):
+                left, right = self.use(lhs, dst), self.use(rhs, dst)
+                if axis not in left or axis not in right:
+                    self.fail(f"{dst} contracts axis {axis}, which not both {lhs} and {rhs} have")
+                self.in_tile(axis, dst)
+                self.define(dst, (left | right) - {axis}, [lhs, rhs], self.reduced(ReduceKind.SUM, axis, [lhs, rhs]))
+            case Accumulate():
+                self.accumulate(s)
+            case Loop(axis, body):
+                self.loop(axis, body)
+            case Store():
+                self.store(s)
+
+    # Names and scopes.
+
+    def define(self, name: str, axes: frozenset[Axis], operands: Iterable[str], depends: dict[str, Dependence]) -> None:
+        if name in self.defined or not name.isidentifier():
+            self.fail(f"value name {name!r} is not a unique identifier")
+        for axis in axes:
+            if isinstance(self.roles[axis], (LoopRole, Split)) and axis not in self.loops:
+                self.fail(f"{name} has the loop axis {axis} outside its loop")
+        self.defined.add(name)
+        self.axes[name] = axes
+        self.history[name] = axes.union(*(self.history[o] for o in operands))
+        self.depends[name] = depends
+        self.scopes[-1].names.add(name)
+
+    def use(self, name: Operand, user: str) -> frozenset[Axis]:
+        if not isinstance(name, str):
+            return frozenset()
+        if not any(name in s.names for s in self.scopes):
+            why = "it was defined in a loop that has ended" if name in self.defined else "it is not defined before"
+            self.fail(f"{user} uses {name}", why)
+        return self.axes[name]
+
+    def index_axes(self, index: Sequence[Index]) -> frozenset[Axis]:
+        axes = frozenset(a for i in index for a in i.axes())
+        for i in index:
+            if not i.is_affine():
+                self.fail(f"the index {i} is not affine")
+        for a in axes:
+            if a not in self.roles:
+                self.fail(f"axis {a} (extent {a.extent}) has no role")
+        return axes
+
+    def index(self, index: Sequence[Index], tensor: str) -> None:
+        declared = self.tensors.get(tensor)
+        if declared is None:
+            self.fail(f"tensor {tensor} is not declared")
+        if len(declared.shape) != len(index):
+            self.fail(f"{tensor} has {len(declared.shape)} dimensions and an index of {len(index)}")
+
+    def in_tile(self, axis: Axis, dst: str) -> None:
+        role = self.roles[axis]
+        if isinstance(role, Grid):
+            self.fail(f"{dst} reduces the grid axis {axis}", "a tile holds only part of it and no loop visits the rest")
+
+    # Running values.
+
+    def pointwise(self, op: str, args: Sequence[Operand]) -> dict[str, Dependence]:
+        found: dict[str, Dependence] = {}
+        for m in {m for a in args if isinstance(a, str) for m in self.depends[a]}:
+            of = [self.depends[a].get(m, 0.0) if isinstance(a, str) else 0.0 for a in args]
+            result = _pointwise(op, args, of)
+            if result != 0.0:
+                found[m] = result
+        return found
+
+    def reduced(self, kind: ReduceKind, axis: Axis, operands: Sequence[str]) -> dict[str, Dependence]:
+        found: dict[str, Dependence] = {}
+        for m in {m for a in operands for m in self.depends[a]}:
+            of = [self.depends[a].get(m, 0.0) for a in operands]
+            linear_in_one = kind is ReduceKind.SUM and of.count(SCALED) == 1 and all(d in (SCALED, 0.0) for d in of)
+            found[m] = SCALED if linear_in_one and axis not in self.axes[m] else TAINTED
+        return found
+
+    def accumulate(self, s: Accumulate) -> None:
+        if not self.loops or self.scopes[-1].loop is None:
+            self.fail(f"accumulator {s.dst} is not in a loop")
+        scope = self.scopes[-1]
+        loop = scope.loop
+        assert loop is not None
+        axes = self.use(s.src, s.dst)
+        if s.src not in scope.names:
+            self.fail(f"accumulator {s.dst} takes {s.src}", "the value is not computed in the accumulator's loop")
+        if loop in axes:
+            self.fail(f"accumulator {s.dst} takes {s.src} along the loop axis {loop}", "reduce the tile first")
+        depends = dict(self.depends[s.src])
+        for other in scope.accumulators:
+            how = depends.pop(other, 0.0)
+            if other == s.shift:
+                if how != SCALED:
+                    self.fail(f"{s.src} is not a tile sum of exp(a - {other})*f", f"{s.dst} is rescaled by {other}")
+            elif how != 0.0:
+                self.fail(f"{s.src} depends on the running value of {other}", f"{s.dst} is not rescaled by it")
+        if s.shift is not None:
+            shift = scope.accumulators.get(s.shift)
+            if shift is None:
+                self.fail(f"{s.dst} is rescaled by {s.shift}", "it is not an accumulator of this loop, updated earlier")
+            if s.kind is not ReduceKind.SUM or shift.kind not in (ReduceKind.MAX, ReduceKind.SUM):
+                self.fail(f"a {s.kind.value} accumulator {s.dst} is rescaled by a {shift.kind.value}", "only sums, by a max or sum")
+        for m, how in depends.items():
+            if how != SCALED or s.kind is not ReduceKind.SUM:
+                self.fail(f"accumulator {s.dst} depends on the running value of {m}", "an outer loop still changes it")
+        if loop not in self.history[s.src] and s.kind in (ReduceKind.SUM, ReduceKind.PROD):
+            self.fail(f"accumulator {s.dst} takes {s.src}, which is no reduction over {loop}", "it would depend on the number of tiles")
+        self.define(s.dst, axes, [s.src], depends)
+        self.depends[s.dst][s.dst] = 1.0
+        scope.accumulators[s.dst] = s
+
+    def loop(self, axis: Axis, body: Sequence[Stmt]) -> None:
+        role = self.roles.get(axis)
+        if not isinstance(role, (LoopRole, Split)):
+            self.fail(f"a loop over axis {axis}", "its role is neither loop nor split")
+        if axis in self.loops:
+            self.fail(f"loops over axis {axis} are nested")
+        scope = self.block(body, axis)
+        stores = any(isinstance(x, (Store, Loop)) for x in body)
+        if not scope.accumulators and not stores:
+            self.fail(f"the loop over {axis} accumulates and stores nothing")
+        for name in scope.accumulators:
+            # After the loop the name means the final value: in scope outside, no longer running.
+            self.scopes[-1].names.add(name)
+            self.depends[name].pop(name)
+
+    # Stores.
+
+    def store(self, s: Store) -> None:
+        self.index(s.index, s.tensor)
+        mentioned = frozenset(a for i in s.index for a in i.axes())
+        for a in mentioned:
+            if a not in self.roles and a not in self.parts:
+                self.fail(f"axis {a} has no role", f"the index of {s.tensor} mentions it")
+        axes = self.use(s.src, f"store to {s.tensor}")
+        if isinstance(s.src, str) and self.depends[s.src]:
+            self.fail(f"{s.tensor} takes {s.src}, which depends on a running value")
+        needed = set(axes) | set(self.loops) | {a for a, r in self.kernel.roles if isinstance(r, Grid)}
+        needed |= {p for a, p in ((a, part_axis(a, r.parts)) for a, r in self.kernel.roles if isinstance(r, Split)) if a not in mentioned}
+        for a in needed:
+            if a not in mentioned and a.extent != 1:
+                self.fail(f"the index of {s.tensor} misses axis {a}", "elements would be stored more than once")
+        for a in mentioned:
+            if isinstance(self.roles.get(a), (LoopRole, Split)) and a not in self.loops:
+                self.fail(f"{s.tensor} is stored along axis {a} outside its loop")
+        self.stores.append((s.tensor, self.box(s, mentioned)))
+
+    def box(self, s: Store, mentioned: frozenset[Axis]) -> Box:
+        """Per dimension the range [start, stop) that the store covers, each element once."""
+        seen: set[Axis] = set()
+        found: list[tuple[Extent, Extent]] = []
+        for i in s.index:
+            unit: Extent = 1
+            terms = {a: c for a, c in i.terms if isinstance(a, Axis)}
+            if seen & set(terms):
+                self.fail(f"the index of {s.tensor} uses an axis in two dimensions")
+            seen |= set(terms)
+            while terms:
+                axis = next((a for a, c in terms.items() if c == unit), None)
+                if axis is None:
+                    self.fail(f"the index {i} of {s.tensor} leaves gaps or overlaps")
+                del terms[axis]
+                unit = mul(unit, axis.extent)
+            found.append((i.offset, add(i.offset, unit)))
+        assert seen == mentioned
+        return tuple(found)
+
+
+def _pointwise(op: str, args: Sequence[Operand], of: Sequence[Dependence]) -> Dependence:
+    """How op(args...) depends on a running value, given how its arguments do; 0.0 is not at all."""
+    if all(d == 0.0 for d in of):
+        return 0.0
+    if TAINTED in of:
+        return TAINTED
+    match op:
+        case "neg":
+            return -of[0] if isinstance(of[0], float) else of[0]
+        case "add":
+            if isinstance(of[0], float) and isinstance(of[1], float):
+                return of[0] + of[1]
+            return SCALED if all(d == SCALED or _is_zero(a) for d, a in zip(of, args, strict=True)) else TAINTED
+        case "mul":
+            for this, other in ((0, 1), (1, 0)):
+                constant = args[other]
+                if of[other] == 0.0 and of[this] == SCALED:
+                    return SCALED
+                how = of[this]
+                if isinstance(how, float) and isinstance(constant, (int, float)):
+                    return how * float(constant)
+            return TAINTED
+        case "exp":
+            return SCALED if of[0] == -1.0 else TAINTED
+        case "where" if of[0] == 0.0:
+            branches = list(zip(of[1:], args[1:], strict=True))
+            if all(d == SCALED or _is_zero(a) for d, a in branches):
+                return SCALED
+            # Minus infinity absorbs any finite shift.
+            moving = {d for d, a in branches if a != -inf}
+            if len(moving) == 1:
+                return moving.pop()
+            return TAINTED
+        case _:
+            return TAINTED
+
+
+def _is_zero(a: Operand) -> bool:
+    return not isinstance(a, str) and a == 0
+
+
+def _check_covered(tensor: Tensor, boxes: Sequence[Box], where: str) -> None:
+    """The boxes lie in the tensor, do not overlap, and are as many elements as it has."""
+    if not boxes:
+        _fail(f"{tensor.name} is never stored", where)
+    total: Extent = 0
+    for box in boxes:
+        size: Extent = 1
+        for (start, stop), extent in zip(box, tensor.shape, strict=True):
+            if not (at_most(0, start) and at_most(stop, extent)):
+                _fail(f"a store to {tensor.name} covers [{start}, {stop}) of a dimension of {extent}", where)
+            size = mul(size, add(stop, mul(-1, start)))
+        total = add(total, size)
+    for a, b in combinations(boxes, 2):
+        if not any(at_most(a_stop, b_start) or at_most(b_stop, a_start) for (a_start, a_stop), (b_start, b_stop) in zip(a, b, strict=True)):
+            _fail(f"elements of {tensor.name} are stored twice", where)
+    whole: Extent = 1
+    for extent in tensor.shape:
+        whole = mul(whole, extent)
+    if total != whole:
+        _fail(f"stores cover {total} of the {whole} elements of {tensor.name}", where)

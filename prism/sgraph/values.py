@@ -1,0 +1,186 @@
+"""Values of one kernel: a DAG of what it computes, with every reduced axis named apart from the grid's axes.
+
+    value ::= read(tensor, index) | const | position(index) | pointwise op
+            | reduce(kind, axis; src) | contract(axis; lhs, rhs) | rescaled(axis; p, m) | rescaled(axis; p, f, m)
+
+Built from the choices of an extraction: an e-class becomes a value under a renaming of its axes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+from prism.errors import UnsupportedError
+from prism.program.index import Axis, Index
+from prism.program.nodes import Const, Position, Read, ReduceKind, Size
+from prism.sgraph.extract import REDUCTIONS, Choices
+
+Renaming: TypeAlias = "frozenset[tuple[Axis, Axis]]"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Value:
+    """One value; identity is equality, because a `Values` makes each only once.
+
+    Attributes:
+        op: see the module's grammar.
+        payload: the Read, Const or Position of a leaf; the axis of a reduction.
+        args: operands.
+        axes: the axes that it depends on.
+        kind: of a reduction.
+        number: its place in the order of making, operands before results.
+    """
+
+    op: str
+    payload: Read | Const | Position | Axis | None
+    args: tuple[Value, ...]
+    axes: frozenset[Axis]
+    kind: ReduceKind | None
+    number: int
+
+    @property
+    def is_reduction(self) -> bool:
+        """Whether an axis is reduced here."""
+        return self.kind is not None
+
+    @property
+    def axis(self) -> Axis:
+        """The reduced axis."""
+        assert isinstance(self.payload, Axis)
+        return self.payload
+
+
+@dataclass(slots=True)
+class Values:
+    """Makes values, each once."""
+
+    made: dict[tuple[object, ...], Value] = field(default_factory=dict)
+
+    def make(
+        self,
+        op: str,
+        args: tuple[Value, ...] = (),
+        payload: Read | Const | Position | Axis | None = None,
+        axes: frozenset[Axis] | None = None,
+        kind: ReduceKind | None = None,
+    ) -> Value:
+        """The value; `axes` defaults to the union of the operands' axes, less a reduced one."""
+        key = (op, payload, tuple(a.number for a in args), kind)
+        known = self.made.get(key)
+        if known is not None:
+            return known
+        if axes is None:
+            axes = frozenset(x for a in args for x in a.axes)
+            if kind is not None:
+                assert isinstance(payload, Axis)
+                axes -= {payload}
+        made = Value(op, payload, args, axes, kind, len(self.made))
+        self.made[key] = made
+        return made
+
+    def read(self, tensor: str, index: tuple[Index, ...]) -> Value:
+        """A tile of a tensor."""
+        return self.make("read", (), Read(tensor, index), frozenset(a for i in index for a in i.axes()))
+
+    def const(self, number: float) -> Value:
+        """A number."""
+        return self.make("const", (), Const(number), frozenset())
+
+    def reduce(self, kind: ReduceKind, axis: Axis, src: Value) -> Value:
+        """The reduction of src over the axis; a product under a sum becomes a contraction where it can."""
+        return self.make("reduce", (src,), axis, None, kind)
+
+    def contract(self, axis: Axis, lhs: Value, rhs: Value) -> Value:
+        """sum_axis lhs*rhs"""
+        return self.make("contract", (lhs, rhs), axis, None, ReduceKind.SUM)
+
+    def rescaled(self, axis: Axis, exponent: Value, shift: Value, factor: Value | None) -> Value:
+        """sum_axis exp(exponent - shift) * factor, the shift a running value of the same pass."""
+        minus = self.make("mul", (self.const(-1.0), shift))
+        p = self.make("exp", (self.make("add", (exponent, minus)),))
+        args = (p, shift) if factor is None else (p, factor, shift)
+        return self.make("rescaled", args, axis, None, ReduceKind.SUM)
+
+
+@dataclass(slots=True)
+class Builder:
+    """Turns e-classes into values.
+
+    Attributes:
+        choices: how each e-class is computed.
+        class_axes: the free axes of each e-class.
+        stored: e-classes that are read back from memory: their buffer's name and axes, in the buffer's order.
+        bound: the name that a reduced axis takes in this kernel, for those that would clash with a grid axis.
+        values: where the values are made.
+    """
+
+    choices: Choices
+    class_axes: Mapping[int, frozenset[Axis]]
+    stored: Mapping[int, tuple[str, tuple[Axis, ...]]]
+    bound: Mapping[Axis, Axis]
+    values: Values = field(default_factory=Values)
+    _memo: dict[tuple[int, Renaming], Value] = field(default_factory=dict)
+
+    def build(self, cls: int, renaming: Mapping[Axis, Axis] | None = None) -> Value:
+        """The value of an e-class, its free axes renamed."""
+        live = {a: b for a, b in (renaming or {}).items() if a in self.class_axes[cls] and a != b}
+        key = (cls, frozenset(live.items()))
+        known = self._memo.get(key)
+        if known is None:
+            known = self._build(cls, live)
+            self._memo[key] = known
+        return known
+
+    def _build(self, cls: int, live: Mapping[Axis, Axis]) -> Value:
+        mapping = {a: Index.axis(b) for a, b in live.items()}
+        if cls in self.stored:
+            name, axes = self.stored[cls]
+            return self.values.read(name, tuple(Index.axis(live.get(a, a)) for a in axes))
+        choice = self.choices[cls]
+        match choice.op, choice.payload:
+            case "read", Read(tensor, index):
+                return self.values.read(tensor, tuple(i.substitute(mapping) for i in index))
+            case "const", Const() as c:
+                return self.values.make("const", (), c, frozenset())
+            case "size", Size(extent):
+                index = (Index.const(extent),)
+                return self.values.make("position", (), Position(index[0]), frozenset())
+            case "position", Position(i):
+                moved = i.substitute(mapping)
+                return self.values.make("position", (), Position(moved), moved.axes())
+            case "contract", Axis() as axis:
+                inner, under = self._enter(axis, live)
+                a, b = (self.build(c, under) for c in choice.children)
+                return self.values.contract(inner, a, b)
+            case "rescaled", Axis() as axis:
+                inner, under = self._enter(axis, live)
+                exponent = self.build(choice.children[0], under)
+                shift = self.build(choice.children[1], live)
+                factor = self.build(choice.children[2], under) if len(choice.children) == 3 else None
+                return self.values.rescaled(inner, exponent, shift, factor)
+            case op, Axis() as axis if op in REDUCTIONS:
+                inner, under = self._enter(axis, live)
+                return self.values.reduce(ReduceKind(op), inner, self.build(choice.children[0], under))
+            case op, None:
+                return self.values.make(op, tuple(self.build(c, live) for c in choice.children))
+            case op, payload:
+                raise UnsupportedError(f"no value for the e-node {op} with {payload}", where="sGraph generation")
+
+    def _enter(self, axis: Axis, live: Mapping[Axis, Axis]) -> tuple[Axis, dict[Axis, Axis]]:
+        """The reduced axis' name in this kernel, and the renaming below it."""
+        inner = self.bound.get(axis, axis)
+        return inner, {**{a: b for a, b in live.items() if a != axis}, axis: inner}
+
+
+def reachable(roots: tuple[Value, ...]) -> tuple[Value, ...]:
+    """All values below the roots, operands before results."""
+    seen: dict[int, Value] = {}
+    stack = list(roots)
+    while stack:
+        v = stack.pop()
+        if v.number not in seen:
+            seen[v.number] = v
+            stack.extend(v.args)
+    return tuple(seen[n] for n in sorted(seen))

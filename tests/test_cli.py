@@ -1,0 +1,352 @@
+"""The command line: what goes where, exit codes, progress. A made-up API stands in for the search."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from io import StringIO
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from report_samples import artifacts, report
+from rich.console import Console
+
+import prism
+from prism.cli import main
+from prism.cli.progress import Progress
+from prism.errors import (
+    ExitCode,
+    ModelError,
+    NoImprovementError,
+    PrismError,
+    RuleError,
+    ShapeError,
+    UnsupportedError,
+    UsageError,
+    VerificationError,
+    WorkerError,
+)
+from prism.events import Count, StageFinished, StageStarted, Warned
+from prism.report.folder import render_folder, write_folder
+from prism.sgraph.verdict import Status, Verdict
+
+
+@dataclass
+class FakeApi:
+    """Stands in for `prism.api`: records what it was asked, and ends as told."""
+
+    failure: BaseException | None = None
+    verdict: Verdict = field(default_factory=lambda: Verdict(Status.PROVED, "merged", enodes=1234, rules=("linear",)))
+    asked: dict[str, Any] = field(default_factory=dict)
+
+    def SearchBudget(self, **bounds: int) -> Mapping[str, int]:
+        return bounds
+
+    def load(self, path: Path) -> str:
+        if path.suffix == ".bad":
+            raise ModelError("not an ONNX model", where=str(path), why="no graph in it", fix="export it again")
+        return f"program {path.stem}"
+
+    def optimize(self, program: str, **options: Any) -> object:
+        self.asked = options | {"program": program}
+        listener: Callable[[object], None] = options["listener"]
+        listener(StageStarted("saturation"))
+        listener(Count("e-nodes", 8452, 20000))
+        if self.failure is not None:
+            raise self.failure
+        listener(StageFinished("saturation", 0.25, "8,452 e-nodes"))
+        listener(Warned("an input is unused"))
+        write_folder(options["out"], render_folder(artifacts()))
+        return SimpleNamespace(report=report())
+
+    def prove_models(self, a: Path, b: Path) -> Verdict:
+        if self.failure is not None:
+            raise self.failure
+        return self.verdict
+
+
+@pytest.fixture
+def api(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> FakeApi:
+    fake = FakeApi()
+    monkeypatch.setitem(sys.modules, "prism.api", fake)
+    monkeypatch.setattr(prism, "api", fake, raising=False)
+    monkeypatch.delenv("PRISM_DEBUG", raising=False)
+    monkeypatch.chdir(tmp_path)
+    return fake
+
+
+def error_line(capsys: pytest.CaptureFixture[str]) -> str:
+    """The one error line; fails when there is another, or a traceback, or when the error is not last."""
+    lines = capsys.readouterr().err.splitlines()
+    assert "Traceback" not in "\n".join(lines)
+    assert [n for n, line in enumerate(lines) if line.startswith("prism: error: ")] == [len(lines) - 1], lines
+    return lines[-1]
+
+
+def test_optimize(api: FakeApi, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["optimize", "model.onnx"]) == ExitCode.DONE
+    captured = capsys.readouterr()
+    assert "1.85x as fast" in captured.out
+    assert str(tmp_path / "model.prism") in captured.out
+    assert captured.err.splitlines()[-2:] == [
+        "prism: saturation 250 ms  8,452 e-nodes",
+        "prism: warning: an input is unused",
+    ]
+    assert os.listdir(tmp_path) == ["model.prism"]
+    assert api.asked["trials"] == 12
+    assert api.asked["seed"] == 0
+    assert api.asked["target"] is None
+    assert api.asked["budget"] == {}
+
+
+def test_optimize_passes_its_options_on(api: FakeApi, tmp_path: Path) -> None:
+    line = "optimize model.onnx --target sm_80 --out o --trials 3 --seed 7 --max-kernels 2 --enodes 500"
+    assert main(line.split()) == ExitCode.DONE
+    assert api.asked["budget"] == {"max_kernels": 2, "enodes": 500}
+    assert api.asked["out"] == tmp_path / "o"
+    assert (tmp_path / "o" / "prism.lock.json").exists()
+    assert (api.asked["target"], api.asked["trials"], api.asked["seed"]) == ("sm_80", 3, 7)
+
+
+def test_optimize_json_is_all_of_stdout(api: FakeApi, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["optimize", "model.onnx", "--json"]) == ExitCode.DONE
+    body = json.loads(capsys.readouterr().out)
+    assert body["schema"] == "prism.report/1"
+    assert body["evidence"] == "estimated"
+
+
+def test_verbose_shows_counts(api: FakeApi, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["optimize", "model.onnx", "--verbose"]) == ExitCode.DONE
+    assert "prism: saturation: 8,452/20,000 e-nodes" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("failure", "code"),
+    [
+        (PrismError("x"), 1),
+        (WorkerError("x"), 1),
+        (UsageError("x"), 2),
+        (RuleError("x"), 2),
+        (ModelError("x"), 3),
+        (UnsupportedError("x"), 3),
+        (ShapeError("x"), 3),
+        (NoImprovementError("x"), 4),
+        (VerificationError("x"), 5),
+        (KeyboardInterrupt(), 130),
+        (ZeroDivisionError("x"), 1),
+        (RecursionError("x"), 1),
+        (MemoryError(), 1),
+    ],
+    ids=lambda v: type(v).__name__,
+)
+def test_every_failure_is_one_line_and_its_code(
+    api: FakeApi, tmp_path: Path, capsys: pytest.CaptureFixture[str], failure: BaseException, code: int
+) -> None:
+    api.failure = failure
+    assert main(["optimize", "model.onnx"]) == code
+    assert error_line(capsys)
+    assert os.listdir(tmp_path) == []
+
+
+def test_an_error_says_what_where_why_and_what_to_do(api: FakeApi, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["optimize", "model.bad"]) == ExitCode.UNSUPPORTED
+    assert error_line(capsys) == "prism: error: model.bad: not an ONNX model: no graph in it; export it again"
+
+
+def test_control_characters_do_not_reach_the_terminal(api: FakeApi, capsys: pytest.CaptureFixture[str]) -> None:
+    api.failure = UnsupportedError("op \x1b[31mEvil\x07\nnext", where="node \x00")
+    assert main(["optimize", "model.onnx"]) == ExitCode.UNSUPPORTED
+    assert error_line(capsys) == "prism: error: node ?: op ?[31mEvil? next"
+
+
+def test_an_internal_error_tells_how_to_report_it(
+    api: FakeApi, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    api.failure = ZeroDivisionError("by zero")
+    assert main(["optimize", "model.onnx"]) == ExitCode.INTERNAL
+    line = error_line(capsys)
+    assert "ZeroDivisionError: by zero at app.py:" in line
+    assert "PRISM_DEBUG=1" in line
+    monkeypatch.setenv("PRISM_DEBUG", "1")
+    assert main(["optimize", "model.onnx"]) == ExitCode.INTERNAL
+    assert "Traceback" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "optimize",
+        "optimize a.onnx b.onnx",
+        "optimize a.onnx --target sm_7",
+        "optimize a.onnx --trials 0",
+        "optimize a.onnx --trials many",
+        "optimize a.onnx --seed -1",
+        "optimize a.onnx --nonsense",
+        "optimise a.onnx",
+        "prove a.onnx",
+    ],
+)
+def test_wrong_usage(api: FakeApi, tmp_path: Path, capsys: pytest.CaptureFixture[str], line: str) -> None:
+    assert main(line.split()) == ExitCode.USAGE
+    assert "--help" in error_line(capsys)
+    assert os.listdir(tmp_path) == []
+    assert api.asked == {}
+
+
+def test_an_unknown_target_is_told_the_known_ones(api: FakeApi, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["optimize", "a.onnx", "--target", "sm_7"]) == ExitCode.USAGE
+    line = error_line(capsys)
+    assert "sm_7" in line
+    assert "sm_90" in line
+    assert "cuda" in line
+
+
+@pytest.mark.parametrize("out", ["file", "missing/o", "mine", ".", "/proc/o"])
+def test_an_unwritable_output_is_refused_before_any_work(
+    api: FakeApi, tmp_path: Path, capsys: pytest.CaptureFixture[str], out: str
+) -> None:
+    (tmp_path / "file").write_text("mine")
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "notes.md").write_text("mine")
+    assert main(["optimize", "model.bad", "--out", out]) == ExitCode.USAGE  # the bad model is not even read
+    assert "output folder" in error_line(capsys)
+    assert sorted(os.listdir(tmp_path)) == ["file", "mine"]
+    assert os.listdir(tmp_path / "mine") == ["notes.md"]
+
+
+COUNTEREXAMPLE = {"x": np.array([[1.0, np.inf]]), "big": np.arange(100.0)}
+
+
+@pytest.mark.parametrize(
+    ("verdict", "code"),
+    [
+        (Verdict(Status.PROVED, "merged"), 0),
+        (Verdict(Status.REFUTED, "y differs", COUNTEREXAMPLE), 5),
+        (Verdict(Status.UNKNOWN, "node budget"), 4),
+    ],
+    ids=["proved", "refuted", "unknown"],
+)
+def test_prove(api: FakeApi, capsys: pytest.CaptureFixture[str], verdict: Verdict, code: int) -> None:
+    api.verdict = verdict
+    assert main(["prove", "a.onnx", "b.onnx"]) == code
+    out = capsys.readouterr().out
+    assert out.startswith(f"{verdict.status}: {verdict.reason}\n")
+    if verdict.counterexample:
+        assert "x = [[1.0, inf]]" in out
+        assert "shape (100,)" in out
+        assert len(out) < 1000
+    assert main(["prove", "a.onnx", "b.onnx", "--json"]) == code
+    body = json.loads(capsys.readouterr().out)
+    assert body["status"] == verdict.status.value
+    if verdict.counterexample:
+        assert body["counterexample"]["x"] == [[1.0, "inf"]]
+        assert len(body["counterexample"]["big"]) == 100
+
+
+def test_show(api: FakeApi, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["show", "model.onnx"]) == ExitCode.DONE
+    assert capsys.readouterr().out == "program model\n"
+
+
+def test_version(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--version"]) == ExitCode.DONE
+    assert capsys.readouterr().out == f"prism {prism.__version__}\n"
+
+
+@pytest.mark.parametrize("line", ["--help", "optimize --help", "prove --help", "show --help", ""])
+def test_help(line: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(line.split()) == ExitCode.DONE
+    out = capsys.readouterr().out
+    assert "Usage: prism" in out
+    assert len(out) > 100
+
+
+def test_a_live_line_ends_with_the_block() -> None:
+    out = StringIO()
+    with Progress(console=Console(file=out, force_terminal=True, width=80)) as progress:
+        progress.listen(StageStarted("proof"))
+        progress.listen(Count("sGraphs", 3, 19))
+        progress.listen(StageFinished("proof", 1.0, "19 proved"))
+    text = out.getvalue()
+    assert "prism: proof 1.00 s  19 proved" in text
+    assert text.rstrip("\n").endswith("\x1b[2K") or "\x1b[?25h" in text  # the cursor is shown again
+
+
+def command(*args: str, **options: Any) -> subprocess.Popen[str]:
+    """The command in a process of its own."""
+    return subprocess.Popen(
+        [sys.executable, *args], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, **options
+    )
+
+
+def test_help_loads_nothing_heavy() -> None:
+    code = (
+        "import sys; from prism.cli import main; main(['--help']);"
+        "heavy = {'torch', 'triton', 'sympy', 'egglog', 'onnx', 'optuna', 'numpy', 'plotly'};"
+        "sys.exit(', '.join(sorted(heavy & sys.modules.keys())) or 0)"
+    )
+    process = command("-c", code)
+    _, err = process.communicate(timeout=30)
+    assert process.returncode == 0, err
+
+
+def test_a_closed_pipe_is_no_failure() -> None:
+    code = (
+        "import sys, time; from prism.cli.output import write_line;"
+        "sys.stdin.readline(); write_line('x' * 100_000); sys.exit(3)"
+    )
+    process = command("-c", code, stdin=subprocess.PIPE)
+    assert process.stdin is not None
+    assert process.stdout is not None
+    assert process.stderr is not None
+    process.stdout.close()
+    process.stdin.write("\n")
+    process.stdin.close()
+    assert process.wait(timeout=30) == 3
+    assert process.stderr.read() == ""
+    process.stderr.close()
+
+
+INTERRUPTED_WRITE = """
+import sys, time, types
+import prism
+from pathlib import Path
+from prism.report import folder
+api = types.ModuleType("prism.api")
+write = folder._write
+def slow(path, data):
+    write(path, data)
+    print("writing", flush=True)
+    time.sleep(30)
+def optimize(program, *, out, **options):
+    folder._write = slow
+    folder.write_folder(out, {"a.py": b"1", "b.py": b"2"})
+api.load, api.SearchBudget, api.optimize = str, dict, optimize
+sys.modules["prism.api"] = prism.api = api
+from prism.cli import main
+sys.exit(main(["optimize", "m.onnx", "--out", sys.argv[1]]))
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_in_the_middle_of_writing_leaves_nothing(tmp_path: Path, number: signal.Signals) -> None:
+    process = command("-c", INTERRUPTED_WRITE, str(tmp_path / "o"))
+    assert process.stdout is not None
+    assert process.stdout.readline() == "writing\n"
+    assert len(os.listdir(tmp_path)) == 1  # the hidden folder is there now
+    start = time.monotonic()
+    process.send_signal(number)
+    _, err = process.communicate(timeout=20)
+    assert process.returncode == 130
+    assert time.monotonic() - start < 10
+    assert err.splitlines()[-1] == "prism: error: interrupted"
+    assert os.listdir(tmp_path) == []

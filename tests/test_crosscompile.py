@@ -1,0 +1,139 @@
+"""Cross-compilation in worker processes: resources read, failures counted, workers survive what kills a compilation."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import triton_modules
+
+from prism.backends.protocol import Config, Resources
+from prism.backends.triton.crosscompile import (
+    WORKER,
+    Argument,
+    CompileJob,
+    capability,
+    compiled,
+    request,
+    worker_command,
+    worker_environment,
+)
+from prism.backends.triton.resources import parse_spills, parse_usage
+from prism.errors import UsageError
+from prism.instantiate.estimating import Compiler, Estimating, over_limit
+from prism.instantiate.study import Candidate, Failure, tune
+from prism.instantiate.workers import Ending, Pool, Worker
+from prism.program.nodes import DType, Tensor
+from prism.sgraph.nodes import SGraph
+
+X = Tensor("x", (64, 4096), DType.FLOAT32)
+GRAPH = SGraph("p", (X,), (), (Tensor("y", X.shape, X.dtype),), ())
+ARGUMENTS = (Argument((64, 4096), "float32"),) * 2
+NOTHING = Config({}, {}, {})
+FULL = Config({"T_d": 1024}, {"rmsnorm_kernel": 4}, {"rmsnorm_kernel": 2})
+
+
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("cache")
+
+
+@pytest.fixture(scope="module")
+def pool(cache: Path) -> Iterator[Pool]:
+    with Pool(worker_command(WORKER), worker_environment(cache), size=1) as found:
+        yield found
+
+
+def test_resources_are_read_for_two_targets(pool: Pool, tmp_path: Path) -> None:
+    module = triton_modules.write(tmp_path, "rmsnorm", triton_modules.rmsnorm())
+    jobs = [CompileJob(module, target, FULL, ARGUMENTS) for target in ("sm_80", "sm_90")]
+    for reply in pool.map([request(j) for j in jobs], 60):
+        assert reply.ending is Ending.ANSWERED
+        (r,) = compiled(reply.answer).resources
+        assert (r.kernel, r.warps, r.spills) == ("rmsnorm_kernel", 4, 0)
+        assert 8 < r.registers < 256 and 0 < r.shared < 4096
+
+
+def test_spills_are_reported(pool: Pool, tmp_path: Path) -> None:
+    module = triton_modules.write(tmp_path, "spilling", triton_modules.SPILLING)
+    config = Config({"T": 8192}, {"spilling_kernel": 1}, {})
+    (reply,) = pool.map([request(CompileJob(module, "sm_80", config, ARGUMENTS))], 60)
+    (r,) = compiled(reply.answer).resources
+    assert r.spills > 100
+
+
+def test_what_does_not_compile_says_why_and_the_worker_lives_on(pool: Pool, tmp_path: Path) -> None:
+    broken = triton_modules.write(tmp_path, "broken", triton_modules.BROKEN)
+    dying = triton_modules.write(tmp_path, "dying", triton_modules.DYING)
+    right = triton_modules.write(tmp_path, "rmsnorm", triton_modules.rmsnorm())
+    jobs = [CompileJob(broken, "sm_80", NOTHING, ARGUMENTS), CompileJob(dying, "sm_80", NOTHING, ARGUMENTS)]
+    jobs.append(CompileJob(right, "sm_80", FULL, ARGUMENTS))
+    replies = list(pool.map([request(j) for j in jobs], 60))
+    assert "power of 2" in compiled(replies[0].answer).error
+    assert replies[1].ending is Ending.CRASH and "status 9" in replies[1].detail
+    assert compiled(replies[2].answer).resources
+
+
+def test_a_hung_worker_is_killed_and_replaced() -> None:
+    child = "import sys, time\nfor line in sys.stdin:\n    time.sleep(60 if 'hang' in line else 0)\n    print('{}', flush=True)"
+    worker = Worker([sys.executable, "-c", child], {}, start_limit_s=0)
+    try:
+        # Enough for the interpreter to start; the hanging request answers after a minute.
+        assert worker.ask({"what": "hang"}, 0.3).ending is Ending.HANG
+        assert worker.ask({"what": "quick"}, 20).ending is Ending.ANSWERED
+        assert worker.starts == 2
+    finally:
+        worker.close()
+    assert worker.ask({}, 1).ending is Ending.CRASH
+
+
+def test_a_study_without_a_gpu_estimates_and_counts_failures(cache: Path, tmp_path: Path) -> None:
+    right = triton_modules.write(tmp_path, "rmsnorm", triton_modules.rmsnorm())
+    broken = triton_modules.write(tmp_path, "broken", triton_modules.BROKEN)
+
+    def model(config: Config, resources: object) -> float:
+        return 1e-6 * config.symbols.get("T_d", 1)
+
+    points = tuple(Config({"T_d": t}, {"rmsnorm_kernel": 4}, {"rmsnorm_kernel": 2}) for t in (512, 1024))
+    candidates = [Candidate("right", GRAPH, right, points, model), Candidate("broken", GRAPH, broken, (NOTHING,), model)]
+    runs = []
+    for _ in range(2):
+        with Estimating("sm_80", "A100", 166912, {}, size=1, root=cache) as evaluator:
+            result = tune(candidates, evaluator, region="r")
+            runs.append(evaluator.compiler.runs)
+        assert result.evidence.value == "estimated" and result.failures == {"compile error": 1}
+        assert result.best is not None and result.best.config.symbols["T_d"] == 512
+    assert runs == [3, 0], "the second study must find all compilations in the cache"
+
+
+def test_too_much_shared_memory_is_a_failure_before_any_launch(cache: Path, tmp_path: Path) -> None:
+    assert over_limit([Resources("k", 100, 1, 0, 4)], 100) == "" and "k needs 101" in over_limit([Resources("k", 101, 1, 0, 4)], 100)
+    right = triton_modules.write(tmp_path, "rmsnorm", triton_modules.rmsnorm())
+    candidate = Candidate("right", GRAPH, right, (FULL,), lambda c, r: 1.0)
+    with Estimating("sm_80", "tiny", 8, {}, size=1, root=cache) as evaluator:
+        result = tune([candidate], evaluator, region="r")
+    assert result.failures == {Failure.SHARED.value: 1} and result.best is None
+
+
+def test_an_unknown_target_is_refused_at_once() -> None:
+    assert capability("sm_100") == 100
+    for name in ("sm_42", "gfx942", "", "sm_9x"):
+        with pytest.raises(UsageError, match="unknown target"):
+            Compiler(name, {})
+
+
+def test_nothing_imports_triton_in_the_parent() -> None:
+    code = (
+        "import sys, prism.instantiate.estimating, prism.instantiate.study, prism.instantiate.workers\n"
+        "print([m for m in ('triton', 'torch', 'optuna') if m in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=worker_environment(), check=True)
+    assert done.stdout.strip() == "[]"
+
+
+def test_the_tools_reports_are_parsed() -> None:
+    assert parse_usage("Function k:\n REG:40 STACK:16 SHARED:0 LOCAL:0") == (40, 16) and parse_usage("") == (0, 0)
+    assert parse_spills("0 bytes stack frame, 12 bytes spill stores, 8 bytes spill loads") == 20

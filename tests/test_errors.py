@@ -1,0 +1,188 @@
+"""The error catalogue: every bad input ends the real command with its code, one line, and nothing written."""
+
+from __future__ import annotations
+
+import os
+import pickle
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+from prism.cli import main
+from prism.errors import ExitCode, ModelError, PrismError, UsageError
+
+
+def model(
+    nodes: list[onnx.NodeProto],
+    *,
+    shape: tuple[int | str, ...] = (4, 8),
+    weight: tuple[int, ...] = (8, 4),
+    dtype: int = TensorProto.FLOAT,
+    domain: str = "",
+) -> onnx.ModelProto:
+    """A model of x and an initialiser w to y, unchecked."""
+    ones = np.ones(weight, helper.tensor_dtype_to_np_dtype(dtype))
+    w = numpy_helper.from_array(ones, "w")  # raw data: only that can be moved to an external file
+    x = helper.make_tensor_value_info("x", dtype, shape)
+    y = helper.make_tensor_value_info("y", dtype, None)
+    opsets = [helper.make_opsetid("", 20)] + ([helper.make_opsetid(domain, 1)] if domain else [])
+    made = helper.make_model(helper.make_graph(nodes, "g", [x], [y], [w]), opset_imports=opsets)
+    made.ir_version = 9
+    return made
+
+
+def matmul() -> onnx.ModelProto:
+    """A good model."""
+    return model([helper.make_node("MatMul", ["x", "w"], ["y"], name="the_product")])
+
+
+def missing(path: Path) -> None:
+    pass
+
+
+def not_onnx(path: Path) -> None:
+    path.write_text("{'this': 'is not a model'}\n" * 40)
+
+
+def empty(path: Path) -> None:
+    path.write_bytes(b"")
+
+
+def truncated(path: Path) -> None:
+    data = matmul().SerializeToString()
+    path.write_bytes(data[: len(data) * 2 // 3])
+
+
+def a_folder(path: Path) -> None:
+    path.mkdir()
+
+
+def external_missing(path: Path) -> None:
+    onnx.save(matmul(), path, save_as_external_data=True, location="weights.bin", size_threshold=0)
+    (path.parent / "weights.bin").unlink()
+
+
+def external_truncated(path: Path) -> None:
+    onnx.save(matmul(), path, save_as_external_data=True, location="weights.bin", size_threshold=0)
+    (path.parent / "weights.bin").write_bytes(b"\0" * 10)
+
+
+def external_outside(path: Path) -> None:
+    external_missing(path)
+    path.write_bytes(path.read_bytes().replace(b"weights.bin", b"/etc/passwd"))  # of the same length
+
+
+def unknown_op(path: Path) -> None:
+    onnx.save(model([helper.make_node("Frobnicate", ["x"], ["y"], name="the_node")]), path)
+
+
+def custom_domain(path: Path) -> None:
+    made = model([helper.make_node("Fancy", ["x"], ["y"], name="the_node", domain="com.acme")], domain="com.acme")
+    onnx.save(made, path)
+
+
+def wrong_shapes(path: Path) -> None:
+    onnx.save(model([helper.make_node("MatMul", ["x", "w"], ["y"], name="the_node")], weight=(7, 4)), path)
+
+
+def wrong_broadcast(path: Path) -> None:
+    onnx.save(model([helper.make_node("Add", ["x", "w"], ["y"], name="the_node")], weight=(3,)), path)
+
+
+def wrong_dtype(path: Path) -> None:
+    made = model([helper.make_node("MatMul", ["x", "w"], ["y"], name="the_node")], dtype=TensorProto.COMPLEX64)
+    onnx.save(made, path)
+
+
+def undefined_tensor(path: Path) -> None:
+    onnx.save(model([helper.make_node("Add", ["x", "nowhere"], ["y"], name="the_node")]), path)
+
+
+# What makes the file, and what the line must say besides the file's name.
+CATALOGUE: list[tuple[Callable[[Path], None], tuple[str, ...]]] = [
+    (missing, ()),
+    (a_folder, ()),
+    (not_onnx, ()),
+    (empty, ()),
+    (truncated, ()),
+    (external_missing, ("weights.bin",)),
+    (external_truncated, ("weights.bin",)),
+    (external_outside, ("/etc/passwd",)),
+    (unknown_op, ("Frobnicate", "the_node")),
+    (custom_domain, ("Fancy", "the_node")),
+    (wrong_shapes, ("the_node",)),
+    (wrong_broadcast, ("the_node",)),
+    (wrong_dtype, ("complex64",)),
+    (undefined_tensor, ("nowhere",)),
+]
+
+
+@pytest.mark.parametrize("command", ["optimize", "show", "prove"])
+@pytest.mark.parametrize(("make", "says"), CATALOGUE, ids=[m.__name__ for m, _ in CATALOGUE])
+def test_a_bad_model(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    make: Callable[[Path], None],
+    says: tuple[str, ...],
+    command: str,
+) -> None:
+    pytest.importorskip("prism.api")
+    (tmp_path / "in").mkdir()
+    path = tmp_path / "in" / "bad_model.onnx"
+    make(path)
+    (tmp_path / "cwd").mkdir()
+    monkeypatch.chdir(tmp_path / "cwd")
+    before = sorted(os.listdir(tmp_path / "in"))
+    assert main([command, *[str(path)] * (2 if command == "prove" else 1)]) == ExitCode.UNSUPPORTED
+    captured = capsys.readouterr()
+    lines = captured.err.splitlines()
+    assert "Traceback" not in captured.err
+    assert captured.out == ""
+    assert [line for line in lines if line.startswith("prism: error: ")] == lines[-1:]
+    for expected in ("bad_model.onnx", *says):
+        assert expected.lower() in lines[-1].lower()
+    assert len(lines[-1]) < 600
+    assert os.listdir(tmp_path / "cwd") == []
+    assert sorted(os.listdir(tmp_path / "in")) == before
+
+
+def test_an_unknown_target_through_the_api(tmp_path: Path) -> None:
+    api = pytest.importorskip("prism.api")
+    onnx.save(matmul(), tmp_path / "m.onnx")
+    with pytest.raises(UsageError) as caught:
+        api.optimize(api.load(tmp_path / "m.onnx"), target="sm_7", out=tmp_path / "o")
+    assert "sm_7" in caught.value.one_line()
+    assert "sm_90" in caught.value.one_line()
+    assert os.listdir(tmp_path) == ["m.onnx"]
+
+
+def test_show_a_good_model(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("prism.api")
+    onnx.save(matmul(), tmp_path / "m.onnx")
+    assert main(["show", str(tmp_path / "m.onnx")]) == ExitCode.DONE
+    out = capsys.readouterr().out
+    assert out.startswith("program m\n")
+    assert "sum_" in out
+    assert "input w[8, 4] float32" in out
+
+
+def test_an_error_is_one_line_and_survives_a_process_boundary() -> None:
+    error = ModelError("cannot read\nit", where="a.onnx", why="it is\ttruncated", fix="export it again")
+    assert error.one_line() == "a.onnx: cannot read it: it is truncated; export it again"
+    back = pickle.loads(pickle.dumps(error))
+    assert type(back) is ModelError
+    assert back.one_line() == error.one_line()
+    assert back.fix == error.fix
+
+
+def test_every_error_has_a_documented_code() -> None:
+    kinds = [PrismError]
+    for kind in kinds:
+        kinds += kind.__subclasses__()
+    assert len(kinds) > 8
+    assert all(kind.exit_code in set(ExitCode) - {ExitCode.DONE, ExitCode.INTERRUPTED} for kind in kinds)

@@ -1,0 +1,108 @@
+"""The shipped examples: what is in the files, and that it computes the formula each script states."""
+
+from __future__ import annotations
+
+from functools import cache
+
+import numpy as np
+import onnx
+import pytest
+from onnx.reference import ReferenceEvaluator
+
+from examples.common import MODELS, load_example, names
+
+REQUIRED = {
+    "add_silu",
+    "causal_attention",
+    "gated_mlp",
+    "gqa_decode",
+    "layernorm_linear_gelu",
+    "lora",
+    "mul_silu",
+    "qknorm_attention",
+    "rmsnorm_linear",
+}
+# Rounding of the stored type, through sums of about a thousand terms whose partial results are rounded as well.
+TOLERANCE = {
+    onnx.TensorProto.FLOAT: 1e-5,
+    onnx.TensorProto.FLOAT16: 1e-2,
+    onnx.TensorProto.BFLOAT16: 5e-2,
+}
+
+
+@cache
+def shipped(name: str) -> onnx.ModelProto:
+    return onnx.load(MODELS / f"{name}.onnx")
+
+
+@cache
+def rebuilt(name: str) -> onnx.ModelProto:
+    return load_example(name).build()
+
+
+def error(model: onnx.ModelProto, name: str) -> float:
+    """The largest error against the formula, relative to the output's root mean square."""
+    example = load_example(name)
+    feed = example.inputs(np.random.default_rng(0))
+    (found,) = ReferenceEvaluator(model).run(None, feed)
+    expected = example.formula(feed)
+    assert found.shape == expected.shape
+    return float(np.abs(found.astype(np.float64) - expected).max() / np.sqrt((expected**2).mean()))
+
+
+def test_every_example_is_there() -> None:
+    assert set(names()) == REQUIRED
+    assert {p.stem for p in MODELS.glob("*")} == REQUIRED
+
+
+@pytest.mark.parametrize("name", sorted(REQUIRED))
+def test_shipped_model_is_valid_and_computes_its_formula(name: str) -> None:
+    model = shipped(name)
+    onnx.checker.check_model(model, full_check=True)
+    assert error(model, name) < TOLERANCE[model.graph.output[0].type.tensor_type.elem_type]
+
+
+@pytest.mark.parametrize("name", sorted(REQUIRED))
+def test_rebuilt_model_is_valid_and_computes_its_formula(name: str) -> None:
+    model = rebuilt(name)
+    onnx.checker.check_model(model, full_check=True)
+    assert error(model, name) < TOLERANCE[model.graph.output[0].type.tensor_type.elem_type]
+
+
+@pytest.mark.parametrize("name", sorted(REQUIRED))
+def test_shipped_model_is_what_its_script_builds(name: str) -> None:
+    model = rebuilt(name)
+    if model.producer_version != shipped(name).producer_version:
+        pytest.skip(f"exported by torch {shipped(name).producer_version}, this is {model.producer_version}")
+    assert model.SerializeToString(deterministic=True) == shipped(name).SerializeToString(deterministic=True)
+
+
+def test_the_files_are_as_varied_as_real_ones() -> None:
+    models = [shipped(name) for name in names()]
+    inputs = [value.type.tensor_type for model in models for value in model.graph.input]
+    assert len({m.opset_import[0].version for m in models}) >= 4
+    assert {m.producer_name for m in models} >= {"pytorch", "prism-examples"}
+    assert {t.elem_type for t in inputs} == set(TOLERANCE)
+    assert any(d.dim_param for t in inputs for d in t.shape.dim)
+    ops = {node.op_type for model in models for node in model.graph.node}
+    assert ops >= {
+        "Pow",
+        "ReduceMean",
+        "LayerNormalization",
+        "RMSNormalization",
+        "Attention",
+        "Gelu",
+        "Where",
+        "Expand",
+    }
+
+
+def test_the_files_are_small() -> None:
+    sizes = [path.stat().st_size for path in MODELS.glob("*.onnx")]
+    assert max(sizes) < 1_500_000
+    assert sum(sizes) < 6_000_000
+
+
+def test_no_file_names_the_machine_that_wrote_it() -> None:
+    for name in names():
+        assert b"/examples/" not in shipped(name).SerializeToString()

@@ -1,0 +1,228 @@
+"""The output folder: it appears whole or not at all, and nobody's own files are lost."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from report_samples import artifacts, report
+
+from prism.errors import ExitCode, UsageError
+from prism.report import folder
+from prism.report.folder import LOCK_NAME, check_writable, module_name, render_folder, write_folder
+from prism.report.records import recorded_files
+
+FILES = render_folder(artifacts())
+
+
+def tree(path: Path) -> dict[str, bytes]:
+    """All files below, hidden ones too."""
+    return {str(p.relative_to(path)): p.read_bytes() for p in sorted(path.rglob("*")) if p.is_file()}
+
+
+def test_contents(tmp_path: Path) -> None:
+    out = write_folder(tmp_path / "sample.prism", FILES)
+    assert sorted(tree(out)) == sorted(
+        ["sample.py", "proof.json", LOCK_NAME, "report.json", "report.html", "sgraph.txt", "sgraph.dot", "program.txt"]
+    )
+    assert os.listdir(tmp_path) == ["sample.prism"]
+    for name, digest in recorded_files((out / LOCK_NAME).read_bytes()).items():
+        assert hashlib.sha256((out / name).read_bytes()).hexdigest() == digest
+    assert json.loads((out / "proof.json").read_bytes())["status"] == "proved"
+
+
+def test_weights_are_kept_as_given() -> None:
+    files = render_folder(artifacts(weights=b"\x00\x01"))
+    assert files["weights.pt"] == b"\x00\x01"
+    assert "weights.pt" in json.loads(files[LOCK_NAME])["files"]
+
+
+def test_equal_runs_give_equal_bytes() -> None:
+    assert render_folder(artifacts()) == FILES
+    slower = render_folder(artifacts(report(stages={"load": 9.0}, peak_mb=1.0)))
+    changed = {name for name in FILES if slower[name] != FILES[name]}
+    # Only the report knows how long the search took; the lock changes because it holds the report's digest.
+    assert changed == {"report.json", "report.html", LOCK_NAME}
+
+
+def test_the_module_imports_without_prism(tmp_path: Path) -> None:
+    out = write_folder(tmp_path / "sample.prism", FILES)
+    code = f"import sys; sys.path.insert(0, {str(out)!r}); sys.modules['prism'] = None; import sample; sample.sample"
+    subprocess.run([sys.executable, "-I", "-c", code], check=True, timeout=60)
+
+
+@pytest.mark.parametrize("name", ["torch", "triton", "types", "math"])
+def test_the_module_hides_no_other(name: str) -> None:
+    assert module_name(name) == f"{name}_kernels.py"
+
+
+def test_the_mode_follows_the_umask(tmp_path: Path) -> None:
+    before = os.umask(0o022)
+    try:
+        out = write_folder(tmp_path / "o", FILES)
+    finally:
+        os.umask(before)
+    assert out.stat().st_mode & 0o777 == 0o755
+
+
+@pytest.mark.parametrize("name", ["../x", "a/b", "..", "", "/etc/x"])
+def test_only_plain_names(tmp_path: Path, name: str) -> None:
+    with pytest.raises(ValueError, match="plain file name"):
+        write_folder(tmp_path / "o", {name: b""})
+    assert tree(tmp_path) == {}
+
+
+def test_an_earlier_output_is_replaced_whole(tmp_path: Path) -> None:
+    out = tmp_path / "o"
+    write_folder(out, render_folder(artifacts(weights=b"old")))
+    (out / "__pycache__").mkdir()
+    (out / "__pycache__" / "sample.cpython-311.pyc").write_bytes(b"")
+    write_folder(out, FILES)
+    assert tree(out) == FILES
+    assert os.listdir(tmp_path) == ["o"]
+
+
+def test_an_empty_folder_is_used(tmp_path: Path) -> None:
+    (tmp_path / "o").mkdir()
+    assert tree(write_folder(tmp_path / "o", FILES)) == FILES
+
+
+def test_a_link_to_an_output_is_followed(tmp_path: Path) -> None:
+    real = write_folder(tmp_path / "real", render_folder(artifacts(weights=b"old")))
+    (tmp_path / "link").symlink_to(real)
+    write_folder(tmp_path / "link", FILES)
+    assert (tmp_path / "link").is_symlink()
+    assert tree(real) == FILES
+
+
+def refused(out: Path, why: str) -> None:
+    """Both the early check and the writing refuse, in one line, and change nothing."""
+    top = out.parent if out.parent.is_dir() else out.parent.parent
+    before = tree(top) if top != Path("/") and not str(top).startswith("/proc") else {}
+    for early in (True, False):
+        with pytest.raises(UsageError) as caught:
+            check_writable(out) if early else write_folder(out, FILES)
+        assert caught.value.exit_code is ExitCode.USAGE
+        assert why in caught.value.one_line()
+        assert caught.value.fix
+    if before:
+        assert tree(top) == before
+
+
+def test_refuses_a_folder_of_the_users(tmp_path: Path) -> None:
+    (tmp_path / "o").mkdir()
+    (tmp_path / "o" / "thesis.tex").write_text("mine")
+    refused(tmp_path / "o", "prism did not write it")
+
+
+@pytest.mark.parametrize("lock", [b"", b"{}", b"[]", b"\xff", b'{"schema": "prism.lock/1"}', b'{"files": {"a": "b"}}'])
+def test_refuses_a_folder_with_some_other_lock(tmp_path: Path, lock: bytes) -> None:
+    (tmp_path / "o").mkdir()
+    (tmp_path / "o" / LOCK_NAME).write_bytes(lock)
+    refused(tmp_path / "o", "prism did not write it")
+
+
+def test_refuses_an_output_to_which_the_user_added_a_file(tmp_path: Path) -> None:
+    out = write_folder(tmp_path / "o", FILES)
+    (out / "notes.md").write_text("mine")
+    refused(out, "notes.md")
+
+
+def test_refuses_a_file(tmp_path: Path) -> None:
+    (tmp_path / "o").write_text("mine")
+    refused(tmp_path / "o", "a file of that name exists")
+
+
+def test_refuses_a_missing_parent(tmp_path: Path) -> None:
+    refused(tmp_path / "missing" / "o", "is not a folder")
+
+
+def test_refuses_a_parent_that_is_a_file(tmp_path: Path) -> None:
+    (tmp_path / "f").write_text("mine")
+    refused(tmp_path / "f" / "o", "is not a folder")
+
+
+def test_refuses_the_current_folder_and_the_root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    refused(Path("."), "the current folder")
+    refused(Path("/"), "mount point")
+
+
+def test_refuses_a_loop_of_links(tmp_path: Path) -> None:
+    (tmp_path / "a").symlink_to(tmp_path / "b")
+    (tmp_path / "b").symlink_to(tmp_path / "a")
+    refused(tmp_path / "a" / "o", "")
+
+
+@pytest.mark.skipif(not Path("/proc/self").exists(), reason="needs a folder in which even root cannot write")
+def test_refuses_a_parent_that_cannot_be_written() -> None:
+    refused(Path("/proc/prism-out"), "cannot be written")
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root writes anywhere")
+def test_refuses_a_parent_without_permission(tmp_path: Path) -> None:
+    (tmp_path / "locked").mkdir(mode=0o555)
+    refused(tmp_path / "locked" / "o", "Permission denied")
+
+
+def test_the_early_check_leaves_nothing(tmp_path: Path) -> None:
+    assert check_writable(tmp_path / "o") == tmp_path / "o"
+    assert os.listdir(tmp_path) == []
+
+
+@pytest.mark.parametrize("earlier", [False, True], ids=["new", "replacing"])
+@pytest.mark.parametrize("error", [OSError(28, "No space left on device"), KeyboardInterrupt()], ids=["full", "ctrl-c"])
+@pytest.mark.parametrize("at", ["third file", "first rename", "last rename"])
+def test_a_failure_leaves_what_was_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, earlier: bool, error: BaseException, at: str
+) -> None:
+    out = tmp_path / "o"
+    if earlier:
+        write_folder(out, render_folder(artifacts(weights=b"old")))
+    before = tree(tmp_path)
+    written: list[Path] = []
+    write, rename = folder._write, Path.rename
+    renames: list[Path] = []
+
+    def failing_write(path: Path, data: bytes) -> None:
+        written.append(path)
+        if at == "third file" and len(written) == 3:
+            raise error
+        write(path, data)
+
+    def failing_rename(self: Path, target: Path) -> Path:
+        renames.append(self)
+        first, last = len(renames) == 1, self.suffix == ".tmp"
+        if (at == "first rename" and first) or (at == "last rename" and last):
+            raise error
+        return rename(self, target)
+
+    monkeypatch.setattr(folder, "_write", failing_write)
+    monkeypatch.setattr(Path, "rename", failing_rename)
+    expected = KeyboardInterrupt if isinstance(error, KeyboardInterrupt) else UsageError
+    with pytest.raises(expected):
+        write_folder(out, FILES)
+    assert tree(tmp_path) == before
+    assert os.listdir(tmp_path) == (["o"] if earlier else [])
+
+
+def test_an_interrupt_between_the_renames_is_undone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    out = write_folder(tmp_path / "o", render_folder(artifacts(weights=b"old")))
+    before = tree(tmp_path)
+    rename = Path.rename
+
+    def interrupted_after(self: Path, target: Path) -> Path:
+        done = rename(self, target)
+        if self == out:
+            raise KeyboardInterrupt
+        return done
+
+    monkeypatch.setattr(Path, "rename", interrupted_after)
+    with pytest.raises(KeyboardInterrupt):
+        write_folder(out, FILES)
+    assert tree(tmp_path) == before

@@ -1,0 +1,146 @@
+"""The study: deterministic, resumable, never the same point twice, every failure counted. No compiler involved."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pytest
+
+from prism.backends.protocol import Config, Resources
+from prism.errors import UsageError
+from prism.events import Evidence
+from prism.instantiate.study import BATCH, SEEDS, Candidate, Failure, Outcome, TuneResult, tune
+from prism.sgraph.nodes import SGraph
+
+EMPTY = SGraph("p", (), (), (), ())
+
+
+def config(m: int, n: int, warps: int = 4) -> Config:
+    return Config({"T_m": m, "T_n": n}, {"k": warps}, {"k": 2})
+
+
+def cost(c: Config) -> float:
+    """Lowest at T_m = 64, T_n = 32, warps = 4."""
+    m, n, w = c.symbols["T_m"], c.symbols["T_n"], c.warps["k"]
+    return 1e-6 * (1 + abs(math.log2(m) - 6) + abs(math.log2(n) - 5) + abs(math.log2(w) - 2))
+
+
+class Table:
+    """An evaluator that looks the answer up, fails where it is told to, and remembers what it was asked."""
+
+    evidence = Evidence.ESTIMATED
+    basis = "table"
+
+    def __init__(self, fail: dict[int, Failure] | None = None) -> None:
+        self.asked: list[str] = []
+        self.fail = fail or {}
+
+    def evaluate(self, points: Sequence[tuple[Candidate, Config]]) -> Iterator[Outcome]:
+        assert len(points) <= max(BATCH, SEEDS)
+        for candidate, c in points:
+            self.asked.append(f"{candidate.key} {c.key()}")
+            failure = self.fail.get(c.symbols["T_m"])
+            if failure is not None:
+                yield Outcome(None, failure, "told to")
+            else:
+                yield Outcome(cost(c) * (1 if candidate.key == "a" else 2), resources=(Resources("k", 1, 2, 3, 4),))
+
+
+def candidate(key: str, points: Sequence[Config]) -> Candidate:
+    # The prior is flat: it knows nothing of where the best point is.
+    return Candidate(key, EMPTY, Path("/nonexistent"), tuple(points), lambda c, r: 1.0)
+
+
+def small() -> list[Candidate]:
+    return [candidate("a", [config(m, n) for m in (16, 32, 64) for n in (16, 32)]), candidate("b", [config(32, 32)])]
+
+
+def large() -> list[Candidate]:
+    sizes = (1, 2, 4, 8, 16, 32, 64, 128)
+    return [candidate(k, [config(m, n, w) for m in sizes for n in sizes for w in (1, 2, 4, 8)]) for k in ("a", "b")]
+
+
+def shape(result: TuneResult) -> list[tuple[int, str, float | None]]:
+    return [(t.point.candidate, t.point.config.key(), t.outcome.seconds) for t in result.trials]
+
+
+def test_a_small_space_is_swept_and_ranked() -> None:
+    table = Table()
+    result = tune(small(), table, region="r", budget=64)
+    assert result.swept and result.feasible == 7 and len(set(table.asked)) == len(table.asked) == 7
+    assert result.best is not None and result.best.config == config(64, 32) and result.best.candidate == 0
+    assert [b.candidate for b in result.ranking] == [0, 1] and result.compiled == 7
+    assert result.evidence is Evidence.ESTIMATED
+
+
+def test_the_budget_cuts_a_sweep_but_every_leader_gets_a_trial() -> None:
+    table = Table()
+    result = tune(small(), table, region="r", budget=3)
+    assert len(table.asked) == 3 and not result.swept and {b.candidate for b in result.ranking} == {0, 1}
+
+
+def test_a_large_space_is_deterministic_and_never_repeats_a_point() -> None:
+    tables = Table(), Table(), Table()
+    first, second = (tune(large(), t, region="r", budget=40, seed=3) for t in tables[:2])
+    assert shape(first) == shape(second) and len(set(tables[0].asked)) == 40
+    other = tune(large(), tables[2], region="r", budget=40, seed=4)
+    assert shape(other) != shape(first)
+    # TPE must use what it is told: the first 8 of a flat prior are the corner of the space.
+    assert first.best is not None and first.best.seconds < min(t.outcome.seconds or 9 for t in first.trials[:SEEDS])
+
+
+def test_the_cost_models_best_points_come_first() -> None:
+    known = [Candidate(c.key, c.sgraph, c.module, c.points, lambda p, r: cost(p)) for c in large()]
+    result = tune(known, Table(), region="r", budget=SEEDS)
+    assert result.best is not None and result.best.seconds == pytest.approx(1e-6)
+
+
+@pytest.mark.parametrize("make", [small, large])
+@pytest.mark.parametrize("cut", [2, 10, 13])
+def test_an_interrupted_study_resumes_as_if_it_had_not_stopped(tmp_path: Path, make: object, cut: int) -> None:
+    assert callable(make)
+    whole = tune(make(), Table(), region="r", budget=20, seed=1, storage_dir=tmp_path / "whole")
+    tune(make(), Table(), region="r", budget=cut, seed=1, storage_dir=tmp_path / "cut")
+    table = Table()
+    resumed = tune(make(), table, region="r", budget=20, seed=1, storage_dir=tmp_path / "cut")
+    assert shape(resumed) == shape(whole) and resumed.resumed == min(cut, resumed.feasible)
+    assert len(table.asked) == len(whole.trials) - resumed.resumed
+    again = Table()
+    assert shape(tune(make(), again, region="r", budget=20, seed=1, storage_dir=tmp_path / "cut")) == shape(whole)
+    assert again.asked == []
+    assert resumed.trials[0].outcome.resources == (Resources("k", 1, 2, 3, 4),)
+
+
+def test_a_smaller_budget_after_a_larger_one_gives_what_it_would_have_given(tmp_path: Path) -> None:
+    tune(large(), Table(), region="r", budget=30, storage_dir=tmp_path)
+    small_again = tune(large(), Table(), region="r", budget=10, storage_dir=tmp_path)
+    assert shape(small_again) == shape(tune(large(), Table(), region="r", budget=10))
+
+
+def test_other_seeds_and_regions_are_other_studies(tmp_path: Path) -> None:
+    tune(small(), Table(), region="r", budget=7, storage_dir=tmp_path)
+    for region, seed in (("s", 0), ("r", 1)):
+        table = Table()
+        tune(small(), table, region=region, budget=7, seed=seed, storage_dir=tmp_path)
+        assert len(table.asked) == 7
+
+
+def test_failures_are_counted_by_reason_and_never_win(tmp_path: Path) -> None:
+    table = Table({64: Failure.SHARED, 32: Failure.CRASH})
+    result = tune(small(), table, region="r", budget=64, storage_dir=tmp_path)
+    assert result.failures == {"out of shared memory": 2, "crash": 3}
+    assert [b.candidate for b in result.ranking] == [0] and result.compiled == 2
+    again = tune(small(), Table(), region="r", budget=64, storage_dir=tmp_path)
+    assert again.failures == result.failures and shape(again) == shape(result)
+
+
+def test_when_everything_fails_there_is_no_best() -> None:
+    result = tune(large(), Table({m: Failure.HANG for m in (1, 2, 4, 8, 16, 32, 64, 128)}), region="r", budget=14)
+    assert result.best is None and result.failures == {"hang": 14}
+
+
+def test_a_budget_must_be_positive() -> None:
+    with pytest.raises(UsageError):
+        tune(small(), Table(), region="r", budget=0)
