@@ -10,6 +10,8 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
 
 from prism.cli import main
@@ -149,6 +151,37 @@ def test_a_bad_model(
     assert len(lines[-1]) < 600
     assert os.listdir(tmp_path / "cwd") == []
     assert sorted(os.listdir(tmp_path / "in")) == before
+
+
+def _outcome(data: bytes, path: Path) -> str:
+    """`model`, or the class of the error; anything but a ModelError escapes."""
+    api = pytest.importorskip("prism.api")
+    path.write_bytes(data)
+    try:
+        api.load(path)
+    except ModelError as e:
+        return type(e).__name__ if e.where else "an error without a place"
+    return "model"
+
+
+def test_a_model_cut_anywhere_is_refused_in_order(tmp_path: Path) -> None:
+    data = matmul().SerializeToString()
+    outcomes = [_outcome(data[:n], tmp_path / "m.onnx") for n in range(len(data) + 1)]
+    assert outcomes[-1] == "model"
+    assert outcomes.count("ModelError") > len(data) // 2
+    assert "an error without a place" not in outcomes
+
+
+@given(st.data())
+def test_a_model_with_damaged_bytes_is_no_internal_error(
+    tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
+) -> None:
+    good = bytearray(matmul().SerializeToString())
+    places = st.integers(0, len(good) - 1)
+    for place, byte in data.draw(st.lists(st.tuples(places, st.integers(0, 255)), min_size=1, max_size=4)):
+        good[place] = byte
+    outcome = _outcome(bytes(good), tmp_path_factory.mktemp("damaged") / "m.onnx")
+    assert outcome in ("model", "ModelError", "UnsupportedError", "ShapeError")
 
 
 def test_an_unknown_target_through_the_api(tmp_path: Path) -> None:

@@ -55,7 +55,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             )
             return int(code or 0)
     except CycloptsError as e:
-        return _fail(f"{e}; see prism --help", ExitCode.USAGE, debug)
+        return _fail(f"{str(e).rstrip('.')}; see prism --help", ExitCode.USAGE, debug)
     except PrismError as e:
         return _fail(e.one_line(), e.exit_code, debug)
     except KeyboardInterrupt:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import ast
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
@@ -72,7 +72,29 @@ def load(path: str | os.PathLike[str]) -> Program:
         _refuse_bytes(data, file)
     if not model.HasField("graph") or model.ir_version == 0:
         _refuse_bytes(data, file)
+    _refuse_garbled_names(model, file)
     return from_model(model, str(file), file.parent)
+
+
+def _refuse_garbled_names(model: onnx.ModelProto, file: Path) -> None:
+    """Refuse names that are not UTF-8: protobuf hands them over as bytes where everything here takes text."""
+
+    def texts() -> Iterator[str]:
+        graph = model.graph
+        yield from (o.domain for o in model.opset_import)
+        yield from (named.name for named in (*graph.initializer, *graph.input, *graph.output))
+        for node in (*graph.node, *(n for function in model.functions for n in function.node)):
+            yield from (node.name, node.op_type, node.domain, *node.input, *node.output)
+            yield from (attribute.name for attribute in node.attribute)
+
+    for text in texts():
+        if not isinstance(text, str):
+            raise ModelError(
+                "the model is damaged",
+                where=str(file),
+                why=f"the name {text!r} in it is not UTF-8",
+                fix="copy or export it again",
+            )
 
 
 def _refuse_bytes(data: bytes, file: Path) -> NoReturn:
@@ -208,7 +230,7 @@ def _input(graph: Graph, info: onnx.ValueInfoProto, name: str) -> Value:
 
 def _dimension(graph: Graph, dim: onnx.TensorShapeProto.Dimension, fallback: str) -> Extent:
     """A dimension as an extent: a number, a named symbol, arithmetic on such, or a symbol of its own."""
-    if dim.HasField("dim_value"):
+    if dim.HasField("dim_value") and dim.dim_value >= 0:  # some exporters write -1 for an unknown one
         return int(dim.dim_value)
     text = dim.dim_param or fallback
     try:
@@ -247,6 +269,9 @@ def _label(proto: onnx.NodeProto) -> str:
 
 def _check(proto: onnx.NodeProto, name: str, context: Any) -> None:
     """Check the node against its operator's schema, so that translators may trust its attributes."""
+    version = context.opset_imports[""]
+    if onnx.defs.has(proto.op_type, version) and onnx.defs.get_schema(proto.op_type, version).deprecated:
+        return  # GroupNormalization of 18 to 20: files hold it, and what it means is settled
     try:
         checker.check_node(proto, context)
     except checker.ValidationError as error:

@@ -139,8 +139,8 @@ def _push(name: str, args: tuple[Expr, ...]) -> Expr | None:
     chosen: tuple[int, Expr, Expr, Expr] | None = None
     for place, arg in enumerate(args):
         match arg:
-            case Map("where", (predicate, Const() as then, Const() as otherwise)) if chosen is None:
-                chosen = (place, predicate, then, otherwise)
+            case Map("where", (test, Const() as a, Const() as b)) if chosen is None:
+                chosen = (place, test, a, b)
             case Const():
                 pass
             case _:

@@ -211,7 +211,7 @@ def _squeeze(node: Node) -> Elements:
 def _reshape(node: Node) -> Elements:
     data = _known(node, 0)
     requested = [data.shape[d] if e == 0 else e for d, e in enumerate(_numbers(node, 1))]
-    return data.reshape([int(e) for e in resolve_shape(data.shape, requested)])
+    return data.reshape([int(e) for e in resolve_shape(data.shape, requested, node.where)])
 
 
 def _expand(node: Node) -> Elements:

@@ -55,12 +55,12 @@ def op(name: str, *args: Expr) -> Expr:
 
 
 def sub(a: Expr, b: Expr) -> Expr:
-    """a - b"""
+    """The difference a - b."""
     return op("add", a, op("neg", b))
 
 
 def div(a: Expr, b: Expr) -> Expr:
-    """a / b"""
+    """The quotient a / b."""
     return op("mul", a, op("recip", b))
 
 
@@ -146,7 +146,8 @@ def _minus(extent: Extent) -> Extent:
 
 def _through_choice(name: str, args: tuple[Expr, ...]) -> Expr | None:
     """op(where(p, c1, c2), c) with numbers c: the operation done on the numbers, as a choice of p again."""
-    choices = [a for a in args if isinstance(a, Map) and a.op == "where" and all(isinstance(x, Const) for x in a.args[1:])]
+    maps = [a for a in args if isinstance(a, Map) and a.op == "where"]
+    choices = [a for a in maps if all(isinstance(x, Const) for x in a.args[1:])]
     if len(choices) != 1 or not all(isinstance(a, Const) or a is choices[0] for a in args):
         return None
     p = choices[0].args[0]

@@ -128,7 +128,7 @@ def reshape_index(shape: Sequence[Extent], axes: Sequence[Axis], where: str = ""
         while not same_extent(many_old, many_new):
             next_old, next_new = i + len(old), j + len(new)
             # The side that is smaller takes one more dimension; where that is not known, the side that divides.
-            take_old = _smaller(many_old, many_new) and next_old < len(shape) or next_new >= len(axes)
+            take_old = (_smaller(many_old, many_new) and next_old < len(shape)) or next_new >= len(axes)
             if take_old and next_old >= len(shape):
                 raise ShapeError(
                     f"shape {_text(shape)} cannot be viewed as {_text([a.extent for a in axes])}",

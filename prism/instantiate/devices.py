@@ -175,5 +175,10 @@ def device(target: str) -> Device:
     """
     known = DEVICES.get(target)
     if known is None:
-        raise UsageError(f"unknown target {target!r}", where="--target", why="no device is described for it", fix=f"use one of {', '.join(DEVICES)}")
+        raise UsageError(
+            f"unknown target {target!r}",
+            where="--target",
+            why="no device is described for it",
+            fix=f"use one of {', '.join(DEVICES)}",
+        )
     return known

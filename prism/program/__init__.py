@@ -1,1 +1,1 @@
-"""The program: index notation for tensor programs, its specification, and the float64 interpreter that is the oracle."""
+"""The program: tensor programs in index notation, their specification, and the float64 interpreter: the oracle."""

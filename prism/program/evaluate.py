@@ -305,7 +305,7 @@ class Interpreter:
         sizes = {a: self.size(a) for a in axes}
         shape = tuple(array.shape)
         ranges = [self._range(i, sizes) for i in indices]
-        inside = all(0 <= low and high < n for (low, high), n in zip(ranges, shape, strict=True))
+        inside = all(low >= 0 and high < n for (low, high), n in zip(ranges, shape, strict=True))
         if inside and all(i.is_affine() for i in indices) and 0 not in shape and 0 not in sizes.values():
             first = [extents.evaluate(i.offset, self._binding) for i in indices]
             steps = [self._steps(i, axes) for i in indices]

@@ -1,4 +1,4 @@
-"""The specification of legal programs, executable: what every producer of a Program guarantees and every consumer may assume.
+"""The specification of legal programs, executable: what every producer guarantees and every consumer may assume.
 
     names        the program, its tensors and its symbols have identifiers; no tensor is named twice
     order        a definition reads inputs and earlier definitions, with one index per dimension

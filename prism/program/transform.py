@@ -11,9 +11,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
+from prism.program.build import size
 from prism.program.extents import Extent, is_static, text
 from prism.program.index import Axis, Index
-from prism.program.nodes import Expr, Map, Position, Read, Reduce, free_axes
+from prism.program.nodes import Expr, Map, Position, Read, Reduce, ReduceKind, free_axes
 
 
 def substitute(expr: Expr, mapping: Mapping[Axis, Index]) -> Expr:
@@ -80,7 +81,10 @@ def least_instance(extent: Extent, taken: Iterable[Axis]) -> Axis:
 
 
 def canonical(expr: Expr) -> Expr:
-    """`expr` with every bound axis given its canonical name; free axes keep theirs, which must be canonical."""
+    """`expr` with every bound axis given its canonical name; free axes keep theirs, which must be canonical.
+
+    A reduction over an axis that its body does not mention is written without it.
+    """
     memo: dict[int, Expr] = {}
 
     def visit(e: Expr) -> Expr:
@@ -91,6 +95,8 @@ def canonical(expr: Expr) -> Expr:
             case Map(op, args):
                 new = tuple(visit(a) for a in args)
                 done: Expr = e if all(a is b for a, b in zip(new, args, strict=True)) else Map(op, new)
+            case Reduce(kind, axis, body) if axis not in free_axes(body):
+                done = visit(_repeated(kind, axis, body))
             case Reduce(kind, axis, body):
                 name = least_instance(axis.extent, free_axes(e))
                 renamed = body if name == axis else substitute(body, {axis: Index.axis(name)})
@@ -103,6 +109,17 @@ def canonical(expr: Expr) -> Expr:
         return done
 
     return visit(expr)
+
+
+def _repeated(kind: ReduceKind, axis: Axis, body: Expr) -> Expr:
+    """The reduction of a body that does not mention the axis: as many equal values as the axis is long."""
+    match kind:
+        case ReduceKind.SUM:
+            return Map("mul", (body, size(axis.extent)))
+        case ReduceKind.PROD:
+            return Map("pow", (body, size(axis.extent)))
+        case _:
+            return body
 
 
 def rename_free(expr: Expr, names: Mapping[Axis, Axis]) -> Expr:

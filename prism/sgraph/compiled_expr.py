@@ -79,7 +79,7 @@ def value(extent: Extent, binding: Mapping[str, Any]) -> Any:
 def _function(arity: int, source: str) -> Callable[..., Any]:
     parameters = ", ".join(f"v{n}" for n in range(arity))
     scope: dict[str, Any] = {"maximum": _maximum, "minimum": _minimum, "log2_ceil": log2_ceil}
-    exec(compile(f"def f({parameters}):\n    return {source}\n", "<prism expression>", "exec"), scope)  # noqa: S102
+    exec(compile(f"def f({parameters}):\n    return {source}\n", "<prism expression>", "exec"), scope)
     function: Callable[..., Any] = scope["f"]
     return function
 
@@ -112,7 +112,9 @@ def _print(e: Any, names: Mapping[Any, str]) -> str:
     if isinstance(e, (sympy.ceiling, sympy.floor)):
         top, bottom = sympy.fraction(sympy.together(e.args[0]))
         if not (top.is_integer and bottom.is_integer):
-            raise UnsupportedError(f"cannot print {e}", where="symbolic expression", why="its quotient is not of integers")
+            raise UnsupportedError(
+                f"cannot print {e}", where="symbolic expression", why="its quotient is not of integers"
+            )
         if isinstance(e, sympy.ceiling):
             return f"(-((-{_print(top, names)})//{_print(bottom, names)}))"
         return f"({_print(top, names)}//{_print(bottom, names)})"

@@ -19,7 +19,7 @@ import sympy
 from prism.program.extents import Extent
 from prism.program.index import Axis
 from prism.sgraph.compiled_expr import value
-from prism.sgraph.cost import MAX_PARTS, dot_dims, next_power_of_two, power_of_two_above
+from prism.sgraph.cost import MAX_PARTS, dot_dims, drops_dimension, is_dot, next_power_of_two, power_of_two_above
 from prism.sgraph.nodes import (
     Accumulate,
     Contract,
@@ -140,7 +140,7 @@ class Footprint:
 def footprint(kernel: Kernel, sgraph: SGraph) -> Footprint:
     """The kernel's liveness, matrix products and staged loads."""
     all_axes = value_axes(kernel)
-    dropped = {a for a, r in kernel.roles if (isinstance(r, Grid) and r.tile == 1) or a.extent == 1}
+    dropped = {a for a, r in kernel.roles if drops_dimension(r) or a.extent == 1}
     f = Footprint(kernel, {v: tuple(a for a in axes if a not in dropped) for v, axes in all_axes.items()})
     all_statements = list(kernel.statements())
     dot_operands: set[str] = set()
@@ -149,8 +149,8 @@ def footprint(kernel: Kernel, sgraph: SGraph) -> Footprint:
     for s in all_statements:
         match s:
             case Contract(dst, axis, lhs, rhs):
-                m, n, _ = dot_dims(kernel, s, all_axes)
-                if m and n:
+                if is_dot(kernel, s, all_axes):
+                    m, n, _ = dot_dims(kernel, s, all_axes)
                     f.dots.append((m, n, axis))
                     dot_operands |= {lhs, rhs}
                 else:
@@ -168,7 +168,9 @@ def footprint(kernel: Kernel, sgraph: SGraph) -> Footprint:
             case _:
                 other_uses.update(_uses(s))
     in_shared = {v for v in f.tensor_of if v in dot_operands and v not in other_uses}
-    in_loops = {s.dst for loop in all_statements if isinstance(loop, Loop) for s in statements(loop.body) if isinstance(s, Load)}
+    in_loops = {
+        s.dst for loop in all_statements if isinstance(loop, Loop) for s in statements(loop.body) if isinstance(s, Load)
+    }
     f.staged = [v for v in f.tensor_of if v in dot_operands and v in in_loops]
     _liveness(kernel.body, frozenset(), frozenset(virtual | in_shared), f.live)
     return f
@@ -190,7 +192,9 @@ def _uses(s: Stmt) -> tuple[str, ...]:
             return ()
 
 
-def _liveness(body: Sequence[Stmt], after: frozenset[str], skipped: frozenset[str], found: list[frozenset[str]]) -> frozenset[str]:
+def _liveness(
+    body: Sequence[Stmt], after: frozenset[str], skipped: frozenset[str], found: list[frozenset[str]]
+) -> frozenset[str]:
     """Collects the live sets of a body, backwards; returns what is live before it."""
     live = after
     for s in reversed(body):
@@ -285,7 +289,7 @@ def domains(f: Footprint, hints: Mapping[str, int]) -> tuple[Domain, ...]:
         match role:
             case Grid(t) if not isinstance(t, int):
                 tile(t, axis, 1)
-            case LoopRole(t):
+            case LoopRole(t) if not isinstance(t, int):
                 tile(t, axis, 2 if axis.name.endswith(".part") else MIN_LOOP_TILE)
             case Split(s, t):
                 tile(t, axis, MIN_LOOP_TILE)
@@ -298,7 +302,9 @@ def domains(f: Footprint, hints: Mapping[str, int]) -> tuple[Domain, ...]:
     return tuple(found.values())
 
 
-def checks(f: Footprint, limits: Limits, binding: Mapping[str, Any], stages: Any = 1, warps: Any = MAX_WARPS) -> Iterator[tuple[str, Any]]:
+def checks(
+    f: Footprint, limits: Limits, binding: Mapping[str, Any], stages: Any = 1, warps: Any = MAX_WARPS
+) -> Iterator[tuple[str, Any]]:
     """Name and outcome (a bool, or a boolean array) of every constraint that is not a domain, cheap ones first.
 
     Args:
@@ -313,6 +319,8 @@ def checks(f: Footprint, limits: Limits, binding: Mapping[str, Any], stages: Any
         if isinstance(role, Split):
             tiles = -(-value(axis.extent, binding) // sizes[axis])
             yield "parts", binding[role.parts.name] <= tiles
+        elif axis.name.endswith(".part") and not isinstance(role, Whole) and not drops_dimension(role):
+            yield "tile_bound", sizes[axis] <= value(axis.extent, binding)
     for m, n, k in f.dots:
         for name, side in (("dot_m", m), ("dot_n", n), ("dot_k", (k,))):
             yield name, elements(side, sizes) >= _dot_least(side, binding)
@@ -413,23 +421,31 @@ def constraints(sgraph: SGraph, limits: Limits) -> tuple[Constraint, ...]:
 
         for axis, role in kernel.roles:
             if isinstance(role, Grid | LoopRole | Split) and isinstance(role.tile, sympy.Symbol):
-                add("tile_bound", sympy.Le(role.tile, power_of_two_above(sympy.sympify(axis.extent))), f"a longer tile than axis {axis} is masked work")
+                longest = power_of_two_above(sympy.sympify(axis.extent))
+                add("tile_bound", sympy.Le(role.tile, longest), f"a longer tile than axis {axis} is masked work")
                 add("tile_bound", sympy.Le(role.tile, MAX_TILE), "a longer tile dimension only costs registers")
             if isinstance(role, Split):
-                add("parts", sympy.Le(role.parts, sympy.ceiling(sympy.sympify(axis.extent) / role.tile)), f"a part of axis {axis} would be empty")
+                tiles = sympy.ceiling(sympy.sympify(axis.extent) / role.tile)
+                add("parts", sympy.Le(role.parts, tiles), f"a part of axis {axis} would be empty")
         for m, n, k in f.dots:
             for name, side in (("dot_m", m), ("dot_n", n), ("dot_k", (k,))):
                 all_there_is = sympy.Mul(*(power_of_two_above(sympy.sympify(a.extent)) for a in side))
-                add(name, sympy.Ge(elements(side, sizes), sympy.Min(DOT_MIN, all_there_is)), "matrix units take operands of at least 16")
+                add(
+                    name,
+                    sympy.Ge(elements(side, sizes), sympy.Min(DOT_MIN, all_there_is)),
+                    "matrix units take operands of at least 16",
+                )
         for shape in sorted(f.tiles, key=lambda s: [str(a) for a in s]):
-            add("tile_elements", sympy.Le(sympy.sympify(elements(shape, sizes)), MAX_TILE_ELEMENTS), "the tile alone would fill the register file")
+            total = sympy.sympify(elements(shape, sizes))
+            add("tile_elements", sympy.Le(total, MAX_TILE_ELEMENTS), "the tile alone would fill the register file")
         limit = _register_elements(limits, MAX_WARPS) * REGISTER_BYTES
         for shapes in f.live_shapes():
             total = sympy.Add(*(REGISTER_BYTES * elements(s, sizes) for s in shapes))
             add("registers", sympy.Le(total, limit), "the values that are live together would spill")
         if f.staged:
-            total = sympy.sympify(staged_bytes(f, sizes)) * sympy.Symbol(f"stages_{kernel.name}", integer=True, positive=True)
-            add("shared", sympy.Le(total, limits.shared_limit_bytes), "the operands of the loop's matrix products would not fit in shared memory")
+            stages = sympy.Symbol(f"stages_{kernel.name}", integer=True, positive=True)
+            total = sympy.sympify(staged_bytes(f, sizes)) * stages
+            add("shared", sympy.Le(total, limits.shared_limit_bytes), "the operands of the loop's dots would not fit")
         for tensor in (*kernel.reads, *kernel.writes):
             numel = sympy.Mul(*(sympy.sympify(e) for e in sgraph.tensor(tensor).shape))
             add("int32_offsets", sympy.Le(numel, INT32_MAX), f"offsets into {tensor} would overflow 32 bits")

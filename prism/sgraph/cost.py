@@ -18,7 +18,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from math import inf
 from typing import Any, Literal, TypeAlias
 
 import sympy
@@ -203,7 +202,16 @@ class KernelCost:
 
     def evaluate(self, binding: Binding) -> dict[str, Any]:
         """Every polynomial under `binding` (symbol name to int or integer array), by the attribute's name."""
-        names = ("bytes_read", "bytes_written", "flops", "dot_flops", "padded_flops", "padded_dot_flops", "programs", "loop_trips")
+        names = (
+            "bytes_read",
+            "bytes_written",
+            "flops",
+            "dot_flops",
+            "padded_flops",
+            "padded_dot_flops",
+            "programs",
+            "loop_trips",
+        )
         return {n: getattr(self, n).evaluate(binding) for n in names}
 
 
@@ -243,7 +251,7 @@ class Bound:
     launches: float
 
     def as_tuple(self) -> tuple[float, float, float]:
-        """(bytes, flops, launches)"""
+        """The three numbers, in the order of the attributes."""
         return (self.bytes, self.flops, self.launches)
 
 
@@ -272,8 +280,15 @@ def _tile_of(role: Role) -> tuple[Tile | None, sympy.Symbol | None]:
             return None, None
 
 
+def drops_dimension(role: Role) -> bool:
+    """Whether tiles have no dimension for an axis of this role."""
+    return isinstance(role, Grid | LoopRole) and role.tile == 1
+
+
 def is_dot(kernel: Kernel, contract: Contract, axes: Mapping[str, Sequence[Axis]]) -> bool:
-    """Whether a contraction is a matrix product: either operand has an axis of its own that is a tile dimension.
+    """Whether a contraction is a matrix product: either operand has an axis of its own, and both the contracted one.
+
+    Only axes count that are dimensions of the tile.
 
     Args:
         kernel: the kernel it stands in.
@@ -281,12 +296,14 @@ def is_dot(kernel: Kernel, contract: Contract, axes: Mapping[str, Sequence[Axis]
         axes: what `value_axes` says of the kernel.
     """
     m, n, _ = dot_dims(kernel, contract, axes)
-    return bool(m and n)
+    return bool(m and n) and not drops_dimension(kernel.role(contract.axis))
 
 
-def dot_dims(kernel: Kernel, contract: Contract, axes: Mapping[str, Sequence[Axis]]) -> tuple[tuple[Axis, ...], tuple[Axis, ...], tuple[Axis, ...]]:
+def dot_dims(
+    kernel: Kernel, contract: Contract, axes: Mapping[str, Sequence[Axis]]
+) -> tuple[tuple[Axis, ...], tuple[Axis, ...], tuple[Axis, ...]]:
     """The tile dimensions that only lhs has, that only rhs has, and that both have besides the contracted axis."""
-    dims = {a for a, r in kernel.roles if not (isinstance(r, Grid) and r.tile == 1)}
+    dims = {a for a, r in kernel.roles if not drops_dimension(r) and a.extent != 1}
     lhs, rhs = axes[contract.lhs], axes[contract.rhs]
     both = set(lhs) & set(rhs)
     return (
@@ -331,7 +348,9 @@ class _Counter:
         self.accesses: list[Access] = []
         self.trips: list[Monomial] = []
 
-    def monomial(self, coefficient: int, axes: Iterable[Axis], loops: tuple[Axis, ...], padded: bool = False) -> Monomial:
+    def monomial(
+        self, coefficient: int, axes: Iterable[Axis], loops: tuple[Axis, ...], padded: bool = False
+    ) -> Monomial:
         """Elements of a value with these axes over all programs and trips."""
         own = self.padded if padded else self.size
         mentioned = axes if isinstance(axes, frozenset) else frozenset(axes)
@@ -349,7 +368,9 @@ class _Counter:
                 case Load(_, tensor, index) | Store(tensor, index, _):
                     mentioned = frozenset(a for i in index for a in i.axes())
                     width = self.bytes[tensor]
-                    own = Monomial(width, tuple(self.size.get(a) or Factor("size", a.extent) for a in sorted(mentioned, key=str)))
+                    own = Monomial(
+                        width, tuple(self.size.get(a) or Factor("size", a.extent) for a in sorted(mentioned, key=str))
+                    )
                     traffic = self.monomial(width, mentioned, loops)
                     self.accesses.append(Access(tensor, isinstance(s, Store), own, traffic, mentioned))
                 case Pointwise(dst, op, _):
@@ -369,7 +390,9 @@ class _Counter:
                         self.work(OPS["exp"].flops + 1, self.axes[shift], loops)
                 case Loop(axis, inner):
                     under = (*loops, axis)
-                    self.trips.append(Monomial(1, tuple(f for a in under for f in self.inside[a] if f.kind in ("tiles", "share"))))
+                    self.trips.append(
+                        Monomial(1, tuple(f for a in under for f in self.inside[a] if f.kind in ("tiles", "share")))
+                    )
                     self.visit(inner, under)
                 case Position():
                     pass
@@ -465,4 +488,4 @@ def attained(sgraph: SGraph, binding: Mapping[str, int], cost: SGraphCost | None
 def dominates(reached: Bound, best: Bound) -> bool:
     """Whether what one family surely reaches is nowhere above, and somewhere below, another family's lower bound."""
     pairs = tuple(zip(reached.as_tuple(), best.as_tuple(), strict=True))
-    return all(a <= b for a, b in pairs) and any(a < b for a, b in pairs) and reached.bytes < inf
+    return all(a <= b for a, b in pairs) and any(a < b for a, b in pairs)

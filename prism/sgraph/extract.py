@@ -71,6 +71,8 @@ def options(classes: EClasses) -> dict[int, tuple[Choice, ...]]:
         for node in nodes:
             if node.domain or cls in node.children:
                 continue
+            if node.op in REDUCTIONS and node.payload not in classes.axes[node.children[0]]:
+                continue  # as many equal values as the axis is long: the rules write it without the axis
             mine[Choice(node.op, node.payload, node.children)] = None
             if node.op == "sum":
                 assert isinstance(node.payload, Axis)

@@ -111,7 +111,7 @@ def _split(outputs: Sequence[Output], given: Mapping[Axis, Role], values: Values
     free = [a for a in given if any(a in o.axes for o in outputs)]
     partial: dict[int, tuple[Tensor, tuple[Index, ...]]] = {}
     for n, v in enumerate(shared):
-        axes = (part, *(a for a in free if a in v.axes))
+        axes = (part, *(a for a in given if a in v.axes))
         buffer = Tensor(f"{name}_part{n}", tuple(a.extent for a in axes), DType.FLOAT32)
         partial[v.number] = (buffer, tuple(Index.axis(a) for a in axes))
     first = [Output(partial[v.number][0].name, partial[v.number][1], v) for v in shared]

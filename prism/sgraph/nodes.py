@@ -139,7 +139,7 @@ class Accumulate:
 
 @dataclass(frozen=True, slots=True)
 class Store:
-    """tensor[index...] = src."""
+    """tensor[index...] = src. Along a grid axis that the index does not mention, only the first program stores."""
 
     tensor: str
     index: tuple[Index, ...]

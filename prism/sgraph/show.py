@@ -38,7 +38,8 @@ _ROLE_ORDER = ("grid", "loop", "whole", "split")
 
 def text(sgraph: SGraph) -> str:
     """The sGraph as readable, indented text: declarations, then for each kernel its roles and statements."""
-    lines = [f"sgraph {sgraph.name}({', '.join(map(_tensor, sgraph.inputs))}) -> {', '.join(map(_tensor, sgraph.outputs))}"]
+    inputs, outputs = (", ".join(map(_tensor, group)) for group in (sgraph.inputs, sgraph.outputs))
+    lines = [f"sgraph {sgraph.name}({inputs}) -> {outputs}"]
     lines += [f"  buffer {_tensor(b)}" for b in sgraph.buffers]
     for kernel in sgraph.kernels:
         lines.append(f"  kernel {kernel.name}")
@@ -113,9 +114,11 @@ def _body(body: Sequence[Stmt]) -> list[str]:
 
 def dot(sgraph: SGraph) -> str:
     """The sGraph in Graphviz' language: tensors as boxes, kernels and loops as clusters, values as edges."""
-    lines = [f"digraph {_quoted(sgraph.name)} {{", "  rankdir=TB;", "  node [shape=plaintext, fontname=Helvetica, fontsize=10];"]
+    lines = [f"digraph {_quoted(sgraph.name)} {{", "  rankdir=TB;"]
+    lines.append("  node [shape=plaintext, fontname=Helvetica, fontsize=10];")
     for group, style in ((sgraph.inputs, "filled"), (sgraph.buffers, "dashed"), (sgraph.outputs, "filled")):
-        lines += [f"  {_quoted('tensor ' + t.name)} [label={_quoted(_tensor(t))}, shape=box, style={style}];" for t in group]
+        for t in group:
+            lines.append(f"  {_quoted('tensor ' + t.name)} [label={_quoted(_tensor(t))}, shape=box, style={style}];")
     for kernel in sgraph.kernels:
         lines.append(f"  subgraph {_quoted('cluster ' + kernel.name)} {{")
         lines.append(f"    label={_quoted(kernel.name + ': ' + roles(kernel))};")
@@ -249,6 +252,9 @@ class _Serialiser:
         terms = sorted(f"{self.extent(c)}*{self.axis(a)}" for a, c in index.terms if isinstance(a, Axis))
         return "+".join([*terms, self.extent(index.offset)])
 
+    def element(self, tensor: str, index: Sequence[Index]) -> str:
+        return f"{self.buffers.get(tensor, tensor)}[{','.join(map(self.index, index))}]"
+
     def define(self, name: str) -> str:
         self.values[name] = f"v{len(self.values)}"
         return self.values[name]
@@ -261,7 +267,7 @@ class _Serialiser:
         for s in body:
             match s:
                 case Load(dst, tensor, index):
-                    lines.append(f"{self.define(dst)}=load {self.buffers.get(tensor, tensor)}[{','.join(map(self.index, index))}]")
+                    lines.append(f"{self.define(dst)}=load {self.element(tensor, index)}")
                 case Position(dst, i):
                     lines.append(f"{self.define(dst)}=position {self.index(i)}")
                 case Pointwise(dst, op, args):
@@ -277,7 +283,7 @@ class _Serialiser:
                     operands = self.operand(src) + ("" if shift is None else f" shift {self.operand(shift)}")
                     lines.append(f"{self.define(dst)}<-{kind.value} {operands}")
                 case Store(tensor, index, src):
-                    lines.append(f"{self.buffers.get(tensor, tensor)}[{','.join(map(self.index, index))}]={self.operand(src)}")
+                    lines.append(f"{self.element(tensor, index)}={self.operand(src)}")
                 case Loop(axis, inner):
                     lines += [f"loop {self.axis(axis)}", *self.body(inner), "end"]
         return lines

@@ -90,9 +90,9 @@ def _check_symbols(sgraph: SGraph, where: str) -> None:
         for axis, role in kernel.roles:
             mine: list[tuple[sympy.Symbol, str]] = []
             match role:
-                case Grid(tile) if not isinstance(tile, sympy.Symbol):
+                case Grid(tile) | LoopRole(tile) if not isinstance(tile, sympy.Symbol):
                     if tile != 1:
-                        _fail(f"axis {axis} has the grid tile {tile}", where, "a tile is a symbol or 1")
+                        _fail(f"axis {axis} has the tile {tile}", where, "a tile is a symbol or 1")
                 case Grid(tile) | LoopRole(tile):
                     assert isinstance(tile, sympy.Symbol)
                     mine.append((tile, "tile"))
@@ -301,12 +301,18 @@ class _KernelChecker:
             if shift is None:
                 self.fail(f"{s.dst} is rescaled by {s.shift}", "it is not an accumulator of this loop, updated earlier")
             if s.kind is not ReduceKind.SUM or shift.kind not in (ReduceKind.MAX, ReduceKind.SUM):
-                self.fail(f"a {s.kind.value} accumulator {s.dst} is rescaled by a {shift.kind.value}", "only sums, by a max or sum")
+                self.fail(
+                    f"a {s.kind.value} accumulator {s.dst} is rescaled by a {shift.kind.value}",
+                    "only sums, by a max or sum",
+                )
         for m, how in depends.items():
             if how != SCALED or s.kind is not ReduceKind.SUM:
                 self.fail(f"accumulator {s.dst} depends on the running value of {m}", "an outer loop still changes it")
         if loop not in self.history[s.src] and s.kind in (ReduceKind.SUM, ReduceKind.PROD):
-            self.fail(f"accumulator {s.dst} takes {s.src}, which is no reduction over {loop}", "it would depend on the number of tiles")
+            self.fail(
+                f"accumulator {s.dst} takes {s.src}, which is no reduction over {loop}",
+                "it would depend on the number of tiles",
+            )
         self.define(s.dst, axes, [s.src], depends)
         self.depends[s.dst][s.dst] = 1.0
         scope.accumulators[s.dst] = s
@@ -337,8 +343,13 @@ class _KernelChecker:
         axes = self.use(s.src, f"store to {s.tensor}")
         if isinstance(s.src, str) and self.depends[s.src]:
             self.fail(f"{s.tensor} takes {s.src}, which depends on a running value")
-        needed = set(axes) | set(self.loops) | {a for a, r in self.kernel.roles if isinstance(r, Grid)}
-        needed |= {p for a, p in ((a, part_axis(a, r.parts)) for a, r in self.kernel.roles if isinstance(r, Split)) if a not in mentioned}
+        # A grid axis may be missing: the value does not depend on it, and the first program along it stores.
+        needed = set(axes) | set(self.loops)
+        needed |= {
+            p
+            for a, p in ((a, part_axis(a, r.parts)) for a, r in self.kernel.roles if isinstance(r, Split))
+            if a not in mentioned
+        }
         for a in needed:
             if a not in mentioned and a.extent != 1:
                 self.fail(f"the index of {s.tensor} misses axis {a}", "elements would be stored more than once")
@@ -422,7 +433,10 @@ def _check_covered(tensor: Tensor, boxes: Sequence[Box], where: str) -> None:
             size = mul(size, add(stop, mul(-1, start)))
         total = add(total, size)
     for a, b in combinations(boxes, 2):
-        if not any(at_most(a_stop, b_start) or at_most(b_stop, a_start) for (a_start, a_stop), (b_start, b_stop) in zip(a, b, strict=True)):
+        if not any(
+            at_most(a_stop, b_start) or at_most(b_stop, a_start)
+            for (a_start, a_stop), (b_start, b_stop) in zip(a, b, strict=True)
+        ):
             _fail(f"elements of {tensor.name} are stored twice", where)
     whole: Extent = 1
     for extent in tensor.shape:

@@ -1,0 +1,65 @@
+# Two commands start everything: `make demo` and `make test`. Both set up .venv when it is missing or out of date.
+#
+#   PYTHON     the Python to make .venv with: 3.11 to 3.13, by default the first of these that is found
+#   PIP_FLAGS  passed to `pip install`, as in PIP_FLAGS="--extra-index-url https://download.pytorch.org/whl/cpu"
+#   WORKERS    processes that pytest runs in
+#   MODEL      what `make demo` optimizes
+
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.prism-dev
+DOCS_STAMP := $(VENV)/.prism-docs
+WORKERS ?= 2
+MODEL ?= examples/models/rmsnorm_linear.onnx
+SUPPORTED := import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))
+PYTHON ?= $(shell for p in python3.11 python3.12 python3.13 python3 python; do \
+	"$$p" -c '$(SUPPORTED)' >/dev/null 2>&1 && { echo "$$p"; break; }; done)
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.PHONY: help demo test lint format docs bench clean setup
+
+help: ## list the commands
+	@grep -hE '^[a-z]+:.*## ' Makefile | sed -E 's/^([a-z]+):.*## /  make \1	/'
+
+demo: $(STAMP) ## optimize a shipped ONNX model into out/demo
+	@mkdir -p out
+	$(BIN)/prism optimize $(MODEL) --out out/demo
+
+test: lint ## lint, check types and imports, run the tests
+	$(BIN)/python -m pytest -n $(WORKERS)
+
+lint: $(STAMP) ## ruff, mypy and the import contract
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check --quiet .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+format: $(STAMP) ## let ruff fix and lay out the code
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+docs: $(DOCS_STAMP) ## build the documentation into out/docs
+	$(BIN)/sphinx-build -W --keep-going -b html docs out/docs
+
+bench: $(STAMP) ## time the search on every example
+	$(BIN)/python benchmarks/search.py
+
+clean: ## remove what the commands above made, .venv included
+	rm -rf $(VENV) out dist build .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+
+setup: $(STAMP) ## make .venv and install into it
+
+$(STAMP): pyproject.toml constraints.txt
+	@if [ -z "$(PYTHON)" ]; then \
+		echo "prism needs Python 3.11, 3.12 or 3.13, and none was found on PATH; install one, or say where: make PYTHON=/path/to/python3.11" >&2; \
+		exit 1; fi
+	@"$(PYTHON)" -c '$(SUPPORTED)' || { echo "prism needs Python 3.11, 3.12 or 3.13, which $(PYTHON) is not" >&2; exit 1; }
+	@"$(BIN)/python" -m pip --version >/dev/null 2>&1 || "$(PYTHON)" -m venv --clear $(VENV) || { \
+		echo "$(PYTHON) could not make $(VENV); on Debian and Ubuntu install its python3-venv package" >&2; exit 1; }
+	$(BIN)/python -m pip install --disable-pip-version-check --quiet $(PIP_FLAGS) -c constraints.txt -e '.[dev]'
+	@touch $@
+
+$(DOCS_STAMP): $(STAMP)
+	$(BIN)/python -m pip install --disable-pip-version-check --quiet $(PIP_FLAGS) -c constraints.txt -e '.[docs]'
+	@touch $@

@@ -1,0 +1,131 @@
+"""The worker that runs an emitted module's kernels on given tensors: in Triton's interpreter, or on the GPU.
+
+Outputs start as a not-a-number of a bit pattern that no arithmetic produces, inside a frame of the same: so it is known
+which elements the kernels wrote, and a store beyond the tensor shows. In the interpreter a launch can be cut down to a
+sample of its programs. Run by `python -m` with TRITON_INTERPRET set or unset; a wild access kills this process alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from prism.backends.triton.crosscompile import load_module
+from prism.backends.triton.serve import Answer, Request, serve
+
+FRAME = 256
+"""Elements before and after each output; a multiple of every alignment that kernels are specialised on."""
+
+# By element size in bytes: quiet not-a-numbers with a payload, as signed integers; small integers get no such luxury.
+_POISON: Mapping[int, int] = {8: 0x7FF8_DEAD_BEEF_0001, 4: 0x7FC0_BEEF, 2: 0x7FEB, 1: 0x55}
+
+
+def sample_programs(grid: Sequence[int], count: int | None) -> list[tuple[int, int, int]]:
+    """The programs of a launch to run: its corners first, the others evenly between them; all when `count` is None.
+
+    Args:
+        grid: programs along each of at most three dimensions.
+        count: how many to run at most.
+    """
+    x, y, z = (*grid, 1, 1, 1)[:3]
+    total = x * y * z
+    if count is None or total <= count:
+        chosen = list(range(total))
+    else:
+        corners = [(i * y + j) * z + k for i in (0, x - 1) for j in (0, y - 1) for k in (0, z - 1)]
+        # The last corner holds the tails of all axes, so it comes before the mixed ones.
+        order = dict.fromkeys([0, total - 1, *corners, *(total * n // count for n in range(count))])
+        chosen = sorted(list(order)[:count])
+    return [(n // (y * z), n // z % y, n % z) for n in chosen]
+
+
+def _integers(tensor: Any) -> Any:
+    import torch
+
+    return tensor.view({8: torch.int64, 4: torch.int32, 2: torch.int16, 1: torch.int8}[tensor.element_size()])
+
+
+def run_module(request: Request) -> Answer:
+    """Run a module's kernels.
+
+    The request names the module, the configuration, files of inputs and outputs, the device (`interpreter`, `cuda`),
+    the outputs' shapes and dtypes, and for each launch how many of its programs to run (None: all). The outputs' file
+    holds, per output, the tensor and a mask of the elements that were written.
+    """
+    import torch
+
+    interpreting = request["device"] == "interpreter"
+    device = "cpu" if interpreting else "cuda"
+    module = load_module(Path(request["module"]))
+    inputs = [t.to(device) for t in torch.load(request["inputs"])]
+    frames, outputs = [], []
+    for shape, dtype in request["outputs"]:
+        elements = 1
+        for extent in shape:
+            elements *= extent
+        frame = torch.empty(elements + 2 * FRAME, dtype=getattr(torch, dtype), device=device)
+        _integers(frame).fill_(_POISON[frame.element_size()])
+        frames.append(frame)
+        outputs.append(frame[FRAME : FRAME + elements].view(shape))
+    samples: list[int | None] = list(request["samples"])
+    for n, (kernel, grid, args, meta) in enumerate(module.launches(*inputs, *outputs, config=request["config"])):
+        if interpreting:
+            _interpret(kernel, tuple(grid), args, meta, samples[n] if n < len(samples) else None)
+        else:
+            kernel[grid](*args, **meta)
+    results = []
+    for frame, output in zip(frames, outputs, strict=True):
+        bits = _integers(frame.cpu())
+        poison = _POISON[frame.element_size()]
+        outside = torch.cat([bits[:FRAME], bits[-FRAME:]])
+        if bool((outside != poison).any()):
+            return {"error": "a kernel stored beyond the end of an output"}
+        results.append((output.cpu().clone(), (bits[FRAME:-FRAME] != poison).view(output.shape)))
+    torch.save(results, request["results"])
+    return {"results": request["results"]}
+
+
+def _interpret(kernel: Any, grid: tuple[int, ...], args: Sequence[Any], meta: Mapping[str, Any], count: int | None) -> None:
+    from triton.runtime import interpreter
+
+    builder = interpreter.interpreter_builder
+    programs = sample_programs(grid, count)
+    dims = (*grid, 1, 1, 1)[:3]
+    kind = type(builder)
+    # The executor walks a line of programs; the kernel is told the grid and the place that the program really has.
+    builder.set_grid_dim = lambda *_: kind.set_grid_dim(builder, *dims)
+    builder.set_grid_idx = lambda x, *_: kind.set_grid_idx(builder, *programs[x])
+    try:
+        kernel[(len(programs),)](*args, **meta)
+    finally:
+        del builder.set_grid_dim, builder.set_grid_idx
+
+
+def _prepare_interpreter() -> None:
+    """Mend what Triton's interpreter gets wrong: it multiplies the bits of bfloat16 matrices as if they were integers."""
+    import numpy as np
+    import triton.language as tl
+    from triton.runtime import interpreter
+
+    kind = type(interpreter.interpreter_builder)
+    original = kind.create_dot
+
+    def widened(handle: Any) -> Any:
+        if handle.dtype.scalar != tl.bfloat16 or handle.data.dtype != np.uint16:
+            return handle
+        data = (handle.data.astype(np.uint32) << 16).view(np.float32)
+        return interpreter.TensorHandle(data, tl.float32)
+
+    def create_dot(self: Any, a: Any, b: Any, d: Any, *rest: Any) -> Any:
+        return original(self, widened(a), widened(b), d, *rest)
+
+    kind.create_dot = create_dot
+
+
+if __name__ == "__main__":
+    import os
+
+    if os.environ.get("TRITON_INTERPRET") == "1":
+        _prepare_interpreter()
+    serve(run_module)

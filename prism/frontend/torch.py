@@ -1,0 +1,380 @@
+"""The torch front end: `trace(fn, example_inputs)` turns a function or module into a Program, over torch.export.
+
+torch.export gives a graph of ATen operators without side effects. Operators that have a translation here (the tables
+of torch_pointwise, torch_views, torch_reduce and torch_contract) are kept whole; all others are decomposed by torch
+first. Parameters, buffers and constants become inputs with weights; torch's symbolic sizes become symbols.
+"""
+
+from __future__ import annotations
+
+import inspect
+import operator
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import sympy
+import torch
+from torch.export.graph_signature import InputKind
+
+from prism.errors import UnsupportedError, UsageError
+from prism.frontend import torch_contract, torch_pointwise, torch_reduce, torch_views
+from prism.frontend.torch_values import Builder, Handler, Node, Value
+from prism.frontend.views import Shape
+from prism.program import extents
+from prism.program.extents import Extent
+from prism.program.index import Axis, Index
+from prism.program.nodes import Const, DType, Program, Read, SymbolRange, walk
+
+HANDLERS: Mapping[str, Handler] = {
+    **torch_pointwise.HANDLERS,
+    **torch_views.HANDLERS,
+    **torch_reduce.HANDLERS,
+    **torch_contract.HANDLERS,
+}
+
+# The largest value of a symbol that the user gives no bound for.
+_UNBOUNDED = 1 << 16
+
+
+def trace(
+    fn_or_module: Callable[..., Any] | torch.nn.Module,
+    example_inputs: Sequence[torch.Tensor],
+    *,
+    name: str | None = None,
+    dynamic_shapes: Any = None,
+) -> Program:
+    """The program that a function or module computes.
+
+    Args:
+        fn_or_module: called with the example inputs as positional arguments; returns a tensor or a flat sequence of
+            tensors.
+        example_inputs: tensors whose shapes and data types the program is for.
+        name: the program's name; that of the function or class by default.
+        dynamic_shapes: as for torch.export.export: per argument (a sequence, or a mapping by parameter name), the
+            dimensions that are symbolic, as {dimension: torch.export.Dim("batch", min=1, max=64)}.
+
+    Raises:
+        UnsupportedError: it cannot be exported, or holds an operator without translation.
+        UsageError: an example input is not a tensor.
+    """
+    for position, example in enumerate(example_inputs):
+        if not isinstance(example, torch.Tensor):
+            raise UsageError(
+                f"example input {position} is a {type(example).__name__}",
+                where="trace",
+                why="only tensors vary between calls",
+                fix="bind other arguments beforehand, for example with functools.partial",
+            )
+    title = _identifier(name or _name_of(fn_or_module))
+    parameters = _parameter_names(fn_or_module, len(example_inputs))
+    exported = _export(fn_or_module, tuple(example_inputs), _by_position(dynamic_shapes, parameters), title)
+    return _Translation(exported, title, parameters, dynamic_shapes).program()
+
+
+class _Positional(torch.nn.Module):
+    """A function or module as a module that takes its tensors by position."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        super().__init__()
+        self.function = function
+
+    def forward(self, *tensors: torch.Tensor) -> Any:
+        """Call the function."""
+        return self.function(*tensors)
+
+
+def _name_of(fn: Callable[..., Any] | torch.nn.Module) -> str:
+    return getattr(fn, "__name__", "") or getattr(getattr(fn, "func", None), "__name__", "") or type(fn).__name__
+
+
+def _identifier(text: str) -> str:
+    cleaned = re.sub(r"\W", "_", text).strip("_") or "program"
+    return cleaned if cleaned.isidentifier() else f"p_{cleaned}"
+
+
+def _parameter_names(fn: Callable[..., Any] | torch.nn.Module, many: int) -> list[str]:
+    target = fn.forward if isinstance(fn, torch.nn.Module) else fn
+    try:
+        given = list(inspect.signature(target).parameters.values())
+    except (TypeError, ValueError):
+        given = []
+    names = [p.name for p in given if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)][:many]
+    return names + [f"input{i}" for i in range(len(names), many)]
+
+
+def _by_position(dynamic_shapes: Any, parameters: Sequence[str]) -> Any:
+    if dynamic_shapes is None:
+        return None
+    if isinstance(dynamic_shapes, Mapping):
+        dynamic_shapes = [dynamic_shapes.get(name) for name in parameters]
+    return (tuple(d or None for d in dynamic_shapes),)
+
+
+def _export(
+    fn: Callable[..., Any], examples: tuple[torch.Tensor, ...], shapes: Any, title: str
+) -> torch.export.ExportedProgram:
+    try:
+        with torch.no_grad():
+            exported = torch.export.export(_Positional(fn), examples, dynamic_shapes=shapes)
+            table = torch.export.default_decompositions()
+            for overload in list(table):
+                if _key(overload) in HANDLERS:
+                    del table[overload]
+            decomposed: torch.export.ExportedProgram = exported.run_decompositions(table)
+            return decomposed
+    except Exception as error:  # torch.export raises a wide range of types
+        lines = str(error).strip().splitlines() or [type(error).__name__]
+        raise UnsupportedError(
+            "torch.export cannot capture it",
+            where=title,
+            why=lines[0][:300],
+            fix="make the function free of data-dependent control flow and of side effects",
+        ) from error
+
+
+def _key(overload: Any) -> str:
+    """The operator's name in HANDLERS: ATen's without its overload."""
+    if isinstance(overload, torch._ops.OpOverload) and overload.namespace == "aten":
+        return str(overload._schema.name).removeprefix("aten::")
+    return ""
+
+
+class _Translation:
+    """One exported graph on its way to a Program."""
+
+    def __init__(
+        self, exported: torch.export.ExportedProgram, title: str, parameters: Sequence[str], dynamic: Any
+    ) -> None:
+        self._exported = exported
+        self._title = title
+        self._parameters = parameters
+        self._dynamic = dynamic
+        self._builder = Builder()
+        self._values: dict[torch.fx.Node, Any] = {}
+        self._weights: dict[str, object] = {}
+        self._symbols: dict[sympy.Symbol, sympy.Symbol] = {}
+        self._ranges: dict[str, SymbolRange] = {}
+
+    def program(self) -> Program:
+        """Translate the whole graph."""
+        graph = self._exported.graph
+        self._name_symbols()
+        for node in graph.nodes:
+            match node.op:
+                case "placeholder":
+                    self._placeholder(node)
+                case "call_function":
+                    self._call(node)
+                case "output":
+                    outputs = self._outputs(node)
+                case _:
+                    raise UnsupportedError(
+                        f"a {node.op} node has no translation",
+                        where=_origin(node),
+                        why="the graph has a sub-graph, as control flow makes",
+                        fix="write it without torch.cond, torch.while_loop and the like",
+                    )
+        reads = [e for d in self._builder.definitions for e in walk(d.expr)]
+        read = {e.tensor for e in reads if isinstance(e, Read)} | set(outputs)
+        return Program(
+            self._title,
+            tuple(t for t in self._builder.inputs if t.name not in self._weights or t.name in read),
+            tuple(self._builder.definitions),
+            outputs,
+            self._ranges,
+            {name: w for name, w in self._weights.items() if name in read},
+        )
+
+    # Symbols and shapes
+
+    def _name_symbols(self) -> None:
+        """A symbol for each of torch's, named as the user's Dim where there is one."""
+        specs = list(self._exported.graph_signature.input_specs)
+        nodes = [n for n in self._exported.graph.nodes if n.op == "placeholder"]
+        users = [n for n, s in zip(nodes, specs, strict=True) if s.kind == InputKind.USER_INPUT]
+        dynamic = self._dynamic or [None] * len(users)
+        if isinstance(dynamic, Mapping):
+            dynamic = [dynamic.get(name) for name in self._parameters]
+        for node, name, given in zip(users, self._parameters, dynamic, strict=False):
+            value = node.meta["val"]
+            if not isinstance(value, torch.Tensor):
+                continue
+            for d, size in enumerate(value.shape):
+                if isinstance(size, int):
+                    continue
+                expr = size.node.expr
+                dim = given.get(d) if isinstance(given, Mapping) else given[d] if given is not None else None
+                label = getattr(dim, "__name__", "") if not isinstance(dim, (str, int)) else str(dim)
+                if isinstance(expr, sympy.Symbol) and expr not in self._symbols:
+                    wanted = label if label.isidentifier() else f"{name}_{d}"
+                    self._symbol(expr, wanted, int(size.node.hint))
+
+    def _symbol(self, theirs: sympy.Symbol, wanted: str, hint: int) -> None:
+        taken, label, n = {s.name for s in self._symbols.values()}, wanted, 1
+        while label in taken:
+            label, n = f"{wanted}_{n}", n + 1
+        self._symbols[theirs] = extents.symbol(label)
+        given = self._exported.range_constraints.get(theirs)
+        low = max(1, int(given.lower)) if given is not None else 1
+        high = int(given.upper) if given is not None and sympy.sympify(given.upper).is_Integer else _UNBOUNDED
+        self._ranges[label] = SymbolRange(low, max(high, hint), hint)
+
+    def _extent(self, size: int | torch.SymInt, where: str) -> Extent:
+        if isinstance(size, int):
+            return size
+        return self._converted(size.node.expr, where)
+
+    def _converted(self, expr: sympy.Expr, where: str) -> Extent:
+        foreign = [s for s in expr.free_symbols if s not in self._symbols]
+        own_function = any(type(f).__module__.startswith("torch") for f in expr.atoms(sympy.Function))
+        if foreign or own_function:
+            raise UnsupportedError(
+                f"the size {expr} has no translation",
+                where=where,
+                why="it is not a polynomial of the inputs' symbolic sizes",
+                fix="give this dimension a fixed size",
+            )
+        return extents.normal(sympy.expand(expr.xreplace(self._symbols)))
+
+    def _shape(self, tensor: torch.Tensor, where: str) -> Shape:
+        return tuple(self._extent(size, where) for size in tensor.shape)
+
+    # Nodes
+
+    def _placeholder(self, node: torch.fx.Node) -> None:
+        position = len(self._values)
+        spec = self._exported.graph_signature.input_specs[position]
+        value = node.meta["val"]
+        if spec.kind == InputKind.USER_INPUT:
+            users = [s for s in self._exported.graph_signature.input_specs if s.kind == InputKind.USER_INPUT]
+            name = self._parameters[users.index(spec)]
+            shape = self._shape(value, name)
+            if 0 in shape:
+                raise UnsupportedError(f"shape {list(shape)} has no elements", where=name, fix="pass a larger example")
+            self._values[node] = self._builder.input(name, shape, _dtype(value.dtype, name))
+            return
+        if spec.kind not in (InputKind.PARAMETER, InputKind.BUFFER, InputKind.CONSTANT_TENSOR) or spec.target is None:
+            raise UnsupportedError(f"an input of kind {spec.kind} has no translation", where=node.name)
+        target = spec.target
+        source = self._exported.state_dict if target in self._exported.state_dict else self._exported.constants
+        tensor = source[target].detach()
+        dtype = _dtype(tensor.dtype, target)
+        if tensor.numel() == 1 and spec.kind == InputKind.CONSTANT_TENSOR:
+            ones = tuple(Axis(f"i{d}", 1) for d in range(tensor.dim()))
+            self._values[node] = Value(tuple(tensor.shape), dtype, axes=ones, expr=Const(float(tensor.item())))
+            return
+        declared = self._builder.input(target.removeprefix("function."), tuple(tensor.shape), dtype)
+        self._values[node] = declared
+        held = tensor.float() if tensor.dtype == torch.bfloat16 else tensor
+        self._weights[declared.tensor] = held.cpu().numpy()
+
+    def _call(self, node: torch.fx.Node) -> None:
+        target, origin = node.target, _origin(node)
+        meta = node.meta.get("val")
+        if target is operator.getitem:
+            source, position = node.args
+            assert isinstance(source, torch.fx.Node)
+            assert isinstance(position, int)
+            self._values[node] = self._values[source][position]
+            return
+        if isinstance(meta, (int, torch.SymInt)) and not isinstance(meta, bool):
+            self._values[node] = self._extent(meta, origin)
+            return
+        if meta is None or "_assert" in str(target) or "sym_constrain" in str(target):
+            return
+        handler = HANDLERS.get(_key(target))
+        if handler is None:
+            raise UnsupportedError(
+                f"{target} has no translation",
+                where=origin,
+                why=_why_not(_key(target)),
+                fix="rewrite this part with supported operations, or keep it outside the traced function",
+            )
+        many = list(meta) if isinstance(meta, (list, tuple)) else [meta]
+        results = [m for m in many if isinstance(m, torch.Tensor)]
+        shapes = [self._shape(m, origin) for m in results]
+        dtypes = [_dtype(m.dtype, origin) for m in results]
+        call = Node(self._builder, node.name, str(target), origin, self._arguments(node, origin), shapes, dtypes)
+        self._values[node] = handler(call)
+
+    def _arguments(self, node: torch.fx.Node, origin: str) -> dict[str, Any]:
+        """Every argument of the operator's schema by name, with what stands for each node."""
+        bound: dict[str, Any] = {}
+        assert isinstance(node.target, torch._ops.OpOverload)
+        for position, argument in enumerate(node.target._schema.arguments):
+            if position < len(node.args) and not argument.kwarg_only:
+                given: Any = node.args[position]
+            elif argument.name in node.kwargs:
+                given = node.kwargs[argument.name]
+            else:
+                given = argument.default_value
+            bound[argument.name] = self._argument(given, origin)
+        return bound
+
+    def _argument(self, given: Any, origin: str) -> Any:
+        if isinstance(given, torch.fx.Node):
+            value = self._values[given]
+            if value is None:
+                raise UnsupportedError(
+                    f"the second result of {given.target} is used",
+                    where=origin,
+                    why="positions of extremes and saved statistics have no translation",
+                    fix="use only its first result",
+                )
+            return value
+        if isinstance(given, (list, tuple)):
+            return [self._argument(g, origin) for g in given]
+        if isinstance(given, torch.SymInt):
+            return self._extent(given, origin)
+        return given
+
+    def _outputs(self, node: torch.fx.Node) -> tuple[str, ...]:
+        defined = {d.name for d in self._builder.definitions}
+        names = []
+        for position, result in enumerate(_flat(node.args[0])):
+            value = self._values.get(result) if isinstance(result, torch.fx.Node) else None
+            if not isinstance(value, Value):
+                raise UnsupportedError(
+                    f"output {position} is not a tensor", where=self._title, fix="return tensors alone"
+                )
+            if value.tensor not in defined:
+                axes = tuple(Axis(f"i{d}", e) for d, e in enumerate(value.shape))
+                expr = value.at([Index.axis(a) for a in axes])
+                value = self._builder.materialise(f"out{position}", axes, expr, value.dtype, "the output", view=True)
+            names.append(value.tensor)
+        return tuple(names)
+
+
+def _flat(results: Any) -> Iterator[Any]:
+    if isinstance(results, (list, tuple)):
+        for r in results:
+            yield from _flat(r)
+    else:
+        yield results
+
+
+def _why_not(key: str) -> str:
+    if key in ("embedding", "gather", "index_select", "scatter", "index_put", "take_along_dim", "nonzero"):
+        return "which element is read or written depends on data"
+    if key in ("topk", "sort", "argmax", "argmin"):
+        return "it orders elements, which is not a formula of sums and extremes"
+    return ""
+
+
+def _dtype(dtype: torch.dtype, where: str) -> DType:
+    text = str(dtype).removeprefix("torch.")
+    try:
+        return DType(text)
+    except ValueError:
+        raise UnsupportedError(
+            f"data type {text} is not supported", where=where, fix=f"use one of {', '.join(d.value for d in DType)}"
+        ) from None
+
+
+def _origin(node: torch.fx.Node) -> str:
+    """The node as the user knows it: operator, name and, where torch recorded it, file and line."""
+    frames = re.findall(r'File "([^"]+)", line (\d+)', node.meta.get("stack_trace") or "")
+    own = [(f, line) for f, line in frames if not f.endswith("prism/frontend/torch.py")]
+    place = f" at {own[-1][0].rsplit('/', 1)[-1]}:{own[-1][1]}" if own else ""
+    return f"{node.target} ({node.name}){place}"

@@ -1,0 +1,292 @@
+"""ATen's views, slices and concatenations, as reads."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from prism.frontend.torch_fold import op
+from prism.frontend.torch_values import Handler, Node, Result, Value
+from prism.frontend.views import axes_of, reshape_index
+from prism.program import build
+from prism.program.extents import Extent, add
+from prism.program.index import Axis, Index
+from prism.program.nodes import Const, Expr
+
+
+def _indices(axes: Sequence[Axis]) -> list[Index]:
+    return [Index.axis(a) for a in axes]
+
+
+def _view(n: Node, index: Sequence[Index], result: int = 0, axes: Sequence[Axis] | None = None) -> Value:
+    return n.define(n["self"].at(index), axes, result=result, view=True)
+
+
+def _permuted(n: Node, permutation: Sequence[int]) -> Value:
+    index = [Index.const(0)] * len(permutation)
+    for axis, source in zip(n.axes, permutation, strict=True):
+        index[source] = Index.axis(axis)
+    return _view(n, index)
+
+
+def _permute(n: Node) -> Result:
+    rank = len(n["self"].shape)
+    return _permuted(n, [d % rank for d in n["dims"]])
+
+
+def _transpose(n: Node) -> Result:
+    rank = len(n["self"].shape)
+    if rank == 0:
+        return _permuted(n, [])
+    order = list(range(rank))
+    a, b = n["dim0"] % rank, n["dim1"] % rank
+    order[a], order[b] = order[b], order[a]
+    return _permuted(n, order)
+
+
+def _reversed(n: Node) -> Result:
+    return _permuted(n, list(reversed(range(len(n["self"].shape)))))
+
+
+def _matrix_transpose(n: Node) -> Result:
+    rank = len(n["self"].shape)
+    return _permuted(n, [*range(rank - 2), rank - 1, rank - 2])
+
+
+def _reshape(n: Node) -> Result:
+    x: Value = n["self"]
+    return x if x.shape == n.shape else _view(n, reshape_index(x.shape, n.axes, n.origin))
+
+
+def _expand(n: Node) -> Result:
+    x: Value = n["self"]
+    return x if x.shape == n.shape else n.define(x.under(n.axes), view=True)
+
+
+def _slice(n: Node) -> Result:
+    x: Value = n["self"]
+    if x.shape == n.shape:
+        return x
+    d = n["dim"] % len(x.shape)
+    start, step = _wrapped(n["start"], x.shape[d]), n.get("step", 1)
+    index = _indices(n.axes)
+    index[d] = index[d].scaled(step) + Index.const(start)
+    return _view(n, index)
+
+
+def _wrapped(start: Extent | None, extent: Extent) -> Extent:
+    """A start as Python slices read it: none is 0, a negative one counts from the end."""
+    if start is None:
+        return 0
+    if isinstance(start, int) and isinstance(extent, int):
+        return slice(start, None).indices(extent)[0]
+    return add(extent, start) if isinstance(start, int) and start < 0 else start
+
+
+def _select(n: Node) -> Result:
+    x: Value = n["self"]
+    d = n["dim"] % len(x.shape)
+    at = n["index"]
+    index = _indices(n.axes)
+    index.insert(d, Index.const(add(x.shape[d], at) if isinstance(at, int) and at < 0 else at))
+    return _view(n, index)
+
+
+def _parts(n: Node) -> Result:
+    """split, split_with_sizes, chunk: consecutive slices, as long as the results' shapes say."""
+    d = n["dim"] % len(n["self"].shape)
+    start: Extent = 0
+    values = []
+    for result, shape in enumerate(n.shapes):
+        axes = axes_of(shape)
+        index = _indices(axes)
+        index[d] = index[d] + Index.const(start)
+        values.append(_view(n, index, result, axes))
+        start = add(start, shape[d])
+    return tuple(values)
+
+
+def _unbind(n: Node) -> Result:
+    d = n["dim"] % len(n["self"].shape)
+    values = []
+    for result, shape in enumerate(n.shapes):
+        axes = axes_of(shape)
+        index = _indices(axes)
+        index.insert(d, Index.const(result))
+        values.append(_view(n, index, result, axes))
+    return tuple(values)
+
+
+def joined(n: Node, elements: Sequence[Expr], starts: Sequence[Extent], axis: Axis) -> Value:
+    """The parts one after another along `axis`: part p is `elements[p]` from position starts[p] on."""
+    value = elements[-1]
+    position = build.position(axis)
+    for element, following in reversed(list(zip(elements[:-1], starts[1:], strict=True))):
+        inside = op("lt", position, build.position(Index.const(following)))
+        value = op("where", inside, element, value)
+    return n.define(value)
+
+
+def _cat(n: Node) -> Result:
+    tensors: list[Value] = [t for t in n["tensors"] if not (len(t.shape) == 1 and t.shape[0] == 0)]
+    d = n["dim"] % len(n.shape)
+    elements, starts, offset = [], [], 0
+    total: Extent = offset
+    for t in tensors:
+        index = _indices(n.axes)
+        # a part of one element is read at its only one, wherever it lies
+        index[d] = Index.const(0) if t.shape[d] == 1 else index[d] + Index.const(total).scaled(-1)
+        elements.append(t.at(index))
+        starts.append(total)
+        total = add(total, t.shape[d])
+    return joined(n, elements, starts, n.axes[d])
+
+
+def _stack(n: Node) -> Result:
+    d = n["dim"] % len(n.shape)
+    index = _indices([a for i, a in enumerate(n.axes) if i != d])
+    return joined(n, [t.at(index) for t in n["tensors"]], list(range(len(n["tensors"]))), n.axes[d])
+
+
+def _flip(n: Node) -> Result:
+    x: Value = n["self"]
+    flipped = {d % len(x.shape) for d in n["dims"]}
+    index = _indices(n.axes)
+    for d in flipped:
+        index[d] = index[d].scaled(-1) + Index.const(add(x.shape[d], -1))
+    return _view(n, index)
+
+
+def _roll(n: Node) -> Result:
+    """Shifted reads on either side of the seam, one dimension after another."""
+    x: Value = n["self"]
+    if not n["dims"]:
+        raise n.unsupported("it rolls the flattened tensor", "name the dimensions to roll")
+    places: list[tuple[Expr | None, list[Index]]] = [(None, _indices(n.axes))]
+    for shift, dim in zip(n["shifts"], n["dims"], strict=True):
+        d = dim % len(x.shape)
+        extent = x.shape[d]
+        if not isinstance(extent, int):
+            raise n.unsupported("it rolls a dimension of symbolic extent")
+        by = shift % extent
+        if by == 0:
+            continue
+        wrapped = op("lt", build.position(n.axes[d]), Const(float(by)))
+        split: list[tuple[Expr | None, list[Index]]] = []
+        for condition, index in places:
+            for first, offset in ((True, extent - by), (False, -by)):
+                side = wrapped if first else op("not", wrapped)
+                moved = [i + offset if k == d else i for k, i in enumerate(index)]
+                split.append((side if condition is None else op("and", condition, side), moved))
+        places = split
+    value = x.at(places[-1][1])
+    for condition, index in reversed(places[:-1]):
+        assert condition is not None
+        value = op("where", condition, x.at(index), value)
+    return n.define(value)
+
+
+def _repeat(n: Node) -> Result:
+    x: Value = n["self"]
+    own = n.axes[len(n.shape) - len(x.shape) :]
+    places = zip(own, x.shape, strict=True)
+    return n.define(x.at([Index.axis(a) if a.extent == e else Index.axis(a).mod(e) for a, e in places]))
+
+
+def _pad(n: Node) -> Result:
+    x: Value = n["self"]
+    pads: list[int] = n["pad"]
+    index, inside = _indices(n.axes), []
+    for pair in range(len(pads) // 2):
+        d = len(x.shape) - 1 - pair
+        before, after = pads[2 * pair], pads[2 * pair + 1]
+        index[d] = index[d] + (-before)
+        if before > 0:
+            inside.append(op("le", Const(float(before)), build.position(n.axes[d])))
+        if after > 0:
+            end = Index.const(add(x.shape[d], before))
+            inside.append(op("lt", build.position(n.axes[d]), build.position(end)))
+    value = x.at(index)
+    fill = n.get("value")
+    for condition in inside:
+        value = op("where", condition, value, Const(float(fill or 0)))
+    return n.define(value)
+
+
+def _diagonal(n: Node) -> Result:
+    x: Value = n["self"]
+    a, b = n["dim1"] % len(x.shape), n["dim2"] % len(x.shape)
+    *rest, along = n.axes
+    index = iter(_indices(rest))
+    low, high = max(0, -n["offset"]), max(0, n["offset"])
+    places = [
+        Index.axis(along) + low if d == a else Index.axis(along) + high if d == b else next(index)
+        for d in range(len(x.shape))
+    ]
+    return _view(n, places)
+
+
+def _index(n: Node) -> Result:
+    """Indexing by tensors whose elements are positions (aranges and slices of them), never by data."""
+    x: Value = n["self"]
+    given: list[Value | None] = list(n["indices"]) + [None] * (len(x.shape) - len(n["indices"]))
+    chosen = [d for d, v in enumerate(given) if v is not None]
+    values = [v for v in given if v is not None]
+    if any(v.position is None for v in values):
+        raise n.unsupported("which element is read depends on data", "keep lookups outside the traced function")
+    rank = max(len(v.shape) for v in values)
+    adjacent = chosen == list(range(chosen[0], chosen[0] + len(chosen)))
+    at = chosen[0] if adjacent else 0
+    own, rest = n.axes[at : at + rank], iter([*n.axes[:at], *n.axes[at + rank :]])
+    index = []
+    for d, v in enumerate(given):
+        if v is None:
+            index.append(Index.axis(next(rest)))
+            continue
+        aligned = own[rank - len(v.shape) :]
+        position = v.position
+        assert position is not None
+        mapping = {a: Index.const(0) if a.extent == 1 else Index.axis(b) for a, b in zip(v.axes, aligned, strict=True)}
+        moved = position.substitute(mapping)
+        if moved.within(x.shape[d]):
+            index.append(moved)
+        elif (moved + Index.const(x.shape[d])).within(x.shape[d]):
+            index.append(moved + Index.const(x.shape[d]))
+        else:
+            raise n.unsupported(f"index {moved} is not known to lie in a dimension of extent {x.shape[d]}")
+    return _view(n, index)
+
+
+HANDLERS: Mapping[str, Handler] = {
+    "permute": _permute,
+    "transpose": _transpose,
+    "t": _reversed,
+    "numpy_T": _reversed,
+    "mT": _matrix_transpose,
+    "matrix_H": _matrix_transpose,
+    "view": _reshape,
+    "_unsafe_view": _reshape,
+    "reshape": _reshape,
+    "flatten": _reshape,
+    "unflatten": _reshape,
+    "unsqueeze": _reshape,
+    "squeeze": _reshape,
+    "view_as": _reshape,
+    "expand": _expand,
+    "expand_as": _expand,
+    "broadcast_to": _expand,
+    "slice": _slice,
+    "narrow": _slice,
+    "select": _select,
+    "split": _parts,
+    "split_with_sizes": _parts,
+    "chunk": _parts,
+    "unbind": _unbind,
+    "cat": _cat,
+    "stack": _stack,
+    "flip": _flip,
+    "roll": _roll,
+    "repeat": _repeat,
+    "constant_pad_nd": _pad,
+    "diagonal": _diagonal,
+    "index": _index,
+}

@@ -1,0 +1,137 @@
+"""The numeric gate's arithmetic: is a result as near to the float64 oracle as eager's is, within a small factor?
+
+Errors are relative to the root mean square of the oracle's values, row by row (a row is the last dimension), because rows
+of one tensor can differ by orders of magnitude.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+
+import numpy as np
+
+from prism.program.nodes import DType
+
+RMS_FACTOR = 4.0
+MAX_FACTOR = 8.0
+
+_ROUNDOFF: Mapping[DType, float] = MappingProxyType(
+    {DType.FLOAT64: 2.0**-53, DType.FLOAT32: 2.0**-24, DType.FLOAT16: 2.0**-11, DType.BFLOAT16: 2.0**-8}
+)
+_LARGEST: Mapping[DType, float] = MappingProxyType(
+    {DType.FLOAT64: 1.8e308, DType.FLOAT32: 3.4028235e38, DType.FLOAT16: 65504.0, DType.BFLOAT16: 3.3895314e38}
+)
+_SMALLEST: Mapping[DType, float] = MappingProxyType(
+    {DType.FLOAT64: 2.0**-1074, DType.FLOAT32: 2.0**-149, DType.FLOAT16: 2.0**-24, DType.BFLOAT16: 2.0**-133}
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Judgement:
+    """What the gate says of one output.
+
+    Attributes:
+        ratio: the larger of (RMS error, maximal error), each as a multiple of what is allowed; it passes up to 1.
+        reason: why it does not pass, in one line; empty when it does.
+    """
+
+    ratio: float
+    reason: str = ""
+
+    def __bool__(self) -> bool:
+        return not self.reason
+
+
+def unit_roundoff(dtype: DType) -> float:
+    """Half the distance from 1 to the next number of the data type; 0 for exact types."""
+    return _ROUNDOFF.get(dtype, 0.0)
+
+
+def judge(
+    result: np.ndarray,
+    oracle: np.ndarray,
+    eager: np.ndarray,
+    dtype: DType,
+    written: np.ndarray | None = None,
+    everything: bool = True,
+) -> Judgement:
+    """Judge one output.
+
+    Args:
+        result: what the kernels computed, as float64.
+        oracle: the float64 interpreter's result on the same rounded inputs.
+        eager: what operator-by-operator torch computed, as float64.
+        dtype: the output's data type.
+        written: which elements the kernels wrote; all when None.
+        everything: whether every element had to be written; else only those that were are judged.
+    """
+    held = np.ones(result.shape, dtype=bool) if written is None else written
+    if everything and not held.all():
+        return Judgement(np.inf, f"{int((~held).sum())} of {held.size} elements were never written")
+    if not held.any():
+        return Judgement(np.inf, "no element was written") if held.size else Judgement(0.0)
+    if not dtype.is_float:
+        wrong = int(((result != oracle) & (result != eager) & held).sum())
+        return Judgement(np.inf, f"{wrong} elements differ") if wrong else Judgement(0.0)
+    pattern = _pattern(result, oracle, eager, dtype, held)
+    if pattern:
+        return Judgement(np.inf, pattern)
+    return _errors(result, oracle, eager, dtype, held)
+
+
+def _class(values: np.ndarray) -> np.ndarray:
+    """0 for finite, 1 for not a number, 2 and 3 for the infinities."""
+    return np.where(np.isnan(values), 1, np.where(np.isposinf(values), 2, np.where(np.isneginf(values), 3, 0)))
+
+
+def _pattern(result: np.ndarray, oracle: np.ndarray, eager: np.ndarray, dtype: DType, held: np.ndarray) -> str:
+    largest = _LARGEST[dtype]
+    # Half a unit in the last place beyond the largest number rounds to infinity.
+    rounded = np.where(np.abs(oracle) >= largest * (1 + unit_roundoff(dtype)), np.copysign(np.inf, oracle), oracle)
+    got, exact, given = _class(result), _class(rounded), _class(eager)
+    # A finite value where eager has none is right when the oracle is finite: only eager overflowed.
+    wrong = held & (got != given) & (got != exact)
+    if wrong.any():
+        names = ("finite", "nan", "inf", "-inf")
+        at = tuple(int(i) for i in np.argwhere(wrong)[0])
+        return f"{int(wrong.sum())} elements are {names[got[at]]} where eager's are {names[given[at]]}, the first at {list(at)}"
+    return ""
+
+
+def _errors(result: np.ndarray, oracle: np.ndarray, eager: np.ndarray, dtype: DType, held: np.ndarray) -> Judgement:
+    usable = held & np.isfinite(result) & np.isfinite(oracle)
+    if not usable.any():
+        return Judgement(0.0)
+    roundoff = unit_roundoff(dtype)
+    scale = _row_scale(oracle)
+    floor = _SMALLEST[dtype]
+    ours = _relative(result, oracle, scale, floor)[usable]
+    theirs = _relative(eager, oracle, scale, floor)[usable & np.isfinite(eager)]
+    their_rms, their_max = (float(np.sqrt(np.mean(theirs**2))), float(theirs.max())) if theirs.size else (0.0, 0.0)
+    rms, largest = float(np.sqrt(np.mean(ours**2))), float(ours.max())
+    rms_ratio = rms / (RMS_FACTOR * max(their_rms, roundoff))
+    max_ratio = largest / (MAX_FACTOR * max(their_max, 4 * roundoff))
+    ratio = max(rms_ratio, max_ratio)
+    if ratio <= 1:
+        return Judgement(ratio)
+    which, error, reference = ("RMS", rms, their_rms) if rms_ratio >= max_ratio else ("maximal", largest, their_max)
+    return Judgement(ratio, f"{which} error {error:.2e}, eager's is {reference:.2e}: {ratio:.1f} times what is allowed")
+
+
+def _row_scale(oracle: np.ndarray) -> np.ndarray:
+    finite = np.where(np.isfinite(oracle), oracle, 0.0)
+    overall = float(np.sqrt(np.mean(finite**2))) if finite.size else 0.0
+    if finite.ndim == 0:
+        return np.asarray(overall or 1.0)
+    count = np.maximum(np.isfinite(oracle).sum(axis=-1, keepdims=True), 1)
+    rows = np.sqrt(np.sum(finite**2, axis=-1, keepdims=True) / count)
+    # A row of zeros, or one that cancelled to nearly nothing, is measured by the whole tensor.
+    return np.where(rows > 1e-6 * overall, rows, overall or 1.0)
+
+
+def _relative(values: np.ndarray, oracle: np.ndarray, scale: np.ndarray, floor: float) -> np.ndarray:
+    with np.errstate(invalid="ignore", over="ignore"):
+        difference = np.abs(values - oracle)
+        return np.where(difference <= floor, 0.0, difference) / scale

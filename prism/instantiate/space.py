@@ -1,0 +1,214 @@
+"""The search space of an sGraph: domains of its symbols, launch options, and the feasible points, best first.
+
+Kernels meet in a configuration only through symbols that they share (the parts of a split). For each assignment of
+those, the kernels are ranked on their own, all their feasible points at once, and the rankings are combined, so a
+space of many kernels costs no more than the sum of its parts.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from prism.backends.protocol import Config
+from prism.instantiate.devices import Device
+from prism.instantiate.model import Estimate, KernelModel, Model
+from prism.sgraph.constraints import checks, domains, footprint
+from prism.sgraph.nodes import Kernel, Loop, SGraph
+
+Ints: TypeAlias = npt.NDArray[np.int64]
+
+WARPS = (1, 2, 4, 8)
+STAGES = (1, 2, 3, 4)
+# Without a matrix product in the loop, pipelining is on or off.
+PLAIN_STAGES = (1, 3)
+# A kernel's grid of points is thinned beyond this, so that it is evaluated in well under a second.
+MAX_POINTS = 400_000
+
+
+@dataclass(frozen=True, slots=True)
+class KernelSpace:
+    """The feasible points of one kernel.
+
+    Attributes:
+        kernel: the kernel.
+        names: its symbols, then "warps", then "stages".
+        values: the domain of each, ascending.
+        points: feasible points, a row each in lexicographic order, a column per name.
+    """
+
+    kernel: Kernel
+    names: tuple[str, ...]
+    values: tuple[tuple[int, ...], ...]
+    points: Ints
+
+    def column(self, name: str) -> Ints:
+        """One coordinate of all points."""
+        return self.points[:, self.names.index(name)]
+
+    def binding(self) -> dict[str, Any]:
+        """Symbol name to the column of its values."""
+        return {n: self.points[:, i] for i, n in enumerate(self.names[:-2])}
+
+
+class Space:
+    """All feasible configurations of an sGraph on a device.
+
+    Args:
+        sgraph: the family.
+        device: whose limits hold.
+        hints: a value for every symbol of the extents.
+    """
+
+    def __init__(self, sgraph: SGraph, device: Device, hints: Mapping[str, int]) -> None:
+        self.sgraph = sgraph
+        self.device = device
+        self.hints = dict(hints)
+        self.kernels = tuple(_kernel_space(k, sgraph, device, self.hints) for k in sgraph.kernels)
+        uses: dict[str, int] = {}
+        for k in self.kernels:
+            for n in k.names[:-2]:
+                uses[n] = uses.get(n, 0) + 1
+        self.shared = tuple(sorted(n for n, count in uses.items() if count > 1))
+
+    @property
+    def domains(self) -> dict[str, tuple[int, ...]]:
+        """Every symbol's values, ascending; of a symbol that kernels share, those that all of them allow."""
+        found: dict[str, tuple[int, ...]] = {}
+        for k in self.kernels:
+            for name, values in zip(k.names[:-2], k.values[:-2], strict=True):
+                found[name] = tuple(v for v in found.get(name, values) if v in values)
+        return found
+
+    @property
+    def size(self) -> int:
+        """The number of feasible configurations."""
+        return sum(_product(len(rows) for rows in per_kernel) for per_kernel in self._groups())
+
+    def configs(self, limit: int | None = None) -> Iterator[Config]:
+        """The feasible configurations in a fixed order, at most `limit`."""
+        return itertools.islice(self._all(), limit)
+
+    def feasible(self, config: Config) -> bool:
+        """Whether the configuration is one of the space."""
+        for k in self.kernels:
+            row = [config.symbols.get(n, 0) for n in k.names[:-2]]
+            row += [config.warps.get(k.kernel.name, 0), config.stages.get(k.kernel.name, 0)]
+            if not bool((k.points == np.array(row, dtype=np.int64)).all(axis=1).any()):
+                return False
+        return True
+
+    def points_ranked(self, model: Model, limit: int) -> list[tuple[Config, Estimate]]:
+        """The `limit` configurations that the model likes best, fastest first; equal ones in the space's order."""
+        if limit <= 0:
+            return []
+        seconds = [_kernel_seconds(m, k) for m, k in zip(model.kernels, self.kernels, strict=True)]
+        found: list[tuple[float, int, tuple[int, ...]]] = []
+        for group, per_kernel in enumerate(self._groups()):
+            ranked: list[list[tuple[float, int]]] = []
+            for rows, s in zip(per_kernel, seconds, strict=True):
+                order = rows[np.argsort(s[rows], kind="stable")][:limit]
+                ranked.append([(float(s[r]), int(r)) for r in order if np.isfinite(s[r])])
+            found += [(total, group, rows) for total, rows in _best_sums(ranked, limit)]
+        found.sort()
+        chosen = [self._config(rows) for _, _, rows in found[:limit]]
+        return [(c, model.estimate(c)) for c in chosen]
+
+    def best(self, model: Model, limit: int) -> tuple[Config, ...]:
+        """The configurations of `points_ranked` alone."""
+        return tuple(c for c, _ in self.points_ranked(model, limit))
+
+    def _groups(self) -> Iterator[list[Ints]]:
+        """For each assignment of the shared symbols: the feasible rows of every kernel."""
+        joint = self.domains
+        for values in itertools.product(*(joint[n] for n in self.shared)):
+            per_kernel: list[Ints] = []
+            for k in self.kernels:
+                mask = np.ones(len(k.points), dtype=bool)
+                for name, v in zip(self.shared, values, strict=True):
+                    if name in k.names:
+                        mask &= k.column(name) == v
+                per_kernel.append(np.flatnonzero(mask).astype(np.int64))
+            if all(len(rows) for rows in per_kernel):
+                yield per_kernel
+
+    def _all(self) -> Iterator[Config]:
+        for per_kernel in self._groups():
+            for rows in itertools.product(*per_kernel):
+                yield self._config(tuple(map(int, rows)))
+
+    def _config(self, rows: Sequence[int]) -> Config:
+        symbols: dict[str, int] = {}
+        warps: dict[str, int] = {}
+        stages: dict[str, int] = {}
+        for k, r in zip(self.kernels, rows, strict=True):
+            row = k.points[r].tolist()
+            symbols.update(zip(k.names[:-2], row, strict=False))
+            warps[k.kernel.name], stages[k.kernel.name] = row[-2], row[-1]
+        return Config(symbols, warps, stages)
+
+
+def _kernel_space(kernel: Kernel, sgraph: SGraph, device: Device, hints: Mapping[str, int]) -> KernelSpace:
+    f = footprint(kernel, sgraph)
+    ranges = domains(f, hints)
+    loops = any(isinstance(s, Loop) for s in kernel.body)
+    stages = STAGES if f.staged else PLAIN_STAGES if loops else (1,)
+    names = (*(d.symbol for d in ranges), "warps", "stages")
+    values = _thinned([*(d.values for d in ranges), WARPS, stages])
+    grid = np.meshgrid(*(np.array(v, dtype=np.int64) for v in values), indexing="ij")
+    columns = [g.ravel() for g in grid]
+    binding: dict[str, Any] = {**hints, **dict(zip(names[:-2], columns, strict=False))}
+    mask = np.ones(len(columns[0]), dtype=bool)
+    for _, ok in checks(f, device, binding, columns[-1], columns[-2]):
+        mask &= ok
+    return KernelSpace(kernel, names, tuple(values), np.stack(columns, axis=1)[mask])
+
+
+def _thinned(values: list[tuple[int, ...]]) -> list[tuple[int, ...]]:
+    """The domains, the longest first cut to every other value until their product is small enough."""
+    found = list(values)
+    while _product(len(v) for v in found) > MAX_POINTS:
+        longest = max(range(len(found)), key=lambda n: len(found[n]))
+        found[longest] = found[longest][::-1][::2][::-1]
+    return found
+
+
+def _kernel_seconds(model: KernelModel, space: KernelSpace) -> npt.NDArray[np.float64]:
+    seconds = model.seconds(space.binding(), space.column("warps"), space.column("stages"))
+    return np.broadcast_to(np.asarray(seconds, dtype=np.float64), (len(space.points),))
+
+
+def _best_sums(ranked: Sequence[Sequence[tuple[float, int]]], limit: int) -> list[tuple[float, tuple[int, ...]]]:
+    """The `limit` least sums of one entry of each ascending list, with their rows, ascending."""
+    if not all(ranked):
+        return []
+
+    def entry(place: tuple[int, ...]) -> tuple[float, tuple[int, ...]]:
+        return sum(r[p][0] for r, p in zip(ranked, place, strict=True)), place
+
+    start = (0,) * len(ranked)
+    heap = [entry(start)]
+    seen = {start}
+    found: list[tuple[float, tuple[int, ...]]] = []
+    while heap and len(found) < limit:
+        total, place = heapq.heappop(heap)
+        found.append((total, tuple(r[p][1] for r, p in zip(ranked, place, strict=True))))
+        for n in range(len(ranked)):
+            further = (*place[:n], place[n] + 1, *place[n + 1 :])
+            if further[n] < len(ranked[n]) and further not in seen:
+                seen.add(further)
+                heapq.heappush(heap, entry(further))
+    return found
+
+
+def _product(numbers: Any) -> int:
+    n = 1
+    for x in numbers:
+        n *= int(x)
+    return n

@@ -1,0 +1,214 @@
+"""Runs an sGraph in numpy, tile by tile, as its statements say: what the denotation and the backends are tested against.
+
+Tiles at a ragged edge are simply shorter, so there are no masks here to get wrong.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from prism.program.extents import evaluate
+from prism.program.index import Axis, Index
+from prism.program.nodes import ReduceKind
+from prism.sgraph.nodes import (
+    Accumulate,
+    Contract,
+    Grid,
+    Kernel,
+    Load,
+    Loop,
+    LoopRole,
+    Operand,
+    Pointwise,
+    Position,
+    SGraph,
+    Split,
+    Stmt,
+    Store,
+    TileReduce,
+    part_axis,
+)
+
+Array = np.ndarray[Any, Any]
+POINTWISE: Mapping[str, Callable[..., Any]] = {
+    "add": np.add,
+    "mul": np.multiply,
+    "neg": np.negative,
+    "recip": lambda a: 1.0 / a,
+    "exp": np.exp,
+    "log": np.log,
+    "sqrt": np.sqrt,
+    "sin": np.sin,
+    "cos": np.cos,
+    "tanh": np.tanh,
+    "erf": np.vectorize(math.erf, otypes=[float]),
+    "sigmoid": lambda a: 1.0 / (1.0 + np.exp(-a)),
+    "abs": np.abs,
+    "maximum": np.maximum,
+    "minimum": np.minimum,
+    "where": lambda p, a, b: np.where(p != 0, a, b),
+    "le": lambda a, b: (a <= b) * 1.0,
+    "lt": lambda a, b: (a < b) * 1.0,
+    "eq": lambda a, b: (a == b) * 1.0,
+    "and": lambda a, b: a * b,
+}
+COMBINE: Mapping[ReduceKind, Callable[[Any, Any], Any]] = {
+    ReduceKind.SUM: np.add,
+    ReduceKind.MAX: np.maximum,
+    ReduceKind.MIN: np.minimum,
+    ReduceKind.PROD: np.multiply,
+}
+REDUCE: Mapping[ReduceKind, Callable[..., Any]] = {
+    ReduceKind.SUM: np.sum,
+    ReduceKind.MAX: np.max,
+    ReduceKind.MIN: np.min,
+    ReduceKind.PROD: np.prod,
+}
+
+
+@dataclass
+class Tile:
+    """An array with one dimension per axis, in the order of `axes`."""
+
+    axes: tuple[Axis, ...]
+    data: Array
+
+    def over(self, axes: Sequence[Axis]) -> Array:
+        """The data with its dimensions in the order of `axes`, of length 1 where it has none."""
+        order = [self.axes.index(a) for a in axes if a in self.axes]
+        moved = np.transpose(self.data, order)
+        return moved.reshape([self.data.shape[self.axes.index(a)] if a in self.axes else 1 for a in axes])
+
+
+@dataclass
+class _Run:
+    kernel: Kernel
+    binding: Mapping[str, int]
+    memory: dict[str, Array]
+    at: dict[Axis, Array] = field(default_factory=dict)
+    chunk: dict[Axis, range] = field(default_factory=dict)
+    values: dict[str, Tile] = field(default_factory=dict)
+
+    def size(self, axis: Axis) -> int:
+        return evaluate(axis.extent, self.binding)
+
+    def tile(self, tile: Any) -> int:
+        return tile if isinstance(tile, int) else self.binding[tile.name]
+
+    def run(self) -> None:
+        choices: list[list[tuple[Axis, Any]]] = []
+        for axis, role in self.kernel.roles:
+            n = self.size(axis)
+            match role:
+                case Grid(t):
+                    size = self.tile(t)
+                    choices.append([(axis, np.arange(s, min(s + size, n))) for s in range(0, n, size)])
+                case Split(parts, t):
+                    size, count = self.tile(t), self.tile(parts)
+                    tiles = -(-n // size)
+                    share = -(-tiles // count) * size
+                    choices.append([(axis, (p, range(p * share, min((p + 1) * share, n), size))) for p in range(count)])
+                case LoopRole(t):
+                    self.chunk[axis] = range(0, n, self.tile(t))
+                case _:
+                    self.at[axis] = np.arange(n)
+        for picks in itertools.product(*choices):
+            for axis, pick in picks:
+                if isinstance(pick, tuple):
+                    part, self.chunk[axis] = pick
+                    role = self.kernel.role(axis)
+                    assert isinstance(role, Split)
+                    self.at[part_axis(axis, role.parts)] = np.array([part])
+                else:
+                    self.at[axis] = pick
+            self.values = {}
+            self.body(self.kernel.body)
+
+    def index(self, index: Index, axes: Sequence[Axis]) -> Array:
+        total = np.full([1] * len(axes), evaluate(index.offset, self.binding))
+        for axis, coefficient in index.terms:
+            assert isinstance(axis, Axis)
+            shape = [-1 if a == axis else 1 for a in axes]
+            total = total + evaluate(coefficient, self.binding) * self.at[axis].reshape(shape)
+        return total
+
+    def operand(self, o: Operand, axes: Sequence[Axis]) -> Any:
+        return self.values[o].over(axes) if isinstance(o, str) else np.float64(o)
+
+    def union(self, *operands: Operand) -> tuple[Axis, ...]:
+        return tuple(dict.fromkeys(a for o in operands if isinstance(o, str) for a in self.values[o].axes))
+
+    def body(self, body: Sequence[Stmt]) -> None:
+        for s in body:
+            match s:
+                case Load(dst, tensor, index):
+                    axes = tuple(sorted({a for i in index for a in i.axes()}, key=lambda a: a.name))
+                    data = self.memory[tensor]
+                    where = [np.clip(self.index(i, axes), 0, n - 1) for i, n in zip(index, data.shape, strict=True)]
+                    shape = [len(self.at[a]) for a in axes]
+                    self.values[dst] = Tile(axes, np.broadcast_to(data[tuple(where)], shape))
+                case Position(dst, index):
+                    axes = tuple(sorted(index.axes(), key=lambda a: a.name))
+                    self.values[dst] = Tile(axes, self.index(index, axes).astype(float))
+                case Pointwise(dst, op, args):
+                    axes = self.union(*args)
+                    found = POINTWISE[op](*(self.operand(a, axes) for a in args))
+                    self.values[dst] = Tile(axes, np.asarray(found, dtype=float))
+                case TileReduce(dst, kind, axis, src):
+                    tile = self.values[src]
+                    kept = tuple(a for a in tile.axes if a != axis)
+                    self.values[dst] = Tile(kept, REDUCE[kind](tile.data, axis=tile.axes.index(axis)))
+                case Contract(dst, axis, lhs, rhs):
+                    axes = self.union(lhs, rhs)
+                    product = self.operand(lhs, axes) * self.operand(rhs, axes)
+                    kept = tuple(a for a in axes if a != axis)
+                    self.values[dst] = Tile(kept, product.sum(axis=axes.index(axis)))
+                case Loop(axis, inner):
+                    self.loop(axis, inner)
+                case Store(tensor, index, src):
+                    axes = tuple(sorted({a for i in index for a in i.axes()}, key=lambda a: a.name))
+                    where = tuple(self.index(i, axes) for i in index)
+                    self.memory[tensor][where] = self.operand(src, axes)
+                case Accumulate():
+                    raise AssertionError("outside a loop")
+
+    def loop(self, axis: Axis, inner: Sequence[Stmt]) -> None:
+        names = {s.dst: s for s in inner if isinstance(s, Accumulate)}
+        running: dict[str, Tile] = {n: Tile((), np.float64(s.kind.identity)) for n, s in names.items()}
+        for start in self.chunk[axis]:
+            size = self.chunk[axis].step
+            self.at[axis] = np.arange(start, min(start + size, self.chunk[axis].stop))
+            old = dict(running)
+            todo: list[Stmt] = []
+            for s in (*inner, None):
+                if s is not None and not isinstance(s, Accumulate):
+                    todo.append(s)
+                    continue
+                self.body(todo)
+                todo = []
+                if s is not None:
+                    axes = self.values[s.src].axes
+                    before = running[s.dst].over(axes)
+                    if s.shift is not None:
+                        moved = old[s.shift].over(axes) - running[s.shift].over(axes)
+                        before = before * np.exp(np.where(np.isnan(moved), 0.0, moved))
+                    combined = COMBINE[s.kind](before, self.values[s.src].data)
+                    running[s.dst] = self.values[s.dst] = Tile(axes, combined)
+        self.values.update(running)
+
+
+def simulate(sgraph: SGraph, tensors: Mapping[str, Array], binding: Mapping[str, int]) -> dict[str, Array]:
+    """The outputs; `binding` gives every symbol of the sGraph and of the extents."""
+    memory = {n: np.asarray(a, dtype=float) for n, a in tensors.items()}
+    for t in (*sgraph.buffers, *sgraph.outputs):
+        memory[t.name] = np.full([evaluate(e, binding) for e in t.shape], np.nan)
+    with np.errstate(all="ignore"):
+        for kernel in sgraph.kernels:
+            _Run(kernel, binding, memory).run()
+    return {t.name: memory[t.name] for t in sgraph.outputs}

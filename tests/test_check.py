@@ -1,0 +1,177 @@
+"""The numeric gate accepts a right kernel and rejects wrong ones, each wrong in a way that has really been met."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+import triton_modules
+
+from prism.backends.protocol import Config
+from prism.backends.triton.check_worker import sample_programs
+from prism.errors import VerificationError
+from prism.instantiate.check import KernelRunner, check_module, cost_s, plan_bindings, plan_cases, plan_samples
+from prism.instantiate.draws import DRAWS, draw_inputs
+from prism.instantiate.gate import judge, unit_roundoff
+from prism.program import build
+from prism.program.extents import symbol
+from prism.program.index import Axis
+from prism.program.nodes import Definition, DType, Program, SymbolRange, Tensor
+from prism.sgraph.nodes import Grid, Kernel, LoopRole, SGraph, Store
+
+M = symbol("seq")
+D = 100
+EPS = 1e-6
+T = symbol("T_d")
+m, d = Axis("seq", M), Axis("d100", D)
+
+
+def rmsnorm_program(dtype: DType) -> Program:
+    """RMSNorm of [seq, 100]."""
+    i, j = Axis("i", M), Axis("j", D)
+    k = Axis("k", D)
+    square = build.mul(build.read("x", i, k), build.read("x", i, k))
+    norm = build.op("sqrt", build.add(build.mean(k, square), build.const(EPS)))
+    y = Definition("y", (i, j), build.div(build.read("x", i, j), norm), dtype)
+    return Program("rmsnorm", (Tensor("x", (M, D), dtype),), (y,), ("y",), {"seq": SymbolRange(1, 512, 64)})
+
+
+def rmsnorm_sgraph(dtype: DType) -> SGraph:
+    """The roles of the hand-written kernel: a program a row, two loops over d."""
+    kernel = Kernel("rmsnorm_kernel", ((m, Grid(1)), (d, LoopRole(T))), (Store("y", (), 0.0),))
+    return SGraph("rmsnorm", (Tensor("x", (M, D), dtype),), (), (Tensor("y", (M, D), dtype),), (kernel,))
+
+
+def config(tile: int = 64) -> Config:
+    return Config({"T_d": tile}, {"rmsnorm_kernel": 4}, {"rmsnorm_kernel": 2})
+
+
+@pytest.fixture(scope="module")
+def runner() -> Iterator[KernelRunner]:
+    with KernelRunner() as found:
+        yield found
+
+
+@pytest.mark.parametrize("dtype", [DType.FLOAT32, DType.FLOAT16, DType.BFLOAT16])
+def test_a_right_kernel_passes(runner: KernelRunner, tmp_path: Path, dtype: DType) -> None:
+    module = triton_modules.write(tmp_path, "right", triton_modules.rmsnorm())
+    report = check_module(rmsnorm_program(dtype), module, rmsnorm_sgraph(dtype), config(), runner=runner)
+    assert report.passed, report.failures
+    assert set(report.worst) == set(DRAWS) and max(report.worst.values()) <= 1
+    summary = report.summary()
+    assert summary.runner == "Triton's interpreter" and summary.cases == report.cases
+
+
+@pytest.mark.parametrize(
+    ("fault", "text"),
+    [
+        ("dropped last element", triton_modules.rmsnorm(mask="offs < n - 1")),
+        ("missing mask", triton_modules.rmsnorm(mask="offs < 1000")),
+        ("wrong eps", triton_modules.rmsnorm(eps="1e-5")),
+        ("n - 1 for n", triton_modules.rmsnorm().replace("tl.sum(acc, axis=0) / n", "tl.sum(acc, axis=0) / (n - 1)")),
+        ("wrong sign", triton_modules.rmsnorm().replace("v * inv", "tl.abs(v) * inv")),
+        ("last column not stored", triton_modules.rmsnorm().replace("v * inv, mask=offs < n", "v * inv, mask=offs < n - 1")),
+        ("last row not stored", triton_modules.rmsnorm().replace("(x.shape[0],)", "(max(x.shape[0] - 1, 1),)")),
+        ("stores beyond the end", triton_modules.rmsnorm().replace("v * inv, mask=offs < n", "v * inv, mask=offs < n + 1")),
+    ],
+)
+def test_a_wrong_kernel_is_rejected(runner: KernelRunner, tmp_path: Path, fault: str, text: str) -> None:
+    module = triton_modules.write(tmp_path, "wrong", text)
+    dtype = DType.FLOAT32
+    report = check_module(rmsnorm_program(dtype), module, rmsnorm_sgraph(dtype), config(), runner=runner)
+    assert not report.passed, fault
+    with pytest.raises(VerificationError):
+        report.summary()
+
+
+def test_a_crash_and_an_exception_are_failures_and_the_runner_goes_on(runner: KernelRunner, tmp_path: Path) -> None:
+    dtype = DType.FLOAT32
+    args = rmsnorm_program(dtype), rmsnorm_sgraph(dtype), config()
+    for name, text, word in (("dying", triton_modules.DYING, "crash"), ("broken", triton_modules.BROKEN, "power of 2")):
+        module = triton_modules.write(tmp_path, name, text)
+        report = check_module(args[0], module, args[1], args[2], runner=runner)
+        assert not report.passed and word in report.failures[0]
+    right = triton_modules.write(tmp_path, "right", triton_modules.rmsnorm())
+    assert check_module(args[0], right, args[1], args[2], runner=runner).passed
+
+
+def test_a_sample_of_programs_is_judged_on_what_it_wrote(runner: KernelRunner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("prism.instantiate.check.CASE_TARGET_S", 0.01)
+    dtype = DType.FLOAT32
+    module = triton_modules.write(tmp_path, "right", triton_modules.rmsnorm())
+    report = check_module(rmsnorm_program(dtype), module, rmsnorm_sgraph(dtype), config(128), runner=runner)
+    assert report.passed, report.failures
+    wrong = triton_modules.write(tmp_path, "wrong", triton_modules.rmsnorm(mask="offs < n - 1"))
+    assert not check_module(rmsnorm_program(dtype), wrong, rmsnorm_sgraph(dtype), config(128), runner=runner).passed
+
+
+def test_shapes_meet_tiles_in_every_way() -> None:
+    tiled = Kernel("k", ((m, Grid(T)),), ())
+    graph = SGraph("g", (), (), (), (tiled,))
+    program = rmsnorm_program(DType.FLOAT32)
+    found = {b["seq"] for b in plan_bindings(program, graph, config(16))}
+    assert found == {16, 1, 17, 15, 19}
+    assert plan_bindings(rmsnorm_program(DType.FLOAT32), graph, config(4096))[0] == {"seq": 200}
+    draws = [c.draw for c in plan_cases(program, graph, config(64), [config(16)])]
+    assert set(draws) == set(DRAWS)
+    # The cheapest of the configurations, by programs, serves the adversarial draws.
+    assert cost_s(graph, config(64), {"seq": 200}) < cost_s(graph, config(16), {"seq": 200})
+
+
+def test_only_launches_that_nothing_reads_are_sampled() -> None:
+    first = Kernel("first", ((m, Grid(1)),), (Store("b", (), 0.0),))
+    from prism.sgraph.nodes import Load
+
+    second = Kernel("second", ((m, Grid(1)),), (Load("v", "b", ()), Store("y", (), "v")))
+    graph = SGraph("g", (), (), (), (first, second))
+    samples = plan_samples(graph, config(), {"seq": 10_000})
+    assert samples[0] is None and samples[1] == 400
+
+
+def test_samples_hold_the_corners() -> None:
+    assert sample_programs((2, 3), None) == [(x, y, 0) for x in range(2) for y in range(3)]
+    chosen = sample_programs((10, 20), 6)
+    assert len(set(chosen)) == 6 and {(0, 0, 0), (9, 19, 0), (0, 19, 0), (9, 0, 0)} <= set(chosen)
+    assert sample_programs((7,), 2) == [(0, 0, 0), (6, 0, 0)]
+
+
+def test_masks_have_a_row_of_falses_and_weights_keep_their_values() -> None:
+    weight = np.arange(6, dtype=np.float32)
+    program = Program(
+        "p",
+        (Tensor("mask", (4, 6), DType.BOOL), Tensor("w", (6,), DType.FLOAT32), Tensor("x", (6,), DType.FLOAT32)),
+        (),
+        (),
+        weights={"w": weight},
+    )
+    drawn = draw_inputs(program, "zeros", {}, 0)
+    assert not drawn["mask"][0].any() and drawn["mask"][-1].all()
+    assert drawn["w"].tolist() == weight.tolist() and not drawn["x"].any()
+
+
+def test_the_gate_on_non_finite_values() -> None:
+    nan, inf = float("nan"), float("inf")
+    exact = np.array([1.0, 2.0, 7e4, nan])
+    eager = np.array([1.0, inf, inf, nan])
+    assert judge(np.array([1.0, 2.0, inf, nan]), exact, eager, DType.FLOAT16), "only eager overflowed"
+    assert not judge(np.array([inf, 2.0, inf, nan]), exact, eager, DType.FLOAT16)
+    assert not judge(np.array([1.0, 2.0, inf, 0.0]), exact, eager, DType.FLOAT16), "a masked row that eager leaves undefined"
+
+
+def test_the_gate_allows_a_small_factor_of_eagers_error() -> None:
+    rng = np.random.default_rng(0)
+    exact = rng.standard_normal((8, 64))
+    noise = rng.standard_normal((8, 64))
+    eager = exact + 1e-6 * noise
+    assert judge(exact + 3e-6 * noise, exact, eager, DType.FLOAT32).ratio == pytest.approx(0.75)
+    assert not judge(exact + 5e-6 * noise, exact, eager, DType.FLOAT32)
+    one = exact.copy()
+    one[3, 5] += 1e-4
+    assert "maximal" in judge(one, exact, eager, DType.FLOAT32).reason
+    u = unit_roundoff(DType.FLOAT32)
+    assert judge(exact * (1 + 2 * u), exact, exact, DType.FLOAT32), "the roundoff is allowed even where eager is exact"
+    assert judge(np.array([1.0, 0.0]), np.array([1.0, 1.0]), np.array([1.0, 1.0]), DType.BOOL).reason
+    held = np.zeros((8, 64), dtype=bool)
+    assert not judge(exact, exact, exact, DType.FLOAT32, held) and not judge(exact, exact, exact, DType.FLOAT32, held, False)

@@ -1,0 +1,227 @@
+"""What the ONNX front end refuses, each with one line that says what, where, why and what to do."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper
+
+from prism.errors import ExitCode, ModelError, PrismError, ShapeError, UnsupportedError
+from prism.frontend.onnx import from_model, load
+from tests.frontend_onnx_models import FLOAT, INT64, model
+
+node = helper.make_node
+
+
+def simple(opset: int = 18) -> onnx.ModelProto:
+    """Two linear layers."""
+    weights = {"w": np.eye(4, dtype=np.float32), "v": np.tri(4, dtype=np.float32)}
+    nodes = [node("MatMul", ["x", "w"], ["h"]), node("MatMul", ["h", "v"], ["y"])]
+    return model(nodes, {"x": (FLOAT, ["n", 4])}, ["y"], weights, opset)
+
+
+def raised(call: Callable[[], object], kind: type[PrismError]) -> PrismError:
+    """The one error that the call raises, checked for its form."""
+    with pytest.raises(kind) as caught:
+        call()
+    error = caught.value
+    assert error.exit_code == ExitCode.UNSUPPORTED
+    assert error.where
+    assert error.fix
+    assert "\n" not in error.one_line()
+    return error
+
+
+def refused(built: onnx.ModelProto, kind: type[PrismError], *parts: str) -> None:
+    """The translation raises that error, whose line holds the parts."""
+    line = raised(lambda: from_model(built, "net.onnx", None), kind).one_line()
+    assert line.startswith("net.onnx")
+    for part in parts:
+        assert part in line, line
+
+
+def test_missing_file(tmp_path: Path) -> None:
+    error = raised(lambda: load(tmp_path / "none.onnx"), ModelError)
+    assert "none.onnx" in error.where
+    assert "No such file" in error.why
+
+
+@pytest.mark.parametrize("data", [b"", b"hello, this is a text file\n", b"PK\x03\x04" + bytes(99), b"{}"])
+def test_not_onnx(tmp_path: Path, data: bytes) -> None:
+    file = tmp_path / "x.onnx"
+    file.write_bytes(data)
+    assert "not an ONNX model" in raised(lambda: load(file), ModelError).what
+
+
+def test_every_truncation_is_a_model_error(tmp_path: Path) -> None:
+    file, data = tmp_path / "x.onnx", simple().SerializeToString()
+    for length in range(2, len(data) - 1, 7):
+        file.write_bytes(data[:length])
+        raised(lambda: load(file), ModelError)
+    file.write_bytes(data[: len(data) // 2])
+    assert "truncated" in raised(lambda: load(file), ModelError).what
+
+
+def test_external_data_missing_or_short(tmp_path: Path) -> None:
+    file = tmp_path / "x.onnx"
+    onnx.save(simple(), str(file), save_as_external_data=True, location="w.bin", size_threshold=0)
+    data = (tmp_path / "w.bin").read_bytes()
+    (tmp_path / "w.bin").write_bytes(data[:100])
+    assert "too short" in raised(lambda: load(file), ModelError).what
+    (tmp_path / "w.bin").unlink()
+    error = raised(lambda: load(file), ModelError)
+    assert "'w.bin' is missing" in error.what
+    assert "'w'" in error.where
+
+
+@pytest.mark.parametrize("opset", [12, 25])
+def test_operator_set_out_of_range(opset: int) -> None:
+    refused(simple(opset), UnsupportedError, f"operator set {opset}", "13 to 24")
+
+
+def test_every_unknown_operator_is_named_at_once() -> None:
+    nodes = [
+        node("NonZero", ["x"], ["a"], name="first"),
+        node("FusedThing", ["a"], ["b"], domain="com.vendor"),
+        node("NonZero", ["b"], ["c"]),
+        node("TopK", ["c", "k"], ["d", "y"]),
+    ]
+    built = model(nodes, {"x": (FLOAT, [3]), "k": (INT64, [1])}, ["y"])
+    refused(built, UnsupportedError, "NonZero, com.vendor.FusedThing, TopK", "'first'")
+
+
+def test_control_flow() -> None:
+    branch = helper.make_graph([node("Neg", ["x"], ["z"])], "b", [], [onnx.ValueInfoProto(name="z")])
+    built = model(
+        [node("If", ["c"], ["y"], then_branch=branch, else_branch=branch)],
+        {"c": (TensorProto.BOOL, []), "x": (FLOAT, [3])},
+        ["y"],
+    )
+    refused(built, UnsupportedError, "If", "control flow")
+
+
+@pytest.mark.parametrize(
+    "kind", [TensorProto.COMPLEX64, TensorProto.STRING, TensorProto.FLOAT8E4M3FN, TensorProto.INT4]
+)
+def test_data_types(kind: int) -> None:
+    name = TensorProto.DataType.Name(kind).lower()
+    refused(
+        model([node("Identity", ["x"], ["y"])], {"x": (kind, [3])}, ["y"]), UnsupportedError, name, "'x'", "float16"
+    )
+    if kind != TensorProto.STRING:
+        cast = model([node("Cast", ["x"], ["y"], to=kind, name="c")], {"x": (FLOAT, [3])}, ["y"], opset=21)
+        refused(cast, UnsupportedError, name, "'c'")
+
+
+def one(op: str, shapes: Sequence[Sequence[Any]], opset: int = 18, **attributes: Any) -> onnx.ModelProto:
+    """A model of one node over float inputs."""
+    names = [f"a{n}" for n in range(len(shapes))]
+    return model(
+        [node(op, names, ["y"], name="here", **attributes)],
+        {n: (FLOAT, s) for n, s in zip(names, shapes, strict=True)},
+        ["y"],
+        opset=opset,
+    )
+
+
+@pytest.mark.parametrize(
+    ("built", "part"),
+    [
+        (one("Add", [[3, 4], [3, 5]]), "do not broadcast"),
+        (one("Add", [["n", 4], ["m", 4]]), "n and m"),
+        (one("Add", [["n", 4], [5, 4]]), "n and 5"),
+        (one("MatMul", [[3, 4], [5, 6]]), "4 and 5"),
+        (one("MatMul", [["n", "k"], ["j", 6]]), "k and j"),
+        (one("Gemm", [[3, 4], [4, 5], [6]]), "do not broadcast"),
+        (one("Concat", [[3, 4], [4, 5]], axis=0), "joined"),
+        (one("Transpose", [[3, 4]], perm=[0, 0]), "permute"),
+        (one("Split", [[3, 4]], axis=2, num_outputs=1), "out of range"),
+        (one("Softmax", [[3, 4]], axis=5), "out of range"),
+        (one("Einsum", [[3, 4], [5, 6]], equation="ij,jk->ik"), "dimension j"),
+        (one("LayerNormalization", [[3, 4], [5]]), "scale"),
+        (one("Attention", [[1, 3, 4, 8], [1, 2, 4, 8], [1, 2, 4, 8]], 23), "3 query heads"),
+        (one("Attention", [[1, 3, 8], [1, 2, 8], [1, 2, 8]], 23), "number of heads"),
+        (one("Attention", [[1, 2, 4, 8], [1, 2, 4, 6], [1, 2, 4, 8]], 23), "do not fit"),
+    ],
+)
+def test_shapes_that_do_not_add_up(built: onnx.ModelProto, part: str) -> None:
+    refused(built, ShapeError, part, "'here'")
+
+
+@pytest.mark.parametrize(
+    ("op", "constant", "part"),
+    [
+        ("Reshape", [5, 2], "[5, 2]"),
+        ("Reshape", [-1, 5], "[-1, 5]"),
+        ("Expand", [3, 5], "4 and 5"),
+        ("Squeeze", [0], "3"),
+    ],
+)
+def test_constant_shapes_that_do_not_fit(op: str, constant: list[int], part: str) -> None:
+    built = model(
+        [node(op, ["x", "s"], ["y"], name="here")], {"x": (FLOAT, [3, 4])}, ["y"], {"s": np.array(constant, np.int64)}
+    )
+    refused(built, ShapeError, part, "'here'")
+
+
+def test_a_stated_output_shape_is_checked() -> None:
+    built = one("Neg", [[3, 4]])
+    built.graph.output[0].CopyFrom(helper.make_tensor_value_info("y", FLOAT, [3, 5]))
+    refused(built, ShapeError, "'y'", "[3, 5]")
+
+
+def test_data_dependent_lookups_and_shapes() -> None:
+    gather = model([node("Gather", ["t", "i"], ["y"], name="g")], {"t": (FLOAT, [9, 4]), "i": (INT64, [3])}, ["y"])
+    refused(gather, UnsupportedError, "depend on data", "'g'")
+    reshape = model([node("Reshape", ["t", "i"], ["y"], name="r")], {"t": (FLOAT, [9, 4]), "i": (INT64, [2])}, ["y"])
+    refused(reshape, UnsupportedError, "computed from data", "'r'")
+    bad = model(
+        [node("Gather", ["t", "i"], ["y"], name="g")], {"t": (FLOAT, [9, 4])}, ["y"], {"i": np.array([9, 1, 0])}
+    )
+    refused(bad, ShapeError, "index 9 is out of range")
+
+
+def test_attention_caches() -> None:
+    past = [[1, 2, 4, 8]] * 3
+    built = one("Attention", past, 23)
+    built.graph.node[0].output.extend(["present"])
+    refused(built, UnsupportedError, "present_key")
+    built = one("Attention", [*past, [4, 8], *past[:2]], 23)
+    built.graph.node[0].output.extend(["pk", "pv"])
+    refused(built, UnsupportedError, "past_key")
+
+
+def test_rotary_positions_from_data() -> None:
+    built = model(
+        [node("RotaryEmbedding", ["x", "c", "s", "p"], ["y"], name="r")],
+        {"x": (FLOAT, [1, 2, 5, 8]), "c": (FLOAT, [9, 4]), "s": (FLOAT, [9, 4]), "p": (INT64, [1, 5])},
+        ["y"],
+        opset=23,
+    )
+    refused(built, UnsupportedError, "position_ids", "'r'")
+
+
+def test_training_mode_and_unknown_rank() -> None:
+    bn = one("BatchNormalization", [[2, 3], [3], [3], [3], [3]], training_mode=1)
+    bn.graph.node[0].output.extend(["rm", "rv"])
+    refused(bn, UnsupportedError, "training")
+    built = one("Neg", [[3]])
+    built.graph.input[0].type.tensor_type.ClearField("shape")
+    refused(built, UnsupportedError, "without a shape")
+
+
+def test_malformed_graphs() -> None:
+    dangling = model([node("Neg", ["nowhere"], ["y"])], {"x": (FLOAT, [3])}, ["y"])
+    refused(dangling, ModelError, "'nowhere'")
+    missing = model([node("Neg", ["x"], ["z"])], {"x": (FLOAT, [3])}, ["y"])
+    refused(missing, ModelError, "'y'")
+    illegal = model([node("Gemm", ["x"], ["y"])], {"x": (FLOAT, [3, 3])}, ["y"])
+    refused(illegal, ModelError, "not a legal Gemm")
+    no_opset = simple()
+    del no_opset.opset_import[:]
+    refused(no_opset, ModelError, "operator set")

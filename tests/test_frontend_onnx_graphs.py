@@ -1,0 +1,383 @@
+"""Whole ONNX graphs: decomposed norms, symbolic shapes, masks that become predicates, exported attention."""
+
+from __future__ import annotations
+
+import warnings
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import helper
+
+from prism.frontend.onnx import from_model, load
+from prism.program.evaluate import bind, evaluate_formula
+from prism.program.extents import symbol
+from prism.program.inline import inline
+from prism.program.nodes import DType, Position, Program, Read, walk
+from tests.frontend_onnx_models import BOOL, FLOAT, INT64, check, model, run_program
+
+RNG = np.random.default_rng(3)
+node = helper.make_node
+
+
+def f(*shape: int) -> np.ndarray:
+    """Signed values."""
+    return RNG.standard_normal(shape).astype(np.float32)
+
+
+def ints(*values: int) -> np.ndarray:
+    """A list of integers."""
+    return np.array(values, dtype=np.int64)
+
+
+def check_inlined(program: Program, given: dict[str, np.ndarray]) -> None:
+    """The inlined formula of every output computes what the program does."""
+    tensors = {**program.weights, **given}
+    arrays = {t.name: np.asarray(tensors[t.name], dtype=np.float64) for t in program.inputs}
+    binding = bind(program.inputs, {name: a.shape for name, a in arrays.items()})
+    for formula, expected in zip(inline(program), run_program(program, given), strict=True):
+        assert all(i.is_affine() for e in walk(formula.expr) if isinstance(e, Read) for i in e.index)
+        found = evaluate_formula(formula, arrays, binding)
+        np.testing.assert_allclose(found, expected, rtol=1e-9, atol=1e-12)
+
+
+def test_decomposed_rms_norm_keeps_eps_and_mean() -> None:
+    nodes = [
+        node("Pow", ["x", "two"], ["sq"]),
+        node("ReduceMean", ["sq"], ["ms"], axes=[-1]),
+        node("Add", ["ms", "eps"], ["shifted"]),
+        node("Sqrt", ["shifted"], ["root"]),
+        node("Reciprocal", ["root"], ["inv"]),
+        node("Mul", ["x", "inv"], ["normed"]),
+        node("Mul", ["weight", "normed"], ["y"]),
+    ]
+    constants: dict[str, Any] = {"two": np.float32(2).reshape(()), "eps": np.array([1e-3], np.float32), "weight": f(8)}
+    built = model(nodes, {"x": (FLOAT, ["seq", 8])}, ["y"], constants, opset=17)
+    program = check(built, {"x": f(3, 8)})
+    text = str(program)
+    assert "0.125" in text
+    assert "0.001" in text
+    assert "pow" not in text
+    assert [t.name for t in program.inputs] == ["x", "weight"]
+    assert set(program.weights) == {"weight"}
+    assert program.operator_count == 7
+    check_inlined(program, {"x": f(5, 8)})
+
+
+def test_decomposed_layer_norm() -> None:
+    nodes = [
+        node("ReduceMean", ["x", "last"], ["mean"]),
+        node("Sub", ["x", "mean"], ["d"]),
+        node("Mul", ["d", "d"], ["sq"]),
+        node("ReduceMean", ["sq", "last"], ["var"]),
+        node("Add", ["var", "eps"], ["shifted"]),
+        node("Sqrt", ["shifted"], ["root"]),
+        node("Div", ["d", "root"], ["n"]),
+        node("Mul", ["n", "scale"], ["s"]),
+        node("Add", ["s", "bias"], ["y"]),
+    ]
+    constants: dict[str, Any] = {"last": ints(-1), "eps": np.float32(1e-5).reshape(()), "scale": f(6), "bias": f(6)}
+    built = model(nodes, {"x": (FLOAT, [2, "n", 6])}, ["y"], constants)
+    program = check(built, {"x": f(2, 5, 6)})
+    assert "recip" in str(program)
+
+
+def head_split() -> onnx.ModelProto:
+    """x [batch, seq, 24] as [batch, 4, seq, 6] and back, its shapes computed from Shape."""
+    nodes = [
+        node("Shape", ["x"], ["s"]),
+        node("Gather", ["s", "zero"], ["b"]),
+        node("Gather", ["s", "one"], ["l"]),
+        node("Gather", ["s", "two"], ["hidden"]),
+        node("Div", ["hidden", "heads"], ["size"]),
+        *[node("Unsqueeze", [n, "axis0"], [f"{n}1"]) for n in ("b", "l", "heads", "size", "hidden")],
+        node("Concat", ["b1", "l1", "heads1", "size1"], ["split"], axis=0),
+        node("Reshape", ["x", "split"], ["four"]),
+        node("Transpose", ["four"], ["by_head"], perm=[0, 2, 1, 3]),
+        node("Softmax", ["by_head"], ["p"], axis=2),
+        node("Transpose", ["p"], ["back"], perm=[0, 2, 1, 3]),
+        node("Concat", ["b1", "l1", "hidden1"], ["merge"], axis=0),
+        node("Reshape", ["back", "merge"], ["y"]),
+    ]
+    constants = {n: np.array(v, dtype=np.int64) for n, v in {"zero": 0, "one": 1, "two": 2, "heads": 4}.items()}
+    return model(nodes, {"x": (FLOAT, ["batch", "seq", 24])}, ["y"], {**constants, "axis0": ints(0)})
+
+
+def test_shapes_computed_from_symbols_fold() -> None:
+    program = check(head_split(), {"x": f(2, 5, 24)})
+    assert [d.name for d in program.definitions] == ["four", "by_head", "p", "back", "y"]
+    assert program.definition("by_head").tensor.shape == (symbol("batch"), 4, symbol("seq"), 6)
+    assert program.operator_count == 1
+    assert {n: (r.low, r.high, r.hint) for n, r in program.ranges.items()} == {
+        "batch": (1, 32768, 1024),
+        "seq": (1, 32768, 1024),
+    }
+    check_inlined(program, {"x": f(3, 4, 24)})
+
+
+def test_equal_extents_do_not_confuse_axes() -> None:
+    check(head_split(), {"x": f(4, 4, 24)})
+
+
+def test_dynamic_expand_folds() -> None:
+    nodes = [
+        node("Shape", ["x"], ["s"]),
+        node("ConstantOfShape", ["rank"], ["ones"], value=onnx.numpy_helper.from_array(ints(1))),
+        node("Mul", ["ones", "minus"], ["all_minus"]),
+        node("Equal", ["s", "all_minus"], ["same"]),
+        node("Where", ["same", "ones", "s"], ["target"]),
+        node("Expand", ["w", "target"], ["e"]),
+        node("Add", ["x", "e"], ["y"]),
+    ]
+    built = model(nodes, {"x": (FLOAT, ["batch", 4])}, ["y"], {"rank": ints(2), "minus": ints(-1), "w": f(1, 4)})
+    check(built, {"x": f(3, 4)})
+
+
+@pytest.mark.parametrize("kind", ["trilu", "range"])
+def test_causal_masks_become_predicates(kind: str) -> None:
+    if kind == "trilu":
+        mask = [
+            node("Concat", ["n", "n"], ["square"], axis=0),
+            node("Expand", ["one", "square"], ["full"]),
+            node("Trilu", ["full"], ["lower"], upper=0),
+            node("Equal", ["lower", "zero"], ["future"]),
+            node("Where", ["future", "inf", "zero"], ["mask"]),
+            node("Add", ["x", "mask"], ["y"]),
+        ]
+    else:
+        mask = [
+            node("Squeeze", ["n"], ["n0"]),
+            node("Range", ["start", "n0", "step"], ["positions"]),
+            node("Unsqueeze", ["positions", "axis1"], ["rows"]),
+            node("LessOrEqual", ["positions", "rows"], ["past"]),
+            node("Where", ["past", "x", "inf"], ["y"]),
+        ]
+    nodes = [node("Shape", ["x"], ["n"], start=-1), *mask]
+    constants = {
+        "one": np.float32(1).reshape(()),
+        "zero": np.float32(0).reshape(()),
+        "inf": np.array(-np.inf, dtype=np.float32),
+        "start": np.array(0, dtype=np.int64),
+        "step": np.array(1, dtype=np.int64),
+        "axis1": ints(1),
+    }
+    program = check(model(nodes, {"x": (FLOAT, ["n", "n"])}, ["y"], constants), {"x": f(4, 4)})
+    (only,) = program.definitions
+    assert sum(isinstance(e, Position) for e in walk(only.expr)) == 2
+    assert not program.weights
+
+
+def test_a_constant_triangular_mask_stays_an_input() -> None:
+    mask = np.triu(np.full((4, 4), -np.inf, dtype=np.float32), 1)
+    program = check(model([node("Add", ["x", "m"], ["y"])], {"x": (FLOAT, [4, 4])}, ["y"], {"m": mask}), {"x": f(4, 4)})
+    assert np.array_equal(np.asarray(program.weights["m"]), mask)
+
+
+def test_a_slice_up_to_a_symbol_narrows_its_range() -> None:
+    nodes = [
+        node("Shape", ["x"], ["n"], start=0, end=1),
+        node("Slice", ["table", "zero", "n", "zero"], ["rows"]),
+        node("Mul", ["x", "rows"], ["y"]),
+    ]
+    built = model(nodes, {"x": (FLOAT, ["seq", 6])}, ["y"], {"table": f(64, 6), "zero": ints(0)})
+    program = check(built, {"x": f(5, 6)})
+    assert program.ranges["seq"].high == 64
+    assert program.ranges["seq"].hint == 64
+
+
+def test_an_embedding_of_positions_is_a_slice() -> None:
+    nodes = [
+        node("Shape", ["x"], ["n"], start=0, end=1),
+        node("Squeeze", ["n"], ["n0"]),
+        node("Range", ["zero", "n0", "one"], ["ids"]),
+        node("Gather", ["table", "ids"], ["rows"]),
+        node("Add", ["x", "rows"], ["y"]),
+    ]
+    constants = {"table": f(64, 6), "zero": np.array(0, dtype=np.int64), "one": np.array(1, dtype=np.int64)}
+    program = check(model(nodes, {"x": (FLOAT, ["seq", 6])}, ["y"], constants), {"x": f(5, 6)})
+    assert program.definition("rows").view
+    assert program.ranges["seq"].high == 64
+
+
+def test_grouped_query_expansion_and_rotary_halves() -> None:
+    """What exporters write of repeat_kv and rotate_half at opset 18."""
+    nodes = [
+        node("Slice", ["k", "i0", "i3", "last"], ["k1"]),
+        node("Slice", ["k", "i3", "imax", "last"], ["k2"]),
+        node("Neg", ["k2"], ["k2n"]),
+        node("Concat", ["k2n", "k1"], ["turned"], axis=-1),
+        node("Mul", ["k", "cos"], ["kc"]),
+        node("Mul", ["turned", "sin"], ["ks"]),
+        node("Add", ["kc", "ks"], ["rotated"]),
+        node("Unsqueeze", ["rotated", "i2"], ["five"]),
+        node("Expand", ["five", "expanded"], ["wide"]),
+        node("Reshape", ["wide", "merged"], ["keys"]),
+        node("Transpose", ["keys"], ["kt"], perm=[0, 1, 3, 2]),
+        node("MatMul", ["q", "kt"], ["y"]),
+    ]
+    constants = {
+        "i0": ints(0), "i2": ints(2), "i3": ints(3), "imax": ints(2**63 - 1), "last": ints(-1),
+        "expanded": ints(2, 2, 3, 5, 6), "merged": ints(0, 6, -1, 6),
+    }  # fmt: skip
+    shapes = {"q": (2, 6, 1, 6), "k": (2, 2, 5, 6), "cos": (5, 6), "sin": (5, 6)}
+    given = {n: f(*s) for n, s in shapes.items()}
+    program = check(model(nodes, {n: (FLOAT, s) for n, s in shapes.items()}, ["y"], constants), given)
+    check_inlined(program, given)
+
+
+def test_function_attention_inlines() -> None:
+    shapes = {"q": (FLOAT, ["b", "n", 32]), "k": (FLOAT, ["b", "m", 16]), "v": (FLOAT, ["b", "m", 16])}
+    nodes = [node("Attention", ["q", "k", "v"], ["y"], q_num_heads=4, kv_num_heads=2, is_causal=1)]
+    program = check(
+        model(nodes, shapes, ["y"], opset=23), given := {"q": f(2, 3, 32), "k": f(2, 5, 16), "v": f(2, 5, 16)}
+    )
+    assert program.operator_count == 3
+    check_inlined(program, given)
+
+
+@pytest.mark.parametrize("op", ["GroupNormalization", "RotaryEmbedding"])
+def test_grouped_indices_inline(op: str) -> None:
+    if op == "GroupNormalization":
+        given = {"x": f(2, 6, 5), "s": f(6), "b": f(6)}
+        attributes: dict[str, Any] = {"num_groups": 2}
+    else:
+        given = {"x": f(2, 5, 32), "s": f(2, 5, 4), "b": f(2, 5, 4)}
+        attributes = {"num_heads": 4, "interleaved": 1}
+    built = model(
+        [node(op, ["x", "s", "b"], ["y"], **attributes)], {n: (FLOAT, a.shape) for n, a in given.items()}, ["y"],
+        opset=23,
+    )  # fmt: skip
+    check_inlined(check(built, given), given)
+
+
+def test_old_group_norm_scales_by_group() -> None:
+    given = {"x": f(2, 6, 5), "s": f(2), "b": f(2)}
+    built = model(
+        [node("GroupNormalization", ["x", "s", "b"], ["y"], num_groups=2)],
+        {n: (FLOAT, a.shape) for n, a in given.items()}, ["y"], opset=18,
+    )  # fmt: skip
+    (found,) = run_program(from_model(built, "m", None), given)
+    groups = given["x"].reshape(2, 2, 15).astype(np.float64)
+    normal = (groups - groups.mean(-1, keepdims=True)) / np.sqrt(groups.var(-1, keepdims=True) + 1e-5)
+    expected = (normal * given["s"][None, :, None] + given["b"][None, :, None]).reshape(2, 6, 5)
+    np.testing.assert_allclose(found, expected, rtol=1e-6)
+
+
+def test_l1_norm_of_signed_values() -> None:
+    x = f(2, 3)
+    built = model([node("LpNormalization", ["x"], ["y"], p=1)], {"x": (FLOAT, [2, 3])}, ["y"])
+    (found,) = run_program(from_model(built, "m", None), {"x": x})
+    np.testing.assert_allclose(found, x / np.abs(x).sum(-1, keepdims=True), rtol=1e-6)
+
+
+def test_names_become_identifiers_and_stay_distinct() -> None:
+    nodes = [node("Mul", ["a.b", "a_b"], ["class"]), node("Neg", ["class"], ["1out"])]
+    program = from_model(
+        model(nodes, {"a.b": (FLOAT, [2]), "a_b": (FLOAT, [2])}, ["1out", "class"]), "my-net.onnx", None
+    )
+    assert program.name == "my_net"
+    assert [t.name for t in program.inputs] == ["a_b", "a_b_1"]
+    assert program.outputs == ("_1out", "class_")
+    assert program.definitions[0].origin == "Mul class"
+
+
+def test_outputs_that_are_inputs_constants_or_repeated() -> None:
+    nodes = [node("Shape", ["x"], ["s"]), node("Neg", ["x"], ["y"]), node("Identity", ["y"], ["z"])]
+    built = model(nodes, {"x": (FLOAT, ["n", 3])}, ["s", "x", "y", "z"])
+    program = check(built, {"x": f(2, 3)})
+    assert len(set(program.outputs)) == 4
+
+
+def test_dead_nodes_and_unused_weights_are_dropped() -> None:
+    nodes = [node("MatMul", ["x", "w"], ["dead"]), node("Shape", ["dead"], ["s"]), node("Expand", ["one", "s"], ["y"])]
+    built = model(nodes, {"x": (FLOAT, ["n", 3])}, ["y"], {"w": f(3, 5), "one": f(1)})
+    program = check(built, {"x": f(2, 3)})
+    assert [d.name for d in program.definitions] == ["y"]
+    assert not program.weights
+
+
+def test_bool_input_mask() -> None:
+    nodes = [node("Where", ["m", "x", "inf"], ["y"])]
+    built = model(nodes, {"m": (BOOL, ["n"]), "x": (FLOAT, [2, "n"])}, ["y"], {"inf": np.array(-1e4, np.float32)})
+    program = check(built, {"m": np.array([True, False, True]), "x": f(2, 3)})
+    assert program.inputs[0].dtype == DType.BOOL
+
+
+def test_half_types_are_kept_and_bfloat16_weights_are_float32() -> None:
+    weight = onnx.helper.make_tensor("w", onnx.TensorProto.BFLOAT16, [2], [1.5, -2.0])
+    built = model([node("Mul", ["x", "w"], ["y"])], {"x": (onnx.TensorProto.BFLOAT16, [2])}, ["y"])
+    built.graph.initializer.append(weight)
+    program = from_model(built, "m", None)
+    assert program.definitions[0].dtype == DType.BFLOAT16
+    assert np.array_equal(np.asarray(program.weights["w"]), np.array([1.5, -2.0], np.float32))
+
+
+def test_dimension_arithmetic_and_unnamed_dimensions() -> None:
+    built = model(
+        [node("Concat", ["x", "x"], ["c"], axis=0), node("Add", ["c", "z"], ["y"])],
+        {"x": (FLOAT, ["s", None]), "z": (FLOAT, ["2*s", 1])},
+        ["y"],
+    )
+    program = check(built, {"x": f(3, 4), "z": f(6, 1)})
+    assert set(program.ranges) == {"s", "x_d1"}
+
+
+def test_local_functions_are_inlined() -> None:
+    body = helper.make_function(
+        "custom", "Silu", ["x"], ["y"], [node("Sigmoid", ["x"], ["g"]), node("Mul", ["x", "g"], ["y"])],
+        [helper.make_opsetid("", 18)],
+    )  # fmt: skip
+    built = model([node("Silu", ["x"], ["y"], domain="custom")], {"x": (FLOAT, [3])}, ["y"])
+    built.functions.append(body)
+    built.opset_import.append(helper.make_opsetid("custom", 1))
+    assert from_model(built, "m", None).operator_count == 2
+    check(built, {"x": f(3)})
+
+
+def test_external_data_is_read_beside_the_file(tmp_path: Path) -> None:
+    w = f(4, 4)
+    built = model([node("MatMul", ["x", "w"], ["y"])], {"x": (FLOAT, ["n", 4])}, ["y"], {"w": w})
+    onnx.save(built, str(tmp_path / "big.onnx"), save_as_external_data=True, location="w.bin", size_threshold=0)
+    program = load(tmp_path / "big.onnx")
+    assert program.name == "big"
+    assert np.array_equal(np.asarray(program.weights["w"]), w)
+
+
+@pytest.mark.parametrize("opset", [18, 23])
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_exported_attention(tmp_path: Path, opset: int, dynamic: bool) -> None:
+    torch = pytest.importorskip("torch")
+    pytest.importorskip("onnxscript")
+
+    class Attention(torch.nn.Module):  # type: ignore[misc, name-defined]
+        def __init__(self) -> None:
+            super().__init__()
+            self.qkv = torch.nn.Linear(24, 72, bias=False)
+            self.out = torch.nn.Linear(24, 24)
+
+        def forward(self, x: Any) -> Any:
+            batch, length, hidden = x.shape
+            q, k, v = (t.view(batch, length, 4, 6).transpose(1, 2) for t in self.qkv(x).chunk(3, -1))
+            y = torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+            return self.out(y.transpose(1, 2).reshape(batch, length, hidden))
+
+    torch.manual_seed(0)
+    module, x = Attention().eval(), torch.randn(2, 5, 24)
+    dims = ({0: torch.export.Dim("batch"), 1: torch.export.Dim("seq", max=512)},) if dynamic else None
+    file = tmp_path / "attention.onnx"
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        torch.onnx.export(module, (x,), file, dynamo=True, opset_version=opset, dynamic_shapes=dims, verbose=False)
+    program = load(file)
+    assert bool(program.ranges) == dynamic
+    shorter = torch.randn(3, 7, 24) if dynamic else x
+    (found,) = run_program(program, {"x": shorter.numpy()})
+    np.testing.assert_allclose(found, module(shorter).detach().numpy(), rtol=1e-4, atol=1e-5)
+    check_inlined(program, {"x": shorter.numpy()})
+
+
+def test_token_ids_as_an_input_type() -> None:
+    built = model([node("Cast", ["i"], ["y"], to=1)], {"i": (INT64, ["n"])}, ["y"])
+    check(built, {"i": ints(3, -2, 7)})

@@ -1,0 +1,204 @@
+"""Whatever the generator makes computes the program, at any tile size, and its denotation says so."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from sgraph_programs import ALL, attention, decode, gated, layer_norm, norm_linear, program, task
+from sgraph_simulator import simulate
+
+from prism.errors import IllegalIRError
+from prism.program.build import const, mul, op, read, reduce
+from prism.program.evaluate import evaluate
+from prism.program.index import Axis, Index
+from prism.program.nodes import Const, Expr, Map, Program, Reduce, ReduceKind
+from prism.program.transform import canonical
+from prism.sgraph.denote import denote, expand
+from prism.sgraph.generate import Bounds, Candidate, generate
+from prism.sgraph.nodes import (
+    Accumulate,
+    Grid,
+    Kernel,
+    Load,
+    Loop,
+    LoopRole,
+    Pointwise,
+    SGraph,
+    Store,
+    TileReduce,
+)
+from prism.sgraph.roles import RoleBounds
+from prism.sgraph.spec import check
+
+WIDE = Bounds(per_kernel=40, max_sgraphs=2000)
+
+
+def without_neg(e: Expr) -> Expr:
+    """The expression as the e-graph writes it: -a is -1*a."""
+    match e:
+        case Map("neg", (a,)):
+            return Map("mul", (Const(-1.0), without_neg(a)))
+        case Map(name, args):
+            return Map(name, tuple(map(without_neg, args)))
+        case Reduce(kind, axis, body):
+            return Reduce(kind, axis, without_neg(body))
+        case _:
+            return e
+
+
+def draw(p: Program, seed: int) -> dict[str, np.ndarray]:
+    rng = np.random.default_rng(seed)
+    return {t.name: rng.normal(size=t.shape) for t in p.inputs}
+
+
+def sample(candidates: tuple[Candidate, ...], count: int) -> list[Candidate]:
+    chosen = list(candidates)
+    random.Random(0).shuffle(chosen)
+    return chosen[:count]
+
+
+@pytest.mark.parametrize("make", ALL, ids=lambda f: f.__name__)
+def test_every_sgraph_computes_the_program(make: Callable[[], Program]) -> None:
+    p = make()
+    found = generate(task(p), WIDE).candidates
+    assert found
+    tensors = draw(p, 1)
+    expected = evaluate(p, tensors)
+    tiles = random.Random(1)
+    for c in sample(found, 40):
+        check(c.sgraph)
+        binding = {s.name: tiles.choice([1, 2, 4, 8]) for s in c.sgraph.symbols}
+        got = simulate(c.sgraph, tensors, binding)
+        for name, value in expected.items():
+            np.testing.assert_allclose(got[name], value, rtol=1e-9, atol=1e-11, err_msg=str(binding))
+
+
+@pytest.mark.parametrize("make", ALL, ids=lambda f: f.__name__)
+def test_without_rules_every_denotation_is_the_reference(make: Callable[[], Program]) -> None:
+    t = task(make())
+    rescaled = 0
+    for c in generate(t, WIDE).candidates:
+        meaning = denote(c.sgraph)
+        reference = tuple(expand(canonical(without_neg(f.expr)), meaning.split) for f in t.formulas)
+        if meaning.split:
+            rescaled += 1  # proved by rules, not by being the same
+        else:
+            assert meaning.outputs == reference
+    assert (rescaled > 0) == (make is decode)
+
+
+def test_generation_is_deterministic() -> None:
+    first, second = (generate(task(attention()), Bounds()) for _ in range(2))
+    assert [c.sgraph for c in first.candidates] == [c.sgraph for c in second.candidates]
+    assert first.pruned == second.pruned
+
+
+def test_one_pass_over_the_weight() -> None:
+    one = [c.sgraph for c in generate(task(norm_linear()), WIDE).candidates if len(c.sgraph.kernels) == 1]
+    loops = [[s for s in g.kernels[0].statements() if isinstance(s, Loop)] for g in one]
+    assert any(len(found) == 1 and sum(isinstance(s, Accumulate) for s in found[0].body) == 2 for found in loops)
+
+
+def test_attention_in_one_kernel_with_a_rescaled_accumulator() -> None:
+    for c in generate(task(attention()), WIDE).candidates:
+        if len(c.sgraph.kernels) == 1:
+            shifts = [s for s in c.sgraph.kernels[0].statements() if isinstance(s, Accumulate) and s.shift]
+            if len(shifts) == 2:
+                return
+    pytest.fail("no online softmax was found")
+
+
+def test_gate_and_up_share_one_pass() -> None:
+    found = generate(task(gated()), WIDE).candidates
+    two = [c.sgraph for c in found if len(c.sgraph.kernels) == 2]
+    assert any(
+        sum(isinstance(s, Accumulate) for s in g.kernels[0].statements()) == 2 and g.kernels[0].reads.count("x") == 1
+        for g in two
+    )
+
+
+def test_two_passes_where_the_second_needs_the_first() -> None:
+    short = Bounds(roles=RoleBounds(whole=8))
+    one = [c.sgraph.kernels[0] for c in generate(task(layer_norm()), short).candidates if len(c.sgraph.kernels) == 1]
+    looped = [k for k in one if sum(isinstance(r, LoopRole) for _, r in k.roles)]
+    assert any(sum(isinstance(s, Loop) for s in k.body) == 3 for k in looped)
+
+
+@st.composite
+def small_programs(draw_: st.DrawFn) -> Program:
+    """Random expressions over three axes, with products, sums, maxima and masks."""
+    a, b, c = Axis("a", 5), Axis("b", 4), Axis("c", 3)
+    leaves = [read("x", a, b), read("y", b, c), read("z", a, c), read("u", b), const(0.5)]
+
+    def expr(depth: int) -> Expr:
+        if depth == 0:
+            return draw_(st.sampled_from(leaves))
+        kind = draw_(st.sampled_from(["mul", "add", "sum", "max", "exp", "leaf"]))
+        match kind:
+            case "mul" | "add":
+                return op(kind, expr(depth - 1), expr(depth - 1))
+            case "exp":
+                return op("sigmoid", expr(depth - 1))
+            case "sum" | "max":
+                return reduce(kind, draw_(st.sampled_from([b, c])), mul(expr(depth - 1), draw_(st.sampled_from(leaves[:4]))))
+            case _:
+                return draw_(st.sampled_from(leaves))
+
+    body = reduce("sum", b, mul(mul(expr(2), read("x", a, b)), expr(1)))
+    return program("p", {"x": (5, 4), "y": (4, 3), "z": (5, 3), "u": (4,)}, {"o": ((a, c), mul(body, read("z", a, c)))})
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
+@given(small_programs(), st.integers(0, 1000))
+def test_random_programs(p: Program, seed: int) -> None:
+    tensors = draw(p, seed)
+    expected = evaluate(p, tensors)["o"]
+    tiles = random.Random(seed)
+    for c in sample(generate(task(p), Bounds(max_kernels=2, max_cuts=3)).candidates, 4):
+        check(c.sgraph)
+        binding = {s.name: tiles.choice([1, 2, 4]) for s in c.sgraph.symbols}
+        np.testing.assert_allclose(simulate(c.sgraph, tensors, binding)["o"], expected, rtol=1e-9, atol=1e-9)
+
+
+def _symbol(name: str):  # type: ignore[no-untyped-def]
+    import sympy
+
+    return sympy.Symbol(name, integer=True, positive=True)
+
+
+def _sum_of_products(body: tuple[object, ...]) -> SGraph:
+    m, k = Axis("d6", 6), Axis("d24", 24)
+    p = program("p", {"x": (6, 24)}, {"y": ((m,), reduce("sum", k, read("x", m, k)))})
+    kernel = Kernel("p", ((m, Grid(_symbol("T_d6"))), (k, LoopRole(_symbol("T_d24")))), body)  # type: ignore[arg-type]
+    return SGraph("p", p.inputs, (), tuple(d.tensor for d in p.definitions), (kernel,))
+
+
+def test_a_partial_result_used_as_a_whole_has_no_denotation() -> None:
+    m, k = Axis("d6", 6), Axis("d24", 24)
+    load = Load("x1", "x", (Index.axis(m), Index.axis(k)))
+    part = TileReduce("part", ReduceKind.SUM, k, "x1")
+    square = Pointwise("sq", "mul", ("part", "part"))
+    bad = _sum_of_products((Loop(k, (load, part, square, Accumulate("acc", ReduceKind.SUM, "sq"))), Store("y", (Index.axis(m),), "acc")))
+    with pytest.raises(IllegalIRError, match="before it is accumulated"):
+        denote(bad)
+
+
+def test_a_running_value_must_be_absorbed_by_rescaling() -> None:
+    m, k = Axis("d6", 6), Axis("d24", 24)
+    load = Load("x1", "x", (Index.axis(m), Index.axis(k)))
+    top = TileReduce("top", ReduceKind.MAX, k, "x1")
+    best = Accumulate("best", ReduceKind.MAX, "top")
+    scaled = Pointwise("s", "mul", ("x1", "best"))
+    part = TileReduce("part", ReduceKind.SUM, k, "s")
+    for shift in (None, "best"):
+        acc = Accumulate("acc", ReduceKind.SUM, "part", shift)
+        bad = _sum_of_products((Loop(k, (load, top, best, scaled, part, acc)), Store("y", (Index.axis(m),), "acc")))
+        with pytest.raises(IllegalIRError):
+            denote(bad)
+
+
