@@ -59,9 +59,11 @@ def test_a_right_kernel_passes(runner: KernelRunner, tmp_path: Path, dtype: DTyp
     module = triton_modules.write(tmp_path, "right", triton_modules.rmsnorm())
     report = check_module(rmsnorm_program(dtype), module, rmsnorm_sgraph(dtype), config(), runner=runner)
     assert report.passed, report.failures
-    assert set(report.worst) == set(DRAWS) and max(report.worst.values()) <= 1
+    assert set(report.worst) == set(DRAWS)
+    assert max(report.worst.values()) <= 1
     summary = report.summary()
-    assert summary.runner == "Triton's interpreter" and summary.cases == report.cases
+    assert summary.runner == "Triton's interpreter"
+    assert summary.cases == report.cases
 
 
 @pytest.mark.parametrize(
@@ -72,9 +74,15 @@ def test_a_right_kernel_passes(runner: KernelRunner, tmp_path: Path, dtype: DTyp
         ("wrong eps", triton_modules.rmsnorm(eps="1e-5")),
         ("n - 1 for n", triton_modules.rmsnorm().replace("tl.sum(acc, axis=0) / n", "tl.sum(acc, axis=0) / (n - 1)")),
         ("wrong sign", triton_modules.rmsnorm().replace("v * inv", "tl.abs(v) * inv")),
-        ("last column not stored", triton_modules.rmsnorm().replace("v * inv, mask=offs < n", "v * inv, mask=offs < n - 1")),
+        (
+            "last column not stored",
+            triton_modules.rmsnorm().replace("v * inv, mask=offs < n", "v * inv, mask=offs < n - 1"),
+        ),
         ("last row not stored", triton_modules.rmsnorm().replace("(x.shape[0],)", "(max(x.shape[0] - 1, 1),)")),
-        ("stores beyond the end", triton_modules.rmsnorm().replace("v * inv, mask=offs < n", "v * inv, mask=offs < n + 1")),
+        (
+            "stores beyond the end",
+            triton_modules.rmsnorm().replace("v * inv, mask=offs < n", "v * inv, mask=offs < n + 1"),
+        ),
     ],
 )
 def test_a_wrong_kernel_is_rejected(runner: KernelRunner, tmp_path: Path, fault: str, text: str) -> None:
@@ -92,12 +100,15 @@ def test_a_crash_and_an_exception_are_failures_and_the_runner_goes_on(runner: Ke
     for name, text, word in (("dying", triton_modules.DYING, "crash"), ("broken", triton_modules.BROKEN, "power of 2")):
         module = triton_modules.write(tmp_path, name, text)
         report = check_module(args[0], module, args[1], args[2], runner=runner)
-        assert not report.passed and word in report.failures[0]
+        assert not report.passed
+        assert word in report.failures[0]
     right = triton_modules.write(tmp_path, "right", triton_modules.rmsnorm())
     assert check_module(args[0], right, args[1], args[2], runner=runner).passed
 
 
-def test_a_sample_of_programs_is_judged_on_what_it_wrote(runner: KernelRunner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_sample_of_programs_is_judged_on_what_it_wrote(
+    runner: KernelRunner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("prism.instantiate.check.CASE_TARGET_S", 0.01)
     dtype = DType.FLOAT32
     module = triton_modules.write(tmp_path, "right", triton_modules.rmsnorm())
@@ -127,13 +138,15 @@ def test_only_launches_that_nothing_reads_are_sampled() -> None:
     second = Kernel("second", ((m, Grid(1)),), (Load("v", "b", ()), Store("y", (), "v")))
     graph = SGraph("g", (), (), (), (first, second))
     samples = plan_samples(graph, config(), {"seq": 10_000})
-    assert samples[0] is None and samples[1] == 400
+    assert samples[0] is None
+    assert samples[1] == 400
 
 
 def test_samples_hold_the_corners() -> None:
     assert sample_programs((2, 3), None) == [(x, y, 0) for x in range(2) for y in range(3)]
     chosen = sample_programs((10, 20), 6)
-    assert len(set(chosen)) == 6 and {(0, 0, 0), (9, 19, 0), (0, 19, 0), (9, 0, 0)} <= set(chosen)
+    assert len(set(chosen)) == 6
+    assert {(0, 0, 0), (9, 19, 0), (0, 19, 0), (9, 0, 0)} <= set(chosen)
     assert sample_programs((7,), 2) == [(0, 0, 0), (6, 0, 0)]
 
 
@@ -147,8 +160,10 @@ def test_masks_have_a_row_of_falses_and_weights_keep_their_values() -> None:
         weights={"w": weight},
     )
     drawn = draw_inputs(program, "zeros", {}, 0)
-    assert not drawn["mask"][0].any() and drawn["mask"][-1].all()
-    assert drawn["w"].tolist() == weight.tolist() and not drawn["x"].any()
+    assert not drawn["mask"][0].any()
+    assert drawn["mask"][-1].all()
+    assert drawn["w"].tolist() == weight.tolist()
+    assert not drawn["x"].any()
 
 
 def test_the_gate_on_non_finite_values() -> None:
@@ -157,7 +172,9 @@ def test_the_gate_on_non_finite_values() -> None:
     eager = np.array([1.0, inf, inf, nan])
     assert judge(np.array([1.0, 2.0, inf, nan]), exact, eager, DType.FLOAT16), "only eager overflowed"
     assert not judge(np.array([inf, 2.0, inf, nan]), exact, eager, DType.FLOAT16)
-    assert not judge(np.array([1.0, 2.0, inf, 0.0]), exact, eager, DType.FLOAT16), "a masked row that eager leaves undefined"
+    assert not judge(np.array([1.0, 2.0, inf, 0.0]), exact, eager, DType.FLOAT16), (
+        "a masked row that eager leaves undefined"
+    )
 
 
 def test_the_gate_allows_a_small_factor_of_eagers_error() -> None:
@@ -174,4 +191,5 @@ def test_the_gate_allows_a_small_factor_of_eagers_error() -> None:
     assert judge(exact * (1 + 2 * u), exact, exact, DType.FLOAT32), "the roundoff is allowed even where eager is exact"
     assert judge(np.array([1.0, 0.0]), np.array([1.0, 1.0]), np.array([1.0, 1.0]), DType.BOOL).reason
     held = np.zeros((8, 64), dtype=bool)
-    assert not judge(exact, exact, exact, DType.FLOAT32, held) and not judge(exact, exact, exact, DType.FLOAT32, held, False)
+    assert not judge(exact, exact, exact, DType.FLOAT32, held)
+    assert not judge(exact, exact, exact, DType.FLOAT32, held, False)

@@ -54,7 +54,8 @@ def test_resources_are_read_for_two_targets(pool: Pool, tmp_path: Path) -> None:
         assert reply.ending is Ending.ANSWERED
         (r,) = compiled(reply.answer).resources
         assert (r.kernel, r.warps, r.spills) == ("rmsnorm_kernel", 4, 0)
-        assert 8 < r.registers < 256 and 0 < r.shared < 4096
+        assert 8 < r.registers < 256
+        assert 0 < r.shared < 4096
 
 
 def test_spills_are_reported(pool: Pool, tmp_path: Path) -> None:
@@ -73,7 +74,8 @@ def test_what_does_not_compile_says_why_and_the_worker_lives_on(pool: Pool, tmp_
     jobs.append(CompileJob(right, "sm_80", FULL, ARGUMENTS))
     replies = list(pool.map([request(j) for j in jobs], 60))
     assert "power of 2" in compiled(replies[0].answer).error
-    assert replies[1].ending is Ending.CRASH and "status 9" in replies[1].detail
+    assert replies[1].ending is Ending.CRASH
+    assert "status 9" in replies[1].detail
     assert compiled(replies[2].answer).resources
 
 
@@ -98,24 +100,31 @@ def test_a_study_without_a_gpu_estimates_and_counts_failures(cache: Path, tmp_pa
         return 1e-6 * config.symbols.get("T_d", 1)
 
     points = tuple(Config({"T_d": t}, {"rmsnorm_kernel": 4}, {"rmsnorm_kernel": 2}) for t in (512, 1024))
-    candidates = [Candidate("right", GRAPH, right, points, model), Candidate("broken", GRAPH, broken, (NOTHING,), model)]
+    candidates = [
+        Candidate("right", GRAPH, right, points, model),
+        Candidate("broken", GRAPH, broken, (NOTHING,), model),
+    ]
     runs = []
     for _ in range(2):
         with Estimating("sm_80", "A100", 166912, {}, size=1, root=cache) as evaluator:
             result = tune(candidates, evaluator, region="r")
             runs.append(evaluator.compiler.runs)
-        assert result.evidence.value == "estimated" and result.failures == {"compile error": 1}
-        assert result.best is not None and result.best.config.symbols["T_d"] == 512
+        assert result.evidence.value == "estimated"
+        assert result.failures == {"compile error": 1}
+        assert result.best is not None
+        assert result.best.config.symbols["T_d"] == 512
     assert runs == [3, 0], "the second study must find all compilations in the cache"
 
 
 def test_too_much_shared_memory_is_a_failure_before_any_launch(cache: Path, tmp_path: Path) -> None:
-    assert over_limit([Resources("k", 100, 1, 0, 4)], 100) == "" and "k needs 101" in over_limit([Resources("k", 101, 1, 0, 4)], 100)
+    assert over_limit([Resources("k", 100, 1, 0, 4)], 100) == ""
+    assert "k needs 101" in over_limit([Resources("k", 101, 1, 0, 4)], 100)
     right = triton_modules.write(tmp_path, "rmsnorm", triton_modules.rmsnorm())
     candidate = Candidate("right", GRAPH, right, (FULL,), lambda c, r: 1.0)
     with Estimating("sm_80", "tiny", 8, {}, size=1, root=cache) as evaluator:
         result = tune([candidate], evaluator, region="r")
-    assert result.failures == {Failure.SHARED.value: 1} and result.best is None
+    assert result.failures == {Failure.SHARED.value: 1}
+    assert result.best is None
 
 
 def test_an_unknown_target_is_refused_at_once() -> None:
@@ -130,10 +139,13 @@ def test_nothing_imports_triton_in_the_parent() -> None:
         "import sys, prism.instantiate.estimating, prism.instantiate.study, prism.instantiate.workers\n"
         "print([m for m in ('triton', 'torch', 'optuna') if m in sys.modules])"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=worker_environment(), check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, env=worker_environment(), check=True
+    )
     assert done.stdout.strip() == "[]"
 
 
 def test_the_tools_reports_are_parsed() -> None:
-    assert parse_usage("Function k:\n REG:40 STACK:16 SHARED:0 LOCAL:0") == (40, 16) and parse_usage("") == (0, 0)
+    assert parse_usage("Function k:\n REG:40 STACK:16 SHARED:0 LOCAL:0") == (40, 16)
+    assert parse_usage("") == (0, 0)
     assert parse_spills("0 bytes stack frame, 12 bytes spill stores, 8 bytes spill loads") == 20

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -9,11 +10,11 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
+from frontend_onnx_models import FLOAT, INT64, model
 from onnx import TensorProto, helper
 
 from prism.errors import ExitCode, ModelError, PrismError, ShapeError, UnsupportedError
 from prism.frontend.onnx import from_model, load
-from tests.frontend_onnx_models import FLOAT, INT64, model
 
 node = helper.make_node
 
@@ -225,3 +226,30 @@ def test_malformed_graphs() -> None:
     no_opset = simple()
     del no_opset.opset_import[:]
     refused(no_opset, ModelError, "operator set")
+
+
+def test_damaged_bytes_never_escape_as_another_error(tmp_path: Path) -> None:
+    """Whatever bytes of a file change, it loads or is refused; anything else would be a traceback."""
+    file, data, rng = tmp_path / "x.onnx", simple().SerializeToString(), np.random.default_rng(5)
+    for _ in range(1500):
+        damaged = bytearray(data)
+        for place in rng.integers(len(data), size=rng.integers(1, 4)):
+            damaged[place] = rng.integers(256)
+        file.write_bytes(damaged)
+        with contextlib.suppress(ModelError):
+            load(file)
+
+
+def test_names_that_are_not_text(tmp_path: Path) -> None:
+    file = tmp_path / "x.onnx"
+    built = model([node("Neg", ["x"], ["yyyy"])], {"x": (FLOAT, [3])}, ["yyyy"])
+    file.write_bytes(built.SerializeToString().replace(b"yyyy", b"\xff\xfeyy"))
+    assert "not UTF-8" in raised(lambda: load(file), ModelError).why
+
+
+@pytest.mark.parametrize("op", ["Softmax", "Concat", "CumSum", "LayerNormalization"])
+def test_scalars_have_no_axis(op: str) -> None:
+    names = {"Softmax": ["x"], "Concat": ["x", "x"], "CumSum": ["x", "i"], "LayerNormalization": ["x", "x"]}[op]
+    attributes: dict[str, Any] = {"axis": 0} if op != "CumSum" else {}
+    built = model([node(op, names, ["y"], **attributes)], {"x": (FLOAT, [])}, ["y"], {"i": np.array(0, dtype=np.int64)})
+    refused(built, ShapeError, "axis 0 is out of range for 0 dimensions")

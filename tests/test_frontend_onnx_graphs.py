@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
+from frontend_onnx_models import BOOL, FLOAT, INT64, check, model, run_program
 from onnx import helper
 
 from prism.frontend.onnx import from_model, load
@@ -16,7 +17,6 @@ from prism.program.evaluate import bind, evaluate_formula
 from prism.program.extents import symbol
 from prism.program.inline import inline
 from prism.program.nodes import DType, Position, Program, Read, walk
-from tests.frontend_onnx_models import BOOL, FLOAT, INT64, check, model, run_program
 
 RNG = np.random.default_rng(3)
 node = helper.make_node
@@ -381,3 +381,45 @@ def test_exported_attention(tmp_path: Path, opset: int, dynamic: bool) -> None:
 def test_token_ids_as_an_input_type() -> None:
     built = model([node("Cast", ["i"], ["y"], to=1)], {"i": (INT64, ["n"])}, ["y"])
     check(built, {"i": ints(3, -2, 7)})
+
+
+@pytest.mark.parametrize("op", ["Div", "Mod"])
+def test_integer_division_of_positions(op: str) -> None:
+    nodes = [
+        node("Shape", ["x"], ["n"]),
+        node("Squeeze", ["n"], ["n0"]),
+        node("Range", ["zero", "n0", "one"], ["ids"]),
+        node(op, ["ids", "three"], ["part"]),
+        node("Cast", ["part"], ["number"], to=FLOAT),
+        node("Mul", ["x", "number"], ["y"]),
+    ]
+    constants = {n: np.array(v, dtype=np.int64) for n, v in {"zero": 0, "one": 1, "three": 3}.items()}
+    check(model(nodes, {"x": (FLOAT, ["n"])}, ["y"], constants), {"x": f(8)})
+
+
+def test_slices_of_a_symbolic_dimension() -> None:
+    nodes = [
+        node("Slice", ["x", "zero", "minus_one"], ["head"]),
+        node("Slice", ["x", "one", "big"], ["tail"]),
+        node("Add", ["head", "tail"], ["y"]),
+        node("Slice", ["x", "minus_one", "low", "zero", "minus_one"], ["flipped"]),
+    ]
+    constants = {"zero": ints(0), "one": ints(1), "minus_one": ints(-1), "big": ints(2**63 - 1), "low": ints(-(2**63))}
+    program = check(model(nodes, {"x": (FLOAT, ["n", 3])}, ["y", "flipped"], constants), {"x": f(5, 3)})
+    assert program.definition("y").tensor.shape == (symbol("n") - 1, 3)
+
+
+def test_lengths_that_follow_from_two_inputs() -> None:
+    """A cache joined with new keys: its length is a sum of symbols, and meets itself."""
+    nodes = [
+        node("Concat", ["cache", "new"], ["keys"], axis=0),
+        node("Transpose", ["keys"], ["kt"]),
+        node("MatMul", ["q", "kt"], ["s"]),
+        node("Softmax", ["s"], ["p"]),
+        node("MatMul", ["p", "keys"], ["y"]),
+    ]
+    shapes = {"cache": (FLOAT, ["past", 4]), "new": (FLOAT, ["fresh", 4]), "q": (FLOAT, ["fresh", 4])}
+    given = {"cache": f(5, 4), "new": f(2, 4), "q": f(2, 4)}
+    program = check(model(nodes, shapes, ["y"]), given)
+    assert program.definition("s").tensor.shape == (symbol("fresh"), symbol("past") + symbol("fresh"))
+    check_inlined(program, given)

@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from frontend_onnx_models import check, node_model
 
 from prism.frontend import onnx as frontend
-from tests.frontend_onnx_models import check, node_model
 
 RNG = np.random.default_rng(7)
 
@@ -208,7 +208,7 @@ def test_operator(case: Case) -> None:
 
 
 def test_every_translator_is_tested() -> None:
-    assert set(frontend.TRANSLATORS) - {c.op for c in CASES} <= {"Mod"}
+    assert set(frontend.TRANSLATORS) - {c.op for c in CASES} <= {"Mod"}  # of positions: test_frontend_onnx_graphs.py
 
 
 def test_operators_are_one_definition_each() -> None:

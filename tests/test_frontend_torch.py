@@ -145,3 +145,122 @@ def test_it_computes_what_torch_computes(case: str) -> None:
     tensors = [draw(*shape, seed=10 * n) for n, shape in enumerate(shapes)]
     # A repeat or an uneven reshape cannot be inlined to affine indices; the definitions still can be run.
     agree(trace(fn, tensors, name="case"), fn, tensors, inlined=case not in ("views", "pad_repeat"))
+
+
+class Block(torch.nn.Module):
+    """A module with parameters, a buffer and a constant."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lin = torch.nn.Linear(8, 16)
+        self.norm = torch.nn.LayerNorm(16)
+        self.drop = torch.nn.Dropout(0.1)
+        self.register_buffer("scale", torch.rand(16))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.drop(F.gelu(self.norm(self.lin(x)) * self.scale)) * torch.tensor(2.0)
+
+
+def test_parameters_and_buffers_are_weights_after_the_callers_inputs() -> None:
+    module = Block().double().eval()
+    x = draw(3, 5, 8)
+    program = trace(module, [x])
+    assert [t.name for t in program.inputs] == ["x", "lin_weight", "lin_bias", "norm_weight", "norm_bias", "scale"]
+    assert set(program.weights) == {t.name for t in program.inputs[1:]}
+    agree(program, module, [x])
+
+
+def test_one_definition_per_kernel_of_eager_torch() -> None:
+    def fn(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        h = F.rms_norm(x, (8,)).reshape(2, 5, 2, 4).transpose(1, 2)
+        return F.softmax(F.scaled_dot_product_attention(h, h, h), -1) @ w
+
+    program = trace(fn, [draw(2, 5, 8), draw(4, 3)])
+    # norm; scores, weights, product with the values; softmax; matmul
+    assert program.operator_count == 6
+
+
+@pytest.mark.parametrize("fn", [causal_by_tril, causal_by_arange])
+def test_a_causal_mask_becomes_one_comparison_of_positions(fn: Fn) -> None:
+    program = trace(fn, [draw(2, 5, 4)] * 3)
+    assert len(program.inputs) == 3
+    masks = [e for d in program.definitions for e in walk(d.expr) if isinstance(e, Map) and e.op in ("le", "lt", "eq")]
+    assert len(masks) == 1
+    assert all(isinstance(a, Position) for a in masks[0].args)
+
+
+@pytest.mark.parametrize("dynamic", ["sequence", "mapping"])
+def test_dynamic_dimensions_become_symbols_and_hold_at_other_sizes(dynamic: str) -> None:
+    batch, seq = torch.export.Dim("batch", min=1, max=64), torch.export.Dim("seq", min=2, max=128)
+    shapes: Any = [{0: batch, 1: seq}, None] if dynamic == "sequence" else {"x": {0: batch, 1: seq}}
+    program = trace(heads, [draw(3, 5, 8), draw(8, 24)], dynamic_shapes=shapes)
+    check(program)
+    assert [str(e) for e in program.inputs[0].shape] == ["batch", "seq", "8"]
+    assert (program.ranges["seq"].low, program.ranges["seq"].high, program.ranges["seq"].hint) == (2, 128, 5)
+    x, w = draw(2, 7, 8), draw(8, 24)
+    (got,) = evaluate(program, {"x": x.numpy(), "w": w.numpy()}).values()
+    np.testing.assert_allclose(got, heads(x, w).numpy(), rtol=1e-9, atol=1e-12)
+    (formula,) = inline(program)
+    inlined = evaluate_formula(formula, {"x": x.numpy(), "w": w.numpy()}, {"batch": 2, "seq": 7})
+    np.testing.assert_allclose(inlined, got, rtol=1e-9, atol=1e-12)
+
+
+def test_a_length_used_as_a_number_is_a_size() -> None:
+    seq = torch.export.Dim("seq", min=2, max=128)
+    program = trace(lambda x: x.sum(0) / x.shape[0], [draw(5, 3)], name="avg", dynamic_shapes=[{0: seq}])
+    x = draw(9, 3)
+    (got,) = evaluate(program, {program.inputs[0].name: x.numpy()}).values()
+    np.testing.assert_allclose(got, x.mean(0).numpy())
+
+
+def test_a_query_that_may_look_nowhere_gets_zeros_as_in_torch() -> None:
+    def fn(q: torch.Tensor, m: torch.Tensor) -> torch.Tensor:
+        return F.scaled_dot_product_attention(q, q, q, attn_mask=m)
+
+    mask = torch.ones(3, 3, dtype=torch.bool)
+    mask[1] = False
+    program = trace(fn, [draw(1, 3, 4), mask])
+    (got,) = evaluate(program, {"q": draw(1, 3, 4).numpy(), "m": mask.numpy()}).values()
+    np.testing.assert_allclose(got, fn(draw(1, 3, 4), mask).numpy(), rtol=1e-12)
+    assert (got[0, 1] == 0).all()
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
+def test_eager_in_low_precision_is_as_close_to_the_oracle_as_torch(dtype: torch.dtype) -> None:
+    def fn(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        return F.softmax(F.rms_norm(x, (32,), eps=1e-5) @ w, -1)
+
+    x, w = draw(4, 32).to(dtype), draw(32, 8).to(dtype)
+    program = trace(fn, [x, w])
+    (exact,) = evaluate(program, {"x": x.double().numpy(), "w": w.double().numpy()}).values()
+    (got,) = eager(program)(x, w)
+    assert got.dtype == dtype
+    error = np.abs(got.double().numpy() - exact).max()
+    theirs = np.abs(fn(x, w).double().numpy() - exact).max()
+    assert error <= 2 * theirs + torch.finfo(dtype).eps
+
+
+REFUSED: dict[str, tuple[Fn, list[torch.Tensor], str]] = {
+    "lookup": (lambda x, i: x[i], [torch.randn(3, 4), torch.tensor([1, 2])], "depends on data"),
+    "embedding": (F.embedding, [torch.tensor([1]), torch.randn(4, 4)], "depends on data"),
+    "order": (lambda x: x.topk(2).values, [torch.randn(4)], "orders elements"),
+    "positions": (lambda x: x.max(0).indices * x, [torch.randn(4)], "positions of extremes"),
+    "complex": (lambda x: x.to(torch.complex64) * 2, [torch.randn(4)], "complex64"),
+    "random": (lambda x: F.dropout(x, 0.3), [torch.randn(4)], "no translation"),
+    "data_dependent": (lambda x: x * 2 if x.sum() > 0 else x, [torch.randn(4)], "torch.export cannot capture it"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_has_no_translation_is_refused_with_the_reason(case: str) -> None:
+    fn, inputs, reason = REFUSED[case]
+    with pytest.raises(UnsupportedError, match=reason) as caught:
+        trace(fn, inputs)
+    assert caught.value.where
+    assert caught.value.fix
+    assert "\n" not in caught.value.one_line()
+
+
+def test_only_tensors_are_example_inputs() -> None:
+    with pytest.raises(UsageError, match="example input 1 is a int"):
+        trace(lambda x, n: x * n, [torch.randn(3), 2])  # type: ignore[list-item]

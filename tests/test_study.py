@@ -69,32 +69,42 @@ def shape(result: TuneResult) -> list[tuple[int, str, float | None]]:
 def test_a_small_space_is_swept_and_ranked() -> None:
     table = Table()
     result = tune(small(), table, region="r", budget=64)
-    assert result.swept and result.feasible == 7 and len(set(table.asked)) == len(table.asked) == 7
-    assert result.best is not None and result.best.config == config(64, 32) and result.best.candidate == 0
-    assert [b.candidate for b in result.ranking] == [0, 1] and result.compiled == 7
+    assert result.swept
+    assert result.feasible == 7
+    assert len(set(table.asked)) == len(table.asked) == 7
+    assert result.best is not None
+    assert result.best.config == config(64, 32)
+    assert result.best.candidate == 0
+    assert [b.candidate for b in result.ranking] == [0, 1]
+    assert result.compiled == 7
     assert result.evidence is Evidence.ESTIMATED
 
 
 def test_the_budget_cuts_a_sweep_but_every_leader_gets_a_trial() -> None:
     table = Table()
     result = tune(small(), table, region="r", budget=3)
-    assert len(table.asked) == 3 and not result.swept and {b.candidate for b in result.ranking} == {0, 1}
+    assert len(table.asked) == 3
+    assert not result.swept
+    assert {b.candidate for b in result.ranking} == {0, 1}
 
 
 def test_a_large_space_is_deterministic_and_never_repeats_a_point() -> None:
     tables = Table(), Table(), Table()
     first, second = (tune(large(), t, region="r", budget=40, seed=3) for t in tables[:2])
-    assert shape(first) == shape(second) and len(set(tables[0].asked)) == 40
+    assert shape(first) == shape(second)
+    assert len(set(tables[0].asked)) == 40
     other = tune(large(), tables[2], region="r", budget=40, seed=4)
     assert shape(other) != shape(first)
     # TPE must use what it is told: the first 8 of a flat prior are the corner of the space.
-    assert first.best is not None and first.best.seconds < min(t.outcome.seconds or 9 for t in first.trials[:SEEDS])
+    assert first.best is not None
+    assert first.best.seconds < min(t.outcome.seconds or 9 for t in first.trials[:SEEDS])
 
 
 def test_the_cost_models_best_points_come_first() -> None:
     known = [Candidate(c.key, c.sgraph, c.module, c.points, lambda p, r: cost(p)) for c in large()]
     result = tune(known, Table(), region="r", budget=SEEDS)
-    assert result.best is not None and result.best.seconds == pytest.approx(1e-6)
+    assert result.best is not None
+    assert result.best.seconds == pytest.approx(1e-6)
 
 
 @pytest.mark.parametrize("make", [small, large])
@@ -105,7 +115,8 @@ def test_an_interrupted_study_resumes_as_if_it_had_not_stopped(tmp_path: Path, m
     tune(make(), Table(), region="r", budget=cut, seed=1, storage_dir=tmp_path / "cut")
     table = Table()
     resumed = tune(make(), table, region="r", budget=20, seed=1, storage_dir=tmp_path / "cut")
-    assert shape(resumed) == shape(whole) and resumed.resumed == min(cut, resumed.feasible)
+    assert shape(resumed) == shape(whole)
+    assert resumed.resumed == min(cut, resumed.feasible)
     assert len(table.asked) == len(whole.trials) - resumed.resumed
     again = Table()
     assert shape(tune(make(), again, region="r", budget=20, seed=1, storage_dir=tmp_path / "cut")) == shape(whole)
@@ -131,14 +142,17 @@ def test_failures_are_counted_by_reason_and_never_win(tmp_path: Path) -> None:
     table = Table({64: Failure.SHARED, 32: Failure.CRASH})
     result = tune(small(), table, region="r", budget=64, storage_dir=tmp_path)
     assert result.failures == {"out of shared memory": 2, "crash": 3}
-    assert [b.candidate for b in result.ranking] == [0] and result.compiled == 2
+    assert [b.candidate for b in result.ranking] == [0]
+    assert result.compiled == 2
     again = tune(small(), Table(), region="r", budget=64, storage_dir=tmp_path)
-    assert again.failures == result.failures and shape(again) == shape(result)
+    assert again.failures == result.failures
+    assert shape(again) == shape(result)
 
 
 def test_when_everything_fails_there_is_no_best() -> None:
-    result = tune(large(), Table({m: Failure.HANG for m in (1, 2, 4, 8, 16, 32, 64, 128)}), region="r", budget=14)
-    assert result.best is None and result.failures == {"hang": 14}
+    result = tune(large(), Table(dict.fromkeys((1, 2, 4, 8, 16, 32, 64, 128), Failure.HANG)), region="r", budget=14)
+    assert result.best is None
+    assert result.failures == {"hang": 14}
 
 
 def test_a_budget_must_be_positive() -> None:

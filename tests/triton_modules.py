@@ -31,7 +31,7 @@ def launches(x, y, *, config):
         rmsnorm_kernel,
         (x.shape[0],),
         (x, y, x.shape[1]),
-        dict(EPS=EPSILON, BLOCK=block, num_warps=config["warps"]["rmsnorm_kernel"], num_stages=config["stages"]["rmsnorm_kernel"]),
+        dict(EPS=EPSILON, BLOCK=block, num_warps=config["warps"]["rmsnorm_kernel"], num_stages=2),
     )
 
 
@@ -42,7 +42,7 @@ def rmsnorm(x, *, config=None):
     return y
 '''
 
-SPILLING = '''import torch
+SPILLING = """import torch
 import triton
 import triton.language as tl
 
@@ -57,10 +57,11 @@ def spilling_kernel(x, y, BLOCK: tl.constexpr):
 
 
 def launches(x, y, *, config):
-    yield spilling_kernel, (1,), (x, y), dict(BLOCK=config["symbols"]["T"], num_warps=config["warps"]["spilling_kernel"])
-'''
+    warps = config["warps"]["spilling_kernel"]
+    yield spilling_kernel, (1,), (x, y), dict(BLOCK=config["symbols"]["T"], num_warps=warps)
+"""
 
-BROKEN = '''import triton
+BROKEN = """import triton
 import triton.language as tl
 
 
@@ -71,23 +72,23 @@ def broken_kernel(x, y):
 
 def launches(x, y, *, config):
     yield broken_kernel, (1,), (x, y), {}
-'''
+"""
 
-DYING = '''import os
+DYING = """import os
 
 
 def launches(x, y, *, config):
     os._exit(9)
     yield
-'''
+"""
 
-HANGING = '''import time
+HANGING = """import time
 
 
 def launches(x, y, *, config):
     time.sleep(600)
     yield
-'''
+"""
 
 
 def write(folder: Path, name: str, text: str) -> Path:

@@ -72,17 +72,17 @@ def load(path: str | os.PathLike[str]) -> Program:
         _refuse_bytes(data, file)
     if not model.HasField("graph") or model.ir_version == 0:
         _refuse_bytes(data, file)
-    _refuse_garbled_names(model, file)
     return from_model(model, str(file), file.parent)
 
 
-def _refuse_garbled_names(model: onnx.ModelProto, file: Path) -> None:
+def _refuse_garbled_names(model: onnx.ModelProto, where: str) -> None:
     """Refuse names that are not UTF-8: protobuf hands them over as bytes where everything here takes text."""
 
     def texts() -> Iterator[str]:
         graph = model.graph
         yield from (o.domain for o in model.opset_import)
         yield from (named.name for named in (*graph.initializer, *graph.input, *graph.output))
+        yield from (d.dim_param for i in graph.input for d in i.type.tensor_type.shape.dim)
         for node in (*graph.node, *(n for function in model.functions for n in function.node)):
             yield from (node.name, node.op_type, node.domain, *node.input, *node.output)
             yield from (attribute.name for attribute in node.attribute)
@@ -91,7 +91,7 @@ def _refuse_garbled_names(model: onnx.ModelProto, file: Path) -> None:
         if not isinstance(text, str):
             raise ModelError(
                 "the model is damaged",
-                where=str(file),
+                where=where,
                 why=f"the name {text!r} in it is not UTF-8",
                 fix="copy or export it again",
             )
@@ -124,6 +124,7 @@ def from_model(model: onnx.ModelProto, name: str, directory: Path | None) -> Pro
         UnsupportedError: it holds an operator, an attribute or a data type that has no translation.
         ShapeError: its shapes do not add up.
     """
+    _refuse_garbled_names(model, name)
     opset = _opset(model, name)
     if model.functions:
         model = inliner.inline_local_functions(model)
@@ -274,7 +275,7 @@ def _check(proto: onnx.NodeProto, name: str, context: Any) -> None:
         return  # GroupNormalization of 18 to 20: files hold it, and what it means is settled
     try:
         checker.check_node(proto, context)
-    except checker.ValidationError as error:
+    except (checker.ValidationError, ValueError) as error:
         raise ModelError(
             f"the node is not a legal {proto.op_type}",
             where=f"{name}, node {_label(proto)!r}",

@@ -11,10 +11,9 @@ import math
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
-import sympy
-
+from prism.frontend.views import same_extent
 from prism.program import build
-from prism.program.extents import Extent, is_static, normal
+from prism.program.extents import Extent, add, at_most, is_static, normal
 from prism.program.index import Index
 from prism.program.nodes import Const, Expr, Map, Position, Size
 from prism.program.ops import OPS
@@ -202,15 +201,15 @@ def _compare(name: str, a: Expr, b: Expr) -> Expr | None:
 
 def compare_extents(name: str, a: Extent, b: Extent) -> bool | None:
     """Whether a < b (lt), a <= b (le) or a = b (eq) for every value of the symbols; None when that depends."""
-    difference = sympy.expand(sympy.sympify(b) - a)
     match name:
         case "lt":
-            known = difference.is_positive
+            return True if at_most(add(a, 1), b) else False if at_most(b, a) else None
         case "le":
-            known = difference.is_nonnegative
+            return True if at_most(a, b) else False if at_most(add(b, 1), a) else None
         case _:
-            known = difference.is_zero
-    return None if known is None else bool(known)
+            if same_extent(a, b):
+                return True
+            return False if at_most(add(a, 1), b) or at_most(add(b, 1), a) else None
 
 
 def _where(condition: Expr, then: Expr, otherwise: Expr) -> Expr:

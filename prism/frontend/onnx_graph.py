@@ -114,9 +114,9 @@ class Node:
         Raises:
             ShapeError: there is no such axis.
         """
-        if not -rank <= axis < max(rank, 1):
+        if not -rank <= axis < rank:
             raise self.shape_error(f"axis {axis} is out of range for {rank} dimensions")
-        return axis % max(rank, 1)
+        return axis % rank
 
     def elements(self, place: int, what: str) -> Elements:
         """The elements of an integer operand that must be known at translation.

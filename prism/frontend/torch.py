@@ -179,7 +179,10 @@ class _Translation:
         read = {e.tensor for e in reads if isinstance(e, Read)} | set(outputs)
         return Program(
             self._title,
-            tuple(t for t in self._builder.inputs if t.name not in self._weights or t.name in read),
+            (
+                *(t for t in self._builder.inputs if t.name not in self._weights),
+                *(t for t in self._builder.inputs if t.name in self._weights and t.name in read),
+            ),
             tuple(self._builder.definitions),
             outputs,
             self._ranges,

@@ -132,11 +132,16 @@ def _compare(name: str, a: Expr, b: Expr) -> Expr | None:
         left = left + Index.const(difference.offset)
     else:
         right = right + Index.const(_minus(difference.offset))
-    # Among integers a < b is a + 1 <= b: one spelling, with the offset on one side only.
-    if name == "lt" and isinstance(right.offset, int) and right.offset > 0:
-        name, right = "le", right + (-1)
-    elif name == "lt" and right.offset == 0 and isinstance(left.offset, int) and left.offset > 0:
+    # Among integers, one spelling: bounds by numbers are half-open (a <= i, i < b), relations of positions are `<=`.
+    if name == "le" and not right.terms and isinstance(right.offset, int):
+        name, right = "lt", right + 1
+    elif name == "lt" and not left.terms and isinstance(left.offset, int):
         name, left = "le", left + 1
+    elif name == "lt" and left.terms and right.terms:
+        if isinstance(right.offset, int) and right.offset > 0:
+            name, right = "le", right + (-1)
+        elif right.offset == 0 and isinstance(left.offset, int) and left.offset > 0:
+            name, left = "le", left + 1
     return Map(name, (build.position(left), build.position(right)))
 
 

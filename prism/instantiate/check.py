@@ -128,7 +128,9 @@ class KernelRunner:
     def __enter__(self) -> KernelRunner:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self.close()
 
 
@@ -230,7 +232,9 @@ def _run_case(
 
     tensors = draw_inputs(program, case.draw, case.binding, case.seed)
     exact = oracle_of(program, {name: _float64(t) for name, t in tensors.items()})
-    given = dict(zip(program.outputs, map(_float64, eager(program)(*(tensors[t.name] for t in program.inputs))), strict=True))
+    given = dict(
+        zip(program.outputs, map(_float64, eager(program)(*(tensors[t.name] for t in program.inputs))), strict=True)
+    )
     shapes = [(tuple(evaluate(e, case.binding) for e in t.shape), t.dtype.value) for t in sgraph.outputs]
     found = runner.run(module, case.config, [tensors[t.name] for t in sgraph.inputs], shapes, samples)
     if isinstance(found, str):

@@ -1,7 +1,8 @@
 """The devices that kernels are estimated and compiled for: their limits and peak rates.
 
-Peak rates are the vendors' data sheets', dense (without sparsity). What a kernel reaches of them is the model's
-business (`model.py`).
+Peak rates are the vendor's data sheets', dense (without sparsity); L2 bandwidth, latency and launch overhead, which no
+data sheet states, are orders of magnitude as microbenchmarks report them. What a kernel reaches of all this is the
+model's business (`model.py`).
 """
 
 from __future__ import annotations
@@ -155,7 +156,7 @@ _B200 = Device(
     blocks_per_sm=32,
     bandwidth_bytes_s=8.0e12,
     l2_bytes=126 * MIB,
-    l2_bandwidth_bytes_s=16.0e12,
+    l2_bandwidth_bytes_s=20.0e12,
     fp32_flops=75e12,
     fp16_dot_flops=2250e12,
     tf32_dot_flops=1125e12,

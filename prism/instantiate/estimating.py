@@ -22,11 +22,34 @@ from prism.backends.triton.crosscompile import (
 )
 from prism.events import Evidence
 from prism.instantiate.cache import Cache, cache_root, digest, version_of
+from prism.instantiate.devices import Device
+from prism.instantiate.model import Model
+from prism.instantiate.space import Space
 from prism.instantiate.study import Candidate, Failure, Outcome
 from prism.instantiate.workers import Ending, Pool, Reply
+from prism.sgraph.nodes import SGraph
 
+POINTS = 256
+"""How many of a space's points a candidate brings along: those that the cost model likes best."""
 MODEL = 1
 """Raise it when the cost model changes what it says, so that old estimates are not taken for new ones."""
+
+
+def candidate(
+    key: str, sgraph: SGraph, module: Path, device: Device, hints: Mapping[str, int], limit: int = POINTS
+) -> Candidate:
+    """An sGraph as a candidate: the best `limit` points of its space by the cost model.
+
+    Args:
+        key: the sGraph's canonical key.
+        sgraph: the sGraph.
+        module: its emitted module.
+        device: what to tune for.
+        hints: the values of the extents' symbols.
+        limit: points at most.
+    """
+    model = Model(sgraph, device, hints)
+    return Candidate(key, sgraph, module, Space(sgraph, device, hints).best(model, limit), model.seconds)
 
 
 class Compiler:
@@ -178,5 +201,7 @@ class Estimating:
     def __enter__(self) -> Estimating:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self.close()

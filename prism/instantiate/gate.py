@@ -134,4 +134,4 @@ def _row_scale(oracle: np.ndarray) -> np.ndarray:
 def _relative(values: np.ndarray, oracle: np.ndarray, scale: np.ndarray, floor: float) -> np.ndarray:
     with np.errstate(invalid="ignore", over="ignore"):
         difference = np.abs(values - oracle)
-        return np.where(difference <= floor, 0.0, difference) / scale
+        return np.asarray(np.where(difference <= floor, 0.0, difference) / scale)

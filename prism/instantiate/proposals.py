@@ -119,7 +119,9 @@ class Proposer:
     def _ask(self, trial: optuna.trial.Trial, n: int) -> np.ndarray:
         space = self._spaces[n]
         sizes: Mapping[str, int] = {name: len(space.values[name]) for name in space.names}
-        return np.array([trial.suggest_int(f"{n}.{k}", 0, s - 1) if s > 1 else 0 for k, s in sizes.items()], dtype=np.int64)
+        return np.array(
+            [trial.suggest_int(f"{n}.{k}", 0, s - 1) if s > 1 else 0 for k, s in sizes.items()], dtype=np.int64
+        )
 
     def _nearest(self, n: int, distance: np.ndarray, taken: Sequence[np.ndarray]) -> Point | None:
         """The nearest new point of that sGraph; the model's best new one when the sGraph has none left."""

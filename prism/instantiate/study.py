@@ -289,7 +289,7 @@ def _outcome(plain: Mapping[str, object]) -> Outcome:
     seconds, failure, resources = plain["seconds"], plain["failure"], plain["resources"]
     return Outcome(
         float(seconds) if isinstance(seconds, (int, float)) else None,
-        Failure(failure) if failure else None,
+        Failure(str(failure)) if failure else None,
         str(plain["detail"]),
         tuple(Resources(*r) for r in resources) if isinstance(resources, list) else (),
     )
@@ -318,7 +318,9 @@ def _journal(
         return _Forgotten()
     from prism.instantiate.journal import OptunaJournal
 
-    texts = [[c.key, c.module.read_text() if c.module.is_file() else "", [p.key() for p in c.points]] for c in candidates]
+    texts = [
+        [c.key, c.module.read_text() if c.module.is_file() else "", [p.key() for p in c.points]] for c in candidates
+    ]
     # An estimate is a function of its inputs, so these name the study; another seed or space is another study.
     name = digest(region, evaluator.evidence.value, evaluator.basis, seed, strategy, texts)[:32]
     return OptunaJournal(storage_dir, name, proposer)

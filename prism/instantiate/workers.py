@@ -58,12 +58,14 @@ class Worker:
         start_limit_s: extra seconds for the first request to a fresh child.
     """
 
-    def __init__(self, command: Sequence[str], environment: Mapping[str, str], start_limit_s: float = START_LIMIT_S) -> None:
+    def __init__(
+        self, command: Sequence[str], environment: Mapping[str, str], start_limit_s: float = START_LIMIT_S
+    ) -> None:
         self._command = list(command)
         self._environment = dict(environment)
         self._start_limit_s = start_limit_s
         self._process: subprocess.Popen[bytes] | None = None
-        self._log = tempfile.TemporaryFile()
+        self._log = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the worker
         self._lock = threading.Lock()
         self._closed = False
         self.starts = 0
@@ -198,5 +200,7 @@ class Pool:
     def __enter__(self) -> Pool:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self.close()

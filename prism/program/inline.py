@@ -54,6 +54,13 @@ def _formula(definition: Definition, definitions: dict[str, Definition]) -> Form
         index = tuple(i.substitute({axis: replacement}) for i in index)
     else:
         raise UnsupportedError("the indices do not become affine", where=definition.origin or definition.name)
+    if not all(i.is_affine() for i in (*_indices(expr), *index)):
+        raise UnsupportedError(
+            "the indices do not become affine",
+            where=definition.origin or definition.name,
+            why="a reshape mixes dimensions that have no common factors",
+            fix="split the model at this reshape",
+        )
     renamed: dict[Axis, Index] = {}
     taken: list[Axis] = []
     for i in index:

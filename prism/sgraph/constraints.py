@@ -5,11 +5,13 @@ family none of whose assignments satisfies the constraints is pruned, by the nam
 was left. Footprints only grow with the tiles, so the corner of all least sizes usually decides, in microseconds.
 
 The footprints are lower bounds: a value counts from its statement to its last use; what only feeds a matrix product is
-in shared memory, and masks and positions are recomputed, so neither counts as registers.
+in shared memory, masks and positions are recomputed, and a product that is only accumulated is computed in place, so
+none of them counts as registers.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -168,11 +170,15 @@ def footprint(kernel: Kernel, sgraph: SGraph) -> Footprint:
             case _:
                 other_uses.update(_uses(s))
     in_shared = {v for v in f.tensor_of if v in dot_operands and v not in other_uses}
+    # A product that is only accumulated is computed in the accumulator's own registers.
+    uses = Counter(u for s in all_statements for u in _uses(s))
+    products = {s.dst for s in all_statements if isinstance(s, Contract)}
+    in_place = {s.src for s in all_statements if isinstance(s, Accumulate) and s.src in products and uses[s.src] == 1}
     in_loops = {
         s.dst for loop in all_statements if isinstance(loop, Loop) for s in statements(loop.body) if isinstance(s, Load)
     }
     f.staged = [v for v in f.tensor_of if v in dot_operands and v in in_loops]
-    _liveness(kernel.body, frozenset(), frozenset(virtual | in_shared), f.live)
+    _liveness(kernel.body, frozenset(), frozenset(virtual | in_shared | in_place), f.live)
     return f
 
 

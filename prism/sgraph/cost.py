@@ -318,8 +318,8 @@ class _Counter:
 
     def __init__(self, kernel: Kernel, sgraph: SGraph) -> None:
         self.kernel = kernel
-        self.axes = {n: frozenset(a) for n, a in value_axes(kernel).items()}
         self.ordered = value_axes(kernel)
+        self.axes = {n: frozenset(a) for n, a in self.ordered.items()}
         self.bytes = {t.name: t.dtype.bytes for t in (*sgraph.inputs, *sgraph.buffers, *sgraph.outputs)}
         # Per axis: the factor when it is accessed, when it is computed on, and when it is repeated over, by place.
         self.size: dict[Axis, Factor] = {}

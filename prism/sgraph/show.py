@@ -94,7 +94,7 @@ def _index(index: Sequence[Index]) -> str:
 
 
 def _operand(a: Operand) -> str:
-    return a if isinstance(a, str) else f"{a:g}"
+    return a if isinstance(a, str) else f"{a:.9g}"
 
 
 def _pointwise(op: str, args: Sequence[Operand]) -> str:

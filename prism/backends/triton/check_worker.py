@@ -86,7 +86,9 @@ def run_module(request: Request) -> Answer:
     return {"results": request["results"]}
 
 
-def _interpret(kernel: Any, grid: tuple[int, ...], args: Sequence[Any], meta: Mapping[str, Any], count: int | None) -> None:
+def _interpret(
+    kernel: Any, grid: tuple[int, ...], args: Sequence[Any], meta: Mapping[str, Any], count: int | None
+) -> None:
     from triton.runtime import interpreter
 
     builder = interpreter.interpreter_builder

@@ -44,7 +44,9 @@ def compile_module(request: Request) -> Answer:
     capability = int(request["capability"])
     driver.set_active(_NamedTarget(capability))
     module = load_module(Path(request["module"]))
-    tensors = [torch.empty(tuple(shape), dtype=getattr(torch, dtype), device="meta") for shape, dtype in request["arguments"]]
+    tensors = [
+        torch.empty(tuple(shape), dtype=getattr(torch, dtype), device="meta") for shape, dtype in request["arguments"]
+    ]
     found = []
     for kernel, _grid, args, meta in module.launches(*tensors, config=request["config"]):
         built = kernel.warmup(*args, grid=(1,), **meta)

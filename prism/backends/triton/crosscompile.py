@@ -84,7 +84,9 @@ def capability(target: str) -> int:
         UsageError: it is no target that can be compiled for.
     """
     if target not in TARGETS:
-        raise UsageError(f"unknown target {target!r}", fix=f"use one of {', '.join(TARGETS)}, or cuda on a machine with a GPU")
+        raise UsageError(
+            f"unknown target {target!r}", fix=f"use one of {', '.join(TARGETS)}, or cuda on a machine with a GPU"
+        )
     return int(target.removeprefix("sm_"))
 
 
@@ -179,5 +181,3 @@ def load_module(path: Path) -> ModuleType:
         del sys.modules[name]
         raise
     return module
-
-

@@ -81,7 +81,9 @@ def _spills(ptx: str, capability: int, folder: Path) -> int:
     file.write_text(ptx)
     named = re.search(r"^\.target\s+(sm_\w+)", ptx, re.MULTILINE)
     architecture = named[1] if named else f"sm_{capability}"
-    return parse_spills(_run([str(tool), "-v", f"--gpu-name={architecture}", str(file), "-o", str(folder / "again.cubin")]))
+    return parse_spills(
+        _run([str(tool), "-v", f"--gpu-name={architecture}", str(file), "-o", str(folder / "again.cubin")])
+    )
 
 
 def _run(command: list[str]) -> str:

@@ -1,0 +1,24 @@
+"""The Python API: load or trace a program, prove, search, optimize.
+
+    load.py      model file or torch function -> Program
+    search.py    Program -> proved sGraphs         (saturate, generate, prove)
+    optimize.py  proved sGraphs -> output folder   (emit, check, tune, write)
+    prove.py     two functions or two models -> Verdict
+"""
+
+from prism.api.load import load, trace
+from prism.api.optimize import OptimizeResult, optimize
+from prism.api.prove import prove, prove_models
+from prism.api.search import ProvedSGraph, SearchBudget, search
+
+__all__ = [
+    "OptimizeResult",
+    "ProvedSGraph",
+    "SearchBudget",
+    "load",
+    "optimize",
+    "prove",
+    "prove_models",
+    "search",
+    "trace",
+]

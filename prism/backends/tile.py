@@ -1,0 +1,375 @@
+"""The tile program: what one program instance of a kernel does to tiles, with no backend in it.
+
+    module  ::= name; inputs, buffers, outputs (contiguous, row-major); programs in launch order
+    program ::= name; parameters: tensors, lengths (integers known at launch), constants (known at compile time);
+                grid: (index, count) per axis, the first slowest; dims; body
+    dim     ::= name; one axis with the tile's size along it, or several axes packed, the last fastest
+    stmt    ::= Offsets(dst, dim, axis, start)              int[dim]: start + 0, 1, ..., size - 1
+              | InBounds(dst, index, high, low?)            bool: index < high (and low <= index)
+              | IndexValue(dst, index)                      int: the value of an affine index
+              | Load(dst, tensor, offset, masks, dtype)     0 where a mask does not hold, or nothing at all without masks
+              | Full(dst, value, dtype)                     one value everywhere
+              | Cast(dst, src, dtype)
+              | Copy(dst, src)                              keeps the present value of an accumulator
+              | Pointwise(dst, op, args, dtype)             ops as in prism.program.ops
+              | Select(dst, mask, src, otherwise)           src where the mask holds, else a number
+              | Reduce(dst, kind, src, dim)                 over the whole of the dimension
+              | Dot(dst, lhs, rhs, precision, add)          [M, K] x [K, N], accumulated in float32; plus `add`
+              | Rearrange(dst, src, groups)                 the dimensions in another order, or several taken as one
+              | For(index, start, stop, step, body)         sequential; the accumulators are what was Full before it
+              | Update(acc, kind, src)                      acc := acc <kind> src
+              | Store(tensor, offset, masks, src)
+
+Integers (offsets, starts, counts, bounds) are sympy expressions over lengths, constants, grid indices and loop
+indices. A value's dimensions are a tuple of dim names; an operand may lack dimensions of the result, and is broadcast
+along them: all dimension tuples of a program are in one order (operands of Dot and results of Rearrange excepted), so
+the place of the missing ones is known. Values are assigned once, except accumulators: names made by `Full` that
+`Update`, or a `Dot` that adds to its own result, changes.
+
+Element types are prism's DType: bool is a mask, int32 and int64 are index arithmetic, everything that is computed is
+float32, and the storage types are for loads, stores and the operands of Dot.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import TypeAlias
+
+import sympy
+
+from prism.program.extents import Extent
+from prism.program.index import Axis
+from prism.program.nodes import DType, ReduceKind, Tensor
+
+Size: TypeAlias = "int | str"
+"""The elements of a tile along an axis: a number, or the name of a constant."""
+
+Operand: TypeAlias = "str | float"
+Dims: TypeAlias = "tuple[str, ...]"
+
+
+class Precision(StrEnum):
+    """How a Dot treats float32 operands."""
+
+    IEEE = "ieee"
+    TF32 = "tf32"
+
+
+@dataclass(frozen=True, slots=True)
+class Constant:
+    """A compile-time parameter, and how the host computes it.
+
+    The value is `symbol` of the configuration or, without one, the least power of two that holds `extent`; in both
+    cases at least `least`.
+    """
+
+    name: str
+    symbol: str | None = None
+    extent: Extent | None = None
+    least: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class GridAxis:
+    """One factor of the launch grid: the scalar `index` runs over 0..count-1."""
+
+    index: str
+    count: Extent
+
+
+@dataclass(frozen=True, slots=True)
+class Dim:
+    """A dimension of tiles: the axes packed in it, the last fastest, with the tile's size along each."""
+
+    name: str
+    axes: tuple[Axis, ...]
+    sizes: tuple[Size, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Affine:
+    """sum(coefficient * value) + offset, over names of integer values; `wide` asks for 64-bit arithmetic."""
+
+    terms: tuple[tuple[str, Extent], ...]
+    offset: Extent = 0
+    wide: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Offsets:
+    """dst[dim] = start + the position along axis number `axis` of the dimension."""
+
+    dst: str
+    dim: str
+    axis: int
+    start: Extent
+
+
+@dataclass(frozen=True, slots=True)
+class InBounds:
+    """dst = low <= index < high; a bound that is None is not checked.
+
+    `tile` is set when the index is the offsets of one tile and `low` is None: the check holds for every element when
+    `tile` divides `high`.
+    """
+
+    dst: str
+    index: Affine
+    high: Extent | None
+    low: Extent | None
+    dims: Dims
+    tile: Size | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class IndexValue:
+    """dst = the value of an affine index."""
+
+    dst: str
+    index: Affine
+    dims: Dims
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """dst = tensor at `offset` elements from its start, as `dtype`; 0 where a mask does not hold."""
+
+    dst: str
+    tensor: str
+    offset: Affine
+    masks: tuple[str, ...]
+    dims: Dims
+    dtype: DType
+
+
+@dataclass(frozen=True, slots=True)
+class Full:
+    """dst = one number everywhere; an accumulator when it is updated later."""
+
+    dst: str
+    value: float
+    dims: Dims
+    dtype: DType
+
+
+@dataclass(frozen=True, slots=True)
+class Cast:
+    """dst = src as dtype; to bool: src != 0."""
+
+    dst: str
+    src: str
+    dtype: DType
+
+
+@dataclass(frozen=True, slots=True)
+class Copy:
+    """dst = the present value of an accumulator."""
+
+    dst: str
+    src: str
+
+
+@dataclass(frozen=True, slots=True)
+class Pointwise:
+    """dst = op(args...), broadcast to `dims`."""
+
+    dst: str
+    op: str
+    args: tuple[Operand, ...]
+    dims: Dims
+    dtype: DType
+
+
+@dataclass(frozen=True, slots=True)
+class Select:
+    """dst = src where the mask holds, else `otherwise`."""
+
+    dst: str
+    mask: str
+    src: str
+    otherwise: float
+
+
+@dataclass(frozen=True, slots=True)
+class Reduce:
+    """dst = the reduction of src along the whole of one of its dimensions."""
+
+    dst: str
+    kind: ReduceKind
+    src: str
+    dim: str
+
+
+@dataclass(frozen=True, slots=True)
+class Dot:
+    """dst[M, N] = lhs[M, K] @ rhs[K, N] + add, in float32; `dst` may be `add`, an accumulator."""
+
+    dst: str
+    lhs: str
+    rhs: str
+    precision: Precision = Precision.IEEE
+    add: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Rearrange:
+    """dst = src with its dimensions in the order of `groups`, each group taken as one dimension or left apart.
+
+    A group of several names becomes one dimension called by the names joined with `*`; a dimension of src that is
+    called so is taken apart again by naming its parts in groups of their own.
+    """
+
+    dst: str
+    src: str
+    groups: tuple[tuple[str, ...], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class For:
+    """The body for index = start, start + step, ... below stop."""
+
+    index: str
+    start: Extent
+    stop: Extent
+    step: Extent
+    body: tuple[Stmt, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Update:
+    """acc := acc <kind> src; `prod` rescales."""
+
+    acc: str
+    kind: ReduceKind
+    src: str
+
+
+@dataclass(frozen=True, slots=True)
+class Store:
+    """tensor at `offset` elements from its start = src, where the masks hold; `dims` are those of the address."""
+
+    tensor: str
+    offset: Affine
+    masks: tuple[str, ...]
+    dims: Dims
+    src: Operand
+
+
+Stmt: TypeAlias = (
+    Offsets
+    | InBounds
+    | IndexValue
+    | Load
+    | Full
+    | Cast
+    | Copy
+    | Pointwise
+    | Select
+    | Reduce
+    | Dot
+    | Rearrange
+    | For
+    | Update
+    | Store
+)
+
+
+@dataclass(frozen=True, slots=True)
+class TileProgram:
+    """One kernel; see the module's grammar."""
+
+    name: str
+    tensors: tuple[Tensor, ...]
+    lengths: tuple[str, ...]
+    constants: tuple[Constant, ...]
+    grid: tuple[GridAxis, ...]
+    dims: tuple[Dim, ...]
+    body: tuple[Stmt, ...]
+
+    def dim(self, name: str) -> Dim:
+        """The dimension of that name.
+
+        Raises:
+            KeyError: there is none.
+        """
+        for d in self.dims:
+            if d.name == name:
+                return d
+        raise KeyError(name)
+
+
+@dataclass(frozen=True, slots=True)
+class TileModule:
+    """The tile programs of an sGraph, in launch order, and the tensors they exchange.
+
+    Attributes:
+        name: the program's name.
+        inputs: what the caller passes.
+        buffers: allocated for one call; a dimension may be a symbol of the configuration.
+        outputs: what the caller gets.
+        programs: in launch order.
+        symbols: names of the configuration's symbols, as the configuration spells them.
+    """
+
+    name: str
+    inputs: tuple[Tensor, ...]
+    buffers: tuple[Tensor, ...]
+    outputs: tuple[Tensor, ...]
+    programs: tuple[TileProgram, ...]
+    symbols: tuple[str, ...] = field(default=())
+
+
+def statements(body: Sequence[Stmt]) -> Iterator[Stmt]:
+    """All statements of a body, a loop before its own."""
+    for s in body:
+        yield s
+        if isinstance(s, For):
+            yield from statements(s.body)
+
+
+def operands(s: Stmt) -> tuple[str, ...]:
+    """The names of values that a statement reads, its own accumulator included."""
+    match s:
+        case InBounds(index=index) | IndexValue(index=index):
+            return tuple(name for name, _ in index.terms)
+        case Load(offset=offset, masks=masks):
+            return (*(name for name, _ in offset.terms), *masks)
+        case Cast(src=src) | Copy(src=src) | Reduce(src=src) | Rearrange(src=src):
+            return (src,)
+        case Pointwise(args=args):
+            return tuple(a for a in args if isinstance(a, str))
+        case Select(mask=mask, src=src):
+            return (mask, src)
+        case Dot(lhs=lhs, rhs=rhs, add=add):
+            return (lhs, rhs) if add is None else (lhs, rhs, add)
+        case Update(acc=acc, src=src):
+            return (acc, src)
+        case Store(offset=offset, masks=masks, src=src):
+            named = (src,) if isinstance(src, str) else ()
+            return (*(name for name, _ in offset.terms), *masks, *named)
+        case _:
+            return ()
+
+
+def defined(s: Stmt) -> str | None:
+    """The name that a statement gives a value to, if any."""
+    match s:
+        case For() | Store():
+            return None
+        case Update(acc=acc):
+            return acc
+        case _:
+            return s.dst
+
+
+def identifier(name: str) -> str:
+    """The name as a legal identifier: symbols of sGraphs may hold dots."""
+    text = "".join(c if c.isalnum() or c == "_" else "_" for c in name)
+    return text if text and not text[0].isdigit() else f"_{text}"
+
+
+def symbol(name: str) -> sympy.Symbol:
+    """A scalar of a tile program (length, constant, grid or loop index) in integer expressions."""
+    return sympy.Symbol(name, integer=True, nonnegative=True)

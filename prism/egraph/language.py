@@ -1,0 +1,95 @@
+"""The term language that rule files are written in: sorts, constructors, analyses and rulesets, as egglog text.
+
+    T       ::= (Read "x[m, k]" axes) | (Const c) | (Size "seq") | (Pos "i + 4" axes)
+              | (Add T T) | (Mul T T) | ...          one constructor per pointwise op; negation is (Mul (Const -1.0) a)
+              | (Sum "k" T) | (Max "k" T) | (Min "k" T) | (Prod "k" T)
+    axes    T -> the free axes of its value: the least set that was derived
+    value   T -> its exact value, where it is a finite constant; a `Const` itself carries that value cut to 20 bits, so
+            that 1/sqrt(128) computed in float32 and in float64 are one term
+    length  axis -> its extent, as a term
+    finite, nonzero, positive, nonneg, boolean: relations on T, over the reals for finite inputs
+
+The free-axes analysis is generated from the op table, so that no op can be forgotten there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+
+from prism.program.ops import OPS
+
+# Names differ from egglog's primitives (`max`, `min`, `and`, `not`, `abs`, `exp`, `log`, `sqrt`).
+_SPECIAL = {
+    "maximum": "Max2", "minimum": "Min2", "isnan": "IsNan", "exp": "Exp", "abs": "Abs", "log": "Log", "sqrt": "Sqrt",
+}  # fmt: skip
+
+CONSTRUCTORS: Mapping[str, str] = MappingProxyType(
+    {op: _SPECIAL.get(op, op.capitalize()) for op in OPS if op != "neg"}
+)
+"""Pointwise op to its constructor."""
+
+REDUCTIONS: Mapping[str, str] = MappingProxyType({"sum": "Sum", "max": "Max", "min": "Min", "prod": "Prod"})
+"""Kind of a reduction to its constructor."""
+
+LEAVES = ("Read", "Const", "Size", "Pos")
+
+ANALYSIS, SIMPLIFY, EXPLORE, EXPAND, DISTRIBUTE = "analysis", "simplify", "explore", "expand", "distribute"
+RULESETS = (ANALYSIS, SIMPLIFY, EXPLORE, EXPAND, DISTRIBUTE)
+
+# x - (x - c*x) with c = 2^33 + 1 rounds x to 20 bits (Veltkamp 1968); egglog has no rounding of its own.
+_SPLIT = 8589934593.0
+
+
+def snap(value: float) -> float:
+    """The value to 20 bits, as a `Const` carries it; infinities and NaN as they are."""
+    if value != value or abs(value) > 1e290:
+        return value
+    p = _SPLIT * value
+    return p - (p - value)
+
+
+def _prelude() -> str:
+    variants = [f"({name} {' '.join('T' for _ in range(OPS[op].arity))})" for op, name in CONSTRUCTORS.items()]
+    variants += [f"({name} String T)" for name in REDUCTIONS.values()]
+    lines = [
+        "(sort Axes (Set String))",
+        f"(datatype T (Read String Axes) (Const f64) (Size String) (Pos String Axes) {' '.join(variants)})",
+        "(function axes (T) Axes :merge (set-intersect old new))",
+        "(function value (T) f64 :merge (min old new))",
+        "(function length (String) T :merge old)",
+        *(f"(relation {name} (T))" for name in ("finite", "nonzero", "positive", "nonneg", "boolean")),
+        *(f"(ruleset {name})" for name in RULESETS),
+    ]
+
+    def rule(name: str, facts: str, actions: str) -> None:
+        lines.append(f'(rule ({facts}) ({actions}) :ruleset {ANALYSIS} :name "{name}")')
+
+    for name in ("Read", "Pos"):
+        rule(f"axes-{name}", f"(= t ({name} n s))", "(set (axes t) s)")
+    for name in ("Const", "Size"):
+        rule(f"axes-{name}", f"(= t ({name} n))", "(set (axes t) (set-empty))")
+    for op, name in CONSTRUCTORS.items():
+        args = [f"a{n}" for n in range(OPS[op].arity)]
+        union = "s0"
+        for n in range(1, len(args)):
+            union = f"(set-union {union} s{n})"
+        known = " ".join(f"(= s{n} (axes {a}))" for n, a in enumerate(args))
+        rule(f"axes-{name}", f"(= t ({name} {' '.join(args)})) {known}", f"(set (axes t) {union})")
+    for name in REDUCTIONS.values():
+        rule(f"axes-{name}", f"(= t ({name} k a)) (= s (axes a))", "(set (axes t) (set-remove s k))")
+    # Constants: folded exactly, kept as one `Const` cut to 20 bits.
+    cut = f"(- (* {_SPLIT} x) (- (* {_SPLIT} x) x))"
+    small = "(< (abs x) 1e290)"
+    rule("value-const", "(= t (Const x)) (< (abs x) inf)", "(set (value t) x)")
+    rule("const-value", f"(= x (value t)) {small}", f"(union t (Const {cut}))")
+    rule(
+        "constants-differ",
+        "(= (Const a) (Const b)) (< a b) (> (- b a) (* 0.001 (max (abs a) (abs b))))",
+        '(panic "the rules derive that two different numbers are equal")',
+    )
+    return "\n".join(lines)
+
+
+PRELUDE = _prelude()
+"""Declares all of the above to an empty e-graph."""

@@ -1,0 +1,267 @@
+"""Rule files: finding, reading and checking them. Rules are data that other people write, so errors name file:line.
+
+A rule is one top-level form (`rule`, `rewrite`, `birewrite`) with a `:name` and a `:ruleset`, and directly above it a
+comment with its mathematics and its floating-point class:
+
+    ;; reassociates: sum_k(f*g) = f * sum_k g  when k is not an axis of f
+    (rule ... :ruleset explore :name "sum-pull")
+
+Forms are parsed one at a time, because egglog's syntax tree carries the whole source text in every node.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+
+from prism.egraph.language import EXPLORE, PRELUDE, RULESETS
+from prism.errors import RuleError
+
+
+class FpClass(StrEnum):
+    """What a rule does to floating-point results."""
+
+    EXACT = "exact"
+    REASSOCIATES = "reassociates"
+    DOMAIN = "domain"  # changes where overflow or NaN happens
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """One named rule.
+
+    Attributes:
+        name: unique among the loaded rules.
+        ruleset: the stage of the schedule that it belongs to.
+        fp_class: its floating-point class.
+        formula: its mathematics, from the comment.
+        file: the file's name; `line` its first line there.
+        line: counted from 1.
+        text: the form, as written.
+        sha256: of `text`.
+    """
+
+    name: str
+    ruleset: str
+    fp_class: FpClass
+    formula: str
+    file: str
+    line: int
+    text: str
+    sha256: str
+
+
+@dataclass(frozen=True, slots=True)
+class RuleSet:
+    """Rules that were read and type-checked together.
+
+    Attributes:
+        rules: in the order of files and lines.
+        families: the files' stems, in order.
+        hashes: file name to the sha256 of its bytes.
+    """
+
+    rules: tuple[Rule, ...]
+    families: tuple[str, ...]
+    hashes: tuple[tuple[str, str], ...]
+
+    def by_name(self, name: str) -> Rule:
+        """The rule of that name.
+
+        Raises:
+            KeyError: there is none.
+        """
+        for rule in self.rules:
+            if rule.name == name:
+                return rule
+        raise KeyError(name)
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """A top-level form of a file: its text, its first line, and the comment lines directly above it."""
+
+    text: str
+    line: int
+    comment: tuple[str, ...]
+
+
+def rule_files() -> tuple[Path, ...]:
+    """The rule files that ship with prism, sorted by name: beside the package when installed, else the checkout's.
+
+    Raises:
+        RuleError: there are none.
+    """
+    package = Path(__file__).resolve().parents[1]
+    for folder in (package / "rules", package.parent / "rules"):
+        found = tuple(sorted(folder.glob("*.egg")))
+        if found:
+            return found
+    raise RuleError("the rule files are missing", where=str(package / "rules"), fix="install prism again")
+
+
+def load_rules(paths: Sequence[Path]) -> RuleSet:
+    """Read rule files and type-check them together.
+
+    Raises:
+        RuleError: a file cannot be read, or a rule does not parse, type-check, or say what it must.
+    """
+    rules: dict[str, Rule] = {}
+    hashes: list[tuple[str, str]] = []
+    for path in paths:
+        try:
+            data = path.read_bytes()
+            text = data.decode()
+        except (OSError, UnicodeDecodeError) as error:
+            raise RuleError("the rule file cannot be read", where=str(path), why=str(error)) from error
+        hashes.append((path.name, hashlib.sha256(data).hexdigest()))
+        for form in forms(text, str(path)):
+            rule = _rule(form, path)
+            if rule.name in rules:
+                first = rules[rule.name]
+                raise RuleError(
+                    f"two rules are called {rule.name!r}",
+                    where=f"{path}:{form.line}",
+                    why=f"the other is at {first.file}:{first.line}",
+                    fix="rename one of them",
+                )
+            rules[rule.name] = rule
+    loaded = RuleSet(tuple(rules.values()), tuple(p.stem for p in paths), tuple(hashes))
+    # A scratch e-graph type-checks; it is thrown away, because a failed command leaves it half changed.
+    install(loaded)
+    return loaded
+
+
+def install(rules: RuleSet) -> object:
+    """A new egglog `EGraph` with the language and the rules in it.
+
+    Raises:
+        RuleError: egglog does not accept a rule.
+    """
+    from egglog.bindings import EGraph
+
+    graph = EGraph()
+    graph.run_program(*graph.parse_program(PRELUDE, "prism/egraph/language.py"))
+    for rule in rules.rules:
+        try:
+            # Blank lines put the form where it stands in its file, so that egglog's positions are the file's.
+            graph.run_program(*graph.parse_program("\n" * (rule.line - 1) + rule.text, rule.file))
+        except BaseException as error:
+            # egglog panics with pyo3's PanicException, which is no Exception.
+            if isinstance(error, KeyboardInterrupt | SystemExit):
+                raise
+            raise RuleError(
+                f"egglog does not accept rule {rule.name!r}",
+                where=f"{rule.file}:{_line_of(error, rule)}",
+                why=_message(error),
+                fix="see prism/egraph/language.py for the constructors, relations and rulesets",
+            ) from None
+    return graph
+
+
+def _message(error: BaseException) -> str:
+    """egglog's message, without its positions and its list of alternatives."""
+    text = str(getattr(error, "context", "") or error)
+    lines = [line for line in text.splitlines() if line.strip() and not line.strip().startswith("In ")]
+    return " ".join(lines)[:300] or type(error).__name__
+
+
+def _line_of(error: BaseException, rule: Rule) -> int:
+    found = re.search(r"In (\d+):\d+", str(getattr(error, "context", "")))
+    return int(found.group(1)) if found else rule.line
+
+
+_CLASS = re.compile(r"^;;\s*(exact|reassociates|domain):\s*(.+)$")
+_NAME = re.compile(r':name\s+"([^"]*)"')
+_RULESET = re.compile(r":ruleset\s+([^\s()]+)")
+
+
+def _rule(form: Form, path: Path) -> Rule:
+    where = f"{path}:{form.line}"
+    head = form.text[1:].split(None, 1)[0].rstrip(")") if len(form.text) > 1 else ""
+    if head not in ("rule", "rewrite", "birewrite"):
+        raise RuleError(f"({head} ...) is not a rule", where=where, fix="use rule, rewrite or birewrite")
+    name = _NAME.search(form.text)
+    if name is None:
+        raise RuleError("the rule has no name", where=where, fix='add :name "..."')
+    ruleset = _RULESET.search(form.text)
+    if ruleset is None or ruleset.group(1) not in RULESETS:
+        given = "it has none" if ruleset is None else f"there is no ruleset {ruleset.group(1)!r}"
+        raise RuleError(
+            f"rule {name.group(1)!r} is in no ruleset of the schedule",
+            where=where,
+            why=given,
+            fix=f"add :ruleset with one of {', '.join(RULESETS)}",
+        )
+    marked = next((n for n, line in enumerate(form.comment) if _CLASS.match(line)), None)
+    if marked is None:
+        raise RuleError(
+            f"rule {name.group(1)!r} does not say its floating-point class",
+            where=where,
+            why="the comment directly above it must be `;; exact|reassociates|domain: formula`",
+            fix="add the comment",
+        )
+    match = _CLASS.match(form.comment[marked])
+    assert match is not None
+    fp_class = FpClass(match.group(1))
+    formula = " ".join([match.group(2), *(line.lstrip("; ") for line in form.comment[marked + 1 :])])
+    if fp_class is FpClass.DOMAIN and ruleset.group(1) == EXPLORE:
+        # The generator may use whatever `explore` derives, and must not emit a form that overflows where the
+        # reference does not.
+        raise RuleError(
+            f"rule {name.group(1)!r} is of class domain and in ruleset {EXPLORE}", where=where, fix="move it to expand"
+        )
+    digest = hashlib.sha256(form.text.encode()).hexdigest()
+    return Rule(name.group(1), ruleset.group(1), fp_class, formula, str(path), form.line, form.text, digest)
+
+
+def forms(text: str, file: str) -> Iterator[Form]:
+    """The top-level forms of a rule file.
+
+    Raises:
+        RuleError: parentheses or quotes do not match.
+    """
+    depth, start, start_line, line = 0, 0, 1, 1
+    quoted = False
+    comment: list[str] = []
+    position = 0
+    while position < len(text):
+        c = text[position]
+        if quoted:
+            if c == "\\":
+                position += 1
+            elif c == '"':
+                quoted = False
+        elif c == ";":
+            end = text.find("\n", position)
+            end = len(text) if end < 0 else end
+            if depth == 0:
+                comment.append(text[position:end].strip())
+            position = end
+            continue
+        elif c == '"':
+            quoted = True
+        elif c == "(":
+            if depth == 0:
+                start, start_line = position, line
+            depth += 1
+        elif c == ")":
+            depth -= 1
+            if depth < 0:
+                raise RuleError("a closing parenthesis has no opening one", where=f"{file}:{line}")
+            if depth == 0:
+                yield Form(text[start : position + 1], start_line, tuple(comment))
+                comment = []
+        elif depth == 0 and not c.isspace():
+            raise RuleError(f"unexpected {c!r} outside a form", where=f"{file}:{line}")
+        if c == "\n":
+            line += 1
+            if depth == 0 and not text[position + 1 : position + 2].strip() and text[position + 1 : position + 2] != "":
+                comment = []  # a blank line ends a comment
+        position += 1
+    if depth or quoted:
+        raise RuleError("the form does not end", where=f"{file}:{start_line}", why="a parenthesis or quote is missing")

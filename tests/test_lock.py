@@ -1,0 +1,98 @@
+"""The lock and the cache: what was chosen can be chosen again, and what has changed is named."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from prism.backends.protocol import Config
+from prism.errors import VerificationError
+from prism.events import Evidence, LockRecord
+from prism.instantiate.cache import Cache, digest
+from prism.instantiate.lock import config_of, differences, flat, make_lock, program_hash, verify_lock
+from prism.program import build
+from prism.program.index import Axis
+from prism.program.nodes import Definition, DType, Program, SymbolRange, Tensor
+from prism.report.records import from_json, to_json
+
+AXIS = Axis("i", 8)
+PROGRAM = Program(
+    "twice",
+    (Tensor("x", (8,), DType.FLOAT32),),
+    (Definition("y", (AXIS,), build.mul(build.const(2), build.read("x", AXIS)), DType.FLOAT32),),
+    ("y",),
+)
+CONFIG = Config({"T_m": 64, "S_k": 4}, {"k0": 4, "k1": 8}, {"k0": 3, "k1": 1})
+
+
+def record() -> LockRecord:
+    return make_lock(
+        PROGRAM,
+        sgraph_key="abc",
+        config=CONFIG,
+        target="sm_90",
+        device="NVIDIA H200",
+        evidence=Evidence.ESTIMATED,
+        shapes={"seq": 64},
+        seed=7,
+        trials=12,
+        budget={"iterations": 8},
+    )
+
+
+def test_a_record_survives_the_disk_and_gives_the_choice_back() -> None:
+    lock = record()
+    data = to_json(lock)
+    again = from_json(data, LockRecord)
+    assert again == lock
+    assert to_json(record()) == data
+    assert config_of(again.config) == CONFIG
+    assert differences(again, PROGRAM, "sm_90") == ()
+    verify_lock(again, PROGRAM, "sm_90")
+
+
+def test_what_has_changed_is_named() -> None:
+    lock = record()
+    other = replace(PROGRAM, ranges={"seq": SymbolRange(1, 2, 1)})
+    assert program_hash(other) != program_hash(PROGRAM)
+    half = replace(PROGRAM, definitions=(replace(PROGRAM.definitions[0], dtype=DType.FLOAT16),))
+    assert program_hash(half) != program_hash(PROGRAM)
+    old = replace(lock, versions={**lock.versions, "triton": "0.0"})
+    found = differences(old, other, "sm_80")
+    assert len(found) == 3
+    with pytest.raises(VerificationError, match=r"triton is .*, it was 0\.0"):
+        verify_lock(old, PROGRAM, "sm_90", where="prism.lock.json")
+
+
+names = st.text(st.characters(categories=("Ll", "Nd"), include_characters="_"), min_size=1, max_size=8)
+values = st.dictionaries(names, st.integers(1, 4096), max_size=4)
+
+
+@given(values, values, values)
+def test_flat_configurations_round_trip(symbols: dict[str, int], warps: dict[str, int], stages: dict[str, int]) -> None:
+    config = Config(symbols, warps, stages)
+    assert config_of(flat(config)) == config
+
+
+def test_the_cache_keeps_entries_and_forgets_damaged_ones(tmp_path: Path) -> None:
+    cache = Cache("things", tmp_path)
+    key = digest("a", {"y": 1, "x": 2})
+    assert key == digest("a", {"x": 2, "y": 1})
+    assert key != digest("a", {"x": 2, "y": 2})
+    assert cache.get(key) is None
+    cache.put(key, {"n": 1})
+    assert Cache("things", tmp_path).get(key) == {"n": 1}
+    assert Cache("others", tmp_path).get(key) is None
+    (file,) = tmp_path.rglob(f"{key}.json")
+    file.write_text("{")
+    assert cache.get(key) is None
+    assert not list(tmp_path.rglob("*.part"))
+
+
+def test_a_cache_that_cannot_be_written_is_no_error(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    Cache("things", tmp_path / "file").put("k" * 64, {"n": 1})

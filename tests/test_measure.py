@@ -1,0 +1,174 @@
+"""The measuring protocol without a GPU: statistics, rotation, interleaving, and what a lost child costs."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from prism.backends.protocol import Config
+from prism.backends.triton.device import Gpu, detect_gpu, parse_gpu
+from prism.backends.triton.timing import MAX_COPIES, calls, copies, interleave, is_sticky
+from prism.errors import BackendError
+from prism.instantiate.measure import Bench, Contender, Measurement, beats, classify, confirm, summarise
+from prism.instantiate.study import Failure
+from prism.instantiate.workers import Ending, Reply, Worker
+from prism.program import build
+from prism.program.index import Axis
+from prism.program.nodes import Definition, DType, Program, Tensor
+from prism.sgraph.nodes import SGraph
+
+MIB = 1 << 20
+GPU = Gpu("fake", "sm_90", 60 * MIB, 232448, 1 << 34)
+X = Tensor("x", (8, 16), DType.FLOAT32)
+ROW, COLUMN = Axis("i", 8), Axis("j", 16)
+PROGRAM = Program(
+    "twice", (X,), (Definition("y", (ROW, COLUMN), build.mul(build.const(2), build.read("x", ROW, COLUMN)), DType.FLOAT32),), ("y",)
+)
+GRAPH = SGraph("twice", (X,), (), (Tensor("y", X.shape, X.dtype),), ())
+
+
+def test_copies_outgrow_the_l2_cache_and_fit_in_memory() -> None:
+    n = copies(MIB, 60 * MIB, 1 << 33)
+    assert (n - 1) * MIB >= 60 * MIB, "when a copy comes again, the others have filled the cache"
+    assert copies(100 * MIB, 60 * MIB, 1 << 33) == 2
+    assert copies(100 * MIB, 60 * MIB, 150 * MIB) == 1
+    assert copies(16, 60 * MIB, 1 << 33) == MAX_COPIES
+    assert copies(0, 0, 0) == 1
+
+
+def test_a_graph_holds_whole_rotations() -> None:
+    for seconds in (1e-6, 1e-4, 1.0):
+        for rotation in (1, 7, 61):
+            n = calls(seconds, rotation)
+            assert n % rotation == 0
+            assert n >= rotation
+    assert calls(1e-5, 7) * 1e-5 >= 2e-3
+    assert calls(10.0, 1) == 1
+
+
+def test_contenders_are_interleaved_and_take_turns_to_begin() -> None:
+    order: list[int] = []
+
+    def contender(n: int) -> Any:
+        def replay() -> float:
+            order.append(n)
+            return n + len(order) / 100
+
+        return replay
+
+    samples = interleave([contender(n) for n in range(3)], 4)
+    assert order == [0, 1, 2, 1, 2, 0, 2, 0, 1, 0, 1, 2]
+    assert [len(s) for s in samples] == [4, 4, 4]
+    assert all(n < s < n + 1 for n, row in enumerate(samples) for s in row)
+
+
+def test_medians_shrug_off_an_outlier_and_ties_are_no_win() -> None:
+    m = summarise([1.0, 1.1, 0.9, 50.0, 1.0])
+    assert (m.median, m.lower, m.upper, m.samples) == (1.0, 1.0, 1.1, 5)
+    assert summarise([2.0]).median == 2.0
+    with pytest.raises(ValueError, match="no samples"):
+        summarise([])
+    assert beats(Measurement(1.0, 0.9, 1.1, 9), Measurement(2.0, 1.9, 2.1, 9))
+    assert not beats(Measurement(1.0, 0.9, 1.1, 9), Measurement(1.05, 1.0, 1.2, 9))
+
+
+def test_errors_are_told_apart() -> None:
+    assert is_sticky("RuntimeError: CUDA error: an illegal memory access was encountered")
+    assert not is_sticky("OutOfResources: out of resource: shared memory, Required: 300000")
+    assert not is_sticky("OutOfMemoryError: CUDA out of memory. Tried to allocate 2 GiB")
+    assert not is_sticky("CompilationError: at 2:17")
+    assert classify("out of resource: shared memory, Required: 300000") is Failure.SHARED
+    assert classify("OutOfResources: registers") is Failure.RESOURCES
+    assert classify("CompilationError: at 2:17") is Failure.COMPILE
+    assert classify("ValueError: x") is Failure.CRASH
+
+
+def test_the_childs_description_of_the_gpu_is_read() -> None:
+    text = 'warning\n{"name": "H", "target": "sm_90", "l2_bytes": 1, "shared_limit_bytes": 2, "memory_bytes": 3}\n'
+    assert parse_gpu(text) == Gpu("H", "sm_90", 1, 2, 3)
+    assert parse_gpu("") is None
+    assert parse_gpu("Traceback\nboom") is None
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_no_gpu_is_found_where_there_is_none() -> None:
+    assert detect_gpu() is None
+
+
+class FakeChild(Worker):
+    """Answers as the timing child would: `good` modules double the input, `wrong` ones leave the poison, others die."""
+
+    def __init__(self, baseline_s: float = 10e-6) -> None:
+        super().__init__([sys.executable], {})
+        self.requests: list[Mapping[str, Any]] = []
+        self._baseline_s = baseline_s
+
+    def ask(self, request: Mapping[str, Any], timeout_s: float) -> Reply:
+        self.requests.append(request)
+        (x,) = torch.load(request["inputs"])
+        answers: list[dict[str, Any]] = []
+        results: list[Sequence[Any]] = []
+        for c in request["contenders"]:
+            kind = "baseline" if c["kind"] == "eager" else Path(c["module"]).stem
+            if kind == "dies":
+                return Reply(Ending.CRASH, detail="the process ended with status 70")
+            if kind == "hangs":
+                return Reply(Ending.HANG, detail="no answer")
+            if kind == "big":
+                answers.append({"error": "OutOfResources: out of resource: shared memory"})
+                results.append([])
+                continue
+            base = self._baseline_s if kind == "baseline" else 5e-6
+            answers.append({"samples": [base * (1 + n / 1000) for n in range(request["repeats"])], "calls": 1})
+            results.append([torch.full_like(x, float("nan")) if kind == "wrong" else 2 * x])
+        torch.save(results, request["results"])
+        return Reply(Ending.ANSWERED, {"contenders": answers})
+
+
+def contender(name: str) -> Contender:
+    return Contender(name, Path(f"{name}.py"), GRAPH, Config({}, {}, {}))
+
+
+def test_only_checked_results_get_a_time_and_a_lost_child_costs_one_contender() -> None:
+    child = FakeChild()
+    bench = Bench(PROGRAM, GPU, {}, worker=child)
+    try:
+        timed = bench.time([contender(n) for n in ("good", "dies", "wrong", "hangs", "big")], 10)
+    finally:
+        bench.close()
+    assert [t.failure for t in timed] == [None, Failure.CRASH, Failure.WRONG, Failure.HANG, Failure.SHARED]
+    assert timed[0].measurement is not None
+    assert timed[0].measurement.samples == 10
+    assert all(t.measurement is None for t in timed[1:])
+    assert len(child.requests) == 6, "all at once, then one by one"
+    assert child.requests[0]["outputs"] == [[[8, 16], "float32"]]
+
+
+@pytest.mark.parametrize(("baseline_s", "wins"), [(10e-6, True), (5e-6, False), (1e-6, False)])
+def test_a_winner_must_beat_the_baseline_beyond_the_spread(baseline_s: float, wins: bool) -> None:
+    bench = Bench(PROGRAM, GPU, {}, worker=FakeChild(baseline_s))
+    try:
+        found = confirm(bench, [contender("wrong"), contender("good")])
+    finally:
+        bench.close()
+    assert (found.winner is not None) == wins
+    if found.winner is not None:
+        assert found.winner.name == "good"
+
+
+def test_a_baseline_that_cannot_be_timed_is_an_error() -> None:
+    class Dead(Worker):
+        def ask(self, request: Mapping[str, Any], timeout_s: float) -> Reply:
+            return Reply(Ending.CRASH, detail="no CUDA")
+
+    bench = Bench(PROGRAM, GPU, {}, worker=Dead([sys.executable], {}))
+    try:
+        with pytest.raises(BackendError, match="no CUDA"):
+            confirm(bench, [contender("good")])
+    finally:
+        bench.close()

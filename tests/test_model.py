@@ -1,0 +1,183 @@
+"""The cost model: sane against rooflines, monotone where it must be, and comparable with the baseline's."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from sgraph_small import F16, F32, attention, layer_norm, matmul, matvec, split_k
+
+from prism.backends.protocol import Config, Resources
+from prism.instantiate.devices import DEVICES, Device, device
+from prism.instantiate.model import Estimate, Model, baseline_estimate, estimate
+from prism.instantiate.space import Space
+from prism.program.build import mul, op, read, reduce
+from prism.program.index import Axis
+from prism.program.nodes import Definition, DType, Expr, Program, Tensor
+from prism.sgraph.nodes import SGraph
+
+H200 = device("sm_90")
+
+
+def best(g: SGraph, d: Device = H200) -> Estimate:
+    return Space(g, d, {}).points_ranked(Model(g, d, {}), 1)[0][1]
+
+
+@pytest.mark.parametrize("d", DEVICES.values(), ids=lambda d: d.sm)
+def test_a_long_matrix_times_vector_is_bound_by_memory(d: Device) -> None:
+    n, k = 16_384, 16_384
+    e = best(matvec(n, k), d)
+    assert e.limiter == "memory"
+    ideal = n * k * 2 / d.bandwidth_bytes_s
+    assert ideal < e.seconds < 2 * ideal
+
+
+@pytest.mark.parametrize("d", DEVICES.values(), ids=lambda d: d.sm)
+def test_a_big_matmul_is_bound_by_compute(d: Device) -> None:
+    n = 8192
+    e = best(matmul(n, n, n), d)
+    assert e.limiter == "compute"
+    ideal = 2 * n**3 / d.fp16_dot_flops
+    assert ideal < e.seconds < 3 * ideal
+
+
+def test_float32_products_do_not_run_at_the_matrix_units_rate() -> None:
+    n = 4096
+    assert best(matmul(n, n, n, F32)).seconds > 2 * n**3 / H200.fp32_flops > best(matmul(n, n, n, F16)).seconds
+
+
+def test_tiny_kernels_are_bound_by_latency_or_launch() -> None:
+    e = best(layer_norm(2, 64))
+    assert e.limiter in ("latency", "launch")
+    assert e.seconds >= H200.launch_overhead_s
+
+
+def test_splitting_helps_a_long_sum_with_few_results() -> None:
+    # 16 x 64 results: one tile or a few, most of the device idle, unless the contracted axis is shared.
+    assert best(split_k(16, 64, 65_536)).seconds < best(matmul(16, 64, 65_536)).seconds
+
+
+def test_splitting_does_not_help_where_there_is_enough_to_do() -> None:
+    assert best(split_k(4096, 4096, 4096)).seconds > best(matmul(4096, 4096, 4096)).seconds
+
+
+def config_of(g: SGraph, **symbols: int) -> Config:
+    return Config(symbols, {k.name: 4 for k in g.kernels}, {k.name: 2 for k in g.kernels})
+
+
+@pytest.mark.parametrize("registers", [0, 64, 168, 255])
+def test_more_spills_are_never_faster(registers: int) -> None:
+    g = attention()
+    config = config_of(g, T_i=64, T_j=64)
+    before = 0.0
+    for spills in (0, 8, 64, 512, 4096):
+        now = estimate(g, config, H200, {}, [Resources("attention", 40_000, registers, spills, 4)]).seconds
+        assert now > before
+        before = now
+
+
+def test_more_shared_memory_or_registers_are_never_faster() -> None:
+    g = attention()
+    config = config_of(g, T_i=64, T_j=64)
+    for what in ("shared", "registers"):
+        before = 0.0
+        for amount in (32, 64, 128, 255) if what == "registers" else (1024, 40_000, 100_000, 200_000):
+            r = Resources("attention", 40_000, 64, 0, 4)
+            r = (
+                Resources("attention", amount, 64, 0, 4)
+                if what == "shared"
+                else Resources(r.kernel, r.shared, amount, 0, 4)
+            )
+            now = estimate(g, config, H200, {}, [r]).seconds
+            assert now >= before
+            before = now
+
+
+def test_what_does_not_fit_takes_forever() -> None:
+    g = matmul(4096, 4096, 4096)
+    config = config_of(g, T_m=128, T_n=128, T_k=64)
+    assert math.isfinite(estimate(g, config, H200, {}).seconds)
+    assert estimate(g, config, H200, {}, [Resources("matmul", 300_000, 128, 0, 4)]).seconds == math.inf
+    huge = config_of(g, T_m=256, T_n=256, T_k=512)
+    assert estimate(g, huge, H200, {}).seconds == math.inf
+
+
+def test_small_row_tiles_waste_the_matrix_units() -> None:
+    g = matmul(4096, 4096, 4096)
+    small, large = (estimate(g, config_of(g, T_m=t, T_n=128, T_k=64), H200, {}) for t in (16, 128))
+    assert small.per_kernel[0].compute > 2 * large.per_kernel[0].compute
+
+
+def test_bytes_from_memory_lie_between_one_read_and_all_reads() -> None:
+    g = matmul(8192, 8192, 8192)
+    k = estimate(g, config_of(g, T_m=64, T_n=64, T_k=64), H200, {}).per_kernel[0]
+    once = 3 * 8192 * 8192 * 2
+    every = 2 * 8192 * 8192 * 128 * 2
+    assert once <= k.bytes < every / 4
+
+
+def test_arrays_and_numbers_agree() -> None:
+    for g in (matmul(), attention(), layer_norm(), split_k()):
+        space = Space(g, H200, {})
+        model = Model(g, H200, {})
+        for km, ks in zip(model.kernels, space.kernels, strict=True):
+            many = np.broadcast_to(km.seconds(ks.binding(), ks.column("warps"), ks.column("stages")), (len(ks.points),))
+            for row in range(0, len(ks.points), max(1, len(ks.points) // 20)):
+                one = dict(zip(ks.names, ks.points[row].tolist(), strict=True))
+                assert float(km.seconds(one, one["warps"], one["stages"])) == pytest.approx(float(many[row]))
+
+
+# The baseline.
+
+
+def _definition(name: str, axes: tuple[Axis, ...], expr: Expr, dtype: DType = F16, view: bool = False) -> Definition:
+    return Definition(name, axes, expr, dtype, view=view)
+
+
+def matmul_program(m: int, n: int, k: int) -> Program:
+    am, an, ak = Axis("m", m), Axis("n", n), Axis("k", k)
+    product = reduce("sum", ak, mul(read("x", am, ak), read("w", ak, an)))
+    tensors = (Tensor("x", (m, k), F16), Tensor("w", (k, n), F16))
+    return Program("matmul", tensors, (_definition("y", (am, an), product),), ("y",))
+
+
+def test_the_baseline_matmul_is_as_fast_as_a_well_tiled_one() -> None:
+    for n in (512, 2048, 8192):
+        vendor = baseline_estimate(matmul_program(n, n, n), H200, {}).seconds
+        mine = best(matmul(n, n, n)).seconds
+        assert vendor <= mine < 2.5 * vendor
+
+
+def test_the_baseline_pays_for_every_operator_but_not_for_views() -> None:
+    m, n = Axis("m", 4096), Axis("n", 4096)
+    steps = (
+        _definition("a", (m, n), op("exp", read("x", m, n))),
+        _definition("t", (n, m), read("a", m, n), view=True),
+        _definition("b", (n, m), mul(read("t", n, m), read("t", n, m))),
+        _definition("s", (n,), reduce("sum", m, read("b", n, m))),
+    )
+    program = Program("p", (Tensor("x", (4096, 4096), F16),), steps, ("s",))
+    e = baseline_estimate(program, H200, {})
+    assert [k.name for k in e.per_kernel] == ["a", "b", "s"]
+    size = 4096 * 4096 * 2
+    assert [k.bytes for k in e.per_kernel] == [2 * size, 2 * size, size + 4096 * 2]
+    assert e.seconds > sum(k.bytes for k in e.per_kernel) / H200.bandwidth_bytes_s
+    assert e.limiter == "memory"
+
+
+def test_one_pass_attention_beats_its_operators() -> None:
+    h, i, j, d = Axis("h", 16), Axis("i", 4096), Axis("j", 4096), Axis("d", 64)
+    scores = reduce("sum", d, mul(read("q", h, i, d), read("k", h, j, d)))
+    total = reduce("sum", j, read("p", h, i, j))
+    out = reduce("sum", j, mul(read("w", h, i, j), read("v", h, j, d)))
+    steps = (
+        _definition("s", (h, i, j), scores),
+        _definition("p", (h, i, j), op("exp", read("s", h, i, j))),
+        _definition("l", (h, i), total),
+        _definition("w", (h, i, j), mul(read("p", h, i, j), op("recip", read("l", h, i)))),
+        _definition("o", (h, i, d), out),
+    )
+    inputs = tuple(Tensor(n, (16, 4096, 64), F16) for n in "qkv")
+    program = Program("attention", inputs, steps, ("o",))
+    assert best(attention(16, 4096, 64, causal=False)).seconds < baseline_estimate(program, H200, {}).seconds

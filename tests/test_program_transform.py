@@ -1,0 +1,102 @@
+"""Substitution, canonical names and inlining preserve what the interpreter computes."""
+
+from __future__ import annotations
+
+import numpy as np
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from program_random import arrays, programs
+
+from prism.errors import UnsupportedError
+from prism.program.build import mul, read, reduce
+from prism.program.evaluate import evaluate, evaluate_expr, evaluate_formula
+from prism.program.index import Axis, Index
+from prism.program.inline import inline
+from prism.program.nodes import Position, Program, Read, Reduce, free_axes, walk
+from prism.program.spec import check
+from prism.program.transform import canonical, least_instance, rename_free, substitute
+
+QUICK = settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+
+
+@QUICK
+@given(programs(), st.integers(0, 1000))
+def test_random_programs_are_legal_and_inlining_preserves_them(program: Program, seed: int) -> None:
+    check(program)
+    inputs = arrays(program, seed)
+    results = evaluate(program, inputs)
+    try:
+        formulas = inline(program)
+    except UnsupportedError:
+        return  # a reshape across dimensions that do not factor
+    for formula in formulas:
+        for e in walk(formula.expr):
+            if isinstance(e, Read):
+                assert e.tensor in inputs
+                assert all(i.is_affine() for i in e.index)
+        value = evaluate_formula(formula, inputs, {})
+        np.testing.assert_allclose(value, results[formula.tensor.name], rtol=1e-9, atol=1e-12)
+
+
+@QUICK
+@given(programs(), st.integers(0, 1000))
+def test_canonical_names_and_renaming_preserve_values(program: Program, seed: int) -> None:
+    tensors = arrays(program, seed)
+    for d in program.definitions:
+        names = {}
+        for a in d.axes:
+            names[a] = least_instance(a.extent, names.values())
+        renamed = canonical(rename_free(d.expr, names))
+        axes = tuple(names[a] for a in d.axes)
+        assert free_axes(renamed) <= set(axes)
+        value = evaluate_expr(d.expr, tensors, {}, d.axes)
+        np.testing.assert_allclose(evaluate_expr(renamed, tensors, {}, axes), value, rtol=1e-12)
+        assert canonical(renamed) == renamed
+        tensors[d.name] = value
+
+
+@QUICK
+@given(programs(), st.integers(0, 1000), st.randoms())
+def test_substituting_shifted_swapped_and_clashing_indices(program: Program, seed: int, random: object) -> None:
+    """Reading the value at an index equals the value of the substituted expression, whatever the names bound inside."""
+    tensors = arrays(program, seed)
+    for d in program.definitions:
+        value = evaluate_expr(d.expr, tensors, {}, d.axes)
+        bound = [e.axis for e in walk(d.expr) if isinstance(e, Reduce)]
+        # Free axes are replaced by the names that are bound inside, where they fit: the captures to avoid.
+        targets: dict[Axis, Index] = {}
+        taken: set[Axis] = set()
+        for a in d.axes:
+            fitting = [b for b in (*bound, *d.axes) if int(b.extent) <= int(a.extent) and b not in taken]
+            b = fitting[0] if fitting else a
+            taken.add(b)
+            targets[a] = Index.axis(b) + (int(a.extent) - int(b.extent))
+        axes = tuple(dict.fromkeys(b for i in targets.values() for b in sorted(i.axes(), key=str)))
+        direct = evaluate_expr(substitute(d.expr, targets), tensors, {}, axes)
+        through = evaluate_expr(Read("value", tuple(targets[a] for a in d.axes)), {"value": value}, {}, axes)
+        np.testing.assert_allclose(direct, through, rtol=1e-12)
+        tensors[d.name] = value
+
+
+def test_substitution_does_not_capture() -> None:
+    i, j, k = Axis("i", 3), Axis("j", 3), Axis("k", 3)
+    product = reduce("sum", k, mul(read("x", i, k), read("x", j, k)))
+    captured = substitute(product, {i: Index.axis(k)})
+    assert free_axes(captured) == {j, k}
+    x = np.arange(9.0).reshape(3, 3)
+    np.testing.assert_allclose(evaluate_expr(captured, {"x": x}, {}, (k, j)), x @ x.T)
+
+
+def test_programs_that_differ_by_names_alone_have_one_canonical_form() -> None:
+    def scores(i: Axis, j: Axis, k: Axis) -> object:
+        return canonical(reduce("sum", k, mul(read("x", i, k), read("x", j, k))))
+
+    i, j = Axis("d4", 4), Axis("d4_1", 4)
+    assert scores(i, j, Axis("k", 4)) == scores(i, j, Axis("contracted", 4))
+    assert scores(i, j, Axis("k", 4)) != scores(j, i, Axis("k", 4))
+
+
+def test_positions_are_substituted_too() -> None:
+    i, j = Axis("i", 3), Axis("j", 3)
+    moved = substitute(Position(Index.axis(i)), {i: Index.axis(j).scaled(2) + 1})
+    np.testing.assert_array_equal(evaluate_expr(moved, {}, {}, (j,)), [1, 3, 5])

@@ -1,0 +1,393 @@
+"""Costs and constraints: hand counts, brute force over the loop nest, bounds, and what is unsatisfiable and why."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from itertools import product
+
+import numpy as np
+import pytest
+import sympy
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sgraph_small import ALL, F16, F32, SUM, at, attention, layer_norm, matmul, matvec, split_k, tile
+
+from prism.errors import UnsupportedError
+from prism.instantiate.devices import Device, device
+from prism.program.extents import evaluate as extent_value
+from prism.program.extents import symbol
+from prism.program.index import Axis
+from prism.program.nodes import Tensor
+from prism.sgraph.compiled_expr import compiled, value
+from prism.sgraph.constraints import (
+    checks,
+    constraints,
+    domains,
+    first_unsatisfiable,
+    footprint,
+    live_elements,
+    prune,
+    staged_bytes,
+    tile_sizes,
+)
+from prism.sgraph.cost import (
+    attained,
+    dominates,
+    evaluate,
+    kernel_cost,
+    lower_bound,
+    sgraph_cost,
+    upper_bound,
+)
+from prism.sgraph.nodes import (
+    Grid,
+    Kernel,
+    Load,
+    Loop,
+    LoopRole,
+    SGraph,
+    Split,
+    Stmt,
+    Store,
+    TileReduce,
+    Whole,
+)
+
+H200 = device("sm_90")
+
+
+def test_matmul_by_hand() -> None:
+    c = evaluate(sgraph_cost(matmul(512, 768, 1024)), {"T_m": 128, "T_n": 64, "T_k": 32})
+    # x is read once for each of 12 column tiles, w once for each of 4 row tiles; 2 bytes an element.
+    assert c["bytes_read"] == 2 * (512 * 1024 * 12 + 1024 * 768 * 4)
+    assert c["bytes_written"] == 2 * 512 * 768
+    assert c["dot_flops"] == 2 * 512 * 768 * 1024
+    assert c["flops"] == 512 * 768 * 32  # one addition to the accumulator a trip
+    assert c["launches"] == 1
+    k = sgraph_cost(matmul(512, 768, 1024)).kernels[0].evaluate({"T_m": 128, "T_n": 64, "T_k": 32})
+    assert k["programs"] == 4 * 12
+    assert k["loop_trips"] == 32
+
+
+def test_attention_by_hand() -> None:
+    h, n, d, t = 8, 1024, 64, 128
+    c = evaluate(sgraph_cost(attention(h, n, d, causal=False)), {"T_i": t, "T_j": 64})
+    tiles = n // t
+    assert c["bytes_read"] == 2 * (h * n * d + 2 * h * n * d * tiles)
+    assert c["bytes_written"] == 2 * h * n * d
+    assert c["dot_flops"] == 2 * 2 * h * n * n * d
+    scores, trips = h * n * n, n // 64
+    pointwise = scores * (1 + 1 + 1 + 4 + 1)  # scale, maximum, shift, exp, row sum
+    running = h * n * trips * (1 + 1)  # m, -m
+    rescaled = trips * h * n * ((1 + 1 + 5) + (d + d + 5))  # l and o: scale and add, and the exp of the shift's step
+    after = h * n * 4 + h * n * d  # 1/l, o/l
+    assert c["flops"] == pointwise + running + rescaled + after
+
+
+def test_a_matrix_times_a_vector_runs_on_vector_units() -> None:
+    c = evaluate(sgraph_cost(matvec(64, 128)), {"T_n": 8, "T_k": 16})
+    assert c["dot_flops"] == 0
+    assert c["flops"] == 64 * 128 + 64 * 8
+
+
+def _brute_force(g: SGraph, env: Mapping[str, int]) -> tuple[int, int, int]:
+    """Bytes read and written, and programs, by walking every program's loop nest and counting unmasked elements."""
+    walks = [_Walk(g, k, env) for k in g.kernels]
+    totals = [w.run() for w in walks]
+    return sum(t[0] for t in totals), sum(t[1] for t in totals), sum(t[2] for t in totals)
+
+
+class _Walk:
+    def __init__(self, g: SGraph, kernel: Kernel, env: Mapping[str, int]) -> None:
+        self.g, self.kernel, self.env = g, kernel, env
+        self.roles = dict(kernel.roles)
+        self.length = {a: extent_value(a.extent, env) for a in self.roles}
+        self.read = self.written = 0
+
+    def tiles(self, a: Axis) -> list[int]:
+        role = self.roles[a]
+        assert isinstance(role, Grid | LoopRole | Split)
+        t = role.tile if isinstance(role.tile, int) else self.env[role.tile.name]
+        n = self.length[a]
+        return [min(t, n - start) for start in range(0, n, t)]
+
+    def chunks(self, a: Axis, parts: int) -> list[list[int]]:
+        every = self.tiles(a)
+        share = math.ceil(len(every) / parts)
+        padded = every + [0] * (share * parts - len(every))
+        return [padded[p * share : (p + 1) * share] for p in range(parts)]
+
+    def run(self) -> tuple[int, int, int]:
+        grid = [a for a, r in self.roles.items() if isinstance(r, Grid)]
+        splits = [(a, r.parts) for a, r in self.roles.items() if isinstance(r, Split)]
+        programs = 0
+        for place in product(*(self.tiles(a) for a in grid)):
+            for mine in product(*(self.chunks(a, self.env[s.name]) for a, s in splits)):
+                programs += 1
+                chunk = {a: m for (a, _), m in zip(splits, mine, strict=True)}
+                self.walk(self.kernel.body, dict(zip(grid, place, strict=True)), chunk)
+        return self.read, self.written, programs
+
+    def walk(self, body: tuple[Stmt, ...], now: Mapping[Axis, int], chunk: Mapping[Axis, list[int]]) -> None:
+        for s in body:
+            match s:
+                case Load(_, tensor, index) | Store(tensor, index, _):
+                    n = self.g.tensor(tensor).dtype.bytes
+                    for a in {a for i in index for a in i.axes()} & set(self.roles):
+                        n *= self.length[a] if isinstance(self.roles[a], Whole) else now[a]
+                    if isinstance(s, Load):
+                        self.read += n
+                    else:
+                        self.written += n
+                case Loop(axis, inner):
+                    for size in chunk[axis] if axis in chunk else self.tiles(axis):
+                        self.walk(inner, {**now, axis: size}, chunk)
+                case _:
+                    pass
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    make=st.sampled_from(["matmul", "matvec", "attention", "layer_norm", "split_k"]),
+    sizes=st.tuples(*[st.integers(1, 23)] * 3),
+    tiles=st.tuples(*[st.sampled_from([1, 2, 4, 8, 16])] * 6),
+)
+def test_bytes_and_programs_are_exact_against_brute_force(
+    make: str, sizes: tuple[int, int, int], tiles: tuple[int, ...]
+) -> None:
+    a, b, c = (s + 1 for s in sizes)
+    g = {
+        "matmul": lambda: matmul(a, b, c),
+        "matvec": lambda: matvec(a, b),
+        "attention": lambda: attention(2, a, b),
+        "layer_norm": lambda: layer_norm(a, b),
+        "split_k": lambda: split_k(a, b, c),
+    }[make]()
+    env = {s.name: t for s, t in zip(g.symbols, tiles * 2, strict=False)}
+    cost = sgraph_cost(g)
+    found = evaluate(cost, env)
+    read, written, programs = _brute_force(g, env)
+    assert found["bytes_read"] == read
+    assert found["bytes_written"] == written
+    assert cost.total("programs").evaluate(env) == programs
+
+
+@pytest.mark.parametrize("make", ALL)
+def test_sympy_numbers_and_arrays_agree(make: Callable[[], SGraph]) -> None:
+    g = make()
+    cost = sgraph_cost(g)
+    env = {s.name: 2 ** (1 + n % 5) for n, s in enumerate(g.symbols)}
+    arrays = {n: np.array([v, 2 * v], dtype=np.int64) for n, v in env.items()}
+    for name in ("bytes_read", "bytes_written", "flops", "dot_flops", "programs", "loop_trips"):
+        p = cost.total(name)
+        exact = p.as_sympy()
+        assert int(exact.xreplace({s: sympy.Integer(env[s.name]) for s in exact.free_symbols})) == p.evaluate(env)
+        assert compiled(exact)(env) == p.evaluate(env) if exact.free_symbols else True
+        rough = p.as_sympy(exact=False)
+        assert float(rough.xreplace({s: sympy.Integer(env[s.name]) for s in rough.free_symbols})) <= p.evaluate(env)
+        assert np.broadcast_to(p.evaluate(arrays), (2,))[0] == p.evaluate(env)
+        assert np.broadcast_to(p.evaluate(arrays), (2,))[1] == p.evaluate({n: 2 * v for n, v in env.items()})
+
+
+@settings(max_examples=60, deadline=None)
+@given(which=st.sampled_from(ALL), powers=st.lists(st.integers(0, 8), min_size=8, max_size=8))
+def test_bounds_hold_at_every_assignment(which: Callable[[], SGraph], powers: list[int]) -> None:
+    g = which()
+    env = {s.name: 2**p for s, p in zip(g.symbols, powers, strict=False)}
+    low, at_point = lower_bound(g, {}), attained(g, env)
+    high = upper_bound(g, {})
+    for x, y, z in zip(low.as_tuple(), at_point.as_tuple(), high.as_tuple(), strict=True):
+        assert x <= y
+        # The widest split with the shortest tile is the worst for splits that have enough tiles for all parts.
+        if "S_k" not in env:
+            assert y <= z
+
+
+def test_larger_tiles_never_move_more_bytes() -> None:
+    cost = sgraph_cost(matmul(500, 700, 900))
+    for name in ("T_m", "T_n", "T_k"):
+        env = {"T_m": 16, "T_n": 16, "T_k": 16}
+        before = evaluate(cost, env)["bytes_read"]
+        for t in (32, 64, 128, 1024):
+            now = evaluate(cost, {**env, name: t})["bytes_read"]
+            assert now <= before
+            before = now
+
+
+def test_a_tensor_read_twice_counts_once_in_the_lower_bound() -> None:
+    g = layer_norm(128, 4096)
+    assert lower_bound(g, {}).bytes == 2 * 128 * 4096 * 4
+    assert evaluate(sgraph_cost(g), {"T_m": 1, "T_n": 1024})["bytes_read"] == 2 * 128 * 4096 * 4
+
+
+def test_domination_needs_a_strict_gain() -> None:
+    one = attained(matmul(), {"T_m": 128, "T_n": 128, "T_k": 32})
+    assert not dominates(one, one)
+    assert dominates(one, replace(one, launches=2.0))
+    assert not dominates(one, replace(one, launches=2.0, bytes=one.bytes - 1))
+
+
+def test_symbolic_extents_are_bound_by_hints() -> None:
+    seq = symbol("seq")
+    g = attention(8, seq, 64)
+    cost = kernel_cost(g.kernels[0], g)
+    assert cost.bytes_read.evaluate({"seq": 1000, "T_i": 64, "T_j": 64}) == 2 * (8 * 1000 * 64 + 2 * 8 * 1000 * 64 * 16)
+    assert seq in cost.bytes_read.as_sympy().free_symbols
+    assert prune(g, H200, {"seq": 1000}) is None
+
+
+def test_compiled_expressions_print_what_extents_are_made_of() -> None:
+    a, b = symbol("a"), symbol("b")
+    cases = {
+        sympy.ceiling(a / b): -(-7 // 3),
+        sympy.floor(a / b): 7 // 3,
+        a * b + 2 * a**2 - 1: 7 * 3 + 2 * 49 - 1,
+        sympy.Max(a, b * 5): 15,
+        sympy.Min(a, b): 3,
+        2 ** sympy.ceiling(sympy.log(a, 2)): 8,
+        sympy.Le(a, b): False,
+        sympy.Mod(a, b): 1,
+    }
+    for e, expected in cases.items():
+        assert compiled(e)({"a": 7, "b": 3}) == expected
+        arrays = {"a": np.array([7, 7]), "b": np.array([3, 3])}
+        assert (compiled(e)(arrays) == expected).all()
+    assert value(a * b, {"a": 7, "b": 3}) == 21
+    with pytest.raises(UnsupportedError, match="cannot print"):
+        compiled(sympy.gamma(a))
+
+
+# Constraints.
+
+
+def unsatisfiable(g: SGraph, limits: Device = H200) -> list[str | None]:
+    return [first_unsatisfiable(footprint(k, g), g, limits, {}) for k in g.kernels]
+
+
+@pytest.mark.parametrize("make", ALL)
+def test_samples_are_satisfiable(make: Callable[[], SGraph]) -> None:
+    assert prune(make(), H200, {}) is None
+
+
+def _copy(m: int, n: int, *, role: Whole | Grid) -> SGraph:
+    am, an = Axis("m", m), Axis("n", n)
+    body: tuple[Stmt, ...] = (Load("a", "x", at(am, an)), TileReduce("s", SUM, an, "a"), Store("y", at(am), "s"))
+    kernel = Kernel("copy", ((am, Grid(tile("T_m"))), (an, role)), body)
+    return SGraph("g", (Tensor("x", (m, n), F16),), (), (Tensor("y", (m,), F16),), (kernel,))
+
+
+def test_a_whole_axis_that_no_tile_can_hold_is_named() -> None:
+    assert unsatisfiable(_copy(64, 32_768, role=Whole())) == [None]
+    assert unsatisfiable(_copy(64, 32_769, role=Whole())) == ["registers"]
+    assert unsatisfiable(_copy(64, 65_537, role=Whole())) == ["tile_elements"]
+    assert prune(_copy(64, 100_000, role=Whole()), H200, {}) == ("copy", "tile_elements")
+
+
+def test_offsets_that_overflow_32_bits_are_named() -> None:
+    assert unsatisfiable(_copy(2**19, 4096, role=Whole())) == ["int32_offsets"]
+
+
+def test_too_much_in_registers_is_named() -> None:
+    # Two tiles that live together, each within the limit of a single one.
+    am, an = Axis("m", 64), Axis("n", 32_768)
+    body: tuple[Stmt, ...] = (
+        Load("a", "x", at(am, an)),
+        TileReduce("s", SUM, an, "a"),
+        Load("b", "x", at(am, an)),
+        TileReduce("t", SUM, an, "b"),
+        Store("y", (*at(am),), "s"),
+        Store("z", at(am), "t"),
+    )
+    kernel = Kernel("k", ((am, Grid(1)), (an, Whole())), body)
+    outputs = (Tensor("y", (64,), F16), Tensor("z", (64,), F16))
+    g = SGraph("g", (Tensor("x", (64, 32_768), F16),), (), outputs, (kernel,))
+    assert unsatisfiable(g) == [None]
+    both = (body[0], body[2], body[1], body[3], *body[4:])
+    assert unsatisfiable(replace(g, kernels=(replace(kernel, body=both),))) == ["registers"]
+
+
+def test_too_much_shared_memory_is_named() -> None:
+    # One tile of w, 16 x 2048 elements of four bytes, is more than a block of an sm_89 can have; of two bytes, not.
+    g = matmul(512, 2048, 4096, dtype=F32)
+    m, n, k = (a for a, _ in g.kernels[0].roles)
+    roles = ((m, Grid(tile("T_m"))), (n, Whole()), (k, LoopRole(tile("T_k"))))
+    g = replace(g, kernels=(replace(g.kernels[0], roles=roles),))
+    assert unsatisfiable(g, limits=device("sm_89")) == ["shared"]
+    assert unsatisfiable(g, limits=H200) == [None]
+    halves = replace(g, inputs=tuple(replace(t, dtype=F16) for t in g.inputs))
+    assert unsatisfiable(halves, limits=device("sm_89")) == [None]
+
+
+def test_more_parts_than_tiles_is_named() -> None:
+    assert unsatisfiable(split_k(16, 256, 16)) == ["parts", None]
+    assert unsatisfiable(split_k(16, 256, 32)) == [None, None]
+
+
+def test_short_axes_of_a_product_are_padded_not_refused() -> None:
+    g = matmul(4, 8, 1024)
+    assert unsatisfiable(g) == [None]
+    ranges = {d.symbol: d.values for d in domains(footprint(g.kernels[0], g), {})}
+    assert ranges["T_m"] == (4,)
+    assert min(ranges["T_k"]) == 16
+
+
+def test_relationals_agree_with_the_fast_checks() -> None:
+    for make in ALL:
+        g = make()
+        stated = constraints(g, H200)
+        for kernel in g.kernels:
+            f = footprint(kernel, g)
+            ranges = domains(f, {})
+            rng = np.random.default_rng(0)
+            for _ in range(20):
+                env = {d.symbol: int(rng.choice(d.values)) for d in ranges}
+                stages = int(rng.integers(1, 5))
+                fast: dict[str, bool] = {}
+                for name, ok in checks(f, H200, env, stages):
+                    fast[name] = fast.get(name, True) and bool(ok)
+                slow: dict[str, bool] = {}
+                for c in stated:
+                    if c.kernel == kernel.name:
+                        # An axis of the parts is bound only by its own kernel's assignment.
+                        binding = {**env, f"stages_{kernel.name}": stages}
+                        ok = compiled(c.relational)(binding) if c.relational.free_symbols else bool(c.relational)
+                        slow[c.name] = slow.get(c.name, True) and bool(ok)
+                for name in fast:
+                    assert fast[name] == slow.get(name, True), (g.name, kernel.name, name, env)
+        assert all(c.why and c.name for c in stated)
+
+
+def test_footprints_by_hand() -> None:
+    g = matmul()
+    f = footprint(g.kernels[0], g)
+    sizes = tile_sizes(g.kernels[0], {"T_m": 128, "T_n": 64, "T_k": 32})
+    assert staged_bytes(f, sizes) == (128 * 32 + 32 * 64) * 2
+    assert live_elements(f, sizes) == 128 * 64  # the accumulator; the product is added in place
+    g = layer_norm()
+    f = footprint(g.kernels[0], g)
+    sizes = tile_sizes(g.kernels[0], {"T_m": 4, "T_n": 512})
+    # The square, computed over x's registers once x has been summed, and per row s1, s2 and nothing else of weight.
+    assert 4 * 512 <= live_elements(f, sizes) <= 2 * 4 * 512 + 4 * 4
+
+
+def test_the_grid_is_searched_when_the_smallest_corner_fails() -> None:
+    # Two grid axes flattened into the rows of a product: the corner (1, 1) is no legal operand, (16, 1) is.
+    a, b, n, k = Axis("a", 64), Axis("b", 64), Axis("n", 64), Axis("k", 256)
+    base = matmul()
+    loop = Loop(k, (Load("p", "x", at(a, b, k)), Load("q", "w", at(k, n)), *_rest(k)))
+    roles = ((a, Grid(tile("T_a"))), (b, Grid(tile("T_b"))), (n, Grid(tile("T_n"))), (k, LoopRole(tile("T_k"))))
+    kernel = Kernel("k", roles, (loop, Store("y", at(a, b, n), "acc")))
+    tensors = (Tensor("x", (64, 64, 256), F16), Tensor("w", (256, 64), F16))
+    g = replace(base, inputs=tensors, outputs=(Tensor("y", (64, 64, 64), F16),), kernels=(kernel,))
+    f = footprint(kernel, g)
+    corner = {d.symbol: d.low for d in domains(f, {})}
+    assert not all(ok for _, ok in checks(f, H200, corner))
+    assert unsatisfiable(g) == [None]
+
+
+def _rest(k: Axis) -> tuple[Stmt, ...]:
+    from prism.sgraph.nodes import Accumulate, Contract
+
+    return (Contract("c", k, "p", "q"), Accumulate("acc", SUM, "c"))
