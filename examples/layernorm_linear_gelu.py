@@ -9,6 +9,7 @@ All weights are stored in the file; the sequence length `seq` is symbolic.
 from __future__ import annotations
 
 import math
+from collections import OrderedDict
 from collections.abc import Mapping
 
 import numpy as np
@@ -30,7 +31,10 @@ def build() -> onnx.ModelProto:
     """The model."""
     import torch
 
-    module = torch.nn.Sequential(torch.nn.LayerNorm(D, eps=EPS), torch.nn.Linear(D, N), torch.nn.GELU())
+    layers = OrderedDict[str, torch.nn.Module](
+        norm=torch.nn.LayerNorm(D, eps=EPS), linear=torch.nn.Linear(D, N), gelu=torch.nn.GELU()
+    )
+    module = torch.nn.Sequential(layers)
     with torch.no_grad():
         for parameter, value in zip(module.parameters(), weights(), strict=True):
             parameter.copy_(torch.from_numpy(value))

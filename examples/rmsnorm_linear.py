@@ -7,6 +7,7 @@ The norm's scale and the weight are stored in the file; the sequence length `seq
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Mapping
 
 import numpy as np
@@ -27,7 +28,8 @@ def build() -> onnx.ModelProto:
     """The model."""
     import torch
 
-    module = torch.nn.Sequential(torch.nn.RMSNorm(D, eps=EPS), torch.nn.Linear(D, N, bias=False))
+    layers = OrderedDict(norm=torch.nn.RMSNorm(D, eps=EPS), linear=torch.nn.Linear(D, N, bias=False))
+    module = torch.nn.Sequential(layers)
     with torch.no_grad():
         for parameter, value in zip(module.parameters(), weights(), strict=True):
             parameter.copy_(torch.from_numpy(value))

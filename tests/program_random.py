@@ -21,7 +21,9 @@ def programs(draw: st.DrawFn) -> Program:
     tensors = [Tensor(f"x{n}", draw(st.sampled_from(SHAPES)), F64) for n in range(draw(st.integers(1, 3)))]
     definitions: list[Definition] = []
     for n in range(draw(st.integers(1, 7))):
-        kind = draw(st.sampled_from(("reshape", "permute", "flip", "concat", "map", "mask", "normalise", "reduce", "matmul")))
+        kind = draw(
+            st.sampled_from(("reshape", "permute", "flip", "concat", "map", "mask", "normalise", "reduce", "matmul"))
+        )
         source = draw(st.sampled_from(tensors[-4:] if len(tensors) > 4 else tensors))
         axes, expr = draw(_definition(kind, source, tensors))
         d = Definition(f"y{n}", axes, expr, F64, view=isinstance(expr, Read))
@@ -51,8 +53,8 @@ def _definition(draw: st.DrawFn, kind: str, t: Tensor, tensors: list[Tensor]) ->
         case "flip" if axes:
             return axes, Read(t.name, (Index.axis(axes[0]).scaled(-1) + (int(t.shape[0]) - 1), *own.index[1:]))
         case "concat" if axes and many <= 24:
-            fitting = [u for u in tensors if u.shape == t.shape]
-            parts = [t, draw(st.sampled_from(fitting))]
+            same = [u for u in tensors if u.shape == t.shape]
+            parts = [t, draw(st.sampled_from(same))]
             joined = axes_of(concat_shape(parts, 0))
             return joined, concat(parts, joined, 0)
         case "mask" if len(axes) >= 2:
@@ -74,7 +76,9 @@ def _definition(draw: st.DrawFn, kind: str, t: Tensor, tensors: list[Tensor]) ->
         case "matmul" if len(axes) == 2:
             # x @ x^T: one tensor in two roles, with two axes of one extent
             i, j, k = Axis("i", t.shape[0]), Axis("j", t.shape[0]), Axis("k", t.shape[1])
-            return (i, j), build.reduce(ReduceKind.SUM, k, build.mul(build.read(t.name, i, k), build.read(t.name, j, k)))
+            return (i, j), build.reduce(
+                ReduceKind.SUM, k, build.mul(build.read(t.name, i, k), build.read(t.name, j, k))
+            )
     return axes, build.op("tanh", build.add(own, build.const(0.25)))
 
 

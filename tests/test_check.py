@@ -12,7 +12,8 @@ import triton_modules
 from prism.backends.protocol import Config
 from prism.backends.triton.check_worker import sample_programs
 from prism.errors import VerificationError
-from prism.instantiate.check import KernelRunner, check_module, cost_s, plan_bindings, plan_cases, plan_samples
+from prism.instantiate.check import KernelRunner, check_module
+from prism.instantiate.check_plan import cost_s, interpretable, plan_bindings, plan_cases, plan_samples
 from prism.instantiate.draws import DRAWS, draw_inputs
 from prism.instantiate.gate import judge, unit_roundoff
 from prism.program import build
@@ -109,7 +110,7 @@ def test_a_crash_and_an_exception_are_failures_and_the_runner_goes_on(runner: Ke
 def test_a_sample_of_programs_is_judged_on_what_it_wrote(
     runner: KernelRunner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("prism.instantiate.check.CASE_TARGET_S", 0.01)
+    monkeypatch.setattr("prism.instantiate.check_plan.CASE_TARGET_S", 0.01)
     dtype = DType.FLOAT32
     module = triton_modules.write(tmp_path, "right", triton_modules.rmsnorm())
     report = check_module(rmsnorm_program(dtype), module, rmsnorm_sgraph(dtype), config(128), runner=runner)
@@ -140,6 +141,23 @@ def test_only_launches_that_nothing_reads_are_sampled() -> None:
     samples = plan_samples(graph, config(), {"seq": 10_000})
     assert samples[0] is None
     assert samples[1] == 400
+
+
+def test_launches_that_are_read_get_larger_tiles_where_they_take_too_long() -> None:
+    from prism.sgraph.nodes import Load
+
+    k = Axis("k", 4096)
+    tk = symbol("T_k")
+    first = Kernel("first", ((m, Grid(T)), (k, LoopRole(tk))), (Store("b", (), 0.0),))
+    second = Kernel("second", ((m, Grid(1)),), (Load("v", "b", ()), Store("y", (), "v")))
+    graph = SGraph("g", (), (), (), (first, second))
+    start = Config({"T_d": 16, "T_k": 32}, {}, {})
+    assert interpretable(graph, start, {"seq": 16}) == start
+    found = interpretable(graph, start, {"seq": 200})
+    assert cost_s(graph, found, {"seq": 200}, sampled=True) <= 2.0 < cost_s(graph, start, {"seq": 200}, sampled=True)
+    assert all(found.symbols[n] >= v for n, v in start.symbols.items())
+    huge = interpretable(graph, start, {"seq": 1_000_000})
+    assert huge.symbols["T_d"] * huge.symbols["T_k"] <= 1 << 20
 
 
 def test_samples_hold_the_corners() -> None:

@@ -80,7 +80,12 @@ def test_what_does_not_compile_says_why_and_the_worker_lives_on(pool: Pool, tmp_
 
 
 def test_a_hung_worker_is_killed_and_replaced() -> None:
-    child = "import sys, time\nfor line in sys.stdin:\n    time.sleep(60 if 'hang' in line else 0)\n    print('{}', flush=True)"
+    child = """
+import sys, time
+for line in sys.stdin:
+    time.sleep(60 * ("hang" in line))
+    print("{}", flush=True)
+"""
     worker = Worker([sys.executable, "-c", child], {}, start_limit_s=0)
     try:
         # Enough for the interpreter to start; the hanging request answers after a minute.

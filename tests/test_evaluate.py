@@ -17,7 +17,7 @@ from prism.program.inline import inline
 from prism.program.nodes import Definition, DType, Expr, Program, Read, Reduce, ReduceKind, Tensor
 
 F32 = DType.FLOAT32
-I, J, K = Axis("i", 3), Axis("j", 4), Axis("k", 5)
+M, J, K = Axis("i", 3), Axis("j", 4), Axis("k", 5)
 
 
 def draw(*shape: int, seed: int = 0) -> np.ndarray:
@@ -78,11 +78,11 @@ def test_inlining_attention_preserves_it() -> None:
 
 
 def test_a_row_of_minus_infinity_softmaxes_to_nan_as_in_ieee() -> None:
-    e = op("exp", sub(read("x", I, J), reduce("max", J, read("x", I, J))))
+    e = op("exp", sub(read("x", M, J), reduce("max", J, read("x", M, J))))
     x = draw(3, 4)
     x[1] = -np.inf
     x[2, 0] = -np.inf
-    y = one(div(e, reduce("sum", J, e)), (I, J), x=x)
+    y = one(div(e, reduce("sum", J, e)), (M, J), x=x)
     assert np.isnan(y[1]).all()
     assert y[2, 0] == 0
     np.testing.assert_allclose(y[[0, 2]].sum(1), 1)
@@ -91,57 +91,57 @@ def test_a_row_of_minus_infinity_softmaxes_to_nan_as_in_ieee() -> None:
 def test_nan_goes_through_max_and_not_through_the_branch_not_taken() -> None:
     x = draw(3, 4)
     x[0, 2] = np.nan
-    assert np.isnan(one(reduce("max", J, read("x", I, J)), (I,), x=x)[0])
-    taken = op("where", op("isnan", read("x", I, J)), const(7), read("x", I, J))
-    assert one(taken, (I, J), x=x)[0, 2] == 7
+    assert np.isnan(one(reduce("max", J, read("x", M, J)), (M,), x=x)[0])
+    taken = op("where", op("isnan", read("x", M, J)), const(7), read("x", M, J))
+    assert one(taken, (M, J), x=x)[0, 2] == 7
 
 
 def test_infinity_times_zero_is_nan_in_every_element_of_a_sum() -> None:
     # Taking the infinite factor out of the sum would give inf.
-    y = one(reduce("sum", J, mul(read("a", I), read("x", I, J))), (I,), a=np.array([np.inf, 1, 2]), x=np.eye(3, 4))
+    y = one(reduce("sum", J, mul(read("a", M), read("x", M, J))), (M,), a=np.array([np.inf, 1, 2]), x=np.eye(3, 4))
     assert np.isnan(y[0])
     np.testing.assert_array_equal(y[1:], [1, 2])
 
 
 def test_a_sum_over_an_axis_that_is_not_mentioned_is_its_extent_times() -> None:
     x = draw(3)
-    np.testing.assert_allclose(one(reduce("sum", (J, K), read("x", I)), (I,), x=x), 20 * x)
-    np.testing.assert_allclose(one(Reduce(ReduceKind.PROD, J, read("x", I)), (I,), x=x), x**4)
-    np.testing.assert_allclose(one(reduce("max", J, read("x", I)), (I,), x=x), x)
+    np.testing.assert_allclose(one(reduce("sum", (J, K), read("x", M)), (M,), x=x), 20 * x)
+    np.testing.assert_allclose(one(Reduce(ReduceKind.PROD, J, read("x", M)), (M,), x=x), x**4)
+    np.testing.assert_allclose(one(reduce("max", J, read("x", M)), (M,), x=x), x)
     assert one(reduce("sum", J, const(3)), ()) == 12
 
 
 def test_one_value_as_a_factor_twice() -> None:
-    x = read("x", I, J)
+    x = read("x", M, J)
     a = draw(3, 4)
-    np.testing.assert_allclose(one(reduce("sum", J, mul(x, x)), (I,), x=a), (a * a).sum(1))
-    np.testing.assert_allclose(one(reduce("sum", (I, J), mul(x, x, x)), (), x=a), (a**3).sum())
+    np.testing.assert_allclose(one(reduce("sum", J, mul(x, x)), (M,), x=a), (a * a).sum(1))
+    np.testing.assert_allclose(one(reduce("sum", (M, J), mul(x, x, x)), (), x=a), (a**3).sum())
 
 
 def test_three_factors_contract_pairwise() -> None:
     a, b, c = draw(3, 4), draw(4, 5), draw(5, 6)
     m = Axis("m", 6)
-    expr = reduce("sum", (J, K), mul(read("a", I, J), read("b", J, K), read("c", K, m)))
-    np.testing.assert_allclose(one(expr, (m, I), a=a, b=b, c=c), (a @ b @ c).T)
+    expr = reduce("sum", (J, K), mul(read("a", M, J), read("b", J, K), read("c", K, m)))
+    np.testing.assert_allclose(one(expr, (m, M), a=a, b=b, c=c), (a @ b @ c).T)
 
 
 def test_an_inner_reduction_may_reuse_the_outer_name() -> None:
-    inner = reduce("sum", J, read("x", I, J))
+    inner = reduce("sum", J, read("x", M, J))
     x = draw(3, 4)
     expected = (x * x.sum(1, keepdims=True)).sum(1)
-    np.testing.assert_allclose(one(reduce("sum", J, mul(read("x", I, J), inner)), (I,), x=x), expected)
+    np.testing.assert_allclose(one(reduce("sum", J, mul(read("x", M, J), inner)), (M,), x=x), expected)
 
 
 def test_diagonal_flip_stride_and_window() -> None:
     x = draw(9, 9)
     w = Axis("w", 3)
-    np.testing.assert_array_equal(one(read("x", I, I), (I,), x=x), np.diag(x)[:3])
+    np.testing.assert_array_equal(one(read("x", M, M), (M,), x=x), np.diag(x)[:3])
     flipped = Index.axis(J).scaled(-1) + 8
     np.testing.assert_array_equal(one(read("x", 2, flipped), (J,), x=x), x[2, :4:-1])
     strided = Index.axis(J).scaled(2) + 1
     np.testing.assert_array_equal(one(read("x", strided, 0), (J,), x=x), x[1::2, 0])
-    window = reduce("sum", w, read("x", I, Index.axis(J) + Index.axis(w)))
-    np.testing.assert_allclose(one(window, (I, J), x=x), x[:3, :4] + x[:3, 1:5] + x[:3, 2:6])
+    window = reduce("sum", w, read("x", M, Index.axis(J) + Index.axis(w)))
+    np.testing.assert_allclose(one(window, (M, J), x=x), x[:3, :4] + x[:3, 1:5] + x[:3, 2:6])
 
 
 def test_a_concatenation_reads_nothing_outside_its_parts() -> None:
@@ -202,7 +202,7 @@ def test_weights_stand_in_for_inputs_that_are_not_given() -> None:
     p = Program(
         "p",
         (Tensor("x", (3,), F32), Tensor("w", (3,), F32)),
-        (Definition("y", (I,), mul(read("x", I), read("w", I)), F32),),
+        (Definition("y", (M,), mul(read("x", M), read("w", M)), F32),),
         ("y",),
         weights={"w": np.array([1, 2, 3], dtype=np.float32)},
     )

@@ -66,7 +66,7 @@ def causal_by_arange(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch
 
 def heads(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
     b, s, _ = x.shape
-    q, k, v = (x @ w).split(x.shape[-1], dim=-1)
+    q, k, v = torch.split(x @ w, x.shape[-1], dim=-1)
     q, k, v = (t.view(b, s, 2, 4).transpose(1, 2) for t in (q, k, v))
     return F.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2).reshape(b, s, -1)
 
@@ -96,7 +96,10 @@ CASES: dict[str, tuple[Fn, list[tuple[int, ...]]]] = {
         [(4, 5)],
     ),
     "rounding": (lambda x: (x.floor(), x.ceil(), x.round(), x.trunc(), x.sign(), torch.remainder(x, 0.7)), [(4, 5)]),
-    "clamp": (lambda x, y: (x.clamp(-0.5, 0.5), torch.maximum(x, y), torch.minimum(x, y), x.clamp(min=y)), [(4, 5)] * 2),
+    "clamp": (
+        lambda x, y: (x.clamp(-0.5, 0.5), torch.maximum(x, y), torch.minimum(x, y), x.clamp(min=y)),
+        [(4, 5)] * 2,
+    ),
     "logic": (lambda x, y: torch.where((x > y) & ~(x <= 0) | (x == y), x, y).masked_fill(x != y, 1.0), [(4, 5)] * 2),
     "logic_as_numbers": (lambda x, y: (x >= y).double() * x + torch.logical_xor(x < 0, y < 0).double(), [(4, 5)] * 2),
     "views": (
@@ -107,7 +110,10 @@ CASES: dict[str, tuple[Fn, list[tuple[int, ...]]]] = {
     "pieces": (lambda x: torch.cat([p * n for n, p in enumerate(x.split([1, 2, 3], dim=1))], dim=1), [(2, 6)]),
     "stack": (lambda x, y: (torch.stack([x, y], dim=1), torch.cat([x, y, x[:1]])), [(2, 3), (2, 3)]),
     "flip_roll": (lambda x: (x.flip(1), x.roll(2, 0), x.roll((1, -1), (0, 1))), [(4, 5)]),
-    "pad_repeat": (lambda x: (F.pad(x, (1, 2, 0, 3), value=2.0), x.repeat(2, 3), x.repeat_interleave(2, dim=1)), [(2, 3)]),
+    "pad_repeat": (
+        lambda x: (F.pad(x, (1, 2, 0, 3), value=2.0), x.repeat(2, 3), x.repeat_interleave(2, dim=1)),
+        [(2, 3)],
+    ),
     "diagonal_triangle": (lambda x: (x.diagonal(1), x.tril(-1), x.triu(1)), [(4, 4)]),
     "reductions": (
         lambda x: (x.sum(), x.mean((0, 2)), x.amax(1, keepdim=True), x.amin(-1), x.prod(1), x.max(1).values, x.max()),
@@ -119,10 +125,16 @@ CASES: dict[str, tuple[Fn, list[tuple[int, ...]]]] = {
     "softmax": (lambda x: (x.softmax(-1), x.softmax(0), x.log_softmax(1), x.logsumexp(1)), [(3, 4)]),
     "layer_norm": (lambda x, w, b: F.layer_norm(x, (3, 4), w, b, eps=1e-3), [(2, 3, 4), (3, 4), (3, 4)]),
     "rms_norm": (lambda x, w: (F.rms_norm(x, (4,), w, eps=1e-2), F.rms_norm(x, (4,))), [(2, 3, 4), (4,)]),
-    "rms_by_hand": (lambda x, w, g: (x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + 1e-6) * g) @ w, [(3, 4), (4, 5), (4,)]),
+    "rms_by_hand": (
+        lambda x, w, g: (x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + 1e-6) * g) @ w,
+        [(3, 4), (4, 5), (4,)],
+    ),
     "rotary": (rotary, [(2, 3, 4), (3, 4), (3, 4)]),
     "sdpa": (F.scaled_dot_product_attention, [(2, 3, 4, 8), (2, 3, 6, 8), (2, 3, 6, 5)]),
-    "sdpa_causal": (lambda q, k, v: F.scaled_dot_product_attention(q, k, v, is_causal=True, scale=0.3), [(2, 6, 8)] * 3),
+    "sdpa_causal": (
+        lambda q, k, v: F.scaled_dot_product_attention(q, k, v, is_causal=True, scale=0.3),
+        [(2, 6, 8)] * 3,
+    ),
     "sdpa_mask": (lambda q, k, v, m: F.scaled_dot_product_attention(q, k, v, attn_mask=m), [(2, 6, 8)] * 3 + [(6, 6)]),
     "sdpa_grouped": (
         lambda q, k, v: F.scaled_dot_product_attention(q, k, v, enable_gqa=True),
@@ -158,7 +170,8 @@ class Block(torch.nn.Module):
         self.register_buffer("scale", torch.rand(16))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.drop(F.gelu(self.norm(self.lin(x)) * self.scale)) * torch.tensor(2.0)
+        y: torch.Tensor = self.drop(F.gelu(self.norm(self.lin(x)) * self.scale))
+        return y * torch.tensor(2.0)
 
 
 def test_parameters_and_buffers_are_weights_after_the_callers_inputs() -> None:

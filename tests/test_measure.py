@@ -27,7 +27,10 @@ GPU = Gpu("fake", "sm_90", 60 * MIB, 232448, 1 << 34)
 X = Tensor("x", (8, 16), DType.FLOAT32)
 ROW, COLUMN = Axis("i", 8), Axis("j", 16)
 PROGRAM = Program(
-    "twice", (X,), (Definition("y", (ROW, COLUMN), build.mul(build.const(2), build.read("x", ROW, COLUMN)), DType.FLOAT32),), ("y",)
+    "twice",
+    (X,),
+    (Definition("y", (ROW, COLUMN), build.mul(build.const(2), build.read("x", ROW, COLUMN)), DType.FLOAT32),),
+    ("y",),
 )
 GRAPH = SGraph("twice", (X,), (), (Tensor("y", X.shape, X.dtype),), ())
 

@@ -43,7 +43,7 @@ def test_random_programs_are_legal_and_inlining_preserves_them(program: Program,
 def test_canonical_names_and_renaming_preserve_values(program: Program, seed: int) -> None:
     tensors = arrays(program, seed)
     for d in program.definitions:
-        names = {}
+        names: dict[Axis, Axis] = {}
         for a in d.axes:
             names[a] = least_instance(a.extent, names.values())
         renamed = canonical(rename_free(d.expr, names))

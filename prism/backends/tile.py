@@ -4,7 +4,8 @@
     program ::= name; parameters: tensors, lengths (integers known at launch), constants (known at compile time);
                 grid: (index, count) per axis, the first slowest; dims; body
     dim     ::= name; one axis with the tile's size along it, or several axes packed, the last fastest
-    stmt    ::= Offsets(dst, dim, axis, start)              int[dim]: start + 0, 1, ..., size - 1
+    stmt    ::= Scalar(dst, value)                          an integer
+              | Offsets(dst, dim, axis, start)              int[dim]: start + 0, 1, ..., size - 1
               | InBounds(dst, index, high, low?)            bool: index < high (and low <= index)
               | IndexValue(dst, index)                      int: the value of an affine index
               | Load(dst, tensor, offset, masks, dtype)     0 where a mask does not hold, or nothing at all without masks
@@ -95,6 +96,14 @@ class Affine:
     terms: tuple[tuple[str, Extent], ...]
     offset: Extent = 0
     wide: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Scalar:
+    """dst = an integer expression."""
+
+    dst: str
+    value: Extent
 
 
 @dataclass(frozen=True, slots=True)
@@ -258,7 +267,8 @@ class Store:
 
 
 Stmt: TypeAlias = (
-    Offsets
+    Scalar
+    | Offsets
     | InBounds
     | IndexValue
     | Load

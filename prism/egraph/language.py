@@ -56,7 +56,7 @@ def _prelude() -> str:
         "(sort Axes (Set String))",
         f"(datatype T (Read String Axes) (Const f64) (Size String) (Pos String Axes) {' '.join(variants)})",
         "(function axes (T) Axes :merge (set-intersect old new))",
-        "(function value (T) f64 :merge (min old new))",
+        "(function value (T) f64 :merge old)",
         "(function length (String) T :merge old)",
         *(f"(relation {name} (T))" for name in ("finite", "nonzero", "positive", "nonneg", "boolean")),
         *(f"(ruleset {name})" for name in RULESETS),

@@ -260,7 +260,7 @@ def forms(text: str, file: str) -> Iterator[Form]:
             raise RuleError(f"unexpected {c!r} outside a form", where=f"{file}:{line}")
         if c == "\n":
             line += 1
-            if depth == 0 and not text[position + 1 : position + 2].strip() and text[position + 1 : position + 2] != "":
+            if depth == 0 and text[position + 1 : position + 2] == "\n":
                 comment = []  # a blank line ends a comment
         position += 1
     if depth or quoted:

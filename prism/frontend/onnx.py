@@ -39,6 +39,8 @@ from prism.program.nodes import DType, Program, Read, SymbolRange, walk
 
 OPSETS = range(13, 25)
 SYMBOL_RANGE = SymbolRange(1, 32768, hint=1024)
+BATCH_HINT = 4
+"""The value at which costs are quoted for a dimension that its name calls a batch."""
 _MAIN_DOMAINS = ("", "ai.onnx")
 _CONTROL_FLOW = frozenset({"If", "Loop", "Scan"})
 _ONLY_KNOWN = frozenset({"Shape", "Size", "Constant"})
@@ -259,7 +261,8 @@ def _arithmetic(graph: Graph, tree: ast.expr) -> Extent:
 def _symbol(graph: Graph, name: str) -> Extent:
     safe = identifier(name)
     if safe not in graph.ranges:
-        graph.ranges[safe] = SYMBOL_RANGE
+        batch = "batch" in safe.lower()
+        graph.ranges[safe] = replace(SYMBOL_RANGE, hint=BATCH_HINT) if batch else SYMBOL_RANGE
         graph.reserve(safe)
     return symbol(safe)
 

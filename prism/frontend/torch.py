@@ -203,7 +203,8 @@ class _Translation:
             value = node.meta["val"]
             if not isinstance(value, torch.Tensor):
                 continue
-            for d, size in enumerate(value.shape):
+            sizes: Sequence[Any] = value.shape  # ints and SymInts
+            for d, size in enumerate(sizes):
                 if isinstance(size, int):
                     continue
                 expr = size.node.expr

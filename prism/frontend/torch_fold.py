@@ -25,9 +25,9 @@ def op(name: str, *args: Expr) -> Expr:
             return _where(p, a, b)
         case "not", (a,):
             return _not(a)
-        case ("and" | "or"), (a, b):
+        case (("and" | "or"), (a, b)):
             return _connective(name, a, b)
-        case ("eq" | "lt" | "le"), (a, b):
+        case (("eq" | "lt" | "le"), (a, b)):
             compared = _compare(name, a, b)
             if compared is not None:
                 return compared

@@ -187,5 +187,3 @@ def number(value: Value | Extent | float | bool, axes: Sequence[Axis]) -> Expr:
 def is_truth(value: object) -> bool:
     """Whether an operand holds truth values."""
     return isinstance(value, bool) or (isinstance(value, Value) and value.dtype is DType.BOOL)
-
-

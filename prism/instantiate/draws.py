@@ -1,7 +1,7 @@
 """The inputs that kernels are checked on: ordinary ones, and those that expose what ordinary ones hide.
 
-Positive inputs hide sign errors, flat softmax inputs hide a dropped rescale, large extents hide 1/n against 1/(n-1): so each
-draw is a different way of being unlike the others.
+Positive inputs hide sign errors, flat softmax inputs hide a dropped rescale, large extents hide 1/n against 1/(n-1):
+so each draw is a different way of being unlike the others.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Estimates without a GPU: compile for the named target ahead of time, then let the cost model judge what the compiler says."""
+"""Estimates without a GPU: compile for the named target, then let the cost model judge what the compiler says."""
 
 from __future__ import annotations
 

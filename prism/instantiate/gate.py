@@ -1,7 +1,7 @@
 """The numeric gate's arithmetic: is a result as near to the float64 oracle as eager's is, within a small factor?
 
-Errors are relative to the root mean square of the oracle's values, row by row (a row is the last dimension), because rows
-of one tensor can differ by orders of magnitude.
+Errors are relative to the root mean square of the oracle's values, row by row (a row is the last dimension), because
+rows of one tensor can differ by orders of magnitude.
 """
 
 from __future__ import annotations
@@ -96,7 +96,8 @@ def _pattern(result: np.ndarray, oracle: np.ndarray, eager: np.ndarray, dtype: D
     if wrong.any():
         names = ("finite", "nan", "inf", "-inf")
         at = tuple(int(i) for i in np.argwhere(wrong)[0])
-        return f"{int(wrong.sum())} elements are {names[got[at]]} where eager's are {names[given[at]]}, the first at {list(at)}"
+        found, expected = names[got[at]], names[given[at]]
+        return f"{int(wrong.sum())} elements are {found} where eager's are {expected}, the first at {list(at)}"
     return ""
 
 

@@ -79,7 +79,7 @@ def make_lock(
 
 
 def differences(lock: LockRecord, program: Program, target: str) -> tuple[str, ...]:
-    """What has changed since the record was written, one clause each; empty when the choice can be made again as it was."""
+    """What has changed since the record was written, one clause each; nothing when the choice can be repeated."""
     found = []
     if lock.program != program_hash(program):
         found.append("the program is another one")

@@ -181,8 +181,10 @@ class KernelModel:
         memory = np.maximum(memory, moved / (d.l2_bandwidth_bytes_s * DRAM_EFFICIENCY * reached))
 
         dot_rate = d.dot_flops(self.dtype) * DOT_EFFICIENCY * self._dot_utilisation(sizes)
-        dot_rate = dot_rate * np.minimum(1.0, active * warps / DOT_WARPS)
-        vector_rate = d.fp32_flops / 2 * VECTOR_EFFICIENCY * np.minimum(1.0, active * warps / VECTOR_WARPS)
+        # Warps without elements of their own do not help.
+        useful = np.minimum(warps, np.maximum(1, live / (2 * 32)))
+        dot_rate = dot_rate * np.minimum(1.0, active * useful / DOT_WARPS)
+        vector_rate = d.fp32_flops / 2 * VECTOR_EFFICIENCY * np.minimum(1.0, active * useful / VECTOR_WARPS)
         compute = (
             self.cost.padded_dot_flops.evaluate(env) / dot_rate + self.cost.padded_flops.evaluate(env) / vector_rate
         )
@@ -259,11 +261,15 @@ class KernelModel:
 
 
 def _dot_dtype(kernel: Kernel, sgraph: SGraph) -> DType:
-    """The type in which the kernel's matrix products are computed: that of the narrowest loaded operand."""
+    """The type in which the kernel's matrix products are computed: that of the loaded operands, float32 if they mix."""
     loaded = {s.dst: sgraph.tensor(s.tensor).dtype for s in kernel.statements() if isinstance(s, Load)}
     operands = {v for s in kernel.statements() if isinstance(s, Contract) for v in (s.lhs, s.rhs)}
-    found = [t for v, t in loaded.items() if v in operands and t.is_float] or [t for t in loaded.values() if t.is_float]
-    return min(found, key=lambda t: t.bytes, default=DType.FLOAT32)
+    return _joined([t for v, t in loaded.items() if v in operands] or list(loaded.values()))
+
+
+def _joined(dtypes: Sequence[DType]) -> DType:
+    found = {t for t in dtypes if t.is_float}
+    return found.pop() if len(found) == 1 else DType.FLOAT32
 
 
 class Model:
@@ -409,7 +415,7 @@ def _operator(definition: Definition, program: Program, device: Device, hints: M
     largest = max([written, *(over(axes_of(e)) for e in nodes if isinstance(e, Read))])
     programs = max(1.0, math.ceil(largest / BASELINE_TILE))
     reached = min(1.0, SM_BANDWIDTH_SHARE * min(programs, device.sms) / device.sms)
-    dtype = min(dtypes, key=lambda t: t.bytes, default=DType.FLOAT32)
+    dtype = _joined(dtypes)
     busy = min(1.0, programs / device.sms)
     memory = moved / (device.bandwidth_bytes_s * DRAM_EFFICIENCY * reached)
     compute = dot / (device.dot_flops(dtype) * DOT_EFFICIENCY * busy)

@@ -1,8 +1,8 @@
 """Which points to try next: Optuna's TPE over (which sGraph, its symbols, warps, stages), kept to feasible new points.
 
-A proposal is a pure function of the trials so far and of the seed: each call builds a study in memory from them, asks, and
-moves what it is told to the nearest point that is feasible and new (TPE repeats a fifth to a third of its points, and
-knows no constraint).
+A proposal is a pure function of the trials so far and of the seed: each call builds a study in memory from them,
+asks, and moves what it is told to the nearest point that is feasible and new (TPE repeats a fifth to a third of its
+points, and knows no constraint).
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """The study of one region on one device: which sGraph, with which tile sizes, warps and stages.
 
 A trial is a point: an sGraph's index and a configuration of it. The trials of a study form one sequence that depends
-on the candidates and the seed alone: first the best points of the cost model, then, in a space too large to sweep, what
-Optuna's TPE proposes from the trials before, in batches that are compiled ahead together. A budget cuts the sequence, and a
-journal on disk keeps it, so a study resumes where it stopped, never tries a point twice, and a smaller budget later gives
-what it would have given before.
+on the candidates and the seed alone: first the best points of the cost model, then, in a space too large to sweep,
+what Optuna's TPE proposes from the trials before, in batches that are compiled ahead together. A budget cuts the
+sequence, and a journal on disk keeps it, so a study resumes where it stopped, never tries a point twice, and a
+smaller budget later gives what it would have given before.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ SEEDS = 8
 LEADERS = 4
 """How many sGraphs are sure of a first trial each before any gets a second one."""
 BATCH = 4
-"""How many points are proposed, compiled and told together; a constant, so that results do not depend on the machine."""
+"""How many points are proposed, compiled and told together; constant, so that results are the same everywhere."""
 DEFAULT_BUDGET = 12
 """Trials a region."""
 

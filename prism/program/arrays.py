@@ -132,9 +132,7 @@ class NumpyArrays:
     ) -> Array | None:
         """See Arrays."""
         corner = array[tuple(slice(f, None) for f in first)]
-        strides = [
-            sum(s * row[a] for s, row in zip(array.strides, steps, strict=True)) for a in range(len(shape))
-        ]
+        strides = [sum(s * row[a] for s, row in zip(array.strides, steps, strict=True)) for a in range(len(shape))]
         return np.lib.stride_tricks.as_strided(corner, tuple(shape), strides)
 
     def gather(self, array: Array, indices: Sequence[Array], valid: Array | None) -> Array:

@@ -67,9 +67,7 @@ def evaluate(program: Program, inputs: Mapping[str, np.ndarray]) -> dict[str, np
     return {name: np.array(results[name], dtype=np.float64) for name in program.outputs}
 
 
-def evaluate_formula(
-    formula: Formula, tensors: Mapping[str, np.ndarray], binding: Mapping[str, int]
-) -> np.ndarray:
+def evaluate_formula(formula: Formula, tensors: Mapping[str, np.ndarray], binding: Mapping[str, int]) -> np.ndarray:
     """The tensor that a formula defines, in float64.
 
     Args:
@@ -452,9 +450,7 @@ class Interpreter:
         left = self._align(a, [*stack, *rows, *done])
         right = self._align(b, [*stack, *done, *columns])
         leading = [math.prod(self.size(x) for x in stack)] if stack else []
-        result = self._xp.matmul(
-            self._xp.reshape(left, [*leading, m, k]), self._xp.reshape(right, [*leading, k, n])
-        )
+        result = self._xp.matmul(self._xp.reshape(left, [*leading, m, k]), self._xp.reshape(right, [*leading, k, n]))
         axes = (*stack, *rows, *columns)
         return Value(axes, self._xp.reshape(result, [self.size(x) for x in axes]))
 

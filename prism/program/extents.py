@@ -37,10 +37,10 @@ def evaluate(extent: Extent, binding: Mapping[str, int]) -> int:
     """
     if isinstance(extent, int):
         return extent
-    missing = [s.name for s in extent.free_symbols if s.name not in binding]  # type: ignore[attr-defined]
+    missing = [s.name for s in extent.free_symbols if s.name not in binding]
     if missing:
         raise KeyError(missing[0])
-    return int(extent.xreplace({s: sympy.Integer(binding[s.name]) for s in extent.free_symbols}))  # type: ignore[attr-defined]
+    return int(extent.xreplace({s: sympy.Integer(binding[s.name]) for s in extent.free_symbols}))
 
 
 def add(a: Extent, b: Extent) -> Extent:

@@ -25,6 +25,10 @@ class Axis:
     name: str
     extent: Extent
 
+    def __hash__(self) -> int:
+        # Names tell axes apart nearly always, and a string remembers its hash.
+        return hash(self.name)
+
     def __str__(self) -> str:
         return self.name
 

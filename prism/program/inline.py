@@ -16,7 +16,9 @@ from prism.program.nodes import Definition, Expr, Formula, Map, Position, Progra
 from prism.program.transform import canonical, least_instance, substitute
 
 
-def inline(program: Program, outputs: tuple[str, ...] | None = None, keep: frozenset[str] = frozenset()) -> tuple[Formula, ...]:
+def inline(
+    program: Program, outputs: tuple[str, ...] | None = None, keep: frozenset[str] = frozenset()
+) -> tuple[Formula, ...]:
     """The program's outputs as formulas over its inputs.
 
     Args:
@@ -140,7 +142,7 @@ def _cut(index: Index) -> tuple[Axis, Extent] | None:
                     if is_static(divisor) and is_static(coefficient):
                         cut: Extent = int(divisor) // _gcd(int(divisor), int(coefficient))
                     else:
-                        cut = divisor if coefficient == 1 else normal(divisor / coefficient)  # type: ignore[operator]
+                        cut = divisor if coefficient == 1 else normal(divisor / coefficient)
                     if cut != 1 and not (at_most(inner.extent, cut)):
                         return inner, cut
             case Axis():

@@ -1,13 +1,13 @@
 """The specification of legal programs, executable: what every producer guarantees and every consumer may assume.
 
-    names        the program, its tensors and its symbols have identifiers; no tensor is named twice
-    order        a definition reads inputs and earlier definitions, with one index per dimension
-    scope        an expression's free axes are axes of its definition; a name means one axis throughout a scope
-    extents      at least 1; every symbol has a range, 1 <= low <= hint <= high
-    operations   known ones, with their number of operands; truth values where truth values are expected
-    bounds       every index is within its dimension, except under a branch of `where`, which guards it
-    views        a view is a single read
-    weights      arrays of the shapes of the inputs that they are for
+names        the program, its tensors and its symbols have identifiers; no tensor is named twice
+order        a definition reads inputs and earlier definitions, with one index per dimension
+scope        an expression's free axes are axes of its definition; a name means one axis throughout a scope
+extents      at least 1; every symbol has a range, 1 <= low <= hint <= high
+operations   known ones, with their number of operands; truth values where truth values are expected
+bounds       every index is within its dimension, except under a branch of `where`, which guards it
+views        a view is a single read
+weights      arrays of the shapes of the inputs that they are for
 """
 
 from __future__ import annotations

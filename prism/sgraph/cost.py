@@ -286,7 +286,7 @@ def drops_dimension(role: Role) -> bool:
 
 
 def is_dot(kernel: Kernel, contract: Contract, axes: Mapping[str, Sequence[Axis]]) -> bool:
-    """Whether a contraction is a matrix product: either operand has an axis of its own, and both the contracted one.
+    """Whether a contraction is a matrix product: either operand has an axis of its own, both only the contracted one.
 
     Only axes count that are dimensions of the tile.
 
@@ -295,8 +295,8 @@ def is_dot(kernel: Kernel, contract: Contract, axes: Mapping[str, Sequence[Axis]
         contract: the statement.
         axes: what `value_axes` says of the kernel.
     """
-    m, n, _ = dot_dims(kernel, contract, axes)
-    return bool(m and n) and not drops_dimension(kernel.role(contract.axis))
+    m, n, batch = dot_dims(kernel, contract, axes)
+    return bool(m and n) and not batch and not drops_dimension(kernel.role(contract.axis))
 
 
 def dot_dims(

@@ -105,7 +105,7 @@ def _interpret(
 
 
 def _prepare_interpreter() -> None:
-    """Mend what Triton's interpreter gets wrong: it multiplies the bits of bfloat16 matrices as if they were integers."""
+    """Mend Triton's interpreter, which multiplies the bits of bfloat16 matrices as if they were integers."""
     import numpy as np
     import triton.language as tl
     from triton.runtime import interpreter

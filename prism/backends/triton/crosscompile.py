@@ -1,7 +1,8 @@
 """Cross-compilation of an emitted module for a GPU that need not be there: requests and answers of the compile worker.
 
 Nothing here imports triton: the work is done in a child process (`compile_worker`), which a pool keeps alive between
-requests. A module is compiled for the real shapes, because Triton specialises a kernel on the alignment of its arguments.
+requests. A module is compiled for the real shapes, because Triton specialises a kernel on the alignment of its
+arguments.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """The timing worker: microseconds of kernels on the GPU, in a process that may be lost.
 
-One CUDA graph a contender holds many calls in a row, which rotate over copies of the inputs and outputs larger than the L2
-cache, so that every call finds a cold cache and no launch waits for Python. The graphs are replayed in turn, contender
-by contender, so that a clock that drifts drifts for all. Outputs are poisoned before the first timed replay and handed
-back after the last, to be checked. After an error that poisons the CUDA context the process ends: the next request gets
-a fresh one.
+One CUDA graph a contender holds many calls in a row, which rotate over copies of the inputs and outputs larger than
+the L2 cache, so that every call finds a cold cache and no launch waits for Python. The graphs are replayed in turn,
+contender by contender, so that a clock that drifts drifts for all. Outputs are poisoned before the first timed replay
+and handed back after the last, to be checked. After an error that poisons the CUDA context the process ends: the next
+request gets a fresh one.
 """
 
 from __future__ import annotations
@@ -175,7 +175,7 @@ class _Prepared:
 def time_contenders(request: Request) -> Answer:
     """Time contenders against each other.
 
-    The request holds `contenders` (each of kind `module` with module, config and the places of its inputs; or `eager` or
+    The request holds `contenders` (each of kind `module` with module, config and the places of its inputs; `eager` or
     `compiled` with a pickled program), the files of inputs and results, the outputs' shapes and dtypes, `l2_bytes` and
     `repeats`. The answer holds, per contender, its samples in seconds or its error; the results' file, per contender,
     its outputs.

@@ -1,0 +1,528 @@
+"""Lowering, third step: the statements of one kernel, one by one, as tile statements.
+
+Everything that an sGraph leaves to the reader is made explicit here: addresses, masks, what stands outside an axis in a
+ragged tile, element types, the layout of matrix products, and how a rescaled accumulator moves.
+"""
+
+from __future__ import annotations
+
+import keyword
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+
+import sympy
+
+from prism.backends import tile
+from prism.backends.lower_layout import Layout
+from prism.backends.lower_pointwise import PointwiseRules
+from prism.backends.lower_types import HALF, Types
+from prism.backends.tile import Affine, GridAxis, identifier, symbol
+from prism.errors import IllegalIRError
+from prism.program.extents import Extent, add, at_most, is_static, mul
+from prism.program.index import Axis, Index
+from prism.program.nodes import DType, ReduceKind, Tensor
+from prism.sgraph.nodes import (
+    Accumulate,
+    Contract,
+    Grid,
+    Kernel,
+    Load,
+    Loop,
+    Operand,
+    Pointwise,
+    Position,
+    Split,
+    Stmt,
+    Store,
+    TileReduce,
+    part_axis,
+)
+
+F32 = DType.FLOAT32
+_INT32_MAX = 2**31 - 1
+_NAMES: Mapping[str, str] = {
+    "add": "total", "mul": "scaled", "neg": "negated", "recip": "inverse", "exp": "exponential", "sqrt": "root",
+    "where": "chosen", "lt": "keep", "le": "keep", "eq": "keep", "and": "keep", "or": "keep", "not": "keep",
+    "isnan": "missing", "sigmoid": "gate", "maximum": "larger", "minimum": "smaller",
+}  # fmt: skip
+_ACCUMULATORS: Mapping[ReduceKind, str] = {
+    ReduceKind.SUM: "running_sum",
+    ReduceKind.MAX: "running_max",
+    ReduceKind.MIN: "running_min",
+    ReduceKind.PROD: "running_prod",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Value:
+    """What an sGraph value became.
+
+    Attributes:
+        name: the tile value.
+        dims: its dimensions.
+        dtype: its element type.
+        zero: axes outside of which every element of a tile is 0.
+        raw: the same value in its storage type, where it was loaded in half precision.
+        raw_dtype: that type.
+    """
+
+    name: str
+    dims: tile.Dims
+    dtype: DType
+    zero: frozenset[Axis] = frozenset()
+    raw: str | None = None
+    raw_dtype: DType | None = None
+
+
+@dataclass(slots=True)
+class Names:
+    """Hands out names, each once."""
+
+    taken: set[str]
+
+    def fresh(self, base: str) -> str:
+        """`base`, or `base_2` and so on when it is taken."""
+        base = identifier(base)
+        if keyword.iskeyword(base):
+            base += "_"
+        name, n = base, 1
+        while name in self.taken:
+            n += 1
+            name = f"{base}_{n}"
+        self.taken.add(name)
+        return name
+
+
+@dataclass(slots=True)
+class KernelLowering:
+    """Lowers one kernel.
+
+    Attributes:
+        kernel: the kernel.
+        layout: the dimensions of its tiles.
+        types: what is known of its values.
+        tensors: every tensor of the sGraph, by name.
+        names: hands out the names of tile values.
+    """
+
+    kernel: Kernel
+    layout: Layout
+    types: Types
+    tensors: Mapping[str, Tensor]
+    names: Names
+    grid: list[GridAxis] = field(default_factory=list)
+    _out: list[tile.Stmt] = field(default_factory=list)
+    _values: dict[str, Value] = field(default_factory=dict)
+    # The integer value that stands for an axis in addresses: a scalar or a vector of offsets; None is the number 0.
+    _index: dict[Axis, str | None] = field(default_factory=dict)
+    _mask: dict[Axis, str] = field(default_factory=dict)
+    # Matrix products that wait for the accumulator they are added to.
+    _waiting: dict[str, Contract] = field(default_factory=dict)
+    _factor: dict[str, str] = field(default_factory=dict)
+    _uses: dict[str, int] = field(default_factory=dict)
+    _accumulated: set[str] = field(default_factory=set)
+
+    def run(self) -> tuple[tile.Stmt, ...]:
+        """The body; `grid` is then filled in."""
+        for s in self.kernel.statements():
+            for name in _operands(s):
+                self._uses[name] = self._uses.get(name, 0) + 1
+            if isinstance(s, Accumulate):
+                self._accumulated.add(s.src)
+        self._grid()
+        self._block(self.kernel.body)
+        return tuple(self._out)
+
+    # Axes: grid, offsets, masks.
+
+    def _grid(self) -> None:
+        for axis, role in self.kernel.roles:
+            if isinstance(role, Grid):
+                self._grid_axis(axis)
+        for axis, role in self.kernel.roles:
+            if isinstance(role, Split):
+                pid = self.names.fresh(f"pid_{axis.name}_part")
+                self.grid.append(GridAxis(pid, role.parts))
+                self._index[part_axis(axis, role.parts)] = pid
+            elif not isinstance(role, Grid) and axis.extent != 1 and self._stands_whole(axis):
+                self._offsets(axis, 0)
+
+    def _stands_whole(self, axis: Axis) -> bool:
+        return not any(isinstance(s, Loop) and s.axis == axis for s in self.kernel.statements())
+
+    def _grid_axis(self, axis: Axis) -> None:
+        if axis.extent == 1:
+            self._index[axis] = None
+            return
+        pid = self.names.fresh(f"pid_{axis.name}")
+        if not self.layout.is_tiled(axis):
+            self.grid.append(GridAxis(pid, axis.extent))
+            self._index[axis] = pid
+            return
+        size = self._size(axis)
+        self.grid.append(GridAxis(pid, _cdiv(axis.extent, size)))
+        self._offsets(axis, symbol(pid) * size)
+
+    def _size(self, axis: Axis) -> Extent:
+        size = self.layout.sizes[axis]
+        return symbol(size) if isinstance(size, str) else size
+
+    def _offsets(self, axis: Axis, start: Extent) -> None:
+        """The axis' offsets in the tile that begins at `start`, and their mask."""
+        dim = self.layout.dim_of(axis)
+        offsets = self.names.fresh(f"offs_{axis.name}")
+        self._out.append(tile.Offsets(offsets, dim.name, dim.axes.index(axis), start))
+        self._index[axis] = offsets
+        if self.layout.is_ragged(axis):
+            mask = self.names.fresh(f"mask_{axis.name}")
+            index = Affine(((offsets, 1),))
+            self._out.append(tile.InBounds(mask, index, axis.extent, None, (dim.name,), self.layout.sizes[axis]))
+            self._mask[axis] = mask
+
+    # Statements.
+
+    def _block(self, body: Iterable[Stmt]) -> None:
+        for s in body:
+            match s:
+                case Load():
+                    self._load(s)
+                case Position(dst, index):
+                    self._position(dst, index)
+                case Pointwise():
+                    self._pointwise(s)
+                case TileReduce():
+                    self._reduce(s)
+                case Contract():
+                    self._contract(s)
+                case Loop(axis, inner):
+                    self._loop(axis, inner)
+                case Accumulate():
+                    self._accumulate(s)
+                case Store():
+                    self._store(s)
+
+    def _affine(self, index: Index) -> Affine:
+        terms: list[tuple[str, Extent]] = []
+        for axis, coefficient in index.terms:
+            assert isinstance(axis, Axis), "indices of sGraphs are affine"
+            name = self._index[axis]
+            if name is not None:
+                terms.append((name, coefficient))
+        return Affine(tuple(terms), index.offset)
+
+    def _address(self, tensor: Tensor, index: tuple[Index, ...]) -> Affine:
+        """The offset in elements from the start of a contiguous row-major tensor."""
+        stride: Extent = 1
+        total = Index(())
+        for i, extent in zip(reversed(index), reversed(tensor.shape), strict=True):
+            total = total + i.scaled(stride)
+            stride = mul(stride, extent)
+        wide = is_static(stride) and int(stride) > _INT32_MAX
+        # The slow dimensions first, as one reads an address; scalars make the base.
+        affine = self._affine(total)
+        order = {name: n for n, (name, _) in enumerate(self._affine_terms(index))}
+        terms = tuple(sorted(affine.terms, key=lambda t: order[t[0]]))
+        return Affine(terms, affine.offset, wide)
+
+    def _affine_terms(self, index: tuple[Index, ...]) -> dict[str, Extent]:
+        found: dict[str, Extent] = {}
+        for scalar in (True, False):
+            for i in index:
+                for axis, c in i.terms:
+                    name = self._index[axis] if isinstance(axis, Axis) else None
+                    if name is not None and isinstance(axis, Axis) and self.layout.is_tiled(axis) != scalar:
+                        found.setdefault(name, c)
+        return {name: c for name, c in found.items()}.items()  # type: ignore[return-value]
+
+    def _masks(self, axes: Iterable[Axis]) -> tuple[str, ...]:
+        return tuple(self._mask[a] for a, _ in self.kernel.roles if a in set(axes) and a in self._mask)
+
+    def _load(self, s: Load) -> None:
+        tensor = self.tensors[s.tensor]
+        axes = frozenset(a for i in s.index for a in i.axes())
+        dims = self.layout.dims_for(axes)
+        masks = [*self._masks(axes)]
+        for position, (i, extent) in enumerate(zip(s.index, tensor.shape, strict=True)):
+            low, high = _range(i)
+            check_low = low is None or not at_most(0, low)
+            check_high = high is None or not at_most(add(high, 1), extent)
+            if check_low or check_high:
+                mask = self.names.fresh(f"inside_{s.tensor}_{position}")
+                bounds = (extent if check_high else None, 0 if check_low else None)
+                self._out.append(tile.InBounds(mask, self._affine(i), *bounds, self.layout.dims_for(i.axes())))
+                masks.append(mask)
+        name = self.names.fresh(s.tensor)
+        self._out.append(tile.Load(name, s.tensor, self._address(tensor, s.index), tuple(masks), dims, tensor.dtype))
+        zero = frozenset(a for a in axes if self.layout.is_ragged(a))
+        value = Value(name, dims, tensor.dtype, zero)
+        if tensor.dtype in HALF:
+            wide = self._cast(value, F32, f"{s.tensor}_f32")
+            value = replace(wide, raw=name, raw_dtype=tensor.dtype)
+        elif tensor.dtype in (DType.INT8, DType.UINT8):
+            value = self._cast(value, DType.INT32, s.tensor)
+        self._values[s.dst] = value
+
+    def _position(self, dst: str, index: Index) -> None:
+        affine = self._affine(index)
+        dims = self.layout.dims_for(index.axes())
+        if affine.offset == 0 and len(affine.terms) == 1 and affine.terms[0][1] == 1:
+            self._values[dst] = Value(affine.terms[0][0], dims, DType.INT32)
+            return
+        name = self.names.fresh("position" if affine.terms else "size")
+        self._out.append(tile.IndexValue(name, affine, dims))
+        self._values[dst] = Value(name, dims, DType.INT32)
+
+    def _pointwise(self, s: Pointwise) -> None:
+        args = [self._values[a] if isinstance(a, str) else float(a) for a in s.args]
+        rules = PointwiseRules(s.op, tuple(a.dtype if isinstance(a, Value) else a for a in args))
+        made: list[tile.Operand] = []
+        for arg, wanted in zip(args, rules.wanted, strict=True):
+            made.append(self._cast(arg, wanted).name if isinstance(arg, Value) else rules.number(arg, wanted))
+        dims = self._union(a for a in args if isinstance(a, Value))
+        if not any(isinstance(a, str) for a in made):
+            # An operation on numbers alone: the first becomes a value, so that a backend sees a typed operand.
+            first = self.names.fresh("number")
+            assert not isinstance(made[0], str)
+            self._out.append(tile.Full(first, made[0], (), rules.wanted[0]))
+            made[0] = first
+        name = self.names.fresh(_NAMES.get(s.op, s.op))
+        self._out.append(tile.Pointwise(name, s.op, tuple(made), dims, rules.result))
+        zero = rules.zero([a.zero if isinstance(a, Value) else a for a in args])
+        self._values[s.dst] = Value(name, dims, rules.result, zero)
+
+    def _union(self, values: Iterable[Value]) -> tile.Dims:
+        wanted = {d for v in values for d in v.dims}
+        return tuple(d.name for d in self.layout.dims if d.name in wanted)
+
+    def _cast(self, value: Value, dtype: DType, base: str = "") -> Value:
+        """The value as another element type."""
+        if value.dtype is dtype:
+            return value
+        if value.raw is not None and value.raw_dtype is dtype:
+            return replace(value, name=value.raw, dtype=dtype)
+        name = self.names.fresh(base or value.name)
+        self._out.append(tile.Cast(name, value.name, dtype))
+        return replace(value, name=name, dtype=dtype, raw=None, raw_dtype=None)
+
+    def _inside(self, value: Value, axis: Axis, kind: ReduceKind) -> Value:
+        """The value with the kind's identity wherever the tile holds elements outside the axis."""
+        if not self.layout.is_ragged(axis) or (kind is ReduceKind.SUM and axis in value.zero):
+            return value
+        name = self.names.fresh(f"{value.name}_inside")
+        self._out.append(tile.Select(name, self._mask[axis], value.name, kind.identity))
+        zero = value.zero | {axis} if kind is ReduceKind.SUM else frozenset()
+        return replace(value, name=name, zero=zero, raw=None, raw_dtype=None)
+
+    def _reduce(self, s: TileReduce) -> None:
+        value = self._cast(self._values[s.src], F32)
+        if not self.layout.is_tiled(s.axis):
+            self._values[s.dst] = replace(value, raw=None, raw_dtype=None)
+            return
+        value = self._inside(value, s.axis, s.kind)
+        self._values[s.dst] = self._reduced(s.kind, value, s.axis, f"{s.kind.value}_{s.axis.name}")
+
+    def _reduced(self, kind: ReduceKind, value: Value, axis: Axis, base: str) -> Value:
+        dim = self.layout.dim_of(axis)
+        assert dim.axes == (axis,), "a packed axis is never reduced"
+        name = self.names.fresh(base)
+        self._out.append(tile.Reduce(name, kind, value.name, dim.name))
+        zero = value.zero - {axis} if kind is ReduceKind.SUM else frozenset()
+        return Value(name, tuple(d for d in value.dims if d != dim.name), F32, zero)
+
+    def _contract(self, s: Contract) -> None:
+        product = self.layout.products.get(s.dst)
+        if product is not None:
+            # A sum that has no other use goes straight into its accumulator.
+            straight = len(product.m) == len(product.n) == 1 and product.m + product.n == self.layout.dims_for(
+                a for d in self.layout.dims if d.name in product.m + product.n for a in d.axes
+            )
+            if straight and self._uses[s.dst] == 1 and s.dst in self._accumulated:
+                self._waiting[s.dst] = s
+                return
+            self._values[s.dst] = self._dot(s, None)
+            return
+        lhs, rhs = (self._cast(self._values[o], F32) for o in (s.lhs, s.rhs))
+        name = self.names.fresh("product")
+        dims = self._union((lhs, rhs))
+        self._out.append(tile.Pointwise(name, "mul", (lhs.name, rhs.name), dims, F32))
+        value = Value(name, dims, F32, lhs.zero & rhs.zero)
+        if self.layout.is_tiled(s.axis):
+            value = self._inside(value, s.axis, ReduceKind.SUM)
+            value = self._reduced(ReduceKind.SUM, value, s.axis, f"sum_{s.axis.name}")
+        self._values[s.dst] = value
+
+    def _dot(self, s: Contract, into: str | None) -> Value:
+        """The matrix product; added to the accumulator `into`, if any."""
+        product = self.layout.products[s.dst]
+        wanted = self.types.dot(s.lhs, s.rhs)
+        sides = [(s.lhs, (product.m, (product.k,))), (s.rhs, ((product.k,), product.n))]
+        if product.swapped:
+            sides = [(s.rhs, (product.m, (product.k,))), (s.lhs, ((product.k,), product.n))]
+        operands: list[str] = []
+        for name, groups in sides:
+            value = self._cast(self._inside(self._values[name], s.axis, ReduceKind.SUM), wanted.dtype)
+            operands.append(self._rearranged(value.name, value.dims, groups))
+        dims = self._union(Value("", side, F32) for side in (product.m, product.n))
+        dst = into if into is not None else self.names.fresh("dot")
+        self._out.append(tile.Dot(dst, operands[0], operands[1], wanted.precision, into))
+        if into is None and (len(product.m) > 1 or len(product.n) > 1 or dims != product.m + product.n):
+            apart = self.names.fresh("dot")
+            self._out.append(tile.Rearrange(apart, dst, tuple((d,) for d in dims)))
+            dst = apart
+        return Value(dst, dims, F32)
+
+    def _rearranged(self, name: str, dims: tile.Dims, groups: tuple[tile.Dims, tile.Dims]) -> str:
+        if all(len(g) == 1 for g in groups) and dims == groups[0] + groups[1]:
+            return name
+        dst = self.names.fresh(f"{name}_2d")
+        self._out.append(tile.Rearrange(dst, name, groups))
+        return dst
+
+    # Loops and accumulators.
+
+    def _loop(self, axis: Axis, body: tuple[Stmt, ...]) -> None:
+        made: dict[str, str] = {}
+        for s in body:
+            if isinstance(s, Accumulate):
+                made[s.dst] = self._start(s)
+        start, stop, step = self._bounds(axis)
+        index = self.names.fresh(f"start_{axis.name}" if self.layout.is_tiled(axis) else axis.name)
+        outer, self._out = self._out, []
+        if self.layout.is_tiled(axis):
+            self._offsets(axis, symbol(index))
+        else:
+            self._index[axis] = index
+        self._block(body)
+        outer.append(tile.For(index, start, stop, step, tuple(self._out)))
+        self._out = outer
+        for name, accumulator in made.items():
+            self._values[name] = replace(self._values[name], name=accumulator)
+
+    def _start(self, s: Accumulate) -> str:
+        """The accumulator before its loop."""
+        axes = _axes_of(self.kernel)[s.dst]
+        dims = self.layout.dims_for(axes)
+        base = "acc" if s.src in self.layout.products else _ACCUMULATORS[s.kind]
+        name = self.names.fresh(base)
+        self._out.append(tile.Full(name, s.kind.identity, dims, F32))
+        self._values[s.dst] = Value(name, dims, F32)
+        return name
+
+    def _bounds(self, axis: Axis) -> tuple[Extent, Extent, Extent]:
+        step = self._size(axis) if self.layout.is_tiled(axis) else 1
+        role = self.kernel.role(axis)
+        if not isinstance(role, Split):
+            return 0, axis.extent, step
+        # Whole tiles, shared as evenly as they can be; the last parts may be empty.
+        chunk = self.names.fresh(f"chunk_{axis.name}")
+        parts = symbol(identifier(role.parts.name))
+        self._out.append(tile.Scalar(chunk, mul(_cdiv(_cdiv(axis.extent, step), parts), step)))
+        first = self.names.fresh(f"first_{axis.name}")
+        pid = self._index[part_axis(axis, role.parts)]
+        assert pid is not None
+        self._out.append(tile.Scalar(first, symbol(pid) * symbol(chunk)))
+        stop = sympy.Min(symbol(first) + symbol(chunk), axis.extent)
+        return symbol(first), stop, step
+
+    def _accumulate(self, s: Accumulate) -> None:
+        acc = self._values[s.dst]
+        if s.shift is not None:
+            self._out.append(tile.Update(acc.name, ReduceKind.PROD, self._factor[s.shift]))
+        shifts = any(isinstance(o, Accumulate) and o.shift == s.dst for o in self.kernel.statements())
+        old = acc.name
+        if shifts:
+            old = self.names.fresh(f"old_{acc.name}")
+            self._out.append(tile.Copy(old, acc.name))
+        waiting = self._waiting.pop(s.src, None)
+        if waiting is not None:
+            self._dot(waiting, acc.name)
+            zero: frozenset[Axis] = frozenset()
+        else:
+            src = self._cast(self._values[s.src], F32)
+            self._out.append(tile.Update(acc.name, s.kind, src.name))
+            zero = src.zero if s.kind is ReduceKind.SUM else frozenset()
+        self._values[s.dst] = replace(acc, zero=zero)
+        if shifts:
+            self._values[s.dst] = self._shift(s, acc, old)
+
+    def _shift(self, s: Accumulate, acc: Value, old: str) -> Value:
+        """The factor exp(old - new) for what is rescaled by this accumulator, and the value to subtract from now on.
+
+        While everything seen so far is -inf, so is the maximum: then 0 is subtracted in its place, for -inf - -inf is
+        not a number.
+        """
+        new = acc.name
+        if s.kind is ReduceKind.MAX:
+            empty = self.names.fresh("empty")
+            self._out.append(tile.Pointwise(empty, "eq", (acc.name, float("-inf")), acc.dims, DType.BOOL))
+            new = self.names.fresh("shift")
+            self._out.append(tile.Pointwise(new, "where", (empty, 0.0, acc.name), acc.dims, F32))
+        else:
+            new = self.names.fresh("shift")
+            self._out.append(tile.Copy(new, acc.name))
+        negated = self.names.fresh("negated")
+        self._out.append(tile.Pointwise(negated, "neg", (new,), acc.dims, F32))
+        moved = self.names.fresh("moved")
+        self._out.append(tile.Pointwise(moved, "add", (old, negated), acc.dims, F32))
+        factor = self.names.fresh("factor")
+        self._out.append(tile.Pointwise(factor, "exp", (moved,), acc.dims, F32))
+        self._factor[s.dst] = factor
+        return Value(new, acc.dims, F32)
+
+    def _store(self, s: Store) -> None:
+        tensor = self.tensors[s.tensor]
+        axes = frozenset(a for i in s.index for a in i.axes())
+        src: tile.Operand
+        if isinstance(s.src, str):
+            value = self._values[s.src]
+            src = self._cast(value, tensor.dtype, f"{s.tensor}_tile").name
+        else:
+            src = float(s.src)
+        dims = self.layout.dims_for(axes)
+        if isinstance(s.src, str) and not set(self._values[s.src].dims) <= set(dims):
+            raise IllegalIRError(f"kernel {self.kernel.name} stores {s.src} to {s.tensor}", why="the index misses axes of it")
+        self._out.append(tile.Store(s.tensor, self._address(tensor, s.index), self._masks(axes), dims, src))
+
+
+def _axes_of(kernel: Kernel) -> dict[str, tuple[Axis, ...]]:
+    from prism.sgraph.nodes import value_axes
+
+    return value_axes(kernel)
+
+
+def _cdiv(a: Extent, b: Extent) -> Extent:
+    if b == 1:
+        return a
+    return sympy.ceiling(sympy.sympify(a) / b)
+
+
+def _range(index: Index) -> tuple[Extent | None, Extent | None]:
+    """The least and largest value (inclusive), where the signs of the coefficients are known."""
+    low: Extent | None = index.offset
+    high: Extent | None = index.offset
+    for axis, c in index.terms:
+        assert isinstance(axis, Axis)
+        reach = mul(c, add(axis.extent, -1))
+        if at_most(0, c):
+            high = None if high is None else add(high, reach)
+        elif at_most(c, 0):
+            low = None if low is None else add(low, reach)
+        else:
+            return None, None
+    return low, high
+
+
+def _operands(s: Stmt) -> tuple[str, ...]:
+    match s:
+        case Pointwise(_, _, args):
+            return tuple(a for a in args if isinstance(a, str))
+        case TileReduce(_, _, _, src):
+            return (src,)
+        case Contract(_, _, lhs, rhs):
+            return (lhs, rhs)
+        case Accumulate(_, _, src, shift):
+            return (src,) if shift is None else (src, shift)
+        case Store(_, _, src):
+            return (src,) if isinstance(src, str) else ()
+        case _:
+            return ()

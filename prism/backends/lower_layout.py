@@ -1,0 +1,231 @@
+"""Lowering, first step: which axes of a kernel are dimensions of its tiles, how long, and in which order.
+
+An axis that a program or a loop walks one element at a time is a scalar. The others are dimensions, in one order for the
+whole kernel, chosen so that the operands of matrix products are [M, K] and [K, N] as they stand. Several axes that only
+ever stand together on one side of matrix products (the heads and queries of grouped-query attention) are packed into
+one dimension, so that nothing has to be reshaped inside a loop.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from prism.backends.tile import Constant, Dim, Dims, Size, identifier
+from prism.program.extents import is_static
+from prism.program.index import Axis, Index
+from prism.sgraph.nodes import (
+    Contract,
+    Grid,
+    Kernel,
+    Load,
+    LoopRole,
+    Role,
+    Split,
+    Store,
+    TileReduce,
+    Whole,
+    value_axes,
+)
+
+# Matrix units take at least 16 elements along the contracted axis; the other two they pad themselves.
+DOT_LEAST_K = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Product:
+    """A contraction that is a matrix product: the sides as dimensions, and whether the operands change places."""
+
+    m: Dims
+    k: str
+    n: Dims
+    swapped: bool
+
+
+@dataclass(slots=True)
+class Layout:
+    """The dimensions of one kernel's tiles.
+
+    Attributes:
+        kernel: the kernel.
+        dims: the dimensions, in the order that all tiles have them in.
+        constants: the compile-time sizes that the dimensions need.
+        sizes: the tile's size along each axis that has a dimension.
+        products: by the contraction's dst, those that are matrix products.
+    """
+
+    kernel: Kernel
+    dims: tuple[Dim, ...] = ()
+    constants: tuple[Constant, ...] = ()
+    sizes: dict[Axis, Size] = field(default_factory=dict)
+    products: dict[str, Product] = field(default_factory=dict)
+    _dim_of: dict[Axis, str] = field(default_factory=dict)
+
+    def is_tiled(self, axis: Axis) -> bool:
+        """Whether tiles have a dimension for the axis."""
+        return axis in self._dim_of
+
+    def dim_of(self, axis: Axis) -> Dim:
+        """The dimension that holds the axis."""
+        name = self._dim_of[axis]
+        return next(d for d in self.dims if d.name == name)
+
+    def dims_for(self, axes: Iterable[Axis]) -> Dims:
+        """The dimensions of a tile whose value depends on the axes."""
+        wanted = {self._dim_of[a] for a in axes if a in self._dim_of}
+        return tuple(d.name for d in self.dims if d.name in wanted)
+
+    def is_ragged(self, axis: Axis) -> bool:
+        """Whether a tile may hold elements outside the axis."""
+        return self.is_tiled(axis) and self.sizes[axis] != axis.extent
+
+
+def layout(kernel: Kernel) -> Layout:
+    """Chooses the dimensions of the kernel's tiles."""
+    made = Layout(kernel)
+    tiled = [a for a, r in kernel.roles if not _is_scalar(a, r)]
+    axes = {name: frozenset(a for a in of if a in tiled) for name, of in value_axes(kernel).items()}
+    rank = _memory_rank(kernel)
+    sides = {s.dst: _sides(s, axes) for s in kernel.statements() if isinstance(s, Contract)}
+    products = {dst: p for dst, p in sides.items() if p is not None}
+    units = _units(kernel, tiled, axes, products.values(), rank)
+    order, swapped = _order(units, products, rank)
+    _size(made, order, {k for _, k, _ in products.values()})
+    for dst, (lhs, k, rhs) in products.items():
+        m, n = (rhs, lhs) if swapped[dst] else (lhs, rhs)
+        made.products[dst] = Product(made.dims_for(m), made.dims_for((k,))[0], made.dims_for(n), swapped[dst])
+    return made
+
+
+def _is_scalar(axis: Axis, role: Role) -> bool:
+    return axis.extent == 1 or (isinstance(role, Grid | LoopRole) and role.tile == 1)
+
+
+def _sides(s: Contract, axes: Mapping[str, frozenset[Axis]]) -> tuple[frozenset[Axis], Axis, frozenset[Axis]] | None:
+    """(axes of lhs alone, the contracted one, axes of rhs alone) where that is a matrix product, else None."""
+    lhs, rhs = axes[s.lhs], axes[s.rhs]
+    if s.axis not in lhs or lhs & rhs != {s.axis} or not lhs - rhs or not rhs - lhs:
+        return None
+    return lhs - rhs, s.axis, rhs - lhs
+
+
+def _memory_rank(kernel: Kernel) -> dict[Axis, int]:
+    """The axes in the order of memory: of what is stored, then of what is loaded."""
+    found: dict[Axis, int] = {}
+    indices = [s.index for s in kernel.statements() if isinstance(s, Store)]
+    indices += [s.index for s in kernel.statements() if isinstance(s, Load)]
+    for index in indices:
+        for i in index:
+            for axis in _by_stride(i):
+                found.setdefault(axis, len(found))
+    for axis, _ in kernel.roles:
+        found.setdefault(axis, len(found))
+    return found
+
+
+def _by_stride(index: Index) -> list[Axis]:
+    terms = [(a, c) for a, c in index.terms if isinstance(a, Axis)]
+    terms.sort(key=lambda t: -(abs(int(t[1])) if is_static(t[1]) else 1 << 62))
+    return [a for a, _ in terms]
+
+
+Unit = tuple[Axis, ...]
+
+
+def _units(
+    kernel: Kernel,
+    tiled: Sequence[Axis],
+    axes: Mapping[str, frozenset[Axis]],
+    products: Iterable[tuple[frozenset[Axis], Axis, frozenset[Axis]]],
+    rank: Mapping[Axis, int],
+) -> list[Unit]:
+    """The tiled axes, those that can be packed together."""
+    packed: list[frozenset[Axis]] = []
+    for lhs, _, rhs in products:
+        for side in (lhs, rhs):
+            free = all(side.isdisjoint(p) for p in packed)
+            if len(side) > 1 and free and _can_pack(kernel, side, axes):
+                packed.append(side)
+    units = [tuple(sorted(p, key=rank.__getitem__)) for p in packed]
+    return units + [(a,) for a in tiled if all(a not in p for p in packed)]
+
+
+def _can_pack(kernel: Kernel, side: frozenset[Axis], axes: Mapping[str, frozenset[Axis]]) -> bool:
+    """Whether the axes stand in a tile for the whole kernel, unreduced, and in products all or none."""
+    roles = dict(kernel.roles)
+    if not all(isinstance(roles[a], Grid | Whole) for a in side):
+        return False
+    for s in kernel.statements():
+        if isinstance(s, TileReduce | Contract) and s.axis in side:
+            return False
+        if isinstance(s, Contract) and any(side & axes[o] not in (frozenset(), side) for o in (s.lhs, s.rhs)):
+            return False
+    return True
+
+
+def _order(
+    units: Sequence[Unit],
+    products: Mapping[str, tuple[frozenset[Axis], Axis, frozenset[Axis]]],
+    rank: Mapping[Axis, int],
+) -> tuple[list[Unit], dict[str, bool]]:
+    """The units in an order with M before K before N wherever that is possible; which products swap operands."""
+    after: dict[Unit, set[Unit]] = {u: set() for u in units}
+
+    def reaches(start: Unit, goal: Unit) -> bool:
+        return start == goal or any(reaches(u, goal) for u in after[start])
+
+    def of(side: Iterable[Axis]) -> list[Unit]:
+        return [u for u in units if not set(side).isdisjoint(u)]
+
+    swapped: dict[str, bool] = {}
+    for dst, (lhs, k, rhs) in products.items():
+        first = min(rank[a] for a in rhs) < min(rank[a] for a in lhs)
+        swapped[dst] = first
+        for swap in (first, not first):
+            m, n = (rhs, lhs) if swap else (lhs, rhs)
+            inner = of((k,))[0]
+            if any(reaches(inner, u) for u in of(m)) or any(reaches(u, inner) for u in of(n)):
+                continue
+            if any(reaches(b, a) for a in of(m) for b in of(n)):
+                continue
+            for u in of(m):
+                after[u].add(inner)
+            after[inner].update(of(n))
+            swapped[dst] = swap
+            break
+    order: list[Unit] = []
+    left = sorted(units, key=lambda u: min(rank[a] for a in u))
+    while left:
+        unit = next(u for u in left if not any(u in after[v] for v in left))
+        order.append(unit)
+        left.remove(unit)
+    return order, swapped
+
+
+def _size(made: Layout, order: Sequence[Unit], contracted: set[Axis]) -> None:
+    """Fills in the dimensions and their sizes."""
+    constants: dict[str, Constant] = {}
+    dims: list[Dim] = []
+    for unit in order:
+        sizes: list[Size] = []
+        for axis in unit:
+            least = DOT_LEAST_K if axis in contracted else 1
+            match made.kernel.role(axis):
+                case Grid(tile) | LoopRole(tile) | Split(_, tile):
+                    assert not isinstance(tile, int)
+                    constant = Constant(identifier(tile.name), symbol=tile.name, least=least)
+                    constants[constant.name] = constant
+                    sizes.append(constant.name)
+                case Whole() if is_static(axis.extent):
+                    sizes.append(max(least, 1 << (int(axis.extent) - 1).bit_length()))
+                case Whole():
+                    constant = Constant(identifier(f"BLOCK_{axis.name}"), extent=axis.extent, least=least)
+                    constants[constant.name] = constant
+                    sizes.append(constant.name)
+            made.sizes[axis] = sizes[-1]
+        name = "_".join(identifier(a.name) for a in unit)
+        dims.append(Dim(name, unit, tuple(sizes)))
+        for axis in unit:
+            made._dim_of[axis] = name
+    made.dims = tuple(dims)
+    made.constants = tuple(constants.values())

@@ -1,0 +1,188 @@
+"""Lowering, second step: what is known of a kernel's values that decides the element types of matrix products.
+
+The *nominal* type of a value is the widest storage type of what it was computed from: operators run one by one would
+have stored it in that type. A matrix product runs in the nominal type of its operands, on operands rounded to it if
+they were computed in float32, as running the operators one by one would have done: bfloat16 has float32's range, so
+nothing is lost but what is lost there, too. float16 has not; an operand that was computed and is not known to fit
+stays in float32, and the product runs in TF32, whose fraction is as long as float16's and whose range is float32's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+
+from prism.backends.tile import Precision
+from prism.program.nodes import DType, ReduceKind
+from prism.sgraph.nodes import (
+    Accumulate,
+    Contract,
+    Kernel,
+    Load,
+    Loop,
+    Operand,
+    Pointwise,
+    Position,
+    Stmt,
+    Store,
+    TileReduce,
+)
+
+HALF = (DType.FLOAT16, DType.BFLOAT16)
+_LARGEST_FLOAT16 = 65504.0
+
+
+class Span(IntEnum):
+    """How large a value's magnitude may be."""
+
+    UNIT = 0  # at most 1
+    FITS = 1  # at most the largest float16, unless an input was infinite already
+    ANY = 2
+
+
+@dataclass(frozen=True, slots=True)
+class DotType:
+    """The element type that both operands of a matrix product are brought to, and the precision of float32 ones."""
+
+    dtype: DType
+    precision: Precision = Precision.IEEE
+
+
+@dataclass(slots=True)
+class Types:
+    """Facts about the values of one kernel, by name.
+
+    Attributes:
+        nominal: the nominal type; None where only positions and numbers went in.
+        span: the magnitude.
+    """
+
+    nominal: dict[str, DType | None]
+    span: dict[str, Span]
+    _max_of: dict[str, str]
+
+    def dot(self, lhs: str, rhs: str) -> DotType:
+        """The type of the product of two values."""
+        joined = join((self.nominal[lhs], self.nominal[rhs]))
+        if joined is DType.BFLOAT16:
+            return DotType(DType.BFLOAT16)
+        if joined is DType.FLOAT16:
+            if max(self.span[lhs], self.span[rhs]) <= Span.FITS:
+                return DotType(DType.FLOAT16)
+            return DotType(DType.FLOAT32, Precision.TF32)
+        return DotType(DType.FLOAT32)
+
+
+def join(dtypes: Sequence[DType | None]) -> DType | None:
+    """The nominal type of what is computed from values of these."""
+    floats = {d for d in dtypes if d is not None and d.is_float}
+    if not floats:
+        return None
+    return floats.pop() if len(floats) == 1 else DType.FLOAT32
+
+
+def analyse(kernel: Kernel, tensors: Mapping[str, DType | None]) -> Types:
+    """The facts about every value of the kernel.
+
+    Args:
+        kernel: the kernel.
+        tensors: the nominal type of every tensor that it loads.
+    """
+    types = Types({}, {}, {})
+    definitions: dict[str, Stmt] = {}
+
+    def visit(body: Sequence[Stmt]) -> None:
+        for s in body:
+            if isinstance(s, Loop):
+                visit(s.body)
+                continue
+            if isinstance(s, Store):
+                continue
+            definitions[s.dst] = s
+            _statement(s, types, tensors, definitions)
+
+    visit(kernel.body)
+    return types
+
+
+def _statement(
+    s: Load | Position | Pointwise | TileReduce | Contract | Accumulate,
+    types: Types,
+    tensors: Mapping[str, DType | None],
+    definitions: Mapping[str, Stmt],
+) -> None:
+    nominal: DType | None = None
+    span = Span.ANY
+    match s:
+        case Load(_, tensor, _):
+            nominal = tensors[tensor]
+            span = Span.FITS if nominal is DType.FLOAT16 or (nominal is not None and not nominal.is_float) else Span.ANY
+        case Position():
+            pass
+        case Pointwise(_, op, args):
+            nominal = join([types.nominal[a] for a in args if isinstance(a, str)])
+            span = _pointwise_span(op, args, types, definitions)
+        case TileReduce(dst, kind, _, src):
+            nominal = types.nominal[src]
+            if kind is ReduceKind.MAX:
+                types._max_of[dst] = src
+            if kind in (ReduceKind.MAX, ReduceKind.MIN):
+                span = types.span[src]
+        case Contract(_, _, lhs, rhs):
+            nominal = join((types.nominal[lhs], types.nominal[rhs]))
+        case Accumulate(dst, kind, src, _):
+            nominal = types.nominal[src]
+            if kind is ReduceKind.MAX and src in types._max_of:
+                types._max_of[dst] = types._max_of[src]
+            if kind in (ReduceKind.MAX, ReduceKind.MIN):
+                span = types.span[src]
+    types.nominal[s.dst] = nominal
+    types.span[s.dst] = span
+
+
+def _pointwise_span(op: str, args: Sequence[Operand], types: Types, definitions: Mapping[str, Stmt]) -> Span:
+    of = [_span(a, types) for a in args]
+    match op:
+        case "sigmoid" | "tanh" | "erf" | "sin" | "cos" | "sign" | "lt" | "le" | "eq" | "and" | "or" | "not" | "isnan":
+            return Span.UNIT
+        case "neg" | "abs" | "floor" | "round" | "maximum" | "minimum":
+            return max(of)
+        case "where":
+            return max(of[1:])
+        case "mul":
+            return max(of) if min(of) is Span.UNIT else Span.ANY
+        case "exp":
+            return Span.UNIT if _is_below_max(args[0], types, definitions) else Span.ANY
+        case _:
+            return Span.ANY
+
+
+def _span(a: Operand, types: Types) -> Span:
+    if isinstance(a, str):
+        return types.span[a]
+    return Span.UNIT if abs(a) <= 1 or a in (float("inf"), float("-inf")) else Span.FITS if abs(a) <= _LARGEST_FLOAT16 else Span.ANY
+
+
+def _is_below_max(arg: Operand, types: Types, definitions: Mapping[str, Stmt]) -> bool:
+    """Whether arg is a + -1*m with m a maximum over a."""
+    s = definitions.get(arg) if isinstance(arg, str) else None
+    if not (isinstance(s, Pointwise) and s.op == "add"):
+        return False
+    for a, b in (s.args, s.args[::-1]):
+        shift = _negated(b, definitions)
+        if isinstance(a, str) and shift is not None and types._max_of.get(shift) == a:
+            return True
+    return False
+
+
+def _negated(operand: Operand, definitions: Mapping[str, Stmt]) -> str | None:
+    """m, when the operand is -m."""
+    s = definitions.get(operand) if isinstance(operand, str) else None
+    match s:
+        case Pointwise(_, "neg", (str() as m,)):
+            return m
+        case Pointwise(_, "mul", (str() as m, -1.0)) | Pointwise(_, "mul", (-1.0, str() as m)):
+            return m
+        case _:
+            return None

@@ -1,0 +1,113 @@
+"""One e-graph under a budget: the schedule of the rulesets, stepped from Python.
+
+egglog has no limit of its own, so each step runs one ruleset once and the e-nodes are counted after it. A step adds at
+most what one application of one ruleset can; the rulesets are small and `simplify` runs before each of the others, so
+the overshoot is bounded by one step. Budgets are in e-nodes and iterations: a result does not depend on the machine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from egglog import bindings
+
+from prism.egraph.language import ANALYSIS, CONSTRUCTORS, DISTRIBUTE, EXPAND, EXPLORE, LEAVES, REDUCTIONS, SIMPLIFY
+from prism.egraph.terms import SPAN, Encoder, Leaves, decode
+from prism.errors import WorkerError
+from prism.program.nodes import Expr
+from prism.sgraph.classes import EClasses
+
+TERMS = frozenset(LEAVES) | frozenset(CONSTRUCTORS.values()) | frozenset(REDUCTIONS.values())
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """What a saturation may cost.
+
+    Attributes:
+        enodes: stop before the next step once there are more.
+        iterations: rounds of the schedule.
+        seconds: hard limit on wall time, after which the worker is killed; no result depends on it otherwise.
+    """
+
+    enodes: int = 6000
+    iterations: int = 16
+    seconds: float = 60.0
+
+
+class Contradiction(WorkerError):
+    """The rules derived that two different numbers are equal."""
+
+
+@dataclass(slots=True)
+class Saturation:
+    """An e-graph that is grown step by step.
+
+    Attributes:
+        graph: with the language and the rules in it.
+        leaves: what the strings in it stand for.
+        iterations: rounds run since the last `insert`.
+    """
+
+    graph: bindings.EGraph
+    leaves: Leaves = field(default_factory=Leaves)
+    iterations: int = 0
+    _inserted: int = 0
+    _programs: dict[str, list[object]] = field(default_factory=dict)
+
+    def insert(self, exprs: Sequence[Expr]) -> list[str]:
+        """Add expressions; returns the globals that name them."""
+        self._inserted += 1
+        encoder = Encoder(self.leaves, f"$e{self._inserted}_")
+        names = encoder.roots(exprs)
+        self._run(*encoder.commands)
+        return names
+
+    def enodes(self) -> int:
+        """How many e-nodes there are."""
+        sizes = self._run(bindings.PrintSize(SPAN, None))[0].sizes
+        return sum(n for name, n in sizes if name in TERMS)
+
+    def step(self, ruleset: str) -> bool:
+        """Run a ruleset once, then the analyses and simplification to their ends; whether anything changed."""
+        if ruleset not in self._programs:
+            self._programs[ruleset] = self.graph.parse_program(
+                f"(run-schedule (run {ruleset}) (saturate (seq (saturate (run {ANALYSIS})) (run {SIMPLIFY}))))"
+            )
+        outputs = self._run(*self._programs[ruleset])
+        return bool(outputs[0].report.updated)
+
+    def equal(self, left: Sequence[str], right: Sequence[str]) -> bool:
+        """Whether the globals are pairwise in the same e-class."""
+        return all(self._class(a) == self._class(b) for a, b in zip(left, right, strict=True))
+
+    def _class(self, name: str) -> object:
+        return self.graph.eval_expr(bindings.Var(SPAN, name))[1]
+
+    def explore(self, budget: Budget) -> str:
+        """Saturate under `explore`; why it stopped."""
+        self.step(SIMPLIFY)
+        for _ in range(budget.iterations):
+            if self.enodes() > budget.enodes:
+                return "e-node budget"
+            self.iterations += 1
+            if not self.step(EXPLORE):
+                return "saturated"
+        return "iteration budget"
+
+    def decode(self, roots: Sequence[str], stopped: str) -> EClasses:
+        """The e-graph as data; see terms.decode."""
+        return decode(self.graph, roots, self.leaves, self.iterations, stopped)
+
+    def _run(self, *commands: object) -> list[object]:
+        try:
+            return self.graph.run_program(*commands)
+        except bindings.EggSmolError as error:
+            if "two different numbers" in error.context:
+                raise Contradiction(
+                    "the rules are inconsistent",
+                    why="they derive that two different numbers are equal",
+                    fix="run `prism rules check` on the rule files",
+                ) from None
+            raise WorkerError("egglog refused a command", why=error.context[:300]) from None
