@@ -50,9 +50,10 @@ class Row:
 
 def measure(path: str, repeat: int) -> Row:
     """The workload's best run."""
+    from prism.egraph.worker import Worker
+
     from prism.api import load
     from prism.api.search import SearchBudget, run_search
-    from prism.egraph.worker import Worker
     from prism.events import Recorder
     from prism.instantiate.devices import device
 
@@ -95,7 +96,21 @@ def _rss_mb() -> float:
 
 def table(rows: Sequence[Row]) -> str:
     """The rows as aligned text."""
-    head = ("workload", "import", "saturate", "generate", "prove", "total s", "e-nodes", "built", "pruned", "proved", "unknown", "kernels", "peak MiB")
+    head = (
+        "workload",
+        "import",
+        "saturate",
+        "generate",
+        "prove",
+        "total s",
+        "e-nodes",
+        "built",
+        "pruned",
+        "proved",
+        "unknown",
+        "kernels",
+        "peak MiB",
+    )
     lines = [head]
     for r in rows:
         lines.append(
@@ -116,7 +131,10 @@ def table(rows: Sequence[Row]) -> str:
             )
         )
     widths = [max(len(line[i]) for line in lines) for i in range(len(head))]
-    return "\n".join("  ".join(c.ljust(w) if i == 0 else c.rjust(w) for i, (c, w) in enumerate(zip(line, widths, strict=True))) for line in lines)
+    return "\n".join(
+        "  ".join(c.ljust(w) if i == 0 else c.rjust(w) for i, (c, w) in enumerate(zip(line, widths, strict=True)))
+        for line in lines
+    )
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -11,13 +11,14 @@ import sys
 
 sys.modules["prism"] = None  # type: ignore[assignment]
 
-import torch
+import torch  # noqa: E402 (prism must be out of reach before anything is loaded)
 
 
 def main() -> None:
     path, given, results = sys.argv[1:]
     spec = importlib.util.spec_from_file_location("emitted", path)
-    assert spec is not None and spec.loader is not None
+    assert spec is not None
+    assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules["emitted"] = module
     spec.loader.exec_module(module)

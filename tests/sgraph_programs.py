@@ -66,7 +66,9 @@ def task(p: Program) -> Task:
     return Task(p.name, p.inputs, formulas, classes_of([f.expr for f in formulas]), p.hints, SmallLimits())
 
 
-def program(name: str, inputs: dict[str, tuple[int, ...]], outputs: dict[str, tuple[tuple[Axis, ...], Expr]]) -> Program:
+def program(
+    name: str, inputs: dict[str, tuple[int, ...]], outputs: dict[str, tuple[tuple[Axis, ...], Expr]]
+) -> Program:
     """A program in float32 whose definitions are its outputs."""
     return Program(
         name,
@@ -77,7 +79,7 @@ def program(name: str, inputs: dict[str, tuple[int, ...]], outputs: dict[str, tu
 
 
 M, K, N, F, R = Axis("m", 6), Axis("k", 24), Axis("n", 10), Axis("f", 12), Axis("r", 3)
-B, H, I, J, D, E = Axis("b", 2), Axis("h", 3), Axis("i", 9), Axis("j", 9), Axis("d", 4), Axis("e", 4)
+B, H, Q, J, D, E = Axis("b", 2), Axis("h", 3), Axis("i", 9), Axis("j", 9), Axis("d", 4), Axis("e", 4)
 
 
 def norm_linear() -> Program:
@@ -89,13 +91,13 @@ def norm_linear() -> Program:
 
 def attention(causal: bool = True) -> Program:
     """Scaled, masked, the division past the value product."""
-    s = mul(reduce("sum", D, mul(read("q", B, H, I, D), read("k", B, H, J, D))), const(0.5))
+    s = mul(reduce("sum", D, mul(read("q", B, H, Q, D), read("k", B, H, J, D))), const(0.5))
     if causal:
-        s = op("where", op("le", position(J), position(I)), s, const(float("-inf")))
+        s = op("where", op("le", position(J), position(Q)), s, const(float("-inf")))
     p = op("exp", sub(s, reduce("max", J, s)))
     o = div(reduce("sum", J, mul(p, read("v", B, H, J, E))), reduce("sum", J, p))
     shape = (2, 3, 9, 4)
-    return program("attention", {"q": shape, "k": shape, "v": shape}, {"o": ((B, H, I, E), o)})
+    return program("attention", {"q": shape, "k": shape, "v": shape}, {"o": ((B, H, Q, E), o)})
 
 
 def decode() -> Program:
@@ -134,9 +136,7 @@ def layer_norm() -> Program:
 def two_outputs() -> Program:
     """A sum of two inputs, and its mean square: outputs of different ranks."""
     h = add(read("x", M, K), read("r", M, K))
-    return program(
-        "two_outputs", {"x": (6, 24), "r": (6, 24)}, {"h": ((M, K), h), "s": ((M,), mean(K, mul(h, h)))}
-    )
+    return program("two_outputs", {"x": (6, 24), "r": (6, 24)}, {"h": ((M, K), h), "s": ((M,), mean(K, mul(h, h)))})
 
 
 ALL = (norm_linear, attention, decode, gated, low_rank, layer_norm, two_outputs)

@@ -1,4 +1,4 @@
-"""Runs an sGraph in numpy, tile by tile, as its statements say: what the denotation and the backends are tested against.
+"""Runs an sGraph in numpy, tile by tile, as its statements say: what denotations and backends are tested against.
 
 Tiles at a ragged edge are simply shorter, so there are no masks here to get wrong.
 """

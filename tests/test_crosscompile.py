@@ -154,3 +154,13 @@ def test_the_tools_reports_are_parsed() -> None:
     assert parse_usage("Function k:\n REG:40 STACK:16 SHARED:0 LOCAL:0") == (40, 16)
     assert parse_usage("") == (0, 0)
     assert parse_spills("0 bytes stack frame, 12 bytes spill stores, 8 bytes spill loads") == 20
+
+
+def test_closing_a_pool_ends_what_is_running() -> None:
+    child = "import sys, time\nfor line in sys.stdin:\n    time.sleep(60)"
+    pool = Pool([sys.executable, "-c", child], {}, size=2)
+    futures = [pool.submit({}, 60) for _ in range(4)]
+    pool.close()
+    ended = [f.result().ending for f in futures if not f.cancelled()]
+    assert set(ended) <= {Ending.CRASH}
+    assert all(f.done() for f in futures)

@@ -36,7 +36,7 @@ def made(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
 
 
 def test_the_folder_is_complete(made: tuple[Path, Path]) -> None:
-    model, out = made
+    _, out = made
     assert {f.name for f in out.iterdir()} >= FILES
     report = json.loads((out / "report.json").read_text())
     record = report.get("report", report)

@@ -145,7 +145,9 @@ def small_programs(draw_: st.DrawFn) -> Program:
             case "exp":
                 return op("sigmoid", expr(depth - 1))
             case "sum" | "max":
-                return reduce(kind, draw_(st.sampled_from([b, c])), mul(expr(depth - 1), draw_(st.sampled_from(leaves[:4]))))
+                return reduce(
+                    kind, draw_(st.sampled_from([b, c])), mul(expr(depth - 1), draw_(st.sampled_from(leaves[:4])))
+                )
             case _:
                 return draw_(st.sampled_from(leaves))
 
@@ -183,7 +185,9 @@ def test_a_partial_result_used_as_a_whole_has_no_denotation() -> None:
     load = Load("x1", "x", (Index.axis(m), Index.axis(k)))
     part = TileReduce("part", ReduceKind.SUM, k, "x1")
     square = Pointwise("sq", "mul", ("part", "part"))
-    bad = _sum_of_products((Loop(k, (load, part, square, Accumulate("acc", ReduceKind.SUM, "sq"))), Store("y", (Index.axis(m),), "acc")))
+    bad = _sum_of_products(
+        (Loop(k, (load, part, square, Accumulate("acc", ReduceKind.SUM, "sq"))), Store("y", (Index.axis(m),), "acc"))
+    )
     with pytest.raises(IllegalIRError, match="before it is accumulated"):
         denote(bad)
 
@@ -200,5 +204,3 @@ def test_a_running_value_must_be_absorbed_by_rescaling() -> None:
         bad = _sum_of_products((Loop(k, (load, top, best, scaled, part, acc)), Store("y", (Index.axis(m),), "acc")))
         with pytest.raises(IllegalIRError):
             denote(bad)
-
-

@@ -1,9 +1,9 @@
 """The Python API: load or trace a program, prove, search, optimize.
 
-    load.py      model file or torch function -> Program
-    search.py    Program -> proved sGraphs         (saturate, generate, prove)
-    optimize.py  proved sGraphs -> output folder   (emit, check, tune, write)
-    prove.py     two functions or two models -> Verdict
+load.py      model file or torch function -> Program
+search.py    Program -> proved sGraphs         (saturate, generate, prove)
+optimize.py  proved sGraphs -> output folder   (emit, check, tune, write)
+prove.py     two functions or two models -> Verdict
 """
 
 from prism.api.load import load, trace

@@ -1,16 +1,15 @@
 """Optimize: from a program to an output folder with the fastest proved and checked kernels.
 
-    search   -> proved sGraphs, best bound first
-    rank     by the cost model over each family's feasible configurations; a few finalists go on
-    emit     one Triton module per finalist
-    tune     Optuna over (which finalist, its symbols, warps, stages): estimated without a GPU, timed with one
-    check    the winner against the float64 oracle; the next one when it fails
-    write    the folder, whole or not at all
+search   -> proved sGraphs, best bound first
+rank     by the cost model over each family's feasible configurations; a few finalists go on
+emit     one Triton module per finalist
+tune     Optuna over (which finalist, its symbols, warps, stages): estimated without a GPU, timed with one
+check    the winner against the float64 oracle; the next one when it fails
+write    the folder, whole or not at all
 """
 
 from __future__ import annotations
 
-import io
 import resource
 import tempfile
 from collections.abc import Sequence
@@ -21,6 +20,7 @@ from pathlib import Path
 from prism.api.search import ProvedSGraph, SearchBudget, SearchResult, run_search
 from prism.backends.protocol import Config
 from prism.backends.triton.emit import emit_module
+from prism.backends.weights import weights_bytes
 from prism.egraph.rules import load_rules, rule_files
 from prism.egraph.worker import Worker
 from prism.errors import NoImprovementError, VerificationError
@@ -141,7 +141,9 @@ def optimize(
             program, found, winner, best, tuned, checked, chosen, name, baseline, bounds, seed, trials, recorder
         )
     if folder is not None:
-        folder = write_folder(folder, render_folder(replace(artifacts, report=replace(artifacts.report, output=str(folder)))))
+        folder = write_folder(
+            folder, render_folder(replace(artifacts, report=replace(artifacts.report, output=str(folder))))
+        )
     return OptimizeResult(artifacts.report, artifacts.module, found, folder)
 
 
@@ -156,7 +158,9 @@ def _target(target: str | None) -> tuple[Device, str, Evidence]:
         if target == "cuda":
             from prism.errors import UsageError
 
-            raise UsageError("no GPU was found", where="--target cuda", fix="name a target to compile for, such as sm_90")
+            raise UsageError(
+                "no GPU was found", where="--target cuda", fix="name a target to compile for, such as sm_90"
+            )
     return device(target or "sm_90"), target or "sm_90", Evidence.ESTIMATED
 
 
@@ -170,10 +174,10 @@ def _finalists(program: Program, found: SearchResult, target: Device, folder: Pa
             ranked.append((points[0][1].seconds, n, p, model, tuple(c for c, _ in points)))
     ranked.sort(key=lambda t: t[:2])
     made = []
-    for _, n, p, model, points in ranked[:FINALISTS]:
+    for _, n, p, model, configs in ranked[:FINALISTS]:
         path = folder / f"candidate_{n}.py"
-        path.write_text(emit_module(p.sgraph, formula=formula_text(found), configs={target.sm: points[:1]}).text)
-        made.append(_Finalist(p, Candidate(key(p.sgraph), p.sgraph, path, points, model.seconds), model))
+        path.write_text(emit_module(p.sgraph, formula=formula_text(found), configs={target.sm: configs[:1]}).text)
+        made.append(_Finalist(p, Candidate(key(p.sgraph), p.sgraph, path, configs, model.seconds), model))
     return made
 
 
@@ -182,7 +186,9 @@ def formula_text(found: SearchResult) -> str:
     return "\n".join(f"{f.tensor.name}[{', '.join(map(str, f.index))}] = {f.expr}" for f in found.formulas)
 
 
-def _evaluator(program: Program, finalists: Sequence[_Finalist], name: str, target: Device, evidence: Evidence) -> Estimating:
+def _evaluator(
+    program: Program, finalists: Sequence[_Finalist], name: str, target: Device, evidence: Evidence
+) -> Estimating:
     return Estimating(target.sm, target.name, target.shared_limit_bytes, program.hints)
 
 
@@ -231,7 +237,9 @@ def _artifacts(
     """Everything that the folder holds."""
     sgraph = winner.proved.sgraph
     weights = weights_bytes(program)
-    module = emit_module(sgraph, formula=formula_text(found), configs={target.sm: [best.config]}, weights=weights is not None)
+    module = emit_module(
+        sgraph, formula=formula_text(found), configs={target.sm: [best.config]}, weights=weights is not None
+    )
     verdict = winner.proved.verdict
     estimate = winner.model.estimate(best.config, best.resources)
     rules = load_rules(rule_files())
@@ -320,26 +328,8 @@ def _config_text(kernel: str, symbols: Sequence[str], config: Config) -> str:
     return " ".join([*parts, f"warps={config.warps[kernel]}", f"stages={config.stages[kernel]}"])
 
 
-def weights_bytes(program: Program) -> bytes | None:
-    """The model's weights as `torch.save` writes a dict of tensors; None when it has none."""
-    if not program.weights:
-        return None
-    import numpy as np
-    import torch
-
-    tensors = {}
-    for name, value in program.weights.items():
-        tensor = torch.from_numpy(np.ascontiguousarray(value))
-        tensors[name] = tensor.to(getattr(torch, program.tensor(name).dtype.value))
-    buffer = io.BytesIO()
-    torch.save(tensors, buffer)
-    return buffer.getvalue()
-
-
 def peak_mb() -> float:
     """Peak resident memory of this process and its largest child so far, MiB."""
     own = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     children = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss
     return (own + children) / 1024
-
-

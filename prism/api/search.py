@@ -99,9 +99,7 @@ class SearchResult:
     @property
     def funnel(self) -> Funnel:
         """The counts."""
-        return Funnel(
-            self.generated.generated, self.generated.pruned, len(self.proved), self.refuted, self.unknown
-        )
+        return Funnel(self.generated.generated, self.generated.pruned, len(self.proved), self.refuted, self.unknown)
 
 
 def rates(d: Device) -> Rates:

@@ -36,6 +36,7 @@ from prism.sgraph.nodes import (
     Store,
     TileReduce,
     part_axis,
+    value_axes,
 )
 
 F32 = DType.FLOAT32
@@ -121,6 +122,7 @@ class KernelLowering:
     _factor: dict[str, str] = field(default_factory=dict)
     _uses: dict[str, int] = field(default_factory=dict)
     _accumulated: set[str] = field(default_factory=set)
+    _axes: dict[str, tuple[Axis, ...]] = field(default_factory=dict)
 
     def run(self) -> tuple[tile.Stmt, ...]:
         """The body; `grid` is then filled in."""
@@ -129,6 +131,7 @@ class KernelLowering:
                 self._uses[name] = self._uses.get(name, 0) + 1
             if isinstance(s, Accumulate):
                 self._accumulated.add(s.src)
+        self._axes = value_axes(self.kernel)
         self._grid()
         self._block(self.kernel.body)
         return tuple(self._out)
@@ -218,21 +221,13 @@ class KernelLowering:
             total = total + i.scaled(stride)
             stride = mul(stride, extent)
         wide = is_static(stride) and int(stride) > _INT32_MAX
-        # The slow dimensions first, as one reads an address; scalars make the base.
         affine = self._affine(total)
-        order = {name: n for n, (name, _) in enumerate(self._affine_terms(index))}
-        terms = tuple(sorted(affine.terms, key=lambda t: order[t[0]]))
+        # Scalars first, they make the base; then the slow dimensions before the fast ones.
+        axes = [a for i in index for a, _ in i.terms if isinstance(a, Axis)]
+        axes.sort(key=self.layout.is_tiled)
+        order = [self._index[a] for a in axes]
+        terms = tuple(sorted(affine.terms, key=lambda t: order.index(t[0])))
         return Affine(terms, affine.offset, wide)
-
-    def _affine_terms(self, index: tuple[Index, ...]) -> dict[str, Extent]:
-        found: dict[str, Extent] = {}
-        for scalar in (True, False):
-            for i in index:
-                for axis, c in i.terms:
-                    name = self._index[axis] if isinstance(axis, Axis) else None
-                    if name is not None and isinstance(axis, Axis) and self.layout.is_tiled(axis) != scalar:
-                        found.setdefault(name, c)
-        return {name: c for name, c in found.items()}.items()  # type: ignore[return-value]
 
     def _masks(self, axes: Iterable[Axis]) -> tuple[str, ...]:
         return tuple(self._mask[a] for a, _ in self.kernel.roles if a in set(axes) and a in self._mask)
@@ -400,8 +395,7 @@ class KernelLowering:
 
     def _start(self, s: Accumulate) -> str:
         """The accumulator before its loop."""
-        axes = _axes_of(self.kernel)[s.dst]
-        dims = self.layout.dims_for(axes)
+        dims = self.layout.dims_for(self._axes[s.dst])
         base = "acc" if s.src in self.layout.products else _ACCUMULATORS[s.kind]
         name = self.names.fresh(base)
         self._out.append(tile.Full(name, s.kind.identity, dims, F32))
@@ -482,12 +476,6 @@ class KernelLowering:
         if isinstance(s.src, str) and not set(self._values[s.src].dims) <= set(dims):
             raise IllegalIRError(f"kernel {self.kernel.name} stores {s.src} to {s.tensor}", why="the index misses axes of it")
         self._out.append(tile.Store(s.tensor, self._address(tensor, s.index), self._masks(axes), dims, src))
-
-
-def _axes_of(kernel: Kernel) -> dict[str, tuple[Axis, ...]]:
-    from prism.sgraph.nodes import value_axes
-
-    return value_axes(kernel)
 
 
 def _cdiv(a: Extent, b: Extent) -> Extent:

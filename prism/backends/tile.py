@@ -383,3 +383,35 @@ def identifier(name: str) -> str:
 def symbol(name: str) -> sympy.Symbol:
     """A scalar of a tile program (length, constant, grid or loop index) in integer expressions."""
     return sympy.Symbol(name, integer=True, nonnegative=True)
+
+
+def integers(s: Stmt) -> frozenset[str]:
+    """The names of the scalars in a statement's integer expressions (those of a loop's body not included)."""
+    expressions: list[Extent] = []
+    match s:
+        case Scalar(value=value):
+            expressions = [value]
+        case Offsets(start=start):
+            expressions = [start]
+        case InBounds(index=index, high=high, low=low):
+            expressions = [*_extents(index), *(e for e in (high, low) if e is not None)]
+        case IndexValue(index=index):
+            expressions = _extents(index)
+        case Load(offset=offset) | Store(offset=offset):
+            expressions = _extents(offset)
+        case For(start=start, stop=stop, step=step):
+            expressions = [start, stop, step]
+        case _:
+            pass
+    return frozenset(name for e in expressions for name in scalars(e))
+
+
+def _extents(affine: Affine) -> list[Extent]:
+    return [affine.offset, *(c for _, c in affine.terms)]
+
+
+def scalars(expression: Extent) -> frozenset[str]:
+    """The names in an integer expression."""
+    if isinstance(expression, int):
+        return frozenset()
+    return frozenset(identifier(str(s)) for s in expression.free_symbols)

@@ -1,8 +1,8 @@
 """What the numeric gate runs: which draws at which shapes under which configuration, and how much of each.
 
 Triton's interpreter takes about 5 ms for one loop iteration of one program. So of the launches that nothing reads from
-only a sample of programs runs (corners and a few between), and what those wrote is compared; the others get larger tiles
-where they would take too long.
+only a sample of programs runs (corners and a few between), and what those wrote is compared; the others get larger
+tiles where they would take too long.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ def interpretable(sgraph: SGraph, config: Config, binding: Mapping[str, int]) ->
 
 
 def _enlargeable(sgraph: SGraph, config: Config, binding: Mapping[str, int]) -> list[str]:
-    """The symbols of tiles that are shorter than their axes and whose doubling leaves every kernel's box small enough."""
+    """The tile symbols that are shorter than their axes and whose doubling leaves every kernel's box small enough."""
     found: dict[str, bool] = {}
     for kernel in sgraph.kernels:
         box = 1

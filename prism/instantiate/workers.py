@@ -122,20 +122,32 @@ class Worker:
             process, self._process = self._process, None
         if process is None:
             return
-        # The child leads a session of its own, so this takes ptxas along and nothing else.
-        if process.poll() is None:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
+        _kill_group(process)
         process.wait()
         for pipe in (process.stdin, process.stdout):
             if pipe is not None:
                 with contextlib.suppress(OSError):
                     pipe.close()
 
+    def interrupt(self) -> None:
+        """Kill the child from another thread and start no more; a request that is under way ends as a crash."""
+        with self._lock:
+            self._closed = True
+            if self._process is not None:
+                _kill_group(self._process)
+
     def close(self) -> None:
         """Kill the child and start no more."""
         self._closed = True
         self.kill()
+        self._log.close()
+
+
+def _kill_group(process: subprocess.Popen[bytes]) -> None:
+    # The child leads a session of its own, so this takes ptxas along and nothing else.
+    if process.poll() is None:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
 
 
 def _read_line(fd: int, limit: float) -> bytes | None:
@@ -194,8 +206,11 @@ class Pool:
     def close(self) -> None:
         """Kill all workers, running requests included."""
         for worker in self._workers:
-            worker.close()
+            worker.interrupt()
+        # The threads still hold the pipes, so these are closed after them.
         self._threads.shutdown(wait=True, cancel_futures=True)
+        for worker in self._workers:
+            worker.close()
 
     def __enter__(self) -> Pool:
         return self

@@ -10,7 +10,7 @@ from prism.program.nodes import Const, Expr, Map, Position, Read, Reduce, Reduce
 
 
 def read(tensor: str, *index: Index | Axis | int) -> Read:
-    """tensor[index...]"""
+    """tensor[index...]."""
     return Read(tensor, tuple(_index(i) for i in index))
 
 
@@ -62,24 +62,24 @@ def mul(*factors: Expr) -> Expr:
 
 
 def neg(a: Expr) -> Expr:
-    """-a"""
+    """-a."""
     return Const(-a.value) if isinstance(a, Const) else Map("neg", (a,))
 
 
 def sub(a: Expr, b: Expr) -> Expr:
-    """a - b"""
+    """a - b."""
     return Map("add", (a, neg(b)))
 
 
 def recip(a: Expr) -> Expr:
-    """1 / a"""
+    """1 / a."""
     if isinstance(a, Const) and a.value != 0 and math.isfinite(a.value):
         return Const(1 / a.value)
     return Map("recip", (a,))
 
 
 def div(a: Expr, b: Expr) -> Expr:
-    """a / b"""
+    """a / b."""
     return Map("mul", (a, recip(b)))
 
 

@@ -70,7 +70,11 @@ def at_most(a: Extent, b: Extent) -> bool:
     if difference.is_nonnegative:
         return True
     # Every symbol is at least 1: substitute s -> 1 + s' with s' >= 0 and look at the coefficients.
-    shifted = sympy.expand(difference.xreplace({s: 1 + sympy.Symbol(f"{s}'", integer=True, nonnegative=True) for s in difference.free_symbols}))
+    shifted = sympy.expand(
+        difference.xreplace(
+            {s: 1 + sympy.Symbol(f"{s}'", integer=True, nonnegative=True) for s in difference.free_symbols}
+        )
+    )
     return bool(shifted.is_nonnegative)
 
 

@@ -190,7 +190,9 @@ class Index:
                 return None
 
     def __str__(self) -> str:
-        parts = [str(a) if c == 1 else f"{c}*{a}" if not isinstance(c, sympy.Add) else f"({c})*{a}" for a, c in self.terms]
+        parts = [
+            str(a) if c == 1 else f"{c}*{a}" if not isinstance(c, sympy.Add) else f"({c})*{a}" for a, c in self.terms
+        ]
         if self.offset != 0 or not parts:
             parts.append(str(self.offset))
         return " + ".join(parts).replace("+ -", "- ")

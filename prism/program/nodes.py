@@ -138,6 +138,7 @@ class Map(Expr):
 
     @property
     def children(self) -> tuple[Expr, ...]:
+        """The arguments."""
         return self.args
 
     def __str__(self) -> str:
@@ -175,6 +176,7 @@ class Reduce(Expr):
 
     @property
     def children(self) -> tuple[Expr, ...]:
+        """The body."""
         return (self.body,)
 
     def __str__(self) -> str:

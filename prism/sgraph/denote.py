@@ -208,9 +208,11 @@ class _Reader:
         final = Map("mul", (Const(-1.0), done[shift]))
         match body:
             case Map("mul", (p, f)) if (a := exponent(p)) is not None:
-                parts, new = (a, f), Map("mul", (Map("exp", (Map("add", (a, final)),)), f))
+                parts: tuple[Expr, ...] = (a, f)
+                new = Map("mul", (Map("exp", (Map("add", (a, final)),)), f))
             case _ if (a := exponent(body)) is not None:
-                parts, new = (a,), Map("exp", (Map("add", (a, final)),))
+                parts = (a,)
+                new = Map("exp", (Map("add", (a, final)),))
             case _:
                 raise self._illegal(f"rescales by {shift} what is not exp(a - {shift}) times a factor")
         if any(self._mentions_running(p) for p in parts):

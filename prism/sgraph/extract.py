@@ -82,7 +82,9 @@ def options(classes: EClasses) -> dict[int, tuple[Choice, ...]]:
     return found
 
 
-def _sum_forms(classes: EClasses, axis: Axis, body: int, shifts: Mapping[int, tuple[tuple[int, int], ...]]) -> list[Choice]:
+def _sum_forms(
+    classes: EClasses, axis: Axis, body: int, shifts: Mapping[int, tuple[tuple[int, int], ...]]
+) -> list[Choice]:
     """The contract and rescaled forms of sum_axis(body)."""
     forms: list[Choice] = []
     for a, m in shifts.get(body, ()):
@@ -107,7 +109,9 @@ def _is_running_max(classes: EClasses, cls: int, axis: Axis) -> bool:
 
 def _shifted_exponents(classes: EClasses) -> dict[int, tuple[tuple[int, int], ...]]:
     """For each e-class that is exp(a + -1*m): the pairs (a, m)."""
-    minus_one = {c for c, nodes in classes.nodes.items() for n in nodes if isinstance(n.payload, Const) and n.payload.value == -1}
+    minus_one = {
+        c for c, nodes in classes.nodes.items() for n in nodes if isinstance(n.payload, Const) and n.payload.value == -1
+    }
     negated: dict[int, list[int]] = defaultdict(list)
     for cls, nodes in classes.nodes.items():
         for n in nodes:
@@ -132,7 +136,9 @@ def _shifted_exponents(classes: EClasses) -> dict[int, tuple[tuple[int, int], ..
     }
 
 
-def extract(classes: EClasses, table: Mapping[int, tuple[Choice, ...]], criterion: Criterion, hints: Mapping[str, int]) -> Choices:
+def extract(
+    classes: EClasses, table: Mapping[int, tuple[Choice, ...]], criterion: Criterion, hints: Mapping[str, int]
+) -> Choices:
     """The best choice for every e-class that can be computed from leaves."""
 
     @cache
@@ -171,7 +177,9 @@ def extract(classes: EClasses, table: Mapping[int, tuple[Choice, ...]], criterio
     return best
 
 
-def _cost(classes: EClasses, cls: int, choice: Choice, cost: Mapping[int, Cost], size: Callable[[frozenset[Axis]], float]) -> Cost:
+def _cost(
+    classes: EClasses, cls: int, choice: Choice, cost: Mapping[int, Cost], size: Callable[[frozenset[Axis]], float]
+) -> Cost:
     """(sequential reductions, work) of a choice whose children are settled."""
     kids = choice.children
     depth = max(cost[k][0] for k in kids)
@@ -200,7 +208,4 @@ def _cost(classes: EClasses, cls: int, choice: Choice, cost: Mapping[int, Cost],
 
 def reference_choices(classes: EClasses, nodes: Mapping[int, ENode]) -> Choices:
     """The choices that follow given e-nodes, with each sum of a product taken as a contraction."""
-    return {
-        cls: Choice(n.op, n.payload, n.children)
-        for cls, n in nodes.items()
-    }
+    return {cls: Choice(n.op, n.payload, n.children) for cls, n in nodes.items()}

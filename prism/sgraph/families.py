@@ -9,11 +9,11 @@ import sympy
 
 from prism.program.index import Axis, Index
 from prism.program.nodes import DType, Tensor
+from prism.program.transform import least_instance
 from prism.sgraph.nodes import Grid, Kernel, Role, Split, Whole, part_axis
 from prism.sgraph.roles import Kind, RoleBounds, assignments, batch_axes, reduced_axes, roles
 from prism.sgraph.schedule import Output, Scheduler
 from prism.sgraph.values import Builder, Value, Values, reachable
-from prism.program.transform import least_instance
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,9 @@ class Family:
     buffers: tuple[Tensor, ...]
 
 
-def families(targets: Sequence[Target], builder: Builder, name: str, suffix: str, bounds: RoleBounds) -> Iterator[Family]:
+def families(
+    targets: Sequence[Target], builder: Builder, name: str, suffix: str, bounds: RoleBounds
+) -> Iterator[Family]:
     """Every family for the targets, which range over the same axes, in a fixed order.
 
     Args:
@@ -93,7 +95,9 @@ def _kernel(name: str, outputs: Sequence[Output], given: Mapping[Axis, Role]) ->
     return Kernel(name, kept, Scheduler(given).run(outputs))
 
 
-def _split(outputs: Sequence[Output], given: Mapping[Axis, Role], values: Values, name: str, suffix: str) -> Family | None:
+def _split(
+    outputs: Sequence[Output], given: Mapping[Axis, Role], values: Values, name: str, suffix: str
+) -> Family | None:
     """The two stages, or None where the split axis is not one pass that everything else follows."""
     axis, role = next((a, r) for a, r in given.items() if isinstance(r, Split))
     scheduler = Scheduler(given)
@@ -155,5 +159,3 @@ def _split(outputs: Sequence[Output], given: Mapping[Axis, Role], values: Values
     stage_one = _kernel(name, first, given)
     stage_two = _kernel(f"{name}_combine", second, {**grid, **kept, part: Whole()})
     return Family((stage_one, stage_two), tuple(b for b, _ in partial.values()))
-
-

@@ -18,8 +18,8 @@ from dataclasses import dataclass, field
 from prism.program.index import Axis, Index
 from prism.program.nodes import Formula, Tensor
 from prism.sgraph.classes import EClasses
-from prism.sgraph.extract import Choices, extract, fewest_passes, least_work, options
 from prism.sgraph.constraints import Limits
+from prism.sgraph.extract import Choices, extract, fewest_passes, least_work, options
 from prism.sgraph.families import Family, Target, families
 from prism.sgraph.nodes import SGraph
 from prism.sgraph.prune import Rates, Reach, keep, reach
@@ -141,8 +141,10 @@ def _below(choices: Choices, roots: Sequence[int]) -> list[int]:
 
 
 def cut_points(choices: Choices, roots: Sequence[int], classes: EClasses, limit: int) -> tuple[int, ...]:
-    """E-classes of a form that are worth considering for materialisation: results of reductions, what feeds them, and
-    what is used more than once, the root and single numbers excepted."""
+    """E-classes of a form that are worth considering for materialisation.
+
+    Results of reductions, what feeds them, and what is used more than once; roots and single numbers excepted.
+    """
     order = _below(choices, roots)
     uses = Counter(child for c in order for child in choices[c].children)
     found: dict[int, None] = {}

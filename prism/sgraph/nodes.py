@@ -15,8 +15,8 @@
              | Accumulate(dst, kind, src, shift)   dst := dst <combine> src, from the kind's identity before the loop
              | Store(tensor, index, src)
 
-A tile has one dimension per axis that its value depends on, except Grid(1) and Loop(1) axes. Inside the loop and after its
-`Accumulate`, the accumulator's name means its running value; after the loop, its final value.
+A tile has one dimension per axis that its value depends on, except Grid(1) and Loop(1) axes. Inside the loop and after
+its `Accumulate`, the accumulator's name means its running value; after the loop, its final value.
 
 A *rescaled* accumulator is `Accumulate(dst, "sum", src, shift=m)` where `m` is an accumulator of the same loop that was
 updated earlier in the body, and src is a tile sum of exp(a - m)*f, with neither a nor f depending on m. When m moves

@@ -1,4 +1,4 @@
-"""Pruning: which families of a kernel are worth combining into sGraphs. Every removal is counted under its pruner's name.
+"""Pruning: which families of a kernel are worth combining into sGraphs. Removals are counted by the pruner's name.
 
     constraint names (shared, registers, dot_m, ...)
                 no assignment of the symbols satisfies the kernel's constraints: it cannot run.
@@ -67,7 +67,9 @@ class Reach:
         return no_worse and (mine[:3] != theirs[:3] or mine[3] > theirs[3])
 
 
-def reach(kernels: Sequence[Kernel], sgraph: SGraph, limits: Limits, rates: Rates, hints: Mapping[str, int]) -> Reach | str:
+def reach(
+    kernels: Sequence[Kernel], sgraph: SGraph, limits: Limits, rates: Rates, hints: Mapping[str, int]
+) -> Reach | str:
     """What the kernels, run one after another, can reach; or the name of the constraint that rules them out."""
     seconds = 0.0
     best = np.zeros(4)
@@ -79,13 +81,18 @@ def reach(kernels: Sequence[Kernel], sgraph: SGraph, limits: Limits, rates: Rate
             return failed
         ranges = domains(f, hints)
         grids = np.ix_(*(np.array(d.values, dtype=np.float64) for d in ranges)) if ranges else ()
-        binding: dict[str, Any] = {**hints, **{d.symbol: g.astype(np.int64) for d, g in zip(ranges, grids, strict=True)}}
+        binding: dict[str, Any] = {
+            **hints,
+            **{d.symbol: g.astype(np.int64) for d, g in zip(ranges, grids, strict=True)},
+        }
         cost = kernel_cost(kernel, sgraph)
         feasible: Any = np.ones((1,) * max(1, len(ranges)), dtype=bool)
         for _, ok in checks(f, limits, binding):
             feasible = feasible & ok
         moved = np.asarray(cost.bytes_read.evaluate(binding) + cost.bytes_written.evaluate(binding), dtype=np.float64)
-        work = np.asarray(cost.padded_flops.evaluate(binding), dtype=np.float64) + DOT_WEIGHT * cost.padded_dot_flops.evaluate(binding)
+        work = np.asarray(
+            cost.padded_flops.evaluate(binding), dtype=np.float64
+        ) + DOT_WEIGHT * cost.padded_dot_flops.evaluate(binding)
         programs = np.minimum(np.asarray(cost.programs.evaluate(binding), dtype=np.float64), rates.programs)
         time = np.maximum(moved / rates.bytes, work / rates.work) * (rates.programs / programs) + rates.launch
         time, moved, work, programs, feasible = np.broadcast_arrays(time, moved, work, programs, feasible)

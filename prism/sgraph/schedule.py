@@ -15,9 +15,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from prism.program.index import Axis, Index
-from prism.program.nodes import Const, ReduceKind
+from prism.program.nodes import Const, Read, ReduceKind
 from prism.program.nodes import Position as PositionExpr
-from prism.program.nodes import Read
 from prism.sgraph.nodes import (
     Accumulate,
     Contract,

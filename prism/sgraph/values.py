@@ -93,7 +93,7 @@ class Values:
         return self.make("reduce", (src,), axis, None, kind)
 
     def contract(self, axis: Axis, lhs: Value, rhs: Value) -> Value:
-        """sum_axis lhs*rhs"""
+        """The contraction sum_axis lhs*rhs."""
         return self.make("contract", (lhs, rhs), axis, None, ReduceKind.SUM)
 
     def rescaled(self, axis: Axis, exponent: Value, shift: Value, factor: Value | None) -> Value:

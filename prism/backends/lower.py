@@ -1,0 +1,84 @@
+"""Lowering: from sGraphs, which leave addresses, masks and element types to the reader, to tile programs.
+
+    lower_layout.py     the dimensions of tiles, their sizes and order; which contractions are matrix products
+    lower_types.py      element types of matrix products
+    lower_pointwise.py  element types of pointwise operations
+    lower_kernel.py     the statements, one by one
+    lower_clean.py      dead statements
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from prism.backends.lower_clean import clean
+from prism.backends.lower_kernel import KernelLowering, Names
+from prism.backends.lower_layout import layout
+from prism.backends.lower_types import analyse, join
+from prism.backends.tile import Constant, TileModule, TileProgram, identifier, integers, scalars, statements
+from prism.backends.tile import Load as TileLoad
+from prism.backends.tile import Store as TileStore
+from prism.errors import UnsupportedError
+from prism.program.nodes import DType, Tensor
+from prism.sgraph.nodes import Kernel, SGraph, Split, Store
+
+RESERVED = frozenset({"tl", "triton", "torch", "math", "config", "symbols", "warps", "stages", "pid", "range", "float"})
+
+
+def lower(sgraph: SGraph) -> TileModule:
+    """The tile programs of an sGraph.
+
+    Raises:
+        UnsupportedError: a tensor has an element type that tiles are not computed on.
+    """
+    for t in (*sgraph.inputs, *sgraph.buffers, *sgraph.outputs):
+        if t.dtype is DType.FLOAT64:
+            raise UnsupportedError(
+                f"tensor {t.name} is float64",
+                where=f"lowering {sgraph.name}",
+                why="tiles are computed in float32",
+                fix="convert the model to float32, float16 or bfloat16",
+            )
+    # A buffer is as good as what it was computed from: partial results of half-precision values are float32.
+    nominal: dict[str, DType | None] = {t.name: t.dtype for t in sgraph.inputs}
+    programs = tuple(_program(k, sgraph, nominal) for k in sgraph.kernels)
+    names = tuple(s.name for s in sgraph.symbols)
+    return TileModule(sgraph.name, sgraph.inputs, sgraph.buffers, sgraph.outputs, programs, names)
+
+
+def _program(kernel: Kernel, sgraph: SGraph, nominal: dict[str, DType | None]) -> TileProgram:
+    tensors: Mapping[str, Tensor] = {t.name: t for t in (*sgraph.inputs, *sgraph.buffers, *sgraph.outputs)}
+    types = analyse(kernel, nominal)
+    for s in kernel.statements():
+        if isinstance(s, Store):
+            found = types.nominal[s.src] if isinstance(s.src, str) else None
+            nominal[s.tensor] = join((found, nominal.get(s.tensor))) or tensors[s.tensor].dtype
+    made = layout(kernel)
+    symbols = {identifier(s.name): s.name for s in sgraph.symbols}
+    lengths = {
+        name for t in tensors.values() for e in t.shape for name in scalars(e) if name not in symbols
+    } | {name for a, _ in kernel.roles for name in scalars(a.extent) if name not in symbols}
+    taken = set(RESERVED) | set(symbols) | lengths | {c.name for c in made.constants}
+    taken |= {identifier(t) + "_ptr" for t in tensors}
+    lowering = KernelLowering(kernel, made, types, tensors, Names(taken))
+    body = clean(lowering.run())
+    grid = tuple(lowering.grid)
+    used = {name for s in statements(body) for name in integers(s)}
+    used |= {name for g in grid[1:] for name in scalars(g.count)}
+    constants = {c.name: c for c in made.constants}
+    for _, role in kernel.roles:
+        if isinstance(role, Split):
+            constants.setdefault(identifier(role.parts.name), Constant(identifier(role.parts.name), role.parts.name))
+    for name in sorted(used):
+        if name in symbols:
+            constants.setdefault(name, Constant(name, symbols[name]))
+    touched = dict.fromkeys(s.tensor for s in statements(body) if isinstance(s, TileLoad | TileStore))
+    return TileProgram(
+        kernel.name,
+        tuple(t for t in tensors.values() if t.name in touched),
+        tuple(sorted(name for name in used if name in lengths)),
+        tuple(constants.values()),
+        grid,
+        made.dims,
+        body,
+    )

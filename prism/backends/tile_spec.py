@@ -1,0 +1,296 @@
+"""The executable specification of tile programs: what a legal one is, checked statement by statement."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import NoReturn
+
+from prism.backends.lower_clean import accumulators
+from prism.backends.tile import (
+    Affine,
+    Cast,
+    Copy,
+    Dims,
+    Dot,
+    For,
+    Full,
+    InBounds,
+    IndexValue,
+    Load,
+    Offsets,
+    Operand,
+    Pointwise,
+    Rearrange,
+    Reduce,
+    Scalar,
+    Select,
+    Stmt,
+    Store,
+    TileModule,
+    TileProgram,
+    Update,
+    integers,
+)
+from prism.errors import IllegalIRError
+from prism.program.nodes import DType, ReduceKind
+from prism.program.ops import OPS
+
+_FLOATS = (DType.FLOAT32, DType.FLOAT16, DType.BFLOAT16)
+_INTS = (DType.INT32, DType.INT64)
+
+
+def check_module(module: TileModule) -> None:
+    """Checks every program of a module, and that what they read is there.
+
+    Raises:
+        IllegalIRError: a rule is broken.
+    """
+    ready = {t.name for t in module.inputs}
+    for program in module.programs:
+        check(program)
+        checker = _Checker(program)
+        for s in checker.flat(program.body):
+            if isinstance(s, Load) and s.tensor not in ready:
+                checker.fail(f"loads {s.tensor}, which no earlier program stores")
+        ready |= {s.tensor for s in checker.flat(program.body) if isinstance(s, Store)}
+    for t in (*module.buffers, *module.outputs):
+        if t.name not in ready:
+            raise IllegalIRError(f"tensor {t.name} is never stored", where=f"tile module {module.name}")
+
+
+def check(program: TileProgram) -> None:
+    """Checks every rule of the specification.
+
+    Raises:
+        IllegalIRError: a rule is broken; the message says which, in which program and statement.
+    """
+    _Checker(program).run()
+
+
+@dataclass(frozen=True, slots=True)
+class _Type:
+    """The dimensions and the element type of a value."""
+
+    dims: Dims
+    dtype: DType
+
+
+@dataclass(slots=True)
+class _Checker:
+    program: TileProgram
+    values: dict[str, _Type] = field(default_factory=dict)
+    scalars: set[str] = field(default_factory=set)
+    changing: frozenset[str] = frozenset()
+    order: dict[str, int] = field(default_factory=dict)
+
+    def fail(self, what: str) -> NoReturn:
+        raise IllegalIRError(what, where=f"tile program {self.program.name}", fix="this is a bug in prism; please report it")
+
+    def flat(self, body: Sequence[Stmt]) -> Iterable[Stmt]:
+        for s in body:
+            yield s
+            if isinstance(s, For):
+                yield from self.flat(s.body)
+
+    def run(self) -> None:
+        p = self.program
+        if not p.name.isidentifier():
+            self.fail(f"{p.name!r} is not an identifier")
+        parameters = [*p.lengths, *(c.name for c in p.constants), *(g.index for g in p.grid)]
+        for name in parameters:
+            if parameters.count(name) > 1 or not name.isidentifier():
+                self.fail(f"parameter {name!r} is not a unique identifier")
+        self.scalars = set(parameters)
+        self.order = {d.name: n for n, d in enumerate(p.dims)}
+        self.changing = accumulators(p.body)
+        constants = {c.name for c in p.constants}
+        for d in p.dims:
+            for size in d.sizes:
+                if isinstance(size, str) and size not in constants:
+                    self.fail(f"dimension {d.name} has the size {size}, which is no constant")
+                if isinstance(size, int) and (size < 1 or size & (size - 1)):
+                    self.fail(f"dimension {d.name} has the size {size}, which is no power of two")
+        self.body(p.body, ())
+        if not any(isinstance(s, Store) for s in self.flat(p.body)):
+            self.fail("the program stores nothing")
+
+    def body(self, body: Sequence[Stmt], fresh: tuple[str, ...]) -> None:
+        """One block; names made in it end with it."""
+        values, scalars = dict(self.values), set(self.scalars)
+        self.scalars |= set(fresh)
+        for s in body:
+            self.statement(s)
+        self.values, self.scalars = values, scalars
+
+    # Names and types.
+
+    def define(self, name: str, dims: Dims, dtype: DType) -> None:
+        if name in self.values or name in self.scalars or not name.isidentifier():
+            self.fail(f"value name {name!r} is not a unique identifier")
+        self.values[name] = _Type(dims, dtype)
+
+    def ordered(self, dims: Dims, of: str) -> None:
+        for d in dims:
+            if d not in self.order:
+                self.fail(f"{of} has an unknown dimension {d}")
+        if list(dims) != sorted(set(dims), key=self.order.__getitem__):
+            self.fail(f"{of} has the dimensions {dims} out of order")
+
+    def use(self, name: str, by: str) -> _Type:
+        if name not in self.values:
+            self.fail(f"{by} uses {name}, which is not defined there")
+        return self.values[name]
+
+    def within(self, name: str, dims: Dims, by: str) -> _Type:
+        found = self.use(name, by)
+        if not set(found.dims) <= set(dims):
+            self.fail(f"{by} has the dimensions {dims} and its operand {name} {found.dims}")
+        return found
+
+    def typed(self, name: str, dtypes: Sequence[DType], by: str) -> _Type:
+        found = self.use(name, by)
+        if found.dtype not in dtypes:
+            self.fail(f"{by} uses {name}, which is {found.dtype.value}")
+        return found
+
+    def affine(self, index: Affine, dims: Dims, by: str) -> None:
+        for name, _ in index.terms:
+            if name in self.scalars:
+                continue
+            if self.within(name, dims, by).dtype not in _INTS:
+                self.fail(f"{by} uses {name}, which is no integer, in an index")
+
+    def masks(self, masks: Sequence[str], dims: Dims, by: str) -> None:
+        for m in masks:
+            if self.within(m, dims, by).dtype is not DType.BOOL:
+                self.fail(f"{by} has the mask {m}, which is no truth value")
+
+    def declared(self, tensor: str, by: str) -> DType:
+        for t in self.program.tensors:
+            if t.name == tensor:
+                return t.dtype
+        self.fail(f"{by} uses the tensor {tensor}, which is no parameter")
+
+    # Statements.
+
+    def statement(self, s: Stmt) -> None:
+        for name in integers(s):
+            if name not in self.scalars:
+                self.fail(f"{type(s).__name__} uses the scalar {name}, which is not defined there")
+        match s:
+            case Scalar(dst, _):
+                if dst in self.scalars or dst in self.values:
+                    self.fail(f"scalar {dst} is defined twice")
+                self.scalars.add(dst)
+            case Offsets(dst, dim, axis, _):
+                self.ordered((dim,), dst)
+                if not 0 <= axis < len(self.program.dim(dim).axes):
+                    self.fail(f"{dst} is along axis {axis} of dimension {dim}")
+                self.define(dst, (dim,), DType.INT32)
+            case InBounds(dst, index, high, low, dims, tile):
+                self.ordered(dims, dst)
+                self.affine(index, dims, dst)
+                if high is None and low is None:
+                    self.fail(f"{dst} checks no bound")
+                if tile is not None and (high is None or low is not None):
+                    self.fail(f"{dst} names a tile, which is for an upper bound alone")
+                self.define(dst, dims, DType.BOOL)
+            case IndexValue(dst, index, dims):
+                self.ordered(dims, dst)
+                self.affine(index, dims, dst)
+                self.define(dst, dims, DType.INT32)
+            case Load(dst, tensor, offset, masks, dims, dtype):
+                self.ordered(dims, dst)
+                self.declared(tensor, dst)
+                self.affine(offset, dims, dst)
+                self.masks(masks, dims, dst)
+                self.define(dst, dims, dtype)
+            case Full(dst, _, dims, dtype):
+                self.ordered(dims, dst)
+                self.define(dst, dims, dtype)
+            case Cast(dst, src, dtype):
+                self.define(dst, self.use(src, dst).dims, dtype)
+            case Copy(dst, src):
+                found = self.use(src, dst)
+                self.define(dst, found.dims, found.dtype)
+            case Pointwise():
+                self.pointwise(s)
+            case Select(dst, mask, src, _):
+                found = self.use(src, dst)
+                self.masks((mask,), found.dims, dst)
+                self.define(dst, found.dims, found.dtype)
+            case Reduce(dst, _, src, dim):
+                found = self.typed(src, (DType.FLOAT32,), dst)
+                if dim not in found.dims:
+                    self.fail(f"{dst} reduces the dimension {dim}, which {src} does not have")
+                self.define(dst, tuple(d for d in found.dims if d != dim), found.dtype)
+            case Dot():
+                self.dot(s)
+            case Rearrange(dst, src, groups):
+                self.rearrange(dst, src, groups)
+            case For(index, _, _, _, body):
+                if index in self.scalars or index in self.values:
+                    self.fail(f"loop index {index} is defined twice")
+                self.body(body, (index,))
+            case Update(acc, kind, src):
+                found = self.accumulator(acc, "an update")
+                given = self.within(src, found.dims, acc)
+                if given.dtype is not found.dtype or not isinstance(kind, ReduceKind):
+                    self.fail(f"accumulator {acc} takes {src}, which is {given.dtype.value}")
+            case Store(tensor, offset, masks, dims, src):
+                by = f"store to {tensor}"
+                self.ordered(dims, by)
+                self.affine(offset, dims, by)
+                self.masks(masks, dims, by)
+                dtype = self.declared(tensor, by)
+                if isinstance(src, str) and self.within(src, dims, by).dtype is not dtype:
+                    self.fail(f"{by} takes {src}, which is not {dtype.value}")
+
+    def accumulator(self, name: str, by: str) -> _Type:
+        if name not in self.changing:
+            self.fail(f"{by} changes {name}, which is no accumulator")
+        return self.use(name, by)
+
+    def pointwise(self, s: Pointwise) -> None:
+        if s.op not in OPS or len(s.args) != OPS[s.op].arity:
+            self.fail(f"{s.dst} = {s.op} of {len(s.args)} operands")
+        self.ordered(s.dims, s.dst)
+        named = [a for a in s.args if isinstance(a, str)]
+        types = [self.within(a, s.dims, s.dst) for a in named]
+        if {d for t in types for d in t.dims} != set(s.dims):
+            self.fail(f"{s.dst} has dimensions that no operand has")
+        if not named:
+            self.fail(f"{s.dst} has no operand with a type")
+        branches: Sequence[Operand] = s.args[1:] if s.op == "where" else s.args
+        kinds = {self.values[a].dtype for a in branches if isinstance(a, str)}
+        if len(kinds) > 1 or kinds & {DType.FLOAT16, DType.BFLOAT16}:
+            self.fail(f"{s.dst} computes on {', '.join(sorted(k.value for k in kinds))}")
+        if s.op == "where" and isinstance(s.args[0], str) and types[0].dtype is not DType.BOOL:
+            self.fail(f"{s.dst} chooses by {s.args[0]}, which is no truth value")
+        wanted = DType.BOOL if OPS[s.op].boolean else (kinds.pop() if kinds else s.dtype)
+        if s.dtype is not wanted:
+            self.fail(f"{s.dst} is {s.dtype.value} and its operands give {wanted.value}")
+        self.define(s.dst, s.dims, s.dtype)
+
+    def dot(self, s: Dot) -> None:
+        lhs, rhs = self.typed(s.lhs, _FLOATS, s.dst), self.typed(s.rhs, _FLOATS, s.dst)
+        if lhs.dtype is not rhs.dtype:
+            self.fail(f"{s.dst} multiplies {lhs.dtype.value} by {rhs.dtype.value}")
+        if len(lhs.dims) != 2 or len(rhs.dims) != 2 or lhs.dims[1] != rhs.dims[0]:
+            self.fail(f"{s.dst} multiplies {lhs.dims} by {rhs.dims}")
+        dims = (lhs.dims[0], rhs.dims[1])
+        if s.add is not None and self.typed(s.add, (DType.FLOAT32,), s.dst).dims != dims:
+            self.fail(f"{s.dst} adds {dims} to {self.values[s.add].dims}")
+        if s.dst == s.add:
+            self.accumulator(s.dst, "a product")
+        else:
+            self.define(s.dst, dims, DType.FLOAT32)
+
+    def rearrange(self, dst: str, src: str, groups: tuple[tuple[str, ...], ...]) -> None:
+        found = self.use(src, dst)
+        before = [d for name in found.dims for d in name.split("*")]
+        after = [d for g in groups for d in g]
+        if sorted(before) != sorted(after):
+            self.fail(f"{dst} rearranges {before} to {after}")
+        self.define(dst, tuple("*".join(g) for g in groups), found.dtype)
