@@ -138,6 +138,8 @@ class _Checker:
             self.fail(f"{of} has the dimensions {dims} out of order")
 
     def use(self, name: str, by: str) -> _Type:
+        if name in self.scalars:
+            return _Type((), DType.INT32)
         if name not in self.values:
             self.fail(f"{by} uses {name}, which is not defined there")
         return self.values[name]

@@ -20,7 +20,7 @@ from prism.backends.protocol import Config
 from prism.backends.triton.crosscompile import plain, worker_command, worker_environment
 from prism.errors import VerificationError
 from prism.events import CheckSummary
-from prism.instantiate.check_plan import Case, interpretable, plan_cases, plan_samples
+from prism.instantiate.check_plan import Case, Sample, interpretable, plan_cases, plan_samples
 from prism.instantiate.draws import draw_inputs
 from prism.instantiate.gate import judge
 from prism.instantiate.workers import Ending, Worker
@@ -52,7 +52,7 @@ class Runner(Protocol):
         config: Config,
         inputs: Sequence[Any],
         outputs: Sequence[tuple[tuple[int, ...], str]],
-        samples: Sequence[int | None],
+        samples: Sequence[Sample],
     ) -> list[Output] | str:
         """The outputs, or one line about why there are none.
 
@@ -61,7 +61,7 @@ class Runner(Protocol):
             config: the configuration.
             inputs: torch tensors on the CPU.
             outputs: shape and dtype of each output.
-            samples: for each launch, how many of its programs to run; None for all.
+            samples: for each launch, which of its programs to run; None for all.
         """
         ...
 
@@ -89,7 +89,7 @@ class KernelRunner:
         config: Config,
         inputs: Sequence[Any],
         outputs: Sequence[tuple[tuple[int, ...], str]],
-        samples: Sequence[int | None],
+        samples: Sequence[Sample],
     ) -> list[Output] | str:
         """See Runner."""
         import torch
@@ -191,7 +191,7 @@ def check_module(
     failures: list[str] = []
     done = sampled = 0
     for case in plan_cases(program, sgraph, config, alternatives, seed):
-        samples: list[int | None] = [None] * len(sgraph.kernels)
+        samples: list[Sample] = [None] * len(sgraph.kernels)
         if runner.sampling:
             case = replace(case, config=interpretable(sgraph, case.config, case.binding))
             samples = plan_samples(sgraph, case.config, case.binding)
@@ -206,7 +206,7 @@ def check_module(
 
 
 def _run_case(
-    program: Program, module: Path, sgraph: SGraph, case: Case, samples: Sequence[int | None], runner: Runner
+    program: Program, module: Path, sgraph: SGraph, case: Case, samples: Sequence[Sample], runner: Runner
 ) -> tuple[float, list[str]]:
     from prism.backends.eager import eager
     from prism.program.evaluate import evaluate as oracle_of

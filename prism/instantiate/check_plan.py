@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import sympy
 
@@ -18,6 +19,9 @@ from prism.instantiate.draws import DRAWS
 from prism.program.extents import Extent, evaluate
 from prism.program.nodes import Program
 from prism.sgraph.nodes import Grid, Kernel, LoopRole, SGraph, Split
+
+Sample: TypeAlias = tuple[tuple[int, ...], int] | None
+"""Tiles along each axis of a launch's grid, and how many programs to run at most; None for all of them."""
 
 ITERATION_S = 0.005
 """What the interpreter takes for one loop iteration of one program, seconds."""
@@ -146,22 +150,24 @@ def _extent(extent: Extent, config: Config, binding: Mapping[str, int]) -> int:
     return evaluate(extent, {**config.symbols, **binding})
 
 
-def _programs_and_steps(kernel: Kernel, config: Config, binding: Mapping[str, int]) -> tuple[int, int]:
-    """How many programs a launch has, and how many loop iterations a program makes at most."""
-    programs, steps = 1, 1
+def _grid_and_steps(kernel: Kernel, config: Config, binding: Mapping[str, int]) -> tuple[tuple[int, ...], int]:
+    """Tiles along each grid axis, the slowest first, and how many loop iterations a program makes at most."""
+    grid: list[int] = []
+    shares: list[int] = []
+    steps = 1
     for axis, role in kernel.roles:
+        extent = _extent(axis.extent, config, binding)
         match role:
             case Grid(tile):
-                programs *= math.ceil(_extent(axis.extent, config, binding) / _value(tile, config))
+                grid.append(math.ceil(extent / _value(tile, config)))
             case LoopRole(tile):
-                steps *= math.ceil(_extent(axis.extent, config, binding) / _value(tile, config))
+                steps *= math.ceil(extent / _value(tile, config))
             case Split(parts, tile):
-                shares = _value(parts, config)
-                programs *= shares
-                steps *= math.ceil(_extent(axis.extent, config, binding) / (shares * _value(tile, config)))
+                shares.append(_value(parts, config))
+                steps *= math.ceil(extent / (shares[-1] * _value(tile, config)))
             case _:
                 pass
-    return programs, steps
+    return (*grid, *shares), steps
 
 
 def cost_s(sgraph: SGraph, config: Config, binding: Mapping[str, int], *, sampled: bool = False) -> float:
@@ -173,17 +179,21 @@ def cost_s(sgraph: SGraph, config: Config, binding: Mapping[str, int], *, sample
         binding: the value of every symbol of the extents.
         sampled: whether launches that can be sampled are, or all programs run.
     """
-    counts = [_programs_and_steps(k, config, binding) for k in sgraph.kernels]
-    samples = plan_samples(sgraph, config, binding) if sampled else [None] * len(counts)
-    return sum((s or programs) * steps * ITERATION_S for (programs, steps), s in zip(counts, samples, strict=True))
+    samples = plan_samples(sgraph, config, binding) if sampled else [None] * len(sgraph.kernels)
+    total = 0.0
+    for kernel, sample in zip(sgraph.kernels, samples, strict=True):
+        grid, steps = _grid_and_steps(kernel, config, binding)
+        total += (sample[1] if sample else math.prod(grid)) * steps * ITERATION_S
+    return total
 
 
-def plan_samples(sgraph: SGraph, config: Config, binding: Mapping[str, int]) -> list[int | None]:
-    """For each launch, how many programs to interpret: all, unless it is long and nothing reads what it writes."""
-    found: list[int | None] = []
+def plan_samples(sgraph: SGraph, config: Config, binding: Mapping[str, int]) -> list[Sample]:
+    """For each launch, which programs to interpret: all, unless it is long and nothing reads what it writes."""
+    found: list[Sample] = []
     for n, kernel in enumerate(sgraph.kernels):
         later = {t for k in sgraph.kernels[n + 1 :] for t in k.reads}
-        programs, steps = _programs_and_steps(kernel, config, binding)
+        grid, steps = _grid_and_steps(kernel, config, binding)
         affordable = max(LEAST_SAMPLE, int(CASE_TARGET_S / (steps * ITERATION_S)))
-        found.append(affordable if programs > affordable and not later & set(kernel.writes) else None)
+        long = math.prod(grid) > affordable
+        found.append((grid, affordable) if long and not later & set(kernel.writes) else None)
     return found

@@ -39,7 +39,8 @@ class Choice:
     """How an e-class is computed.
 
     Attributes:
-        op: an e-node's op, "contract" with children (a, b), or "rescaled" with children (a, M) or (a, M, f).
+        op: an e-node's op, "contract" with children (a, b), or "rescaled" with children (a, b) or (a, b, f), where
+            the shift is M = max_axis(b).
         payload: the e-node's payload; the reduced axis for contract and rescaled.
         children: e-class ids.
     """
@@ -88,8 +89,7 @@ def _sum_forms(
     """The contract and rescaled forms of sum_axis(body)."""
     forms: list[Choice] = []
     for a, m in shifts.get(body, ()):
-        if _is_running_max(classes, m, axis):
-            forms.append(Choice("rescaled", axis, (a, m)))
+        forms += [Choice("rescaled", axis, (a, b)) for b in _maxima(classes, m, axis)]
     for node in classes.nodes[body]:
         if node.op != "mul" or node.domain:
             continue
@@ -98,13 +98,20 @@ def _sum_forms(
             forms.append(Choice("contract", axis, (lhs, rhs)))
         for p, f in ((lhs, rhs), (rhs, lhs)):
             for a, m in shifts.get(p, ()):
-                if axis in classes.axes[f] and axis in classes.axes[a] and _is_running_max(classes, m, axis):
-                    forms.append(Choice("rescaled", axis, (a, m, f)))
+                if axis in classes.axes[f] and axis in classes.axes[a]:
+                    forms += [Choice("rescaled", axis, (a, b, f)) for b in _maxima(classes, m, axis)]
     return forms
 
 
-def _is_running_max(classes: EClasses, cls: int, axis: Axis) -> bool:
-    return axis not in classes.axes[cls] and any(n.op == "max" and n.payload == axis for n in classes.nodes[cls])
+def _maxima(classes: EClasses, cls: int, axis: Axis) -> list[int]:
+    """The e-classes b with cls = max_axis(b), for a cls that does not depend on the axis."""
+    if axis in classes.axes[cls]:
+        return []
+    return [
+        n.children[0]
+        for n in classes.nodes[cls]
+        if n.op == "max" and n.payload == axis and not n.domain and axis in classes.axes[n.children[0]]
+    ]
 
 
 def _shifted_exponents(classes: EClasses) -> dict[int, tuple[tuple[int, int], ...]]:
@@ -192,8 +199,8 @@ def _cost(
             return depth + 1, work + size(product) * (MATRIX_UNIT if dense else 2)
         case "rescaled":
             exponent = axes[0] | axes[1]
-            depth = max(cost[kids[1]][0], max(cost[k][0] for k in kids if k != kids[1]) + 1)
-            work += size(exponent) * (1 + OPS["exp"].flops)
+            depth += 1
+            work += size(axes[1]) + size(exponent) * (1 + OPS["exp"].flops)
             if len(kids) == 3:
                 dense = bool(exponent - axes[2]) and bool(axes[2] - exponent)
                 work += size(exponent | axes[2]) * (MATRIX_UNIT if dense else 2)

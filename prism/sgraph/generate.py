@@ -26,6 +26,8 @@ from prism.sgraph.prune import Rates, Reach, keep, reach
 from prism.sgraph.roles import RoleBounds
 from prism.sgraph.values import Builder
 
+# So many sGraphs of one way to cut the program are ranked together before other ways get their turn.
+PER_CUT = 4
 REDUCING = frozenset({"sum", "max", "min", "prod", "contract", "rescaled"})
 
 
@@ -286,10 +288,19 @@ class _Walk:
     def result(self) -> Generated:
         """The best sGraphs, best first."""
         ordered = sorted(enumerate(self.found.items()), key=lambda t: (t[1][1], t[0]))
-        kept = ordered[: self.bounds.max_sgraphs]
-        self.pruned["rank"] += len(ordered) - len(kept)
-        candidates = tuple(Candidate(g, s) for _, (g, s) in kept)
-        return Generated(candidates, self.generated, {k: n for k, n in sorted(self.pruned.items()) if n})
+        # The best few of each way to cut the program come before more of another.
+        seen: Counter[tuple[str, ...]] = Counter()
+        turns: list[tuple[int, int, Candidate]] = []
+        for place, (_, (sgraph, seconds)) in enumerate(ordered):
+            cut = tuple(k.name for k in sgraph.kernels if not k.name.endswith("_combine"))
+            turns.append((seen[cut] // PER_CUT, place, Candidate(sgraph, seconds)))
+            seen[cut] += 1
+        kept = sorted(turns, key=lambda t: t[:2])[: self.bounds.max_sgraphs]
+        self.pruned["rank"] += len(turns) - len(kept)
+        best_first = sorted(kept, key=lambda t: t[1])
+        return Generated(
+            tuple(c for _, _, c in best_first), self.generated, {k: n for k, n in sorted(self.pruned.items()) if n}
+        )
 
 
 def _below_cut(choices: Choices, roots: Sequence[int], stored: Mapping[int, object]) -> tuple[int, ...]:

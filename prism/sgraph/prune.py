@@ -116,7 +116,16 @@ def keep(found: Sequence[tuple[T, Reach]], limit: int, pruned: Counter[str]) -> 
         else:
             kept.append((family, mine))
     pruned["rank"] += max(0, len(kept) - limit)
-    return kept[:limit]
+    if len(kept) <= limit:
+        return kept
+    # One of each that differs by the measure, before a second one that does not.
+    seen: set[tuple[float, ...]] = set()
+    first: list[tuple[T, Reach]] = []
+    again: list[tuple[T, Reach]] = []
+    for family, mine in kept:
+        (again if mine.at in seen else first).append((family, mine))
+        seen.add(mine.at)
+    return sorted((first + again)[:limit], key=lambda t: t[1].seconds)
 
 
 def guarded(make: Callable[[], T], pruned: Counter[str]) -> T | None:

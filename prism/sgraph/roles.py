@@ -34,7 +34,8 @@ class RoleBounds:
 
     Attributes:
         whole: the longest axis that one tile may hold, in elements.
-        narrow: an output axis no longer than this may also be walked one element a program, with no tile dimension.
+        narrow: an output axis no longer than this may also take one element a program, which makes a matrix product
+            a vector product.
         splits: whether reductions may be shared by several programs.
     """
 
@@ -43,9 +44,13 @@ class RoleBounds:
     splits: bool = True
 
 
-def batch_axes(outputs: Sequence[Value]) -> frozenset[Axis]:
-    """Axes that both operands of a matrix product share beside the contracted one: no dimension of its tiles."""
-    found: set[Axis] = set()
+def product_axes(outputs: Sequence[Value]) -> tuple[frozenset[Axis], frozenset[Axis]]:
+    """The axes of matrix products: those that both operands share, and those that only one has.
+
+    A shared axis, the contracted one excepted, is no dimension of the product's tiles: it takes one element a program.
+    """
+    shared: set[Axis] = set()
+    own: set[Axis] = set()
     for v in reachable(tuple(outputs)):
         operands: tuple[Value, ...] = ()
         if v.op == "contract":
@@ -55,8 +60,14 @@ def batch_axes(outputs: Sequence[Value]) -> frozenset[Axis]:
         if operands:
             lhs, rhs = operands[0].axes - {v.axis}, operands[1].axes - {v.axis}
             if lhs - rhs and rhs - lhs:
-                found |= lhs & rhs
-    return frozenset(found)
+                shared |= lhs & rhs
+                own |= lhs ^ rhs
+    return frozenset(shared), frozenset(own)
+
+
+def batch_axes(outputs: Sequence[Value]) -> frozenset[Axis]:
+    """The axes that both operands of some matrix product share beside the contracted one."""
+    return product_axes(outputs)[0]
 
 
 def reduced_axes(outputs: Sequence[Value]) -> tuple[Axis, ...]:
@@ -75,7 +86,7 @@ def assignments(
         clashing: output axes that are also reduced under the same name: not on the grid.
         bounds: see RoleBounds.
     """
-    batch = batch_axes(outputs)
+    batch, own = product_axes(outputs)
     choices: list[tuple[Axis, list[Kind]]] = []
     for axis in free:
         if axis in clashing:
@@ -84,7 +95,7 @@ def assignments(
                 kinds.insert(0, Kind.WHOLE)
         elif axis in batch:
             kinds = [Kind.ONE]
-        elif is_static(axis.extent) and int(axis.extent) <= bounds.narrow:
+        elif axis in own and is_static(axis.extent) and int(axis.extent) <= bounds.narrow:
             kinds = [Kind.GRID, Kind.ONE]
         else:
             kinds = [Kind.GRID]

@@ -157,7 +157,7 @@ class Builder:
             case "rescaled", Axis() as axis:
                 inner, under = self._enter(axis, live)
                 exponent = self.build(choice.children[0], under)
-                shift = self.build(choice.children[1], live)
+                shift = self.values.reduce(ReduceKind.MAX, inner, self.build(choice.children[1], under))
                 factor = self.build(choice.children[2], under) if len(choice.children) == 3 else None
                 return self.values.rescaled(inner, exponent, shift, factor)
             case op, Axis() as axis if op in REDUCTIONS:

@@ -7,6 +7,7 @@ sample of its programs. Run by `python -m` with TRITON_INTERPRET set or unset; a
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -21,23 +22,25 @@ FRAME = 256
 _POISON: Mapping[int, int] = {8: 0x7FF8_DEAD_BEEF_0001, 4: 0x7FC0_BEEF, 2: 0x7FEB, 1: 0x55}
 
 
-def sample_programs(grid: Sequence[int], count: int | None) -> list[tuple[int, int, int]]:
-    """The programs of a launch to run: its corners first, the others evenly between them; all when `count` is None.
+def sample_programs(counts: Sequence[int], limit: int | None) -> list[int]:
+    """The programs of a launch to run: its corners first, then others evenly between them; all when `limit` is None.
 
     Args:
-        grid: programs along each of at most three dimensions.
-        count: how many to run at most.
+        counts: tiles along each axis of the grid, the slowest first.
+        limit: how many programs to run at most.
+
+    Returns:
+        their numbers, ascending, the last axis varying fastest.
     """
-    x, y, z = (*grid, 1, 1, 1)[:3]
-    total = x * y * z
-    if count is None or total <= count:
-        chosen = list(range(total))
-    else:
-        corners = [(i * y + j) * z + k for i in (0, x - 1) for j in (0, y - 1) for k in (0, z - 1)]
-        # The last corner holds the tails of all axes, so it comes before the mixed ones.
-        order = dict.fromkeys([0, total - 1, *corners, *(total * n // count for n in range(count))])
-        chosen = sorted(list(order)[:count])
-    return [(n // (y * z), n // z % y, n % z) for n in chosen]
+    total = math.prod(counts)
+    if limit is None or total <= limit:
+        return list(range(total))
+    corners = [0]
+    for count in counts:
+        corners = [c * count + place for c in corners for place in (0, count - 1)]
+    # The last corner holds the tails of all axes, so it comes before the mixed ones.
+    order = dict.fromkeys([0, total - 1, *corners, *(total * n // limit for n in range(limit))])
+    return sorted(list(order)[:limit])
 
 
 def _integers(tensor: Any) -> Any:
@@ -50,7 +53,8 @@ def run_module(request: Request) -> Answer:
     """Run a module's kernels.
 
     The request names the module, the configuration, files of inputs and outputs, the device (`interpreter`, `cuda`),
-    the outputs' shapes and dtypes, and for each launch how many of its programs to run (None: all). The outputs' file
+    the outputs' shapes and dtypes, and for each launch the tiles along its axes and how many of its programs to run
+    (null: all). The outputs' file
     holds, per output, the tensor and a mask of the elements that were written.
     """
     import torch
@@ -68,7 +72,7 @@ def run_module(request: Request) -> Answer:
         _integers(frame).fill_(_POISON[frame.element_size()])
         frames.append(frame)
         outputs.append(frame[FRAME : FRAME + elements].view(shape))
-    samples: list[int | None] = list(request["samples"])
+    samples: list[Any] = list(request["samples"])
     for n, (kernel, grid, args, meta) in enumerate(module.launches(*inputs, *outputs, config=request["config"])):
         if interpreting:
             _interpret(kernel, tuple(grid), args, meta, samples[n] if n < len(samples) else None)
@@ -86,14 +90,14 @@ def run_module(request: Request) -> Answer:
     return {"results": request["results"]}
 
 
-def _interpret(
-    kernel: Any, grid: tuple[int, ...], args: Sequence[Any], meta: Mapping[str, Any], count: int | None
-) -> None:
+def _interpret(kernel: Any, grid: tuple[int, ...], args: Sequence[Any], meta: Mapping[str, Any], sample: Any) -> None:
     from triton.runtime import interpreter
 
     builder = interpreter.interpreter_builder
-    programs = sample_programs(grid, count)
     dims = (*grid, 1, 1, 1)[:3]
+    counts, limit = sample if sample is not None and math.prod(sample[0]) == math.prod(grid) else (grid, None)
+    line = sample_programs(counts, limit)
+    programs = [(n // (dims[1] * dims[2]), n // dims[2] % dims[1], n % dims[2]) for n in line]
     kind = type(builder)
     # The executor walks a line of programs; the kernel is told the grid and the place that the program really has.
     builder.set_grid_dim = lambda *_: kind.set_grid_dim(builder, *dims)

@@ -1,0 +1,148 @@
+"""Emission: from an sGraph to a self-contained Triton module, source that is meant to be read.
+
+    CONFIGS      tuned configurations by target
+    kernels      one @triton.jit function each (emit_kernel.py)
+    launches     the launches for given tensors, in order (emit_host.py)
+    <name>       the launcher: checks its arguments, chooses a configuration, allocates, launches, returns
+
+The module imports torch and triton alone.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Mapping, Sequence
+
+from prism.backends.lower import lower
+from prism.backends.protocol import Config, ModuleSource
+from prism.backends.tile import TileModule, identifier
+from prism.backends.tile_spec import check_module
+from prism.backends.triton.emit_helpers import HELPERS
+from prism.backends.triton.emit_host import CHOOSE, EXPECT, WEIGHT, HostEmitter, name_tensors
+from prism.backends.triton.emit_kernel import KernelEmitter
+from prism.backends.triton.writer import Writer
+from prism.errors import BackendError
+from prism.sgraph import show
+from prism.sgraph.nodes import SGraph
+
+Ranges = Mapping[str, tuple[int, int]]
+
+
+def emit_module(
+    sgraph: SGraph,
+    *,
+    formula: str,
+    configs: Mapping[str, Sequence[Config]],
+    weights: bool = False,
+    shapes: Mapping[str, Sequence[Ranges]] | None = None,
+) -> ModuleSource:
+    """The sGraph as a Triton module.
+
+    Args:
+        sgraph: the sGraph.
+        formula: what it computes, for the docstrings.
+        configs: the tuned configurations by target name; may be empty, then the launcher asks for one.
+        weights: arguments may be left out, and are then read from `weights.pt` beside the module.
+        shapes: for each target, in step with `configs`, the lengths (inclusive) that a configuration is for.
+
+    Raises:
+        UnsupportedError: the sGraph holds something that cannot be emitted.
+        BackendError: what was emitted is not Python, a bug in prism.
+    """
+    module = lower(sgraph)
+    check_module(module)
+    text = _text(module, sgraph, formula, configs, weights, shapes or {})
+    try:
+        ast.parse(text)
+    except SyntaxError as error:
+        raise BackendError(f"the emitted module does not parse: {error}", where=sgraph.name) from error
+    return ModuleSource(identifier(sgraph.name), text, tuple(k.name for k in sgraph.kernels), show.key(sgraph))
+
+
+def _text(
+    module: TileModule,
+    sgraph: SGraph,
+    formula: str,
+    configs: Mapping[str, Sequence[Config]],
+    weights: bool,
+    shapes: Mapping[str, Sequence[Ranges]],
+) -> str:
+    taken = {p.name for p in module.programs} | {c.name for p in module.programs for c in p.constants}
+    taken |= {n for p in module.programs for n in p.lengths} | set(HELPERS) | {identifier(module.name), "choose"}
+    tensors = name_tensors(module, taken)
+    kernels = Writer()
+    helpers: set[str] = set()
+    for program in module.programs:
+        emitter = KernelEmitter(program, tensors.pointer, kernels)
+        kernels.blank(2)
+        emitter.run()
+        helpers |= emitter.helpers
+    w = Writer()
+    _header(w, sgraph, formula)
+    if weights:
+        w.line("from pathlib import Path")
+        w.blank()
+    for line in ("import torch", "import triton", "import triton.language as tl"):
+        w.line(line)
+    w.blank()
+    _configs(w, configs, shapes)
+    for name in sorted(helpers):
+        _paste(w, HELPERS[name])
+    _paste(w, kernels.text)
+    host = HostEmitter(module, tensors, w, weights)
+    w.blank(2)
+    host.launches()
+    for source in (EXPECT, CHOOSE, *((WEIGHT,) if weights else ())):
+        _paste(w, source)
+    w.blank(2)
+    host.launcher(formula)
+    return w.text
+
+
+def _paste(w: Writer, source: str) -> None:
+    w.blank(2)
+    for line in source.strip("\n").splitlines():
+        w.line(line)
+
+
+def _header(w: Writer, sgraph: SGraph, formula: str) -> None:
+    safe = formula.strip().replace("\\", "\\\\").replace('"""', "'''")
+    w.line(f'"""{sgraph.name}: {len(sgraph.kernels)} fused Triton kernel{"s" * (len(sgraph.kernels) != 1)}, written by prism.')
+    w.line()
+    for line in safe.splitlines():
+        w.line(f"    {line}".rstrip())
+    w.line()
+    w.line("The sGraph that it implements, with its tile sizes unbound:")
+    w.line()
+    for line in show.text(sgraph).replace("\\", "\\\\").rstrip().splitlines():
+        w.line(f"    {line}".rstrip())
+    w.line('"""')
+    w.blank()
+
+
+def _configs(w: Writer, configs: Mapping[str, Sequence[Config]], shapes: Mapping[str, Sequence[Ranges]]) -> None:
+    w.line("# By target: tile sizes and part counts, warps and pipeline stages of each kernel.")
+    if not configs:
+        w.line("CONFIGS = {}")
+        return
+    w.line("CONFIGS = {")
+    with w.indented():
+        for target, entries in configs.items():
+            w.line(f'"{target}": [')
+            with w.indented():
+                for n, c in enumerate(entries):
+                    ranges = shapes.get(target, ())[n] if n < len(shapes.get(target, ())) else {}
+                    w.line("{")
+                    with w.indented():
+                        if ranges:
+                            w.line(f'"shapes": {_dict(ranges)},')
+                        w.line(f'"symbols": {_dict(c.symbols)},')
+                        w.line(f'"warps": {_dict(c.warps)},')
+                        w.line(f'"stages": {_dict(c.stages)},')
+                    w.line("},")
+            w.line("],")
+    w.line("}")
+
+
+def _dict(items: Mapping[str, object]) -> str:
+    return "{" + ", ".join(f'"{k}": {v}' for k, v in items.items()) + "}"

@@ -1,0 +1,58 @@
+"""Pointwise operations that Triton lacks, or has only where its interpreter does not follow: as jit functions.
+
+Each is emitted only into modules that use it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+
+TANH = '''
+@triton.jit
+def tanh(x):
+    """A series near 0, where 2 * sigmoid(2x) - 1 cancels."""
+    s = x * x
+    series = x * (1.0 + s * (-1.0 / 3.0 + s * (2.0 / 15.0 + s * (-17.0 / 315.0 + s * (62.0 / 2835.0)))))
+    return tl.where(tl.abs(x) < 0.25, series, 2.0 * tl.sigmoid(2.0 * x) - 1.0)
+'''
+
+ROUND = '''
+@triton.jit
+def round_half_even(x):
+    """The nearest integer; of two equally near ones the even one."""
+    below = tl.floor(x)
+    rest = x - below
+    odd = tl.floor(below * 0.5) * 2.0 != below
+    return tl.where((rest > 0.5) | ((rest == 0.5) & odd), below + 1.0, below)
+'''
+
+POWER = '''
+@triton.jit
+def power(x, y):
+    """x to the y: a negative base needs an integer exponent, and gives NaN without one."""
+    size = tl.exp2(y * tl.log2(tl.abs(x)))
+    whole = tl.floor(y) == y
+    odd = tl.floor(y * 0.5) * 2.0 != y
+    signed = tl.where(whole & odd, -size, tl.where(whole, size, float("nan")))
+    return tl.where((y == 0.0) | (x == 1.0), 1.0, tl.where(x < 0.0, signed, size))
+'''
+
+SIGN = '''
+@triton.jit
+def sign(x):
+    """-1, 0 or 1; NaN stays NaN."""
+    return tl.where(x > 0.0, 1.0, tl.where(x < 0.0, -1.0, x))
+'''
+
+MULTIPLY = '''
+@triton.jit
+def multiply(a, b):
+    """Combines the factors of a product over an axis."""
+    return a * b
+'''
+
+HELPERS: Mapping[str, str] = MappingProxyType(
+    {"tanh": TANH, "round_half_even": ROUND, "power": POWER, "sign": SIGN, "multiply": MULTIPLY}
+)
+"""By name: the source of each helper, a docstring for what it is."""

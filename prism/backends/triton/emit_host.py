@@ -1,0 +1,277 @@
+"""The host side of an emitted module: `launches`, which yields each kernel with its grid and arguments, and the launcher."""
+
+from __future__ import annotations
+
+import keyword
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import sympy
+
+from prism.backends.tile import Constant, TileModule, TileProgram, identifier, scalars
+from prism.backends.triton.writer import Writer, factor, integer
+from prism.errors import UnsupportedError
+from prism.program.extents import Extent, is_static
+from prism.program.nodes import Tensor
+
+_RESERVED = frozenset({"torch", "triton", "tl", "config", "symbols", "warps", "stages", "kernel", "grid", "args", "meta"})
+
+EXPECT = '''
+def _expect(name, tensor, shape, dtype):
+    """Refuse an argument of another rank, data type or shape; None stands for any length."""
+    if not isinstance(tensor, torch.Tensor):
+        raise ValueError(f"{name} must be a torch.Tensor, not {type(tensor).__name__}")
+    if tensor.dtype != dtype:
+        raise ValueError(f"{name} must be {dtype}, not {tensor.dtype}")
+    fits = tensor.dim() == len(shape) and all(n is None or n == m for n, m in zip(shape, tensor.shape))
+    if not fits:
+        wanted = ", ".join("*" if n is None else str(n) for n in shape)
+        raise ValueError(f"{name} must have the shape ({wanted}), not {tuple(tensor.shape)}")
+'''
+
+CHOOSE = '''
+def choose(device, sizes):
+    """The tuned configuration for a device and for the lengths of the axes."""
+    target = "sm_%d%d" % torch.cuda.get_device_capability(device) if device.type == "cuda" else device.type
+    entries = CONFIGS.get(target) or CONFIGS.get(device.type) or next(iter(CONFIGS.values()), None)
+    if not entries:
+        raise ValueError("this module has no tuned configuration: pass config=")
+    for entry in entries:
+        ranges = entry.get("shapes", {})
+        if all(low <= sizes.get(name, low) <= high for name, (low, high) in ranges.items()):
+            return entry
+    return entries[-1]
+'''
+
+WEIGHT = '''
+_WEIGHTS = {}
+
+
+def _weight(name, like):
+    """One of the model's weights, from the file beside this module, on the device of `like`; read once."""
+    if "" not in _WEIGHTS:
+        _WEIGHTS[""] = torch.load(Path(__file__).with_name("weights.pt"), map_location="cpu", weights_only=True)
+    if name not in _WEIGHTS[""]:
+        raise ValueError(f"{name} is missing: it was not passed, and it is none of the model's weights")
+    device = torch.device("cpu") if like is None else like.device
+    if (name, device) not in _WEIGHTS:
+        _WEIGHTS[name, device] = _WEIGHTS[""][name].to(device)
+    return _WEIGHTS[name, device]
+'''
+
+
+@dataclass(slots=True)
+class Tensors:
+    """What tensors are called in the module: by tensor name, the host's variable and the kernels' pointer."""
+
+    host: dict[str, str]
+    pointer: dict[str, str]
+
+
+def name_tensors(module: TileModule, taken: Iterable[str]) -> Tensors:
+    """Legal and distinct names."""
+    used = set(taken) | set(_RESERVED)
+    host: dict[str, str] = {}
+    for t in (*module.inputs, *module.buffers, *module.outputs):
+        base = identifier(t.name)
+        if keyword.iskeyword(base):
+            base += "_"
+        name, n = base, 1
+        while name in used:
+            n += 1
+            name = f"{base}_{n}"
+        used.add(name)
+        host[t.name] = name
+    return Tensors(host, {t: f"{name}_ptr" for t, name in host.items()})
+
+
+@dataclass(slots=True)
+class HostEmitter:
+    """Writes the host side.
+
+    Attributes:
+        module: the tile programs.
+        tensors: the names of tensors.
+        writer: where it is written.
+        weights: whether arguments may be left out and read from the weights file.
+    """
+
+    module: TileModule
+    tensors: Tensors
+    writer: Writer
+    weights: bool
+
+    @property
+    def lengths(self) -> dict[str, str]:
+        """For each symbol of the extents, the expression that binds it."""
+        config = {identifier(s) for s in self.module.symbols}
+        found: dict[str, str] = {}
+        composite: list[tuple[str, Extent]] = []
+        for t in self.module.inputs:
+            for position, extent in enumerate(t.shape):
+                place = f"{self.tensors.host[t.name]}.shape[{position}]"
+                if isinstance(extent, sympy.Symbol):
+                    found.setdefault(identifier(extent.name), place)
+                elif not is_static(extent):
+                    composite.append((place, extent))
+        for place, extent in composite:
+            for s in extent.free_symbols:  # type: ignore[union-attr]
+                per = sympy.expand(extent / s)
+                if identifier(str(s)) not in found and not per.has(s):
+                    found[identifier(str(s))] = f"{place} // {factor(per, 'triton')}"
+        everything = {n for t in (*self.module.inputs, *self.module.outputs) for e in t.shape for n in scalars(e)}
+        everything |= {n for p in self.module.programs for n in p.lengths}
+        for name in sorted(everything - set(found) - config):
+            raise UnsupportedError(
+                f"the length {name} cannot be told from the inputs' shapes",
+                where=f"emitting {self.module.name}",
+                fix="give an input a dimension of that length",
+            )
+        return found
+
+    def launches(self) -> None:
+        """The generator of launches."""
+        m, w = self.module, self.writer
+        names = [self.tensors.host[t.name] for t in (*m.inputs, *m.outputs)]
+        w.call("def launches", [*names, "*", "config"], ":")
+        with w.indented():
+            w.line('"""Yield (kernel, grid, arguments, options) of every launch, in order; on meta tensors, too."""')
+            w.line('symbols, warps, stages = config["symbols"], config["warps"], config["stages"]')
+            for name, text in self.lengths.items():
+                w.line(f"{name} = {text}")
+            bound: dict[str, str] = {}
+            for p in m.programs:
+                for c in p.constants:
+                    self._constant(c, bound)
+            # A buffer's shape may mention symbols that are no parameter of a kernel.
+            for b in m.buffers:
+                for name in sorted({n for e in b.shape for n in scalars(e)} - set(bound)):
+                    original = next((s for s in m.symbols if identifier(s) == name), None)
+                    if original is not None:
+                        self._constant(Constant(name, original), bound)
+            device = f"{names[0]}.device"
+            for b in m.buffers:
+                w.call(f"{self.tensors.host[b.name]} = torch.empty", [_shape(b.shape), f"dtype=torch.{b.dtype.value}", f"device={device}"])
+            for p in m.programs:
+                self._launch(p, bound)
+
+    def _constant(self, c: Constant, bound: dict[str, str]) -> None:
+        if c.symbol is not None:
+            text = f'symbols["{c.symbol}"]'
+        else:
+            assert c.extent is not None
+            text = f"triton.next_power_of_2({integer(c.extent, 'triton')})"
+        if c.least > 1:
+            text = f"max({text}, {c.least})"
+        known = bound.get(c.name)
+        if known is None:
+            bound[c.name] = text
+            self.writer.line(f"{c.name} = {text}")
+        elif known != text:
+            raise UnsupportedError(f"two kernels need the size {c.name} differently", where=f"emitting {self.module.name}")
+
+    def _launch(self, p: TileProgram, bound: Mapping[str, str]) -> None:
+        w = self.writer
+        counts = [factor(g.count, "triton") for g in p.grid]
+        args = [self.tensors.host[t.name] for t in p.tensors] + list(p.lengths)
+        options = [f"{c.name}={c.name}" for c in p.constants]
+        options += [f'num_warps=warps["{p.name}"]', f'num_stages=stages["{p.name}"]', "enable_fp_fusion=True"]
+        w.line("yield (")
+        with w.indented():
+            w.line(f"{p.name},")
+            w.line(f"({' * '.join(counts) or '1'},),")
+            w.line(f"({', '.join(args)},),")
+            w.call("dict", options, ",")
+        w.line(")")
+
+    def launcher(self, formula: str) -> None:
+        """The function that a user calls."""
+        m, w = self.module, self.writer
+        inputs = [self.tensors.host[t.name] for t in m.inputs]
+        outputs = [self.tensors.host[t.name] for t in m.outputs]
+        given = [f"{n}=None" for n in inputs] if self.weights else inputs
+        w.call(f"def {identifier(m.name)}", [*given, "*", "config=None"], ":")
+        with w.indented():
+            self._docstring(formula)
+            if self.weights:
+                first = " if ".join([inputs[0]])
+                w.line(f"given = next((t for t in ({', '.join(inputs)},) if t is not None), None)")
+                del first
+                for n in inputs:
+                    w.line(f'{n} = _weight("{n}", given) if {n} is None else {n}')
+            self._checks()
+            for n in inputs:
+                w.line(f"{n} = {n}.contiguous()")
+            lengths = self.lengths
+            if lengths:
+                sizes = ", ".join(f"{n}={n}" for n in lengths)
+                w.line(f"config = choose({inputs[0]}.device, dict({sizes})) if config is None else config")
+            else:
+                w.line(f"config = choose({inputs[0]}.device, {{}}) if config is None else config")
+            for t in m.outputs:
+                w.call(
+                    f"{self.tensors.host[t.name]} = torch.empty",
+                    [_shape(t.shape), f"dtype=torch.{t.dtype.value}", f"device={inputs[0]}.device"],
+                )
+            w.line(f"with torch.cuda.device_of({inputs[0]}):")
+            with w.indented():
+                w.call("for kernel, grid, args, meta in launches", [*inputs, *outputs, "config=config"], ":")
+                with w.indented(), w.block("if grid[0] > 0:"):
+                    w.line("kernel[grid](*args, **meta)")
+            w.line(f"return {', '.join(outputs)}")
+
+    def _docstring(self, formula: str) -> None:
+        lines = [line.rstrip() for line in formula.strip().replace("\\", "\\\\").replace('"""', "'''").splitlines()] or [""]
+        w = self.writer
+        w.line(f'"""{lines[0]}')
+        for line in lines[1:]:
+            w.line(line)
+        w.blank()
+        w.line("Args:")
+        for t in self.module.inputs:
+            w.line(f"    {self.tensors.host[t.name]}: {_declaration(t)}.")
+        if self.weights:
+            w.line("    Those that are the model's weights may be left out.")
+        w.line("    config: one entry of CONFIGS; by default the one for the device and the shapes.")
+        w.blank()
+        w.line("Returns:")
+        w.line("    " + ", ".join(f"{self.tensors.host[t.name]}: {_declaration(t)}" for t in self.module.outputs) + ".")
+        w.line('"""')
+
+    def _checks(self) -> None:
+        """Ranks and types first, then the lengths, then every dimension against them."""
+        w = self.writer
+        lengths = self.lengths
+        for t in self.module.inputs:
+            shape = tuple(str(e) if is_static(e) else "None" for e in t.shape)
+            name = self.tensors.host[t.name]
+            w.line(f'_expect("{name}", {name}, {_tuple(shape)}, torch.{t.dtype.value})')
+        for name, text in lengths.items():
+            w.line(f"{name} = {text}")
+        for t in self.module.inputs:
+            name = self.tensors.host[t.name]
+            if any(not is_static(e) for e in t.shape):
+                w.line(f'_expect("{name}", {name}, {_shape(t.shape)}, torch.{t.dtype.value})')
+        others = [self.tensors.host[t.name] for t in self.module.inputs][1:]
+        if others:
+            first = self.tensors.host[self.module.inputs[0].name]
+            with w.block(f"if any(t.device != {first}.device for t in ({', '.join(others)},)):"):
+                w.line('raise ValueError("all arguments must be on one device")')
+        # Offsets are 32-bit integers unless a tensor is known to need more.
+        symbolic = [t for t in (*self.module.inputs, *self.module.outputs) if any(not is_static(e) for e in t.shape)]
+        for t in symbolic:
+            total = sympy.Mul(*t.shape)
+            with w.block(f"if {integer(total, 'triton')} > 2**31 - 1:"):
+                w.line(f'raise ValueError("{self.tensors.host[t.name]} would have more than 2**31 - 1 elements")')
+
+
+def _tuple(items: Sequence[str]) -> str:
+    return f"({items[0]},)" if len(items) == 1 else f"({', '.join(items)})"
+
+
+def _shape(shape: Sequence[Extent]) -> str:
+    return _tuple([integer(e, "triton") for e in shape]) if shape else "()"
+
+
+def _declaration(t: Tensor) -> str:
+    return f"{t.dtype.value}[{', '.join(str(e) for e in t.shape)}]"

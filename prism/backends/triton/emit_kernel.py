@@ -1,0 +1,396 @@
+"""One tile program as one @triton.jit function.
+
+A value that is used once, on the spot, is written into the expression that uses it; the others are assigned. An operand
+that lacks dimensions of the result is indexed with None in their places.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from prism.backends import tile
+from prism.backends.lower_clean import accumulators
+from prism.backends.tile import Affine, Dims, Operand, Stmt, TileProgram, defined, operands, statements
+from prism.backends.triton.writer import Writer, factor, integer
+from prism.errors import UnsupportedError
+from prism.program.extents import Extent
+from prism.program.nodes import DType, ReduceKind
+
+TL_TYPES: Mapping[DType, str] = {
+    DType.FLOAT32: "tl.float32",
+    DType.FLOAT16: "tl.float16",
+    DType.BFLOAT16: "tl.bfloat16",
+    DType.INT64: "tl.int64",
+    DType.INT32: "tl.int32",
+    DType.INT8: "tl.int8",
+    DType.UINT8: "tl.uint8",
+    DType.BOOL: "tl.int1",
+}
+# Precedence of an expression: an atom binds tightest.
+_COMPARE, _OR, _AND, _ADD, _MUL, _UNARY, _ATOM = range(7)
+_NAN = "propagate_nan=tl.PropagateNan.ALL"
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """An expression as source: how tightly it binds, and the dimensions of its value."""
+
+    source: str
+    level: int
+    dims: Dims = ()
+
+    def at(self, level: int) -> str:
+        """The source, in parentheses unless it binds at least so tightly."""
+        return self.source if self.level >= level else f"({self.source})"
+
+
+@dataclass(slots=True)
+class KernelEmitter:
+    """Writes one kernel.
+
+    Attributes:
+        program: the tile program.
+        pointers: the pointer parameter of each tensor.
+        writer: where it is written.
+        helpers: names of the helper functions that were used.
+    """
+
+    program: TileProgram
+    pointers: Mapping[str, str]
+    writer: Writer
+    helpers: set[str] = field(default_factory=set)
+    _inline: dict[str, Text] = field(default_factory=dict)
+    _dims: dict[str, Dims] = field(default_factory=dict)
+    _types: dict[str, DType] = field(default_factory=dict)
+    _uses: Counter[str] = field(default_factory=Counter)
+    _changing: frozenset[str] = frozenset()
+
+    def run(self) -> None:
+        """Writes the function."""
+        p = self.program
+        everything = list(statements(p.body))
+        self._uses = Counter(name for s in everything for name in operands(s))
+        self._changing = accumulators(p.body)
+        parameters = [self.pointers[t.name] for t in p.tensors]
+        parameters += list(p.lengths) + [f"{c.name}: tl.constexpr" for c in p.constants]
+        self.writer.line("@triton.jit")
+        self.writer.call(f"def {p.name}", parameters, ":")
+        with self.writer.indented():
+            self._grid()
+            self._body(p.body)
+
+    def _grid(self) -> None:
+        """The program's place in the grid, the last axis fastest."""
+        grid = self.program.grid
+        self._types.update({g.index: DType.INT32 for g in grid})
+        if not grid:
+            return
+        if len(grid) == 1:
+            self.writer.line(f"{grid[0].index} = tl.program_id(0)")
+            return
+        self.writer.line("pid = tl.program_id(0)")
+        for n, g in reversed(list(enumerate(grid))):
+            if n == 0:
+                self.writer.line(f"{g.index} = pid")
+                break
+            count = factor(g.count, "tl")
+            self.writer.line(f"{g.index} = pid % {count}")
+            self.writer.line(f"pid = pid // {count}")
+
+    # Statements.
+
+    def _body(self, body: Sequence[Stmt]) -> None:
+        for n, s in enumerate(body):
+            name = defined(s)
+            if isinstance(s, tile.For):
+                self._types[s.index] = DType.INT32
+                head = f"range({integer(s.start, 'tl')}, {integer(s.stop, 'tl')}, {integer(s.step, 'tl')})"
+                with self.writer.block(f"for {s.index} in {head}:"):
+                    self._body(s.body)
+            elif isinstance(s, tile.Store):
+                self._store(s)
+            elif isinstance(s, tile.Update):
+                self._update(s)
+            elif isinstance(s, tile.Scalar):
+                self.writer.line(f"{s.dst} = {integer(s.value, 'tl')}")
+            elif isinstance(s, tile.Offsets):
+                self._dims[s.dst], self._types[s.dst] = (s.dim,), DType.INT32
+                self._offsets(s)
+            else:
+                assert name is not None
+                text = self._expression(s)
+                self._dims[name] = text.dims
+                if self._can_inline(s, name, body[n + 1 :], text):
+                    self._inline[name] = text
+                else:
+                    self.writer.line(f"{name} = {text.source}")
+
+    def _can_inline(self, s: Stmt, name: str, rest: Sequence[Stmt], text: Text) -> bool:
+        """Whether the value is used once, in this block, before any accumulator that it reads changes."""
+        if not isinstance(s, tile.Pointwise | tile.Cast | tile.Select | tile.IndexValue):
+            return False
+        if self._uses[name] != 1 or len(text.source) > self.writer.room - 50:
+            return False
+        reads = self._mentioned(text.source)
+        for later in rest:
+            if isinstance(later, tile.For):
+                return False
+            if name in operands(later):
+                # A masked store or a product reads better with names.
+                return not isinstance(later, tile.Dot | tile.Store | tile.Reduce) or len(text.source) < 30
+            if isinstance(later, tile.Pointwise | tile.Cast | tile.Select | tile.IndexValue):
+                continue
+            if defined(later) in reads:
+                return False
+        return False
+
+    def _mentioned(self, source: str) -> set[str]:
+        return {name for name in self._changing if name in source}
+
+    def _offsets(self, s: tile.Offsets) -> None:
+        dim = self.program.dim(s.dim)
+        size = str(dim.sizes[s.axis])
+        lanes = f"tl.arange(0, {size})"
+        if len(dim.axes) > 1:
+            total = " * ".join(str(z) for z in dim.sizes)
+            faster = [str(z) for z in dim.sizes[s.axis + 1 :]]
+            lanes = f"tl.arange(0, {total})"
+            if faster:
+                divisor = faster[0] if len(faster) == 1 else f"({' * '.join(faster)})"
+                lanes += f" // {divisor}"
+            if s.axis > 0:
+                lanes = f"{lanes} % {size}"
+        start = "" if s.start == 0 else f"{integer(s.start, 'tl')} + "
+        self.writer.line(f"{s.dst} = {start}{lanes}")
+
+    def _store(self, s: tile.Store) -> None:
+        args = [self._pointer(s.tensor, s.offset, s.dims), self._expanded(s.src, s.dims).source]
+        if s.masks:
+            args.append(f"mask={self._mask(s.masks, s.dims)}")
+        self.writer.call("tl.store", args)
+
+    def _update(self, s: tile.Update) -> None:
+        dims = self._dims[s.acc]
+        src = self._expanded(s.src, dims)
+        match s.kind:
+            case ReduceKind.SUM:
+                self.writer.line(f"{s.acc} = {s.acc} + {src.at(_MUL)}")
+            case ReduceKind.PROD:
+                self.writer.line(f"{s.acc} = {s.acc} * {src.at(_UNARY)}")
+            case _:
+                name = "maximum" if s.kind is ReduceKind.MAX else "minimum"
+                self.writer.line(f"{s.acc} = tl.{name}({s.acc}, {src.source}, {_NAN})")
+
+    # Addresses.
+
+    def _pointer(self, tensor: str, offset: Affine, dims: Dims) -> str:
+        text = self._affine(offset, dims)
+        return self.pointers[tensor] if text == "0" and not dims else f"{self.pointers[tensor]} + {text}"
+
+    def _affine(self, index: Affine, dims: Dims) -> str:
+        parts: list[str] = []
+        for name, coefficient in index.terms:
+            # Scalars (grid and loop indices) have no dimensions to expand.
+            value = self._expanded(name, dims).source if name in self._dims else name
+            if index.wide:
+                value = f"tl.cast({value}, tl.int64)"
+            if coefficient == 1:
+                parts.append(value)
+            elif coefficient == -1:
+                parts.append(f"-{value}")
+            else:
+                parts.append(f"{value} * {factor(coefficient, 'tl')}")
+        if index.offset != 0 or not parts:
+            parts.append(integer(index.offset, "tl"))
+        return " + ".join(parts).replace("+ -", "- ")
+
+    def _mask(self, masks: Sequence[str], dims: Dims) -> str:
+        return " & ".join(self._expanded(m, dims).at(_AND) for m in masks)
+
+    # Expressions.
+
+    def _operand(self, operand: Operand) -> Text:
+        if not isinstance(operand, str):
+            return Text(_number(operand), _ATOM if operand >= 0 else _UNARY)
+        inlined = self._inline.pop(operand, None)
+        return inlined if inlined is not None else Text(operand, _ATOM, self._dims.get(operand, ()))
+
+    def _expanded(self, operand: Operand, dims: Dims) -> Text:
+        """The operand with None in the places of the dimensions that it lacks."""
+        text = self._operand(operand)
+        if text.dims == dims or not text.dims:
+            return text
+        places = ", ".join(":" if d in text.dims else "None" for d in dims)
+        return Text(f"{text.at(_ATOM)}[{places}]", _ATOM, dims)
+
+    def _expression(self, s: Stmt) -> Text:
+        match s:
+            case tile.InBounds(dst, index, high, low, dims, size):
+                self._types[dst] = DType.BOOL
+                return self._bounds(index, high, low, dims, size)
+            case tile.IndexValue(dst, index, dims):
+                self._types[dst] = DType.INT32
+                return Text(self._affine(index, dims), _ADD, dims)
+            case tile.Load(dst, tensor, offset, masks, dims, dtype):
+                self._types[dst] = dtype
+                return self._load(tensor, offset, masks, dims, dtype)
+            case tile.Full(dst, value, dims, dtype):
+                self._types[dst] = dtype
+                shape = ", ".join(self._length(d) for d in dims)
+                shape = f"({shape},)" if len(dims) == 1 else f"({shape})"
+                if value == 0 and dims:
+                    return Text(f"tl.zeros({shape}, {TL_TYPES[dtype]})", _ATOM, dims)
+                return Text(f"tl.full({shape}, {_number(value)}, {TL_TYPES[dtype]})", _ATOM, dims)
+            case tile.Cast(dst, src, dtype):
+                text = self._operand(src)
+                self._types[dst] = dtype
+                if dtype is DType.BOOL:
+                    return Text(f"{text.at(_ADD)} != 0", _COMPARE, text.dims)
+                if not text.dims and self._types.get(src) in (DType.INT32, DType.INT64):
+                    # An integer parameter may be a compile-time number, which has no methods.
+                    return Text(f"tl.cast({text.source}, {TL_TYPES[dtype]})", _ATOM)
+                return Text(f"{text.at(_ATOM)}.to({TL_TYPES[dtype]})", _ATOM, text.dims)
+            case tile.Copy(dst, src):
+                self._types[dst] = self._types.get(src, DType.FLOAT32)
+                return self._operand(src)
+            case tile.Pointwise():
+                self._types[s.dst] = s.dtype
+                return self._pointwise(s)
+            case tile.Select(dst, mask, src, otherwise):
+                text = self._operand(src)
+                self._types[dst] = self._types.get(src, DType.FLOAT32)
+                chosen = self._expanded(mask, text.dims)
+                return Text(f"tl.where({chosen.source}, {text.source}, {_number(otherwise)})", _ATOM, text.dims)
+            case tile.Reduce(_, kind, src, dim):
+                return self._reduce(kind, src, dim)
+            case tile.Dot():
+                return self._dot(s)
+            case tile.Rearrange(_, src, groups):
+                return self._rearrange(src, groups)
+            case _:
+                raise UnsupportedError(f"no Triton expression for {type(s).__name__}", where=self.program.name)
+
+    def _bounds(self, index: Affine, high: Extent | None, low: Extent | None, dims: Dims, size: tile.Size | None) -> Text:
+        value = self._affine(index, dims)
+        parts: list[str] = []
+        if low is not None:
+            parts.append(f"({value} >= {integer(low, 'tl')})")
+        if high is not None:
+            text = f"({value} < {integer(high, 'tl')})"
+            if size is not None and not tile.scalars(high) - {c.name for c in self.program.constants}:
+                # Known when compiled: where the tile divides the axis, the mask is all true and goes away.
+                text += f" | ({factor(high, 'tl')} % {size} == 0)"
+                return Text(text, _OR, dims)
+            parts.append(text)
+        return Text(" & ".join(parts), _AND, dims)
+
+    def _load(self, tensor: str, offset: Affine, masks: Sequence[str], dims: Dims, dtype: DType) -> Text:
+        args = [self._pointer(tensor, offset, dims)]
+        if masks:
+            stored = next(t.dtype for t in self.program.tensors if t.name == tensor)
+            args += [f"mask={self._mask(masks, dims)}", "other=0.0" if stored.is_float else "other=0"]
+        text = f"tl.load({', '.join(args)})"
+        stored = next(t.dtype for t in self.program.tensors if t.name == tensor)
+        if stored is not dtype or dtype is DType.BOOL:
+            text += f".to({TL_TYPES[dtype]})"
+        return Text(text, _ATOM, dims)
+
+    def _length(self, dim: str) -> str:
+        return " * ".join(str(z) for z in self.program.dim(dim).sizes)
+
+    def _reduce(self, kind: ReduceKind, src: str, dim: str) -> Text:
+        text = self._operand(src)
+        axis = text.dims.index(dim)
+        dims = tuple(d for d in text.dims if d != dim)
+        if kind is ReduceKind.PROD:
+            self.helpers.add("multiply")
+            return Text(f"tl.reduce({text.source}, {axis}, multiply)", _ATOM, dims)
+        return Text(f"tl.{kind.value}({text.source}, axis={axis})", _ATOM, dims)
+
+    def _dot(self, s: tile.Dot) -> Text:
+        lhs, rhs = self._operand(s.lhs), self._operand(s.rhs)
+        args = [lhs.source, rhs.source]
+        if s.add is not None:
+            args.append(s.add)
+        args.append(f'input_precision="{s.precision.value}"')
+        return Text(f"tl.dot({', '.join(args)})", _ATOM, (lhs.dims[0], rhs.dims[1]))
+
+    def _rearrange(self, src: str, groups: tuple[tuple[str, ...], ...]) -> Text:
+        text = self._operand(src)
+        source = text.at(_ATOM)
+        apart = [d for name in text.dims for d in name.split("*")]
+        if len(apart) != len(text.dims):
+            source = f"tl.reshape({source}, ({', '.join(self._length(d) for d in apart)}))"
+        wanted = [d for g in groups for d in g]
+        if wanted != apart:
+            order = ", ".join(str(apart.index(d)) for d in wanted)
+            source = f"tl.permute({source}, ({order}))"
+        if any(len(g) > 1 for g in groups):
+            shape = ", ".join(" * ".join(self._length(d) for d in g) for g in groups)
+            source = f"tl.reshape({source}, ({shape}))"
+        return Text(source, _ATOM, tuple("*".join(g) for g in groups))
+
+    def _pointwise(self, s: tile.Pointwise) -> Text:
+        """The operation; a function keeps its operand's place, an infix operator aligns both."""
+        args = [self._expanded(a, s.dims) for a in s.args]
+        dims = s.dims if any(a.dims == s.dims for a in args) else ()
+        types = [self._types.get(a, DType.FLOAT32) for a in s.args if isinstance(a, str)]
+        floats = DType.FLOAT32 in types
+        infix = {"and": ("&", _AND), "or": ("|", _OR), "mul": ("*", _MUL)}
+        compare = {"lt": "<", "le": "<=", "eq": "=="}
+        a = args[0]
+        match s.op:
+            case "add":
+                for this, other in ((a, args[1]), (args[1], a)):
+                    if other.level == _UNARY and other.source.startswith("-"):
+                        return Text(f"{this.at(_ADD)} - {other.source[1:]}", _ADD, dims)
+                return Text(f"{a.at(_ADD)} + {args[1].at(_MUL)}", _ADD, dims)
+            case "mul" if -1.0 in s.args and not isinstance(s.args[1 - s.args.index(-1.0)], float):
+                other = args[1 - s.args.index(-1.0)]
+                return Text(f"-{other.at(_ATOM)}", _UNARY, dims)
+            case op if op in infix:
+                sign, level = infix[op]
+                return Text(f"{a.at(level)} {sign} {args[1].at(level + (op == 'mul'))}", level, dims)
+            case op if op in compare:
+                return Text(f"{a.at(_ADD)} {compare[op]} {args[1].at(_ADD)}", _COMPARE, dims)
+            case "neg":
+                return Text(f"-{a.at(_ATOM)}", _UNARY, dims)
+            case "not":
+                return Text(f"~{a.at(_ATOM)}", _UNARY, dims)
+            case "isnan":
+                name = a.at(_ATOM)
+                return Text(f"{name} != {name}", _COMPARE, dims)
+            case "recip":
+                return Text(f"1.0 / {a.at(_UNARY)}", _MUL, dims)
+            case "where":
+                return Text(f"tl.where({', '.join(x.source for x in args)})", _ATOM, dims)
+            case "maximum" | "minimum":
+                flag = f", {_NAN}" if floats else ""
+                return Text(f"tl.{s.op}({a.source}, {args[1].source}{flag})", _ATOM, dims)
+            case "sqrt":
+                return Text(f"tl.sqrt_rn({a.source})", _ATOM, dims)
+            case "exp" | "log" | "sin" | "cos" | "erf" | "floor" | "abs" | "sigmoid":
+                return Text(f"tl.{s.op}({a.source})", _ATOM, dims)
+            case "tanh" | "sign" | "round" | "pow":
+                name = {"round": "round_half_even", "pow": "power"}.get(s.op, s.op)
+                self.helpers.add(name)
+                return Text(f"{name}({', '.join(x.source for x in args)})", _ATOM, dims)
+            case _:
+                raise UnsupportedError(f"no Triton expression for {s.op}", where=self.program.name)
+
+
+def _number(value: float) -> str:
+    """A number as source; a float as the nearest float32, because Triton widens others to float64."""
+    if isinstance(value, bool) or not isinstance(value, float):
+        return str(value)
+    try:
+        value = struct.unpack("f", struct.pack("f", value))[0] if abs(value) > 3.4e38 or 0 < abs(value) < 1.2e-38 else value
+    except OverflowError:
+        value = float("inf") if value > 0 else float("-inf")
+    if value != value or value in (float("inf"), float("-inf")):
+        return f'float("{value}")'
+    # Subnormal numbers, too, would be float64: a GPU flushes them anyway.
+    return repr(0.0 if abs(value) < 2.0**-126 else value)
