@@ -25,7 +25,7 @@ def build() -> onnx.ModelProto:
 
     shapes = {"x": (5, D), "w_gate": (D, F), "w_up": (D, F), "w_down": (F, D)}
     args = {name: torch.zeros(shape, dtype=torch.float16) for name, shape in shapes.items()}
-    return torch_model("gated_mlp", gated_mlp, args, dynamic={"x": {0: "tokens"}}, opset=18)
+    return torch_model("gated_mlp", gated_mlp, args, dynamic={"x": {0: "batch"}}, opset=18)
 
 
 def inputs(rng: np.random.Generator) -> dict[str, Array]:

@@ -24,7 +24,7 @@ from m to m', dst is multiplied by exp(m - m') before src is added; so after eac
 over what was seen, and after the loop it is what a second pass with the final m would have computed (the online
 softmax of Milakov & Gimelshein 2018, for any loop-carried shift).
 
-`Split(S, T)` leaves a value per part: an axis `Axis(name + ".part", S)`, the program's own, over which a later kernel
+`Split(S, T)` leaves a value per part: an axis of extent S whose name ends in ".part", the program's own, over which a later kernel
 reduces. Names of values are unique in a kernel.
 """
 
@@ -255,8 +255,9 @@ def statements(body: Sequence[Stmt]) -> Iterator[Stmt]:
 
 
 def part_axis(axis: Axis, parts: sympy.Symbol) -> Axis:
-    """The axis over the parts of a split axis."""
-    return Axis(f"{axis.name}.part", parts)
+    """The axis over the parts of a split axis; splits of one axis by different kernels have different parts."""
+    own = parts.name.removeprefix(f"S_{axis.name}")
+    return Axis(f"{axis.name}{own}.part" if own != parts.name else f"{axis.name}.part", parts)
 
 
 def value_axes(kernel: Kernel) -> dict[str, tuple[Axis, ...]]:

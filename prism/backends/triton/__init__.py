@@ -1,0 +1,1 @@
+"""The Triton backend: emission, cross-compilation, the interpreter, timing on a device."""

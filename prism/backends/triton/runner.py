@@ -1,0 +1,219 @@
+"""Runs emitted modules in Triton's interpreter, on CPU tensors. A script of its own, with torch, triton and numpy alone.
+
+One JSON request a line on standard input, one JSON answer a line on a private copy of standard output:
+
+    {"module": path, "entry": name, "inputs": npz, "dtypes": [...], "config": {...}, "outputs": npz} -> {} or {"error": text}
+
+The interpreter is made stricter and more like a GPU than it is:
+
+- a load or store outside the kernel's tensors is an error and not a crash, and so is storing an element twice;
+- fresh memory holds NaN, so that reading what nobody wrote shows;
+- bfloat16, which the interpreter keeps as uint16, is rounded to nearest and widened for matrix products;
+- TF32 products round their operands.
+
+prism cannot be imported here, which shows that the module does without.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import sys
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any
+
+os.environ["TRITON_INTERPRET"] = "1"
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+import numpy as np
+
+FLOAT32_BITS = 23
+
+
+class MemoryGuard:
+    """The memory that the kernel in flight may touch, and what it has stored."""
+
+    def __init__(self) -> None:
+        self.starts = np.empty(0, np.uint64)
+        self.ends = np.empty(0, np.uint64)
+        self.stored: list[np.ndarray] = []
+
+    def open(self, tensors: list[Any]) -> None:
+        """The tensors of a launch."""
+        spans = sorted((t.data_ptr(), t.data_ptr() + t.numel() * t.element_size()) for t in tensors)
+        self.starts = np.array([a for a, _ in spans], np.uint64)
+        self.ends = np.array([b for _, b in spans], np.uint64)
+        self.stored = []
+
+    def check(self, pointers: np.ndarray, mask: np.ndarray, what: str) -> np.ndarray:
+        """The pointers that the mask lets through; all must be in a tensor."""
+        touched = np.broadcast_to(pointers, np.broadcast_shapes(pointers.shape, mask.shape))[np.broadcast_to(mask, np.broadcast_shapes(pointers.shape, mask.shape))]
+        if touched.size:
+            at = np.searchsorted(self.starts, touched, side="right") - 1
+            if (at < 0).any() or (touched >= self.ends[np.maximum(at, 0)]).any():
+                raise IndexError(f"{what} outside of every tensor of the kernel")
+        return touched
+
+    def close(self) -> None:
+        """The launch has ended."""
+        if self.stored:
+            addresses = np.concatenate([s.ravel() for s in self.stored])
+            if np.unique(addresses).size != addresses.size:
+                raise RuntimeError("an element is stored twice: programs race, or a loop repeats a store")
+        self.stored = []
+
+
+def to_bfloat16(values: np.ndarray) -> np.ndarray:
+    """float32 as bfloat16 bits, rounded to nearest even; NaN stays NaN."""
+    bits = np.ascontiguousarray(values, np.float32).view(np.uint32)
+    rounded = ((bits + np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1))) >> np.uint32(16)).astype(np.uint16)
+    return np.where(np.isnan(values), np.uint16(0x7FC0), rounded).reshape(values.shape)
+
+
+def from_bfloat16(bits: np.ndarray) -> np.ndarray:
+    """bfloat16 bits as float32."""
+    return (np.ascontiguousarray(bits).astype(np.uint32) << np.uint32(16)).view(np.float32).reshape(bits.shape)
+
+
+def round_tf32(values: np.ndarray) -> np.ndarray:
+    """float32 with a fraction of ten bits."""
+    bits = np.ascontiguousarray(values, np.float32).view(np.uint32)
+    rounded = (bits + np.uint32(0x0FFF) + ((bits >> np.uint32(13)) & np.uint32(1))) & np.uint32(0xFFFFE000)
+    return np.where(np.isfinite(values), rounded, bits).astype(np.uint32).view(np.float32).reshape(values.shape)
+
+
+def harden() -> None:
+    """Makes the interpreter check memory and treat bfloat16 and TF32 as a GPU does."""
+    import torch
+    import triton.language as tl
+    from triton.runtime import interpreter
+
+    guard = MemoryGuard()
+    builder = interpreter.InterpreterBuilder
+    handle = interpreter.TensorHandle
+    load, store, cast, dot = builder.create_masked_load, builder.create_masked_store, builder.cast_impl, builder.create_dot
+    executor = interpreter.GridExecutor
+    prepare, launch = executor._init_args_hst, executor.__call__
+
+    def masked_load(self: Any, pointers: Any, mask: Any, *rest: Any) -> Any:
+        guard.check(pointers.data, mask.data, "a load")
+        return load(self, pointers, mask, *rest)
+
+    def masked_store(self: Any, pointers: Any, value: Any, mask: Any, *rest: Any) -> Any:
+        guard.stored.append(guard.check(pointers.data, mask.data, "a store"))
+        return store(self, pointers, value, mask, *rest)
+
+    def cast_impl(self: Any, source: Any, target: Any) -> Any:
+        before, after = source.dtype.scalar, target.scalar
+        if before == tl.bfloat16 and after != tl.bfloat16:
+            return cast(self, handle(from_bfloat16(source.data), tl.float32), target) if after != tl.float32 else handle(from_bfloat16(source.data), tl.float32)
+        if after == tl.bfloat16 and before != tl.bfloat16:
+            wide = source if before == tl.float32 else cast(self, source, tl.float32)
+            return handle(to_bfloat16(wide.data), tl.bfloat16)
+        return cast(self, source, target)
+
+    def create_dot(self: Any, a: Any, b: Any, d: Any, precision: Any, *rest: Any) -> Any:
+        widened = []
+        for operand in (a, b):
+            data = operand.data
+            if operand.dtype.scalar == tl.bfloat16:
+                data = from_bfloat16(data)
+            elif operand.dtype.scalar == tl.float16:
+                data = data.astype(np.float32)
+            elif operand.dtype.scalar == tl.float32 and str(precision).endswith("TF32"):
+                data = round_tf32(data)
+            widened.append(handle(data, tl.float32))
+        return dot(self, *widened, d, precision, *rest)
+
+    def init_args(self: Any, args: Any, kwargs: Any) -> Any:
+        found = prepare(self, args, kwargs)
+        guard.open([a for a in [*found[0], *found[1].values()] if hasattr(a, "data_ptr")])
+        return found
+
+    def call(self: Any, *args: Any, **kwargs: Any) -> Any:
+        result = launch(self, *args, **kwargs)
+        guard.close()
+        return result
+
+    builder.create_masked_load = masked_load
+    builder.create_masked_store = masked_store
+    builder.cast_impl = cast_impl
+    builder.create_dot = create_dot
+    executor._init_args_hst = init_args
+    executor.__call__ = call
+
+    empty = torch.empty
+
+    def poisoned(*args: Any, **kwargs: Any) -> Any:
+        made = empty(*args, **kwargs)
+        if made.is_floating_point():
+            made.fill_(float("nan"))
+        return made
+
+    torch.empty = poisoned
+
+
+def load_module(path: str, known: dict[tuple[str, bytes], ModuleType]) -> ModuleType:
+    """The module at a path, imported once for each content."""
+    with open(path, "rb") as file:
+        content = file.read()
+    key = (path, content)
+    if key not in known:
+        name = f"emitted_{len(known)}"
+        spec = importlib.util.spec_from_file_location(name, path)
+        assert spec is not None and spec.loader is not None
+        module = importlib.util.module_from_spec(spec)
+        # jit functions read their own source: an older module of that path must not be remembered.
+        import linecache
+
+        linecache.checkcache(path)
+        sys.modules[name] = module
+        spec.loader.exec_module(module)
+        known[key] = module
+    return known[key]
+
+
+def run(request: dict[str, Any], known: dict[tuple[str, bytes], ModuleType]) -> dict[str, Any]:
+    """One request."""
+    import torch
+
+    module = load_module(request["module"], known)
+    with np.load(request["inputs"]) as arrays:
+        inputs = [
+            torch.from_numpy(np.array(arrays[str(n)])).to(getattr(torch, dtype)) for n, dtype in enumerate(request["dtypes"])
+        ]
+    with np.errstate(all="ignore"):
+        outputs = getattr(module, request["entry"])(*inputs, config=request["config"])
+    made = outputs if isinstance(outputs, tuple) else (outputs,)
+    plain = [t.float() if t.dtype == torch.bfloat16 else t for t in made]
+    np.savez(request["outputs"], **{str(n): t.numpy() for n, t in enumerate(plain)})
+    return {}
+
+
+def serve(handler: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
+    """Answers requests until standard input ends."""
+    answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)
+    for line in sys.stdin:
+        try:
+            answer = handler(json.loads(line))
+        except Exception as error:
+            text = " ".join(str(error).split())
+            answer = {"error": f"{type(error).__name__}: {text[:600]}"}
+        answers.write(json.dumps(answer) + "\n")
+        answers.flush()
+
+
+def main() -> None:
+    """The process."""
+    sys.modules["prism"] = None  # type: ignore[assignment]
+    harden()
+    known: dict[tuple[str, bytes], ModuleType] = {}
+    serve(lambda request: run(request, known))
+
+
+if __name__ == "__main__":
+    main()
