@@ -35,7 +35,7 @@ from prism.sgraph.nodes import (
 from prism.sgraph.roles import RoleBounds
 from prism.sgraph.spec import check
 
-WIDE = Bounds(per_kernel=40, max_sgraphs=2000)
+WIDE = Bounds(per_kernel=40, max_sgraphs=2000, roles=RoleBounds(short=0))
 
 
 def without_neg(e: Expr) -> Expr:
@@ -123,7 +123,7 @@ def test_gate_and_up_share_one_pass() -> None:
 
 
 def test_two_passes_where_the_second_needs_the_first() -> None:
-    short = Bounds(roles=RoleBounds(whole=8))
+    short = Bounds(roles=RoleBounds(whole=8, short=0))
     one = [c.sgraph.kernels[0] for c in generate(task(layer_norm()), short).candidates if len(c.sgraph.kernels) == 1]
     looped = [k for k in one if sum(isinstance(r, LoopRole) for _, r in k.roles)]
     assert any(sum(isinstance(s, Loop) for s in k.body) == 3 for k in looped)
@@ -161,7 +161,7 @@ def test_random_programs(p: Program, seed: int) -> None:
     tensors = draw(p, seed)
     expected = evaluate(p, tensors)["o"]
     tiles = random.Random(seed)
-    for c in sample(generate(task(p), Bounds(max_kernels=2, max_cuts=3)).candidates, 4):
+    for c in sample(generate(task(p), Bounds(max_kernels=2, max_cuts=3, roles=RoleBounds(short=0))).candidates, 4):
         check(c.sgraph)
         binding = {s.name: tiles.choice([1, 2, 4]) for s in c.sgraph.symbols}
         np.testing.assert_allclose(simulate(c.sgraph, tensors, binding)["o"], expected, rtol=1e-9, atol=1e-9)

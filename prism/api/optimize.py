@@ -4,41 +4,45 @@ search   -> proved sGraphs, best bound first
 rank     by the cost model over each family's feasible configurations; a few finalists go on
 emit     one Triton module per finalist
 tune     Optuna over (which finalist, its symbols, warps, stages): estimated without a GPU, timed with one
-check    the winner against the float64 oracle; the next one when it fails
+check    the fastest against the float64 oracle; the next one when it fails
+compare  with the operators one by one: torch, timed on the GPU, or the same cost model
 write    the folder, whole or not at all
 """
 
 from __future__ import annotations
 
-import resource
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from prism.api.records import Choice, Request, artifacts, formulas
 from prism.api.search import ProvedSGraph, SearchBudget, SearchResult, run_search
-from prism.backends.protocol import Config
+from prism.backends.triton.device import Gpu, describe_gpu
 from prism.backends.triton.emit import emit_module
-from prism.backends.weights import weights_bytes
-from prism.egraph.rules import load_rules, rule_files
 from prism.egraph.worker import Worker
-from prism.errors import NoImprovementError, VerificationError
-from prism.events import Artifacts, CheckSummary, Evidence, KernelReport, Listener, ProofRecord, Recorder, RunReport
+from prism.errors import NoImprovementError, UnsupportedError, UsageError, VerificationError
+from prism.events import CheckSummary, Listener, Recorder, RunReport
 from prism.instantiate.cache import cache_root
 from prism.instantiate.check import KernelRunner, check_module
-from prism.instantiate.devices import Device, device
+from prism.instantiate.devices import device
 from prism.instantiate.estimating import Estimating
-from prism.instantiate.lock import flat, make_lock, program_hash, versions
+from prism.instantiate.lock import program_hash
+from prism.instantiate.measure import Bench, Contender, Measuring, confirm
 from prism.instantiate.model import Model, baseline_estimate
 from prism.instantiate.space import Space
-from prism.instantiate.study import Best, Candidate, Evaluator, TuneResult, tune
-from prism.program.nodes import Program
+from prism.instantiate.study import Best, Candidate, TuneResult, tune
+from prism.program.nodes import DType, Program
 from prism.report.folder import check_writable, render_folder, write_folder
-from prism.sgraph.show import dot, key, text
+from prism.sgraph.show import key
 
 FINALISTS = 4
+"""Proved sGraphs that are compiled."""
 POINTS = 256
+"""Configurations of a finalist that the study may choose from: the best by the cost model."""
+CONFIRMED = 3
+"""Finalists that meet the baseline on a GPU."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +64,7 @@ class OptimizeResult:
 
 @dataclass(frozen=True, slots=True)
 class _Finalist:
-    """A proved sGraph with its space, its model and its module."""
+    """A proved sGraph with its module, its points and its cost model."""
 
     proved: ProvedSGraph
     candidate: Candidate
@@ -75,6 +79,7 @@ def optimize(
     budget: SearchBudget | None = None,
     trials: int = 12,
     seed: int = 0,
+    shapes: Mapping[str, int] | None = None,
     listener: Listener | None = None,
 ) -> OptimizeResult:
     """Search, prove, tune, check and write the kernels of a program.
@@ -87,21 +92,27 @@ def optimize(
         budget: bounds of the search.
         trials: how many configurations are compiled (and timed).
         seed: of the study and the check's draws.
+        shapes: values of symbolic dimensions to tune at; the emitted kernels take all values.
         listener: called with progress events.
 
     Raises:
-        UsageError: the target is unknown, or the output folder cannot be written.
+        UsageError: the target is unknown, a shape is not one of the program's, or the folder cannot be written.
         UnsupportedError: the program holds something that cannot be searched.
         NoImprovementError: nothing that was proved is better than what was given.
         VerificationError: kernels that were proved compute something else: a bug in prism, and nothing is written.
     """
     recorder = Recorder(listener)
-    chosen, name, evidence = _target(target)
+    gpu = _gpu(target)
+    name = "cuda" if gpu is not None else target or "sm_90"
+    model_of = device(gpu.target if gpu is not None else name)
+    program = _at(_supported(program), shapes or {})
     folder = check_writable(Path(out)) if out is not None else None
-    bounds = budget or SearchBudget()
+    request = Request(
+        program, name, model_of, gpu.name if gpu else model_of.name, budget or SearchBudget(), trials, seed
+    )
     with ExitStack() as stack:
         worker = stack.enter_context(Worker())
-        found = run_search(program, chosen, bounds, worker, recorder)
+        found = run_search(program, model_of, request.budget, worker, recorder)
         if not found.proved:
             raise NoImprovementError(
                 "no implementation was proved",
@@ -111,225 +122,186 @@ def optimize(
             )
         modules = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="prism-")))
         with recorder.stage("emission") as detail:
-            finalists = _finalists(program, found, chosen, modules)
+            finalists = _finalists(request, found, modules)
             detail.append(f"{len(finalists)} of {len(found.proved)} proved sGraphs")
-        evaluator = stack.enter_context(_evaluator(program, finalists, name, chosen, evidence))
-        with recorder.stage("tuning") as detail:
-            tuned = tune(
-                [f.candidate for f in finalists],
-                evaluator,
-                region=program_hash(program),
-                budget=trials,
-                storage_dir=cache_root() / "studies",
-                seed=seed,
-                on_trial=lambda done, all_: recorder.count("trials", done, all_),
-            )
-            detail.append(f"{tuned.compiled} compiled, {tuned.evidence.value}")
-        baseline = _baseline_seconds(program, chosen, evaluator)
-        with recorder.stage("check") as detail:
-            best, checked = _first_right(program, finalists, tuned, name, seed, recorder)
-            detail.append(f"{checked.cases} cases")
-        if best.seconds >= baseline:
+        choice = _choose(request, finalists, gpu, recorder, stack)
+        if choice.best.seconds >= choice.baseline_seconds:
             raise NoImprovementError(
                 "nothing beats what was given",
                 where=program.name,
-                why=f"best {best.seconds * 1e6:.1f} µs against {baseline * 1e6:.1f} µs ({tuned.evidence.value})",
-                fix="keep the model as it is, or raise the search's bounds",
+                why=f"the best takes {choice.best.seconds * 1e6:.1f} µs, {choice.baseline} "
+                f"{choice.baseline_seconds * 1e6:.1f} µs ({choice.tuned.evidence.value})",
+                fix="keep the model as it is, or tune at other shapes (--shape)",
             )
-        winner = finalists[best.candidate]
-        artifacts = _artifacts(
-            program, found, winner, best, tuned, checked, chosen, name, baseline, bounds, seed, trials, recorder
+        module = emit_module(
+            choice.proved.sgraph,
+            formula=_formula(found),
+            configs={model_of.sm: [choice.best.config]},
+            weights=bool(program.weights),
         )
+    made = artifacts(request, found, choice, module.text, recorder)
     if folder is not None:
-        folder = write_folder(
-            folder, render_folder(replace(artifacts, report=replace(artifacts.report, output=str(folder))))
-        )
-    return OptimizeResult(artifacts.report, artifacts.module, found, folder)
+        made = replace(made, report=replace(made.report, output=str(out)))
+        folder = write_folder(folder, render_folder(made))
+    return OptimizeResult(made.report, module.text, found, folder)
 
 
-def _target(target: str | None) -> tuple[Device, str, Evidence]:
-    """The device's description, the target's name, and where times will come from."""
-    from prism.backends.triton.device import detect_gpu
+def _gpu(target: str | None) -> Gpu | None:
+    """The GPU to time on, when that is what was asked for."""
+    if target not in (None, "cuda"):
+        return None
+    found = describe_gpu()
+    if found is None and target == "cuda":
+        raise UsageError("no GPU was found", where="--target cuda", fix="name one to compile for: --target sm_90")
+    return found
 
-    if target in (None, "cuda"):
-        there = detect_gpu()
-        if there is not None:
-            return device(there), "cuda", Evidence.MEASURED
-        if target == "cuda":
-            from prism.errors import UsageError
 
-            raise UsageError(
-                "no GPU was found", where="--target cuda", fix="name a target to compile for, such as sm_90"
+def _supported(program: Program) -> Program:
+    """The program, if kernels can be emitted for its data types."""
+    for t in (*program.inputs, *(program.tensor(n) for n in program.outputs)):
+        if t.dtype is DType.FLOAT64:
+            raise UnsupportedError(
+                "kernels in float64 are not emitted",
+                where=f"tensor {t.name}",
+                why="kernels compute in float32",
+                fix="convert the model to float32, float16 or bfloat16",
             )
-    return device(target or "sm_90"), target or "sm_90", Evidence.ESTIMATED
+    for name in program.outputs:
+        if not program.tensor(name).dtype.is_float:
+            raise UnsupportedError(
+                f"an output of type {program.tensor(name).dtype.value}",
+                where=f"output {name}",
+                why="kernels compute floating-point numbers",
+                fix="cut the model before this output",
+            )
+    return program
 
 
-def _finalists(program: Program, found: SearchResult, target: Device, folder: Path) -> list[_Finalist]:
+def _at(program: Program, shapes: Mapping[str, int]) -> Program:
+    """The program, with the given values as those that costs are quoted at."""
+    ranges = dict(program.ranges)
+    for name, value in shapes.items():
+        if name not in ranges:
+            known = ", ".join(sorted(ranges)) or "none"
+            raise UsageError(f"the model has no symbolic dimension {name}", where="--shape", fix=f"it has: {known}")
+        if not ranges[name].low <= value <= ranges[name].high:
+            raise UsageError(
+                f"{name}={value} is out of range",
+                where="--shape",
+                fix=f"give a value from {ranges[name].low} to {ranges[name].high}",
+            )
+        ranges[name] = replace(ranges[name], hint=value)
+    return replace(program, ranges=ranges)
+
+
+def _formula(found: SearchResult) -> str:
+    return "\n".join(formulas(found).values())
+
+
+def _finalists(request: Request, found: SearchResult, folder: Path) -> list[_Finalist]:
     """The proved sGraphs that are worth compiling, by the cost model's best configuration, with their modules."""
+    hints = request.program.hints
     ranked = []
     for n, p in enumerate(found.proved):
-        model = Model(p.sgraph, target, program.hints)
-        points = Space(p.sgraph, target, program.hints).points_ranked(model, POINTS)
+        model = Model(p.sgraph, request.device, hints)
+        points = Space(p.sgraph, request.device, hints).points_ranked(model, POINTS)
         if points:
             ranked.append((points[0][1].seconds, n, p, model, tuple(c for c, _ in points)))
     ranked.sort(key=lambda t: t[:2])
     made = []
     for _, n, p, model, configs in ranked[:FINALISTS]:
         path = folder / f"candidate_{n}.py"
-        path.write_text(emit_module(p.sgraph, formula=formula_text(found), configs={target.sm: configs[:1]}).text)
+        text = emit_module(p.sgraph, formula=_formula(found), configs={request.device.sm: configs[:1]}).text
+        path.write_text(text, encoding="utf-8")
         made.append(_Finalist(p, Candidate(key(p.sgraph), p.sgraph, path, configs, model.seconds), model))
     return made
 
 
-def formula_text(found: SearchResult) -> str:
-    """The outputs as formulas, one a line."""
-    return "\n".join(f"{f.tensor.name}[{', '.join(map(str, f.index))}] = {f.expr}" for f in found.formulas)
+def _choose(
+    request: Request, finalists: list[_Finalist], gpu: Gpu | None, recorder: Recorder, stack: ExitStack
+) -> Choice:
+    """Tune the finalists, check the fastest, compare with the baseline."""
+    hints = request.program.hints
+    bench = Bench(request.program, gpu, hints, seed=request.seed) if gpu is not None else None
+    evaluator: Estimating | Measuring
+    if bench is not None:
+        evaluator = stack.enter_context(Measuring(bench))
+    else:
+        d = request.device
+        evaluator = stack.enter_context(Estimating(d.sm, d.name, d.shared_limit_bytes, hints))
+    with recorder.stage("tuning") as detail:
+        tuned = tune(
+            [f.candidate for f in finalists],
+            evaluator,
+            region=program_hash(request.program),
+            budget=request.trials,
+            storage_dir=cache_root() / "studies",
+            seed=request.seed,
+            on_trial=lambda done, total: recorder.count("trials", done, total),
+        )
+        detail.append(f"{tuned.compiled} compiled, {tuned.evidence.value}")
+    with recorder.stage("check") as detail:
+        right = _right(request, finalists, tuned, recorder, 1 if bench is None else CONFIRMED)
+        detail.append(f"{right[0][1].cases} cases")
+    best, checked = right[0]
+    if bench is None:
+        seconds = baseline_estimate(request.program, request.device, hints).seconds
+        name = "operator by operator"
+    else:
+        with recorder.stage("confirmation"):
+            best, checked, seconds = _confirmed(bench, finalists, right)
+        name = "torch eager"
+    winner = finalists[best.candidate]
+    return Choice(winner.proved, best, winner.model, tuned, checked, seconds, name)
 
 
-def _evaluator(
-    program: Program, finalists: Sequence[_Finalist], name: str, target: Device, evidence: Evidence
-) -> Estimating:
-    return Estimating(target.sm, target.name, target.shared_limit_bytes, program.hints)
-
-
-def _baseline_seconds(program: Program, target: Device, evaluator: Evaluator) -> float:
-    return baseline_estimate(program, target, program.hints).seconds
-
-
-def _first_right(
-    program: Program, finalists: Sequence[_Finalist], tuned: TuneResult, name: str, seed: int, recorder: Recorder
-) -> tuple[Best, CheckSummary]:
-    """The fastest that passes the numeric gate."""
+def _right(
+    request: Request, finalists: list[_Finalist], tuned: TuneResult, recorder: Recorder, wanted: int
+) -> list[tuple[Best, CheckSummary]]:
+    """The fastest of the finalists that pass the numeric gate, at most `wanted`."""
     failures: list[str] = []
-    with KernelRunner("cuda" if name == "cuda" else "interpreter") as runner:
+    passed: list[tuple[Best, CheckSummary]] = []
+    with KernelRunner("cuda" if request.target == "cuda" else "interpreter") as runner:
         for best in tuned.ranking:
             c = finalists[best.candidate].candidate
             report = check_module(
-                program, c.module, c.sgraph, best.config, seed=seed, runner=runner, alternatives=c.points[:64]
+                request.program,
+                c.module,
+                c.sgraph,
+                best.config,
+                seed=request.seed,
+                runner=runner,
+                alternatives=c.points[:64],
             )
             if report.passed:
-                return best, report.summary()
-            failures += report.failures
-            recorder.warn(f"a proved sGraph failed the numeric gate and was dropped: {report.failures[0]}")
+                passed.append((best, report.summary()))
+                if len(passed) == wanted:
+                    return passed
+            else:
+                failures += report.failures
+                recorder.warn(f"a proved sGraph failed the numeric gate and was dropped: {report.failures[0]}")
+    if passed:
+        return passed
+    counts = ", ".join(f"{n} times {reason}" for reason, n in sorted(tuned.failures.items()))
     raise VerificationError(
-        "no proved kernel passed the numeric gate" if failures else "no configuration compiled",
-        where=program.name,
-        why=failures[0] if failures else ", ".join(f"{n} × {r}" for r, n in sorted(tuned.failures.items())),
+        "no proved kernel passed the numeric gate" if failures else "no configuration could be compiled",
+        where=request.program.name,
+        why=failures[0] if failures else counts,
         fix="report it with the model: this is a bug in prism",
     )
 
 
-def _artifacts(
-    program: Program,
-    found: SearchResult,
-    winner: _Finalist,
-    best: Best,
-    tuned: TuneResult,
-    checked: CheckSummary,
-    target: Device,
-    name: str,
-    baseline: float,
-    bounds: SearchBudget,
-    seed: int,
-    trials: int,
-    recorder: Recorder,
-) -> Artifacts:
-    """Everything that the folder holds."""
-    sgraph = winner.proved.sgraph
-    weights = weights_bytes(program)
-    module = emit_module(
-        sgraph, formula=formula_text(found), configs={target.sm: [best.config]}, weights=weights is not None
-    )
-    verdict = winner.proved.verdict
-    estimate = winner.model.estimate(best.config, best.resources)
-    rules = load_rules(rule_files())
-    report = RunReport(
-        name=program.name,
-        formulas={f.tensor.name: f"{f.tensor.name}[{', '.join(map(str, f.index))}] = {f.expr}" for f in found.formulas},
-        target=name,
-        device=target.name,
-        evidence=tuned.evidence,
-        baseline_seconds=baseline,
-        best_seconds=best.seconds,
-        operator_count=program.operator_count,
-        kernel_count=len(sgraph.kernels),
-        funnel=replace(found.funnel, timed_or_estimated=len(tuned.trials)),
-        stages=dict(recorder.seconds),
-        enodes=found.enodes,
-        peak_mb=peak_mb(),
-        kernels=tuple(
-            KernelReport(
-                k.name,
-                " ".join(f"{a}:{_role(r)}" for a, r in k.roles),
-                _config_text(k.name, tuple(s.name for s in k.symbols), best.config),
-                r_.shared,
-                r_.registers,
-                r_.spills,
-                e.seconds,
-                e.limiter,
-            )
-            for k, r_, e in zip(sgraph.kernels, best.resources, estimate.per_kernel, strict=True)
-        ),
-        sgraph_text=text(sgraph),
-        sgraph_dot=dot(sgraph),
-        verdict=verdict.status.value,
-        reason=verdict.reason,
-        rules=verdict.rules,
-        check=checked,
-        config=flat(best.config),
-        seed=seed,
-        versions=versions(),
-        shapes=program.hints,
-        warnings=tuple(recorder.warnings),
-    )
-    proof = ProofRecord(
-        status=verdict.status.value,
-        reason=verdict.reason,
-        rules=verdict.rules,
-        rule_hashes=dict(rules.hashes),
-        egglog=versions().get("egglog", ""),
-        enodes=verdict.enodes,
-        iterations=verdict.iterations,
-        program=str(program),
-        sgraph=text(sgraph),
-        denotation="\n".join(map(str, winner.proved.denotation.outputs)),
-    )
-    lock = make_lock(
-        program,
-        sgraph_key=key(sgraph),
-        config=best.config,
-        target=name,
-        device=target.name,
-        evidence=tuned.evidence,
-        shapes=program.hints,
-        seed=seed,
-        trials=trials,
-        budget=bounds.as_dict(),
-    )
-    return Artifacts(report, module.text, proof, lock, str(program), weights)
-
-
-def _role(role: object) -> str:
-    from prism.sgraph.nodes import Grid, LoopRole, Split
-
-    match role:
-        case Grid(tile):
-            return f"grid({tile})"
-        case LoopRole(tile):
-            return f"loop({tile})"
-        case Split(parts, tile):
-            return f"split({parts}, {tile})"
-        case _:
-            return "whole"
-
-
-def _config_text(kernel: str, symbols: Sequence[str], config: Config) -> str:
-    parts = [f"{s}={config.symbols[s]}" for s in symbols]
-    return " ".join([*parts, f"warps={config.warps[kernel]}", f"stages={config.stages[kernel]}"])
-
-
-def peak_mb() -> float:
-    """Peak resident memory of this process and its largest child so far, MiB."""
-    own = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    children = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss
-    return (own + children) / 1024
+def _confirmed(
+    bench: Bench, finalists: list[_Finalist], right: list[tuple[Best, CheckSummary]]
+) -> tuple[Best, CheckSummary, float]:
+    """The winner and the baseline's seconds, timed interleaved; the fastest contender when none beats the baseline."""
+    contenders = []
+    for n, (best, _) in enumerate(right):
+        c = finalists[best.candidate].candidate
+        contenders.append(Contender(str(n), c.module, c.sgraph, best.config))
+    outcome = confirm(bench, contenders)
+    if outcome.winner is None or outcome.winner.measurement is None:
+        best, checked = right[0]
+        return replace(best, seconds=max(best.seconds, outcome.baseline.median)), checked, outcome.baseline.median
+    best, checked = right[int(outcome.winner.name)]
+    return replace(best, seconds=outcome.winner.measurement.median), checked, outcome.baseline.median

@@ -1,10 +1,10 @@
 """Lowering: from sGraphs, which leave addresses, masks and element types to the reader, to tile programs.
 
-    lower_layout.py     the dimensions of tiles, their sizes and order; which contractions are matrix products
-    lower_types.py      element types of matrix products
-    lower_pointwise.py  element types of pointwise operations
-    lower_kernel.py     the statements, one by one
-    lower_clean.py      dead statements
+lower_layout.py     the dimensions of tiles, their sizes and order; which contractions are matrix products
+lower_types.py      element types of matrix products
+lower_pointwise.py  element types of pointwise operations
+lower_kernel.py     the statements, one by one
+lower_clean.py      dead statements
 """
 
 from __future__ import annotations
@@ -12,7 +12,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from prism.backends.lower_clean import clean
-from prism.backends.lower_kernel import KernelLowering, Names
+from prism.backends.lower_index import Names
+from prism.backends.lower_kernel import KernelLowering
 from prism.backends.lower_layout import layout
 from prism.backends.lower_types import analyse, join
 from prism.backends.tile import Constant, TileModule, TileProgram, identifier, integers, scalars, statements
@@ -55,14 +56,14 @@ def _program(kernel: Kernel, sgraph: SGraph, nominal: dict[str, DType | None]) -
             nominal[s.tensor] = join((found, nominal.get(s.tensor))) or tensors[s.tensor].dtype
     made = layout(kernel)
     symbols = {identifier(s.name): s.name for s in sgraph.symbols}
-    lengths = {
-        name for t in tensors.values() for e in t.shape for name in scalars(e) if name not in symbols
-    } | {name for a, _ in kernel.roles for name in scalars(a.extent) if name not in symbols}
+    lengths = {name for t in tensors.values() for e in t.shape for name in scalars(e) if name not in symbols} | {
+        name for a, _ in kernel.roles for name in scalars(a.extent) if name not in symbols
+    }
     taken = set(RESERVED) | set(symbols) | lengths | {c.name for c in made.constants}
     taken |= {identifier(t) + "_ptr" for t in tensors}
     lowering = KernelLowering(kernel, made, types, tensors, Names(taken))
     body = clean(lowering.run())
-    grid = tuple(lowering.grid)
+    grid = lowering.grid
     used = {name for s in statements(body) for name in integers(s)}
     used |= {name for g in grid[1:] for name in scalars(g.count)}
     constants = {c.name: c for c in made.constants}

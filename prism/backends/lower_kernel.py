@@ -6,41 +6,34 @@ ragged tile, element types, the layout of matrix products, and how a rescaled ac
 
 from __future__ import annotations
 
-import keyword
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
-import sympy
-
 from prism.backends import tile
+from prism.backends.lower_index import Indexing, Names
 from prism.backends.lower_layout import Layout
 from prism.backends.lower_pointwise import PointwiseRules
 from prism.backends.lower_types import HALF, Types
-from prism.backends.tile import Affine, GridAxis, identifier, symbol
+from prism.backends.tile import GridAxis
 from prism.errors import IllegalIRError
-from prism.program.extents import Extent, add, at_most, is_static, mul
 from prism.program.index import Axis, Index
 from prism.program.nodes import DType, ReduceKind, Tensor
 from prism.sgraph.nodes import (
     Accumulate,
     Contract,
-    Grid,
     Kernel,
     Load,
     Loop,
-    Operand,
     Pointwise,
     Position,
-    Split,
     Stmt,
     Store,
     TileReduce,
-    part_axis,
+    statements,
     value_axes,
 )
 
 F32 = DType.FLOAT32
-_INT32_MAX = 2**31 - 1
 _NAMES: Mapping[str, str] = {
     "add": "total", "mul": "scaled", "neg": "negated", "recip": "inverse", "exp": "exponential", "sqrt": "root",
     "where": "chosen", "lt": "keep", "le": "keep", "eq": "keep", "and": "keep", "or": "keep", "not": "keep",
@@ -76,25 +69,6 @@ class Value:
 
 
 @dataclass(slots=True)
-class Names:
-    """Hands out names, each once."""
-
-    taken: set[str]
-
-    def fresh(self, base: str) -> str:
-        """`base`, or `base_2` and so on when it is taken."""
-        base = identifier(base)
-        if keyword.iskeyword(base):
-            base += "_"
-        name, n = base, 1
-        while name in self.taken:
-            n += 1
-            name = f"{base}_{n}"
-        self.taken.add(name)
-        return name
-
-
-@dataclass(slots=True)
 class KernelLowering:
     """Lowers one kernel.
 
@@ -111,76 +85,39 @@ class KernelLowering:
     types: Types
     tensors: Mapping[str, Tensor]
     names: Names
-    grid: list[GridAxis] = field(default_factory=list)
     _out: list[tile.Stmt] = field(default_factory=list)
     _values: dict[str, Value] = field(default_factory=dict)
-    # The integer value that stands for an axis in addresses: a scalar or a vector of offsets; None is the number 0.
-    _index: dict[Axis, str | None] = field(default_factory=dict)
-    _mask: dict[Axis, str] = field(default_factory=dict)
+    # Reductions that are left to after their loop: the accumulator keeps the axis.
+    _deferred: dict[str, ReduceKind] = field(default_factory=dict)
     # Matrix products that wait for the accumulator they are added to.
     _waiting: dict[str, Contract] = field(default_factory=dict)
     _factor: dict[str, str] = field(default_factory=dict)
     _uses: dict[str, int] = field(default_factory=dict)
     _accumulated: set[str] = field(default_factory=set)
     _axes: dict[str, tuple[Axis, ...]] = field(default_factory=dict)
+    # Conversions and selections that were made already in the open blocks.
+    _known: dict[tuple[object, ...], str] = field(default_factory=dict)
+    _indexing: Indexing = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._indexing = Indexing(self.kernel, self.layout, self.names, lambda s: self._out.append(s))
+
+    @property
+    def grid(self) -> tuple[GridAxis, ...]:
+        """The launch grid, once the kernel is lowered."""
+        return tuple(self._indexing.grid)
 
     def run(self) -> tuple[tile.Stmt, ...]:
-        """The body; `grid` is then filled in."""
+        """The body."""
         for s in self.kernel.statements():
             for name in _operands(s):
                 self._uses[name] = self._uses.get(name, 0) + 1
             if isinstance(s, Accumulate):
                 self._accumulated.add(s.src)
         self._axes = value_axes(self.kernel)
-        self._grid()
+        self._indexing.start()
         self._block(self.kernel.body)
         return tuple(self._out)
-
-    # Axes: grid, offsets, masks.
-
-    def _grid(self) -> None:
-        for axis, role in self.kernel.roles:
-            if isinstance(role, Grid):
-                self._grid_axis(axis)
-        for axis, role in self.kernel.roles:
-            if isinstance(role, Split):
-                pid = self.names.fresh(f"pid_{axis.name}_part")
-                self.grid.append(GridAxis(pid, role.parts))
-                self._index[part_axis(axis, role.parts)] = pid
-            elif not isinstance(role, Grid) and axis.extent != 1 and self._stands_whole(axis):
-                self._offsets(axis, 0)
-
-    def _stands_whole(self, axis: Axis) -> bool:
-        return not any(isinstance(s, Loop) and s.axis == axis for s in self.kernel.statements())
-
-    def _grid_axis(self, axis: Axis) -> None:
-        if axis.extent == 1:
-            self._index[axis] = None
-            return
-        pid = self.names.fresh(f"pid_{axis.name}")
-        if not self.layout.is_tiled(axis):
-            self.grid.append(GridAxis(pid, axis.extent))
-            self._index[axis] = pid
-            return
-        size = self._size(axis)
-        self.grid.append(GridAxis(pid, _cdiv(axis.extent, size)))
-        self._offsets(axis, symbol(pid) * size)
-
-    def _size(self, axis: Axis) -> Extent:
-        size = self.layout.sizes[axis]
-        return symbol(size) if isinstance(size, str) else size
-
-    def _offsets(self, axis: Axis, start: Extent) -> None:
-        """The axis' offsets in the tile that begins at `start`, and their mask."""
-        dim = self.layout.dim_of(axis)
-        offsets = self.names.fresh(f"offs_{axis.name}")
-        self._out.append(tile.Offsets(offsets, dim.name, dim.axes.index(axis), start))
-        self._index[axis] = offsets
-        if self.layout.is_ragged(axis):
-            mask = self.names.fresh(f"mask_{axis.name}")
-            index = Affine(((offsets, 1),))
-            self._out.append(tile.InBounds(mask, index, axis.extent, None, (dim.name,), self.layout.sizes[axis]))
-            self._mask[axis] = mask
 
     # Statements.
 
@@ -204,50 +141,14 @@ class KernelLowering:
                 case Store():
                     self._store(s)
 
-    def _affine(self, index: Index) -> Affine:
-        terms: list[tuple[str, Extent]] = []
-        for axis, coefficient in index.terms:
-            assert isinstance(axis, Axis), "indices of sGraphs are affine"
-            name = self._index[axis]
-            if name is not None:
-                terms.append((name, coefficient))
-        return Affine(tuple(terms), index.offset)
-
-    def _address(self, tensor: Tensor, index: tuple[Index, ...]) -> Affine:
-        """The offset in elements from the start of a contiguous row-major tensor."""
-        stride: Extent = 1
-        total = Index(())
-        for i, extent in zip(reversed(index), reversed(tensor.shape), strict=True):
-            total = total + i.scaled(stride)
-            stride = mul(stride, extent)
-        wide = is_static(stride) and int(stride) > _INT32_MAX
-        affine = self._affine(total)
-        # Scalars first, they make the base; then the slow dimensions before the fast ones.
-        axes = [a for i in index for a, _ in i.terms if isinstance(a, Axis)]
-        axes.sort(key=self.layout.is_tiled)
-        order = [self._index[a] for a in axes]
-        terms = tuple(sorted(affine.terms, key=lambda t: order.index(t[0])))
-        return Affine(terms, affine.offset, wide)
-
-    def _masks(self, axes: Iterable[Axis]) -> tuple[str, ...]:
-        return tuple(self._mask[a] for a, _ in self.kernel.roles if a in set(axes) and a in self._mask)
-
     def _load(self, s: Load) -> None:
         tensor = self.tensors[s.tensor]
         axes = frozenset(a for i in s.index for a in i.axes())
         dims = self.layout.dims_for(axes)
-        masks = [*self._masks(axes)]
-        for position, (i, extent) in enumerate(zip(s.index, tensor.shape, strict=True)):
-            low, high = _range(i)
-            check_low = low is None or not at_most(0, low)
-            check_high = high is None or not at_most(add(high, 1), extent)
-            if check_low or check_high:
-                mask = self.names.fresh(f"inside_{s.tensor}_{position}")
-                bounds = (extent if check_high else None, 0 if check_low else None)
-                self._out.append(tile.InBounds(mask, self._affine(i), *bounds, self.layout.dims_for(i.axes())))
-                masks.append(mask)
+        masks = self._indexing.masks(axes) + self._indexing.inside(tensor, s.index)
+        address = self._indexing.address(tensor, s.index)
         name = self.names.fresh(s.tensor)
-        self._out.append(tile.Load(name, s.tensor, self._address(tensor, s.index), tuple(masks), dims, tensor.dtype))
+        self._out.append(tile.Load(name, s.tensor, address, masks, dims, tensor.dtype))
         zero = frozenset(a for a in axes if self.layout.is_ragged(a))
         value = Value(name, dims, tensor.dtype, zero)
         if tensor.dtype in HALF:
@@ -258,7 +159,7 @@ class KernelLowering:
         self._values[s.dst] = value
 
     def _position(self, dst: str, index: Index) -> None:
-        affine = self._affine(index)
+        affine = self._indexing.affine(index)
         dims = self.layout.dims_for(index.axes())
         if affine.offset == 0 and len(affine.terms) == 1 and affine.terms[0][1] == 1:
             self._values[dst] = Value(affine.terms[0][0], dims, DType.INT32)
@@ -295,16 +196,22 @@ class KernelLowering:
             return value
         if value.raw is not None and value.raw_dtype is dtype:
             return replace(value, name=value.raw, dtype=dtype)
-        name = self.names.fresh(base or value.name)
-        self._out.append(tile.Cast(name, value.name, dtype))
+        key = (value.name, dtype)
+        name = self._known.get(key)
+        if name is None:
+            name = self._known[key] = self.names.fresh(base or value.name)
+            self._out.append(tile.Cast(name, value.name, dtype))
         return replace(value, name=name, dtype=dtype, raw=None, raw_dtype=None)
 
     def _inside(self, value: Value, axis: Axis, kind: ReduceKind) -> Value:
         """The value with the kind's identity wherever the tile holds elements outside the axis."""
         if not self.layout.is_ragged(axis) or (kind is ReduceKind.SUM and axis in value.zero):
             return value
-        name = self.names.fresh(f"{value.name}_inside")
-        self._out.append(tile.Select(name, self._mask[axis], value.name, kind.identity))
+        key = (value.name, axis, kind)
+        name = self._known.get(key)
+        if name is None:
+            name = self._known[key] = self.names.fresh(f"{value.name}_inside")
+            self._out.append(tile.Select(name, self._indexing.mask[axis], value.name, kind.identity))
         zero = value.zero | {axis} if kind is ReduceKind.SUM else frozenset()
         return replace(value, name=name, zero=zero, raw=None, raw_dtype=None)
 
@@ -314,7 +221,9 @@ class KernelLowering:
             self._values[s.dst] = replace(value, raw=None, raw_dtype=None)
             return
         value = self._inside(value, s.axis, s.kind)
-        self._values[s.dst] = self._reduced(s.kind, value, s.axis, f"{s.kind.value}_{s.axis.name}")
+        if s.dst not in self._deferred:
+            value = self._reduced(s.kind, value, s.axis, f"{s.kind.value}_{s.axis.name}")
+        self._values[s.dst] = value
 
     def _reduced(self, kind: ReduceKind, value: Value, axis: Axis, base: str) -> Value:
         dim = self.layout.dim_of(axis)
@@ -343,7 +252,8 @@ class KernelLowering:
         value = Value(name, dims, F32, lhs.zero & rhs.zero)
         if self.layout.is_tiled(s.axis):
             value = self._inside(value, s.axis, ReduceKind.SUM)
-            value = self._reduced(ReduceKind.SUM, value, s.axis, f"sum_{s.axis.name}")
+            if s.dst not in self._deferred:
+                value = self._reduced(ReduceKind.SUM, value, s.axis, f"sum_{s.axis.name}")
         self._values[s.dst] = value
 
     def _dot(self, s: Contract, into: str | None) -> Value:
@@ -376,47 +286,58 @@ class KernelLowering:
     # Loops and accumulators.
 
     def _loop(self, axis: Axis, body: tuple[Stmt, ...]) -> None:
-        made: dict[str, str] = {}
+        made: dict[str, Accumulate] = {}
+        later = self._can_defer(axis, body)
+        self._deferred.update({s.src: s.kind for s in later})
         for s in body:
             if isinstance(s, Accumulate):
-                made[s.dst] = self._start(s)
-        start, stop, step = self._bounds(axis)
+                made[s.dst] = s
+                self._start(s, axis if s in later else None)
+        accumulators = {name: self._values[name].name for name in made}
+        start, stop, step = self._indexing.bounds(axis)
         index = self.names.fresh(f"start_{axis.name}" if self.layout.is_tiled(axis) else axis.name)
         outer, self._out = self._out, []
+        known = dict(self._known)
         if self.layout.is_tiled(axis):
             self._offsets(axis, symbol(index))
         else:
             self._index[axis] = index
         self._block(body)
         outer.append(tile.For(index, start, stop, step, tuple(self._out)))
-        self._out = outer
-        for name, accumulator in made.items():
-            self._values[name] = replace(self._values[name], name=accumulator)
+        self._out, self._known = outer, known
+        for name, s in made.items():
+            value = replace(self._values[name], name=accumulators[name])
+            if s in later:
+                value = self._reduced(s.kind, value, axis, f"{s.kind.value}_{axis.name}")
+            self._values[name] = value
 
-    def _start(self, s: Accumulate) -> str:
-        """The accumulator before its loop."""
-        dims = self.layout.dims_for(self._axes[s.dst])
+    def _can_defer(self, axis: Axis, body: tuple[Stmt, ...]) -> list[Accumulate]:
+        """The accumulators of a loop that may keep the axis' tile, to be reduced once, after the loop.
+
+        That saves an exchange between threads in every iteration, for registers: not where matrix products need them.
+        """
+        if not self.layout.is_tiled(axis) or any(
+            isinstance(s, Contract) and s.dst in self.layout.products for s in body
+        ):
+            return []
+        made = {s.dst: s for s in body if isinstance(s, TileReduce | Contract) and s.axis == axis}
+        read = {name for s in statements(body) for name in _operands(s)}
+        found: list[Accumulate] = []
+        for s in body:
+            if isinstance(s, Accumulate) and s.shift is None and s.dst not in read and self._uses[s.src] == 1:
+                src = made.get(s.src)
+                kind = src.kind if isinstance(src, TileReduce) else ReduceKind.SUM
+                if src is not None and kind is s.kind:
+                    found.append(s)
+        return found
+
+    def _start(self, s: Accumulate, kept: Axis | None) -> None:
+        """The accumulator before its loop; with the dimension of the axis that is kept until after it."""
+        dims = self.layout.dims_for((*self._axes[s.dst], *(() if kept is None else (kept,))))
         base = "acc" if s.src in self.layout.products else _ACCUMULATORS[s.kind]
         name = self.names.fresh(base)
         self._out.append(tile.Full(name, s.kind.identity, dims, F32))
         self._values[s.dst] = Value(name, dims, F32)
-        return name
-
-    def _bounds(self, axis: Axis) -> tuple[Extent, Extent, Extent]:
-        step = self._size(axis) if self.layout.is_tiled(axis) else 1
-        role = self.kernel.role(axis)
-        if not isinstance(role, Split):
-            return 0, axis.extent, step
-        # Whole tiles, shared as evenly as they can be; the last parts may be empty.
-        chunk = self.names.fresh(f"chunk_{axis.name}")
-        parts = symbol(identifier(role.parts.name))
-        self._out.append(tile.Scalar(chunk, mul(_cdiv(_cdiv(axis.extent, step), parts), step)))
-        first = self.names.fresh(f"first_{axis.name}")
-        pid = self._index[part_axis(axis, role.parts)]
-        assert pid is not None
-        self._out.append(tile.Scalar(first, symbol(pid) * symbol(chunk)))
-        stop = sympy.Min(symbol(first) + symbol(chunk), axis.extent)
-        return symbol(first), stop, step
 
     def _accumulate(self, s: Accumulate) -> None:
         acc = self._values[s.dst]
@@ -474,30 +395,11 @@ class KernelLowering:
             src = float(s.src)
         dims = self.layout.dims_for(axes)
         if isinstance(s.src, str) and not set(self._values[s.src].dims) <= set(dims):
-            raise IllegalIRError(f"kernel {self.kernel.name} stores {s.src} to {s.tensor}", why="the index misses axes of it")
-        self._out.append(tile.Store(s.tensor, self._address(tensor, s.index), self._masks(axes), dims, src))
-
-
-def _cdiv(a: Extent, b: Extent) -> Extent:
-    if b == 1:
-        return a
-    return sympy.ceiling(sympy.sympify(a) / b)
-
-
-def _range(index: Index) -> tuple[Extent | None, Extent | None]:
-    """The least and largest value (inclusive), where the signs of the coefficients are known."""
-    low: Extent | None = index.offset
-    high: Extent | None = index.offset
-    for axis, c in index.terms:
-        assert isinstance(axis, Axis)
-        reach = mul(c, add(axis.extent, -1))
-        if at_most(0, c):
-            high = None if high is None else add(high, reach)
-        elif at_most(c, 0):
-            low = None if low is None else add(low, reach)
-        else:
-            return None, None
-    return low, high
+            raise IllegalIRError(
+                f"kernel {self.kernel.name} stores {s.src} to {s.tensor}", why="the index misses axes of it"
+            )
+        address = self._indexing.address(tensor, s.index)
+        self._out.append(tile.Store(s.tensor, address, self._indexing.masks(axes), dims, src))
 
 
 def _operands(s: Stmt) -> tuple[str, ...]:

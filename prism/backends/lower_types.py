@@ -161,7 +161,13 @@ def _pointwise_span(op: str, args: Sequence[Operand], types: Types, definitions:
 def _span(a: Operand, types: Types) -> Span:
     if isinstance(a, str):
         return types.span[a]
-    return Span.UNIT if abs(a) <= 1 or a in (float("inf"), float("-inf")) else Span.FITS if abs(a) <= _LARGEST_FLOAT16 else Span.ANY
+    return (
+        Span.UNIT
+        if abs(a) <= 1 or a in (float("inf"), float("-inf"))
+        else Span.FITS
+        if abs(a) <= _LARGEST_FLOAT16
+        else Span.ANY
+    )
 
 
 def _is_below_max(arg: Operand, types: Types, definitions: Mapping[str, Stmt]) -> bool:

@@ -85,7 +85,9 @@ class _Checker:
     order: dict[str, int] = field(default_factory=dict)
 
     def fail(self, what: str) -> NoReturn:
-        raise IllegalIRError(what, where=f"tile program {self.program.name}", fix="this is a bug in prism; please report it")
+        raise IllegalIRError(
+            what, where=f"tile program {self.program.name}", fix="this is a bug in prism; please report it"
+        )
 
     def flat(self, body: Sequence[Stmt]) -> Iterable[Stmt]:
         for s in body:

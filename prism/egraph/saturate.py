@@ -12,28 +12,14 @@ from dataclasses import dataclass, field
 
 from egglog import bindings
 
-from prism.egraph.language import ANALYSIS, CONSTRUCTORS, DISTRIBUTE, EXPAND, EXPLORE, LEAVES, REDUCTIONS, SIMPLIFY
+from prism.egraph.budget import Budget
+from prism.egraph.language import ANALYSIS, CONSTRUCTORS, EXPLORE, LEAVES, REDUCTIONS, SIMPLIFY
 from prism.egraph.terms import SPAN, Encoder, Leaves, decode
 from prism.errors import WorkerError
 from prism.program.nodes import Expr
 from prism.sgraph.classes import EClasses
 
 TERMS = frozenset(LEAVES) | frozenset(CONSTRUCTORS.values()) | frozenset(REDUCTIONS.values())
-
-
-@dataclass(frozen=True, slots=True)
-class Budget:
-    """What a saturation may cost.
-
-    Attributes:
-        enodes: stop before the next step once there are more.
-        iterations: rounds of the schedule.
-        seconds: hard limit on wall time, after which the worker is killed; no result depends on it otherwise.
-    """
-
-    enodes: int = 6000
-    iterations: int = 16
-    seconds: float = 60.0
 
 
 class Contradiction(WorkerError):

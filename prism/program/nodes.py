@@ -136,6 +136,10 @@ class Map(Expr):
             return True
         return isinstance(other, Map) and self._hash == other._hash and self.op == other.op and self.args == other.args
 
+    def __reduce__(self) -> tuple[object, ...]:
+        # The hash of a string differs between processes, so it is computed again where the node is unpickled.
+        return (Map, (self.op, self.args))
+
     @property
     def children(self) -> tuple[Expr, ...]:
         """The arguments."""
@@ -173,6 +177,9 @@ class Reduce(Expr):
             and self.axis == other.axis
             and self.body == other.body
         )
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return (Reduce, (self.kind, self.axis, self.body))
 
     @property
     def children(self) -> tuple[Expr, ...]:

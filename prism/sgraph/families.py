@@ -7,12 +7,13 @@ from dataclasses import dataclass
 
 import sympy
 
+from prism.program.extents import is_static
 from prism.program.index import Axis, Index
 from prism.program.nodes import DType, Tensor
 from prism.program.transform import least_instance
 from prism.sgraph.nodes import Grid, Kernel, Role, Split, Whole, part_axis
 from prism.sgraph.roles import Kind, RoleBounds, assignments, batch_axes, reduced_axes, roles
-from prism.sgraph.schedule import Output, Scheduler
+from prism.sgraph.schedule import Output, Scheduler, Unschedulable
 from prism.sgraph.values import Builder, Value, Values, reachable
 
 
@@ -65,7 +66,8 @@ def families(
         apart[axis] = least_instance(axis.extent, taken)
         taken.add(apart[axis])
     # Each subset of the clashing axes may go on the grid, its reductions then running under a name of their own.
-    for renamed in _subsets(sorted(clashing, key=lambda a: a.name)):
+    long = [a for a in clashing if not (is_static(a.extent) and int(a.extent) <= bounds.short)]
+    for renamed in _subsets(sorted(long, key=lambda a: a.name)):
         bound = {a: apart[a] for a in renamed}
         made = Builder(builder.choices, builder.class_axes, builder.stored, bound)
         outputs = [Output(t.tensor, t.index, made.build(t.cls)) for t in targets]
@@ -74,12 +76,13 @@ def families(
         batch = batch_axes(roots)
         for assignment in assignments(free, roots, clashing - set(renamed), bounds):
             given = roles(assignment, order, batch, suffix)
-            if Kind.SPLIT in assignment.values():
-                family = _split(outputs, given, made.values, name, suffix)
-                if family is not None:
-                    yield family
-            else:
-                yield Family((_kernel(name, outputs, given),), ())
+            try:
+                if Kind.SPLIT in assignment.values():
+                    yield _split(outputs, given, made.values, name, suffix)
+                else:
+                    yield Family((_kernel(name, outputs, given),), ())
+            except Unschedulable:
+                yield None
 
 
 def _subsets(items: Sequence[Axis]) -> Iterator[tuple[Axis, ...]]:

@@ -271,8 +271,11 @@ class _Walk:
         builder = Builder(plan.choices, task.classes.axes, stored, {})
         reached: list[tuple[Family, Reach]] = []
         seen: set[Family] = set()
-        for family in families(group, builder, f"{task.name}{suffix}", suffix, self.bounds.roles):
+        for family in families(group, builder, f"{task.name}{suffix}_kernel", suffix, self.bounds.roles):
             self.generated += 1
+            if family is None:
+                self.pruned["schedule"] += 1
+                continue
             if family in seen:
                 self.pruned["duplicate"] += 1
                 continue

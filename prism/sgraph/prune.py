@@ -2,6 +2,7 @@
 
     constraint names (shared, registers, dot_m, ...)
                 no assignment of the symbols satisfies the kernel's constraints: it cannot run.
+    schedule    no nest of loops has the roles, or the split is not one pass that everything else follows.
     duplicate   the same structure was reached before, by another form.
     dominated   another family for the same targets *reaches*, at one feasible assignment, no more bytes, work and
                 launches, and as many programs (up to what fills the device), as this one's best of each over all its
@@ -15,13 +16,12 @@ once.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import numpy as np
 
-from prism.errors import IllegalIRError
 from prism.sgraph.constraints import Limits, checks, domains, first_unsatisfiable, footprint
 from prism.sgraph.cost import DOT_WEIGHT, kernel_cost
 from prism.sgraph.nodes import Kernel, SGraph
@@ -126,12 +126,3 @@ def keep(found: Sequence[tuple[T, Reach]], limit: int, pruned: Counter[str]) -> 
         (again if mine.at in seen else first).append((family, mine))
         seen.add(mine.at)
     return sorted((first + again)[:limit], key=lambda t: t[1].seconds)
-
-
-def guarded(make: Callable[[], T], pruned: Counter[str]) -> T | None:
-    """The result, or None, counted, where the structure is illegal."""
-    try:
-        return make()
-    except IllegalIRError:
-        pruned["illegal"] += 1
-        return None

@@ -34,12 +34,15 @@ class RoleBounds:
 
     Attributes:
         whole: the longest axis that one tile may hold, in elements.
+        short: an axis that is reduced and no longer than this is always one tile: a loop over a tile or two, or a
+            grid that makes each program reduce all of it again, buys nothing.
         narrow: an output axis no longer than this may also take one element a program, which makes a matrix product
             a vector product.
         splits: whether reductions may be shared by several programs.
     """
 
     whole: int = 16384
+    short: int = 128
     narrow: int = 8
     splits: bool = True
 
@@ -90,9 +93,7 @@ def assignments(
     choices: list[tuple[Axis, list[Kind]]] = []
     for axis in free:
         if axis in clashing:
-            kinds = [Kind.LOOP]
-            if is_static(axis.extent) and int(axis.extent) <= bounds.whole:
-                kinds.insert(0, Kind.WHOLE)
+            kinds = [Kind.WHOLE] * _fits(axis, bounds.whole) + [Kind.LOOP] * (not _fits(axis, bounds.short))
         elif axis in batch:
             kinds = [Kind.ONE]
         elif axis in own and is_static(axis.extent) and int(axis.extent) <= bounds.narrow:
@@ -103,18 +104,21 @@ def assignments(
     for axis in reduced_axes(outputs):
         if axis in clashing:
             continue
-        kinds = [Kind.LOOP]
-        if is_static(axis.extent) and int(axis.extent) <= bounds.whole:
-            kinds.append(Kind.WHOLE)
-        if bounds.splits and axis not in batch:
-            kinds.append(Kind.SPLIT)
         if axis in batch:
-            kinds = [k for k in kinds if k is not Kind.WHOLE]
+            kinds = [Kind.LOOP]
+        elif _fits(axis, bounds.short):
+            kinds = [Kind.WHOLE]
+        else:
+            kinds = [Kind.LOOP] + [Kind.WHOLE] * _fits(axis, bounds.whole) + [Kind.SPLIT] * bounds.splits
         choices.append((axis, kinds))
     for picks in itertools.product(*(kinds for _, kinds in choices)):
         made = {axis: kind for (axis, _), kind in zip(choices, picks, strict=True)}
         if sum(kind is Kind.SPLIT for kind in picks) <= 1:
             yield made
+
+
+def _fits(axis: Axis, length: int) -> bool:
+    return is_static(axis.extent) and int(axis.extent) <= length
 
 
 def roles(assignment: Assignment, order: Sequence[Axis], batch: frozenset[Axis], suffix: str) -> dict[Axis, Role]:

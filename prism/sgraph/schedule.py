@@ -35,6 +35,10 @@ from prism.sgraph.nodes import (
 from prism.sgraph.values import Value
 
 
+class Unschedulable(Exception):  # noqa: N818 (a signal to the generator, never an error of the user's)
+    """A value is needed inside a loop over an axis that it reduces itself: no nest of loops has these roles."""
+
+
 @dataclass(frozen=True, slots=True)
 class Output:
     """What a kernel stores: tensor[index...] = value."""
@@ -78,7 +82,11 @@ class Scheduler:
     _levels: dict[tuple[tuple[Axis, ...], int], int] = field(default_factory=dict)
 
     def run(self, outputs: Sequence[Output]) -> tuple[Stmt, ...]:
-        """The kernel's body."""
+        """The kernel's body.
+
+        Raises:
+            Unschedulable: the roles allow no nest of loops.
+        """
         root = _Block((), None)
         self._fill(root, (), outputs)
         return tuple(root.body)
@@ -166,6 +174,8 @@ class Scheduler:
 
     def _loop(self, block: _Block, axis: Axis, accumulators: Sequence[Value], outputs: Sequence[Output]) -> None:
         """One pass over the axis: its accumulators, and the stores inside it."""
+        if axis in block.loops:
+            raise Unschedulable
         inner = _Block((*block.loops, axis), block)
         operands = [a for v in accumulators for a in self._tile_operands(v)]
         for v in self._needed([*operands, *(o.value for o in outputs)], block):

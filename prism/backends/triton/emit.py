@@ -107,7 +107,9 @@ def _paste(w: Writer, source: str) -> None:
 
 def _header(w: Writer, sgraph: SGraph, formula: str) -> None:
     safe = formula.strip().replace("\\", "\\\\").replace('"""', "'''")
-    w.line(f'"""{sgraph.name}: {len(sgraph.kernels)} fused Triton kernel{"s" * (len(sgraph.kernels) != 1)}, written by prism.')
+    w.line(
+        f'"""{sgraph.name}: {len(sgraph.kernels)} fused Triton kernel{"s" * (len(sgraph.kernels) != 1)}, written by prism.'
+    )
     w.line()
     for line in safe.splitlines():
         w.line(f"    {line}".rstrip())

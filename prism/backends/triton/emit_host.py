@@ -14,7 +14,9 @@ from prism.errors import UnsupportedError
 from prism.program.extents import Extent, is_static
 from prism.program.nodes import Tensor
 
-_RESERVED = frozenset({"torch", "triton", "tl", "config", "symbols", "warps", "stages", "kernel", "grid", "args", "meta"})
+_RESERVED = frozenset(
+    {"torch", "triton", "tl", "config", "symbols", "warps", "stages", "kernel", "grid", "args", "meta"}
+)
 
 EXPECT = '''
 def _expect(name, tensor, shape, dtype):
@@ -151,7 +153,10 @@ class HostEmitter:
                         self._constant(Constant(name, original), bound)
             device = f"{names[0]}.device"
             for b in m.buffers:
-                w.call(f"{self.tensors.host[b.name]} = torch.empty", [_shape(b.shape), f"dtype=torch.{b.dtype.value}", f"device={device}"])
+                w.call(
+                    f"{self.tensors.host[b.name]} = torch.empty",
+                    [_shape(b.shape), f"dtype=torch.{b.dtype.value}", f"device={device}"],
+                )
             for p in m.programs:
                 self._launch(p, bound)
 
@@ -168,7 +173,9 @@ class HostEmitter:
             bound[c.name] = text
             self.writer.line(f"{c.name} = {text}")
         elif known != text:
-            raise UnsupportedError(f"two kernels need the size {c.name} differently", where=f"emitting {self.module.name}")
+            raise UnsupportedError(
+                f"two kernels need the size {c.name} differently", where=f"emitting {self.module.name}"
+            )
 
     def _launch(self, p: TileProgram, bound: Mapping[str, str]) -> None:
         w = self.writer
@@ -180,7 +187,7 @@ class HostEmitter:
         with w.indented():
             w.line(f"{p.name},")
             w.line(f"({' * '.join(counts) or '1'},),")
-            w.line(f"({', '.join(args)},),")
+            w.line(f"{_tuple(args)},")
             w.call("dict", options, ",")
         w.line(")")
 
@@ -194,9 +201,7 @@ class HostEmitter:
         with w.indented():
             self._docstring(formula)
             if self.weights:
-                first = " if ".join([inputs[0]])
-                w.line(f"given = next((t for t in ({', '.join(inputs)},) if t is not None), None)")
-                del first
+                w.line(f"given = next((t for t in {_tuple(inputs)} if t is not None), None)")
                 for n in inputs:
                     w.line(f'{n} = _weight("{n}", given) if {n} is None else {n}')
             self._checks()
@@ -221,7 +226,9 @@ class HostEmitter:
             w.line(f"return {', '.join(outputs)}")
 
     def _docstring(self, formula: str) -> None:
-        lines = [line.rstrip() for line in formula.strip().replace("\\", "\\\\").replace('"""', "'''").splitlines()] or [""]
+        lines = [
+            line.rstrip() for line in formula.strip().replace("\\", "\\\\").replace('"""', "'''").splitlines()
+        ] or [""]
         w = self.writer
         w.line(f'"""{lines[0]}')
         for line in lines[1:]:
@@ -255,7 +262,7 @@ class HostEmitter:
         others = [self.tensors.host[t.name] for t in self.module.inputs][1:]
         if others:
             first = self.tensors.host[self.module.inputs[0].name]
-            with w.block(f"if any(t.device != {first}.device for t in ({', '.join(others)},)):"):
+            with w.block(f"if any(t.device != {first}.device for t in {_tuple(others)}):"):
                 w.line('raise ValueError("all arguments must be on one device")')
         # Offsets are 32-bit integers unless a tensor is known to need more.
         symbolic = [t for t in (*self.module.inputs, *self.module.outputs) if any(not is_static(e) for e in t.shape)]

@@ -126,7 +126,7 @@ class KernelEmitter:
                 if self._can_inline(s, name, body[n + 1 :], text):
                     self._inline[name] = text
                 else:
-                    self.writer.line(f"{name} = {text.source}")
+                    self.writer.assign(name, text.source)
 
     def _can_inline(self, s: Stmt, name: str, rest: Sequence[Stmt], text: Text) -> bool:
         """Whether the value is used once, in this block, before any accumulator that it reads changes."""
@@ -224,6 +224,8 @@ class KernelEmitter:
         if text.dims == dims or not text.dims:
             return text
         places = ", ".join(":" if d in text.dims else "None" for d in dims)
+        if text.level == _UNARY and text.source.startswith("-"):
+            return Text(f"{text.source}[{places}]", _UNARY, dims)
         return Text(f"{text.at(_ATOM)}[{places}]", _ATOM, dims)
 
     def _expression(self, s: Stmt) -> Text:
@@ -264,23 +266,28 @@ class KernelEmitter:
                 self._types[dst] = self._types.get(src, DType.FLOAT32)
                 chosen = self._expanded(mask, text.dims)
                 return Text(f"tl.where({chosen.source}, {text.source}, {_number(otherwise)})", _ATOM, text.dims)
-            case tile.Reduce(_, kind, src, dim):
+            case tile.Reduce(dst, kind, src, dim):
+                self._types[dst] = DType.FLOAT32
                 return self._reduce(kind, src, dim)
-            case tile.Dot():
+            case tile.Dot(dst):
+                self._types[dst] = DType.FLOAT32
                 return self._dot(s)
-            case tile.Rearrange(_, src, groups):
+            case tile.Rearrange(dst, src, groups):
+                self._types[dst] = self._types.get(src, DType.FLOAT32)
                 return self._rearrange(src, groups)
             case _:
                 raise UnsupportedError(f"no Triton expression for {type(s).__name__}", where=self.program.name)
 
-    def _bounds(self, index: Affine, high: Extent | None, low: Extent | None, dims: Dims, size: tile.Size | None) -> Text:
+    def _bounds(
+        self, index: Affine, high: Extent | None, low: Extent | None, dims: Dims, size: tile.Size | None
+    ) -> Text:
         value = self._affine(index, dims)
         parts: list[str] = []
         if low is not None:
             parts.append(f"({value} >= {integer(low, 'tl')})")
         if high is not None:
             text = f"({value} < {integer(high, 'tl')})"
-            if size is not None and not tile.scalars(high) - {c.name for c in self.program.constants}:
+            if isinstance(size, str) and not tile.scalars(high) - {c.name for c in self.program.constants}:
                 # Known when compiled: where the tile divides the axis, the mask is all true and goes away.
                 text += f" | ({factor(high, 'tl')} % {size} == 0)"
                 return Text(text, _OR, dims)
@@ -315,7 +322,8 @@ class KernelEmitter:
         args = [lhs.source, rhs.source]
         if s.add is not None:
             args.append(s.add)
-        args.append(f'input_precision="{s.precision.value}"')
+        if self._types.get(s.lhs) is DType.FLOAT32:
+            args.append(f'input_precision="{s.precision.value}"')
         return Text(f"tl.dot({', '.join(args)})", _ATOM, (lhs.dims[0], rhs.dims[1]))
 
     def _rearrange(self, src: str, groups: tuple[tuple[str, ...], ...]) -> Text:
@@ -387,7 +395,9 @@ def _number(value: float) -> str:
     if isinstance(value, bool) or not isinstance(value, float):
         return str(value)
     try:
-        value = struct.unpack("f", struct.pack("f", value))[0] if abs(value) > 3.4e38 or 0 < abs(value) < 1.2e-38 else value
+        value = (
+            struct.unpack("f", struct.pack("f", value))[0] if abs(value) > 3.4e38 or 0 < abs(value) < 1.2e-38 else value
+        )
     except OverflowError:
         value = float("inf") if value > 0 else float("-inf")
     if value != value or value in (float("inf"), float("-inf")):

@@ -111,7 +111,11 @@ class _Process:
         # Standard error is only read after a crash, and a pipe that nobody reads would block the child.
         self._errors = tempfile.TemporaryFile(dir=self._folder)
         self._child = subprocess.Popen(
-            [sys.executable, "-P", str(RUNNER)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._errors, env=env
+            [sys.executable, "-P", str(RUNNER)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._errors,
+            env=env,
         )
 
     @staticmethod
@@ -199,7 +203,9 @@ class InterpreterPool:
     def __enter__(self) -> InterpreterPool:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self.close()
 
 

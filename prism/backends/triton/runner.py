@@ -50,7 +50,9 @@ class MemoryGuard:
 
     def check(self, pointers: np.ndarray, mask: np.ndarray, what: str) -> np.ndarray:
         """The pointers that the mask lets through; all must be in a tensor."""
-        touched = np.broadcast_to(pointers, np.broadcast_shapes(pointers.shape, mask.shape))[np.broadcast_to(mask, np.broadcast_shapes(pointers.shape, mask.shape))]
+        touched = np.broadcast_to(pointers, np.broadcast_shapes(pointers.shape, mask.shape))[
+            np.broadcast_to(mask, np.broadcast_shapes(pointers.shape, mask.shape))
+        ]
         if touched.size:
             at = np.searchsorted(self.starts, touched, side="right") - 1
             if (at < 0).any() or (touched >= self.ends[np.maximum(at, 0)]).any():
@@ -94,7 +96,12 @@ def harden() -> None:
     guard = MemoryGuard()
     builder = interpreter.InterpreterBuilder
     handle = interpreter.TensorHandle
-    load, store, cast, dot = builder.create_masked_load, builder.create_masked_store, builder.cast_impl, builder.create_dot
+    load, store, cast, dot = (
+        builder.create_masked_load,
+        builder.create_masked_store,
+        builder.cast_impl,
+        builder.create_dot,
+    )
     executor = interpreter.GridExecutor
     prepare, launch = executor._init_args_hst, executor.__call__
 
@@ -109,7 +116,11 @@ def harden() -> None:
     def cast_impl(self: Any, source: Any, target: Any) -> Any:
         before, after = source.dtype.scalar, target.scalar
         if before == tl.bfloat16 and after != tl.bfloat16:
-            return cast(self, handle(from_bfloat16(source.data), tl.float32), target) if after != tl.float32 else handle(from_bfloat16(source.data), tl.float32)
+            return (
+                cast(self, handle(from_bfloat16(source.data), tl.float32), target)
+                if after != tl.float32
+                else handle(from_bfloat16(source.data), tl.float32)
+            )
         if after == tl.bfloat16 and before != tl.bfloat16:
             wide = source if before == tl.float32 else cast(self, source, tl.float32)
             return handle(to_bfloat16(wide.data), tl.bfloat16)
@@ -183,7 +194,8 @@ def run(request: dict[str, Any], known: dict[tuple[str, bytes], ModuleType]) -> 
     module = load_module(request["module"], known)
     with np.load(request["inputs"]) as arrays:
         inputs = [
-            torch.from_numpy(np.array(arrays[str(n)])).to(getattr(torch, dtype)) for n, dtype in enumerate(request["dtypes"])
+            torch.from_numpy(np.array(arrays[str(n)])).to(getattr(torch, dtype))
+            for n, dtype in enumerate(request["dtypes"])
         ]
     with np.errstate(all="ignore"):
         outputs = getattr(module, request["entry"])(*inputs, config=request["config"])

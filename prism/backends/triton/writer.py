@@ -44,6 +44,16 @@ class Writer:
                 self.line(f"{a},")
         self.line(f"){tail}")
 
+    def assign(self, name: str, source: str) -> None:
+        """`name = source`; a call that is too long for a line gets one argument a line."""
+        flat = f"{name} = {source}"
+        if 4 * self._depth + len(flat) > WIDTH:
+            head, args, tail = _split_call(source)
+            if args:
+                self.call(f"{name} = {head}", args, tail)
+                return
+        self.line(flat)
+
     @contextmanager
     def indented(self) -> Iterator[None]:
         """A block, one level deeper."""
@@ -69,6 +79,24 @@ class Writer:
         return "\n".join(self._lines).rstrip("\n") + "\n"
 
 
+def _split_call(source: str) -> tuple[str, list[str], str]:
+    """f, [a, b] and what follows, of `f(a, b)...`; no arguments when the source does not begin so."""
+    start = source.find("(")
+    if start <= 0 or not source[:start].replace(".", "_").isidentifier():
+        return source, [], ""
+    args, depth, begin = [], 0, start + 1
+    for n in range(start, len(source)):
+        c = source[n]
+        depth += (c in "([{") - (c in ")]}")
+        if (c == "," and depth == 1) or depth == 0:
+            args.append(source[begin:n].strip())
+            begin = n + 1
+            if depth == 0:
+                tail = source[n + 1 :]
+                return (source[:start], args, tail) if not tail or tail.startswith(".") else (source, [], "")
+    return source, [], ""
+
+
 _SUM, _PRODUCT, _ATOM = range(3)
 
 
@@ -88,7 +116,9 @@ def integer(expression: Extent, library: str) -> str:
 def factor(expression: Extent, library: str) -> str:
     """The same, in parentheses where it must have them to be a factor."""
     text, level = _print(sympy.sympify(expression), library)
-    return text if level >= _PRODUCT and "//" not in text and "%" not in text and not text.startswith("-") else f"({text})"
+    return (
+        text if level >= _PRODUCT and "//" not in text and "%" not in text and not text.startswith("-") else f"({text})"
+    )
 
 
 def _print(e: Any, library: str) -> tuple[str, int]:
@@ -143,5 +173,10 @@ def _factor(e: Any, library: str) -> str:
 def _natural(e: Any) -> list[Any]:
     """The operands, names before numbers in sums, in a fixed order."""
     numbers = [a for a in e.args if a.is_Number]
-    others = sorted((a for a in e.args if not a.is_Number), key=lambda a: (-len(str(a)) if isinstance(e, sympy.Add) else 0, str(a)))
+    others = [a for a in e.args if not a.is_Number]
+    # Positions before sizes, which begin with a capital, in products; long terms first in sums.
+    if isinstance(e, sympy.Mul):
+        others.sort(key=lambda a: (str(a)[:1].isupper(), str(a)))
+    else:
+        others.sort(key=lambda a: (-len(str(a)), str(a)))
     return numbers + others if isinstance(e, sympy.Mul) else others + numbers

@@ -1,0 +1,176 @@
+"""The records of a finished run: the report, the proof record and the lock, as an output folder takes them."""
+
+from __future__ import annotations
+
+import resource
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from prism.api.search import ProvedSGraph, SearchBudget, SearchResult
+from prism.backends.protocol import Config
+from prism.backends.weights import weights_bytes
+from prism.egraph.rules import load_rules, rule_files
+from prism.events import Artifacts, CheckSummary, KernelReport, ProofRecord, Recorder, RunReport
+from prism.instantiate.devices import Device
+from prism.instantiate.lock import flat, make_lock, versions
+from prism.instantiate.model import Model
+from prism.instantiate.study import Best, TuneResult
+from prism.program.nodes import Program
+from prism.sgraph.nodes import Grid, LoopRole, Role, Split
+from prism.sgraph.show import dot, key, text
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """What was chosen, and what it was compared with.
+
+    Attributes:
+        proved: the sGraph and its proof.
+        best: its configuration, seconds and resources.
+        model: the cost model of the sGraph.
+        tuned: the study it comes from.
+        checked: the numeric check that it passed.
+        baseline_seconds: the time of what was given.
+        baseline: what that is.
+    """
+
+    proved: ProvedSGraph
+    best: Best
+    model: Model
+    tuned: TuneResult
+    checked: CheckSummary
+    baseline_seconds: float
+    baseline: str
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What was asked for: see `optimize`."""
+
+    program: Program
+    target: str
+    device: Device
+    device_name: str
+    budget: SearchBudget
+    trials: int
+    seed: int
+
+
+def formulas(found: SearchResult) -> dict[str, str]:
+    """The formula of each output, as text."""
+    return {f.tensor.name: f"{f.tensor.name}[{', '.join(map(str, f.index))}] = {f.expr}" for f in found.formulas}
+
+
+def artifacts(request: Request, found: SearchResult, choice: Choice, module: str, recorder: Recorder) -> Artifacts:
+    """Everything that the output folder holds."""
+    return Artifacts(
+        _report(request, found, choice, recorder),
+        module,
+        _proof(request.program, choice.proved),
+        make_lock(
+            request.program,
+            sgraph_key=key(choice.proved.sgraph),
+            config=choice.best.config,
+            target=request.target,
+            device=request.device_name,
+            evidence=choice.tuned.evidence,
+            shapes=request.program.hints,
+            seed=request.seed,
+            trials=request.trials,
+            budget=request.budget.as_dict(),
+        ),
+        str(request.program),
+        weights_bytes(request.program),
+    )
+
+
+def _report(request: Request, found: SearchResult, choice: Choice, recorder: Recorder) -> RunReport:
+    sgraph, best, verdict = choice.proved.sgraph, choice.best, choice.proved.verdict
+    return RunReport(
+        name=request.program.name,
+        formulas=formulas(found),
+        target=request.target,
+        device=request.device_name,
+        evidence=choice.tuned.evidence,
+        baseline_seconds=choice.baseline_seconds,
+        best_seconds=best.seconds,
+        operator_count=request.program.operator_count,
+        kernel_count=len(sgraph.kernels),
+        funnel=replace(found.funnel, timed_or_estimated=len({t.point.candidate for t in choice.tuned.trials})),
+        stages=dict(recorder.seconds),
+        enodes=found.enodes,
+        peak_mb=peak_mb(),
+        kernels=_kernels(choice),
+        sgraph_text=text(sgraph),
+        sgraph_dot=dot(sgraph),
+        verdict=verdict.status.value,
+        reason=verdict.reason,
+        rules=verdict.rules,
+        check=choice.checked,
+        config=flat(best.config),
+        seed=request.seed,
+        versions=versions(),
+        shapes=request.program.hints,
+        warnings=tuple(recorder.warnings),
+        baseline=choice.baseline,
+    )
+
+
+def _kernels(choice: Choice) -> tuple[KernelReport, ...]:
+    """One row a kernel. Its own time is the model's share of the total, scaled to it where that was measured."""
+    best = choice.best
+    estimate = choice.model.estimate(best.config, best.resources)
+    scale = best.seconds / estimate.seconds if estimate.seconds > 0 else 1.0
+    return tuple(
+        KernelReport(
+            k.name,
+            " ".join(f"{a}:{_role(r)}" for a, r in k.roles),
+            _config(k.name, [s.name for s in k.symbols], best.config),
+            r.shared,
+            r.registers,
+            r.spills,
+            e.seconds * scale,
+            e.limiter,
+        )
+        for k, r, e in zip(choice.proved.sgraph.kernels, best.resources, estimate.per_kernel, strict=True)
+    )
+
+
+def _role(role: Role) -> str:
+    match role:
+        case Grid(tile):
+            return f"grid({tile})"
+        case LoopRole(tile):
+            return f"loop({tile})"
+        case Split(parts, tile):
+            return f"split({parts}, {tile})"
+        case _:
+            return "whole"
+
+
+def _config(kernel: str, symbols: Sequence[str], config: Config) -> str:
+    parts = [f"{s}={config.symbols[s]}" for s in symbols]
+    return " ".join([*parts, f"warps={config.warps[kernel]}", f"stages={config.stages[kernel]}"])
+
+
+def _proof(program: Program, proved: ProvedSGraph) -> ProofRecord:
+    verdict = proved.verdict
+    return ProofRecord(
+        status=verdict.status.value,
+        reason=verdict.reason,
+        rules=verdict.rules,
+        rule_hashes=dict(load_rules(rule_files()).hashes),
+        egglog=versions().get("egglog", ""),
+        enodes=verdict.enodes,
+        iterations=verdict.iterations,
+        program=str(program),
+        sgraph=text(proved.sgraph),
+        denotation="\n".join(map(str, proved.denotation.outputs)),
+    )
+
+
+def peak_mb() -> float:
+    """Peak resident memory of this process plus that of its largest finished child, MiB."""
+    own = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    children = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss
+    return (own + children) / 1024

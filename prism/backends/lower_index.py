@@ -1,0 +1,202 @@
+"""Lowering of axes and indices: the grid, offsets and masks of tiles, addresses, bounds of loops."""
+
+from __future__ import annotations
+
+import keyword
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+
+import sympy
+
+from prism.backends import tile
+from prism.backends.lower_layout import Layout
+from prism.backends.tile import Affine, GridAxis, identifier, symbol
+from prism.program.extents import Extent, add, at_most, is_static, mul
+from prism.program.index import Axis, Index
+from prism.program.nodes import Tensor
+from prism.sgraph.nodes import Grid, Kernel, Loop, Split, part_axis
+
+_INT32_MAX = 2**31 - 1
+
+
+@dataclass(slots=True)
+class Names:
+    """Hands out names, each once."""
+
+    taken: set[str]
+
+    def fresh(self, base: str) -> str:
+        """`base`, or `base_2` and so on when it is taken."""
+        base = identifier(base)
+        if keyword.iskeyword(base):
+            base += "_"
+        name, n = base, 1
+        while name in self.taken:
+            n += 1
+            name = f"{base}_{n}"
+        self.taken.add(name)
+        return name
+
+
+@dataclass(slots=True)
+class Indexing:
+    """What stands for each axis of a kernel in addresses.
+
+    Attributes:
+        kernel: the kernel.
+        layout: the dimensions of its tiles.
+        names: hands out names.
+        emit: takes the statements that this makes.
+        grid: the launch grid, the first axis slowest.
+        mask: the mask of each axis whose tile may be ragged, in the open blocks.
+    """
+
+    kernel: Kernel
+    layout: Layout
+    names: Names
+    emit: Callable[[tile.Stmt], None]
+    grid: list[GridAxis] = field(default_factory=list)
+    mask: dict[Axis, str] = field(default_factory=dict)
+    # A scalar or a vector of offsets; None is the number 0.
+    _index: dict[Axis, str | None] = field(default_factory=dict)
+
+    def start(self) -> None:
+        """Place the program in the grid; offsets of the axes that it holds from beginning to end."""
+        looped = {s.axis for s in self.kernel.statements() if isinstance(s, Loop)}
+        for axis, role in self.kernel.roles:
+            if isinstance(role, Grid):
+                self._grid_axis(axis)
+        for axis, role in self.kernel.roles:
+            if isinstance(role, Split):
+                pid = self.names.fresh(f"pid_{axis.name}_part")
+                self.grid.append(GridAxis(pid, role.parts))
+                self._index[part_axis(axis, role.parts)] = pid
+            elif axis.extent == 1:
+                self._index[axis] = None
+            elif not isinstance(role, Grid) and axis not in looped:
+                self._offsets(axis, 0)
+
+    def _grid_axis(self, axis: Axis) -> None:
+        if axis.extent == 1:
+            return
+        pid = self.names.fresh(f"pid_{axis.name}")
+        if self.layout.is_tiled(axis):
+            size = self._size(axis)
+            self.grid.append(GridAxis(pid, _cdiv(axis.extent, size)))
+            self._offsets(axis, symbol(pid) * size)
+        else:
+            self.grid.append(GridAxis(pid, axis.extent))
+            self._index[axis] = pid
+
+    def _size(self, axis: Axis) -> Extent:
+        size = self.layout.sizes[axis]
+        return symbol(size) if isinstance(size, str) else size
+
+    def _offsets(self, axis: Axis, start: Extent) -> None:
+        """The axis' offsets in the tile that begins at `start`, and their mask."""
+        dim = self.layout.dim_of(axis)
+        offsets = self.names.fresh(f"offs_{axis.name}")
+        self.emit(tile.Offsets(offsets, dim.name, dim.axes.index(axis), start))
+        self._index[axis] = offsets
+        if self.layout.is_ragged(axis):
+            mask = self.names.fresh(f"mask_{axis.name}")
+            index = Affine(((offsets, 1),))
+            self.emit(tile.InBounds(mask, index, axis.extent, None, (dim.name,), self.layout.sizes[axis]))
+            self.mask[axis] = mask
+
+    # Loops.
+
+    def bounds(self, axis: Axis) -> tuple[Extent, Extent, Extent]:
+        """Start, stop and step of the loop over the axis, or over the program's part of it."""
+        step = self._size(axis) if self.layout.is_tiled(axis) else 1
+        role = self.kernel.role(axis)
+        if not isinstance(role, Split):
+            return 0, axis.extent, step
+        # Whole tiles, shared as evenly as they can be; the last parts may be empty.
+        chunk = self.names.fresh(f"chunk_{axis.name}")
+        parts = symbol(identifier(role.parts.name))
+        self.emit(tile.Scalar(chunk, mul(_cdiv(_cdiv(axis.extent, step), parts), step)))
+        first = self.names.fresh(f"first_{axis.name}")
+        pid = self._index[part_axis(axis, role.parts)]
+        assert pid is not None
+        self.emit(tile.Scalar(first, symbol(pid) * symbol(chunk)))
+        return symbol(first), sympy.Min(symbol(first) + symbol(chunk), axis.extent), step
+
+    def enter(self, axis: Axis) -> str:
+        """The name of the index of a loop over the axis."""
+        return self.names.fresh(f"start_{axis.name}" if self.layout.is_tiled(axis) else axis.name)
+
+    def step(self, axis: Axis, index: str) -> None:
+        """At the top of the loop's body: what stands for the axis there."""
+        if self.layout.is_tiled(axis):
+            self._offsets(axis, symbol(index))
+        else:
+            self._index[axis] = index
+
+    # Indices.
+
+    def affine(self, index: Index) -> Affine:
+        """The index over the names that stand for its axes."""
+        terms: list[tuple[str, Extent]] = []
+        for axis, coefficient in index.terms:
+            assert isinstance(axis, Axis), "indices of sGraphs are affine"
+            name = self._index[axis]
+            if name is not None:
+                terms.append((name, coefficient))
+        return Affine(tuple(terms), index.offset)
+
+    def address(self, tensor: Tensor, index: Sequence[Index]) -> Affine:
+        """The offset in elements from the start of a contiguous row-major tensor."""
+        stride: Extent = 1
+        total = Index(())
+        for i, extent in zip(reversed(index), reversed(tensor.shape), strict=True):
+            total = total + i.scaled(stride)
+            stride = mul(stride, extent)
+        wide = is_static(stride) and int(stride) > _INT32_MAX
+        affine = self.affine(total)
+        # Scalars first, they make the base; then the slow dimensions before the fast ones.
+        axes = [a for i in index for a, _ in i.terms if isinstance(a, Axis)]
+        axes.sort(key=self.layout.is_tiled)
+        order = [self._index[a] for a in axes]
+        return Affine(tuple(sorted(affine.terms, key=lambda t: order.index(t[0]))), affine.offset, wide)
+
+    def masks(self, axes: Iterable[Axis]) -> tuple[str, ...]:
+        """The masks that keep a tile with these axes inside of them."""
+        wanted = frozenset(axes)
+        return tuple(self.mask[a] for a, _ in self.kernel.roles if a in wanted and a in self.mask)
+
+    def inside(self, tensor: Tensor, index: Sequence[Index]) -> tuple[str, ...]:
+        """Masks for the dimensions that an index may leave while its axes are inside theirs (as d + 32 may)."""
+        made: list[str] = []
+        for position, (i, extent) in enumerate(zip(index, tensor.shape, strict=True)):
+            low, high = _range(i)
+            check_low = low is None or not at_most(0, low)
+            check_high = high is None or not at_most(add(high, 1), extent)
+            if check_low or check_high:
+                mask = self.names.fresh(f"inside_{tensor.name}_{position}")
+                bounds = (extent if check_high else None, 0 if check_low else None)
+                self.emit(tile.InBounds(mask, self.affine(i), *bounds, self.layout.dims_for(i.axes())))
+                made.append(mask)
+        return tuple(made)
+
+
+def _cdiv(a: Extent, b: Extent) -> Extent:
+    if b == 1:
+        return a
+    return sympy.ceiling(sympy.sympify(a) / b)
+
+
+def _range(index: Index) -> tuple[Extent | None, Extent | None]:
+    """The least and largest value (inclusive), where the signs of the coefficients are known."""
+    low: Extent = index.offset
+    high: Extent = index.offset
+    for axis, c in index.terms:
+        assert isinstance(axis, Axis)
+        reach = mul(c, add(axis.extent, -1))
+        if at_most(0, c):
+            high = add(high, reach)
+        elif at_most(c, 0):
+            low = add(low, reach)
+        else:
+            return None, None
+    return low, high

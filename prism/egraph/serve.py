@@ -1,0 +1,66 @@
+"""The child's side of the worker: one pickled (method, arguments) a request, one pickled (ok, result) an answer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+
+def main(fd: int, files: Sequence[str]) -> None:
+    """Answer requests on the socket `fd` until it closes.
+
+    Args:
+        fd: an inherited file descriptor.
+        files: the rule files to load.
+    """
+    connection = Connection(fd)
+    engine, broken = _engine(files)
+    while True:
+        try:
+            method, args = connection.recv()
+        except (EOFError, OSError):
+            return
+        try:
+            if broken is not None:
+                raise broken
+            answer = True, _methods(engine)[method](*args)
+        except (KeyboardInterrupt, SystemExit):
+            return
+        except BaseException as error:  # egglog's panics are no Exceptions
+            answer = False, _sendable(error)
+        try:
+            connection.send(answer)
+        except (BrokenPipeError, OSError):
+            return
+        if engine is not None:
+            engine.prepare()
+
+
+def _engine(files: Sequence[str]) -> tuple[Any, BaseException | None]:
+    from prism.egraph.engine import Engine
+    from prism.egraph.rules import load_rules
+    from prism.errors import PrismError
+
+    try:
+        engine = Engine(load_rules([Path(f) for f in files]))
+        engine.prepare()
+    except PrismError as error:
+        return None, error
+    return engine, None
+
+
+def _methods(engine: Any) -> dict[str, Callable[..., Any]]:
+    return {"explore": engine.explore, "prove": engine.prove}
+
+
+def _sendable(error: BaseException) -> BaseException:
+    from prism.errors import PrismError, WorkerError
+
+    if isinstance(error, PrismError):
+        return error
+    if isinstance(error, RecursionError):
+        return WorkerError("an expression is nested too deeply", fix="split the program at a materialised tensor")
+    text = str(getattr(error, "context", "") or error)[:300]
+    return WorkerError("egglog failed", why=f"{type(error).__name__}: {text}")

@@ -1,0 +1,164 @@
+"""The saturation worker: egglog in a process of its own, which can be killed.
+
+egglog cannot be interrupted, so every request has a hard limit in seconds, past which the child is killed and the next
+request starts a fresh one. The child is started at once and loads egglog and the rules while the caller goes on. It is
+a plain `python -c`: `multiprocessing` would import the user's script a second time.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import subprocess
+import sys
+from collections.abc import Sequence
+from multiprocessing.connection import Connection
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from prism.egraph.budget import Budget
+from prism.errors import PrismError, WorkerError
+from prism.program.nodes import Expr
+from prism.sgraph.classes import EClasses
+from prism.sgraph.verdict import Verdict
+
+_CHILD = "import sys; sys.path[:] = {path!r}; from prism.egraph.serve import main; main({fd}, {files!r})"
+
+START_LIMIT_S = 60.0
+"""Extra time that the first request to a fresh child gets: it imports egglog and loads the rules."""
+
+PROVE_LIMIT_S = 30.0
+"""Hard limit on one `prove`, for each candidate."""
+
+
+class Worker:
+    """A process that saturates a reference and proves candidates against it. Not for several threads at once.
+
+    Args:
+        rules: rule files; those that ship with prism by default.
+        prove_limit_s: hard limit in seconds on `prove`, for each candidate.
+    """
+
+    def __init__(self, rules: Sequence[Path] | None = None, *, prove_limit_s: float = PROVE_LIMIT_S) -> None:
+        self._rules = rules
+        self._prove_limit_s = prove_limit_s
+        self._process: subprocess.Popen[bytes] | None = None
+        self._connection: Connection[Any, Any] | None = None
+        self._fresh = True
+        self._closed = False
+        self._reference: tuple[tuple[Expr, ...], Budget] | None = None
+        self._start()
+
+    def __enter__(self) -> Worker:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        self.close()
+
+    @property
+    def pid(self) -> int | None:
+        """The child's process id, when one is alive."""
+        return self._process.pid if self._process is not None else None
+
+    def explore(self, reference: Sequence[Expr], budget: Budget) -> EClasses:
+        """Saturate the expressions, which stay in the worker as the reference of `prove`.
+
+        Args:
+            reference: expressions with canonical axes, one per output.
+            budget: see Budget.
+
+        Raises:
+            WorkerError: the worker died or ran past `budget.seconds`.
+            RuleError: a rule file is not right.
+        """
+        self._reference = None
+        classes: EClasses = self._ask("explore", (tuple(reference), budget), budget.seconds)
+        self._reference = tuple(reference), budget
+        return classes
+
+    def prove(self, candidates: Sequence[Sequence[Expr]]) -> list[Verdict]:
+        """For each candidate (one expression per output of the reference): proved or unknown.
+
+        Raises:
+            WorkerError: the worker died or ran past its limit, or nothing was explored.
+        """
+        if self._fresh and self._reference is not None:
+            # The process that held the reference is gone.
+            self.explore(*self._reference)
+        verdicts: list[Verdict] = self._ask(
+            "prove", ([tuple(c) for c in candidates],), self._prove_limit_s * max(1, len(candidates))
+        )
+        return verdicts
+
+    def close(self) -> None:
+        """End the process."""
+        self._closed = True
+        self._kill()
+
+    def _ask(self, method: str, args: tuple[object, ...], seconds: float) -> Any:
+        if self._closed:
+            raise WorkerError("the e-graph worker is closed")
+        if self._process is None or self._process.poll() is not None:
+            self._kill()
+            self._start()
+        connection = self._connection
+        assert connection is not None
+        limit = seconds + (START_LIMIT_S if self._fresh else 0.0)
+        try:
+            connection.send((method, args))
+            if not connection.poll(limit):
+                self._kill()
+                raise WorkerError(
+                    f"the e-graph worker did not answer within {limit:g} s",
+                    where=method,
+                    why="it was killed",
+                    fix="lower the budget's e-nodes, or raise its seconds",
+                )
+            ok, result = connection.recv()
+        except (EOFError, OSError) as error:
+            code = self._kill()
+            raise WorkerError(
+                "the e-graph worker died", where=method, why=f"exit status {code}", fix="lower the budget's e-nodes"
+            ) from error
+        except RecursionError as error:
+            self._kill()
+            raise WorkerError(
+                "an expression is nested too deeply", where=method, fix="split the program at a materialised tensor"
+            ) from error
+        except BaseException:
+            # An interrupt between question and answer leaves the two sides out of step.
+            self._kill()
+            raise
+        self._fresh = False
+        if ok:
+            return result
+        if isinstance(result, WorkerError) or not isinstance(result, PrismError):
+            self._kill()  # after a failed command an e-graph is half changed
+        raise result
+
+    def _start(self) -> None:
+        from prism.egraph.rules import rule_files
+
+        files = [str(p) for p in (self._rules if self._rules is not None else rule_files())]
+        ours, theirs = socket.socketpair()
+        with theirs:
+            code = _CHILD.format(path=sys.path, fd=theirs.fileno(), files=files)
+            self._process = subprocess.Popen(
+                [sys.executable, "-c", code], stdin=subprocess.DEVNULL, pass_fds=(theirs.fileno(),)
+            )
+        self._connection = Connection(ours.detach())
+        self._fresh = True
+
+    def _kill(self) -> int | None:
+        """End the process if there is one; its exit status."""
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+        process, self._process = self._process, None
+        self._fresh = True
+        if process is None:
+            return None
+        with contextlib.suppress(ProcessLookupError):
+            process.kill()
+        return process.wait()

@@ -1,0 +1,748 @@
+"""Hand-written sGraphs with what they compute in closed form, for tests of whatever takes sGraphs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+import sympy
+
+from prism.program.extents import Extent, evaluate, mul, symbol
+from prism.program.index import Axis, Index
+from prism.program.nodes import DType, ReduceKind, Tensor
+from prism.sgraph.nodes import (
+    Accumulate,
+    Contract,
+    Grid,
+    Kernel,
+    Load,
+    Loop,
+    LoopRole,
+    Pointwise,
+    Position,
+    SGraph,
+    Split,
+    Stmt,
+    Store,
+    TileReduce,
+    Whole,
+    part_axis,
+)
+
+Arrays = Callable[..., "tuple[np.ndarray, ...]"]
+SUM, MAX = ReduceKind.SUM, ReduceKind.MAX
+F32, F16, BF16 = DType.FLOAT32, DType.FLOAT16, DType.BFLOAT16
+EPS = 1e-5
+
+
+@dataclass(frozen=True)
+class Sample:
+    """An sGraph, its closed form in float64, and the sizes of its symbols to try.
+
+    Attributes:
+        sgraph: the sGraph.
+        reference: from float64 inputs to the outputs.
+        bindings: values of the symbolic extents to try.
+        symbols: assignments of tile and part symbols to try.
+    """
+
+    sgraph: SGraph
+    reference: Arrays
+    bindings: tuple[Mapping[str, int], ...]
+    symbols: tuple[Mapping[str, int], ...]
+    scale: float = 1.0
+    special: Callable[[list[np.ndarray]], None] | None = field(default=None)
+
+    @property
+    def name(self) -> str:
+        return self.sgraph.name
+
+    def inputs(self, binding: Mapping[str, int], seed: int = 0) -> list[np.ndarray]:
+        """Signed random inputs, rounded to each tensor's data type; bfloat16 ones as float32."""
+        rng = np.random.default_rng(seed)
+        made = []
+        for t in self.sgraph.inputs:
+            shape = [evaluate(e, binding) for e in t.shape]
+            if t.dtype is DType.BOOL:
+                made.append(rng.random(shape) < 0.5)
+            elif not t.dtype.is_float:
+                made.append(rng.integers(-4, 5, shape).astype(t.dtype.value))
+            else:
+                made.append(rounded(rng.standard_normal(shape) * self.scale, t.dtype))
+        if self.special is not None:
+            self.special(made)
+        return made
+
+
+def rounded(array: np.ndarray, dtype: DType) -> np.ndarray:
+    """The array in the data type; bfloat16 as float32 without the low bits."""
+    if dtype is DType.FLOAT16:
+        return array.astype(np.float16)
+    single = np.ascontiguousarray(array, np.float32)
+    if dtype is DType.BFLOAT16:
+        bits = single.view(np.uint32)
+        return ((bits + 0x7FFF + ((bits >> 16) & 1)) & np.uint32(0xFFFF0000)).view(np.float32).reshape(single.shape)
+    return single
+
+
+def sym(name: str) -> sympy.Symbol:
+    return symbol(name)
+
+
+def at(*axes: Axis) -> tuple[Index, ...]:
+    return tuple(Index.axis(a) for a in axes)
+
+
+def op(dst: str, name: str, *args: str | float) -> Pointwise:
+    return Pointwise(dst, name, args)
+
+
+def matmul(dtype: DType = F32, m: Extent = 40, k: Extent = 72, n: Extent = 24) -> Sample:
+    """y[m, n] = sum_k x[m, k] * w[k, n]"""
+    am, ak, an = Axis("m", m), Axis("k", k), Axis("n", n)
+    body = (
+        Loop(
+            ak,
+            (
+                Load("x1", "x", at(am, ak)),
+                Load("w1", "w", at(ak, an)),
+                Contract("p", ak, "x1", "w1"),
+                Accumulate("acc", SUM, "p"),
+            ),
+        ),
+        Store("y", at(am, an), "acc"),
+    )
+    kernel = Kernel("matmul_kernel", ((am, Grid(sym("T_m"))), (an, Grid(sym("T_n"))), (ak, LoopRole(sym("T_k")))), body)
+    sgraph = SGraph(
+        "matmul", (Tensor("x", (m, k), dtype), Tensor("w", (k, n), dtype)), (), (Tensor("y", (m, n), dtype),), (kernel,)
+    )
+    tiles = ({"T_m": 16, "T_n": 8, "T_k": 32}, {"T_m": 8, "T_n": 16, "T_k": 8})
+    return Sample(sgraph, lambda x, w: (x @ w,), ({"M": 19},) if m == sym("M") else ({},), tiles)
+
+
+def symbolic_matmul(dtype: DType = F32) -> Sample:
+    """The same with a symbolic number of rows."""
+    return matmul(dtype, m=sym("M"))
+
+
+def split_k_matmul(dtype: DType = F32, m: int = 20, k: int = 100, n: int = 24) -> Sample:
+    """A matrix product whose sum S programs share; the second kernel adds their parts."""
+    am, ak, an = Axis("m", m), Axis("k", k), Axis("n", n)
+    parts = sym("S_k")
+    part = part_axis(ak, parts)
+    first = Kernel(
+        "split_kernel",
+        ((am, Grid(sym("T_m"))), (an, Grid(sym("T_n"))), (ak, Split(parts, sym("T_k")))),
+        (
+            Loop(
+                ak,
+                (
+                    Load("x1", "x", at(am, ak)),
+                    Load("w1", "w", at(ak, an)),
+                    Contract("p", ak, "x1", "w1"),
+                    Accumulate("acc", SUM, "p"),
+                ),
+            ),
+            Store("partial", at(part, am, an), "acc"),
+        ),
+    )
+    second = Kernel(
+        "combine_kernel",
+        ((am, Grid(sym("T_m_c"))), (an, Grid(sym("T_n_c"))), (part, Whole())),
+        (Load("p1", "partial", at(part, am, an)), TileReduce("y1", SUM, part, "p1"), Store("y", at(am, an), "y1")),
+    )
+    sgraph = SGraph(
+        "split_k_matmul",
+        (Tensor("x", (m, k), dtype), Tensor("w", (k, n), dtype)),
+        (Tensor("partial", (parts, m, n), F32),),
+        (Tensor("y", (m, n), dtype),),
+        (first, second),
+    )
+    # With 100/16 = 7 tiles, 4 parts of 2 tiles leave the last one short, and 8 parts leave one empty.
+    tiles = tuple({"T_m": 16, "T_n": 16, "T_k": 16, "S_k": s, "T_m_c": 8, "T_n_c": 32} for s in (2, 4, 8))
+    return Sample(sgraph, lambda x, w: (x @ w,), ({},), tiles)
+
+
+def rmsnorm_linear(dtype: DType = F32, m: Extent = 20, d: int = 72, n: int = 24) -> Sample:
+    """RMSNorm moved past the linear layer: one loop with two accumulators, then an epilogue."""
+    am, ad, an = Axis("m", m), Axis("d", d), Axis("n", n)
+    body = (
+        Loop(
+            ad,
+            (
+                Load("x1", "x", at(am, ad)),
+                Load("g1", "g", at(ad)),
+                Load("w1", "w", at(ad, an)),
+                op("xg", "mul", "x1", "g1"),
+                Contract("p", ad, "xg", "w1"),
+                Accumulate("acc", SUM, "p"),
+                Contract("q", ad, "x1", "x1"),
+                Accumulate("sq", SUM, "q"),
+            ),
+        ),
+        op("mean", "mul", "sq", 1.0 / d),
+        op("shifted", "add", "mean", EPS),
+        op("root", "sqrt", "shifted"),
+        op("inv", "recip", "root"),
+        op("out", "mul", "acc", "inv"),
+        Store("y", at(am, an), "out"),
+    )
+    roles = ((am, Grid(sym("T_m"))), (an, Grid(sym("T_n"))), (ad, LoopRole(sym("T_d"))))
+    sgraph = SGraph(
+        "rmsnorm_linear",
+        (Tensor("x", (m, d), dtype), Tensor("g", (d,), dtype), Tensor("w", (d, n), dtype)),
+        (),
+        (Tensor("y", (m, n), dtype),),
+        (Kernel("rmsnorm_linear_kernel", roles, body),),
+    )
+
+    def reference(x: np.ndarray, g: np.ndarray, w: np.ndarray) -> tuple[np.ndarray, ...]:
+        return ((x * g) @ w / np.sqrt((x * x).mean(-1, keepdims=True) + EPS),)
+
+    return Sample(sgraph, reference, ({},), ({"T_m": 16, "T_n": 8, "T_d": 32}, {"T_m": 8, "T_n": 32, "T_d": 16}))
+
+
+def layernorm(dtype: DType = F32, m: Extent = 5, d: int = 72) -> Sample:
+    """Two passes for mean and variance, a third that stores tile by tile."""
+    am, ad = Axis("m", m), Axis("d", d)
+    body: tuple[Stmt, ...] = (
+        Loop(ad, (Load("x1", "x", at(am, ad)), TileReduce("s1", SUM, ad, "x1"), Accumulate("total", SUM, "s1"))),
+        op("mean", "mul", "total", 1.0 / d),
+        op("minus", "mul", "mean", -1.0),
+        Loop(
+            ad,
+            (
+                Load("x2", "x", at(am, ad)),
+                op("c2", "add", "x2", "minus"),
+                op("c2s", "mul", "c2", "c2"),
+                TileReduce("v2", SUM, ad, "c2s"),
+                Accumulate("squares", SUM, "v2"),
+            ),
+        ),
+        op("var", "mul", "squares", 1.0 / d),
+        op("vareps", "add", "var", EPS),
+        op("std", "sqrt", "vareps"),
+        op("inv", "recip", "std"),
+        Loop(
+            ad,
+            (
+                Load("x3", "x", at(am, ad)),
+                Load("g3", "g", at(ad)),
+                op("c3", "add", "x3", "minus"),
+                op("n3", "mul", "c3", "inv"),
+                op("y3", "mul", "n3", "g3"),
+                Store("y", at(am, ad), "y3"),
+            ),
+        ),
+    )
+    kernel = Kernel("layernorm_kernel", ((am, Grid(sym("T_m"))), (ad, LoopRole(sym("T_d")))), body)
+    sgraph = SGraph(
+        "layernorm",
+        (Tensor("x", (m, d), dtype), Tensor("g", (d,), dtype)),
+        (),
+        (Tensor("y", (m, d), dtype),),
+        (kernel,),
+    )
+
+    def reference(x: np.ndarray, g: np.ndarray) -> tuple[np.ndarray, ...]:
+        centred = x - x.mean(-1, keepdims=True)
+        return (centred / np.sqrt((centred**2).mean(-1, keepdims=True) + EPS) * g,)
+
+    return Sample(sgraph, reference, ({},), ({"T_m": 2, "T_d": 32}, {"T_m": 8, "T_d": 8}))
+
+
+def attention(dtype: DType = F32, causal: bool = True, heads: int = 2, seq: Extent = 37, d: int = 20) -> Sample:
+    """softmax_j(q k / sqrt(d) + mask) v in one pass over the keys, with rescaled accumulators."""
+    h, i, j = Axis("h", heads), Axis("i", seq), Axis("j", seq)
+    a, e = Axis("a", d), Axis("e", d)
+    scale = d**-0.5
+    masked: tuple[Stmt, ...] = (op("s", "mul", "qk", scale),)
+    if causal:
+        masked = (
+            op("s0", "mul", "qk", scale),
+            Position("pj", Index.axis(j)),
+            Position("pi", Index.axis(i)),
+            op("seen", "le", "pj", "pi"),
+            op("s", "where", "seen", "s0", float("-inf")),
+        )
+    body = (
+        Load("q1", "q", at(h, i, a)),
+        Loop(
+            j,
+            (
+                Load("k1", "k", at(h, j, a)),
+                Contract("qk", a, "q1", "k1"),
+                *masked,
+                TileReduce("top", MAX, j, "s"),
+                Accumulate("m", MAX, "top"),
+                op("minus", "mul", -1.0, "m"),
+                op("diff", "add", "s", "minus"),
+                op("p", "exp", "diff"),
+                TileReduce("psum", SUM, j, "p"),
+                Accumulate("l", SUM, "psum", "m"),
+                Load("v1", "v", at(h, j, e)),
+                Contract("pv", j, "p", "v1"),
+                Accumulate("o", SUM, "pv", "m"),
+            ),
+        ),
+        op("inv", "recip", "l"),
+        op("out", "mul", "o", "inv"),
+        Store("y", at(h, i, e), "out"),
+    )
+    roles = ((h, Grid(1)), (i, Grid(sym("T_i"))), (j, LoopRole(sym("T_j"))), (a, Whole()), (e, Whole()))
+    shape = (heads, seq, d)
+    sgraph = SGraph(
+        "attention",
+        (Tensor("q", shape, dtype), Tensor("k", shape, dtype), Tensor("v", shape, dtype)),
+        (),
+        (Tensor("y", shape, dtype),),
+        (Kernel("attention_kernel", roles, body),),
+    )
+
+    def reference(q: np.ndarray, k: np.ndarray, v: np.ndarray) -> tuple[np.ndarray, ...]:
+        s = q @ k.swapaxes(-1, -2) * scale
+        if causal:
+            n = s.shape[-1]
+            s = np.where(np.arange(n)[None, :] <= np.arange(n)[:, None], s, -np.inf)
+        return (softmax(s) @ v,)
+
+    bindings = ({"seq": 33},) if seq == sym("seq") else ({},)
+    return Sample(sgraph, reference, bindings, ({"T_i": 16, "T_j": 16}, {"T_i": 32, "T_j": 8}), scale=2.0)
+
+
+def softmax(s: np.ndarray) -> np.ndarray:
+    p = np.exp(s - s.max(-1, keepdims=True))
+    return p / p.sum(-1, keepdims=True)
+
+
+def split_attention(dtype: DType = F32, seq: int = 45, group: int = 4, d: int = 16) -> Sample:
+    """Grouped-query decoding with a key mask: S programs share the keys; a second kernel combines them.
+
+    Keys of whole parts are masked, so that a part has seen nothing but -inf, and one row has no key at all.
+    """
+    g, j, a, e = Axis("g", group), Axis("j", seq), Axis("a", d), Axis("e", d)
+    parts = sym("S_j")
+    part = part_axis(j, parts)
+    first = Kernel(
+        "decode_kernel",
+        ((g, Grid(sym("T_g"))), (j, Split(parts, sym("T_j"))), (a, Whole()), (e, Whole())),
+        (
+            Load("q1", "q", at(g, a)),
+            Loop(
+                j,
+                (
+                    Load("k1", "k", at(j, a)),
+                    Load("keep", "mask", at(g, j)),
+                    Contract("qk", a, "q1", "k1"),
+                    op("s", "where", "keep", "qk", float("-inf")),
+                    TileReduce("top", MAX, j, "s"),
+                    Accumulate("m", MAX, "top"),
+                    op("minus", "neg", "m"),
+                    op("diff", "add", "s", "minus"),
+                    op("p", "exp", "diff"),
+                    TileReduce("psum", SUM, j, "p"),
+                    Accumulate("l", SUM, "psum", "m"),
+                    Load("v1", "v", at(j, e)),
+                    Contract("pv", j, "p", "v1"),
+                    Accumulate("o", SUM, "pv", "m"),
+                ),
+            ),
+            Store("part_m", at(part, g), "m"),
+            Store("part_l", at(part, g), "l"),
+            Store("part_o", at(part, g, e), "o"),
+        ),
+    )
+    second = Kernel(
+        "decode_combine",
+        ((g, Grid(sym("T_g_c"))), (part, Whole()), (e, Whole())),
+        (
+            Load("m1", "part_m", at(part, g)),
+            TileReduce("m2", MAX, part, "m1"),
+            op("minus", "mul", -1.0, "m2"),
+            op("diff", "add", "m1", "minus"),
+            op("f", "exp", "diff"),
+            Load("l1", "part_l", at(part, g)),
+            op("l2", "mul", "f", "l1"),
+            TileReduce("l3", SUM, part, "l2"),
+            Load("o1", "part_o", at(part, g, e)),
+            op("o2", "mul", "f", "o1"),
+            TileReduce("o3", SUM, part, "o2"),
+            op("inv", "recip", "l3"),
+            op("out", "mul", "o3", "inv"),
+            Store("y", at(g, e), "out"),
+        ),
+    )
+    sgraph = SGraph(
+        "split_attention",
+        (
+            Tensor("q", (group, d), dtype),
+            Tensor("k", (seq, d), dtype),
+            Tensor("v", (seq, d), dtype),
+            Tensor("mask", (group, seq), DType.BOOL),
+        ),
+        (
+            Tensor("part_m", (parts, group), F32),
+            Tensor("part_l", (parts, group), F32),
+            Tensor("part_o", (parts, group, d), F32),
+        ),
+        (Tensor("y", (group, d), dtype),),
+        (first, second),
+    )
+
+    def special(arrays: list[np.ndarray]) -> None:
+        arrays[3][...] = True
+        arrays[3][1, :30] = False
+        arrays[3][2, 10:] = False
+        arrays[3][3, :] = False
+
+    def reference(q: np.ndarray, k: np.ndarray, v: np.ndarray, mask: np.ndarray) -> tuple[np.ndarray, ...]:
+        with np.errstate(all="ignore"):
+            return (softmax(np.where(mask != 0, q @ k.T, -np.inf)) @ v,)
+
+    tiles = tuple({"T_g": t, "T_j": 8, "S_j": s, "T_g_c": 4} for t, s in ((4, 2), (2, 8)))
+    return Sample(sgraph, reference, ({},), tiles, special=special)
+
+
+def gated_mlp(dtype: DType = F32, m: int = 12, d: int = 40, f: int = 56, n: int = 24) -> Sample:
+    """y = (silu(x w1) * (x w2)) w3: the hidden axis outside, the reduction of x inside."""
+    am, ad, af, an = Axis("m", m), Axis("d", d), Axis("f", f), Axis("n", n)
+    body = (
+        Loop(
+            af,
+            (
+                Loop(
+                    ad,
+                    (
+                        Load("x1", "x", at(am, ad)),
+                        Load("w1t", "w1", at(ad, af)),
+                        Contract("a1", ad, "x1", "w1t"),
+                        Accumulate("gate", SUM, "a1"),
+                        Load("w2t", "w2", at(ad, af)),
+                        Contract("a2", ad, "x1", "w2t"),
+                        Accumulate("up", SUM, "a2"),
+                    ),
+                ),
+                op("sig", "sigmoid", "gate"),
+                op("silu", "mul", "gate", "sig"),
+                op("hid", "mul", "silu", "up"),
+                Load("w3t", "w3", at(af, an)),
+                Contract("a3", af, "hid", "w3t"),
+                Accumulate("out", SUM, "a3"),
+            ),
+        ),
+        Store("y", at(am, an), "out"),
+    )
+    roles = ((am, Grid(sym("T_m"))), (an, Grid(sym("T_n"))), (af, LoopRole(sym("T_f"))), (ad, LoopRole(sym("T_d"))))
+    sgraph = SGraph(
+        "gated_mlp",
+        (
+            Tensor("x", (m, d), dtype),
+            Tensor("w1", (d, f), dtype),
+            Tensor("w2", (d, f), dtype),
+            Tensor("w3", (f, n), dtype),
+        ),
+        (),
+        (Tensor("y", (m, n), dtype),),
+        (Kernel("gated_mlp_kernel", roles, body),),
+    )
+
+    def reference(x: np.ndarray, w1: np.ndarray, w2: np.ndarray, w3: np.ndarray) -> tuple[np.ndarray, ...]:
+        gate = x @ w1
+        return ((gate / (1 + np.exp(-gate)) * (x @ w2)) @ w3,)
+
+    return Sample(sgraph, reference, ({},), ({"T_m": 16, "T_n": 32, "T_f": 16, "T_d": 16},), scale=0.3)
+
+
+def add_silu(dtype: DType = F32, m: Extent = 7, n: int = 50) -> Sample:
+    """Plain pointwise: x + silu(y)."""
+    am, an = Axis("m", m), Axis("n", n)
+    body = (
+        Load("x1", "x", at(am, an)),
+        Load("y1", "y", at(am, an)),
+        op("s", "sigmoid", "y1"),
+        op("silu", "mul", "y1", "s"),
+        op("out", "add", "x1", "silu"),
+        Store("z", at(am, an), "out"),
+    )
+    kernel = Kernel("add_silu_kernel", ((am, Grid(sym("T_m"))), (an, Grid(sym("T_n")))), body)
+    sgraph = SGraph(
+        "add_silu",
+        (Tensor("x", (m, n), dtype), Tensor("y", (m, n), dtype)),
+        (),
+        (Tensor("z", (m, n), dtype),),
+        (kernel,),
+    )
+    bindings = ({"M": 1}, {"M": 9}) if m == sym("M") else ({},)
+    return Sample(
+        sgraph, lambda x, y: (x + y / (1 + np.exp(-y)),), bindings, ({"T_m": 4, "T_n": 16}, {"T_m": 1, "T_n": 64})
+    )
+
+
+def moments(dtype: DType = F32, m: int = 6, d: int = 45) -> Sample:
+    """Several outputs of one kernel, over a whole row: sum, maximum, minimum and product of a bounded function."""
+    am, ad = Axis("m", m), Axis("d", d)
+    body = (
+        Load("x1", "x", at(am, ad)),
+        TileReduce("s", SUM, ad, "x1"),
+        TileReduce("hi", MAX, ad, "x1"),
+        TileReduce("lo", ReduceKind.MIN, ad, "x1"),
+        op("t", "cos", "x1"),
+        TileReduce("pr", ReduceKind.PROD, ad, "t"),
+        Store("total", at(am), "s"),
+        Store("top", at(am), "hi"),
+        Store("bottom", at(am), "lo"),
+        Store("product", at(am), "pr"),
+    )
+    kernel = Kernel("moments_kernel", ((am, Grid(sym("T_m"))), (ad, Whole())), body)
+    outputs = tuple(Tensor(name, (m,), F32) for name in ("total", "top", "bottom", "product"))
+    sgraph = SGraph("moments", (Tensor("x", (m, d), dtype),), (), outputs, (kernel,))
+    return Sample(
+        sgraph,
+        lambda x: (x.sum(-1), x.max(-1), x.min(-1), np.cos(x).prod(-1)),
+        ({},),
+        ({"T_m": 4}, {"T_m": 1}),
+        scale=0.2,
+    )
+
+
+def rotated(dtype: DType = F32, m: int = 5, d: int = 12) -> Sample:
+    """RoPE's halves: reads at d - half and d + half, outside of the tensor where `where` does not select them."""
+    am, ad = Axis("m", m), Axis("d", d)
+    half = d // 2
+    before, after = Index(((ad, 1),), -half), Index(((ad, 1),), half)
+    body = (
+        Load("lo", "x", (Index.axis(am), before)),
+        Load("hi", "x", (Index.axis(am), after)),
+        Position("p", Index.axis(ad)),
+        op("first", "lt", "p", float(half)),
+        op("minus", "neg", "hi"),
+        op("out", "where", "first", "minus", "lo"),
+        Load("x1", "x", at(am, ad)),
+        Load("c", "table", at(am, ad)),
+        op("rot", "mul", "out", "c"),
+        op("sum", "add", "rot", "x1"),
+        Store("y", at(am, ad), "sum"),
+    )
+    kernel = Kernel("rotated_kernel", ((am, Grid(sym("T_m"))), (ad, Whole())), body)
+    sgraph = SGraph(
+        "rotated",
+        (Tensor("x", (m, d), dtype), Tensor("table", (m, d), dtype)),
+        (),
+        (Tensor("y", (m, d), dtype),),
+        (kernel,),
+    )
+
+    def reference(x: np.ndarray, table: np.ndarray) -> tuple[np.ndarray, ...]:
+        return (np.concatenate([-x[:, half:], x[:, :half]], -1) * table + x,)
+
+    return Sample(sgraph, reference, ({},), ({"T_m": 2},))
+
+
+def grouped_attention(
+    dtype: DType = F32, groups: int = 2, per: int = 3, queries: int = 5, seq: int = 40, d: int = 16
+) -> Sample:
+    """Grouped-query attention: heads of a group and queries are both rows of the matrix products."""
+    b, h, i, j = Axis("b", groups), Axis("h", per), Axis("i", queries), Axis("j", seq)
+    a, e = Axis("a", d), Axis("e", d)
+    body = (
+        Load("q1", "q", at(b, h, i, a)),
+        Loop(
+            j,
+            (
+                Load("k1", "k", at(b, j, a)),
+                Contract("qk", a, "q1", "k1"),
+                Position("pj", Index.axis(j)),
+                Position("pi", Index(((i, 1),), seq - queries)),
+                op("seen", "le", "pj", "pi"),
+                op("s", "where", "seen", "qk", float("-inf")),
+                TileReduce("top", MAX, j, "s"),
+                Accumulate("m", MAX, "top"),
+                op("minus", "mul", -1.0, "m"),
+                op("diff", "add", "s", "minus"),
+                op("p", "exp", "diff"),
+                TileReduce("psum", SUM, j, "p"),
+                Accumulate("l", SUM, "psum", "m"),
+                Load("v1", "v", at(b, j, e)),
+                Contract("pv", j, "p", "v1"),
+                Accumulate("o", SUM, "pv", "m"),
+            ),
+        ),
+        op("inv", "recip", "l"),
+        op("out", "mul", "o", "inv"),
+        Store("y", at(b, h, i, e), "out"),
+    )
+    roles = (
+        (b, Grid(1)),
+        (h, Grid(sym("T_h"))),
+        (i, Grid(sym("T_i"))),
+        (j, LoopRole(sym("T_j"))),
+        (a, Whole()),
+        (e, Whole()),
+    )
+    shape = (groups, per, queries, d)
+    sgraph = SGraph(
+        "grouped_attention",
+        (Tensor("q", shape, dtype), Tensor("k", (groups, seq, d), dtype), Tensor("v", (groups, seq, d), dtype)),
+        (),
+        (Tensor("y", shape, dtype),),
+        (Kernel("grouped_kernel", roles, body),),
+    )
+
+    def reference(q: np.ndarray, k: np.ndarray, v: np.ndarray) -> tuple[np.ndarray, ...]:
+        s = np.einsum("bhia,bja->bhij", q, k)
+        s = np.where(np.arange(seq)[None, :] <= np.arange(queries)[:, None] + seq - queries, s, -np.inf)
+        return (np.einsum("bhij,bje->bhie", softmax(s), v),)
+
+    return Sample(sgraph, reference, ({},), ({"T_h": 4, "T_i": 4, "T_j": 16}, {"T_h": 1, "T_i": 8, "T_j": 64}))
+
+
+def heads_projection(dtype: DType = F32, m: int = 6, heads: int = 3, d: int = 8, k: int = 24) -> Sample:
+    """sum over heads and elements of a projection: operands whose dimensions must be rearranged for the product.
+
+    y[m, n] = sum_d (sum_h x[m, h, d]) * w[d, n], with a maximum over (m, d) that keeps the axes from being packed.
+    """
+    am, ah, ad, an = Axis("m", m), Axis("h", heads), Axis("d", d), Axis("n", k)
+    body = (
+        Load("x1", "x", at(am, ah, ad)),
+        Load("w1", "w", at(ad, an)),
+        Contract("p", ad, "x1", "w1"),
+        TileReduce("y1", SUM, ah, "p"),
+        Store("y", at(am, an), "y1"),
+    )
+    roles = ((am, Grid(sym("T_m"))), (an, Grid(sym("T_n"))), (ah, Whole()), (ad, Whole()))
+    sgraph = SGraph(
+        "heads_projection",
+        (Tensor("x", (m, heads, d), dtype), Tensor("w", (d, k), dtype)),
+        (),
+        (Tensor("y", (m, k), dtype),),
+        (Kernel("heads_kernel", roles, body),),
+    )
+    return Sample(sgraph, lambda x, w: (x.sum(1) @ w,), ({},), ({"T_m": 4, "T_n": 16},))
+
+
+def batched_loop(dtype: DType = F32, b: int = 3, m: int = 10, k: int = 24, n: int = 12) -> Sample:
+    """A sum over a batch axis that is walked one element at a time: y[m, n] = sum_b sum_k x[b, m, k] * w[b, k, n]."""
+    ab, am, ak, an = Axis("b", b), Axis("m", m), Axis("k", k), Axis("n", n)
+    body = (
+        Loop(
+            ab,
+            (
+                Loop(
+                    ak,
+                    (
+                        Load("x1", "x", at(ab, am, ak)),
+                        Load("w1", "w", at(ab, ak, an)),
+                        Contract("p", ak, "x1", "w1"),
+                        Accumulate("inner", SUM, "p"),
+                    ),
+                ),
+                TileReduce("each", SUM, ab, "inner"),
+                Accumulate("acc", SUM, "each"),
+            ),
+        ),
+        Store("y", at(am, an), "acc"),
+    )
+    roles = ((am, Grid(sym("T_m"))), (an, Grid(sym("T_n"))), (ab, LoopRole(1)), (ak, LoopRole(sym("T_k"))))
+    sgraph = SGraph(
+        "batched_loop",
+        (Tensor("x", (b, m, k), dtype), Tensor("w", (b, k, n), dtype)),
+        (),
+        (Tensor("y", (m, n), dtype),),
+        (Kernel("batched_kernel", roles, body),),
+    )
+    return Sample(sgraph, lambda x, w: (np.einsum("bmk,bkn->mn", x, w),), ({},), ({"T_m": 16, "T_n": 16, "T_k": 16},))
+
+
+def functions(dtype: DType = F32, n: int = 61) -> Sample:
+    """One output per pointwise operation, on values where they are defined."""
+    an = Axis("n", n)
+    unary = ("tanh", "erf", "abs", "sign", "floor", "round", "sin", "cos")
+    body: list[Stmt] = [Load("x1", "x", at(an)), Load("i1", "ids", at(an)), Load("b1", "flags", at(an))]
+    for name in unary:
+        body.append(op(f"v_{name}", name, "x1"))
+    body += [
+        op("v_half", "mul", "x1", 0.5),
+        op("v_square", "pow", "v_half", 2.0),
+        op("v_cube", "pow", "v_half", 3.0),
+        op("size", "abs", "x1"),
+        op("above", "add", "size", 1.0),
+        op("v_log", "log", "above"),
+        op("v_pow", "pow", "above", "v_half"),
+        op("v_recip", "recip", "above"),
+        op("small", "lt", "x1", 0.0),
+        op("nan", "isnan", "x1"),
+        op("both", "and", "small", "b1"),
+        op("either", "or", "both", "nan"),
+        op("neither", "not", "either"),
+        op("v_chosen", "where", "neither", "x1", -1.0),
+        op("twice", "mul", "i1", 2.0),
+        op("same", "eq", "twice", 4.0),
+        op("v_mixed", "where", "same", "x1", "twice"),
+        op("clipped", "maximum", "x1", 0.0),
+        op("v_relu6", "minimum", "clipped", 1.5),
+    ]
+    names = [s.dst for s in body if isinstance(s, Pointwise) and s.dst.startswith("v_")]
+    body += [Store(name[2:] + "_out", at(an), name) for name in names]
+    outputs = tuple(Tensor(name[2:] + "_out", (n,), F32) for name in names)
+    sgraph = SGraph(
+        "functions",
+        (Tensor("x", (n,), dtype), Tensor("ids", (n,), DType.INT64), Tensor("flags", (n,), DType.BOOL)),
+        (),
+        outputs,
+        (Kernel("functions_kernel", ((an, Grid(sym("T_n"))),), tuple(body)),),
+    )
+
+    def reference(x: np.ndarray, ids: np.ndarray, flags: np.ndarray) -> tuple[np.ndarray, ...]:
+        from math import erf
+
+        half, above = 0.5 * x, np.abs(x) + 1
+        chosen = np.where(~(((x < 0) & (flags != 0)) | np.isnan(x)), x, -1.0)
+        return (
+            np.tanh(x), np.vectorize(erf)(x), np.abs(x), np.sign(x), np.floor(x), np.round(x), np.sin(x), np.cos(x),
+            half, half**2, half**3, np.log(above), above**half, 1 / above, chosen, np.where(2 * ids == 4, x, 2 * ids),
+            np.clip(np.maximum(x, 0), None, 1.5),
+        )  # fmt: skip
+
+    def special(arrays: list[np.ndarray]) -> None:
+        arrays[0][:8] = [0.5, 1.5, 2.5, -0.5, -1.5, 1e-3, -1e-3, 0.0]
+
+    return Sample(sgraph, reference, ({},), ({"T_n": 32},), scale=1.5, special=special)
+
+
+def causal_symbolic(dtype: DType = F32) -> Sample:
+    """Causal attention over a symbolic sequence length."""
+    return attention(dtype, seq=sym("seq"))
+
+
+def symbolic_pointwise(dtype: DType = F32) -> Sample:
+    """x + silu(y) with a symbolic number of rows, one included."""
+    return add_silu(dtype, m=sym("M"))
+
+
+SAMPLES: tuple[Callable[[DType], Sample], ...] = (
+    matmul,
+    symbolic_matmul,
+    split_k_matmul,
+    rmsnorm_linear,
+    layernorm,
+    attention,
+    causal_symbolic,
+    split_attention,
+    grouped_attention,
+    gated_mlp,
+    add_silu,
+    symbolic_pointwise,
+    moments,
+    rotated,
+    heads_projection,
+    batched_loop,
+    functions,
+)
+
+
+def numel(shape: tuple[Extent, ...]) -> Extent:
+    total: Extent = 1
+    for e in shape:
+        total = mul(total, e)
+    return total
