@@ -13,7 +13,7 @@ from __future__ import annotations
 import argparse
 import json
 import multiprocessing
-import resource
+import os
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -50,12 +50,13 @@ class Row:
 
 def measure(path: str, repeat: int) -> Row:
     """The workload's best run."""
-    from prism.egraph.worker import Worker
-
     from prism.api import load
     from prism.api.search import SearchBudget, run_search
+    from prism.egraph.budget import Budget
+    from prism.egraph.worker import Worker
     from prism.events import Recorder
     from prism.instantiate.devices import device
+    from prism.program.nodes import Const
 
     load(path)  # loads the libraries
     rows = []
@@ -65,10 +66,10 @@ def measure(path: str, repeat: int) -> Row:
         imported = time.perf_counter() - start
         start = time.perf_counter()
         with Worker() as worker:
-            worker.ready()
+            worker.explore([Const(1.0)], Budget())
             started = time.perf_counter() - start
             found = run_search(program, device("sm_90"), SearchBudget(), worker, Recorder())
-            peak = _rss_mb() + worker.peak_mb()
+            peak = _peak_mb(os.getpid()) + _peak_mb(worker.pid)
         rows.append(
             Row(
                 program.name,
@@ -90,8 +91,12 @@ def measure(path: str, repeat: int) -> Row:
     return min(rows, key=lambda r: r.total_s)
 
 
-def _rss_mb() -> float:
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+def _peak_mb(pid: int | None) -> float:
+    """Peak resident memory of a process that is alive, MiB."""
+    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+        if line.startswith("VmHWM:"):
+            return int(line.split()[1]) / 1024
+    return 0.0
 
 
 def table(rows: Sequence[Row]) -> str:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import sympy
 
-from prism.program.extents import Extent, evaluate, mul, symbol
+from prism.program.extents import Extent, evaluate, symbol
 from prism.program.index import Axis, Index
 from prism.program.nodes import DType, ReduceKind, Tensor
 from prism.sgraph.nodes import (
@@ -312,8 +312,9 @@ def attention(dtype: DType = F32, causal: bool = True, heads: int = 2, seq: Exte
 
 
 def softmax(s: np.ndarray) -> np.ndarray:
-    p = np.exp(s - s.max(-1, keepdims=True))
-    return p / p.sum(-1, keepdims=True)
+    p: np.ndarray = np.exp(s - s.max(-1, keepdims=True))
+    total: np.ndarray = p.sum(-1, keepdims=True)
+    return p / total
 
 
 def split_attention(dtype: DType = F32, seq: int = 45, group: int = 4, d: int = 16) -> Sample:
@@ -739,10 +740,3 @@ SAMPLES: tuple[Callable[[DType], Sample], ...] = (
     batched_loop,
     functions,
 )
-
-
-def numel(shape: tuple[Extent, ...]) -> Extent:
-    total: Extent = 1
-    for e in shape:
-        total = mul(total, e)
-    return total

@@ -11,7 +11,8 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from prism.egraph.worker import Budget, Worker
+from prism.egraph.budget import Budget
+from prism.egraph.worker import Worker
 from prism.errors import IllegalIRError
 from prism.events import Funnel, Listener, Recorder
 from prism.instantiate.devices import Device, device

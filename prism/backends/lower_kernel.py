@@ -295,13 +295,10 @@ class KernelLowering:
                 self._start(s, axis if s in later else None)
         accumulators = {name: self._values[name].name for name in made}
         start, stop, step = self._indexing.bounds(axis)
-        index = self.names.fresh(f"start_{axis.name}" if self.layout.is_tiled(axis) else axis.name)
+        index = self._indexing.enter(axis)
         outer, self._out = self._out, []
         known = dict(self._known)
-        if self.layout.is_tiled(axis):
-            self._offsets(axis, symbol(index))
-        else:
-            self._index[axis] = index
+        self._indexing.step(axis, index)
         self._block(body)
         outer.append(tile.For(index, start, stop, step, tuple(self._out)))
         self._out, self._known = outer, known

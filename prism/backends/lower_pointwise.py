@@ -1,4 +1,4 @@
-"""Lowering of pointwise operations: the element types of operands and result, and where a result is known to be zero."""
+"""Lowering of pointwise operations: element types of operands and result, and where a result is known to be zero."""
 
 from __future__ import annotations
 

@@ -8,7 +8,7 @@
               | Offsets(dst, dim, axis, start)              int[dim]: start + 0, 1, ..., size - 1
               | InBounds(dst, index, high, low?)            bool: index < high (and low <= index)
               | IndexValue(dst, index)                      int: the value of an affine index
-              | Load(dst, tensor, offset, masks, dtype)     0 where a mask does not hold, or nothing at all without masks
+              | Load(dst, tensor, offset, masks, dtype)     0 where a mask does not hold
               | Full(dst, value, dtype)                     one value everywhere
               | Cast(dst, src, dtype)
               | Copy(dst, src)                              keeps the present value of an accumulator

@@ -46,8 +46,10 @@ class Family:
 
 def families(
     targets: Sequence[Target], builder: Builder, name: str, suffix: str, bounds: RoleBounds
-) -> Iterator[Family]:
+) -> Iterator[Family | None]:
     """Every family for the targets, which range over the same axes, in a fixed order.
+
+    Roles that have no schedule give None.
 
     Args:
         targets: what to compute.

@@ -24,8 +24,8 @@ from m to m', dst is multiplied by exp(m - m') before src is added; so after eac
 over what was seen, and after the loop it is what a second pass with the final m would have computed (the online
 softmax of Milakov & Gimelshein 2018, for any loop-carried shift).
 
-`Split(S, T)` leaves a value per part: an axis of extent S whose name ends in ".part", the program's own, over which a later kernel
-reduces. Names of values are unique in a kernel.
+`Split(S, T)` leaves a value per part: an axis of extent S whose name ends in ".part", the program's own, over which a
+later kernel reduces. Names of values are unique in a kernel.
 """
 
 from __future__ import annotations

@@ -35,7 +35,7 @@ from prism.sgraph.nodes import (
 from prism.sgraph.values import Value
 
 
-class Unschedulable(Exception):  # noqa: N818 (a signal to the generator, never an error of the user's)
+class Unschedulable(Exception):
     """A value is needed inside a loop over an axis that it reduces itself: no nest of loops has these roles."""
 
 

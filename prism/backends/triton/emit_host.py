@@ -1,4 +1,4 @@
-"""The host side of an emitted module: `launches`, which yields each kernel with its grid and arguments, and the launcher."""
+"""The host side of an emitted module: `launches`, which yields kernels with grid and arguments, and the launcher."""
 
 from __future__ import annotations
 

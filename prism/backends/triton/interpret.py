@@ -87,7 +87,8 @@ class _Process:
             self._start()
             limit += START_LIMIT_S
         child = self._child
-        assert child is not None and child.stdin is not None
+        if child is None or child.stdin is None:
+            return Interpreted(error="the interpreter's process did not start")
         try:
             child.stdin.write(json.dumps(request).encode() + b"\n")
             child.stdin.flush()
@@ -109,7 +110,7 @@ class _Process:
         env = {k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "TRITON_INTERPRET")}
         env.update(TRITON_INTERPRET="1", OPENBLAS_NUM_THREADS="1", OMP_NUM_THREADS="1")
         # Standard error is only read after a crash, and a pipe that nobody reads would block the child.
-        self._errors = tempfile.TemporaryFile(dir=self._folder)
+        self._errors = tempfile.TemporaryFile(dir=self._folder)  # noqa: SIM115
         self._child = subprocess.Popen(
             [sys.executable, "-P", str(RUNNER)],
             stdin=subprocess.PIPE,

@@ -1,8 +1,9 @@
-"""Runs emitted modules in Triton's interpreter, on CPU tensors. A script of its own, with torch, triton and numpy alone.
+"""Runs emitted modules in Triton's interpreter on CPU tensors: a script of its own; torch, triton and numpy alone.
 
 One JSON request a line on standard input, one JSON answer a line on a private copy of standard output:
 
-    {"module": path, "entry": name, "inputs": npz, "dtypes": [...], "config": {...}, "outputs": npz} -> {} or {"error": text}
+    {"module": path, "entry": name, "inputs": npz, "dtypes": [...], "config": {...}, "outputs": npz}
+    -> {} or {"error": text}
 
 The interpreter is made stricter and more like a GPU than it is:
 
@@ -48,11 +49,10 @@ class MemoryGuard:
         self.ends = np.array([b for _, b in spans], np.uint64)
         self.stored = []
 
-    def check(self, pointers: np.ndarray, mask: np.ndarray, what: str) -> np.ndarray:
+    def check(self, pointers: Any, mask: Any, what: str) -> Any:
         """The pointers that the mask lets through; all must be in a tensor."""
-        touched = np.broadcast_to(pointers, np.broadcast_shapes(pointers.shape, mask.shape))[
-            np.broadcast_to(mask, np.broadcast_shapes(pointers.shape, mask.shape))
-        ]
+        where, let_through = np.broadcast_arrays(pointers, mask)
+        touched = where[let_through]
         if touched.size:
             at = np.searchsorted(self.starts, touched, side="right") - 1
             if (at < 0).any() or (touched >= self.ends[np.maximum(at, 0)]).any():
@@ -175,7 +175,8 @@ def load_module(path: str, known: dict[tuple[str, bytes], ModuleType]) -> Module
     if key not in known:
         name = f"emitted_{len(known)}"
         spec = importlib.util.spec_from_file_location(name, path)
-        assert spec is not None and spec.loader is not None
+        if spec is None or spec.loader is None:
+            raise ImportError(f"{path} is no Python module")
         module = importlib.util.module_from_spec(spec)
         # jit functions read their own source: an older module of that path must not be remembered.
         import linecache
