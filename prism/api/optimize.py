@@ -12,6 +12,7 @@ write    the folder, whole or not at all
 from __future__ import annotations
 
 import tempfile
+from collections import Counter
 from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
@@ -39,6 +40,8 @@ from prism.sgraph.show import key
 
 FINALISTS = 4
 """Proved sGraphs that are compiled."""
+ALIKE = 2
+"""Finalists that cut the program in the same way."""
 POINTS = 256
 """Configurations of a finalist that the study may choose from: the best by the cost model."""
 CONFIRMED = 3
@@ -204,12 +207,20 @@ def _finalists(request: Request, found: SearchResult, folder: Path) -> list[_Fin
     ranked = []
     for n, p in enumerate(found.proved):
         model = Model(p.sgraph, request.device, hints)
-        points = Space(p.sgraph, request.device, hints).points_ranked(model, POINTS)
-        if points:
-            ranked.append((points[0][1].seconds, n, p, model, tuple(c for c, _ in points)))
+        space = Space(p.sgraph, request.device, hints)
+        best = space.points_ranked(model, 1)
+        if best:
+            ranked.append((best[0][1].seconds, n, p, model, space))
     ranked.sort(key=lambda t: t[:2])
-    made = []
-    for _, n, p, model, configs in ranked[:FINALISTS]:
+    made: list[_Finalist] = []
+    cuts: Counter[tuple[str, ...]] = Counter()
+    for _, n, p, model, space in ranked:
+        # Variants of one way to cut the program are alike: others get their chance, too.
+        cut = tuple(k.name for k in p.sgraph.kernels)
+        cuts[cut] += 1
+        if cuts[cut] > ALIKE or len(made) == FINALISTS:
+            continue
+        configs = space.best(model, POINTS)
         path = folder / f"candidate_{n}.py"
         text = emit_module(p.sgraph, formula=_formula(found), configs={request.device.sm: configs[:1]}).text
         path.write_text(text, encoding="utf-8")

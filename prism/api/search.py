@@ -18,7 +18,7 @@ from prism.events import Funnel, Listener, Recorder
 from prism.instantiate.devices import Device, device
 from prism.program.extents import Extent
 from prism.program.inline import inline
-from prism.program.nodes import Expr, Formula, Program
+from prism.program.nodes import Const, Expr, Formula, Program
 from prism.sgraph import spec
 from prism.sgraph.classes import EClasses
 from prism.sgraph.denote import Denotation, denote, expand
@@ -43,7 +43,7 @@ class SearchBudget:
     max_kernels: int = 3
     max_sgraphs: int = 32
     enodes: int = 8000
-    iterations: int = 12
+    iterations: int = 16
     seconds: float = 120.0
 
     def as_dict(self) -> dict[str, int]:
@@ -116,6 +116,9 @@ def run_search(
     reference = tuple(f.expr for f in formulas)
     limit = Budget(enodes=budget.enodes, iterations=budget.iterations, seconds=budget.seconds)
     seconds: dict[str, float] = {}
+    with recorder.stage("start-up") as detail:
+        worker.explore((Const(1.0),), limit)
+        detail.append("egglog and the rules are loaded")
     start = time.perf_counter()
     with recorder.stage("saturation") as detail:
         classes = worker.explore(reference, limit)

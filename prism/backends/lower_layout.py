@@ -1,9 +1,9 @@
 """Lowering, first step: which axes of a kernel are dimensions of its tiles, how long, and in which order.
 
 An axis that a program or a loop walks one element at a time is a scalar. The others are dimensions, in one order for
-the whole kernel, chosen so that the operands of matrix products are [M, K] and [K, N] as they stand. Several axes that only
-ever stand together on one side of matrix products (the heads and queries of grouped-query attention) are packed into
-one dimension, so that nothing has to be reshaped inside a loop.
+the whole kernel, chosen so that the operands of matrix products are [M, K] and [K, N] as they stand. Several axes that
+only ever stand together on one side of matrix products (the heads and queries of grouped-query attention) are packed
+into one dimension, so that nothing has to be reshaped inside a loop.
 """
 
 from __future__ import annotations

@@ -44,9 +44,12 @@ class Engine:
     _formulas: tuple[Expr, ...] = ()
     _roots: list[str] = field(default_factory=list)
     _spare: list[bindings.EGraph] = field(default_factory=list)
+    _base: bindings.EGraph | None = None
 
     def prepare(self) -> None:
-        """Make an e-graph ahead of its use."""
+        """Make the e-graphs of the next requests ahead of their use."""
+        if self._base is None:
+            self._base = self._fresh()
         if not self._spare:
             self._spare.append(self._fresh())
 
@@ -97,7 +100,9 @@ class Engine:
             for round_ in range(BESIDE_ROUNDS + 1):
                 if saturation.equal(self._roots, roots):
                     return self._verdict(Status.PROVED, "one e-class with the saturated reference", saturation, round_)
-                if round_ == BESIDE_ROUNDS or saturation.enodes() > limit or not saturation.step(EXPLORE):
+                if round_ == BESIDE_ROUNDS or saturation.enodes() > limit:
+                    return None
+                if not saturation.step(EXPLORE) and not saturation.rename():
                     return None
             return None
         finally:
@@ -105,7 +110,15 @@ class Engine:
 
     def _apart(self, candidate: Sequence[Expr]) -> Verdict:
         """Proved or unknown, in an e-graph that starts from the two as terms."""
-        saturation = Saturation(self._fresh())
+        if self._base is None:
+            self._base = self._fresh()
+        self._base.run_program(bindings.Push(1))
+        try:
+            return self._search(Saturation(self._base), candidate)
+        finally:
+            self._base.run_program(bindings.Pop(SPAN, 1))
+
+    def _search(self, saturation: Saturation, candidate: Sequence[Expr]) -> Verdict:
         left = saturation.insert(self._formulas)
         right = saturation.insert(candidate)
         saturation.step(SIMPLIFY)
@@ -118,6 +131,7 @@ class Engine:
                     reason = f"the e-graph grew past {APART_BUDGET.enodes} e-nodes"
                     return self._verdict(Status.UNKNOWN, reason, saturation, round_)
                 changed |= saturation.step(ruleset)
+            changed |= saturation.rename()
             if not changed:
                 if saturation.equal(left, right):
                     return self._verdict(Status.PROVED, "one e-class by all rules", saturation, round_)

@@ -12,9 +12,10 @@ from dataclasses import dataclass, field
 
 from egglog import bindings
 
+from prism.egraph.alpha import Renamer
 from prism.egraph.budget import Budget
 from prism.egraph.language import ANALYSIS, CONSTRUCTORS, EXPLORE, LEAVES, REDUCTIONS, SIMPLIFY
-from prism.egraph.terms import SPAN, Encoder, Leaves, decode
+from prism.egraph.terms import SPAN, Encoder, Leaves, decode, freeze
 from prism.errors import WorkerError
 from prism.program.nodes import Expr
 from prism.sgraph.classes import EClasses
@@ -39,6 +40,7 @@ class Saturation:
     graph: bindings.EGraph
     leaves: Leaves = field(default_factory=Leaves)
     iterations: int = 0
+    renamer: Renamer = field(default_factory=Renamer)
     _inserted: int = 0
     _programs: dict[str, list[object]] = field(default_factory=dict)
 
@@ -64,6 +66,18 @@ class Saturation:
         outputs = self._run(*self._programs[ruleset])
         return bool(outputs[0].report.updated)
 
+    def rename(self) -> bool:
+        """Write reductions over other names of their axes where that helps (see alpha.py); whether any were."""
+        pairs = self.renamer.pairs(freeze(self.graph, self.leaves))
+        if not pairs:
+            return False
+        names = self.insert([e for pair in pairs for e in pair])
+        for one, other in zip(names[::2], names[1::2], strict=True):
+            left, right = bindings.Var(SPAN, one), bindings.Var(SPAN, other)
+            self._run(bindings.ActionCommand(bindings.Union(SPAN, left, right)))
+        self.step(SIMPLIFY)
+        return True
+
     def equal(self, left: Sequence[str], right: Sequence[str]) -> bool:
         """Whether the globals are pairwise in the same e-class."""
         return all(self._class(a) == self._class(b) for a, b in zip(left, right, strict=True))
@@ -78,7 +92,7 @@ class Saturation:
             if self.enodes() > budget.enodes:
                 return "e-node budget"
             self.iterations += 1
-            if not self.step(EXPLORE):
+            if not self.step(EXPLORE) and not self.rename():
                 return "saturated"
         return "iteration budget"
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import heapq
 import math
 from collections import Counter, defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b
 from typing import Any, TypeAlias
@@ -20,7 +20,7 @@ from prism.egraph.language import CONSTRUCTORS, REDUCTIONS, snap
 from prism.errors import IllegalIRError
 from prism.program.extents import is_static
 from prism.program.index import Axis
-from prism.program.nodes import Const, Expr, Map, Position, Read, Reduce, Size, walk
+from prism.program.nodes import Const, Expr, Map, Position, Read, Reduce, ReduceKind, Size, walk
 from prism.sgraph.classes import EClasses, ENode, Payload
 
 # No source text: egglog keeps the text of a span in every node.
@@ -193,12 +193,46 @@ _Row: TypeAlias = tuple[str, Payload, str, tuple[Any, ...]]  # op, payload, payl
 _Key: TypeAlias = tuple[int, bytes]
 
 
-def decode(graph: bindings.EGraph, roots: Sequence[str], leaves: Leaves, iterations: int, stopped: str) -> EClasses:
-    """The e-graph as data: what is reachable from the globals `roots`.
+@dataclass(slots=True)
+class Frozen:
+    """A snapshot of an e-graph; e-classes are egglog's values, which go stale when the e-graph changes.
 
-    E-classes are numbered by their least term (its size, then a digest of its text), so that the numbers do not
-    depend on the process or on the order in which rules fired.
+    Attributes:
+        rows: e-class to its e-nodes.
+        axes: e-class to the free axes of its value.
+        keys: e-class to the size and digest of its least term, which do not depend on the process.
+        best: e-class to the position in `rows` of the e-node of its least term.
     """
+
+    rows: dict[Any, list[_Row]]
+    axes: dict[Any, frozenset[Axis]]
+    keys: dict[Any, _Key]
+    best: dict[Any, int]
+    _exprs: dict[Any, Expr] = field(default_factory=dict)
+
+    def expr(self, cls: Any) -> Expr:
+        """The least term of an e-class."""
+        stack = [cls]
+        while stack:
+            top = stack[-1]
+            op, payload, _, kids = self.rows[top][self.best[top]]
+            missing = [k for k in kids if k not in self._exprs]
+            if missing:
+                stack += missing
+                continue
+            stack.pop()
+            args = tuple(self._exprs[k] for k in kids)
+            if isinstance(payload, Axis):
+                self._exprs[top] = Reduce(ReduceKind(op), payload, args[0])
+            elif payload is not None:
+                self._exprs[top] = payload
+            else:
+                self._exprs[top] = Map(op, args)
+        return self._exprs[cls]
+
+
+def freeze(graph: bindings.EGraph, leaves: Leaves) -> Frozen:
+    """A snapshot of the e-graph."""
     rows: dict[Any, list[_Row]] = defaultdict(list)
     axes: dict[Any, frozenset[Axis]] = {}
     values: dict[Any, float] = {}
@@ -218,7 +252,18 @@ def decode(graph: bindings.EGraph, roots: Sequence[str], leaves: Leaves, iterati
     for cls, value in values.items():
         # A constant needs no other way to be computed.
         rows[cls] = [("const", Const(value), repr(value), ())]
-    keys = _least_terms(rows)
+    keys, best = _least_terms(rows)
+    return Frozen(rows, axes, keys, best)
+
+
+def decode(graph: bindings.EGraph, roots: Sequence[str], leaves: Leaves, iterations: int, stopped: str) -> EClasses:
+    """The e-graph as data: what is reachable from the globals `roots`.
+
+    E-classes are numbered by their least term (its size, then a digest of its text), so that the numbers do not
+    depend on the process or on the order in which rules fired.
+    """
+    frozen = freeze(graph, leaves)
+    rows, keys = frozen.rows, frozen.keys
     start = [graph.eval_expr(bindings.Var(SPAN, name))[1] for name in roots]
     kept = _reachable(rows, start)
     order = sorted((c for c in kept if c in keys), key=lambda c: keys[c])
@@ -228,10 +273,10 @@ def decode(graph: bindings.EGraph, roots: Sequence[str], leaves: Leaves, iterati
         mine = sorted(
             ((op, shown, tuple(ids[k] for k in kids)), n)
             for n, (op, _, shown, kids) in enumerate(rows[cls])
-            if cls not in kids
+            if cls not in kids and all(k in ids for k in kids)
         )
         nodes[ids[cls]] = tuple(ENode(key[0], rows[cls][n][1], key[2]) for key, n in mine)
-    found = {ids[c]: axes.get(c, frozenset()) for c in order}
+    found = {ids[c]: frozen.axes.get(c, frozenset()) for c in order}
     total = sum(len(n) for n in nodes.values())
     return EClasses(nodes, found, tuple(ids[c] for c in start), total, iterations, stopped)
 
@@ -267,21 +312,25 @@ def _reader(graph: bindings.EGraph, name: str, leaves: Leaves) -> Callable[[Sequ
             return None
 
 
-def _least_terms(rows: dict[Any, list[_Row]]) -> dict[Any, _Key]:
-    """For each e-class the least (size, digest) of a term in it, by Knuth's generalisation of Dijkstra's algorithm."""
+def _least_terms(rows: Mapping[Any, list[_Row]]) -> tuple[dict[Any, _Key], dict[Any, int]]:
+    """For each e-class the least (size, digest) of a term in it, and the position of that term's e-node.
+
+    By Knuth's generalisation of Dijkstra's algorithm.
+    """
     parents: dict[Any, list[tuple[Any, int]]] = defaultdict(list)
     waiting: dict[tuple[Any, int], int] = {}
-    heap: list[tuple[_Key, int, Any]] = []
+    heap: list[tuple[_Key, int, Any, int]] = []
     keys: dict[Any, _Key] = {}
+    best: dict[Any, int] = {}
     pushed = 0
 
-    def push(cls: Any, row: _Row) -> None:
+    def push(cls: Any, n: int) -> None:
         nonlocal pushed
-        op, _, shown, kids = row
+        op, _, shown, kids = rows[cls][n]
         size = 1 + sum(keys[k][0] for k in kids)
         digest = blake2b(f"{op}|{shown}|".encode() + b"".join(keys[k][1] for k in kids), digest_size=12).digest()
         pushed += 1
-        heapq.heappush(heap, ((size, digest), pushed, cls))
+        heapq.heappush(heap, ((size, digest), pushed, cls, n))
 
     for cls, mine in rows.items():
         for n, row in enumerate(mine):
@@ -290,20 +339,21 @@ def _least_terms(rows: dict[Any, list[_Row]]) -> dict[Any, _Key]:
             for kid in distinct:
                 parents[kid].append((cls, n))
             if not distinct:
-                push(cls, row)
+                push(cls, n)
     while heap:
-        key, _, cls = heapq.heappop(heap)
+        key, _, cls, n = heapq.heappop(heap)
         if cls in keys:
             continue
         keys[cls] = key
-        for parent, n in parents[cls]:
-            waiting[parent, n] -= 1
-            if waiting[parent, n] == 0 and parent not in keys:
-                push(parent, rows[parent][n])
-    return keys
+        best[cls] = n
+        for parent, m in parents[cls]:
+            waiting[parent, m] -= 1
+            if waiting[parent, m] == 0 and parent not in keys:
+                push(parent, m)
+    return keys, best
 
 
-def _reachable(rows: dict[Any, list[_Row]], start: Sequence[Any]) -> set[Any]:
+def _reachable(rows: Mapping[Any, list[_Row]], start: Sequence[Any]) -> set[Any]:
     kept: set[Any] = set()
     stack = list(start)
     while stack:

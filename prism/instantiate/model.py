@@ -46,6 +46,8 @@ SM_BANDWIDTH_SHARE = 1.8
 L2_SHARE = 0.5
 # 2MN/(M+N), the reuse of an operand of an MxN tile, at which matrix units run at full rate.
 FULL_DOT_REUSE = 96.0
+# The same where the vector units compute the product: they are slower against shared memory, and tile in registers.
+FULL_VECTOR_REUSE = 32.0
 # Warps that keep the matrix units, and the vector units, of a multiprocessor busy.
 DOT_WARPS = 4
 VECTOR_WARPS = 12
@@ -154,6 +156,10 @@ class KernelModel:
         env = {**self.hints, **binding}
         sizes = tile_sizes(self.kernel, env)
         live = live_elements(self.footprint, sizes)
+        if self.footprint.full_precision:
+            # Both operands of a product outside the matrix units are in registers while it runs.
+            for m, n, k in self.footprint.dots:
+                live = live + elements((k,), sizes) * (elements(m, sizes) + elements(n, sizes))
         shared: Any = staged_bytes(self.footprint, sizes) * stages
         registers = live / (warps * 32) + BASE_REGISTERS
         # Every value over the limit is stored once and loaded once, four bytes each.
@@ -250,13 +256,14 @@ class KernelModel:
     def _dot_utilisation(self, sizes: Mapping[Axis, Any]) -> Any:
         """The part of the matrix units' rate that the smallest matrix product of the kernel reaches."""
         worst: Any = 1.0
+        enough = FULL_VECTOR_REUSE if self.dtype is DType.FLOAT32 else FULL_DOT_REUSE
         for m, n, k in self.footprint.dots:
             # Below the units' own sizes lanes idle.
             rows, columns, depth = elements(m, sizes), elements(n, sizes), elements((k,), sizes)
             idle = (rows / np.maximum(rows, 16)) * (columns / np.maximum(columns, 8)) * (depth / np.maximum(depth, 16))
             rows, columns = np.maximum(rows, 16), np.maximum(columns, 16)
             reuse = 2 * rows * columns / (rows + columns)
-            worst = np.minimum(worst, idle * np.minimum(1.0, reuse / FULL_DOT_REUSE))
+            worst = np.minimum(worst, idle * np.minimum(1.0, reuse / enough))
         return worst
 
 

@@ -55,6 +55,9 @@ MAX_REGISTERS_PER_THREAD = 255
 WARP = 32
 MAX_WARPS = 8
 INT32_MAX = 2**31 - 1
+# Multiply-adds of one matrix product that a thread may have in a row. In full precision they are unrolled, operands in
+# registers: beyond this they spill, and one kernel takes ten seconds to compile.
+MAX_UNROLLED = 2048
 
 
 class Limits(Protocol):
@@ -76,7 +79,8 @@ class Constraint:
     """One condition on an sGraph's symbols.
 
     Attributes:
-        name: its kind: tile_bound, parts, dot_m, dot_n, dot_k, registers, shared, tile_elements, int32_offsets.
+        name: its kind: tile_bound, parts, dot_m, dot_n, dot_k, registers, shared, unrolled, tile_elements,
+            int32_offsets.
         kernel: the kernel that it is about.
         relational: the condition, over the unbound symbols and those of the extents.
         why: what goes wrong without it.
@@ -124,6 +128,11 @@ class Footprint:
     staged: list[str] = field(default_factory=list)
     width: dict[str, int] = field(default_factory=dict)
     tensor_of: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def full_precision(self) -> bool:
+        """Whether matrix products are of float32 operands, which matrix units do not take without rounding."""
+        return bool(self.width) and min(self.width.values()) >= REGISTER_BYTES
 
     @property
     def tiles(self) -> frozenset[tuple[Axis, ...]]:
@@ -335,6 +344,10 @@ def checks(
     yield "registers", live_elements(f, sizes) <= _register_elements(limits, warps)
     if f.staged:
         yield "shared", staged_bytes(f, sizes) * stages <= limits.shared_limit_bytes
+    if f.full_precision:
+        for m, n, k in f.dots:
+            products = elements(m, sizes) * elements(n, sizes) * elements((k,), sizes)
+            yield "unrolled", products <= MAX_UNROLLED * WARP * warps
 
 
 def _dot_least(side: Sequence[Axis], binding: Mapping[str, Any]) -> Any:
@@ -452,6 +465,14 @@ def constraints(sgraph: SGraph, limits: Limits) -> tuple[Constraint, ...]:
             stages = sympy.Symbol(f"stages_{kernel.name}", integer=True, positive=True)
             total = sympy.sympify(staged_bytes(f, sizes)) * stages
             add("shared", sympy.Le(total, limits.shared_limit_bytes), "the operands of the loop's dots would not fit")
+        if f.full_precision:
+            for m, n, k in f.dots:
+                products = sympy.Mul(*(sympy.sympify(elements(side, sizes)) for side in (m, n, (k,))))
+                add(
+                    "unrolled",
+                    sympy.Le(products, MAX_UNROLLED * WARP * MAX_WARPS),
+                    "the product's multiply-adds, unrolled, would spill",
+                )
         for tensor in (*kernel.reads, *kernel.writes):
             numel = sympy.Mul(*(sympy.sympify(e) for e in sgraph.tensor(tensor).shape))
             add("int32_offsets", sympy.Le(numel, INT32_MAX), f"offsets into {tensor} would overflow 32 bits")

@@ -107,9 +107,8 @@ def _paste(w: Writer, source: str) -> None:
 
 def _header(w: Writer, sgraph: SGraph, formula: str) -> None:
     safe = formula.strip().replace("\\", "\\\\").replace('"""', "'''")
-    w.line(
-        f'"""{sgraph.name}: {len(sgraph.kernels)} fused Triton kernel{"s" * (len(sgraph.kernels) != 1)}, written by prism.'
-    )
+    plural = "s" * (len(sgraph.kernels) != 1)
+    w.line(f'"""{sgraph.name}: {len(sgraph.kernels)} Triton kernel{plural}, written by prism.')
     w.line()
     for line in safe.splitlines():
         w.line(f"    {line}".rstrip())

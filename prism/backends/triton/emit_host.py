@@ -116,11 +116,12 @@ class HostEmitter:
                     found.setdefault(identifier(extent.name), place)
                 elif not is_static(extent):
                     composite.append((place, extent))
-        for place, extent in composite:
-            for s in extent.free_symbols:  # type: ignore[union-attr]
-                per = sympy.expand(extent / s)
-                if identifier(str(s)) not in found and not per.has(s):
-                    found[identifier(str(s))] = f"{place} // {factor(per, 'triton')}"
+        # Of `2*s + 1` and the like, what is not known yet follows from the rest.
+        while composite:
+            left = [(place, extent) for place, extent in composite if not _solve(place, extent, found)]
+            if len(left) == len(composite):
+                break
+            composite = left
         everything = {n for t in (*self.module.inputs, *self.module.outputs) for e in t.shape for n in scalars(e)}
         everything |= {n for p in self.module.programs for n in p.lengths}
         for name in sorted(everything - set(found) - config):
@@ -270,6 +271,21 @@ class HostEmitter:
             total = sympy.Mul(*t.shape)
             with w.block(f"if {integer(total, 'triton')} > 2**31 - 1:"):
                 w.line(f'raise ValueError("{self.tensors.host[t.name]} would have more than 2**31 - 1 elements")')
+
+
+def _solve(place: str, extent: Extent, found: dict[str, str]) -> bool:
+    """Bind the one symbol of the extent that is not known; False when there are more of them."""
+    unknown = [s for s in getattr(extent, "free_symbols", ()) if identifier(s.name) not in found]
+    if len(unknown) != 1:
+        return not unknown
+    (s,) = unknown
+    expanded = sympy.expand(extent)
+    per, rest = expanded.coeff(s, 1), expanded.coeff(s, 0)
+    if per.has(s) or sympy.expand(per * s + rest - expanded) != 0:
+        return False
+    value = place if rest == 0 else f"({place} - {factor(rest, 'triton')})"
+    found[identifier(s.name)] = value if per == 1 else f"{value} // {factor(per, 'triton')}"
+    return True
 
 
 def _tuple(items: Sequence[str]) -> str:

@@ -1,0 +1,252 @@
+"""Proved, refuted or unknown: is a candidate the reference, for all inputs and all values of the symbols?
+
+Proved means one e-class under the rules, over the reals. Where egglog does not join the two, inputs that tell them
+apart are looked for, and without any the answer is unknown, with what was tried.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import replace
+
+import numpy as np
+import sympy
+
+from prism.egraph.budget import Budget
+from prism.egraph.refute import refute
+from prism.egraph.worker import Worker
+from prism.errors import ShapeError, WorkerError
+from prism.program.extents import Extent, is_static, normal
+from prism.program.index import Axis, Index
+from prism.program.inline import inline
+from prism.program.nodes import (
+    Const,
+    Expr,
+    Formula,
+    Map,
+    Position,
+    Program,
+    Read,
+    Reduce,
+    Size,
+    SymbolRange,
+    Tensor,
+)
+from prism.program.transform import canonical, substitute
+from prism.sgraph.verdict import Status, Verdict
+
+
+def prove_formulas(
+    reference: Sequence[Formula],
+    candidate: Sequence[Formula],
+    *,
+    tensors: Sequence[Tensor],
+    ranges: Mapping[str, SymbolRange] | None = None,
+    budget: Budget | None = None,
+    worker: Worker | None = None,
+) -> Verdict:
+    """Whether every candidate formula is the reference formula of the same position.
+
+    Args:
+        reference: one formula per output.
+        candidate: as many, over the same input names.
+        tensors: the inputs that they read.
+        ranges: of the symbols; those that are missing may be any positive integer.
+        budget: of the reference's saturation.
+        worker: a running worker; one is started, and ended, by default.
+
+    Raises:
+        WorkerError: the worker died or ran past its limit.
+    """
+    if len(reference) != len(candidate):
+        return Verdict(Status.REFUTED, f"{len(reference)} outputs against {len(candidate)}")
+    left: list[Formula] = []
+    right: list[Formula] = []
+    for a, b in zip(reference, candidate, strict=True):
+        if a.tensor.shape != b.tensor.shape:
+            shapes = " against ".join(f"[{', '.join(map(str, t.shape))}]" for t in (a.tensor, b.tensor))
+            return Verdict(Status.REFUTED, f"output {a.tensor.name} has shape {shapes}")
+        aligned = _align(a, b)
+        if aligned is None:
+            places = " against ".join(f"[{', '.join(map(str, f.index))}]" for f in (a, b))
+            return Verdict(Status.UNKNOWN, f"output {a.tensor.name} is stored by indices that do not meet: {places}")
+        left.append(aligned[0])
+        right.append(aligned[1])
+    with nullcontext(worker) if worker is not None else Worker() as running:
+        assert running is not None
+        try:
+            running.explore([f.expr for f in left], budget or Budget())
+            verdict = running.prove([[f.expr for f in right]])[0]
+        except WorkerError as error:
+            verdict = Verdict(Status.UNKNOWN, error.one_line())
+    if verdict:
+        return verdict
+    attempt = refute(left, right, tensors, ranges or {})
+    if attempt.found is not None:
+        return replace(
+            verdict, status=Status.REFUTED, reason=attempt.found.where, counterexample=dict(attempt.found.inputs)
+        )
+    tried = attempt.skipped or f"they agree at {attempt.points} random points"
+    return replace(verdict, reason=f"{verdict.reason}; {tried}")
+
+
+def prove_programs(a: Program, b: Program, *, budget: Budget | None = None, worker: Worker | None = None) -> Verdict:
+    """Whether `b` computes what `a` does, output by output.
+
+    Inputs are matched by name where the names agree, else by position; outputs by position. Symbols of `b` are matched
+    to those of `a` by the inputs' shapes.
+
+    Raises:
+        ShapeError: the programs take different numbers of inputs, or inputs of different shapes.
+        UnsupportedError: a program has an output whose indices cannot be made affine.
+        WorkerError: the worker died or ran past its limit.
+    """
+    pairs = _match(a, b)
+    symbols = _symbols(pairs, a, b)
+    names = {theirs.name: ours.name for ours, theirs in pairs}
+    reference = inline(a)
+    candidate = tuple(_rename(f, names, symbols) for f in inline(b))
+    verdict = prove_formulas(
+        reference, candidate, tensors=a.inputs, ranges={**b.ranges, **a.ranges}, budget=budget, worker=worker
+    )
+    differing = [ours.name for ours, theirs in pairs if _weights_differ(a, ours.name, b, theirs.name)]
+    if verdict and differing:
+        # Proofs are for all weights; the models themselves fix other ones.
+        reason = f"equal as functions of their weights, but the models hold other values in {', '.join(differing)}"
+        return replace(verdict, status=Status.UNKNOWN, reason=reason)
+    return verdict
+
+
+def _weights_differ(a: Program, ours: str, b: Program, theirs: str) -> bool:
+    if (ours in a.weights) != (theirs in b.weights):
+        return True
+    return ours in a.weights and not np.array_equal(np.asarray(a.weights[ours]), np.asarray(b.weights[theirs]))
+
+
+def _match(a: Program, b: Program) -> list[tuple[Tensor, Tensor]]:
+    """Pairs of inputs."""
+    theirs = {t.name: t for t in b.inputs}
+    if len(a.inputs) != len(b.inputs):
+        raise ShapeError(
+            f"{a.name} takes {len(a.inputs)} inputs and {b.name} {len(b.inputs)}",
+            fix="give both the same inputs, unused ones included",
+        )
+    if {t.name for t in a.inputs} == set(theirs):
+        return [(t, theirs[t.name]) for t in a.inputs]
+    return list(zip(a.inputs, b.inputs, strict=True))
+
+
+def _symbols(pairs: Sequence[tuple[Tensor, Tensor]], a: Program, b: Program) -> dict[sympy.Basic, Extent]:
+    """What each symbol of `b` is in terms of `a`'s, by the shapes of the inputs."""
+    found: dict[sympy.Basic, Extent] = {}
+    for ours, theirs in pairs:
+        if len(ours.shape) == len(theirs.shape):
+            for x, y in zip(ours.shape, theirs.shape, strict=True):
+                if isinstance(y, sympy.Symbol):
+                    found.setdefault(y, x)
+    for ours, theirs in pairs:
+        if ours.shape != tuple(_extent(e, found) for e in theirs.shape):
+            shapes = " and ".join(f"[{', '.join(map(str, t.shape))}]" for t in (ours, theirs))
+            raise ShapeError(
+                f"input {ours.name} of {a.name} and {theirs.name} of {b.name} have shapes {shapes}",
+                fix="inputs are matched by name where the names agree, else by position",
+            )
+    return found
+
+
+def _extent(extent: Extent, symbols: Mapping[sympy.Basic, Extent]) -> Extent:
+    if is_static(extent) or not symbols:
+        return normal(extent)
+    assert not isinstance(extent, int)
+    return normal(sympy.expand(extent.xreplace({s: sympy.sympify(e) for s, e in symbols.items()})))
+
+
+def _rename(formula: Formula, names: Mapping[str, str], symbols: Mapping[sympy.Basic, Extent]) -> Formula:
+    """The formula over the other program's input names and symbols, its axes named anew."""
+    changed = {s: e for s, e in symbols.items() if s != e}
+
+    def axis(a: Axis) -> Axis:
+        return Axis(a.name, _extent(a.extent, changed))
+
+    def index(i: Index) -> Index:
+        total = Index((), _extent(i.offset, changed))
+        for atom, c in i.terms:
+            assert isinstance(atom, Axis)
+            total = total + Index(((axis(atom), 1),)).scaled(_extent(c, changed))
+        return total
+
+    memo: dict[int, Expr] = {}
+
+    def visit(e: Expr) -> Expr:
+        if id(e) not in memo:
+            match e:
+                case Read(tensor, indices):
+                    memo[id(e)] = Read(names.get(tensor, tensor), tuple(map(index, indices)))
+                case Position(i):
+                    memo[id(e)] = Position(index(i))
+                case Size(extent):
+                    known = _extent(extent, changed)
+                    memo[id(e)] = Const(float(int(known))) if is_static(known) else Size(known)
+                case Map(op, args):
+                    memo[id(e)] = Map(op, tuple(map(visit, args)))
+                case Reduce(kind, a, body):
+                    memo[id(e)] = Reduce(kind, axis(a), visit(body))
+                case _:
+                    memo[id(e)] = e
+        return memo[id(e)]
+
+    t = formula.tensor
+    tensor = Tensor(t.name, tuple(_extent(e, changed) for e in t.shape), t.dtype)
+    return Formula(tensor, tuple(map(index, formula.index)), visit(formula.expr))
+
+
+def _align(a: Formula, b: Formula) -> tuple[Formula, Formula] | None:
+    """The two over one set of free axes, stored by the same indices; None where that is not simple.
+
+    Free axes are set apart first, then each dimension whose index is a plain axis takes the other formula's index.
+    """
+    left = _apart(a, "<")
+    right = _apart(b, ">")
+    to_left: dict[Axis, Index] = {}
+    to_right: dict[Axis, Index] = {}
+    for i, j in zip(left.index, right.index, strict=True):
+        ours, theirs = i.as_axis(), j.as_axis()
+        if theirs is not None and theirs not in to_right:
+            to_right[theirs] = i
+        elif ours is not None and ours not in to_left:
+            to_left[ours] = j
+        elif i != j:
+            return None
+    # Axes go in the order of the result, so that both are named the same; the names are the left formula's where
+    # it has them.
+    index = tuple(i.substitute(to_left) for i in left.index)
+    if index != tuple(j.substitute(to_right) for j in right.index):
+        return None
+    names = _plain_names(index)
+    final = tuple(i.substitute(names) for i in index)
+    exprs = [
+        canonical(substitute(substitute(f.expr, mapping), names)) for f, mapping in ((left, to_left), (right, to_right))
+    ]
+    return Formula(a.tensor, final, exprs[0]), Formula(b.tensor, final, exprs[1])
+
+
+def _apart(f: Formula, mark: str) -> Formula:
+    axes = {a for i in f.index for a in i.axes()}
+    mapping = {a: Index.axis(Axis(f"{a.name}{mark}", a.extent)) for a in axes}
+    return Formula(f.tensor, tuple(i.substitute(mapping) for i in f.index), substitute(f.expr, mapping))
+
+
+def _plain_names(index: Sequence[Index]) -> dict[Axis, Index]:
+    """Canonical names for the axes of an output's index, in the order of its dimensions."""
+    from prism.program.transform import least_instance
+
+    taken: list[Axis] = []
+    names: dict[Axis, Index] = {}
+    for i in index:
+        for atom, _ in i.terms:
+            assert isinstance(atom, Axis)
+            if atom not in names:
+                taken.append(least_instance(atom.extent, taken))
+                names[atom] = Index.axis(taken[-1])
+    return names

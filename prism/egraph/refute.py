@@ -1,0 +1,237 @@
+"""Refutation: inputs at which two lists of formulas differ, found by evaluating both in float64.
+
+Symbols are bound to small values of their ranges, distinct and equal. Where a formula is too large to evaluate whole,
+its free axes are cut to their first few values and every tensor to the elements that are then read: a difference there
+is a difference. Draws are signed, with ties, zeros, equal rows, and large and tiny scales, because positive inputs hide
+sign errors, flat ones dropped rescales, and those of scale one a dropped eps.
+
+A point at which the reference is infinite or NaN is no evidence.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from prism.program.evaluate import evaluate_expr
+from prism.program.extents import evaluate, is_static
+from prism.program.index import Axis, Index
+from prism.program.nodes import DType, Expr, Formula, Position, Read, Reduce, SymbolRange, Tensor, free_axes, walk
+from prism.program.transform import rename_free
+
+# Terms of the largest reduction that is evaluated; a few tenths of a second in numpy.
+MAX_WORK = 1 << 25
+# Up to this the formula is evaluated whole.
+WHOLE_WORK = 1 << 20
+# Values of each free axis that are kept otherwise.
+KEPT = 3
+RTOL = 1e-6
+
+
+@dataclass(frozen=True, slots=True)
+class Counterexample:
+    """Inputs at which two formulas differ.
+
+    Attributes:
+        inputs: tensor to float64 array; elements that are not read are zero, or left out at the end of a dimension.
+        where: the output and the element, with both values, as text.
+    """
+
+    inputs: Mapping[str, np.ndarray]
+    where: str
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """What came of trying.
+
+    Attributes:
+        found: a counterexample, or None.
+        points: how many finite elements were compared.
+        skipped: why nothing could be evaluated, when nothing was.
+    """
+
+    found: Counterexample | None
+    points: int
+    skipped: str = ""
+
+
+def refute(
+    reference: Sequence[Formula],
+    candidate: Sequence[Formula],
+    tensors: Sequence[Tensor],
+    ranges: Mapping[str, SymbolRange],
+    seed: int = 0,
+) -> Attempt:
+    """Look for inputs at which the formulas differ. Formulas come in pairs with equal indices.
+
+    Args:
+        reference: one formula per output.
+        candidate: as many.
+        tensors: the inputs that they read.
+        ranges: of the symbols; those that are missing may be any positive integer.
+        seed: of the draws.
+    """
+    points, skipped = 0, ""
+    for number, binding in enumerate(_bindings(reference, candidate, tensors, ranges)):
+        pairs = [_cut(a, b, binding) for a, b in zip(reference, candidate, strict=True)]
+        if any(_work(e, binding) > MAX_WORK for pair in pairs for e in pair):
+            skipped = "the formulas are too large to evaluate"
+            continue
+        shapes = _shapes([e for pair in pairs for e in pair], tensors, binding)
+        if sum(int(np.prod(s)) for s in shapes.values()) > MAX_WORK:
+            skipped = "the inputs are too large to draw"
+            continue
+        rng = np.random.default_rng([seed, number])
+        for strict, inputs in _draws(rng, shapes, {t.name: t.dtype for t in tensors}):
+            for formula, (a, b) in zip(reference, pairs, strict=True):
+                axes = tuple(sorted(free_axes(a) | free_axes(b), key=lambda x: x.name))
+                left = evaluate_expr(a, inputs, binding, axes)
+                right = evaluate_expr(b, inputs, binding, axes)
+                points += int(np.isfinite(left).sum())
+                at = _difference(left, right, strict)
+                if at is not None:
+                    place = ", ".join(f"{x}={n}" for x, n in zip(axes, at, strict=True))
+                    where = f"{formula.tensor.name} at [{place}]: {left[at]:.6g} against {right[at]:.6g}"
+                    if binding:
+                        where += f", with {', '.join(f'{k}={v}' for k, v in sorted(binding.items()))}"
+                    return Attempt(Counterexample(inputs, where), points)
+    return Attempt(None, points, skipped if points == 0 else "")
+
+
+def _difference(left: np.ndarray, right: np.ndarray, strict: bool) -> tuple[int, ...] | None:
+    """An element at which the two differ. A NaN of the right alone counts only in strict draws."""
+    finite = np.isfinite(left)
+    if not finite.any():
+        return None
+    with np.errstate(all="ignore"):
+        size = np.maximum(np.abs(left), np.abs(right)) + 1e-3 * np.abs(left[finite]).max()
+        wrong = finite & np.isfinite(right) & (np.abs(left - right) > RTOL * size)
+    if strict:
+        wrong |= finite & ~np.isfinite(right)
+    if not wrong.any():
+        return None
+    return tuple(int(n) for n in np.argwhere(wrong)[0])
+
+
+def _bindings(
+    reference: Sequence[Formula],
+    candidate: Sequence[Formula],
+    tensors: Sequence[Tensor],
+    ranges: Mapping[str, SymbolRange],
+) -> list[dict[str, int]]:
+    """Small values of the symbols, smallest first: all equal where the ranges allow it, then distinct."""
+    extents = [e for t in tensors for e in t.shape]
+    for f in (*reference, *candidate):
+        extents += [a.extent for e in walk(f.expr) if isinstance(e, Reduce) for a in (e.axis,)]
+        extents += [a.extent for a in free_axes(f.expr)]
+    names = sorted({s.name for e in extents if not is_static(e) for s in e.free_symbols})  # type: ignore[union-attr]
+    if not names:
+        return [{}]
+    chosen: list[dict[str, int]] = []
+    for base, stride in ((2, 0), (3, 1), (5, 2)):
+        binding: dict[str, int] = {}
+        for n, name in enumerate(names):
+            r = ranges.get(name)
+            value = base + stride * n
+            binding[name] = value if r is None else min(max(value, r.low), r.high)
+        if binding not in chosen:
+            chosen.append(binding)
+    return chosen
+
+
+def _work(expr: Expr, binding: Mapping[str, int]) -> int:
+    """The number of terms of the largest reduction, or of the result."""
+    memo: dict[int, frozenset[Axis]] = {}
+    largest = 1
+    for e in walk(expr):
+        match e:
+            case Read(_, index):
+                axes = frozenset(a for i in index for a in i.axes())
+            case Position(index):
+                axes = index.axes()
+            case Reduce(_, axis, body):
+                axes = memo[id(body)] - {axis}
+            case _:
+                axes = frozenset(a for c in e.children for a in memo[id(c)])
+        memo[id(e)] = axes
+        terms = 1
+        for a in axes:
+            terms *= evaluate(a.extent, binding)
+        largest = max(largest, terms)
+    return largest
+
+
+def _cut(a: Formula, b: Formula, binding: Mapping[str, int]) -> tuple[Expr, Expr]:
+    """The two expressions, their free axes cut to the first few values where they are too large to evaluate whole."""
+    if max(_work(a.expr, binding), _work(b.expr, binding)) <= WHOLE_WORK:
+        return a.expr, b.expr
+    names = {
+        axis: Axis(axis.name, min(KEPT, evaluate(axis.extent, binding)))
+        for axis in free_axes(a.expr) | free_axes(b.expr)
+    }
+    return rename_free(a.expr, names), rename_free(b.expr, names)
+
+
+def _shapes(
+    exprs: Sequence[Expr], tensors: Sequence[Tensor], binding: Mapping[str, int]
+) -> dict[str, tuple[int, ...]]:
+    """For each tensor that is read, the shape that holds every element that is."""
+    declared = {t.name: tuple(evaluate(e, binding) for e in t.shape) for t in tensors}
+    needed: dict[str, list[int]] = {}
+    for expr in exprs:
+        for e in walk(expr):
+            if isinstance(e, Read):
+                tops = [_top(i, binding) + 1 for i in e.index]
+                mine = needed.setdefault(e.tensor, [1] * len(tops))
+                needed[e.tensor] = [max(m, t) for m, t in zip(mine, tops, strict=True)]
+    return {
+        name: tuple(min(n, d) for n, d in zip(sizes, declared.get(name, tuple(sizes)), strict=True))
+        for name, sizes in sorted(needed.items())
+    }
+
+
+def _top(index: Index, binding: Mapping[str, int]) -> int:
+    """The largest value of an affine index."""
+    total = evaluate(index.offset, binding)
+    for atom, coefficient in index.terms:
+        assert isinstance(atom, Axis)
+        total += max(0, evaluate(coefficient, binding) * (evaluate(atom.extent, binding) - 1))
+    return total
+
+
+def _draws(
+    rng: np.random.Generator, shapes: Mapping[str, tuple[int, ...]], dtypes: Mapping[str, DType]
+) -> Iterator[tuple[bool, dict[str, np.ndarray]]]:
+    """(strict, inputs): see `_difference` for strict."""
+
+    def fill(kind: str, shape: tuple[int, ...]) -> np.ndarray:
+        match kind:
+            case "normal":
+                return rng.standard_normal(shape)
+            case "ties":
+                return rng.integers(-2, 3, shape).astype(np.float64)
+            case "zeros":
+                return rng.standard_normal(shape) * (rng.random(shape) < 0.5)
+            case "large":
+                return rng.standard_normal(shape) * 30.0
+            case "tiny":
+                return rng.standard_normal(shape) * 1e-3
+            case "positive":
+                return np.asarray(np.abs(rng.standard_normal(shape)) + 0.1)
+            case _:
+                return np.broadcast_to(rng.standard_normal(shape[-1:]), shape).copy()
+
+    for kind in ("normal", "ties", "tiny", "positive", "normal", "zeros", "large", "equal rows"):
+        inputs: dict[str, np.ndarray] = {}
+        for name, shape in shapes.items():
+            dtype = dtypes.get(name, DType.FLOAT32)
+            if dtype is DType.BOOL:
+                inputs[name] = rng.integers(0, 2, shape).astype(np.float64)
+            elif not dtype.is_float:
+                inputs[name] = rng.integers(0, 4, shape).astype(np.float64)
+            else:
+                inputs[name] = fill(kind, shape)
+        yield kind == "normal", inputs

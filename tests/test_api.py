@@ -1,0 +1,144 @@
+"""The Python API: what a search finds for every example, that it is the same each time, and what is refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+import prism
+from prism.api import SearchBudget, load, optimize
+from prism.api.search import SearchResult, run_search
+from prism.egraph.worker import Worker
+from prism.errors import NoImprovementError, UnsupportedError, UsageError
+from prism.events import Event, Recorder, StageFinished
+from prism.instantiate.devices import device
+from prism.program.nodes import Program
+from prism.sgraph.nodes import Accumulate, Split
+from prism.sgraph.show import text
+
+MODELS = sorted((Path(__file__).resolve().parent.parent / "examples" / "models").glob("*.onnx"))
+
+
+@pytest.fixture(scope="module")
+def worker() -> Worker:
+    with Worker() as w:
+        yield w
+
+
+def run(program: Program, worker: Worker, budget: SearchBudget | None = None) -> SearchResult:
+    return run_search(program, device("sm_90"), budget or SearchBudget(), worker, Recorder())
+
+
+@pytest.mark.parametrize("path", MODELS, ids=lambda p: p.stem)
+def test_every_example_has_a_proved_sgraph_with_fewer_kernels(path: Path, worker: Worker) -> None:
+    program = load(path)
+    found = run(program, worker)
+    assert found.proved
+    assert found.refuted == 0
+    assert min(len(p.sgraph.kernels) for p in found.proved) < program.operator_count
+    assert found.generated.generated >= len(found.generated.candidates)
+
+
+@pytest.mark.parametrize("name", ["causal_attention", "qknorm_attention"])
+def test_attention_is_one_kernel_that_rescales(name: str, worker: Worker) -> None:
+    found = run(load(next(p for p in MODELS if p.stem == name)), worker)
+    fused = [p.sgraph for p in found.proved if len(p.sgraph.kernels) == 1]
+    assert any(
+        sum(isinstance(s, Accumulate) and s.shift is not None for s in g.kernels[0].statements()) == 2 for g in fused
+    )
+    assert all(not g.buffers for g in fused)
+
+
+def test_decode_attention_is_split_over_the_keys_and_proved(worker: Worker) -> None:
+    found = run(load(next(p for p in MODELS if p.stem == "gqa_decode")), worker)
+    split = [
+        p.sgraph
+        for p in found.proved
+        if len(p.sgraph.kernels) == 2 and any(isinstance(r, Split) for _, r in p.sgraph.kernels[0].roles)
+    ]
+    # The query heads of a group share one read of the keys: the key's index has no axis of the group.
+    assert any(
+        sum(isinstance(s, Accumulate) and s.shift is not None for s in g.kernels[0].statements()) == 2 for g in split
+    )
+
+
+def test_a_norm_moves_past_its_product(worker: Worker) -> None:
+    found = run(load(next(p for p in MODELS if p.stem == "rmsnorm_linear")), worker)
+    single = [p.sgraph.kernels[0] for p in found.proved if len(p.sgraph.kernels) == 1]
+    # Both sums in one pass over the weight.
+    assert any(sum(isinstance(s, Accumulate) for s in k.statements()) == 2 for k in single)
+
+
+def test_the_same_search_gives_the_same_sgraphs() -> None:
+    texts = []
+    for _ in range(2):
+        with Worker() as w:
+            found = run(load(next(p for p in MODELS if p.stem == "qknorm_attention")), w)
+        texts.append([text(p.sgraph) for p in found.proved])
+    assert texts[0] == texts[1]
+
+
+def test_search_from_a_torch_function() -> None:
+    def fn(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return x * torch.nn.functional.silu(y)
+
+    found = list(prism.search(prism.trace(fn, (torch.randn(64, 256), torch.randn(64, 256)))))
+    assert found
+    assert len(found[0].sgraph.kernels) == 1
+
+
+def test_prove_two_functions() -> None:
+    def reference(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        return (x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + 1e-6)) @ w
+
+    def moved(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        return (x @ w) * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + 1e-6)
+
+    def wrong(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        return (x @ w) * torch.rsqrt(x.pow(2).sum(-1, keepdim=True) + 1e-6)
+
+    inputs = (torch.randn(4, 32), torch.randn(32, 16))
+    assert prism.prove(reference, moved, inputs).status == "proved"
+    verdict = prism.prove(reference, wrong, inputs)
+    assert verdict.status == "refuted"
+    assert verdict.counterexample
+
+
+def test_a_plain_product_is_left_to_the_library(tmp_path: Path) -> None:
+    def fn(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        return x @ w
+
+    half = torch.float16
+    program = prism.trace(
+        fn, (torch.empty(2048, 2048, dtype=half), torch.empty(2048, 2048, dtype=half)), name="product"
+    )
+    with pytest.raises(NoImprovementError):
+        optimize(program, target="sm_90", out=tmp_path / "out", trials=1)
+    assert not (tmp_path / "out").exists()
+
+
+def test_float64_is_refused() -> None:
+    program = prism.trace(torch.sin, (torch.zeros(4, dtype=torch.float64),), name="sine")
+    with pytest.raises(UnsupportedError, match="float64"):
+        optimize(program, target="sm_90")
+
+
+def test_unknown_targets_and_shapes_are_refused() -> None:
+    program = load(MODELS[0])
+    with pytest.raises(UsageError, match="sm_90"):
+        optimize(program, target="sm_12345")
+    with pytest.raises(UsageError, match="no symbolic dimension"):
+        optimize(program, target="sm_90", shapes={"nothing": 4})
+
+
+def test_stages_are_reported_in_order(worker: Worker) -> None:
+    events: list[Event] = []
+    run_search(load(MODELS[0]), device("sm_90"), SearchBudget(), worker, Recorder(events.append))
+    assert [e.stage for e in events if isinstance(e, StageFinished)] == [
+        "start-up",
+        "saturation",
+        "generation",
+        "proof",
+    ]

@@ -1,0 +1,373 @@
+"""Emission: the modules of hand-written sGraphs, run in Triton's interpreter against their closed forms."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from prism.backends.protocol import Config, ModuleSource
+from prism.backends.triton.crosscompile import CompileJob, arguments, compile_once
+from prism.backends.triton.emit import emit_module
+from prism.backends.triton.interpret import Interpreted, InterpreterPool, InterpretJob, run_interpreted
+from prism.backends.triton.writer import Writer, factor, integer
+from prism.errors import BackendError, UnsupportedError
+from prism.program.extents import cdiv, symbol
+from prism.program.index import Axis, Index
+from prism.program.nodes import DType, Tensor
+from prism.sgraph import spec
+from prism.sgraph.nodes import Grid, Kernel, Load, SGraph, Store
+from tests import sgraph_samples as samples
+from tests.sgraph_samples import BF16, F16, F32, SAMPLES, Sample, at, sym
+
+# Against the largest output: rounding of the outputs, and of intermediate values to the storage type.
+TOLERANCE = {F32: 2e-6, F16: 2e-3, BF16: 1.5e-2}
+
+
+@dataclass(frozen=True)
+class Case:
+    sample: Sample
+    dtype: DType
+    inputs: list[np.ndarray]
+    symbols: Mapping[str, int]
+    name: str
+
+
+def config(source: ModuleSource, symbols: Mapping[str, int]) -> Config:
+    return Config(symbols, dict.fromkeys(source.kernels, 4), dict.fromkeys(source.kernels, 2))
+
+
+def emit(sample: Sample, formula: str = "a formula") -> ModuleSource:
+    return emit_module(sample.sgraph, formula=formula, configs={})
+
+
+def job(
+    folder: Path, sample: Sample, inputs: list[np.ndarray], symbols: Mapping[str, int], name: str = ""
+) -> InterpretJob:
+    source = emit(sample)
+    path = folder / f"{name or sample.name}_{sample.sgraph.inputs[0].dtype.value}.py"
+    path.write_text(source.text)
+    dtypes = tuple(t.dtype.value for t in sample.sgraph.inputs)
+    return InterpretJob(path, source.entry, tuple(inputs), dtypes, config(source, symbols))
+
+
+@pytest.fixture(scope="module")
+def pool() -> Iterator[InterpreterPool]:
+    with InterpreterPool() as made:
+        yield made
+
+
+def cases() -> list[Case]:
+    made = []
+    for dtype in (F32, F16, BF16):
+        for build in SAMPLES:
+            sample = build(dtype)
+            for binding in sample.bindings:
+                for n, symbols in enumerate(sample.symbols):
+                    # Half precision differs in element types, which one assignment shows.
+                    if dtype is F32 or n == 0:
+                        inputs = sample.inputs(binding, seed=len(made))
+                        made.append(
+                            Case(sample, dtype, inputs, symbols, f"{build.__name__}-{dtype.value}-{n}-{len(made)}")
+                        )
+    return made
+
+
+CASES = cases()
+
+
+@pytest.fixture(scope="module")
+def outcomes(pool: InterpreterPool, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Interpreted]:
+    folder = tmp_path_factory.mktemp("modules")
+    jobs = [job(folder, c.sample, c.inputs, c.symbols) for c in CASES]
+    return {c.name: r for c, r in zip(CASES, pool.run_many(jobs), strict=True)}
+
+
+@pytest.mark.parametrize("build", SAMPLES)
+def test_the_samples_are_legal(build: object) -> None:
+    assert callable(build)
+    spec.check(build(F32).sgraph)
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda c: c.name)
+def test_a_sample_computes_its_closed_form(case: Case, outcomes: dict[str, Interpreted]) -> None:
+    result = outcomes[case.name]
+    assert not result.error
+    expected = case.sample.reference(*(np.asarray(a, np.float64) for a in case.inputs))
+    assert len(result.outputs) == len(expected)
+    for got, want in zip(result.outputs, expected, strict=True):
+        close(got, want, TOLERANCE[case.dtype])
+
+
+def close(got: np.ndarray, want: np.ndarray, tolerance: float) -> None:
+    assert got.shape == want.shape
+    assert (np.isnan(got) == np.isnan(want)).all()
+    scale = np.nanmax(np.abs(want))
+    np.testing.assert_allclose(got, want, rtol=0, atol=tolerance * scale)
+
+
+def test_an_infinite_row_does_not_reach_others(pool: InterpreterPool, tmp_path: Path) -> None:
+    # In a ragged tile 0 * inf would be NaN: what is outside must be zero in both operands.
+    sample = samples.rmsnorm_linear()
+    x, g, w = sample.inputs({})
+    x[3, 5] = np.inf
+    w[70, 2] = np.nan
+    (got,) = pool.run(job(tmp_path, sample, [x, g, w], sample.symbols[0]))
+    assert np.isnan(got[3]).all()
+    assert np.isnan(got[:, 2]).all()
+    finite = np.isfinite(np.delete(np.delete(got, 3, 0), 2, 1))
+    assert finite.all()
+
+
+@pytest.mark.parametrize("m", [1, 3])
+def test_rows_of_any_number_go_through_one_module(pool: InterpreterPool, tmp_path: Path, m: int) -> None:
+    sample = samples.symbolic_matmul()
+    inputs = sample.inputs({"M": m})
+    (got,) = pool.run(job(tmp_path, sample, inputs, {"T_m": 4, "T_n": 32, "T_k": 16}))
+    close(got, inputs[0].astype(float) @ inputs[1], 2e-6)
+
+
+def test_an_axis_of_length_one_needs_no_matrix_product(pool: InterpreterPool, tmp_path: Path) -> None:
+    sample = samples.matmul(m=1)
+    inputs = sample.inputs({})
+    (got,) = pool.run(job(tmp_path, sample, inputs, {"T_m": 1, "T_n": 8, "T_k": 16}, "vector"))
+    close(got, inputs[0].astype(float) @ inputs[1], 2e-6)
+
+
+def test_a_symbolic_axis_in_one_tile(pool: InterpreterPool, tmp_path: Path) -> None:
+    wide = Axis("d", sym("D"))
+    rows, tile = Axis("m", 3), symbol("T_m")
+    body = (
+        Load("x1", "x", at(rows, wide)),
+        samples.TileReduce("s", samples.MAX, wide, "x1"),
+        Store("y", at(rows), "s"),
+    )
+    kernel = Kernel("top_kernel", ((rows, Grid(tile)), (wide, samples.Whole())), body)
+    sgraph = SGraph("top", (Tensor("x", (3, sym("D")), F32),), (), (Tensor("y", (3,), F32),), (kernel,))
+    whole = Sample(sgraph, lambda x: (x.max(-1),), ({"D": 21},), ({"T_m": 2},))
+    (x,) = whole.inputs({"D": 21})
+    (got,) = pool.run(job(tmp_path, whole, [x - 5], {"T_m": 2}))
+    np.testing.assert_array_equal(got, (x - 5).max(-1))
+
+
+def test_names_that_python_reserves_or_forbids(pool: InterpreterPool, tmp_path: Path) -> None:
+    n = Axis("n.part", 20)
+    body = (
+        Load("a", "in", at(n)),
+        Load("b", "input.1", at(n)),
+        Load("c", "tl", at(n)),
+        samples.op("ab", "add", "a", "b"),
+        samples.op("abc", "add", "ab", "c"),
+        Store("torch", at(n), "abc"),
+    )
+    tensors = tuple(Tensor(name, (20,), F32) for name in ("in", "input.1", "tl"))
+    kernel = Kernel("names_kernel", ((n, Grid(symbol("T_n.part"))),), body)
+    sgraph = SGraph("names", tensors, (), (Tensor("torch", (20,), F32),), (kernel,))
+    sample = Sample(sgraph, lambda a, b, c: (a + b + c,), ({},), ({"T_n.part": 8},))
+    inputs = sample.inputs({})
+    (got,) = pool.run(job(tmp_path, sample, inputs, {"T_n.part": 8}))
+    close(got, inputs[0] + inputs[1] + inputs[2], 1e-6)
+
+
+# What a user sees of a module.
+
+
+def test_a_module_is_readable_and_imports_torch_and_triton_alone() -> None:
+    sample = samples.attention(BF16)
+    tuned = Config({"T_i": 64, "T_j": 32}, {"attention_kernel": 8}, {"attention_kernel": 3})
+    source = emit_module(sample.sgraph, formula='y = softmax("""q k""") \\ v', configs={"sm_90": [tuned]})
+    tree = ast.parse(source.text)
+    imported = {a.name for n in ast.walk(tree) if isinstance(n, ast.Import) for a in n.names}
+    assert imported == {"torch", "triton", "triton.language"}
+    assert not [n for n in ast.walk(tree) if isinstance(n, ast.ImportFrom)]
+    assert max(map(len, source.text.splitlines())) <= 120
+    functions = {n.name: n for n in tree.body if isinstance(n, ast.FunctionDef)}
+    assert {"attention", "attention_kernel", "launches"} <= set(functions)
+    assert "softmax" in (ast.get_docstring(functions["attention"]) or "")
+    assert source.entry == "attention"
+    assert source.kernels == ("attention_kernel",)
+    configs = next(n.value for n in tree.body if isinstance(n, ast.Assign) and n.targets[0].id == "CONFIGS")  # type: ignore[attr-defined]
+    assert ast.literal_eval(configs) == {
+        "sm_90": [
+            {"symbols": {"T_i": 64, "T_j": 32}, "warps": {"attention_kernel": 8}, "stages": {"attention_kernel": 3}}
+        ]
+    }
+
+
+def test_emission_is_deterministic() -> None:
+    for build in SAMPLES:
+        assert emit(build(BF16)) == emit(build(BF16))
+
+
+def test_masks_are_known_to_hold_where_tiles_divide() -> None:
+    text = emit(samples.matmul()).text
+    assert re.search(r"mask_k = \(offs_k < 72\) \| \(72 % T_k == 0\)", text)
+    text = emit(samples.symbolic_matmul()).text
+    assert re.search(r"mask_m = \(?offs_m < M\)?\n", text)
+
+
+def test_a_call_without_a_configuration_takes_the_tuned_one(pool: InterpreterPool, tmp_path: Path) -> None:
+    sample = samples.symbolic_pointwise()
+    narrow = Config({"T_m": 1, "T_n": 16}, {"add_silu_kernel": 1}, {"add_silu_kernel": 1})
+    source = emit_module(
+        sample.sgraph,
+        formula="f",
+        configs={"sm_90": [narrow, narrow]},
+        shapes={"sm_90": [{"M": (1, 4)}, {"M": (5, 99)}]},
+    )
+    text = source.text + "\n\ndef untuned(x, y, *, config=None):\n    return add_silu(x, y)\n"
+    path = tmp_path / "tuned.py"
+    path.write_text(text)
+    inputs = sample.inputs({"M": 9})
+    got = pool.run(InterpretJob(path, "untuned", tuple(inputs), ("float32", "float32"), narrow))
+    close(got[0], sample.reference(*inputs)[0], 1e-6)
+
+
+@pytest.mark.parametrize(
+    ("shapes", "dtypes", "message"),
+    [
+        (((19, 72), (72, 25)), ("float32", "float32"), r"w must have the shape \(72, 24\), not \(72, 25\)"),
+        (((19, 71), (72, 24)), ("float32", "float32"), r"x must have the shape \(\*, 72\), not \(19, 71\)"),
+        (((72,), (72, 24)), ("float32", "float32"), r"x must have the shape \(\*, 72\), not \(72,\)"),
+        (((19, 72), (72, 24)), ("float16", "float32"), "x must be torch.float32, not torch.float16"),
+    ],
+)
+def test_wrong_arguments_are_refused(
+    pool: InterpreterPool, tmp_path: Path, shapes: tuple[tuple[int, ...], ...], dtypes: tuple[str, ...], message: str
+) -> None:
+    right = job(tmp_path, samples.symbolic_matmul(), [], {"T_m": 16, "T_n": 8, "T_k": 32})
+    arrays = tuple(np.zeros(s, np.float32) for s in shapes)
+    with pytest.raises(BackendError, match=message):
+        pool.run(InterpretJob(right.module, right.entry, arrays, dtypes, right.config))
+
+
+def test_weights_beside_the_module_may_be_left_out(pool: InterpreterPool, tmp_path: Path) -> None:
+    sample = samples.matmul()
+    source = emit_module(sample.sgraph, formula="f", configs={}, weights=True)
+    wrapper = (
+        "\n\ndef bare(x, w, *, config=None):\n"
+        "    torch.save({'w': w}, Path(__file__).with_name('weights.pt'))\n"
+        "    return matmul(x, config=config)\n"
+    )
+    path = tmp_path / "weighted.py"
+    path.write_text(source.text + wrapper)
+    x, w = sample.inputs({})
+    (got,) = pool.run(InterpretJob(path, "bare", (x, w), ("float32", "float32"), config(source, sample.symbols[0])))
+    close(got, x.astype(float) @ w, 2e-6)
+
+
+def test_a_length_that_no_input_has_is_refused() -> None:
+    n = Axis("n", sym("N") * sym("K"))
+    kernel = Kernel("k_kernel", ((n, Grid(symbol("T_n"))),), (Load("a", "x", at(n)), Store("y", at(n), "a")))
+    shape = (sym("N") * sym("K"),)
+    sgraph = SGraph("unknown", (Tensor("x", shape, F32),), (), (Tensor("y", shape, F32),), (kernel,))
+    with pytest.raises(UnsupportedError, match="cannot be told"):
+        emit_module(sgraph, formula="f", configs={})
+
+
+def test_a_length_is_told_from_a_multiple_of_it(pool: InterpreterPool, tmp_path: Path) -> None:
+    n = Axis("n", sym("N"))
+    odd = Load("a", "x", (Index(((n, 2),), 1),))
+    kernel = Kernel("odd_kernel", ((n, Grid(symbol("T_n"))),), (odd, Store("y", at(n), "a")))
+    sgraph = SGraph(
+        "odd_elements", (Tensor("x", (2 * sym("N") + 1,), F32),), (), (Tensor("y", (sym("N"),), F32),), (kernel,)
+    )
+    sample = Sample(sgraph, lambda x: (x[1::2],), ({"N": 13},), ({"T_n": 8},))
+    (x,) = sample.inputs({"N": 13})
+    (got,) = pool.run(job(tmp_path, sample, [x], {"T_n": 8}))
+    np.testing.assert_array_equal(got, x[1::2])
+
+
+# The interpreter's process.
+
+
+def mutilated(folder: Path, sample: Sample, old: str, new: str, timeout_s: float = 60.0) -> InterpretJob:
+    right = job(folder, sample, sample.inputs(sample.bindings[0]), sample.symbols[0], "mutilated")
+    text = right.module.read_text()
+    assert old in text
+    right.module.write_text(text.replace(old, new))
+    return InterpretJob(right.module, right.entry, right.inputs, right.dtypes, right.config, timeout_s)
+
+
+def test_leaving_a_tensor_is_an_error_and_no_crash(pool: InterpreterPool, tmp_path: Path) -> None:
+    wrong = mutilated(tmp_path, samples.add_silu(), "(offs_m < 7)", "(offs_m < 7000)")
+    with pytest.raises(BackendError, match="outside of every tensor"):
+        pool.run(wrong)
+
+
+def test_storing_twice_is_an_error(pool: InterpreterPool, tmp_path: Path) -> None:
+    wrong = mutilated(tmp_path, samples.add_silu(), "offs_m = pid_m * T_m + ", "offs_m = ")
+    with pytest.raises(BackendError, match="stored twice"):
+        pool.run(wrong)
+
+
+def test_what_nobody_stored_is_not_a_number(pool: InterpreterPool, tmp_path: Path) -> None:
+    wrong = mutilated(tmp_path, samples.add_silu(), "(offs_m < 7)", "(offs_m < 6)")
+    (got,) = pool.run(wrong)
+    assert np.isnan(got[6]).all()
+    assert np.isfinite(got[:6]).all()
+
+
+def test_a_module_that_needs_prism_fails(pool: InterpreterPool, tmp_path: Path) -> None:
+    wrong = mutilated(tmp_path, samples.add_silu(), "import torch\n", "import torch\nimport prism.errors\n")
+    with pytest.raises(BackendError, match="prism"):
+        pool.run(wrong)
+
+
+def test_a_crash_is_an_error_and_the_next_job_runs(tmp_path: Path) -> None:
+    with InterpreterPool() as own:
+        dying = mutilated(tmp_path, samples.add_silu(), "import torch\n", "import torch\nimport os\nos._exit(3)\n")
+        right = job(tmp_path, samples.add_silu(F16), samples.add_silu(F16).inputs({}), {"T_m": 4, "T_n": 16})
+        first, second = own.run_many([dying, right])
+    assert "status 3" in first.error
+    assert not second.error
+
+
+def test_a_hang_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("prism.backends.triton.interpret.START_LIMIT_S", 0.0)
+    hung = mutilated(tmp_path, samples.add_silu(), "import torch\n", "import time\ntime.sleep(60)\n", timeout_s=0.5)
+    with pytest.raises(BackendError, match="hang"):
+        run_interpreted(hung.module, hung.entry, hung.inputs, hung.dtypes, hung.config, hung.timeout_s)
+
+
+# The compiler.
+
+
+@pytest.mark.parametrize("build", [samples.attention, samples.split_k_matmul])
+def test_a_module_compiles_for_a_gpu(build: object, tmp_path: Path) -> None:
+    assert callable(build)
+    sample = build(BF16)
+    right = job(tmp_path, sample, [], sample.symbols[0])
+    done = compile_once(CompileJob(right.module, "sm_90", right.config, arguments(sample.sgraph, {})), cache=tmp_path)
+    assert not done.error
+    assert [r.kernel for r in done.resources] == [k.name for k in sample.sgraph.kernels]
+    assert all(r.spills == 0 for r in done.resources)
+
+
+# The writer.
+
+
+def test_integer_expressions_read_as_python() -> None:
+    n, t = symbol("N"), symbol("T")
+    assert integer(cdiv(cdiv(n, t), 4), "tl") == "tl.cdiv(tl.cdiv(N, T), 4)"
+    assert integer(2 * n + 1, "tl") == "2 * N + 1"
+    assert factor(n + 1, "tl") == "(N + 1)"
+    assert integer(n / 2, "triton") == "N // 2"
+    assert integer(n * n, "tl") == "N * N"
+    for expression in (cdiv(n, t) * t - n, 3 * (n + 1) - 2 * t, n * (t + 1)):
+        values = {"N": 37, "T": 8, "triton": type("triton", (), {"cdiv": staticmethod(lambda a, b: -(-a // b))})}
+        text = integer(expression, "triton")
+        assert eval(text, values) == int(expression.subs({n: 37, t: 8})), text
+
+
+def test_a_long_call_gets_one_argument_a_line() -> None:
+    w = Writer()
+    w.assign("x", f"tl.load({'a' * 60}, mask=f(b, c), other={'d' * 60}).to(tl.float32)")
+    assert w.text.splitlines()[0] == "x = tl.load("
+    assert w.text.splitlines()[2] == "    mask=f(b, c),"
+    assert w.text.splitlines()[-1] == ").to(tl.float32)"
