@@ -1,4 +1,4 @@
-"""Causal attention with RMS-normed queries and keys: opset 23's function ops RMSNormalization and Attention.
+"""Causal attention with RMS-normed queries and keys: opset 23's RMSNormalization and Attention, float16.
 
 qn[b,h,i,d] = q[b,h,i,d] / sqrt(mean_d q[b,h,i,d]^2 + eps) * q_scale[d]        and likewise kn of k
 out         = softmax_j(sum_d qn * kn / sqrt(D), over j <= i) v
@@ -25,7 +25,7 @@ def build() -> onnx.ModelProto:
         make_node("RMSNormalization", ["k", "k_scale"], ["k_normed"], "k_norm", axis=-1, epsilon=EPS),
         make_node("Attention", ["q_normed", "k_normed", "v"], ["out"], "attention", is_causal=1, scale=D**-0.5),
     ]
-    kind = TensorProto.FLOAT
+    kind = TensorProto.FLOAT16
     heads: Spec = (kind, ["batch", H, S, D])
     return helper_model(
         "qknorm_attention",
@@ -38,8 +38,8 @@ def build() -> onnx.ModelProto:
 
 def inputs(rng: np.random.Generator) -> dict[str, Array]:
     """q, k, v [1, H, S, D], q_scale and k_scale [D]."""
-    feed = {name: normal(rng, 1, H, S, D) for name in ("q", "k", "v")}
-    scales = {name: np.float32(1.0) + normal(rng, D, scale=0.1) for name in ("q_scale", "k_scale")}
+    feed = {name: normal(rng, 1, H, S, D, dtype=np.float16) for name in ("q", "k", "v")}
+    scales = {name: np.float16(1.0) + normal(rng, D, scale=0.1, dtype=np.float16) for name in ("q_scale", "k_scale")}
     return {**feed, **scales}
 
 

@@ -54,14 +54,21 @@ def norm_past_linear() -> Pair:
 
 
 def division_past_values() -> Pair:
-    s = lambda j: total(K, mul(read("q", M, K), read("k", j, K)))
+    def s(j: Axis) -> Expr:
+        return total(K, mul(read("q", M, K), read("k", j, K)))
+
     v = read("v", J, E_)
-    e = lambda j: op("exp", sub(s(j), reduce("max", J, s(J))))
+
+    def e(j: Axis) -> Expr:
+        return op("exp", sub(s(j), reduce("max", J, s(J))))
+
     return both(total(J, mul(softmax(s, J)(J), v)), div(total(J, mul(e(J), v)), total(J, e(J))))
 
 
 def max_dropped() -> Pair:
-    s = lambda j: mul(const(0.125), total(K, mul(read("q", M, K), read("k", j, K))))
+    def s(j: Axis) -> Expr:
+        return mul(const(0.125), total(K, mul(read("q", M, K), read("k", j, K))))
+
     v = read("v", J, E_)
     e = op("exp", s(J))
     return both(total(J, mul(softmax(s, J)(J), v)), div(total(J, mul(e, v)), total(J, e)))
@@ -73,7 +80,9 @@ def masked_scores(j: Axis, i: Axis) -> Expr:
 
 
 def masked_max_dropped() -> Pair:
-    s = lambda j: masked_scores(j, M)
+    def s(j: Axis) -> Expr:
+        return masked_scores(j, M)
+
     v = read("v", J, E_)
     e = op("exp", s(J))
     return both(total(J, mul(softmax(s, J)(J), v)), div(total(J, mul(e, v)), total(J, e)))
@@ -129,7 +138,10 @@ def split_softmax(mask: bool) -> Pair:
 
     s, v = score(whole), read("v", whole, E_)
     top = reduce("max", part, reduce("max", rest, s))
-    sums = lambda body: total(part, total(rest, body))
+
+    def sums(body: Expr) -> Expr:
+        return total(part, total(rest, body))
+
     e = op("exp", sub(s, top))
     reference = sums(mul(mul(e, recip(sums(e))), v))
     local = reduce("max", rest, s)
@@ -200,7 +212,10 @@ def square_gain() -> Pair:
 
 def square_mean() -> Pair:
     i, a, o = axis(8), Axis("a", 32), axis(32)
-    xa = lambda k: read("x", i, k)
+
+    def xa(k: Axis) -> Expr:
+        return read("x", i, k)
+
     inv = inv_rms(xa, a)
     moved = mul(inv_rms(xa, axis(32, 1)), total(a, mul(mul(xa(a), read("g", a)), read("w", a, o))))
     return both(total(a, mul(mul(mul(xa(a), inv), read("g", a)), read("w", a, o))), moved)
@@ -259,10 +274,15 @@ def _wrong_rescale() -> Pair:
     s, v = read("s", M, whole), read("v", whole, E_)
     local = reduce("max", rest, s)
     top = reduce("max", part, local)
-    sums = lambda body: total(part, total(rest, body))
+
+    def sums(body: Expr) -> Expr:
+        return total(part, total(rest, body))
+
     e = op("exp", sub(s, top))
     p = op("exp", sub(s, local))
-    return both(sums(mul(mul(e, recip(sums(e))), v)), div(total(part, total(rest, mul(p, v))), total(part, total(rest, p))))
+    return both(
+        sums(mul(mul(e, recip(sums(e))), v)), div(total(part, total(rest, mul(p, v))), total(part, total(rest, p)))
+    )
 
 
 def _mask(strict: bool) -> Expr:
@@ -284,8 +304,12 @@ WRONG: Mapping[str, Callable[[], Pair]] = {
         op("pow", mul(x(), g()), const(0.5)), mul(op("pow", x(), const(0.5)), op("pow", g(), const(0.5)))
     ),
     "sqrt(xy) = sqrt x sqrt y": lambda: both(op("sqrt", mul(x(), g())), mul(op("sqrt", x()), op("sqrt", g()))),
-    "max of a negative scale": lambda: both(reduce("max", K, mul(const(-2.0), x())), mul(const(-2.0), reduce("max", K, x()))),
-    "max_k(s f) = s max_k f, s of any sign": lambda: both(reduce("max", K, mul(S_M, x())), mul(S_M, reduce("max", K, x()))),
+    "max of a negative scale": lambda: both(
+        reduce("max", K, mul(const(-2.0), x())), mul(const(-2.0), reduce("max", K, x()))
+    ),
+    "max_k(s f) = s max_k f, s of any sign": lambda: both(
+        reduce("max", K, mul(S_M, x())), mul(S_M, reduce("max", K, x()))
+    ),
     "max of sums": lambda: both(reduce("max", K, add(x(), g())), add(reduce("max", K, x()), reduce("max", K, g()))),
     "sum of products": lambda: both(_sum_of(x(), g()), mul(total(K, x()), total(K, g()))),
     "mean of squares": lambda: both(mean(K, mul(x(), x())), mul(mean(K, x()), mean(K, x()))),
@@ -297,13 +321,22 @@ WRONG: Mapping[str, Callable[[], Pair]] = {
     "strict mask": lambda: both(_mask(True), _mask(False)),
     "sum of a constant": lambda: both(total(K, S_M), S_M),
     "sum of a constant, another length": lambda: both(total(K, S_M), mul(const(255.0), S_M)),
-    "lora without scale": lambda: (lora(), canonical(add(_sum_of(x(), w()), total(R, mul(total(K, mul(x(), read("a", K, R))), read("b", R, N)))))),
+    "lora without scale": lambda: (
+        lora(),
+        canonical(add(_sum_of(x(), w()), total(R, mul(total(K, mul(x(), read("a", K, R))), read("b", R, N))))),
+    ),
     "gate and value exchanged": lambda: both(mul(silu(x()), g()), mul(x(), silu(g()))),
     "silu on the other operand": lambda: both(mul(x(), silu(read("y", M, K))), mul(silu(x()), read("y", M, K))),
     "sigmoid is tanh": lambda: both(op("sigmoid", x()), op("tanh", x())),
     "gelu by tanh": lambda: both(
         gelu(x()),
-        mul(mul(const(0.5), x()), add(const(1.0), op("tanh", mul(const(0.7978845608), add(x(), mul(const(0.044715), mul(x(), mul(x(), x())))))))),
+        mul(
+            mul(const(0.5), x()),
+            add(
+                const(1.0),
+                op("tanh", mul(const(0.7978845608), add(x(), mul(const(0.044715), mul(x(), mul(x(), x())))))),
+            ),
+        ),
     ),
     "relu twice the other way": lambda: both(op("maximum", x(), const(0.0)), op("minimum", x(), const(0.0))),
     "recip of a sum": lambda: both(recip(add(x(), g())), add(recip(x()), recip(g()))),

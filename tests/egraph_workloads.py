@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 
-from prism.program.build import add, const, div, mean, mul, neg, op, position, read, recip, reduce, size, sub
+from prism.program.build import add, const, div, mean, mul, op, position, read, recip, reduce, sub
 from prism.program.extents import Extent, symbol
 from prism.program.index import Axis
 from prism.program.nodes import Expr
@@ -35,7 +35,10 @@ def softmax(s: Callable[[Axis], Expr], j: Axis) -> Callable[[Axis], Expr]:
 
 def rmsnorm_linear(m: Extent = 8, d: Extent = 256, n: Extent = 512) -> Expr:
     i, k, o = axis(m), axis(d), axis(n)
-    x = lambda a: read("x", i, a)
+
+    def x(a: Axis) -> Expr:
+        return read("x", i, a)
+
     return canonical(reduce("sum", k, mul(mul(mul(x(k), inv_rms(x, k)), read("g", k)), read("w", k, o))))
 
 
@@ -62,7 +65,9 @@ def qknorm_attention(causal: bool = True, d: int = 64) -> Expr:
     h, i, j, k, o = axis(8), axis(seq), axis(seq, 1), Axis("dd", d), axis(d)
 
     def normed(name: str, at: Axis) -> Callable[[Axis], Expr]:
-        x = lambda a: read(name, h, at, a)
+        def x(a: Axis) -> Expr:
+            return read(name, h, at, a)
+
         return lambda a: mul(mul(x(a), inv_rms(x, k)), read(f"g{name}", a))
 
     def s(at: Axis) -> Expr:
@@ -82,7 +87,10 @@ def lora(m: Extent = 8, d: Extent = 256, r: Extent = 16, n: Extent = 512) -> Exp
 def layernorm_linear_gelu(m: Extent = 8, d: Extent = 256, n: Extent = 512) -> Expr:
     i, k, o = axis(m), axis(d), axis(n)
     mu = mean(k, read("x", i, k))
-    centred = lambda a: sub(read("x", i, a), mu)
+
+    def centred(a: Axis) -> Expr:
+        return sub(read("x", i, a), mu)
+
     inv = recip(op("sqrt", add(mean(k, mul(centred(k), centred(k))), const(1e-5))))
     normed = add(mul(mul(centred(k), inv), read("g", k)), read("b", k))
     return canonical(gelu(add(reduce("sum", k, mul(normed, read("w", k, o))), read("c", o))))
@@ -90,10 +98,11 @@ def layernorm_linear_gelu(m: Extent = 8, d: Extent = 256, n: Extent = 512) -> Ex
 
 def rmsnorm_gated(m: Extent = 8, d: Extent = 256, n: Extent = 512) -> Expr:
     i, k, o = axis(m), axis(d), axis(n)
-    x = lambda a: read("x", i, a)
-    h = [
-        reduce("sum", k, mul(mul(mul(x(k), inv_rms(x, k)), read("g", k)), read(w, k, o))) for w in ("w1", "w3")
-    ]
+
+    def x(a: Axis) -> Expr:
+        return read("x", i, a)
+
+    h = [reduce("sum", k, mul(mul(mul(x(k), inv_rms(x, k)), read("g", k)), read(w, k, o))) for w in ("w1", "w3")]
     return canonical(mul(silu(h[0]), h[1]))
 
 
@@ -104,7 +113,10 @@ def x_silu_y() -> Expr:
 
 def prenorm_mlp() -> Expr:
     i, k, h, o = axis(8), axis(256), axis(512), axis(128)
-    x = lambda a: read("x", i, a)
+
+    def x(a: Axis) -> Expr:
+        return read("x", i, a)
+
     n = mul(mul(x(k), inv_rms(x, k)), read("g", k))
     one, three = (reduce("sum", k, mul(n, read(w, k, h))) for w in ("w1", "w3"))
     return canonical(add(read("r", i, o), reduce("sum", h, mul(mul(silu(one), three), read("w2", h, o)))))

@@ -172,8 +172,11 @@ def _prove(
     for split, group in sorted(groups.items(), key=lambda g: (len(g[0]), str(g[0]))):
         if split:
             worker.explore(tuple(expand(e, split) for e in reference), limit)
-        verdicts = worker.prove([m.outputs for _, _, m in group])
-        for (n, c, meaning), verdict in zip(group, verdicts, strict=True):
+        # Families that differ by roles and cuts alone denote the same: one proof serves them all.
+        distinct = list(dict.fromkeys(m.outputs for _, _, m in group))
+        answers = dict(zip(distinct, worker.prove(distinct), strict=True))
+        for n, c, meaning in group:
+            verdict = answers[meaning.outputs]
             counts[verdict.status] += 1
             if verdict:
                 proved[n] = ProvedSGraph(c.sgraph, verdict, meaning, c.seconds)

@@ -89,7 +89,7 @@ def _tokens(text: str) -> Iterator[str]:
             position += 1
         else:
             end = position
-            while end < len(text) and text[end] not in "()\"; \n\t":
+            while end < len(text) and text[end] not in '()"; \n\t':
                 end += 1
             yield text[position:end]
             position = end
@@ -179,8 +179,11 @@ class _World:
             self._draw(form, "T", defined)
         # Definitions may stand in any order; a few rounds settle them.
         pending = [f for f in parts.facts if isinstance(f, list) and f[0] == "="]
-        for _ in range(len(pending) + 1):
-            pending = [f for f in pending if not self._define(f)]
+        try:
+            for _ in range(len(pending) + 1):
+                pending = [f for f in pending if not self._define(f)]
+        except _Undefined:
+            return False
         if pending:
             return False
         return all(self._holds(f) for f in parts.facts)
@@ -246,7 +249,11 @@ class _World:
         self.owned[name] = owned
 
     def _define(self, fact: list[Form]) -> bool:
-        """Give the variables of `(= a b)` their value where one side is known; whether one was."""
+        """Give the variables of `(= a b)` their value where one side is known; whether one was.
+
+        Raises:
+            _Undefined: a `value` is asked of what is no constant.
+        """
         try:
             for one, other in ((fact[1], fact[2]), (fact[2], fact[1])):
                 if isinstance(one, str) and not _literal(one) and one not in self.env:
@@ -259,8 +266,6 @@ class _World:
             self.value(fact[2])
         except KeyError:
             return False
-        except _Undefined:
-            return True  # `_holds` will say no
         return True
 
     def _holds(self, fact: Form) -> bool:
@@ -371,8 +376,16 @@ class _World:
         shape = list(array.shape)
         shape[dimension] = self.sizes[dimension]
         full = np.broadcast_to(array, shape)
-        fold = {"Sum": np.sum, "Max": np.max, "Min": np.min, "Prod": np.prod}[head]
-        return np.asarray(fold(full, axis=dimension, keepdims=True))
+        match head:
+            case "Sum":
+                folded = np.sum(full, axis=dimension, keepdims=True)
+            case "Max":
+                folded = np.max(full, axis=dimension, keepdims=True)
+            case "Min":
+                folded = np.min(full, axis=dimension, keepdims=True)
+            case _:
+                folded = np.prod(full, axis=dimension, keepdims=True)
+        return np.asarray(folded)
 
     @staticmethod
     def _primitive(head: str, args: list[Value]) -> Value:

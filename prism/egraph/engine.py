@@ -28,7 +28,7 @@ BESIDE_ENODES = 2000
 
 # One round of the second stage: cheap rules settle before each expensive one.
 APART = (EXPLORE, DISTRIBUTE, EXPLORE, EXPAND, EXPLORE)
-APART_BUDGET = Budget(enodes=12000, iterations=10)
+APART_BUDGET = Budget(enodes=5000, iterations=10)
 
 
 @dataclass(slots=True)

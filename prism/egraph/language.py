@@ -24,9 +24,7 @@ _SPECIAL = {
     "maximum": "Max2", "minimum": "Min2", "isnan": "IsNan", "exp": "Exp", "abs": "Abs", "log": "Log", "sqrt": "Sqrt",
 }  # fmt: skip
 
-CONSTRUCTORS: Mapping[str, str] = MappingProxyType(
-    {op: _SPECIAL.get(op, op.capitalize()) for op in OPS if op != "neg"}
-)
+CONSTRUCTORS: Mapping[str, str] = MappingProxyType({op: _SPECIAL.get(op, op.capitalize()) for op in OPS if op != "neg"})
 """Pointwise op to its constructor."""
 
 REDUCTIONS: Mapping[str, str] = MappingProxyType({"sum": "Sum", "max": "Max", "min": "Min", "prod": "Prod"})

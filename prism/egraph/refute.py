@@ -175,9 +175,7 @@ def _cut(a: Formula, b: Formula, binding: Mapping[str, int]) -> tuple[Expr, Expr
     return rename_free(a.expr, names), rename_free(b.expr, names)
 
 
-def _shapes(
-    exprs: Sequence[Expr], tensors: Sequence[Tensor], binding: Mapping[str, int]
-) -> dict[str, tuple[int, ...]]:
+def _shapes(exprs: Sequence[Expr], tensors: Sequence[Tensor], binding: Mapping[str, int]) -> dict[str, tuple[int, ...]]:
     """For each tensor that is read, the shape that holds every element that is."""
     declared = {t.name: tuple(evaluate(e, binding) for e in t.shape) for t in tensors}
     needed: dict[str, list[int]] = {}

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from egglog import bindings
 
@@ -42,7 +43,7 @@ class Saturation:
     iterations: int = 0
     renamer: Renamer = field(default_factory=Renamer)
     _inserted: int = 0
-    _programs: dict[str, list[object]] = field(default_factory=dict)
+    _programs: dict[str, list[Any]] = field(default_factory=dict)
 
     def insert(self, exprs: Sequence[Expr]) -> list[str]:
         """Add expressions; returns the globals that name them."""
@@ -100,7 +101,7 @@ class Saturation:
         """The e-graph as data; see terms.decode."""
         return decode(self.graph, roots, self.leaves, self.iterations, stopped)
 
-    def _run(self, *commands: object) -> list[object]:
+    def _run(self, *commands: Any) -> list[Any]:
         try:
             return self.graph.run_program(*commands)
         except bindings.EggSmolError as error:

@@ -72,7 +72,7 @@ class Leaves:
 
 
 def call(name: str, *args: Term) -> bindings.Call:
-    """(name args...)"""
+    """(name args...)."""
     return bindings.Call(SPAN, name, list(args))
 
 

@@ -23,6 +23,8 @@ from prism.program.nodes import Expr
 from prism.sgraph.classes import EClasses
 from prism.sgraph.verdict import Verdict
 
+__all__ = ["Budget", "Worker"]
+
 _CHILD = "import sys; sys.path[:] = {path!r}; from prism.egraph.serve import main; main({fd}, {files!r})"
 
 START_LIMIT_S = 60.0
@@ -83,7 +85,8 @@ class Worker:
         Raises:
             WorkerError: the worker died or ran past its limit, or nothing was explored.
         """
-        if self._fresh and self._reference is not None:
+        alive = self._process is not None and self._process.poll() is None
+        if (self._fresh or not alive) and self._reference is not None:
             # The process that held the reference is gone.
             self.explore(*self._reference)
         verdicts: list[Verdict] = self._ask(

@@ -130,8 +130,8 @@ def plan_bindings(program: Program, sgraph: SGraph, config: Config) -> list[dict
 
 
 def _tile(sgraph: SGraph, name: str, config: Config) -> int:
-    """The largest tile of an axis whose extent is that symbol; 4 when there is none of more than 4 elements."""
-    sizes = [4]
+    """The largest tile of an axis whose extent is that symbol; 2 when there is none of more than 2 elements."""
+    sizes = [2]
     for kernel in sgraph.kernels:
         for axis, role in kernel.roles:
             if isinstance(axis.extent, sympy.Symbol) and axis.extent.name == name:

@@ -1,0 +1,273 @@
+"""Encoding, saturation, decoding, and the worker process."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import pickle
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from prism.egraph.budget import Budget
+from prism.egraph.rules import install, load_rules, rule_files
+from prism.egraph.saturate import Contradiction, Saturation
+from prism.egraph.worker import Worker
+from prism.errors import IllegalIRError, RuleError, WorkerError
+from prism.program.build import add, const, mul, neg, op, read, reduce
+from prism.program.index import Axis
+from prism.program.nodes import Const, Expr, Map, Read
+from prism.program.transform import canonical
+from prism.sgraph.classes import EClasses, ENode
+from tests.egraph_workloads import WORKLOADS, attention, axis, lora, prenorm_mlp, qknorm_attention, rmsnorm_linear
+
+RULES = load_rules(rule_files())
+
+
+def saturation() -> Saturation:
+    graph = install(RULES)
+    return Saturation(graph)  # type: ignore[arg-type]
+
+
+def explored(expr: Expr, budget: Budget | None = None) -> EClasses:
+    s = saturation()
+    roots = s.insert([expr])
+    return s.decode(roots, s.explore(budget or Budget()))
+
+
+@pytest.fixture(scope="module")
+def worker() -> Iterator[Worker]:
+    with Worker() as w:
+        yield w
+
+
+@pytest.mark.parametrize("name", WORKLOADS)
+def test_a_workload_saturates_small_and_fast(name: str) -> None:
+    s = saturation()
+    start = time.perf_counter()
+    roots = s.insert([WORKLOADS[name]()])
+    stopped = s.explore(Budget())
+    classes = s.decode(roots, stopped)
+    seconds = time.perf_counter() - start
+    assert stopped == "saturated"
+    assert classes.enodes < 3000
+    assert seconds < 2.0  # 0.02 s alone on two cores; the bound is for a loaded machine
+
+
+def ops_of(classes: EClasses, cls: int) -> set[str]:
+    return {n.op for n in classes.nodes[cls]}
+
+
+def test_decode_is_well_formed() -> None:
+    classes = explored(prenorm_mlp())
+    assert set(classes.nodes) == set(classes.axes) == set(range(len(classes.nodes)))
+    for cls, nodes in classes.nodes.items():
+        assert nodes
+        for n in nodes:
+            assert cls not in n.children
+            assert not n.domain
+            if n.op == "read":
+                assert isinstance(n.payload, Read)
+            elif n.op == "const":
+                assert isinstance(n.payload, Const)
+            elif n.op in ("sum", "max", "min", "prod"):
+                assert isinstance(n.payload, Axis)
+                assert n.payload not in classes.axes[cls]
+            else:
+                assert n.op != "neg"
+                assert n.payload is None
+            below = frozenset(a for k in n.children for a in classes.axes[k])
+            assert classes.axes[cls] <= below or n.op == "read"
+
+
+def test_decode_gives_back_the_leaves_and_exact_constants() -> None:
+    x = read("x", axis(8), axis(16))
+    classes = explored(mul(const(0.1), mul(x, const(0.7))))
+    reads = [n.payload for nodes in classes.nodes.values() for n in nodes if n.op == "read"]
+    assert reads == [x]
+    values = {n.payload.value for nodes in classes.nodes.values() for n in nodes if isinstance(n.payload, Const)}
+    # Cut to 20 bits as terms, and whole again here, folded constants included.
+    assert {0.1, 0.7, 0.1 * 0.7} <= values
+
+
+def test_negation_is_a_product() -> None:
+    x = read("x", axis(8))
+    classes = explored(neg(x))
+    (root,) = classes.roots
+    minus = next(c for c, nodes in classes.nodes.items() if nodes == (ENode("const", Const(-1.0), ()),))
+    assert any(n.op == "mul" and minus in n.children for n in classes.nodes[root])
+
+
+def test_norm_is_pulled_out_of_the_linear() -> None:
+    classes = explored(rmsnorm_linear())
+    (root,) = classes.roots
+    m, n = axis(8), axis(512)
+    pulled = [x for x in classes.nodes[root] if x.op == "mul" and {classes.axes[k] for k in x.children} == {
+        frozenset({m}), frozenset({m, n})
+    }]  # fmt: skip
+    assert pulled
+
+
+def test_lora_is_reassociated() -> None:
+    classes = explored(lora())
+    assert any(
+        axes == {axis(256), axis(512)} and "sum" in ops_of(classes, cls) for cls, axes in classes.axes.items()
+    )  # a @ b, with neither x nor the bottleneck's axis
+
+
+def test_a_maximum_is_written_over_unscaled_scores() -> None:
+    classes = explored(attention(causal=False))
+    tops = [cls for cls in classes.nodes if "max" in ops_of(classes, cls)]
+    assert any("mul" in ops_of(classes, cls) for cls in tops)
+
+
+def test_budgets_are_respected() -> None:
+    expr = qknorm_attention()
+    few = explored(expr, Budget(enodes=100))
+    assert few.stopped == "e-node budget"
+    assert few.enodes < 300
+    short = explored(expr, Budget(iterations=2))
+    assert (short.stopped, short.iterations) == ("iteration budget", 2)
+
+
+def test_a_long_product_stays_bounded() -> None:
+    expr = mul(*(read(f"t{n}", axis(8)) for n in range(12)))
+    classes = explored(expr, Budget(enodes=2000))
+    assert classes.stopped == "e-node budget"
+    assert classes.enodes < 12000
+
+
+def test_two_axes_of_one_name_are_refused() -> None:
+    with pytest.raises(IllegalIRError, match="two axes"):
+        saturation().insert([mul(read("x", Axis("k", 4)), read("y", Axis("k", 5)))])
+
+
+def test_deep_and_shared_expressions_are_encoded() -> None:
+    e: Expr = read("x", axis(8))
+    for _ in range(200):
+        e = op("tanh", add(e, e))
+    s = saturation()
+    s.insert([e])
+    assert s.enodes() == 401
+
+
+def test_a_contradiction_is_noticed() -> None:
+    s = saturation()
+    names = s.insert([const(1.0), const(2.0)])
+    s.graph.run_program(*s.graph.parse_program(f"(union {names[0]} {names[1]})"))
+    with pytest.raises(Contradiction):
+        s.step("simplify")
+
+
+def test_nodes_are_pickled_without_their_hashes() -> None:
+    code = "import sys, pickle; sys.stdout.buffer.write(pickle.dumps({expr!s}))"
+    build = "__import__('tests.egraph_workloads', fromlist=['x']).rmsnorm_linear()"
+    for seed in ("1", "2"):
+        out = subprocess.run(
+            [sys.executable, "-c", code.format(expr=build)], capture_output=True, check=True, env=environment(seed)
+        )
+        got = pickle.loads(out.stdout)
+        assert isinstance(got, Expr)
+        assert got == rmsnorm_linear()
+        assert hash(got) == hash(rmsnorm_linear())
+    assert isinstance(pickle.loads(pickle.dumps(neg(read("x", axis(2))))), Map)
+
+
+def environment(seed: str) -> dict[str, str]:
+    return {**os.environ, "PYTHONHASHSEED": seed, "PYTHONPATH": ":".join(p for p in sys.path if p) + ":."}
+
+
+def test_decode_does_not_depend_on_the_process() -> None:
+    code = (
+        "import sys; sys.path.insert(0, '.')\n"
+        "from tests.test_egraph import explored, digest\n"
+        "from tests.egraph_workloads import WORKLOADS\n"
+        "for name in ('rmsnorm_gated', 'layernorm_linear_gelu', 'causal_attention'):\n"
+        "    print(digest(explored(WORKLOADS[name]())))"
+    )
+    run = [sys.executable, "-c", code]
+    outputs = {
+        subprocess.run(run, capture_output=True, text=True, check=True, env=environment(seed)).stdout
+        for seed in ("1", "77")
+    }
+    assert len(outputs) == 1
+    assert len(outputs.pop().split()) == 3
+
+
+def digest(classes: EClasses) -> str:
+    text = [(c, [(n.op, str(n.payload), n.children) for n in nodes]) for c, nodes in classes.nodes.items()]
+    axes = [(c, sorted(a.name for a in found)) for c, found in classes.axes.items()]
+    return hashlib.sha256(repr((text, classes.roots, axes)).encode()).hexdigest()
+
+
+def test_equal_extents_meet_under_canonical_names() -> None:
+    i, a, b = axis(8), Axis("a", 32), Axis("b", 32)
+
+    def f(p: Axis, q: Axis) -> Expr:
+        return mul(read("x", i, p, q), read("w", p))
+
+    s = saturation()
+    left, right = s.insert([
+        canonical(reduce("sum", (a, b), f(a, b))), canonical(reduce("sum", (b, a), f(a, b)))
+    ])  # fmt: skip
+    s.explore(Budget())
+    assert s.equal([left], [right])
+
+
+def test_the_worker_explores_and_proves(worker: Worker) -> None:
+    classes = worker.explore([rmsnorm_linear()], Budget())
+    assert digest(classes) == digest(explored(rmsnorm_linear()))
+    same, other = worker.prove([[rmsnorm_linear()], [mul(const(2.0), rmsnorm_linear())]])
+    assert same.status == "proved"
+    assert other.status == "unknown"
+    assert other.reason
+
+
+def test_the_worker_starts_at_once() -> None:
+    start = time.perf_counter()
+    with Worker():
+        assert time.perf_counter() - start < 0.5
+
+
+def test_a_killed_worker_is_an_error_and_the_next_call_starts_another(worker: Worker) -> None:
+    worker.explore([rmsnorm_linear()], Budget())
+    pid = worker.pid
+    assert pid is not None
+    os.kill(pid, signal.SIGKILL)
+    time.sleep(0.2)
+    # The reference is explored anew.
+    assert worker.prove([[rmsnorm_linear()]])[0].status == "proved"
+    assert worker.pid != pid
+
+
+def test_a_hung_worker_is_killed(worker: Worker, monkeypatch: pytest.MonkeyPatch) -> None:
+    import prism.egraph.worker as module
+
+    worker.explore([rmsnorm_linear()], Budget())
+    monkeypatch.setattr(module, "START_LIMIT_S", 0.0)
+    long = mul(*(read(f"t{n}", axis(8)) for n in range(16)))
+    start = time.perf_counter()
+    with pytest.raises(WorkerError, match=r"did not answer within 0.5 s"):
+        worker.explore([long], Budget(enodes=10**9, iterations=100, seconds=0.5))
+    assert time.perf_counter() - start < 5
+    monkeypatch.undo()
+    assert worker.explore([rmsnorm_linear()], Budget()).stopped == "saturated"
+
+
+def test_errors_of_rule_files_cross_the_process(tmp_path: Path) -> None:
+    bad = tmp_path / "bad.egg"
+    bad.write_text("\n(rewrite (Exp a) a)")
+    with Worker([bad]) as w, pytest.raises(RuleError, match=r"bad\.egg:2"):
+        w.explore([rmsnorm_linear()], Budget())
+
+
+def test_proving_without_a_reference_is_an_error() -> None:
+    with Worker() as w, pytest.raises(WorkerError, match="no reference"):
+        w.prove([[rmsnorm_linear()]])
+    with pytest.raises(WorkerError, match="closed"):
+        w.explore([rmsnorm_linear()], Budget())
