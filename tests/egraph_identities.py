@@ -5,12 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 
-from prism.program.build import add, const, div, mean, mul, neg, op, position, read, recip, reduce, sub
-from prism.program.extents import symbol
-from prism.program.index import Axis, Index
-from prism.program.nodes import Expr
-from prism.program.transform import canonical, substitute
-from tests.egraph_workloads import (
+from egraph_workloads import (
     attention,
     axis,
     gated_mlp,
@@ -23,6 +18,12 @@ from tests.egraph_workloads import (
     silu,
     softmax,
 )
+
+from prism.program.build import add, const, div, mean, mul, neg, op, position, read, recip, reduce, sub
+from prism.program.extents import symbol
+from prism.program.index import Axis, Index
+from prism.program.nodes import Expr
+from prism.program.transform import canonical, substitute
 
 Pair = tuple[Expr, Expr]
 

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from egraph_workloads import WORKLOADS, attention, axis, lora, prenorm_mlp, qknorm_attention, rmsnorm_linear
 
 from prism.egraph.budget import Budget
 from prism.egraph.rules import install, load_rules, rule_files
@@ -24,7 +25,6 @@ from prism.program.index import Axis
 from prism.program.nodes import Const, Expr, Map, Read
 from prism.program.transform import canonical
 from prism.sgraph.classes import EClasses, ENode
-from tests.egraph_workloads import WORKLOADS, attention, axis, lora, prenorm_mlp, qknorm_attention, rmsnorm_linear
 
 RULES = load_rules(rule_files())
 
@@ -185,8 +185,8 @@ def environment(seed: str) -> dict[str, str]:
 def test_decode_does_not_depend_on_the_process() -> None:
     code = (
         "import sys; sys.path.insert(0, '.')\n"
-        "from tests.test_egraph import explored, digest\n"
-        "from tests.egraph_workloads import WORKLOADS\n"
+        "from test_egraph import explored, digest\n"
+        "from egraph_workloads import WORKLOADS\n"
         "for name in ('rmsnorm_gated', 'layernorm_linear_gelu', 'causal_attention'):\n"
         "    print(digest(explored(WORKLOADS[name]())))"
     )

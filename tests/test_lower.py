@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any, TypeVar
 
 import pytest
+from sgraph_samples import BF16, F16, F32, SAMPLES, Sample
 
 from prism.backends.lower import lower
 from prism.backends.tile import (
@@ -32,7 +33,6 @@ from prism.errors import IllegalIRError, UnsupportedError
 from prism.program.extents import evaluate
 from prism.program.nodes import DType, ReduceKind
 from tests import sgraph_samples as samples
-from tests.sgraph_samples import BF16, F16, F32, SAMPLES, Sample
 
 T = TypeVar("T")
 

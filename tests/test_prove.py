@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 
 import numpy as np
 import pytest
+from egraph_identities import RIGHT, WRONG
 
 from prism.egraph.budget import Budget
 from prism.egraph.prove import prove_formulas, prove_programs
@@ -18,7 +19,6 @@ from prism.program.extents import Extent, symbol
 from prism.program.index import Axis, Index
 from prism.program.nodes import Definition, DType, Expr, Formula, Program, Read, SymbolRange, Tensor, free_axes, walk
 from prism.sgraph.verdict import Status, Verdict
-from tests.egraph_identities import RIGHT, WRONG
 
 F32 = DType.FLOAT32
 

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from sgraph_samples import BF16, F16, F32, SAMPLES, Sample, at, sym
 
 from prism.backends.protocol import Config, ModuleSource
 from prism.backends.triton.crosscompile import CompileJob, arguments, compile_once
@@ -23,7 +24,6 @@ from prism.program.nodes import DType, Tensor
 from prism.sgraph import spec
 from prism.sgraph.nodes import Grid, Kernel, Load, SGraph, Store
 from tests import sgraph_samples as samples
-from tests.sgraph_samples import BF16, F16, F32, SAMPLES, Sample, at, sym
 
 # Against the largest output: rounding of the outputs, and of intermediate values to the storage type.
 TOLERANCE = {F32: 2e-6, F16: 2e-3, BF16: 1.5e-2}
