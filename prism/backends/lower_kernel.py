@@ -146,6 +146,8 @@ class KernelLowering:
         axes = frozenset(a for i in s.index for a in i.axes())
         dims = self.layout.dims_for(axes)
         masks = self._indexing.masks(axes) + self._indexing.inside(tensor, s.index)
+        if len(masks) == len(self._indexing.masks(axes)):
+            dims = self._product_dims(s.dst) or dims
         address = self._indexing.address(tensor, s.index)
         name = self.names.fresh(s.tensor)
         self._out.append(tile.Load(name, s.tensor, address, masks, dims, tensor.dtype))
@@ -157,6 +159,20 @@ class KernelLowering:
         elif tensor.dtype in (DType.INT8, DType.UINT8):
             value = self._cast(value, DType.INT32, s.tensor)
         self._values[s.dst] = value
+
+    def _product_dims(self, name: str) -> tile.Dims | None:
+        """The dimensions in the order that products want them, when nothing but products uses the value."""
+        found: set[tile.Dims] = set()
+        for s in self.kernel.statements():
+            if name not in _operands(s):
+                continue
+            product = self.layout.products.get(s.dst) if isinstance(s, Contract) else None
+            if product is None or len(product.m) != 1 or len(product.n) != 1:
+                return None
+            assert isinstance(s, Contract)
+            first = name == (s.rhs if product.swapped else s.lhs)
+            found.add((*product.m, product.k) if first else (product.k, *product.n))
+        return found.pop() if len(found) == 1 else None
 
     def _position(self, dst: str, index: Index) -> None:
         affine = self._indexing.affine(index)
@@ -313,10 +329,9 @@ class KernelLowering:
 
         That saves an exchange between threads in every iteration, for registers: not where matrix products need them.
         """
-        if not self.layout.is_tiled(axis) or any(
-            isinstance(s, Contract) and s.dst in self.layout.products for s in body
-        ):
+        if not self.layout.is_tiled(axis):
             return []
+        products = any(isinstance(s, Contract) and s.dst in self.layout.products for s in body)
         made = {s.dst: s for s in body if isinstance(s, TileReduce | Contract) and s.axis == axis}
         read = {name for s in statements(body) for name in _operands(s)}
         found: list[Accumulate] = []
@@ -324,9 +339,19 @@ class KernelLowering:
             if isinstance(s, Accumulate) and s.shift is None and s.dst not in read and self._uses[s.src] == 1:
                 src = made.get(s.src)
                 kind = src.kind if isinstance(src, TileReduce) else ReduceKind.SUM
-                if src is not None and kind is s.kind:
+                if src is not None and kind is s.kind and (not products or self._must_defer(s, src)):
                     found.append(s)
         return found
+
+    def _must_defer(self, s: Accumulate, src: TileReduce | Contract) -> bool:
+        """Whether the accumulator takes the reduction of a tile as it was loaded, and has several uses after the loop.
+
+        Triton (3.9) moves such a reduction behind the loop by itself, and fails on the several uses.
+        """
+        if not isinstance(src, TileReduce) or self._uses.get(s.dst, 0) < 2:
+            return False
+        loads = {x.dst: self.tensors[x.tensor].dtype for x in self.kernel.statements() if isinstance(x, Load)}
+        return loads.get(src.src) is F32
 
     def _start(self, s: Accumulate, kept: Axis | None) -> None:
         """The accumulator before its loop; with the dimension of the axis that is kept until after it."""

@@ -23,9 +23,9 @@
 
 Integers (offsets, starts, counts, bounds) are sympy expressions over lengths, constants, grid indices and loop
 indices. A value's dimensions are a tuple of dim names; an operand may lack dimensions of the result, and is broadcast
-along them: all dimension tuples of a program are in one order (operands of Dot and results of Rearrange excepted), so
-the place of the missing ones is known. Values are assigned once, except accumulators: names made by `Full` that
-`Update`, or a `Dot` that adds to its own result, changes.
+along them: all dimension tuples of a program are in one order (results of Rearrange, and loads that only Dot uses,
+excepted), so the place of the missing ones is known. Values are assigned once, except accumulators: names made by
+`Full` that `Update`, or a `Dot` that adds to its own result, changes.
 
 Element types are prism's DType: bool is a mask, int32 and int64 are index arithmetic, everything that is computed is
 float32, and the storage types are for loads, stores and the operands of Dot.

@@ -148,7 +148,7 @@ class _Checker:
 
     def within(self, name: str, dims: Dims, by: str) -> _Type:
         found = self.use(name, by)
-        if not set(found.dims) <= set(dims):
+        if tuple(d for d in dims if d in found.dims) != found.dims:
             self.fail(f"{by} has the dimensions {dims} and its operand {name} {found.dims}")
         return found
 
@@ -205,7 +205,8 @@ class _Checker:
                 self.affine(index, dims, dst)
                 self.define(dst, dims, DType.INT32)
             case Load(dst, tensor, offset, masks, dims, dtype):
-                self.ordered(dims, dst)
+                # Any order: an operand of a product is loaded as the product wants it.
+                self.ordered(tuple(sorted(dims, key=lambda d: self.order.get(d, -1))), dst)
                 self.declared(tensor, dst)
                 self.affine(offset, dims, dst)
                 self.masks(masks, dims, dst)

@@ -29,7 +29,15 @@ from prism.program.index import Axis
 from prism.program.nodes import Definition, DType, Expr, Map, Program, Read, Reduce, ReduceKind, free_axes, walk
 from prism.program.ops import OPS
 from prism.sgraph.compiled_expr import value
-from prism.sgraph.constraints import Footprint, elements, footprint, live_elements, staged_bytes, tile_sizes
+from prism.sgraph.constraints import (
+    Footprint,
+    elements,
+    footprint,
+    live_elements,
+    operand_registers,
+    staged_bytes,
+    tile_sizes,
+)
 from prism.sgraph.cost import Access, KernelCost, kernel_cost
 from prism.sgraph.nodes import Contract, Grid, Kernel, Load, SGraph, Split
 
@@ -158,8 +166,10 @@ class KernelModel:
         live = live_elements(self.footprint, sizes)
         if self.footprint.full_precision:
             # Both operands of a product outside the matrix units are in registers while it runs.
+            held: Any = 0.0
             for m, n, k in self.footprint.dots:
-                live = live + elements((k,), sizes) * (elements(m, sizes) + elements(n, sizes))
+                held = np.maximum(held, np.sqrt(operand_registers(m, n, k, sizes, warps * 32)))
+            live = live + held * warps * 32
         shared: Any = staged_bytes(self.footprint, sizes) * stages
         registers = live / (warps * 32) + BASE_REGISTERS
         # Every value over the limit is stored once and loaded once, four bytes each.

@@ -55,9 +55,9 @@ MAX_REGISTERS_PER_THREAD = 255
 WARP = 32
 MAX_WARPS = 8
 INT32_MAX = 2**31 - 1
-# Multiply-adds of one matrix product that a thread may have in a row. In full precision they are unrolled, operands in
+# Operands of one matrix product that a thread may hold. In full precision the product is unrolled, operands in
 # registers: beyond this they spill, and one kernel takes ten seconds to compile.
-MAX_UNROLLED = 2048
+MAX_OPERANDS = 384
 
 
 class Limits(Protocol):
@@ -346,8 +346,16 @@ def checks(
         yield "shared", staged_bytes(f, sizes) * stages <= limits.shared_limit_bytes
     if f.full_precision:
         for m, n, k in f.dots:
-            products = elements(m, sizes) * elements(n, sizes) * elements((k,), sizes)
-            yield "unrolled", products <= MAX_UNROLLED * WARP * warps
+            yield "unrolled", operand_registers(m, n, k, sizes, 1) <= MAX_OPERANDS**2 * WARP * warps
+
+
+def operand_registers(m: Sequence[Axis], n: Sequence[Axis], k: Axis, sizes: Mapping[Axis, Any], threads: Any) -> Any:
+    """The square of how many operands of a full-precision product one of so many threads holds.
+
+    A thread computes a patch of the result, about as high as wide, and holds the rows and columns that it takes:
+    2*K*sqrt(M*N/threads). Squared, it stays a polynomial.
+    """
+    return 4 * elements((k,), sizes) ** 2 * elements(m, sizes) * elements(n, sizes) / threads
 
 
 def _dot_least(side: Sequence[Axis], binding: Mapping[str, Any]) -> Any:
@@ -467,11 +475,11 @@ def constraints(sgraph: SGraph, limits: Limits) -> tuple[Constraint, ...]:
             add("shared", sympy.Le(total, limits.shared_limit_bytes), "the operands of the loop's dots would not fit")
         if f.full_precision:
             for m, n, k in f.dots:
-                products = sympy.Mul(*(sympy.sympify(elements(side, sizes)) for side in (m, n, (k,))))
+                held = sympy.sympify(operand_registers(m, n, k, sizes, 1))
                 add(
                     "unrolled",
-                    sympy.Le(products, MAX_UNROLLED * WARP * MAX_WARPS),
-                    "the product's multiply-adds, unrolled, would spill",
+                    sympy.Le(held, MAX_OPERANDS**2 * WARP * MAX_WARPS),
+                    "the product's operands, unrolled, would spill",
                 )
         for tensor in (*kernel.reads, *kernel.writes):
             numel = sympy.Mul(*(sympy.sympify(e) for e in sgraph.tensor(tensor).shape))

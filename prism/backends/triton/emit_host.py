@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import keyword
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 
 import sympy
 
@@ -142,43 +142,47 @@ class HostEmitter:
             w.line('symbols, warps, stages = config["symbols"], config["warps"], config["stages"]')
             for name, text in self.lengths.items():
                 w.line(f"{name} = {text}")
-            bound: dict[str, str] = {}
-            for p in m.programs:
-                for c in p.constants:
-                    self._constant(c, bound)
-            # A buffer's shape may mention symbols that are no parameter of a kernel.
-            for b in m.buffers:
-                for name in sorted({n for e in b.shape for n in scalars(e)} - set(bound)):
-                    original = next((s for s in m.symbols if identifier(s) == name), None)
-                    if original is not None:
-                        self._constant(Constant(name, original), bound)
-            device = f"{names[0]}.device"
+            for c in self._constants():
+                self._constant(c)
             for b in m.buffers:
                 w.call(
                     f"{self.tensors.host[b.name]} = torch.empty",
-                    [_shape(b.shape), f"dtype=torch.{b.dtype.value}", f"device={device}"],
+                    [_shape(b.shape), f"dtype=torch.{b.dtype.value}", f"device={names[0]}.device"],
                 )
+            for b in m.buffers:
+                if any(not is_static(e) for e in b.shape):
+                    self._refuse_large(self.tensors.host[b.name], f"{self.tensors.host[b.name]}.numel()")
             for p in m.programs:
-                self._launch(p, bound)
+                self._launch(p)
 
-    def _constant(self, c: Constant, bound: dict[str, str]) -> None:
+    def _constants(self) -> list[Constant]:
+        """The sizes that kernels or buffers need, each once: one that two kernels share is long enough for both."""
+        m = self.module
+        found: dict[str, Constant] = {}
+        for c in (c for p in m.programs for c in p.constants):
+            known = found.setdefault(c.name, c)
+            if (known.symbol, known.extent) != (c.symbol, c.extent):
+                raise UnsupportedError(f"two kernels mean different sizes by {c.name}", where=f"emitting {m.name}")
+            found[c.name] = replace(known, least=max(known.least, c.least))
+        symbols = {identifier(s): s for s in m.symbols}
+        for name in sorted({n for b in m.buffers for e in b.shape for n in scalars(e)} & set(symbols)):
+            found.setdefault(name, Constant(name, symbols[name]))
+        return list(found.values())
+
+    def _constant(self, c: Constant) -> None:
         if c.symbol is not None:
             text = f'symbols["{c.symbol}"]'
         else:
             assert c.extent is not None
             text = f"triton.next_power_of_2({integer(c.extent, 'triton')})"
-        if c.least > 1:
-            text = f"max({text}, {c.least})"
-        known = bound.get(c.name)
-        if known is None:
-            bound[c.name] = text
-            self.writer.line(f"{c.name} = {text}")
-        elif known != text:
-            raise UnsupportedError(
-                f"two kernels need the size {c.name} differently", where=f"emitting {self.module.name}"
-            )
+        self.writer.line(f"{c.name} = {text if c.least == 1 else f'max({text}, {c.least})'}")
 
-    def _launch(self, p: TileProgram, bound: Mapping[str, str]) -> None:
+    def _refuse_large(self, name: str, elements: str) -> None:
+        """Offsets are 32-bit integers unless a tensor is known to need more."""
+        with self.writer.block(f"if {elements} > 2**31 - 1:"):
+            self.writer.line(f'raise ValueError("{name} would have more than 2**31 - 1 elements")')
+
+    def _launch(self, p: TileProgram) -> None:
         w = self.writer
         counts = [factor(g.count, "triton") for g in p.grid]
         args = [self.tensors.host[t.name] for t in p.tensors] + list(p.lengths)
@@ -265,12 +269,10 @@ class HostEmitter:
             first = self.tensors.host[self.module.inputs[0].name]
             with w.block(f"if any(t.device != {first}.device for t in {_tuple(others)}):"):
                 w.line('raise ValueError("all arguments must be on one device")')
-        # Offsets are 32-bit integers unless a tensor is known to need more.
-        symbolic = [t for t in (*self.module.inputs, *self.module.outputs) if any(not is_static(e) for e in t.shape)]
-        for t in symbolic:
-            total = sympy.Mul(*t.shape)
-            with w.block(f"if {integer(total, 'triton')} > 2**31 - 1:"):
-                w.line(f'raise ValueError("{self.tensors.host[t.name]} would have more than 2**31 - 1 elements")')
+        for t in (*self.module.inputs, *self.module.outputs):
+            if any(not is_static(e) for e in t.shape):
+                total = integer(sympy.Mul(*t.shape), "triton")
+                self._refuse_large(self.tensors.host[t.name], total)
 
 
 def _solve(place: str, extent: Extent, found: dict[str, str]) -> bool:

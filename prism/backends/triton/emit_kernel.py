@@ -110,6 +110,9 @@ class KernelEmitter:
                 head = f"range({integer(s.start, 'tl')}, {integer(s.stop, 'tl')}, {integer(s.step, 'tl')})"
                 with self.writer.block(f"for {s.index} in {head}:"):
                     self._body(s.body)
+                for acc in _reduced_into(s):
+                    # Triton's thread-locality pass stops the compiler at such a loop result that is used twice.
+                    self.writer.line(f"{acc} = {acc} + 0.0")
             elif isinstance(s, tile.Store):
                 self._store(s)
             elif isinstance(s, tile.Update):
@@ -284,15 +287,16 @@ class KernelEmitter:
         value = self._affine(index, dims)
         parts: list[str] = []
         if low is not None:
-            parts.append(f"({value} >= {integer(low, 'tl')})")
+            parts.append(f"{value} >= {integer(low, 'tl')}")
         if high is not None:
-            text = f"({value} < {integer(high, 'tl')})"
+            text = f"{value} < {integer(high, 'tl')}"
             if isinstance(size, str) and not tile.scalars(high) - {c.name for c in self.program.constants}:
                 # Known when compiled: where the tile divides the axis, the mask is all true and goes away.
-                text += f" | ({factor(high, 'tl')} % {size} == 0)"
-                return Text(text, _OR, dims)
+                return Text(f"({text}) | ({factor(high, 'tl')} % {size} == 0)", _OR, dims)
             parts.append(text)
-        return Text(" & ".join(parts), _AND, dims)
+        if len(parts) == 1:
+            return Text(parts[0], _COMPARE, dims)
+        return Text(" & ".join(f"({p})" for p in parts), _AND, dims)
 
     def _load(self, tensor: str, offset: Affine, masks: Sequence[str], dims: Dims, dtype: DType) -> Text:
         args = [self._pointer(tensor, offset, dims)]
@@ -404,3 +408,11 @@ def _number(value: float) -> str:
         return f'float("{value}")'
     # Subnormal numbers, too, would be float64: a GPU flushes them anyway.
     return repr(0.0 if abs(value) < 2.0**-126 else value)
+
+
+def _reduced_into(loop: tile.For) -> list[str]:
+    """Accumulators that a loop updates with reductions and in no other way."""
+    reductions = {s.dst for s in loop.body if isinstance(s, tile.Reduce)}
+    updates = [s for s in loop.body if isinstance(s, tile.Update)]
+    counts = Counter(u.acc for u in updates)
+    return [u.acc for u in updates if u.src in reductions and counts[u.acc] == 1]
