@@ -59,6 +59,7 @@ class Indexing:
     mask: dict[Axis, str] = field(default_factory=dict)
     # A scalar or a vector of offsets; None is the number 0.
     _index: dict[Axis, str | None] = field(default_factory=dict)
+    _pid: dict[Axis, str] = field(default_factory=dict)
 
     def start(self) -> None:
         """Place the program in the grid; offsets of the axes that it holds from beginning to end."""
@@ -79,7 +80,7 @@ class Indexing:
     def _grid_axis(self, axis: Axis) -> None:
         if axis.extent == 1:
             return
-        pid = self.names.fresh(f"pid_{axis.name}")
+        pid = self._pid[axis] = self.names.fresh(f"pid_{axis.name}")
         if self.layout.is_tiled(axis):
             size = self._size(axis)
             self.grid.append(GridAxis(pid, _cdiv(axis.extent, size)))
@@ -164,6 +165,17 @@ class Indexing:
         """The masks that keep a tile with these axes inside of them."""
         wanted = frozenset(axes)
         return tuple(self.mask[a] for a, _ in self.kernel.roles if a in wanted and a in self.mask)
+
+    def first(self, axes: Iterable[Axis]) -> tuple[str, ...]:
+        """Masks that leave a store to the first program along each grid axis that is not among `axes`."""
+        stored = frozenset(axes)
+        made: list[str] = []
+        for axis, role in self.kernel.roles:
+            if isinstance(role, Grid) and axis in self._pid and axis not in stored:
+                mask = self.names.fresh(f"first_{axis.name}")
+                self.emit(tile.InBounds(mask, Affine(((self._pid[axis], 1),)), 1, None, ()))
+                made.append(mask)
+        return tuple(made)
 
     def inside(self, tensor: Tensor, index: Sequence[Index]) -> tuple[str, ...]:
         """Masks for the dimensions that an index may leave while its axes are inside theirs (as d + 32 may)."""

@@ -421,7 +421,8 @@ class KernelLowering:
                 f"kernel {self.kernel.name} stores {s.src} to {s.tensor}", why="the index misses axes of it"
             )
         address = self._indexing.address(tensor, s.index)
-        self._out.append(tile.Store(s.tensor, address, self._indexing.masks(axes), dims, src))
+        masks = self._indexing.masks(axes) + self._indexing.first(axes)
+        self._out.append(tile.Store(s.tensor, address, masks, dims, src))
 
 
 def _operands(s: Stmt) -> tuple[str, ...]:
