@@ -51,7 +51,7 @@ class Row:
 def measure(path: str, repeat: int) -> Row:
     """The workload's best run."""
     from prism.api import load
-    from prism.api.search import SearchBudget, run_search
+    from prism.api.searching import SearchBudget, run_search
     from prism.egraph.budget import Budget
     from prism.egraph.worker import Worker
     from prism.events import Recorder

@@ -313,8 +313,8 @@ def attention(dtype: DType = F32, causal: bool = True, heads: int = 2, seq: Exte
 
 def softmax(s: np.ndarray) -> np.ndarray:
     p: np.ndarray = np.exp(s - s.max(-1, keepdims=True))
-    total: np.ndarray = p.sum(-1, keepdims=True)
-    return p / total
+    normed: np.ndarray = p / p.sum(-1, keepdims=True)
+    return normed
 
 
 def split_attention(dtype: DType = F32, seq: int = 45, group: int = 4, d: int = 16) -> Sample:
@@ -721,6 +721,83 @@ def symbolic_pointwise(dtype: DType = F32) -> Sample:
     return add_silu(dtype, m=sym("M"))
 
 
+def row_sums(dtype: DType = F32, m: int = 20, d: int = 40, n: int = 24) -> Sample:
+    """A product and a row sum of one loop: the sum does not have the grid's second axis, along which one stores.
+
+    y[m, n] = sum_d x[m, d] * w[d, n] + total[m] * total[m], total[m] = sum_d x[m, d]
+    """
+    am, ad, an = Axis("m", m), Axis("d", d), Axis("n", n)
+    body = (
+        Loop(
+            ad,
+            (
+                Load("x1", "x", at(am, ad)),
+                Load("w1", "w", at(ad, an)),
+                Contract("p", ad, "x1", "w1"),
+                Accumulate("acc", SUM, "p"),
+                TileReduce("s", SUM, ad, "x1"),
+                Accumulate("sums", SUM, "s"),
+            ),
+        ),
+        op("squares", "mul", "sums", "sums"),
+        op("out", "add", "acc", "squares"),
+        Store("y", at(am, an), "out"),
+        Store("total", at(am), "sums"),
+    )
+    roles = ((am, Grid(sym("T_m"))), (an, Grid(sym("T_n"))), (ad, LoopRole(sym("T_d"))))
+    sgraph = SGraph(
+        "row_sums",
+        (Tensor("x", (m, d), dtype), Tensor("w", (d, n), dtype)),
+        (),
+        (Tensor("y", (m, n), dtype), Tensor("total", (m,), F32)),
+        (Kernel("row_sums_kernel", roles, body),),
+    )
+    return Sample(
+        sgraph,
+        lambda x, w: (x @ w + x.sum(-1, keepdims=True) ** 2, x.sum(-1)),
+        ({},),
+        ({"T_m": 8, "T_n": 8, "T_d": 16},),
+        scale=0.5,
+    )
+
+
+def shared_axis_attention(dtype: DType = F32, seq: int = 21, d: int = 16) -> Sample:
+    """Attention whose values are read along the very axis that the scores contract: k[j, d] and v[j, d]."""
+    i, j, a = Axis("i", seq), Axis("j", seq), Axis("d", d)
+    body = (
+        Load("q1", "q", at(i, a)),
+        Loop(
+            j,
+            (
+                Load("k1", "k", at(j, a)),
+                Contract("s", a, "q1", "k1"),
+                TileReduce("top", MAX, j, "s"),
+                Accumulate("m", MAX, "top"),
+                op("minus", "neg", "m"),
+                op("diff", "add", "s", "minus"),
+                op("p", "exp", "diff"),
+                TileReduce("psum", SUM, j, "p"),
+                Accumulate("l", SUM, "psum", "m"),
+                Load("v1", "v", at(j, a)),
+                Contract("pv", j, "p", "v1"),
+                Accumulate("o", SUM, "pv", "m"),
+            ),
+        ),
+        op("inv", "recip", "l"),
+        op("out", "mul", "o", "inv"),
+        Store("y", at(i, a), "out"),
+    )
+    shape = (seq, d)
+    sgraph = SGraph(
+        "shared_axis_attention",
+        (Tensor("q", shape, dtype), Tensor("k", shape, dtype), Tensor("v", shape, dtype)),
+        (),
+        (Tensor("y", shape, dtype),),
+        (Kernel("shared_kernel", ((i, Grid(sym("T_i"))), (j, LoopRole(sym("T_j"))), (a, Whole())), body),),
+    )
+    return Sample(sgraph, lambda q, k, v: (softmax(q @ k.T) @ v,), ({},), ({"T_i": 16, "T_j": 16},))
+
+
 SAMPLES: tuple[Callable[[DType], Sample], ...] = (
     matmul,
     symbolic_matmul,
@@ -739,4 +816,6 @@ SAMPLES: tuple[Callable[[DType], Sample], ...] = (
     heads_projection,
     batched_loop,
     functions,
+    row_sums,
+    shared_axis_attention,
 )

@@ -173,14 +173,14 @@ class _Run:
                     self.loop(axis, inner)
                 case Store(tensor, index, src):
                     axes = tuple(sorted({a for i in index for a in i.axes()}, key=lambda a: a.name))
-                    where = tuple(self.index(i, axes) for i in index)
-                    self.memory[tensor][where] = self.operand(src, axes)
+                    place = tuple(self.index(i, axes) for i in index)
+                    self.memory[tensor][place] = self.operand(src, axes)
                 case Accumulate():
                     raise AssertionError("outside a loop")
 
     def loop(self, axis: Axis, inner: Sequence[Stmt]) -> None:
         names = {s.dst: s for s in inner if isinstance(s, Accumulate)}
-        running: dict[str, Tile] = {n: Tile((), np.float64(s.kind.identity)) for n, s in names.items()}
+        running: dict[str, Tile] = {n: Tile((), np.array(s.kind.identity)) for n, s in names.items()}
         for start in self.chunk[axis]:
             size = self.chunk[axis].step
             self.at[axis] = np.arange(start, min(start + size, self.chunk[axis].stop))

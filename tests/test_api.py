@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
 import prism
 from prism.api import SearchBudget, load, optimize
-from prism.api.search import SearchResult, run_search
+from prism.api.searching import SearchResult, run_search
+from prism.egraph.prove import prove_programs
 from prism.egraph.worker import Worker
 from prism.errors import NoImprovementError, UnsupportedError, UsageError
 from prism.events import Event, Recorder, StageFinished
 from prism.instantiate.devices import device
+from prism.program.evaluate import evaluate
 from prism.program.nodes import Program
 from prism.sgraph.nodes import Accumulate, Split
 from prism.sgraph.show import text
@@ -22,7 +26,7 @@ MODELS = sorted((Path(__file__).resolve().parent.parent / "examples" / "models")
 
 
 @pytest.fixture(scope="module")
-def worker() -> Worker:
+def worker() -> Iterator[Worker]:
     with Worker() as w:
         yield w
 
@@ -104,6 +108,26 @@ def test_prove_two_functions() -> None:
     verdict = prism.prove(reference, wrong, inputs)
     assert verdict.status == "refuted"
     assert verdict.counterexample
+
+
+def test_both_front_ends_give_the_same_program(tmp_path: Path) -> None:
+    class Block(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.w = torch.nn.Parameter(torch.randn(32, 16) / 6)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            h = x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + 1e-6)
+            return torch.softmax(h @ self.w, dim=-1)
+
+    block, x = Block().eval(), torch.randn(4, 32)
+    path = tmp_path / "block.onnx"
+    torch.onnx.export(block, (x,), str(path), dynamo=True, opset_version=18)
+    traced, loaded = prism.trace(block, (x,), name="block"), load(path)
+    assert prove_programs(loaded, traced).status == "proved"
+    (a,) = evaluate(loaded, {loaded.inputs[0].name: x.numpy()}).values()
+    (b,) = evaluate(traced, {traced.inputs[0].name: x.numpy()}).values()
+    np.testing.assert_allclose(a, b, rtol=1e-6)
 
 
 def test_a_plain_product_is_left_to_the_library(tmp_path: Path) -> None:

@@ -108,6 +108,14 @@ def test_optimize(api: FakeApi, tmp_path: Path, capsys: pytest.CaptureFixture[st
     assert api.asked["budget"] == {}
 
 
+def test_shapes_to_tune_at(api: FakeApi, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["optimize", "model.onnx", "--shape", "seq=2048", "--shape", "batch=4"]) == ExitCode.DONE
+    assert api.asked["shapes"] == {"seq": 2048, "batch": 4}
+    capsys.readouterr()
+    assert main(["optimize", "model.onnx", "--shape", "seq"]) == ExitCode.USAGE
+    assert "NAME=VALUE" in error_line(capsys)
+
+
 def test_optimize_passes_its_options_on(api: FakeApi, tmp_path: Path) -> None:
     line = "optimize model.onnx --target sm_80 --out o --trials 3 --seed 7 --max-kernels 2 --enodes 500"
     assert main(line.split()) == ExitCode.DONE

@@ -10,6 +10,9 @@ import pytest
 from onnx.reference import ReferenceEvaluator
 
 from examples.common import MODELS, load_example, names
+from prism.frontend.onnx import load
+from prism.program.evaluate import evaluate
+from prism.program.nodes import DType
 
 REQUIRED = {
     "add_silu",
@@ -61,6 +64,17 @@ def test_shipped_model_is_valid_and_computes_its_formula(name: str) -> None:
     model = shipped(name)
     onnx.checker.check_model(model, full_check=True)
     assert error(model, name) < TOLERANCE[model.graph.output[0].type.tensor_type.elem_type]
+
+
+@pytest.mark.parametrize("name", sorted(REQUIRED))
+def test_the_interpreter_computes_the_formula(name: str) -> None:
+    feed = load_example(name).inputs(np.random.default_rng(0))
+    program = load(MODELS / f"{name}.onnx")
+    (found,) = evaluate(program, feed).values()
+    expected = load_example(name).formula(feed)
+    # Constants such as eps and scale are rounded to the model's type; nothing else is.
+    rounding = 1e-6 if program.definition(program.outputs[0]).dtype is DType.FLOAT32 else 1e-3
+    assert np.abs(found - expected).max() < rounding * np.sqrt((expected**2).mean())
 
 
 @pytest.mark.parametrize("name", sorted(REQUIRED))

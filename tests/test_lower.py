@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any, TypeVar
 
 import pytest
+import sgraph_samples as samples
 from sgraph_samples import BF16, F16, F32, SAMPLES, Sample
 
 from prism.backends.lower import lower
@@ -32,7 +33,6 @@ from prism.backends.tile_spec import check, check_module
 from prism.errors import IllegalIRError, UnsupportedError
 from prism.program.extents import evaluate
 from prism.program.nodes import DType, ReduceKind
-from tests import sgraph_samples as samples
 
 T = TypeVar("T")
 
@@ -168,6 +168,35 @@ def test_a_vector_loop_reduces_once_after_it() -> None:
     # Where matrix products need the registers, the sum of squares is reduced tile by tile.
     (loop,) = of_kind(program(samples.rmsnorm_linear()), For)
     assert any(isinstance(s, Reduce) for s in loop.body)
+
+
+def test_a_sum_of_loaded_tiles_with_several_uses_is_reduced_after_its_loop() -> None:
+    # Triton's own pass that moves the reduction there takes it for granted that the result has one use.
+    p = program(samples.row_sums(F32))
+    (loop,) = of_kind(p, For)
+    assert any(isinstance(s, Dot) for s in loop.body)
+    assert not any(isinstance(s, Reduce) for s in loop.body)
+
+
+def test_only_the_first_program_stores_what_its_grid_axis_does_not_change() -> None:
+    p = program(samples.row_sums())
+    masks = {s.dst: s for s in of_kind(p, InBounds)}
+    y, total = of_kind(p, Store)
+    assert [masks[m].dims for m in y.masks] == [("m",), ("n",)]
+    (first,) = [masks[m] for m in total.masks if not masks[m].dims]
+    assert first.index.terms == (("pid_n", 1),)
+    assert first.high == 1
+
+
+def test_an_operand_of_products_alone_is_loaded_in_their_order() -> None:
+    # The axis d is contracted first and kept later: no order of dimensions suits both products.
+    p = program(samples.shared_axis_attention())
+    score, value = of_kind(p, Dot)
+    dims = {s.dst: s.dims for s in of_kind(p, Load)}
+    assert dims[score.lhs] == ("i", "d")
+    assert dims[score.rhs] == ("d", "j")
+    assert dims[value.rhs] == ("j", "d")
+    assert not of_kind(p, Rearrange)
 
 
 def test_a_tensor_beyond_two_to_the_31_has_64_bit_offsets() -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import sgraph_samples as samples
 from sgraph_samples import BF16, F16, F32, SAMPLES, Sample, at, sym
 
 from prism.backends.protocol import Config, ModuleSource
@@ -20,10 +21,9 @@ from prism.backends.triton.writer import Writer, factor, integer
 from prism.errors import BackendError, UnsupportedError
 from prism.program.extents import cdiv, symbol
 from prism.program.index import Axis, Index
-from prism.program.nodes import DType, Tensor
+from prism.program.nodes import DType, ReduceKind, Tensor
 from prism.sgraph import spec
-from prism.sgraph.nodes import Grid, Kernel, Load, SGraph, Store
-from tests import sgraph_samples as samples
+from prism.sgraph.nodes import Grid, Kernel, Load, SGraph, Store, TileReduce, Whole
 
 # Against the largest output: rounding of the outputs, and of intermediate values to the storage type.
 TOLERANCE = {F32: 2e-6, F16: 2e-3, BF16: 1.5e-2}
@@ -63,7 +63,7 @@ def pool() -> Iterator[InterpreterPool]:
 
 
 def cases() -> list[Case]:
-    made = []
+    made: list[Case] = []
     for dtype in (F32, F16, BF16):
         for build in SAMPLES:
             sample = build(dtype)
@@ -144,10 +144,10 @@ def test_a_symbolic_axis_in_one_tile(pool: InterpreterPool, tmp_path: Path) -> N
     rows, tile = Axis("m", 3), symbol("T_m")
     body = (
         Load("x1", "x", at(rows, wide)),
-        samples.TileReduce("s", samples.MAX, wide, "x1"),
+        TileReduce("s", ReduceKind.MAX, wide, "x1"),
         Store("y", at(rows), "s"),
     )
-    kernel = Kernel("top_kernel", ((rows, Grid(tile)), (wide, samples.Whole())), body)
+    kernel = Kernel("top_kernel", ((rows, Grid(tile)), (wide, Whole())), body)
     sgraph = SGraph("top", (Tensor("x", (3, sym("D")), F32),), (), (Tensor("y", (3,), F32),), (kernel,))
     whole = Sample(sgraph, lambda x: (x.max(-1),), ({"D": 21},), ({"T_m": 2},))
     (x,) = whole.inputs({"D": 21})

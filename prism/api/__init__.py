@@ -6,10 +6,10 @@ optimize.py  proved sGraphs -> output folder   (emit, check, tune, write)
 prove.py     two functions or two models -> Verdict
 """
 
-from prism.api.load import load, trace
-from prism.api.optimize import OptimizeResult, optimize
-from prism.api.prove import prove, prove_models
-from prism.api.search import ProvedSGraph, SearchBudget, search
+from prism.api.loading import load, trace
+from prism.api.optimizing import OptimizeResult, optimize
+from prism.api.proving import prove, prove_models
+from prism.api.searching import ProvedSGraph, SearchBudget, search
 
 __all__ = [
     "OptimizeResult",

@@ -6,7 +6,7 @@ import resource
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from prism.api.search import ProvedSGraph, SearchBudget, SearchResult
+from prism.api.searching import ProvedSGraph, SearchBudget, SearchResult
 from prism.backends.protocol import Config
 from prism.backends.weights import weights_bytes
 from prism.egraph.rules import load_rules, rule_files

@@ -21,7 +21,7 @@ from typing import Annotated, Literal
 from cyclopts import App, CycloptsError, Parameter
 from cyclopts.validators import Number
 
-from prism.errors import ExitCode, PrismError
+from prism.errors import ExitCode, PrismError, UsageError
 
 Target = Literal["sm_80", "sm_89", "sm_90", "sm_100", "cuda"]
 _Positive = Number(gte=1)
@@ -87,6 +87,7 @@ def optimize(
     out: Path | None = None,
     trials: Annotated[int, Parameter(validator=_Positive)] = 12,
     seed: Annotated[int, Parameter(validator=Number(gte=0))] = 0,
+    shape: Annotated[tuple[str, ...], Parameter(negative=())] = (),
     max_kernels: Annotated[int | None, Parameter(validator=_Positive)] = None,
     enodes: Annotated[int | None, Parameter(validator=_Positive)] = None,
     verbose: Annotated[bool, Parameter(negative=())] = False,
@@ -102,6 +103,8 @@ def optimize(
             is replaced; anything else that exists is not.
         trials: configurations to try per sGraph.
         seed: of the search and of the inputs drawn for the checks.
+        shape: NAME=VALUE: the value of a symbolic dimension to tune at; give it again for others. The kernels that come
+            out take all values.
         max_kernels: the most kernels that a candidate may have.
         enodes: the e-graph's node budget.
         verbose: show every step.
@@ -119,12 +122,30 @@ def optimize(
         bounds = {"max_kernels": max_kernels, "enodes": enodes}
         budget = api.SearchBudget(**{k: v for k, v in bounds.items() if v is not None})
         result = api.optimize(
-            program, target=target, out=folder, budget=budget, trials=trials, seed=seed, listener=progress.listen
+            program,
+            target=target,
+            out=folder,
+            budget=budget,
+            trials=trials,
+            seed=seed,
+            shapes=_shapes(shape),
+            listener=progress.listen,
         )
     from prism.cli.output import print_report
 
     print_report(result.report, folder=folder, as_json=json)
     return ExitCode.DONE
+
+
+def _shapes(given: tuple[str, ...]) -> dict[str, int]:
+    """NAME=VALUE pairs as a mapping."""
+    found: dict[str, int] = {}
+    for text in given:
+        name, equals, value = text.partition("=")
+        if not (name and equals and value.isdecimal()):
+            raise UsageError(f"{text!r} is not NAME=VALUE", where="--shape", fix="write it as in --shape seq=2048")
+        found[name] = int(value)
+    return found
 
 
 def prove(a: Path, b: Path, /, *, json: Annotated[bool, Parameter(negative=())] = False) -> int:

@@ -108,30 +108,11 @@ def _interpret(kernel: Any, grid: tuple[int, ...], args: Sequence[Any], meta: Ma
         del builder.set_grid_dim, builder.set_grid_idx
 
 
-def _prepare_interpreter() -> None:
-    """Mend Triton's interpreter, which multiplies the bits of bfloat16 matrices as if they were integers."""
-    import numpy as np
-    import triton.language as tl
-    from triton.runtime import interpreter
-
-    kind = type(interpreter.interpreter_builder)
-    original = kind.create_dot
-
-    def widened(handle: Any) -> Any:
-        if handle.dtype.scalar != tl.bfloat16 or handle.data.dtype != np.uint16:
-            return handle
-        data = (handle.data.astype(np.uint32) << 16).view(np.float32)
-        return interpreter.TensorHandle(data, tl.float32)
-
-    def create_dot(self: Any, a: Any, b: Any, d: Any, *rest: Any) -> Any:
-        return original(self, widened(a), widened(b), d, *rest)
-
-    kind.create_dot = create_dot
-
-
 if __name__ == "__main__":
     import os
 
     if os.environ.get("TRITON_INTERPRET") == "1":
-        _prepare_interpreter()
+        from prism.backends.triton.runner import harden
+
+        harden()
     serve(run_module)

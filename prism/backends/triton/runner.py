@@ -51,7 +51,8 @@ class MemoryGuard:
 
     def check(self, pointers: Any, mask: Any, what: str) -> Any:
         """The pointers that the mask lets through; all must be in a tensor."""
-        where, let_through = np.broadcast_arrays(pointers, mask)
+        # A truth value that was spread over a tile comes as an integer.
+        where, let_through = np.broadcast_arrays(pointers, mask.astype(bool))
         touched = where[let_through]
         if touched.size:
             at = np.searchsorted(self.starts, touched, side="right") - 1

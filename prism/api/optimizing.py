@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from prism.api.records import Choice, Request, artifacts, formulas
-from prism.api.search import ProvedSGraph, SearchBudget, SearchResult, run_search
+from prism.api.searching import ProvedSGraph, SearchBudget, SearchResult, run_search
 from prism.backends.triton.device import Gpu, describe_gpu
 from prism.backends.triton.emit import emit_module
 from prism.egraph.worker import Worker

@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from prism.api.load import load, trace
+from prism.api.loading import load, trace
 from prism.sgraph.verdict import Verdict
 
 if TYPE_CHECKING:
