@@ -110,9 +110,6 @@ class KernelEmitter:
                 head = f"range({integer(s.start, 'tl')}, {integer(s.stop, 'tl')}, {integer(s.step, 'tl')})"
                 with self.writer.block(f"for {s.index} in {head}:"):
                     self._body(s.body)
-                for acc in _reduced_into(s):
-                    # Triton's thread-locality pass stops the compiler at such a loop result that is used twice.
-                    self.writer.line(f"{acc} = {acc} + 0.0")
             elif isinstance(s, tile.Store):
                 self._store(s)
             elif isinstance(s, tile.Update):
@@ -408,11 +405,3 @@ def _number(value: float) -> str:
         return f'float("{value}")'
     # Subnormal numbers, too, would be float64: a GPU flushes them anyway.
     return repr(0.0 if abs(value) < 2.0**-126 else value)
-
-
-def _reduced_into(loop: tile.For) -> list[str]:
-    """Accumulators that a loop updates with reductions and in no other way."""
-    reductions = {s.dst for s in loop.body if isinstance(s, tile.Reduce)}
-    updates = [s for s in loop.body if isinstance(s, tile.Update)]
-    counts = Counter(u.acc for u in updates)
-    return [u.acc for u in updates if u.src in reductions and counts[u.acc] == 1]
