@@ -16,6 +16,7 @@ from prism.instantiate.lock import flat, make_lock, versions
 from prism.instantiate.model import Model
 from prism.instantiate.study import Best, TuneResult
 from prism.program.nodes import Program
+from prism.program.pretty import formula_text
 from prism.sgraph.nodes import Grid, LoopRole, Role, Split
 from prism.sgraph.show import dot, key, text
 
@@ -58,7 +59,7 @@ class Request:
 
 def formulas(found: SearchResult) -> dict[str, str]:
     """The formula of each output, as text."""
-    return {f.tensor.name: f"{f.tensor.name}[{', '.join(map(str, f.index))}] = {f.expr}" for f in found.formulas}
+    return {f.tensor.name: formula_text(f) for f in found.formulas}
 
 
 def artifacts(request: Request, found: SearchResult, choice: Choice, module: str, recorder: Recorder) -> Artifacts:
