@@ -7,6 +7,7 @@
 
 VENV := .venv
 BIN := $(VENV)/bin
+MIN := .venv-min
 STAMP := $(VENV)/.prism-dev
 DOCS_STAMP := $(VENV)/.prism-docs
 WORKERS ?= 2
@@ -17,10 +18,10 @@ PYTHON ?= $(shell for p in python3.11 python3.12 python3.13 python3 python; do \
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test lint format docs bench clean setup
+.PHONY: help demo test test-min lint format docs bench clean setup
 
 help: ## list the commands
-	@grep -hE '^[a-z]+:.*## ' Makefile | sed -E 's/^([a-z]+):.*## /  make \1	/'
+	@grep -hE '^[a-z-]+:.*## ' Makefile | sed -E 's/^([a-z-]+):.*## /  make \1	/'
 
 demo: $(STAMP) ## optimize a shipped ONNX model into out/demo
 	@mkdir -p out
@@ -28,6 +29,11 @@ demo: $(STAMP) ## optimize a shipped ONNX model into out/demo
 
 test: lint ## lint, check types and imports, run the tests
 	$(BIN)/python -m pytest -n $(WORKERS)
+
+test-min: ## run the tests with the oldest versions that are supported, in a .venv-min of their own
+	@"$(MIN)/bin/python" -m pip --version >/dev/null 2>&1 || "$(PYTHON)" -m venv --clear $(MIN)
+	$(MIN)/bin/python -m pip install --disable-pip-version-check --quiet $(PIP_FLAGS) -c constraints-min.txt -e '.[dev]'
+	$(MIN)/bin/python -m pytest -n $(WORKERS)
 
 lint: $(STAMP) ## ruff, mypy and the import contract
 	$(BIN)/ruff check .
@@ -46,7 +52,7 @@ bench: $(STAMP) ## time the search on every example
 	$(BIN)/python benchmarks/search.py
 
 clean: ## remove what the commands above made, .venv included
-	rm -rf $(VENV) out dist build .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+	rm -rf $(VENV) $(MIN) out dist build .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
 
 setup: $(STAMP) ## make .venv and install into it
 
