@@ -215,6 +215,9 @@ def _load_external(tensor: onnx.TensorProto, name: str, directory: Path | None) 
         raise ModelError(
             f"the external data file {location!r} cannot be read", where=where, why=str(error), fix="export it again"
         ) from None
+    # Older releases of onnx leave this to their loader of whole models, and would read the file again.
+    tensor.data_location = onnx.TensorProto.DEFAULT
+    del tensor.external_data[:]
 
 
 def _input(graph: Graph, info: onnx.ValueInfoProto, name: str) -> Value:
