@@ -304,6 +304,8 @@ class _World:
 
     def _same(self, a: Value, b: Value, exact: bool) -> bool:
         if not isinstance(a, np.ndarray) and not isinstance(b, np.ndarray):
+            if isinstance(a, float) and isinstance(b, float):
+                return a == b or math.isclose(a, b, rel_tol=1e-12)  # sqrt and ^0.5 differ in the last place
             return a == b
         x, y = np.broadcast_arrays(np.asarray(a, dtype=np.float64), np.asarray(b, dtype=np.float64))
         if exact:
