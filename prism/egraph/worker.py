@@ -148,7 +148,10 @@ class Worker:
         with theirs:
             code = _CHILD.format(path=sys.path, fd=theirs.fileno(), files=files)
             self._process = subprocess.Popen(
-                [sys.executable, "-c", code], stdin=subprocess.DEVNULL, pass_fds=(theirs.fileno(),)
+                [sys.executable, "-c", code],
+                stdin=subprocess.DEVNULL,
+                pass_fds=(theirs.fileno(),),
+                start_new_session=True,  # a terminal's Ctrl-C is for the caller
             )
         self._connection = Connection(ours.detach())
         self._fresh = True
