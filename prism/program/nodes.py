@@ -310,14 +310,19 @@ class Formula:
     expr: Expr
 
 
-def free_axes(expr: Expr) -> frozenset[Axis]:
-    """The axes that the value of `expr` depends on."""
-    memo: dict[int, frozenset[Axis]] = {}
+def free_axes(expr: Expr, known: dict[int, frozenset[Axis]] | None = None) -> frozenset[Axis]:
+    """The axes that the value of `expr` depends on.
+
+    Args:
+        expr: the expression.
+        known: answers by the identity of the node, shared by calls on parts of one expression that outlives them.
+    """
+    memo = {} if known is None else known
 
     def visit(e: Expr) -> frozenset[Axis]:
-        known = memo.get(id(e))
-        if known is not None:
-            return known
+        before = memo.get(id(e))
+        if before is not None:
+            return before
         match e:
             case Read(_, index):
                 found = frozenset(a for i in index for a in i.axes())

@@ -19,6 +19,11 @@ from prism.program.nodes import Expr, Map, Position, Read, Reduce, ReduceKind, f
 
 def substitute(expr: Expr, mapping: Mapping[Axis, Index]) -> Expr:
     """`expr` with free axes replaced by indices; bound axes are renamed where an index would be captured."""
+    return _substitute(expr, mapping, {})
+
+
+def _substitute(expr: Expr, mapping: Mapping[Axis, Index], axes: dict[int, frozenset[Axis]]) -> Expr:
+    """`substitute`; `axes` holds the free axes of parts of the expression."""
     if not mapping:
         return expr
     memo: dict[int, Expr] = {}
@@ -36,10 +41,16 @@ def substitute(expr: Expr, mapping: Mapping[Axis, Index]) -> Expr:
                 done = Map(op, tuple(visit(a) for a in args))
             case Reduce(kind, axis, body):
                 inner = {a: i for a, i in mapping.items() if a != axis}
-                arriving = frozenset(x for a, i in inner.items() if a in free_axes(body) for x in i.axes())
-                if axis in mapping or axis in arriving:
-                    fresh = _fresh(axis, arriving | free_axes(body))
-                    done = Reduce(kind, fresh, substitute(body, {**inner, axis: Index.axis(fresh)}))
+                free = free_axes(body, axes)
+                inner = {a: i for a, i in inner.items() if a in free}
+                arriving = frozenset(x for i in inner.values() for x in i.axes())
+                if not inner:
+                    done = e
+                elif axis in arriving:
+                    fresh = _fresh(axis, arriving | free)
+                    done = Reduce(kind, fresh, _substitute(body, {**inner, axis: Index.axis(fresh)}, axes))
+                elif len(inner) < len(mapping):
+                    done = Reduce(kind, axis, _substitute(body, inner, axes))
                 else:
                     done = Reduce(kind, axis, visit(body))
             case _:
@@ -86,6 +97,7 @@ def canonical(expr: Expr) -> Expr:
     A reduction over an axis that its body does not mention is written without it.
     """
     memo: dict[int, Expr] = {}
+    axes: dict[int, frozenset[Axis]] = {}
 
     def visit(e: Expr) -> Expr:
         known = memo.get(id(e))
@@ -95,11 +107,11 @@ def canonical(expr: Expr) -> Expr:
             case Map(op, args):
                 new = tuple(visit(a) for a in args)
                 done: Expr = e if all(a is b for a, b in zip(new, args, strict=True)) else Map(op, new)
-            case Reduce(kind, axis, body) if axis not in free_axes(body):
+            case Reduce(kind, axis, body) if axis not in free_axes(body, axes):
                 done = visit(_repeated(kind, axis, body))
             case Reduce(kind, axis, body):
-                name = least_instance(axis.extent, free_axes(e))
-                renamed = body if name == axis else substitute(body, {axis: Index.axis(name)})
+                name = least_instance(axis.extent, free_axes(e, axes))
+                renamed = body if name == axis else _substitute(body, {axis: Index.axis(name)}, axes)
                 # A renamed body is a new term: its inner binders are named in a scope of their own.
                 done = Reduce(kind, name, visit(renamed) if renamed is body else canonical(renamed))
             case _:
