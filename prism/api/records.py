@@ -17,6 +17,7 @@ from prism.instantiate.model import Model
 from prism.instantiate.study import Best, TuneResult
 from prism.program.nodes import Program
 from prism.program.pretty import formula_text
+from prism.sgraph.constraints import constraints
 from prism.sgraph.nodes import Grid, LoopRole, Role, Split
 from prism.sgraph.show import dot, key, text
 
@@ -102,7 +103,7 @@ def _report(request: Request, found: SearchResult, choice: Choice, recorder: Rec
         enodes=found.enodes,
         peak_mb=peak_mb(),
         kernels=_kernels(choice),
-        sgraph_text=text(sgraph),
+        sgraph_text=f"{text(sgraph).rstrip()}\n{_constraints(request, choice)}",
         sgraph_dot=dot(sgraph),
         verdict=verdict.status.value,
         reason=verdict.reason,
@@ -135,6 +136,14 @@ def _kernels(choice: Choice) -> tuple[KernelReport, ...]:
         )
         for k, r, e in zip(choice.proved.sgraph.kernels, best.resources, estimate.per_kernel, strict=True)
     )
+
+
+def _constraints(request: Request, choice: Choice) -> str:
+    """What the sGraph's symbols must satisfy on the device, one condition a line."""
+    found = dict.fromkeys(
+        (c.kernel, c.name, str(c.relational)) for c in constraints(choice.proved.sgraph, request.device)
+    )
+    return "\n".join(["  where, on " + request.device.name, *(f"    {k}: {r}  ({n})" for k, n, r in found)])
 
 
 def _role(role: Role) -> str:

@@ -1,13 +1,9 @@
-"""What search, tuning and output ask of a backend: data first, then the protocol."""
+"""What search, tuning and output exchange with a backend: configurations, resources, emitted modules."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Protocol
-
-from prism.sgraph.nodes import SGraph
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,17 +76,3 @@ class ModuleSource:
     kernels: tuple[str, ...]
     sgraph_key: str = ""
     extra: Mapping[str, str] = field(default_factory=dict)
-
-
-class Backend(Protocol):
-    """A way to turn sGraphs into code that runs."""
-
-    name: str
-
-    def emit(self, sgraph: SGraph, *, formula: str, configs: Mapping[str, Sequence[Config]]) -> ModuleSource:
-        """Source for the sGraph; `configs` are the tuned configurations by target name."""
-        ...
-
-    def compile(self, module: Path, target: str, config: Config, shapes: Mapping[str, int]) -> Compiled:
-        """Compile every kernel of an emitted module; `shapes` binds the symbols of the extents."""
-        ...

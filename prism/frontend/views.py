@@ -5,7 +5,7 @@ Each function returns the expression (or the indices) of one element of the resu
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from itertools import pairwise
 from typing import TypeAlias
 
@@ -64,26 +64,6 @@ def broadcast_shapes(*shapes: Sequence[Extent], where: str = "") -> Shape:
                 )
         result.append(extent)
     return tuple(result)
-
-
-def broadcast_read(tensor: Tensor, axes: Sequence[Axis]) -> Read:
-    """tensor read under the last axes; a dimension of extent 1 is read at 0, whatever the axis."""
-    aligned = axes[len(axes) - len(tensor.shape) :]
-    return Read(
-        tensor.name,
-        tuple(
-            Index.const(0) if extent == 1 else Index.axis(axis)
-            for extent, axis in zip(tensor.shape, aligned, strict=True)
-        ),
-    )
-
-
-def transpose_read(tensor: Tensor, axes: Sequence[Axis], permutation: Sequence[int]) -> Read:
-    """The element of the transposed tensor: result dimension d is the tensor's dimension permutation[d]."""
-    index = [Index.const(0)] * len(axes)
-    for axis, source in zip(axes, permutation, strict=True):
-        index[source] = Index.axis(axis)
-    return Read(tensor.name, tuple(index))
 
 
 def resolve_shape(shape: Sequence[Extent], requested: Sequence[Extent], where: str = "") -> Shape:
@@ -169,39 +149,6 @@ def _group(shape: Sequence[Extent], axes: Sequence[Axis]) -> list[Index]:
         part = linear.floordiv(inner)
         index.append(Index.const(0) if extent == 1 else part if outermost else part.mod(extent))
     return index
-
-
-def reshape_read(tensor: Tensor, axes: Sequence[Axis], where: str = "") -> Read:
-    """The element of the reshaped tensor; also squeeze, unsqueeze and flatten.
-
-    Raises:
-        ShapeError: the numbers of elements differ.
-    """
-    return Read(tensor.name, reshape_index(tensor.shape, axes, where))
-
-
-def slice_read(
-    tensor: Tensor,
-    axes: Sequence[Axis],
-    starts: Mapping[int, Extent],
-    steps: Mapping[int, int] | None = None,
-) -> Read:
-    """The element at start + step * axis in each dimension named, and at the axis in the others.
-
-    The starts are already wrapped and clamped; a negative step runs backwards from its start.
-    """
-    index = []
-    for d, axis in enumerate(axes):
-        at = Index.axis(axis).scaled((steps or {}).get(d, 1))
-        index.append(at + Index.const(starts.get(d, 0)))
-    return Read(tensor.name, tuple(index))
-
-
-def select_read(tensor: Tensor, axes: Sequence[Axis], dimension: int, at: Extent) -> Read:
-    """The element at `at` in the dimension, which the result does not have."""
-    index = [Index.axis(a) for a in axes]
-    index.insert(dimension, Index.const(at))
-    return Read(tensor.name, tuple(index))
 
 
 def slice_bounds(start: int | None, stop: int | None, step: int, extent: int) -> tuple[int, int]:

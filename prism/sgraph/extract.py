@@ -24,7 +24,7 @@ from prism.program.extents import evaluate
 from prism.program.index import Axis
 from prism.program.nodes import Const
 from prism.program.ops import OPS
-from prism.sgraph.classes import EClasses, ENode, Payload
+from prism.sgraph.classes import EClasses, Payload
 
 Cost: TypeAlias = tuple[float, float]
 Criterion: TypeAlias = Callable[[Cost], Cost]
@@ -211,8 +211,3 @@ def _cost(
             return depth + 1, work + size(axes[0])
         case op:
             return depth, work + size(classes.axes[cls]) * OPS[op].flops
-
-
-def reference_choices(classes: EClasses, nodes: Mapping[int, ENode]) -> Choices:
-    """The choices that follow given e-nodes, with each sum of a product taken as a contraction."""
-    return {cls: Choice(n.op, n.payload, n.children) for cls, n in nodes.items()}
