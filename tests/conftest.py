@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import tempfile
 
 import pytest
 from hypothesis import settings
@@ -14,6 +15,15 @@ for _variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
 # The same draws on every run and no time limit per example: a loaded machine must not fail a test.
 settings.register_profile("prism", deadline=None, derandomize=True, print_blob=True)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "prism"))
+
+
+# Studies and compiled kernels of earlier runs must not decide what a test sees.
+_cache = tempfile.TemporaryDirectory(prefix="prism-tests-")
+os.environ["PRISM_CACHE_DIR"] = _cache.name
+
+
+def pytest_unconfigure() -> None:
+    _cache.cleanup()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
