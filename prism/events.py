@@ -125,11 +125,6 @@ class Funnel:
     unknown: int = 0
     timed_or_estimated: int = 0
 
-    @property
-    def pruned_total(self) -> int:
-        """How many all pruners removed."""
-        return sum(self.pruned.values())
-
 
 @dataclass(frozen=True, slots=True)
 class KernelReport:

@@ -1,9 +1,10 @@
 """The Python API: load or trace a program, prove, search, optimize.
 
-load.py      model file or torch function -> Program
-search.py    Program -> proved sGraphs         (saturate, generate, prove)
-optimize.py  proved sGraphs -> output folder   (emit, check, tune, write)
-prove.py     two functions or two models -> Verdict
+loading.py     model file or torch function -> Program
+searching.py   Program -> proved sGraphs         (saturate, generate, prove)
+optimizing.py  proved sGraphs -> output folder   (emit, check, tune, write)
+records.py     a finished run -> report, proof record, lock
+proving.py     two functions or two models -> Verdict
 """
 
 from prism.api.loading import load, trace

@@ -6,7 +6,6 @@ rescaled partial results are proved against the reference written over (part, re
 
 from __future__ import annotations
 
-import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -115,25 +114,18 @@ def run_search(
     formulas = inline(program)
     reference = tuple(f.expr for f in formulas)
     limit = Budget(enodes=budget.enodes, iterations=budget.iterations, seconds=budget.seconds)
-    seconds: dict[str, float] = {}
     with recorder.stage("start-up") as detail:
         worker.explore((Const(1.0),), limit)
         detail.append("egglog and the rules are loaded")
-    start = time.perf_counter()
     with recorder.stage("saturation") as detail:
         classes = worker.explore(reference, limit)
         detail.append(f"{classes.enodes:,} e-nodes, {classes.stopped}")
-    seconds["saturation"] = time.perf_counter() - start
-    start = time.perf_counter()
     with recorder.stage("generation") as detail:
         found = _generate(program, formulas, classes, target, budget)
         detail.append(f"{found.generated:,} built, {len(found.candidates)} left")
-    seconds["generation"] = time.perf_counter() - start
-    start = time.perf_counter()
     with recorder.stage("proof") as detail:
         proved, counts = _prove(reference, found.candidates, worker, limit, recorder)
         detail.append(f"{len(proved)} proved")
-    seconds["proof"] = time.perf_counter() - start
     return SearchResult(
         formulas,
         tuple(proved),
@@ -142,7 +134,7 @@ def run_search(
         counts[Status.UNKNOWN],
         classes.enodes,
         classes.stopped,
-        seconds,
+        {stage: recorder.seconds[stage] for stage in ("saturation", "generation", "proof")},
     )
 
 

@@ -151,12 +151,6 @@ def _group(shape: Sequence[Extent], axes: Sequence[Axis]) -> list[Index]:
     return index
 
 
-def slice_bounds(start: int | None, stop: int | None, step: int, extent: int) -> tuple[int, int]:
-    """(first element, number of elements) of a Python slice over a dimension of known extent."""
-    chosen = range(extent)[slice(start, stop, step)]
-    return (chosen.start, len(chosen))
-
-
 def concat(parts: Sequence[Tensor], axes: Sequence[Axis], dimension: int) -> Expr:
     """The element of the concatenation: `where` over the position along the dimension, with shifted reads.
 
