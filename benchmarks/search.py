@@ -1,35 +1,58 @@
-"""How long the search takes: seconds by stage, e-nodes, sGraphs and memory, for every shipped example.
+"""How long the search takes: seconds by stage, e-nodes, sGraphs and memory.
 
-    python benchmarks/search.py [--json] [--repeat N] [NAME ...]
+    python benchmarks/search.py [--json] [--repeat N] [NAME ...]     a line a workload (workloads.py)
+    python benchmarks/search.py --ablate [NAME ...]                  time and states with each pruner switched off
+    python benchmarks/search.py --growth [NAME ...]                  time against max_ops, and the slope of its log
 
 Each workload runs in a process of its own, `--repeat` times with a fresh e-graph worker each; the run with the least
-total is printed. `import_s` is the reading of the model, with the front end's libraries already loaded; starting the
-worker (a process that loads egglog and the rules) overlaps with it in `prism optimize` and is printed as `start_s`.
-The total is saturation + generation + proof.
+total is printed. `import_s` is the reading or tracing of the model, with the front end's libraries already loaded;
+starting the worker (a process that loads egglog and the rules) overlaps with it in `prism optimize` and is printed as
+`start_s`. The total is saturation + generation + proof, and partitioning where a program is cut into regions; those
+that are equal are searched, and counted, once. It fails when a run takes 1 GB of memory or more.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import math
 import multiprocessing
 import os
 import sys
 import time
+import warnings
+from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-MODELS = Path(__file__).resolve().parent.parent / "examples" / "models"
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from benchmarks.workloads import TRACED, Workload, workloads
+
+if TYPE_CHECKING:
+    from prism.api.searching import SearchBudget
+
+MEMORY_MB = 1000.0
+GROWTH_OPS = tuple(range(4, 13))
+GROWTH = ("RMSNorm+gated-Linears", "QK-norm-attention")
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One workload's figures; seconds, and MiB for `peak_mb` (the worker's included)."""
+    """One workload's figures; seconds, and MiB for `peak_mb` (the worker's included).
+
+    Attributes:
+        kernels: launches of the proved sGraph that is best by the ranking model; of all regions together.
+        best_s: its estimated seconds.
+        start_s: start of the e-graph worker.
+        partition_s: cutting into regions, and what the searches of regions take besides their stages.
+    """
 
     name: str
     import_s: float
-    start_s: float
     saturation_s: float
     generation_s: float
     proof_s: float
@@ -38,57 +61,81 @@ class Row:
     pruned: Mapping[str, int]
     proved: int
     unknown: int
+    peak_mb: float
+    start_s: float
+    partition_s: float
+    total_s: float
     operators: int
     kernels: int
-    peak_mb: float
-
-    @property
-    def total_s(self) -> float:
-        """Saturation, generation and proof."""
-        return self.saturation_s + self.generation_s + self.proof_s
+    regions: int
+    searched: int
+    best_s: float
 
 
-def measure(path: str, repeat: int) -> Row:
+def measure(workload: Workload, repeat: int, budget: SearchBudget | None = None) -> Row:
     """The workload's best run."""
-    from prism.api import load
+    warnings.simplefilter("ignore")  # torch's own
+    workload.program()  # loads the libraries
+    return min((_run(workload, budget) for _ in range(repeat)), key=lambda r: r.total_s)
+
+
+def _run(workload: Workload, budget: SearchBudget | None) -> Row:
+    from prism.api.partitioned import machine_of, search_regions
     from prism.api.searching import SearchBudget, run_search
     from prism.egraph.budget import Budget
     from prism.egraph.worker import Worker
     from prism.events import Recorder
     from prism.instantiate.devices import device
     from prism.program.nodes import Const
+    from prism.program.partition import partition
 
-    load(path)  # loads the libraries
-    rows = []
-    for _ in range(repeat):
+    start = time.perf_counter()
+    program = workload.program()
+    imported = time.perf_counter() - start
+    target, limits = device("sm_90"), budget or SearchBudget()
+    start = time.perf_counter()
+    with Worker() as worker:
+        worker.explore([Const(1.0)], Budget())
+        started = time.perf_counter() - start
         start = time.perf_counter()
-        program = load(path)
-        imported = time.perf_counter() - start
-        start = time.perf_counter()
-        with Worker() as worker:
-            worker.explore([Const(1.0)], Budget())
-            started = time.perf_counter() - start
-            found = run_search(program, device("sm_90"), SearchBudget(), worker, Recorder())
-            peak = _peak_mb(os.getpid()) + _peak_mb(worker.pid)
-        rows.append(
-            Row(
-                program.name,
-                imported,
-                started,
-                found.seconds["saturation"],
-                found.seconds["generation"],
-                found.seconds["proof"],
-                found.enodes,
-                found.generated.generated,
-                found.generated.pruned,
-                len(found.proved),
-                found.unknown,
-                program.operator_count,
-                min((len(p.sgraph.kernels) for p in found.proved), default=0),
-                peak,
-            )
-        )
-    return min(rows, key=lambda r: r.total_s)
+        regions = partition(program, machine=machine_of(target))
+        if len(regions) == 1:
+            cut = time.perf_counter() - start
+            distinct = [run_search(program, target, limits, worker, Recorder())]
+            every = distinct
+            total = cut + sum(distinct[0].seconds.values())
+        else:
+            found = search_regions(program, regions, target, limits, [worker], Recorder())
+            total = time.perf_counter() - start
+            distinct = [r.result for r in found.distinct.values()]
+            every = [r.result for r in found.regions]
+            cut = total - sum(s for r in distinct for s in r.seconds.values())
+        peak = _peak_mb(os.getpid()) + _peak_mb(worker.pid)
+    pruned: Counter[str] = Counter()
+    for r in distinct:
+        pruned.update(r.generated.pruned)
+    best = [r.proved[0] for r in every if r.proved]
+    return Row(
+        name=workload.name,
+        import_s=imported,
+        saturation_s=sum(r.seconds["saturation"] for r in distinct),
+        generation_s=sum(r.seconds["generation"] for r in distinct),
+        proof_s=sum(r.seconds["proof"] for r in distinct),
+        enodes=sum(r.enodes for r in distinct),
+        generated=sum(r.generated.generated for r in distinct),
+        pruned=dict(sorted(pruned.items())),
+        proved=sum(len(r.proved) for r in distinct),
+        unknown=sum(r.unknown for r in distinct),
+        peak_mb=peak,
+        start_s=started,
+        partition_s=cut,
+        total_s=total,
+        operators=program.operator_count,
+        kernels=sum(len(p.sgraph.launches) for p in best),
+        regions=len(every),
+        searched=len(distinct),
+        best_s=sum(p.seconds for p in best),
+    )
 
 
 def _peak_mb(pid: int | None) -> float:
@@ -99,67 +146,116 @@ def _peak_mb(pid: int | None) -> float:
     return 0.0
 
 
-def table(rows: Sequence[Row]) -> str:
-    """The rows as aligned text."""
-    head = (
-        "workload",
-        "import",
-        "saturate",
-        "generate",
-        "prove",
-        "total s",
-        "e-nodes",
-        "built",
-        "pruned",
-        "proved",
-        "unknown",
-        "kernels",
-        "peak MiB",
-    )
-    lines = [head]
-    for r in rows:
-        lines.append(
-            (
-                r.name,
-                f"{r.import_s:.3f}",
-                f"{r.saturation_s:.3f}",
-                f"{r.generation_s:.3f}",
-                f"{r.proof_s:.3f}",
-                f"{r.total_s:.3f}",
-                f"{r.enodes:,}",
-                f"{r.generated:,}",
-                f"{sum(r.pruned.values()):,}",
-                str(r.proved),
-                str(r.unknown),
-                f"{r.operators} -> {r.kernels}",
-                f"{r.peak_mb:.0f}",
-            )
-        )
-    widths = [max(len(line[i]) for line in lines) for i in range(len(head))]
+def apart(workload: Workload, repeat: int, budget: SearchBudget | None = None) -> Row:
+    """`measure` in a process of its own."""
+    with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
+        return pool.submit(measure, workload, repeat, budget).result()
+
+
+def table(lines: Sequence[Sequence[str]]) -> str:
+    """The lines as aligned text, the first column to the left."""
+    widths = [max(len(line[i]) for line in lines) for i in range(len(lines[0]))]
     return "\n".join(
         "  ".join(c.ljust(w) if i == 0 else c.rjust(w) for i, (c, w) in enumerate(zip(line, widths, strict=True)))
         for line in lines
     )
 
 
+HEAD = "workload import saturate generate prove total e-nodes built pruned proved unknown kernels regions peak-MiB"
+
+
+def _line(r: Row) -> list[str]:
+    seconds = (r.import_s, r.saturation_s, r.generation_s, r.proof_s, r.total_s)
+    counts = (r.enodes, r.generated, sum(r.pruned.values()), r.proved, r.unknown)
+    places = (f"{r.operators}->{r.kernels}", f"{r.searched}/{r.regions}", f"{r.peak_mb:.0f}")
+    return [r.name, *(f"{s:.3f}" for s in seconds), *(f"{c:,}" for c in counts), *places]
+
+
+def ablation(chosen: Sequence[Workload], repeat: int, budget: SearchBudget) -> str:
+    """For each workload, the search as it is and with each pruner off.
+
+    `best` is the estimated time of the best proved sGraph: switching a pruner off may find no better one.
+    """
+    from prism.sgraph.prune import PRUNERS
+
+    lines = [["workload / without", "total s", "ratio", "built", "ratio", "proved", "best us"]]
+    for w in chosen:
+        base = apart(w, repeat, budget)
+        lines.append(_ablated(w.name, base, base))
+        for name in PRUNERS:
+            lines.append(_ablated(f"  {name}", apart(w, repeat, replace(budget, off=frozenset({name}))), base))
+    return table(lines)
+
+
+def _ablated(label: str, r: Row, base: Row) -> list[str]:
+    return [
+        label,
+        f"{r.total_s:.3f}",
+        f"{r.total_s / base.total_s:.2f}",
+        f"{r.generated:,}",
+        f"{r.generated / max(1, base.generated):.2f}",
+        str(r.proved),
+        f"{r.best_s * 1e6:.2f}",
+    ]
+
+
+def growth(workload: Workload, repeat: int, budget: SearchBudget) -> tuple[str, float]:
+    """Time and memory against max_ops, as text, and the most memory."""
+    rows = [(n, apart(workload, repeat, replace(budget, max_ops=n))) for n in GROWTH_OPS]
+    lines = [["max_ops", "total s", "built", "proved", "peak MiB"]]
+    lines += [[str(n), f"{r.total_s:.3f}", f"{r.generated:,}", str(r.proved), f"{r.peak_mb:.0f}"] for n, r in rows]
+    rate = slope([n for n, _ in rows], [r.total_s for _, r in rows])
+    peak = max(r.peak_mb for _, r in rows)
+    fitted = f"time grows by a factor of {math.exp(rate):.3f} an operator (slope of log time {rate:+.4f})"
+    return f"{workload.name}\n{table(lines)}\n{fitted}; at most {peak:.0f} MiB", peak
+
+
+def slope(xs: Sequence[float], ys: Sequence[float]) -> float:
+    """The slope of log y over x, by least squares."""
+    logs = [math.log(y) for y in ys]
+    x0, y0 = sum(xs) / len(xs), sum(logs) / len(logs)
+    return sum((x - x0) * (y - y0) for x, y in zip(xs, logs, strict=True)) / sum((x - x0) ** 2 for x in xs)
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Measure and print."""
+    from prism.api.searching import SearchBudget
+
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("names", nargs="*", help="workloads; all by default")
+    parser.add_argument("names", nargs="*", help="workloads; all by default, with --ablate those that are no models")
     parser.add_argument("--json", action="store_true", help="one JSON object a workload")
-    parser.add_argument("--repeat", type=int, default=3)
+    parser.add_argument("--ablate", action="store_true", help="with each pruner switched off")
+    parser.add_argument("--growth", action="store_true", help="against max_ops")
+    parser.add_argument("--repeat", type=int, default=3, help="runs of each, of which the fastest counts; 3 by default")
     args = parser.parse_args(argv)
-    paths = [p for p in sorted(MODELS.glob("*.onnx")) if not args.names or p.stem in args.names]
-    rows = []
-    context = multiprocessing.get_context("spawn")
-    for path in paths:
-        with context.Pool(1) as pool:
-            row = pool.apply(measure, (str(path), args.repeat))
-        rows.append(row)
-        if args.json:
-            print(json.dumps(asdict(row)), flush=True)
-    if not args.json:
-        print(table(rows))
+    known = {w.name: w for w in workloads()}
+    unknown = [n for n in args.names if n not in known]
+    if unknown or args.repeat < 1:
+        parser.error(
+            f"there is no workload {unknown[0]}: {', '.join(known)}" if unknown else "--repeat takes 1 or more"
+        )
+    default = GROWTH if args.growth else [w.name for w in TRACED] if args.ablate else list(known)
+    chosen = [known[n] for n in args.names or default]
+    peak = 0.0
+    if args.ablate:
+        print(ablation(chosen, args.repeat, SearchBudget()))
+    if args.growth:
+        for w in chosen:
+            text, most = growth(w, args.repeat, SearchBudget())
+            print(text, flush=True)
+            peak = max(peak, most)
+    if not (args.ablate or args.growth):
+        rows = []
+        for w in chosen:
+            rows.append(apart(w, args.repeat))
+            if args.json:
+                print(json.dumps(asdict(rows[-1])), flush=True)
+        if not args.json:
+            print(table([HEAD.split(), *map(_line, rows)]))
+        peak = max(r.peak_mb for r in rows)
+    if peak >= MEMORY_MB:
+        print(f"{peak:.0f} MiB: a search may take {MEMORY_MB:.0f} at most", file=sys.stderr)
+        return 1
     return 0
 
 

@@ -72,6 +72,7 @@ class Recorder:
         self.seconds: dict[str, float] = {}
         self.warnings: list[str] = []
         self._listener = listener
+        self._parts: dict[str, float] = {}
 
     def emit(self, event: Event) -> None:
         """Pass an event on."""
@@ -90,6 +91,32 @@ class Recorder:
             elapsed = time.perf_counter() - start
             self.seconds[name] = self.seconds.get(name, 0.0) + elapsed
         self.emit(StageFinished(name, elapsed, ", ".join(detail)))
+
+    @contextmanager
+    def part(self, name: str) -> Iterator[None]:
+        """Time a part of a stage that runs in pieces, as its results are asked for; `finish` ends it."""
+        if name not in self._parts:
+            self._parts[name] = 0.0
+            self.emit(StageStarted(name))
+        start = self.clock()
+        try:
+            yield
+        finally:
+            elapsed = self.clock() - start
+            self._parts[name] += elapsed
+            self.seconds[name] = self.seconds.get(name, 0.0) + elapsed
+
+    def finish(self, name: str, detail: str = "") -> None:
+        """End a stage that ran in pieces; its time is that of the pieces."""
+        if name not in self._parts:
+            self.emit(StageStarted(name))
+            self.seconds.setdefault(name, 0.0)
+        self.emit(StageFinished(name, self._parts.pop(name, 0.0), detail))
+
+    @staticmethod
+    def clock() -> float:
+        """Seconds from some fixed point."""
+        return time.perf_counter()
 
     def count(self, what: str, value: int, total: int | None = None) -> None:
         """Say how far the running stage is."""

@@ -33,6 +33,7 @@ from prism.sgraph.nodes import (
     Store,
     TileReduce,
     part_axis,
+    value_axes,
 )
 
 Array = np.ndarray[Any, Any]
@@ -94,6 +95,12 @@ class _Run:
     at: dict[Axis, Array] = field(default_factory=dict)
     chunk: dict[Axis, range] = field(default_factory=dict)
     values: dict[str, Tile] = field(default_factory=dict)
+    # By the axis' name: the tiles that loops visited, and those that they would have without their ranges.
+    visits: dict[str, list[int]] = field(default_factory=dict)
+    axes: dict[str, tuple[Axis, ...]] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.axes = value_axes(self.kernel)
 
     def size(self, axis: Axis) -> int:
         return evaluate(axis.extent, self.binding)
@@ -169,8 +176,8 @@ class _Run:
                     product = self.operand(lhs, axes) * self.operand(rhs, axes)
                     kept = tuple(a for a in axes if a != axis)
                     self.values[dst] = Tile(kept, product.sum(axis=axes.index(axis)))
-                case Loop(axis, inner):
-                    self.loop(axis, inner)
+                case Loop(axis, inner, conditions):
+                    self.loop(axis, inner, conditions)
                 case Store(tensor, index, src):
                     axes = tuple(sorted({a for i in index for a in i.axes()}, key=lambda a: a.name))
                     place = tuple(self.index(i, axes) for i in index)
@@ -178,12 +185,33 @@ class _Run:
                 case Accumulate():
                     raise AssertionError("outside a loop")
 
-    def loop(self, axis: Axis, inner: Sequence[Stmt]) -> None:
+    def in_range(self, condition: Index) -> bool:
+        """Whether the condition holds somewhere in the box of the present tiles, which end where whole tiles do."""
+        most = evaluate(condition.offset, self.binding)
+        for axis, coefficient in condition.terms:
+            assert isinstance(axis, Axis)
+            role = self.kernel.role(axis)
+            assert isinstance(role, Grid | LoopRole | Split)
+            c = evaluate(coefficient, self.binding)
+            first = int(self.at[axis][0])
+            most += c * (first + self.tile(role.tile) - 1 if c > 0 else first)
+        return most >= 0
+
+    def loop(self, axis: Axis, inner: Sequence[Stmt], conditions: Sequence[Index]) -> None:
         names = {s.dst: s for s in inner if isinstance(s, Accumulate)}
-        running: dict[str, Tile] = {n: Tile((), np.array(s.kind.identity)) for n, s in names.items()}
+        shifts = {s.shift for s in names.values()}
+        running: dict[str, Tile] = {}
+        for name, a in names.items():
+            axes = tuple(x for x in self.axes[name] if x in self.at)
+            running[name] = Tile(axes, np.full([len(self.at[x]) for x in axes], a.kind.identity))
+        counts = self.visits.setdefault(axis.name, [0, 0])
         for start in self.chunk[axis]:
             size = self.chunk[axis].step
             self.at[axis] = np.arange(start, min(start + size, self.chunk[axis].stop))
+            counts[1] += 1
+            if not all(map(self.in_range, conditions)):
+                continue
+            counts[0] += 1
             old = dict(running)
             todo: list[Stmt] = []
             for s in (*inner, None):
@@ -200,15 +228,28 @@ class _Run:
                         before = before * np.exp(np.where(np.isnan(moved), 0.0, moved))
                     combined = COMBINE[s.kind](before, self.values[s.src].data)
                     running[s.dst] = self.values[s.dst] = Tile(axes, combined)
+                    if s.dst in shifts and s.kind is ReduceKind.MAX:
+                        # While a row has seen nothing, 0 is subtracted in place of its maximum.
+                        self.values[s.dst] = Tile(axes, np.where(np.isneginf(combined), 0.0, combined))
         self.values.update(running)
 
 
-def simulate(sgraph: SGraph, tensors: Mapping[str, Array], binding: Mapping[str, int]) -> dict[str, Array]:
-    """The outputs; `binding` gives every symbol of the sGraph and of the extents."""
+def simulate(
+    sgraph: SGraph,
+    tensors: Mapping[str, Array],
+    binding: Mapping[str, int],
+    visits: dict[str, list[int]] | None = None,
+) -> dict[str, Array]:
+    """The outputs; `binding` gives every symbol of the sGraph and of the extents.
+
+    `visits` takes, by the name of a loop's axis, how many tiles were visited, and how many there were.
+    """
     memory = {n: np.asarray(a, dtype=float) for n, a in tensors.items()}
     for t in (*sgraph.buffers, *sgraph.outputs):
         memory[t.name] = np.full([evaluate(e, binding) for e in t.shape], np.nan)
     with np.errstate(all="ignore"):
-        for kernel in sgraph.kernels:
-            _Run(kernel, binding, memory).run()
+        # Kernels of one launch run in another order than they were written in: none may wait for another.
+        for launch in sgraph.launches:
+            for kernel in reversed(launch.kernels):
+                _Run(kernel, binding, memory, visits={} if visits is None else visits).run()
     return {t.name: memory[t.name] for t in sgraph.outputs}

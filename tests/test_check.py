@@ -139,7 +139,7 @@ def test_only_launches_that_nothing_reads_are_sampled() -> None:
     second = Kernel("second", ((m, Grid(1)),), (Load("v", "b", ()), Store("y", (), "v")))
     graph = SGraph("g", (), (), (), (first, second))
     samples = plan_samples(graph, config(), {"seq": 10_000})
-    assert samples == [None, ((10_000,), 200)]
+    assert samples == [None, (((10_000,), 200),)]
 
 
 def test_launches_that_are_read_get_larger_tiles_where_they_take_too_long() -> None:

@@ -118,8 +118,18 @@ def test_shapes_to_tune_at(api: FakeApi, capsys: pytest.CaptureFixture[str]) -> 
 
 def test_optimize_passes_its_options_on(api: FakeApi, tmp_path: Path) -> None:
     line = "optimize model.onnx --target sm_80 --out o --trials 3 --seed 7 --max-kernels 2 --enodes 500"
-    assert main(line.split()) == ExitCode.DONE
-    assert api.asked["budget"] == {"max_kernels": 2, "enodes": 500}
+    bounds = "--max-ops 9 --max-loops 3 --max-forms 5 --max-sgraphs 7 --iterations 4 --off dominated --off worse"
+    assert main([*line.split(), *bounds.split()]) == ExitCode.DONE
+    assert api.asked["budget"] == {
+        "max_kernels": 2,
+        "max_ops": 9,
+        "max_loops": 3,
+        "max_forms": 5,
+        "max_sgraphs": 7,
+        "enodes": 500,
+        "iterations": 4,
+        "off": frozenset({"dominated", "worse"}),
+    }
     assert api.asked["out"] == tmp_path / "o"
     assert (tmp_path / "o" / "prism.lock.json").exists()
     assert (api.asked["target"], api.asked["trials"], api.asked["seed"]) == ("sm_80", 3, 7)
@@ -198,6 +208,7 @@ def test_an_internal_error_tells_how_to_report_it(
         "optimize a.onnx --trials 0",
         "optimize a.onnx --trials many",
         "optimize a.onnx --seed -1",
+        "optimize a.onnx --max-loops 0",
         "optimize a.onnx --nonsense",
         "optimise a.onnx",
         "prove a.onnx",
@@ -276,6 +287,17 @@ def test_help(line: str, capsys: pytest.CaptureFixture[str]) -> None:
     out = capsys.readouterr().out
     assert "Usage: prism" in out
     assert len(out) > 100
+
+
+def test_help_names_the_bounds_with_their_defaults(capsys: pytest.CaptureFixture[str]) -> None:
+    from prism.api.searching import SearchBudget
+
+    assert main(["optimize", "--help"]) == ExitCode.DONE
+    out = " ".join(capsys.readouterr().out.replace("│", " ").split())
+    for name, value in SearchBudget().as_dict().items():
+        option = f"--{name.replace('_', '-')} "
+        assert option in out
+        assert f"{value} by default" in out.split(option)[1].split(" --")[0], option
 
 
 def test_a_live_line_ends_with_the_block() -> None:

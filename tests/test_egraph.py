@@ -18,6 +18,7 @@ from egraph_workloads import WORKLOADS, attention, axis, lora, prenorm_mlp, qkno
 from prism.egraph.budget import Budget
 from prism.egraph.rules import install, load_rules, rule_files
 from prism.egraph.saturate import Contradiction, Saturation
+from prism.egraph.terms import decode, freeze
 from prism.egraph.worker import Worker
 from prism.errors import IllegalIRError, RuleError, WorkerError
 from prism.program.build import add, const, mul, neg, op, read, reduce
@@ -257,6 +258,50 @@ def test_a_hung_worker_is_killed(worker: Worker, monkeypatch: pytest.MonkeyPatch
     assert time.perf_counter() - start < 5
     monkeypatch.undo()
     assert worker.explore([rmsnorm_linear()], Budget()).stopped == "saturated"
+
+
+def test_a_worker_says_when_it_is_ready() -> None:
+    with Worker() as w:
+        w.ready()
+        start = time.perf_counter()
+        w.ready()
+        assert time.perf_counter() - start < 1.0
+    with pytest.raises(WorkerError, match="closed"):
+        w.ready()
+
+
+def test_an_answer_may_be_collected_later_or_never(worker: Worker) -> None:
+    worker.explore([rmsnorm_linear()], Budget())
+    worker.submit([[rmsnorm_linear()], [lora()]])
+    assert [bool(v) for v in worker.collect()] == [True, False]
+    with pytest.raises(WorkerError, match="asked nothing"):
+        worker.collect()
+    worker.submit([[lora()]])
+    # Another question before the answer: a new process, which the reference is explored in again.
+    assert worker.prove([[rmsnorm_linear()]])[0]
+
+
+def test_a_reference_for_proofs_alone(worker: Worker) -> None:
+    worker.explore([lora()], Budget())
+    worker.refer([rmsnorm_linear()], Budget())
+    assert [bool(v) for v in worker.prove([[rmsnorm_linear()], [lora()]])] == [True, False]
+
+
+def test_what_is_tried_aside_is_forgotten() -> None:
+    s = saturation()
+    roots = s.insert([rmsnorm_linear()])
+    s.explore(Budget())
+    before = digest(s.decode(roots, ""))
+    for _ in range(2):
+        with s.aside() as copy:
+            other = copy.insert([lora()])
+            copy.step("explore")
+            assert copy.enodes() > s.decode(roots, "").enodes
+            assert not copy.equal(roots, other)
+            with copy.aside() as inner:
+                assert inner.equal(roots, inner.insert([rmsnorm_linear()]))
+    assert digest(s.decode(roots, "")) == before
+    assert digest(decode(freeze(s.graph, s.leaves), [s.e_class(r) for r in roots], s.iterations, "")) == before
 
 
 def test_errors_of_rule_files_cross_the_process(tmp_path: Path) -> None:

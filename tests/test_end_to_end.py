@@ -18,7 +18,9 @@ from prism.frontend.onnx import load
 from prism.program.nodes import DType
 
 ROOT = Path(__file__).resolve().parent.parent
-MODELS = sorted((ROOT / "examples" / "models").glob("*.onnx"))
+# The whole layer's kernels are checked region by region at their own sizes, which takes the interpreter minutes;
+# test_partition.py takes a small program of several regions the same way.
+MODELS = sorted(p for p in (ROOT / "examples" / "models").glob("*.onnx") if p.stem != "decoder_layer")
 FILES = {"proof.json", "prism.lock.json", "report.json", "report.html", "sgraph.txt", "sgraph.dot", "program.txt"}
 # Relative to the output's root mean square: the rounding of the stored type, and of what is computed in it.
 TOLERANCE = {DType.FLOAT32: 1e-5, DType.FLOAT16: 1e-2, DType.BFLOAT16: 5e-2}

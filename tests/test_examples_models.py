@@ -19,6 +19,7 @@ from prism.program.nodes import DType
 REQUIRED = {
     "add_silu",
     "causal_attention",
+    "decoder_layer",
     "gated_mlp",
     "gqa_decode",
     "layernorm_linear_gelu",

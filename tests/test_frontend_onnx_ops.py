@@ -64,6 +64,7 @@ BINARY = "Add Sub Mul Div Equal Less LessOrEqual Greater GreaterOrEqual"
 LOGICAL = "And Or Xor Equal"
 REDUCTIONS = "Sum Mean Max Min Prod SumSquare L1 L2 LogSumExp"
 QKV = (f(2, 4, 5, 8), f(2, 2, 7, 8), f(2, 2, 7, 6))
+Q8 = RNG.integers(-128, 128, (4, 6)).astype(np.int8)
 PACKED = (f(2, 5, 32), f(2, 7, 16), f(2, 7, 12))
 
 CASES = [
@@ -178,6 +179,23 @@ CASES = [
     Case("LpNormalization", [f(2, 3)], {"p": 2, "axis": -1}),
     # onnx.reference takes no absolute value for p = 1, so only positive operands compare.
     Case("LpNormalization", [pos(2, 3)], {"p": 1, "axis": 0}),
+    # chosen by data
+    Case("GatherElements", [f(3, 5), np.array([[4, 0], [1, -1], [-5, 2]])], {"axis": 1}),
+    Case("GatherElements", [f(3, 5), np.array([[2, 0, -1, 1, 1]])]),
+    Case("GatherElements", [f(3, 1), np.array([[0], [0], [-1]])], {"axis": -1}),
+    *[
+        Case(op, [f(4, 5) * 3, i(2, 0, 4, 1), *weight], {"reduction": how, **ignore})
+        for op in ("SoftmaxCrossEntropyLoss", "NegativeLogLikelihoodLoss")
+        for how in ("none", "sum", "mean")
+        for weight in ([], [pos(5)])
+        for ignore in ({}, {"ignore_index": 4})
+    ],
+    Case("SoftmaxCrossEntropyLoss", [f(2, 5, 3), np.array([[2, 0, 4], [1, 1, 3]])], outputs=2),
+    Case("NegativeLogLikelihoodLoss", [f(2, 5, 3), np.array([[2, 0, 4], [1, 1, 3]])], {"reduction": "none"}),
+    Case("DequantizeLinear", [Q8, s(0.5)], opset=19),
+    Case("DequantizeLinear", [Q8, pos(6), Q8[0]], {"axis": -1}, opset=19),
+    Case("DequantizeLinear", [Q8.astype(np.uint8), pos(4)], {"axis": 0}, opset=19, fixed=[1]),
+    Case("DequantizeLinear", [Q8, pos(4, 2), Q8[:, :2]], {"axis": 1, "block_size": 3}, opset=21),
     # attention
     Case("Attention", QKV, opset=23),
     Case("Attention", QKV, {"is_causal": 1, "scale": 0.3}, opset=24),

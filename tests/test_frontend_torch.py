@@ -253,9 +253,56 @@ def test_eager_in_low_precision_is_as_close_to_the_oracle_as_torch(dtype: torch.
     assert error <= 2 * theirs + torch.finfo(dtype).eps
 
 
+LABELS = torch.tensor([2, 0, 4, -100])
+
+CHOSEN: dict[str, Fn] = {
+    "gather": lambda x, i: x.gather(1, i.abs()[:, None] % 5),
+    "gather_rows": lambda x, i: x.gather(0, (i % 4)[None]),
+    "take_along_dim": lambda x, i: torch.take_along_dim(x, i[:, None] % 5, 1),
+    "cross_entropy": F.cross_entropy,
+    "cross_entropy_each": lambda x, i: F.cross_entropy(x, i, reduction="none"),
+    "cross_entropy_sum": lambda x, i: F.cross_entropy(x, i % 5, reduction="sum", ignore_index=1),
+    "smoothed": lambda x, i: F.cross_entropy(x, i, label_smoothing=0.1),
+    "weighted": lambda x, i: F.cross_entropy(x, i, x.exp()[0]),
+    "nll_loss": lambda x, i: F.nll_loss(x, i),
+    "one_hot_by_hand": lambda x, i: torch.where(torch.arange(5) == i[:, None], x, 0.0).sum(-1),
+}
+
+
+@pytest.mark.parametrize("name", CHOSEN)
+def test_what_an_index_chooses_is_a_sum(name: str) -> None:
+    agree(trace(CHOSEN[name], [draw(4, 5), LABELS]), CHOSEN[name], [draw(4, 5), LABELS])
+
+
+def test_a_gather_at_positions_is_a_view() -> None:
+    def fn(x: torch.Tensor) -> torch.Tensor:
+        return x.gather(1, torch.arange(4).expand(3, 4) + 1)
+
+    program = trace(fn, [draw(3, 6)])
+    agree(program, fn, [draw(3, 6)])
+    assert [d.view for d in program.definitions] == [True]
+
+
+BITS: dict[str, Fn] = {
+    "low_bits": lambda q: q & 15,
+    "shifted": lambda q: (q >> 4, torch.bitwise_right_shift(q, 2)),
+    "nibbles": lambda q: (q[:, None] >> torch.arange(0, 8, 4)[:, None]) & 15,
+    "quotient": lambda q: (q // 16, q % 16),
+}
+
+
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.int8])
+@pytest.mark.parametrize("name", BITS)
+def test_packed_integers_come_apart(name: str, dtype: torch.dtype) -> None:
+    q = torch.arange(-128, 128).to(dtype).view(4, 64)
+    agree(trace(BITS[name], [q]), BITS[name], [q])
+
+
 REFUSED: dict[str, tuple[Fn, list[torch.Tensor], str]] = {
     "lookup": (lambda x, i: x[i], [torch.randn(3, 4), torch.tensor([1, 2])], "depends on data"),
     "embedding": (F.embedding, [torch.tensor([1]), torch.randn(4, 4)], "depends on data"),
+    "shift": (lambda x, i: x >> i, [torch.tensor([5, 9]), torch.tensor([1, 2])], "depends on data"),
+    "bits": (lambda x: x & 10, [torch.tensor([5, 9])], "mask of low bits"),
     "order": (lambda x: x.topk(2).values, [torch.randn(4)], "orders elements"),
     "positions": (lambda x: x.max(0).indices * x, [torch.randn(4)], "positions of extremes"),
     "complex": (lambda x: x.to(torch.complex64) * 2, [torch.randn(4)], "complex64"),

@@ -35,7 +35,14 @@ from prism.sgraph.nodes import (
 from prism.sgraph.roles import RoleBounds
 from prism.sgraph.spec import check
 
-WIDE = Bounds(per_kernel=40, max_sgraphs=2000, roles=RoleBounds(short=0))
+WIDE = Bounds(
+    max_families=2000,
+    per_kernel=40,
+    per_plan=60,
+    max_sgraphs=2000,
+    off=frozenset({"dominated", "worse"}),
+    roles=RoleBounds(short=0),
+)
 
 
 def without_neg(e: Expr) -> Expr:

@@ -8,11 +8,11 @@ from hypothesis import strategies as st
 from program_random import arrays, programs
 
 from prism.errors import UnsupportedError
-from prism.program.build import mul, read, reduce
+from prism.program.build import add, mul, read, reduce
 from prism.program.evaluate import evaluate, evaluate_expr, evaluate_formula
 from prism.program.index import Axis, Index
 from prism.program.inline import inline
-from prism.program.nodes import Position, Program, Read, Reduce, free_axes, walk
+from prism.program.nodes import Expr, Position, Program, Read, Reduce, free_axes, walk
 from prism.program.spec import check
 from prism.program.transform import canonical, least_instance, rename_free, substitute
 
@@ -100,3 +100,26 @@ def test_positions_are_substituted_too() -> None:
     i, j = Axis("i", 3), Axis("j", 3)
     moved = substitute(Position(Index.axis(i)), {i: Index.axis(j).scaled(2) + 1})
     np.testing.assert_array_equal(evaluate_expr(moved, {}, {}, (j,)), [1, 3, 5])
+
+
+def test_shared_parts_stay_shared_and_cost_once() -> None:
+    # 2^60 paths: anything that walks a tree never ends.
+    i, j, k = Axis("d3", 3), Axis("d3_1", 3), Axis("k", 3)
+    e: Expr = reduce("sum", k, mul(read("x", i, k), read("x", i, k)))
+    for n in range(60):
+        e = add(e, e) if n % 2 else reduce("max", k, mul(e, mul(e, read("x", i, k))))
+    moved = canonical(substitute(e, {i: Index.axis(j)}))
+    assert sum(1 for _ in walk(moved)) < 300
+    assert free_axes(moved) == {j}
+    assert substitute(e, {j: Index.axis(i)}) is e
+
+
+def test_a_canonical_form_is_canonical() -> None:
+    i, k = Axis("d4", 4), Axis("d4_1", 4)
+    inner = reduce("sum", i, mul(read("x", i, k), read("y", i)))
+    e = reduce("max", k, add(inner, reduce("sum", k, read("x", k, k)), reduce("sum", i, read("z", k))))
+    done = canonical(e)
+    assert canonical(done) is done
+    x, y, z = np.arange(16.0).reshape(4, 4) % 7 - 3, np.arange(4.0) - 1.5, np.array([1.0, -2.0, 0.5, 3.0])
+    expected = np.max(x.T @ y + np.trace(x) + 4 * z)
+    np.testing.assert_allclose(evaluate_expr(done, {"x": x, "y": y, "z": z}, {}, ()), expected)

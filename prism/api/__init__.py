@@ -2,6 +2,7 @@
 
 loading.py     model file or torch function -> Program
 searching.py   Program -> proved sGraphs         (saturate, generate, prove)
+partitioned.py a large program's regions, searched apart and composed
 optimizing.py  proved sGraphs -> output folder   (emit, check, tune, write)
 records.py     a finished run -> report, proof record, lock
 proving.py     two functions or two models -> Verdict

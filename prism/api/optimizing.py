@@ -1,11 +1,13 @@
 """Optimize: from a program to an output folder with the fastest proved and checked kernels.
 
+cut      -> regions, where the program is too large for one search (partitioned.py); then each of them goes on alone
 search   -> proved sGraphs, best bound first
 rank     by the cost model over each family's feasible configurations; a few finalists go on
 emit     one Triton module per finalist
 tune     Optuna over (which finalist, its symbols, warps, stages): estimated without a GPU, timed with one
 check    the fastest against the float64 oracle; the next one when it fails
 compare  with the operators one by one: torch, timed on the GPU, or the same cost model
+compose  the regions' winners to one sGraph and one module, checked and compared as a whole
 write    the folder, whole or not at all
 """
 
@@ -13,11 +15,13 @@ from __future__ import annotations
 
 import tempfile
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from prism.api.gain import check_gain
+from prism.api.partitioned import composed_choice, machine_of, merged_checks, search_regions
 from prism.api.records import Choice, Request, artifacts, formulas
 from prism.api.searching import ProvedSGraph, SearchBudget, SearchResult, run_search
 from prism.backends.triton.device import Gpu, describe_gpu
@@ -35,6 +39,8 @@ from prism.instantiate.model import Model, baseline_estimate
 from prism.instantiate.space import Space
 from prism.instantiate.study import Best, Candidate, TuneResult, tune
 from prism.program.nodes import DType, Program
+from prism.program.partition import partition
+from prism.program.region import Region
 from prism.report.folder import check_writable, render_folder, write_folder
 from prism.sgraph.show import key
 
@@ -46,6 +52,8 @@ POINTS = 256
 """Configurations of a finalist that the study may choose from: the best by the cost model."""
 CONFIRMED = 3
 """Finalists that meet the baseline on a GPU."""
+WHOLE_CASES = 3
+"""Cases of the numeric gate for a module of several regions, each of which has passed all of them by itself."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +80,25 @@ class _Finalist:
     proved: ProvedSGraph
     candidate: Candidate
     model: Model
+
+
+@dataclass(frozen=True, slots=True)
+class _Tools:
+    """What the regions of a run share.
+
+    Attributes:
+        gpu: the GPU to time on, if that is what was asked for.
+        estimating: the evaluator where there is none.
+        runner: runs kernels for the numeric gate.
+        folder: for modules, gone at the end.
+        recorder: gets the stages.
+    """
+
+    gpu: Gpu | None
+    estimating: Estimating | None
+    runner: KernelRunner
+    folder: Path
+    recorder: Recorder
 
 
 def optimize(
@@ -109,25 +136,20 @@ def optimize(
     name = "cuda" if gpu is not None else target or "sm_90"
     model_of = device(gpu.target if gpu is not None else name)
     program = _at(_supported(program), shapes or {})
+    check_gain(program)
     folder = check_writable(Path(out)) if out is not None else None
     request = Request(
         program, name, model_of, gpu.name if gpu else model_of.name, budget or SearchBudget(), trials, seed
     )
     with ExitStack() as stack:
         worker = stack.enter_context(Worker())
-        found = run_search(program, model_of, request.budget, worker, recorder)
-        if not found.proved:
-            raise NoImprovementError(
-                "no implementation was proved",
-                where=program.name,
-                why=f"{found.unknown} candidates were left undecided" if found.unknown else "the search found none",
-                fix="raise the search's bounds (--max-kernels, --enodes), or keep the model as it is",
-            )
-        modules = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="prism-")))
-        with recorder.stage("emission") as detail:
-            finalists = _finalists(request, found, modules)
-            detail.append(f"{len(finalists)} of {len(found.proved)} proved sGraphs")
-        choice = _choose(request, finalists, gpu, recorder, stack)
+        tools = _tools(request, gpu, recorder, stack)
+        regions = partition(program, machine=machine_of(model_of, program.tensor(program.outputs[0]).dtype))
+        if len(regions) == 1:
+            found = run_search(program, model_of, request.budget, worker, recorder)
+            choice = _chosen(request, found, tools, tools.folder)
+        else:
+            found, choice = _composed(request, regions, worker, tools)
         if choice.best.seconds >= choice.baseline_seconds:
             raise NoImprovementError(
                 "nothing beats what was given",
@@ -147,6 +169,82 @@ def optimize(
         made = replace(made, report=replace(made.report, output=str(out)))
         folder = write_folder(folder, render_folder(made))
     return OptimizeResult(made.report, module.text, found, folder)
+
+
+def _tools(request: Request, gpu: Gpu | None, recorder: Recorder, stack: ExitStack) -> _Tools:
+    """They end with the stack; their processes start when they are first needed."""
+    d = request.device
+    return _Tools(
+        gpu,
+        None if gpu else stack.enter_context(Estimating(d.sm, d.name, d.shared_limit_bytes, request.program.hints)),
+        stack.enter_context(KernelRunner("cuda" if request.target == "cuda" else "interpreter")),
+        Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="prism-"))),
+        recorder,
+    )
+
+
+def _chosen(request: Request, found: SearchResult, tools: _Tools, folder: Path) -> Choice:
+    """The best of what one search proved, tuned and checked; modules are written to the folder.
+
+    Raises:
+        NoImprovementError: nothing was proved.
+    """
+    if not found.proved:
+        raise NoImprovementError(
+            "no implementation was proved",
+            where=request.program.name,
+            why=f"{found.unknown} candidates were left undecided" if found.unknown else "the search found none",
+            fix="raise the search's bounds (--max-kernels, --enodes), or keep the model as it is",
+        )
+    with tools.recorder.stage("emission") as detail:
+        finalists = _finalists(request, found, folder)
+        detail.append(f"{len(finalists)} of {len(found.proved)} proved sGraphs")
+    return _choose(request, finalists, tools)
+
+
+def _composed(
+    request: Request, regions: Sequence[Region], worker: Worker, tools: _Tools
+) -> tuple[SearchResult, Choice]:
+    """The regions' winners as one, and their searches as one. A region need not beat anything by itself."""
+    program, recorder = request.program, tools.recorder
+    with recorder.stage("search") as detail:
+        searches = search_regions(program, regions, request.device, request.budget, [worker], recorder)
+        proved = sum(len(r.result.proved) for r in searches.distinct.values())
+        detail.append(f"{len(searches.regions)} regions, {len(searches.distinct)} of them different, {proved} proved")
+    choices: dict[str, Choice] = {}
+    for n, (name, r) in enumerate(searches.distinct.items()):
+        place = tools.folder / str(n)
+        place.mkdir()
+        try:
+            choices[name] = _chosen(replace(request, program=r.canonical.program), r.result, tools, place)
+        except (NoImprovementError, VerificationError) as error:
+            # Said of the region as the user knows it.
+            where = f"{r.region.program.name} ({', '.join(r.region.outputs)})"
+            raise type(error)(error.what, where=where, why=error.why, fix=error.fix) from error
+    picks = [choices[r.canonical.key] for r in searches.regions]
+    whole = composed_choice(searches, picks, request.device)
+    found = searches.result(whole.proved)
+    with recorder.stage("composition") as detail:
+        path = tools.folder / "whole.py"
+        configs = {request.device.sm: [whole.best.config]}
+        path.write_text(emit_module(whole.proved.sgraph, formula=_formula(found), configs=configs).text, "utf-8")
+        finalist = _Finalist(
+            whole.proved,
+            Candidate(key(whole.proved.sgraph), whole.proved.sgraph, path, (whole.best.config,), whole.model.seconds),
+            whole.model,
+        )
+        right = _right(request, [finalist], whole.tuned, tools, 1, WHOLE_CASES)
+        checked = merged_checks([right[0][1], *(c.checked for c in choices.values())])
+        detail.append(f"{len(whole.proved.sgraph.kernels)} kernels, {right[0][1].cases} cases")
+    best, name = whole.best, "operator by operator"
+    if tools.gpu is None:
+        seconds = baseline_estimate(program, request.device, program.hints).seconds
+    else:
+        with recorder.stage("confirmation"):
+            bench = Bench(program, tools.gpu, program.hints, seed=request.seed)
+            best, _, seconds = _confirmed(bench, [finalist], right)
+        name = "torch eager"
+    return found, replace(whole, best=best, checked=checked, baseline_seconds=seconds, baseline=name)
 
 
 def _gpu(target: str | None) -> Gpu | None:
@@ -228,31 +326,13 @@ def _finalists(request: Request, found: SearchResult, folder: Path) -> list[_Fin
     return made
 
 
-def _choose(
-    request: Request, finalists: list[_Finalist], gpu: Gpu | None, recorder: Recorder, stack: ExitStack
-) -> Choice:
+def _choose(request: Request, finalists: list[_Finalist], tools: _Tools) -> Choice:
     """Tune the finalists, check the fastest, compare with the baseline."""
-    hints = request.program.hints
-    bench = Bench(request.program, gpu, hints, seed=request.seed) if gpu is not None else None
-    evaluator: Estimating | Measuring
-    if bench is not None:
-        evaluator = stack.enter_context(Measuring(bench))
-    else:
-        d = request.device
-        evaluator = stack.enter_context(Estimating(d.sm, d.name, d.shared_limit_bytes, hints))
-    with recorder.stage("tuning") as detail:
-        tuned = tune(
-            [f.candidate for f in finalists],
-            evaluator,
-            region=program_hash(request.program),
-            budget=request.trials,
-            storage_dir=cache_root() / "studies",
-            seed=request.seed,
-            on_trial=lambda done, total: recorder.count("trials", done, total),
-        )
-        detail.append(f"{tuned.compiled} compiled, {tuned.evidence.value}")
+    hints, recorder = request.program.hints, tools.recorder
+    bench = Bench(request.program, tools.gpu, hints, seed=request.seed) if tools.gpu is not None else None
+    tuned = _tuned(request, finalists, bench, tools)
     with recorder.stage("check") as detail:
-        right = _right(request, finalists, tuned, recorder, 1 if bench is None else CONFIRMED)
+        right = _right(request, finalists, tuned, tools, 1 if bench is None else CONFIRMED)
         detail.append(f"{right[0][1].cases} cases")
     best, checked = right[0]
     if bench is None:
@@ -266,31 +346,59 @@ def _choose(
     return Choice(winner.proved, best, winner.model, tuned, checked, seconds, name)
 
 
+def _tuned(request: Request, finalists: list[_Finalist], bench: Bench | None, tools: _Tools) -> TuneResult:
+    """The study of the finalists."""
+    with ExitStack() as own:
+        evaluator: Estimating | Measuring
+        if bench is not None:
+            evaluator = own.enter_context(Measuring(bench))
+        else:
+            assert tools.estimating is not None
+            evaluator = tools.estimating
+        with tools.recorder.stage("tuning") as detail:
+            tuned = tune(
+                [f.candidate for f in finalists],
+                evaluator,
+                region=program_hash(request.program),
+                budget=request.trials,
+                storage_dir=cache_root() / "studies",
+                seed=request.seed,
+                on_trial=lambda done, total: tools.recorder.count("trials", done, total),
+            )
+            detail.append(f"{tuned.compiled} compiled, {tuned.evidence.value}")
+    return tuned
+
+
 def _right(
-    request: Request, finalists: list[_Finalist], tuned: TuneResult, recorder: Recorder, wanted: int
+    request: Request,
+    finalists: list[_Finalist],
+    tuned: TuneResult,
+    tools: _Tools,
+    wanted: int,
+    limit: int | None = None,
 ) -> list[tuple[Best, CheckSummary]]:
-    """The fastest of the finalists that pass the numeric gate, at most `wanted`."""
+    """The fastest of the finalists that pass the numeric gate, at most `wanted`; `limit` as for `check_module`."""
     failures: list[str] = []
     passed: list[tuple[Best, CheckSummary]] = []
-    with KernelRunner("cuda" if request.target == "cuda" else "interpreter") as runner:
-        for best in tuned.ranking:
-            c = finalists[best.candidate].candidate
-            report = check_module(
-                request.program,
-                c.module,
-                c.sgraph,
-                best.config,
-                seed=request.seed,
-                runner=runner,
-                alternatives=c.points[:64],
-            )
-            if report.passed:
-                passed.append((best, report.summary()))
-                if len(passed) == wanted:
-                    return passed
-            else:
-                failures += report.failures
-                recorder.warn(f"a proved sGraph failed the numeric gate and was dropped: {report.failures[0]}")
+    for best in tuned.ranking:
+        c = finalists[best.candidate].candidate
+        report = check_module(
+            request.program,
+            c.module,
+            c.sgraph,
+            best.config,
+            seed=request.seed,
+            runner=tools.runner,
+            alternatives=c.points[:64],
+            limit=limit,
+        )
+        if report.passed:
+            passed.append((best, report.summary()))
+            if len(passed) == wanted:
+                return passed
+        else:
+            failures += report.failures
+            tools.recorder.warn(f"a proved sGraph failed the numeric gate and was dropped: {report.failures[0]}")
     if passed:
         return passed
     counts = ", ".join(f"{n} times {reason}" for reason, n in sorted(tuned.failures.items()))

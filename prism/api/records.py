@@ -97,7 +97,7 @@ def _report(request: Request, found: SearchResult, choice: Choice, recorder: Rec
         baseline_seconds=choice.baseline_seconds,
         best_seconds=best.seconds,
         operator_count=request.program.operator_count,
-        kernel_count=len(sgraph.kernels),
+        kernel_count=len(sgraph.launches),
         funnel=replace(found.funnel, timed_or_estimated=len({t.point.candidate for t in choice.tuned.trials})),
         stages=dict(recorder.seconds),
         enodes=found.enodes,
@@ -119,22 +119,22 @@ def _report(request: Request, found: SearchResult, choice: Choice, recorder: Rec
 
 
 def _kernels(choice: Choice) -> tuple[KernelReport, ...]:
-    """One row a kernel. Its own time is the model's share of the total, scaled to it where that was measured."""
+    """One row a launch. Its own time is the model's share of the total, scaled to it where that was measured."""
     best = choice.best
     estimate = choice.model.estimate(best.config, best.resources)
     scale = best.seconds / estimate.seconds if estimate.seconds > 0 else 1.0
     return tuple(
         KernelReport(
-            k.name,
-            " ".join(f"{a}:{_role(r)}" for a, r in k.roles),
-            _config(k.name, [s.name for s in k.symbols], best.config),
+            x.name,
+            " | ".join(" ".join(f"{a}:{_role(r)}" for a, r in k.roles) for k in x.kernels),
+            _config(x.name, list(dict.fromkeys(s.name for k in x.kernels for s in k.symbols)), best.config),
             r.shared,
             r.registers,
             r.spills,
             e.seconds * scale,
             e.limiter,
         )
-        for k, r, e in zip(choice.proved.sgraph.kernels, best.resources, estimate.per_kernel, strict=True)
+        for x, r, e in zip(choice.proved.sgraph.launches, best.resources, estimate.per_kernel, strict=True)
     )
 
 
@@ -158,9 +158,9 @@ def _role(role: Role) -> str:
             return "whole"
 
 
-def _config(kernel: str, symbols: Sequence[str], config: Config) -> str:
+def _config(launch: str, symbols: Sequence[str], config: Config) -> str:
     parts = [f"{s}={config.symbols[s]}" for s in symbols]
-    return " ".join([*parts, f"warps={config.warps[kernel]}", f"stages={config.stages[kernel]}"])
+    return " ".join([*parts, f"warps={config.warps[launch]}", f"stages={config.stages[launch]}"])
 
 
 def _proof(program: Program, proved: ProvedSGraph) -> ProofRecord:

@@ -10,13 +10,23 @@ lower_clean.py      dead statements
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from prism.backends.lower_clean import clean
 from prism.backends.lower_index import Names
 from prism.backends.lower_kernel import KernelLowering
 from prism.backends.lower_layout import layout
 from prism.backends.lower_types import analyse, join
-from prism.backends.tile import Constant, TileModule, TileProgram, identifier, integers, scalars, statements
+from prism.backends.tile import (
+    Constant,
+    TileLaunch,
+    TileModule,
+    TileProgram,
+    identifier,
+    integers,
+    scalars,
+    statements,
+)
 from prism.backends.tile import Load as TileLoad
 from prism.backends.tile import Store as TileStore
 from prism.errors import UnsupportedError
@@ -42,9 +52,35 @@ def lower(sgraph: SGraph) -> TileModule:
             )
     # A buffer is as good as what it was computed from: partial results of half-precision values are float32.
     nominal: dict[str, DType | None] = {t.name: t.dtype for t in sgraph.inputs}
-    programs = tuple(_program(k, sgraph, nominal) for k in sgraph.kernels)
+    launches = tuple(
+        _launch(launch.name, tuple(_program(k, sgraph, nominal) for k in launch.kernels), sgraph)
+        for launch in sgraph.launches
+    )
     names = tuple(s.name for s in sgraph.symbols)
-    return TileModule(sgraph.name, sgraph.inputs, sgraph.buffers, sgraph.outputs, programs, names)
+    return TileModule(sgraph.name, sgraph.inputs, sgraph.buffers, sgraph.outputs, launches, names)
+
+
+def _launch(name: str, programs: tuple[TileProgram, ...], sgraph: SGraph) -> TileLaunch:
+    """What the programs of a launch take together, and what tells where the share of each ends."""
+    if len(programs) == 1:
+        (p,) = programs
+        return TileLaunch(name, programs, p.tensors, p.lengths, p.constants)
+    symbols = {identifier(s.name): s.name for s in sgraph.symbols}
+    tensors = {t.name: t for p in programs for t in p.tensors}
+    lengths = {n for p in programs for n in p.lengths}
+    constants: dict[str, Constant] = {}
+    for c in (c for p in programs for c in p.constants):
+        known = constants.setdefault(c.name, c)
+        constants[c.name] = replace(known, least=max(known.least, c.least))
+    for n in sorted(n for p in programs[:-1] for g in p.grid for n in scalars(g.count)):
+        if n in symbols:
+            constants.setdefault(n, Constant(n, symbols[n]))
+        elif n not in constants:
+            lengths.add(n)
+    # As the sGraph declares them.
+    order = [t.name for t in (*sgraph.inputs, *sgraph.buffers, *sgraph.outputs)]
+    declared = tuple(tensors[n] for n in order if n in tensors)
+    return TileLaunch(name, programs, declared, tuple(sorted(lengths)), tuple(constants.values()))
 
 
 def _program(kernel: Kernel, sgraph: SGraph, nominal: dict[str, DType | None]) -> TileProgram:

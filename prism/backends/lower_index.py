@@ -15,6 +15,7 @@ from prism.program.extents import Extent, add, at_most, is_static, mul
 from prism.program.index import Axis, Index
 from prism.program.nodes import Tensor
 from prism.sgraph.nodes import Grid, Kernel, Loop, Split, part_axis
+from prism.sgraph.ranges import sign, slope
 
 _INT32_MAX = 2**31 - 1
 
@@ -60,6 +61,8 @@ class Indexing:
     # A scalar or a vector of offsets; None is the number 0.
     _index: dict[Axis, str | None] = field(default_factory=dict)
     _pid: dict[Axis, str] = field(default_factory=dict)
+    # The first element of the tile that a program, or an open loop, is at.
+    _first: dict[Axis, Extent] = field(default_factory=dict)
 
     def start(self) -> None:
         """Place the program in the grid; offsets of the axes that it holds from beginning to end."""
@@ -84,9 +87,11 @@ class Indexing:
         if self.layout.is_tiled(axis):
             size = self._size(axis)
             self.grid.append(GridAxis(pid, _cdiv(axis.extent, size)))
+            self._first[axis] = symbol(pid) * size
             self._offsets(axis, symbol(pid) * size)
         else:
             self.grid.append(GridAxis(pid, axis.extent))
+            self._first[axis] = symbol(pid)
             self._index[axis] = pid
 
     def _size(self, axis: Axis) -> Extent:
@@ -107,12 +112,45 @@ class Indexing:
 
     # Loops.
 
-    def bounds(self, axis: Axis) -> tuple[Extent, Extent, Extent]:
-        """Start, stop and step of the loop over the axis, or over the program's part of it."""
-        step = self._size(axis) if self.layout.is_tiled(axis) else 1
+    def bounds(self, loop: Loop) -> tuple[Extent, Extent, Extent]:
+        """Start, stop and step of a loop over an axis, or over the program's part of it, inside of its range."""
+        step = self._size(loop.axis) if self.layout.is_tiled(loop.axis) else 1
+        start, stop = self._chunk(loop.axis, step)
+        for condition in loop.range:
+            # slope*axis + high >= 0, high the largest value of the rest over the tiles that the program holds.
+            own = slope(condition, loop.axis)
+            high = self._highest(condition, loop.axis)
+            if own < 0:
+                last = self.names.fresh(f"stop_{loop.axis.name}")
+                self.emit(tile.Scalar(last, sympy.Min(stop, _floordiv(high, -own) + 1)))
+                stop = symbol(last)
+            else:
+                # The tile that holds the first element; none before it, and quotients only of what is not negative.
+                first = self.names.fresh(f"begin_{loop.axis.name}")
+                least = sympy.Max(_floordiv(own - 1 - high, own) if own > 1 else -high, 0)
+                self.emit(tile.Scalar(first, least))
+                begin = mul(_floordiv(symbol(first), step), step)
+                start = begin if start == 0 else sympy.Max(start, begin)
+        return start, stop, step
+
+    def _highest(self, condition: Index, but: Axis) -> Extent:
+        """The largest value of an index over the tiles of its axes, without the term of one of them."""
+        total = condition.offset
+        for axis, c in condition.terms:
+            assert isinstance(axis, Axis)
+            if axis == but or axis.extent == 1:
+                continue
+            place: Extent = self._first[axis]
+            if sign(c) > 0 and self.layout.is_tiled(axis):
+                place = add(place, add(self._size(axis), -1))
+            total = add(total, mul(c, place))
+        return total
+
+    def _chunk(self, axis: Axis, step: Extent) -> tuple[Extent, Extent]:
+        """Start and stop of the axis, or of the program's part of it."""
         role = self.kernel.role(axis)
         if not isinstance(role, Split):
-            return 0, axis.extent, step
+            return 0, axis.extent
         # Whole tiles, shared as evenly as they can be; the last parts may be empty.
         chunk = self.names.fresh(f"chunk_{axis.name}")
         parts = symbol(identifier(role.parts.name))
@@ -121,7 +159,7 @@ class Indexing:
         pid = self._index[part_axis(axis, role.parts)]
         assert pid is not None
         self.emit(tile.Scalar(first, symbol(pid) * symbol(chunk)))
-        return symbol(first), sympy.Min(symbol(first) + symbol(chunk), axis.extent), step
+        return symbol(first), sympy.Min(symbol(first) + symbol(chunk), axis.extent)
 
     def enter(self, axis: Axis) -> str:
         """The name of the index of a loop over the axis."""
@@ -129,6 +167,7 @@ class Indexing:
 
     def step(self, axis: Axis, index: str) -> None:
         """At the top of the loop's body: what stands for the axis there."""
+        self._first[axis] = symbol(index)
         if self.layout.is_tiled(axis):
             self._offsets(axis, symbol(index))
         else:
@@ -190,6 +229,10 @@ class Indexing:
                 self.emit(tile.InBounds(mask, self.affine(i), *bounds, self.layout.dims_for(i.axes())))
                 made.append(mask)
         return tuple(made)
+
+
+def _floordiv(a: Extent, b: Extent) -> Extent:
+    return a if b == 1 else sympy.floor(sympy.sympify(a) / b)
 
 
 def _cdiv(a: Extent, b: Extent) -> Extent:

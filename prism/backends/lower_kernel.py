@@ -134,8 +134,8 @@ class KernelLowering:
                     self._reduce(s)
                 case Contract():
                     self._contract(s)
-                case Loop(axis, inner):
-                    self._loop(axis, inner)
+                case Loop():
+                    self._loop(s)
                 case Accumulate():
                     self._accumulate(s)
                 case Store():
@@ -301,7 +301,8 @@ class KernelLowering:
 
     # Loops and accumulators.
 
-    def _loop(self, axis: Axis, body: tuple[Stmt, ...]) -> None:
+    def _loop(self, loop: Loop) -> None:
+        axis, body = loop.axis, loop.body
         made: dict[str, Accumulate] = {}
         later = self._can_defer(axis, body)
         self._deferred.update({s.src: s.kind for s in later})
@@ -310,7 +311,7 @@ class KernelLowering:
                 made[s.dst] = s
                 self._start(s, axis if s in later else None)
         accumulators = {name: self._values[name].name for name in made}
-        start, stop, step = self._indexing.bounds(axis)
+        start, stop, step = self._indexing.bounds(loop)
         index = self._indexing.enter(axis)
         outer, self._out = self._out, []
         known = dict(self._known)

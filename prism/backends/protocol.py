@@ -8,12 +8,14 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True, slots=True)
 class Config:
-    """One assignment of an sGraph's symbols and of the launch options of its kernels.
+    """One assignment of an sGraph's symbols and of the options of its launches.
+
+    A launch is called as its kernel, or where it is of several kernels as `SGraph.launches` says.
 
     Attributes:
         symbols: symbol name to value, for every symbol of the sGraph.
-        warps: kernel name to number of warps.
-        stages: kernel name to number of software-pipelining stages.
+        warps: launch name to number of warps.
+        stages: launch name to number of software-pipelining stages.
     """
 
     symbols: Mapping[str, int]
@@ -30,7 +32,7 @@ class Config:
 
 @dataclass(frozen=True, slots=True)
 class Resources:
-    """What the compiler says of one kernel under one configuration.
+    """What the compiler says of one launch under one configuration.
 
     Attributes:
         kernel: its name.
@@ -52,7 +54,7 @@ class Compiled:
     """The outcome of compiling every kernel of an sGraph for a target under one configuration.
 
     Attributes:
-        resources: one entry a kernel, in launch order; empty when it failed.
+        resources: one entry a launch, in order; empty when it failed.
         error: why it failed, in one line; empty when it did not.
     """
 
@@ -67,7 +69,7 @@ class ModuleSource:
     Attributes:
         entry: the name of the launcher.
         text: the source.
-        kernels: names of the kernels in launch order.
+        kernels: names of the launches in order.
         sgraph_key: canonical text hash of the sGraph that it implements.
     """
 

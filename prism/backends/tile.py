@@ -1,6 +1,8 @@
 """The tile program: what one program instance of a kernel does to tiles, with no backend in it.
 
-    module  ::= name; inputs, buffers, outputs (contiguous, row-major); programs in launch order
+    module  ::= name; inputs, buffers, outputs (contiguous, row-major); programs in launch order; launches
+    launch  ::= name; programs: one, or several that are launched at once, each with its part of the launch's grid;
+                parameters: what all of them take, and what their shares of the grid depend on
     program ::= name; parameters: tensors, lengths (integers known at launch), constants (known at compile time);
                 grid: (index, count) per axis, the first slowest; dims; body
     dim     ::= name; one axis with the tile's size along it, or several axes packed, the last fastest
@@ -311,6 +313,25 @@ class TileProgram:
 
 
 @dataclass(frozen=True, slots=True)
+class TileLaunch:
+    """Tile programs that are launched at once: the grid is theirs laid end to end, in order.
+
+    Attributes:
+        name: the program's, where there is one.
+        programs: what is launched.
+        tensors: parameters, as in TileProgram; so are the following.
+        lengths: names of integers known at launch.
+        constants: known at compile time.
+    """
+
+    name: str
+    programs: tuple[TileProgram, ...]
+    tensors: tuple[Tensor, ...]
+    lengths: tuple[str, ...]
+    constants: tuple[Constant, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class TileModule:
     """The tile programs of an sGraph, in launch order, and the tensors they exchange.
 
@@ -319,7 +340,7 @@ class TileModule:
         inputs: what the caller passes.
         buffers: allocated for one call; a dimension may be a symbol of the configuration.
         outputs: what the caller gets.
-        programs: in launch order.
+        launches: in order.
         symbols: names of the configuration's symbols, as the configuration spells them.
     """
 
@@ -327,8 +348,13 @@ class TileModule:
     inputs: tuple[Tensor, ...]
     buffers: tuple[Tensor, ...]
     outputs: tuple[Tensor, ...]
-    programs: tuple[TileProgram, ...]
+    launches: tuple[TileLaunch, ...]
     symbols: tuple[str, ...] = field(default=())
+
+    @property
+    def programs(self) -> tuple[TileProgram, ...]:
+        """The programs of all launches, in order."""
+        return tuple(p for launch in self.launches for p in launch.programs)
 
 
 def statements(body: Sequence[Stmt]) -> Iterator[Stmt]:

@@ -27,10 +27,12 @@ from prism.backends.tile import (
     Select,
     Stmt,
     Store,
+    TileLaunch,
     TileModule,
     TileProgram,
     Update,
     integers,
+    scalars,
 )
 from prism.errors import IllegalIRError
 from prism.program.nodes import DType, ReduceKind
@@ -41,22 +43,43 @@ _INTS = (DType.INT32, DType.INT64)
 
 
 def check_module(module: TileModule) -> None:
-    """Checks every program of a module, and that what they read is there.
+    """Checks every program of a module, that what they read is there, and that launches take what programs need.
 
     Raises:
         IllegalIRError: a rule is broken.
     """
     ready = {t.name for t in module.inputs}
-    for program in module.programs:
-        check(program)
-        checker = _Checker(program)
-        for s in checker.flat(program.body):
-            if isinstance(s, Load) and s.tensor not in ready:
-                checker.fail(f"loads {s.tensor}, which no earlier program stores")
-        ready |= {s.tensor for s in checker.flat(program.body) if isinstance(s, Store)}
+    for launch in module.launches:
+        stored: set[str] = set()
+        for program in launch.programs:
+            check(program)
+            checker = _Checker(program)
+            for s in checker.flat(program.body):
+                if isinstance(s, Load) and s.tensor not in ready:
+                    checker.fail(f"loads {s.tensor}, which no earlier launch stores")
+            stored |= {s.tensor for s in checker.flat(program.body) if isinstance(s, Store)}
+        ready |= stored
+        _check_launch(launch)
     for t in (*module.buffers, *module.outputs):
         if t.name not in ready:
             raise IllegalIRError(f"tensor {t.name} is never stored", where=f"tile module {module.name}")
+
+
+def _check_launch(launch: TileLaunch) -> None:
+    """The parameters of a launch hold those of its programs, and what divides the grid among them."""
+    tensors = {t.name for t in launch.tensors}
+    given = {*launch.lengths, *(c.name for c in launch.constants)}
+    for n, p in enumerate(launch.programs):
+        needed = {*p.lengths, *(c.name for c in p.constants)}
+        if n < len(launch.programs) - 1:
+            needed |= {name for g in p.grid for name in scalars(g.count)}
+        missing = [*sorted({t.name for t in p.tensors} - tensors), *sorted(needed - given)]
+        if missing:
+            raise IllegalIRError(
+                f"{p.name} needs {', '.join(missing)}, which its launch does not take",
+                where=f"tile launch {launch.name}",
+                fix="this is a bug in prism; please report it",
+            )
 
 
 def check(program: TileProgram) -> None:
@@ -268,7 +291,7 @@ class _Checker:
         if not named:
             self.fail(f"{s.dst} has no operand with a type")
         branches: Sequence[Operand] = s.args[1:] if s.op == "where" else s.args
-        kinds = {self.values[a].dtype for a in branches if isinstance(a, str)}
+        kinds = {self.use(a, s.dst).dtype for a in branches if isinstance(a, str)}
         if len(kinds) > 1 or kinds & {DType.FLOAT16, DType.BFLOAT16}:
             self.fail(f"{s.dst} computes on {', '.join(sorted(k.value for k in kinds))}")
         if s.op == "where" and isinstance(s.args[0], str) and types[0].dtype is not DType.BOOL:

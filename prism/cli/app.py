@@ -16,7 +16,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FrameType
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from cyclopts import App, CycloptsError, Parameter
 from cyclopts.validators import Number
@@ -25,6 +25,7 @@ from prism.errors import ExitCode, PrismError, UsageError
 
 Target = Literal["sm_80", "sm_89", "sm_90", "sm_100", "cuda"]
 _Positive = Number(gte=1)
+_Bound = Annotated[int | None, Parameter(validator=_Positive)]
 
 _EPILOGUE = (
     "Exit codes: 0 done; 1 internal error; 2 usage; 3 model damaged or not supported; 4 no improvement found, or not "
@@ -88,8 +89,16 @@ def optimize(
     trials: Annotated[int, Parameter(validator=_Positive)] = 12,
     seed: Annotated[int, Parameter(validator=Number(gte=0))] = 0,
     shape: Annotated[tuple[str, ...], Parameter(negative=())] = (),
-    max_kernels: Annotated[int | None, Parameter(validator=_Positive)] = None,
-    enodes: Annotated[int | None, Parameter(validator=_Positive)] = None,
+    max_kernels: _Bound = None,
+    max_ops: _Bound = None,
+    max_loops: _Bound = None,
+    max_forms: _Bound = None,
+    max_cuts: _Bound = None,
+    max_families: _Bound = None,
+    max_sgraphs: _Bound = None,
+    enodes: _Bound = None,
+    iterations: _Bound = None,
+    off: Annotated[tuple[str, ...], Parameter(negative=())] = (),
     verbose: Annotated[bool, Parameter(negative=())] = False,
     json: Annotated[bool, Parameter(negative=())] = False,
 ) -> int:
@@ -105,8 +114,16 @@ def optimize(
         seed: of the search and of the inputs drawn for the checks.
         shape: NAME=VALUE: the value of a symbolic dimension to tune at; give it again for others. The kernels that come
             out take all values.
-        max_kernels: the most kernels that a candidate may have.
-        enodes: the e-graph's node budget.
+        max_kernels: the most kernels that a candidate may have, second stages of splits not counted; 3 by default.
+        max_ops: the most operators in one kernel; 64 by default.
+        max_loops: the most loops in one kernel; 6 by default.
+        max_forms: the most forms (one way to compute each value) that are walked; 16 by default.
+        max_cuts: the most values of a form that are considered for materialisation; 6 by default.
+        max_families: the most families of kernels that are built; 120 by default.
+        max_sgraphs: the most candidates that are handed to the prover; 32 by default.
+        enodes: the e-graph's node budget; 8000 by default.
+        iterations: the most rounds of the rules; 16 by default.
+        off: a pruner to switch off, by its name in docs/search.md; give it again for others. Slower, never better.
         verbose: show every step.
         json: print the report as JSON instead of the summary.
     """
@@ -119,7 +136,18 @@ def optimize(
 
         with progress.recorder.stage("load"):
             program = api.load(model)
-        bounds = {"max_kernels": max_kernels, "enodes": enodes}
+        bounds: dict[str, Any] = {
+            "max_kernels": max_kernels,
+            "max_ops": max_ops,
+            "max_loops": max_loops,
+            "max_forms": max_forms,
+            "max_cuts": max_cuts,
+            "max_families": max_families,
+            "max_sgraphs": max_sgraphs,
+            "enodes": enodes,
+            "iterations": iterations,
+            "off": frozenset(off) or None,
+        }
         budget = api.SearchBudget(**{k: v for k, v in bounds.items() if v is not None})
         result = api.optimize(
             program,

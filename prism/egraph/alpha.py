@@ -32,6 +32,10 @@ class Renamer:
 
     done: set[tuple[str, Axis, Axis, bytes]] = field(default_factory=set)
 
+    def fork(self) -> Renamer:
+        """One that starts from here and leaves this one as it is."""
+        return Renamer(set(self.done))
+
     def pairs(self, frozen: Frozen) -> list[tuple[Expr, Expr]]:
         """(reduction, the same reduction over another axis), in an order that does not depend on the process."""
         wanted: dict[tuple[Any, ...], tuple[str, Axis, Axis, Any]] = {}

@@ -1,14 +1,20 @@
 """What the worker process does: saturate a reference, and ask of candidates whether they equal it.
 
-A candidate is first inserted beside the saturated reference, where most of what the generator makes is already known;
-if a few rounds do not join the two, both go into an e-graph of their own, with all rules, as terms only: there the
-rules that would blow up a saturated e-graph (exponentials apart, products over sums) have little to work on.
+Most of what the generator makes is in the saturated reference as it is written. Where it is not, the reference is
+*widened* once, by a round of the rules that are kept from the generator, which writes what rescaled partial results are
+combined from. Looking a candidate up changes nothing. What is not found is inserted beside the reference for a few
+rounds; and if those do not join the two, beside the reference's terms alone, with all rules: there the rules that would
+blow up a saturated e-graph (exponentials apart, products over sums) have little to work on.
+
+Every candidate is forgotten before the next: a verdict depends on the reference and the candidate alone.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
+from typing import Any
 
 from egglog import bindings
 
@@ -16,19 +22,79 @@ from prism.egraph.budget import Budget
 from prism.egraph.language import DISTRIBUTE, EXPAND, EXPLORE, SIMPLIFY
 from prism.egraph.rules import RuleSet, install
 from prism.egraph.saturate import Contradiction, Saturation
-from prism.egraph.terms import SPAN
+from prism.egraph.terms import Table
 from prism.errors import WorkerError
 from prism.program.nodes import Expr
+from prism.program.transform import Interned
 from prism.sgraph.classes import EClasses
 from prism.sgraph.verdict import Status, Verdict
 
-# Rounds beside the saturated reference, and how many e-nodes a candidate may add there.
-BESIDE_ROUNDS = 3
+# How a saturated reference is widened, and up to how many e-nodes.
+WIDEN = (DISTRIBUTE, EXPLORE)
+WIDEN_ENODES = 3000
+
+# The rounds beside it, and how many e-nodes a candidate may add there.
+BESIDE = (EXPLORE, DISTRIBUTE, EXPLORE)
 BESIDE_ENODES = 2000
 
-# One round of the second stage: cheap rules settle before each expensive one.
+# One round beside the reference's terms: cheap rules settle before each expensive one.
 APART = (EXPLORE, DISTRIBUTE, EXPLORE, EXPAND, EXPLORE)
 APART_BUDGET = Budget(enodes=5000, iterations=10)
+
+SATURATED = "one e-class with the saturated reference"
+
+# References that stay at hand, and e-graphs that are made ahead of their use.
+KEPT = 8
+SPARE = 2
+
+# Expressions that are remembered; past this they are forgotten between two references.
+INTERNED = 500_000
+
+
+@dataclass(slots=True)
+class _Reference:
+    """What candidates are proved against.
+
+    Attributes:
+        formulas: as they were given.
+        saturated: an e-graph of them that was explored; `roots` are the formulas in it.
+        stopped: why that stopped.
+        tables: its e-nodes with the e-classes of the formulas, as it is and widened.
+        wide: whether the table of the widened one was made, as far as it may be.
+        classes: what the generator gets.
+        terms: an e-graph of the formulas alone; `left` are the formulas in it.
+    """
+
+    formulas: tuple[Expr, ...]
+    saturated: Saturation
+    roots: list[str]
+    stopped: str
+    tables: list[tuple[Table, list[Any]]] = field(default_factory=list)
+    wide: bool = False
+    classes: EClasses | None = None
+    terms: Saturation | None = None
+    left: list[str] = field(default_factory=list)
+
+    def look(self, graph: Saturation, table: Table) -> None:
+        """Remember the table of the e-graph as it is now."""
+        self.tables.append((table, [graph.e_class(name) for name in self.roots]))
+
+    def widen(self) -> None:
+        """Apply the rules that the generator does not see, to a copy: what is inserted later meets the smaller one."""
+        self.wide = True
+        if self.saturated.enodes() > WIDEN_ENODES:
+            return
+        with self.saturated.aside() as graph, suppress(Contradiction):
+            for ruleset in WIDEN:
+                graph.step(ruleset)
+            self.look(graph, graph.table())
+
+    def holds(self, candidate: Sequence[Expr]) -> bool:
+        """Whether the candidate was found in a table."""
+        for table, classes in self.tables:
+            if all(table.find(e) == cls for e, cls in zip(candidate, classes, strict=True)):
+                return True
+        return False
 
 
 @dataclass(slots=True)
@@ -40,34 +106,54 @@ class Engine:
     """
 
     rules: RuleSet
-    _reference: Saturation | None = None
-    _formulas: tuple[Expr, ...] = ()
-    _roots: list[str] = field(default_factory=list)
+    _current: _Reference | None = None
+    _kept: dict[tuple[tuple[Expr, ...], int, int], _Reference] = field(default_factory=dict)
     _spare: list[bindings.EGraph] = field(default_factory=list)
-    _base: bindings.EGraph | None = None
+    _interned: Interned = field(default_factory=Interned)
 
-    def prepare(self) -> None:
-        """Make the e-graphs of the next requests ahead of their use."""
-        if self._base is None:
-            self._base = self._fresh()
-        if not self._spare:
-            self._spare.append(self._fresh())
+    def prepare(self, spare: int = SPARE) -> bool:
+        """Make one e-graph ahead of its use, as long as fewer than `spare` are at hand; whether one was made."""
+        if len(self._spare) >= spare:
+            return False
+        self._spare.append(self._install())
+        return True
 
-    def _fresh(self) -> bindings.EGraph:
-        if self._spare:
-            return self._spare.pop()
+    def _install(self) -> bindings.EGraph:
         graph = install(self.rules)
         assert isinstance(graph, bindings.EGraph)
         return graph
 
+    def _fresh(self) -> Saturation:
+        return Saturation(self._spare.pop() if self._spare else self._install())
+
     def explore(self, reference: Sequence[Expr], budget: Budget) -> EClasses:
-        """Saturate the reference, keep it, and return it as data."""
-        self._reference = None
-        saturation = Saturation(self._fresh())
-        self._roots = saturation.insert(reference)
-        stopped = saturation.explore(budget)
-        self._reference, self._formulas = saturation, tuple(reference)
-        return saturation.decode(self._roots, stopped)
+        """Saturate the reference, keep it, and return it as data; one of the last few is at hand still."""
+        known = self._hold(reference, budget)
+        if known.classes is None:
+            known.classes = known.saturated.decode(known.roots, known.stopped)
+        return known.classes
+
+    def refer(self, reference: Sequence[Expr], budget: Budget) -> None:
+        """Saturate the reference and keep it, as `explore` does, for proofs alone."""
+        self._hold(reference, budget)
+
+    def _hold(self, reference: Sequence[Expr], budget: Budget) -> _Reference:
+        """Make the reference the current one, saturated."""
+        self._current = None
+        if len(self._interned.nodes) > INTERNED:
+            self._interned = Interned()
+        formulas = tuple(self._interned.all(e) for e in reference)
+        key = formulas, budget.enodes, budget.iterations
+        known = self._kept.pop(key, None)
+        if known is None:
+            graph = self._fresh()
+            roots = graph.insert(formulas)
+            known = _Reference(formulas, graph, roots, graph.explore(budget))
+            known.look(graph, graph.table())
+        self._kept[key] = self._current = known
+        while len(self._kept) > KEPT:
+            del self._kept[next(iter(self._kept))]
+        return known
 
     def prove(self, candidates: Sequence[Sequence[Expr]]) -> list[Verdict]:
         """A verdict, proved or unknown, for each candidate against the reference.
@@ -75,72 +161,77 @@ class Engine:
         Raises:
             WorkerError: nothing was explored, or a candidate has another number of outputs.
         """
-        if self._reference is None:
+        reference = self._current
+        if reference is None:
             raise WorkerError("there is no reference to prove against", fix="call explore first")
         verdicts: list[Verdict] = []
         for candidate in candidates:
-            if len(candidate) != len(self._formulas):
-                raise WorkerError(f"a candidate has {len(candidate)} outputs and the reference {len(self._formulas)}")
+            if len(candidate) != len(reference.formulas):
+                raise WorkerError(
+                    f"a candidate has {len(candidate)} outputs and the reference {len(reference.formulas)}"
+                )
+            exprs = [self._interned.all(e) for e in candidate]
             try:
-                verdicts.append(self._beside(candidate) or self._apart(candidate))
+                verdicts.append(self._prove(reference, exprs))
             except Contradiction as error:
-                verdicts.append(self._verdict(Status.UNKNOWN, error.one_line(), None))
+                verdicts.append(Verdict(Status.UNKNOWN, error.one_line(), rules=self.rules.families))
         return verdicts
 
-    def _beside(self, candidate: Sequence[Expr]) -> Verdict | None:
+    def _prove(self, reference: _Reference, candidate: Sequence[Expr]) -> Verdict:
+        found = reference.holds(candidate)
+        if not found and not reference.wide:
+            reference.widen()
+            found = reference.holds(candidate)
+        if found:
+            return self._verdict(Status.PROVED, SATURATED, reference.saturated, 0)
+        return self._beside(reference, candidate) or self._apart(reference, candidate)
+
+    def _beside(self, reference: _Reference, candidate: Sequence[Expr]) -> Verdict | None:
         """Proved in the saturated reference, or None."""
-        saturation = self._reference
-        assert saturation is not None
-        graph = saturation.graph
-        graph.run_program(bindings.Push(1))
-        try:
-            limit = saturation.enodes() + BESIDE_ENODES
-            roots = saturation.insert(candidate)
-            saturation.step(SIMPLIFY)
-            for round_ in range(BESIDE_ROUNDS + 1):
-                if saturation.equal(self._roots, roots):
-                    return self._verdict(Status.PROVED, "one e-class with the saturated reference", saturation, round_)
-                if round_ == BESIDE_ROUNDS or saturation.enodes() > limit:
+        limit = reference.saturated.enodes() + BESIDE_ENODES
+        with reference.saturated.aside() as graph:
+            roots = graph.insert(candidate)
+            graph.step(SIMPLIFY)
+            for round_, ruleset in enumerate([*BESIDE, ""]):
+                if graph.equal(reference.roots, roots):
+                    return self._verdict(Status.PROVED, SATURATED, graph, round_)
+                size = graph.enodes()
+                if not ruleset or size > limit:
                     return None
-                if not saturation.step(EXPLORE) and not saturation.rename():
-                    return None
-            return None
-        finally:
-            graph.run_program(bindings.Pop(SPAN, 1))
+                if ruleset != DISTRIBUTE or size <= WIDEN_ENODES:
+                    graph.step(ruleset)
+        return None
 
-    def _apart(self, candidate: Sequence[Expr]) -> Verdict:
+    def _apart(self, reference: _Reference, candidate: Sequence[Expr]) -> Verdict:
         """Proved or unknown, in an e-graph that starts from the two as terms."""
-        if self._base is None:
-            self._base = self._fresh()
-        self._base.run_program(bindings.Push(1))
-        try:
-            return self._search(Saturation(self._base), candidate)
-        finally:
-            self._base.run_program(bindings.Pop(SPAN, 1))
+        if reference.terms is None:
+            reference.terms = self._fresh()
+            reference.left = reference.terms.insert(reference.formulas)
+            reference.terms.step(SIMPLIFY)
+        with reference.terms.aside() as graph:
+            right = graph.insert(candidate)
+            return self._search(graph, reference.left, right)
 
-    def _search(self, saturation: Saturation, candidate: Sequence[Expr]) -> Verdict:
-        left = saturation.insert(self._formulas)
-        right = saturation.insert(candidate)
-        saturation.step(SIMPLIFY)
+    def _search(self, graph: Saturation, left: Sequence[str], right: Sequence[str]) -> Verdict:
+        graph.step(SIMPLIFY)
         for round_ in range(APART_BUDGET.iterations):
             changed = False
             for ruleset in APART:
-                if saturation.equal(left, right):
-                    return self._verdict(Status.PROVED, "one e-class by all rules", saturation, round_)
-                if saturation.enodes() > APART_BUDGET.enodes:
+                if graph.equal(left, right):
+                    return self._verdict(Status.PROVED, "one e-class by all rules", graph, round_)
+                if graph.enodes() > APART_BUDGET.enodes:
                     reason = f"the e-graph grew past {APART_BUDGET.enodes} e-nodes"
-                    return self._verdict(Status.UNKNOWN, reason, saturation, round_)
-                changed |= saturation.step(ruleset)
-            changed |= saturation.rename()
+                    return self._verdict(Status.UNKNOWN, reason, graph, round_)
+                changed |= graph.step(ruleset)
+            if graph.equal(left, right):
+                return self._verdict(Status.PROVED, "one e-class by all rules", graph, round_ + 1)
+            changed |= graph.rename()
             if not changed:
-                if saturation.equal(left, right):
-                    return self._verdict(Status.PROVED, "one e-class by all rules", saturation, round_)
-                return self._verdict(Status.UNKNOWN, "no rule applies any more", saturation, round_)
-        if saturation.equal(left, right):
-            return self._verdict(Status.PROVED, "one e-class by all rules", saturation, APART_BUDGET.iterations)
+                return self._verdict(Status.UNKNOWN, "no rule applies any more", graph, round_)
+        if graph.equal(left, right):
+            return self._verdict(Status.PROVED, "one e-class by all rules", graph, APART_BUDGET.iterations)
         reason = f"{APART_BUDGET.iterations} rounds did not join the two"
-        return self._verdict(Status.UNKNOWN, reason, saturation, APART_BUDGET.iterations)
+        return self._verdict(Status.UNKNOWN, reason, graph, APART_BUDGET.iterations)
 
-    def _verdict(self, status: Status, reason: str, saturation: Saturation | None, rounds: int = 0) -> Verdict:
-        enodes = saturation.enodes() if saturation is not None else 0
-        return Verdict(status, reason, enodes=enodes, iterations=rounds, rules=self.rules.families)
+    def _verdict(self, status: Status, reason: str, graph: Saturation, rounds: int) -> Verdict:
+        return Verdict(status, reason, enodes=graph.enodes(), iterations=rounds, rules=self.rules.families)

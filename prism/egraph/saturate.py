@@ -7,7 +7,8 @@ the overshoot is bounded by one step. Budgets are in e-nodes and iterations: a r
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,7 +17,7 @@ from egglog import bindings
 from prism.egraph.alpha import Renamer
 from prism.egraph.budget import Budget
 from prism.egraph.language import ANALYSIS, CONSTRUCTORS, EXPLORE, LEAVES, REDUCTIONS, SIMPLIFY
-from prism.egraph.terms import SPAN, Encoder, Leaves, decode, freeze
+from prism.egraph.terms import SPAN, Encoder, Frozen, Leaves, Table, decode, freeze, table
 from prism.errors import WorkerError
 from prism.program.nodes import Expr
 from prism.sgraph.classes import EClasses
@@ -35,23 +36,41 @@ class Saturation:
     Attributes:
         graph: with the language and the rules in it.
         leaves: what the strings in it stand for.
-        iterations: rounds run since the last `insert`.
+        iterations: rounds run so far.
+        renamer: what was renamed in it.
     """
 
     graph: bindings.EGraph
     leaves: Leaves = field(default_factory=Leaves)
     iterations: int = 0
     renamer: Renamer = field(default_factory=Renamer)
-    _inserted: int = 0
+    _encoder: Encoder | None = None
+    _depth: int = 0
     _programs: dict[str, list[Any]] = field(default_factory=dict)
+    # Of the e-graph as it is now.
+    _frozen: Frozen | None = None
 
     def insert(self, exprs: Sequence[Expr]) -> list[str]:
         """Add expressions; returns the globals that name them."""
-        self._inserted += 1
-        encoder = Encoder(self.leaves, f"$e{self._inserted}_")
-        names = encoder.roots(exprs)
-        self._run(*encoder.commands)
+        if self._encoder is None:
+            self._encoder = Encoder(self.leaves, "$e")
+        names, commands = self._encoder.write(exprs)
+        self._change(*commands)
         return names
+
+    @contextmanager
+    def aside(self) -> Iterator[Saturation]:
+        """A copy of the e-graph as it is now, to be grown within the `with` block and then forgotten."""
+        self._run(bindings.Push(1))
+        try:
+            leaves = self.leaves.fork()
+            prefix = f"$a{self._depth}_"
+            encoder = Encoder(leaves, prefix) if self._encoder is None else self._encoder.fork(leaves, prefix)
+            yield Saturation(
+                self.graph, leaves, self.iterations, self.renamer.fork(), encoder, self._depth + 1, self._programs
+            )
+        finally:
+            self._run(bindings.Pop(SPAN, 1))
 
     def enodes(self) -> int:
         """How many e-nodes there are."""
@@ -64,26 +83,27 @@ class Saturation:
             self._programs[ruleset] = self.graph.parse_program(
                 f"(run-schedule (run {ruleset}) (saturate (seq (saturate (run {ANALYSIS})) (run {SIMPLIFY}))))"
             )
-        outputs = self._run(*self._programs[ruleset])
+        outputs = self._change(*self._programs[ruleset])
         return bool(outputs[0].report.updated)
 
     def rename(self) -> bool:
         """Write reductions over other names of their axes where that helps (see alpha.py); whether any were."""
-        pairs = self.renamer.pairs(freeze(self.graph, self.leaves))
+        pairs = self.renamer.pairs(self.freeze())
         if not pairs:
             return False
         names = self.insert([e for pair in pairs for e in pair])
         for one, other in zip(names[::2], names[1::2], strict=True):
             left, right = bindings.Var(SPAN, one), bindings.Var(SPAN, other)
-            self._run(bindings.ActionCommand(bindings.Union(SPAN, left, right)))
+            self._change(bindings.ActionCommand(bindings.Union(SPAN, left, right)))
         self.step(SIMPLIFY)
         return True
 
     def equal(self, left: Sequence[str], right: Sequence[str]) -> bool:
         """Whether the globals are pairwise in the same e-class."""
-        return all(self._class(a) == self._class(b) for a, b in zip(left, right, strict=True))
+        return all(self.e_class(a) == self.e_class(b) for a, b in zip(left, right, strict=True))
 
-    def _class(self, name: str) -> object:
+    def e_class(self, name: str) -> Any:
+        """The e-class of a global, until the e-graph changes."""
         return self.graph.eval_expr(bindings.Var(SPAN, name))[1]
 
     def explore(self, budget: Budget) -> str:
@@ -97,9 +117,23 @@ class Saturation:
                 return "saturated"
         return "iteration budget"
 
+    def freeze(self) -> Frozen:
+        """A snapshot."""
+        if self._frozen is None:
+            self._frozen = freeze(self.graph, self.leaves)
+        return self._frozen
+
+    def table(self) -> Table:
+        """The e-nodes as they are now."""
+        return table(self.graph, self.leaves)
+
     def decode(self, roots: Sequence[str], stopped: str) -> EClasses:
         """The e-graph as data; see terms.decode."""
-        return decode(self.graph, roots, self.leaves, self.iterations, stopped)
+        return decode(self.freeze(), [self.e_class(name) for name in roots], self.iterations, stopped)
+
+    def _change(self, *commands: Any) -> list[Any]:
+        self._frozen = None
+        return self._run(*commands)
 
     def _run(self, *commands: Any) -> list[Any]:
         try:

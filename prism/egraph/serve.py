@@ -1,4 +1,7 @@
-"""The child's side of the worker: one pickled (method, arguments) a request, one pickled (ok, result) an answer."""
+"""The child's side of the worker: one pickled (method, arguments) a request, one pickled (ok, result) an answer.
+
+While nobody asks, e-graphs with the rules in them are made ahead of their use.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,9 @@ from collections.abc import Callable, Sequence
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
+
+# A request that follows closely on an answer is not kept waiting by an e-graph in the making.
+IDLE_S = 0.02
 
 
 def main(fd: int, files: Sequence[str]) -> None:
@@ -19,6 +25,8 @@ def main(fd: int, files: Sequence[str]) -> None:
     engine, broken = _engine(files)
     while True:
         try:
+            while engine is not None and not connection.poll(IDLE_S) and engine.prepare():
+                pass
             method, args = connection.recv()
         except (EOFError, OSError):
             return
@@ -34,8 +42,6 @@ def main(fd: int, files: Sequence[str]) -> None:
             connection.send(answer)
         except (BrokenPipeError, OSError):
             return
-        if engine is not None:
-            engine.prepare()
 
 
 def _engine(files: Sequence[str]) -> tuple[Any, BaseException | None]:
@@ -45,14 +51,15 @@ def _engine(files: Sequence[str]) -> tuple[Any, BaseException | None]:
 
     try:
         engine = Engine(load_rules([Path(f) for f in files]))
-        engine.prepare()
+        while engine.prepare():
+            pass
     except PrismError as error:
         return None, error
     return engine, None
 
 
 def _methods(engine: Any) -> dict[str, Callable[..., Any]]:
-    return {"explore": engine.explore, "prove": engine.prove}
+    return {"ready": lambda: None, "explore": engine.explore, "refer": engine.refer, "prove": engine.prove}
 
 
 def _sendable(error: BaseException) -> BaseException:

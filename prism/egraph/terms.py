@@ -21,6 +21,7 @@ from prism.errors import IllegalIRError
 from prism.program.extents import is_static
 from prism.program.index import Axis
 from prism.program.nodes import Const, Expr, Map, Position, Read, Reduce, ReduceKind, Size, walk
+from prism.program.transform import Interned
 from prism.sgraph.classes import EClasses, ENode, Payload
 
 # No source text: egglog keeps the text of a span in every node.
@@ -46,6 +47,10 @@ class Leaves:
 
     reads: dict[str, Read | Position | Size] = field(default_factory=dict)
     axes: dict[str, Axis] = field(default_factory=dict)
+
+    def fork(self) -> Leaves:
+        """One that starts from here and leaves this one as it is."""
+        return Leaves(dict(self.reads), dict(self.axes))
 
     def axis(self, axis: Axis) -> str:
         """The axis' name, remembered.
@@ -88,7 +93,7 @@ def number(value: float) -> bindings.Lit:
 
 @dataclass(slots=True)
 class Encoder:
-    """Writes expressions as commands of egglog; equal expressions are written once.
+    """Writes expressions as commands of egglog, each once for an e-graph.
 
     Attributes:
         leaves: what the strings stand for; shared by all that goes into one e-graph.
@@ -97,49 +102,74 @@ class Encoder:
 
     leaves: Leaves
     prefix: str = "$t"
-    commands: list[Command] = field(default_factory=list)
+    _interned: Interned = field(default_factory=Interned)
+    _built: dict[Expr, tuple[Term, int]] = field(default_factory=dict)
     _known_axes: set[str] = field(default_factory=set)
     _known_consts: set[float] = field(default_factory=set)
     _count: int = 0
 
-    def roots(self, exprs: Sequence[Expr]) -> list[str]:
-        """Globals that name the expressions; the commands that define them are appended to `commands`.
+    def fork(self, leaves: Leaves, prefix: str) -> Encoder:
+        """One that knows what this one wrote; this one learns nothing of it."""
+        return Encoder(
+            leaves, prefix, self._interned, dict(self._built), set(self._known_axes), set(self._known_consts)
+        )
+
+    def write(self, exprs: Sequence[Expr]) -> tuple[list[str], list[Command]]:
+        """Globals that name the expressions, and the commands that define what was not written before.
 
         Raises:
             IllegalIRError: an index is not affine, or names clash.
         """
-        uses: Counter[Expr] = Counter()
-        order: dict[Expr, None] = {}
-        for expr in exprs:
-            for e in walk(expr):
-                if e not in order:
-                    order[e] = None
-                    uses.update(e.children)
-        for axis in self._all_axes(order):
-            self._length(axis)
-        built: dict[Expr, tuple[Term, int]] = {}
+        commands: list[Command] = []
+        kept = [self._interned.all(e) for e in exprs]
+        uses: Counter[int] = Counter()
+        order: list[Expr] = []
+        seen: set[int] = set()
+        for e in kept:
+            self._new_nodes(e, order, seen, uses)
         for e in order:
-            term, depth = self._term(e, built)
-            if depth > 2 and (uses[e] > 1 or depth >= _DEPTH):
-                term, depth = self._let(term), 0
-            built[e] = (term, depth)
-        return [self._name(built[e][0]) for e in exprs]
+            if isinstance(e, Reduce):
+                self._length(e.axis, commands)
+        for e in order:
+            term, depth = self._built.get(e) or self._term(e, commands)
+            if depth > 2 and (uses[id(e)] > 1 or depth >= _DEPTH):
+                term, depth = self._let(term, commands), 0
+            self._built[e] = term, depth
+        return [self._root(e, commands) for e in kept], commands
 
-    def _name(self, term: Term) -> str:
-        if isinstance(term, bindings.Var):
-            return term.name
-        return self._let(term).name
+    def _new_nodes(self, root: Expr, order: list[Expr], seen: set[int], uses: Counter[int]) -> None:
+        """Append the nodes below the root that have to be written, children first, and count the uses of each."""
+        stack: list[tuple[Expr, bool]] = [(root, False)]
+        while stack:
+            e, done = stack.pop()
+            if done:
+                order.append(e)
+            elif id(e) not in seen:
+                seen.add(id(e))
+                stack.append((e, True))
+                if e not in self._built:
+                    for c in reversed(e.children):
+                        uses[id(c)] += 1
+                        stack.append((c, False))
 
-    def _let(self, term: Term) -> bindings.Var:
+    def _root(self, e: Expr, commands: list[Command]) -> str:
+        term, _ = self._built[e]
+        if not isinstance(term, bindings.Var):
+            term = self._let(term, commands)
+            self._built[e] = term, 0
+        return term.name
+
+    def _let(self, term: Term, commands: list[Command]) -> bindings.Var:
         self._count += 1
         name = f"{self.prefix}{self._count}"
-        self.commands.append(bindings.ActionCommand(bindings.Let(SPAN, name, term)))
+        commands.append(bindings.ActionCommand(bindings.Let(SPAN, name, term)))
         return bindings.Var(SPAN, name)
 
-    def _term(self, e: Expr, built: dict[Expr, tuple[Term, int]]) -> tuple[Term, int]:
+    def _term(self, e: Expr, commands: list[Command]) -> tuple[Term, int]:
         """The term of a node whose children are built, and its depth since the last global."""
-        depth = 1 + max((built[c][1] for c in e.children), default=0)
-        args = [built[c][0] for c in e.children]
+        below = [self._built[c] for c in e.children]
+        depth = 1 + max((d for _, d in below), default=0)
+        args = [t for t, _ in below]
         match e:
             case Read(_, index):
                 axes = frozenset(a for i in index for a in i.axes())
@@ -147,11 +177,11 @@ class Encoder:
             case Position(index):
                 return call("Pos", text(self.leaves.leaf(str(e), e)), self._axes(index.axes())), 1
             case Const(value):
-                return self._const(value), 1
+                return self._const(value, commands), 1
             case Size(extent):
                 return call("Size", text(self.leaves.leaf(str(extent), e))), 1
             case Map("neg", _):
-                return call("Mul", self._const(-1.0), *args), depth
+                return call("Mul", self._const(-1.0, commands), *args), depth
             case Map(op, _) if op in CONSTRUCTORS:
                 return call(CONSTRUCTORS[op], *args), depth
             case Reduce(kind, axis, _):
@@ -161,32 +191,25 @@ class Encoder:
     def _axes(self, axes: frozenset[Axis]) -> bindings.Call:
         return call("set-of", *(text(self.leaves.axis(a)) for a in sorted(axes, key=lambda a: a.name)))
 
-    def _const(self, value: float) -> bindings.Call:
+    def _const(self, value: float, commands: list[Command]) -> bindings.Call:
         cut = snap(value) + 0.0  # no -0.0
         term = call("Const", number(cut))
         if math.isfinite(value) and cut not in self._known_consts:
             self._known_consts.add(cut)
-            self.commands.append(bindings.ActionCommand(bindings.Set(SPAN, "value", [term], number(value + 0.0))))
+            commands.append(bindings.ActionCommand(bindings.Set(SPAN, "value", [term], number(value + 0.0))))
         return term
 
-    def _all_axes(self, order: dict[Expr, None]) -> list[Axis]:
-        found: dict[Axis, None] = {}
-        for e in order:
-            if isinstance(e, Reduce):
-                found[e.axis] = None
-        return list(found)
-
-    def _length(self, axis: Axis) -> None:
+    def _length(self, axis: Axis, commands: list[Command]) -> None:
         name = self.leaves.axis(axis)
         if name in self._known_axes:
             return
         self._known_axes.add(name)
         if is_static(axis.extent):
-            length: Term = self._const(float(int(axis.extent)))
+            length: Term = self._const(float(int(axis.extent)), commands)
         else:
             size = Size(axis.extent)
             length = call("Size", text(self.leaves.leaf(str(axis.extent), size)))
-        self.commands.append(bindings.ActionCommand(bindings.Set(SPAN, "length", [text(name)], length)))
+        commands.append(bindings.ActionCommand(bindings.Set(SPAN, "length", [text(name)], length)))
 
 
 _Row: TypeAlias = tuple[str, Payload, str, tuple[Any, ...]]  # op, payload, payload as text, children
@@ -231,40 +254,104 @@ class Frozen:
         return self._exprs[cls]
 
 
+def _cut(payload: Payload) -> Payload:
+    """A constant as the e-graph carries it; anything else as it is."""
+    return Const(snap(payload.value) + 0.0) if isinstance(payload, Const) else payload
+
+
+@dataclass(slots=True)
+class Table:
+    """The e-nodes of a snapshot, for finding expressions among them: nothing is added, as an insertion would.
+
+    Attributes:
+        classes: op, payload and the children's e-classes to the e-class.
+    """
+
+    classes: dict[tuple[str, Payload, tuple[Any, ...]], Any]
+
+    @staticmethod
+    def of(rows: Mapping[Any, list[_Row]]) -> Table:
+        """The table of these rows."""
+        return Table({(op, _cut(payload), kids): cls for cls, mine in rows.items() for op, payload, _, kids in mine})
+
+    def find(self, expr: Expr) -> Any:
+        """The e-class that holds the expression as it is written, constants cut to their 20 bits; None for none."""
+        found: dict[int, Any] = {}
+        for e in walk(expr):
+            kids = tuple([found[id(c)] for c in e.children])
+            cls = None if None in kids else self._find(e, kids)
+            if cls is None:
+                return None
+            found[id(e)] = cls
+        return found[id(expr)]
+
+    def _find(self, e: Expr, kids: tuple[Any, ...]) -> Any:
+        match e:
+            case Map("neg", _):
+                minus = self.classes.get(("const", Const(-1.0), ()))
+                return self.classes.get(("mul", None, (minus, *kids)))
+            case Map(op, _):
+                return self.classes.get((op, None, kids))
+            case Reduce(kind, axis, _):
+                return self.classes.get((kind.value, axis, kids))
+            case Const():
+                return self.classes.get(("const", _cut(e), ()))
+            case Read():
+                return self.classes.get(("read", e, ()))
+            case Size():
+                return self.classes.get(("size", e, ()))
+            case Position():
+                return self.classes.get(("position", e, ()))
+        return None
+
+
+def table(graph: bindings.EGraph, leaves: Leaves) -> Table:
+    """The e-nodes of the e-graph."""
+    return Table.of(_snapshot(graph, leaves)[0])
+
+
 def freeze(graph: bindings.EGraph, leaves: Leaves) -> Frozen:
     """A snapshot of the e-graph."""
-    rows: dict[Any, list[_Row]] = defaultdict(list)
-    axes: dict[Any, frozenset[Axis]] = {}
-    values: dict[Any, float] = {}
-    for name, table in graph.freeze().functions.items():
-        if name == "axes":
-            for row in table.rows:
-                names = map(graph.value_to_string, graph.value_to_set(row.output))
-                axes[row.inputs[0]] = frozenset(leaves.axes[n] for n in names)
-        elif name == "value":
-            for row in table.rows:
-                values[row.inputs[0]] = graph.value_to_f64(row.output)
-        else:
-            reader = _reader(graph, name, leaves)
-            if reader is not None:
-                for row in table.rows:
-                    rows[row.output].append(reader(row.inputs))
-    for cls, value in values.items():
-        # A constant needs no other way to be computed.
-        rows[cls] = [("const", Const(value), repr(value), ())]
+    rows, axes = _snapshot(graph, leaves)
     keys, best = _least_terms(rows)
     return Frozen(rows, axes, keys, best)
 
 
-def decode(graph: bindings.EGraph, roots: Sequence[str], leaves: Leaves, iterations: int, stopped: str) -> EClasses:
-    """The e-graph as data: what is reachable from the globals `roots`.
+def _snapshot(graph: bindings.EGraph, leaves: Leaves) -> tuple[dict[Any, list[_Row]], dict[Any, frozenset[Axis]]]:
+    """The rows and the axes of each e-class."""
+    rows: dict[Any, list[_Row]] = defaultdict(list)
+    axes: dict[Any, frozenset[Axis]] = {}
+    values: dict[Any, float] = {}
+    sets: dict[Any, frozenset[Axis]] = {}
+    for name, function in graph.freeze().functions.items():
+        if name == "axes":
+            for row in function.rows:
+                known = sets.get(row.output)
+                if known is None:
+                    names = map(graph.value_to_string, graph.value_to_set(row.output))
+                    known = sets[row.output] = frozenset(leaves.axes[n] for n in names)
+                axes[row.inputs[0]] = known
+        elif name == "value":
+            for row in function.rows:
+                values[row.inputs[0]] = graph.value_to_f64(row.output)
+        else:
+            reader = _reader(graph, name, leaves)
+            if reader is not None:
+                for row in function.rows:
+                    rows[row.output].append(reader(row.inputs))
+    for cls, value in values.items():
+        # A constant needs no other way to be computed.
+        rows[cls] = [("const", Const(value), repr(value), ())]
+    return rows, axes
+
+
+def decode(frozen: Frozen, start: Sequence[Any], iterations: int, stopped: str) -> EClasses:
+    """The snapshot as data: what is reachable from the e-classes `start`.
 
     E-classes are numbered by their least term (its size, then a digest of its text), so that the numbers do not
     depend on the process or on the order in which rules fired.
     """
-    frozen = freeze(graph, leaves)
     rows, keys = frozen.rows, frozen.keys
-    start = [graph.eval_expr(bindings.Var(SPAN, name))[1] for name in roots]
     kept = _reachable(rows, start)
     order = sorted((c for c in kept if c in keys), key=lambda c: keys[c])
     ids = {cls: n for n, cls in enumerate(order)}

@@ -11,7 +11,7 @@ import contextlib
 import socket
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from multiprocessing.connection import Connection
 from pathlib import Path
 from types import TracebackType
@@ -49,7 +49,10 @@ class Worker:
         self._connection: Connection[Any, Any] | None = None
         self._fresh = True
         self._closed = False
-        self._reference: tuple[tuple[Expr, ...], Budget] | None = None
+        # What the child holds, as the request that made it so.
+        self._reference: tuple[str, tuple[object, ...], float] | None = None
+        # The limit in seconds of the request that is not collected yet.
+        self._pending: float | None = None
         self._start()
 
     def __enter__(self) -> Worker:
@@ -63,8 +66,19 @@ class Worker:
         """The child's process id, when one is alive."""
         return self._process.pid if self._process is not None else None
 
+    def ready(self) -> None:
+        """Wait until egglog and the rules are loaded.
+
+        Raises:
+            WorkerError: the worker died.
+            RuleError: a rule file is not right.
+        """
+        self._ask("ready", (), START_LIMIT_S)
+
     def explore(self, reference: Sequence[Expr], budget: Budget) -> EClasses:
         """Saturate the expressions, which stay in the worker as the reference of `prove`.
+
+        The worker keeps the last few references (engine.KEPT): to come back to one costs next to nothing.
 
         Args:
             reference: expressions with canonical axes, one per output.
@@ -74,10 +88,22 @@ class Worker:
             WorkerError: the worker died or ran past `budget.seconds`.
             RuleError: a rule file is not right.
         """
-        self._reference = None
-        classes: EClasses = self._ask("explore", (tuple(reference), budget), budget.seconds)
-        self._reference = tuple(reference), budget
+        classes: EClasses = self._hold("explore", (tuple(reference), budget), budget.seconds)
         return classes
+
+    def refer(self, reference: Sequence[Expr], budget: Budget) -> None:
+        """As `explore`, for proofs alone: nothing is handed over.
+
+        Raises:
+            WorkerError: the worker died or ran past `budget.seconds`.
+        """
+        self._hold("refer", (tuple(reference), budget), budget.seconds)
+
+    def _hold(self, method: str, args: tuple[object, ...], seconds: float) -> Any:
+        self._reference = None
+        answer = self._ask(method, args, seconds)
+        self._reference = method, args, seconds
+        return answer
 
     def prove(self, candidates: Sequence[Sequence[Expr]]) -> list[Verdict]:
         """For each candidate (one expression per output of the reference): proved or unknown.
@@ -85,13 +111,27 @@ class Worker:
         Raises:
             WorkerError: the worker died or ran past its limit, or nothing was explored.
         """
-        alive = self._process is not None and self._process.poll() is None
-        if (self._fresh or not alive) and self._reference is not None:
+        self.submit(candidates)
+        return self.collect()
+
+    def submit(self, candidates: Sequence[Sequence[Expr]]) -> None:
+        """Ask as `prove` does and go on; `collect` gives the answer, unless something else is asked before.
+
+        Raises:
+            WorkerError: the worker died.
+        """
+        if (self._fresh or not self._alive()) and self._reference is not None:
             # The process that held the reference is gone.
-            self.explore(*self._reference)
-        verdicts: list[Verdict] = self._ask(
-            "prove", ([tuple(c) for c in candidates],), self._prove_limit_s * max(1, len(candidates))
-        )
+            self._hold(*self._reference)
+        self._send("prove", ([tuple(c) for c in candidates],), self._prove_limit_s * max(1, len(candidates)))
+
+    def collect(self) -> list[Verdict]:
+        """The answer to `submit`.
+
+        Raises:
+            WorkerError: nothing was submitted, the worker died or ran past its limit, or nothing was explored.
+        """
+        verdicts: list[Verdict] = self._receive("prove")
         return verdicts
 
     def close(self) -> None:
@@ -99,19 +139,32 @@ class Worker:
         self._closed = True
         self._kill()
 
+    def _alive(self) -> bool:
+        """Whether there is a child that waits for a request; one whose answer nobody collected does not."""
+        return self._process is not None and self._process.poll() is None and self._pending is None
+
     def _ask(self, method: str, args: tuple[object, ...], seconds: float) -> Any:
+        self._send(method, args, seconds)
+        return self._receive(method)
+
+    def _send(self, method: str, args: tuple[object, ...], seconds: float) -> None:
         if self._closed:
             raise WorkerError("the e-graph worker is closed")
-        if self._process is None or self._process.poll() is not None:
+        if not self._alive():
             self._kill()
             self._start()
         connection = self._connection
         assert connection is not None
-        limit = seconds + (START_LIMIT_S if self._fresh else 0.0)
-        try:
+        with self._failures(method):
             connection.send((method, args))
+        self._pending = seconds + (START_LIMIT_S if self._fresh else 0.0)
+
+    def _receive(self, method: str) -> Any:
+        connection, limit = self._connection, self._pending
+        if connection is None or limit is None:
+            raise WorkerError("the e-graph worker was asked nothing", where=method)
+        with self._failures(method):
             if not connection.poll(limit):
-                self._kill()
                 raise WorkerError(
                     f"the e-graph worker did not answer within {limit:g} s",
                     where=method,
@@ -119,6 +172,19 @@ class Worker:
                     fix="lower the budget's e-nodes, or raise its seconds",
                 )
             ok, result = connection.recv()
+        self._pending = None
+        self._fresh = False
+        if ok:
+            return result
+        if isinstance(result, WorkerError) or not isinstance(result, PrismError):
+            self._kill()  # after a failed command an e-graph is half changed
+        raise result
+
+    @contextlib.contextmanager
+    def _failures(self, method: str) -> Iterator[None]:
+        """Whatever goes wrong between question and answer leaves the two sides out of step: the child is killed."""
+        try:
+            yield
         except (EOFError, OSError) as error:
             code = self._kill()
             raise WorkerError(
@@ -130,15 +196,8 @@ class Worker:
                 "an expression is nested too deeply", where=method, fix="split the program at a materialised tensor"
             ) from error
         except BaseException:
-            # An interrupt between question and answer leaves the two sides out of step.
             self._kill()
             raise
-        self._fresh = False
-        if ok:
-            return result
-        if isinstance(result, WorkerError) or not isinstance(result, PrismError):
-            self._kill()  # after a failed command an e-graph is half changed
-        raise result
 
     def _start(self) -> None:
         from prism.egraph.rules import rule_files
@@ -163,6 +222,7 @@ class Worker:
             self._connection = None
         process, self._process = self._process, None
         self._fresh = True
+        self._pending = None
         if process is None:
             return None
         with contextlib.suppress(ProcessLookupError):

@@ -23,6 +23,7 @@ from onnx import checker, external_data_helper, helper, inliner
 from prism.errors import ModelError, ShapeError, UnsupportedError
 from prism.frontend import (
     onnx_attention,
+    onnx_choose,
     onnx_fold,
     onnx_linear,
     onnx_norms,
@@ -423,5 +424,6 @@ TRANSLATORS: Mapping[str, Callable[[Graph, Node], Sequence[Value]]] = MappingPro
         **onnx_views.TRANSLATORS,
         **onnx_norms.TRANSLATORS,
         **onnx_attention.TRANSLATORS,
+        **onnx_choose.TRANSLATORS,
     }
 )

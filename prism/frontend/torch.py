@@ -8,6 +8,7 @@ first. Parameters, buffers and constants become inputs with weights; torch's sym
 from __future__ import annotations
 
 import inspect
+import keyword
 import operator
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -90,7 +91,7 @@ def _name_of(fn: Callable[..., Any] | torch.nn.Module) -> str:
 
 def _identifier(text: str) -> str:
     cleaned = re.sub(r"\W", "_", text).strip("_") or "program"
-    return cleaned if cleaned.isidentifier() else f"p_{cleaned}"
+    return cleaned if cleaned.isidentifier() and not keyword.iskeyword(cleaned) else f"p_{cleaned}"
 
 
 def _parameter_names(fn: Callable[..., Any] | torch.nn.Module, many: int) -> list[str]:
@@ -359,7 +360,7 @@ def _flat(results: Any) -> Iterator[Any]:
 
 
 def _why_not(key: str) -> str:
-    if key in ("embedding", "gather", "index_select", "scatter", "index_put", "take_along_dim", "nonzero"):
+    if key in ("embedding", "index_select", "scatter", "index_put", "take_along_dim", "nonzero"):
         return "which element is read or written depends on data"
     if key in ("topk", "sort", "argmax", "argmin"):
         return "it orders elements, which is not a formula of sums and extremes"

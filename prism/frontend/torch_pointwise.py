@@ -170,9 +170,33 @@ def _compare(name: str, *, swapped: bool = False, negated: bool = False) -> Hand
     return handle
 
 
+def _shifted_right(n: Node) -> Result:
+    """x >> s = floor(x / 2^s), of negative numbers too: the sign is shifted in."""
+    if n.dtype.is_float or n.dtype is DType.BOOL:
+        raise n.unsupported("it shifts numbers that are no integers")
+    match n["other"]:
+        case int(places) if 0 <= places < 8 * n.dtype.bytes:
+            return n.define(op("floor", op("mul", _operand(n, "self"), Const(2.0**-places))))
+        case Value(tensor=""):
+            return n.define(op("floor", op("mul", _operand(n, "self"), op("pow", Const(0.5), _operand(n, "other")))))
+    raise n.unsupported("by how much it shifts depends on data", "shift by a number, or by an arange")
+
+
+def _low_bits(n: Node) -> Result:
+    """x & (2^b - 1) = x modulo 2^b, of negative numbers too: they are stored as complements."""
+    mask = n["other"]
+    if not isinstance(mask, int) or mask < 0 or mask & (mask + 1) or n.dtype.is_float:
+        raise n.unsupported("only on truth values, or with a mask of low bits, is it a formula", "use % and //")
+    x, modulus = _operand(n, "self"), float(mask + 1)
+    return n.define(sub(x, op("mul", Const(modulus), op("floor", op("mul", x, Const(1 / modulus))))))
+
+
 def _logical(name: str) -> Handler:
     def handle(n: Node) -> Result:
-        if n.operator.startswith("aten.bitwise") and n.dtype is not DType.BOOL:
+        bits = n.operator.startswith(("aten.bitwise", "aten.__")) and n.dtype is not DType.BOOL
+        if bits and name == "and":
+            return _low_bits(n)
+        if bits:
             raise n.unsupported("only on truth values is it a logical operation")
         if name == "not":
             return n.define(op("not", _truth(n, "self")))
@@ -328,6 +352,9 @@ HANDLERS: Mapping[str, Handler] = {
     "logical_xor": _logical("xor"),
     "logical_not": _logical("not"),
     "bitwise_and": _logical("and"),
+    "__and__": _logical("and"),
+    "bitwise_right_shift": _shifted_right,
+    "__rshift__": _shifted_right,
     "bitwise_or": _logical("or"),
     "bitwise_xor": _logical("xor"),
     "bitwise_not": _logical("not"),

@@ -10,7 +10,7 @@ from prism.frontend.views import axes_of, reshape_index
 from prism.program import build
 from prism.program.extents import Extent, add
 from prism.program.index import Axis, Index
-from prism.program.nodes import Const, Expr
+from prism.program.nodes import Const, Expr, ReduceKind
 
 
 def _indices(axes: Sequence[Axis]) -> list[Index]:
@@ -256,6 +256,28 @@ def _index(n: Node) -> Result:
     return _view(n, index)
 
 
+def _gather(n: Node) -> Result:
+    """One element of a dimension, by position or, where data says which, as a sum in which one term is not 0.
+
+    out[.., i, ..] = sum_k where(k == index[.., i, ..], x[.., k, ..], 0): with other reductions over the dimension (a
+    softmax's) it can be one pass. torch wants every index to lie in the dimension; where one does not, this gives 0.
+    """
+    x: Value = n["self"]
+    index: Value = n["index"]
+    if not x.shape:
+        return n.define(x.at([]))
+    d = n["dim"] % len(x.shape)
+    places = _indices(n.axes)
+    if index.position is not None:
+        at = index.position.substitute(dict(zip(index.axes, places, strict=True)))
+        if at.within(x.shape[d]):
+            return _view(n, [at if k == d else i for k, i in enumerate(places)])
+    bound = Axis("r", x.shape[d])
+    chosen = op("eq", build.position(bound), index.under(n.axes))
+    element = x.at([Index.axis(bound) if k == d else i for k, i in enumerate(places)])
+    return n.define(build.reduce(ReduceKind.SUM, bound, op("where", chosen, element, Const(0.0))))
+
+
 HANDLERS: Mapping[str, Handler] = {
     "permute": _permute,
     "transpose": _transpose,
@@ -289,4 +311,5 @@ HANDLERS: Mapping[str, Handler] = {
     "constant_pad_nd": _pad,
     "diagonal": _diagonal,
     "index": _index,
+    "gather": _gather,
 }

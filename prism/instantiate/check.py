@@ -174,6 +174,7 @@ def check_module(
     runner: Runner,
     alternatives: Sequence[Config] = (),
     stop_at_failure: bool = True,
+    limit: int | None = None,
 ) -> CheckReport:
     """Check an emitted module.
 
@@ -186,12 +187,13 @@ def check_module(
         runner: where the kernels run.
         alternatives: other feasible configurations; the cheapest to interpret is used for the adversarial draws.
         stop_at_failure: whether to leave the other cases when one has failed.
+        limit: run the first so many cases (ordinary inputs, other shapes first); all when None.
     """
     worst: dict[str, float] = {}
     failures: list[str] = []
     done = sampled = 0
-    for case in plan_cases(program, sgraph, config, alternatives, seed):
-        samples: list[Sample] = [None] * len(sgraph.kernels)
+    for case in plan_cases(program, sgraph, config, alternatives, seed)[:limit]:
+        samples: list[Sample] = [None] * len(sgraph.launches)
         if runner.sampling:
             case = replace(case, config=interpretable(sgraph, case.config, case.binding))
             samples = plan_samples(sgraph, case.config, case.binding)

@@ -20,8 +20,8 @@ from prism.program.extents import Extent, evaluate
 from prism.program.nodes import Program
 from prism.sgraph.nodes import Grid, Kernel, LoopRole, SGraph, Split
 
-Sample: TypeAlias = tuple[tuple[int, ...], int] | None
-"""Tiles along each axis of a launch's grid, and how many programs to run at most; None for all of them."""
+Sample: TypeAlias = tuple[tuple[tuple[int, ...], int], ...] | None
+"""For each kernel of a launch, tiles along each axis of its grid, and how many programs to run; None: all of them."""
 
 ITERATION_S = 0.005
 """What the interpreter takes for one loop iteration of one program, seconds."""
@@ -180,21 +180,27 @@ def cost_s(sgraph: SGraph, config: Config, binding: Mapping[str, int], *, sample
         binding: the value of every symbol of the extents.
         sampled: whether launches that can be sampled are, or all programs run.
     """
-    samples = plan_samples(sgraph, config, binding) if sampled else [None] * len(sgraph.kernels)
+    launches = sgraph.launches
+    samples = plan_samples(sgraph, config, binding) if sampled else [None] * len(launches)
     total = 0.0
-    for kernel, sample in zip(sgraph.kernels, samples, strict=True):
-        grid, steps = _grid_and_steps(kernel, config, binding)
-        total += (sample[1] if sample else math.prod(grid)) * steps * ITERATION_S
+    for launch, sample in zip(launches, samples, strict=True):
+        for n, kernel in enumerate(launch.kernels):
+            grid, steps = _grid_and_steps(kernel, config, binding)
+            total += (sample[n][1] if sample else math.prod(grid)) * steps * ITERATION_S
     return total
 
 
 def plan_samples(sgraph: SGraph, config: Config, binding: Mapping[str, int]) -> list[Sample]:
     """For each launch, which programs to interpret: all, unless it is long and nothing reads what it writes."""
     found: list[Sample] = []
-    for n, kernel in enumerate(sgraph.kernels):
-        later = {t for k in sgraph.kernels[n + 1 :] for t in k.reads}
-        grid, steps = _grid_and_steps(kernel, config, binding)
-        affordable = max(LEAST_SAMPLE, int(CASE_TARGET_S / (steps * ITERATION_S)))
-        long = math.prod(grid) > affordable
-        found.append((grid, affordable) if long and not later & set(kernel.writes) else None)
+    read = {t for k in sgraph.kernels for t in k.reads}
+    for launch in sgraph.launches:
+        target = CASE_TARGET_S / len(launch.kernels)
+        sample: list[tuple[tuple[int, ...], int]] = []
+        for kernel in launch.kernels:
+            grid, steps = _grid_and_steps(kernel, config, binding)
+            affordable = max(LEAST_SAMPLE, int(target / (steps * ITERATION_S)))
+            whole = not read.isdisjoint(kernel.writes)
+            sample.append((grid, math.prod(grid) if whole else min(affordable, math.prod(grid))))
+        found.append(tuple(sample) if any(limit < math.prod(grid) for grid, limit in sample) else None)
     return found

@@ -108,15 +108,16 @@ def _pattern(result: np.ndarray, oracle: np.ndarray, eager: np.ndarray, dtype: D
 
 
 def _errors(result: np.ndarray, oracle: np.ndarray, eager: np.ndarray, dtype: DType, held: np.ndarray) -> Judgement:
-    usable = held & np.isfinite(result) & np.isfinite(oracle)
+    # Where eager overflowed its error is infinite: nothing is asked of ours, and the rest of eager's is no measure.
+    usable = held & np.isfinite(result) & np.isfinite(oracle) & np.isfinite(eager)
     if not usable.any():
         return Judgement(0.0)
     roundoff = unit_roundoff(dtype)
     scale = _row_scale(oracle)
     floor = _SMALLEST[dtype]
     ours = _relative(result, oracle, scale, floor)[usable]
-    theirs = _relative(eager, oracle, scale, floor)[usable & np.isfinite(eager)]
-    their_rms, their_max = (float(np.sqrt(np.mean(theirs**2))), float(theirs.max())) if theirs.size else (0.0, 0.0)
+    theirs = _relative(eager, oracle, scale, floor)[usable]
+    their_rms, their_max = float(np.sqrt(np.mean(theirs**2))), float(theirs.max())
     rms, largest = float(np.sqrt(np.mean(ours**2))), float(ours.max())
     rms_ratio = rms / (RMS_FACTOR * max(their_rms, roundoff))
     max_ratio = largest / (MAX_FACTOR * max(their_max, 4 * roundoff))

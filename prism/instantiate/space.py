@@ -1,16 +1,17 @@
 """The search space of an sGraph: domains of its symbols, launch options, and the feasible points, best first.
 
-Kernels meet in a configuration only through symbols that they share (the parts of a split). For each assignment of
-those, the kernels are ranked on their own, all their feasible points at once, and the rankings are combined, so a
-space of many kernels costs no more than the sum of its parts.
+Launches meet in a configuration only through symbols that they share (the parts of a split). For each assignment of
+those, the launches are ranked on their own, all their feasible points at once, and the rankings are combined, so a
+space of many launches costs no more than the sum of its parts. Kernels of one launch have the same warps and stages:
+their points are joined on those, the best of each kernel's (`joined.py`).
 """
 
 from __future__ import annotations
 
 import heapq
 import itertools
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -18,9 +19,11 @@ import numpy.typing as npt
 
 from prism.backends.protocol import Config
 from prism.instantiate.devices import Device
-from prism.instantiate.model import Estimate, KernelModel, Model
-from prism.sgraph.constraints import checks, domains, footprint
-from prism.sgraph.nodes import Kernel, Loop, SGraph
+from prism.instantiate.joined import MAX_POINTS, PointSpace, joined
+from prism.instantiate.launch_model import KernelModel, LaunchModel
+from prism.instantiate.model import Estimate, Model
+from prism.sgraph.constraints import Footprint, checks, domains, footprint
+from prism.sgraph.nodes import Loop, SGraph
 
 Ints: TypeAlias = npt.NDArray[np.int64]
 
@@ -28,54 +31,36 @@ WARPS = (1, 2, 4, 8)
 STAGES = (1, 2, 3, 4)
 # Without a matrix product in the loop, pipelining is on or off.
 PLAIN_STAGES = (1, 3)
-# A kernel's grid of points is thinned beyond this, so that it is evaluated in well under a second.
-MAX_POINTS = 400_000
-
-
-@dataclass(frozen=True, slots=True)
-class KernelSpace:
-    """The feasible points of one kernel.
-
-    Attributes:
-        kernel: the kernel.
-        names: its symbols, then "warps", then "stages".
-        values: the domain of each, ascending.
-        points: feasible points, a row each in lexicographic order, a column per name.
-    """
-
-    kernel: Kernel
-    names: tuple[str, ...]
-    values: tuple[tuple[int, ...], ...]
-    points: Ints
-
-    def column(self, name: str) -> Ints:
-        """One coordinate of all points."""
-        return self.points[:, self.names.index(name)]
-
-    def binding(self) -> dict[str, Any]:
-        """Symbol name to the column of its values."""
-        return {n: self.points[:, i] for i, n in enumerate(self.names[:-2])}
 
 
 class Space:
-    """All feasible configurations of an sGraph on a device.
+    """All feasible configurations of an sGraph on a device; of launches of several kernels, those that may be good.
 
     Args:
         sgraph: the family.
         device: whose limits hold.
         hints: a value for every symbol of the extents.
+
+    Attributes:
+        kernels: the points of each kernel.
+        launches: the points of each launch.
+        shared: symbols of several launches.
     """
 
     def __init__(self, sgraph: SGraph, device: Device, hints: Mapping[str, int]) -> None:
         self.sgraph = sgraph
         self.device = device
         self.hints = dict(hints)
-        self.kernels = tuple(_kernel_space(k, sgraph, device, self.hints) for k in sgraph.kernels)
-        uses: dict[str, int] = {}
-        for k in self.kernels:
-            for n in k.names[:-2]:
-                uses[n] = uses.get(n, 0) + 1
+        footprints = {k.name: footprint(k, sgraph) for k in sgraph.kernels}
+        self._members: dict[str, tuple[PointSpace, ...]] = {}
+        for launch in sgraph.launches:
+            own = [footprints[k.name] for k in launch.kernels]
+            stages = tuple(sorted({s for f in own for s in _stages(f)}))
+            self._members[launch.name] = tuple(_kernel_space(f, stages, device, self.hints) for f in own)
+        self.kernels = tuple(k for members in self._members.values() for k in members)
+        uses = Counter(n for members in self._members.values() for n in {n for k in members for n in k.names[:-2]})
         self.shared = tuple(sorted(n for n, count in uses.items() if count > 1))
+        self.launches = tuple(self._launch_space(name) for name in self._members)
 
     @property
     def domains(self) -> dict[str, tuple[int, ...]]:
@@ -97,18 +82,19 @@ class Space:
 
     def feasible(self, config: Config) -> bool:
         """Whether the configuration is one of the space."""
-        for k in self.kernels:
-            row = [config.symbols.get(n, 0) for n in k.names[:-2]]
-            row += [config.warps.get(k.kernel.name, 0), config.stages.get(k.kernel.name, 0)]
-            if not bool((k.points == np.array(row, dtype=np.int64)).all(axis=1).any()):
-                return False
+        for name, members in self._members.items():
+            for k in members:
+                row = [config.symbols.get(n, 0) for n in k.names[:-2]]
+                row += [config.warps.get(name, 0), config.stages.get(name, 0)]
+                if not bool((k.points == np.array(row, dtype=np.int64)).all(axis=1).any()):
+                    return False
         return True
 
     def points_ranked(self, model: Model, limit: int) -> list[tuple[Config, Estimate]]:
         """The `limit` configurations that the model likes best, fastest first; equal ones in the space's order."""
         if limit <= 0:
             return []
-        seconds = [_kernel_seconds(m, k) for m, k in zip(model.kernels, self.kernels, strict=True)]
+        seconds = [_seconds(m, k) for m, k in zip(model.launches, self.launches, strict=True)]
         found: list[tuple[float, int, tuple[int, ...]]] = []
         for group, per_kernel in enumerate(self._groups()):
             ranked: list[list[tuple[float, int]]] = []
@@ -125,11 +111,11 @@ class Space:
         return tuple(c for c, _ in self.points_ranked(model, limit))
 
     def _groups(self) -> Iterator[list[Ints]]:
-        """For each assignment of the shared symbols: the feasible rows of every kernel."""
+        """For each assignment of the shared symbols: the feasible rows of every launch."""
         joint = self.domains
         for values in itertools.product(*(joint[n] for n in self.shared)):
             per_kernel: list[Ints] = []
-            for k in self.kernels:
+            for k in self.launches:
                 mask = np.ones(len(k.points), dtype=bool)
                 for name, v in zip(self.shared, values, strict=True):
                     if name in k.names:
@@ -147,18 +133,30 @@ class Space:
         symbols: dict[str, int] = {}
         warps: dict[str, int] = {}
         stages: dict[str, int] = {}
-        for k, r in zip(self.kernels, rows, strict=True):
+        for name, k, r in zip(self._members, self.launches, rows, strict=True):
             row = k.points[r].tolist()
             symbols.update(zip(k.names[:-2], row, strict=False))
-            warps[k.kernel.name], stages[k.kernel.name] = row[-2], row[-1]
+            warps[name], stages[name] = row[-2], row[-1]
         return Config(symbols, warps, stages)
 
+    def _launch_space(self, name: str) -> PointSpace:
+        """The points of a launch: of a lone kernel all of its."""
+        members = self._members[name]
+        if len(members) == 1:
+            return members[0]
+        by_name = {k.name: k for k in self.sgraph.kernels}
+        (launch,) = (x for x in self.sgraph.launches if x.name == name)
+        models = [KernelModel(by_name[k.name], self.sgraph, self.device, self.hints) for k in launch.kernels]
+        return joined(members, models, self.shared)
 
-def _kernel_space(kernel: Kernel, sgraph: SGraph, device: Device, hints: Mapping[str, int]) -> KernelSpace:
-    f = footprint(kernel, sgraph)
+
+def _stages(f: Footprint) -> tuple[int, ...]:
+    loops = any(isinstance(s, Loop) for s in f.kernel.body)
+    return STAGES if f.staged else PLAIN_STAGES if loops else (1,)
+
+
+def _kernel_space(f: Footprint, stages: tuple[int, ...], device: Device, hints: Mapping[str, int]) -> PointSpace:
     ranges = domains(f, hints)
-    loops = any(isinstance(s, Loop) for s in kernel.body)
-    stages = STAGES if f.staged else PLAIN_STAGES if loops else (1,)
     names = (*(d.symbol for d in ranges), "warps", "stages")
     values = _thinned([*(d.values for d in ranges), WARPS, stages])
     grid = np.meshgrid(*(np.array(v, dtype=np.int64) for v in values), indexing="ij")
@@ -167,7 +165,7 @@ def _kernel_space(kernel: Kernel, sgraph: SGraph, device: Device, hints: Mapping
     mask = np.ones(len(columns[0]), dtype=bool)
     for _, ok in checks(f, device, binding, columns[-1], columns[-2]):
         mask &= ok
-    return KernelSpace(kernel, names, tuple(values), np.stack(columns, axis=1)[mask])
+    return PointSpace(names, tuple(values), np.stack(columns, axis=1)[mask])
 
 
 def _thinned(values: list[tuple[int, ...]]) -> list[tuple[int, ...]]:
@@ -179,7 +177,7 @@ def _thinned(values: list[tuple[int, ...]]) -> list[tuple[int, ...]]:
     return found
 
 
-def _kernel_seconds(model: KernelModel, space: KernelSpace) -> npt.NDArray[np.float64]:
+def _seconds(model: LaunchModel, space: PointSpace) -> npt.NDArray[np.float64]:
     seconds = model.seconds(space.binding(), space.column("warps"), space.column("stages"))
     return np.broadcast_to(np.asarray(seconds, dtype=np.float64), (len(space.points),))
 

@@ -10,7 +10,7 @@ the e-graph, the sGraph and the backends see is affine.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TypeAlias
 
 import sympy
@@ -58,12 +58,31 @@ class Mod:
 Atom: TypeAlias = Axis | FloorDiv | Mod
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Index:
     """sum(coefficient * atom) + offset, the terms sorted by the atom's text and no coefficient zero."""
 
     terms: tuple[tuple[Atom, Extent], ...]
     offset: Extent = 0
+    _hash: int | None = field(default=None, init=False, repr=False)
+    _axes: frozenset[Axis] | None = field(default=None, init=False, repr=False)
+
+    def __hash__(self) -> int:
+        # Indices are looked up far more often than they are made.
+        known = self._hash
+        if known is None:
+            known = hash((self.terms, self.offset))
+            object.__setattr__(self, "_hash", known)
+        return known
+
+    def __eq__(self, other: object) -> bool:
+        if self is other:
+            return True
+        return isinstance(other, Index) and self.terms == other.terms and self.offset == other.offset
+
+    def __reduce__(self) -> tuple[object, ...]:
+        # The hash of a string differs between processes.
+        return (Index, (self.terms, self.offset))
 
     @staticmethod
     def axis(axis: Axis) -> Index:
@@ -167,15 +186,19 @@ class Index:
 
     def axes(self) -> frozenset[Axis]:
         """The axes that the index mentions."""
-        return frozenset(self._axes())
+        known = self._axes
+        if known is None:
+            known = frozenset(self._mentioned())
+            object.__setattr__(self, "_axes", known)
+        return known
 
-    def _axes(self) -> Iterator[Axis]:
+    def _mentioned(self) -> Iterator[Axis]:
         for atom, _ in self.terms:
             match atom:
                 case Axis():
                     yield atom
                 case FloorDiv(value, _) | Mod(value, _):
-                    yield from value._axes()
+                    yield from value.axes()
 
     def is_affine(self) -> bool:
         """Whether no `//` or `%` is left."""

@@ -14,7 +14,8 @@ concatenation is `where` over Positions with shifted reads, and an element that 
 Masks are `where(Position(j) <= Position(i), s, -inf)`. `Map` has no subtraction or division: they are add/neg and
 mul/recip, so that a rule is written once.
 
-Nodes are immutable; equality is structural, with the hash computed once, so that shared expressions stay cheap.
+Nodes are immutable; equality is structural, with the hash and the free axes computed once, so that shared expressions
+stay cheap.
 """
 
 from __future__ import annotations
@@ -25,6 +26,8 @@ from enum import StrEnum
 
 from prism.program.extents import Extent
 from prism.program.index import Axis, Index
+
+_NO_AXES: frozenset[Axis] = frozenset()
 
 
 class DType(StrEnum):
@@ -76,12 +79,34 @@ class Expr:
         return ()
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Read(Expr):
     """One element of a tensor: `index` names, dimension by dimension, which."""
 
     tensor: str
     index: tuple[Index, ...]
+    _hash: int = field(init=False, repr=False)
+    _free: frozenset[Axis] | None = field(default=None, init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_hash", hash((self.tensor, self.index)))
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    def __eq__(self, other: object) -> bool:
+        if self is other:
+            return True
+        return (
+            isinstance(other, Read)
+            and self._hash == other._hash
+            and self.tensor == other.tensor
+            and self.index == other.index
+        )
+
+    def __reduce__(self) -> tuple[object, ...]:
+        # The hash of a string differs between processes, so it is computed again where the node is unpickled.
+        return (Read, (self.tensor, self.index))
 
     def __str__(self) -> str:
         return f"{self.tensor}[{', '.join(map(str, self.index))}]"
@@ -124,6 +149,7 @@ class Map(Expr):
     op: str
     args: tuple[Expr, ...]
     _hash: int = field(init=False, repr=False)
+    _free: frozenset[Axis] | None = field(default=None, init=False, repr=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "_hash", hash((self.op, self.args)))
@@ -137,7 +163,6 @@ class Map(Expr):
         return isinstance(other, Map) and self._hash == other._hash and self.op == other.op and self.args == other.args
 
     def __reduce__(self) -> tuple[object, ...]:
-        # The hash of a string differs between processes, so it is computed again where the node is unpickled.
         return (Map, (self.op, self.args))
 
     @property
@@ -160,6 +185,7 @@ class Reduce(Expr):
     axis: Axis
     body: Expr
     _hash: int = field(init=False, repr=False)
+    _free: frozenset[Axis] | None = field(default=None, init=False, repr=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "_hash", hash((self.kind, self.axis, self.body)))
@@ -310,34 +336,35 @@ class Formula:
     expr: Expr
 
 
-def free_axes(expr: Expr, known: dict[int, frozenset[Axis]] | None = None) -> frozenset[Axis]:
-    """The axes that the value of `expr` depends on.
+def free_axes(expr: Expr) -> frozenset[Axis]:
+    """The axes that the value of `expr` depends on; remembered in its nodes."""
+    match expr:
+        case Map() | Reduce() | Read():
+            known = expr._free
+            if known is None:
+                known = _free_axes(expr)
+                object.__setattr__(expr, "_free", known)
+            return known
+        case Position(index):
+            return index.axes()
+        case _:
+            return _NO_AXES
 
-    Args:
-        expr: the expression.
-        known: answers by the identity of the node, shared by calls on parts of one expression that outlives them.
-    """
-    memo = {} if known is None else known
 
-    def visit(e: Expr) -> frozenset[Axis]:
-        before = memo.get(id(e))
-        if before is not None:
-            return before
-        match e:
-            case Read(_, index):
-                found = frozenset(a for i in index for a in i.axes())
-            case Position(index):
-                found = index.axes()
-            case Map(_, args):
-                found = frozenset(a for arg in args for a in visit(arg))
-            case Reduce(_, axis, body):
-                found = visit(body) - {axis}
-            case _:
-                found = frozenset()
-        memo[id(e)] = found
-        return found
-
-    return visit(expr)
+def _free_axes(expr: Read | Map | Reduce) -> frozenset[Axis]:
+    match expr:
+        case Read(_, index):
+            parts = [i.axes() for i in index]
+        case Map(_, args):
+            parts = [free_axes(a) for a in args]
+        case Reduce(_, axis, body):
+            within = free_axes(body)
+            return within - {axis} if axis in within else within
+    largest = max(parts, key=len, default=_NO_AXES)
+    # Equal sets are mostly one object: arguments of one pointwise operation share their axes.
+    if all(p is largest or p <= largest for p in parts):
+        return largest
+    return largest.union(*parts)
 
 
 def walk(expr: Expr) -> Iterator[Expr]:

@@ -10,55 +10,86 @@ whether `k` is one of its free axes.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import TypeAlias
 
 from prism.program.build import size
 from prism.program.extents import Extent, is_static, text
 from prism.program.index import Axis, Index
-from prism.program.nodes import Expr, Map, Position, Read, Reduce, ReduceKind, free_axes
+from prism.program.nodes import Expr, Map, Position, Read, Reduce, ReduceKind, free_axes, walk
+
+_Names: TypeAlias = frozenset[tuple[Axis, Axis]]  # axis, its new name
+_NO_NAMES: _Names = frozenset()
 
 
 def substitute(expr: Expr, mapping: Mapping[Axis, Index]) -> Expr:
-    """`expr` with free axes replaced by indices; bound axes are renamed where an index would be captured."""
-    return _substitute(expr, mapping, {})
+    """`expr` with free axes replaced by indices; bound axes are renamed where an index would be captured.
+
+    Parts that mention no axis of the mapping are the same objects in the result; parts that are one object stay one.
+    """
+    return _Substitution(mapping).of(expr) if mapping else expr
 
 
-def _substitute(expr: Expr, mapping: Mapping[Axis, Index], axes: dict[int, frozenset[Axis]]) -> Expr:
-    """`substitute`; `axes` holds the free axes of parts of the expression."""
-    if not mapping:
-        return expr
-    memo: dict[int, Expr] = {}
+@dataclass(slots=True)
+class _Substitution:
+    """A substitution at work.
 
-    def visit(e: Expr) -> Expr:
-        known = memo.get(id(e))
-        if known is not None:
-            return known
-        match e:
-            case Read(tensor, index):
-                done: Expr = Read(tensor, tuple(i.substitute(mapping) for i in index))
-            case Position(index):
-                done = Position(index.substitute(mapping))
-            case Map(op, args):
-                done = Map(op, tuple(visit(a) for a in args))
-            case Reduce(kind, axis, body):
-                inner = {a: i for a, i in mapping.items() if a != axis}
-                free = free_axes(body, axes)
-                inner = {a: i for a, i in inner.items() if a in free}
-                arriving = frozenset(x for i in inner.values() for x in i.axes())
-                if not inner:
-                    done = e
-                elif axis in arriving:
-                    fresh = _fresh(axis, arriving | free)
-                    done = Reduce(kind, fresh, _substitute(body, {**inner, axis: Index.axis(fresh)}, axes))
-                elif len(inner) < len(mapping):
-                    done = Reduce(kind, axis, _substitute(body, inner, axes))
-                else:
-                    done = Reduce(kind, axis, visit(body))
-            case _:
-                done = e
-        memo[id(e)] = done
+    Attributes:
+        mapping: of free axes.
+        memo: done, by the identity of the node; nodes stay alive through the expression or through `done`.
+        inside: the substitutions under binders that shadow or capture, by their mapping.
+        indices: done, by the index.
+    """
+
+    mapping: Mapping[Axis, Index]
+    memo: dict[int, Expr] = field(default_factory=dict)
+    inside: dict[frozenset[tuple[Axis, Index]], _Substitution] = field(default_factory=dict)
+    indices: dict[Index, Index] = field(default_factory=dict)
+
+    def of(self, e: Expr) -> Expr:
+        if free_axes(e).isdisjoint(self.mapping):
+            return e
+        done = self.memo.get(id(e))
+        if done is None:
+            done = self.memo[id(e)] = self._new(e)
         return done
 
-    return visit(expr)
+    def _new(self, e: Expr) -> Expr:
+        match e:
+            case Map(op, args):
+                return Map(op, tuple([self.of(a) for a in args]))
+            case Read(tensor, index):
+                return Read(tensor, tuple([self._index(i) for i in index]))
+            case Reduce(kind, axis, body):
+                return self._reduce(kind, axis, body)
+            case Position(index):
+                return Position(self._index(index))
+            case _:
+                return e
+
+    def _index(self, index: Index) -> Index:
+        done = self.indices.get(index)
+        if done is None:
+            done = self.indices[index] = index.substitute(self.mapping)
+        return done
+
+    def _reduce(self, kind: ReduceKind, axis: Axis, body: Expr) -> Expr:
+        free = free_axes(body)
+        inner = {a: i for a, i in self.mapping.items() if a in free and a != axis}
+        arriving = frozenset(x for i in inner.values() for x in i.axes())
+        if axis in arriving:
+            fresh = _fresh(axis, arriving | free)
+            return Reduce(kind, fresh, self._under({**inner, axis: Index.axis(fresh)}).of(body))
+        if axis in self.mapping:
+            return Reduce(kind, axis, self._under(inner).of(body))
+        return Reduce(kind, axis, self.of(body))
+
+    def _under(self, mapping: dict[Axis, Index]) -> _Substitution:
+        key = frozenset(mapping.items())
+        known = self.inside.get(key)
+        if known is None:
+            known = self.inside[key] = _Substitution(mapping)
+        return known
 
 
 def _fresh(axis: Axis, taken: Iterable[Axis]) -> Axis:
@@ -96,31 +127,65 @@ def canonical(expr: Expr) -> Expr:
 
     A reduction over an axis that its body does not mention is written without it.
     """
-    memo: dict[int, Expr] = {}
-    axes: dict[int, frozenset[Axis]] = {}
+    return Canonical().of(expr)
 
-    def visit(e: Expr) -> Expr:
-        known = memo.get(id(e))
+
+@dataclass(slots=True)
+class Canonical:
+    """Gives canonical names to bound axes; what was done is remembered, so parts that are one object are done once.
+
+    Attributes:
+        memo: (node, result) by the identity of the node and the names of those of its free axes that have new ones.
+            The nodes are kept, so that no identity is used again.
+        indices: indices under new names.
+    """
+
+    memo: dict[tuple[int, _Names], tuple[Expr, Expr]] = field(default_factory=dict)
+    indices: dict[tuple[Index, _Names], Index] = field(default_factory=dict)
+
+    def of(self, expr: Expr) -> Expr:
+        """`canonical(expr)`."""
+        return self._visit(expr, {})
+
+    def _visit(self, e: Expr, env: Mapping[Axis, Axis]) -> Expr:
+        """The node under the new names of the binders around it."""
+        free = free_axes(e)
+        names: _Names = frozenset([(a, env[a]) for a in free if a in env]) if env else _NO_NAMES
+        if not names and not isinstance(e, Map | Reduce):
+            return e
+        known = self.memo.get((id(e), names))
         if known is not None:
-            return known
-        match e:
-            case Map(op, args):
-                new = tuple(visit(a) for a in args)
-                done: Expr = e if all(a is b for a, b in zip(new, args, strict=True)) else Map(op, new)
-            case Reduce(kind, axis, body) if axis not in free_axes(body, axes):
-                done = visit(_repeated(kind, axis, body))
-            case Reduce(kind, axis, body):
-                name = least_instance(axis.extent, free_axes(e, axes))
-                renamed = body if name == axis else _substitute(body, {axis: Index.axis(name)}, axes)
-                # A renamed body is a new term: its inner binders are named in a scope of their own.
-                done = Reduce(kind, name, visit(renamed) if renamed is body else canonical(renamed))
-            case _:
-                done = e
-        memo[id(e)] = done
-        # `e` stays alive through `expr`; renamed bodies are handled by the nested call, so ids do not clash.
+            return known[1]
+        done = self._new(e, env, names)
+        self.memo[id(e), names] = e, done
         return done
 
-    return visit(expr)
+    def _new(self, e: Expr, env: Mapping[Axis, Axis], names: _Names) -> Expr:
+        match e:
+            case Map(op, args):
+                new = tuple([self._visit(a, env) for a in args])
+                return e if all(a is b for a, b in zip(new, args, strict=True)) else Map(op, new)
+            case Read(tensor, index):
+                return Read(tensor, tuple([self._index(i, names) for i in index]))
+            case Position(index):
+                return Position(self._index(index, names))
+            case Reduce(kind, axis, body) if axis not in free_axes(body):
+                return self._visit(_repeated(kind, axis, body), env)
+            case Reduce(kind, axis, body):
+                renamed = dict(names)
+                name = least_instance(axis.extent, [renamed.get(a, a) for a in free_axes(e)])
+                if name != axis:
+                    renamed[axis] = name
+                inner = self._visit(body, renamed)
+                return e if inner is body and name == axis else Reduce(kind, name, inner)
+            case _:
+                return e
+
+    def _index(self, index: Index, names: _Names) -> Index:
+        done = self.indices.get((index, names))
+        if done is None:
+            done = self.indices[index, names] = index.substitute({a: Index.axis(b) for a, b in names})
+        return done
 
 
 def _repeated(kind: ReduceKind, axis: Axis, body: Expr) -> Expr:
@@ -137,3 +202,33 @@ def _repeated(kind: ReduceKind, axis: Axis, body: Expr) -> Expr:
 def rename_free(expr: Expr, names: Mapping[Axis, Axis]) -> Expr:
     """`expr` with free axes renamed."""
     return substitute(expr, {a: Index.axis(b) for a, b in names.items() if a != b})
+
+
+@dataclass(slots=True)
+class Interned:
+    """Keeps one object for each expression, so that equal ones are found equal, and done, by identity.
+
+    Comparing equal expressions that are two objects costs as much as writing them out as trees.
+    """
+
+    nodes: dict[Expr, Expr] = field(default_factory=dict)
+
+    def node(self, e: Expr) -> Expr:
+        """The one object for a node whose children are such objects."""
+        return self.nodes.setdefault(e, e)
+
+    def all(self, expr: Expr) -> Expr:
+        """The one object for an expression of any make."""
+        done: dict[int, Expr] = {}
+        for e in walk(expr):
+            match e:
+                case Map(op, args):
+                    new = tuple([done[id(a)] for a in args])
+                    same = all(a is b for a, b in zip(new, args, strict=True))
+                    done[id(e)] = self.node(e if same else Map(op, new))
+                case Reduce(kind, axis, body):
+                    inner = done[id(body)]
+                    done[id(e)] = self.node(e if inner is body else Reduce(kind, axis, inner))
+                case _:
+                    done[id(e)] = self.node(e)
+        return done[id(expr)]

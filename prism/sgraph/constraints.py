@@ -434,10 +434,11 @@ def prune(sgraph: SGraph, limits: Limits, hints: Mapping[str, int]) -> tuple[str
 def constraints(sgraph: SGraph, limits: Limits) -> tuple[Constraint, ...]:
     """Every constraint as a sympy relational, kernel by kernel.
 
-    Part counts and tiles are also powers of two, which a relational cannot say. `stages_<kernel>` stands for the
-    pipeline stages of a kernel.
+    Part counts and tiles are also powers of two, which a relational cannot say. `stages_<launch>` stands for the
+    pipeline stages of a launch; it is called as its kernel, or as its kernels together.
     """
     found: list[Constraint] = []
+    launch_of = {k.name: launch.name for launch in sgraph.launches for k in launch.kernels}
     for kernel in sgraph.kernels:
         f = footprint(kernel, sgraph)
         sizes = _symbolic_sizes(kernel)
@@ -470,7 +471,7 @@ def constraints(sgraph: SGraph, limits: Limits) -> tuple[Constraint, ...]:
             total = sympy.Add(*(REGISTER_BYTES * elements(s, sizes) for s in shapes))
             add("registers", sympy.Le(total, limit), "the values that are live together would spill")
         if f.staged:
-            stages = sympy.Symbol(f"stages_{kernel.name}", integer=True, positive=True)
+            stages = sympy.Symbol(f"stages_{launch_of[kernel.name]}", integer=True, positive=True)
             total = sympy.sympify(staged_bytes(f, sizes)) * stages
             add("shared", sympy.Le(total, limits.shared_limit_bytes), "the operands of the loop's dots would not fit")
         if f.full_precision:

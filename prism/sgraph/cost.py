@@ -8,22 +8,24 @@ tile sizes, and becomes a sympy expression on demand.
     tiles(N, T)        ceil(N/T)
     parts(S)           S programs share the axis
     share(N, T, S)     ceil(ceil(N/T)/S), the tiles of one program's chunk
+    visited(...)       the share of a ranged loop's tiles that programs visit on average (prism.sgraph.visits)
 
 A statement with value axes A runs, over all programs, on the product over the kernel's axes of: size for an axis in A;
 tiles for a grid axis, or the axis of an enclosing loop, that is not in A; parts (times share in the loop) for a split
-axis that is not in A.
+axis that is not in A; visited for every enclosing loop with a range.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import islice
 from typing import Any, Literal, TypeAlias
 
 import sympy
 
 from prism.program.extents import Extent
-from prism.program.index import Axis
+from prism.program.index import Axis, Index
 from prism.program.ops import OPS
 from prism.sgraph.compiled_expr import log2_ceil, value
 from prism.sgraph.nodes import (
@@ -46,9 +48,12 @@ from prism.sgraph.nodes import (
     Whole,
     value_axes,
 )
+from prism.sgraph.visits import Visited, allowed, visited
 
 FactorKind: TypeAlias = Literal["size", "padded", "tiles", "parts", "share"]
 Binding: TypeAlias = Mapping[str, Any]
+# The enclosing loops, outermost first: the axis, and the share of its tiles that is visited where it has a range.
+_Nest: TypeAlias = "tuple[tuple[Axis, Visited | None], ...]"
 
 # A dot flop against a pointwise one, for bounds in one number: matrix units are about 16 times as fast, and a
 # multiply-add counts as two dot flops.
@@ -107,7 +112,7 @@ class Monomial:
     """coefficient * product of the factors."""
 
     coefficient: int
-    factors: tuple[Factor, ...]
+    factors: tuple[Factor | Visited, ...]
 
     def evaluate(self, binding: Binding) -> Any:
         """The value under `binding` (symbol name to int or integer array)."""
@@ -116,13 +121,22 @@ class Monomial:
             result = result * f.evaluate(binding)
         return result
 
-    def lower(self, hints: Binding) -> int:
-        """The least value over all assignments: whatever is not the size of an accessed axis is at least 1."""
+    def lower(self, hints: Binding, shares: dict[Visited, float] | None = None) -> int:
+        """The least value over all assignments: whatever is not the size of an accessed axis is at least 1.
+
+        `shares` remembers the least shares of loops with ranges between calls with the same hints.
+        """
+        known = {} if shares is None else shares
         result = self.coefficient
+        share = 1.0
         for f in self.factors:
-            if f.kind in ("size", "padded"):
+            if isinstance(f, Visited):
+                if f not in known:
+                    known[f] = f.lower(hints)
+                share *= known[f]
+            elif f.kind in ("size", "padded"):
                 result *= value(f.extent, hints)
-        return result
+        return result if share == 1.0 else int(result * share)
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +147,7 @@ class Polynomial:
 
     def evaluate(self, binding: Binding) -> Any:
         """The value under `binding` (symbol name to int or integer array)."""
-        memo: dict[Factor, Any] = {}
+        memo: dict[Factor | Visited, Any] = {}
         total: Any = 0
         for m in self.terms:
             product: Any = m.coefficient
@@ -147,7 +161,13 @@ class Polynomial:
 
     def lower(self, hints: Binding) -> int:
         """The least value over all assignments of tiles and splits; `hints` binds the extents' symbols."""
-        return sum(m.lower(hints) for m in self.terms)
+        shares: dict[Visited, float] = {}
+        return sum(m.lower(hints, shares) for m in self.terms)
+
+    def without_ranges(self) -> Polynomial:
+        """The sum were all tiles visited."""
+        terms = ((m.coefficient, tuple(f for f in m.factors if not isinstance(f, Visited))) for m in self.terms)
+        return Polynomial(tuple(Monomial(c, factors) for c, factors in terms))
 
     def as_sympy(self, exact: bool = True) -> sympy.Expr:
         """The sum as a sympy expression; with `exact` false a lower bound without roundings."""
@@ -176,7 +196,7 @@ class Access:
 
 @dataclass(frozen=True, slots=True)
 class KernelCost:
-    """The cost of one launch.
+    """The cost of one kernel.
 
     Attributes:
         bytes_read: bytes that loads ask for (masked lanes excluded), before any cache.
@@ -186,7 +206,8 @@ class KernelCost:
         padded_flops: as `flops`, with the masked lanes.
         padded_dot_flops: as `dot_flops`, with the masked lanes.
         programs: how many programs are launched.
-        loop_trips: loop iterations of one program, nested ones multiplied.
+        loop_trips: loop iterations of one program, nested ones multiplied; of loops with a range, on average.
+        longest_trips: the same of the program that makes the most.
         accesses: the loads and stores one by one.
     """
 
@@ -198,6 +219,7 @@ class KernelCost:
     padded_dot_flops: Polynomial
     programs: Polynomial
     loop_trips: Polynomial
+    longest_trips: Polynomial
     accesses: tuple[Access, ...]
 
     def evaluate(self, binding: Binding) -> dict[str, Any]:
@@ -217,14 +239,26 @@ class KernelCost:
 
 @dataclass(frozen=True, slots=True)
 class SGraphCost:
-    """The cost of all launches."""
+    """The cost of all launches.
+
+    Attributes:
+        kernels: kernel by kernel.
+        together: for each launch, how many of the kernels it is; a launch a kernel without.
+    """
 
     kernels: tuple[KernelCost, ...]
+    together: tuple[int, ...] = ()
 
     @property
     def launches(self) -> int:
-        """How many kernels run."""
-        return len(self.kernels)
+        """How many launches there are."""
+        return len(self.together or self.kernels)
+
+    @property
+    def by_launch(self) -> tuple[tuple[KernelCost, ...], ...]:
+        """The kernels' costs, launch by launch."""
+        left = iter(self.kernels)
+        return tuple(tuple(islice(left, n)) for n in self.together) or tuple((k,) for k in self.kernels)
 
     def total(self, attribute: str) -> Polynomial:
         """The sum over the kernels of one of KernelCost's polynomials, by name."""
@@ -343,34 +377,49 @@ class _Counter:
                     self.inside[axis] = (shared, Factor("share", axis.extent, tile, parts))
                 case Whole():
                     self.outside[axis] = self.inside[axis] = ()
-        self.flops: dict[tuple[frozenset[Axis], tuple[Axis, ...]], int] = {}
-        self.dots: dict[tuple[frozenset[Axis], tuple[Axis, ...]], int] = {}
+        self.flops: dict[tuple[frozenset[Axis], _Nest], int] = {}
+        self.dots: dict[tuple[frozenset[Axis], _Nest], int] = {}
         self.accesses: list[Access] = []
         self.trips: list[Monomial] = []
+        self.longest: list[Monomial] = []
 
-    def monomial(
-        self, coefficient: int, axes: Iterable[Axis], loops: tuple[Axis, ...], padded: bool = False
-    ) -> Monomial:
+    def monomial(self, coefficient: int, axes: Iterable[Axis], loops: _Nest, padded: bool = False) -> Monomial:
         """Elements of a value with these axes over all programs and trips."""
         own = self.padded if padded else self.size
         mentioned = axes if isinstance(axes, frozenset) else frozenset(axes)
-        factors: list[Factor] = []
+        enclosing = {a for a, _ in loops}
+        factors: list[Factor | Visited] = []
         for axis, _ in self.kernel.roles:
             if axis in mentioned:
                 factors.append(own[axis])
             else:
-                factors.extend(self.inside[axis] if axis in loops else self.outside[axis])
+                factors.extend(self.inside[axis] if axis in enclosing else self.outside[axis])
+        factors.extend(share for _, share in loops if share is not None)
         return Monomial(coefficient, tuple(factors))
 
-    def visit(self, body: Sequence[Stmt], loops: tuple[Axis, ...]) -> None:
+    def own(
+        self, width: int, mentioned: frozenset[Axis], loops: _Nest, ranges: Mapping[Axis, Sequence[Index]]
+    ) -> Monomial:
+        """Bytes of the distinct elements of an access, or fewer where a range leaves some out."""
+        sizes = {a: self.size.get(a) or Factor("size", a.extent) for a in mentioned}
+        factors: list[Factor | Visited] = []
+        for axis, share in loops:
+            if share is None:
+                continue
+            conditions = ranges[axis]
+            if axis in mentioned and mentioned.isdisjoint({a for c in conditions for a in c.axes()} - {axis}):
+                sizes[axis] = Factor("size", allowed(axis, conditions))
+            else:
+                factors.append(share)
+        return Monomial(width, (*(sizes[a] for a in sorted(mentioned, key=str)), *factors))
+
+    def visit(self, body: Sequence[Stmt], loops: _Nest, ranges: Mapping[Axis, Sequence[Index]]) -> None:
         for s in body:
             match s:
                 case Load(_, tensor, index) | Store(tensor, index, _):
                     mentioned = frozenset(a for i in index for a in i.axes())
                     width = self.bytes[tensor]
-                    own = Monomial(
-                        width, tuple(self.size.get(a) or Factor("size", a.extent) for a in sorted(mentioned, key=str))
-                    )
+                    own = self.own(width, mentioned, loops, ranges)
                     traffic = self.monomial(width, mentioned, loops)
                     self.accesses.append(Access(tensor, isinstance(s, Store), own, traffic, mentioned))
                 case Pointwise(dst, op, _):
@@ -388,26 +437,33 @@ class _Counter:
                     if shift is not None:
                         self.work(1, self.axes[dst], loops)
                         self.work(OPS["exp"].flops + 1, self.axes[shift], loops)
-                case Loop(axis, inner):
-                    under = (*loops, axis)
-                    self.trips.append(
-                        Monomial(1, tuple(f for a in under for f in self.inside[a] if f.kind in ("tiles", "share")))
-                    )
-                    self.visit(inner, under)
+                case Loop(axis, inner, conditions):
+                    share = self.visited(axis, conditions) if conditions else None
+                    under = (*loops, (axis, share))
+                    tiles = tuple(f for a, _ in under for f in self.inside[a] if f.kind in ("tiles", "share"))
+                    shares = tuple(v for _, v in under if v is not None)
+                    self.trips.append(Monomial(1, (*tiles, *shares)))
+                    self.longest.append(Monomial(1, (*tiles, *(replace(v, busiest=True) for v in shares))))
+                    self.visit(inner, under, {**ranges, axis: conditions})
                 case Position():
                     pass
 
-    def work(self, flops: int, axes: frozenset[Axis], loops: tuple[Axis, ...]) -> None:
+    def visited(self, axis: Axis, conditions: Sequence[Index]) -> Visited:
+        """The share of its tiles that a loop over the axis visits."""
+        tiles = {a: tile for a, r in self.kernel.roles if (tile := _tile_of(r)[0]) is not None}
+        return visited(axis, tiles[axis], conditions, tiles)
+
+    def work(self, flops: int, axes: frozenset[Axis], loops: _Nest) -> None:
         self.flops[axes, loops] = self.flops.get((axes, loops), 0) + flops
 
-    def counted(self, work: Mapping[tuple[frozenset[Axis], tuple[Axis, ...]], int], padded: bool) -> Polynomial:
+    def counted(self, work: Mapping[tuple[frozenset[Axis], _Nest], int], padded: bool) -> Polynomial:
         return Polynomial(tuple(self.monomial(c, a, loops, padded) for (a, loops), c in work.items()))
 
 
 def kernel_cost(kernel: Kernel, sgraph: SGraph) -> KernelCost:
     """The symbolic cost of one kernel; the sGraph says how the tensors are stored."""
     c = _Counter(kernel, sgraph)
-    c.visit(kernel.body, ())
+    c.visit(kernel.body, (), {})
     return KernelCost(
         bytes_read=Polynomial(tuple(a.traffic for a in c.accesses if not a.store)),
         bytes_written=Polynomial(tuple(a.traffic for a in c.accesses if a.store)),
@@ -417,13 +473,15 @@ def kernel_cost(kernel: Kernel, sgraph: SGraph) -> KernelCost:
         padded_dot_flops=c.counted(c.dots, True),
         programs=Polynomial((c.monomial(1, (), ()),)),
         loop_trips=Polynomial(tuple(c.trips)),
+        longest_trips=Polynomial(tuple(c.longest)),
         accesses=tuple(c.accesses),
     )
 
 
 def sgraph_cost(sgraph: SGraph) -> SGraphCost:
     """The symbolic cost of all kernels."""
-    return SGraphCost(tuple(kernel_cost(k, sgraph) for k in sgraph.kernels))
+    launches = tuple(len(launch.kernels) for launch in sgraph.launches) if sgraph.together else ()
+    return SGraphCost(tuple(kernel_cost(k, sgraph) for k in sgraph.kernels), launches)
 
 
 def evaluate(cost: KernelCost | SGraphCost, binding: Binding) -> dict[str, Any]:
@@ -432,7 +490,7 @@ def evaluate(cost: KernelCost | SGraphCost, binding: Binding) -> dict[str, Any]:
 
 
 def lower_bound(sgraph: SGraph, hints: Mapping[str, int], cost: SGraphCost | None = None) -> Bound:
-    """What no assignment of tiles and splits can go below: each kernel moves each distinct element at least once.
+    """What no assignment of tiles and splits can go below: each launch moves each distinct element at least once.
 
     Args:
         sgraph: the family.
@@ -443,8 +501,17 @@ def lower_bound(sgraph: SGraph, hints: Mapping[str, int], cost: SGraphCost | Non
     env = {**dict.fromkeys((s.name for s in sgraph.symbols), 1), **hints}
     moved = 0
     work = 0.0
+    for kernels in known.by_launch:
+        loads: dict[str, int] = {}
+        for k in kernels:
+            for (tensor, store), touched in compulsory_bytes(k, sgraph, env).items():
+                # Kernels of one launch may load the same elements; they never store the same.
+                if store:
+                    moved += touched
+                else:
+                    loads[tensor] = max(loads.get(tensor, 0), touched)
+        moved += sum(loads.values())
     for k in known.kernels:
-        moved += sum(compulsory_bytes(k, sgraph, env).values())
         work += k.flops.lower(env) + DOT_WEIGHT * k.dot_flops.lower(env)
     return Bound(moved, work, known.launches)
 
@@ -464,7 +531,7 @@ def compulsory_bytes(cost: KernelCost, sgraph: SGraph, hints: Binding) -> dict[t
 
 
 def upper_bound(sgraph: SGraph, hints: Mapping[str, int], cost: SGraphCost | None = None) -> Bound:
-    """What no assignment exceeds: every tile one element long, every split as wide as it gets."""
+    """What no assignment exceeds: every tile one element long, every split as wide as it gets, no tile skipped."""
     env: dict[str, Any] = dict(hints)
     for k in sgraph.kernels:
         for _, role in k.roles:
@@ -474,8 +541,9 @@ def upper_bound(sgraph: SGraph, hints: Mapping[str, int], cost: SGraphCost | Non
             if parts is not None:
                 env[parts.name] = MAX_PARTS
     known = cost or sgraph_cost(sgraph)
-    at = known.evaluate(env)
-    return Bound(at["bytes_read"] + at["bytes_written"], at["flops"] + DOT_WEIGHT * at["dot_flops"], known.launches)
+    names = ("bytes_read", "bytes_written", "flops", "dot_flops")
+    read, written, flops, dots = (known.total(n).without_ranges().evaluate(env) for n in names)
+    return Bound(read + written, flops + DOT_WEIGHT * dots, known.launches)
 
 
 def attained(sgraph: SGraph, binding: Mapping[str, int], cost: SGraphCost | None = None) -> Bound:

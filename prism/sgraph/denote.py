@@ -29,7 +29,7 @@ from prism.program.extents import Extent, text
 from prism.program.index import Axis, Index
 from prism.program.nodes import Const, Expr, Map, Read, Reduce, ReduceKind, free_axes, walk
 from prism.program.nodes import Position as PositionExpr
-from prism.program.transform import canonical, substitute
+from prism.program.transform import Canonical, Interned, canonical, substitute
 from prism.sgraph.nodes import (
     Accumulate,
     Contract,
@@ -40,12 +40,14 @@ from prism.sgraph.nodes import (
     Operand,
     Pointwise,
     Position,
+    Role,
     SGraph,
     Split,
     Stmt,
     Store,
     TileReduce,
 )
+from prism.sgraph.ranges import check_ranges
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,17 +91,71 @@ class _Shared:
 
 
 @dataclass(slots=True)
+class _Memory:
+    """What is remembered from one sGraph to the next; every expression is the one object for it.
+
+    Attributes:
+        interned: the expressions, which also keeps their identities from being used again.
+        canonical: of whole outputs.
+        substituted: by the expression's identity and the mapping.
+        expanded: by the expression's identity and the extents.
+        running: whether an expression mentions a running value, by its identity.
+        bound: the extents of an expression's bound axes, by its identity.
+    """
+
+    interned: Interned = field(default_factory=Interned)
+    canonical: Canonical = field(default_factory=Canonical)
+    substituted: dict[tuple[int, frozenset[tuple[Axis, Index]]], Expr] = field(default_factory=dict)
+    expanded: dict[tuple[int, tuple[Extent, ...]], Expr] = field(default_factory=dict)
+    running: dict[int, bool] = field(default_factory=dict)
+    bound: dict[int, frozenset[Extent]] = field(default_factory=dict)
+
+    def substitute(self, e: Expr, mapping: dict[Axis, Index]) -> Expr:
+        if not mapping:
+            return e
+        key = id(e), frozenset(mapping.items())
+        if key not in self.substituted:
+            self.substituted[key] = self.interned.all(substitute(e, mapping))
+        return self.substituted[key]
+
+    def output(self, e: Expr, split: tuple[Extent, ...]) -> Expr:
+        """The expression with canonical axes, those of the extents split."""
+        key = id(e), split
+        if key not in self.expanded:
+            self.expanded[key] = self.interned.all(expand(self.canonical.of(e), split))
+        return self.expanded[key]
+
+    def bound_extents(self, e: Expr) -> frozenset[Extent]:
+        if id(e) not in self.bound:
+            self.bound[id(e)] = frozenset(x.axis.extent for x in walk(e) if isinstance(x, Reduce))
+        return self.bound[id(e)]
+
+    def mentions_running(self, e: Expr) -> bool:
+        known = self.running.get(id(e))
+        if known is None:
+            if isinstance(e, Read):
+                known = e.tensor.startswith("running ")
+            else:
+                known = any(self.mentions_running(c) for c in e.children)
+            self.running[id(e)] = known
+        return known
+
+
+@dataclass(slots=True)
 class _Reader:
     """Denotes one kernel, given what earlier kernels stored."""
 
     kernel: Kernel
     shared: _Shared
+    memory: _Memory
     values: dict[str, _Meaning] = field(default_factory=dict)
     # Accumulators of the loops that are open: their running value is a name that no input has.
     running: dict[str, Expr] = field(default_factory=dict)
+    _roles: dict[Axis, Role] = field(default_factory=dict)
 
     def run(self) -> None:
         """Denote the body; what it stores ends up in `shared`."""
+        self._roles = dict(self.kernel.roles)
         for axis, role in self.kernel.roles:
             if isinstance(role, Split):
                 self.shared.parts[role.parts] = axis.extent
@@ -112,7 +168,16 @@ class _Reader:
         return axis
 
     def _plain_index(self, index: Index) -> Index:
-        return index.substitute({a: Index.axis(self._plain(a)) for a in index.axes()})
+        named = {a: self._plain(a) for a in index.axes()} if self.shared.parts else {}
+        changed = {a: Index.axis(b) for a, b in named.items() if b != a}
+        return index.substitute(changed) if changed else index
+
+    def _made(self, e: Expr) -> Expr:
+        """The one object for a node that was just made."""
+        return self.memory.interned.node(e)
+
+    def _mul(self, a: Expr, b: Expr) -> Expr:
+        return self._made(Map("mul", (a, b)))
 
     def _body(self, body: Sequence[Stmt], accumulated: dict[str, Expr]) -> None:
         for s in body:
@@ -120,13 +185,13 @@ class _Reader:
                 case Load(dst, tensor, index):
                     self.values[dst] = self._load(tensor, tuple(map(self._plain_index, index)))
                 case Position(dst, index):
-                    self.values[dst] = PositionExpr(index)
+                    self.values[dst] = self._made(PositionExpr(index))
                 case Pointwise(dst, op, args):
-                    self.values[dst] = Map(op, tuple(self._value(a) for a in args))
+                    self.values[dst] = self._made(Map(op, tuple([self._value(a) for a in args])))
                 case TileReduce(dst, kind, axis, src):
                     self.values[dst] = self._reduce(kind, axis, self._value(src))
                 case Contract(dst, axis, lhs, rhs):
-                    product = Map("mul", (self._value(lhs), self._value(rhs)))
+                    product = self._mul(self._value(lhs), self._value(rhs))
                     self.values[dst] = self._reduce(ReduceKind.SUM, axis, product)
                 case Loop(axis, inner):
                     finals: dict[str, Expr] = {}
@@ -138,17 +203,18 @@ class _Reader:
                     accumulated[dst] = self._accumulate(dst, kind, src, shift, accumulated)
                     # Inside the loop the name means the running value: an opaque thing that only a rescaled
                     # accumulator may absorb.
-                    self.running[dst] = Read(f"running {dst}", tuple(Index.axis(a) for a in _ordered(accumulated[dst])))
+                    index = tuple(Index.axis(a) for a in _ordered(accumulated[dst]))
+                    self.running[dst] = self._made(Read(f"running {dst}", index))
                     self.values[dst] = self.running[dst]
                 case Store(tensor, index, src):
                     value = self._value(src)
-                    if self._mentions_running(value):
+                    if self.memory.mentions_running(value):
                         raise self._illegal(f"stores a running value to {tensor}")
                     self.shared.stored[tensor] = (tuple(map(self._plain_index, index)), value)
 
     def _value(self, operand: Operand) -> Expr:
         if isinstance(operand, float | int):
-            return Const(float(operand))
+            return self._made(Const(float(operand)))
         meaning = self.values[operand]
         if isinstance(meaning, _Partial):
             raise self._illegal(f"uses the tile reduction {operand} before it is accumulated")
@@ -156,7 +222,7 @@ class _Reader:
 
     def _load(self, tensor: str, index: tuple[Index, ...]) -> Expr:
         if tensor not in self.shared.stored:
-            return Read(tensor, index)
+            return self._made(Read(tensor, index))
         at, value = self.shared.stored[tensor]
         mapping: dict[Axis, Index] = {}
         for stored, wanted in zip(at, index, strict=True):
@@ -165,18 +231,18 @@ class _Reader:
                 mapping[axis] = wanted
             elif stored.terms or wanted != stored:
                 raise self._illegal(f"reads {tensor} at an index that its store does not name")
-        return substitute(value, {a: i for a, i in mapping.items() if i != Index.axis(a)})
+        return self.memory.substitute(value, {a: i for a, i in mapping.items() if i != Index.axis(a)})
 
     def _reduce(self, kind: ReduceKind, axis: Axis, body: Expr) -> _Meaning:
-        role = dict(self.kernel.roles).get(axis)
+        role = self._roles.get(axis)
         if isinstance(role, LoopRole | Split):
             return _Partial(kind, axis, body)
         plain = self._plain(axis)
         if plain != axis and body in self.shared.rests:
             inner_kind, whole, inner = self.shared.rests[body]
             if inner_kind is kind:
-                return Reduce(kind, whole, inner)
-        return Reduce(kind, plain, body)
+                return self._made(Reduce(kind, whole, inner))
+        return self._made(Reduce(kind, plain, body))
 
     def _accumulate(self, dst: str, kind: ReduceKind, src: str, shift: str | None, done: Mapping[str, Expr]) -> Expr:
         partial = self.values[src]
@@ -185,12 +251,11 @@ class _Reader:
         body = partial.body
         if shift is not None:
             body = self._rescaled(body, shift, done)
-        if self._mentions_running(body):
+        if self.memory.mentions_running(body):
             raise self._illegal(f"accumulates {dst} from a running value without rescaling")
-        role = self.kernel.role(partial.axis)
-        if isinstance(role, Split):
+        if isinstance(self._roles.get(partial.axis), Split):
             return self._over_rest(kind, partial.axis, body)
-        return Reduce(kind, partial.axis, body)
+        return self._made(Reduce(kind, partial.axis, body))
 
     def _rescaled(self, body: Expr, shift: str, done: Mapping[str, Expr]) -> Expr:
         """The body with the running shift replaced by its final value, when it is exp(a - m) or exp(a - m)*f."""
@@ -205,28 +270,28 @@ class _Reader:
                 case _:
                     return None
 
-        final = Map("mul", (Const(-1.0), done[shift]))
+        def shifted(a: Expr) -> Expr:
+            final = self._mul(self._made(Const(-1.0)), done[shift])
+            return self._made(Map("exp", (self._made(Map("add", (a, final))),)))
+
         match body:
             case Map("mul", (p, f)) if (a := exponent(p)) is not None:
                 parts: tuple[Expr, ...] = (a, f)
-                new = Map("mul", (Map("exp", (Map("add", (a, final)),)), f))
+                new = self._mul(shifted(a), f)
             case _ if (a := exponent(body)) is not None:
                 parts = (a,)
-                new = Map("exp", (Map("add", (a, final)),))
+                new = shifted(a)
             case _:
                 raise self._illegal(f"rescales by {shift} what is not exp(a - {shift}) times a factor")
-        if any(self._mentions_running(p) for p in parts):
+        if any(self.memory.mentions_running(p) for p in parts):
             raise self._illegal(f"rescales by {shift} a sum whose terms depend on running values otherwise")
         return new
-
-    def _mentions_running(self, e: Expr) -> bool:
-        return any(isinstance(x, Read) and x.tensor.startswith("running ") for x in walk(e))
 
     def _over_rest(self, kind: ReduceKind, axis: Axis, body: Expr) -> Expr:
         """The reduction over the program's part of the axis, as a function of the part."""
         part, rest = split_axes(axis.extent)
         whole = Index.axis(part).scaled(rest.extent) + Index.axis(rest)
-        reduced = Reduce(kind, rest, substitute(body, {axis: whole}))
+        reduced = self._made(Reduce(kind, rest, self.memory.substitute(body, {axis: whole})))
         self.shared.rests[reduced] = (kind, axis, body)
         return reduced
 
@@ -251,10 +316,18 @@ def expand(expr: Expr, extents: Sequence[Extent]) -> Expr:
     if not extents:
         return expr
 
+    # Bodies under new axes are kept with what became of them, so that no identity is used again.
+    memo: dict[int, tuple[Expr, Expr]] = {}
+
     def visit(e: Expr) -> Expr:
+        if id(e) not in memo:
+            memo[id(e)] = e, new(e)
+        return memo[id(e)][1]
+
+    def new(e: Expr) -> Expr:
         match e:
             case Map(op, args):
-                return Map(op, tuple(visit(a) for a in args))
+                return Map(op, tuple([visit(a) for a in args]))
             case Reduce(kind, axis, body) if axis.extent in extents:
                 part, rest = split_axes(axis.extent)
                 # Nested reductions over the same extent need parts of their own.
@@ -270,21 +343,35 @@ def expand(expr: Expr, extents: Sequence[Extent]) -> Expr:
     return canonical(visit(expr))
 
 
+@dataclass(slots=True)
+class Denotations:
+    """Denotes sGraphs; what several have in common is worked out once, and equal outputs are one object."""
+
+    _memory: _Memory = field(default_factory=_Memory)
+
+    def of(self, sgraph: SGraph) -> Denotation:
+        """What the sGraph computes.
+
+        Raises:
+            IllegalIRError: a kernel has no denotation: it uses a partial result as if it were whole, or rescales what
+                is not a sum of shifted exponentials, or has a loop whose range leaves out what counts.
+        """
+        memory = self._memory
+        shared = _Shared()
+        for kernel in sgraph.kernels:
+            check_ranges(kernel)
+            _Reader(kernel, shared, memory).run()
+        values = [shared.stored[t.name][1] for t in sgraph.outputs]
+        parts = {split_axes(e)[0].extent: e for e in shared.parts.values()}
+        left = tuple(e for s, e in parts.items() if any(s in memory.bound_extents(v) for v in values))
+        return Denotation(tuple(memory.output(v, left) for v in values), left)
+
+
 def denote(sgraph: SGraph) -> Denotation:
     """What the sGraph computes.
 
     Raises:
         IllegalIRError: a kernel has no denotation: it uses a partial result as if it were whole, or rescales what is
-            not a sum of shifted exponentials.
+            not a sum of shifted exponentials, or has a loop whose range leaves out what counts.
     """
-    shared = _Shared()
-    for kernel in sgraph.kernels:
-        _Reader(kernel, shared).run()
-    values = [shared.stored[t.name][1] for t in sgraph.outputs]
-    parts = {split_axes(e)[0].extent: e for e in shared.parts.values()}
-    left = tuple(e for s, e in parts.items() if any(_mentions(v, s) for v in values))
-    return Denotation(tuple(expand(canonical(v), left) for v in values), left)
-
-
-def _mentions(expr: Expr, parts: Extent) -> bool:
-    return any(isinstance(e, Reduce) and e.axis.extent == parts for e in walk(expr))
+    return Denotations().of(sgraph)

@@ -1,23 +1,20 @@
-"""Extraction: choose, for each e-class, one way to compute it.
+"""Options: the ways to compute each e-class, and the least work of one.
 
-A *choice* is an e-node, or one of two forms that an e-node of a sum implies:
+An *option* is an e-node, or one of two forms that an e-node of a sum implies:
 
     contract   sum_k (a*b), both a and b with axis k: a matrix product, whose product is never a tile of its own
     rescaled   sum_k exp(a + -1*M)*f with M = max_k ...: one pass with a rescaled accumulator, where the plain form
                needs M's pass to end first
 
-Choices are optimal for an order of (sequential reductions, work) or (work, sequential reductions), found by Knuth's
-generalisation of Dijkstra's algorithm (Knuth 1977): both orders only grow from operands to results. Choosing once per
-e-class means that what is shared in the e-graph is shared in the form.
+`options` lists them without those that the pruners commuted, leaf, operands and product remove (see prune.PRUNERS).
+`Weights` says what an option costs by itself, counted once: the measure by which forms are put in order.
 """
 
 from __future__ import annotations
 
-import heapq
-from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections import Counter, defaultdict
+from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cache
 from typing import TypeAlias
 
 from prism.program.extents import evaluate
@@ -26,12 +23,11 @@ from prism.program.nodes import Const
 from prism.program.ops import OPS
 from prism.sgraph.classes import EClasses, Payload
 
-Cost: TypeAlias = tuple[float, float]
-Criterion: TypeAlias = Callable[[Cost], Cost]
-
 # One multiply-add of a matrix unit against one of the vector units.
 MATRIX_UNIT = 1 / 16
 REDUCTIONS = frozenset({"sum", "max", "min", "prod"})
+REDUCING = REDUCTIONS | {"contract", "rescaled"}
+COMMUTATIVE = frozenset({"add", "mul", "maximum", "minimum", "and", "or", "eq"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,18 +49,17 @@ class Choice:
 Choices: TypeAlias = Mapping[int, Choice]
 
 
-def fewest_passes(cost: Cost) -> Cost:
-    """Prefer fewer sequential reductions, then less work."""
-    return cost
+def options(
+    classes: EClasses, off: frozenset[str] = frozenset(), pruned: Counter[str] | None = None
+) -> dict[int, tuple[Choice, ...]]:
+    """Every option of every e-class, each once, in the e-graph's order.
 
-
-def least_work(cost: Cost) -> Cost:
-    """Prefer less work, then fewer sequential reductions."""
-    return (cost[1], cost[0])
-
-
-def options(classes: EClasses) -> dict[int, tuple[Choice, ...]]:
-    """Every choice for every e-class, each once, in the e-graph's order."""
+    Args:
+        classes: the saturated e-graph.
+        off: names of pruners that are switched off.
+        pruned: where removals are counted.
+    """
+    counts = pruned if pruned is not None else Counter()
     shifts = _shifted_exponents(classes)
     found: dict[int, tuple[Choice, ...]] = {}
     for cls, nodes in classes.nodes.items():
@@ -79,8 +74,53 @@ def options(classes: EClasses) -> dict[int, tuple[Choice, ...]]:
                 assert isinstance(node.payload, Axis)
                 for extra in _sum_forms(classes, node.payload, node.children[0], shifts):
                     mine[extra] = None
-        found[cls] = tuple(mine)
+        left = list(mine)
+        for name, rule in _RULES:
+            if name not in off:
+                before = len(left)
+                left = rule(classes, left)
+                counts[name] += before - len(left)
+        found[cls] = tuple(left)
     return found
+
+
+def _commuted(_: EClasses, mine: list[Choice]) -> list[Choice]:
+    seen: dict[tuple[object, ...], Choice] = {}
+    for c in mine:
+        operands = tuple(sorted(c.children)) if c.op in COMMUTATIVE or c.op == "contract" else c.children
+        seen.setdefault((c.op, c.payload, operands), c)
+    return list(seen.values())
+
+
+def _leaf(_: EClasses, mine: list[Choice]) -> list[Choice]:
+    leaves = [c for c in mine if not c.children]
+    return leaves[:1] or mine
+
+
+def _operands(_: EClasses, mine: list[Choice]) -> list[Choice]:
+    def replaces(a: Choice, b: Choice) -> bool:
+        if a.op not in OPS or b.op not in OPS:
+            return False
+        cost_a, cost_b = (OPS[c.op].flops for c in (a, b))
+        under = set(a.children) <= set(b.children)
+        return under and (cost_a, len(set(a.children))) < (cost_b, len(set(b.children))) and cost_a <= cost_b
+
+    return [b for b in mine if not any(replaces(a, b) for a in mine)]
+
+
+def _product(classes: EClasses, mine: list[Choice]) -> list[Choice]:
+    contracted = {c.payload for c in mine if c.op == "contract"}
+
+    def product(c: Choice) -> bool:
+        return any(
+            n.op == "mul" and not n.domain and all(c.payload in classes.axes[x] for x in n.children)
+            for n in classes.nodes[c.children[0]]
+        )
+
+    return [c for c in mine if not (c.op == "sum" and c.payload in contracted and product(c))]
+
+
+_RULES = (("commuted", _commuted), ("leaf", _leaf), ("operands", _operands), ("product", _product))
 
 
 def _sum_forms(
@@ -143,71 +183,44 @@ def _shifted_exponents(classes: EClasses) -> dict[int, tuple[tuple[int, int], ..
     }
 
 
-def extract(
-    classes: EClasses, table: Mapping[int, tuple[Choice, ...]], criterion: Criterion, hints: Mapping[str, int]
-) -> Choices:
-    """The best choice for every e-class that can be computed from leaves."""
+@dataclass(frozen=True, slots=True)
+class Weights:
+    """What an option costs by itself, each value counted once, at one shape.
 
-    @cache
-    def size(axes: frozenset[Axis]) -> float:
+    Attributes:
+        classes: the e-graph.
+        hints: the value of every symbol of the extents.
+    """
+
+    classes: EClasses
+    hints: Mapping[str, int]
+
+    def size(self, axes: frozenset[Axis]) -> float:
+        """The number of elements of a value with these axes."""
         n = 1.0
         for a in axes:
-            n *= evaluate(a.extent, hints)
+            n *= evaluate(a.extent, self.hints)
         return n
 
-    parents: dict[int, list[tuple[int, int]]] = defaultdict(list)
-    waiting: dict[tuple[int, int], int] = {}
-    best: dict[int, Choice] = {}
-    cost: dict[int, Cost] = {}
-    heap: list[tuple[Cost, int, int]] = []
-    for cls, mine in table.items():
-        for n, choice in enumerate(mine):
-            distinct = set(choice.children)
-            waiting[cls, n] = len(distinct)
-            for child in distinct:
-                parents[child].append((cls, n))
-            if not distinct:
-                heapq.heappush(heap, (criterion((0.0, 0.0)), cls, n))
-    totals: dict[tuple[int, int], Cost] = {}
-    while heap:
-        _, cls, n = heapq.heappop(heap)
-        if cls in best:
-            continue
-        best[cls] = table[cls][n]
-        cost[cls] = totals.get((cls, n), (0.0, 0.0))
-        for parent, m in parents[cls]:
-            waiting[parent, m] -= 1
-            if waiting[parent, m] == 0 and parent not in best:
-                total = _cost(classes, parent, table[parent][m], cost, size)
-                totals[parent, m] = total
-                heapq.heappush(heap, (criterion(total), parent, m))
-    return best
+    def work(self, cls: int, choice: Choice) -> float:
+        """Multiply-adds of vector units, those of matrix units weighed by MATRIX_UNIT."""
+        axes = [self.classes.axes[k] for k in choice.children]
+        match choice.op:
+            case "contract":
+                return self.size(axes[0] | axes[1]) * self._product(axes[0], axes[1])
+            case "rescaled":
+                exponent = axes[0] | axes[1]
+                work = self.size(axes[1]) + self.size(exponent) * (1 + OPS["exp"].flops)
+                if len(axes) == 3:
+                    return work + self.size(exponent | axes[2]) * self._product(exponent, axes[2])
+                return work + self.size(exponent)
+            case op if op in REDUCTIONS:
+                return self.size(axes[0])
+            case op if choice.children:
+                return self.size(self.classes.axes[cls]) * OPS[op].flops
+            case _:
+                return 0.0
 
-
-def _cost(
-    classes: EClasses, cls: int, choice: Choice, cost: Mapping[int, Cost], size: Callable[[frozenset[Axis]], float]
-) -> Cost:
-    """(sequential reductions, work) of a choice whose children are settled."""
-    kids = choice.children
-    depth = max(cost[k][0] for k in kids)
-    work = sum(cost[k][1] for k in kids)
-    axes = [classes.axes[k] for k in kids]
-    match choice.op:
-        case "contract":
-            product = axes[0] | axes[1]
-            dense = bool(axes[0] - axes[1]) and bool(axes[1] - axes[0])
-            return depth + 1, work + size(product) * (MATRIX_UNIT if dense else 2)
-        case "rescaled":
-            exponent = axes[0] | axes[1]
-            depth += 1
-            work += size(axes[1]) + size(exponent) * (1 + OPS["exp"].flops)
-            if len(kids) == 3:
-                dense = bool(exponent - axes[2]) and bool(axes[2] - exponent)
-                work += size(exponent | axes[2]) * (MATRIX_UNIT if dense else 2)
-            else:
-                work += size(exponent)
-            return depth, work
-        case op if op in REDUCTIONS:
-            return depth + 1, work + size(axes[0])
-        case op:
-            return depth, work + size(classes.axes[cls]) * OPS[op].flops
+    @staticmethod
+    def _product(a: frozenset[Axis], b: frozenset[Axis]) -> float:
+        return MATRIX_UNIT if a - b and b - a else 1.0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -11,10 +12,13 @@ from prism.program.extents import is_static
 from prism.program.index import Axis, Index
 from prism.program.nodes import DType, Tensor
 from prism.program.transform import least_instance
-from prism.sgraph.nodes import Grid, Kernel, Role, Split, Whole, part_axis
+from prism.sgraph.nodes import Grid, Kernel, Loop, Role, Split, Whole, part_axis
+from prism.sgraph.ranges import narrow
 from prism.sgraph.roles import Kind, RoleBounds, assignments, batch_axes, reduced_axes, roles
 from prism.sgraph.schedule import Output, Scheduler, Unschedulable
 from prism.sgraph.values import Builder, Value, Values, reachable
+
+LEAVES = frozenset({"read", "const", "position"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,47 +48,107 @@ class Family:
     buffers: tuple[Tensor, ...]
 
 
-def families(
-    targets: Sequence[Target], builder: Builder, name: str, suffix: str, bounds: RoleBounds
-) -> Iterator[Family | None]:
-    """Every family for the targets, which range over the same axes, in a fixed order.
+@dataclass(frozen=True, slots=True)
+class Space:
+    """What bounds the families of one kernel.
 
-    Roles that have no schedule give None.
+    Attributes:
+        roles: see RoleBounds.
+        max_ops: operators in one kernel.
+        max_loops: loops in one kernel.
+        off: names of pruners that are switched off.
+    """
+
+    roles: RoleBounds
+    max_ops: int
+    max_loops: int
+    off: frozenset[str] = frozenset()
+
+
+def families(
+    targets: Sequence[Target], builder: Builder, name: str, suffix: str, space: Space, pruned: Counter[str]
+) -> Iterator[Family]:
+    """Every family for the targets, which range over the same axes, in a fixed order.
 
     Args:
         targets: what to compute.
         builder: gives the e-classes' values; its `bound` is set here.
         name: the kernel's name, unique in the sGraph.
         suffix: appended to the kernel's symbols, so that they are its own.
-        bounds: see RoleBounds.
+        space: see Space.
+        pruned: where roles without a schedule, and what is beyond a bound, are counted.
     """
+    bounds = space.roles
     free = targets[0].axes
     plain = Builder(builder.choices, builder.class_axes, builder.stored, {})
     values = [plain.build(t.cls) for t in targets]
-    clashing = frozenset(free) & frozenset(reduced_axes(values))
-    apart: dict[Axis, Axis] = {}
-    taken = {a for v in reachable(tuple(values)) for a in v.axes} | set(free) | set(reduced_axes(values))
-    for axis in sorted(clashing, key=lambda a: a.name):
-        apart[axis] = least_instance(axis.extent, taken)
-        taken.add(apart[axis])
+    below = reachable(tuple(values))
+    if sum(v.op not in LEAVES for v in below) > space.max_ops:
+        pruned["max_ops"] += 1
+        return
+    reduced = reduced_axes(values)
+    clashing = frozenset(free) & frozenset(reduced)
+    names = bound_names(values, free)
     # Each subset of the clashing axes may go on the grid, its reductions then running under a name of their own.
     long = [a for a in clashing if not (is_static(a.extent) and int(a.extent) <= bounds.short)]
     for renamed in _subsets(sorted(long, key=lambda a: a.name)):
-        bound = {a: apart[a] for a in renamed}
+        bound = {a: b for a, b in names.items() if a in renamed or a not in clashing}
         made = Builder(builder.choices, builder.class_axes, builder.stored, bound)
         outputs = [Output(t.tensor, t.index, made.build(t.cls)) for t in targets]
         roots = [o.value for o in outputs]
         order = tuple(dict.fromkeys((*free, *reduced_axes(roots))))
         batch = batch_axes(roots)
-        for assignment in assignments(free, roots, clashing - set(renamed), bounds):
+        for assignment in assignments(free, roots, clashing - set(renamed), bounds, space.off, pruned):
             given = roles(assignment, order, batch, suffix)
             try:
                 if Kind.SPLIT in assignment.values():
-                    yield _split(outputs, given, made.values, name, suffix)
+                    family = _split(outputs, given, made.values, name, suffix)
                 else:
-                    yield Family((_kernel(name, outputs, given),), ())
+                    family = Family((_kernel(name, outputs, given),), ())
             except Unschedulable:
-                yield None
+                family = None
+            if family is None:
+                pruned["schedule"] += 1
+            elif any(sum(isinstance(s, Loop) for s in k.statements()) > space.max_loops for k in family.kernels):
+                pruned["max_loops"] += 1
+            else:
+                yield family
+
+
+def bound_names(values: Sequence[Value], free: Sequence[Axis]) -> dict[Axis, Axis]:
+    """Names for reduced axes in one kernel, so that reductions over equal extents share a name, and so a loop.
+
+    A reduced axis takes the name of another one of its extent unless some value under its reduction depends on that one,
+    too: then the two would be confused. An axis that is also one of the output's takes a name that is not.
+    """
+    below = reachable(tuple(values))
+    reduced = reduced_axes(values)
+    under: dict[Axis, set[Axis]] = {a: set() for a in reduced}
+    for v in below:
+        if v.is_reduction:
+            for w in reachable(v.args):
+                if v.axis in w.axes:
+                    under[v.axis] |= w.axes - {v.axis}
+    taken = {a for v in below for a in v.axes} | set(free) | set(reduced)
+    names: dict[Axis, Axis] = {}
+    groups: dict[Axis, set[Axis]] = {}
+    # Those that keep their name come first, so that others can take it.
+    for axis in sorted(reduced, key=lambda a: a in free):
+        for name, members in groups.items():
+            confused = under[axis] & (members | {name}) or any(axis in under[m] for m in members)
+            if name.extent == axis.extent and not confused:
+                if name != axis:
+                    names[axis] = name
+                members.add(axis)
+                break
+        else:
+            name = axis
+            if axis in free:
+                name = least_instance(axis.extent, taken)
+                taken.add(name)
+                names[axis] = name
+            groups[name] = {axis}
+    return names
 
 
 def _subsets(items: Sequence[Axis]) -> Iterator[tuple[Axis, ...]]:
@@ -97,7 +161,7 @@ def _kernel(name: str, outputs: Sequence[Output], given: Mapping[Axis, Role]) ->
     used = {a for v in reachable(roots) for a in (v.axes | ({v.axis} if v.is_reduction else set()))}
     used |= {a for o in outputs for a in o.axes}
     kept = tuple((a, r) for a, r in given.items() if a in used)
-    return Kernel(name, kept, Scheduler(given).run(outputs))
+    return narrow(Kernel(name, kept, Scheduler(given).run(outputs)))
 
 
 def _split(

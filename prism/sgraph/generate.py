@@ -1,34 +1,44 @@
 """Generation: walk the saturated e-graph and list the sGraphs in it.
 
-    forms   a choice of how each e-class is computed (extract.py)
-    cuts    which e-classes are materialised, so which kernels there are
-    roles   what each axis of each kernel is (roles.py), scheduled into loops (schedule.py)
+    forms   an option for each e-class: how it is computed (extract.py, forms.py)
+    cuts    which e-classes are materialised, so which kernels there are (cuts.py)
+    roles   what each axis of each kernel is (roles.py), scheduled into loops (schedule.py, families.py)
+    launch  independent kernels that read a common tensor are one launch (horizontal.py)
 
 Every value is an e-class and every op an e-node, so nothing is generated that could not be part of an equivalent
-program; that it *is* one is for the prover to say. The space is bounded by `Bounds`; what is left out is counted.
+program; that it *is* one is for the prover to say. Pruners remove what cannot be best and lose nothing (prune.PRUNERS);
+bounds limit the space (`Bounds`, prune.BOUNDS). Both count what they left out. Up to the bounds the result holds, for
+every sGraph of the space and every feasible assignment of its symbols, an sGraph and an assignment with no more bytes,
+work, launches and estimated seconds.
 """
 
 from __future__ import annotations
 
 import itertools
-from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from prism.program.index import Axis, Index
+import numpy as np
+
+from prism.program.index import Axis
 from prism.program.nodes import Formula, Tensor
 from prism.sgraph.classes import EClasses
 from prism.sgraph.constraints import Limits
-from prism.sgraph.extract import Choices, extract, fewest_passes, least_work, options
-from prism.sgraph.families import Family, Target, families
+from prism.sgraph.cuts import Plan, Planner, below
+from prism.sgraph.extract import Weights, options
+from prism.sgraph.families import Family, Space, Target, families
+from prism.sgraph.forms import Form, forms
+from prism.sgraph.horizontal import fusable, fuse
+from prism.sgraph.likeness import likeness
+from prism.sgraph.lowerbound import LowerBound
 from prism.sgraph.nodes import SGraph
-from prism.sgraph.prune import Rates, Reach, keep, reach
+from prism.sgraph.prune import SLACK, Array, Rates, Reach, keep, reach
 from prism.sgraph.roles import RoleBounds
 from prism.sgraph.values import Builder
 
 # So many sGraphs of one way to cut the program are ranked together before other ways get their turn.
 PER_CUT = 4
-REDUCING = frozenset({"sum", "max", "min", "prod", "contract", "rescaled"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,16 +47,31 @@ class Bounds:
 
     Attributes:
         max_kernels: launches in one sGraph, second stages of splits not counted.
-        max_cuts: how many e-classes of a form are considered for materialisation.
+        max_ops: operators (pointwise, reductions, products) in one kernel.
+        max_loops: loops in one kernel, nested or one after another.
+        max_forms: forms that are walked.
+        max_families: families of kernels that are built; plans with the least lower bound of time come first.
+        max_cuts: how many e-classes of a form are considered for materialisation, of those with an axis that are neither
+            leaves nor outputs.
         per_kernel: families kept for one kernel, best first.
+        spares: families kept beside although others do no worse by every measure, best first.
+        per_plan: combinations of its kernels' families that are looked at for one plan, best first.
         max_sgraphs: sGraphs handed to the prover, best first.
+        off: names of pruners (prune.PRUNERS) that are switched off.
         roles: see RoleBounds.
     """
 
     max_kernels: int = 3
+    max_ops: int = 64
+    max_loops: int = 6
+    max_forms: int = 16
+    max_families: int = 120
     max_cuts: int = 6
-    per_kernel: int = 3
+    per_kernel: int = 8
+    spares: int = 1
+    per_plan: int = 16
     max_sgraphs: int = 48
+    off: frozenset[str] = frozenset()
     roles: RoleBounds = field(default_factory=RoleBounds)
 
 
@@ -59,9 +84,10 @@ class Task:
         inputs: the program's inputs.
         formulas: the outputs; `classes.roots` are their e-classes.
         classes: the saturated e-graph.
-        hints: the value of every symbol at which costs are compared.
+        hints: the value of every symbol at which costs are compared first.
         limits: what a kernel may use on the device.
         rates: how fast the device is, for ranking.
+        points: further values of the symbols: a family is kept that is best at any of them.
     """
 
     name: str
@@ -71,6 +97,7 @@ class Task:
     hints: Mapping[str, int]
     limits: Limits
     rates: Rates = field(default_factory=Rates)
+    points: tuple[Mapping[str, int], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,129 +120,96 @@ class Generated:
     Attributes:
         candidates: best first.
         generated: how many families of kernels and combinations of them were built.
-        pruned: how many each pruner removed, by its name.
+        pruned: how many each pruner removed, and each bound and constraint left out, by its name.
+        complete: whether every form of the e-graph was walked.
     """
 
     candidates: tuple[Candidate, ...]
     generated: int
     pruned: Mapping[str, int]
+    complete: bool = True
 
 
 @dataclass(frozen=True, slots=True)
-class _Plan:
-    """One form with its cuts: groups of targets, a kernel each, in launch order."""
+class _Pick:
+    """A plan with a family for each of its kernels.
 
-    choices: Choices
-    groups: tuple[tuple[Target, ...], ...]
-    stored: Mapping[int, tuple[str, tuple[Axis, ...]]]
-    buffers: tuple[Tensor, ...]
-
-
-def forms(task: Task) -> tuple[Choices, ...]:
-    """The forms that are walked, each once."""
-    table = options(task.classes)
-    found: list[Choices] = []
-    for criterion in (fewest_passes, least_work):
-        choices = extract(task.classes, table, criterion, task.hints)
-        below = _below(choices, task.classes.roots)
-        kept = {c: choices[c] for c in below}
-        if kept not in found:
-            found.append(kept)
-    return tuple(found)
-
-
-def _below(choices: Choices, roots: Sequence[int]) -> list[int]:
-    """E-classes that a form uses, operands before results."""
-    seen: set[int] = set()
-    order: list[int] = []
-
-    def visit(cls: int) -> None:
-        if cls in seen:
-            return
-        seen.add(cls)
-        for child in choices[cls].children:
-            visit(child)
-        order.append(cls)
-
-    for root in roots:
-        visit(root)
-    return order
-
-
-def cut_points(choices: Choices, roots: Sequence[int], classes: EClasses, limit: int) -> tuple[int, ...]:
-    """E-classes of a form that are worth considering for materialisation.
-
-    Results of reductions, what feeds them, and what is used more than once; roots and single numbers excepted.
+    Attributes:
+        plan: the plan.
+        families: one a group.
+        together: whether kernels that read a common tensor are one launch.
+        spare: whether a family is there that others cover.
+        reach: the families' reaches.
+        launches: kernels launched.
+        seconds: the least time, by the first shape point.
     """
-    order = _below(choices, roots)
-    uses = Counter(child for c in order for child in choices[c].children)
-    found: dict[int, None] = {}
-    for cls in order:
-        choice = choices[cls]
-        if not choice.children or cls in roots or not classes.axes[cls]:
-            continue
-        if choice.op in REDUCING or uses[cls] > 1:
-            found[cls] = None
-    for cls in order:
-        if choices[cls].op in REDUCING:
-            for child in choices[cls].children:
-                if choices[child].children and child not in roots and classes.axes[child]:
-                    found.setdefault(child, None)
-    return tuple(found)[:limit]
+
+    plan: Plan
+    families: tuple[_Kept, ...]
+    together: bool
+    launches: int
+    seconds: float
+
+    @property
+    def spare(self) -> bool:
+        return any(k.spare for k in self.families)
+
+    @property
+    def cut(self) -> tuple[str, ...]:
+        """What tells the ways to cut the program apart."""
+        return tuple(t.tensor for _, group in self.plan.groups for t in group)
+
+    def ideals(self) -> list[Array]:
+        """The least of each measure on its own, for each shape point: bytes, work, seconds, launches."""
+        return [self._row([k.reach.ideal[n] for k in self.families]) for n in range(len(self.families[0].reach.points))]
+
+    def attained(self, point: int) -> list[Array]:
+        """Vectors that are reached at once: with the least bytes, the least work and the least time."""
+        return [self._row([k.reach.corners[point][column] for k in self.families]) for column in range(3)]
+
+    def _row(self, rows: Sequence[Array]) -> Array:
+        total = np.empty(4)
+        total[:3] = rows[0] if len(rows) == 1 else np.sum(rows, axis=0)
+        total[3] = self.launches
+        return total
 
 
-def plans(task: Task, choices: Choices, bounds: Bounds) -> Iterator[_Plan]:
-    """A form's cuts, fewest kernels first."""
-    classes = task.classes
-    cuts = cut_points(choices, classes.roots, classes, bounds.max_cuts)
-    for count in range(bounds.max_kernels):
-        for chosen in itertools.combinations(cuts, count):
-            plan = _plan(task, choices, chosen)
-            if len(plan.groups) <= bounds.max_kernels:
-                yield plan
+@dataclass(frozen=True, slots=True)
+class _Kept:
+    """A family that is left, with a number that equal families share."""
 
-
-def _plan(task: Task, choices: Choices, cuts: Sequence[int]) -> _Plan:
-    classes = task.classes
-    dtype = task.formulas[0].tensor.dtype
-    stored: dict[int, tuple[str, tuple[Axis, ...]]] = {}
-    buffers: list[Tensor] = []
-    targets: list[Target] = []
-    # A buffer's dimensions follow the outputs', the innermost last.
-    outer = {a: n for n, a in enumerate(dict.fromkeys(a for f in task.formulas for a in Target("", f.index, 0).axes))}
-    for cls in cuts:
-        # Named after its e-class, so that a kernel is the same kernel in every plan that has it.
-        axes = tuple(sorted(classes.axes[cls], key=lambda a: (outer.get(a, len(outer)), a.name)))
-        stored[cls] = (f"t{cls}", axes)
-        buffers.append(Tensor(f"t{cls}", tuple(a.extent for a in axes), dtype))
-        targets.append(Target(f"t{cls}", tuple(map(Index.axis, axes)), cls))
-    targets += [Target(f.tensor.name, f.index, root) for f, root in zip(task.formulas, classes.roots, strict=True)]
-    depth: dict[int, int] = {}
-
-    def rank(cls: int, top: bool) -> int:
-        """How many kernels must have ended before the e-class can be computed (top) or read."""
-        if not top and cls in stored:
-            return rank(cls, True) + 1
-        known = depth.get(cls)
-        if known is None:
-            known = max((rank(c, False) for c in choices[cls].children), default=0)
-            depth[cls] = known
-        return known
-
-    groups: dict[tuple[int, frozenset[Axis]], list[Target]] = {}
-    for t in targets:
-        groups.setdefault((rank(t.cls, True), frozenset(t.axes)), []).append(t)
-    ordered = sorted(groups.items(), key=lambda g: g[0][0])
-    return _Plan(choices, tuple(tuple(g) for _, g in ordered), stored, tuple(buffers))
+    family: Family
+    reach: Reach
+    number: int
+    spare: bool
 
 
 def generate(task: Task, bounds: Bounds) -> Generated:
     """The sGraphs in the bounds that no pruner removes, best first, in an order that depends on the task alone."""
     walk = _Walk(task, bounds)
-    for choices in forms(task):
-        for plan in plans(task, choices, bounds):
-            walk.visit(plan)
-    return walk.result()
+    table = options(task.classes, bounds.off, walk.pruned)
+    found: dict[tuple[tuple[int, int], ...], Form] = {}
+    complete = True
+    for hints in walk.points:
+        mine = forms(task.classes, table, Weights(task.classes, hints), bounds.max_forms)
+        complete = complete and mine.complete
+        walk.pruned["max_forms"] = max(walk.pruned["max_forms"], mine.left_out)
+        for form in mine.found:
+            key = tuple((c, table[c].index(o)) for c, o in sorted(form.choices.items()))
+            found.setdefault(key, form)
+    todo: list[tuple[float, int, Plan]] = []
+    for form in found.values():
+        bound = LowerBound(task.classes, form.choices, task.inputs, task.rates, task.hints)
+        planner = Planner(task.formulas, task.inputs, form.choices, Weights(task.classes, task.hints), task.rates)
+        for plan in planner.plans(bounds.max_kernels, bounds.max_cuts, walk.pruned):
+            todo.append((bound.seconds(plan), len(todo), plan))
+    for n, (_, _, plan) in enumerate(sorted(todo, key=lambda t: t[:2])):
+        if walk.built >= bounds.max_families:
+            walk.pruned["max_families"] += len(todo) - n
+            complete = False
+            break
+        walk.visit(plan)
+    return walk.result(complete)
 
 
 @dataclass(slots=True)
@@ -226,94 +220,163 @@ class _Walk:
     bounds: Bounds
     pruned: Counter[str] = field(default_factory=Counter)
     generated: int = 0
-    kernels: dict[object, list[tuple[Family, Reach]]] = field(default_factory=dict)
-    found: dict[SGraph, float] = field(default_factory=dict)
+    built: int = 0
+    reaches: dict[object, Reach | str] = field(default_factory=dict)
+    kernels: dict[object, list[_Kept]] = field(default_factory=dict)
+    numbers: dict[Family, int] = field(default_factory=dict)
+    found: dict[object, _Pick] = field(default_factory=dict)
 
-    def visit(self, plan: _Plan) -> None:
+    @property
+    def points(self) -> tuple[Mapping[str, int], ...]:
+        """The shape points, each once."""
+        every = [self.task.hints, *self.task.points]
+        return tuple({tuple(sorted(p.items())): p for p in every}.values())
+
+    def visit(self, plan: Plan) -> None:
         """Combine the families of the plan's kernels."""
-        per_group: list[list[tuple[Family, Reach]]] = []
-        for group in plan.groups:
+        per_group: list[list[_Kept]] = []
+        for _, group in plan.groups:
             mine = self._families(plan, group)
             if not mine:
                 return
             per_group.append(mine)
-        outputs = tuple(f.tensor for f in self.task.formulas)
-        for picks in itertools.product(*per_group):
-            buffers = (*plan.buffers, *(b for f, _ in picks for b in f.buffers))
-            kernels = tuple(k for f, _ in picks for k in f.kernels)
-            sgraph = SGraph(self.task.name, self.task.inputs, buffers, outputs, kernels)
-            if len(picks) > 1:
-                self.generated += 1
-            if sgraph in self.found:
-                self.pruned["duplicate"] += 1
-            else:
-                self.found[sgraph] = sum(r.seconds for _, r in picks)
+        picks = sorted(
+            itertools.product(*per_group),
+            key=lambda p: (sum(k.spare for k in p), sum(k.reach.seconds for k in p)),
+        )
+        self.pruned["rank"] += max(0, len(picks) - self.bounds.per_plan)
+        for pick in picks[: self.bounds.per_plan]:
+            self._add(plan, pick)
 
-    def _families(self, plan: _Plan, group: tuple[Target, ...]) -> list[tuple[Family, Reach]]:
+    def _add(self, plan: Plan, pick: tuple[_Kept, ...]) -> None:
+        launches = sum(k.reach.launches for k in pick)
+        seconds = sum(k.reach.seconds for k in pick)
+        joined = _joinable(plan, pick)
+        for together in (True, False)[0 if joined else 1 :]:
+            saved = joined if together else 0
+            made = _Pick(plan, pick, together, launches - saved, seconds - saved * self.task.rates.launch)
+            if len(pick) > 1:
+                self.generated += 1
+            key = (tuple(k.number for k in pick), plan.buffers, together)
+            if key in self.found:
+                self.pruned["duplicate"] += 1
+            if key not in self.found or "duplicate" in self.bounds.off:
+                self.found[key if "duplicate" not in self.bounds.off else len(self.found)] = made
+
+    def _families(self, plan: Plan, group: tuple[Target, ...]) -> list[_Kept]:
         """The families of one kernel, pruned; the same kernel in another plan is looked up."""
-        mine = {t.cls for t in group}
-        below = _below_cut(plan.choices, [t.cls for t in group], plan.stored)
-        stored = {c: s for c, s in plan.stored.items() if c in below and c not in mine}
-        key = (group, tuple(sorted(stored)), tuple((c, plan.choices[c]) for c in below))
+        mine = [t.cls for t in group]
+        used = below(plan.choices, mine, plan.stored)
+        stored = {c: plan.stored[c] for c in used if c in plan.stored and c not in mine}
+        suffix = "" if len(plan.groups) == 1 else f"_{group[0].tensor}"
+        form = tuple((c, plan.choices[c]) for c in sorted(used) if c not in stored)
+        key = (group, tuple(sorted(stored.items())), form, suffix)
         known = self.kernels.get(key)
         if known is None:
-            known = self._build(plan, group, stored)
+            known = self._build(plan, group, stored, suffix)
             self.kernels[key] = known
         return known
 
     def _build(
-        self, plan: _Plan, group: tuple[Target, ...], stored: Mapping[int, tuple[str, tuple[Axis, ...]]]
-    ) -> list[tuple[Family, Reach]]:
-        task = self.task
+        self,
+        plan: Plan,
+        group: tuple[Target, ...],
+        stored: Mapping[int, tuple[str, tuple[Axis, ...]]],
+        suffix: str,
+    ) -> list[_Kept]:
+        task, bounds = self.task, self.bounds
         outputs = tuple(f.tensor for f in task.formulas)
-        final = any(t.tensor == o.name for t in group for o in outputs)
-        suffix = "" if final and len(plan.groups) == 1 else f"_{group[0].tensor}"
         builder = Builder(plan.choices, task.classes.axes, stored, {})
+        space = Space(bounds.roles, bounds.max_ops, bounds.max_loops, bounds.off)
         reached: list[tuple[Family, Reach]] = []
         seen: set[Family] = set()
-        for family in families(group, builder, f"{task.name}{suffix}_kernel", suffix, self.bounds.roles):
+        for family in families(group, builder, f"{task.name}{suffix}_kernel", suffix, space, self.pruned):
             self.generated += 1
-            if family is None:
-                self.pruned["schedule"] += 1
-                continue
-            if family in seen:
+            self.built += 1
+            if family in seen and "duplicate" not in bounds.off:
                 self.pruned["duplicate"] += 1
                 continue
             seen.add(family)
             whole = SGraph(task.name, task.inputs, (*plan.buffers, *family.buffers), outputs, family.kernels)
-            answer = reach(family.kernels, whole, task.limits, task.rates, task.hints)
+            like = likeness(family.kernels, whole)
+            answer = self.reaches.get(like)
+            if answer is None:
+                answer = reach(family.kernels, whole, task.limits, task.rates, self.points)
+                self.reaches[like] = answer
             if isinstance(answer, str):
                 self.pruned[answer] += 1
             else:
                 reached.append((family, answer))
-        return keep(reached, self.bounds.per_kernel, self.pruned)
+        kept = keep(reached, bounds.per_kernel, bounds.spares, bounds.off, self.pruned)
+        return [_Kept(f, r, self.numbers.setdefault(f, len(self.numbers)), spare) for f, r, spare in kept]
 
-    def result(self) -> Generated:
+    def result(self, complete: bool) -> Generated:
         """The best sGraphs, best first."""
-        ordered = sorted(enumerate(self.found.items()), key=lambda t: (t[1][1], t[0]))
+        picks = [self.found[k] for k in self.found]
+        ordered = [picks[n] for n in sorted(range(len(picks)), key=lambda n: (picks[n].seconds, n))]
+        if "worse" not in self.bounds.off:
+            left = self._not_worse(ordered)
+            self.pruned["worse"] += len(ordered) - len(left)
+            ordered = left
         # The best few of each way to cut the program come before more of another.
         seen: Counter[tuple[str, ...]] = Counter()
-        turns: list[tuple[int, int, Candidate]] = []
-        for place, (_, (sgraph, seconds)) in enumerate(ordered):
-            cut = tuple(k.name for k in sgraph.kernels if not k.name.endswith("_combine"))
-            turns.append((seen[cut] // PER_CUT, place, Candidate(sgraph, seconds)))
-            seen[cut] += 1
+        turns: list[tuple[int, int, _Pick]] = []
+        for place, pick in enumerate(ordered):
+            turns.append((seen[pick.cut] // PER_CUT, place, pick))
+            seen[pick.cut] += 1
         kept = sorted(turns, key=lambda t: t[:2])[: self.bounds.max_sgraphs]
         self.pruned["rank"] += len(turns) - len(kept)
         best_first = sorted(kept, key=lambda t: t[1])
-        return Generated(
-            tuple(c for _, _, c in best_first), self.generated, {k: n for k, n in sorted(self.pruned.items()) if n}
-        )
+        counts = {k: n for k, n in sorted(self.pruned.items()) if n}
+        return Generated(tuple(self._candidate(p) for _, _, p in best_first), self.generated, counts, complete)
+
+    def _not_worse(self, ordered: Sequence[_Pick]) -> list[_Pick]:
+        """Those of which some assignment may be better than all assignments of those before; spares of what is left."""
+        count = sum(not p.spare for p in ordered)
+        reached = [np.empty((3 * count, 4)) for _ in self.points]
+        filled = 0
+        left: list[int] = []
+        cuts: set[tuple[str, ...]] = set()
+        for place, pick in sorted(enumerate(ordered), key=lambda t: (t[1].spare, t[0])):
+            if pick.spare:
+                if pick.cut in cuts:
+                    left.append(place)
+                    cuts.discard(pick.cut)  # one spare a cut
+                continue
+            better = any(
+                not bool((reached[n][:filled] <= ideal * (1 + SLACK)).all(axis=1).any())
+                for n, ideal in enumerate(pick.ideals())
+            )
+            if better:
+                left.append(place)
+                cuts.add(pick.cut)
+                for n, rows in enumerate(reached):
+                    rows[filled : filled + 3] = pick.attained(n)
+                filled += 3
+        return [ordered[n] for n in sorted(left)]
+
+    def _candidate(self, pick: _Pick) -> Candidate:
+        task = self.task
+        outputs = tuple(f.tensor for f in task.formulas)
+        buffers = (*pick.plan.buffers, *(b for k in pick.families for b in k.family.buffers))
+        kernels = tuple(k for f in pick.families for k in f.family.kernels)
+        sgraph = SGraph(task.name, task.inputs, buffers, outputs, kernels)
+        if pick.together:
+            for names in fusable(sgraph):
+                sgraph = fuse(sgraph, names)
+        return Candidate(sgraph, pick.seconds)
 
 
-def _below_cut(choices: Choices, roots: Sequence[int], stored: Mapping[int, object]) -> tuple[int, ...]:
-    """E-classes that a kernel for the roots computes or reads back."""
-    seen: dict[int, None] = {}
-    stack = [c for r in roots for c in choices[r].children]
-    while stack:
-        c = stack.pop()
-        if c not in seen:
-            seen[c] = None
-            if c not in stored:
-                stack.extend(choices[c].children)
-    return tuple(sorted({*seen, *roots}))
+def _joinable(plan: Plan, pick: Sequence[_Kept]) -> int:
+    """How many launches fewer it takes to launch kernels of one rank together that read a common tensor."""
+    by_rank: dict[int, list[frozenset[str]]] = defaultdict(list)
+    for (rank, _), kept in zip(plan.groups, pick, strict=True):
+        if len(kept.family.kernels) == 1:
+            by_rank[rank].append(frozenset(kept.family.kernels[0].reads))
+    saved = 0
+    for reads in by_rank.values():
+        read: frozenset[str] = frozenset()
+        for mine in reads:
+            saved += bool(read & mine)
+            read |= mine
+    return saved

@@ -1,6 +1,6 @@
 """The sGraph: a hierarchical graph of kernels over tiles whose sizes are unbound sympy symbols.
 
-    sgraph ::= kernels in launch order; tensors they exchange (buffers); symbols, unbound
+    sgraph ::= kernels in launch order; tensors they exchange (buffers); symbols, unbound; kernels launched together
     kernel ::= a role for each axis, and a body
     role   ::= Grid(T)      one tile of size T a program; T = 1 drops the dimension from the tile
              | Loop(T)      a sequential loop over tiles of size T; T = 1 as for Grid
@@ -11,7 +11,7 @@
              | Pointwise(dst, op, args)            ops as in prism.program.ops; args are names or numbers
              | TileReduce(dst, kind, axis, src)    over the part of the axis that the tile holds
              | Contract(dst, axis, lhs, rhs)       sum over the tile's part of the axis of lhs*rhs: a matrix product
-             | Loop(axis, body)                    over the tiles of the axis (of the program's chunk of it, if split)
+             | Loop(axis, body, range)             over the tiles of the axis (of the program's chunk of it, if split)
              | Accumulate(dst, kind, src, shift)   dst := dst <combine> src, from the kind's identity before the loop
              | Store(tensor, index, src)
 
@@ -24,8 +24,14 @@ from m to m', dst is multiplied by exp(m - m') before src is added; so after eac
 over what was seen, and after the loop it is what a second pass with the final m would have computed (the online
 softmax of Milakov & Gimelshein 2018, for any loop-carried shift).
 
+The *range* of a loop is affine conditions: a tile on which one of them is negative everywhere is not visited. Such a
+tile would leave every accumulator as it was (see prism.sgraph.ranges), so a range changes the cost and no value.
+
 `Split(S, T)` leaves a value per part: an axis of extent S whose name ends in ".part", the program's own, over which a
 later kernel reduces. Names of values are unique in a kernel.
+
+A kernel is a launch of its own unless it is in a group of `together`: independent kernels in one launch, whose programs
+are divided among them by program id (horizontal fusion). What they compute is the same either way.
 """
 
 from __future__ import annotations
@@ -121,10 +127,18 @@ class Contract:
 
 @dataclass(frozen=True, slots=True)
 class Loop:
-    """The body, once per tile of the axis; its accumulators start from their kind's identity."""
+    """The body, once per tile of the axis; its accumulators start from their kind's identity.
+
+    Attributes:
+        axis: a loop axis, or a split one.
+        body: the statements.
+        range: conditions `index >= 0`, over the loop's axis, grid axes and the axes of enclosing loops. A tile is
+            visited when each of them holds for some element of it and some of the program's tiles of the others.
+    """
 
     axis: Axis
     body: tuple[Stmt, ...]
+    range: tuple[Index, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,7 +165,7 @@ Stmt: TypeAlias = Load | Position | Pointwise | TileReduce | Contract | Loop | A
 
 @dataclass(frozen=True, slots=True)
 class Kernel:
-    """One launch.
+    """One launch, or the part of one (see `SGraph.together`).
 
     Attributes:
         name: a legal identifier, unique in the sGraph.
@@ -211,6 +225,19 @@ class Kernel:
 
 
 @dataclass(frozen=True, slots=True)
+class Launch:
+    """What is launched at once.
+
+    Attributes:
+        name: the kernel's name, or one made of those of the kernels.
+        kernels: the first ones' programs come first.
+    """
+
+    name: str
+    kernels: tuple[Kernel, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class SGraph:
     """A family of implementations of one program.
 
@@ -221,6 +248,8 @@ class SGraph:
             symbol of the sGraph.
         outputs: the tensors that the caller gets.
         kernels: in launch order; each reads inputs and what earlier kernels stored.
+        together: groups of two or more kernels, by name, that are one launch: adjacent in launch order, and none reads
+            what another stores.
     """
 
     name: str
@@ -228,11 +257,32 @@ class SGraph:
     buffers: tuple[Tensor, ...]
     outputs: tuple[Tensor, ...]
     kernels: tuple[Kernel, ...]
+    together: tuple[tuple[str, ...], ...] = ()
 
     @property
     def symbols(self) -> tuple[sympy.Symbol, ...]:
         """The unbound symbols of all kernels, each once."""
         return tuple(dict.fromkeys(s for k in self.kernels for s in k.symbols))
+
+    @property
+    def launches(self) -> tuple[Launch, ...]:
+        """The launches in order: the groups of `together`, and the other kernels one by one."""
+        if not self.together:
+            return tuple(Launch(k.name, (k,)) for k in self.kernels)
+        group_of = {name: group for group in self.together for name in group}
+        taken = {k.name for k in self.kernels}
+        found: list[Launch] = []
+        for kernel in self.kernels:
+            group = group_of.get(kernel.name, (kernel.name,))
+            if len(group) == 1:
+                found.append(Launch(kernel.name, (kernel,)))
+            elif kernel.name == group[0]:
+                name = _joined(group)
+                while name in taken:
+                    name += "_"
+                taken.add(name)
+                found.append(Launch(name, tuple(k for k in self.kernels if k.name in group)))
+        return tuple(found)
 
     def tensor(self, name: str) -> Tensor:
         """The declaration of an input, buffer or output.
@@ -244,6 +294,20 @@ class SGraph:
             if t.name == name:
                 return t
         raise KeyError(name)
+
+
+def _joined(names: Sequence[str]) -> str:
+    """One name for several: `p_q_kernel` and `p_k_kernel` are `p_q_k_kernel`."""
+    words = [n.split("_") for n in names]
+    shortest = min(map(len, words))
+    head = 0
+    while head < shortest - 1 and len({tuple(w[: head + 1]) for w in words}) == 1:
+        head += 1
+    tail = 0
+    while tail < shortest - 1 - head and len({tuple(w[len(w) - tail - 1 :]) for w in words}) == 1:
+        tail += 1
+    own = [x for w in words for x in w[head : len(w) - tail]]
+    return "_".join([*words[0][:head], *own, *words[0][len(words[0]) - tail :]])
 
 
 def statements(body: Sequence[Stmt]) -> Iterator[Stmt]:

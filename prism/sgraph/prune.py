@@ -1,16 +1,13 @@
-"""Pruning: which families of a kernel are worth combining into sGraphs. Removals are counted by the pruner's name.
+"""Pruning: what generation may leave out, each with its argument, its counter and its switch.
 
-    constraint names (shared, registers, dot_m, ...)
-                no assignment of the symbols satisfies the kernel's constraints: it cannot run.
-    schedule    no nest of loops has the roles, or the split is not one pass that everything else follows.
-    duplicate   the same structure was reached before, by another form.
-    dominated   another family for the same targets *reaches*, at one feasible assignment, no more bytes, work and
-                launches, and as many programs (up to what fills the device), as this one's best of each over all its
-                feasible assignments: whatever this one is used for, the other does no worse by that measure.
-    rank        beyond the `per_kernel` best by estimated time. This one is a bound of the space, not an argument.
+Costs are compared as vectors: bytes moved, work (padded lanes, matrix work weighed by DOT_WEIGHT), launches, and
+estimated seconds on the device. All four add up over kernels, so replacing a kernel by one that is no worse in each of
+them makes no sGraph worse. A family of kernels stands for all its feasible assignments of tiles and parts; its *front*
+is the set of vectors that no other assignment of it beats.
 
-The measure is a roofline on the symbolic cost, evaluated over the whole power-of-two grid of feasible assignments at
-once.
+`PRUNERS` lists those that lose nothing by bytes, work and launches (the seconds are compared besides, so that what is
+best on the device is kept as well); `BOUNDS` those that are limits of the space and no arguments. Both count what they
+removed under their name; a pruner can be switched off.
 """
 
 from __future__ import annotations
@@ -18,15 +15,128 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from types import MappingProxyType
+from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 
-from prism.sgraph.constraints import Limits, checks, domains, first_unsatisfiable, footprint
-from prism.sgraph.cost import DOT_WEIGHT, kernel_cost
-from prism.sgraph.nodes import Kernel, SGraph
+from prism.sgraph.constraints import Footprint, Limits, checks, domains, first_unsatisfiable, footprint
+from prism.sgraph.cost import DOT_WEIGHT, KernelCost, kernel_cost
+from prism.sgraph.nodes import Kernel, SGraph, Split
 
 T = TypeVar("T")
+Array: TypeAlias = "np.ndarray[Any, np.dtype[np.float64]]"
+
+# Bytes, work and seconds within this of another count as no worse: the last bits of sums.
+SLACK = 1e-9
+
+
+@dataclass(frozen=True, slots=True)
+class Pruner:
+    """Something that removes candidates.
+
+    Attributes:
+        name: what its counter and its switch are called.
+        argument: why nothing is lost; for a bound, what is.
+    """
+
+    name: str
+    argument: str
+
+
+def _named(*found: Pruner) -> Mapping[str, Pruner]:
+    return MappingProxyType({p.name: p for p in found})
+
+
+PRUNERS = _named(
+    Pruner(
+        "commuted",
+        "Two e-nodes of one e-class that differ by the order of the operands of a commutative operator cost the "
+        "same under every assignment, whatever their operands are: one of them is kept.",
+    ),
+    Pruner(
+        "leaf",
+        "An e-class that holds a leaf (an input's element, a number, a position) is that leaf. An input's "
+        "elements are free variables: any other expression that equals one for all inputs must read it, and do "
+        "work besides.",
+    ),
+    Pruner(
+        "operands",
+        "An e-node whose operands are all among those of another e-node of the same e-class, with an operator "
+        "that costs no more, replaces it in any form: the values that must be computed become a subset, nothing "
+        "else changes.",
+    ),
+    Pruner(
+        "product",
+        "A sum of a product is a contraction of its factors wherever both depend on the summed axis. On vector "
+        "units the contraction takes one multiply-add where product and sum take two operations, on matrix units "
+        "a fraction; it reads the same operands, and a product that something else needs as well is still "
+        "computed there. On tiles too short for a matrix unit it takes one element a program instead.",
+    ),
+    Pruner(
+        "one-tile",
+        "An output axis that is nowhere reduced and held whole in one tile is a grid axis whose tile covers it: "
+        "the same loads, work and stores, and the grid's tile may also be shorter.",
+    ),
+    Pruner(
+        "one-grid",
+        "One element a program drops a dimension from the tiles. Where the axis is no row or column of a matrix "
+        "product, that is a grid axis of tile 1 under every measure: loads, work and stores count elements.",
+    ),
+    Pruner(
+        "idle-loop",
+        "A loop over an output axis pays by what is computed once before it. A value that does not vary with the "
+        "axis but varies in another loop is consumed by a reduction that varies with the axis, hence inside its "
+        "loop, or by one that does not, which then is itself such a value. So where no value stands outside all "
+        "loops and does not vary with the axis, the loop repeats everything, as the grid does, with fewer "
+        "programs.",
+    ),
+    Pruner(
+        "duplicate",
+        "The same structure (kernels, roles, statements, buffers) was reached before, by another form or set of cuts.",
+    ),
+    Pruner(
+        "dominated",
+        "Every vector that this family reaches, at each of its feasible assignments and at every shape that is "
+        "looked at, is matched or beaten in all four measures by some kept family for the same targets and the "
+        "same stored operands. Kernels exchange whole tensors and share no symbols, so wherever this one stands, "
+        "another does no worse.",
+    ),
+    Pruner(
+        "worse",
+        "The least bytes, work, launches and seconds of the whole sGraph, each on its own over all assignments, "
+        "are matched or beaten at once by an assignment of a kept sGraph: no assignment of this one can be better "
+        "in any.",
+    ),
+)
+
+BOUNDS = _named(
+    Pruner(
+        "max_forms",
+        "Forms beyond the bound, most work last; every skeleton of reductions comes before variants.",
+    ),
+    Pruner(
+        "max_families",
+        "Plans (a form with its cuts) that are not visited once so many families of kernels were built, those "
+        "with the greatest lower bound of time.",
+    ),
+    Pruner(
+        "max_cuts",
+        "E-classes of a form that are not considered for materialisation: the bound's first are.",
+    ),
+    Pruner(
+        "max_ops",
+        "A kernel that would hold more operators than the bound.",
+    ),
+    Pruner(
+        "max_loops",
+        "A kernel that would hold more loops than the bound.",
+    ),
+    Pruner(
+        "rank",
+        "Families of a kernel, combinations and sGraphs beyond the bounds' number, slowest first.",
+    ),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,84 +155,175 @@ class Rates:
     launch: float = 2.0e-6
     programs: int = 132
 
+    def seconds(self, moved: Any, work: Any, programs: Any) -> Any:
+        """The time of one launch: a roofline, at the share of the device that the programs fill.
+
+        Args:
+            moved: bytes, a number or an array.
+            work: vector multiply-adds.
+            programs: how many are launched.
+        """
+        filled = np.minimum(np.asarray(programs, dtype=np.float64), self.programs)
+        least = np.maximum(np.asarray(moved) / self.bytes, np.asarray(work) / self.work)
+        return least * (self.programs / filled) + self.launch
+
 
 @dataclass(frozen=True, slots=True)
 class Reach:
-    """What a family can do over its feasible assignments.
+    """What a family can do over its feasible assignments, shape point by shape point.
 
     Attributes:
-        seconds: the least estimated time.
-        best: least bytes, work and launches, and greatest number of programs, each on its own.
-        at: bytes, work, launches and programs at the assignment with the least time.
+        launches: how many kernels it launches.
+        points: for each shape point, rows of (bytes, work, seconds), one an assignment that no other beats.
+        ideal: for each shape point, the least of each column.
+        corners: for each shape point, the rows with the least bytes, the least work and the least time.
+        seconds: the least estimated time at the first shape point.
     """
 
+    launches: int
+    points: tuple[Array, ...]
+    ideal: tuple[Array, ...]
+    corners: tuple[tuple[Array, ...], ...]
     seconds: float
-    best: tuple[float, float, float, float]
-    at: tuple[float, float, float, float]
 
-    def dominates(self, other: Reach) -> bool:
-        """Whether what this one reaches is at least as good, in every respect, as the other's best."""
-        mine, theirs = self.at, other.best
-        no_worse = all(a <= b for a, b in zip(mine[:3], theirs[:3], strict=True)) and mine[3] >= theirs[3]
-        return no_worse and (mine[:3] != theirs[:3] or mine[3] > theirs[3])
+    def covered(self, others: Sequence[Reach]) -> bool:
+        """Whether at each shape point every one of its vectors is matched or beaten by one of the others'."""
+        rivals = [o for o in others if o.launches <= self.launches]
+        if not rivals:
+            return False
+        for n, mine in enumerate(self.points):
+            if not mine.shape[0]:
+                continue
+            theirs = np.concatenate([o.points[n] for o in rivals])
+            # Most often one assignment beats the best of each column.
+            if bool((theirs <= self.ideal[n] * (1 + SLACK)).all(axis=1).any()):
+                continue
+            if not bool((theirs[None] <= mine[:, None] * (1 + SLACK)).all(axis=2).any(axis=1).all()):
+                return False
+        return True
+
+
+def front(rows: Array) -> Array:
+    """The rows that no other row matches or beats in every column, each once, first column ascending."""
+    left = rows[np.lexsort(rows.T[::-1])]
+    kept: list[Array] = []
+    while left.shape[0]:
+        # The least of the first column, ties broken by the others, is beaten by nothing that comes after it.
+        best = left[0]
+        kept.append(best)
+        left = left[~(best <= left * (1 + SLACK)).all(axis=1)]
+    return np.array(kept).reshape(-1, rows.shape[1])
 
 
 def reach(
-    kernels: Sequence[Kernel], sgraph: SGraph, limits: Limits, rates: Rates, hints: Mapping[str, int]
+    kernels: Sequence[Kernel],
+    sgraph: SGraph,
+    limits: Limits,
+    rates: Rates,
+    points: Sequence[Mapping[str, int]],
 ) -> Reach | str:
-    """What the kernels, run one after another, can reach; or the name of the constraint that rules them out."""
-    seconds = 0.0
-    best = np.zeros(4)
-    at = np.zeros(4)
-    for kernel in kernels:
-        f = footprint(kernel, sgraph)
-        failed = first_unsatisfiable(f, sgraph, limits, hints)
-        if failed is not None:
-            return failed
-        ranges = domains(f, hints)
-        grids = np.ix_(*(np.array(d.values, dtype=np.float64) for d in ranges)) if ranges else ()
-        binding: dict[str, Any] = {
-            **hints,
-            **{d.symbol: g.astype(np.int64) for d, g in zip(ranges, grids, strict=True)},
-        }
-        cost = kernel_cost(kernel, sgraph)
-        feasible: Any = np.ones((1,) * max(1, len(ranges)), dtype=bool)
-        for _, ok in checks(f, limits, binding):
-            feasible = feasible & ok
-        moved = np.asarray(cost.bytes_read.evaluate(binding) + cost.bytes_written.evaluate(binding), dtype=np.float64)
-        work = np.asarray(
-            cost.padded_flops.evaluate(binding), dtype=np.float64
-        ) + DOT_WEIGHT * cost.padded_dot_flops.evaluate(binding)
-        programs = np.minimum(np.asarray(cost.programs.evaluate(binding), dtype=np.float64), rates.programs)
-        time = np.maximum(moved / rates.bytes, work / rates.work) * (rates.programs / programs) + rates.launch
-        time, moved, work, programs, feasible = np.broadcast_arrays(time, moved, work, programs, feasible)
-        where = np.flatnonzero(feasible)
-        if where.size == 0:
-            return "infeasible"
-        least = where[int(np.argmin(time.ravel()[where]))]
-        seconds += float(time.ravel()[least])
-        at += (moved.ravel()[least], work.ravel()[least], 1, programs.ravel()[least])
-        best += (moved.ravel()[where].min(), work.ravel()[where].min(), 1, programs.ravel()[where].max())
-    return Reach(seconds, tuple(map(float, best)), tuple(map(float, at)))  # type: ignore[arg-type]
+    """What the kernels, run one after another, can reach; or the name of the constraint that rules them out.
+
+    Args:
+        kernels: a kernel, or the two stages of a split.
+        sgraph: declares the tensors that they touch.
+        limits: what a kernel may use.
+        rates: for the seconds.
+        points: values of the extents' symbols; a family must run at one of them.
+    """
+    prints = [footprint(k, sgraph) for k in kernels]
+    costs = [kernel_cost(k, sgraph) for k in kernels]
+    parts = [r.parts.name for k in kernels for _, r in k.roles if isinstance(r, Split)]
+    fronts: list[Array] = []
+    failed: str | None = None
+    for hints in points:
+        tables: list[tuple[Array, Array | None]] = []
+        for f, cost in zip(prints, costs, strict=True):
+            failed = first_unsatisfiable(f, sgraph, limits, hints)
+            binding = _feasible(f, limits, hints) if failed is None else None
+            if binding is None:
+                break
+            rows = _measures(cost, rates, binding)
+            shared = [np.asarray(binding[p]) for p in parts if p in binding]
+            tables.append((rows, np.broadcast_to(shared[0], rows.shape[:1]) if shared else None))
+        fronts.append(_together(tables) if len(tables) == len(kernels) else np.empty((0, 3)))
+    if not any(f.shape[0] for f in fronts):
+        return failed or "parts"
+    nowhere = np.full(3, np.inf)
+    ideal = tuple(f.min(axis=0) if f.shape[0] else nowhere for f in fronts)
+    corners = tuple(tuple(f[int(n)] for n in f.argmin(axis=0)) if f.shape[0] else (nowhere,) * 3 for f in fronts)
+    return Reach(len(kernels), tuple(fronts), ideal, corners, float(ideal[0][2]))
 
 
-def keep(found: Sequence[tuple[T, Reach]], limit: int, pruned: Counter[str]) -> list[tuple[T, Reach]]:
-    """The families that no other dominates, at most `limit`, least time first; the order of equals is kept."""
-    ordered = sorted(enumerate(found), key=lambda t: (t[1][1].seconds, t[0]))
-    kept: list[tuple[T, Reach]] = []
-    for _, (family, mine) in ordered:
-        if any(other.dominates(mine) for _, other in kept):
-            pruned["dominated"] += 1
-        else:
-            kept.append((family, mine))
+def _measures(cost: KernelCost, rates: Rates, binding: Mapping[str, Any]) -> Array:
+    """A row of (bytes, work, seconds) for each assignment."""
+    moved = cost.bytes_read.evaluate(binding) + cost.bytes_written.evaluate(binding)
+    work = cost.padded_flops.evaluate(binding) + DOT_WEIGHT * cost.padded_dot_flops.evaluate(binding)
+    columns = np.broadcast_arrays(moved, work, rates.seconds(moved, work, cost.programs.evaluate(binding)))
+    return np.stack([np.asarray(c, dtype=np.float64).reshape(-1) for c in columns], axis=1)
+
+
+def _feasible(f: Footprint, limits: Limits, hints: Mapping[str, int]) -> dict[str, Any] | None:
+    """Every feasible assignment, as one array a symbol, all of one length; None when there is none."""
+    ranges = domains(f, hints)
+    if not ranges:
+        return dict(hints)
+    grids = np.ix_(*(np.array(d.values, dtype=np.int64) for d in ranges))
+    open_: dict[str, Any] = {**hints, **{d.symbol: g for d, g in zip(ranges, grids, strict=True)}}
+    mask: Any = np.ones((1,) * len(ranges), dtype=bool)
+    for _, ok in checks(f, limits, open_):
+        mask = mask & ok
+    where = np.nonzero(np.broadcast_to(mask, tuple(len(d.values) for d in ranges)))
+    if where[0].size == 0:
+        return None
+    picked = {d.symbol: np.array(d.values, dtype=np.int64)[w] for d, w in zip(ranges, where, strict=True)}
+    return {**hints, **picked}
+
+
+def _together(tables: Sequence[tuple[Array, Array | None]]) -> Array:
+    """The front of kernels run one after another, which agree on the number of parts where they share it."""
+    if len(tables) == 1:
+        return front(tables[0][0])
+    split = [t for t in tables if t[1] is not None]
+    if not split:
+        total = front(tables[0][0])
+        for rows, _ in tables[1:]:
+            total = front((total[:, None] + front(rows)[None]).reshape(-1, 3))
+        return total
+    values = sorted(set.intersection(*({int(v) for v in np.unique(p)} for _, p in split if p is not None)))
+    found: list[Array] = []
+    for value in values:
+        total = np.zeros((1, 3))
+        for rows, shared in tables:
+            mine = rows if shared is None else rows[shared == value]
+            total = (total[:, None] + front(mine)[None]).reshape(-1, 3)
+        found.append(front(total))
+    return front(np.concatenate(found)) if found else np.zeros((0, 3))
+
+
+def keep(
+    found: Sequence[tuple[T, Reach]], limit: int, spares: int, switched: frozenset[str], pruned: Counter[str]
+) -> list[tuple[T, Reach, bool]]:
+    """The families that the others do not cover, and a few more, at most `limit`, least time first; and whether covered.
+
+    Args:
+        found: families for the same targets.
+        limit: how many are kept.
+        spares: how many covered ones are kept beside, least time first: the measures are not the device.
+        switched: names of pruners that are off.
+        pruned: where removals are counted.
+    """
+    ordered = [found[n] for n in sorted(range(len(found)), key=lambda n: (found[n][1].seconds, n))]
+    if "dominated" in switched:
+        kept, spare = ordered, []
+    else:
+        kept, spare = [], []
+        for family, mine in ordered:
+            if mine.covered([r for _, r in kept]):
+                spare.append((family, mine))
+            else:
+                kept.append((family, mine))
+        pruned["dominated"] += max(0, len(spare) - spares)
     pruned["rank"] += max(0, len(kept) - limit)
-    if len(kept) <= limit:
-        return kept
-    # One of each that differs by the measure, before a second one that does not.
-    seen: set[tuple[float, ...]] = set()
-    first: list[tuple[T, Reach]] = []
-    again: list[tuple[T, Reach]] = []
-    for family, mine in kept:
-        (again if mine.at in seen else first).append((family, mine))
-        seen.add(mine.at)
-    return sorted((first + again)[:limit], key=lambda t: t[1].seconds)
+    both = [*((f, r, False) for f, r in kept[:limit]), *((f, r, True) for f, r in spare[:spares])]
+    return sorted(both, key=lambda t: t[1].seconds)

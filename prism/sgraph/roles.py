@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -79,7 +80,12 @@ def reduced_axes(outputs: Sequence[Value]) -> tuple[Axis, ...]:
 
 
 def assignments(
-    free: Sequence[Axis], outputs: Sequence[Value], clashing: frozenset[Axis], bounds: RoleBounds
+    free: Sequence[Axis],
+    outputs: Sequence[Value],
+    clashing: frozenset[Axis],
+    bounds: RoleBounds,
+    off: frozenset[str] = frozenset(),
+    pruned: Counter[str] | None = None,
 ) -> Iterator[dict[Axis, Kind]]:
     """Every assignment of kinds to the axes of a kernel, in a fixed order.
 
@@ -88,18 +94,31 @@ def assignments(
         outputs: what the kernel computes.
         clashing: output axes that are also reduced under the same name: not on the grid.
         bounds: see RoleBounds.
+        off: names of pruners that are switched off: one-tile, one-grid, idle-loop are asked here.
+        pruned: where removals are counted.
     """
+    counts = pruned if pruned is not None else Counter()
     batch, own = product_axes(outputs)
     choices: list[tuple[Axis, list[Kind]]] = []
     for axis in free:
+        long = not _fits(axis, bounds.short)
         if axis in clashing:
-            kinds = [Kind.WHOLE] * _fits(axis, bounds.whole) + [Kind.LOOP] * (not _fits(axis, bounds.short))
+            kinds = [Kind.WHOLE] * _fits(axis, bounds.whole) + [Kind.LOOP] * long
         elif axis in batch:
             kinds = [Kind.ONE]
-        elif axis in own and is_static(axis.extent) and int(axis.extent) <= bounds.narrow:
-            kinds = [Kind.GRID, Kind.ONE]
         else:
             kinds = [Kind.GRID]
+            if is_static(axis.extent) and int(axis.extent) <= bounds.narrow:
+                if axis in own or "one-grid" in off:
+                    kinds.append(Kind.ONE)
+                else:
+                    counts["one-grid"] += 1
+            kinds += [Kind.LOOP] * long
+            if _fits(axis, bounds.whole):
+                if "one-tile" in off:
+                    kinds.append(Kind.WHOLE)
+                else:
+                    counts["one-tile"] += 1
         choices.append((axis, kinds))
     for axis in reduced_axes(outputs):
         if axis in clashing:
@@ -111,10 +130,31 @@ def assignments(
         else:
             kinds = [Kind.LOOP] + [Kind.WHOLE] * _fits(axis, bounds.whole) + [Kind.SPLIT] * bounds.splits
         choices.append((axis, kinds))
+    varying = _varying(outputs)
     for picks in itertools.product(*(kinds for _, kinds in choices)):
         made = {axis: kind for (axis, _), kind in zip(choices, picks, strict=True)}
-        if sum(kind is Kind.SPLIT for kind in picks) <= 1:
-            yield made
+        if sum(kind is Kind.SPLIT for kind in picks) > 1:
+            continue
+        if "idle-loop" not in off and _idle(made, free, clashing, varying):
+            counts["idle-loop"] += 1
+            continue
+        yield made
+
+
+def _varying(outputs: Sequence[Value]) -> tuple[frozenset[Axis], ...]:
+    """The axes of every value that costs something, each set once."""
+    return tuple(dict.fromkeys(v.axes for v in reachable(tuple(outputs)) if v.op not in ("const", "position")))
+
+
+def _idle(
+    made: Mapping[Axis, Kind], free: Sequence[Axis], clashing: frozenset[Axis], varying: Sequence[frozenset[Axis]]
+) -> bool:
+    """Whether some loop over an output axis has nothing to compute once before it."""
+    loops = {a for a, kind in made.items() if kind in (Kind.LOOP, Kind.SPLIT)}
+    return any(
+        made[a] is Kind.LOOP and a not in clashing and not any(a not in axes and not axes & loops for axes in varying)
+        for a in free
+    )
 
 
 def _fits(axis: Axis, length: int) -> bool:

@@ -10,6 +10,7 @@ import sympy
 from prism.program.extents import Extent
 from prism.program.index import Axis, Index
 from prism.program.nodes import Tensor
+from prism.sgraph import ranges
 from prism.sgraph.nodes import (
     Accumulate,
     Contract,
@@ -37,14 +38,20 @@ _ROLE_ORDER = ("grid", "loop", "whole", "split")
 
 
 def text(sgraph: SGraph) -> str:
-    """The sGraph as readable, indented text: declarations, then for each kernel its roles and statements."""
+    """The sGraph as readable, indented text: declarations, then for each kernel its roles and statements.
+
+    Kernels that are launched together come after a line that says so.
+    """
     inputs, outputs = (", ".join(map(_tensor, group)) for group in (sgraph.inputs, sgraph.outputs))
     lines = [f"sgraph {sgraph.name}({inputs}) -> {outputs}"]
     lines += [f"  buffer {_tensor(b)}" for b in sgraph.buffers]
-    for kernel in sgraph.kernels:
-        lines.append(f"  kernel {kernel.name}")
-        lines.append(f"    {roles(kernel)}")
-        lines += [f"    {line}" for line in _body(kernel.body)]
+    for launch in sgraph.launches:
+        if len(launch.kernels) > 1:
+            lines.append(f"  launch {launch.name}: {', '.join(k.name for k in launch.kernels)}")
+        for kernel in launch.kernels:
+            lines.append(f"  kernel {kernel.name}")
+            lines.append(f"    {roles(kernel)}")
+            lines += [f"    {line}" for line in _body(kernel.body)]
     return "\n".join(lines) + "\n"
 
 
@@ -77,12 +84,17 @@ def formula(s: Stmt) -> str:
             return f"{dst} = {kind.value}_{axis} {src}"
         case Contract(dst, axis, lhs, rhs):
             return f"{dst} = sum_{axis} {lhs} * {rhs}"
-        case Loop(axis, _):
-            return f"for tiles of {axis}:"
+        case Loop():
+            return f"{_heading(s)}:"
         case Accumulate(dst, kind, src, shift):
             return f"{dst} {_COMBINE[kind.value]} {src}" + (f", rescaled by {shift}" if shift is not None else "")
         case Store(tensor, index, src):
             return f"{tensor}[{_index(index)}] = {_operand(src)}"
+
+
+def _heading(s: Loop) -> str:
+    bounds = " and ".join(ranges.text(c, s.axis) for c in s.range)
+    return f"for tiles of {s.axis}" + (f" with {bounds}" if bounds else "")
 
 
 def _tensor(t: Tensor) -> str:
@@ -119,11 +131,18 @@ def dot(sgraph: SGraph) -> str:
     for group, style in ((sgraph.inputs, "filled"), (sgraph.buffers, "dashed"), (sgraph.outputs, "filled")):
         for t in group:
             lines.append(f"  {_quoted('tensor ' + t.name)} [label={_quoted(_tensor(t))}, shape=box, style={style}];")
-    for kernel in sgraph.kernels:
-        lines.append(f"  subgraph {_quoted('cluster ' + kernel.name)} {{")
-        lines.append(f"    label={_quoted(kernel.name + ': ' + roles(kernel))};")
-        lines += _Drawing(kernel).lines
-        lines.append("  }")
+    for launch in sgraph.launches:
+        joined = len(launch.kernels) > 1
+        if joined:
+            lines.append(f"  subgraph {_quoted('cluster launch ' + launch.name)} {{")
+            lines.append(f"    label={_quoted(launch.name)};")
+        for kernel in launch.kernels:
+            lines.append(f"  subgraph {_quoted('cluster ' + kernel.name)} {{")
+            lines.append(f"    label={_quoted(kernel.name + ': ' + roles(kernel))};")
+            lines += _Drawing(kernel).lines
+            lines.append("  }")
+        if joined:
+            lines.append("  }")
     lines.append("}")
     return "\n".join(lines) + "\n"
 
@@ -146,10 +165,10 @@ class _Drawing:
     def block(self, body: Sequence[Stmt], indent: str) -> None:
         for s in body:
             match s:
-                case Loop(axis, inner):
+                case Loop(_, inner):
                     self.count += 1
                     self.lines.append(f"{indent}subgraph {_quoted(f'cluster {self.kernel} loop {self.count}')} {{")
-                    self.lines.append(f"{indent}  label={_quoted(f'for tiles of {axis}')};")
+                    self.lines.append(f"{indent}  label={_quoted(_heading(s))};")
                     self.block(inner, indent + "  ")
                     self.lines.append(f"{indent}}}")
                 case Store(tensor, _, src):
@@ -212,6 +231,8 @@ class _Serialiser:
         g = self.sgraph
         parts = [";".join(self.tensor(t) for t in group) for group in (g.inputs, g.buffers, g.outputs)]
         parts += [self.kernel(k) for k in g.kernels]
+        place = {k.name: n for n, k in enumerate(g.kernels)}
+        parts += [f"together {','.join(str(place[name]) for name in group)}" for group in g.together]
         return "\n".join(parts)
 
     def extent(self, e: Extent) -> str:
@@ -284,6 +305,7 @@ class _Serialiser:
                     lines.append(f"{self.define(dst)}<-{kind.value} {operands}")
                 case Store(tensor, index, src):
                     lines.append(f"{self.element(tensor, index)}={self.operand(src)}")
-                case Loop(axis, inner):
-                    lines += [f"loop {self.axis(axis)}", *self.body(inner), "end"]
+                case Loop(axis, inner, conditions):
+                    head = " ".join([f"loop {self.axis(axis)}", *map(self.index, conditions)])
+                    lines += [head, *self.body(inner), "end"]
         return lines

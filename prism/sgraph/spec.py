@@ -20,6 +20,8 @@ from prism.program.extents import Extent, add, at_most, mul
 from prism.program.index import Axis, Index
 from prism.program.nodes import ReduceKind, Tensor
 from prism.program.ops import OPS
+from prism.sgraph import ranges
+from prism.sgraph.horizontal import check_together
 from prism.sgraph.nodes import (
     Accumulate,
     Contract,
@@ -62,6 +64,7 @@ def check(sgraph: SGraph) -> None:
     for name in names:
         if names.count(name) > 1 or not name.isidentifier():
             _fail(f"kernel name {name!r} is not a unique identifier", where)
+    check_together(sgraph)
     _check_symbols(sgraph, where)
     inputs = frozenset(t.name for t in sgraph.inputs)
     boxes: dict[str, list[Box]] = {}
@@ -209,8 +212,8 @@ class _KernelChecker:
                 self.define(dst, (left | right) - {axis}, [lhs, rhs], self.reduced(ReduceKind.SUM, axis, [lhs, rhs]))
             case Accumulate():
                 self.accumulate(s)
-            case Loop(axis, body):
-                self.loop(axis, body)
+            case Loop():
+                self.loop(s)
             case Store():
                 self.store(s)
 
@@ -317,12 +320,14 @@ class _KernelChecker:
         self.depends[s.dst][s.dst] = 1.0
         scope.accumulators[s.dst] = s
 
-    def loop(self, axis: Axis, body: Sequence[Stmt]) -> None:
+    def loop(self, s: Loop) -> None:
+        axis, body = s.axis, s.body
         role = self.roles.get(axis)
         if not isinstance(role, (LoopRole, Split)):
             self.fail(f"a loop over axis {axis}", "its role is neither loop nor split")
         if axis in self.loops:
             self.fail(f"loops over axis {axis} are nested")
+        self.range(s)
         scope = self.block(body, axis)
         stores = any(isinstance(x, (Store, Loop)) for x in body)
         if not scope.accumulators and not stores:
@@ -331,6 +336,18 @@ class _KernelChecker:
             # After the loop the name means the final value: in scope outside, no longer running.
             self.scopes[-1].names.add(name)
             self.depends[name].pop(name)
+
+    def range(self, s: Loop) -> None:
+        """What a range may say; that it changes no value is for the denotation to check."""
+        directions = [ranges.slope(c, s.axis) > 0 for c in s.range]
+        if len(set(directions)) != len(directions):
+            self.fail(f"the loop over {s.axis} has two bounds of one direction")
+        for condition in s.range:
+            for a in self.index_axes((condition,)):
+                if a != s.axis and a not in self.loops and not isinstance(self.roles[a], Grid):
+                    self.fail(f"the range of the loop over {s.axis} mentions {a}", "its tile is not known there")
+            if not ranges.slope(condition, s.axis) or not all(ranges.sign(c) for _, c in condition.terms):
+                self.fail(f"the loop over {s.axis} has no bound in {condition} >= 0")
 
     # Stores.
 

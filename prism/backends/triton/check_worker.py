@@ -53,9 +53,9 @@ def run_module(request: Request) -> Answer:
     """Run a module's kernels.
 
     The request names the module, the configuration, files of inputs and outputs, the device (`interpreter`, `cuda`),
-    the outputs' shapes and dtypes, and for each launch the tiles along its axes and how many of its programs to run
-    (null: all). The outputs' file
-    holds, per output, the tensor and a mask of the elements that were written.
+    the outputs' shapes and dtypes, and for each launch, kernel by kernel, the tiles along its axes and how many of its
+    programs to run (null: all of the launch). The outputs' file holds, per output, the tensor and a mask of the
+    elements that were written.
     """
     import torch
 
@@ -95,8 +95,14 @@ def _interpret(kernel: Any, grid: tuple[int, ...], args: Sequence[Any], meta: Ma
 
     builder = interpreter.interpreter_builder
     dims = (*grid, 1, 1, 1)[:3]
-    counts, limit = sample if sample is not None and math.prod(sample[0]) == math.prod(grid) else (grid, None)
-    line = sample_programs(counts, limit)
+    parts = sample or ()
+    if sum(math.prod(counts) for counts, _ in parts) != math.prod(grid):
+        parts = [(grid, None)]
+    line: list[int] = []
+    first = 0
+    for counts, limit in parts:
+        line += [first + n for n in sample_programs(counts, limit)]
+        first += math.prod(counts)
     programs = [(n // (dims[1] * dims[2]), n // dims[2] % dims[1], n % dims[2]) for n in line]
     kind = type(builder)
     # The executor walks a line of programs; the kernel is told the grid and the place that the program really has.

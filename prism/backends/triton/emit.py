@@ -1,7 +1,8 @@
 """Emission: from an sGraph to a self-contained Triton module, source that is meant to be read.
 
     CONFIGS      tuned configurations by target
-    kernels      one @triton.jit function each (emit_kernel.py)
+    kernels      one @triton.jit function each (emit_kernel.py); where one launch is of several, one more that calls
+                 each with its part of the programs (emit_launch.py)
     launches     the launches for given tensors, in order (emit_host.py)
     <name>       the launcher: checks its arguments, chooses a configuration, allocates, launches, returns
 
@@ -20,6 +21,7 @@ from prism.backends.tile_spec import check_module
 from prism.backends.triton.emit_helpers import HELPERS
 from prism.backends.triton.emit_host import CHOOSE, EXPECT, WEIGHT, HostEmitter, name_tensors
 from prism.backends.triton.emit_kernel import KernelEmitter
+from prism.backends.triton.emit_launch import emit_launch
 from prism.backends.triton.writer import Writer
 from prism.errors import BackendError
 from prism.sgraph import show
@@ -56,7 +58,8 @@ def emit_module(
         ast.parse(text)
     except SyntaxError as error:
         raise BackendError(f"the emitted module does not parse: {error}", where=sgraph.name) from error
-    return ModuleSource(identifier(sgraph.name), text, tuple(k.name for k in sgraph.kernels), show.key(sgraph))
+    launches = tuple(launch.name for launch in module.launches)
+    return ModuleSource(identifier(sgraph.name), text, launches, show.key(sgraph))
 
 
 def _text(
@@ -67,18 +70,25 @@ def _text(
     weights: bool,
     shapes: Mapping[str, Sequence[Ranges]],
 ) -> str:
-    taken = {p.name for p in module.programs} | {c.name for p in module.programs for c in p.constants}
-    taken |= {n for p in module.programs for n in p.lengths} | set(HELPERS) | {identifier(module.name), "choose"}
+    taken = {p.name for p in module.programs} | {launch.name for launch in module.launches}
+    taken |= {c.name for launch in module.launches for c in launch.constants}
+    taken |= {n for launch in module.launches for n in launch.lengths}
+    taken |= set(HELPERS) | {identifier(module.name), "choose"}
     tensors = name_tensors(module, taken)
     kernels = Writer()
     helpers: set[str] = set()
-    for program in module.programs:
-        emitter = KernelEmitter(program, tensors.pointer, kernels)
-        kernels.blank(2)
-        emitter.run()
-        helpers |= emitter.helpers
+    for launch in module.launches:
+        several = len(launch.programs) > 1
+        for program in launch.programs:
+            emitter = KernelEmitter(program, tensors.pointer, kernels, several)
+            kernels.blank(2)
+            emitter.run()
+            helpers |= emitter.helpers
+        if several:
+            kernels.blank(2)
+            emit_launch(launch, tensors.pointer, kernels)
     w = Writer()
-    _header(w, sgraph, formula)
+    _header(w, sgraph, formula, len(module.launches))
     if weights:
         w.line("from pathlib import Path")
         w.blank()
@@ -105,10 +115,9 @@ def _paste(w: Writer, source: str) -> None:
         w.line(line)
 
 
-def _header(w: Writer, sgraph: SGraph, formula: str) -> None:
+def _header(w: Writer, sgraph: SGraph, formula: str, launches: int) -> None:
     safe = formula.strip().replace("\\", "\\\\").replace('"""', "'''")
-    plural = "s" * (len(sgraph.kernels) != 1)
-    w.line(f'"""{sgraph.name}: {len(sgraph.kernels)} Triton kernel{plural}, written by prism.')
+    w.line(f'"""{sgraph.name}: {launches} Triton kernel{"s" * (launches != 1)}, written by prism.')
     w.line()
     for line in safe.splitlines():
         w.line(f"    {line}".rstrip())

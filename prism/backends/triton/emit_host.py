@@ -8,7 +8,8 @@ from dataclasses import dataclass, replace
 
 import sympy
 
-from prism.backends.tile import Constant, TileModule, TileProgram, identifier, scalars
+from prism.backends.tile import Constant, TileLaunch, TileModule, identifier, scalars
+from prism.backends.triton.emit_launch import programs_of
 from prism.backends.triton.writer import Writer, factor, integer
 from prism.errors import UnsupportedError
 from prism.program.extents import Extent, is_static
@@ -123,7 +124,7 @@ class HostEmitter:
                 break
             composite = left
         everything = {n for t in (*self.module.inputs, *self.module.outputs) for e in t.shape for n in scalars(e)}
-        everything |= {n for p in self.module.programs for n in p.lengths}
+        everything |= {n for launch in self.module.launches for n in launch.lengths}
         for name in sorted(everything - set(found) - config):
             raise UnsupportedError(
                 f"the length {name} cannot be told from the inputs' shapes",
@@ -152,14 +153,14 @@ class HostEmitter:
             for b in m.buffers:
                 if any(not is_static(e) for e in b.shape):
                     self._refuse_large(self.tensors.host[b.name], f"{self.tensors.host[b.name]}.numel()")
-            for p in m.programs:
-                self._launch(p)
+            for launch in m.launches:
+                self._launch(launch)
 
     def _constants(self) -> list[Constant]:
         """The sizes that kernels or buffers need, each once: one that two kernels share is long enough for both."""
         m = self.module
         found: dict[str, Constant] = {}
-        for c in (c for p in m.programs for c in p.constants):
+        for c in (c for launch in m.launches for c in launch.constants):
             known = found.setdefault(c.name, c)
             if (known.symbol, known.extent) != (c.symbol, c.extent):
                 raise UnsupportedError(f"two kernels mean different sizes by {c.name}", where=f"emitting {m.name}")
@@ -182,16 +183,24 @@ class HostEmitter:
         with self.writer.block(f"if {elements} > 2**31 - 1:"):
             self.writer.line(f'raise ValueError("{name} would have more than 2**31 - 1 elements")')
 
-    def _launch(self, p: TileProgram) -> None:
+    def _launch(self, p: TileLaunch) -> None:
         w = self.writer
-        counts = [factor(g.count, "triton") for g in p.grid]
+        counts = [programs_of(program, "triton") for program in p.programs]
         args = [self.tensors.host[t.name] for t in p.tensors] + list(p.lengths)
         options = [f"{c.name}={c.name}" for c in p.constants]
         options += [f'num_warps=warps["{p.name}"]', f'num_stages=stages["{p.name}"]', "enable_fp_fusion=True"]
         w.line("yield (")
         with w.indented():
             w.line(f"{p.name},")
-            w.line(f"({' * '.join(counts) or '1'},),")
+            grid = f"({' + '.join(counts)},),"
+            if len(grid) <= w.room:
+                w.line(grid)
+            else:
+                w.line("(")
+                with w.indented():
+                    for n, count in enumerate(counts):
+                        w.line(f"{'+ ' if n else ''}{count}{',' if n == len(counts) - 1 else ''}")
+                w.line("),")
             w.line(f"{_tuple(args)},")
             w.call("dict", options, ",")
         w.line(")")

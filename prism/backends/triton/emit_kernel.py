@@ -1,4 +1,4 @@
-"""One tile program as one @triton.jit function.
+"""One tile program as one @triton.jit function: a kernel, or what a kernel of several programs calls (emit_launch.py).
 
 A value that is used once, on the spot, is written into the expression that uses it; the others are assigned. An operand
 that lacks dimensions of the result is indexed with None in their places.
@@ -55,12 +55,14 @@ class KernelEmitter:
         program: the tile program.
         pointers: the pointer parameter of each tensor.
         writer: where it is written.
+        called: whether its place in the grid is its first parameter, and not the program's number.
         helpers: names of the helper functions that were used.
     """
 
     program: TileProgram
     pointers: Mapping[str, str]
     writer: Writer
+    called: bool = False
     helpers: set[str] = field(default_factory=set)
     _inline: dict[str, Text] = field(default_factory=dict)
     _dims: dict[str, Dims] = field(default_factory=dict)
@@ -74,7 +76,7 @@ class KernelEmitter:
         everything = list(statements(p.body))
         self._uses = Counter(name for s in everything for name in operands(s))
         self._changing = accumulators(p.body)
-        parameters = [self.pointers[t.name] for t in p.tensors]
+        parameters = ["pid"] * self.called + [self.pointers[t.name] for t in p.tensors]
         parameters += list(p.lengths) + [f"{c.name}: tl.constexpr" for c in p.constants]
         self.writer.line("@triton.jit")
         self.writer.call(f"def {p.name}", parameters, ":")
@@ -89,9 +91,10 @@ class KernelEmitter:
         if not grid:
             return
         if len(grid) == 1:
-            self.writer.line(f"{grid[0].index} = tl.program_id(0)")
+            self.writer.line(f"{grid[0].index} = {'pid' if self.called else 'tl.program_id(0)'}")
             return
-        self.writer.line("pid = tl.program_id(0)")
+        if not self.called:
+            self.writer.line("pid = tl.program_id(0)")
         for n, g in reversed(list(enumerate(grid))):
             if n == 0:
                 self.writer.line(f"{g.index} = pid")

@@ -1,0 +1,329 @@
+"""Programs of several regions: each region is searched, equal ones once, and the results are put together.
+
+    partition      program -> regions                        (prism.program.partition)
+    search         distinct regions -> proved sGraphs        here, by `run_search`
+    compose        a proved sGraph a region -> one sGraph    (prism.sgraph.compose)
+
+A region in which nothing is proved is searched again operator by operator, so that one hard operator does not take the
+others with it.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from queue import SimpleQueue
+
+from prism.api.gain import nothing_to_gain
+from prism.api.records import Choice
+from prism.api.searching import ProvedSGraph, SearchBudget, SearchResult, run_search
+from prism.backends.protocol import Config, Resources
+from prism.egraph.worker import Worker
+from prism.events import CheckSummary, Recorder
+from prism.instantiate.devices import Device
+from prism.instantiate.model import Model
+from prism.instantiate.study import Best, Trial, TuneResult
+from prism.program.nodes import DType, Expr, Formula, Map, Program, Read, Reduce, Tensor
+from prism.program.partition import RegionBounds, partition
+from prism.program.region import Canonical, Region
+from prism.program.region_cost import Machine
+from prism.sgraph.compose import Composed, Part, compose
+from prism.sgraph.denote import Denotation
+from prism.sgraph.generate import Generated
+from prism.sgraph.nodes import SGraph
+from prism.sgraph.verdict import Status, Verdict
+
+ONE_BY_ONE = RegionBounds(products=0, reductions=0, operators=0, outputs=1)
+"""Bounds that nothing is within, so every operator is a region of its own."""
+
+
+@dataclass(frozen=True, slots=True)
+class RegionSearch:
+    """A region and what its search found.
+
+    Attributes:
+        region: the region.
+        canonical: the region without names: what was searched.
+        result: the search of `canonical.program`; equal regions share it.
+    """
+
+    region: Region
+    canonical: Canonical
+    result: SearchResult
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionedSearch:
+    """The searches of a program's regions.
+
+    Attributes:
+        program: the whole program.
+        regions: in an order in which they can run.
+    """
+
+    program: Program
+    regions: tuple[RegionSearch, ...]
+
+    @property
+    def distinct(self) -> dict[str, RegionSearch]:
+        """One region of each kind, by the key of its canonical form, in order."""
+        found: dict[str, RegionSearch] = {}
+        for r in self.regions:
+            found.setdefault(r.canonical.key, r)
+        return found
+
+    def compose(self, picks: Sequence[SGraph]) -> Composed:
+        """One sGraph for the whole program.
+
+        Args:
+            picks: for each region, an sGraph of its canonical program.
+        """
+        parts = [Part(g, r.canonical.names) for r, g in zip(self.regions, picks, strict=True)]
+        outputs = [self.program.definition(n).tensor for n in self.program.outputs]
+        return compose(self.program.name, self.program.inputs, outputs, parts)
+
+    def whole(self, picks: Sequence[ProvedSGraph], composed: Composed) -> ProvedSGraph:
+        """The composed sGraph with the regions' proofs as its own.
+
+        Its denotation is the regions', one after the other, each over the tensors at its boundary.
+        """
+        outputs: list[Expr] = []
+        for r, p in zip(self.regions, picks, strict=True):
+            outputs += [_renamed(e, r.canonical.names) for e in p.denotation.outputs]
+        rules = dict.fromkeys(name for p in picks for name in p.verdict.rules)
+        verdict = Verdict(
+            Status.PROVED,
+            f"region by region, {len(picks)} of them ({len(self.distinct)} different): {picks[0].verdict.reason}",
+            enodes=max(p.verdict.enodes for p in picks),
+            iterations=max(p.verdict.iterations for p in picks),
+            rules=tuple(rules),
+        )
+        splits = dict.fromkeys(e for p in picks for e in p.denotation.split)
+        seconds = sum(p.seconds for p in picks)
+        return ProvedSGraph(composed.sgraph, verdict, Denotation(tuple(outputs), tuple(splits)), seconds)
+
+    def result(self, whole: ProvedSGraph) -> SearchResult:
+        """The searches as one: counts added up, the formulas of all regions, the composed sGraph proved.
+
+        Equal regions are counted once, as they were searched.
+        """
+        found = [r.result for r in self.distinct.values()]
+        pruned: Counter[str] = Counter()
+        seconds: Counter[str] = Counter()
+        for r in found:
+            pruned.update(r.generated.pruned)
+            seconds.update(r.seconds)
+        generated = Generated(
+            (),
+            sum(r.generated.generated for r in found),
+            dict(sorted(pruned.items())),
+            all(r.generated.complete for r in found),
+        )
+        return SearchResult(
+            tuple(_formula(f, r) for r in self.regions for f in r.result.formulas),
+            (whole,),
+            generated,
+            sum(r.refuted for r in found),
+            sum(r.unknown for r in found),
+            sum(r.enodes for r in found),
+            ", ".join(dict.fromkeys(r.stopped for r in found)),
+            dict(seconds),
+            any(r.interrupted for r in found),
+        )
+
+
+def machine_of(device: Device, dtype: DType = DType.FLOAT16) -> Machine:
+    """The device as the partitioner sees it, for matrix products of that type."""
+    return Machine(
+        device.bandwidth_bytes_s,
+        device.l2_bandwidth_bytes_s,
+        device.dot_flops(dtype),
+        device.fp32_flops / 2,
+        device.launch_overhead_s,
+        device.sms,
+    )
+
+
+def search_regions(
+    program: Program,
+    regions: Sequence[Region],
+    target: Device,
+    budget: SearchBudget,
+    workers: Sequence[Worker],
+    recorder: Recorder,
+) -> PartitionedSearch:
+    """Search every region of a program; what is found does not depend on the number of workers.
+
+    Args:
+        program: the whole program.
+        regions: from `partition`.
+        target: as for `run_search`.
+        budget: of each region's search.
+        workers: e-graph workers; regions are searched as many at a time.
+        recorder: gets the counts and warnings.
+
+    Raises:
+        UnsupportedError: an index of a region cannot be made affine.
+        WorkerError: an e-graph worker ran into its time limit twice.
+    """
+    found = _searched(program, regions, target, budget, workers, recorder)
+    hard = {r.canonical.key for r in found if not r.result.proved and r.region.program.operator_count > 1}
+    if not hard:
+        return PartitionedSearch(program, tuple(found))
+    finer: list[Region] = []
+    for r in found:
+        finer += partition(r.region.program, ONE_BY_ONE) if r.canonical.key in hard else [r.region]
+    known = {r.canonical.key: r.result for r in found}
+    return PartitionedSearch(program, tuple(_searched(program, finer, target, budget, workers, recorder, known)))
+
+
+def _searched(
+    program: Program,
+    regions: Sequence[Region],
+    target: Device,
+    budget: SearchBudget,
+    workers: Sequence[Worker],
+    recorder: Recorder,
+    known: Mapping[str, SearchResult] | None = None,
+) -> list[RegionSearch]:
+    forms = [r.canonical() for r in regions]
+    results = dict(known or {})
+    distinct = {c.key: c.program for c in forms if c.key not in results}
+    # A worker serves one search at a time; what it served before does not matter.
+    free: SimpleQueue[Worker] = SimpleQueue()
+    for w in workers:
+        free.put(w)
+
+    def one(region: Program) -> tuple[SearchResult, list[str]]:
+        # Stages of searches that run side by side would overlap: the caller times them all together.
+        quiet = Recorder()
+        worker = free.get()
+        try:
+            result = run_search(region, target, budget, worker, quiet)
+            # A region of one operator is there because of the others: not worth a word.
+            alone = f"there is nothing to gain: {nothing_to_gain(region)}"
+            return result, [w for w in quiet.warnings if w != alone]
+        finally:
+            free.put(worker)
+
+    if len(workers) == 1:
+        answers = map(one, distinct.values())
+        _collect(distinct, answers, results, recorder)
+    else:
+        with ThreadPoolExecutor(len(workers)) as pool:
+            try:
+                _collect(distinct, pool.map(one, distinct.values()), results, recorder)
+            except BaseException:
+                # The threads wait for their workers: without those they end.
+                pool.shutdown(wait=False, cancel_futures=True)
+                for w in workers:
+                    w.close()
+                raise
+    return [RegionSearch(r, c, results[c.key]) for r, c in zip(regions, forms, strict=True)]
+
+
+def _collect(
+    distinct: Mapping[str, Program],
+    answers: Iterable[tuple[SearchResult, list[str]]],
+    results: dict[str, SearchResult],
+    recorder: Recorder,
+) -> None:
+    for n, (key, (result, warnings)) in enumerate(zip(distinct, answers, strict=True)):
+        results[key] = result
+        for message in warnings:
+            recorder.warn(message)
+        recorder.count("regions", n + 1, len(distinct))
+
+
+def _formula(f: Formula, of: RegionSearch) -> Formula:
+    """A formula of the canonical region in the whole's names."""
+    names = of.canonical.names
+    tensor = Tensor(names[f.tensor.name], f.tensor.shape, f.tensor.dtype)
+    return Formula(tensor, f.index, _renamed(f.expr, names))
+
+
+def _renamed(expr: Expr, names: Mapping[str, str]) -> Expr:
+    """The expression with its tensors renamed."""
+    done: dict[int, Expr] = {}
+
+    def visit(e: Expr) -> Expr:
+        known = done.get(id(e))
+        if known is not None:
+            return known
+        match e:
+            case Read(tensor, index):
+                new: Expr = Read(names[tensor], index)
+            case Map(op, args):
+                new = Map(op, tuple(visit(a) for a in args))
+            case Reduce(kind, axis, body):
+                new = Reduce(kind, axis, visit(body))
+            case _:
+                new = e
+        done[id(e)] = new
+        return new
+
+    return visit(expr)
+
+
+def merged_checks(checks: Sequence[CheckSummary]) -> CheckSummary:
+    """The numeric checks of all regions as one: cases add up, the worst is the worst of any."""
+    worst: dict[str, float] = {}
+    for c in checks:
+        for draw, ratio in c.worst.items():
+            worst[draw] = max(worst.get(draw, 0.0), ratio)
+    return CheckSummary(checks[0].runner, sum(c.cases for c in checks), worst)
+
+
+def composed_choice(searches: PartitionedSearch, picks: Sequence[Choice], device: Device) -> Choice:
+    """The regions' choices as one of the whole program; what it is compared with is left to the caller.
+
+    Args:
+        searches: the searches.
+        picks: for each region, in order, what was chosen for its canonical program.
+        device: what the times are for.
+    """
+    composed = searches.compose([p.proved.sgraph for p in picks])
+    symbols: dict[str, int] = {}
+    warps: dict[str, int] = {}
+    stages: dict[str, int] = {}
+    resources: list[Resources] = []
+    for p, names in zip(picks, composed.names, strict=True):
+        symbols |= {names.symbols[s]: v for s, v in p.best.config.symbols.items()}
+        warps |= {names.launches[k]: v for k, v in p.best.config.warps.items()}
+        stages |= {names.launches[k]: v for k, v in p.best.config.stages.items()}
+        resources += [replace(r, kernel=names.launches[r.kernel]) for r in p.best.resources]
+    config = Config(symbols, warps, stages)
+    best = Best(0, config, sum(p.best.seconds for p in picks), tuple(resources))
+    return Choice(
+        proved=searches.whole([p.proved for p in picks], composed),
+        best=best,
+        model=Model(composed.sgraph, device, searches.program.hints),
+        tuned=_merged_studies(list({id(p.tuned): p.tuned for p in picks}.values()), best),
+        checked=merged_checks([p.checked for p in picks]),
+        baseline_seconds=sum(p.baseline_seconds for p in picks),
+        baseline=picks[0].baseline,
+    )
+
+
+def _merged_studies(studies: Sequence[TuneResult], best: Best) -> TuneResult:
+    """The studies as one that ended in `best`; candidates are numbered on from one study to the next."""
+    trials: list[Trial] = []
+    failures: Counter[str] = Counter()
+    start = 0
+    for s in studies:
+        trials += [replace(t, point=replace(t.point, candidate=start + t.point.candidate)) for t in s.trials]
+        start = max([start, *(t.point.candidate + 1 for t in trials)])
+        failures.update(s.failures)
+    return TuneResult(
+        evidence=studies[0].evidence,
+        trials=tuple(trials),
+        ranking=(best,),
+        failures=dict(sorted(failures.items())),
+        compiled=sum(s.compiled for s in studies),
+        deduplicated=sum(s.deduplicated for s in studies),
+        resumed=sum(s.resumed for s in studies),
+        feasible=sum(s.feasible for s in studies),
+        swept=all(s.swept for s in studies),
+    )

@@ -1,0 +1,58 @@
+"""Several tile programs in one launch, as one @triton.jit function: it calls each with its part of the programs.
+
+Triton inlines the calls, so every body is compiled as if it were a kernel of its own: products are pipelined in each.
+The parts are told apart by `if`s one after another, because so they use the same shared memory: of `if` and `else`, and
+of early returns, Triton 3.7 keeps the buffers apart, which costs two or three times as much.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from prism.backends.tile import TileLaunch, TileProgram
+from prism.backends.triton.writer import Writer, factor
+
+
+def programs_of(program: TileProgram, library: str) -> str:
+    """How many programs there are, as source.
+
+    Args:
+        program: the tile program.
+        library: where `cdiv` is: "tl" in a kernel, "triton" on the host.
+    """
+    return " * ".join(factor(g.count, library) for g in program.grid) or "1"
+
+
+def emit_launch(launch: TileLaunch, pointers: Mapping[str, str], writer: Writer) -> None:
+    """Writes the function.
+
+    Args:
+        launch: two or more programs.
+        pointers: the pointer parameter of each tensor.
+        writer: where it is written.
+    """
+    parameters = [pointers[t.name] for t in launch.tensors] + list(launch.lengths)
+    taken = {*parameters, *(c.name for c in launch.constants), *(p.name for p in launch.programs), "pid"}
+    writer.line("@triton.jit")
+    writer.call(f"def {launch.name}", parameters + [f"{c.name}: tl.constexpr" for c in launch.constants], ":")
+    with writer.indented():
+        writer.line(f'"""The programs of {len(launch.programs)} kernels, one after another."""')
+        writer.line("pid = tl.program_id(0)")
+        ends: list[str] = []
+        for program in launch.programs[:-1]:
+            end = _fresh(f"end_{len(ends) + 1}", taken)
+            writer.line(f"{end} = {' + '.join([*ends[-1:], programs_of(program, 'tl')])}")
+            ends.append(end)
+        for program, start, end in zip(launch.programs, ["", *ends], [*ends, ""], strict=True):
+            bounds = [f"pid >= {start}"] * bool(start) + [f"pid < {end}"] * bool(end)
+            place = f"pid - {start}" if start else "pid"
+            args = [place, *(pointers[t.name] for t in program.tensors), *program.lengths]
+            with writer.block(f"if {bounds[0] if len(bounds) == 1 else ' & '.join(f'({b})' for b in bounds)}:"):
+                writer.call(program.name, args + [c.name for c in program.constants])
+
+
+def _fresh(name: str, taken: set[str]) -> str:
+    while name in taken:
+        name += "_"
+    taken.add(name)
+    return name

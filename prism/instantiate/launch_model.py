@@ -1,0 +1,360 @@
+"""Roofline and occupancy of one launch: see `model.py`, which adds launches up.
+
+A launch of several kernels is one whose programs differ: work, traffic and programs add up, what they all load comes
+from DRAM once if L2 keeps it, and as many programs fit on a multiprocessor as of the largest kernel.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from prism.backends.protocol import Resources
+from prism.instantiate.devices import Device
+from prism.program.index import Axis
+from prism.program.nodes import DType
+from prism.sgraph.compiled_expr import value
+from prism.sgraph.constraints import (
+    Footprint,
+    elements,
+    footprint,
+    live_elements,
+    operand_registers,
+    staged_bytes,
+    tile_sizes,
+)
+from prism.sgraph.cost import Access, KernelCost, kernel_cost
+from prism.sgraph.nodes import Contract, Grid, Kernel, Load, SGraph, Split
+
+# Part of a tensor that a load touches: its name, and the names of the axes that the index mentions.
+_Region: TypeAlias = "tuple[str, tuple[str, ...]]"
+
+# What well-tuned kernels reach of the data sheet's rates.
+DRAM_EFFICIENCY = 0.85
+DOT_EFFICIENCY = 0.75
+VECTOR_EFFICIENCY = 0.6
+# One multiprocessor alone can draw this many times its even share of the bandwidth.
+SM_BANDWIDTH_SHARE = 1.8
+# Bytes of a tensor that stay in L2 between two uses: half of it, as other data passes through.
+L2_SHARE = 0.5
+# 2MN/(M+N), the reuse of an operand of an MxN tile, at which matrix units run at full rate.
+FULL_DOT_REUSE = 96.0
+# The same where the vector units compute the product: they are slower against shared memory, and tile in registers.
+FULL_VECTOR_REUSE = 32.0
+# Warps that keep the matrix units, and the vector units, of a multiprocessor busy.
+DOT_WARPS = 4
+VECTOR_WARPS = 12
+# Registers of a thread besides the tiles' values: addresses, masks, counters.
+BASE_REGISTERS = 32
+
+
+@dataclass(frozen=True, slots=True)
+class Times:
+    """Seconds by cause, as floats or arrays."""
+
+    memory: Any
+    compute: Any
+    latency: Any
+    overlap: Any
+    spill: Any
+    fits: Any
+    bytes: Any
+
+    def total(self, launch: float) -> Any:
+        """Seconds in all; infinite where no block fits. `launch` is what a launch takes anyway."""
+        parts = (self.memory, self.compute, self.latency)
+        bound = np.maximum(np.maximum(parts[0], parts[1]), parts[2])
+        exposed = (parts[0] + parts[1] + parts[2] - bound) * (1.0 - self.overlap)
+        return np.where(self.fits, bound + exposed + self.spill + launch, np.inf)
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """What one kernel is for the multiprocessors, by itself: numbers or arrays.
+
+    Attributes:
+        sizes: the length of every axis in a tile.
+        resident: how many of its programs fit on a multiprocessor.
+        fits: whether one does.
+        programs: how many there are.
+        useful: warps that have elements of their own.
+        dot_seconds: of its matrix work on all multiprocessors, were they busy.
+        vector_seconds: of its pointwise work likewise.
+        chain: how often a program waits for memory, one trip after another; on average, where loops have ranges.
+        longest_chain: how often the longest one does.
+        skew: how many times the average program's work the longest one has.
+        hidden: trips that pipelining overlaps.
+        spill: seconds of spilled values' traffic.
+    """
+
+    sizes: Mapping[Axis, Any]
+    resident: Any
+    fits: Any
+    programs: Any
+    useful: Any
+    dot_seconds: Any
+    vector_seconds: Any
+    chain: Any
+    longest_chain: Any
+    skew: Any
+    hidden: Any
+    spill: Any
+
+    def compute(self, active: Any) -> Any:
+        """Seconds of its work on all multiprocessors, with so many programs at a time on each."""
+        dots = np.minimum(1.0, active * self.useful / DOT_WARPS)
+        vectors = np.minimum(1.0, active * self.useful / VECTOR_WARPS)
+        return self.dot_seconds / dots + self.vector_seconds / vectors
+
+
+class KernelModel:
+    """One kernel's facts, gathered once, and its times under any assignment.
+
+    Args:
+        kernel: the kernel.
+        sgraph: declares its tensors.
+        device: what it runs on.
+        hints: a value for every symbol of the extents.
+    """
+
+    def __init__(self, kernel: Kernel, sgraph: SGraph, device: Device, hints: Mapping[str, int]) -> None:
+        self.kernel = kernel
+        self.device = device
+        self.hints = dict(hints)
+        self.cost: KernelCost = kernel_cost(kernel, sgraph)
+        self.footprint: Footprint = footprint(kernel, sgraph)
+        self.dtype = _dot_dtype(kernel, sgraph)
+        self.numel = {t.name: t.shape for t in (*sgraph.inputs, *sgraph.buffers, *sgraph.outputs)}
+        self.width = {t.name: t.dtype.bytes for t in (*sgraph.inputs, *sgraph.buffers, *sgraph.outputs)}
+        # Programs are numbered with the last grid axis fastest; a split's parts are last.
+        self.grid: list[tuple[Axis, Any]] = [(a, r) for a, r in kernel.roles if isinstance(r, Grid)]
+        self.splits: list[tuple[Axis, Split]] = [(a, r) for a, r in kernel.roles if isinstance(r, Split)]
+
+    def seconds(self, binding: Mapping[str, Any], warps: Any, stages: Any, resources: Resources | None = None) -> Any:
+        """Seconds of a launch; infinite where no block fits on a multiprocessor.
+
+        Args:
+            binding: symbol name (tiles, parts) to int or integer array.
+            warps: warps per block, int or array.
+            stages: pipeline stages, int or array.
+            resources: what the compiler said, for a single assignment.
+        """
+        return self.times(binding, warps, stages, resources).total(self.device.launch_overhead_s)
+
+    def times(self, binding: Mapping[str, Any], warps: Any, stages: Any, resources: Resources | None = None) -> Times:
+        """Seconds by cause; see `seconds`."""
+        return _times((self,), binding, warps, stages, resources)
+
+    def share(self, binding: Mapping[str, Any], warps: Any, stages: Any) -> Any:
+        """Seconds that it adds to a launch that keeps all multiprocessors busy; infinite where no block fits."""
+        env = {**self.hints, **binding}
+        p = self.part(env, warps, stages, None)
+        dram, moved = self.traffic(env, p.sizes, p.resident, {})
+        memory = np.maximum(dram / self.device.bandwidth_bytes_s, moved / self.device.l2_bandwidth_bytes_s)
+        seconds = np.maximum(memory / DRAM_EFFICIENCY, p.compute(p.resident)) + p.spill
+        return np.where(p.fits, seconds, np.inf)
+
+    def part(self, env: Mapping[str, Any], warps: Any, stages: Any, resources: Resources | None) -> _Part:
+        """Its share of a launch; `env` also binds the symbols of the extents."""
+        d = self.device
+        sizes = tile_sizes(self.kernel, env)
+        live = live_elements(self.footprint, sizes)
+        if self.footprint.full_precision:
+            # Both operands of a product outside the matrix units are in registers while it runs.
+            held: Any = 0.0
+            for m, n, k in self.footprint.dots:
+                held = np.maximum(held, np.sqrt(operand_registers(m, n, k, sizes, warps * 32)))
+            live = live + held * warps * 32
+        shared: Any = staged_bytes(self.footprint, sizes) * stages
+        registers = live / (warps * 32) + BASE_REGISTERS
+        # Every value over the limit is stored once and loaded once, four bytes each.
+        spills = np.maximum(registers - d.registers_per_thread, 0) * 8
+        if resources is not None:
+            shared = resources.shared
+            registers = resources.registers or registers
+            spills = resources.spills
+        registers = np.minimum(registers, d.registers_per_thread)
+        resident = np.minimum(d.registers_per_sm / (registers * 32 * warps), d.warps_per_sm / warps)
+        resident = np.minimum(resident, d.shared_per_sm_bytes / np.maximum(shared + 1024, 1))
+        resident = np.floor(np.minimum(resident, d.blocks_per_sm))
+        fits = (resident >= 1) & (shared <= d.shared_limit_bytes)
+        programs = self.cost.programs.evaluate(env) * 1.0
+        # Warps without elements of their own do not help.
+        useful = np.minimum(warps, np.maximum(1, live / (2 * 32)))
+        dot_rate = d.dot_flops(self.dtype) * DOT_EFFICIENCY * self._dot_utilisation(sizes)
+        trips = self.cost.loop_trips.evaluate(env) * 1.0
+        longest = self.cost.longest_trips.evaluate(env) * 1.0
+        hidden = stages if self.footprint.staged else 1
+        return _Part(
+            sizes=sizes,
+            resident=np.maximum(resident, 1),
+            fits=fits,
+            programs=programs,
+            useful=useful,
+            dot_seconds=self.cost.padded_dot_flops.evaluate(env) / dot_rate,
+            vector_seconds=self.cost.padded_flops.evaluate(env) / (d.fp32_flops / 2 * VECTOR_EFFICIENCY),
+            chain=2 + trips / hidden,
+            longest_chain=2 + longest / hidden,
+            skew=np.where(trips > 0, longest / np.where(trips > 0, trips, 1.0), 1.0),
+            hidden=np.maximum(hidden, 1),
+            spill=spills * 32 * warps * programs * np.maximum(trips, 1) / d.l2_bandwidth_bytes_s,
+        )
+
+    def traffic(
+        self, env: Mapping[str, Any], sizes: Mapping[Axis, Any], resident: Any, seen: dict[_Region, Any]
+    ) -> tuple[Any, Any]:
+        """Bytes that reach DRAM, and bytes that reach L2.
+
+        Args:
+            env: a value for every symbol, those of the extents included.
+            sizes: the length of every axis in a tile.
+            resident: programs on a multiprocessor.
+            seen: what the launch has loaded already; what this kernel loads is added.
+        """
+        d = self.device
+        order: list[tuple[Axis, Any]] = []
+        for axis, _ in self.grid:
+            order.append((axis, -(-value(axis.extent, env) // sizes[axis])))
+        for axis, role in self.splits:
+            order.append((axis, env[role.parts.name]))
+        programs: Any = 1.0
+        for _, n in order:
+            programs = programs * n
+        wave = np.minimum(programs, d.sms * resident)
+        dram: Any = 0.0
+        moved: Any = 0.0
+        for a in self.cost.accesses:
+            traffic = a.traffic.evaluate(env) * 1.0
+            moved = moved + traffic
+            key = (a.tensor, tuple(sorted(x.name for x in a.axes)))
+            if a.store:
+                dram = dram + traffic
+                continue
+            once = self._once(a, env)
+            # Programs that run together read a tile from DRAM once.
+            left: Any = wave
+            distinct: Any = 1.0
+            for axis, n in reversed(order):
+                covered = np.minimum(left, n)
+                left = np.ceil(left / covered)
+                if axis in a.axes:
+                    distinct = distinct * covered
+            by_waves = traffic * distinct / wave
+            from_dram = np.where(once <= L2_SHARE * d.l2_bytes, once, np.maximum(once, by_waves))
+            from_dram = np.minimum(from_dram, traffic)
+            # A tensor that is read by several loads of one launch comes from DRAM once if it stays in L2.
+            previous = seen.get(key)
+            again = 0.0 if previous is None else np.where(once <= L2_SHARE * d.l2_bytes, 0.0, 1.0)
+            seen[key] = from_dram
+            dram = dram + (from_dram if previous is None else from_dram * again)
+        return dram, moved
+
+    def _once(self, a: Access, env: Mapping[str, Any]) -> Any:
+        """Bytes of the distinct elements that a load touches."""
+        whole: Any = self.width[a.tensor] * 1.0
+        for extent in self.numel[a.tensor]:
+            whole = whole * value(extent, env)
+        return np.minimum(a.own.evaluate(env) * 1.0, whole)
+
+    def _dot_utilisation(self, sizes: Mapping[Axis, Any]) -> Any:
+        """The part of the matrix units' rate that the smallest matrix product of the kernel reaches."""
+        worst: Any = 1.0
+        enough = FULL_VECTOR_REUSE if self.dtype is DType.FLOAT32 else FULL_DOT_REUSE
+        for m, n, k in self.footprint.dots:
+            # Below the units' own sizes lanes idle.
+            rows, columns, depth = elements(m, sizes), elements(n, sizes), elements((k,), sizes)
+            idle = (rows / np.maximum(rows, 16)) * (columns / np.maximum(columns, 8)) * (depth / np.maximum(depth, 16))
+            rows, columns = np.maximum(rows, 16), np.maximum(columns, 16)
+            reuse = 2 * rows * columns / (rows + columns)
+            worst = np.minimum(worst, idle * np.minimum(1.0, reuse / enough))
+        return worst
+
+
+def _dot_dtype(kernel: Kernel, sgraph: SGraph) -> DType:
+    """The type in which the kernel's matrix products are computed: that of the loaded operands, float32 if they mix."""
+    loaded = {s.dst: sgraph.tensor(s.tensor).dtype for s in kernel.statements() if isinstance(s, Load)}
+    operands = {v for s in kernel.statements() if isinstance(s, Contract) for v in (s.lhs, s.rhs)}
+    return joined_dtype([t for v, t in loaded.items() if v in operands] or list(loaded.values()))
+
+
+def joined_dtype(dtypes: Sequence[DType]) -> DType:
+    """The floating-point type of all, float32 if they mix."""
+    found = {t for t in dtypes if t.is_float}
+    return found.pop() if len(found) == 1 else DType.FLOAT32
+
+
+def _times(
+    kernels: Sequence[KernelModel], binding: Mapping[str, Any], warps: Any, stages: Any, resources: Resources | None
+) -> Times:
+    """Seconds by cause of one launch of these kernels."""
+    d = kernels[0].device
+    env = {**kernels[0].hints, **binding}
+    parts = [k.part(env, warps, stages, resources) for k in kernels]
+    # Registers and shared memory are allotted for the largest of the bodies.
+    resident, fits, programs = parts[0].resident, parts[0].fits, parts[0].programs
+    for p in parts[1:]:
+        resident, fits, programs = np.minimum(resident, p.resident), fits & p.fits, programs + p.programs
+    busiest = np.ceil(programs / d.sms)
+    active = np.minimum(resident, busiest)
+
+    dram: Any = 0.0
+    moved: Any = 0.0
+    work: Any = 0.0
+    longest: Any = 0.0
+    chain: Any = 0.0
+    longest_chain: Any = 0.0
+    hidden: Any = 0.0
+    spill: Any = 0.0
+    seen: dict[_Region, Any] = {}
+    for k, p in zip(kernels, parts, strict=True):
+        from_dram, from_l2 = k.traffic(env, p.sizes, resident, seen)
+        dram, moved = dram + from_dram, moved + from_l2
+        compute = p.compute(active)
+        work = work + compute
+        longest = np.maximum(longest, compute / p.programs * p.skew)
+        # Weighed by how many programs are of this kernel.
+        chain = chain + p.chain * (p.programs / programs)
+        longest_chain = np.maximum(longest_chain, p.longest_chain)
+        hidden = hidden + p.hidden * (p.programs / programs)
+        spill = spill + p.spill
+    reached = np.minimum(1.0, SM_BANDWIDTH_SHARE * np.minimum(programs, d.sms) / d.sms)
+    memory = dram / (d.bandwidth_bytes_s * DRAM_EFFICIENCY * reached)
+    memory = np.maximum(memory, moved / (d.l2_bandwidth_bytes_s * DRAM_EFFICIENCY * reached))
+    # The busiest multiprocessor runs its number of average programs, and at least the longest one.
+    compute = np.maximum(work * busiest / programs, longest) * d.sms
+    # All waves but the last are of average programs; the last is as long as the longest.
+    waves = np.ceil(programs / (d.sms * resident))
+    latency = d.memory_latency_s * ((waves - 1) * chain + longest_chain)
+    overlap = 1 - 1 / (active * hidden + 1)
+    return Times(memory, compute, latency, overlap, spill, fits, dram)
+
+
+class LaunchModel:
+    """The times of one launch under any assignment.
+
+    Args:
+        name: of the launch.
+        kernels: what is launched.
+    """
+
+    def __init__(self, name: str, kernels: Sequence[KernelModel]) -> None:
+        self.name = name
+        self.kernels = tuple(kernels)
+
+    def seconds(self, binding: Mapping[str, Any], warps: Any, stages: Any, resources: Resources | None = None) -> Any:
+        """Seconds of the launch; see `KernelModel.seconds`."""
+        times = self.times(binding, warps, stages, resources)
+        return times.total(self.kernels[0].device.launch_overhead_s)
+
+    def times(self, binding: Mapping[str, Any], warps: Any, stages: Any, resources: Resources | None = None) -> Times:
+        """Seconds by cause. Resources are those of the launch: which of the kernels spills, they do not say."""
+        return _times(self.kernels, binding, warps, stages, resources)
+
+
+def launch_models(sgraph: SGraph, kernels: Sequence[KernelModel]) -> tuple[LaunchModel, ...]:
+    """The models of an sGraph's launches, from those of its kernels in order."""
+    left = iter(kernels)
+    return tuple(LaunchModel(x.name, [next(left) for _ in x.kernels]) for x in sgraph.launches)

@@ -1,0 +1,384 @@
+"""The partitioner: from a whole program to regions, each small enough to be searched as one.
+
+The search inside a region considers every way to cut it into kernels, with the real constraints; but its e-graph and
+its space grow with the region. So a program is cut where fusing could gain nothing, and only if it has to be:
+
+1.  *A program within the bounds is one region.* `RegionBounds` bounds what a search has to look at: matrix products,
+    reductions and pointwise operations, each counted once per distinct instance (see region_cost.py).
+2.  *Which results are materialised.* To begin with, every operator's is (views never are: they are indices of what
+    reads them). Then, greatest gain first, a result is made internal, which is to say computed by those that need it,
+    as long as that gains time by the estimate of region_cost.py and keeps every region within the bounds:
+
+        gain(t) = time of t's own kernel + what its readers save by not reading t
+                  - what they take to compute t, as often as their tiles need it, and to read what t reads
+
+    A chain of pointwise operations goes into whatever surrounds it, and a residual into the product it is added to. A
+    row statistic (a norm's) is computed again by the consumer's every tile, which is cheap beside the product that
+    reads the same rows. A quadratic intermediate between two products over one axis saves its own size squared and
+    is never stored. A product that feeds another product along a long free axis would be computed once a tile of that
+    axis: it is cut there. A product that is read at several shifted indices (a rotation's halves) would be computed
+    once an index: it is cut, and the rotation goes to its reader.
+    What can be made internal without computing anything more often goes first: so an epilogue joins the product it
+    ends rather than the product it feeds. Each step changes the gains of its neighbours only; the rest stay in a heap.
+    Ties go to the earlier definition.
+3.  *Who shares a region.* Roots that do not depend on each other and read the same tensors (projections of one
+    activation) are put together while the bounds allow it, those that share most bytes first, so that the search can
+    compute them in one kernel.
+4.  *Where exactly a boundary is.* A result whose only reader is a chain of views of the same size may be stored as any
+    of them. The one is taken that leaves the two sides the fewest axes: heads merged into one axis by the producer's
+    store are one contracted axis for the next product.
+
+Nothing here knows any operator's name, and all ties are broken by position, so equal programs give equal regions.
+The result is a list in an order in which each region reads inputs and outputs of earlier regions only.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TypeAlias
+
+from prism.errors import UnsupportedError
+from prism.program.extents import Extent, mul
+from prism.program.inline import inline
+from prism.program.nodes import Definition, Program, Reduce, walk
+from prism.program.region import Region, reads, subprogram
+from prism.program.region_cost import Costs, Machine, RootCost, Size
+
+_Entry: TypeAlias = "tuple[tuple[bool, float], int, str]"
+
+AGAIN = 0.01
+"""Work that counts as done again, as a part of what is made internal; less is rounding."""
+
+
+NOT_AFFINE = 1000
+"""Axes that an index counts as when it cannot be written in any number of them."""
+
+
+@dataclass(frozen=True, slots=True)
+class RegionBounds:
+    """What one search is given at most; see `Size` for what is counted.
+
+    Attributes:
+        products: matrix products.
+        reductions: reductions, products included.
+        operators: pointwise operations.
+        outputs: tensors that a region of several roots writes.
+    """
+
+    products: int = 3
+    reductions: int = 8
+    operators: int = 48
+    outputs: int = 3
+
+    def admits(self, size: Size) -> bool:
+        """Whether a region of that size is within the bounds."""
+        return (
+            size.products <= self.products and size.reductions <= self.reductions and size.operators <= self.operators
+        )
+
+
+def partition(
+    program: Program, bounds: RegionBounds | None = None, machine: Machine | None = None
+) -> tuple[Region, ...]:
+    """The program's regions, in an order in which they can run.
+
+    Args:
+        program: a legal program.
+        bounds: how large a region may be.
+        machine: the rates that costs are compared by.
+
+    Returns:
+        One region, the program itself, when it is within the bounds.
+    """
+    limits = bounds or RegionBounds()
+    graph = _Graph.of(program)
+    costs = Costs(program, machine or Machine())
+    whole = [costs.root(r, frozenset()) for r in graph.forced]
+    total = Size()
+    for c in whole:
+        total += c.size
+    if limits.admits(total) or len(graph.live) == 1:
+        return (Region(program, graph.forced),)
+    kept = _Greedy(graph, costs, limits).run()
+    groups = _grouped(graph, {r: costs.root(r, kept) for r in graph.live if r in kept}, costs, limits)
+    return _regions(graph, kept, groups)
+
+
+@dataclass(frozen=True, slots=True)
+class _Graph:
+    """The program as a graph of results that may be materialised.
+
+    Attributes:
+        program: the program.
+        definitions: by name.
+        place: position of each definition.
+        readers: for each definition, the definitions that read it, in order.
+        live: definitions that may be materialised and that an output needs, in order: no views, unless an output is
+            a view of an input.
+        forced: those that must be: what the outputs are, or are views of.
+    """
+
+    program: Program
+    definitions: dict[str, Definition]
+    place: dict[str, int]
+    readers: dict[str, tuple[str, ...]]
+    live: tuple[str, ...]
+    forced: tuple[str, ...]
+
+    @staticmethod
+    def of(program: Program) -> _Graph:
+        definitions = {d.name: d for d in program.definitions}
+        place = {d.name: n for n, d in enumerate(program.definitions)}
+        needed: set[str] = set()
+        stack = list(program.outputs)
+        while stack:
+            name = stack.pop()
+            if name in definitions and name not in needed:
+                needed.add(name)
+                stack.extend(reads(definitions[name].expr))
+        readers: dict[str, list[str]] = {}
+        for d in program.definitions:
+            if d.name in needed:
+                for t in reads(d.expr):
+                    readers.setdefault(t, []).append(d.name)
+
+        forced = tuple(dict.fromkeys(_source(definitions, o) for o in program.outputs))
+        live = tuple(d.name for d in program.definitions if d.name in needed and (not d.view or d.name in forced))
+        return _Graph(program, definitions, place, {t: tuple(r) for t, r in readers.items()}, live, forced)
+
+    def source(self, name: str) -> str:
+        """What a definition is a view of; itself when it is computed, or is a view of an input."""
+        return _source(self.definitions, name)
+
+
+def _source(definitions: Mapping[str, Definition], name: str) -> str:
+    d = definitions[name]
+    while d.view:
+        (below,) = reads(d.expr)
+        if below not in definitions:
+            return name
+        d = definitions[below]
+    return d.name
+
+
+@dataclass(slots=True)
+class _Greedy:
+    """Makes results internal, greatest gain first.
+
+    Attributes:
+        kept: what is materialised.
+        rank: of each result that may still be made internal, the least first: whether something is then computed
+            more often than before, and the gain, negative.
+    """
+
+    graph: _Graph
+    costs: Costs
+    limits: RegionBounds
+    kept: frozenset[str] = frozenset()
+    roots: dict[str, RootCost] = field(default_factory=dict)
+    using: dict[str, set[str]] = field(default_factory=dict)
+    rank: dict[str, tuple[bool, float]] = field(default_factory=dict)
+
+    def run(self) -> frozenset[str]:
+        """What stays materialised."""
+        self.kept = frozenset(self.graph.live)
+        for name in self.graph.live:
+            self._set(name, self.costs.root(name, self.kept))
+        heap: list[_Entry] = []
+        self._update(self.graph.live, heap)
+        while heap:
+            rank, _, name = heapq.heappop(heap)
+            if self.rank.get(name) != rank or name not in self.kept:
+                continue  # an entry that a later one replaced
+            self._internal(name, heap)
+        return self.kept
+
+    def _set(self, root: str, cost: RootCost) -> None:
+        known = self.roots.get(root)
+        for t in known.read if known is not None else ():
+            self.using[t].discard(root)
+        self.roots[root] = cost
+        for t in cost.read:
+            self.using.setdefault(t, set()).add(root)
+
+    def _internal(self, name: str, heap: list[_Entry]) -> None:
+        self.kept -= {name}
+        gone = self.roots.pop(name)
+        for t in gone.read:
+            self.using[t].discard(name)
+        touched = set(gone.read)
+        for root in self._readers(name):
+            touched.add(root)
+            self._set(root, self.costs.root(root, self.kept))
+            touched |= self.roots[root].read
+        self._update([t for t in self.graph.live if t in touched and t in self.kept], heap)
+
+    def _readers(self, name: str) -> list[str]:
+        return sorted(self.using.get(name, ()), key=lambda r: self.graph.place[r])
+
+    def _update(self, names: Sequence[str], heap: list[_Entry]) -> None:
+        for name in names:
+            self.rank.pop(name, None)
+            again, gain = self._gain(name)
+            if gain > 0:
+                self.rank[name] = (again, -gain)
+                heapq.heappush(heap, (self.rank[name], self.graph.place[name], name))
+
+    def _gain(self, name: str) -> tuple[bool, float]:
+        """Whether making a result internal computes anything more often, and seconds saved; 0 where it cannot be."""
+        readers = self._readers(name)
+        if name in self.graph.forced or not readers:
+            return False, 0.0
+        after = self.kept - {name}
+        gain, work = self.roots[name].seconds, -self.roots[name].work
+        for root in readers:
+            cost = self.costs.root(root, after)
+            if not self.limits.admits(cost.size):
+                return False, 0.0
+            gain += self.roots[root].seconds - cost.seconds
+            work += cost.work - self.roots[root].work
+        return work > AGAIN * self.roots[name].work, gain
+
+
+def _grouped(
+    graph: _Graph, roots: dict[str, RootCost], costs: Costs, limits: RegionBounds
+) -> tuple[tuple[str, ...], ...]:
+    """The roots, those that share a region together."""
+    groups: dict[str, list[str]] = {r: [r] for r in roots}
+    owner = {r: r for r in roots}
+    readers: dict[str, list[str]] = {}
+    for r, cost in roots.items():
+        for t in sorted(cost.read):
+            readers.setdefault(t, []).append(r)
+    shared: dict[tuple[str, str], int] = {}
+    for t, of in readers.items():
+        for n, a in enumerate(of):
+            for b in of[n + 1 :]:
+                shared[a, b] = shared.get((a, b), 0) + costs.bytes(t)
+    for a, b in sorted(shared, key=lambda p: (-shared[p], graph.place[p[0]], graph.place[p[1]])):
+        first, second = owner[a], owner[b]
+        members = groups[first] + groups[second]
+        if first == second or len(members) > limits.outputs:
+            continue
+        size = Size()
+        for m in members:
+            size += roots[m].size
+        if not limits.admits(size) or _depend(first, second, groups, owner, roots):
+            continue
+        groups[first] = sorted(members, key=lambda m: graph.place[m])
+        del groups[second]
+        for m in members:
+            owner[m] = first
+    return tuple(tuple(g) for g in groups.values())
+
+
+def _depend(
+    a: str, b: str, groups: Mapping[str, Sequence[str]], owner: Mapping[str, str], roots: Mapping[str, RootCost]
+) -> bool:
+    """Whether one of the groups needs the other, directly or through further groups."""
+    for start, goal in ((a, b), (b, a)):
+        seen = {start}
+        stack = [start]
+        while stack:
+            for m in groups[stack.pop()]:
+                for t in roots[m].read:
+                    above = owner.get(t)
+                    if above == goal:
+                        return True
+                    if above is not None and above not in seen:
+                        seen.add(above)
+                        stack.append(above)
+    return False
+
+
+def _regions(graph: _Graph, kept: frozenset[str], groups: Sequence[Sequence[str]]) -> tuple[Region, ...]:
+    """The groups as programs, in an order in which they can run."""
+    boundary = {t: _boundary(graph, kept, t) for t in graph.live if t in kept}
+    given = frozenset(boundary.values())
+    made: dict[str, Region] = {}
+    for group in groups:
+        outputs: dict[str, None] = {}
+        for root in group:
+            needed = boundary[root] in graph.program.outputs or _read_elsewhere(graph, kept, boundary[root])
+            if needed:
+                outputs[boundary[root]] = None
+            for o in graph.program.outputs:
+                if graph.source(o) == root:
+                    outputs[o] = None
+        name = f"{graph.program.name}_{len(made)}"
+        others = (given | set(graph.program.outputs)) - {boundary[root] for root in group}
+        part = subprogram(graph.program, name, tuple(outputs), others)
+        made[group[0]] = Region(part, tuple(group))
+    return _ordered(list(made.values()), graph)
+
+
+def _read_elsewhere(graph: _Graph, kept: frozenset[str], tensor: str) -> bool:
+    """Whether something that is computed reads the tensor, itself or through views."""
+    return any(not graph.definitions[r].view or _read_elsewhere(graph, kept, r) for r in graph.readers.get(tensor, ()))
+
+
+def _ordered(regions: Sequence[Region], graph: _Graph) -> tuple[Region, ...]:
+    """Regions after those that they read from; otherwise by the place of what they write first. Named by position."""
+    maker = {t: n for n, r in enumerate(regions) for t in r.outputs}
+    waiting = {n: {maker[t] for t in r.inputs if t in maker} for n, r in enumerate(regions)}
+    done: list[int] = []
+    while waiting:
+        ready = [n for n, needs in waiting.items() if needs <= set(done)]
+        n = min(ready, key=lambda m: min(graph.place[t] for t in regions[m].roots))
+        done.append(n)
+        del waiting[n]
+    name = graph.program.name
+    return tuple(
+        Region(replace(regions[n].program, name=f"{name}_{place}"), regions[n].roots) for place, n in enumerate(done)
+    )
+
+
+def _boundary(graph: _Graph, kept: frozenset[str], root: str) -> str:
+    """The root, or the view of it that is stored instead: the one that leaves both sides the fewest axes."""
+    chain = [root]
+    while chain[-1] not in graph.program.outputs:
+        following = graph.readers.get(chain[-1], ())
+        if len(following) != 1 or not graph.definitions[following[0]].view or following[0] in kept:
+            break
+        view = graph.definitions[following[0]]
+        if _elements(view) != _elements(graph.definitions[root]) or view.dtype != graph.definitions[root].dtype:
+            break
+        chain.append(view.name)
+    if len(chain) == 1:
+        return root
+    computed = frozenset(d.name for d in graph.program.definitions if not d.view)
+    consumers = _computing_readers(graph, chain[-1])
+
+    def axes(name: str, keep: frozenset[str]) -> int:
+        try:
+            (formula,) = inline(graph.program, (name,), keep)
+        except UnsupportedError:
+            return NOT_AFFINE
+        return len({a for i in formula.index for a in i.axes()}) + sum(
+            isinstance(e, Reduce) for e in walk(formula.expr)
+        )
+
+    def score(tensor: str) -> int:
+        return axes(tensor, computed - {root, tensor}) + sum(
+            axes(c, (computed - {c, root}) | {tensor}) for c in consumers
+        )
+
+    return min(chain, key=score)
+
+
+def _elements(d: Definition) -> Extent:
+    total: Extent = 1
+    for a in d.axes:
+        total = mul(total, a.extent)
+    return total
+
+
+def _computing_readers(graph: _Graph, tensor: str) -> list[str]:
+    """The definitions that are no views and read the tensor, itself or through views."""
+    found: dict[str, None] = {}
+    for r in graph.readers.get(tensor, ()):
+        for c in _computing_readers(graph, r) if graph.definitions[r].view else (r,):
+            found[c] = None
+    return list(found)

@@ -1,0 +1,208 @@
+"""A region: a part of a program that is a program itself, and the form in which equal regions are the same.
+
+The inputs of a region are inputs of the whole program or outputs of earlier regions; names of tensors are kept, so a
+region reads like the part of the program that it is. `canonical` replaces every name by its place in the region (`in0`,
+`v3`, `out0`; axes by `a0`, `r0`), and two regions that compute the same from differently named tensors (the layers of a
+network, its key and value projections) then are one program, to be searched once.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from prism.program.extents import Extent
+from prism.program.index import Axis, Index
+from prism.program.nodes import Definition, Expr, Map, Position, Program, Read, Reduce, Size, Tensor, walk
+
+CANONICAL_NAME = "region"
+"""What canonical regions are called."""
+
+
+@dataclass(frozen=True, slots=True)
+class Canonical:
+    """A region without names.
+
+    Attributes:
+        program: the region with every tensor named after its place.
+        names: each canonical tensor's name in the region.
+        key: equal for equal regions, whatever their tensors are called.
+    """
+
+    program: Program
+    names: Mapping[str, str]
+    key: str
+
+
+@dataclass(frozen=True, slots=True)
+class Region:
+    """A part of a program.
+
+    Attributes:
+        program: the part as a program: the definitions that its outputs need back to its inputs.
+        roots: the definitions that it was made for; an output may be a view of one.
+    """
+
+    program: Program
+    roots: tuple[str, ...]
+
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        """The tensors that it reads."""
+        return tuple(t.name for t in self.program.inputs)
+
+    @property
+    def outputs(self) -> tuple[str, ...]:
+        """The tensors that it writes."""
+        return self.program.outputs
+
+    def canonical(self) -> Canonical:
+        """The region without names."""
+        return canonical(self.program)
+
+
+def reads(expr: Expr) -> tuple[str, ...]:
+    """The tensors that an expression reads, each once, in order."""
+    return tuple(dict.fromkeys(e.tensor for e in walk(expr) if isinstance(e, Read)))
+
+
+def subprogram(program: Program, name: str, outputs: Sequence[str], given: Iterable[str] = ()) -> Program:
+    """The part of a program that computes `outputs` from its inputs and the tensors `given`.
+
+    Inputs that it does not read are left out, and so are symbols that it does not mention.
+
+    Args:
+        program: the whole.
+        name: what to call the part.
+        outputs: names of definitions, in order.
+        given: definitions whose results the part reads instead of computing them; outputs are always computed.
+    """
+    definitions = {d.name: d for d in program.definitions}
+    kept = set(given) - set(outputs)
+    needed: set[str] = set()
+    read: set[str] = set()
+    stack = list(outputs)
+    while stack:
+        tensor = stack.pop()
+        if tensor in needed or tensor in read:
+            continue
+        if tensor in definitions and tensor not in kept:
+            needed.add(tensor)
+            stack.extend(reads(definitions[tensor].expr))
+        else:
+            read.add(tensor)
+    body = tuple(d for d in program.definitions if d.name in needed)
+    inputs = (
+        *(t for t in program.inputs if t.name in read),
+        *(d.tensor for d in program.definitions if d.name in read),
+    )
+    mentioned = _symbols(inputs, body)
+    return Program(
+        name,
+        inputs,
+        body,
+        tuple(outputs),
+        {s: r for s, r in program.ranges.items() if s in mentioned},
+        {n: w for n, w in program.weights.items() if n in read},
+    )
+
+
+def _symbols(inputs: Iterable[Tensor], body: Iterable[Definition]) -> set[str]:
+    found: set[str] = set()
+
+    def see(extent: Extent) -> None:
+        found.update(s.name for s in getattr(extent, "free_symbols", ()))
+
+    def see_index(index: Index) -> None:
+        see(index.offset)
+        for atom, coefficient in index.terms:
+            see(coefficient)
+            if isinstance(atom, Axis):
+                see(atom.extent)
+            else:
+                see(atom.divisor)
+                see_index(atom.value)
+
+    for t in inputs:
+        for e in t.shape:
+            see(e)
+    for d in body:
+        for a in d.axes:
+            see(a.extent)
+        for node in walk(d.expr):
+            match node:
+                case Read(_, index):
+                    for i in index:
+                        see_index(i)
+                case Position(i):
+                    see_index(i)
+                case Size(extent):
+                    see(extent)
+                case Reduce(_, axis, _):
+                    see(axis.extent)
+                case _:
+                    pass
+    return found
+
+
+def canonical(program: Program) -> Canonical:
+    """The program with every tensor named after its place, and the names that this took away.
+
+    Weights are left out: a search does not look at them, and equal regions may have different ones.
+    """
+    # Inputs in the order in which they are first read: which of them an earlier region computes makes no difference.
+    seen = dict.fromkeys(t for d in program.definitions for t in reads(d.expr))
+    order = {name: n for n, name in enumerate(seen)}
+    inputs = sorted(program.inputs, key=lambda t: order.get(t.name, len(order)))
+    new: dict[str, str] = {t.name: f"in{n}" for n, t in enumerate(inputs)}
+    inner = 0
+    for d in program.definitions:
+        if d.name in program.outputs:
+            new[d.name] = f"out{program.outputs.index(d.name)}"
+        else:
+            new[d.name] = f"v{inner}"
+            inner += 1
+    made = Program(
+        CANONICAL_NAME,
+        tuple(Tensor(new[t.name], t.shape, t.dtype) for t in inputs),
+        tuple(_renamed(d, new) for d in program.definitions),
+        tuple(new[n] for n in program.outputs),
+        dict(program.ranges),
+    )
+    kinds = [f"{d.name} {d.dtype.value} {d.view}" for d in made.definitions]
+    ranges = [f"{s} {r.low} {r.high} {r.hint}" for s, r in sorted(made.ranges.items())]
+    key = hashlib.sha256("\n".join([str(made), *kinds, *ranges]).encode()).hexdigest()
+    return Canonical(made, {v: k for k, v in new.items()}, key)
+
+
+def _renamed(d: Definition, tensors: Mapping[str, str]) -> Definition:
+    """The definition with tensors and axes renamed; axes by the order in which they appear."""
+    axes = {a: Axis(f"a{n}", a.extent) for n, a in enumerate(d.axes)}
+    bound: dict[Axis, Axis] = {}
+    for e in walk(d.expr):
+        if isinstance(e, Reduce) and e.axis not in axes:
+            bound.setdefault(e.axis, Axis(f"r{len(bound)}", e.axis.extent))
+    names = axes | bound
+    mapping = {a: Index.axis(b) for a, b in names.items() if a.extent != 1}
+    done: dict[int, Expr] = {}
+
+    def visit(e: Expr) -> Expr:
+        known = done.get(id(e))
+        if known is not None:
+            return known
+        match e:
+            case Read(tensor, index):
+                new: Expr = Read(tensors[tensor], tuple(i.substitute(mapping) for i in index))
+            case Position(index):
+                new = Position(index.substitute(mapping))
+            case Map(op, args):
+                new = Map(op, tuple(visit(a) for a in args))
+            case Reduce(kind, axis, body):
+                new = Reduce(kind, names[axis], visit(body))
+            case _:
+                new = e
+        done[id(e)] = new
+        return new
+
+    return Definition(tensors[d.name], tuple(axes[a] for a in d.axes), visit(d.expr), d.dtype, "", d.view)

@@ -1,0 +1,302 @@
+"""What a region costs when it is one kernel: the estimate that the partitioner cuts by.
+
+A definition that is not materialised is computed where it is used, once for each *instance*: the distinct indices under
+which the region's root needs it, up to the names of axes. `s[i,j]`, read by a maximum over j and again by a sum over j,
+is one instance; `q[i,d]` and `q[i,d+32]` are two. An instance has the axes of its indices; along an axis of the root
+that it does not have, it is computed again for each tile of that axis (`TILE` elements), because the programs of a
+grid do not talk to each other. So, for a definition t that is read under the index `i` below the root r:
+
+    spread(t, i) = product of the extents of i's axes / elements of t * product of tiles of r's other axes
+    work(t)      = flops of t alone * sum of spread over its instances, for products * sqrt(number of instances):
+                   their accumulators share a tile's registers, and a smaller tile reuses its operands less
+    traffic(x)   = bytes of x from memory once, and spread times from cache, for a tensor x that the region reads
+
+The estimate is seconds = max(traffic and the root's store, matrix work, other work) + one launch; a root of few tiles
+keeps only that part of the matrix units busy. It is rough on purpose: it has to tell a quadratic intermediate from a
+row of statistics, not one tile size from another. The search inside a region
+considers every cut and every role with the real constraints.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from prism.program.extents import Extent, evaluate
+from prism.program.index import Atom, Axis, Index
+from prism.program.nodes import Definition, Expr, Map, Program, Read, Reduce, ReduceKind, free_axes, walk
+from prism.program.ops import OPS
+
+TILE = 128
+"""Elements of a program's tile along an axis."""
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """Rates that costs are compared by; the defaults are of the order of a data-centre GPU's.
+
+    Attributes:
+        memory: bytes a second, device memory.
+        cache: bytes a second, shared cache.
+        matrix: flops a second of matrix products.
+        vector: flops a second of everything else.
+        launch: seconds from one kernel to the next.
+        units: programs that it takes to keep all matrix units busy.
+    """
+
+    memory: float = 2.0e12
+    cache: float = 5.0e12
+    matrix: float = 3.0e14
+    vector: float = 2.0e13
+    launch: float = 2.5e-6
+    units: int = 108
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    """How hard a region is to search: distinct instances of what it computes.
+
+    Attributes:
+        products: matrix products, matrix-vector products included: sums of products of two factors.
+        reductions: all reductions, products included.
+        operators: pointwise operations.
+    """
+
+    products: int = 0
+    reductions: int = 0
+    operators: int = 0
+
+    def __add__(self, other: Size) -> Size:
+        return Size(
+            self.products + other.products, self.reductions + other.reductions, self.operators + other.operators
+        )
+
+    def times(self, count: int) -> Size:
+        """The size of so many instances."""
+        return Size(self.products * count, self.reductions * count, self.operators * count)
+
+
+@dataclass(frozen=True, slots=True)
+class _Facts:
+    """A definition by itself: its reads (bound axes included), size, flops and elements."""
+
+    definition: Definition
+    reads: tuple[Read, ...]
+    bound: tuple[Axis, ...]
+    size: Size
+    matrix: float
+    vector: float
+
+
+@dataclass(frozen=True, slots=True)
+class RootCost:
+    """A root and everything that is computed for it.
+
+    Attributes:
+        seconds: the estimate.
+        work: flops, by how long they take one after the other.
+        members: the definitions that are computed, views included.
+        read: the tensors that are read.
+        size: how hard it is to search.
+    """
+
+    seconds: float
+    work: float
+    members: frozenset[str]
+    read: frozenset[str]
+    size: Size
+
+
+@dataclass(slots=True)
+class Costs:
+    """Costs of roots of one program; answers are remembered.
+
+    Attributes:
+        program: the program.
+        machine: the rates.
+    """
+
+    program: Program
+    machine: Machine
+    _facts: dict[str, _Facts] = field(default_factory=dict)
+    _lengths: dict[Extent, int] = field(default_factory=dict)
+    _elements: dict[str, int] = field(default_factory=dict)
+    _bytes: dict[str, int] = field(default_factory=dict)
+    _known: dict[str, list[tuple[frozenset[str], RootCost]]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        hints = self.program.hints
+        for t in (*self.program.inputs, *(d.tensor for d in self.program.definitions)):
+            self._elements[t.name] = math.prod(evaluate(e, hints) for e in t.shape)
+            self._bytes[t.name] = t.dtype.bytes * self._elements[t.name]
+        for d in self.program.definitions:
+            self._facts[d.name] = _facts(d, hints)
+
+    def bytes(self, tensor: str) -> int:
+        """The size of a tensor at the hints."""
+        return self._bytes[tensor]
+
+    def root(self, name: str, kept: frozenset[str]) -> RootCost:
+        """The cost of computing and storing one definition from inputs and the tensors `kept`."""
+        for read, cost in self._known.get(name, ()):
+            # Only what is kept within reach matters: the tensors read, and that nothing computed became kept.
+            if read <= kept and not (cost.members - {name}) & kept:
+                return cost
+        cost = self._root(name, kept)
+        materialised = frozenset(t for t in cost.read if t in self._facts)
+        self._known.setdefault(name, []).append((materialised, cost))
+        return cost
+
+    def _root(self, name: str, kept: frozenset[str]) -> RootCost:
+        facts = self._facts[name]
+        free = {a: self._length(a) for a in facts.definition.axes}
+        # By tensor and indices up to names: the greatest spread. The root itself is computed once.
+        spreads: dict[tuple[str, tuple[object, ...]], float] = {(name, ()): 1.0}
+        visited: set[tuple[str, tuple[Index, ...]]] = set()
+        stack: list[tuple[str, tuple[Index, ...]]] = [(name, tuple(map(Index.axis, facts.definition.axes)))]
+        fresh = 0
+        while stack:
+            tensor, index = stack.pop()
+            inner = self._facts[tensor]
+            mapping = dict(zip(inner.definition.axes, index, strict=True))
+            for a in inner.bound:
+                mapping[a] = Index.axis(Axis(f"{a.name}.{fresh}", a.extent))
+                fresh += 1
+            for r in inner.reads:
+                at = tuple(_substituted(i, mapping) for i in r.index)
+                if (r.tensor, at) in visited:
+                    continue
+                visited.add((r.tensor, at))
+                key = (r.tensor, _up_to_names(at))
+                spread = self._spread(r.tensor, at, free)
+                known = spreads.get(key)
+                if known is not None and spread <= known:
+                    continue  # seen under other names of axes: its operands are the same instances
+                spreads[key] = spread
+                if r.tensor in self._facts and r.tensor not in kept:
+                    stack.append((r.tensor, at))
+        members = {t for t, _ in spreads if t in self._facts and (t not in kept or t == name)}
+        instances = Counter(t for t, _ in spreads)
+        size = Size()
+        matrix = vector = 0.0
+        traffic: dict[str, float] = {}
+        for (tensor, _), spread in spreads.items():
+            if tensor in members:
+                inner = self._facts[tensor]
+                matrix += spread * inner.matrix * math.sqrt(instances[tensor])
+                vector += spread * inner.vector
+                size += inner.size
+            else:
+                traffic[tensor] = max(traffic.get(tensor, 0.0), spread)
+        seconds = self._seconds(name, traffic, matrix, vector)
+        work = matrix / self.machine.matrix + vector / self.machine.vector
+        return RootCost(seconds, work, frozenset(members), frozenset(traffic), size)
+
+    def _seconds(self, name: str, traffic: Mapping[str, float], matrix: float, vector: float) -> float:
+        machine = self.machine
+        lengths = sorted(self._length(a) for a in self._facts[name].definition.axes)
+        # A tile is of the two longest axes.
+        programs = math.prod(lengths[:-2]) * math.prod(-(-n // TILE) for n in lengths[-2:])
+        busy = min(1.0, programs / machine.units)
+        memory = self._bytes[name] / machine.memory
+        for tensor, spread in traffic.items():
+            memory += self._bytes[tensor] * (1.0 / machine.memory + max(0.0, spread - 1.0) / machine.cache)
+        return machine.launch + max(memory, matrix / (machine.matrix * busy), vector / machine.vector)
+
+    def _length(self, axis: Axis) -> int:
+        if isinstance(axis.extent, int):
+            return axis.extent
+        known = self._lengths.get(axis.extent)
+        if known is None:
+            known = self._lengths[axis.extent] = evaluate(axis.extent, self.program.hints)
+        return known
+
+    def _spread(self, tensor: str, index: tuple[Index, ...], free: Mapping[Axis, int]) -> float:
+        """How many times over the tensor is computed or read when it is needed at this index."""
+        own = {a for i in index for a in i.axes()}
+        # Whole numbers, so that the order of a set does not show in the result.
+        needed = math.prod(self._length(a) for a in own)
+        tiles = math.prod(-(-n // TILE) for a, n in free.items() if a not in own)
+        return tiles * needed / self._elements[tensor]
+
+
+def _substituted(index: Index, mapping: Mapping[Axis, Index]) -> Index:
+    """`index.substitute(mapping)`; nearly all indices are one axis."""
+    match index.terms:
+        case ():
+            return index
+        case ((Axis() as axis, 1),) if index.offset == 0 and axis in mapping:
+            return mapping[axis]
+        case _:
+            return index.substitute(mapping)
+
+
+def _up_to_names(index: Iterable[Index]) -> tuple[object, ...]:
+    """Equal for indices that differ by the names of their axes alone."""
+    order: dict[Axis, int] = {}
+
+    def atom(a: Atom) -> object:
+        match a:
+            case Axis(_, extent):
+                return order.setdefault(a, len(order)), extent
+            case _:
+                return type(a).__name__, a.divisor, expression(a.value)
+
+    def expression(i: Index) -> object:
+        # Terms are sorted by the names of their axes, which must not decide: by what is left of them instead.
+        terms = i.terms if len(i.terms) < 2 else sorted(i.terms, key=lambda t: (str(t[1]), *_outline(t[0])))
+        return tuple((atom(a), c) for a, c in terms), i.offset
+
+    return tuple(expression(i) for i in index)
+
+
+def _outline(atom: Atom) -> tuple[str, str]:
+    """What an atom is besides its name; the name decides between equals."""
+    if isinstance(atom, Axis):
+        return str(atom.extent), atom.name
+    return f"{type(atom).__name__} {atom.divisor}", str(atom)
+
+
+def _facts(d: Definition, hints: Mapping[str, int]) -> _Facts:
+    """The definition by itself; structurally equal parts count once."""
+
+    def elements(axes: Iterable[Axis]) -> int:
+        return math.prod(evaluate(a.extent, hints) for a in axes)
+
+    distinct = list(dict.fromkeys(walk(d.expr)))
+    inside: set[Expr] = set()
+    products = reductions = operators = 0
+    matrix = vector = 0
+    for e in reversed(distinct):
+        if isinstance(e, Reduce):
+            body, chain = e.body, {e.axis}
+            if e in inside:
+                continue  # part of a sum over several axes
+            reductions += 1
+            while isinstance(body, Reduce) and body.kind is e.kind:
+                inside.add(body)
+                chain.add(body.axis)
+                body = body.body
+            if e.kind is ReduceKind.SUM and _is_product(body, chain):
+                products += 1
+                inside.add(body)
+                matrix += 2 * elements(free_axes(body))
+            else:
+                vector += elements(free_axes(body))
+        elif isinstance(e, Map) and e not in inside:
+            operators += 1
+            vector += OPS[e.op].flops * elements(free_axes(e))
+    found = tuple(e for e in distinct if isinstance(e, Read))
+    bound = tuple(dict.fromkeys(e.axis for e in distinct if isinstance(e, Reduce)))
+    size = Size(products, reductions, operators)
+    return _Facts(d, found, bound, size, matrix, vector)
+
+
+def _is_product(body: Expr, bound: set[Axis]) -> bool:
+    """Whether a sum over `bound` of `body` is a matrix product: the factors share a bound axis and differ in others."""
+    if not (isinstance(body, Map) and body.op == "mul"):
+        return False
+    lhs, rhs = map(free_axes, body.args)
+    return bool(bound & lhs & rhs) and lhs - bound != rhs - bound

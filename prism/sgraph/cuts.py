@@ -1,0 +1,315 @@
+"""Cuts: which e-classes of a form are materialised, so which kernels there are and what each computes.
+
+Any e-class with an axis that is neither a leaf nor an output may be materialised. Where two e-classes of a form are one
+value under two namings of its axes (a tensor used in two roles: keys and queries of the same projection), they are one
+cut: stored once, read back under either naming.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+from prism.program.index import Axis, Index
+from prism.program.nodes import DType, Formula, Position, Read, Tensor
+from prism.sgraph.classes import EClasses
+from prism.sgraph.extract import COMMUTATIVE, Choice, Weights
+from prism.sgraph.families import Target
+from prism.sgraph.prune import Rates
+
+Choices: TypeAlias = Mapping[int, Choice]
+
+# An output tile's length, for what recomputing a value in every tile costs.
+TILE = 64
+# A buffer that is so many times smaller than what it is computed from is stored in full precision.
+NEGLIGIBLE = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """A value to materialise.
+
+    Attributes:
+        members: e-classes that are this value under some naming, the first the one that is stored; with the axes of
+            each in the order of the buffer's dimensions.
+    """
+
+    members: tuple[tuple[int, tuple[Axis, ...]], ...]
+
+    @property
+    def cls(self) -> int:
+        """The e-class that is stored."""
+        return self.members[0][0]
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """A form with its cuts.
+
+    Attributes:
+        choices: the form.
+        groups: what is computed by one kernel each, in launch order, with the number of kernels that must come before.
+        stored: e-class to its buffer and axes, for what is read back.
+        buffers: what the cuts materialise.
+    """
+
+    choices: Choices
+    groups: tuple[tuple[int, tuple[Target, ...]], ...]
+    stored: Mapping[int, tuple[str, tuple[Axis, ...]]]
+    buffers: tuple[Tensor, ...]
+
+
+def below(choices: Choices, roots: Sequence[int], stored: Mapping[int, object] | None = None) -> list[int]:
+    """E-classes that a form uses for the roots, operands before results; not what only stored ones need."""
+    stops = stored or {}
+    seen: set[int] = set()
+    order: list[int] = []
+    stack = [(r, False) for r in reversed(roots)]
+    while stack:
+        cls, done = stack.pop()
+        if done:
+            order.append(cls)
+        elif cls not in seen:
+            seen.add(cls)
+            stack.append((cls, True))
+            if cls not in stops or cls in roots:
+                stack += [(c, False) for c in reversed(choices[cls].children) if c not in seen]
+    return order
+
+
+def cuts(formulas: Sequence[Formula], choices: Choices, weights: Weights, rates: Rates) -> tuple[Cut, ...]:
+    """The cuts of a form, those that may save most time first.
+
+    Values that read nothing (made of positions) are none. What a cut may save: what is below it is computed once, not
+    once for each tile of TILE elements of the output axes that it does not have; what it costs: storing and reading it,
+    and a launch.
+    """
+    classes = weights.classes
+    roots = classes.roots
+    order = below(choices, roots)
+    # A buffer's dimensions follow the outputs', the innermost last.
+    outer = {a: n for n, a in enumerate(dict.fromkeys(a for f in formulas for a in Target("", f.index, 0).axes))}
+    under: dict[int, frozenset[int]] = {}
+    reading: dict[int, bool] = {}
+    for cls in order:
+        kids = choices[cls].children
+        under[cls] = frozenset({cls}).union(*(under[k] for k in kids))
+        reading[cls] = choices[cls].op == "read" or any(reading[k] for k in kids)
+    work = {cls: weights.work(cls, choices[cls]) for cls in order}
+
+    def saved(cls: int) -> float:
+        repeated = 1.0
+        for axis in outer:
+            if axis not in classes.axes[cls]:
+                repeated *= max(1.0, weights.size(frozenset({axis})) / TILE)
+        again = sum(work[c] for c in under[cls]) * (repeated - 1) / rates.work
+        return again - weights.size(classes.axes[cls]) * 4 / rates.bytes - rates.launch
+
+    free = [c for c in order if choices[c].children and c not in roots and classes.axes[c] and reading[c]]
+    place = {c: n for n, c in enumerate(order)}
+    ranked = sorted(free, key=lambda c: (-saved(c), -place[c]))
+    names = _Names(choices, classes)
+    found: dict[object, list[tuple[int, tuple[Axis, ...]]]] = {}
+    for cls in ranked:
+        key, axes = names.of(cls)
+        found.setdefault(key if key is not None else cls, []).append((cls, axes))
+    made: list[Cut] = []
+    for members in found.values():
+        stored, own = members[0]
+        ordered = sorted(classes.axes[stored], key=lambda a: (outer.get(a, len(outer)), a.name))
+        if len(members) == 1:
+            made.append(Cut(((stored, tuple(ordered)),)))
+        else:
+            places = [own.index(a) for a in ordered]
+            made.append(Cut(tuple((cls, tuple(axes[p] for p in places)) for cls, axes in members)))
+    return tuple(made)
+
+
+@dataclass(slots=True)
+class _Names:
+    """Tells which e-classes of a form are one value under different names of their axes.
+
+    `blind` labels forget the axes' names; only where two e-classes share one is their structure written out, with the
+    axes numbered as they are met.
+    """
+
+    choices: Choices
+    classes: EClasses
+    _blind: dict[int, int] = field(default_factory=dict)
+    _labels: dict[object, int] = field(default_factory=dict)
+    _shared: Counter[int] | None = None
+
+    def of(self, cls: int) -> tuple[object, tuple[Axis, ...]]:
+        """A key that equal values share, and the axes in the order that it numbers them; no key for what is alone."""
+        if self._shared is None:
+            self._shared = Counter(self._label(c) for c in sorted(self.choices))
+        if self._shared[self._label(cls)] == 1:
+            return None, ()
+        numbers: dict[Axis, int] = {}
+        met: dict[int, int] = {}
+        bound: list[Axis] = []
+        tokens: list[object] = []
+        self._write(cls, numbers, met, bound, tokens)
+        own = tuple(a for a in numbers if a in self.classes.axes[cls])
+        if len(own) != len(self.classes.axes[cls]) or len(set(bound)) != len(bound) or set(bound) & set(own):
+            return None, ()  # names are reused under binders: leave it alone
+        return tuple(tokens), own
+
+    def _label(self, cls: int) -> int:
+        known = self._blind.get(cls)
+        if known is None:
+            choice = self.choices[cls]
+            kids = [self._label(c) for c in choice.children]
+            if choice.op in COMMUTATIVE or choice.op == "contract":
+                kids.sort()
+            key = (choice.op, _blind(choice), tuple(kids), tuple(sorted(str(a.extent) for a in self.classes.axes[cls])))
+            known = self._blind[cls] = self._labels.setdefault(key, len(self._labels))
+        return known
+
+    def _write(
+        self, cls: int, numbers: dict[Axis, int], met: dict[int, int], bound: list[Axis], tokens: list[object]
+    ) -> None:
+        if cls in met:
+            tokens.append(("again", met[cls]))
+            return
+        met[cls] = len(met)
+        choice = self.choices[cls]
+        tokens.append((choice.op, _blind(choice)))
+        match choice.payload:
+            case Read(_, indices):
+                tokens.append(tuple(_numbered(i, numbers) for i in indices))
+            case Position(index):
+                tokens.append(_numbered(index, numbers))
+            case Axis() as axis:
+                bound.append(axis)
+                tokens.append(numbers.setdefault(axis, len(numbers)))
+            case _:
+                pass
+        kids = list(choice.children)
+        if choice.op in COMMUTATIVE or choice.op == "contract":
+            kids.sort(key=self._label)
+        for child in kids:
+            self._write(child, numbers, met, bound, tokens)
+
+
+def _blind(choice: Choice) -> object:
+    """The payload without the names of axes."""
+    match choice.payload:
+        case Read(tensor, indices):
+            return tensor, tuple(_shape(i) for i in indices)
+        case Position(index):
+            return _shape(index)
+        case Axis(_, extent):
+            return str(extent)
+        case payload:
+            return payload
+
+
+def _shape(index: Index) -> object:
+    return str(index.offset), tuple(sorted((str(a.extent), str(c)) for a, c in index.terms if isinstance(a, Axis)))
+
+
+def _numbered(index: Index, numbers: dict[Axis, int]) -> object:
+    terms = [(str(a.extent), str(c), a) for a, c in index.terms if isinstance(a, Axis)]
+    ordered = sorted(terms, key=lambda t: (t[0], t[1], numbers.get(t[2], len(numbers)), t[2].name))
+    return tuple((extent, c, numbers.setdefault(a, len(numbers))) for extent, c, a in ordered)
+
+
+@dataclass(slots=True)
+class Planner:
+    """Lists the plans of one form.
+
+    Attributes:
+        formulas: the outputs.
+        inputs: the program's inputs.
+        choices: the form.
+        weights: what values cost, at the shape that is looked at first.
+        rates: the device.
+    """
+
+    formulas: Sequence[Formula]
+    inputs: Sequence[Tensor]
+    choices: Choices
+    weights: Weights
+    rates: Rates
+
+    def plans(self, max_kernels: int, max_cuts: int, pruned: Counter[str]) -> Iterator[Plan]:
+        """The form's sets of cuts, fewest kernels first.
+
+        Args:
+            max_kernels: kernels of one plan.
+            max_cuts: how many cuts of the form are considered.
+            pruned: where cuts beyond the bound are counted.
+        """
+        every = cuts(self.formulas, self.choices, self.weights, self.rates) if max_kernels > 1 else ()
+        pruned["max_cuts"] += max(0, len(every) - max_cuts)
+        for count in range(max_kernels):
+            for chosen in itertools.combinations(every[:max_cuts], count):
+                plan = self._plan(chosen)
+                if plan is not None and len(plan.groups) <= max_kernels:
+                    yield plan
+
+    def _buffer(self, name: str, cls: int, axes: tuple[Axis, ...]) -> Tensor:
+        """In the output's type, or in full precision where that is next to nothing: statistics keep their digits."""
+        widest = 0.0
+        for c in below(self.choices, [cls]):
+            if self.choices[c].op == "read":
+                widest = max(widest, self.weights.size(self.weights.classes.axes[c]))
+        small = self.weights.size(frozenset(axes)) * NEGLIGIBLE <= widest
+        dtype = DType.FLOAT32 if small else self.formulas[0].tensor.dtype
+        return Tensor(name, tuple(a.extent for a in axes), dtype)
+
+    def _plan(self, chosen: Sequence[Cut]) -> Plan | None:
+        """The plan, or None where a cut is read by no kernel."""
+        choices, classes = self.choices, self.weights.classes
+        stored: dict[int, tuple[str, tuple[Axis, ...]]] = {}
+        buffers: list[Tensor] = []
+        targets: list[Target] = []
+        for cut in chosen:
+            # Named after its e-class, so that a kernel is the same kernel in every plan that has it.
+            name = f"t{cut.cls}"
+            for cls, axes in cut.members:
+                stored[cls] = (name, axes)
+            axes = cut.members[0][1]
+            buffers.append(self._buffer(name, cut.cls, axes))
+            targets.append(Target(name, tuple(map(Index.axis, axes)), cut.cls))
+        roots = zip(self.formulas, classes.roots, strict=True)
+        targets += [Target(f.tensor.name, f.index, root) for f, root in roots]
+        owner = {cls: cut.cls for cut in chosen for cls, _ in cut.members}
+        if not self._all_read(chosen, stored, owner):
+            return None
+        depth: dict[int, int] = {}
+
+        def rank(cls: int, top: bool) -> int:
+            """How many kernels must have ended before the e-class can be computed (top) or read."""
+            if not top and cls in owner:
+                return rank(owner[cls], True) + 1
+            known = depth.get(cls)
+            if known is None:
+                known = max((rank(c, False) for c in choices[cls].children), default=0)
+                depth[cls] = known
+            return known
+
+        groups: dict[tuple[int, frozenset[Axis]], list[Target]] = defaultdict(list)
+        for t in targets:
+            groups[rank(t.cls, True), frozenset(t.axes)].append(t)
+        ordered = sorted(groups.items(), key=lambda g: g[0][0])
+        return Plan(choices, tuple((r, tuple(g)) for (r, _), g in ordered), stored, tuple(buffers))
+
+    def _all_read(self, chosen: Sequence[Cut], stored: Mapping[int, object], owner: Mapping[int, int]) -> bool:
+        read: set[int] = set()
+        needed = list(self.weights.classes.roots)
+        done: set[int] = set()
+        while needed:
+            top = needed.pop()
+            if top in done:
+                continue
+            done.add(top)
+            for c in below(self.choices, [top], stored):
+                if c in owner and c != top:
+                    read.add(owner[c])
+                    needed.append(owner[c])
+        return len(read) == len(chosen)

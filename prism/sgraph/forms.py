@@ -1,0 +1,236 @@
+"""Forms: one option for every e-class that the outputs need; what is shared in the e-graph is shared in the form.
+
+Forms are found bottom-up. Each e-class keeps the sub-forms that compute it, as sets of options; an option's are the
+unions of its operands' (two that choose differently for one e-class do not go together, nor one that holds the e-class
+itself), and rounds are repeated until nothing changes. While no e-class has more sub-forms than the bound, that lists
+*every* form of the e-graph, and the search over it is complete.
+
+Beyond the bound, forms are told apart by their *skeleton* only: which reductions are computed, each by which option.
+What is pointwise between two reductions costs little and comes in many orders of association; per skeleton the sub-form
+with the least work is kept, and per e-class a number of skeletons, those with the least work and those with the fewest
+reductions one after another in turn.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from prism.sgraph.classes import EClasses
+from prism.sgraph.extract import REDUCING, Choice, Weights
+
+# Beyond the bound, so many skeletons are kept for an e-class that is no output.
+SKELETONS = 12
+ROUNDS = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """How the outputs are computed.
+
+    Attributes:
+        choices: the option of every e-class that the outputs need.
+        work: see Weights; each value counted once.
+        depth: reductions one after another.
+    """
+
+    choices: Mapping[int, Choice]
+    work: float
+    depth: int
+
+
+@dataclass(frozen=True, slots=True)
+class Forms:
+    """The forms of an e-graph.
+
+    Attributes:
+        found: best first: the least work and the fewest reductions one after another in turn.
+        complete: whether these are all.
+        left_out: how many more were found.
+    """
+
+    found: tuple[Form, ...]
+    complete: bool
+    left_out: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Entry:
+    """A sub-form as bits: of its options, and of the e-classes that they are options of."""
+
+    options: int
+    classes: int
+    work: float
+    depth: int
+    length: int
+
+    @property
+    def by_work(self) -> tuple[float, int, int, int]:
+        """The order by least work; of equals, the one with the shortest chain of operators adds what is ready first."""
+        return self.work, self.depth, self.length, self.options
+
+    @property
+    def by_depth(self) -> tuple[int, float, int, int]:
+        """The order by fewest reductions one after another."""
+        return self.depth, self.work, self.length, self.options
+
+
+class _Table:
+    """The options of the e-classes below the roots, numbered."""
+
+    def __init__(
+        self, classes: EClasses, options: Mapping[int, Sequence[Choice]], roots: Sequence[int], weights: Weights
+    ) -> None:
+        self.options = options
+        self.order = _bottom_up(options, roots)
+        self.bit: dict[tuple[int, int], int] = {}
+        self.work: list[float] = []
+        self.reducing = 0
+        self.class_bit = {c: 1 << n for n, c in enumerate(self.order)}
+        self.meaning: list[tuple[int, Choice]] = []
+        for cls in self.order:
+            for n, choice in enumerate(options[cls]):
+                place = len(self.work)
+                self.bit[cls, n] = 1 << place
+                self.work.append(weights.work(cls, choice))
+                self.meaning.append((cls, choice))
+                if choice.op in REDUCING:
+                    self.reducing |= 1 << place
+
+    def work_of(self, options: int) -> float:
+        """The work of a set of options."""
+        total = 0.0
+        while options:
+            low = options & -options
+            total += self.work[low.bit_length() - 1]
+            options ^= low
+        return total
+
+    def choices(self, options: int) -> dict[int, Choice]:
+        """The set as a mapping, operands before results."""
+        found: dict[int, Choice] = {}
+        while options:
+            low = options & -options
+            cls, choice = self.meaning[low.bit_length() - 1]
+            found[cls] = choice
+            options ^= low
+        return found
+
+
+def _bottom_up(options: Mapping[int, Sequence[Choice]], roots: Sequence[int]) -> list[int]:
+    """The e-classes below the roots, operands before results where the e-graph has no cycle."""
+    order: dict[int, None] = {}
+    seen: set[int] = set()
+    stack = [(r, False) for r in reversed(roots)]
+    while stack:
+        cls, done = stack.pop()
+        if done:
+            order[cls] = None
+        elif cls not in seen:
+            seen.add(cls)
+            stack.append((cls, True))
+            stack += [(c, False) for o in reversed(options[cls]) for c in reversed(o.children) if c not in seen]
+    return list(order)
+
+
+def forms(classes: EClasses, options: Mapping[int, Sequence[Choice]], weights: Weights, limit: int) -> Forms:
+    """The forms of an e-graph, at most `limit`; see the module for what is kept when there are more.
+
+    Args:
+        classes: the saturated e-graph.
+        options: from `extract.options`.
+        weights: what an option costs.
+        limit: how many forms are returned, and how many sub-forms an e-class may have for the list to be complete.
+    """
+    table = _Table(classes, options, classes.roots, weights)
+    every = _solve(table, classes.roots, limit, limit, False)
+    complete = every is not None
+    if every is None:
+        every = _solve(table, classes.roots, max(limit, SKELETONS), max(limit, SKELETONS), True)
+        assert every is not None
+    ordered = _in_turn(every)
+    found = tuple(Form(table.choices(e.options), e.work, e.depth) for e in ordered[:limit])
+    return Forms(found, complete and len(ordered) <= limit, max(0, len(ordered) - limit))
+
+
+def _solve(table: _Table, roots: Sequence[int], limit: int, inner: int, skeletons: bool) -> list[_Entry] | None:
+    """The forms of the roots; None when an e-class has more sub-forms than `limit` and no skeletons are asked for."""
+    entries: dict[int, list[_Entry]] = {c: [] for c in table.order}
+    for _ in range(ROUNDS):
+        changed = False
+        for cls in table.order:
+            mine = _of_class(table, cls, entries, inner, skeletons)
+            if mine is None:
+                return None
+            if mine != entries[cls]:
+                entries[cls] = mine
+                changed = True
+        if not changed:
+            break
+    whole = [_Entry(0, 0, 0.0, 0, 0)]
+    for root in roots:
+        joined = _joined(table, whole, entries[root], skeletons)
+        if len(joined) > limit:
+            if not skeletons:
+                return None
+            joined = _in_turn(joined)[:limit]
+        whole = joined
+    return whole
+
+
+def _of_class(
+    table: _Table, cls: int, entries: Mapping[int, list[_Entry]], limit: int, skeletons: bool
+) -> list[_Entry] | None:
+    """The sub-forms of one e-class, from those of its operands."""
+    found: dict[int, _Entry] = {}
+    mine = table.class_bit[cls]
+    for n, choice in enumerate(table.options[cls]):
+        bit = table.bit[cls, n]
+        below = [_Entry(0, 0, 0.0, 0, 0)]
+        for child in dict.fromkeys(choice.children):
+            usable = [e for e in entries[child] if not e.classes & mine]
+            below = _joined(table, below, usable, skeletons)
+            if not skeletons and len(below) > limit:
+                return None
+            if skeletons and len(below) > limit * 2:
+                below = _in_turn(below)[: limit * 2]
+        step = 1 if choice.op in REDUCING else 0
+        for e in below:
+            options = e.options | bit
+            made = _Entry(options, e.classes | mine, e.work + table.work_of(bit), e.depth + step, e.length + 1)
+            _better(found, made, options & table.reducing if skeletons else options)
+        if not skeletons and len(found) > limit:
+            return None
+    ordered = sorted(found.values(), key=lambda e: e.by_work)
+    return _in_turn(ordered)[:limit] if skeletons and len(ordered) > limit else ordered
+
+
+def _joined(table: _Table, left: list[_Entry], right: list[_Entry], skeletons: bool) -> list[_Entry]:
+    """Every union of a sub-form of the one and one of the other that choose alike where they meet."""
+    found: dict[int, _Entry] = {}
+    for a in left:
+        for b in right:
+            options, classes = a.options | b.options, a.classes | b.classes
+            if options.bit_count() != classes.bit_count():
+                continue
+            work = a.work + (table.work_of(b.options & ~a.options) if a.options & b.options else b.work)
+            key = options & table.reducing if skeletons else options
+            _better(found, _Entry(options, classes, work, max(a.depth, b.depth), max(a.length, b.length)), key)
+    return list(found.values())
+
+
+def _better(found: dict[int, _Entry], made: _Entry, key: int) -> None:
+    known = found.get(key)
+    if known is None or made.by_work < known.by_work:
+        found[key] = made
+
+
+def _in_turn(found: Sequence[_Entry]) -> list[_Entry]:
+    """The entries, by least work and by fewest reductions one after another in turn, each once."""
+    by_work = sorted(found, key=lambda e: e.by_work)
+    by_depth = sorted(found, key=lambda e: e.by_depth)
+    order: dict[int, _Entry] = {}
+    for a, b in zip(by_work, by_depth, strict=True):
+        order.setdefault(a.options, a)
+        order.setdefault(b.options, b)
+    return list(order.values())

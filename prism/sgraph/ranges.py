@@ -1,0 +1,361 @@
+"""Ranges: loops that do not visit the tiles on which nothing can happen, as under a causal mask or a sliding window.
+
+A condition `e >= 0` may be in the range of a loop when, on a tile where e is negative everywhere, each accumulator of
+the loop takes its kind's identity (0 for a sum, -inf for a maximum) and the body stores nothing. Whether that is so is
+decided by propagating constants and affine indices through the body under the assumption e <= -1:
+
+    positions   values of affine indices; sums and multiples of them stay affine
+    a <= b      is false where b - a <= -1 follows from e <= -1, true where b - a >= 0 does; `<` and `==` likewise
+    where       is the chosen operand where the predicate is known
+    0*f = 0, exp(-inf) = 0, -inf + x = -inf, a maximum of -inf is -inf, a sum of zeros is 0, a contraction of zeros is 0
+
+Why that is enough. The assumption is about every element of the tile, so what follows from it holds for every element,
+and each accumulator is combined with its identity: it stays what it was. A rescaled accumulator is besides multiplied
+by exp(m - m') for its shift m, an accumulator of the same loop, which by the same argument stays: the factor is 1.
+What an unvisited tile defines is not in scope after the loop. So a loop with a range denotes what it denotes without.
+
+Implication is linear: b - a = l*(e + 1) + r with l >= 0 and r <= -1 over the boxes of the axes, whose elements are all
+that counts (lanes outside of an axis are masked, with or without a range).
+
+Floating-point class: *masked values are not read*. What the mask hides may be infinite or NaN; 0*inf, or -inf + inf,
+does not arise where a tile is skipped and may where it is visited. And where a row has nothing left, its maximum is
+-inf and exp(-inf - -inf) is undefined; the class of the rules (`domain`) leaves that row open as well.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
+from typing import TypeAlias
+
+from prism.errors import IllegalIRError
+from prism.program.extents import Extent, add, at_most, is_static, mul
+from prism.program.index import Axis, Index
+from prism.program.nodes import ReduceKind
+from prism.sgraph.nodes import (
+    Accumulate,
+    Contract,
+    Grid,
+    Kernel,
+    Loop,
+    Operand,
+    Pointwise,
+    Position,
+    Stmt,
+    Store,
+    TileReduce,
+    statements,
+)
+
+# What is known of a value on every element of the tile: an affine index, a number (a truth value is 0 or 1), nothing.
+Fact: TypeAlias = "Index | float | None"
+
+_COMPARISONS = frozenset({"lt", "le", "eq"})
+_FOLD: Mapping[str, Callable[..., float]] = {
+    "neg": lambda a: -a,
+    "abs": abs,
+    "exp": lambda a: 0.0 if a == -math.inf else math.exp(a),
+    "sigmoid": lambda a: 0.0 if a == -math.inf else 1.0 / (1.0 + math.exp(-a)),
+    "maximum": max,
+    "minimum": min,
+    "isnan": lambda a: 0.0,
+    "not": lambda a: float(not a),
+    "lt": lambda a, b: float(a < b),
+    "le": lambda a, b: float(a <= b),
+    "eq": lambda a, b: float(a == b),
+}
+
+
+# Affine indices.
+
+
+def slope(condition: Index, axis: Axis) -> int:
+    """The coefficient of the axis, 0 where there is none or it is not a known number."""
+    c = dict(condition.terms).get(axis, 0)
+    return int(c) if is_static(c) else 0
+
+
+def sign(coefficient: Extent) -> int:
+    """1 where the coefficient is known not to be negative, -1 where it is known not to be positive, else 0."""
+    return 1 if at_most(0, coefficient) else -1 if at_most(coefficient, 0) else 0
+
+
+def _least(index: Index) -> Extent | None:
+    """The least value over the boxes of the axes, where the signs of the coefficients are known."""
+    low = index.offset
+    for axis, c in index.terms:
+        if not isinstance(axis, Axis) or not sign(c):
+            return None
+        if sign(c) < 0:
+            low = add(low, mul(c, add(axis.extent, -1)))
+    return low
+
+
+@lru_cache(maxsize=4096)
+def _never_negative(index: Index) -> bool:
+    low = _least(index)
+    return low is not None and at_most(0, low)
+
+
+def _minus_one_less(index: Index) -> Index:
+    """-index - 1, which is at least 0 where the index is negative."""
+    return index.scaled(-1) + -1
+
+
+def _follows(wanted: Index, given: Index, axis: Axis) -> bool:
+    """Whether wanted >= 0 wherever given >= 0, or everywhere; multiples are chosen so that the axis cancels."""
+    if _never_negative(wanted):
+        return True
+    p, q = slope(wanted, axis), slope(given, axis)
+    return p * q > 0 and _never_negative(wanted.scaled(abs(q)) + given.scaled(-abs(p)))
+
+
+# Propagation.
+
+
+@dataclass(slots=True)
+class _Facts:
+    """Facts about values, statement by statement.
+
+    Attributes:
+        known: by value name.
+        axis: the axis of the loop whose tile is looked at.
+        assumed: negative on every element of the tile; None assumes nothing.
+        asked: for every comparison of indices that is not decided, what is asked: whether one is >= 0.
+    """
+
+    known: dict[str, Fact]
+    axis: Axis | None = None
+    assumed: Index | None = None
+    asked: list[Index] = field(default_factory=list)
+
+    def statement(self, s: Stmt) -> None:
+        match s:
+            case Position(dst, index):
+                self.known[dst] = float(int(index.offset)) if not index.terms and is_static(index.offset) else index
+            case Pointwise(dst, op, args):
+                self.known[dst] = self.pointwise(op, [self.of(a) for a in args])
+            case TileReduce(dst, kind, _, src):
+                self.known[dst] = _reduced(kind, self.of(src))
+            case Contract(dst, _, lhs, rhs):
+                self.known[dst] = 0.0 if 0.0 in (self.of(lhs), self.of(rhs)) else None
+            case Accumulate(dst, kind, src, _):
+                # Of an inner loop, whose every tile the assumption is about.
+                self.known[dst] = kind.identity if self.of(src) == kind.identity else None
+            case Loop(_, body):
+                for inner in body:
+                    self.statement(inner)
+            case _:
+                pass
+
+    def of(self, operand: Operand) -> Fact:
+        return self.known.get(operand) if isinstance(operand, str) else float(operand)
+
+    def pointwise(self, op: str, args: Sequence[Fact]) -> Fact:
+        numbers = [a for a in args if isinstance(a, float)]
+        match op:
+            case "where":
+                if isinstance(args[0], float):
+                    return args[1] if args[0] else args[2]
+                return args[1] if args[1] == args[2] else None
+            case "and" | "or":
+                decisive = op == "or"
+                if any(bool(n) is decisive for n in numbers):
+                    return float(decisive)
+                return float(not decisive) if len(numbers) == len(args) else None
+            case "add":
+                if len(numbers) < len(args) and all(isinstance(a, Index) or _is_whole(a) for a in args):
+                    return _index(args[0]) + _index(args[1])
+                for n in numbers:
+                    if math.isinf(n) and -n not in numbers:
+                        return n
+                return sum(numbers) if len(numbers) == len(args) and math.isfinite(sum(numbers)) else None
+            case "mul":
+                if len(numbers) == len(args):
+                    return None if math.isnan(numbers[0] * numbers[1]) else numbers[0] * numbers[1]
+                if 0.0 in numbers:
+                    return 0.0
+                scaled = next((a for a in args if isinstance(a, Index)), None)
+                return scaled.scaled(int(numbers[0])) if scaled and numbers and _is_whole(numbers[0]) else None
+            case _ if op in _FOLD and len(numbers) == len(args):
+                try:
+                    return _FOLD[op](*numbers)
+                except OverflowError:
+                    return None
+            case "neg" if isinstance(args[0], Index):
+                return args[0].scaled(-1)
+            case _ if op in _COMPARISONS and all(isinstance(a, Index) or _is_whole(a) for a in args):
+                return self.compare(op, _index(args[1]) + _index(args[0]).scaled(-1))
+            case _:
+                return None
+
+    def compare(self, op: str, ahead: Index) -> float | None:
+        """Whether `ahead`, the second operand minus the first, is > 0, >= 0 or 0."""
+        match op:
+            case "lt":
+                return self.holds(ahead + -1)
+            case "le":
+                return self.holds(ahead)
+            case _:
+                both = (self.holds(ahead), self.holds(ahead.scaled(-1)))
+                return 0.0 if 0.0 in both else 1.0 if both == (1.0, 1.0) else None
+
+    def holds(self, index: Index) -> float | None:
+        """Whether the index is >= 0 on every element (1), on none (0), or it is not known."""
+        for wanted, answer in ((index, 1.0), (_minus_one_less(index), 0.0)):
+            if _never_negative(wanted):
+                return answer
+            if self.assumed is not None and self.axis is not None:
+                given = _minus_one_less(self.assumed)
+                if _follows(wanted, given, self.axis):
+                    return answer
+        self.asked.append(index)
+        return None
+
+
+def _is_whole(a: Fact) -> bool:
+    return isinstance(a, float) and a.is_integer()
+
+
+def _index(a: Fact) -> Index:
+    return a if isinstance(a, Index) else Index.const(int(a or 0))
+
+
+def _reduced(kind: ReduceKind, fact: Fact) -> Fact:
+    """The reduction of a tile whose elements are all the same; a tile has at least one."""
+    if not isinstance(fact, float):
+        return None
+    match kind:
+        case ReduceKind.SUM:
+            return 0.0 if fact == 0 else None
+        case ReduceKind.PROD:
+            return fact if fact in (0.0, 1.0) else None
+        case _:
+            return fact
+
+
+def _justified(loop: Loop, condition: Index, known: Mapping[str, Fact]) -> bool:
+    """Whether a tile on which the condition is negative everywhere leaves the loop's accumulators as they were.
+
+    Args:
+        loop: the loop; its own range does not matter.
+        condition: affine, over the loop's axis and others.
+        known: facts about the values that are defined before the loop.
+    """
+    if not slope(condition, loop.axis):
+        return False
+    facts = _Facts(dict(known), loop.axis, condition)
+    found = False
+    for s in loop.body:
+        if isinstance(s, Accumulate):
+            if facts.of(s.src) != s.kind.identity:
+                return False
+            # Inside the loop the name means what other tiles have left in it.
+            facts.known[s.dst] = None
+            found = True
+        elif any(isinstance(x, Store) for x in statements((s,))):
+            return False
+        else:
+            facts.statement(s)
+    return found
+
+
+def check_ranges(kernel: Kernel) -> None:
+    """Checks that every range in the kernel is one that changes nothing; trusts nobody who made it.
+
+    Raises:
+        IllegalIRError: a tile outside of a range might change an accumulator, or store.
+    """
+    if not any(isinstance(s, Loop) and s.range for s in kernel.statements()):
+        return
+
+    def visit(body: Sequence[Stmt], facts: _Facts) -> None:
+        for s in body:
+            if isinstance(s, Loop):
+                for condition in s.range:
+                    if not _justified(s, condition, facts.known):
+                        raise IllegalIRError(
+                            f"the loop over {s.axis} skips tiles without {condition} >= 0",
+                            where=f"kernel {kernel.name}",
+                            why="they are not known to leave its accumulators as they are",
+                            fix="this is a bug in prism; please report it",
+                        )
+                visit(s.body, _Facts(dict(facts.known)))
+            facts.statement(s)
+
+    visit(kernel.body, _Facts({}))
+
+
+# Finding them.
+
+
+def narrow(kernel: Kernel) -> Kernel:
+    """The kernel with the range of every loop as narrow as its comparisons of positions let it be.
+
+    At most one condition a loop and direction: the one that the others follow from, else the first by its text.
+    """
+    if not any(isinstance(s, Pointwise) and s.op in _COMPARISONS for s in kernel.statements()):
+        return kernel
+    grid = frozenset(a for a, r in kernel.roles if isinstance(r, Grid))
+    body = _narrowed(kernel.body, _Facts({}), grid)
+    return kernel if body == kernel.body else replace(kernel, body=body)
+
+
+def _narrowed(body: Sequence[Stmt], facts: _Facts, open_axes: frozenset[Axis]) -> tuple[Stmt, ...]:
+    made: list[Stmt] = []
+    for s in body:
+        if isinstance(s, Loop):
+            inner = _narrowed(s.body, _Facts(dict(facts.known)), open_axes | {s.axis})
+            new = Loop(s.axis, inner)
+            made.append(replace(new, range=_range(new, facts.known, open_axes)))
+        else:
+            made.append(s)
+        facts.statement(s)
+    return tuple(made)
+
+
+def _range(loop: Loop, known: Mapping[str, Fact], open_axes: frozenset[Axis]) -> tuple[Index, ...]:
+    """The range of a loop, upper bounds of its axis first."""
+    if not any(isinstance(s, Accumulate) for s in loop.body):
+        return ()
+    facts = _Facts(dict(known))
+    for s in loop.body:
+        facts.statement(s)
+    asked: dict[Index, None] = {}
+    for question in facts.asked:
+        # What is masked may be where the comparison fails, or where it holds.
+        for wanted in (question, _minus_one_less(question)):
+            condition = _over(wanted, open_axes | {loop.axis})
+            if condition is not None and slope(condition, loop.axis) and not _never_negative(condition):
+                asked[condition] = None
+    found = [c for c in sorted(asked, key=str) if _justified(loop, c, known)]
+    kept: list[Index] = []
+    for direction in (-1, 1):
+        mine = [c for c in found if direction * slope(c, loop.axis) > 0]
+        tightest = [c for c in mine if all(_follows(o, c, loop.axis) for o in mine)]
+        kept += (tightest or mine)[:1]
+    return tuple(kept)
+
+
+def _over(index: Index, axes: frozenset[Axis]) -> Index | None:
+    """The largest value of the index for each element of the axes; None where the sign of a coefficient is unknown."""
+    total = Index((), index.offset)
+    for axis, c in index.terms:
+        if not isinstance(axis, Axis) or not sign(c):
+            return None
+        if axis in axes:
+            total = total + Index(((axis, c),))
+        elif sign(c) > 0:
+            total = total + Index.const(mul(c, add(axis.extent, -1)))
+    return total
+
+
+def text(condition: Index, axis: Axis) -> str:
+    """The condition as a bound of the axis: `j <= i + 3`."""
+    c = slope(condition, axis)
+    rest = condition + Index(((axis, c),)).scaled(-1)
+    if c < 0:
+        return f"{axis if c == -1 else f'{-c}*{axis}'} <= {rest}"
+    return f"{axis if c == 1 else f'{c}*{axis}'} >= {rest.scaled(-1)}"

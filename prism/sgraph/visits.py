@@ -1,0 +1,313 @@
+"""How many tiles of a loop with a range are visited, summed over the programs in closed form.
+
+For a bound c*j <= u(p), with u the largest value of the rest of the condition over the tiles of program p, the visited
+tiles of T elements are clamp(floor(u(p)/(c*T)) + 1, 0, ceil(N/T)); those that a bound from below skips are alike. Along
+one axis u is linear in p, so the sum over p is one of floors of an arithmetic progression, between the two points where
+the clamp sets in. It is exact where the step of the progression and c*T divide one another, as powers of two do;
+otherwise the last, incomplete period counts with its average. Where a bound follows several tiled axes, the longest one
+is summed and the others stand at their middle.
+
+A loop over the axis is counted by its share of all tiles, averaged over the programs. Under a causal mask over a square
+that is about a half.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import sympy
+
+from prism.program.extents import Extent, add, at_most, is_static, mul
+from prism.program.index import Axis, Index
+from prism.sgraph.compiled_expr import value
+from prism.sgraph.nodes import Tile
+from prism.sgraph.ranges import sign, slope
+
+
+@dataclass(frozen=True, slots=True)
+class Term:
+    """coefficient * axis, the axis in tiles of `tile`; `above` where the coefficient is not negative."""
+
+    coefficient: Extent
+    above: bool
+    extent: Extent
+    tile: Tile
+
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """slope*j + the terms + offset >= 0, the longest term first."""
+
+    slope: int
+    terms: tuple[Term, ...]
+    offset: Extent
+
+
+@dataclass(frozen=True, slots=True)
+class Visited:
+    """The share of a loop's tiles that is visited, averaged over the programs; a factor of costs.
+
+    Attributes:
+        extent: the extent of the loop's axis.
+        tile: the loop's tile.
+        bounds: at most one of either sign of the slope.
+        busiest: whether it is the share of the program that visits most: of the first, the middle and the last.
+    """
+
+    extent: Extent
+    tile: Tile
+    bounds: tuple[Bound, ...]
+    busiest: bool = False
+
+    def evaluate(self, binding: Mapping[str, Any]) -> Any:
+        """The share under `binding` (symbol name to int or integer array)."""
+        if self.busiest:
+            return self._most(binding)
+        t = _size(self.tile, binding)
+        tiles = -(-value(self.extent, binding) // t)
+        below: Any = tiles
+        skipped: Any = 0
+        for b in self.bounds:
+            line = _Line.of(b, t, binding)
+            mean = line.sum(tiles) / line.count
+            below, skipped = (mean, skipped) if b.slope < 0 else (below, mean)
+        return _clamp(below - skipped, 0.0, None) / tiles
+
+    def _most(self, binding: Mapping[str, Any]) -> Any:
+        t = _size(self.tile, binding)
+        tiles = -(-value(self.extent, binding) // t)
+        best: Any = 0
+        for place in (0, 1, 2):
+            below: Any = tiles
+            skipped: Any = 0
+            for b in self.bounds:
+                line = _Line.of(b, t, binding)
+                count = line.at((line.count - 1) * place // 2, tiles)
+                below, skipped = (count, skipped) if b.slope < 0 else (below, count)
+            best = _clamp(below - skipped, best, None)
+        return best / tiles
+
+    def lower(self, hints: Mapping[str, Any]) -> float:
+        """The share of the elements on which the conditions hold, or less: what tiles of any size visit."""
+        n = value(self.extent, hints)
+        below: Any = n
+        skipped: Any = 0
+        for b in self.bounds:
+            line = _Line.of(_unit(b), 1, hints, least=True)
+            mean = line.sum(n) / line.count
+            below, skipped = (mean, skipped) if b.slope < 0 else (below, mean)
+        return max(0.0, float(below - skipped)) / float(n)
+
+    def as_sympy(self, exact: bool) -> sympy.Expr:
+        """The share as an expression, rounding by averages; with `exact` false without any."""
+        ceil = sympy.ceiling if exact else (lambda e: e)
+        tiles = ceil(sympy.sympify(self.extent) / self.tile)
+        found: list[sympy.Expr] = [tiles, sympy.Integer(0)]
+        for b in self.bounds:
+            found[b.slope > 0] = _mean(b, self.tile, tiles, exact)
+        return sympy.Max(0, found[0] - found[1]) / tiles
+
+
+def visited(axis: Axis, tile: Tile, conditions: Sequence[Index], tiles: Mapping[Axis, Tile]) -> Visited:
+    """The share for a loop over the axis in tiles of `tile`; `tiles` has those of the other axes."""
+    bounds: list[Bound] = []
+    for condition in conditions:
+        others = [(a, c) for a, c in condition.terms if isinstance(a, Axis) and a != axis]
+        terms = [Term(c, sign(c) > 0, a.extent, tiles[a]) for a, c in others]
+        bounds.append(Bound(slope(condition, axis), tuple(sorted(terms, key=_reach)), condition.offset))
+    return Visited(axis.extent, tile, tuple(bounds))
+
+
+def _reach(t: Term) -> tuple[int, int]:
+    reach = mul(t.coefficient, t.extent)
+    return (1, -abs(int(reach))) if is_static(reach) else (0, 0)
+
+
+def allowed(axis: Axis, conditions: Sequence[Index]) -> Extent:
+    """How many elements of the axis the conditions allow for some program: what must be loaded at least."""
+    first: Extent = 0
+    stop: Extent = axis.extent
+    for condition in conditions:
+        own = slope(condition, axis)
+        high: Extent = condition.offset
+        for a, c in condition.terms:
+            if isinstance(a, Axis) and a != axis and sign(c) > 0:
+                high = add(high, mul(c, add(a.extent, -1)))
+        if own < 0:
+            end = add(_floor(high, -own), 1)
+            stop = stop if at_most(stop, end) else _min(stop, end)
+        else:
+            begin = mul(-1, _floor(high, own))
+            first = first if at_most(begin, first) else _max(first, begin)
+    return _max(add(stop, mul(-1, first)), 0)
+
+
+def _floor(a: Extent, b: int) -> Extent:
+    if b == 1:
+        return a
+    return int(a) // b if is_static(a) else sympy.floor(sympy.sympify(a) / b)
+
+
+def _min(a: Extent, b: Extent) -> Extent:
+    return min(int(a), int(b)) if is_static(a) and is_static(b) else sympy.Min(a, b)
+
+
+def _max(a: Extent, b: Extent) -> Extent:
+    if at_most(b, a):
+        return a
+    return max(int(a), int(b)) if is_static(a) and is_static(b) else sympy.Max(a, b)
+
+
+def _unit(bound: Bound) -> Bound:
+    return Bound(bound.slope, tuple(Term(t.coefficient, t.above, t.extent, 1) for t in bound.terms), bound.offset)
+
+
+def _size(tile: Tile, binding: Mapping[str, Any]) -> Any:
+    return tile if isinstance(tile, int) else binding[tile.name]
+
+
+# Progressions, of ints or of integer arrays.
+
+
+@dataclass(frozen=True, slots=True)
+class _Line:
+    """floor((start + step*p) / divisor) + 1 for p = 0..count-1, step >= 0."""
+
+    start: Any
+    step: Any
+    divisor: Any
+    count: Any
+
+    @staticmethod
+    def of(b: Bound, tile: Any, binding: Mapping[str, Any], least: bool = False) -> _Line:
+        """The tiles that a bound allows (from above) or skips (from below), by the place along its longest axis.
+
+        Args:
+            b: the bound.
+            tile: the loop's tile.
+            binding: symbol name to int or integer array.
+            least: the other axes stand where the bound allows least, not at their middle.
+        """
+        u: Any = value(b.offset, binding)
+        step: Any = 0
+        count: Any = 1
+        for n, t in enumerate(b.terms):
+            c, size = value(t.coefficient, binding), _size(t.tile, binding)
+            places = -(-value(t.extent, binding) // size)
+            if t.above:
+                u = u + c * (size - 1)
+            if n == 0:
+                step, count = c * size, places
+            elif least:
+                u = u + (0 if t.above else c * size * (places - 1))
+            else:
+                u = u + c * size * (places - 1) // 2
+        rising = not b.terms or b.terms[0].above
+        width = abs(b.slope)
+        if b.slope > 0:
+            # Skipped are the tiles that end too early: width*(k*tile + tile - 1) + u < 0.
+            u, step, rising = width - 1 - u - width * tile, -step, not rising
+        if not rising:
+            u, step = u + step * (count - 1), -step
+        return _Line(u, step, width * tile, count)
+
+    def at(self, place: Any, limit: Any) -> Any:
+        """The term at a place, between 0 and the limit."""
+        return _clamp((self.start + self.step * place) // self.divisor + 1, 0, limit)
+
+    def sum(self, limit: Any) -> Any:
+        """The sum of all terms, each between 0 and the limit."""
+        none = self._before(0)
+        full = self._before((limit - 1) * self.divisor)
+        n = _clamp(full - none, 0, None)
+        start = self.start + self.step * none
+        rounded = n * start + self.step * (n * (n - 1) // 2) - _remainders(start, self.step, self.divisor, n)
+        return (self.count - none - n) * limit + n + rounded // self.divisor
+
+    def _before(self, level: Any) -> Any:
+        """How many places are below a level."""
+        step = _clamp(self.step, 1, None)
+        rising = _clamp(-((self.start - level) // step), 0, self.count)
+        return _choose(self.step == 0, _choose(self.start < level, self.count, 0), rising)
+
+
+def _remainders(start: Any, step: Any, divisor: Any, n: Any) -> Any:
+    """sum of (start + step*p) mod divisor over p = 0..n-1."""
+    g = _gcd(step, divisor)
+    period = divisor // g
+    whole, rest = n // period, n % period
+    each = period * (divisor - g) // 2 + period * (start % g)
+    # Within a period in which the step divides the divisor, the remainders rise by the step and fall once.
+    first = start % divisor // g
+    rising = _clamp(rest, 0, period - first)
+    places = rising * first + rising * (rising - 1) // 2 + (rest - rising) * (rest - rising - 1) // 2
+    exact = rest * (start % g) + g * places
+    return whole * each + _choose(g == step, exact, rest * each // period)
+
+
+def _clamp(a: Any, low: Any, high: Any) -> Any:
+    numbers = (int, float)
+    if isinstance(a, numbers) and isinstance(low, numbers) and (high is None or isinstance(high, numbers)):
+        return max(a, low) if high is None else min(max(a, low), high)
+    import numpy
+
+    at_least = numpy.maximum(a, low)
+    return at_least if high is None else numpy.minimum(at_least, high)
+
+
+def _choose(test: Any, a: Any, b: Any) -> Any:
+    if isinstance(test, bool):
+        return a if test else b
+    import numpy
+
+    return numpy.where(test, a, b)
+
+
+def _gcd(a: Any, b: Any) -> Any:
+    if isinstance(a, int) and isinstance(b, int):
+        return math.gcd(a, b)
+    import numpy
+
+    return numpy.gcd(a, b)
+
+
+# The same as an expression.
+
+
+def _mean(b: Bound, tile: Tile, tiles: sympy.Expr, exact: bool) -> sympy.Expr:
+    """The mean of a bound's line, between 0 and `tiles`; a rounding counts with its average, half a tile."""
+    ceil = sympy.ceiling if exact else (lambda e: e)
+    u = sympy.sympify(b.offset)
+    step, count = sympy.Integer(0), sympy.Integer(1)
+    for n, t in enumerate(b.terms):
+        c = sympy.sympify(t.coefficient)
+        places = ceil(sympy.sympify(t.extent) / t.tile)
+        u += c * (t.tile - 1) if t.above else 0
+        if n == 0:
+            step, count = c * t.tile, places
+        else:
+            u += c * t.tile * (places - 1) / 2
+    rising = not b.terms or b.terms[0].above
+    divisor = abs(b.slope) * tile
+    if b.slope > 0:
+        u, step, rising = abs(b.slope) - 1 - u - divisor, -step, not rising
+    if not rising:
+        u, step = u + step * (count - 1), -step
+    last = u + step * (count - 1)
+    # Between the ends the line is straight: the mean of its clamped values from two areas.
+    half = (divisor + 1) / sympy.Integer(2) if exact else divisor if b.slope > 0 else sympy.Integer(1)
+    low, high = (u + half) / divisor, (last + half) / divisor
+    middle = sympy.Min(sympy.Max((low + high) / 2, 0), tiles)
+    if step == 0:
+        return middle
+
+    def area(x: sympy.Expr) -> sympy.Expr:
+        inside = sympy.Min(sympy.Max(x, 0), tiles)
+        return inside**2 / 2 + tiles * sympy.Max(x - tiles, 0)
+
+    # With one place there is no area; its own value is the mean.
+    width = sympy.Max(high - low, sympy.Rational(1, 10**9))
+    return sympy.Piecewise(((area(high) - area(low)) / width, high > low), (middle, True))

@@ -1,0 +1,262 @@
+"""The whole space of sGraphs of a small program, listed without any pruner: forms x cuts x roles.
+
+Nothing of prism.sgraph's forms, cuts, generate and prune.keep is used: choices are enumerated one e-class after another,
+cuts as all subsets, roles as all assignments. Only a single point (form, cut, roles) is turned into kernels by the code
+under test, and measured by its symbolic cost.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from prism.program.index import Axis, Index
+from prism.program.nodes import Tensor
+from prism.sgraph.extract import Choice, options
+from prism.sgraph.families import Target, _kernel, _split, bound_names
+from prism.sgraph.generate import Task
+from prism.sgraph.likeness import likeness
+from prism.sgraph.nodes import Kernel, SGraph, Split
+from prism.sgraph.prune import PRUNERS, Array, reach
+from prism.sgraph.roles import Kind, batch_axes, reduced_axes, roles
+from prism.sgraph.schedule import Output, Unschedulable
+from prism.sgraph.values import Builder
+
+Form = Mapping[int, Choice]
+EVERY_PRUNER = frozenset(PRUNERS)
+
+
+class TooMany(Exception):
+    """The space is larger than the test wants to list."""
+
+
+def every_form(task: Task, limit: int) -> list[Form]:
+    """Every acyclic choice of one option for each e-class that the outputs need."""
+    table = options(task.classes, EVERY_PRUNER)
+    found: list[Form] = []
+
+    def cyclic(chosen: Form, cls: int) -> bool:
+        seen: set[int] = set()
+        stack = list(chosen[cls].children)
+        while stack:
+            c = stack.pop()
+            if c == cls:
+                return True
+            if c not in seen:
+                seen.add(c)
+                stack += chosen[c].children if c in chosen else ()
+        return False
+
+    def go(chosen: dict[int, Choice]) -> None:
+        needed = [*task.classes.roots, *(c for o in chosen.values() for c in o.children)]
+        missing = next((c for c in needed if c not in chosen), None)
+        if missing is None:
+            found.append(dict(chosen))
+            if len(found) > limit:
+                raise TooMany
+            return
+        for option in table[missing]:
+            chosen[missing] = option
+            if not cyclic(chosen, missing):
+                go(chosen)
+            del chosen[missing]
+
+    go({})
+    return found
+
+
+@dataclass
+class BruteForce:
+    """Lists the vectors (bytes, work, seconds, launches) that some sGraph of the space reaches at some assignment."""
+
+    task: Task
+    max_kernels: int
+    limit: int
+    seen: dict[object, list[tuple[int, Array]]] = field(default_factory=dict)
+    reached: dict[object, Array | None] = field(default_factory=dict)
+    built: int = 0
+
+    def vectors(self) -> Array:
+        rows = [np.empty((0, 4))]
+        for form in every_form(self.task, self.limit):
+            cuttable = [
+                c
+                for c in form
+                if form[c].children
+                and c not in self.task.classes.roots
+                and self.task.classes.axes[c]
+                and _reads(form, c)
+            ]
+            for count in range(self.max_kernels):
+                for cut in itertools.combinations(sorted(cuttable), count):
+                    rows += self._plan(form, cut)
+        return np.concatenate(rows)
+
+    def _plan(self, form: Form, cut: tuple[int, ...]) -> list[Array]:
+        task = self.task
+        stored = {c: (f"t{c}", tuple(sorted(task.classes.axes[c], key=lambda a: a.name))) for c in cut}
+        dtype = task.formulas[0].tensor.dtype
+        buffers = [Tensor(n, tuple(a.extent for a in axes), dtype) for n, axes in stored.values()]
+        targets = [Target(n, tuple(map(Index.axis, axes)), c) for c, (n, axes) in stored.items()]
+        targets += [Target(f.tensor.name, f.index, r) for f, r in zip(task.formulas, task.classes.roots, strict=True)]
+        stages: dict[tuple[int, frozenset[Axis]], list[Target]] = {}
+        for t in targets:
+            stages.setdefault((_stage(form, t.cls, cut), frozenset(t.axes)), []).append(t)
+        if len(stages) > self.max_kernels:
+            return []
+        per_group: list[list[tuple[int, Array]]] = []
+        for _, group in sorted(stages.items(), key=lambda s: s[0][0]):
+            per_group.append(self._kernels(form, group, stored, buffers))
+        loads = [_loads(form, group, stored) for _, group in sorted(stages.items(), key=lambda s: s[0][0])]
+        independent = len({stage for stage, _ in stages}) == 1
+        shares = len(stages) == 2 and independent and bool(loads[0] & loads[1])
+        found: list[Array] = []
+        for pick in itertools.product(*per_group):
+            rows = np.zeros((1, 3))
+            for _, own in pick:
+                rows = (rows[:, None] + own[None]).reshape(-1, 3)
+            launches = sum(n for n, _ in pick)
+            found.append(np.hstack([rows, np.full((len(rows), 1), float(launches))]))
+            if shares and launches == 2:
+                # Independent kernels that read a common tensor may be one launch.
+                less = rows - np.array([0.0, 0.0, task.rates.launch])
+                found.append(np.hstack([less, np.full((len(rows), 1), 1.0)]))
+        return found
+
+    def _kernels(
+        self,
+        form: Form,
+        group: Sequence[Target],
+        stored: Mapping[int, tuple[str, tuple[Axis, ...]]],
+        buffers: list[Tensor],
+    ) -> list[tuple[int, Array]]:
+        """What every family of one kernel reaches: launches, and rows of (bytes, work, seconds)."""
+        own = {t.cls for t in group}
+        read = {c: s for c, s in stored.items() if c not in own}
+        below = _below(form, sorted(own), read)
+        key = (tuple(group), tuple(sorted(read.items())), tuple((c, form[c]) for c in below))
+        if key in self.seen:
+            return self.seen[key]
+        found: list[tuple[int, Array]] = []
+        outputs = tuple(f.tensor for f in self.task.formulas)
+        for kernels, extra in self._families(form, group, read):
+            self.built += 1
+            whole = SGraph("p", self.task.inputs, (*buffers, *extra), outputs, kernels)
+            # Kernels that differ by names alone are measured once.
+            like = likeness(kernels, whole)
+            if like not in self.reached:
+                answer = reach(kernels, whole, self.task.limits, self.task.rates, (self.task.hints,))
+                self.reached[like] = None if isinstance(answer, str) else answer.points[0]
+            rows = self.reached[like]
+            if rows is not None:
+                found.append((len(kernels), rows))
+        self.seen[key] = found
+        return found
+
+    def _families(
+        self, form: Form, group: Sequence[Target], read: Mapping[int, tuple[str, tuple[Axis, ...]]]
+    ) -> Iterator[tuple[tuple[Kernel, ...], tuple[Tensor, ...]]]:
+        free = group[0].axes
+        axes = self.task.classes.axes
+        plain = Builder(form, axes, read, {})
+        values = [plain.build(t.cls) for t in group]
+        clashing = [a for a in free if a in reduced_axes(values)]
+        names = bound_names(values, free)
+        suffix = f"_{group[0].tensor}"
+        for renamed in (s for n in range(len(clashing) + 1) for s in itertools.combinations(clashing, n)):
+            bound = {a: b for a, b in names.items() if a in renamed or a not in clashing}
+            builder = Builder(form, axes, read, bound)
+            outputs = [Output(t.tensor, t.index, builder.build(t.cls)) for t in group]
+            roots = [o.value for o in outputs]
+            reduced = reduced_axes(roots)
+            batch = batch_axes(roots)
+            kinds: list[list[Kind]] = []
+            order = tuple(dict.fromkeys((*free, *reduced)))
+            for a in order:
+                if a in batch:
+                    kinds.append([Kind.ONE if a in free else Kind.LOOP])
+                elif a in reduced:
+                    kinds.append([Kind.WHOLE, Kind.LOOP] if a in free else [Kind.WHOLE, Kind.LOOP, Kind.SPLIT])
+                else:
+                    kinds.append([Kind.GRID, Kind.ONE, Kind.LOOP, Kind.WHOLE])
+            for picks in itertools.product(*kinds):
+                if picks.count(Kind.SPLIT) > 1:
+                    continue
+                given = roles(dict(zip(order, picks, strict=True)), order, batch, suffix)
+                try:
+                    if any(isinstance(r, Split) for r in given.values()):
+                        family = _split(outputs, given, builder.values, f"k{suffix}", suffix)
+                        if family is not None:
+                            yield family.kernels, family.buffers
+                    else:
+                        yield (_kernel(f"k{suffix}", outputs, given),), ()
+                except Unschedulable:
+                    continue
+
+
+def _below(form: Form, roots: Sequence[int], stored: Mapping[int, object]) -> list[int]:
+    seen = set(roots)
+    stack = list(roots)
+    while stack:
+        c = stack.pop()
+        if c in stored and c not in roots:
+            continue
+        for child in form[c].children:
+            if child not in seen:
+                seen.add(child)
+                stack.append(child)
+    return sorted(seen)
+
+
+def _reads(form: Form, cls: int) -> bool:
+    """Whether something below is read from memory: what is made of positions alone is not worth a buffer."""
+    return form[cls].op == "read" or any(_reads(form, c) for c in form[cls].children)
+
+
+def _loads(form: Form, group: Sequence[Target], stored: Mapping[int, tuple[str, tuple[Axis, ...]]]) -> frozenset[str]:
+    own = {t.cls for t in group}
+    read = {c: s for c, s in stored.items() if c not in own}
+    found = set()
+    for c in _below(form, sorted(own), read):
+        if c in read:
+            found.add(read[c][0])
+        elif form[c].op == "read":
+            found.add(form[c].payload.tensor)  # type: ignore[union-attr]
+    return frozenset(found)
+
+
+def _stage(form: Form, cls: int, cut: Sequence[int]) -> int:
+    """How many kernels must have ended before the e-class can be computed."""
+    return max((_stage(form, c, cut) + (c in cut) for c in form[cls].children), default=0)
+
+
+def attained(task: Task, sgraphs: Sequence[SGraph]) -> Array:
+    """The same vectors, of given sGraphs: kernels share no symbols, but for the two stages of a split."""
+    rows = [np.empty((0, 4))]
+    for g in sgraphs:
+        total = np.zeros((1, 3))
+        units: list[list[Kernel]] = []
+        for k in g.kernels:
+            if k.name.endswith("_combine"):
+                next(u for u in units if f"{u[0].name}_combine" == k.name).append(k)
+            else:
+                units.append([k])
+        for unit in units:
+            answer = reach(unit, g, task.limits, task.rates, (task.hints,))
+            assert not isinstance(answer, str), answer
+            total = (total[:, None] + answer.points[0][None]).reshape(-1, 3)
+        launches = len(g.launches)
+        total[:, 2] -= (len(g.kernels) - launches) * task.rates.launch
+        rows.append(np.hstack([total, np.full((len(total), 1), float(launches))]))
+    return np.concatenate(rows)
+
+
+def front(rows: Array) -> set[tuple[float, ...]]:
+    """The rows that no other matches or beats in every column, rounded to nine digits."""
+    rounded = np.unique(np.array([[float(f"{x:.9g}") for x in row] for row in rows]), axis=0)
+    return {
+        tuple(row) for row in rounded if not bool(((rounded <= row).all(axis=1) & (rounded < row).any(axis=1)).any())
+    }

@@ -1,0 +1,265 @@
+"""Workloads of which the search must find the fused form by itself, as torch functions at realistic shapes.
+
+Programs are traced from meta tensors: only shapes and data types matter. Nothing here says how to compute anything
+fast: each function is the textbook definition.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cache
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from prism.api import trace
+from prism.program.nodes import Program
+
+Fn = Callable[..., Tensor | tuple[Tensor, ...]]
+BF16, F32, I8, I64 = torch.bfloat16, torch.float32, torch.int8, torch.int64
+
+
+@dataclass(frozen=True)
+class Workload:
+    """A function with the shapes and data types of its arguments."""
+
+    fn: Fn
+    arguments: tuple[tuple[tuple[int, ...], torch.dtype], ...]
+
+
+def _bf16(*shapes: tuple[int, ...]) -> tuple[tuple[tuple[int, ...], torch.dtype], ...]:
+    return tuple((s, BF16) for s in shapes)
+
+
+def _f32(*shapes: tuple[int, ...]) -> tuple[tuple[tuple[int, ...], torch.dtype], ...]:
+    return tuple((s, F32) for s in shapes)
+
+
+# Norms into linears
+
+
+def rms_norm(x: Tensor, g: Tensor) -> Tensor:
+    return F.rms_norm(x, (x.shape[-1],), g, eps=1e-6)
+
+
+def rms_norm_linear(x: Tensor, g: Tensor, w: Tensor) -> Tensor:
+    return rms_norm(x, g) @ w
+
+
+def rms_norm_gated(x: Tensor, g: Tensor, w1: Tensor, w3: Tensor) -> Tensor:
+    n = rms_norm(x, g)
+    return F.silu(n @ w1) * (n @ w3)
+
+
+def layer_norm_linear(x: Tensor, g: Tensor, b: Tensor, w: Tensor) -> Tensor:
+    return F.layer_norm(x, (x.shape[-1],), g, b) @ w
+
+
+# Products
+
+
+def gated_mlp(x: Tensor, w1: Tensor, w3: Tensor, w2: Tensor) -> Tensor:
+    return (F.silu(x @ w1) * (x @ w3)) @ w2
+
+
+def joined_gate(x: Tensor, w: Tensor) -> Tensor:
+    gate, up = (x @ w).chunk(2, dim=-1)
+    return F.silu(gate) * up
+
+
+def lora(x: Tensor, w: Tensor, a: Tensor, b: Tensor) -> Tensor:
+    return x @ w + 2.0 * ((x @ a) @ b)
+
+
+def two_products(x: Tensor, a: Tensor, b: Tensor) -> Tensor:
+    return (x @ a) @ b
+
+
+def linear_attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    return (q @ k.transpose(-1, -2)) @ v
+
+
+def linear_attention_normalised(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    s = torch.exp(q) @ torch.exp(k).transpose(-1, -2)
+    return (s / s.sum(-1, keepdim=True)) @ v
+
+
+# Attention
+
+
+def attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    return F.scaled_dot_product_attention(q, k, v)
+
+
+def causal_attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    return F.scaled_dot_product_attention(q, k, v, is_causal=True)
+
+
+def masked_attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> Tensor:
+    return F.scaled_dot_product_attention(q, k, v, attn_mask=mask)
+
+
+def gqa_decode(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    return F.scaled_dot_product_attention(q, k, v, enable_gqa=True)
+
+
+def qk_norm_attention(q: Tensor, k: Tensor, v: Tensor, gq: Tensor, gk: Tensor) -> Tensor:
+    return F.scaled_dot_product_attention(rms_norm(q, gq), rms_norm(k, gk), v)
+
+
+def _rotated(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    low, high = x.chunk(2, dim=-1)
+    return x * cos + torch.cat((-high, low), dim=-1) * sin
+
+
+def rope_attention(q: Tensor, k: Tensor, v: Tensor, gq: Tensor, gk: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    q, k = (_rotated(rms_norm(t, g), cos, sin) for t, g in ((q, gq), (k, gk)))
+    return F.scaled_dot_product_attention(q, k, v)
+
+
+# Rows
+
+
+def softmax(x: Tensor) -> Tensor:
+    return F.softmax(x, dim=-1)
+
+
+def logsumexp(x: Tensor) -> Tensor:
+    return torch.logsumexp(x, dim=-1)
+
+
+def cross_entropy(x: Tensor, label: Tensor) -> Tensor:
+    return F.cross_entropy(x, label, reduction="none")
+
+
+def cross_entropy_mean(x: Tensor, label: Tensor) -> Tensor:
+    return F.cross_entropy(x, label, ignore_index=-1)
+
+
+def residual_norm(x: Tensor, r: Tensor, g: Tensor) -> tuple[Tensor, Tensor]:
+    h = x + r
+    return h, rms_norm(h, g)
+
+
+def _unit(x: Tensor) -> Tensor:
+    return F.normalize(x, dim=-1, eps=0.0)
+
+
+def ngpt_residual(h: Tensor, y: Tensor, alpha: Tensor) -> Tensor:
+    return _unit(h + alpha * (_unit(y) - h))
+
+
+# Quantised weights
+
+
+def int8_linear(x: Tensor, q: Tensor, s: Tensor) -> Tensor:
+    return x @ (q.to(x.dtype) * s)
+
+
+def int8_zero_linear(x: Tensor, q: Tensor, z: Tensor, s: Tensor) -> Tensor:
+    return x @ ((q.to(x.dtype) - z) * s)
+
+
+def int4_linear(x: Tensor, q: Tensor, z: Tensor, s: Tensor) -> Tensor:
+    groups, length, n = q.shape
+    w = (q.to(x.dtype) - z[:, None]) * s[:, None]
+    return x @ w.reshape(groups * length, n)
+
+
+def packed_int4_linear(x: Tensor, packed: Tensor, z: Tensor, s: Tensor) -> Tensor:
+    q = torch.stack((packed % 16, packed // 16), dim=2)
+    groups, half, _, n = q.shape
+    w = (q.to(x.dtype) - z[:, None, None]) * s[:, None, None]
+    return x @ w.reshape(groups * half * 2, n)
+
+
+# What the released system of the Prism paper fails on
+
+
+def x_times_silu_y(x: Tensor, y: Tensor) -> Tensor:
+    return x * F.silu(y)
+
+
+def x_plus_silu_y(x: Tensor, y: Tensor) -> Tensor:
+    return x + F.silu(y)
+
+
+def one_input(x: Tensor) -> Tensor:
+    return x * torch.rsqrt((x * x).mean(-1, keepdim=True) + 1e-6)
+
+
+def four_inputs(x: Tensor, a: Tensor, b: Tensor, c: Tensor) -> Tensor:
+    return F.silu(x @ a) * (x @ b) + c
+
+
+def row_scale(x: Tensor, s: Tensor, w: Tensor) -> Tensor:
+    return (x @ w) * s
+
+
+def contracted_scale(x: Tensor, s: Tensor, w: Tensor) -> Tensor:
+    return (x / s) @ w
+
+
+WORKLOADS: Mapping[str, Workload] = {
+    "rms_norm_linear": Workload(rms_norm_linear, _bf16((16, 4096), (4096,), (4096, 6144))),
+    "rms_norm_gated": Workload(rms_norm_gated, _bf16((8, 4096), (4096,), (4096, 14336), (4096, 14336))),
+    "layer_norm_linear": Workload(layer_norm_linear, _bf16((16, 4096), (4096,), (4096,), (4096, 6144))),
+    "layer_norm_linear_tall": Workload(layer_norm_linear, _bf16((65536, 4096), (4096,), (4096,), (4096, 6144))),
+    "gated_mlp": Workload(gated_mlp, _bf16((16, 4096), (4096, 14336), (4096, 14336), (14336, 4096))),
+    "joined_gate": Workload(joined_gate, _bf16((16, 4096), (4096, 28672))),
+    "lora": Workload(lora, _bf16((16, 4096), (4096, 6144), (4096, 16), (16, 6144))),
+    "lora_square": Workload(lora, _bf16((16, 4096), (4096, 4096), (4096, 16), (16, 4096))),
+    "left_first": Workload(two_products, _bf16((16, 4096), (4096, 1024), (1024, 4096))),
+    "right_first": Workload(two_products, _bf16((65536, 2048), (2048, 1024), (1024, 16))),
+    "linear_attention": Workload(linear_attention, _bf16((8, 16384, 64), (8, 16384, 64), (8, 16384, 64))),
+    "linear_attention_normalised": Workload(
+        linear_attention_normalised, _bf16((8, 16384, 64), (8, 16384, 64), (8, 16384, 64))
+    ),
+    "attention": Workload(attention, _bf16((2, 16, 4096, 128), (2, 16, 4096, 128), (2, 16, 4096, 128))),
+    "causal_attention": Workload(causal_attention, _bf16((2, 16, 4096, 128), (2, 16, 4096, 128), (2, 16, 4096, 128))),
+    "masked_attention": Workload(
+        masked_attention,
+        (*_bf16((2, 16, 4096, 128), (2, 16, 4096, 128), (2, 16, 4096, 128)), ((4096, 4096), torch.bool)),
+    ),
+    "gqa_decode": Workload(gqa_decode, _bf16((1, 32, 1, 128), (1, 8, 32768, 128), (1, 8, 32768, 128))),
+    "qk_norm_attention": Workload(
+        qk_norm_attention, _bf16((2, 16, 4096, 128), (2, 16, 4096, 128), (2, 16, 4096, 128), (128,), (128,))
+    ),
+    "rope_attention": Workload(
+        rope_attention,
+        _bf16((2, 16, 4096, 128), (2, 16, 4096, 128), (2, 16, 4096, 128), (128,), (128,), (4096, 128), (4096, 128)),
+    ),
+    "softmax": Workload(softmax, _f32((4096, 32000))),
+    "softmax_short": Workload(softmax, _f32((4096, 4096))),
+    "logsumexp": Workload(logsumexp, _f32((4096, 128256))),
+    "cross_entropy": Workload(cross_entropy, (*_f32((4096, 128256)), ((4096,), I64))),
+    "cross_entropy_mean": Workload(cross_entropy_mean, (*_f32((4096, 128256)), ((4096,), I64))),
+    "residual_norm": Workload(residual_norm, _bf16((4096, 4096), (4096, 4096), (4096,))),
+    "ngpt_residual": Workload(ngpt_residual, _bf16((4096, 4096), (4096, 4096), (4096,))),
+    "int8_linear": Workload(int8_linear, (((16, 4096), BF16), ((4096, 4096), I8), ((4096,), BF16))),
+    "int8_zero_linear": Workload(
+        int8_zero_linear, (((16, 4096), BF16), ((4096, 6144), I8), ((6144,), BF16), ((6144,), BF16))
+    ),
+    "int4_linear": Workload(
+        int4_linear, (((16, 4096), BF16), ((32, 128, 4096), I8), ((32, 4096), BF16), ((32, 4096), BF16))
+    ),
+    "packed_int4_linear": Workload(
+        packed_int4_linear, (((16, 4096), BF16), ((32, 64, 4096), torch.uint8), ((32, 4096), BF16), ((32, 4096), BF16))
+    ),
+    "x_times_silu_y": Workload(x_times_silu_y, _f32((64, 4096), (64, 4096))),
+    "x_plus_silu_y": Workload(x_plus_silu_y, _f32((64, 4096), (64, 4096))),
+    "one_input": Workload(one_input, _f32((64, 4096))),
+    "four_inputs": Workload(four_inputs, _bf16((16, 4096), (4096, 4096), (4096, 4096), (16, 4096))),
+    "row_scale": Workload(row_scale, _bf16((16, 4096), (1, 4096), (4096, 4096))),
+    "contracted_scale": Workload(contracted_scale, _bf16((16, 4096), (4096,), (4096, 4096))),
+}
+
+
+@cache
+def program(name: str) -> Program:
+    """The workload's program."""
+    w = WORKLOADS[name]
+    examples = [torch.empty(shape, dtype=dtype, device="meta") for shape, dtype in w.arguments]
+    return trace(w.fn, examples, name=name)

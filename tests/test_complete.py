@@ -1,0 +1,126 @@
+"""The pruned search finds what an exhaustive listing of the space finds: the same best costs, and no better ones."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from brute_force import BruteForce, TooMany, attained, front
+from hypothesis import HealthCheck, assume, given, seed, settings
+from hypothesis import strategies as st
+from sgraph_programs import SmallLimits, program
+
+from prism.egraph.budget import Budget
+from prism.egraph.engine import Engine
+from prism.egraph.rules import load_rules, rule_files
+from prism.program.build import add, const, mul, op, read, reduce
+from prism.program.index import Axis
+from prism.program.inline import inline
+from prism.program.nodes import Expr, Program
+from prism.sgraph.generate import Bounds, Task, generate
+from prism.sgraph.prune import PRUNERS
+from prism.sgraph.roles import RoleBounds
+
+MANY = 10**6
+OPEN = Bounds(
+    max_kernels=2,
+    max_forms=MANY,
+    max_families=MANY,
+    max_cuts=MANY,
+    per_kernel=MANY,
+    per_plan=MANY,
+    max_sgraphs=MANY,
+    roles=RoleBounds(short=0, narrow=64),
+)
+FORMS = 8
+PROGRAMS = 50  # a part
+MEASURES = (0, 1, 3)  # bytes, work, launches
+EXTENTS = (4, 20, 32)
+
+
+@pytest.fixture(scope="module")
+def engine() -> Engine:
+    return Engine(load_rules(rule_files()))
+
+
+def search_task(p: Program, engine: Engine | None) -> Task:
+    formulas = inline(p)
+    assert engine is not None
+    classes = engine.explore([f.expr for f in formulas], Budget(enodes=400, iterations=4, seconds=60))
+    return Task(p.name, p.inputs, formulas, classes, p.hints, SmallLimits())
+
+
+@st.composite
+def programs(draw: st.DrawFn) -> Program:
+    """Random small programs: products, sums, maxima and exponentials over three axes, one or two outputs."""
+    a, b, c = (Axis(n, draw(st.sampled_from(EXTENTS))) for n in "abc")
+    x, y, z, u = read("x", a, b), read("y", b, c), read("z", a, c), read("u", b)
+    inner: list[Expr] = [x, y, u, mul(x, u), mul(x, y), op("exp", x), add(x, u), mul(u, u)]
+
+    def reduction() -> Expr:
+        body = draw(st.sampled_from(inner))
+        return reduce(draw(st.sampled_from(["sum", "sum", "max"])), b, body)
+
+    def expr(depth: int) -> Expr:
+        kind = draw(st.sampled_from(["reduce", "leaf", "pointwise"] if depth else ["leaf", "reduce"]))
+        match kind:
+            case "reduce":
+                return reduction()
+            case "pointwise":
+                name = draw(st.sampled_from(["mul", "add", "exp"]))
+                return op(name, *(expr(depth - 1) for _ in range(1 if name == "exp" else 2)))
+            case _:
+                return draw(st.sampled_from([z, const(0.5), z]))
+
+    first = mul(reduction(), expr(1))
+    outputs = {"o": ((a, c), add(first, z) if draw(st.booleans()) else mul(first, z))}
+    if draw(st.integers(0, 3)) == 0:
+        outputs["s"] = ((a,), reduce("sum", b, mul(x, x)))
+    shapes = {"x": (a.extent, b.extent), "y": (b.extent, c.extent), "z": (a.extent, c.extent), "u": (b.extent,)}
+    return program("p", {n: tuple(map(int, s)) for n, s in shapes.items()}, outputs)
+
+
+def compare(t: Task, bounds: Bounds) -> bool:
+    """Compare the two searches; false when the whole space is too large to list."""
+    force = BruteForce(t, bounds.max_kernels, FORMS)
+    try:
+        everything = force.vectors()
+    except TooMany:
+        return False
+    found = generate(t, bounds)
+    assert found.complete
+    mine = attained(t, [c.sgraph for c in found.candidates])
+    best, all_there_is = front(mine[:, MEASURES]), front(everything[:, MEASURES])
+    assert best == all_there_is, f"lost {sorted(all_there_is - best)[:5]}, instead {sorted(best - all_there_is)[:5]}"
+    return True
+
+
+@pytest.mark.parametrize("part", range(4))
+def test_the_pruned_search_finds_the_best_of_the_whole_space(engine: Engine, part: int) -> None:
+    compared = 0
+
+    @seed(part)
+    @settings(max_examples=PROGRAMS, deadline=None, suppress_health_check=list(HealthCheck), database=None)
+    @given(programs())
+    def run(p: Program) -> None:
+        nonlocal compared
+        same = compare(search_task(p, engine), OPEN)
+        compared += same
+        assume(same)
+
+    run()
+    assert compared >= PROGRAMS
+
+
+@pytest.mark.parametrize("name", sorted(PRUNERS))
+def test_a_pruner_that_is_off_changes_no_best_cost(engine: Engine, name: str) -> None:
+    a, b, c = Axis("a", 20), Axis("b", 32), Axis("c", 4)
+    x, y, u = read("x", a, b), read("y", b, c), read("u", b)
+    scale = op("exp", reduce("sum", b, mul(x, u)))
+    body = mul(scale, reduce("sum", b, mul(mul(x, u), y)))
+    shapes = {"x": (20, 32), "y": (32, 4), "u": (32,)}
+    t = search_task(program("p", shapes, {"o": ((a, c), body)}), engine)
+    on, without = generate(t, OPEN), generate(t, replace(OPEN, off=frozenset({name})))
+    assert name not in without.pruned
+    fronts = [front(attained(t, [c.sgraph for c in g.candidates])[:, MEASURES]) for g in (on, without)]
+    assert fronts[0] == fronts[1]

@@ -1,0 +1,329 @@
+"""What the search finds by itself, from the rules alone, as properties of the best sGraphs.
+
+Nothing below the front end knows any of these workloads. Run with `-s` to see how long each search takes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import cache
+from typing import TypeAlias
+
+import pytest
+import torch
+from discovery_programs import WORKLOADS, contracted_scale, program
+from sgraph_properties import (
+    accumulators,
+    contracts,
+    looped,
+    materialised,
+    passes,
+    plain_products,
+    repeats,
+    rescaled,
+    sources,
+    splits,
+    stages,
+    stores,
+    sums,
+    tile_shares,
+    writes,
+)
+from torch import Tensor
+
+from prism.api import trace
+from prism.api.searching import SearchBudget, SearchResult, run_search
+from prism.egraph.prove import prove_programs
+from prism.egraph.worker import Worker
+from prism.events import Recorder
+from prism.instantiate.devices import device
+from prism.sgraph import show
+from prism.sgraph.nodes import Kernel, SGraph
+from prism.sgraph.verdict import Status
+
+Search: TypeAlias = Callable[..., SearchResult]
+
+ENODES = 3000
+
+
+@pytest.fixture(scope="module")
+def worker() -> Iterator[Worker]:
+    with Worker() as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def search(worker: Worker) -> Search:
+    """The search of a workload, each once in a module."""
+
+    @cache
+    def run(name: str, max_kernels: int = SearchBudget().max_kernels) -> SearchResult:
+        budget = SearchBudget(max_kernels=max_kernels)
+        found = run_search(program(name), device("sm_90"), budget, worker, Recorder())
+        seconds = ", ".join(f"{stage} {s:.2f}" for stage, s in found.seconds.items())
+        over = " OVER 0.5 s" if sum(found.seconds.values()) > 0.5 else ""
+        print(f"\n{name}: {seconds} s, {found.enodes} e-nodes, {len(found.proved)} proved{over}", end="")
+        return found
+
+    return run
+
+
+def best(result: SearchResult) -> SGraph:
+    """The sGraph that the search puts first."""
+    return result.proved[0].sgraph
+
+
+def single(result: SearchResult) -> tuple[SGraph, Kernel]:
+    """The best sGraph of one kernel, second stages of splits counted, and that kernel."""
+    for p in result.proved:
+        if len(p.sgraph.kernels) == 1:
+            return p.sgraph, p.sgraph.kernels[0]
+    pytest.fail("no sGraph of one kernel was found")
+
+
+def one_pass(sgraph: SGraph, *tensors: str) -> bool:
+    """Whether each of the tensors is loaded in one nest of loops of one kernel, every tile of it once there."""
+    return all(passes(sgraph, t) == 1 and not repeats(sgraph, t) for t in tensors)
+
+
+@pytest.mark.parametrize("name", WORKLOADS)
+def test_the_e_graph_saturates_small_and_everything_is_proved(name: str, search: Search) -> None:
+    found = search(name)
+    assert found.stopped == "saturated"
+    assert found.enodes < ENODES
+    assert found.proved
+    assert (found.refuted, found.unknown) == (0, 0)
+
+
+# Norms into linears
+
+
+def test_rms_norm_and_linear_are_one_pass_over_the_weight(search: Search) -> None:
+    found = search("rms_norm_linear")
+    assert one_pass(best(found), "x", "g", "w")
+    assert stages(best(found)) == 1
+    graph, kernel = single(found)
+    assert one_pass(graph, "x", "g", "w")
+    # The product and the mean square are accumulated together; the norm's division comes after both.
+    (axis,) = looped(kernel)
+    assert len(accumulators(kernel, axis)) == 2
+    assert ({"w"}, {"x", "g"}) in [tuple(sorted(map(set, p), key=len)) for p in plain_products(kernel)]
+
+
+def test_rms_norm_into_two_gated_linears_is_one_kernel(search: Search) -> None:
+    found = search("rms_norm_gated")
+    assert stages(best(found)) == 1
+    graph, kernel = single(found)
+    assert one_pass(graph, "x", "g", "w1", "w3")
+    (axis,) = looped(kernel)
+    assert len(accumulators(kernel, axis)) == 3
+    assert len(plain_products(kernel)) == 2
+
+
+def test_layer_norm_is_folded_into_the_linear_with_column_sums(search: Search) -> None:
+    """In one kernel the folded form reads x twice (the variance needs the mean); the plain one, three times."""
+    graph, kernel = single(search("layer_norm_linear", max_kernels=1))
+    assert one_pass(graph, "w", "g", "b")
+    assert passes(graph, "x") == 2
+    assert any({"x", "g"} in p and {"w"} in p for p in plain_products(kernel))
+    columns = [set(s) for s in sums(kernel, "w") if "x" not in s]
+    assert {"w", "g"} in columns
+    assert {"w", "b"} in columns
+
+
+# Products
+
+
+def test_gate_and_up_are_one_pass_over_the_input(search: Search) -> None:
+    graph = best(search("gated_mlp"))
+    assert one_pass(graph, "x", "w1", "w3", "w2")
+    assert stages(graph) == 2
+    assert materialised(graph) == ((16, 14336),)
+    first = graph.kernels[0]
+    assert {frozenset(map(frozenset, p)) for p in plain_products(first)} == {
+        frozenset({frozenset({"x"}), frozenset({"w1"})}),
+        frozenset({frozenset({"x"}), frozenset({"w3"})}),
+    }
+
+
+def test_gate_and_up_in_one_weight_are_one_pass_over_the_input(search: Search) -> None:
+    found = search("joined_gate")
+    assert stages(best(found)) == 1
+    assert passes(best(found), "x") == 1
+    _, kernel = single(found)
+    assert len(plain_products(kernel)) == len(accumulators(kernel)) == 2
+
+
+@pytest.mark.parametrize("name", ["lora", "lora_square"])
+def test_lora_never_materialises_the_low_rank_product(name: str, search: Search) -> None:
+    found = search(name)
+    assert stages(best(found)) == 1
+    assert materialised(best(found)) == ()
+    graph, kernel = single(found)
+    assert one_pass(graph, "x", "w", "a", "b")
+    assert len(looped(kernel)) == 1
+
+
+@pytest.mark.parametrize(("name", "first", "never"), [("left_first", "xa", "ab"), ("right_first", "ab", "xa")])
+def test_two_products_in_the_cheaper_order(name: str, first: str, never: str, search: Search) -> None:
+    graph = best(search(name))
+    assert contracts(graph, *first)
+    assert not contracts(graph, *never)
+
+
+@pytest.mark.parametrize("name", ["linear_attention", "linear_attention_normalised"])
+def test_linear_attention_is_associated_anew(name: str, search: Search) -> None:
+    graph = best(search(name))
+    assert contracts(graph, "k", "v")
+    assert not contracts(graph, "q", "k")
+    assert not stores(graph, 16384, 64)
+    assert passes(graph, "v") == passes(graph, "q") == 1
+
+
+# Attention
+
+
+@pytest.mark.parametrize("name", ["attention", "causal_attention", "masked_attention"])
+def test_attention_is_one_kernel_with_rescaled_accumulators(name: str, search: Search) -> None:
+    graph = best(search(name))
+    assert len(graph.kernels) == 1
+    assert graph.buffers == ()
+    assert one_pass(graph, "q", "k", "v")
+    assert rescaled(graph) == 2  # the softmax's sum, and its product with the values
+
+
+def test_decode_attention_splits_the_keys_and_heads_of_a_group_share_them(search: Search) -> None:
+    graph = best(search("gqa_decode"))
+    assert [a.extent for a in splits(graph)] == [32768]
+    first, second = graph.kernels
+    assert one_pass(graph, "q", "k", "v")
+    assert rescaled(graph) == 2
+    assert materialised(graph) == ()
+    assert not stores(graph, 32768)
+    # 32 query heads, 8 of keys: a tile holds queries of one group, and keys that do not depend on which.
+    assert tile_shares(first, "k", 4)
+    assert tile_shares(first, "v", 4)
+    # The second stage reads nothing but what the first found.
+    assert not set(second.reads) & {"q", "k", "v"}
+
+
+@pytest.mark.parametrize("name", ["qk_norm_attention", "rope_attention"])
+def test_norms_of_queries_and_keys_are_folded_into_attention(name: str, search: Search) -> None:
+    found = search(name)
+    assert not stores(best(found), 4096, 4096)
+    graph, kernel = single(found)
+    assert one_pass(graph, "q", "k", "v", "gq", "gk")
+    assert rescaled(graph) == 2
+    # Scores are products of what needs no norm; the norms' divisions come after them.
+    assert any("q" in lhs | rhs and "k" in lhs | rhs for lhs, rhs in plain_products(kernel))
+
+
+# Rows
+
+
+def test_a_long_softmax_is_one_pass_for_its_statistics_and_one_that_writes(search: Search) -> None:
+    graph, kernel = single(search("softmax"))
+    assert graph == best(search("softmax"))
+    assert passes(graph, "x") == 2
+    assert [a.shift is not None for a in accumulators(kernel)] == [False, True]
+
+
+def test_a_short_softmax_holds_its_row(search: Search) -> None:
+    graph = best(search("softmax_short"))
+    assert len(graph.kernels) == 1
+    assert one_pass(graph, "x")
+
+
+@pytest.mark.parametrize(("name", "sums_"), [("logsumexp", 2), ("cross_entropy", 4)])
+def test_one_pass_over_the_logits(name: str, sums_: int, search: Search) -> None:
+    """cross_entropy beside maximum and sum: the label's logit, and whether there is one."""
+    graph, kernel = single(search(name))
+    assert graph == best(search(name))
+    assert one_pass(graph, "x")
+    assert (rescaled(graph), len(accumulators(kernel))) == (1, sums_)
+
+
+def test_mean_cross_entropy_reads_the_logits_once(search: Search) -> None:
+    graph = best(search("cross_entropy_mean"))
+    assert one_pass(graph, "x")
+    assert not stores(graph, 128256)
+
+
+def test_residual_and_norm_are_written_by_one_kernel(search: Search) -> None:
+    graph = best(search("residual_norm"))
+    assert len(graph.kernels) == 1
+    assert one_pass(graph, "x", "r", "g")
+    assert [writes(graph, t.name) for t in graph.outputs] == [1, 1]
+
+
+def test_a_normalised_residual_is_one_kernel(search: Search) -> None:
+    graph = best(search("ngpt_residual"))
+    assert len(graph.kernels) == 1
+    assert one_pass(graph, "h", "y", "alpha")
+
+
+# Quantised weights
+
+
+def test_the_scale_of_an_int8_weight_comes_after_the_product(search: Search) -> None:
+    graph = best(search("int8_linear"))
+    assert stages(graph) == 1
+    assert one_pass(graph, "x", "q", "s")
+    assert contracts(graph, "x", "q")
+
+
+def test_a_zero_point_of_a_column_comes_after_the_product(search: Search) -> None:
+    """x @ ((q - z) * s) = s * (x @ q - z * sum_k x)."""
+    found = search("int8_zero_linear")
+    assert stages(best(found)) == 1
+    graph, kernel = single(found)
+    assert one_pass(graph, "x", "q", "z", "s")
+    assert contracts(graph, "x", "q")
+    assert frozenset({"x"}) in sums(kernel, "x")
+
+
+@pytest.mark.parametrize(("name", "weight"), [("int4_linear", "q"), ("packed_int4_linear", "packed")])
+def test_scale_and_zero_point_of_a_group_are_pulled_out_of_its_sum(name: str, weight: str, search: Search) -> None:
+    graph = best(search(name))
+    assert stages(graph) == 1
+    assert one_pass(graph, weight, "x", "z", "s")
+    first = graph.kernels[0]
+    # sum_r x*(q - z)*s = s*(sum_r x*q - z*sum_r x): over a group, x meets q alone, and is summed alone
+    assert any(lhs | rhs == {"x", weight} for lhs, rhs in plain_products(first))
+    assert frozenset({"x"}) in sums(first, "x")
+    assert all("z" not in found for found in sources(first).values() if found == {"x", weight})
+
+
+# What the released system of the Prism paper fails on
+
+
+@pytest.mark.parametrize("name", ["x_times_silu_y", "x_plus_silu_y", "one_input", "four_inputs", "row_scale"])
+def test_every_number_and_order_of_inputs_gives_one_kernel(name: str, search: Search) -> None:
+    graph, _ = single(search(name))
+    assert one_pass(graph, *(t.name for t in graph.inputs))
+    assert stages(best(search(name))) == 1
+
+
+def test_the_same_search_twice_gives_the_same_sgraphs(worker: Worker) -> None:
+    first, second = (
+        run_search(program("x_times_silu_y"), device("sm_90"), SearchBudget(), worker, Recorder()) for _ in range(2)
+    )
+    assert [show.text(p.sgraph) for p in first.proved] == [show.text(p.sgraph) for p in second.proved]
+    assert first.generated.generated == second.generated.generated
+
+
+def test_a_scale_of_the_contracted_axis_stays_inside_the_sum(search: Search) -> None:
+    """(x / s) @ w with s over the contracted axis: no product of x and w alone is of any use."""
+    for p in search("contracted_scale").proved:
+        assert not contracts(p.sgraph, "x", "w")
+
+
+def test_a_scale_of_the_contracted_axis_is_not_one_of_the_columns(worker: Worker) -> None:
+    """Not even where all extents are equal, so that positions alone would not tell."""
+
+    def by_column(x: Tensor, s: Tensor, w: Tensor) -> Tensor:
+        return (x @ w) / s
+
+    examples = [torch.empty(shape, device="meta") for shape in ((16, 16), (16,), (16, 16))]
+    verdict = prove_programs(trace(contracted_scale, examples), trace(by_column, examples), worker=worker)
+    assert verdict.status is Status.REFUTED

@@ -1,0 +1,380 @@
+"""prism.search: lazy, interruptible, bounded, and quick to say that there is nothing to gain."""
+
+from __future__ import annotations
+
+import gc
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+import prism
+from prism.api import SearchBudget, load, optimize, searching
+from prism.api.gain import nothing_to_gain
+from prism.api.searching import Search, SearchInterruptedError, SearchResult, run_search
+from prism.cli import main
+from prism.egraph.worker import Worker
+from prism.errors import ExitCode, NoImprovementError, UsageError
+from prism.events import Event, Recorder, StageFinished, StageStarted, Warned
+from prism.instantiate.devices import device
+from prism.program.nodes import Program
+from prism.sgraph.prune import BOUNDS, PRUNERS
+from prism.sgraph.show import key
+from prism.sgraph.verdict import Status, Verdict
+
+MODELS = Path(__file__).resolve().parent.parent / "examples" / "models"
+SMALL = SearchBudget(max_kernels=2, max_forms=4, max_sgraphs=12)
+
+
+@pytest.fixture(scope="module")
+def attention() -> Program:
+    """Its candidates are proved against two references."""
+    return load(MODELS / "causal_attention.onnx")
+
+
+@pytest.fixture(scope="module")
+def worker() -> Iterator[Worker]:
+    with Worker() as w:
+        yield w
+
+
+@pytest.fixture(scope="module")
+def whole(attention: Program, worker: Worker) -> SearchResult:
+    """The search in one go."""
+    return run_search(attention, device("sm_90"), SMALL, worker, Recorder())
+
+
+@pytest.fixture
+def workers(monkeypatch: pytest.MonkeyPatch) -> list[Worker]:
+    """The workers that `prism.search` starts."""
+    made: list[Worker] = []
+
+    def make() -> Worker:
+        made.append(Worker())
+        return made[-1]
+
+    monkeypatch.setattr(searching, "Worker", make)
+    return made
+
+
+def begin(program: Program, worker: Worker, recorder: Recorder | None = None) -> Search:
+    return Search(program, device("sm_90"), SMALL, [worker], recorder or Recorder())
+
+
+def test_the_first_comes_before_the_rest_is_proved(attention: Program, worker: Worker, whole: SearchResult) -> None:
+    assert len({p.denotation.split for p in whole.proved}) == 2
+    lazy = begin(attention, worker)
+    first = next(lazy)
+    assert first == whole.proved[0]
+    early = lazy.result()
+    assert early.interrupted
+    assert 1 <= len(early.proved) < len(whole.proved)
+    rest = list(lazy)
+    assert (first, *rest) == whole.proved == lazy.proved
+    assert not lazy.result().interrupted
+    assert replace(lazy.result(), seconds={}) == replace(whole, seconds={})
+
+
+def test_yields_are_in_the_order_of_the_bounds(whole: SearchResult) -> None:
+    seconds = [p.seconds for p in whole.proved]
+    assert seconds == sorted(seconds)
+
+
+def test_nothing_is_asked_for_nothing(workers: list[Worker], attention: Program) -> None:
+    events: list[Event] = []
+    with prism.search(attention, listener=events.append, budget=SMALL) as found:
+        assert events == []
+        assert found.proved == ()
+        with pytest.raises(UsageError, match="not begun"):
+            found.result()
+    assert list(found) == []
+
+
+@pytest.mark.parametrize("how", ["exhausted", "closed", "dropped"])
+def test_the_processes_end_with_the_search(workers: list[Worker], attention: Program, how: str) -> None:
+    found = prism.search(attention, budget=replace(SMALL, max_sgraphs=4), workers=2)
+    next(found)
+    pids = [w.pid for w in workers]
+    assert None not in pids
+    assert len(pids) == 2
+    if how == "exhausted":
+        list(found)
+    elif how == "closed":
+        found.close()
+        assert found.proved
+        assert list(found) == []
+    else:
+        del found
+        gc.collect()
+    assert [w.pid for w in workers] == [None, None]
+    for pid in pids:
+        assert pid is not None
+        with pytest.raises(ProcessLookupError):
+            os.kill(pid, 0)
+
+
+def interrupted(collect: Callable[[Worker], list[Verdict]], at: int) -> Callable[[Worker], list[Verdict]]:
+    """The function, with a Ctrl-C in the middle of one call."""
+    calls = 0
+
+    def patched(self: Worker) -> list[Verdict]:
+        nonlocal calls
+        calls += 1
+        if calls == at:
+            self._kill()
+            raise KeyboardInterrupt
+        return collect(self)
+
+    return patched
+
+
+def test_an_interrupt_keeps_what_was_proved(
+    attention: Program, worker: Worker, whole: SearchResult, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Worker, "collect", interrupted(Worker.collect, 2))
+    with pytest.raises(SearchInterruptedError) as stop:
+        run_search(attention, device("sm_90"), SMALL, worker, Recorder())
+    kept = stop.value.result
+    assert kept.interrupted
+    assert kept.proved
+    assert [p for p in whole.proved if p in kept.proved] == list(kept.proved)
+    assert isinstance(stop.value, KeyboardInterrupt)
+
+
+def test_an_interrupt_before_the_first_proof_is_just_that(
+    attention: Program, worker: Worker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Worker, "collect", interrupted(Worker.collect, 1))
+    with pytest.raises(KeyboardInterrupt) as stop:
+        run_search(attention, device("sm_90"), SMALL, worker, Recorder())
+    assert not isinstance(stop.value, SearchInterruptedError)
+
+
+def test_the_iteration_goes_on_after_an_interrupt(
+    attention: Program, worker: Worker, whole: SearchResult, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Worker, "collect", interrupted(Worker.collect, 2))
+    found = begin(attention, worker)
+    seen = []
+    interrupts = 0
+    while True:
+        try:
+            seen.append(next(found))
+        except KeyboardInterrupt:
+            interrupts += 1
+        except StopIteration:
+            break
+    assert interrupts == 1
+    assert tuple(seen) == whole.proved
+
+
+CTRL_C = """
+import sys
+import prism
+found = prism.search(prism.load_onnx(sys.argv[1]))
+try:
+    for proved in found:
+        print(found._workers[0].pid, flush=True)
+        sys.stdin.readline()  # until the signal comes
+except KeyboardInterrupt:
+    found.close()
+    print(len(found.proved), found.result().interrupted, flush=True)
+"""
+
+
+def test_ctrl_c_leaves_no_process_behind() -> None:
+    command = [sys.executable, "-c", CTRL_C, str(MODELS / "lora.onnx")]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, text=True, start_new_session=True) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        pid = int(process.stdout.readline())
+        os.killpg(process.pid, signal.SIGINT)
+        kept, flag = process.stdout.readline().split()
+        assert process.stderr.read() == ""
+        assert process.wait(30) == 0
+    assert int(kept) >= 1
+    assert flag in ("True", "False")
+    with pytest.raises(ProcessLookupError):
+        os.kill(pid, 0)
+
+
+def test_a_verdict_that_is_no_proof_yields_nothing(
+    attention: Program, worker: Worker, whole: SearchResult, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    collect = Worker.collect
+
+    def first_unknown(self: Worker) -> list[Verdict]:
+        verdicts = collect(self)
+        return [Verdict(Status.UNKNOWN, "made up"), *verdicts[1:]]
+
+    monkeypatch.setattr(Worker, "collect", first_unknown)
+    found = run_search(attention, device("sm_90"), SMALL, worker, Recorder())
+    assert found.unknown >= 1
+    assert len(found.proved) + found.unknown == len(found.generated.candidates)
+    assert {key(p.sgraph) for p in found.proved} < {key(p.sgraph) for p in whole.proved}
+
+
+# Stages
+
+
+def test_a_stage_in_pieces_takes_the_time_of_its_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 0.0
+    monkeypatch.setattr(Recorder, "clock", staticmethod(lambda: now))
+    events: list[Event] = []
+    recorder = Recorder(events.append)
+    for piece in (1.0, 2.0):
+        with recorder.part("proof"):
+            now += piece
+        now += 100.0  # the caller's own
+    recorder.finish("proof", "2 proved")
+    assert recorder.seconds == {"proof": 3.0}
+    assert events == [StageStarted("proof"), StageFinished("proof", 3.0, "2 proved")]
+
+
+def test_a_search_knows_its_own_seconds(attention: Program, worker: Worker) -> None:
+    recorder = Recorder()
+    twice = [run_search(attention, device("sm_90"), SMALL, worker, recorder) for _ in range(2)]
+    for stage in ("saturation", "generation", "proof"):
+        total = sum(found.seconds[stage] for found in twice)
+        assert total == pytest.approx(recorder.seconds[stage], rel=0.2, abs=2e-3)
+
+
+# Bounds
+
+
+def test_bounds_are_checked() -> None:
+    with pytest.raises(UsageError, match="max_ops"):
+        SearchBudget(max_ops=0)
+    with pytest.raises(UsageError, match="seconds"):
+        SearchBudget(seconds=0)
+    with pytest.raises(UsageError, match="there are: "):
+        SearchBudget(off=frozenset({"nonsense"}))
+    with pytest.raises(UsageError, match="workers"):
+        prism.search(load(MODELS / "lora.onnx"), workers=0)
+    with pytest.raises(UsageError, match="sm_90"):
+        prism.search(load(MODELS / "lora.onnx"), target="sm_1")
+
+
+def test_bounds_reach_the_generator_and_the_record() -> None:
+    name = next(iter(PRUNERS))
+    budget = SearchBudget(2, 9, 3, 5, 4, 8, 7, off=frozenset({name}))
+    bounds = budget.bounds()
+    assert (bounds.max_kernels, bounds.max_ops, bounds.max_loops, bounds.max_forms) == (2, 9, 3, 5)
+    assert (bounds.max_cuts, bounds.max_families, bounds.max_sgraphs) == (4, 8, 7)
+    assert bounds.off == {name}
+    assert budget.as_dict() == {
+        "max_kernels": 2,
+        "max_ops": 9,
+        "max_loops": 3,
+        "max_forms": 5,
+        "max_cuts": 4,
+        "max_families": 8,
+        "max_sgraphs": 7,
+        "enodes": 8000,
+        "iterations": 16,
+        f"off.{name}": 1,
+    }
+
+
+def test_the_documentation_has_every_pruner_and_bound() -> None:
+    rows = (MODELS.parent.parent / "docs" / "search.md").read_text().splitlines()
+    cells = {c.strip() for r in rows if r.startswith("| `") for c in r.split("|")[1:3]}
+    assert {f"`{name}`" for name in PRUNERS} <= cells
+    bounds = SearchBudget().as_dict()
+    for name, value in bounds.items():
+        assert any(r.startswith(f"| `{name}` ") and r.split("|")[2].strip() == str(value) for r in rows), name
+    assert {name for name in BOUNDS if f"`{name}`" not in "\n".join(rows)} == set()
+
+
+def test_bounds_bind(attention: Program, worker: Worker) -> None:
+    budget = replace(SMALL, max_kernels=1, max_loops=1, max_sgraphs=3)
+    found = run_search(attention, device("sm_90"), budget, worker, Recorder())
+    assert 1 <= len(found.generated.candidates) <= 3
+    assert {len(p.sgraph.launches) - has_split(p) for p in found.proved} == {1}
+
+
+def has_split(p: searching.ProvedSGraph) -> int:
+    """How many second stages there are."""
+    return sum(k.name.endswith("_combine") for k in p.sgraph.kernels)
+
+
+# Nothing to gain
+
+
+def trace(fn: Callable[..., torch.Tensor], *shapes: tuple[int, ...]) -> Program:
+    return prism.trace(fn, [torch.empty(s, device="meta") for s in shapes], name="given")
+
+
+ALONE: dict[str, tuple[Callable[..., torch.Tensor], tuple[tuple[int, ...], ...], str]] = {
+    "add": (lambda x, y: x + y, ((64, 256), (64, 256)), "pointwise"),
+    "exp": (torch.exp, ((64, 256),), "pointwise"),
+    "bias": (lambda x, b: x + b, ((64, 256), (256,)), "pointwise"),
+    "product": (lambda x, w: x @ w, ((64, 256), (256, 128)), "library"),
+    "transposed product": (lambda x, w: x @ w.t(), ((64, 256), (128, 256)), "library"),
+    "batched product": (lambda x, w: x @ w, ((4, 64, 256), (4, 256, 128)), "library"),
+    "sum": (lambda x: x.sum(-1), ((64, 256),), "one reduction"),
+    "identity": (lambda x: x, ((64, 256),), "re-indexes"),
+    "transposition": (lambda x: x.t(), ((64, 256),), "re-indexes"),
+}
+
+
+@pytest.mark.parametrize("name", ALONE)
+def test_an_operator_alone_has_nothing_to_gain(name: str, tmp_path: Path) -> None:
+    fn, shapes, why = ALONE[name]
+    program = trace(fn, *shapes)
+    events: list[Event] = []
+    with pytest.raises(NoImprovementError) as refused:
+        optimize(program, target="sm_90", out=tmp_path / "out", listener=events.append)
+    assert events == []  # no stage was begun
+    line = refused.value.one_line()
+    assert line.startswith("given: there is nothing to gain: ")
+    assert why in line
+    assert refused.value.fix
+    assert not (tmp_path / "out").exists()
+
+
+SOMETHING: dict[str, tuple[Callable[..., torch.Tensor], tuple[tuple[int, ...], ...]]] = {
+    "two operators": (lambda x, y: torch.exp(x + y), ((64, 256), (64, 256))),
+    "softmax": (lambda x: torch.softmax(x, -1), ((64, 256),)),
+    "norm": (lambda x: torch.nn.functional.rms_norm(x, (256,)), ((64, 256),)),
+    "two products": (lambda x, y, z: x @ y @ z, ((64, 64), (64, 64), (64, 64))),
+}
+
+
+@pytest.mark.parametrize("name", SOMETHING)
+def test_more_than_that_is_searched(name: str) -> None:
+    fn, shapes = SOMETHING[name]
+    assert nothing_to_gain(trace(fn, *shapes)) == ""
+
+
+def test_search_says_so_and_still_gives_the_kernel() -> None:
+    events: list[Event] = []
+    fn, shapes, _ = ALONE["add"]
+    found = list(prism.search(trace(fn, *shapes), listener=events.append))
+    assert [len(p.sgraph.kernels) for p in found[:1]] == [1]
+    assert any(isinstance(e, Warned) and "nothing to gain" in e.message for e in events)
+
+
+def test_the_command_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    import onnx
+    from onnx import TensorProto, helper
+
+    def tensor(name: str) -> onnx.ValueInfoProto:
+        return helper.make_tensor_value_info(name, TensorProto.FLOAT, [64, 256])
+
+    add = helper.make_node("Add", ["x", "y"], ["z"])
+    graph = helper.make_graph([add], "sum", [tensor("x"), tensor("y")], [tensor("z")])
+    path = tmp_path / "sum.onnx"
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)]), str(path))
+    assert main(["optimize", str(path), "--target", "sm_90", "--out", str(tmp_path / "out")]) == ExitCode.NO_IMPROVEMENT
+    last = capsys.readouterr().err.splitlines()[-1]
+    assert last.startswith("prism: error: sum: there is nothing to gain: it is one pointwise operator")
+    assert "keep it as it is" in last
+    assert not (tmp_path / "out").exists()
