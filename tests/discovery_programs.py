@@ -257,9 +257,30 @@ WORKLOADS: Mapping[str, Workload] = {
 }
 
 
+SMALL: Mapping[str, tuple[tuple[int, ...], ...]] = {
+    "layer_norm_linear": ((3, 8), (8,), (8,), (8, 8)),
+    "lora_square": ((3, 8), (8, 8), (8, 2), (2, 8)),
+    "gqa_decode": ((1, 4, 1, 4), (1, 2, 9, 4), (1, 2, 9, 4)),
+    "rope_attention": ((1, 2, 6, 4), (1, 2, 6, 4), (1, 2, 6, 4), (4,), (4,), (6, 4), (6, 4)),
+    "cross_entropy_mean": ((4, 9), (4,)),
+    "packed_int4_linear": ((3, 8), (2, 2, 8), (2, 8), (2, 8)),
+}
+"""Shapes at which a kernel can be run tile by tile in numpy; equal extents where rules might confuse axes."""
+
+
+def _traced(name: str, shapes: tuple[tuple[int, ...], ...]) -> Program:
+    w = WORKLOADS[name]
+    dtypes = [dtype for _, dtype in w.arguments]
+    examples = [torch.empty(s, dtype=d, device="meta") for s, d in zip(shapes, dtypes, strict=True)]
+    return trace(w.fn, examples, name=name)
+
+
 @cache
 def program(name: str) -> Program:
     """The workload's program."""
-    w = WORKLOADS[name]
-    examples = [torch.empty(shape, dtype=dtype, device="meta") for shape, dtype in w.arguments]
-    return trace(w.fn, examples, name=name)
+    return _traced(name, tuple(shape for shape, _ in WORKLOADS[name].arguments))
+
+
+def small_program(name: str) -> Program:
+    """The workload's program at a shape of SMALL."""
+    return _traced(name, SMALL[name])

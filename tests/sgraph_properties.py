@@ -179,6 +179,13 @@ def contractions(kernel: Kernel) -> tuple[tuple[Axis, frozenset[str], frozenset[
     )
 
 
+def plain_operands(kernel: Kernel) -> tuple[frozenset[str], ...]:
+    """The operands of matrix products that wait for no reduction: the tensors that each is computed from."""
+    known, late = sources(kernel), after_reductions(kernel)
+    products = [p.stmt for p in placed(kernel) if isinstance(p.stmt, Contract)]
+    return tuple(known[o] for s in products for o in (s.lhs, s.rhs) if o not in late)
+
+
 def contracts(sgraph: SGraph, one: str, other: str) -> bool:
     """Whether some matrix product has an operand computed from one tensor alone, and the other from the other alone."""
     pair = {frozenset({one}), frozenset({other})}

@@ -58,6 +58,8 @@ POINTWISE: Mapping[str, Callable[..., Any]] = {
     "lt": lambda a, b: (a < b) * 1.0,
     "eq": lambda a, b: (a == b) * 1.0,
     "and": lambda a, b: a * b,
+    "not": lambda a: (a == 0) * 1.0,
+    "floor": np.floor,
 }
 COMBINE: Mapping[ReduceKind, Callable[[Any, Any], Any]] = {
     ReduceKind.SUM: np.add,

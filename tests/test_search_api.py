@@ -284,13 +284,15 @@ def test_bounds_reach_the_generator_and_the_record() -> None:
 
 
 def test_the_documentation_has_every_pruner_and_bound() -> None:
-    rows = (MODELS.parent.parent / "docs" / "search.md").read_text().splitlines()
-    cells = {c.strip() for r in rows if r.startswith("| `") for c in r.split("|")[1:3]}
-    assert {f"`{name}`" for name in PRUNERS} <= cells
-    bounds = SearchBudget().as_dict()
-    for name, value in bounds.items():
-        assert any(r.startswith(f"| `{name}` ") and r.split("|")[2].strip() == str(value) for r in rows), name
-    assert {name for name in BOUNDS if f"`{name}`" not in "\n".join(rows)} == set()
+    root = MODELS.parent.parent
+    text = (root / "docs" / "search.md").read_text()
+    assert [name for name in (*PRUNERS, *BOUNDS) if f"`{name}`" not in text] == []
+    for file, mark in (("docs/search.md", "`{}`"), ("README.md", "`--{}`")):
+        rows = [[c.strip() for c in r.split("|")] for r in (root / file).read_text().splitlines()]
+        stated = {r[1]: r[2] for r in rows if len(r) > 3}
+        for name, value in SearchBudget().as_dict().items():
+            option = mark.format(name if file.startswith("docs") else name.replace("_", "-"))
+            assert stated.get(option) == str(value), f"{file}: the default of {option}"
 
 
 def test_bounds_bind(attention: Program, worker: Worker) -> None:
@@ -303,6 +305,28 @@ def test_bounds_bind(attention: Program, worker: Worker) -> None:
 def has_split(p: searching.ProvedSGraph) -> int:
     """How many second stages there are."""
     return sum(k.name.endswith("_combine") for k in p.sgraph.kernels)
+
+
+# Symbolic extents
+
+
+def test_one_search_serves_a_range_of_shapes() -> None:
+    def fn(x: torch.Tensor, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+        return x @ a @ b
+
+    rows = torch.export.Dim("m", min=2, max=32768)
+    shapes = ((64, 512), (512, 32), (32, 4096))
+    program = prism.trace(fn, [torch.empty(s) for s in shapes], dynamic_shapes=({0: rows}, None, None))
+    with prism.search(program) as found:
+        list(found)
+    regions = found.winners()
+    assert 1 <= len(regions) <= 8
+    for m in (2, 17, 100, 1000, 4096, 32768):
+        assert sum(w.holds({"m": m}) for w in regions) == 1
+    proved = [p.sgraph for p in found.proved]
+    assert all(w.sgraph in proved for w in regions)
+    # Rank 32 is far below both sides: a b is never materialised.
+    assert all(b.shape != (512, 4096) for w in regions for b in w.sgraph.buffers)
 
 
 # Nothing to gain

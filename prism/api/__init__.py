@@ -1,7 +1,7 @@
 """The Python API: load or trace a program, prove, search, optimize.
 
 loading.py     model file or torch function -> Program
-searching.py   Program -> proved sGraphs         (saturate, generate, prove)
+searching.py   Program -> proved sGraphs         (saturate, generate, prove; proofs.py, gain.py)
 partitioned.py a large program's regions, searched apart and composed
 optimizing.py  proved sGraphs -> output folder   (emit, check, tune, write)
 records.py     a finished run -> report, proof record, lock
@@ -11,12 +11,22 @@ proving.py     two functions or two models -> Verdict
 from prism.api.loading import load, trace
 from prism.api.optimizing import OptimizeResult, optimize
 from prism.api.proving import prove, prove_models
-from prism.api.searching import ProvedSGraph, SearchBudget, search
+from prism.api.searching import (
+    ProvedSGraph,
+    Search,
+    SearchBudget,
+    SearchInterruptedError,
+    SearchResult,
+    search,
+)
 
 __all__ = [
     "OptimizeResult",
     "ProvedSGraph",
+    "Search",
     "SearchBudget",
+    "SearchInterruptedError",
+    "SearchResult",
     "load",
     "optimize",
     "prove",

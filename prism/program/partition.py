@@ -13,7 +13,7 @@ its space grow with the region. So a program is cut where fusing could gain noth
                   - what they take to compute t, as often as their tiles need it, and to read what t reads
 
     A chain of pointwise operations goes into whatever surrounds it, and a residual into the product it is added to. A
-    row statistic (a norm's) is computed again by the consumer's every tile, which is cheap beside the product that
+    row statistic is computed again by the consumer's every tile, which is cheap beside the product that
     reads the same rows. A quadratic intermediate between two products over one axis saves its own size squared and
     is never stored. A product that feeds another product along a long free axis would be computed once a tile of that
     axis: it is cut there. A product that is read at several shifted indices (a rotation's halves) would be computed
@@ -323,11 +323,11 @@ def _ordered(regions: Sequence[Region], graph: _Graph) -> tuple[Region, ...]:
     """Regions after those that they read from; otherwise by the place of what they write first. Named by position."""
     maker = {t: n for n, r in enumerate(regions) for t in r.outputs}
     waiting = {n: {maker[t] for t in r.inputs if t in maker} for n, r in enumerate(regions)}
-    done: list[int] = []
+    done: dict[int, None] = {}
     while waiting:
-        ready = [n for n, needs in waiting.items() if needs <= set(done)]
+        ready = [n for n, needs in waiting.items() if needs <= done.keys()]
         n = min(ready, key=lambda m: min(graph.place[t] for t in regions[m].roots))
-        done.append(n)
+        done[n] = None
         del waiting[n]
     name = graph.program.name
     return tuple(

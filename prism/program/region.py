@@ -3,7 +3,7 @@
 The inputs of a region are inputs of the whole program or outputs of earlier regions; names of tensors are kept, so a
 region reads like the part of the program that it is. `canonical` replaces every name by its place in the region (`in0`,
 `v3`, `out0`; axes by `a0`, `r0`), and two regions that compute the same from differently named tensors (the layers of a
-network, its key and value projections) then are one program, to be searched once.
+model) then are one program, to be searched once.
 """
 
 from __future__ import annotations

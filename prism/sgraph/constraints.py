@@ -128,6 +128,7 @@ class Footprint:
     staged: list[str] = field(default_factory=list)
     width: dict[str, int] = field(default_factory=dict)
     tensor_of: dict[str, str] = field(default_factory=dict)
+    _shapes: list[tuple[tuple[Axis, ...], ...]] | None = None
 
     @property
     def full_precision(self) -> bool:
@@ -141,11 +142,14 @@ class Footprint:
 
     def live_shapes(self) -> list[tuple[tuple[Axis, ...], ...]]:
         """For each maximal live set, the shapes of its tiles."""
-        maximal: list[frozenset[str]] = []
-        for s in sorted(self.live, key=len, reverse=True):
-            if not any(s <= m for m in maximal):
-                maximal.append(s)
-        return [tuple(self.axes[v] for v in sorted(s)) for s in maximal]
+        if self._shapes is None:
+            maximal: list[frozenset[str]] = []
+            for s in sorted(self.live, key=len, reverse=True):
+                if not any(s <= m for m in maximal):
+                    maximal.append(s)
+            shapes = [tuple(sorted((self.axes[v] for v in s), key=str)) for s in maximal]
+            self._shapes = list(dict.fromkeys(shapes))
+        return self._shapes
 
 
 def footprint(kernel: Kernel, sgraph: SGraph) -> Footprint:

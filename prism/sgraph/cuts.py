@@ -61,6 +61,10 @@ class Plan:
     stored: Mapping[int, tuple[str, tuple[Axis, ...]]]
     buffers: tuple[Tensor, ...]
 
+    def likeness(self) -> object:
+        """What plans of different forms share that cut the program in the same way."""
+        return tuple((rank, tuple(sorted(a.name for t in group for a in t.axes))) for rank, group in self.groups)
+
 
 def below(choices: Choices, roots: Sequence[int], stored: Mapping[int, object] | None = None) -> list[int]:
     """E-classes that a form uses for the roots, operands before results; not what only stored ones need."""
@@ -235,6 +239,7 @@ class Planner:
     choices: Choices
     weights: Weights
     rates: Rates
+    _buffers: dict[int, Tensor] = field(default_factory=dict)
 
     def plans(self, max_kernels: int, max_cuts: int, pruned: Counter[str]) -> Iterator[Plan]:
         """The form's sets of cuts, fewest kernels first.
@@ -254,13 +259,17 @@ class Planner:
 
     def _buffer(self, name: str, cls: int, axes: tuple[Axis, ...]) -> Tensor:
         """In the output's type, or in full precision where that is next to nothing: statistics keep their digits."""
+        known = self._buffers.get(cls)
+        if known is not None:
+            return known
         widest = 0.0
         for c in below(self.choices, [cls]):
             if self.choices[c].op == "read":
                 widest = max(widest, self.weights.size(self.weights.classes.axes[c]))
         small = self.weights.size(frozenset(axes)) * NEGLIGIBLE <= widest
         dtype = DType.FLOAT32 if small else self.formulas[0].tensor.dtype
-        return Tensor(name, tuple(a.extent for a in axes), dtype)
+        self._buffers[cls] = made = Tensor(name, tuple(a.extent for a in axes), dtype)
+        return made
 
     def _plan(self, chosen: Sequence[Cut]) -> Plan | None:
         """The plan, or None where a cut is read by no kernel."""

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from prism.program.extents import evaluate
@@ -194,13 +194,17 @@ class Weights:
 
     classes: EClasses
     hints: Mapping[str, int]
+    _sizes: dict[frozenset[Axis], float] = field(default_factory=dict, compare=False, repr=False)
 
     def size(self, axes: frozenset[Axis]) -> float:
         """The number of elements of a value with these axes."""
-        n = 1.0
-        for a in axes:
-            n *= evaluate(a.extent, self.hints)
-        return n
+        known = self._sizes.get(axes)
+        if known is None:
+            known = 1.0
+            for a in sorted(axes, key=lambda a: a.name):
+                known *= evaluate(a.extent, self.hints)
+            self._sizes[axes] = known
+        return known
 
     def work(self, cls: int, choice: Choice) -> float:
         """Multiply-adds of vector units, those of matrix units weighed by MATRIX_UNIT."""

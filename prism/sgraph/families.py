@@ -56,12 +56,14 @@ class Space:
         roles: see RoleBounds.
         max_ops: operators in one kernel.
         max_loops: loops in one kernel.
+        looping: whether the families with a loop over an output axis are wanted, or those without.
         off: names of pruners that are switched off.
     """
 
     roles: RoleBounds
     max_ops: int
     max_loops: int
+    looping: bool = False
     off: frozenset[str] = frozenset()
 
 
@@ -84,7 +86,7 @@ def families(
     values = [plain.build(t.cls) for t in targets]
     below = reachable(tuple(values))
     if sum(v.op not in LEAVES for v in below) > space.max_ops:
-        pruned["max_ops"] += 1
+        pruned["max_ops"] += not space.looping
         return
     reduced = reduced_axes(values)
     clashing = frozenset(free) & frozenset(reduced)
@@ -93,12 +95,12 @@ def families(
     long = [a for a in clashing if not (is_static(a.extent) and int(a.extent) <= bounds.short)]
     for renamed in _subsets(sorted(long, key=lambda a: a.name)):
         bound = {a: b for a, b in names.items() if a in renamed or a not in clashing}
-        made = Builder(builder.choices, builder.class_axes, builder.stored, bound)
+        made = Builder(builder.choices, builder.class_axes, builder.stored, bound) if bound else plain
         outputs = [Output(t.tensor, t.index, made.build(t.cls)) for t in targets]
         roots = [o.value for o in outputs]
         order = tuple(dict.fromkeys((*free, *reduced_axes(roots))))
         batch = batch_axes(roots)
-        for assignment in assignments(free, roots, clashing - set(renamed), bounds, space.off, pruned):
+        for assignment in assignments(free, roots, clashing - set(renamed), bounds, space.looping, space.off, pruned):
             given = roles(assignment, order, batch, suffix)
             try:
                 if Kind.SPLIT in assignment.values():
@@ -118,8 +120,8 @@ def families(
 def bound_names(values: Sequence[Value], free: Sequence[Axis]) -> dict[Axis, Axis]:
     """Names for reduced axes in one kernel, so that reductions over equal extents share a name, and so a loop.
 
-    A reduced axis takes the name of another one of its extent unless some value under its reduction depends on that one,
-    too: then the two would be confused. An axis that is also one of the output's takes a name that is not.
+    A reduced axis takes the name of another one of its extent unless some value under its reduction depends on that
+    one, too: then the two would be confused. An axis that is also one of the output's takes a name that is not.
     """
     below = reachable(tuple(values))
     reduced = reduced_axes(values)

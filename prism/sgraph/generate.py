@@ -31,14 +31,16 @@ from prism.sgraph.families import Family, Space, Target, families
 from prism.sgraph.forms import Form, forms
 from prism.sgraph.horizontal import fusable, fuse
 from prism.sgraph.likeness import likeness
-from prism.sgraph.lowerbound import LowerBound
 from prism.sgraph.nodes import SGraph
+from prism.sgraph.outlook import Outlook
 from prism.sgraph.prune import SLACK, Array, Rates, Reach, keep, reach
 from prism.sgraph.roles import RoleBounds
 from prism.sgraph.values import Builder
 
 # So many sGraphs of one way to cut the program are ranked together before other ways get their turn.
 PER_CUT = 4
+# Each further form with the same cuts is looked at as if it took so much longer: others get their turn.
+ALIKE = 0.05
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,9 +52,9 @@ class Bounds:
         max_ops: operators (pointwise, reductions, products) in one kernel.
         max_loops: loops in one kernel, nested or one after another.
         max_forms: forms that are walked.
-        max_families: families of kernels that are built; plans with the least lower bound of time come first.
-        max_cuts: how many e-classes of a form are considered for materialisation, of those with an axis that are neither
-            leaves nor outputs.
+        max_families: families of kernels that are built; plans that look fastest come first.
+        max_cuts: how many e-classes of a form are considered for materialisation, of those with an axis that are
+            neither leaves nor outputs.
         per_kernel: families kept for one kernel, best first.
         spares: families kept beside although others do no worse by every measure, best first.
         per_plan: combinations of its kernels' families that are looked at for one plan, best first.
@@ -65,7 +67,7 @@ class Bounds:
     max_ops: int = 64
     max_loops: int = 6
     max_forms: int = 16
-    max_families: int = 120
+    max_families: int = 96
     max_cuts: int = 6
     per_kernel: int = 8
     spares: int = 1
@@ -197,18 +199,25 @@ def generate(task: Task, bounds: Bounds) -> Generated:
         for form in mine.found:
             key = tuple((c, table[c].index(o)) for c, o in sorted(form.choices.items()))
             found.setdefault(key, form)
+    weights = Weights(task.classes, task.hints)
     todo: list[tuple[float, int, Plan]] = []
+    turns: Counter[object] = Counter()
     for form in found.values():
-        bound = LowerBound(task.classes, form.choices, task.inputs, task.rates, task.hints)
-        planner = Planner(task.formulas, task.inputs, form.choices, Weights(task.classes, task.hints), task.rates)
+        outlook = Outlook(weights, form.choices, task.inputs, task.rates)
+        planner = Planner(task.formulas, task.inputs, form.choices, weights, task.rates)
         for plan in planner.plans(bounds.max_kernels, bounds.max_cuts, walk.pruned):
-            todo.append((bound.seconds(plan), len(todo), plan))
-    for n, (_, _, plan) in enumerate(sorted(todo, key=lambda t: t[:2])):
+            alike = plan.likeness()
+            todo.append((outlook.seconds(plan) * (1 + ALIKE * turns[alike]), len(todo), plan))
+            turns[alike] += 1
+    ordered = [plan for _, _, plan in sorted(todo, key=lambda t: t[:2])]
+    # Loops over output axes seldom pay: they come when everything without them has been seen.
+    turns_left = [(plan, looping) for looping in (False, True) for plan in ordered]
+    for n, (plan, looping) in enumerate(turns_left):
         if walk.built >= bounds.max_families:
-            walk.pruned["max_families"] += len(todo) - n
+            walk.pruned["max_families"] += len(turns_left) - n
             complete = False
             break
-        walk.visit(plan)
+        walk.visit(plan, looping)
     return walk.result(complete)
 
 
@@ -222,6 +231,7 @@ class _Walk:
     generated: int = 0
     built: int = 0
     reaches: dict[object, Reach | str] = field(default_factory=dict)
+    reached: dict[object, list[tuple[Family, Reach]]] = field(default_factory=dict)
     kernels: dict[object, list[_Kept]] = field(default_factory=dict)
     numbers: dict[Family, int] = field(default_factory=dict)
     found: dict[object, _Pick] = field(default_factory=dict)
@@ -232,11 +242,11 @@ class _Walk:
         every = [self.task.hints, *self.task.points]
         return tuple({tuple(sorted(p.items())): p for p in every}.values())
 
-    def visit(self, plan: Plan) -> None:
-        """Combine the families of the plan's kernels."""
+    def visit(self, plan: Plan, looping: bool) -> None:
+        """Combine the families of the plan's kernels: those without loops over output axes first, then all."""
         per_group: list[list[_Kept]] = []
         for _, group in plan.groups:
-            mine = self._families(plan, group)
+            mine = self._families(plan, group, looping)
             if not mine:
                 return
             per_group.append(mine)
@@ -244,26 +254,29 @@ class _Walk:
             itertools.product(*per_group),
             key=lambda p: (sum(k.spare for k in p), sum(k.reach.seconds for k in p)),
         )
-        self.pruned["rank"] += max(0, len(picks) - self.bounds.per_plan)
+        if not looping:
+            self.pruned["rank"] += max(0, len(picks) - self.bounds.per_plan)
         for pick in picks[: self.bounds.per_plan]:
-            self._add(plan, pick)
+            self._add(plan, pick, looping)
 
-    def _add(self, plan: Plan, pick: tuple[_Kept, ...]) -> None:
+    def _add(self, plan: Plan, pick: tuple[_Kept, ...], looping: bool) -> None:
         launches = sum(k.reach.launches for k in pick)
         seconds = sum(k.reach.seconds for k in pick)
         joined = _joinable(plan, pick)
         for together in (True, False)[0 if joined else 1 :]:
             saved = joined if together else 0
             made = _Pick(plan, pick, together, launches - saved, seconds - saved * self.task.rates.launch)
+            key = (tuple(k.number for k in pick), plan.buffers, together)
+            if key in self.found and looping:
+                continue  # seen when the plan was visited first
             if len(pick) > 1:
                 self.generated += 1
-            key = (tuple(k.number for k in pick), plan.buffers, together)
             if key in self.found:
                 self.pruned["duplicate"] += 1
             if key not in self.found or "duplicate" in self.bounds.off:
                 self.found[key if "duplicate" not in self.bounds.off else len(self.found)] = made
 
-    def _families(self, plan: Plan, group: tuple[Target, ...]) -> list[_Kept]:
+    def _families(self, plan: Plan, group: tuple[Target, ...], looping: bool) -> list[_Kept]:
         """The families of one kernel, pruned; the same kernel in another plan is looked up."""
         mine = [t.cls for t in group]
         used = below(plan.choices, mine, plan.stored)
@@ -271,11 +284,23 @@ class _Walk:
         suffix = "" if len(plan.groups) == 1 else f"_{group[0].tensor}"
         form = tuple((c, plan.choices[c]) for c in sorted(used) if c not in stored)
         key = (group, tuple(sorted(stored.items())), form, suffix)
-        known = self.kernels.get(key)
-        if known is None:
-            known = self._build(plan, group, stored, suffix)
-            self.kernels[key] = known
-        return known
+        known = self.kernels.get((key, looping))
+        if known is not None:
+            return known
+        bounds = self.bounds
+        before = self.reached.get(key, [])
+        found = self._build(plan, group, stored, suffix, looping)
+        self.reached[key] = both = [*before, *found]
+        if not found and looping and (key, False) in self.kernels:
+            kept = self.kernels[key, False]
+        else:
+            counts = self.pruned if not before else Counter[str]()
+            left = keep(both, bounds.per_kernel, bounds.spares, bounds.off, counts)
+            kept = [_Kept(f, r, self.numbers.setdefault(f, len(self.numbers)), spare) for f, r, spare in left]
+            if before:
+                self.pruned["dominated"] += max(0, len(found) - sum(f in [g for g, _ in found] for f, _, _ in left))
+        self.kernels[key, looping] = kept
+        return kept
 
     def _build(
         self,
@@ -283,11 +308,13 @@ class _Walk:
         group: tuple[Target, ...],
         stored: Mapping[int, tuple[str, tuple[Axis, ...]]],
         suffix: str,
-    ) -> list[_Kept]:
+        looping: bool,
+    ) -> list[tuple[Family, Reach]]:
+        """The families of one kernel that can run, with what they reach."""
         task, bounds = self.task, self.bounds
         outputs = tuple(f.tensor for f in task.formulas)
         builder = Builder(plan.choices, task.classes.axes, stored, {})
-        space = Space(bounds.roles, bounds.max_ops, bounds.max_loops, bounds.off)
+        space = Space(bounds.roles, bounds.max_ops, bounds.max_loops, looping, bounds.off)
         reached: list[tuple[Family, Reach]] = []
         seen: set[Family] = set()
         for family in families(group, builder, f"{task.name}{suffix}_kernel", suffix, space, self.pruned):
@@ -307,8 +334,7 @@ class _Walk:
                 self.pruned[answer] += 1
             else:
                 reached.append((family, answer))
-        kept = keep(reached, bounds.per_kernel, bounds.spares, bounds.off, self.pruned)
-        return [_Kept(f, r, self.numbers.setdefault(f, len(self.numbers)), spare) for f, r, spare in kept]
+        return reached
 
     def result(self, complete: bool) -> Generated:
         """The best sGraphs, best first."""

@@ -118,7 +118,7 @@ BOUNDS = _named(
     Pruner(
         "max_families",
         "Plans (a form with its cuts) that are not visited once so many families of kernels were built, those "
-        "with the greatest lower bound of time.",
+        "that look slowest.",
     ),
     Pruner(
         "max_cuts",
@@ -198,7 +198,8 @@ class Reach:
             # Most often one assignment beats the best of each column.
             if bool((theirs <= self.ideal[n] * (1 + SLACK)).all(axis=1).any()):
                 continue
-            if not bool((theirs[None] <= mine[:, None] * (1 + SLACK)).all(axis=2).any(axis=1).all()):
+            matched = np.all(theirs[None] <= mine[:, None] * (1 + SLACK), axis=2)
+            if not bool(np.all(np.any(matched, axis=1))):
                 return False
         return True
 
@@ -304,7 +305,7 @@ def _together(tables: Sequence[tuple[Array, Array | None]]) -> Array:
 def keep(
     found: Sequence[tuple[T, Reach]], limit: int, spares: int, switched: frozenset[str], pruned: Counter[str]
 ) -> list[tuple[T, Reach, bool]]:
-    """The families that the others do not cover, and a few more, at most `limit`, least time first; and whether covered.
+    """The families that the others do not cover and a few more, least time first, with whether they are covered.
 
     Args:
         found: families for the same targets.
@@ -314,8 +315,10 @@ def keep(
         pruned: where removals are counted.
     """
     ordered = [found[n] for n in sorted(range(len(found)), key=lambda n: (found[n][1].seconds, n))]
+    kept: list[tuple[T, Reach]]
+    spare: list[tuple[T, Reach]]
     if "dominated" in switched:
-        kept, spare = ordered, []
+        kept, spare = list(ordered), []
     else:
         kept, spare = [], []
         for family, mine in ordered:

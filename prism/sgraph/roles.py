@@ -84,6 +84,7 @@ def assignments(
     outputs: Sequence[Value],
     clashing: frozenset[Axis],
     bounds: RoleBounds,
+    looping: bool = False,
     off: frozenset[str] = frozenset(),
     pruned: Counter[str] | None = None,
 ) -> Iterator[dict[Axis, Kind]]:
@@ -94,10 +95,11 @@ def assignments(
         outputs: what the kernel computes.
         clashing: output axes that are also reduced under the same name: not on the grid.
         bounds: see RoleBounds.
+        looping: whether those with a loop over an output axis are wanted, or those without.
         off: names of pruners that are switched off: one-tile, one-grid, idle-loop are asked here.
         pruned: where removals are counted.
     """
-    counts = pruned if pruned is not None else Counter()
+    counts = pruned if pruned is not None and not looping else Counter()
     batch, own = product_axes(outputs)
     choices: list[tuple[Axis, list[Kind]]] = []
     for axis in free:
@@ -113,7 +115,7 @@ def assignments(
                     kinds.append(Kind.ONE)
                 else:
                     counts["one-grid"] += 1
-            kinds += [Kind.LOOP] * long
+            kinds += [Kind.LOOP] * (long and looping)
             if _fits(axis, bounds.whole):
                 if "one-tile" in off:
                     kinds.append(Kind.WHOLE)
@@ -135,8 +137,11 @@ def assignments(
         made = {axis: kind for (axis, _), kind in zip(choices, picks, strict=True)}
         if sum(kind is Kind.SPLIT for kind in picks) > 1:
             continue
+        if looping and not any(made[a] is Kind.LOOP and a not in clashing for a in free):
+            continue
         if "idle-loop" not in off and _idle(made, free, clashing, varying):
-            counts["idle-loop"] += 1
+            if pruned is not None:
+                pruned["idle-loop"] += 1
             continue
         yield made
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import TypeAlias
 
 from prism.errors import UnsupportedError
@@ -17,7 +18,8 @@ from prism.program.index import Axis, Index
 from prism.program.nodes import Const, Position, Read, ReduceKind, Size
 from prism.sgraph.extract import REDUCTIONS, Choices
 
-Renaming: TypeAlias = "frozenset[tuple[Axis, Axis]]"
+Renaming: TypeAlias = "frozenset[tuple[Axis, Axis]] | None"
+UNCHANGED: Mapping[Axis, Axis] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -123,10 +125,13 @@ class Builder:
     values: Values = field(default_factory=Values)
     _memo: dict[tuple[int, Renaming], Value] = field(default_factory=dict)
 
-    def build(self, cls: int, renaming: Mapping[Axis, Axis] | None = None) -> Value:
+    def build(self, cls: int, renaming: Mapping[Axis, Axis] = UNCHANGED) -> Value:
         """The value of an e-class, its free axes renamed."""
-        live = {a: b for a, b in (renaming or {}).items() if a in self.class_axes[cls] and a != b}
-        key = (cls, frozenset(live.items()))
+        live = renaming
+        if renaming:
+            free = self.class_axes[cls]
+            live = {a: b for a, b in renaming.items() if a in free}
+        key = (cls, frozenset(live.items())) if live else (cls, None)
         known = self._memo.get(key)
         if known is None:
             known = self._build(cls, live)
@@ -141,7 +146,7 @@ class Builder:
         choice = self.choices[cls]
         match choice.op, choice.payload:
             case "read", Read(tensor, index):
-                return self.values.read(tensor, tuple(i.substitute(mapping) for i in index))
+                return self.values.read(tensor, tuple(i.substitute(mapping) for i in index) if mapping else index)
             case "const", Const() as c:
                 return self.values.make("const", (), c, frozenset())
             case "size", Size(extent):
@@ -168,10 +173,12 @@ class Builder:
             case op, payload:
                 raise UnsupportedError(f"no value for the e-node {op} with {payload}", where="sGraph generation")
 
-    def _enter(self, axis: Axis, live: Mapping[Axis, Axis]) -> tuple[Axis, dict[Axis, Axis]]:
+    def _enter(self, axis: Axis, live: Mapping[Axis, Axis]) -> tuple[Axis, Mapping[Axis, Axis]]:
         """The reduced axis' name in this kernel, and the renaming below it."""
         inner = self.bound.get(axis, axis)
-        return inner, {**{a: b for a, b in live.items() if a != axis}, axis: inner}
+        if inner == axis and axis not in live:
+            return inner, live
+        return inner, {**{a: b for a, b in live.items() if a != axis}, **({axis: inner} if inner != axis else {})}
 
 
 def reachable(roots: tuple[Value, ...]) -> tuple[Value, ...]:
