@@ -5,10 +5,11 @@
     python benchmarks/search.py --growth [NAME ...]                  time against max_ops, and the slope of its log
 
 Each workload runs in a process of its own, `--repeat` times with a fresh e-graph worker each; the run with the least
-total is printed. `import_s` is the reading or tracing of the model, with the front end's libraries already loaded;
-starting the worker (a process that loads egglog and the rules) overlaps with it in `prism optimize` and is printed as
-`start_s`. The total is saturation + generation + proof, and partitioning where a program is cut into regions; those
-that are equal are searched, and counted, once. It fails when a run takes 1 GB of memory or more.
+total is printed, with the total of the first one, when no cache was warm, beside it (`first_s`). `import_s` is the
+reading or tracing of the model, with the front end's libraries already loaded; starting the worker (a process that
+loads egglog and the rules) overlaps with it in `prism optimize` and is printed as `start_s`. The total is saturation +
+generation + proof, and partitioning where a program is cut into regions; equal ones are searched, and counted, once.
+It fails when a run takes 1 GB of memory or more.
 """
 
 from __future__ import annotations
@@ -47,6 +48,7 @@ class Row:
     Attributes:
         kernels: launches of the proved sGraph that is best by the ranking model; of all regions together.
         best_s: its estimated seconds.
+        first_s: the total of the first run, where the best one is a later one.
         start_s: start of the e-graph worker.
         partition_s: cutting into regions, and what the searches of regions take besides their stages.
     """
@@ -65,6 +67,7 @@ class Row:
     start_s: float
     partition_s: float
     total_s: float
+    first_s: float
     operators: int
     kernels: int
     regions: int
@@ -72,16 +75,20 @@ class Row:
     best_s: float
 
 
-def measure(workload: Workload, repeat: int, budget: SearchBudget | None = None) -> Row:
-    """The workload's best run."""
+def measure(workload: Workload, repeat: int, budgets: Sequence[SearchBudget]) -> list[Row]:
+    """For each budget, the workload's best run; only the very first of all meets cold caches."""
     warnings.simplefilter("ignore")  # torch's own
     workload.program()  # loads the libraries
-    return min((_run(workload, budget) for _ in range(repeat)), key=lambda r: r.total_s)
+    rows = []
+    for budget in budgets:
+        runs = [_run(workload, budget) for _ in range(repeat)]
+        rows.append(replace(min(runs, key=lambda r: r.total_s), first_s=runs[0].total_s))
+    return rows
 
 
-def _run(workload: Workload, budget: SearchBudget | None) -> Row:
+def _run(workload: Workload, budget: SearchBudget) -> Row:
     from prism.api.partitioned import machine_of, search_regions
-    from prism.api.searching import SearchBudget, run_search
+    from prism.api.searching import run_search
     from prism.egraph.budget import Budget
     from prism.egraph.worker import Worker
     from prism.events import Recorder
@@ -92,7 +99,7 @@ def _run(workload: Workload, budget: SearchBudget | None) -> Row:
     start = time.perf_counter()
     program = workload.program()
     imported = time.perf_counter() - start
-    target, limits = device("sm_90"), budget or SearchBudget()
+    target = device("sm_90")
     start = time.perf_counter()
     with Worker() as worker:
         worker.explore([Const(1.0)], Budget())
@@ -101,11 +108,11 @@ def _run(workload: Workload, budget: SearchBudget | None) -> Row:
         regions = partition(program, machine=machine_of(target))
         if len(regions) == 1:
             cut = time.perf_counter() - start
-            distinct = [run_search(program, target, limits, worker, Recorder())]
+            distinct = [run_search(program, target, budget, worker, Recorder())]
             every = distinct
             total = cut + sum(distinct[0].seconds.values())
         else:
-            found = search_regions(program, regions, target, limits, [worker], Recorder())
+            found = search_regions(program, regions, target, budget, [worker], Recorder())
             total = time.perf_counter() - start
             distinct = [r.result for r in found.distinct.values()]
             every = [r.result for r in found.regions]
@@ -130,6 +137,7 @@ def _run(workload: Workload, budget: SearchBudget | None) -> Row:
         start_s=started,
         partition_s=cut,
         total_s=total,
+        first_s=total,
         operators=program.operator_count,
         kernels=sum(len(p.sgraph.launches) for p in best),
         regions=len(every),
@@ -146,10 +154,10 @@ def _peak_mb(pid: int | None) -> float:
     return 0.0
 
 
-def apart(workload: Workload, repeat: int, budget: SearchBudget | None = None) -> Row:
+def apart(workload: Workload, repeat: int, budgets: Sequence[SearchBudget]) -> list[Row]:
     """`measure` in a process of its own."""
     with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
-        return pool.submit(measure, workload, repeat, budget).result()
+        return pool.submit(measure, workload, repeat, budgets).result()
 
 
 def table(lines: Sequence[Sequence[str]]) -> str:
@@ -161,11 +169,13 @@ def table(lines: Sequence[Sequence[str]]) -> str:
     )
 
 
-HEAD = "workload import saturate generate prove total e-nodes built pruned proved unknown kernels regions peak-MiB"
+HEAD = (
+    "workload import saturate generate prove total first e-nodes built pruned proved unknown kernels regions peak-MiB"
+)
 
 
 def _line(r: Row) -> list[str]:
-    seconds = (r.import_s, r.saturation_s, r.generation_s, r.proof_s, r.total_s)
+    seconds = (r.import_s, r.saturation_s, r.generation_s, r.proof_s, r.total_s, r.first_s)
     counts = (r.enodes, r.generated, sum(r.pruned.values()), r.proved, r.unknown)
     places = (f"{r.operators}->{r.kernels}", f"{r.searched}/{r.regions}", f"{r.peak_mb:.0f}")
     return [r.name, *(f"{s:.3f}" for s in seconds), *(f"{c:,}" for c in counts), *places]
@@ -180,10 +190,11 @@ def ablation(chosen: Sequence[Workload], repeat: int, budget: SearchBudget) -> s
 
     lines = [["workload / without", "total s", "ratio", "built", "ratio", "proved", "best us"]]
     for w in chosen:
-        base = apart(w, repeat, budget)
+        without = [replace(budget, off=frozenset({name})) for name in PRUNERS]
+        # The first warms the caches up for all of them.
+        _, base, *rows = apart(w, repeat, [budget, budget, *without])
         lines.append(_ablated(w.name, base, base))
-        for name in PRUNERS:
-            lines.append(_ablated(f"  {name}", apart(w, repeat, replace(budget, off=frozenset({name}))), base))
+        lines += [_ablated(f"  {name}", r, base) for name, r in zip(PRUNERS, rows, strict=True)]
     return table(lines)
 
 
@@ -201,7 +212,8 @@ def _ablated(label: str, r: Row, base: Row) -> list[str]:
 
 def growth(workload: Workload, repeat: int, budget: SearchBudget) -> tuple[str, float]:
     """Time and memory against max_ops, as text, and the most memory."""
-    rows = [(n, apart(workload, repeat, replace(budget, max_ops=n))) for n in GROWTH_OPS]
+    _, *found = apart(workload, repeat, [budget, *(replace(budget, max_ops=n) for n in GROWTH_OPS)])
+    rows = list(zip(GROWTH_OPS, found, strict=True))
     lines = [["max_ops", "total s", "built", "proved", "peak MiB"]]
     lines += [[str(n), f"{r.total_s:.3f}", f"{r.generated:,}", str(r.proved), f"{r.peak_mb:.0f}"] for n, r in rows]
     rate = slope([n for n, _ in rows], [r.total_s for _, r in rows])
@@ -247,7 +259,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if not (args.ablate or args.growth):
         rows = []
         for w in chosen:
-            rows.append(apart(w, args.repeat))
+            rows += apart(w, args.repeat, [SearchBudget()])
             if args.json:
                 print(json.dumps(asdict(rows[-1])), flush=True)
         if not args.json:

@@ -1,8 +1,8 @@
 """The whole space of sGraphs of a small program, listed without any pruner: forms x cuts x roles.
 
-Nothing of prism.sgraph's forms, cuts, generate and prune.keep is used: choices are enumerated one e-class after another,
-cuts as all subsets, roles as all assignments. Only a single point (form, cut, roles) is turned into kernels by the code
-under test, and measured by its symbolic cost.
+Nothing of prism.sgraph's forms, cuts, generate and prune.keep is used: choices are enumerated one e-class after
+another, cuts as all subsets, roles as all assignments. Only a single point (form, cut, roles) is turned into kernels by
+the code under test, and measured by its symbolic cost.
 """
 
 from __future__ import annotations

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -48,6 +49,7 @@ def row(**changes: Any) -> Row:
         "start_s": 0.5,
         "partition_s": 0.0,
         "total_s": 0.6,
+        "first_s": 0.7,
         "operators": 4,
         "kernels": 1,
         "regions": 1,
@@ -59,7 +61,7 @@ def row(**changes: Any) -> Row:
 
 def test_a_search_is_measured() -> None:
     budget = SearchBudget(max_forms=2, max_sgraphs=4)
-    r = measure(Workload("mul_silu"), 1, budget)
+    (r,) = measure(Workload("mul_silu"), 1, [budget])
     assert (r.name, r.operators, r.kernels, r.regions, r.searched) == ("mul_silu", 3, 1, 1, 1)
     assert r.proved >= 1
     assert r.generated >= r.proved
@@ -69,7 +71,7 @@ def test_a_search_is_measured() -> None:
 
 
 def test_json_has_the_agreed_keys_first(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.setattr(search, "apart", lambda w, repeat, budget=None: row(name=w.name))
+    monkeypatch.setattr(search, "apart", lambda w, repeat, budgets: [row(name=w.name)])
     assert main(["--json", "LoRA", "lora"]) == 0
     lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert [line["name"] for line in lines] == ["LoRA", "lora"]
@@ -79,7 +81,7 @@ def test_json_has_the_agreed_keys_first(monkeypatch: pytest.MonkeyPatch, capsys:
 
 
 def test_too_much_memory_is_a_failure(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.setattr(search, "apart", lambda w, repeat, budget=None: row(peak_mb=1500.0))
+    monkeypatch.setattr(search, "apart", lambda w, repeat, budgets: [row(peak_mb=1500.0) for _ in budgets])
     assert main(["LoRA"]) == 1
     assert "1500 MiB" in capsys.readouterr().err
     assert main(["--growth", "LoRA"]) == 1
@@ -88,13 +90,13 @@ def test_too_much_memory_is_a_failure(monkeypatch: pytest.MonkeyPatch, capsys: p
 def test_every_pruner_is_switched_off_once(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[frozenset[str]] = []
 
-    def slower(w: Workload, repeat: int, budget: SearchBudget) -> Row:
-        seen.append(budget.off)
-        return row(total_s=0.6 if not budget.off else 1.2, generated=100 if not budget.off else 300)
+    def slower(w: Workload, repeat: int, budgets: Sequence[SearchBudget]) -> list[Row]:
+        seen.extend(b.off for b in budgets)
+        return [row(total_s=1.2, generated=300) if b.off else row() for b in budgets]
 
     monkeypatch.setattr(search, "apart", slower)
     text = ablation([Workload("lora")], 1, SearchBudget())
-    assert seen == [frozenset(), *(frozenset({name}) for name in PRUNERS)]
+    assert seen == [frozenset(), frozenset(), *(frozenset({name}) for name in PRUNERS)]
     lines = text.splitlines()
     assert [line.split()[0] for line in lines[2:]] == list(PRUNERS)
     assert all(line.split()[1:5] == ["1.200", "2.00", "300", "3.00"] for line in lines[2:])
@@ -104,7 +106,7 @@ def test_growth_fits_the_slope(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
         search,
         "apart",
-        lambda w, repeat, budget: row(total_s=0.01 * 1.5**budget.max_ops, peak_mb=100.0 + budget.max_ops),
+        lambda w, repeat, budgets: [row(total_s=0.01 * 1.5**b.max_ops, peak_mb=100.0 + b.max_ops) for b in budgets],
     )
     text, peak = growth(Workload("lora"), 1, SearchBudget())
     assert [line.split()[0] for line in text.splitlines()[2:-1]] == [str(n) for n in range(4, 13)]

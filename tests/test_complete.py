@@ -73,7 +73,9 @@ def programs(draw: st.DrawFn) -> Program:
                 return draw(st.sampled_from([z, const(0.5), z]))
 
     first = mul(reduction(), expr(1))
-    outputs = {"o": ((a, c), add(first, z) if draw(st.booleans()) else mul(first, z))}
+    outputs: dict[str, tuple[tuple[Axis, ...], Expr]] = {
+        "o": ((a, c), add(first, z) if draw(st.booleans()) else mul(first, z))
+    }
     if draw(st.integers(0, 3)) == 0:
         outputs["s"] = ((a,), reduce("sum", b, mul(x, x)))
     shapes = {"x": (a.extent, b.extent), "y": (b.extent, c.extent), "z": (a.extent, c.extent), "u": (b.extent,)}

@@ -20,9 +20,9 @@ from prism.instantiate.devices import device
 from prism.sgraph.show import key, text
 
 MODELS = Path(__file__).resolve().parent.parent / "examples" / "models"
-BUDGET = SearchBudget(max_kernels=2, max_forms=3, max_sgraphs=12)
-# Products with several forms; proofs against two references; a split.
-NAMES = ("lora", "causal_attention", "rmsnorm_linear")
+BUDGET = SearchBudget(max_kernels=2, max_forms=3, max_families=24, max_sgraphs=12)
+# Products with several forms; a split that is proved against a reference of its own; several accumulators.
+NAMES = ("lora", "gqa_decode", "rmsnorm_linear")
 
 
 def search(name: str, workers: Sequence[Worker], budget: SearchBudget = BUDGET) -> SearchResult:

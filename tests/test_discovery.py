@@ -326,7 +326,7 @@ def test_a_zero_point_of_a_column_comes_after_the_product(search: Search) -> Non
 def test_scale_and_zero_point_of_a_group_are_pulled_out_of_its_sum(name: str, weight: str, search: Search) -> None:
     graph = best(search(name))
     assert stages(graph) == 1
-    assert one_pass(graph, weight, "x", "z", "s")
+    assert [passes(graph, t) for t in (weight, "x", "z", "s")] == [1, 1, 1, 1]
     first = graph.kernels[0]
     # sum_r x*(q - z)*s = s*(sum_r x*q - z*sum_r x): over a group, x meets q alone, and is summed alone
     assert any(lhs | rhs == {"x", weight} for lhs, rhs in plain_products(first))

@@ -13,7 +13,7 @@ from sgraph_programs import ALL, attention, decode, gated, layer_norm, norm_line
 from sgraph_simulator import simulate
 
 from prism.errors import IllegalIRError
-from prism.program.build import const, mul, op, read, reduce
+from prism.program.build import add, const, mul, op, read, recip, reduce
 from prism.program.evaluate import evaluate
 from prism.program.index import Axis, Index
 from prism.program.nodes import Const, Expr, Map, Program, Reduce, ReduceKind
@@ -134,6 +134,37 @@ def test_two_passes_where_the_second_needs_the_first() -> None:
     one = [c.sgraph.kernels[0] for c in generate(task(layer_norm()), short).candidates if len(c.sgraph.kernels) == 1]
     looped = [k for k in one if sum(isinstance(r, LoopRole) for _, r in k.roles)]
     assert any(sum(isinstance(s, Loop) for s in k.body) == 3 for k in looped)
+
+
+def test_one_tensor_in_two_roles_is_materialised_once() -> None:
+    """Rows are normalised and compared with each other: what is stored once is read as rows and as columns."""
+    i, j, k = Axis("d64", 64), Axis("d64_1", 64), Axis("d256", 256)
+
+    def row(a: Axis) -> Expr:
+        norm = recip(op("sqrt", add(reduce("sum", k, mul(read("x", a, k), read("x", a, k))), const(1e-6))))
+        return op("sigmoid", mul(read("x", a, k), norm))
+
+    p = program("p", {"x": (64, 256)}, {"s": ((i, j), reduce("sum", k, mul(row(i), row(j))))})
+    found = [c.sgraph for c in generate(task(p), WIDE).candidates if len(c.sgraph.kernels) == 2]
+    roles = [
+        {str(s.index[0]) for s in g.kernels[-1].statements() if isinstance(s, Load) and s.tensor == g.buffers[0].name}
+        for g in found
+        if len(g.buffers) == 1 and g.buffers[0].shape == (64, 256)
+    ]
+    assert any(len(r) == 2 for r in roles)
+
+
+def test_projections_of_one_input_to_several_widths_are_one_launch() -> None:
+    k, widths = Axis("k", 256), (192, 64, 48)
+    m = Axis("m", 32)
+    products = {
+        f"y{n}": ((m, Axis(f"n{n}", w)), reduce("sum", k, mul(read("x", m, k), read(f"w{n}", k, Axis(f"n{n}", w)))))
+        for n, w in enumerate(widths)
+    }
+    shapes = {"x": (32, 256)} | {f"w{n}": (256, w) for n, w in enumerate(widths)}
+    best = generate(task(program("p", shapes, products)), Bounds()).candidates[0].sgraph
+    assert len(best.kernels) == 3
+    assert len(best.launches) == 1
 
 
 @st.composite

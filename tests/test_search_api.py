@@ -29,13 +29,13 @@ from prism.sgraph.show import key
 from prism.sgraph.verdict import Status, Verdict
 
 MODELS = Path(__file__).resolve().parent.parent / "examples" / "models"
-SMALL = SearchBudget(max_kernels=2, max_forms=4, max_sgraphs=12)
+SMALL = SearchBudget(max_kernels=2, max_forms=4, max_families=24, max_sgraphs=12)
 
 
 @pytest.fixture(scope="module")
 def attention() -> Program:
     """Its candidates are proved against two references."""
-    return load(MODELS / "causal_attention.onnx")
+    return load(MODELS / "gqa_decode.onnx")
 
 
 @pytest.fixture(scope="module")

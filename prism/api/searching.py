@@ -56,7 +56,7 @@ class SearchBudget:
         max_loops: loops in one kernel, nested or one after another. 6.
         max_forms: forms (one way to compute each value) that are walked. 16.
         max_cuts: values of a form that are considered for materialisation. 6.
-        max_families: families of kernels that are built; plans that look fastest come first. 96.
+        max_families: families of kernels that are built; plans that look fastest come first. 80.
         max_sgraphs: sGraphs handed to the prover, best first. 32.
         enodes: e-nodes at which saturation stops. 8000.
         iterations: rounds of the rules at which saturation stops. 16.

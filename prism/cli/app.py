@@ -119,7 +119,7 @@ def optimize(
         max_loops: the most loops in one kernel; 6 by default.
         max_forms: the most forms (one way to compute each value) that are walked; 16 by default.
         max_cuts: the most values of a form that are considered for materialisation; 6 by default.
-        max_families: the most families of kernels that are built; 96 by default.
+        max_families: the most families of kernels that are built; 80 by default.
         max_sgraphs: the most candidates that are handed to the prover; 32 by default.
         enodes: the e-graph's node budget; 8000 by default.
         iterations: the most rounds of the rules; 16 by default.

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
@@ -88,13 +88,12 @@ def cuts(formulas: Sequence[Formula], choices: Choices, weights: Weights, rates:
     """The cuts of a form, those that may save most time first.
 
     Values that read nothing (made of positions) are none. What a cut may save: what is below it is computed once, not
-    once for each tile of TILE elements of the output axes that it does not have; what it costs: storing and reading it,
-    and a launch.
+    once for each tile of TILE elements of the output axes that it does not have, and side by side over all its own axes;
+    what it costs: storing and reading it, and a launch.
     """
     classes = weights.classes
     roots = classes.roots
     order = below(choices, roots)
-    # A buffer's dimensions follow the outputs', the innermost last.
     outer = {a: n for n, a in enumerate(dict.fromkeys(a for f in formulas for a in Target("", f.index, 0).axes))}
     under: dict[int, frozenset[int]] = {}
     reading: dict[int, bool] = {}
@@ -104,13 +103,23 @@ def cuts(formulas: Sequence[Formula], choices: Choices, weights: Weights, rates:
         reading[cls] = choices[cls].op == "read" or any(reading[k] for k in kids)
     work = {cls: weights.work(cls, choices[cls]) for cls in order}
 
+    def idle(axes: Iterable[Axis]) -> float:
+        """How much longer it takes where so few tiles leave programs of the device without work."""
+        tiles = 1.0
+        for axis in axes:
+            tiles *= max(1.0, weights.size(frozenset({axis})) / TILE)
+        return max(1.0, rates.programs / tiles)
+
+    fused = idle(outer)
+
     def saved(cls: int) -> float:
+        own = classes.axes[cls]
         repeated = 1.0
         for axis in outer:
-            if axis not in classes.axes[cls]:
+            if axis not in own:
                 repeated *= max(1.0, weights.size(frozenset({axis})) / TILE)
-        again = sum(work[c] for c in under[cls]) * (repeated - 1) / rates.work
-        return again - weights.size(classes.axes[cls]) * 4 / rates.bytes - rates.launch
+        again = sum(work[c] for c in under[cls]) * (repeated * fused - idle(own)) / rates.work
+        return again - weights.size(own) * 4 / rates.bytes - rates.launch
 
     free = [c for c in order if choices[c].children and c not in roots and classes.axes[c] and reading[c]]
     place = {c: n for n, c in enumerate(order)}
@@ -123,13 +132,26 @@ def cuts(formulas: Sequence[Formula], choices: Choices, weights: Weights, rates:
     made: list[Cut] = []
     for members in found.values():
         stored, own = members[0]
-        ordered = sorted(classes.axes[stored], key=lambda a: (outer.get(a, len(outer)), a.name))
+        ordered = _dimensions(choices, stored, classes.axes[stored], outer)
         if len(members) == 1:
             made.append(Cut(((stored, tuple(ordered)),)))
         else:
             places = [own.index(a) for a in ordered]
             made.append(Cut(tuple((cls, tuple(axes[p] for p in places)) for cls, axes in members)))
     return tuple(made)
+
+
+def _dimensions(choices: Choices, cls: int, axes: frozenset[Axis], outer: Mapping[Axis, int]) -> list[Axis]:
+    """The order of a buffer's dimensions: as far from the end as in the tensors that the value is computed from."""
+    place: dict[Axis, float] = {}
+    for c in below(choices, [cls]):
+        payload = choices[c].payload
+        if isinstance(payload, Read):
+            for n, index in enumerate(reversed(payload.index)):
+                strides = {a: k if isinstance(k, int) else 1 << 62 for a, k in index.terms if isinstance(a, Axis)}
+                for m, a in enumerate(sorted(strides, key=lambda a: (strides[a], a.name))):
+                    place[a] = max(place.get(a, 0.0), n + m / (len(strides) + 1))
+    return sorted(axes, key=lambda a: (-place.get(a, 0.0), outer.get(a, len(outer)), a.name))
 
 
 @dataclass(slots=True)
@@ -152,15 +174,9 @@ class _Names:
             self._shared = Counter(self._label(c) for c in sorted(self.choices))
         if self._shared[self._label(cls)] == 1:
             return None, ()
-        numbers: dict[Axis, int] = {}
-        met: dict[int, int] = {}
-        bound: list[Axis] = []
-        tokens: list[object] = []
-        self._write(cls, numbers, met, bound, tokens)
-        own = tuple(a for a in numbers if a in self.classes.axes[cls])
-        if len(own) != len(self.classes.axes[cls]) or len(set(bound)) != len(bound) or set(bound) & set(own):
-            return None, ()  # names are reused under binders: leave it alone
-        return tuple(tokens), own
+        written = _Written(self.choices, self.classes, self._label)
+        written.write(cls, {})
+        return tuple(written.tokens), tuple(written.free)
 
     def _label(self, cls: int) -> int:
         known = self._blind.get(cls)
@@ -173,30 +189,60 @@ class _Names:
             known = self._blind[cls] = self._labels.setdefault(key, len(self._labels))
         return known
 
-    def _write(
-        self, cls: int, numbers: dict[Axis, int], met: dict[int, int], bound: list[Axis], tokens: list[object]
-    ) -> None:
-        if cls in met:
-            tokens.append(("again", met[cls]))
+
+@dataclass(slots=True)
+class _Written:
+    """The structure of an e-class in a form, axes numbered as they are met: bound ones anew under each binder."""
+
+    choices: Choices
+    classes: EClasses
+    label: Callable[[int], int]
+    tokens: list[object] = field(default_factory=list)
+    free: dict[Axis, int] = field(default_factory=dict)
+    _met: dict[object, int] = field(default_factory=dict)
+    _count: int = 0
+
+    def write(self, cls: int, bound: Mapping[Axis, int]) -> None:
+        """Append the e-class, where `bound` numbers the axes of the binders above."""
+        key = (cls, frozenset((a, n) for a, n in bound.items() if a in self.classes.axes[cls]))
+        if key in self._met:
+            self.tokens.append(("again", self._met[key]))
             return
-        met[cls] = len(met)
+        self._met[key] = len(self._met)
         choice = self.choices[cls]
-        tokens.append((choice.op, _blind(choice)))
+        self.tokens.append((choice.op, _blind(choice)))
         match choice.payload:
             case Read(_, indices):
-                tokens.append(tuple(_numbered(i, numbers) for i in indices))
+                self.tokens.append(tuple(self._index(i, bound) for i in indices))
             case Position(index):
-                tokens.append(_numbered(index, numbers))
+                self.tokens.append(self._index(index, bound))
             case Axis() as axis:
-                bound.append(axis)
-                tokens.append(numbers.setdefault(axis, len(numbers)))
+                bound = {**bound, axis: self._next()}
             case _:
                 pass
         kids = list(choice.children)
         if choice.op in COMMUTATIVE or choice.op == "contract":
-            kids.sort(key=self._label)
+            kids.sort(key=self.label)
         for child in kids:
-            self._write(child, numbers, met, bound, tokens)
+            self.write(child, bound)
+
+    def _next(self) -> int:
+        self._count += 1
+        return self._count
+
+    def _number(self, axis: Axis, bound: Mapping[Axis, int]) -> int:
+        if axis in bound:
+            return bound[axis]
+        if axis not in self.free:
+            self.free[axis] = self._next()
+        return self.free[axis]
+
+    def _index(self, index: Index, bound: Mapping[Axis, int]) -> object:
+        known = {**self.free, **bound}
+        terms = [
+            (str(a.extent), str(c), known.get(a, 1 << 62), a.name, a) for a, c in index.terms if isinstance(a, Axis)
+        ]
+        return tuple((extent, c, self._number(a, bound)) for extent, c, _, _, a in sorted(terms, key=lambda t: t[:4]))
 
 
 def _blind(choice: Choice) -> object:
@@ -214,12 +260,6 @@ def _blind(choice: Choice) -> object:
 
 def _shape(index: Index) -> object:
     return str(index.offset), tuple(sorted((str(a.extent), str(c)) for a, c in index.terms if isinstance(a, Axis)))
-
-
-def _numbered(index: Index, numbers: dict[Axis, int]) -> object:
-    terms = [(str(a.extent), str(c), a) for a, c in index.terms if isinstance(a, Axis)]
-    ordered = sorted(terms, key=lambda t: (t[0], t[1], numbers.get(t[2], len(numbers)), t[2].name))
-    return tuple((extent, c, numbers.setdefault(a, len(numbers))) for extent, c, a in ordered)
 
 
 @dataclass(slots=True)

@@ -67,7 +67,7 @@ class Bounds:
     max_ops: int = 64
     max_loops: int = 6
     max_forms: int = 16
-    max_families: int = 96
+    max_families: int = 80
     max_cuts: int = 6
     per_kernel: int = 8
     spares: int = 1
@@ -357,28 +357,37 @@ class _Walk:
         return Generated(tuple(self._candidate(p) for _, _, p in best_first), self.generated, counts, complete)
 
     def _not_worse(self, ordered: Sequence[_Pick]) -> list[_Pick]:
-        """Those of which some assignment may be better than all assignments of those before; spares of what is left."""
+        """Those of which some assignment may be better than all assignments of those before; a spare for each cut."""
         count = sum(not p.spare for p in ordered)
         reached = [np.empty((3 * count, 4)) for _ in self.points]
         filled = 0
         left: list[int] = []
-        cuts: set[tuple[str, ...]] = set()
+        spares: dict[tuple[str, ...], list[int]] = defaultdict(list)
+        alone: list[Reach] = []
+        same: set[tuple[int, ...]] = set()
         for place, pick in sorted(enumerate(ordered), key=lambda t: (t[1].spare, t[0])):
-            if pick.spare:
-                if pick.cut in cuts:
-                    left.append(place)
-                    cuts.discard(pick.cut)  # one spare a cut
+            # What differs by names alone has one and the same reach.
+            reaches = (pick.launches, *(id(k.reach) for k in pick.families))
+            worse = pick.spare or reaches in same
+            if not worse and len(pick.families) == 1:
+                worse = pick.families[0].reach.covered(alone)
+                alone += [] if worse else [pick.families[0].reach]
+            if not worse:
+                worse = all(
+                    bool(np.all(reached[n][:filled] <= ideal * (1 + SLACK), axis=1).any())
+                    for n, ideal in enumerate(pick.ideals())
+                )
+            if worse:
+                spares[pick.cut].append(place)
                 continue
-            better = any(
-                not bool((reached[n][:filled] <= ideal * (1 + SLACK)).all(axis=1).any())
-                for n, ideal in enumerate(pick.ideals())
-            )
-            if better:
-                left.append(place)
-                cuts.add(pick.cut)
-                for n, rows in enumerate(reached):
-                    rows[filled : filled + 3] = pick.attained(n)
-                filled += 3
+            same.add(reaches)
+            left.append(place)
+            for n, rows in enumerate(reached):
+                rows[filled : filled + 3] = pick.attained(n)
+            filled += 3
+        cuts = {ordered[n].cut for n in left}
+        for cut in sorted(cuts):
+            left += spares[cut][: self.bounds.spares]
         return [ordered[n] for n in sorted(left)]
 
     def _candidate(self, pick: _Pick) -> Candidate:
