@@ -27,6 +27,7 @@ from prism.api import load, trace
 from prism.api.optimizing import optimize
 from prism.api.partitioned import PartitionedSearch, machine_of, search_regions
 from prism.api.searching import ProvedSGraph, SearchBudget
+from prism.api.searching import search as prism_search
 from prism.egraph.worker import Worker
 from prism.errors import IllegalIRError
 from prism.events import Recorder
@@ -392,6 +393,19 @@ def test_partition_does_not_depend_on_the_process() -> None:
     ]
     assert answers[0] == answers[1]
     assert "program decoder_layer_0" in answers[0]
+
+
+def test_search_yields_sgraphs_of_the_whole_program() -> None:
+    program = tiny_layer()
+    with prism_search(program) as search:
+        best, other = next(search), next(search)
+        spec.check(best.sgraph)
+        assert {t.name for t in best.sgraph.outputs} == set(program.outputs)
+        assert best.seconds <= other.seconds
+        assert best.sgraph != other.sgraph
+        assert search.proved == (best, other)
+        assert search.result().proved == (best, other)
+    assert next(search, None) is None
 
 
 def test_the_number_of_workers_does_not_show(worker: Worker) -> None:

@@ -23,6 +23,7 @@ from prism.events import Funnel, Listener, Recorder
 from prism.instantiate.devices import Device, device
 from prism.program.inline import inline
 from prism.program.nodes import Formula, Program
+from prism.program.partition import partition
 from prism.sgraph.classes import EClasses
 from prism.sgraph.generate import Bounds, Generated, Task, generate
 from prism.sgraph.prune import PRUNERS, Rates
@@ -367,6 +368,9 @@ def search(
 ) -> Search:
     """Proved sGraphs of a program, best bound first, each as soon as it is proved.
 
+    A program of several regions (`prism.program.partition`) is searched region by region; what is yielded then are
+    sGraphs of the whole program: the best of each region first, later with other ones in place of one of them.
+
         for found in prism.search(program):        # stop whenever you have seen enough
             print(found.sgraph)
 
@@ -386,8 +390,13 @@ def search(
     """
     if workers < 1:
         raise UsageError(f"{workers} workers", where="search", fix="give 1 or more")
+    from prism.api.partitioned import RegionalSearch, machine_of
+
     chosen = device(target)
+    regions = partition(program, machine=machine_of(chosen))
     running = [Worker() for _ in range(workers)]
+    if len(regions) > 1:
+        return RegionalSearch(program, regions, chosen, budget or SearchBudget(), running, Recorder(listener))
     return Search(program, chosen, budget or SearchBudget(), running, Recorder(listener), owned=True)
 
 

@@ -17,9 +17,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from prism.egraph.language import EXPLORE, PRELUDE, RULESETS
 from prism.errors import RuleError
+
+if TYPE_CHECKING:
+    from egglog.bindings import EGraph
 
 
 class FpClass(StrEnum):
@@ -108,7 +112,7 @@ def load_rules(paths: Sequence[Path]) -> RuleSet:
     """Read rule files and type-check them together.
 
     Raises:
-        RuleError: a file cannot be read, or a rule does not parse, type-check, or say what it must.
+        RuleError: a file cannot be read, two have the same name, or a rule does not parse, type-check, or say what it must.
     """
     rules: dict[str, Rule] = {}
     hashes: list[tuple[str, str]] = []
@@ -118,9 +122,13 @@ def load_rules(paths: Sequence[Path]) -> RuleSet:
             text = data.decode()
         except (OSError, UnicodeDecodeError) as error:
             raise RuleError("the rule file cannot be read", where=str(path), why=str(error)) from error
+        if any(name == path.name for name, _ in hashes):
+            raise RuleError(
+                f"two rule files are called {path.name}", where=str(path), why="records name them", fix="rename one of them"
+            )
         hashes.append((path.name, hashlib.sha256(data).hexdigest()))
         for form in forms(text, str(path)):
-            rule = _rule(form, path)
+            rule = read_rule(form, path)
             if rule.name in rules:
                 first = rules[rule.name]
                 raise RuleError(
@@ -136,7 +144,7 @@ def load_rules(paths: Sequence[Path]) -> RuleSet:
     return loaded
 
 
-def install(rules: RuleSet) -> object:
+def install(rules: RuleSet) -> EGraph:
     """A new egglog `EGraph` with the language and the rules in it.
 
     Raises:
@@ -147,20 +155,39 @@ def install(rules: RuleSet) -> object:
     graph = EGraph()
     graph.run_program(*graph.parse_program(PRELUDE, "prism/egraph/language.py"))
     for rule in rules.rules:
-        try:
-            # Blank lines put the form where it stands in its file, so that egglog's positions are the file's.
-            graph.run_program(*graph.parse_program("\n" * (rule.line - 1) + rule.text, rule.file))
-        except BaseException as error:
-            # egglog panics with pyo3's PanicException, which is no Exception.
-            if isinstance(error, KeyboardInterrupt | SystemExit):
-                raise
+        refused = refusal(graph, rule)
+        if refused is not None:
             raise RuleError(
                 f"egglog does not accept rule {rule.name!r}",
-                where=f"{rule.file}:{_line_of(error, rule)}",
-                why=_message(error),
+                where=f"{rule.file}:{refused.line}",
+                why=refused.message,
                 fix="see prism/egraph/language.py for the constructors, relations and rulesets",
-            ) from None
+            )
     return graph
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """Why egglog does not accept a rule, and where in the file."""
+
+    message: str
+    line: int
+    column: int
+
+
+def refusal(graph: EGraph, rule: Rule) -> Refusal | None:
+    """Add the rule to the e-graph; why that failed, after which the e-graph is of no more use."""
+    try:
+        # Blank lines put the form where it stands in its file, so that egglog's positions are the file's.
+        graph.run_program(*graph.parse_program("\n" * (rule.line - 1) + rule.text, rule.file))
+    except BaseException as error:
+        # egglog panics with pyo3's PanicException, which is no Exception.
+        if isinstance(error, KeyboardInterrupt | SystemExit):
+            raise
+        found = re.search(r"In (\d+):(\d+)", str(getattr(error, "context", "")))
+        line, column = (int(found.group(1)), int(found.group(2))) if found else (rule.line, 1)
+        return Refusal(_message(error), line, column)
+    return None
 
 
 def _message(error: BaseException) -> str:
@@ -170,17 +197,17 @@ def _message(error: BaseException) -> str:
     return " ".join(lines)[:300] or type(error).__name__
 
 
-def _line_of(error: BaseException, rule: Rule) -> int:
-    found = re.search(r"In (\d+):\d+", str(getattr(error, "context", "")))
-    return int(found.group(1)) if found else rule.line
-
-
 _CLASS = re.compile(r"^;;\s*(exact|reassociates|domain):\s*(.+)$")
 _NAME = re.compile(r':name\s+"([^"]*)"')
 _RULESET = re.compile(r":ruleset\s+([^\s()]+)")
 
 
-def _rule(form: Form, path: Path) -> Rule:
+def read_rule(form: Form, path: Path) -> Rule:
+    """A rule from its form and comment, not type-checked.
+
+    Raises:
+        RuleError: it does not say what it must.
+    """
     where = f"{path}:{form.line}"
     head = form.text[1:].split(None, 1)[0].rstrip(")") if len(form.text) > 1 else ""
     if head not in ("rule", "rewrite", "birewrite"):

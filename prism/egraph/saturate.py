@@ -86,6 +86,14 @@ class Saturation:
         outputs = self._change(*self._programs[ruleset])
         return bool(outputs[0].report.updated)
 
+    def run(self, schedule: str, matched: set[str] | None = None) -> None:
+        """Run a schedule of one's own; the names of the rules that match go into `matched`."""
+        if schedule not in self._programs:
+            self._programs[schedule] = self.graph.parse_program(schedule)
+        outputs = self._change(*self._programs[schedule])
+        if matched is not None:
+            matched.update(name for name, count in outputs[0].report.num_matches_per_rule.items() if count)
+
     def rename(self) -> bool:
         """Write reductions over other names of their axes where that helps (see alpha.py); whether any were."""
         pairs = self.renamer.pairs(self.freeze())

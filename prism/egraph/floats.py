@@ -1,0 +1,175 @@
+"""float64 with a running bound on its rounding error, on the extended reals: what a number is, not what it rounds to.
+
+A value is ±inf or NaN only where the real computation is (1/0, inf - inf, a mask's -inf); an overflow, or a comparison
+that rounding could have turned, is *undetermined*: its error bound is infinite. So two values that differ by more than
+their bounds really differ, for large and tiny values alike. (Running error analysis: Higham, Accuracy and Stability of
+Numerical Algorithms, 2002, section 3.3; constants rounded up.)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import numpy as np
+
+from prism.program.arrays import NumpyArrays
+
+Array: TypeAlias = "np.ndarray"
+Mask: TypeAlias = "np.ndarray"
+
+_U = 2.0**-52  # twice the unit roundoff
+_TINY = 1e-290  # below this, results may be subnormal
+_NUMPY = NumpyArrays()
+
+
+@dataclass(frozen=True, slots=True)
+class Num:
+    """Numbers with error bounds.
+
+    Attributes:
+        v: the values.
+        e: how far each may be from the real one; inf where nothing is known. Same shape.
+    """
+
+    v: Array
+    e: Array
+
+    @property
+    def known(self) -> Mask:
+        """Where the value means something."""
+        return np.asarray(self.e < np.inf)
+
+
+def exactly(v: Array) -> Num:
+    """Numbers that are what they are."""
+    v = np.asarray(v, dtype=np.float64)
+    return Num(v, np.zeros_like(v))
+
+
+def _sure(a: Num) -> Mask:
+    """Where the sign, zero included, is certain."""
+    return (a.e == 0) | (np.abs(a.v) > a.e) | np.isnan(a.v)
+
+
+def pointwise(op: str, args: Sequence[Num]) -> Num:
+    """One operation of `prism.program.ops.OPS`, broadcasting the arguments."""
+    v = np.asarray(_NUMPY.pointwise(op, [a.v for a in args]), dtype=np.float64)
+    if op == "pow":
+        # IEEE's pow(-inf, -1/2) is 0; over the reals it is undefined.
+        base, power = args[0].v, args[1].v
+        v = np.where((base < 0) & (power != np.floor(power)), np.nan, v)
+    e = np.zeros(v.shape) + _error(op, v, args)
+    e = np.where(np.isnan(e), np.inf, e)
+    finite = np.ones(v.shape, dtype=bool)
+    sure = np.ones(v.shape, dtype=bool)
+    for a in args:
+        finite = finite & np.isfinite(a.v)
+        sure = sure & (_sure(a) | ~np.isfinite(a.v))
+    # inf or NaN: of the operation itself, where no rounding can be to blame.
+    poles = op in ("recip", "log", "sqrt", "pow")
+    genuine = sure & (~finite | poles)
+    e = np.where(np.isfinite(v), e, np.where(genuine, 0.0, np.inf))
+    if op not in ("where", "isnan"):
+        for a in args:
+            e = np.where(a.known, e, np.inf)
+    return Num(v, e)
+
+
+def _error(op: str, v: Array, args: Sequence[Num]) -> Array:
+    """The bound where the result is finite; NaN for none."""
+    a = args[0]
+    b = args[1] if len(args) > 1 else a
+    size = np.abs(v)
+    small = np.where(size < _TINY, 1e-300, 0.0)
+    match op:
+        case "add" | "sub":
+            return np.asarray(a.e + b.e + np.where((a.v == 0) | (b.v == 0), 0.0, _U * size))
+        case "mul":
+            exact = ((a.v == 0) & (a.e == 0)) | ((b.v == 0) & (b.e == 0))
+            return np.where(exact, 0.0, np.abs(a.v) * b.e + np.abs(b.v) * a.e + a.e * b.e + _U * size + small)
+        case "recip":
+            near = np.abs(a.v) - a.e
+            found = np.where(near > 0, a.e / (np.abs(a.v) * near) + _U * size + small, np.nan)
+            return np.where(np.isinf(a.v), 0.0, found)
+        case "exp":
+            return np.where(a.v == -np.inf, 0.0, v * np.expm1(a.e) + 4 * _U * size + small + (size < _TINY) * _TINY)
+        case "log":
+            return np.where(a.v > a.e, -np.log1p(-np.minimum(a.e / a.v, 1.0)) + 4 * _U * size, np.nan)
+        case "sqrt":
+            return np.where(a.v > a.e, a.e / np.sqrt(a.v - a.e) + _U * size, np.where(a.e == 0, 0.0, np.nan))
+        case "sin" | "cos" | "tanh" | "erf" | "sigmoid":
+            return np.where(np.isinf(a.v), 0.0, 1.2 * a.e + 8 * _U)
+        case "neg" | "abs":
+            return a.e
+        case "sign":
+            return np.where(_sure(a), 0.0, np.nan)
+        case "floor" | "round":
+            turn = np.floor if op == "floor" else np.rint
+            return np.where(turn(a.v - a.e) == turn(a.v + a.e), 0.0, np.nan)
+        case "maximum" | "minimum":
+            return np.maximum(a.e, b.e)
+        case "pow":
+            relative = np.abs(b.v) * a.e / np.abs(a.v) + np.abs(np.log(np.abs(a.v))) * b.e
+            exact = (a.e == 0) & (b.e == 0)
+            return np.where(exact, 8 * _U * size + small, 2 * size * np.expm1(relative) + 8 * _U * size + small)
+        case "where":
+            return np.where(_sure(a) & a.known, np.where(a.v != 0, b.e, args[2].e), np.nan)
+        case "lt" | "le" | "eq":
+            exact = (a.e == 0) & (b.e == 0)
+            return np.where(exact | (np.abs(a.v - b.v) > a.e + b.e) | np.isinf(a.v) | np.isinf(b.v), 0.0, np.nan)
+        case "isnan":
+            return np.where(a.known, 0.0, np.inf)
+        case _:  # and, or, not
+            return np.where(_sure(a) & _sure(b), 0.0, np.nan)
+
+
+def reduce(head: str, a: Num, dimension: int, extent: int) -> Num:
+    """`Sum`, `Max`, `Min` or `Prod` along a dimension, which then has extent 1."""
+    shape = list(a.v.shape)
+    shape[dimension] = extent
+    v, e = np.broadcast_to(a.v, shape), np.broadcast_to(a.e, shape)
+    op = {"Sum": "add", "Max": "maximum", "Min": "minimum", "Prod": "mul"}[head]
+    pieces = [Num(np.take(v, [n], dimension), np.take(e, [n], dimension)) for n in range(extent)]
+    total = pieces[0]
+    for piece in pieces[1:]:
+        total = pointwise(op, [total, piece])
+    return total
+
+
+def agreement(a: Num, b: Num) -> tuple[Mask, Mask, Mask, Mask]:
+    """How two numbers compare, element by element, where both are known; each draw in the first dimension.
+
+    Returns:
+        Masks: they agree and are not NaN; both are finite and differ; one alone is finite; neither is finite, and they
+        differ (inf against NaN or -inf).
+    """
+    av, bv, ae, be = np.broadcast_arrays(a.v, b.v, a.e, b.e)
+    known = (ae < np.inf) & (be < np.inf)
+    fa, fb = np.isfinite(av), np.isfinite(bv)
+    both = known & fa & fb
+    gap = np.abs(np.where(both, av - bv, 0.0))
+    differ = both & (gap > 4 * (np.where(both, ae + be, 0.0)) + 1e-285)
+    same = np.where(fa & fb, both & ~differ, known & (av == bv))
+    return same, differ, known & (fa != fb), known & ~fa & ~fb & (av != bv) & ~(np.isnan(av) & np.isnan(bv))
+
+
+def relation(name: str, a: Num) -> tuple[Mask, Mask]:
+    """Whether each draw (the first dimension) is in the relation, and whether it certainly is not."""
+    v, e = a.v, a.e
+    nan = np.isnan(v)
+    match name:
+        case "finite":
+            yes, no = np.isfinite(v), ~np.isfinite(v)
+        case "nonzero":
+            yes, no = (np.abs(v) > e) | nan, (v == 0) & (e == 0)
+        case "positive":
+            yes, no = v > e, nan | (v < -e) | ((v <= 0) & (e == 0))
+        case "nonneg":
+            yes, no = (v >= e) | nan, v < -e
+        case _:
+            yes, no = (e == 0) & ((v == 0) | (v == 1)), (np.abs(v) > e) & (np.abs(v - 1) > e)
+    every = tuple(range(1, v.ndim))
+    known = a.known
+    return np.asarray((yes & known).all(axis=every)), np.asarray((no & known).any(axis=every))

@@ -1,0 +1,341 @@
+"""Two lists of expressions cut into the pieces that they have in common.
+
+A value that is put together from parts (a concatenation, a range of a sum taken by itself, a padded border, one tap of a
+convolution after the other) equals another when the two are equal on every common piece. What cuts: comparisons of a
+position with a constant, ranges in which the other side reads a dimension, and strides with which it does. A reduction
+is cut into the combination of its parts, an output into several; the comparisons then have constant answers, and the
+rules, which do not know of ranges, see none. Only static extents are cut, and every step is an equality of programs.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+from prism.program.build import const, position
+from prism.program.extents import is_static
+from prism.program.index import Axis, Index
+from prism.program.nodes import Const, Expr, Map, Position, Read, Reduce, ReduceKind, free_axes, walk
+from prism.program.transform import canonical, least_instance, substitute
+
+# An axis, or an output, is cut into at most so many pieces.
+MAX_PIECES = 16
+ROUNDS = 4
+
+COMBINE = {ReduceKind.SUM: "add", ReduceKind.MAX: "maximum", ReduceKind.MIN: "minimum", ReduceKind.PROD: "mul"}
+
+_Place: TypeAlias = tuple[str, int]  # tensor, dimension
+
+
+def pieces(a: Sequence[Expr], b: Sequence[Expr]) -> tuple[list[Expr], list[Expr]]:
+    """The expressions of both, cut alike; those of one position are equal when all of their pieces are.
+
+    Args:
+        a: expressions with canonical axes.
+        b: as many, each over the free axes of the one at its position.
+    """
+    left, right = [simplified(e) for e in a], [simplified(e) for e in b]
+    for reads in (False, True):
+        for _ in range(ROUNDS):
+            before = left, right
+            if reads:
+                left, right = _strides(left, right)
+            left, right = _ranges(left, right, reads)
+            left, right = _outputs(left, right)
+            if (left, right) == before:
+                break
+    named = [_named(x, y) for x, y in zip(left, right, strict=True)]
+    return [x for x, _ in named], [y for _, y in named]
+
+
+def _named(x: Expr, y: Expr) -> tuple[Expr, Expr]:
+    """Both with canonical names for their free axes, as outputs have them."""
+    axes = sorted(free_axes(x) | free_axes(y), key=lambda s: s.name)
+    apart = {s: Index.axis(Axis(f"{s.name}!", s.extent)) for s in axes}
+    taken: list[Axis] = []
+    for s in axes:
+        taken.append(least_instance(s.extent, taken))
+    names = {Axis(f"{s.name}!", s.extent): Index.axis(t) for s, t in zip(axes, taken, strict=True)}
+    one, other = (canonical(substitute(substitute(e, apart), names)) for e in (x, y))
+    return one, other
+
+
+# Comparisons
+
+
+def bounds(index: Index) -> tuple[int, int] | None:
+    """The least and the largest value of an affine index; None where they are not known numbers."""
+    if not is_static(index.offset):
+        return None
+    low = high = int(index.offset)
+    for atom, c in index.terms:
+        if not isinstance(atom, Axis) or not is_static(c) or not is_static(atom.extent):
+            return None
+        far = int(c) * (int(atom.extent) - 1)
+        low, high = low + min(0, far), high + max(0, far)
+    return low, high
+
+
+def place(e: Expr) -> Index | None:
+    """The index whose value an expression is."""
+    match e:
+        case Position(index):
+            return index
+        case Const(value) if math.isfinite(value) and value.is_integer():
+            return Index.const(int(value))
+    return None
+
+
+def margin(e: Map) -> Index | None:
+    """The index that is at least 0 (for eq: exactly 0) where the comparison holds."""
+    p, q = (place(x) for x in e.args)
+    if p is None or q is None:
+        return None
+    return q + p.scaled(-1) + (-1 if e.op == "lt" else 0)
+
+
+def simplified(expr: Expr) -> Expr:
+    """Comparisons of positions with one answer as constants, choices by a constant made, the others in one form."""
+    done: dict[int, Expr] = {}
+    for e in walk(expr):
+        match e:
+            case Map(op, args):
+                done[id(e)] = _map(op, tuple([done[id(x)] for x in args]), e)
+            case Reduce(kind, axis, body):
+                new = done[id(body)]
+                done[id(e)] = e if new is body else Reduce(kind, axis, new)
+            case _:
+                done[id(e)] = e
+    return done[id(expr)]
+
+
+def _map(op: str, args: tuple[Expr, ...], old: Map) -> Expr:
+    match op, args:
+        case ("lt" | "le" | "eq"), _:
+            return _compared(Map(op, args))
+        case "where", (Const(p), a, b):
+            return a if p != 0 else b
+        case "where", (Map("not", (p,)), a, b):
+            return Map("where", (p, b, a))
+        case "not", (Const(p),):
+            return const(1.0 if p == 0 else 0.0)
+        case "and", (p, q) if isinstance(p, Const) or isinstance(q, Const):
+            c, other = (p, q) if isinstance(p, Const) else (q, p)
+            if c == const(0.0) or (isinstance(other, Map) and other.op in ("lt", "le", "eq", "and", "or", "not")):
+                return other if c != const(0.0) else c
+    return old if all(x is y for x, y in zip(args, old.args, strict=True)) else Map(op, args)
+
+
+def _compared(e: Map) -> Expr:
+    d = margin(e)
+    if d is None:
+        return e
+    known = bounds(d)
+    if known is None:
+        return e
+    low, high = known
+    if e.op == "eq":
+        return const(0.0) if low > 0 or high < 0 else const(1.0) if low == high else e
+    if low >= 0 or high < 0:
+        return const(1.0 if low >= 0 else 0.0)
+    # Negative terms to the left, so that `0 <= i - j` and `j < i + 1` are both `j <= i`.
+    below = Index(tuple((x, -c) for x, c in d.terms if c < 0), max(0, -int(d.offset)))
+    above = Index(tuple((x, c) for x, c in d.terms if c > 0), max(0, int(d.offset)))
+    return Map("le", (position(below), position(above)))
+
+
+# Where to cut
+
+
+def _about(axis: Axis, expr: Expr) -> Iterator[Expr]:
+    """The nodes of which the axis is free, each once."""
+    seen: set[int] = set()
+    stack = [expr]
+    while stack:
+        e = stack.pop()
+        if id(e) not in seen and axis in free_axes(e):
+            seen.add(id(e))
+            yield e
+            stack.extend(e.children)
+
+
+def _thresholds(axis: Axis, expr: Expr) -> set[int]:
+    """Values of the axis at which a comparison with a constant changes its answer."""
+    found: set[int] = set()
+    for e in _about(axis, expr):
+        if isinstance(e, Map) and e.op in ("lt", "le", "eq"):
+            d = margin(e)
+            if d is None or len(d.terms) != 1 or not is_static(d.offset) or not is_static(d.terms[0][1]):
+                continue
+            c, offset = int(d.terms[0][1]), int(d.offset)
+            if e.op == "eq":
+                at = -offset // c
+                found |= {at, at + 1} if at * c == -offset else set()
+            else:
+                found.add(-(offset // c) if c > 0 else offset // -c + 1)
+    return found
+
+
+@dataclass(slots=True)
+class _Reads:
+    """How dimensions of tensors are read: ranges by a plain axis or a constant, and strides."""
+
+    ranges: dict[_Place, set[tuple[int, int]]] = field(default_factory=lambda: defaultdict(set))
+    strides: dict[_Place, set[int]] = field(default_factory=lambda: defaultdict(set))
+
+    @staticmethod
+    def of(exprs: Sequence[Expr]) -> _Reads:
+        """Those of some expressions."""
+        found = _Reads()
+        for e in {id(x): x for expr in exprs for x in walk(expr)}.values():
+            if isinstance(e, Read):
+                for d, index in enumerate(e.index):
+                    known = bounds(index)
+                    if known is None:
+                        continue
+                    if not index.terms or (len(index.terms) == 1 and index.terms[0][1] == 1):
+                        found.ranges[e.tensor, d].add((known[0], known[1] + 1))
+                    found.strides[e.tensor, d] |= {int(c) for _, c in index.terms if c > 0}
+        return found
+
+
+def _cuts(axis: Axis, expr: Expr, reads: _Reads | None) -> list[int]:
+    """Where an axis is cut, in order; nowhere when that would be too often."""
+    if not is_static(axis.extent):
+        return []
+    found = _thresholds(axis, expr)
+    if reads is not None:
+        for e in _about(axis, expr):
+            if isinstance(e, Read):
+                for d, index in enumerate(e.index):
+                    if len(index.terms) == 1 and index.terms[0] == (axis, 1) and is_static(index.offset):
+                        known = reads.ranges[e.tensor, d]
+                        found |= {end - int(index.offset) for pair in known for end in pair}
+    inside = sorted(t for t in found if 0 < t < int(axis.extent))
+    return inside if len(inside) < MAX_PIECES else []
+
+
+def _parts(axis: Axis, cuts: Sequence[int]) -> list[tuple[Axis, Index]]:
+    """Axes of the parts between the cuts, and what the whole axis is on each."""
+    ends = [0, *cuts, int(axis.extent)]
+    made = []
+    for start, stop in itertools.pairwise(ends):
+        part = Axis(f"{axis.name}.{start}", stop - start)
+        made.append((part, Index.axis(part) + start))
+    return made
+
+
+# Cutting
+
+
+def _ranges(a: Sequence[Expr], b: Sequence[Expr], by_reads: bool) -> tuple[list[Expr], list[Expr]]:
+    """Reductions cut into their parts."""
+    reads = _Reads.of([*a, *b]) if by_reads else None
+    return [canonical(_cut(e, reads, {})) for e in a], [canonical(_cut(e, reads, {})) for e in b]
+
+
+def _cut(e: Expr, reads: _Reads | None, done: dict[int, tuple[Expr, Expr]]) -> Expr:
+    known = done.get(id(e))
+    if known is not None:
+        return known[1]
+    new: Expr = e
+    match e:
+        case Map(op, args):
+            changed = tuple([_cut(x, reads, done) for x in args])
+            new = e if all(x is y for x, y in zip(changed, args, strict=True)) else Map(op, changed)
+        case Reduce(kind, axis, body):
+            cuts = _cuts(axis, body, reads)
+            if cuts:
+                parts = []
+                for part, whole in _parts(axis, cuts):
+                    inner = _cut(simplified(substitute(body, {axis: whole})), reads, done)
+                    parts.append(inner if part.extent == 1 else Reduce(kind, part, inner))
+                new = parts[0]
+                for p in parts[1:]:
+                    new = Map(COMBINE[kind], (new, p))
+            else:
+                inner = _cut(body, reads, done)
+                new = e if inner is body else Reduce(kind, axis, inner)
+    done[id(e)] = e, new
+    return new
+
+
+def _outputs(a: Sequence[Expr], b: Sequence[Expr]) -> tuple[list[Expr], list[Expr]]:
+    """Outputs cut into their parts."""
+    left: list[Expr] = []
+    right: list[Expr] = []
+    for x, y in zip(a, b, strict=True):
+        choices: list[list[tuple[Axis, Index]]] = []
+        cut: list[Axis] = []
+        many = 1
+        for axis in sorted(free_axes(x) | free_axes(y), key=lambda s: s.name):
+            cuts = _cuts(axis, Map("add", (x, y)), None)
+            if cuts and many * (len(cuts) + 1) <= MAX_PIECES:
+                many *= len(cuts) + 1
+                cut.append(axis)
+                choices.append(_parts(axis, cuts))
+        for chosen in itertools.product(*choices):
+            mapping = {axis: whole for axis, (_, whole) in zip(cut, chosen, strict=True)}
+            left.append(canonical(simplified(substitute(x, mapping))))
+            right.append(canonical(simplified(substitute(y, mapping))))
+    return left, right
+
+
+def _strides(a: Sequence[Expr], b: Sequence[Expr]) -> tuple[list[Expr], list[Expr]]:
+    """Axes split in two where the same dimension is elsewhere read with a stride that falls within them."""
+    strides = _Reads.of([*a, *b]).strides
+    left: list[Expr] = []
+    right: list[Expr] = []
+    for x, y in zip(a, b, strict=True):
+        mapping: dict[Axis, Index] = {}
+        for axis in sorted(free_axes(x) | free_axes(y), key=lambda s: s.name):
+            factor = _factor(axis, Map("add", (x, y)), strides)
+            if factor:
+                mapping[axis] = _halves(axis, factor)[2]
+        left.append(canonical(_split(substitute(x, mapping), strides, {})))
+        right.append(canonical(_split(substitute(y, mapping), strides, {})))
+    return left, right
+
+
+def _factor(axis: Axis, expr: Expr, strides: Mapping[_Place, set[int]]) -> int:
+    """The least factor by which to split the axis; 0 for none."""
+    if not is_static(axis.extent):
+        return 0
+    found: set[int] = set()
+    for e in _about(axis, expr):
+        if isinstance(e, Read):
+            for d, index in enumerate(e.index):
+                c = dict(index.terms).get(axis)
+                if c is not None and is_static(c) and int(c) > 0:
+                    found |= {s // int(c) for s in strides.get((e.tensor, d), ()) if s % int(c) == 0}
+    return min((f for f in found if 1 < f < int(axis.extent) and int(axis.extent) % f == 0), default=0)
+
+
+def _halves(axis: Axis, factor: int) -> tuple[Axis, Axis, Index]:
+    high, low = Axis(f"{axis.name}.q", int(axis.extent) // factor), Axis(f"{axis.name}.r", factor)
+    return high, low, Index.axis(high).scaled(factor) + Index.axis(low)
+
+
+def _split(e: Expr, strides: Mapping[_Place, set[int]], done: dict[int, tuple[Expr, Expr]]) -> Expr:
+    known = done.get(id(e))
+    if known is not None:
+        return known[1]
+    new: Expr = e
+    match e:
+        case Map(op, args):
+            changed = tuple([_split(x, strides, done) for x in args])
+            new = e if all(x is y for x, y in zip(changed, args, strict=True)) else Map(op, changed)
+        case Reduce(kind, axis, body):
+            factor = _factor(axis, body, strides)
+            if factor:
+                high, low, whole = _halves(axis, factor)
+                new = Reduce(kind, high, Reduce(kind, low, _split(substitute(body, {axis: whole}), strides, done)))
+            else:
+                inner = _split(body, strides, done)
+                new = e if inner is body else Reduce(kind, axis, inner)
+    done[id(e)] = e, new
+    return new

@@ -1,0 +1,114 @@
+"""Which values of the axes the identity test looks at: a few of each axis, with weights that sum to its length.
+
+    extents of 3 or less      every value, each of weight 1
+    longer ones               3 values, the first and the last among them, of random whole weights
+    an axis in two parts      i = rest_extent*part + rest: the values and weights are the products of the parts'
+
+A sum over an axis becomes the weighted sum over its sample. That is what the formulas compute on inputs that repeat
+the sampled elements as often as the weights say; sums still add up, swap and scale, and the sum of 1 is the length.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import sympy
+
+from prism.program.extents import Extent, evaluate, is_static
+from prism.program.index import Axis
+from prism.program.nodes import SymbolRange
+
+_FULL = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Points:
+    """Values of an axis, ascending, and how much each counts (int64)."""
+
+    values: np.ndarray
+    weights: np.ndarray
+
+    @property
+    def whole(self) -> bool:
+        """Whether every value is there."""
+        return bool(np.all(self.weights == 1))
+
+
+@dataclass(slots=True)
+class Sample:
+    """The sample of every axis, by extent, so that axes of one extent have the same.
+
+    Attributes:
+        binding: value of every symbol.
+        parts: for an extent that is cut in two, the extents of part and rest.
+        points: how many values of a long axis are taken.
+        seed: of positions and weights.
+    """
+
+    binding: Mapping[str, int]
+    parts: Mapping[Extent, tuple[Extent, Extent]]
+    points: int
+    seed: int
+    _known: dict[Extent, Points] = field(default_factory=dict)
+
+    def of(self, axis: Axis) -> Points:
+        """The sample of an axis."""
+        known = self._known.get(axis.extent)
+        if known is None:
+            known = self._known[axis.extent] = self._new(axis.extent)
+        return known
+
+    def length(self, axis: Axis) -> int:
+        """How long the axis is."""
+        return evaluate(axis.extent, self.binding)
+
+    def size(self, extent: Extent) -> int:
+        """The value of an extent."""
+        return evaluate(extent, self.binding)
+
+    def _new(self, extent: Extent) -> Points:
+        if extent in self.parts:
+            part, rest = (self.of(Axis("", e)) for e in self.parts[extent])
+            step = self.size(self.parts[extent][1])
+            values = (part.values[:, None] * step + rest.values[None]).reshape(-1)
+            return Points(values, (part.weights[:, None] * rest.weights[None]).reshape(-1))
+        n = self.size(extent)
+        if n <= max(_FULL, self.points):
+            return Points(np.arange(n), np.ones(n, dtype=np.int64))
+        rng = np.random.default_rng([self.seed, n])
+        inner = 1 + rng.choice(n - 2, self.points - 2, replace=False) if self.points > 2 else np.zeros(0, np.int64)
+        cuts = np.sort(1 + rng.choice(n - 1, self.points - 1, replace=False))
+        weights = np.diff(np.concatenate([[0], cuts, [n]]))
+        return Points(np.sort(np.concatenate([[0], inner, [n - 1]])).astype(np.int64), weights.astype(np.int64))
+
+
+def symbols_of(extents: Iterable[Extent]) -> list[str]:
+    """The names of the symbols, sorted."""
+    return sorted({s.name for e in extents if not is_static(e) for s in e.free_symbols})  # type: ignore[union-attr]
+
+
+def bindings(
+    names: Sequence[str], ranges: Mapping[str, SymbolRange], parts: Mapping[Extent, tuple[Extent, Extent]]
+) -> list[dict[str, int]]:
+    """Values of the symbols: all equal where their ranges allow it, and all distinct; part * rest is the extent."""
+    within = {s.name for pair in parts.values() for s in pair if isinstance(s, sympy.Symbol)}
+    free = [n for n in names if n not in within]
+    chosen: list[dict[str, int]] = []
+    cut = any(not is_static(e) for e in parts)
+    for base, stride in ((4, 0), (4, 2)) if cut else ((3, 0), (2, 1)):
+        binding: dict[str, int] = {}
+        for n, name in enumerate(free):
+            r = ranges.get(name)
+            value = base + stride * n
+            binding[name] = value if r is None else min(max(value, r.low), r.high)
+        for extent, (part, rest) in parts.items():
+            total = evaluate(extent, binding)
+            assert isinstance(part, sympy.Symbol)
+            assert isinstance(rest, sympy.Symbol)
+            binding[part.name] = next((d for d in range(2, min(total, 97) + 1) if total % d == 0), 1)
+            binding[rest.name] = total // binding[part.name]
+        if binding not in chosen:
+            chosen.append(binding)
+    return chosen
