@@ -209,6 +209,9 @@ class ProofRecord:
         sgraph: the candidate, as text.
         denotation: what the candidate computes, in index notation, as the prover read it off.
         rung: the kind of certificate: `replay`, `derivation`.
+        why_not_derived: on rung `replay`, why there is no derivation.
+        split: the extents of the axes over whose parts the reference was written, as the candidate is.
+        identity: what the identity test over finite fields says, as text.
     """
 
     status: str
@@ -222,6 +225,9 @@ class ProofRecord:
     sgraph: str
     denotation: str
     rung: str = "replay"
+    why_not_derived: str = ""
+    split: tuple[str, ...] = ()
+    identity: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -287,6 +293,8 @@ class RunReport:
         versions: of prism and the packages that matter.
         warnings: what the user should know.
         output: the output folder; empty when none was written.
+        rung: the kind of certificate that the kernels have, with its size: `derivation of 12 steps`, `replay`.
+        identity: what the identity test over finite fields says of the chosen sGraph, as text.
     """
 
     name: str
@@ -316,6 +324,8 @@ class RunReport:
     warnings: tuple[str, ...] = ()
     baseline: str = "operator by operator"
     output: str = ""
+    rung: str = ""
+    identity: str = ""
 
     @property
     def speedup(self) -> float:
@@ -334,6 +344,7 @@ class Artifacts:
         lock: the lock record.
         program: the program in index notation.
         weights: the bytes of the weights file that the module loads; None when the model has none.
+        certificate: the derivation, or what is to be proved again, by the proof's rung; None when there is neither.
     """
 
     report: RunReport
@@ -342,3 +353,4 @@ class Artifacts:
     lock: LockRecord
     program: str
     weights: bytes | None = None
+    certificate: bytes | None = None

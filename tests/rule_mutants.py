@@ -41,9 +41,9 @@ def without_guards(rule: Rule) -> Iterator[Mutant]:
 def _restricts(fact: Form, others: list[Form]) -> bool:
     """Whether `(= v (F x ...))` asks something of a v and an x that other facts bind."""
     match fact:
-        case ["=", str(v), [_, *_] as shape]:
+        case ["=", str(v), [str(head), *_]] if head[0].isupper():
             bound = {x for f in others if f[0] == "=" for side in f[1:] for x in _in_terms(side)}
-            return v in bound and not definitions(parts_of(["rule", others, []])).get(v)
+            return v in bound and v not in definitions(parts_of(["rule", others, []]))
     return False
 
 

@@ -192,10 +192,9 @@ def test_matrix_chain_by_the_cheaper_order() -> None:
     for m, n in itertools.product((64, 700, 1024, 3000, 8192), repeat=2):
         cheaper = first if m * n * 3072 < 1024 * 2048 * (m + n) else last
         assert winner_at(found, {"m": m, "n": n}) == cheaper
-    # The device's own rates: launches, memory and tiles count as well, and the inequality still does most of it.
+    # By the device's own rates launches, memory and tiles count as well: each order still has its shapes.
     real = winners([*left, *right], CHAIN_MN, LIMITS, Rates())
     assert {w.place < len(left) for w in real} == {True, False}
-    assert any("3*m*n" in w.text for w in real)
 
 
 def test_several_symbols_against_every_shape() -> None:

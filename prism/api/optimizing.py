@@ -3,6 +3,7 @@
 cut      -> regions, where the program is too large for one search (partitioned.py); then each of them goes on alone
 search   -> proved sGraphs, best bound first
 rank     by the cost model over each family's feasible configurations; a few finalists go on
+test     what the finalists denote, by identity testing over finite fields, beside the prover
 emit     one Triton module per finalist
 tune     Optuna over (which finalist, its symbols, warps, stages): estimated without a GPU, timed with one
 check    the fastest against the float64 oracle; the next one when it fails
@@ -23,7 +24,9 @@ from pathlib import Path
 from prism.api.gain import check_gain
 from prism.api.partitioned import composed_choice, machine_of, merged_checks, search_regions
 from prism.api.records import Choice, Request, artifacts, formulas
+from prism.api.rules import rule_paths
 from prism.api.searching import ProvedSGraph, SearchBudget, SearchResult, run_search
+from prism.api.second_opinion import SecondOpinions, merged, recorded
 from prism.backends.triton.device import Gpu, describe_gpu
 from prism.backends.triton.emit import emit_module
 from prism.egraph.worker import Worker
@@ -111,6 +114,7 @@ def optimize(
     seed: int = 0,
     shapes: Mapping[str, int] | None = None,
     listener: Listener | None = None,
+    rules: Sequence[Path | str] = (),
 ) -> OptimizeResult:
     """Search, prove, tune, check and write the kernels of a program.
 
@@ -124,9 +128,11 @@ def optimize(
         seed: of the study and the check's draws.
         shapes: values of symbolic dimensions to tune at; the emitted kernels take all values.
         listener: called with progress events.
+        rules: rule files of your own, beside those that ship with prism; see docs/rules.md.
 
     Raises:
         UsageError: the target is unknown, a shape is not one of the program's, or the folder cannot be written.
+        RuleError: a rule file is not right, or one of its rules is wrong.
         UnsupportedError: the program holds something that cannot be searched.
         NoImprovementError: nothing that was proved is better than what was given.
         VerificationError: kernels that were proved compute something else: a bug in prism, and nothing is written.
@@ -138,11 +144,12 @@ def optimize(
     program = _at(_supported(program), shapes or {})
     check_gain(program)
     folder = check_writable(Path(out)) if out is not None else None
+    files = rule_paths(rules)
     request = Request(
-        program, name, model_of, gpu.name if gpu else model_of.name, budget or SearchBudget(), trials, seed
+        program, name, model_of, gpu.name if gpu else model_of.name, budget or SearchBudget(), trials, seed, files
     )
     with ExitStack() as stack:
-        worker = stack.enter_context(Worker())
+        worker = stack.enter_context(Worker(files))
         tools = _tools(request, gpu, recorder, stack)
         regions = partition(program, machine=machine_of(model_of, program.tensor(program.outputs[0]).dtype))
         if len(regions) == 1:
@@ -164,7 +171,7 @@ def optimize(
             configs={model_of.sm: [choice.best.config]},
             weights=bool(program.weights),
         )
-    made = artifacts(request, found, choice, module.text, recorder)
+    made = recorded(artifacts(request, found, choice, module.text, recorder), choice.opinion)
     if folder is not None:
         made = replace(made, report=replace(made.report, output=str(out)))
         folder = write_folder(folder, render_folder(made))
@@ -199,7 +206,12 @@ def _chosen(request: Request, found: SearchResult, tools: _Tools, folder: Path) 
     with tools.recorder.stage("emission") as detail:
         finalists = _finalists(request, found, folder)
         detail.append(f"{len(finalists)} of {len(found.proved)} proved sGraphs")
-    return _choose(request, finalists, tools)
+    second = SecondOpinions(request.program, found.formulas, request.seed)
+    with tools.recorder.stage("identity test"):
+        opinions = [second.of(f.proved.sgraph, f.proved.denotation) for f in finalists]
+    choice = _choose(request, finalists, tools)
+    of = {key(f.proved.sgraph): o for f, o in zip(finalists, opinions, strict=True)}
+    return replace(choice, opinion=of[key(choice.proved.sgraph)])
 
 
 def _composed(
@@ -244,7 +256,8 @@ def _composed(
             bench = Bench(program, tools.gpu, program.hints, seed=request.seed)
             best, _, seconds = _confirmed(bench, [finalist], right)
         name = "torch eager"
-    return found, replace(whole, best=best, checked=checked, baseline_seconds=seconds, baseline=name)
+    opinion = merged(c.opinion for c in choices.values())
+    return found, replace(whole, best=best, checked=checked, baseline_seconds=seconds, baseline=name, opinion=opinion)
 
 
 def _gpu(target: str | None) -> Gpu | None:

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from prism.api.loading import load, trace
+from prism.api.rules import rule_paths
+from prism.program.nodes import Program
 from prism.sgraph.verdict import Verdict
 
 if TYPE_CHECKING:
@@ -14,26 +17,48 @@ if TYPE_CHECKING:
 
 
 def prove(
-    reference: Callable[..., Any], candidate: Callable[..., Any], example_inputs: Sequence[torch.Tensor]
+    reference: Callable[..., Any],
+    candidate: Callable[..., Any],
+    example_inputs: Sequence[torch.Tensor],
+    *,
+    rules: Sequence[Path | str] = (),
 ) -> Verdict:
     """Whether two torch functions compute the same, over the reals, at the shapes of the example inputs.
 
+    Args:
+        reference: what is to be computed.
+        candidate: what may compute it.
+        example_inputs: for their shapes and types.
+        rules: rule files of your own, beside those that ship with prism; see docs/rules.md.
+
     Returns:
-        A verdict: `proved`, `refuted` with inputs at which they differ, or `unknown` with the reason.
+        A verdict: `proved`, `refuted` with inputs at which they differ, or `unknown` with the reason. Unless it is
+        refuted, its reason ends with what the identity test over finite fields says.
 
     Raises:
         UnsupportedError: one of them calls something that prism has no translation for.
         ShapeError: their outputs have different shapes.
+        VerificationError: the identity test contradicts a proof: a bug in prism, or in a rule of your own.
+        RuleError: a rule file is not right, or one of its rules is wrong.
     """
-    from prism.egraph.prove import prove_programs
-
+    files = rule_paths(rules)
     a = trace(reference, example_inputs, name="reference")
     b = trace(candidate, example_inputs, name="candidate")
-    return prove_programs(a, b)
+    return _proved(a, b, files)
 
 
-def prove_models(reference: str | os.PathLike[str], candidate: str | os.PathLike[str]) -> Verdict:
+def prove_models(
+    reference: str | os.PathLike[str], candidate: str | os.PathLike[str], *, rules: Sequence[Path | str] = ()
+) -> Verdict:
     """Whether two ONNX models compute the same, over the reals; see `prove`."""
-    from prism.egraph.prove import prove_programs
+    files = rule_paths(rules)
+    return _proved(load(reference), load(candidate), files)
 
-    return prove_programs(load(reference), load(candidate))
+
+def _proved(a: Program, b: Program, files: Sequence[Path] | None) -> Verdict:
+    from prism.api.second_opinion import with_opinion
+    from prism.egraph.prove import prove_programs
+    from prism.egraph.worker import Worker
+
+    with Worker(files) as worker:
+        return with_opinion(prove_programs(a, b, worker=worker), a, b)

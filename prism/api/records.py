@@ -5,19 +5,25 @@ from __future__ import annotations
 import resource
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 from prism.api.searching import ProvedSGraph, SearchBudget, SearchResult
 from prism.backends.protocol import Config
 from prism.backends.weights import weights_bytes
+from prism.egraph.encode import Derivation
 from prism.egraph.rules import load_rules, rule_files
+from prism.egraph.worker import Worker
+from prism.errors import IllegalIRError, WorkerError
 from prism.events import Artifacts, CheckSummary, KernelReport, ProofRecord, Recorder, RunReport
 from prism.instantiate.devices import Device
 from prism.instantiate.lock import flat, make_lock, versions
 from prism.instantiate.model import Model
 from prism.instantiate.study import Best, TuneResult
+from prism.program.finite import Opinion
 from prism.program.nodes import Program
 from prism.program.pretty import formula_text
 from prism.sgraph.constraints import constraints
+from prism.sgraph.denote import expand
 from prism.sgraph.nodes import Grid, LoopRole, Role, Split
 from prism.sgraph.show import dot, key, text
 
@@ -34,6 +40,7 @@ class Choice:
         checked: the numeric check that it passed.
         baseline_seconds: the time of what was given.
         baseline: what that is.
+        opinion: what the identity test says of the proof.
     """
 
     proved: ProvedSGraph
@@ -43,11 +50,12 @@ class Choice:
     checked: CheckSummary
     baseline_seconds: float
     baseline: str
+    opinion: Opinion | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What was asked for: see `optimize`."""
+    """What was asked for: see `optimize`; `rules` are all rule files, None for those that ship with prism."""
 
     program: Program
     target: str
@@ -56,6 +64,7 @@ class Request:
     budget: SearchBudget
     trials: int
     seed: int
+    rules: tuple[Path, ...] | None = None
 
 
 def formulas(found: SearchResult) -> dict[str, str]:
@@ -65,10 +74,11 @@ def formulas(found: SearchResult) -> dict[str, str]:
 
 def artifacts(request: Request, found: SearchResult, choice: Choice, module: str, recorder: Recorder) -> Artifacts:
     """Everything that the output folder holds."""
+    derived = _derived(request, found, choice, recorder)
     return Artifacts(
-        _report(request, found, choice, recorder),
+        replace(_report(request, found, choice, recorder), rung=_rung(derived)),
         module,
-        _proof(request.program, choice.proved),
+        _proof(request, choice.proved, derived),
         make_lock(
             request.program,
             sgraph_key=key(choice.proved.sgraph),
@@ -83,7 +93,30 @@ def artifacts(request: Request, found: SearchResult, choice: Choice, module: str
         ),
         str(request.program),
         weights_bytes(request.program),
+        derived.certificate if derived is not None else None,
     )
+
+
+def _derived(request: Request, found: SearchResult, choice: Choice, recorder: Recorder) -> Derivation | None:
+    """The certificate of the chosen sGraph; None when egglog died over it."""
+    denotation = choice.proved.denotation
+    names = [f.tensor.name for f in found.formulas]
+    reference = [expand(f.expr, denotation.split) for f in found.formulas]
+    with recorder.stage("certificate") as detail:
+        try:
+            with Worker(request.rules) as worker:
+                derived = worker.derive(names, reference, denotation.outputs)
+        except (WorkerError, IllegalIRError) as error:
+            recorder.warn(f"there is no certificate: {error}")
+            return None
+        detail.append(_rung(derived))
+    return derived
+
+
+def _rung(derived: Derivation | None) -> str:
+    if derived is None or derived.reason:
+        return "replay"
+    return f"derivation of {derived.steps} steps"
 
 
 def _report(request: Request, found: SearchResult, choice: Choice, recorder: Recorder) -> RunReport:
@@ -163,19 +196,22 @@ def _config(launch: str, symbols: Sequence[str], config: Config) -> str:
     return " ".join([*parts, f"warps={config.warps[launch]}", f"stages={config.stages[launch]}"])
 
 
-def _proof(program: Program, proved: ProvedSGraph) -> ProofRecord:
+def _proof(request: Request, proved: ProvedSGraph, derived: Derivation | None) -> ProofRecord:
     verdict = proved.verdict
     return ProofRecord(
         status=verdict.status.value,
         reason=verdict.reason,
         rules=verdict.rules,
-        rule_hashes=dict(load_rules(rule_files()).hashes),
+        rule_hashes=dict(load_rules(request.rules or rule_files()).hashes),
         egglog=versions().get("egglog", ""),
         enodes=verdict.enodes,
         iterations=verdict.iterations,
-        program=str(program),
+        program=str(request.program),
         sgraph=text(proved.sgraph),
         denotation="\n".join(map(str, proved.denotation.outputs)),
+        rung="replay" if derived is None or derived.reason else "derivation",
+        why_not_derived="" if derived is None else derived.reason,
+        split=tuple(map(str, proved.denotation.split)),
     )
 
 

@@ -12,10 +12,12 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
+from pathlib import Path
 from typing import TypeVar
 
 from prism.api.gain import nothing_to_gain
 from prism.api.proofs import Proofs, ProvedSGraph
+from prism.api.rules import rule_paths
 from prism.egraph.budget import Budget
 from prism.egraph.worker import Worker
 from prism.errors import UsageError
@@ -365,6 +367,7 @@ def search(
     budget: SearchBudget | None = None,
     listener: Listener | None = None,
     workers: int = 1,
+    rules: Sequence[Path | str] = (),
 ) -> Search:
     """Proved sGraphs of a program, best bound first, each as soon as it is proved.
 
@@ -380,6 +383,7 @@ def search(
         budget: bounds of the search.
         listener: called with progress events.
         workers: processes that prove. The sGraphs and their order do not depend on it.
+        rules: rule files of your own, beside those that ship with prism; see docs/rules.md.
 
     Returns:
         An iterator that is also a context manager; `.proved` and `.result()` keep what was found when it is
@@ -387,6 +391,7 @@ def search(
 
     Raises:
         UsageError: the target is unknown, or there are no workers.
+        RuleError: a rule file is not right, or one of its rules is wrong.
     """
     if workers < 1:
         raise UsageError(f"{workers} workers", where="search", fix="give 1 or more")
@@ -394,7 +399,8 @@ def search(
 
     chosen = device(target)
     regions = partition(program, machine=machine_of(chosen))
-    running = [Worker() for _ in range(workers)]
+    files = rule_paths(rules)
+    running = [Worker(files) if files else Worker() for _ in range(workers)]
     if len(regions) > 1:
         return RegionalSearch(program, regions, chosen, budget or SearchBudget(), running, Recorder(listener))
     return Search(program, chosen, budget or SearchBudget(), running, Recorder(listener), owned=True)

@@ -66,6 +66,10 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _app() -> App:
+    from prism.cli.verify import explain, verify
+
+    from prism.cli.rules import rules_app
+
     app = App(
         name="prism",
         help="A symbolic superoptimizer for tensor programs: an ONNX model in, proved and tuned Triton kernels out.",
@@ -77,6 +81,9 @@ def _app() -> App:
     app.command(optimize)
     app.command(prove)
     app.command(show)
+    app.command(rules_app())
+    app.command(verify)
+    app.command(explain)
     return app
 
 
@@ -99,6 +106,7 @@ def optimize(
     enodes: _Bound = None,
     iterations: _Bound = None,
     off: Annotated[tuple[str, ...], Parameter(negative=())] = (),
+    rules: Annotated[tuple[Path, ...], Parameter(negative=())] = (),
     verbose: Annotated[bool, Parameter(negative=())] = False,
     json: Annotated[bool, Parameter(negative=())] = False,
 ) -> int:
@@ -124,12 +132,14 @@ def optimize(
         enodes: the e-graph's node budget; 8000 by default.
         iterations: the most rounds of the rules; 16 by default.
         off: a pruner to switch off, by its name in docs/search.md; give it again for others. Slower, never better.
+        rules: a rule file of your own; give it again for others. docs/rules.md says how to write one.
         verbose: show every step.
         json: print the report as JSON instead of the summary.
     """
     from prism.cli.progress import Progress
     from prism.report.folder import check_writable
 
+    own = _own(rules)
     folder = check_writable(out if out is not None else Path(f"{model.stem}.prism"))
     with Progress(verbose=verbose) as progress:
         import prism.api as api
@@ -158,11 +168,20 @@ def optimize(
             seed=seed,
             shapes=_shapes(shape),
             listener=progress.listen,
+            **own,
         )
     from prism.cli.output import print_report
 
     print_report(result.report, folder=folder, as_json=json)
     return ExitCode.DONE
+
+
+def _own(rules: tuple[Path, ...]) -> dict[str, Any]:
+    """The user's rule files as an argument, where there are any."""
+    from prism.cli.rules import own_rules
+
+    found = own_rules(rules)
+    return {"rules": found} if found else {}
 
 
 def _shapes(given: tuple[str, ...]) -> dict[str, int]:
@@ -176,12 +195,20 @@ def _shapes(given: tuple[str, ...]) -> dict[str, int]:
     return found
 
 
-def prove(a: Path, b: Path, /, *, json: Annotated[bool, Parameter(negative=())] = False) -> int:
+def prove(
+    a: Path,
+    b: Path,
+    /,
+    *,
+    rules: Annotated[tuple[Path, ...], Parameter(negative=())] = (),
+    json: Annotated[bool, Parameter(negative=())] = False,
+) -> int:
     """Tell whether two ONNX models compute the same, for all inputs: exit 0 proved, 5 refuted, 4 unknown.
 
     Args:
         a: the reference model.
         b: the candidate model.
+        rules: a rule file of your own; give it again for others.
         json: print the verdict as JSON.
     """
     from prism.cli.output import print_verdict
@@ -192,7 +219,7 @@ def prove(a: Path, b: Path, /, *, json: Annotated[bool, Parameter(negative=())] 
         import prism.api as api
 
         with progress.recorder.stage("prove"):
-            verdict = api.prove_models(a, b)
+            verdict = api.prove_models(a, b, **_own(rules))
     print_verdict(verdict, as_json=json)
     codes = {
         Status.PROVED: ExitCode.DONE,

@@ -6,12 +6,13 @@ A draw that shows otherwise is shrunk before it is printed.
 
 Three things can be wrong of two values: both are finite and differ; one alone is finite, which a chain of rules can turn
 into two different numbers; neither is finite, and they differ (inf - inf against inf). The first is always an error, the
-second too, unless the rule is of class `domain` and its comment says where one side is NaN ("NaN where ...", "undefined
-where ..."); the third is a remark: programs are over finite inputs, and infinities come from masks alone.
+second too, unless the rule is of class `domain`, its comment says where one side is undefined ("NaN where ...",
+"undefined where ...") and the other is 0 there, as where a mask of -inf hides everything; the third is a remark: programs are over finite inputs, and infinities come from masks alone.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -27,7 +28,7 @@ __all__ = ["DRAWS", "Finding", "check_rule", "parse"]
 
 DRAWS = 200
 """Draws that satisfy a rule's facts, by default."""
-BATCH = 16
+BATCH = 8
 """Draws of one structure (extents, axes, which variable has which) that are evaluated at once."""
 PATIENCE = 150
 """Structures that are drawn for each one that is wanted, before the facts are given up on."""
@@ -36,6 +37,8 @@ FIELD_SHARE = 8
 
 # Shipped rules whose comment does not say yet that they are NaN where q = -inf, in a block that is masked as a whole.
 _UNSAID = ("rescale-product", "rescale-sum")
+
+_SAID = re.compile(r"\b(NaN|undefined)\b.* where\b")
 
 _DIFFER, _ONE_FINITE, _INFINITE = "differ", "one side alone is finite", "neither side is finite, and they differ"
 
@@ -62,32 +65,33 @@ class Finding:
         return not self.counterexample and self.agreed > 0
 
 
-def check_rule(rule: Rule, seed: int = 0, draws: int = DRAWS) -> Finding:
+def check_rule(rule: Rule, seed: int = 0, draws: int = DRAWS, *, shrink: bool = True) -> Finding:
     """Test one rule.
 
     Args:
         rule: the rule.
         seed: of the draws; equal seeds give equal findings.
         draws: how many that satisfy the facts are wanted.
+        shrink: whether a counterexample is made small before it is told.
     """
     parts = parts_of(parse(rule.text))
-    declared = rule.fp_class is FpClass.DOMAIN and (
-        any(w in rule.formula for w in ("NaN where", "undefined where")) or rule.name in _UNSAID
-    )
+    declared = rule.fp_class is FpClass.DOMAIN and (bool(_SAID.search(rule.formula)) or rule.name in _UNSAID)
     agreed, remark = 0, ""
     for world, holds in _worlds(parts, Floats(), seed, draws):
         found = _problem(world, holds)
-        if found is not None and (found.kind == _DIFFER or (found.kind == _ONE_FINITE and not declared)):
-            return Finding(rule.name, agreed, _told(found), 0, remark)
+        if found is not None and (
+            found.kind == _DIFFER or (found.kind == _ONE_FINITE and not (declared and found.masked))
+        ):
+            return Finding(rule.name, agreed, _told(found, shrink), 0, remark)
         if found is not None:
-            remark = remark or _told(found)
+            remark = remark or _told(found, shrink)
         agreed += _agreed(world, holds)
     exact = 0
     try:
         for world, holds in _worlds(parts, Field(), seed + 1, max(BATCH, draws // FIELD_SHARE)):
             found = _problem(world, holds)
             if found is not None:
-                return Finding(rule.name, agreed + exact, f"modulo 2^61 - 1, {_told(found)}", exact, remark)
+                return Finding(rule.name, agreed + exact, f"modulo 2^61 - 1, {_told(found, shrink)}", exact, remark)
             exact += _agreed(world, holds)
     except (NotRational, AttributeError):
         exact = 0
@@ -117,6 +121,7 @@ class _Problem:
     draw: int
     kind: str
     text: str
+    masked: bool = False  # one side is 0, or a variable is +inf, which no mask is
 
 
 def _problem(world: World, holds: np.ndarray) -> _Problem | None:
@@ -131,10 +136,13 @@ def _problem(world: World, holds: np.ndarray) -> _Problem | None:
         for kind, mask in zip((_DIFFER, _ONE_FINITE, _INFINITE), wrong, strict=True):
             at = np.argwhere(mask & holds.reshape(-1, 1, 1, 1, 1))
             if len(at):
-                place = tuple(int(n) for n in at[0])
-                x, y = _element(a.v, place), _element(b.v, place)
-                text = f"{show(left)} is {x} and {show(right)} is {y}"
-                found.append(_Problem(world, place[0], kind, text))
+                pairs = [(_element(a.v, tuple(p)), _element(b.v, tuple(p))) for p in at]
+                # The worst: where the finite side is not even 0.
+                masked = [0 in pair or _unbounded(world, int(p[0])) for pair, p in zip(pairs, at, strict=True)]
+                worst = masked.index(False) if kind == _ONE_FINITE and not all(masked) else 0
+                x, y = pairs[worst]
+                text = f"{show(left)} is {_short(x)} and {show(right)} is {_short(y)}"
+                found.append(_Problem(world, int(at[worst][0]), kind, text, masked[worst]))
                 break
     for name, form in world.parts.relations:
         no = np.broadcast_to(world.arithmetic.relation(name, world.number(form))[1], holds.shape)
@@ -143,6 +151,11 @@ def _problem(world: World, holds: np.ndarray) -> _Problem | None:
             found.append(_Problem(world, int(at[0][0]), _DIFFER, f"{show(form)} is not {name}"))
     order = (_DIFFER, _ONE_FINITE, _INFINITE)
     return min(found, key=lambda p: order.index(p.kind)) if found else None
+
+
+def _unbounded(world: World, draw: int) -> bool:
+    """Whether a variable of the draw is +inf somewhere."""
+    return any(a.dtype == np.float64 and bool((a[min(draw, len(a) - 1)] == np.inf).any()) for a in world.raw.values())
 
 
 def _agreed(world: World, holds: np.ndarray) -> int:
@@ -157,23 +170,27 @@ def _agreed(world: World, holds: np.ndarray) -> int:
     return int((says & holds).sum())
 
 
-def _element(v: np.ndarray, place: tuple[int, ...]) -> object:
-    at = tuple(0 if n == 1 else p for p, n in zip(place, v.shape, strict=True))
-    value = v[at]
-    return value if isinstance(value, int) else f"{float(value):.6g}"
+def _element(v: np.ndarray, place: tuple[int, ...]) -> float | int:
+    value = v[tuple(0 if n == 1 else int(p) for p, n in zip(place, v.shape, strict=True))]
+    return value if isinstance(value, int) else float(value)
 
 
-def _told(problem: _Problem) -> str:
+def _short(value: float | int) -> str:
+    return str(value) if isinstance(value, int) else f"{value:.6g}"
+
+
+def _told(problem: _Problem, shrink: bool) -> str:
     """The problem as text, at the smallest draw that still has it."""
 
     def still(world: World) -> _Problem | None:
         holds = world.settle()
         found = _problem(world, np.broadcast_to(holds, (1,))) if holds.any() else None
-        return found if found is not None and found.kind == problem.kind else None
+        return found if found is not None and (found.kind, found.masked) == (problem.kind, problem.masked) else None
 
     with np.errstate(all="ignore"):
-        world = shrunk(problem.world, problem.draw, lambda w: still(w) is not None)
-        small = still(world) or problem
+        small = problem
+        if shrink:
+            small = still(shrunk(problem.world, problem.draw, lambda w: still(w) is not None)) or problem
     why = "" if small.kind == _DIFFER else f" ({small.kind})"
     return f"{small.text}{why}, with {_given(small.world, small.draw)}"
 

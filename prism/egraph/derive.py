@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Any
 
 from prism.checker import REDUCTIONS, CertificateError, Rule, Term, Terms, check, read_rules, rename_data
-from prism.egraph.encode import Derived, Encoder, certificate
+from prism.egraph.encode import REPLAY_SCHEMA, Derivation, Derived, Encoder, certificate
+from prism.egraph.forest import MAX_STEPS, Explainer, Forest, Link, TooLongError
 from prism.egraph.forest import RENAME as RENAMED
-from prism.egraph.forest import Explainer, Forest, Link, TooLongError
 from prism.egraph.needed import RENAME, Schedule, Trials
 from prism.egraph.rules import load_rules, rule_files
 from prism.errors import IllegalIRError
@@ -28,25 +28,6 @@ MAX_TERMS = 60_000
 
 # Times that the simplifying rules are run after a stage.
 MAX_SIMPLIFY = 8
-
-
-@dataclass(frozen=True, slots=True)
-class Derivation:
-    """What came of the attempt.
-
-    Attributes:
-        certificate: for `prism.checker.check`; None where no derivation was found.
-        reason: why there is none, or empty.
-        steps: of all outputs.
-        schedules: how many schedules were run to find the rules.
-        seconds: of finding, replaying and checking.
-    """
-
-    certificate: bytes | None
-    reason: str = ""
-    steps: int = 0
-    schedules: int = 0
-    seconds: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -69,41 +50,48 @@ class Deriver:
             names: of the outputs.
             reference: with canonical axes, one an output, split as the denotation is.
             denotation: as many.
+
+        Raises:
+            IllegalIRError: an expression has no term.
         """
-        if self._trials is None:
-            loaded = load_rules(self.files)
-            self._trials = Trials(loaded)
-            self._texts = {p.name: p.read_bytes() for p in self.files}
-            for name, data in self._texts.items():
-                self._rules |= read_rules(data.decode(), name)
         terms = Terms()
-        made: list[Derived] = []
-        schedules = 0
+        encoder = Encoder(terms)
+        pairs = [(name, encoder.of(a), encoder.of(b)) for name, a, b in zip(names, reference, denotation, strict=True)]
         spent = {"find": 0.0, "replay": 0.0, "check": 0.0}
+        found: list[Derived] = []
+        schedules = 0
         try:
-            encoder = Encoder(terms)
-            for name, a, b in zip(names, reference, denotation, strict=True):
-                left, right = encoder.of(a), encoder.of(b)
+            trials = self._load()
+            for (name, left, right), a, b in zip(pairs, reference, denotation, strict=True):
                 start = time.perf_counter()
-                schedule = Schedule((), ()) if left is right else self._trials.find(a, b)
-                schedules += self._trials.count
+                schedule = Schedule((), ()) if left is right else trials.find(a, b)
                 spent["find"] += time.perf_counter() - start
+                schedules += 0 if left is right else trials.count
                 if schedule is None:
-                    return Derivation(None, f"{name}: no schedule of the rules within the budget joins the two")
+                    raise _GivenUpError(f"{name}: no schedule of the rules within the budget joins the two")
                 start = time.perf_counter()
                 links = self._replay(terms, left, right, schedule)
-                steps = _flat(terms, left, right, links)
+                found.append(Derived(name, left, right, tuple(_flat(terms, left, right, links))))
                 spent["replay"] += time.perf_counter() - start
-                made.append(Derived(name, left, right, tuple(steps)))
-            cited = {self._rules[s["rule"]].file for d in made for s in d.steps if s["kind"] == "rule"}
-            hashes = {f: h for f, h in self._trials.rules.hashes if f in cited}
-            data = certificate(terms, made, hashes)
+            cited = {self._rules[s["rule"]].file for d in found for s in d.steps if s["kind"] == "rule"}
+            data = certificate(terms, found, {f: h for f, h in trials.rules.hashes if f in cited})
             start = time.perf_counter()
             check(data, self._texts)
             spent["check"] = time.perf_counter() - start
-        except (_GivenUpError, IllegalIRError, TooLongError, CertificateError, RecursionError) as error:
-            return Derivation(None, str(error) or type(error).__name__, schedules=schedules, seconds=spent)
-        return Derivation(data, "", sum(len(d.steps) for d in made), schedules, spent)
+        except (_GivenUpError, IllegalIRError, CertificateError, RecursionError) as error:
+            again = [Derived(name, left, right, ()) for name, left, right in pairs]
+            reason = str(error) or "the terms are nested too deeply"
+            return Derivation(certificate(terms, again, {}, REPLAY_SCHEMA), reason, 0, schedules, spent)
+        return Derivation(data, "", sum(len(d.steps) for d in found), schedules, spent)
+
+    def _load(self) -> Trials:
+        if self._trials is None:
+            loaded = load_rules(self.files)
+            self._texts = {p.name: p.read_bytes() for p in self.files}
+            for name, data in self._texts.items():
+                self._rules |= read_rules(data.decode(), name)
+            self._trials = Trials(loaded)
+        return self._trials
 
     def _replay(self, terms: Terms, left: Term, right: Term, schedule: Schedule) -> list[Link]:
         forest = Forest(terms)
@@ -122,7 +110,10 @@ class Deriver:
             self._simplify(forest, schedule.simple)
         if not forest.equal(left, right):
             raise _GivenUpError("the replay of the rules did not join the two")
-        return Explainer(forest).chain(left.id, right.id)
+        try:
+            return Explainer(forest).chain(left.id, right.id)
+        except TooLongError:
+            raise _GivenUpError(f"the derivation has more than {MAX_STEPS} steps") from None
 
     def _simplify(self, forest: Forest, names: Sequence[str]) -> None:
         for _ in range(MAX_SIMPLIFY if names else 0):
@@ -215,8 +206,8 @@ def _rename(forest: Forest) -> None:
                 beside = forest.spokesman(b).axes
                 for inner in inside.get(forest.find(u.id), []):
                     if inner.op == "Sum" and inner.data in beside and inner.data != t.data:
-                        body = forest.spokesman(inner.kids[0]).axes
-                        taken = beside | forest.spokesman(u).axes | body | {t.data}
+                        within = forest.spokesman(inner.kids[0]).axes
+                        taken = beside | forest.spokesman(u).axes | within | {t.data}
                         wanted[inner.id, "apart"] = inner, _least(terms, inner.data, taken)
     for t, name in wanted.values():
         body = forest.spokesman(t.kids[0])

@@ -79,7 +79,7 @@ class Encoder:
 
 @dataclass(slots=True)
 class Decoder:
-    """Reads terms as expressions; negation stays a product with -1.
+    """Reads terms as expressions; a product with -1 on the left is a negation, as it was before `Encoder`.
 
     Attributes:
         terms: where they are.
@@ -111,6 +111,8 @@ class Decoder:
                 return Size(_extent(t.data))
             case op if op in _KINDS:
                 return Reduce(ReduceKind(_KINDS[op]), self._axis(t.data), kids[0])
+            case "Mul" if kids[0] == Const(-1.0):
+                return Map("neg", kids[1:])
             case op if op in _OPS:
                 return Map(_OPS[op], kids)
         raise IllegalIRError(f"there is no operation {t.op}")
@@ -150,6 +152,10 @@ def _symbols(text: str) -> set[str]:
     return {w for w in word.split() if not w[0].isdecimal()}
 
 
+REPLAY_SCHEMA = "prism.replay/1"
+"""Of a certificate without steps: its terms are to be proved equal again."""
+
+
 @dataclass(frozen=True, slots=True)
 class Derived:
     """The derivation of one output.
@@ -167,13 +173,34 @@ class Derived:
     steps: tuple[dict[str, Any], ...]
 
 
-def certificate(terms: Terms, outputs: Sequence[Derived], files: Mapping[str, str]) -> bytes:
+@dataclass(frozen=True, slots=True)
+class Derivation:
+    """What came of the attempt.
+
+    Attributes:
+        certificate: for `prism.checker.check`; where no derivation was found, the same terms without steps, which says
+            what is to be proved again (schema `prism.replay/1`).
+        reason: why there is none, or empty.
+        steps: of all outputs.
+        schedules: how many schedules were run to find the rules.
+        seconds: of finding, replaying and checking.
+    """
+
+    certificate: bytes
+    reason: str = ""
+    steps: int = 0
+    schedules: int = 0
+    seconds: Mapping[str, float] = field(default_factory=dict)
+
+
+def certificate(terms: Terms, outputs: Sequence[Derived], files: Mapping[str, str], schema: str = SCHEMA) -> bytes:
     """The certificate's bytes.
 
     Args:
         terms: where the terms are.
         outputs: the derivations.
         files: rule file to SHA-256, for the files that are cited.
+        schema: what it is.
     """
     roots = [t for o in outputs for t in (o.reference, o.denotation, *_cited(o.steps))]
     numbers: dict[int, int] = {}
@@ -203,7 +230,7 @@ def certificate(terms: Terms, outputs: Sequence[Derived], files: Mapping[str, st
         return {k: plain(v) for k, v in value.items()} if isinstance(value, dict) else value
 
     body: dict[str, Any] = {
-        "schema": SCHEMA,
+        "schema": schema,
         "rules": dict(sorted(files.items())),
         "axes": {a: terms.extents[a] for a in sorted(axes)},
         "terms": rows,

@@ -156,7 +156,10 @@ def agreement(a: Num, b: Num) -> tuple[Mask, Mask, Mask, Mask]:
 
 
 def relation(name: str, a: Num) -> tuple[Mask, Mask]:
-    """Whether each draw (the first dimension) is in the relation, and whether it certainly is not."""
+    """Whether each draw (the first dimension) is in the relation, and whether it certainly is not.
+
+    All but `finite` and `boolean` speak of a value where it is defined.
+    """
     v, e = a.v, a.e
     nan = np.isnan(v)
     match name:
@@ -165,7 +168,7 @@ def relation(name: str, a: Num) -> tuple[Mask, Mask]:
         case "nonzero":
             yes, no = (np.abs(v) > e) | nan, (v == 0) & (e == 0)
         case "positive":
-            yes, no = v > e, nan | (v < -e) | ((v <= 0) & (e == 0))
+            yes, no = v > e, (v < -e) | ((v <= 0) & (e == 0))
         case "nonneg":
             yes, no = (v >= e) | nan, v < -e
         case _:

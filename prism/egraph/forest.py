@@ -261,7 +261,8 @@ class Forest:
         wanted, axes = rule.free
         for binding in list(self.matches(rule, forward, index)):
             given: dict[str, Any] = {a: binding[a] for a in axes if a in binding}
-            given |= {v: self._spokesman[self.find(binding[v])] for v in wanted if isinstance(binding.get(v), int)}
+            classes = {v: c for v, c in binding.items() if v in wanted and isinstance(c, int)}
+            given |= {v: self._spokesman[self.find(c)] for v, c in classes.items()}
             if given.keys() != wanted | axes:
                 continue
             key = (rule.name, forward, *[x.id if isinstance(x, Term) else x for _, x in sorted(given.items())])

@@ -87,7 +87,10 @@ class Trials:
         graph = _apart(replace(self.rules, rules=tuple(r for r in self.rules.rules if r.name in matched)))
         (a,), (b,) = graph.insert([left]), graph.insert([right])
         graph.run(_program((), ()))
-        return self._smaller(first.only(matched), lambda s: self._joins(graph, a, b, s) is not None)
+        first = first.only(matched)
+        if self._joins(graph, a, b, first) is None:
+            return None
+        return self._smaller(first, lambda s: self._joins(graph, a, b, s) is not None)
 
     def _of(self, ruleset: str) -> tuple[str, ...]:
         return tuple(r.name for r in self.rules.rules if r.ruleset == ruleset)

@@ -107,7 +107,8 @@ def simplified(expr: Expr) -> Expr:
                 done[id(e)] = _map(op, tuple([done[id(x)] for x in args]), e)
             case Reduce(kind, axis, body):
                 new = done[id(body)]
-                done[id(e)] = e if new is body else Reduce(kind, axis, new)
+                same = isinstance(new, Const) and kind in (ReduceKind.MAX, ReduceKind.MIN)
+                done[id(e)] = new if same else e if new is body else Reduce(kind, axis, new)
             case _:
                 done[id(e)] = e
     return done[id(expr)]
@@ -121,6 +122,10 @@ def _map(op: str, args: tuple[Expr, ...], old: Map) -> Expr:
             return a if p != 0 else b
         case "where", (Map("not", (p,)), a, b):
             return Map("where", (p, b, a))
+        case ("maximum", (x, Const(c))) | ("maximum", (Const(c), x)) if c == -math.inf:
+            return x
+        case ("minimum", (x, Const(c))) | ("minimum", (Const(c), x)) if c == math.inf:
+            return x
         case "not", (Const(p),):
             return const(1.0 if p == 0 else 0.0)
         case "and", (p, q) if isinstance(p, Const) or isinstance(q, Const):
@@ -163,7 +168,7 @@ def _about(axis: Axis, expr: Expr) -> Iterator[Expr]:
             stack.extend(e.children)
 
 
-def _thresholds(axis: Axis, expr: Expr) -> set[int]:
+def thresholds(axis: Axis, expr: Expr) -> set[int]:
     """Values of the axis at which a comparison with a constant changes its answer."""
     found: set[int] = set()
     for e in _about(axis, expr):
@@ -207,7 +212,7 @@ def _cuts(axis: Axis, expr: Expr, reads: _Reads | None) -> list[int]:
     """Where an axis is cut, in order; nowhere when that would be too often."""
     if not is_static(axis.extent):
         return []
-    found = _thresholds(axis, expr)
+    found = thresholds(axis, expr)
     if reads is not None:
         for e in _about(axis, expr):
             if isinstance(e, Read):

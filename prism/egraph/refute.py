@@ -1,9 +1,11 @@
 """Refutation: inputs at which two lists of formulas differ, found by evaluating both in float64.
 
 Symbols are bound to small values of their ranges, distinct and equal. Where a formula is too large to evaluate whole,
-its free axes are cut to their first few values and every tensor to the elements that are then read: a difference there
-is a difference. Draws are signed, with ties, zeros, equal rows, and large and tiny scales, because positive inputs hide
-sign errors, flat ones dropped rescales, and those of scale one a dropped eps.
+its free axes are cut to a few values (the first, the last, those around the borders of masks) and every tensor to the
+elements that are then read: a difference there is a difference. Draws are signed, with ties, zeros, halves, equal rows,
+one number throughout, spikes at the ends, and large and tiny scales, because positive inputs hide sign errors, flat ones
+dropped rescales, those of scale one a dropped eps, and long sums a dropped last element. What is found is made small
+(shrink.py) at the one element of the output that shows it.
 
 A point at which the reference is infinite or NaN is no evidence.
 """
@@ -15,11 +17,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from prism.egraph.pieces import thresholds
+from prism.egraph.shrink import TRIES, shrink, written
 from prism.program.evaluate import evaluate_expr
 from prism.program.extents import evaluate, is_static
 from prism.program.index import Axis, Index
 from prism.program.nodes import DType, Expr, Formula, Position, Read, Reduce, SymbolRange, Tensor, free_axes, walk
-from prism.program.transform import rename_free
+from prism.program.transform import substitute
 
 # Terms of the largest reduction that is evaluated; a few tenths of a second in numpy.
 MAX_WORK = 1 << 25
@@ -28,6 +32,17 @@ WHOLE_WORK = 1 << 20
 # Values of each free axis that are kept otherwise.
 KEPT = 3
 RTOL = 1e-6
+# Elements of all inputs up to which other values than the first are kept, and up to which every kind is drawn.
+WINDOW_ELEMENTS = 1 << 23
+DRAW_ELEMENTS = 1 << 19
+# Products and sums that shrinking one counterexample may cost.
+SHRINK_WORK = 1 << 28
+
+KINDS = (
+    "normal", "ties", "tiny", "positive", "normal", "zeros", "large", "equal rows", "halves", "one number", "last",
+    "first",
+)  # fmt: skip
+FEW_KINDS = ("normal", "ties", "positive", "last")
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,30 +90,76 @@ def refute(
         seed: of the draws.
     """
     points, skipped = 0, ""
-    for number, binding in enumerate(_bindings(reference, candidate, tensors, ranges)):
-        pairs = [_cut(a, b, binding) for a, b in zip(reference, candidate, strict=True)]
-        if any(_work(e, binding) > MAX_WORK for pair in pairs for e in pair):
-            skipped = "the formulas are too large to evaluate"
-            continue
-        shapes = _shapes([e for pair in pairs for e in pair], tensors, binding)
-        if sum(int(np.prod(s)) for s in shapes.values()) > MAX_WORK:
-            skipped = "the inputs are too large to draw"
-            continue
-        rng = np.random.default_rng([seed, number])
-        for strict, inputs in _draws(rng, shapes, {t.name: t.dtype for t in tensors}):
-            for formula, (a, b) in zip(reference, pairs, strict=True):
-                axes = tuple(sorted(free_axes(a) | free_axes(b), key=lambda x: x.name))
-                left = evaluate_expr(a, inputs, binding, axes)
-                right = evaluate_expr(b, inputs, binding, axes)
-                points += int(np.isfinite(left).sum())
-                at = _difference(left, right, strict)
-                if at is not None:
-                    place = ", ".join(f"{x}={n}" for x, n in zip(axes, at, strict=True))
-                    where = f"{formula.tensor.name} at [{place}]: {left[at]:.6g} against {right[at]:.6g}"
-                    if binding:
-                        where += f", with {', '.join(f'{k}={v}' for k, v in sorted(binding.items()))}"
-                    return Attempt(Counterexample(inputs, where), points)
+    dtypes = {t.name: t.dtype for t in tensors}
+    number = 0
+    for binding in _bindings(reference, candidate, tensors, ranges):
+        for pairs in _windows(reference, candidate, binding):
+            number += 1
+            if any(_work(e, binding) > MAX_WORK for pair in pairs for e in pair):
+                skipped = "the formulas are too large to evaluate"
+                continue
+            shapes = _shapes([e for pair in pairs for e in pair], tensors, binding)
+            elements = sum(int(np.prod(s)) for s in shapes.values())
+            if elements > (WINDOW_ELEMENTS if points else MAX_WORK):
+                skipped = "the inputs are too large to draw"
+                continue
+            rng = np.random.default_rng([seed, number])
+            for strict, inputs in _draws(rng, shapes, dtypes, KINDS if elements <= DRAW_ELEMENTS else FEW_KINDS):
+                for formula, (a, b) in zip(reference, pairs, strict=True):
+                    axes = tuple(sorted(free_axes(a) | free_axes(b), key=lambda x: x.name))
+                    left = evaluate_expr(a, inputs, binding, axes)
+                    right = evaluate_expr(b, inputs, binding, axes)
+                    points += int(np.isfinite(left).sum())
+                    at = _difference(left, right, strict)
+                    if at is not None:
+                        spot = dict(zip(axes, at, strict=True))
+                        return Attempt(_smallest(formula, (a, b), spot, inputs, dtypes, binding, strict), points)
     return Attempt(None, points, skipped if points == 0 else "")
+
+
+def _smallest(
+    formula: Formula,
+    pair: tuple[Expr, Expr],
+    spot: Mapping[Axis, int],
+    inputs: Mapping[str, np.ndarray],
+    dtypes: Mapping[str, DType],
+    binding: Mapping[str, int],
+    strict: bool,
+) -> Counterexample:
+    """The counterexample at one element of the output, its inputs made small."""
+    a, b = (substitute(e, {x: Index.const(n) for x, n in spot.items()}) for e in pair)
+
+    def values(at: Mapping[str, np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
+        return evaluate_expr(a, at, binding, ()), evaluate_expr(b, at, binding, ())
+
+    first = values(inputs)
+    both = bool(np.isfinite(first).all())
+    apart = float(abs(first[0] - first[1]) / (max(abs(first[0]), abs(first[1])) or 1.0)) if both else 0.0
+    # A difference that was plain stays so.
+    least = max(RTOL, min(1e-2, apart / 2))
+
+    def differs(at: Mapping[str, np.ndarray]) -> bool:
+        left, right = values(at)
+        if not np.isfinite(left) or (both and not np.isfinite(right)):
+            return False
+        if not both:
+            return _difference(left, right, strict) is not None
+        return bool(abs(left - right) > least * max(abs(left), abs(right)) and abs(left - right) > 1e-9)
+
+    found = {name: np.asarray(v, dtype=np.float64) for name, v in inputs.items()}
+    if differs(found):
+        work = max(_work(e, binding) for e in (a, b)) + sum(v.size for v in found.values())
+        found = shrink(found, differs, max(8, min(TRIES, SHRINK_WORK // work)))
+    left, right = values(found)
+    where = f"{formula.tensor.name} at {_place(formula, spot)}: {float(left):.6g} against {float(right):.6g}"
+    if binding:
+        where += f", with {', '.join(f'{k}={v}' for k, v in sorted(binding.items()))}"
+    return Counterexample(found, f"{where}, where {written(found)}")
+
+
+def _place(formula: Formula, spot: Mapping[Axis, int]) -> str:
+    """The element of the output: its axes and their values."""
+    return f"[{', '.join(f'{x}={n}' for x, n in spot.items())}]"
 
 
 def _difference(left: np.ndarray, right: np.ndarray, strict: bool) -> tuple[int, ...] | None:
@@ -164,15 +225,35 @@ def _work(expr: Expr, binding: Mapping[str, int]) -> int:
     return largest
 
 
-def _cut(a: Formula, b: Formula, binding: Mapping[str, int]) -> tuple[Expr, Expr]:
-    """The two expressions, their free axes cut to the first few values where they are too large to evaluate whole."""
-    if max(_work(a.expr, binding), _work(b.expr, binding)) <= WHOLE_WORK:
-        return a.expr, b.expr
-    names = {
-        axis: Axis(axis.name, min(KEPT, evaluate(axis.extent, binding)))
-        for axis in free_axes(a.expr) | free_axes(b.expr)
-    }
-    return rename_free(a.expr, names), rename_free(b.expr, names)
+def _windows(
+    reference: Sequence[Formula], candidate: Sequence[Formula], binding: Mapping[str, int]
+) -> Iterator[list[tuple[Expr, Expr]]]:
+    """The pairs of expressions; where they are too large to evaluate whole, over a few values of their free axes."""
+    pairs = [(a.expr, b.expr) for a, b in zip(reference, candidate, strict=True)]
+    if all(_work(e, binding) <= WHOLE_WORK for pair in pairs for e in pair):
+        yield pairs
+        return
+    borders = [_borders(pair, binding) for pair in pairs]
+    for turn in range(max((len(n) for per in borders for n in per.values()), default=1)):
+        moved = []
+        for pair, per in zip(pairs, borders, strict=True):
+            mapping = {}
+            for axis, starts in per.items():
+                extent = evaluate(axis.extent, binding)
+                few = Axis(axis.name, min(KEPT, extent))
+                mapping[axis] = Index.axis(few) + starts[min(turn, len(starts) - 1)]
+            moved.append((substitute(pair[0], mapping), substitute(pair[1], mapping)))
+        yield moved
+
+
+def _borders(pair: tuple[Expr, Expr], binding: Mapping[str, int]) -> dict[Axis, list[int]]:
+    """For each free axis where its windows start: at 0, at its end, and around what comparisons have borders at."""
+    found: dict[Axis, list[int]] = {}
+    for axis in sorted(free_axes(pair[0]) | free_axes(pair[1]), key=lambda x: x.name):
+        last = max(0, evaluate(axis.extent, binding) - KEPT)
+        inside = {min(last, max(0, t - 1)) for e in pair for t in thresholds(axis, e)}
+        found[axis] = [0, last, *sorted(inside - {0, last})[:2]]
+    return found
 
 
 def _shapes(exprs: Sequence[Expr], tensors: Sequence[Tensor], binding: Mapping[str, int]) -> dict[str, tuple[int, ...]]:
@@ -201,7 +282,7 @@ def _top(index: Index, binding: Mapping[str, int]) -> int:
 
 
 def _draws(
-    rng: np.random.Generator, shapes: Mapping[str, tuple[int, ...]], dtypes: Mapping[str, DType]
+    rng: np.random.Generator, shapes: Mapping[str, tuple[int, ...]], dtypes: Mapping[str, DType], kinds: Sequence[str]
 ) -> Iterator[tuple[bool, dict[str, np.ndarray]]]:
     """(strict, inputs): see `_difference` for strict."""
 
@@ -219,10 +300,18 @@ def _draws(
                 return rng.standard_normal(shape) * 1e-3
             case "positive":
                 return np.asarray(np.abs(rng.standard_normal(shape)) + 0.1)
+            case "halves":
+                return rng.integers(-5, 6, shape) / 2.0
+            case "one number":
+                return np.full(shape, rng.standard_normal())
+            case "last" | "first":
+                spiked = np.asarray(rng.standard_normal(shape))
+                spiked[tuple(slice(-1, None) if kind == "last" else slice(1) for _ in shape)] = 8.0
+                return spiked
             case _:
                 return np.broadcast_to(rng.standard_normal(shape[-1:]), shape).copy()
 
-    for kind in ("normal", "ties", "tiny", "positive", "normal", "zeros", "large", "equal rows"):
+    for kind in kinds:
         inputs: dict[str, np.ndarray] = {}
         for name, shape in shapes.items():
             dtype = dtypes.get(name, DType.FLOAT32)

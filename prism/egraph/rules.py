@@ -124,7 +124,10 @@ def load_rules(paths: Sequence[Path]) -> RuleSet:
             raise RuleError("the rule file cannot be read", where=str(path), why=str(error)) from error
         if any(name == path.name for name, _ in hashes):
             raise RuleError(
-                f"two rule files are called {path.name}", where=str(path), why="records name them", fix="rename one of them"
+                f"two rule files are called {path.name}",
+                where=str(path),
+                why="records name them",
+                fix="rename one of them",
             )
         hashes.append((path.name, hashlib.sha256(data).hexdigest()))
         for form in forms(text, str(path)):

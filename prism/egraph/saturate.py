@@ -92,7 +92,9 @@ class Saturation:
             self._programs[schedule] = self.graph.parse_program(schedule)
         outputs = self._change(*self._programs[schedule])
         if matched is not None:
-            matched.update(name for name, count in outputs[0].report.num_matches_per_rule.items() if count)
+            counts = outputs[0].report.num_matches_per_rule
+            # egglog calls the two directions of a birewrite NAME=> and NAME<=.
+            matched.update(name.removesuffix("=>").removesuffix("<=") for name, count in counts.items() if count)
 
     def rename(self) -> bool:
         """Write reductions over other names of their axes where that helps (see alpha.py); whether any were."""

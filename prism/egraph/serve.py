@@ -21,8 +21,11 @@ def main(fd: int, files: Sequence[str]) -> None:
         fd: an inherited file descriptor.
         files: the rule files to load.
     """
+    from prism.egraph.derive import Deriver
+
     connection = Connection(fd)
     engine, broken = _engine(files)
+    deriver = Deriver([Path(f) for f in files])
     while True:
         try:
             while engine is not None and not connection.poll(IDLE_S) and engine.prepare():
@@ -33,7 +36,7 @@ def main(fd: int, files: Sequence[str]) -> None:
         try:
             if broken is not None:
                 raise broken
-            answer = True, _methods(engine)[method](*args)
+            answer = True, _methods(engine, deriver)[method](*args)
         except (KeyboardInterrupt, SystemExit):
             return
         except BaseException as error:  # egglog's panics are no Exceptions
@@ -58,8 +61,14 @@ def _engine(files: Sequence[str]) -> tuple[Any, BaseException | None]:
     return engine, None
 
 
-def _methods(engine: Any) -> dict[str, Callable[..., Any]]:
-    return {"ready": lambda: None, "explore": engine.explore, "refer": engine.refer, "prove": engine.prove}
+def _methods(engine: Any, deriver: Any) -> dict[str, Callable[..., Any]]:
+    return {
+        "ready": lambda: None,
+        "explore": engine.explore,
+        "refer": engine.refer,
+        "prove": engine.prove,
+        "derive": deriver.derive,
+    }
 
 
 def _sendable(error: BaseException) -> BaseException:

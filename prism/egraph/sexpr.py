@@ -143,6 +143,10 @@ def parts_of(form: Form) -> Parts:
     for action in actions:
         assert isinstance(action, list)
         match action[0]:
+            case "set" if isinstance(action[1], list) and action[1][0] == "value":
+                # What has a value is a finite constant.
+                parts.unions.append((action[1][1], action[2]))
+                parts.relations.append(("finite", action[1][1]))
             case "union" | "set":
                 parts.unions.append((action[1], action[2]))
             case "subsume" | "panic":

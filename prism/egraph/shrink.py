@@ -1,99 +1,86 @@
-"""A smaller draw with the same problem: fewer and shorter axes, then rounder numbers. Greedy, so a local minimum."""
+"""Smaller inputs that still show a difference: few elements that are not 0, and those small integers where they can be."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Mapping
 
 import numpy as np
 
-from prism.egraph.finite_field import NotRational
-from prism.egraph.worlds import AXES, Undefined, World
+# Evaluations that are spent on one counterexample.
+TRIES = 250
+# Elements of one tensor that are written out.
+SHOWN = 6
 
-LIMIT = 600
-"""Draws that are tried."""
-
-_SIMPLE = (0, 1, -1, 2, 3)
+_VALUES = (1.0, -1.0, 2.0, -2.0, 0.5)
 
 
-def shrunk(world: World, draw: int, bad: Callable[[World], bool]) -> World:
-    """The smallest world that was found to be `bad`, of a single draw.
+def shrink(
+    inputs: Mapping[str, np.ndarray], differs: Callable[[Mapping[str, np.ndarray]], bool], tries: int = TRIES
+) -> dict[str, np.ndarray]:
+    """Inputs at which `differs` still holds, made smaller as long as `tries` lasts.
+
+    Whole tensors go first, then ever smaller runs of their elements (Zeller and Hildebrandt's delta debugging), then
+    each element that is left is tried at a few plain numbers.
 
     Args:
-        world: with the problem.
-        draw: the draw that has it.
-        bad: whether a world of a single draw still has it.
+        inputs: tensor to float64 array, at which `differs` holds.
+        differs: whether inputs show the difference.
+        tries: how often it may be called.
     """
-    raw = {name: a[min(draw, len(a) - 1)][None] for name, a in world.raw.items()}
-    owned = {name: world.owned[name] for name in world.raw}
-    best = World(world.parts, world.arithmetic, world.sizes, dict(world.axis), owned, raw)
-    left = LIMIT
-    changed = True
-    while changed:
-        changed = False
-        for smaller in _smaller(best):
-            left -= 1
-            if left < 0:
-                return best
-            try:
-                worse = bad(smaller)
-            except (NotRational, Undefined):
-                continue
-            if worse:
-                best, changed = smaller, True
-                break
-    return World(best.parts, best.arithmetic, best.sizes, best.axis, dict(owned_of(best)), best.raw)
+    now = {name: np.array(a, dtype=np.float64) for name, a in inputs.items()}
+    left = tries
+
+    def attempt(name: str, where: np.ndarray, value: float) -> bool:
+        nonlocal left
+        flat = now[name].reshape(-1)
+        if left <= 0 or (flat[where] == value).all():
+            return False
+        left -= 1
+        changed = now[name].copy()
+        changed.reshape(-1)[where] = value
+        if not differs({**now, name: changed}):
+            return False
+        now[name] = changed
+        return True
+
+    for name in now:
+        every = np.arange(now[name].size)
+        attempt(name, every, 0.0) or attempt(name, every, 1.0)
+    for name in now:
+        rest = np.flatnonzero(now[name])
+        length = (len(rest) + 1) // 2
+        while length >= 1 and len(rest) and left > 0 and not _plain(now[name]):
+            for start in range(0, len(rest), length):
+                attempt(name, rest[start : start + length], 0.0)
+            rest = np.flatnonzero(now[name])
+            length = length // 2 if length > 1 else 0
+    for name in now:
+        for at in np.flatnonzero(now[name])[: 4 * SHOWN]:
+            value = now[name].reshape(-1)[at]
+            if value not in _VALUES:
+                plain = [*_VALUES, float(np.round(value)), float(np.round(value, 1))]
+                any(attempt(name, np.array([at]), v) for v in plain if v != 0.0)
+    return now
 
 
-def owned_of(world: World) -> dict[str, frozenset[str]]:
-    """The axes of the variables that were drawn."""
-    return {name: world.owned[name] for name in world.raw}
+def _plain(a: np.ndarray) -> bool:
+    """Whether the array is one number throughout."""
+    return bool(a.size and (a == a.reshape(-1)[0]).all())
 
 
-def _smaller(world: World) -> Iterator[World]:
-    """Worlds that are simpler in one place, the largest steps first."""
-    owned = owned_of(world)
-    for name in world.raw:
-        for axis in sorted(owned[name]):
-            cut = np.take(world.raw[name], [0], AXES.index(axis) + 1)
-            yield _with(world, owned | {name: owned[name] - {axis}}, world.raw | {name: cut})
-    for n, axis in enumerate(AXES):
-        for extent in range(1, world.sizes[n]):
-            sizes = (*world.sizes[:n], extent, *world.sizes[n + 1 :])
-            raw = {v: np.take(a, range(extent), n + 1) if axis in owned[v] else a for v, a in world.raw.items()}
-            yield _with(world, owned, raw, sizes)
-    for name, array in world.raw.items():
-        for n, value in enumerate(_SIMPLE):
-            if any(bool((array == v).all()) for v in _SIMPLE[: n + 1]):
-                break
-            yield _with(world, owned, world.raw | {name: np.full_like(array, value)})
-    for name, array in world.raw.items():
-        for place in np.ndindex(array.shape):
-            now = array[place]
-            simple = [v for v in _SIMPLE if _size(v) < _size(now)]
-            if isinstance(now, float) and np.isfinite(now) and now != np.rint(now):
-                simple += [float(np.rint(now)), float(np.round(now, 1)), float(np.round(now, 3))]
-            for value in simple:
-                if _size(value) >= _size(now):
-                    continue
-                changed = array.copy()
-                changed[place] = value
-                yield _with(world, owned, world.raw | {name: changed})
-
-
-def _size(value: object) -> float:
-    """How complicated a number is to read."""
-    number = float(value)  # type: ignore[arg-type]
-    if number in _SIMPLE:
-        return _SIMPLE.index(int(number))
-    if not np.isfinite(number):
-        return 1e3
-    return abs(number) + 10 + (100 * len(f"{number:.17g}") if number != np.rint(number) else 0)
-
-
-def _with(
-    world: World,
-    owned: dict[str, frozenset[str]],
-    raw: dict[str, np.ndarray],
-    sizes: tuple[int, ...] | None = None,
-) -> World:
-    return World(world.parts, world.arithmetic, sizes or world.sizes, dict(world.axis), dict(owned), dict(raw))
+def written(inputs: Mapping[str, np.ndarray]) -> str:
+    """The inputs as text: each tensor by its elements that are not 0, or by the one number that it holds throughout."""
+    parts = []
+    zero = [name for name, a in inputs.items() if not a.any()]
+    for name, a in inputs.items():
+        if name in zero:
+            continue
+        if _plain(a) and a.size > 1:
+            parts.append(f"{name} = {a.reshape(-1)[0]:g} throughout")
+            continue
+        places = np.argwhere(a)
+        some = [f"{name}[{', '.join(map(str, p))}] = {a[tuple(p)]:.6g}" for p in places[:SHOWN]]
+        more = f" and {len(places) - SHOWN} more" if len(places) > SHOWN else ""
+        parts.append(", ".join(some) + more)
+    others = ["all else 0"] if zero or any(a.size > np.count_nonzero(a) for a in inputs.values()) else []
+    return ", ".join(parts + others)

@@ -18,6 +18,7 @@ from types import TracebackType
 from typing import Any
 
 from prism.egraph.budget import Budget
+from prism.egraph.encode import Derivation
 from prism.errors import PrismError, WorkerError
 from prism.program.nodes import Expr
 from prism.sgraph.classes import EClasses
@@ -133,6 +134,16 @@ class Worker:
         """
         verdicts: list[Verdict] = self._receive("prove")
         return verdicts
+
+    def derive(self, names: Sequence[str], reference: Sequence[Expr], denotation: Sequence[Expr]) -> Derivation:
+        """A derivation from the reference to the denotation, output by output; see `prism.egraph.derive`.
+
+        Raises:
+            WorkerError: the worker died or ran past its limit.
+        """
+        args = (tuple(names), tuple(reference), tuple(denotation))
+        found: Derivation = self._ask("derive", args, self._prove_limit_s * max(1, len(names)))
+        return found
 
     def close(self) -> None:
         """End the process."""

@@ -2,7 +2,7 @@
 
 An axis variable is one of four axes, of distinct and of equal extents. A term variable is an array over a random subset
 of them: normal, small integers (so ties and zeros), of one sign, truth values, large, tiny, with -inf (which masks are
-made of) or +inf (1/0). Many draws of the same structure are evaluated at once: dimension 0 of every array is the draw.
+made of), with +inf (1/0) or undefined elements. Many draws of the same structure are evaluated at once: dimension 0 of every array is the draw.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from prism.egraph import finite_field, floats
 from prism.egraph.finite_field import PRIME, NotRational, Residue
 from prism.egraph.floats import Num
 from prism.egraph.language import CONSTRUCTORS, LEAVES, REDUCTIONS
-from prism.egraph.sexpr import Form, Parts, literal
+from prism.egraph.sexpr import Form, Parts, literal, subterms
 
 AXES = ("i", "j", "k", "l")
 SIZES = ((2, 3, 4, 2), (3, 3, 3, 3), (2, 2, 2, 2), (1, 2, 3, 1))
@@ -67,18 +67,29 @@ class Floats:
     def draw(self, rng: np.random.Generator, shape: tuple[int, ...], wanted: frozenset[str]) -> Array:
         """See Arithmetic."""
         normal = rng.standard_normal(shape)
-        kind = int(rng.integers(10))
+        kind = int(rng.integers(11))
         if wanted and rng.random() < 0.9:
             if "boolean" in wanted:
                 kind = 4
             elif "positive" in wanted or wanted >= {"nonneg", "nonzero"}:
-                kind = int(rng.choice([2, 10]))
+                kind = int(rng.choice([2, 11]))
             elif "nonneg" in wanted:
-                kind = int(rng.choice([2, 3, 4, 10]))
+                kind = int(rng.choice([2, 3, 4, 11]))
             elif "nonzero" in wanted:
-                kind = int(rng.choice([0, 2, 7, 8, 11, 11]))
-            elif kind in (5, 9):
+                kind = int(rng.choice([0, 2, 7, 8, 12, 12]))
+            elif kind in (5, 9, 10):
                 kind = 0
+        drawn = self._kind(kind, normal, rng)
+        if wanted and wanted.isdisjoint({"finite", "boolean"}) and rng.random() < 0.3:
+            # What else is positive, or not 0: an infinity, and, but for `positive`, what is undefined.
+            special = [np.inf] if "positive" in wanted else [np.inf, np.nan]
+            drawn = np.where(rng.random(shape) < 0.3, rng.choice(special, shape), drawn)
+        return drawn
+
+    @staticmethod
+    def _kind(kind: int, normal: Array, rng: np.random.Generator) -> Array:
+        """Numbers of one kind; `normal` ones, of the shape that is wanted, are given."""
+        shape = normal.shape
         match kind:
             case 0:
                 return normal
@@ -101,6 +112,8 @@ class Floats:
             case 9:
                 return np.where(rng.random(shape) < 0.3, rng.choice([-np.inf, np.inf], shape), normal)
             case 10:
+                return np.where(rng.random(shape) < 0.3, rng.choice([np.nan, np.inf, -np.inf], shape), normal)
+            case 11:
                 return np.exp(rng.uniform(-20, 15, shape))
             case _:
                 return rng.choice([-2.0, -1.0, 1.0, 2.0], shape)
@@ -152,8 +165,7 @@ class Field:
         """See Arithmetic."""
         both = a.ok & b.ok
         same = both & np.asarray(a.v == b.v, dtype=bool)
-        none = np.zeros_like(both)
-        return same, both & ~same, none, none
+        return same, both & ~same, np.asarray(a.ok != b.ok), np.zeros_like(both)
 
     def less(self, a: Residue, b: Residue, or_equal: bool) -> Mask:
         """See Arithmetic: there is no order, but for counts of axes."""
@@ -202,9 +214,15 @@ class World:
                     constants.add(part[1])
             if fact[0] in RELATIONS and isinstance(fact[1], str):
                 wanted.setdefault(fact[1], set()).add(str(fact[0]))
+        forms: list[Form] = [*self.parts.facts, *(f for u in self.parts.unions for f in u)]
+        forms += [f for _, f in self.parts.relations]
+        for part in (sub for f in forms for _, sub in subterms(f)):
+            if isinstance(part, list) and part[0] in ("Where", "And", "Or", "Not"):
+                for operand in part[1:2] if part[0] == "Where" else part[1:]:
+                    if isinstance(operand, str) and rng.random() < 0.7:
+                        wanted.setdefault(operand, set()).add("boolean")
 
         asked = self._axes_asked()
-        forms: list[Form] = [*self.parts.facts, *(f for u in self.parts.unions for f in u)]
         for name in sorted({v for f in forms for v in _axis_variables(f)}):
             self.axis[name] = str(rng.choice(AXES))
 
@@ -259,12 +277,15 @@ class World:
         equalities = [f for f in self.parts.facts if isinstance(f, list) and f[0] == "="]
         try:
             # Definitions may stand in any order; a few rounds settle them.
+            defining: list[list[Form]] = []
             for _ in range(len(equalities) + 1):
-                equalities = [f for f in equalities if not self._define(f)]
+                equalities = [f for f in equalities if not self._define(f, defining)]
             if equalities:
                 return none
             holds = np.ones(1, dtype=bool)
             for fact in self.parts.facts:
+                if any(fact is f for f in defining):
+                    continue
                 holds = holds & self._holds(fact)
                 if not holds.any():
                     return none
@@ -272,14 +293,15 @@ class World:
             return none
         return holds
 
-    def _define(self, fact: list[Form]) -> bool:
-        """Give the variable of `(= variable expression)` its value, if the expression's are known; whether all are."""
+    def _define(self, fact: list[Form], defining: list[list[Form]]) -> bool:
+        """Whether both sides have values; a variable is given that of the other side, and the fact is noted."""
         for one, other in ((fact[1], fact[2]), (fact[2], fact[1])):
             if isinstance(one, str) and not literal(one) and one not in self.env:
                 try:
                     self.env[one] = self.value(other)
                 except KeyError:
                     continue
+                defining.append(fact)
                 if isinstance(self.env[one], Num | Residue):
                     self.owned[one] = self.axes(other)
                 return True
@@ -378,7 +400,9 @@ class World:
         values = [self.value(a) for a in args]
         if isinstance(values[0], frozenset):
             return self._set(head, values)
-        op = {"+": "add", "*": "mul", "-": "sub", "^": "pow", "max": "maximum", "min": "minimum", "abs": "abs"}.get(head)
+        op = {"+": "add", "*": "mul", "-": "sub", "^": "pow", "max": "maximum", "min": "minimum", "abs": "abs"}.get(
+            head
+        )
         if head == "/":
             return self._pointwise("mul", [values[0], self._pointwise("recip", [values[1]])])
         if op == "sub":

@@ -21,7 +21,7 @@ from prism.backends.triton.crosscompile import plain, worker_command, worker_env
 from prism.errors import VerificationError
 from prism.events import CheckSummary
 from prism.instantiate.check_plan import Case, Sample, interpretable, plan_cases, plan_samples
-from prism.instantiate.draws import draw_inputs
+from prism.instantiate.draws import PATTERN_ONLY, draw_inputs
 from prism.instantiate.gate import judge
 from prism.instantiate.workers import Ending, Worker
 from prism.program.extents import evaluate
@@ -213,8 +213,10 @@ def _run_case(
     from prism.backends.eager import eager
     from prism.program.evaluate import evaluate as oracle_of
 
-    tensors = draw_inputs(program, case.draw, case.binding, case.seed)
-    exact = oracle_of(program, {name: _float64(t) for name, t in tensors.items()})
+    tensors = draw_inputs(program, case.draw, case.binding, case.seed, case.struck)
+    wide = {name: _float64(t) for name, t in tensors.items()}
+    exact = oracle_of(program, wide)
+    clean = _without_non_finite(program, wide)
     given = dict(
         zip(program.outputs, map(_float64, eager(program)(*(tensors[t.name] for t in program.inputs))), strict=True)
     )
@@ -225,11 +227,36 @@ def _run_case(
     ratio, reasons = 0.0, []
     everything = all(s is None for s in samples)
     for t, output in zip(sgraph.outputs, found, strict=True):
-        verdict = judge(output.values, exact[t.name], given[t.name], t.dtype, output.written, everything)
+        verdict = judge(
+            output.values,
+            exact[t.name],
+            given[t.name],
+            t.dtype,
+            output.written,
+            everything,
+            clean.get(t.name),
+            case.draw not in PATTERN_ONLY,
+        )
         ratio = max(ratio, verdict.ratio)
         if not verdict:
             reasons.append(f"{t.name}: {verdict.reason}")
     return ratio, reasons
+
+
+def _without_non_finite(program: Program, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """The oracle's results that do not depend on what is not finite in the inputs, NaN elsewhere; none if all is.
+
+    Two other numbers are put in its place: what they leave as it is does not depend on it.
+    """
+    from prism.program.evaluate import evaluate as oracle_of
+
+    if all(np.isfinite(x).all() for x in inputs.values()):
+        return {}
+    one, other = (
+        oracle_of(program, {name: np.where(np.isfinite(x), x, number) for name, x in inputs.items()})
+        for number in (1.0, -2.0)
+    )
+    return {name: np.where(one[name] == other[name], one[name], np.nan) for name in program.outputs}
 
 
 def _float64(tensor: Any) -> np.ndarray:

@@ -1,31 +1,53 @@
 """What the numeric gate runs: which draws at which shapes under which configuration, and how much of each.
 
-Triton's interpreter takes about 5 ms for one loop iteration of one program. So of the launches that nothing reads from
-only a sample of programs runs (corners and a few between), and what those wrote is compared; the others get larger
-tiles where they would take too long.
+Triton's interpreter takes about 0.1 ms for an operation whatever the size of its tiles, so a program of a kernel takes
+3 to 30 ms. Of the launches that nothing reads from only a sample of programs runs (corners and a few between), and what
+those wrote is compared; the others get larger tiles where they would take too long.
+
+The chosen configuration is checked at a multiple of its tiles and beside one. All other cases run under a *quick*
+configuration: tiles at which every loop runs twice and every axis has two tiles, where it is long enough, with as few
+operations as can be. An emitted module takes any tile sizes, so what a case exercises, ragged tails, masks, a second
+iteration that rescales the first, does not depend on which.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TypeAlias
 
 import sympy
 
 from prism.backends.protocol import Config
-from prism.instantiate.draws import DRAWS
+from prism.instantiate.draws import DRAWS, struck_sets
 from prism.program.extents import Extent, evaluate
 from prism.program.nodes import Program
-from prism.sgraph.nodes import Grid, Kernel, LoopRole, SGraph, Split
+from prism.sgraph.nodes import (
+    Contract,
+    Grid,
+    Kernel,
+    Load,
+    Loop,
+    LoopRole,
+    Role,
+    SGraph,
+    Split,
+    Stmt,
+    Store,
+    Tile,
+    TileReduce,
+    value_axes,
+)
 
 Sample: TypeAlias = tuple[tuple[tuple[int, ...], int], ...] | None
 """For each kernel of a launch, tiles along each axis of its grid, and how many programs to run; None: all of them."""
 
-ITERATION_S = 0.005
-"""What the interpreter takes for one loop iteration of one program, seconds."""
-CASE_TARGET_S = 1.0
+OPERATION_S = 8e-5
+"""What the interpreter takes for one operation on small tiles, seconds."""
+ELEMENT_S = 4e-9
+"""What it takes for an element of an operation, seconds."""
+CASE_TARGET_S = 0.5
 """What a case may cost in the interpreter before its programs are sampled, seconds."""
 LEAST_SAMPLE = 5
 LARGEST_TILE = 1 << 20
@@ -42,26 +64,127 @@ class Case:
     binding: Mapping[str, int]
     config: Config
     seed: int
+    struck: tuple[str, ...] | None = None
 
     def __str__(self) -> str:
         at = ", ".join(f"{k}={v}" for k, v in sorted(self.binding.items()))
-        return f"{self.draw} inputs" + (f" at {at}" if at else "") + f" with {self.config.key()}"
+        of = f" ({', '.join(self.struck)})" if self.struck else ""
+        return f"{self.draw} inputs{of}" + (f" at {at}" if at else "") + f" with {self.config.key()}"
 
 
 def plan_cases(
     program: Program, sgraph: SGraph, config: Config, alternatives: Sequence[Config] = (), seed: int = 0
 ) -> list[Case]:
-    """The cases, in order: ordinary inputs at every kind of shape, then each adversarial draw at one of them."""
-    bindings = plan_bindings(program, sgraph, config)
-    cases = [Case("normal", b, config, seed * 1000 + n) for n, b in enumerate(bindings)]
-    cheap = min([config, *alternatives], key=lambda c: cost_s(sgraph, c, plan_bindings(program, sgraph, c)[0]))
-    shapes = plan_bindings(program, sgraph, cheap)
-    if cheap != config:
-        cases += [Case("normal", b, cheap, seed * 1000 + 50 + n) for n, b in enumerate(shapes)]
-    # Ragged shapes first: a wrong mask shows there.
-    order = shapes[2:] + shapes[:2]
-    adversarial = [d for d in DRAWS if d != "normal"]
-    return cases + [Case(d, order[n % len(order)], cheap, seed * 1000 + 100 + n) for n, d in enumerate(adversarial)]
+    """The cases, in order: ordinary inputs at every kind of shape, then each other draw at one of them.
+
+    Args:
+        program: the program.
+        sgraph: what implements it.
+        config: the chosen configuration.
+        alternatives: other feasible ones: the quick configuration has no smaller tiles than these.
+        seed: of the draws.
+    """
+    quick = quick_config(program, sgraph, config, alternatives)
+    chosen, shapes = plan_bindings(program, sgraph, config), plan_bindings(program, sgraph, quick)
+    # Beside a multiple of the tiles first: a wrong mask shows there.
+    first = [(b, config) for b in (*chosen[2:3], *chosen[:1])]
+    others = [(b, quick) for b in (*shapes[3:], *shapes[1:2])]
+    others = others or [(b, quick) for b in shapes if quick != config]
+    ordinary = [*first[:1], *others, *first[1:]]
+    cases = [Case("normal", b, c, seed * 1000 + n) for n, (b, c) in enumerate(ordinary)]
+    ragged = shapes[2:] or shapes
+    for draw in DRAWS:
+        if draw != "normal":
+            for struck in struck_sets(program, draw):
+                n = len(cases)
+                cases.append(Case(draw, ragged[n % len(ragged)], quick, seed * 1000 + 100 + n, struck))
+    return cases
+
+
+@dataclass(slots=True)
+class _Symbol:
+    """What a tile symbol may be: at least what some configuration has, at most half of its longest fixed axis.
+
+    Attributes:
+        low: the least value.
+        high: the largest; of the fixed axes that are that long.
+        free: whether the extent of one of its axes is a symbol.
+        tiles: whether it is a tile size, and not the number of parts.
+    """
+
+    low: int
+    high: int = 0
+    free: bool = False
+    tiles: bool = False
+
+
+def quick_config(program: Program, sgraph: SGraph, config: Config, alternatives: Sequence[Config] = ()) -> Config:
+    """Tile sizes at which the interpreter is quick, every fixed axis has two tiles and symbolic ones can have.
+
+    Symbolic extents follow the tiles (see `plan_bindings`), so along those all tiles are as small as they may be, and
+    equal; along fixed ones they grow as long as that saves operations.
+    """
+    known = _tile_symbols(sgraph, [config, *alternatives])
+    values = dict(config.symbols)
+    least = max((s.low for s in known.values() if s.free and s.tiles), default=1)
+    values |= {name: least for name, s in known.items() if s.free}
+    grown = {name: s for name, s in known.items() if s.tiles and not s.free}
+    values |= {name: s.low for name, s in grown.items()}
+
+    def cost(symbols: Mapping[str, int]) -> float:
+        made = Config(symbols, config.warps, config.stages)
+        shapes = plan_bindings(program, sgraph, made)
+        return cost_s(sgraph, made, shapes[min(2, len(shapes) - 1)], sampled=True)
+
+    at = cost(values)
+    while True:
+        steps = [{**values, n: 2 * values[n]} for n, s in sorted(grown.items()) if 2 * values[n] <= s.high]
+        steps = [v for v in steps if _largest_box(sgraph, v) <= LARGEST_TILE]
+        better = min(((cost(v), n) for n, v in enumerate(steps)), default=None)
+        if better is None or better[0] >= at:
+            return Config(values, config.warps, config.stages)
+        at, values = better[0], steps[better[1]]
+
+
+def _tile_symbols(sgraph: SGraph, configs: Sequence[Config]) -> dict[str, _Symbol]:
+    found: dict[str, _Symbol] = {}
+    for kernel in sgraph.kernels:
+        for axis, role in kernel.roles:
+            tile = _tile_of(role)
+            if not isinstance(tile, sympy.Symbol):
+                continue
+            s = found.setdefault(tile.name, _Symbol(min(c.symbols[tile.name] for c in configs)))
+            s.tiles = True
+            if axis.extent.free_symbols if isinstance(axis.extent, sympy.Expr) else False:
+                s.free = True
+            else:
+                s.high = max(s.high, 1 << max(0, math.ceil(math.log2(max(1, int(str(axis.extent))))) - 1))
+    return found
+
+
+def _tile_of(role: Role) -> Tile | None:
+    match role:
+        case Grid(tile) | LoopRole(tile) | Split(_, tile):
+            return tile
+        case _:
+            return None
+
+
+def _largest_box(sgraph: SGraph, symbols: Mapping[str, int]) -> int:
+    """Elements of the largest kernel's tile over all its axes of fixed extents and all tiles."""
+    config = Config(symbols, {}, {})
+    return max(_box(k, config) for k in sgraph.kernels)
+
+
+def _box(kernel: Kernel, config: Config) -> int:
+    box = 1
+    for axis, role in kernel.roles:
+        tile = _tile_of(role)
+        if tile is not None:
+            box *= _value(tile, config)
+        elif not (isinstance(axis.extent, sympy.Expr) and axis.extent.free_symbols):
+            box *= int(str(axis.extent))
+    return box
 
 
 def interpretable(sgraph: SGraph, config: Config, binding: Mapping[str, int]) -> Config:
@@ -151,24 +274,19 @@ def _extent(extent: Extent, config: Config, binding: Mapping[str, int]) -> int:
     return evaluate(extent, {**config.symbols, **binding})
 
 
-def _grid_and_steps(kernel: Kernel, config: Config, binding: Mapping[str, int]) -> tuple[tuple[int, ...], int]:
-    """Tiles along each grid axis, the slowest first, and how many loop iterations a program makes at most."""
+def _grid_and_program(kernel: Kernel, config: Config, binding: Mapping[str, int]) -> tuple[tuple[int, ...], float]:
+    """Tiles along each grid axis, the slowest first, and what a program takes at most, seconds."""
     grid: list[int] = []
     shares: list[int] = []
-    steps = 1
     for axis, role in kernel.roles:
-        extent = _extent(axis.extent, config, binding)
         match role:
             case Grid(tile):
-                grid.append(math.ceil(extent / _value(tile, config)))
-            case LoopRole(tile):
-                steps *= math.ceil(extent / _value(tile, config))
-            case Split(parts, tile):
+                grid.append(math.ceil(_extent(axis.extent, config, binding) / _value(tile, config)))
+            case Split(parts, _):
                 shares.append(_value(parts, config))
-                steps *= math.ceil(extent / (shares[-1] * _value(tile, config)))
             case _:
                 pass
-    return (*grid, *shares), steps
+    return (*grid, *shares), _Pricing(kernel, config, binding).program_s()
 
 
 def cost_s(sgraph: SGraph, config: Config, binding: Mapping[str, int], *, sampled: bool = False) -> float:
@@ -185,9 +303,55 @@ def cost_s(sgraph: SGraph, config: Config, binding: Mapping[str, int], *, sample
     total = 0.0
     for launch, sample in zip(launches, samples, strict=True):
         for n, kernel in enumerate(launch.kernels):
-            grid, steps = _grid_and_steps(kernel, config, binding)
-            total += (sample[n][1] if sample else math.prod(grid)) * steps * ITERATION_S
+            grid, seconds = _grid_and_program(kernel, config, binding)
+            total += (sample[n][1] if sample else math.prod(grid)) * seconds
     return total
+
+
+@dataclass(slots=True)
+class _Pricing:
+    """What one program of a kernel takes."""
+
+    kernel: Kernel
+    config: Config
+    binding: Mapping[str, int]
+    sizes: dict[str, int] = field(default_factory=dict)
+    trips: dict[str, int] = field(default_factory=dict)
+
+    def program_s(self) -> float:
+        """Seconds."""
+        for axis, role in self.kernel.roles:
+            extent = _extent(axis.extent, self.config, self.binding)
+            tile = _tile_of(role)
+            size = extent if tile is None else _value(tile, self.config)
+            parts = _value(role.parts, self.config) if isinstance(role, Split) else 1
+            self.sizes[axis.name] = size
+            self.trips[axis.name] = math.ceil(extent / (parts * size))
+        axes = value_axes(self.kernel)
+        elements = {name: math.prod(self.sizes.get(a.name, 1) for a in of) for name, of in axes.items()}
+
+        def seconds(body: Sequence[Stmt]) -> float:
+            total = 0.0
+            for s in body:
+                match s:
+                    case Loop(axis, inner):
+                        total += self.trips[axis.name] * seconds(inner)
+                    case Load(dst, _, index):
+                        total += (8 + 8 * len(index)) * OPERATION_S + 10 * elements[dst] * ELEMENT_S
+                    case Store(_, index, src):
+                        size = elements[src] if isinstance(src, str) else 1
+                        total += (8 + 8 * len(index)) * OPERATION_S + 10 * size * ELEMENT_S
+                    case Contract(dst, axis, lhs, rhs):
+                        # A product of matrices takes less for an element than anything else.
+                        total += 6 * OPERATION_S + elements[dst] * self.sizes[axis.name] * ELEMENT_S / 10
+                        total += (elements[lhs] + elements[rhs]) * ELEMENT_S
+                    case TileReduce(_, _, _, src):
+                        total += 4 * OPERATION_S + elements[src] * ELEMENT_S
+                    case _:
+                        total += 2 * OPERATION_S + elements[s.dst] * ELEMENT_S
+            return total
+
+        return 10 * OPERATION_S + seconds(self.kernel.body)
 
 
 def plan_samples(sgraph: SGraph, config: Config, binding: Mapping[str, int]) -> list[Sample]:
@@ -198,8 +362,8 @@ def plan_samples(sgraph: SGraph, config: Config, binding: Mapping[str, int]) -> 
         target = CASE_TARGET_S / len(launch.kernels)
         sample: list[tuple[tuple[int, ...], int]] = []
         for kernel in launch.kernels:
-            grid, steps = _grid_and_steps(kernel, config, binding)
-            affordable = max(LEAST_SAMPLE, int(target / (steps * ITERATION_S)))
+            grid, seconds = _grid_and_program(kernel, config, binding)
+            affordable = max(LEAST_SAMPLE, int(target / seconds))
             whole = not read.isdisjoint(kernel.writes)
             sample.append((grid, math.prod(grid) if whole else min(affordable, math.prod(grid))))
         found.append(tuple(sample) if any(limit < math.prod(grid) for grid, limit in sample) else None)

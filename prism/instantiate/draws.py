@@ -6,52 +6,109 @@ so each draw is a different way of being unlike the others.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 
 from prism.program.extents import evaluate
-from prism.program.nodes import Program
+from prism.program.nodes import DType, Program
 
-Draw = Callable[[np.random.Generator, tuple[int, ...]], np.ndarray]
+Draw = Callable[[np.random.Generator, tuple[int, ...], DType], np.ndarray]
 
 
-def _normal(rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
+def _normal(rng: np.random.Generator, shape: tuple[int, ...], dtype: DType) -> np.ndarray:
     return rng.standard_normal(shape)
 
 
-def _outlier_channel(rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
+def _outlier_channel(rng: np.random.Generator, shape: tuple[int, ...], dtype: DType) -> np.ndarray:
     x = rng.standard_normal(shape)
     if x.ndim:
         x[..., int(rng.integers(shape[-1]))] *= 100.0
     return x
 
 
-def _equal_rows(rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
+def _subnormals(rng: np.random.Generator, shape: tuple[int, ...], dtype: DType) -> np.ndarray:
+    # Half of float16's numbers below 6.1e-5 are, and of the other types' those below 1.2e-38.
+    return (1e-6 if dtype is DType.FLOAT16 else 1e-40) * rng.standard_normal(shape)
+
+
+def _equal_rows(rng: np.random.Generator, shape: tuple[int, ...], dtype: DType) -> np.ndarray:
     row = rng.standard_normal(shape[-1:])
     return np.broadcast_to(row, shape).copy()
 
 
-def _large_mean(rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
-    return 100.0 + 0.1 * rng.standard_normal(shape)
+def _zeros(rng: np.random.Generator, shape: tuple[int, ...], dtype: DType) -> np.ndarray:
+    return np.copysign(0.0, rng.standard_normal(shape))
+
+
+def _some(rng: np.random.Generator, shape: tuple[int, ...], odd: tuple[float, ...]) -> np.ndarray:
+    """Ordinary numbers but for one element of each kind, in rows of their own where there are so many."""
+    x = rng.standard_normal(shape)
+    rows = x.reshape(-1, shape[-1]) if x.ndim else x.reshape(1, 1)
+    for n, row in enumerate(rng.permutation(len(rows))[: len(odd)]):
+        rows[row, int(rng.integers(rows.shape[1]))] = odd[n]
+    return x
+
+
+def _masked_row(rng: np.random.Generator, shape: tuple[int, ...], dtype: DType) -> np.ndarray:
+    x = rng.standard_normal(shape)
+    rows = x.reshape(-1, shape[-1]) if x.ndim else x.reshape(1, 1)
+    rows[int(rng.integers(len(rows)))] = -np.inf
+    return x
 
 
 DRAWS: Mapping[str, Draw] = MappingProxyType(
     {
         "normal": _normal,
-        "log-normal": lambda rng, shape: rng.lognormal(0.0, 1.0, shape),
-        "positive": lambda rng, shape: rng.uniform(0.5, 1.5, shape),
-        "large": lambda rng, shape: 1e3 * rng.standard_normal(shape),
-        "small": lambda rng, shape: 1e-3 * rng.standard_normal(shape),
+        "log-normal": lambda rng, shape, dtype: rng.lognormal(0.0, 1.0, shape),
+        "positive": lambda rng, shape, dtype: rng.uniform(0.5, 1.5, shape),
+        "large": lambda rng, shape, dtype: 1e3 * rng.standard_normal(shape),
+        "small": lambda rng, shape, dtype: 1e-3 * rng.standard_normal(shape),
+        "large mean": lambda rng, shape, dtype: 1e3 + rng.standard_normal(shape),
         "outlier channel": _outlier_channel,
+        "subnormals": _subnormals,
         "equal rows": _equal_rows,
-        "zeros": lambda rng, shape: np.zeros(shape),
-        "large mean": _large_mean,
+        "masked row": _masked_row,
+        "zeros": _zeros,
+        "infinities": lambda rng, shape, dtype: _some(rng, shape, (np.inf, -np.inf)),
+        "not a number": lambda rng, shape, dtype: _some(rng, shape, (np.nan,)),
     }
 )
-"""By name, how an adversarial input is drawn; `normal` is the ordinary one."""
+"""By name, how an input is drawn: `normal` is the ordinary one, and after `positive` come the adversarial ones."""
+
+ORDINARY = ("normal", "log-normal", "positive")
+"""Draws that strike all inputs at once."""
+PATTERN_ONLY = frozenset({"subnormals"})
+"""Draws where only what is finite is compared: a GPU may flush subnormal results to zero."""
+
+
+def struck_sets(program: Program, kind: str) -> tuple[tuple[str, ...], ...]:
+    """Which inputs a draw strikes, one tuple a case; the others stay ordinary.
+
+    A program's inputs rarely all misbehave at once, and two that do may hide each other. The first input is mostly what
+    is normalised, so what is hard on means and squares strikes it alone, and all others alone. What is not finite
+    strikes one input: an additive mask mostly comes last.
+
+    Args:
+        program: the program; inputs that it holds as weights, and those that are no floating-point numbers, keep out.
+        kind: a key of DRAWS.
+    """
+    names = [t.name for t in program.inputs if t.dtype.is_float and t.name not in program.weights]
+    if kind in ORDINARY or kind == "zeros" or len(names) <= 1:
+        return (tuple(names),)
+    first, rest = (names[0],), tuple(names[1:])
+    match kind:
+        case "large" | "large mean":
+            return (first, rest)
+        case "small" | "equal rows" | "not a number":
+            return (rest[:1],)
+        case "masked row":
+            tables = [t.name for t in program.inputs if t.name in names and len(t.shape) > 1]
+            return (((tables or names)[-1],),)
+        case _:
+            return (first,)
 
 
 def mask(rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
@@ -65,24 +122,22 @@ def mask(rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
     return drawn
 
 
-def draw_inputs(program: Program, kind: str, binding: Mapping[str, int], seed: int) -> dict[str, Any]:
+def draw_inputs(
+    program: Program, kind: str, binding: Mapping[str, int], seed: int, struck: Sequence[str] | None = None
+) -> dict[str, Any]:
     """Torch tensors for the program's inputs, rounded to their data types.
-
-    An adversarial draw strikes one floating-point input that is no weight (which one varies with the seed) and leaves
-    the others ordinary, for a program's inputs rarely all misbehave at once; zeros strike all of them.
 
     Args:
         program: the program; inputs that it holds as weights keep their values.
         kind: a key of DRAWS.
         binding: the value of every symbol.
         seed: equal seeds give equal tensors.
+        struck: the inputs that are drawn in that way; by default those of the kind's first case.
     """
     import torch
 
     rng = np.random.default_rng(seed)
-    struck = [t.name for t in program.inputs if t.dtype.is_float and t.name not in program.weights]
-    if kind != "zeros" and struck:
-        struck = [struck[seed % len(struck)]]
+    hit = struck_sets(program, kind)[0] if struck is None else struck
     found: dict[str, Any] = {}
     for t in program.inputs:
         shape = tuple(evaluate(e, binding) for e in t.shape)
@@ -96,6 +151,6 @@ def draw_inputs(program: Program, kind: str, binding: Mapping[str, int], seed: i
             # Positions and identifiers: small, so that they are legal wherever they index something.
             values = rng.integers(0, 2, shape)
         else:
-            values = DRAWS[kind if t.name in struck else "normal"](rng, shape)
+            values = DRAWS[kind if t.name in hit else "normal"](rng, shape, t.dtype)
         found[t.name] = torch.as_tensor(np.ascontiguousarray(values)).to(dtype).reshape(shape)
     return found

@@ -19,7 +19,8 @@ What the model adds, and why no true identity is called false by it:
                    for products of them; not for sums, hence the rule for doubts below.
     sigmoid, tanh  are rational functions of exp by their definitions.
     log            has no residue, but that of its exponential is known, and adds as a product. Two numbers of which
-                   one has no residue are compared by those of their exponentials.
+                   one has no residue are compared by those of their exponentials. Those are reduced to the subgroup of
+                   order q where a logarithm is multiplied: exp(c*log a) is there a to the power of c modulo q.
     erf, sin, cos  and powers other than half-integers are random functions of the residues (oracles), odd or even as
                    they should be: equal arguments have equal values, and nothing else is known.
     constants      mean the simple number that they stand for (finite_constants.py).
@@ -29,7 +30,7 @@ Undefined numbers are compared with nothing: a zero denominator, a root of a non
 evidence and never give a false alarm. A difference of defined residues is a disagreement. Where the pair holds
 something of which the model knows too little (doubts: an oracle, a constant that had to be guessed, roots beside
 choices by sign, reads that join sampled axes in different ways), it is one only if the shadows differ there, too;
-otherwise the answer is that the test does not apply, and why.
+also for inputs a thousand times larger and smaller; otherwise the answer is that the test does not apply, and why.
 
 For rational functions of degree d the probability that two that differ modulo p agree in one round is at most
 d / (p - d') with d' the degree of their denominators (Schwartz 1980, Zippel 1979), for the elements that are sampled.
@@ -50,16 +51,22 @@ from prism.program.finite_constants import Meaning, meanings
 from prism.program.finite_degree import degree
 from prism.program.finite_field import PRIMES, Field, Numbers
 from prism.program.finite_sample import Sample, bindings, symbols_of
-from prism.program.finite_values import ORACLES, Evaluator
+from prism.program.finite_values import LARGEST_POWER, ORACLES, Evaluator
 from prism.program.index import Axis, Index
-from prism.program.nodes import Const, Expr, Map, Position, Read, Reduce, ReduceKind, SymbolRange, Tensor, free_axes, walk
+from prism.program.nodes import Const, Expr, Map, Position, Read, Reduce, SymbolRange, Tensor, free_axes, walk
 
 ROUNDS = 16
 """Independent draws, all together."""
-_MOST_ROUNDS = 2048
+_MORE_ROUNDS = (128, 1024)
 # Residues of the largest value.
 _WORK = 1 << 21
-_SHADOW_RTOL = 1e-6
+# Constants are equal to 20 bits, and exponentials may magnify that.
+_SHADOW_RTOL = 1e-4
+_SCALES = (None, 1.0, 1e-3)
+_ALGEBRA = frozenset(
+    ("add", "mul", "neg", "recip", "pow", "where", "lt", "le", "eq", "and", "or", "not", "sum", "prod")
+)
+_ORDER = frozenset(("abs", "maximum", "minimum", "max", "min", "sign", "lt", "le", "eq"))
 
 
 class Outcome(StrEnum):
@@ -124,9 +131,12 @@ def compare(
     """
     pair = _Pair.of(reference, candidate, tensors, ranges or {}, parts or {}, seed)
     opinion = pair.judge(rounds, 3)
-    if opinion.outcome is Outcome.NOT_APPLICABLE and opinion.compared == 0 and "sqrt" in pair.ops:
+    if opinion.outcome is Outcome.NOT_APPLICABLE and opinion.compared >= 0 and pair.roots:
         # Every row needs a square of its own: more draws find some.
-        opinion = pair.judge(_MOST_ROUNDS, 2)
+        for more in _MORE_ROUNDS:
+            opinion = pair.judge(more, 2)
+            if opinion.outcome is not Outcome.NOT_APPLICABLE:
+                break
     if opinion.outcome is Outcome.DISAGREE and pair.joined:
         whole = pair.judge(4, None)
         if whole.outcome is Outcome.NOT_APPLICABLE:
@@ -146,6 +156,8 @@ class _Pair:
     parts: Mapping[Extent, tuple[Extent, Extent]]
     seed: int
     ops: frozenset[str]
+    roots: bool
+    nodes: Sequence[Expr]
     symbols: list[str]
     extents: frozenset[Extent]
     levels: int
@@ -165,15 +177,16 @@ class _Pair:
     ) -> _Pair:
         """Everything about the pair that does not depend on draws."""
         nodes = [_nodes(reference), _nodes(candidate)]
-        every = [e for side in nodes for e in side]
+        every = _nodes((*reference, *candidate))
         ops = frozenset(e.op if isinstance(e, Map) else e.kind.value for e in every if isinstance(e, Map | Reduce))
         extents = frozenset(a.extent for e in every for a in _axes(e)) | frozenset(x for p in parts.values() for x in p)
         depth = max((_depth(e) for e in (*reference, *candidate)), default=0)
         needed = 1 + depth + ("log" in ops)
+        roots = "sqrt" in ops or any(_halved(e) for e in every)
         constants = meanings(*[[e.value for e in side if isinstance(e, Const)] for side in nodes])
         return _Pair(
-            reference, candidate, tensors, ranges, parts, seed, ops, symbols_of(extents), extents,
-            min(needed, len(PRIMES)), needed > len(PRIMES), constants, _doubts(ops, constants, every),
+            reference, candidate, tensors, ranges, parts, seed, ops, roots, every, symbols_of(extents), extents,
+            min(needed, len(PRIMES)), needed > len(PRIMES), constants, _doubts(ops, roots, constants, every),
             _joined(every, parts),
         )  # fmt: skip
 
@@ -200,49 +213,54 @@ class _Pair:
                 return found
             bound = None if None in (found.bound, total.bound) else max(found.bound or 0.0, total.bound or 0.0)
             outside = tuple(dict.fromkeys((*total.outside, *found.outside)))
-            total = Opinion(
-                Outcome.AGREE, total.rounds + found.rounds, total.compared + found.compared, bound, outside
-            )
+            total = Opinion(Outcome.AGREE, total.rounds + found.rounds, total.compared + found.compared, bound, outside)
         return replace(total, outcome=Outcome.NOT_APPLICABLE) if missing else total
 
     def _work(self, sample: Sample) -> int:
         """Elements of the largest value, before it is reduced."""
         largest = 1
-        for e in _nodes((*self.reference, *self.candidate)):
-            if isinstance(e, Map | Read | Position):
-                axes = free_axes(e)
-                largest = max(largest, math.prod(len(sample.of(a).values) for a in axes))
+        for axes in {free_axes(e) for e in self.nodes if isinstance(e, Map | Read | Position)}:
+            largest = max(largest, math.prod(len(sample.of(a).values) for a in axes))
         return largest
 
     def _round(self, sample: Sample, draws: int, number: int) -> Opinion:
-        """Draw, evaluate and compare."""
+        """Draw, evaluate and compare; in doubt, at other scales of the shadows, too."""
+        opinion = self._at(sample, draws, number, None)
+        if opinion.outcome is Outcome.DISAGREE and self.doubts:
+            for scale in _SCALES:
+                at = self._at(sample, draws, number, scale, both=True)
+                if at.outcome is Outcome.DISAGREE:
+                    return at
+            why = "the residues differ where the real numbers agree, for which the model has no rule: "
+            return Opinion(Outcome.NOT_APPLICABLE, 0, -1, None, (why + ", ".join(self.doubts),))
+        return opinion
+
+    def _at(self, sample: Sample, draws: int, number: int, scale: float | None, both: bool = False) -> Opinion:
+        """One evaluation; `both` wants the shadows to differ where the residues do."""
         longest = max((sample.size(e) for e in self.extents), default=1)
-        field = Field(self.levels, draws, self.seed + number)
-        machine = Evaluator(
-            field, sample, self.constants, {t.name: t.dtype for t in self.tensors}, 1 / math.sqrt(longest)
-        )
+        field = Field(self.levels, draws, self.seed + number, self.roots)
+        dtypes = {t.name: t.dtype for t in self.tensors}
+        machine = Evaluator(field, sample, self.constants, dtypes, scale or 1 / math.sqrt(longest))
         seen = np.zeros(draws, dtype=bool)
         compared, missing = 0, False
-        bound: float | None = 0.0
+        bound = 0.0 if self.ops <= _ALGEBRA and not self.roots else None
         for output, (a, b) in enumerate(zip(self.reference, self.candidate, strict=True)):
             axes = machine.ordered(sorted(free_axes(a) | free_axes(b), key=str))
             left, right = machine.over(machine.value(a), axes), machine.over(machine.value(b), axes)
             shape = (draws, *(len(sample.of(x).values) for x in axes))
             known, wrong = _compared(field, left, right, shape)
+            if both:
+                wrong = wrong & _shadows_differ(left.r, right.r, shape)
             if wrong.any():
-                if self.doubts and _shadows_agree(left.r, right.r, wrong, shape):
-                    why = "the residues differ where the real numbers agree, for which the model has no rule: "
-                    return Opinion(Outcome.NOT_APPLICABLE, 0, -1, None, (why + ", ".join(self.doubts),))
                 at = tuple(int(n) for n in np.argwhere(wrong)[0])
                 return self._disagreement(machine, sample, (output, axes, at), (left, right), shape)
             seen |= known.reshape(draws, -1).any(axis=1)
             compared += int(known.sum())
             missing = missing or not known.any()
-            bound = _worst(bound, self._bound(a, b, sample))
+            bound = _worst(bound, self._bound(a, b, sample)) if bound is not None else None
         outside = (self._undefined(),) if missing else ()
-        return Opinion(
-            Outcome.NOT_APPLICABLE if missing else Outcome.AGREE, int(seen.sum()), compared, bound, outside
-        )
+        outcome = Outcome.NOT_APPLICABLE if missing else Outcome.AGREE
+        return Opinion(outcome, int(seen.sum()), compared, bound, outside)
 
     def _bound(self, a: Expr, b: Expr, sample: Sample) -> float | None:
         if any(not t.dtype.is_float for t in self.tensors):
@@ -250,7 +268,7 @@ class _Pair:
         degrees = [degree(e, lambda x: len(sample.of(x).values), sample.length) for e in (a, b)]
         if degrees[0] is None or degrees[1] is None:
             return None
-        (n, d), (m, c) = degrees
+        (n, d), (m, c) = degrees[0], degrees[1]
         # Drawn residues are never 0, so a variable has p - 1 values.
         return min(1.0, max(n + c, m + d) / max(PRIMES[0] - 1 - d - c, 1))
 
@@ -260,7 +278,7 @@ class _Pair:
         if self.too_deep:
             reasons.append(f"exponentials nested deeper than {len(PRIMES) - 1}")
         reasons += [f"{op} of what has no residue" for op in (*ORACLES, "log", "pow") if op in self.ops]
-        if "sqrt" in self.ops:
+        if self.roots:
             reasons.append("roots of numbers that are no squares")
         return "undefined in every draw: " + (", ".join(reasons) or "values that are infinite or cannot be ordered")
 
@@ -274,10 +292,9 @@ class _Pair:
     ) -> Opinion:
         output, axes, at = place
         where = ", ".join(f"{a}={sample.of(a).values[n]}" for a, n in zip(axes, at[1:], strict=True))
-        values = [
-            f"{int(np.broadcast_to(x.f[0], shape)[at])} modulo {PRIMES[0]} ({float(np.broadcast_to(x.r[0], shape)[at]):.6g})"
-            for x in sides
-        ]
+        residues = [int(np.broadcast_to(x.f[0], shape)[at]) for x in sides]
+        reals = [float(np.broadcast_to(x.r[0], shape)[at]) for x in sides]
+        values = [f"{f} modulo {PRIMES[0]} (real {r:.6g})" for f, r in zip(residues, reals, strict=True)]
         given = f", with {', '.join(f'{k}={v}' for k, v in sorted(sample.binding.items()))}" if sample.binding else ""
         text = f"output {output} at [{where}]: {values[0]} against {values[1]}{given}"
         return Opinion(Outcome.DISAGREE, 1, 1, None, (), text, _inputs(machine, at[0]))
@@ -292,20 +309,20 @@ def _compared(field: Field, a: Numbers, b: Numbers, shape: tuple[int, ...]) -> t
     known = np.broadcast_to(a.d[0] & b.d[0], shape)
     wrong = known & (a.f[0] != b.f[0])
     if field.levels > 1 and (a.e is not None or b.e is not None):
-        (x, dx), (y, dy) = field.exponential(a), field.exponential(b)
-        instead = np.broadcast_to(dx[0] & dy[0], shape) & ~known
-        return known | instead, wrong | (instead & (x[0] != y[0]))
+        x, y = field.exponential(a), field.exponential(b)
+        if x.reduced or y.reduced:
+            x, y = field.reduced(x), field.reduced(y)
+        instead = np.broadcast_to(x.d[0] & y.d[0], shape) & ~known
+        return known | instead, wrong | (instead & (x.f[0] != y.f[0]))
     return known, wrong
 
 
-def _shadows_agree(a: np.ndarray, b: np.ndarray, where: np.ndarray, shape: tuple[int, ...]) -> bool:
+def _shadows_differ(a: np.ndarray, b: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
     x, y = np.broadcast_to(a[0], shape), np.broadcast_to(b[0], shape)
     with np.errstate(all="ignore"):
-        size = np.abs(x) + np.abs(y)
         known = np.isfinite(x) & np.isfinite(y)
         largest = np.abs(x[known]).max(initial=0.0)
-        close = np.abs(np.where(known, x - y, 0.0)) <= _SHADOW_RTOL * (np.where(known, size, 0.0) + 1e-3 * largest)
-    return bool((close | ~known)[where].all())
+        return np.asarray(known & ~(np.abs(x - y) <= _SHADOW_RTOL * (np.abs(x) + np.abs(y) + 1e-3 * largest)))
 
 
 def _nodes(exprs: Sequence[Expr]) -> list[Expr]:
@@ -335,19 +352,35 @@ def _depth(expr: Expr) -> int:
     return memo[id(expr)]
 
 
-def _doubts(ops: frozenset[str], constants: Mapping[float, Meaning], nodes: Sequence[Expr]) -> tuple[str, ...]:
+def _halved(e: Expr) -> bool:
+    """Whether it is a root, written as a power."""
+    match e:
+        case Map("pow", (_, Const(c))):
+            return (2 * c).is_integer() and not c.is_integer()
+        case _:
+            return False
+
+
+def _general(e: Expr) -> bool:
+    """Whether it is a power that is neither of the kind of a root nor whole."""
+    match e:
+        case Map("pow", (_, Const(c))):
+            return not (2 * c).is_integer() or abs(c) > LARGEST_POWER
+        case Map("pow", _):
+            return True
+        case _:
+            return False
+
+
+def _doubts(
+    ops: frozenset[str], roots: bool, constants: Mapping[float, Meaning], nodes: Sequence[Expr]
+) -> tuple[str, ...]:
     """What the model knows too little of to trust a difference of residues alone."""
     found = [f"{op} is a random function" for op in ORACLES if op in ops]
-    halves = [e for e in nodes if isinstance(e, Map) and e.op == "pow"]
-    rooted = "sqrt" in ops
-    for e in halves:
-        exponent = e.args[1]
-        if isinstance(exponent, Const) and (2 * exponent.value).is_integer():
-            rooted = rooted or not exponent.value.is_integer()
-        elif "general powers are random functions" not in found:
-            found.append("general powers are random functions")
+    if any(_general(e) for e in nodes):
+        found.append("general powers are random functions")
     found += [f"the constant {c:g} was guessed" for c, m in sorted(constants.items()) if m.guessed]
-    if rooted and ops & {"abs", "maximum", "minimum", "max", "min", "sign", "lt", "le", "eq"}:
+    if roots and ops & _ORDER:
         found.append("roots stand beside choices by sign")
     return tuple(found)
 

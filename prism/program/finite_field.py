@@ -3,7 +3,7 @@
 The primes p_0 > p_1 > ... satisfy p_(l+1) | p_l - 1, so that exp at level l is a power of an element of order p_(l+1)
 whose exponent is the argument at level l + 1: exp(a + b) = exp a * exp b holds, and one level is used up by every
 nested exponential. Each prime is 7 modulo 8, so -1 is no square, 2 is one, and a square has exactly one root that is
-itself a square: `a -> a^((p+1)/4)` is that root, and multiplicative. 3 and 5 are squares, too.
+itself a square: `a -> a^((p+1)/4)` is that root, and multiplicative. 3, 5 and 7 are squares, too.
 """
 
 from __future__ import annotations
@@ -14,13 +14,29 @@ from functools import lru_cache
 
 import numpy as np
 
-PRIMES = (392339951, 7846799, 3923399, 32159)
+PRIMES = (1865129951, 37302599, 305759, 152879)
 """Each divides its predecessor minus 1. All are below 2^31, so products fit 64 bits."""
 _WINDOW = 15
 # Shadows closer than this, relative to their size, may be equal.
 _CLOSE = 1e-9
 
 _U = np.uint64
+
+
+@dataclass(frozen=True, slots=True)
+class Exponential:
+    """Residues of exp of a number, and where they are defined.
+
+    Attributes:
+        f: residues, as of Numbers.
+        d: where they are defined.
+        reduced: whether they are those of the power (p_l - 1)/p_(l+1) of exp, which is of order p_(l+1), so that it can
+            in turn be raised to any residue of the next level: c * log a.
+    """
+
+    f: np.ndarray
+    d: np.ndarray
+    reduced: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,18 +47,18 @@ class Numbers:
         f: residues, uint64 [levels, draws, axes...].
         d: where the residues are defined, bool, of a shape that broadcasts to f's.
         r: the shadow, float64 [1, draws, axes...]; NaN where it is not known (or the number is not a number).
-        e: residues of exp of the number and where they are defined, where they do not follow from f (logarithms).
+        e: of the number's exponential, where that does not follow from f (logarithms).
     """
 
     f: np.ndarray
     d: np.ndarray
     r: np.ndarray
-    e: tuple[np.ndarray, np.ndarray] | None = None
+    e: Exponential | None = None
 
     def mapped(self, how: Sequence[object]) -> Numbers:
         """Every part indexed by `how` (slices and new axes)."""
         key = tuple(how)
-        e = None if self.e is None else (self.e[0][key], self.e[1][key])  # type: ignore[index]
+        e = None if self.e is None else Exponential(self.e.f[key], self.e.d[key], self.e.reduced)  # type: ignore[index]
         return Numbers(self.f[key], self.d[key], self.r[key], e)  # type: ignore[index]
 
 
@@ -64,7 +80,7 @@ def mix(x: np.ndarray) -> np.ndarray:
     """A pseudo-random permutation of 64-bit numbers (the finalizer of splitmix64, Steele et al. 2014)."""
     x = (x ^ (x >> _U(30))) * _U(0xBF58476D1CE4E5B9)
     x = (x ^ (x >> _U(27))) * _U(0x94D049BB133111EB)
-    return x ^ (x >> _U(31))
+    return np.asarray(x ^ (x >> _U(31)))
 
 
 class Field:
@@ -74,10 +90,11 @@ class Field:
         levels: how many primes are used, 1 to len(PRIMES).
         draws: independent rounds, evaluated side by side.
         seed: of inputs, oracles and of the base of exponentials.
+        roots: whether there are square roots, for which residues have to go with the sign.
     """
 
-    def __init__(self, levels: int, draws: int, seed: int) -> None:
-        self.levels, self.draws = levels, draws
+    def __init__(self, levels: int, draws: int, seed: int, roots: bool = True) -> None:
+        self.levels, self.draws, self.roots = levels, draws, roots
         self.primes = PRIMES[:levels]
         rng = np.random.default_rng([seed, 1])
         self._keys = rng.integers(0, 1 << 63, (levels, draws), dtype=_U)
@@ -107,8 +124,8 @@ class Field:
     def drawn(self, keys: np.ndarray, scale: float, whole: int = 0) -> Numbers:
         """Random numbers, equal where keys [axes...] are: residues uniform, the shadow signed and of about the scale.
 
-        A residue is a square exactly if the shadow is positive, so sqrt(x^2) = |x| holds for a drawn x and products
-        of such. With `whole`, integers below it instead, the same in residues and shadow.
+        Where there are roots, a residue is a square exactly if the shadow is positive, so sqrt(x^2) = |x| holds for a
+        drawn x and products of such. With `whole`, integers below it instead, the same in residues and shadow.
         """
         column = [1] * keys.ndim
         real = mix(keys[None, None] ^ self._shadow_keys.reshape(1, -1, *column))
@@ -122,8 +139,9 @@ class Field:
         raw = mix(keys[None, None] ^ self._keys.reshape(self.levels, -1, *column))
         p = self.p(raw)
         f = _U(1) + raw % (p - _U(1))
-        square = self._power(f, [(q - 1) // 2 for q in self.primes]) == 1
-        f = np.where(square == (r > 0), f, p - f)
+        if self.roots:
+            square = self._power(f, [(q - 1) // 2 for q in self.primes]) == 1
+            f = np.where(square == (r > 0), f, p - f)
         return Numbers(f, np.ones((1, *[1] * (f.ndim - 1)), dtype=bool), r)
 
     # Arithmetic
@@ -133,8 +151,8 @@ class Field:
         r = _real(a.r + b.r, a.r, b.r)
         e = None
         if a.e is not None or b.e is not None:
-            (x, dx), (y, dy) = self.exponential(a), self.exponential(b)
-            e = x * y % self.p(x * y), dx & dy
+            x, y = self._alike(a, b)
+            e = Exponential(x.f * y.f % self.p(x.f * y.f), x.d & y.d, x.reduced)
         return Numbers((s := a.f + b.f) % self.p(s), _finite(a.d & b.d, r), r, e)
 
     def mul(self, a: Numbers, b: Numbers, whole: int | None = None) -> Numbers:
@@ -143,14 +161,15 @@ class Field:
         r = _real(a.r * b.r, a.r, b.r)
         e = None
         if a.e is not None and whole is not None:
-            x, dx = a.e
-            e = self._power(x, [whole % (q - 1) for q in self.primes]), dx
+            e = Exponential(self._power(a.e.f, [whole % (q - 1) for q in self.primes]), a.e.d, a.e.reduced)
+        elif (a.e is None) != (b.e is None):
+            e = self._times(a, b) if b.e is None else self._times(b, a)
         return Numbers(product % self.p(product), _finite(a.d & b.d, r), r, e)
 
     def neg(self, a: Numbers) -> Numbers:
         """-a."""
         p = self.p(a.f)
-        e = None if a.e is None else (self._inverse(a.e[0]), a.e[1])
+        e = None if a.e is None else Exponential(self._inverse(a.e.f), a.e.d, a.e.reduced)
         return Numbers((p - a.f) % p, a.d, -a.r, e)
 
     def recip(self, a: Numbers) -> Numbers:
@@ -166,7 +185,8 @@ class Field:
 
     def exp(self, a: Numbers) -> Numbers:
         """exp a; of -inf it is 0."""
-        f, d = self.exponential(a)
+        known = self.exponential(a)
+        f, d = known.f, known.d & (not known.reduced)
         gone = np.isneginf(a.r)
         r = np.exp(a.r)
         r = np.where(gone, 0.0, np.where((r == 0) | np.isinf(r), np.nan, r))
@@ -177,10 +197,43 @@ class Field:
     def log(self, a: Numbers) -> Numbers:
         """log a: no residue, but that of its exponential."""
         known = a.d & (a.f != 0) & (a.r > 0)
-        return Numbers(np.zeros_like(a.f), np.zeros_like(known), np.where(a.r > 0, np.log(a.r), np.nan), (a.f, known))
+        return Numbers(np.zeros_like(a.f), np.zeros_like(known), self._log(a.r), Exponential(a.f, known))
 
-    def exponential(self, a: Numbers) -> tuple[np.ndarray, np.ndarray]:
-        """The residues of exp a, and where they are defined."""
+    @staticmethod
+    def _log(r: np.ndarray) -> np.ndarray:
+        return np.where(r > 0, np.log(r), np.nan)
+
+    def reduced(self, e: Exponential) -> Exponential:
+        """The power of it that is of the order of the next prime; undefined at the last level."""
+        if e.reduced:
+            return e
+        orders = [(p - 1) // q for p, q in zip(self.primes, self.primes[1:], strict=False)]
+        d = np.array(np.broadcast_to(e.d, (self.levels, *e.d.shape[1:])))
+        d[-1] = False
+        return Exponential(self._power(e.f, [*orders, 1]), d, True)
+
+    def _alike(self, a: Numbers, b: Numbers) -> tuple[Exponential, Exponential]:
+        """Both exponentials, reduced where one of them is."""
+        x, y = self.exponential(a), self.exponential(b)
+        return (self.reduced(x), self.reduced(y)) if x.reduced or y.reduced else (x, y)
+
+    def _times(self, a: Numbers, c: Numbers) -> Exponential:
+        """exp(a*c), by the residues of c at the next level."""
+        assert a.e is not None
+        x = self.reduced(a.e)
+        shape = np.broadcast_shapes(x.f.shape, c.f.shape)
+        square, exponent = np.broadcast_to(x.f, shape), np.zeros(shape, dtype=_U)
+        exponent[:-1] = np.broadcast_to(c.f, shape)[1:]
+        d = np.zeros(np.broadcast_shapes(x.d.shape, c.d.shape, (self.levels, *[1] * (c.d.ndim - 1))), dtype=bool)
+        d[:-1] = np.broadcast_to(x.d, d.shape)[:-1] & np.broadcast_to(c.d, d.shape)[1:]
+        p, f = self.p(square), np.ones(shape, dtype=_U)
+        while exponent.any():
+            f = np.where(exponent & _U(1) == 1, f * square % p, f)
+            square, exponent = square * square % p, exponent >> _U(1)
+        return Exponential(f, d, True)
+
+    def exponential(self, a: Numbers) -> Exponential:
+        """The residues of exp a."""
         if a.e is not None:
             return a.e
         f = np.ones((self.levels, *np.broadcast_shapes(a.f.shape[1:], (self.draws,) + (1,) * (a.f.ndim - 2))), dtype=_U)
@@ -192,7 +245,7 @@ class Field:
             exponent = a.f[level + 1] * base.reshape(-1, *[1] * (a.f.ndim - 2)) % self._residues[level + 1]
             steps = high[(exponent >> _U(_WINDOW)).astype(np.intp)]
             f[level] = low[(exponent & mask).astype(np.intp)] * steps % self._residues[level]
-        return f, d
+        return Exponential(f, d)
 
     def power(self, a: Numbers, n: int) -> Numbers:
         """a^n for a whole n."""
@@ -226,8 +279,8 @@ class Field:
         taken = p.r != 0
         e = None
         if a.e is not None or b.e is not None:
-            (x, dx), (y, dy) = self.exponential(a), self.exponential(b)
-            e = np.where(taken, x, y), np.where(taken, dx, dy) & ~np.isnan(p.r)
+            x, y = self._alike(a, b)
+            e = Exponential(np.where(taken, x.f, y.f), np.where(taken, x.d, y.d) & ~np.isnan(p.r), x.reduced)
         d = np.where(taken, a.d, b.d) & ~np.isnan(p.r)
         return Numbers(np.where(taken, a.f, b.f), d, np.where(np.isnan(p.r), np.nan, np.where(taken, a.r, b.r)), e)
 
@@ -258,7 +311,7 @@ class Field:
         r = _real(np.sum(scaled, axis=dim), np.max(a.r, axis=dim), np.min(a.r, axis=dim))
         e = None
         if a.e is not None:
-            e = self._weighted_product(a.e[0], dim, weights), np.all(a.e[1], axis=dim)
+            e = Exponential(self._weighted_product(a.e.f, dim, weights), _all(a.e.d, dim), a.e.reduced)
         return Numbers(f, _finite(_all(a.d, dim), r), r, e)
 
     def product(self, a: Numbers, dim: int, weights: np.ndarray) -> Numbers:
@@ -291,7 +344,8 @@ class Field:
         sure = ~(ties.any(axis=dim, keepdims=True) | np.isnan(r).any(axis=dim, keepdims=True))
         e = None
         if a.e is not None:
-            e = pick(np.broadcast_to(a.e[0], shape)), pick(np.broadcast_to(a.e[1], shape)) & sure
+            residues, there = np.broadcast_to(a.e.f, shape), np.broadcast_to(a.e.d, shape)
+            e = Exponential(pick(residues), pick(there) & sure, a.e.reduced)
         flat = np.where(sure, best, np.nan)
         drop: list[object] = [slice(None)] * len(shape)
         drop[dim] = 0

@@ -17,12 +17,13 @@ from prism.program.nodes import Const, DType, Expr, Map, Position, Read, Reduce,
 
 ORACLES = ("erf", "sin", "cos")
 """Operations that are random functions here: nothing is known of them but that they are odd or even."""
-_LARGEST_POWER = 64
+LARGEST_POWER = 64
+"""Of powers that are products; larger ones are random functions."""
 
 
 @dataclass(frozen=True, slots=True)
 class Value:
-    """Numbers with one dimension per axis, after those of levels and draws; axes in the order in which they were met."""
+    """Numbers with one dimension per axis, after those of levels and draws; axes as they were first met."""
 
     axes: tuple[Axis, ...]
     numbers: Numbers
@@ -123,7 +124,7 @@ class Evaluator:
             case Map("mul", (Const(c), a)) | Map("mul", (a, Const(c))) if float(c).is_integer():
                 value = self.value(a)
                 return Value(value.axes, self._scaled(value.numbers, c))
-            case Map("pow", (a, Const(c))) if (2 * c).is_integer() and abs(c) <= _LARGEST_POWER:
+            case Map("pow", (a, Const(c))) if (2 * c).is_integer() and abs(c) <= LARGEST_POWER:
                 value = self.value(a)
                 if c.is_integer():
                     return Value(value.axes, self._field.power(value.numbers, int(c)))

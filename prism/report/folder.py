@@ -2,7 +2,9 @@
 
     <name>.py            the Triton module: torch and triton alone
     weights.pt           the model's weights, when it has any
-    proof.json           what it takes to prove the choice again
+    proof.json           how the choice was proved
+    derivation.json      the proof, step by step, for `prism verify` and `prism explain`; where there is none,
+    replay.json          the two sides that the prover joined, to be proved again
     prism.lock.json      what it takes to make the choice again, and the SHA-256 of every file here
     report.json, .html   the run, for programs and for people
     sgraph.txt, .dot     the chosen sGraph, its symbols unbound
@@ -49,11 +51,18 @@ def render_folder(artifacts: Artifacts) -> dict[str, bytes]:
         "sgraph.dot": _lines(report.sgraph_dot),
         "program.txt": _lines(artifacts.program),
     }
+    if artifacts.certificate is not None:
+        files[certificate_name(artifacts.proof.rung)] = artifacts.certificate
     if artifacts.weights is not None:
         files[WEIGHTS_NAME] = artifacts.weights
     digests = {name: hashlib.sha256(data).hexdigest() for name, data in sorted(files.items())}
     files[LOCK_NAME] = to_json(artifacts.lock, files=digests)
     return files
+
+
+def certificate_name(rung: str) -> str:
+    """The certificate's file name, by its rung."""
+    return f"{rung}.json"
 
 
 def module_name(program: str) -> str:

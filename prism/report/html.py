@@ -117,6 +117,8 @@ def _proof(r: RunReport, proof: ProofRecord | None) -> str:
             ["e-graph", f"{number(proof.enodes)} e-nodes, {proof.iterations} iterations, egglog {proof.egglog}"],
         ]
         rows += [[f"{name}, SHA-256", digest] for name, digest in proof.rule_hashes.items()]
+    if r.identity:
+        rows.append(["second opinion", r.identity])
     rows.append(["numeric check", check_line(r)])
     parts = ["<h2>Proof and check</h2>", _table(["", ""], rows)]
     if r.check.worst:

@@ -95,7 +95,11 @@ def _outcome(report: RunReport) -> ConsoleRenderable:
     row("kernels", f"{report.operator_count} → {report.kernel_count}")
     if report.shapes:
         row("at shapes", config_text(report.shapes))
+    if report.rung:
+        row("certificate", report.rung)
     row("proof", f"{report.verdict}: {report.reason}" if report.reason else report.verdict)
+    if report.identity:
+        row("second opinion", report.identity)
     row("check", check_line(report))
     row("search", f"{number(report.enodes)} e-nodes, peak memory {report.peak_mb:.0f} MiB, seed {report.seed}")
     row("evidence", evidence_note(report))

@@ -15,6 +15,7 @@ from typing import TypeAlias
 
 from prism.program.index import Axis, Index
 from prism.program.nodes import DType, Formula, Position, Read, Tensor
+from prism.program.ops import OPS
 from prism.sgraph.classes import EClasses
 from prism.sgraph.extract import COMMUTATIVE, Choice, Weights
 from prism.sgraph.families import Target
@@ -84,12 +85,19 @@ def below(choices: Choices, roots: Sequence[int], stored: Mapping[int, object] |
     return order
 
 
-def cuts(formulas: Sequence[Formula], choices: Choices, weights: Weights, rates: Rates) -> tuple[Cut, ...]:
+def cuts(
+    formulas: Sequence[Formula],
+    choices: Choices,
+    weights: Weights,
+    rates: Rates,
+    off: frozenset[str] = frozenset(),
+    pruned: Counter[str] | None = None,
+) -> tuple[Cut, ...]:
     """The cuts of a form, those that may save most time first.
 
     Values that read nothing (made of positions) are none. What a cut may save: what is below it is computed once, not
-    once for each tile of TILE elements of the output axes that it does not have, and side by side over all its own axes;
-    what it costs: storing and reading it, and a launch.
+    once for each tile of TILE elements of the output axes that it does not have, and side by side over all its own
+    axes; what it costs: storing and reading it, and a launch.
     """
     classes = weights.classes
     roots = classes.roots
@@ -122,6 +130,11 @@ def cuts(formulas: Sequence[Formula], choices: Choices, weights: Weights, rates:
         return again - weights.size(own) * 4 / rates.bytes - rates.launch
 
     free = [c for c in order if choices[c].children and c not in roots and classes.axes[c] and reading[c]]
+    if "chain" not in off:
+        left = _ends(choices, order, free, classes)
+        if pruned is not None:
+            pruned["chain"] += len(free) - len(left)
+        free = left
     place = {c: n for n, c in enumerate(order)}
     ranked = sorted(free, key=lambda c: (-saved(c), -place[c]))
     names = _Names(choices, classes)
@@ -139,6 +152,25 @@ def cuts(formulas: Sequence[Formula], choices: Choices, weights: Weights, rates:
             places = [own.index(a) for a in ordered]
             made.append(Cut(tuple((cls, tuple(axes[p] for p in places)) for cls, axes in members)))
     return tuple(made)
+
+
+def _ends(choices: Choices, order: Sequence[int], free: Sequence[int], classes: EClasses) -> list[int]:
+    """The cuts without those that only feed a pointwise operator over the same axes that may be stored instead."""
+    users: dict[int, list[int]] = defaultdict(list)
+    for c in order:
+        for child in set(choices[c].children):
+            users[child].append(c)
+    may = set(free)
+
+    def passed_on(cls: int) -> bool:
+        if len(users[cls]) != 1:
+            return False
+        (user,) = users[cls]
+        others = [c for c in choices[user].children if c != cls]
+        alike = choices[user].op in OPS and classes.axes[user] == classes.axes[cls]
+        return user in may and alike and not any(classes.axes[c] for c in others)
+
+    return [c for c in free if not passed_on(c)]
 
 
 def _dimensions(choices: Choices, cls: int, axes: frozenset[Axis], outer: Mapping[Axis, int]) -> list[Axis]:
@@ -272,6 +304,7 @@ class Planner:
         choices: the form.
         weights: what values cost, at the shape that is looked at first.
         rates: the device.
+        off: names of pruners that are switched off.
     """
 
     formulas: Sequence[Formula]
@@ -279,6 +312,7 @@ class Planner:
     choices: Choices
     weights: Weights
     rates: Rates
+    off: frozenset[str] = frozenset()
     _buffers: dict[int, Tensor] = field(default_factory=dict)
 
     def plans(self, max_kernels: int, max_cuts: int, pruned: Counter[str]) -> Iterator[Plan]:
@@ -289,7 +323,9 @@ class Planner:
             max_cuts: how many cuts of the form are considered.
             pruned: where cuts beyond the bound are counted.
         """
-        every = cuts(self.formulas, self.choices, self.weights, self.rates) if max_kernels > 1 else ()
+        every: tuple[Cut, ...] = ()
+        if max_kernels > 1:
+            every = cuts(self.formulas, self.choices, self.weights, self.rates, self.off, pruned)
         pruned["max_cuts"] += max(0, len(every) - max_cuts)
         for count in range(max_kernels):
             for chosen in itertools.combinations(every[:max_cuts], count):

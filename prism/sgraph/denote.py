@@ -375,3 +375,20 @@ def denote(sgraph: SGraph) -> Denotation:
             not a sum of shifted exponentials, or has a loop whose range leaves out what counts.
     """
     return Denotations().of(sgraph)
+
+
+def stored_values(sgraph: SGraph) -> tuple[dict[str, Expr], dict[str, Expr]]:
+    """What every kernel stores, by tensor: over the inputs, and over what the kernel itself reads.
+
+    Raises:
+        IllegalIRError: a kernel has no denotation.
+    """
+    memory = _Memory()
+    shared = _Shared()
+    alone: dict[str, Expr] = {}
+    for kernel in sgraph.kernels:
+        _Reader(kernel, shared, memory).run()
+        own = _Shared(parts=shared.parts)
+        _Reader(kernel, own, memory).run()
+        alone |= {name: value for name, (_, value) in own.stored.items()}
+    return {name: value for name, (_, value) in shared.stored.items()}, alone

@@ -8,7 +8,8 @@ itself), and rounds are repeated until nothing changes. While no e-class has mor
 Beyond the bound, forms are told apart by their *skeleton* only: which reductions are computed, each by which option.
 What is pointwise between two reductions costs little and comes in many orders of association; per skeleton the sub-form
 with the least work is kept, and per e-class a number of skeletons, those with the least work and those with the fewest
-reductions one after another in turn.
+reductions one after another in turn. Reductions that take less than HEAVY of the work are not told apart at first, so
+that the ways to compute what costs come before the ways to compute what does not.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from prism.sgraph.extract import REDUCING, Choice, Weights
 # Beyond the bound, so many skeletons are kept for an e-class that is no output.
 SKELETONS = 12
 ROUNDS = 16
+HEAVY = 0.01
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +99,10 @@ class _Table:
                 if choice.op in REDUCING:
                     self.reducing |= 1 << place
 
+    def heavier(self, work: float) -> int:
+        """The reducing options with at least so much work."""
+        return sum(1 << n for n, w in enumerate(self.work) if w >= work and self.reducing >> n & 1)
+
     def work_of(self, options: int) -> float:
         """The work of a set of options."""
         total = 0.0
@@ -143,23 +149,32 @@ def forms(classes: EClasses, options: Mapping[int, Sequence[Choice]], weights: W
         limit: how many forms are returned, and how many sub-forms an e-class may have for the list to be complete.
     """
     table = _Table(classes, options, classes.roots, weights)
-    every = _solve(table, classes.roots, limit, limit, False)
+    every = _solve(table, classes.roots, limit, limit, None)
     complete = every is not None
-    if every is None:
-        every = _solve(table, classes.roots, max(limit, SKELETONS), max(limit, SKELETONS), True)
-        assert every is not None
-    ordered = _in_turn(every)
+    if every is not None:
+        ordered = _in_turn(every)
+    else:
+        width = max(limit, SKELETONS)
+        light = _solve(table, classes.roots, width, width, table.reducing)
+        assert light is not None
+        least = min((e.work for e in light), default=0.0)
+        heavy = _solve(table, classes.roots, width, width, table.heavier(HEAVY * least))
+        assert heavy is not None
+        ordered = list({e.options: e for e in (*_in_turn(heavy), *_in_turn(light))}.values())
     found = tuple(Form(table.choices(e.options), e.work, e.depth) for e in ordered[:limit])
     return Forms(found, complete and len(ordered) <= limit, max(0, len(ordered) - limit))
 
 
-def _solve(table: _Table, roots: Sequence[int], limit: int, inner: int, skeletons: bool) -> list[_Entry] | None:
-    """The forms of the roots; None when an e-class has more sub-forms than `limit` and no skeletons are asked for."""
+def _solve(table: _Table, roots: Sequence[int], limit: int, inner: int, key: int | None) -> list[_Entry] | None:
+    """The forms of the roots, one for each set of those options that `key` holds, as bits.
+
+    Without a key all forms are told apart; the answer is None when an e-class has more than `limit`.
+    """
     entries: dict[int, list[_Entry]] = {c: [] for c in table.order}
     for _ in range(ROUNDS):
         changed = False
         for cls in table.order:
-            mine = _of_class(table, cls, entries, inner, skeletons)
+            mine = _of_class(table, cls, entries, inner, key)
             if mine is None:
                 return None
             if mine != entries[cls]:
@@ -169,9 +184,9 @@ def _solve(table: _Table, roots: Sequence[int], limit: int, inner: int, skeleton
             break
     whole = [_Entry(0, 0, 0.0, 0, 0)]
     for root in roots:
-        joined = _joined(table, whole, entries[root], skeletons)
+        joined = _joined(table, whole, entries[root], key)
         if len(joined) > limit:
-            if not skeletons:
+            if key is None:
                 return None
             joined = _in_turn(joined)[:limit]
         whole = joined
@@ -179,7 +194,7 @@ def _solve(table: _Table, roots: Sequence[int], limit: int, inner: int, skeleton
 
 
 def _of_class(
-    table: _Table, cls: int, entries: Mapping[int, list[_Entry]], limit: int, skeletons: bool
+    table: _Table, cls: int, entries: Mapping[int, list[_Entry]], limit: int, key: int | None
 ) -> list[_Entry] | None:
     """The sub-forms of one e-class, from those of its operands."""
     found: dict[int, _Entry] = {}
@@ -189,23 +204,23 @@ def _of_class(
         below = [_Entry(0, 0, 0.0, 0, 0)]
         for child in dict.fromkeys(choice.children):
             usable = [e for e in entries[child] if not e.classes & mine]
-            below = _joined(table, below, usable, skeletons)
-            if not skeletons and len(below) > limit:
+            below = _joined(table, below, usable, key)
+            if key is None and len(below) > limit:
                 return None
-            if skeletons and len(below) > limit * 2:
+            if key is not None and len(below) > limit * 2:
                 below = _in_turn(below)[: limit * 2]
         step = 1 if choice.op in REDUCING else 0
         for e in below:
             options = e.options | bit
             made = _Entry(options, e.classes | mine, e.work + table.work_of(bit), e.depth + step, e.length + 1)
-            _better(found, made, options & table.reducing if skeletons else options)
-        if not skeletons and len(found) > limit:
+            _better(found, made, options if key is None else options & key)
+        if key is None and len(found) > limit:
             return None
     ordered = sorted(found.values(), key=lambda e: e.by_work)
-    return _in_turn(ordered)[:limit] if skeletons and len(ordered) > limit else ordered
+    return _in_turn(ordered)[:limit] if key is not None and len(ordered) > limit else ordered
 
 
-def _joined(table: _Table, left: list[_Entry], right: list[_Entry], skeletons: bool) -> list[_Entry]:
+def _joined(table: _Table, left: list[_Entry], right: list[_Entry], key: int | None) -> list[_Entry]:
     """Every union of a sub-form of the one and one of the other that choose alike where they meet."""
     found: dict[int, _Entry] = {}
     for a in left:
@@ -214,8 +229,8 @@ def _joined(table: _Table, left: list[_Entry], right: list[_Entry], skeletons: b
             if options.bit_count() != classes.bit_count():
                 continue
             work = a.work + (table.work_of(b.options & ~a.options) if a.options & b.options else b.work)
-            key = options & table.reducing if skeletons else options
-            _better(found, _Entry(options, classes, work, max(a.depth, b.depth), max(a.length, b.length)), key)
+            mine = options if key is None else options & key
+            _better(found, _Entry(options, classes, work, max(a.depth, b.depth), max(a.length, b.length)), mine)
     return list(found.values())
 
 

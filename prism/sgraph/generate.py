@@ -204,7 +204,7 @@ def generate(task: Task, bounds: Bounds) -> Generated:
     turns: Counter[object] = Counter()
     for form in found.values():
         outlook = Outlook(weights, form.choices, task.inputs, task.rates)
-        planner = Planner(task.formulas, task.inputs, form.choices, weights, task.rates)
+        planner = Planner(task.formulas, task.inputs, form.choices, weights, task.rates, bounds.off)
         for plan in planner.plans(bounds.max_kernels, bounds.max_cuts, walk.pruned):
             alike = plan.likeness()
             todo.append((outlook.seconds(plan) * (1 + ALIKE * turns[alike]), len(todo), plan))

@@ -74,6 +74,12 @@ PRUNERS = _named(
         "computed there. On tiles too short for a matrix unit it takes one element a program instead.",
     ),
     Pruner(
+        "chain",
+        "A value that only feeds a pointwise operator over the same axes, whose other operands are numbers, is "
+        "not stored: storing that operator's result moves the same bytes, and its work is done once by the kernel "
+        "that stores and not again in every tile that reads.",
+    ),
+    Pruner(
         "one-tile",
         "An output axis that is nowhere reduced and held whole in one tile is a grid axis whose tile covers it: "
         "the same loads, work and stores, and the grid's tile may also be shorter.",

@@ -52,7 +52,29 @@ def multiply(a, b):
     return a * b
 '''
 
+LARGER = '''
+@triton.jit
+def larger(a, b):
+    """Combines the elements of a maximum over an axis; NaN wins, which it does not in tl.max."""
+    return tl.maximum(a, b, propagate_nan=tl.PropagateNan.ALL)
+'''
+
+SMALLER = '''
+@triton.jit
+def smaller(a, b):
+    """Combines the elements of a minimum over an axis; NaN wins, which it does not in tl.min."""
+    return tl.minimum(a, b, propagate_nan=tl.PropagateNan.ALL)
+'''
+
 HELPERS: Mapping[str, str] = MappingProxyType(
-    {"tanh": TANH, "round_half_even": ROUND, "power": POWER, "sign": SIGN, "multiply": MULTIPLY}
+    {
+        "tanh": TANH,
+        "round_half_even": ROUND,
+        "power": POWER,
+        "sign": SIGN,
+        "multiply": MULTIPLY,
+        "larger": LARGER,
+        "smaller": SMALLER,
+    }
 )
 """By name: the source of each helper, a docstring for what it is."""

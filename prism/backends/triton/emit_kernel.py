@@ -32,6 +32,12 @@ TL_TYPES: Mapping[DType, str] = {
 # Precedence of an expression: an atom binds tightest.
 _COMPARE, _OR, _AND, _ADD, _MUL, _UNARY, _ATOM = range(7)
 _NAN = "propagate_nan=tl.PropagateNan.ALL"
+# tl.max and tl.min lose NaN, where torch keeps it.
+_COMBINE: Mapping[ReduceKind, str] = {
+    ReduceKind.PROD: "multiply",
+    ReduceKind.MAX: "larger",
+    ReduceKind.MIN: "smaller",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -316,9 +322,10 @@ class KernelEmitter:
         text = self._operand(src)
         axis = text.dims.index(dim)
         dims = tuple(d for d in text.dims if d != dim)
-        if kind is ReduceKind.PROD:
-            self.helpers.add("multiply")
-            return Text(f"tl.reduce({text.source}, {axis}, multiply)", _ATOM, dims)
+        combine = _COMBINE.get(kind)
+        if combine is not None:
+            self.helpers.add(combine)
+            return Text(f"tl.reduce({text.source}, {axis}, {combine})", _ATOM, dims)
         return Text(f"tl.{kind.value}({text.source}, axis={axis})", _ATOM, dims)
 
     def _dot(self, s: tile.Dot) -> Text:

@@ -11,6 +11,8 @@ The interpreter is made stricter and more like a GPU than it is:
 - fresh memory holds NaN, so that reading what nobody wrote shows;
 - bfloat16, which the interpreter keeps as uint16, is rounded to nearest and widened for matrix products;
 - TF32 products round their operands.
+- a maximum or minimum over an axis is NaN where an element is, as the emitted `larger` and `smaller` are on a GPU;
+- functions that kernels call are prepared once a launch and not at every call, which costs as much as ten statements.
 
 prism cannot be imported here, which shows that the module does without.
 """
@@ -142,6 +144,7 @@ def harden() -> None:
 
     def init_args(self: Any, args: Any, kwargs: Any) -> Any:
         found = prepare(self, args, kwargs)
+        prepared.clear()
         guard.open([a for a in [*found[0], *found[1].values()] if hasattr(a, "data_ptr")])
         return found
 
@@ -150,12 +153,40 @@ def harden() -> None:
         guard.close()
         return result
 
+    device_function = interpreter.InterpretedFunction
+    patch = interpreter._patch_lang
+    reduction = interpreter.ReduceOps
+    reduce = reduction.apply_impl
+    prepared: set[tuple[int, ...]] = set()
+
+    def patched(fn: Any) -> Any:
+        # What a launch (or an earlier call in it) has made of the language holds until the launch ends.
+        prepared.add(_languages(fn))
+        return patch(fn)
+
+    def call_device(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if _languages(self.fn) not in prepared:
+            patched(self.fn)
+        return self.rewrite()(*args, **kwargs)
+
+    def _languages(fn: Any) -> tuple[int, ...]:
+        return tuple(sorted(id(v) for v in fn.__globals__.values() if v is tl or v is tl.core))
+
+    def reduce_impl(self: Any, values: Any) -> Any:
+        # By name: each module has its own function. The interpreter would walk its elements one by one.
+        name = getattr(self.combine_fn, "__name__", "")
+        whole = {"larger": np.max, "smaller": np.min, "multiply": np.prod}.get(name)
+        return reduce(self, values) if whole is None else self.min_max(values[0], val_reduce_op=whole)
+
     builder.create_masked_load = masked_load
     builder.create_masked_store = masked_store
     builder.cast_impl = cast_impl
     builder.create_dot = create_dot
     executor._init_args_hst = init_args
     executor.__call__ = call
+    interpreter._patch_lang = patched
+    device_function.__call__ = call_device
+    reduction.apply_impl = reduce_impl
 
     empty = torch.empty
 

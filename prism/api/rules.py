@@ -1,0 +1,48 @@
+"""Rules of the user's own, and what they must pass before anything is proved by them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+from prism.egraph.check import check_rule
+from prism.egraph.lint import Severity, lint
+from prism.egraph.rules import load_rules, rule_files
+from prism.errors import RuleError
+
+TRUST_DRAWS = 400
+"""Random draws that each of the user's rules must pass whenever it is used."""
+
+
+def rule_paths(rules: Sequence[Path | str | os.PathLike[str]] = ()) -> tuple[Path, ...] | None:
+    """The rule files of a run: those that ship with prism and the given ones; None where none are given.
+
+    What a wrong rule proves is wrong: so each rule of a given file is tested by random interpretation first.
+
+    Args:
+        rules: rule files of the user's own; a file that is named twice counts once.
+
+    Raises:
+        RuleError: a file cannot be read, a rule does not type-check, or a counterexample to it was found.
+    """
+    if not rules:
+        return None
+    shipped = rule_files()
+    given = tuple(dict.fromkeys(Path(os.fspath(r)).resolve() for r in rules))
+    found, issues = lint(given, load_rules(shipped))
+    for issue in issues:
+        if issue.severity is Severity.ERROR:
+            raise RuleError(issue.what, where=issue.where, fix=issue.fix or "see docs/rules.md")
+    for rule in found:
+        finding = check_rule(rule, draws=TRUST_DRAWS)
+        if finding.counterexample or not finding.agreed:
+            raise RuleError(
+                f"rule {rule.name!r} is wrong" if finding.counterexample else f"rule {rule.name!r} cannot be tested",
+                where=f"{rule.file}:{rule.line}",
+                why=finding.counterexample or "no random draw satisfies its facts",
+                fix=f"run prism rules check {rule.file}",
+            )
+    paths = (*shipped, *given)
+    load_rules(paths)  # names of files and of rules must differ
+    return paths

@@ -1,0 +1,160 @@
+"""A second opinion on proofs: identity testing over finite fields, by code that shares nothing with the prover.
+
+Every distinct denotation is tested once. Where the tester finds a difference in what was proved, one of the two has a
+bug: the run stops, and what it takes to look into it is written to a file.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from prism.egraph.prove import _align, _match, _rename, _symbols
+from prism.egraph.rules import load_rules, rule_files
+from prism.errors import VerificationError
+from prism.events import Artifacts
+from prism.instantiate.cache import cache_root
+from prism.program.finite import Opinion, Outcome, compare
+from prism.program.inline import inline
+from prism.program.nodes import Expr, Formula, Program, SymbolRange, Tensor
+from prism.sgraph.denote import Denotation, split_axes
+from prism.sgraph.nodes import SGraph
+from prism.sgraph.show import text
+from prism.sgraph.verdict import Status, Verdict
+
+
+def opinion_of(
+    reference: Sequence[Expr],
+    denotation: Denotation,
+    tensors: Sequence[Tensor],
+    ranges: Mapping[str, SymbolRange],
+    seed: int = 0,
+) -> Opinion:
+    """What the tester says of an sGraph's denotation.
+
+    Args:
+        reference: one expression per output; not expanded over (part, rest), so that this is tested, too.
+        denotation: of the sGraph.
+        tensors: the inputs.
+        ranges: of the symbols.
+        seed: of the draws.
+    """
+    parts = {e: (split_axes(e)[0].extent, split_axes(e)[1].extent) for e in denotation.split}
+    return compare(reference, denotation.outputs, tensors=tensors, ranges=ranges, parts=parts, seed=seed)
+
+
+@dataclass(slots=True)
+class SecondOpinions:
+    """The tester beside the prover, for one program.
+
+    Attributes:
+        program: what was searched.
+        formulas: its outputs, inlined.
+        seed: of the draws.
+    """
+
+    program: Program
+    formulas: Sequence[Formula]
+    seed: int = 0
+    _known: dict[Denotation, Opinion] = field(default_factory=dict)
+
+    def of(self, sgraph: SGraph, denotation: Denotation) -> Opinion:
+        """The opinion on a proved sGraph; those that denote the same share it.
+
+        Raises:
+            VerificationError: the tester disagrees with the prover; a bug report was written.
+        """
+        known = self._known.get(denotation)
+        if known is None:
+            reference = [f.expr for f in self.formulas]
+            known = opinion_of(reference, denotation, self.program.inputs, self.program.ranges, self.seed)
+            self._known[denotation] = known
+        if known.outcome is Outcome.DISAGREE:
+            candidate = {"sGraph": text(sgraph), "denotation": "\n".join(map(str, denotation.outputs))}
+            raise disagreement(self.program.name, known, {"program": str(self.program), **candidate})
+        return known
+
+
+def with_opinion(verdict: Verdict, a: Program, b: Program, seed: int = 0) -> Verdict:
+    """The prover's verdict on two programs, with the tester's opinion as a last clause; refuted ones need none.
+
+    Raises:
+        VerificationError: it is `proved`, and the tester disagrees; a bug report was written.
+    """
+    if verdict.status is Status.REFUTED:
+        return verdict
+    opinion = _of_programs(a, b, seed)
+    if verdict and opinion.outcome is Outcome.DISAGREE:
+        raise disagreement(a.name, opinion, {"reference": str(a), "candidate": str(b)})
+    return replace(verdict, reason=f"{verdict.reason}; {opinion}" if verdict.reason else str(opinion))
+
+
+def _of_programs(a: Program, b: Program, seed: int) -> Opinion:
+    """The tester's opinion on two programs whose inputs and outputs the prover has matched."""
+    pairs = _match(a, b)
+    symbols, names = _symbols(pairs, a, b), {theirs.name: ours.name for ours, theirs in pairs}
+    sides: list[tuple[Formula, Formula]] = []
+    for x, y in zip(inline(a), inline(b), strict=False):
+        aligned = _align(x, _rename(y, names, symbols))
+        if aligned is None:
+            return Opinion(Outcome.NOT_APPLICABLE, 0, 0, None, ("outputs are stored by indices that do not meet",))
+        sides.append(aligned)
+    reference, candidate = [x.expr for x, _ in sides], [y.expr for _, y in sides]
+    return compare(reference, candidate, tensors=a.inputs, ranges={**b.ranges, **a.ranges}, seed=seed)
+
+
+def disagreement(name: str, opinion: Opinion, texts: Mapping[str, str]) -> VerificationError:
+    """The error for a proof that the tester contradicts; writes the bug report.
+
+    Args:
+        name: the program's name.
+        opinion: the tester's.
+        texts: what was proved, by title.
+    """
+    path = write_bug_report(cache_root() / "bug-reports", name, opinion, texts)
+    return VerificationError(
+        "the prover and the identity test disagree",
+        where=name,
+        why=opinion.where,
+        fix=f"report it with {path}: this is a bug in prism or in a rule",
+    )
+
+
+def write_bug_report(folder: Path, name: str, opinion: Opinion, texts: Mapping[str, str]) -> Path:
+    """Write what was proved, where the tester differs, what was drawn, and the rules' hashes; the file's path."""
+    hashes = dict(load_rules(rule_files()).hashes)
+    parts = {
+        "The prover says that these are equal; the identity test says that they are not": str(opinion),
+        **texts,
+        "rules, SHA-256": "\n".join(f"{file} {digest}" for file, digest in sorted(hashes.items())),
+        "drawn": opinion.inputs,
+    }
+    body = "\n\n".join(f"# {title}\n\n{content}" for title, content in parts.items()) + "\n"
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / f"{name}-{hashlib.sha256(body.encode()).hexdigest()[:12]}.txt"
+    path.write_text(body, encoding="utf-8")
+    return path
+
+
+def recorded(artifacts: Artifacts, opinion: Opinion | None) -> Artifacts:
+    """The artifacts with the opinion in the report and in the proof record."""
+    said = str(opinion or "")
+    report, proof = replace(artifacts.report, identity=said), replace(artifacts.proof, identity=said)
+    return replace(artifacts, report=report, proof=proof)
+
+
+def merged(opinions: Iterable[Opinion | None]) -> Opinion | None:
+    """The weakest of the opinions on the parts of a program, as one: fewest rounds, largest bound."""
+    given = [o for o in opinions if o is not None]
+    if not given:
+        return None
+    outside = tuple(dict.fromkeys(text for o in given for text in o.outside))
+    bounds = [o.bound for o in given]
+    bound = None if None in bounds else max(b for b in bounds if b is not None)
+    weakest = next((o for o in given if o.outcome is Outcome.NOT_APPLICABLE), given[0])
+    rounds = min(o.rounds for o in given)
+    return replace(
+        weakest, rounds=rounds, compared=sum(max(o.compared, 0) for o in given), bound=bound, outside=outside
+    )

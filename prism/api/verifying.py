@@ -1,0 +1,355 @@
+"""Output folders, checked again: what is in them, what proves them, and what they rest on here."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from prism.checker import CertificateError, Checked, Reader, Rule, Step, Term, Terms, check, digest, read_rules
+from prism.egraph.budget import Budget
+from prism.egraph.encode import REPLAY_SCHEMA, Decoder, Encoder
+from prism.egraph.rules import RuleSet, load_rules, rule_files
+from prism.egraph.worker import Worker
+from prism.errors import PrismError, UsageError, VerificationError
+from prism.events import LockRecord, ProofRecord
+from prism.instantiate.lock import program_hash, versions
+from prism.program.extents import Extent
+from prism.program.index import Axis, Index
+from prism.program.inline import inline
+from prism.program.nodes import DType, Expr, Formula, Program, Reduce, Tensor, walk
+from prism.program.pretty import formula_lines
+from prism.report.folder import LOCK_NAME, certificate_name
+from prism.report.records import from_json, recorded_files
+from prism.sgraph.denote import expand
+
+PROOF_NAME = "proof.json"
+
+# Of the reference, when it is proved again; the verdict may only become `unknown` by a small one.
+AGAIN = Budget(enodes=8000, iterations=16, seconds=120.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Mismatch:
+    """Something that is not as the folder says.
+
+    Attributes:
+        where: the file, and the place in it.
+        what: what is there, and what should be.
+    """
+
+    where: str
+    what: str
+
+    def __str__(self) -> str:
+        return f"{self.where}: {self.what}"
+
+
+@dataclass(frozen=True, slots=True)
+class Verification:
+    """What came of checking a folder.
+
+    Attributes:
+        rung: the kind of certificate, `derivation` or `replay`; empty where it could not be read.
+        passed: what was found to be right, one clause each.
+        mismatches: what was not.
+    """
+
+    rung: str
+    passed: tuple[str, ...]
+    mismatches: tuple[Mismatch, ...]
+
+    def __bool__(self) -> bool:
+        return not self.mismatches
+
+
+def verify(
+    out: str | os.PathLike[str], program: Program | None = None, *, worker: Worker | None = None
+) -> Verification:
+    """Check an output folder again: its files, its certificate, the rules and the versions that it rests on.
+
+    Args:
+        out: the folder.
+        program: the model that the folder should be of; when given, the proof must start from it.
+        worker: a running worker; one is started, and ended, by default.
+
+    Raises:
+        UsageError: it is no output folder of prism.
+    """
+    folder = Path(out)
+    try:
+        lock_data = (folder / LOCK_NAME).read_bytes()
+    except OSError as error:
+        raise UsageError(
+            "not an output folder of prism", where=str(out), why=f"it has no {LOCK_NAME}", fix="give prism optimize's"
+        ) from error
+    lock = from_json(lock_data, LockRecord, where=str(folder / LOCK_NAME))
+    run = _Run(folder, lock, recorded_files(lock_data))
+    run.step(run.files)
+    run.step(run.versions)
+    proof = run.step(run.proof)
+    if isinstance(proof, ProofRecord):
+        run.step(lambda: run.rules(proof))
+        reader = run.step(lambda: run.certificate(proof))
+        if isinstance(reader, _Sides):
+            run.step(lambda: run.again(reader, worker))
+            if program is not None:
+                run.step(lambda: run.model(program, proof, reader))
+    rung = proof.rung if isinstance(proof, ProofRecord) else ""
+    return Verification(rung, tuple(run.passed), tuple(run.mismatches))
+
+
+@dataclass(frozen=True, slots=True)
+class _Sides:
+    """What the certificate equates.
+
+    Attributes:
+        terms: its terms.
+        outputs: name, reference and denotation.
+    """
+
+    terms: Terms
+    outputs: tuple[tuple[str, Term, Term], ...]
+
+
+@dataclass(slots=True)
+class _Run:
+    """One verification."""
+
+    folder: Path
+    lock: LockRecord
+    recorded: dict[str, str]
+    passed: list[str] = field(default_factory=list)
+    mismatches: list[Mismatch] = field(default_factory=list)
+
+    def step(self, work: Callable[[], object]) -> object:
+        """Do one part; an error of prism's own is a mismatch."""
+        try:
+            return work()
+        except CertificateError as error:
+            self.differs(self._certificate_name, str(error))
+        except PrismError as error:
+            self.differs(error.where or str(self.folder), error.what + (f": {error.why}" if error.why else ""))
+        return None
+
+    _certificate_name: str = "certificate"
+
+    def differs(self, where: str, what: str) -> None:
+        """Note a mismatch."""
+        self.mismatches.append(Mismatch(where, what))
+
+    def files(self) -> None:
+        """Every file of the folder is the one that was written."""
+        before = len(self.mismatches)
+        for name, expected in self.recorded.items():
+            try:
+                found = hashlib.sha256((self.folder / name).read_bytes()).hexdigest()
+            except OSError as error:
+                self.differs(name, f"it cannot be read: {error.strerror or error}")
+                continue
+            if found != expected:
+                self.differs(name, f"its SHA-256 is {found[:16]}…, the lock file says {expected[:16]}…")
+        if len(self.mismatches) == before:
+            self.passed.append(f"{len(self.recorded)} files have the hashes that the lock file says")
+
+    def versions(self) -> None:
+        """The packages are those that the choice was made with."""
+        here = versions()
+        wrong = {n: v for n, v in self.lock.versions.items() if here.get(n, "") != v}
+        for name, version in wrong.items():
+            self.differs(LOCK_NAME, f"{name} is {here.get(name) or 'missing'}, it was {version}")
+        if not wrong:
+            self.passed.append(f"versions of {', '.join(self.lock.versions)}")
+
+    def proof(self) -> ProofRecord:
+        """The proof record."""
+        try:
+            data = (self.folder / PROOF_NAME).read_bytes()
+        except OSError as error:
+            raise VerificationError("it cannot be read", where=PROOF_NAME, why=str(error.strerror)) from error
+        record = from_json(data, ProofRecord, where=PROOF_NAME)
+        if record.status != "proved":
+            self.differs(PROOF_NAME, f"the verdict is {record.status}")
+        return record
+
+    def rules(self, proof: ProofRecord) -> None:
+        """The rule files are those of the proof."""
+        here = {p.name: hashlib.sha256(p.read_bytes()).hexdigest() for p in rule_files()}
+        wrong = [n for n, h in proof.rule_hashes.items() if here.get(n) != h]
+        for name in wrong:
+            found = f"its SHA-256 is {here[name][:16]}…" if name in here else "it is missing"
+            self.differs(f"rules/{name}", f"{found}, the proof used {proof.rule_hashes[name][:16]}…")
+        if not wrong:
+            self.passed.append(f"{len(proof.rule_hashes)} rule files are those of the proof")
+
+    def certificate(self, proof: ProofRecord) -> _Sides:
+        """The certificate: a derivation is checked step by step, a replay is read."""
+        name = self._certificate_name = certificate_name(proof.rung)
+        if name not in self.recorded:
+            raise VerificationError("there is no certificate", where=name, why=f"the proof is on rung {proof.rung}")
+        try:
+            data = (self.folder / name).read_bytes()
+        except OSError as error:
+            raise VerificationError("it cannot be read", where=name, why=str(error.strerror)) from error
+        if proof.rung != "derivation":
+            return _sides(data)
+        accepted = check(data, _rule_texts())
+        steps = sum(len(s) for _, _, s, _ in accepted.outputs)
+        self.passed.append(f"the derivation's {steps} steps")
+        return _Sides(accepted.terms, tuple((n, a, b) for n, a, _, b in accepted.outputs))
+
+    def again(self, sides: _Sides, worker: Worker | None) -> None:
+        """The prover says so again."""
+        decoder = Decoder(sides.terms)
+        with nullcontext(worker) if worker is not None else Worker() as running:
+            running.refer([decoder.of(a) for _, a, _ in sides.outputs], AGAIN)
+            verdict = running.prove([[decoder.of(b) for _, _, b in sides.outputs]])[0]
+        if verdict:
+            self.passed.append(f"proved again: {verdict.reason}")
+        else:
+            self.differs(self._certificate_name, f"proved again, the verdict is {verdict.status}: {verdict.reason}")
+
+    def model(self, program: Program, proof: ProofRecord, sides: _Sides) -> None:
+        """The proof is of this model."""
+        if program_hash(program) != self.lock.program:
+            self.differs(LOCK_NAME, f"it is not of the model {program.name}: the program's hash is another one")
+            return
+        formulas = inline(program)
+        if [f.tensor.name for f in formulas] != [name for name, _, _ in sides.outputs]:
+            # Regions are proved one by one, over the tensors between them.
+            self.passed.append("the model is the one of the lock file")
+            return
+        encoder = Encoder(sides.terms)
+        for f, (name, reference, _) in zip(formulas, sides.outputs, strict=True):
+            split = _extents(f.expr, proof.split)
+            if encoder.of(expand(f.expr, split)) is not reference:
+                self.differs(self._certificate_name, f"output {name}: the proof starts from another formula")
+                return
+        self.passed.append("the proof starts from the model's formulas")
+
+
+def _extents(expr: Expr, wanted: Sequence[str]) -> list[Extent]:
+    """The extents of bound axes that are called so, in the order of `wanted`."""
+    known = {str(e.axis.extent): e.axis.extent for e in walk(expr) if isinstance(e, Reduce)}
+    return [known[w] for w in wanted if w in known]
+
+
+def _rule_texts() -> dict[str, bytes]:
+    return {p.name: p.read_bytes() for p in rule_files()}
+
+
+def _sides(data: bytes) -> _Sides:
+    """What a certificate without steps asks to prove."""
+    try:
+        body: Any = msgspec.json.decode(data)
+        if body["schema"] != REPLAY_SCHEMA or body["sha256"] != digest(body):
+            raise CertificateError("it was altered, or is no certificate")
+        reader = Reader(Terms(dict(body["axes"])), {})
+        reader.read_table(body["terms"])
+        pairs = [(o["name"], reader.table[o["reference"]], reader.table[o["denotation"]]) for o in body["outputs"]]
+    except (msgspec.DecodeError, KeyError, TypeError, IndexError, AttributeError) as error:
+        raise CertificateError(f"it is damaged: {error}") from error
+    return _Sides(reader.terms, tuple(pairs))
+
+
+# --- explanations --------------------------------------------------------------------------------------------------
+
+
+def explain(out: str | os.PathLike[str]) -> list[str]:
+    """The derivation of an output folder as mathematics, line by line; it is checked first.
+
+    Raises:
+        UsageError: it is no output folder of prism, or it has no derivation.
+        VerificationError: the derivation is not right.
+    """
+    folder = Path(out)
+    try:
+        proof = from_json((folder / PROOF_NAME).read_bytes(), ProofRecord, where=str(folder / PROOF_NAME))
+    except OSError as error:
+        raise UsageError("not an output folder of prism", where=str(out), why=f"it has no {PROOF_NAME}") from error
+    name = certificate_name(proof.rung)
+    if proof.rung != "derivation":
+        raise UsageError(
+            "there is no derivation", where=str(folder), why=proof.why_not_derived or "none was looked for"
+        )
+    try:
+        accepted = check((folder / name).read_bytes(), _rule_texts())
+    except OSError as error:
+        raise UsageError("the derivation cannot be read", where=str(folder / name), why=str(error.strerror)) from error
+    except CertificateError as error:
+        raise VerificationError(
+            "the derivation is not right", where=str(folder / name), why=str(error), fix="run prism optimize again"
+        ) from error
+    return list(explanation(accepted, load_rules(rule_files())))
+
+
+def explanation(accepted: Checked, rules: RuleSet) -> Iterator[str]:
+    """A derivation that was accepted, as mathematics.
+
+    What only rearranges sums and products, or computes a constant, is summed up in one line.
+    """
+    texts = {r.name: r for r in rules.rules}
+    read: dict[str, Rule] = {}
+    for r in rules.rules:
+        read |= read_rules(r.text, r.file)
+    plain = {name for name, rule in read.items() if _rearranges(rule)}
+    printer = _Printer(Decoder(accepted.terms))
+    for name, reference, steps, denotation in accepted.outputs:
+        yield f"{name}: {len(steps)} steps from the model's formula to what the kernels compute"
+        yield from printer.lines(name, reference, denotation)
+        n = 0
+        while n < len(steps):
+            end = n
+            while end < len(steps) and (steps[end].kind != "rule" or steps[end].rule in plain):
+                end += 1
+            if end > n:
+                used = ", ".join(dict.fromkeys(s.rule or s.kind for s in steps[n:end]))
+                yield f"  {_numbers(n, end)}  rearranged: {used}"
+                n = end
+            else:
+                step = steps[n]
+                rule = texts[step.rule]
+                way = "" if step.forward else ", read from right to left"
+                yield f"  {_numbers(n, n + 1)}  {step.rule} ({rule.fp_class.value}): {rule.formula}{way}"
+                yield from printer.change(step)
+                n += 1
+            if n == len(steps) or end == n:
+                yield from printer.lines(name, steps[n - 1].whole, denotation)
+
+
+def _numbers(start: int, end: int) -> str:
+    return f"{start + 1}" if end == start + 1 else f"{start + 1}-{end}"
+
+
+def _rearranges(rule: Rule) -> bool:
+    """Whether a rule only permutes operands: its sides are made of the same symbols, and it asks for nothing."""
+    symbols = [sorted(re.findall(r"[^\s\[\]',]+", str(side))) for side in (rule.left, rule.right)]
+    return symbols[0] == symbols[1] and not rule.facts
+
+
+@dataclass(slots=True)
+class _Printer:
+    """Prints terms as formulas."""
+
+    decoder: Decoder
+
+    def lines(self, name: str, term: Term, like: Term) -> Iterator[str]:
+        """The whole formula, indented; its free axes are those of `like`, too."""
+        axes = sorted(term.axes | like.axes)
+        index = tuple(Index.axis(Axis(a, 0)) for a in axes)
+        for n, line in enumerate(formula_lines(Formula(Tensor(name, (), DType.FLOAT32), index, self.decoder.of(term)))):
+            yield ("      " if n == 0 else "    ") + line
+
+    def change(self, step: Step) -> Iterator[str]:
+        """What a step replaced by what."""
+        for sign, term in (("-", step.before), ("+", step.after)):
+            formula = Formula(Tensor("", (), DType.FLOAT32), (), self.decoder.of(term))
+            for line in formula_lines(formula):
+                yield f"      {sign} {line.removeprefix(' = ')}"

@@ -1,0 +1,73 @@
+"""Forms: every acyclic choice, or, beyond the bound, the least work of each skeleton."""
+
+from __future__ import annotations
+
+import pytest
+from brute_force import EVERY_PRUNER, every_form
+from sgraph_programs import SmallLimits, gated, low_rank, norm_linear
+
+from prism.egraph.budget import Budget
+from prism.egraph.engine import Engine
+from prism.egraph.rules import load_rules, rule_files
+from prism.program.inline import inline
+from prism.program.nodes import Program
+from prism.sgraph.extract import REDUCING, Weights, options
+from prism.sgraph.forms import Forms, forms
+from prism.sgraph.generate import Task
+
+MANY = 10**6
+
+
+@pytest.fixture(scope="module")
+def engine() -> Engine:
+    return Engine(load_rules(rule_files()))
+
+
+def saturated(p: Program, engine: Engine) -> Task:
+    formulas = inline(p)
+    classes = engine.explore([f.expr for f in formulas], Budget(enodes=8000, iterations=16, seconds=60))
+    return Task(p.name, p.inputs, formulas, classes, p.hints, SmallLimits())
+
+
+def listed(t: Task, limit: int, off: frozenset[str] = frozenset()) -> Forms:
+    return forms(t.classes, options(t.classes, off), Weights(t.classes, t.hints), limit)
+
+
+def test_with_pruners_off_the_forms_are_all_acyclic_choices(engine: Engine) -> None:
+    t = saturated(low_rank(), engine)
+    expected = {tuple(sorted((c, o.op, o.children) for c, o in f.items())) for f in every_form(t, MANY)}
+    found = listed(t, MANY, EVERY_PRUNER)
+    mine = [tuple(sorted((c, o.op, o.children) for c, o in f.choices.items())) for f in found.found]
+    assert found.complete
+    assert len(mine) == len(set(mine))
+    assert set(mine) == expected
+
+
+def test_pruners_keep_the_least_work_and_the_fewest_passes(engine: Engine) -> None:
+    for make in (low_rank, norm_linear):
+        t = saturated(make(), engine)
+        with_, without = listed(t, MANY), listed(t, MANY, EVERY_PRUNER)
+        assert len(with_.found) < len(without.found)
+        for measure in ("work", "depth"):
+            assert min(getattr(f, measure) for f in with_.found) == min(getattr(f, measure) for f in without.found)
+
+
+@pytest.mark.parametrize("limit", [1, 4, 12])
+def test_beyond_the_bound_the_least_work_comes_first(engine: Engine, limit: int) -> None:
+    t = saturated(gated(), engine)
+    every, some = listed(t, MANY), listed(t, limit)
+    assert every.complete
+    assert not some.complete
+    assert 0 < len(some.found) <= limit
+    assert some.found[0].work == min(f.work for f in every.found)
+
+    def skeleton(choices: object) -> frozenset[object]:
+        return frozenset((c, o) for c, o in choices.items() if o.op in REDUCING)  # type: ignore[attr-defined]
+
+    # Every form that is left is the least work of its skeleton.
+    least: dict[frozenset[object], float] = {}
+    for f in every.found:
+        key = skeleton(f.choices)
+        least[key] = min(least.get(key, f.work), f.work)
+    for f in some.found:
+        assert f.work == pytest.approx(least[skeleton(f.choices)])
