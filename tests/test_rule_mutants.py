@@ -1,5 +1,5 @@
-"""Every guard of a shipped rule is needed: without it, random interpretation finds what is wrong; and so with operands or
-axes swapped. The guards that truth does not need are listed, with the reason, and shown to be of that kind."""
+"""Every guard of a shipped rule is needed: without it, random interpretation finds what is wrong; so it does with
+operands or axes swapped. Guards that truth does not need are listed, with the reason, and shown to be of that kind."""
 
 from __future__ import annotations
 

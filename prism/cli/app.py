@@ -66,9 +66,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _app() -> App:
-    from prism.cli.verify import explain, verify
-
     from prism.cli.rules import rules_app
+    from prism.cli.verify import explain, verify
 
     app = App(
         name="prism",

@@ -28,7 +28,7 @@ def rules_app() -> App:
     app.command(list_rules, name="list")
     app.command(check)
     app.command(profile)
-    app.command(test)
+    app.command(test_rules, name="test")
     return app
 
 
@@ -50,7 +50,7 @@ def list_rules(*, rules: _Files = ()) -> int:
 
 
 def check(*files: Path, draws: _Draws = 2000, seed: _Seed = 0) -> int:
-    """Check rule files: that they parse and type-check, guards that seem to be missing, growth, then truth by random draws.
+    """Check rule files: syntax, types, guards that seem to be missing, growth, and then truth, by random draws.
 
     Exit 0 when nothing is wrong (warnings and remarks may be printed), 5 when something is.
 
@@ -80,7 +80,7 @@ def check(*files: Path, draws: _Draws = 2000, seed: _Seed = 0) -> int:
     return ExitCode.VERIFICATION_FAILED if errors or wrong else ExitCode.DONE
 
 
-def test(*files: Path, draws: _Draws = 400, seed: _Seed = 0) -> int:
+def test_rules(*files: Path, draws: _Draws = 400, seed: _Seed = 0) -> int:
     """Test the rules that ship with prism, and those of the given files, by random interpretation: exit 0 or 5.
 
     Args:

@@ -4,10 +4,14 @@ Where a rule's facts hold, both sides of every union must agree, and what it der
 extended reals, in float64 with error bounds, and exactly over a prime field where the rule is polynomial or rational.
 A draw that shows otherwise is shrunk before it is printed.
 
-Three things can be wrong of two values: both are finite and differ; one alone is finite, which a chain of rules can turn
-into two different numbers; neither is finite, and they differ (inf - inf against inf). The first is always an error, the
-second too, unless the rule is of class `domain`, its comment says where one side is undefined ("NaN where ...",
-"undefined where ...") and the other is 0 there, as where a mask of -inf hides everything; the third is a remark: programs are over finite inputs, and infinities come from masks alone.
+Three things can be wrong of two values:
+
+- Both are finite and differ: an error.
+- One alone is finite, which a chain of rules can turn into two different numbers: an error, too, unless the rule is of
+  class `domain`, its comment says where one side is undefined ("NaN where ...", "undefined where ..."), and the other is
+  0 there, as where a mask of -inf hides everything.
+- Neither is finite, and they differ (inf - inf against inf): a remark. Programs are over finite inputs, and infinities
+  come from masks alone.
 """
 
 from __future__ import annotations
@@ -19,9 +23,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from prism.egraph.finite_field import NotRational
+from prism.egraph.rule_shrink import shrunk
 from prism.egraph.rules import FpClass, Rule
 from prism.egraph.sexpr import Parts, parse, parts_of, show
-from prism.egraph.shrink import shrunk
 from prism.egraph.worlds import SIZES, Arithmetic, Field, Floats, Undefined, World
 
 __all__ = ["DRAWS", "Finding", "check_rule", "parse"]
@@ -122,6 +126,10 @@ class _Problem:
     kind: str
     text: str
     masked: bool = False  # one side is 0, or a variable is +inf, which no mask is
+
+    def error(self, declared: bool) -> bool:
+        """Whether it is an error, where the rule declares that a side may be undefined, or does not."""
+        return self.kind == _DIFFER or (self.kind == _ONE_FINITE and not (declared and self.masked))
 
 
 def _problem(world: World, holds: np.ndarray) -> _Problem | None:

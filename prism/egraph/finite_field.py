@@ -9,14 +9,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 
 PRIME = 2**61 - 1
 
-Array: TypeAlias = "np.ndarray"
-Mask: TypeAlias = "np.ndarray"
+Array: TypeAlias = Any  # of Python integers
+Mask: TypeAlias = Any
 
 
 class NotRational(Exception):

@@ -10,14 +10,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 
 from prism.program.arrays import NumpyArrays
 
-Array: TypeAlias = "np.ndarray"
-Mask: TypeAlias = "np.ndarray"
+Array: TypeAlias = Any  # as in prism.program.arrays
+Mask: TypeAlias = Any
 
 _U = 2.0**-52  # twice the unit roundoff
 _TINY = 1e-290  # below this, results may be subnormal

@@ -320,7 +320,7 @@ def _grows(left: Form, right: Form, ruleset: str) -> Iterator[str]:
         for _, part in subterms(right):
             if isinstance(part, list) and _matches(left, part, {}):
                 yield (
-                    f"its right-hand side is larger and holds {show(part)}, to which it applies again: in ruleset "
-                    f"{ruleset} the e-graph grows without bound; move it to expand or distribute, which run once a round"
+                    f"its right-hand side is larger and holds {show(part)}, to which it applies again: in "
+                    f"ruleset {ruleset} the e-graph grows without bound; move it to expand or distribute"
                 )
                 return

@@ -60,7 +60,7 @@ Poly: TypeAlias = dict[Term, float]
 ONE = Term()
 
 
-def normal(expr: Expr) -> Expr:
+def normal_form(expr: Expr) -> Expr:
     """The normal form, over the same free axes; equal forms are equal functions.
 
     Raises:
@@ -737,4 +737,4 @@ def _again(b: Expr) -> Expr:
     return simplified(b)
 
 
-__all__ = ["Unfit", "normal"]
+__all__ = ["Unfit", "normal_form"]

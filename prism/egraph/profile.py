@@ -1,9 +1,9 @@
 """Which rule costs what on a program: matches, e-nodes added and seconds, rule by rule.
 
 The schedule is the generator's (saturate.py), but each rule that makes terms is in a ruleset of its own and runs by
-itself, so that what it adds is known; egglog's own times are not used, because what it reports is about a thousand times
-too small. Rules then see what the ones before them in the same round have added: the totals are near those of the
-search, and not the same.
+itself, so that what it adds is known; egglog's own times are not used, because what it reports is about a thousand
+times too small. Rules then see what the ones before them in the same round have added: the totals are near those of
+the search, and not the same.
 """
 
 from __future__ import annotations
@@ -122,8 +122,9 @@ class _Counting:
         """Run one ruleset; whether anything changed."""
         before = saturation.enodes()
         start = time.perf_counter()
-        report = self._graph.run_program(*self._programs[program])[-1].report
+        outputs: list[Any] = self._graph.run_program(*self._programs[program])
         seconds = time.perf_counter() - start
+        report = outputs[-1].report
         known = self.costs.get(rule, Cost(rule, ruleset, 0, 0, 0.0))
         self.costs[rule] = Cost(
             rule,

@@ -1,7 +1,9 @@
 """Proved, refuted or unknown: is a candidate the reference, for all inputs and all values of the symbols?
 
-Proved means one e-class under the rules, over the reals. Where egglog does not join the two, inputs that tell them
-apart are looked for, and without any the answer is unknown, with what was tried.
+Proved means one e-class under the rules, over the reals, or one normal form by arithmetic once both are cut into their
+common pieces (pieces.py, normal.py); what evaluation contradicts is not proved that way. Otherwise inputs that tell the
+two apart are looked for, then the pieces are tried in the e-graph, and without success the answer is unknown, with what
+was tried.
 """
 
 from __future__ import annotations
@@ -14,6 +16,8 @@ import numpy as np
 import sympy
 
 from prism.egraph.budget import Budget
+from prism.egraph.normal import Unfit, normal_form
+from prism.egraph.pieces import pieces
 from prism.egraph.refute import refute
 from prism.egraph.worker import Worker
 from prism.errors import ShapeError, WorkerError
@@ -75,20 +79,45 @@ def prove_formulas(
         right.append(aligned[1])
     with nullcontext(worker) if worker is not None else Worker() as running:
         assert running is not None
-        try:
-            running.explore([f.expr for f in left], budget or Budget())
-            verdict = running.prove([[f.expr for f in right]])[0]
-        except WorkerError as error:
-            verdict = Verdict(Status.UNKNOWN, error.one_line())
-    if verdict:
-        return verdict
-    attempt = refute(left, right, tensors, ranges or {})
-    if attempt.found is not None:
-        return replace(
-            verdict, status=Status.REFUTED, reason=attempt.found.where, counterexample=dict(attempt.found.inputs)
-        )
-    tried = attempt.skipped or f"they agree at {attempt.points} random points"
-    return replace(verdict, reason=f"{verdict.reason}; {tried}")
+        verdict = _in_one_class(running, [f.expr for f in left], [f.expr for f in right], budget)
+        if verdict:
+            return verdict
+        parts = pieces([f.expr for f in left], [f.expr for f in right])
+        same = _same_forms(*parts)
+        attempt = refute(left, right, tensors, ranges or {})
+        found = attempt.found
+        if same:
+            if found is not None and found.finite:
+                reason = f"the normal forms are one, but {found.where}: a bug in prism, please report it"
+                return replace(verdict, status=Status.UNKNOWN, reason=reason)
+            return replace(verdict, status=Status.PROVED, reason="one normal form as sums of products")
+        if found is not None:
+            return replace(verdict, status=Status.REFUTED, reason=found.where, counterexample=dict(found.inputs))
+        if parts != ([f.expr for f in left], [f.expr for f in right]):
+            cut = _in_one_class(running, *parts, budget)
+            if cut:
+                return replace(cut, reason=f"{cut.reason}, cut into {len(parts[0])} pieces")
+        tried = attempt.skipped or f"they agree at {attempt.points} random points"
+        return replace(verdict, reason=f"{verdict.reason}; their normal forms differ; {tried}")
+
+
+def _in_one_class(
+    worker: Worker, reference: Sequence[Expr], candidate: Sequence[Expr], budget: Budget | None
+) -> Verdict:
+    """The e-graph's verdict: proved or unknown."""
+    try:
+        worker.explore(reference, budget or Budget())
+        return worker.prove([candidate])[0]
+    except WorkerError as error:
+        return Verdict(Status.UNKNOWN, error.one_line())
+
+
+def _same_forms(reference: Sequence[Expr], candidate: Sequence[Expr]) -> bool:
+    """Whether both have the same normal forms, expression by expression."""
+    try:
+        return all(normal_form(a) == normal_form(b) for a, b in zip(reference, candidate, strict=True))
+    except Unfit:
+        return False
 
 
 def prove_programs(a: Program, b: Program, *, budget: Budget | None = None, worker: Worker | None = None) -> Verdict:

@@ -112,7 +112,7 @@ def load_rules(paths: Sequence[Path]) -> RuleSet:
     """Read rule files and type-check them together.
 
     Raises:
-        RuleError: a file cannot be read, two have the same name, or a rule does not parse, type-check, or say what it must.
+        RuleError: a file cannot be read, two have one name, or a rule does not parse, type-check or say what it must.
     """
     rules: dict[str, Rule] = {}
     hashes: list[tuple[str, str]] = []

@@ -49,7 +49,7 @@ def shrink(
     for name in now:
         rest = np.flatnonzero(now[name])
         length = (len(rest) + 1) // 2
-        while length >= 1 and len(rest) and left > 0 and not _plain(now[name]):
+        while length >= 1 and len(rest) and left > 0:
             for start in range(0, len(rest), length):
                 attempt(name, rest[start : start + length], 0.0)
             rest = np.flatnonzero(now[name])

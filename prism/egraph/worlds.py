@@ -2,7 +2,8 @@
 
 An axis variable is one of four axes, of distinct and of equal extents. A term variable is an array over a random subset
 of them: normal, small integers (so ties and zeros), of one sign, truth values, large, tiny, with -inf (which masks are
-made of), with +inf (1/0) or undefined elements. Many draws of the same structure are evaluated at once: dimension 0 of every array is the draw.
+made of), with +inf (1/0) or undefined elements. Many draws of the same structure are evaluated at once: dimension 0 of
+every array is the draw.
 """
 
 from __future__ import annotations
@@ -22,10 +23,11 @@ from prism.egraph.sexpr import Form, Parts, literal, subterms
 AXES = ("i", "j", "k", "l")
 SIZES = ((2, 3, 4, 2), (3, 3, 3, 3), (2, 2, 2, 2), (1, 2, 3, 1))
 RELATIONS = ("finite", "nonzero", "positive", "nonneg", "boolean")
+_PRIMITIVES = {"+": "add", "*": "mul", "-": "sub", "^": "pow", "max": "maximum", "min": "minimum", "abs": "abs"}
 OP_OF: Mapping[str, str] = {constructor: op for op, constructor in CONSTRUCTORS.items()}
 
-Array: TypeAlias = "np.ndarray"
-Mask: TypeAlias = "np.ndarray"
+Array: TypeAlias = Any  # as in prism.program.arrays
+Mask: TypeAlias = Any
 Value: TypeAlias = "Num | Residue | str | frozenset[str]"
 
 
@@ -319,7 +321,7 @@ class World:
             return self.arithmetic.relation(head, self.number(args[0]))[0]
         values = [self.value(a) for a in args]
         a, b = values[0], values[-1]
-        if isinstance(a, str) or isinstance(a, frozenset):
+        if isinstance(a, str | frozenset):
             return np.asarray([_structural(head, a, b)])
         if isinstance(b, str | frozenset):
             raise Undefined
@@ -400,9 +402,7 @@ class World:
         values = [self.value(a) for a in args]
         if isinstance(values[0], frozenset):
             return self._set(head, values)
-        op = {"+": "add", "*": "mul", "-": "sub", "^": "pow", "max": "maximum", "min": "minimum", "abs": "abs"}.get(
-            head
-        )
+        op = _PRIMITIVES.get(head)
         if head == "/":
             return self._pointwise("mul", [values[0], self._pointwise("recip", [values[1]])])
         if op == "sub":

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Protocol
@@ -65,6 +65,10 @@ class Runner(Protocol):
         """
         ...
 
+    def forget(self) -> None:
+        """Let go of the inputs that were passed."""
+        ...
+
 
 class KernelRunner:
     """Runs kernels in a child process: in Triton's interpreter, or on the GPU.
@@ -82,6 +86,10 @@ class KernelRunner:
         if self.sampling:
             environment["TRITON_INTERPRET"] = "1"
         self._worker = Worker(worker_command("prism.backends.triton.check_worker"), environment)
+        # Inputs that are passed again, as the same objects, are neither written nor read again.
+        self._folder = tempfile.TemporaryDirectory(prefix="prism-check-")
+        self._passed: dict[int, tuple[Any, Path]] = {}
+        self._count = 0
 
     def run(
         self,
@@ -94,28 +102,47 @@ class KernelRunner:
         """See Runner."""
         import torch
 
-        with tempfile.TemporaryDirectory(prefix="prism-check-") as folder:
-            given, results = Path(folder) / "inputs.pt", Path(folder) / "results.pt"
-            torch.save(list(inputs), given)
-            request = {
-                "module": str(module),
-                "config": plain(config),
-                "device": self._device,
-                "inputs": str(given),
-                "results": str(results),
-                "outputs": [[list(shape), dtype] for shape, dtype in outputs],
-                "samples": list(samples),
-            }
-            reply = self._worker.ask(request, CASE_LIMIT_S)
-            if reply.ending is not Ending.ANSWERED:
-                return f"{reply.ending.value}: {reply.detail}"
-            if reply.answer.get("error"):
-                return str(reply.answer["error"])
-            return [Output(t.to(torch.float64).numpy(), w.numpy()) for t, w in torch.load(results)]
+        folder = Path(self._folder.name)
+        results = folder / "results.pt"
+        results.unlink(missing_ok=True)
+        request = {
+            "module": str(module),
+            "config": plain(config),
+            "device": self._device,
+            "inputs": [str(self._file(folder, t)) for t in inputs],
+            "results": str(results),
+            "outputs": [[list(shape), dtype] for shape, dtype in outputs],
+            "samples": list(samples),
+        }
+        reply = self._worker.ask(request, CASE_LIMIT_S)
+        if reply.ending is not Ending.ANSWERED:
+            return f"{reply.ending.value}: {reply.detail}"
+        if reply.answer.get("error"):
+            return str(reply.answer["error"])
+        return [Output(t.to(torch.float64).numpy(), w.numpy()) for t, w in torch.load(results)]
+
+    def forget(self) -> None:
+        """Let go of the inputs that were passed."""
+        for _, path in self._passed.values():
+            path.unlink(missing_ok=True)
+        self._passed.clear()
+
+    def _file(self, folder: Path, tensor: Any) -> Path:
+        import torch
+
+        if id(tensor) not in self._passed:
+            # Files are never written twice: the child remembers them by name.
+            self._count += 1
+            path = folder / f"input{self._count}.pt"
+            torch.save(tensor, path)
+            self._passed[id(tensor)] = tensor, path
+        return self._passed[id(tensor)][1]
 
     def close(self) -> None:
         """Kill the child."""
         self._worker.close()
+        self._passed.clear()
+        self._folder.cleanup()
 
     def __enter__(self) -> KernelRunner:
         return self
@@ -192,12 +219,14 @@ def check_module(
     worst: dict[str, float] = {}
     failures: list[str] = []
     done = sampled = 0
+    runner.forget()
+    drawn = _Drawn(program)
     for case in plan_cases(program, sgraph, config, alternatives, seed)[:limit]:
         samples: list[Sample] = [None] * len(sgraph.launches)
         if runner.sampling:
             case = replace(case, config=interpretable(sgraph, case.config, case.binding))
             samples = plan_samples(sgraph, case.config, case.binding)
-        ratio, reasons = _run_case(program, module, sgraph, case, samples, runner)
+        ratio, reasons = _run_case(drawn, module, sgraph, case, samples, runner)
         done += 1
         sampled += any(s is not None for s in samples)
         worst[case.draw] = max(worst.get(case.draw, 0.0), ratio)
@@ -207,14 +236,31 @@ def check_module(
     return CheckReport(runner.name, done, worst, tuple(failures), sampled)
 
 
+@dataclass(slots=True)
+class _Drawn:
+    """The inputs of a program's cases: what several have in common is drawn and widened once."""
+
+    program: Program
+    tensors: dict[tuple[object, ...], Any] = field(default_factory=dict)
+    wide: dict[int, np.ndarray] = field(default_factory=dict)
+
+    def of(self, case: Case) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+        """The case's inputs: as tensors, and as float64."""
+        given = draw_inputs(self.program, case.draw, case.binding, case.seed, case.struck, self.tensors)
+        for t in given.values():
+            if id(t) not in self.wide:
+                self.wide[id(t)] = _float64(t)
+        return given, {name: self.wide[id(t)] for name, t in given.items()}
+
+
 def _run_case(
-    program: Program, module: Path, sgraph: SGraph, case: Case, samples: Sequence[Sample], runner: Runner
+    drawn: _Drawn, module: Path, sgraph: SGraph, case: Case, samples: Sequence[Sample], runner: Runner
 ) -> tuple[float, list[str]]:
     from prism.backends.eager import eager
     from prism.program.evaluate import evaluate as oracle_of
 
-    tensors = draw_inputs(program, case.draw, case.binding, case.seed, case.struck)
-    wide = {name: _float64(t) for name, t in tensors.items()}
+    program = drawn.program
+    tensors, wide = drawn.of(case)
     exact = oracle_of(program, wide)
     clean = _without_non_finite(program, wide)
     given = dict(

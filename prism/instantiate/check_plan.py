@@ -91,13 +91,13 @@ def plan_cases(
     others = [(b, quick) for b in (*shapes[3:], *shapes[1:2])]
     others = others or [(b, quick) for b in shapes if quick != config]
     ordinary = [*first[:1], *others, *first[1:]]
-    cases = [Case("normal", b, c, seed * 1000 + n) for n, (b, c) in enumerate(ordinary)]
+    cases = [Case("normal", b, c, seed) for b, c in ordinary]
     ragged = shapes[2:] or shapes
     for draw in DRAWS:
         if draw != "normal":
             for struck in struck_sets(program, draw):
                 n = len(cases)
-                cases.append(Case(draw, ragged[n % len(ragged)], quick, seed * 1000 + 100 + n, struck))
+                cases.append(Case(draw, ragged[n % len(ragged)], quick, seed, struck))
     return cases
 
 
@@ -130,11 +130,13 @@ def quick_config(program: Program, sgraph: SGraph, config: Config, alternatives:
     values |= {name: least for name, s in known.items() if s.free}
     grown = {name: s for name, s in known.items() if s.tiles and not s.free}
     values |= {name: s.low for name, s in grown.items()}
+    # Two parts of a split are enough: the first, and the last, which may have nothing to do.
+    values |= {name: 2 for name, value in values.items() if name not in known and value > 2}
 
     def cost(symbols: Mapping[str, int]) -> float:
         made = Config(symbols, config.warps, config.stages)
         shapes = plan_bindings(program, sgraph, made)
-        return cost_s(sgraph, made, shapes[min(2, len(shapes) - 1)], sampled=True)
+        return cost_s(sgraph, made, shapes[min(2, len(shapes) - 1)])
 
     at = cost(values)
     while True:
@@ -342,9 +344,13 @@ class _Pricing:
                         size = elements[src] if isinstance(src, str) else 1
                         total += (8 + 8 * len(index)) * OPERATION_S + 10 * size * ELEMENT_S
                     case Contract(dst, axis, lhs, rhs):
-                        # A product of matrices takes less for an element than anything else.
-                        total += 6 * OPERATION_S + elements[dst] * self.sizes[axis.name] * ELEMENT_S / 10
-                        total += (elements[lhs] + elements[rhs]) * ELEMENT_S
+                        # A product of matrices takes little for an element; where a side is too short to be one, it
+                        # is three passes over all products.
+                        depth = self.sizes[axis.name]
+                        sides = elements[lhs] + elements[rhs]
+                        matrices = min(elements[lhs], elements[rhs]) >= 16 * depth >= 256
+                        total += 6 * OPERATION_S + sides * ELEMENT_S
+                        total += elements[dst] * depth * ELEMENT_S * (0.1 if matrices else 1)
                     case TileReduce(_, _, _, src):
                         total += 4 * OPERATION_S + elements[src] * ELEMENT_S
                     case _:

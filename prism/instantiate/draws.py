@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from prism.program.extents import evaluate
-from prism.program.nodes import DType, Program
+from prism.program.nodes import DType, Program, Tensor
 
 Draw = Callable[[np.random.Generator, tuple[int, ...], DType], np.ndarray]
 
@@ -123,7 +123,12 @@ def mask(rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
 
 
 def draw_inputs(
-    program: Program, kind: str, binding: Mapping[str, int], seed: int, struck: Sequence[str] | None = None
+    program: Program,
+    kind: str,
+    binding: Mapping[str, int],
+    seed: int,
+    struck: Sequence[str] | None = None,
+    drawn: dict[tuple[object, ...], Any] | None = None,
 ) -> dict[str, Any]:
     """Torch tensors for the program's inputs, rounded to their data types.
 
@@ -133,24 +138,33 @@ def draw_inputs(
         binding: the value of every symbol.
         seed: equal seeds give equal tensors.
         struck: the inputs that are drawn in that way; by default those of the kind's first case.
+        drawn: what was drawn already, which is used again where it is the same.
     """
     import torch
 
-    rng = np.random.default_rng(seed)
+    memory = {} if drawn is None else drawn
     hit = struck_sets(program, kind)[0] if struck is None else struck
     found: dict[str, Any] = {}
-    for t in program.inputs:
+    for n, t in enumerate(program.inputs):
         shape = tuple(evaluate(e, binding) for e in t.shape)
-        dtype = getattr(torch, t.dtype.value)
-        values: Any
-        if t.name in program.weights:
-            values = np.asarray(program.weights[t.name])
-        elif t.dtype.value == "bool":
-            values = mask(rng, shape)
-        elif not t.dtype.is_float:
-            # Positions and identifiers: small, so that they are legal wherever they index something.
-            values = rng.integers(0, 2, shape)
-        else:
-            values = DRAWS[kind if t.name in hit else "normal"](rng, shape, t.dtype)
-        found[t.name] = torch.as_tensor(np.ascontiguousarray(values)).to(dtype).reshape(shape)
+        way = kind if t.name in hit else "normal"
+        key = (t.name, way, shape, seed)
+        if key not in memory:
+            # Each input from a generator of its own, so that it does not depend on how the others are drawn.
+            rng = np.random.default_rng((seed, n))
+            values = _values(program, t, way, rng, shape)
+            made = torch.as_tensor(np.ascontiguousarray(values)).to(getattr(torch, t.dtype.value))
+            memory[key] = made.reshape(shape)
+        found[t.name] = memory[key]
     return found
+
+
+def _values(program: Program, t: Tensor, way: str, rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
+    if t.name in program.weights:
+        return np.asarray(program.weights[t.name])
+    if t.dtype is DType.BOOL:
+        return mask(rng, shape)
+    if not t.dtype.is_float:
+        # Positions and identifiers: small, so that they are legal wherever they index something.
+        return rng.integers(0, 2, shape)
+    return DRAWS[way](rng, shape, t.dtype)

@@ -1,7 +1,7 @@
 """Which values of the axes the identity test looks at: a few of each axis, with weights that sum to its length.
 
     extents of 3 or less      every value, each of weight 1
-    longer ones               3 values, the first and the last among them, of random whole weights
+    longer ones               the first, the last and one in between (or two of them), of random whole weights
     an axis in two parts      i = rest_extent*part + rest: the values and weights are the products of the parts'
 
 A sum over an axis becomes the weighted sum over its sample. That is what the formulas compute on inputs that repeat
@@ -43,7 +43,7 @@ class Sample:
     Attributes:
         binding: value of every symbol.
         parts: for an extent that is cut in two, the extents of part and rest.
-        points: how many values of a long axis are taken.
+        points: how many values of a long axis are taken: 2, 3, or all where it is larger than the axis is long.
         seed: of positions and weights.
     """
 
@@ -78,10 +78,12 @@ class Sample:
         if n <= max(_FULL, self.points):
             return Points(np.arange(n), np.ones(n, dtype=np.int64))
         rng = np.random.default_rng([self.seed, n])
-        inner = 1 + rng.choice(n - 2, self.points - 2, replace=False) if self.points > 2 else np.zeros(0, np.int64)
-        cuts = np.sort(1 + rng.choice(n - 1, self.points - 1, replace=False))
+        # One value in common with all other axes, so that a mask's diagonal is met off the corner.
+        common = next(c for c in np.random.default_rng([self.seed]).permutation([1, 2, 3]).tolist() if c < n - 1)
+        chosen = [0, common, n - 1] if self.points > 2 else [0, common] if self.seed % 2 else [0, n - 1]
+        cuts = np.sort(1 + rng.choice(n - 1, len(chosen) - 1, replace=False))
         weights = np.diff(np.concatenate([[0], cuts, [n]]))
-        return Points(np.sort(np.concatenate([[0], inner, [n - 1]])).astype(np.int64), weights.astype(np.int64))
+        return Points(np.array(chosen, dtype=np.int64), weights.astype(np.int64))
 
 
 def symbols_of(extents: Iterable[Extent]) -> list[str]:

@@ -114,7 +114,7 @@ def cuts(
     def idle(axes: Iterable[Axis]) -> float:
         """How much longer it takes where so few tiles leave programs of the device without work."""
         tiles = 1.0
-        for axis in axes:
+        for axis in sorted(axes, key=lambda a: a.name):
             tiles *= max(1.0, weights.size(frozenset({axis})) / TILE)
         return max(1.0, rates.programs / tiles)
 

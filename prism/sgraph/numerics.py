@@ -19,7 +19,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
-from prism.program.index import Index
+from prism.program.index import Atom, Axis, Index
 from prism.program.nodes import Const, DType, Expr, Map, Position, Read, Reduce, ReduceKind, Size, free_axes, walk
 from prism.sgraph.denote import Denotation, denote, stored_values
 from prism.sgraph.nodes import SGraph
@@ -137,7 +137,12 @@ def shape(e: Expr) -> str:
 
 
 def _index(index: Index) -> str:
-    return f"{index.offset}+" + "+".join(sorted(f"{c}*{a.extent}" for a, c in index.terms))
+    return f"{index.offset}+" + "+".join(sorted(f"{c}*{_atom(a)}" for a, c in index.terms))
+
+
+def _atom(atom: Atom) -> str:
+    """An axis by its extent; what is rounded or wrapped as it is written."""
+    return str(atom.extent) if isinstance(atom, Axis) else str(atom)
 
 
 def _flat(e: Expr, op: str) -> Iterator[Expr]:
@@ -336,8 +341,8 @@ def _blurred(e: Expr, extent: object) -> str:
 
 
 def _blurred_index(index: Index, extent: object) -> str:
-    split = any(str(a.extent).startswith(("rest_", "parts_")) for a, _ in index.terms)
-    kept = [] if split else sorted(f"{c}*{a.extent}" for a, c in index.terms if a.extent != extent)
+    split = any(_atom(a).startswith(("rest_", "parts_")) for a, _ in index.terms)
+    kept = [] if split else sorted(f"{c}*{_atom(a)}" for a, c in index.terms if _atom(a) != str(extent))
     free = split or len(kept) < len(index.terms)
     return ("?" if free else f"{index.offset}") + "+".join(kept)
 

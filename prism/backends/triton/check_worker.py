@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -49,10 +50,18 @@ def _integers(tensor: Any) -> Any:
     return tensor.view({8: torch.int64, 4: torch.int32, 2: torch.int16, 1: torch.int8}[tensor.element_size()])
 
 
+@lru_cache(maxsize=64)
+def _loaded(path: str) -> Any:
+    """The tensor in a file; a path is never written twice."""
+    import torch
+
+    return torch.load(path)
+
+
 def run_module(request: Request) -> Answer:
     """Run a module's kernels.
 
-    The request names the module, the configuration, files of inputs and outputs, the device (`interpreter`, `cuda`),
+    The request names the module, the configuration, a file an input and one for the outputs, the device (`interpreter`, `cuda`),
     the outputs' shapes and dtypes, and for each launch, kernel by kernel, the tiles along its axes and how many of its
     programs to run (null: all of the launch). The outputs' file holds, per output, the tensor and a mask of the
     elements that were written.
@@ -62,7 +71,8 @@ def run_module(request: Request) -> Answer:
     interpreting = request["device"] == "interpreter"
     device = "cpu" if interpreting else "cuda"
     module = load_module(Path(request["module"]))
-    inputs = [t.to(device) for t in torch.load(request["inputs"])]
+    # A copy: a kernel may do to its inputs what it likes.
+    inputs = [_loaded(path).to(device, copy=True) for path in request["inputs"]]
     frames, outputs = [], []
     for shape, dtype in request["outputs"]:
         elements = 1

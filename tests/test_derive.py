@@ -1,0 +1,343 @@
+"""Derivations: found for what the prover proves, and accepted by a checker that shares nothing with it."""
+
+from __future__ import annotations
+
+import ast
+import copy
+import json
+import sys
+from collections.abc import Callable, Iterator
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+from egraph_identities import RIGHT, WRONG
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+import prism.checker
+from prism.api import SearchBudget, load
+from prism.api.optimizing import machine_of
+from prism.api.partitioned import search_regions
+from prism.api.searching import SearchResult, run_search
+from prism.checker import CertificateError, GuardError, Term, Terms, check, digest, instance, read_rules
+from prism.egraph.derive import Derivation, Deriver, canonical
+from prism.egraph.encode import REPLAY_SCHEMA, Decoder, Encoder
+from prism.egraph.language import ANALYSIS
+from prism.egraph.rules import load_rules, rule_files
+from prism.egraph.worker import Worker
+from prism.events import Recorder
+from prism.instantiate.devices import device
+from prism.program.build import add, const, mul, read, recip, reduce
+from prism.program.nodes import Expr
+from prism.program.partition import partition
+from prism.program.transform import canonical as canonical_expr
+from prism.program.transform import instance as axis_of
+from prism.sgraph.denote import expand
+
+MODELS = Path(__file__).parents[1] / "examples" / "models"
+TEXTS = {p.name: p.read_bytes() for p in rule_files()}
+RULES = {name: rule for file, data in TEXTS.items() for name, rule in read_rules(data.decode(), file).items()}
+QUICK = ("add_silu", "gated_mlp", "lora", "mul_silu")
+SLOW = ("causal_attention", "gqa_decode", "layernorm_linear_gelu", "qknorm_attention", "rmsnorm_linear")
+
+
+@pytest.fixture(scope="module")
+def deriver() -> Deriver:
+    return Deriver()
+
+
+@pytest.fixture(scope="module")
+def worker() -> Iterator[Worker]:
+    with Worker() as running:
+        yield running
+
+
+def derived(deriver: Deriver, found: SearchResult) -> Derivation:
+    denotation = found.proved[0].denotation
+    names = [f.tensor.name for f in found.formulas]
+    reference = [expand(f.expr, denotation.split) for f in found.formulas]
+    d = deriver.derive(names, reference, denotation.outputs)
+    assert d.reason == ""
+    accepted = check(d.certificate, TEXTS)
+    for (name, start, _, end), f, wanted in zip(accepted.outputs, reference, denotation.outputs, strict=True):
+        assert name in names
+        encoder = Encoder(accepted.terms)
+        assert encoder.of(f) is start
+        assert encoder.of(wanted) is end
+    return d
+
+
+def check_example(name: str, deriver: Deriver, worker: Worker) -> None:
+    found = run_search(load(MODELS / f"{name}.onnx"), device("sm_90"), SearchBudget(), worker, Recorder())
+    derived(deriver, found)
+
+
+@pytest.mark.parametrize("name", QUICK)
+def test_an_example_has_a_derivation(name: str, deriver: Deriver, worker: Worker) -> None:
+    check_example(name, deriver, worker)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", SLOW)
+def test_a_large_example_has_a_derivation(name: str, deriver: Deriver, worker: Worker) -> None:
+    check_example(name, deriver, worker)
+
+
+@pytest.mark.slow
+def test_every_region_of_the_decoder_layer_has_a_derivation(deriver: Deriver, worker: Worker) -> None:
+    program, target = load(MODELS / "decoder_layer.onnx"), device("sm_90")
+    regions = partition(program, machine=machine_of(target, program.tensor(program.outputs[0]).dtype))
+    found = search_regions(program, regions, target, SearchBudget(), [worker], Recorder())
+    assert sum(derived(deriver, r.result).steps for r in found.distinct.values()) > 0
+
+
+def test_all_examples_are_covered() -> None:
+    assert {p.stem for p in MODELS.glob("*.onnx")} == {*QUICK, *SLOW, "decoder_layer"}
+
+
+SMALL = sorted(set(RIGHT) - {"layernorm folded", "one-pass variance", "split softmax", "masked split softmax"})
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_an_identity_has_a_derivation(name: str, deriver: Deriver) -> None:
+    a, b = RIGHT[name]()
+    d = deriver.derive(["y"], [a], [b])
+    assert d.reason == ""
+    ((_, start, _, end),) = check(d.certificate, TEXTS).outputs
+    assert Decoder(Terms()).of(start) is not None
+    assert start is not end or a == b
+
+
+@pytest.mark.parametrize("name", sorted(WRONG)[:4])
+def test_what_is_wrong_is_left_to_be_proved_again_with_the_reason(name: str, deriver: Deriver) -> None:
+    a, b = WRONG[name]()
+    d = deriver.derive(["y"], [a], [b])
+    assert "no schedule" in d.reason
+    assert json.loads(d.certificate)["schema"] == REPLAY_SCHEMA
+    with pytest.raises(CertificateError, match="not a prism.derivation/1"):
+        check(d.certificate, TEXTS)
+
+
+def test_the_worker_derives_too(worker: Worker) -> None:
+    a, b = RIGHT["same extents"]()
+    d = worker.derive(["y"], [a], [b])
+    assert check(d.certificate, TEXTS).outputs
+
+
+def test_equal_runs_give_equal_bytes() -> None:
+    a, b = RIGHT["same extents"]()
+    assert Deriver().derive(["y"], [a], [b]).certificate == Deriver().derive(["y"], [a], [b]).certificate
+
+
+# --- the checker ---------------------------------------------------------------------------------------------------
+
+
+def test_the_checker_imports_the_standard_library_alone() -> None:
+    for path in Path(prism.checker.__path__[0]).glob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            names = [a.name for a in node.names] if isinstance(node, ast.Import) else []
+            names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+            for name in names:
+                assert name.startswith("prism.checker") or name.split(".")[0] in sys.stdlib_module_names, name
+
+
+def test_the_checker_reads_every_rule_that_equates() -> None:
+    assert set(RULES) == {r.name for r in load_rules(rule_files()).rules if r.ruleset != ANALYSIS}
+
+
+def term(terms: Terms, expr: Expr) -> Term:
+    return Encoder(terms).of(canonical_expr(expr))
+
+
+K, J, M = axis_of(8, 0), axis_of(8, 1), axis_of(4, 0)
+
+
+def test_a_factor_that_depends_on_the_axis_is_not_pulled_out() -> None:
+    terms = Terms()
+    inside, outside, a = (term(terms, e) for e in (read("s", K), read("s", M), read("x", M, K)))
+    left, right = instance(RULES["sum-pull"], terms, {"k": "d8", "f": outside, "a": a})
+    assert left.kids[0].kids == (a, outside)
+    assert right.op == "Mul"
+    with pytest.raises(GuardError, match="set-not-contains"):
+        instance(RULES["sum-pull"], terms, {"k": "d8", "f": inside, "a": a})
+
+
+@pytest.mark.parametrize(
+    ("rule", "good", "bad"),
+    [
+        ("cancel-mul", add(mul(read("x", M), read("x", M)), const(1e-6)), read("x", M)),
+        ("recip-recip", const(3.0), add(read("x", M), const(1.0))),
+        ("cancel-add", read("x", M), const(float("-inf"))),
+        ("exp-of-log", const(2.0), const(-2.0)),
+    ],
+)
+def test_conditions_are_worked_out_from_the_term(rule: str, good: Expr, bad: Expr) -> None:
+    terms = Terms()
+    instance(RULES[rule], terms, {"a": term(terms, good)})
+    with pytest.raises(GuardError):
+        instance(RULES[rule], terms, {"a": term(terms, bad)})
+
+
+def test_renaming_never_captures() -> None:
+    terms = Terms()
+    body = Encoder(terms).of(mul(read("x", K), read("y", J)))
+    over_k, over_j = terms.make("Sum", "d8", (body,)), terms.make("Sum", "d8_1", (body,))
+    assert not terms.same(over_k, over_j)
+    swapped = terms.make("Sum", "d8_1", (canonical(terms, body, {"d8": "d8_1", "d8_1": "d8"}),))
+    assert not terms.same(over_k, swapped)
+    twice, other = terms.make("Sum", "d8_1", (over_k,)), terms.make("Sum", "d8", (over_j,))
+    assert not terms.same(twice, other)
+    renamed = terms.make(
+        "Sum", "d8", (terms.make("Sum", "d8_1", (canonical(terms, body, {"d8": "d8_1", "d8_1": "d8"}),)),)
+    )
+    assert terms.same(twice, renamed)
+
+
+# --- altered certificates ------------------------------------------------------------------------------------------
+
+
+@cache
+def sample() -> dict[str, Any]:
+    """A certificate with all kinds of steps, in both directions."""
+    i, k, j = M, K, J
+    inv = recip(add(mul(reduce("sum", k, mul(read("x", i, k), read("x", i, k))), const(0.125)), const(1e-6)))
+    a = reduce("sum", k, mul(mul(read("x", i, k), inv), mul(mul(const(2.0), read("w", k)), const(3.0))))
+    b = mul(const(6.0), mul(inv, reduce("sum", k, mul(read("w", k), read("x", i, k)))))
+    product = mul(reduce("sum", k, read("u", k)), reduce("sum", k, read("v", k)))
+    joint = reduce("sum", k, reduce("sum", j, mul(read("u", k), read("v", j))))
+    pairs = [canonical_expr(e) for e in (a, b, product, joint)]
+    found = Deriver().derive(["y", "z"], pairs[::2], pairs[1::2])
+    assert found.reason == ""
+    body: dict[str, Any] = json.loads(found.certificate)
+    return body
+
+
+def encoded(body: dict[str, Any]) -> bytes:
+    return json.dumps(body).encode()
+
+
+def test_the_sample_has_all_kinds_of_steps() -> None:
+    steps = [s for o in sample()["outputs"] for s in o["steps"]]
+    assert {s["kind"] for s in steps} == {"rule", "rename", "constant"}
+    assert {s["direction"] for s in steps if s["kind"] == "rule"} == {"forward", "backward"}
+    assert check(encoded(sample()), TEXTS).outputs
+
+
+Place = tuple[str | int, ...]
+
+
+def leaves(value: Any, at: Place = ()) -> Iterator[Place]:
+    """The places of all numbers and texts."""
+    if isinstance(value, dict | list):
+        for key, inner in value.items() if isinstance(value, dict) else enumerate(value):
+            yield from leaves(inner, (*at, key))
+    else:
+        yield at
+
+
+def look(body: Any, place: Place) -> Any:
+    for key in place:
+        body = body[key]
+    return body
+
+
+def altered(place: Place, new: Any) -> dict[str, Any]:
+    body = copy.deepcopy(sample())
+    look(body, place[:-1])[place[-1]] = new
+    return body
+
+
+def another(value: Any, pool: list[Any]) -> st.SearchStrategy[Any]:
+    """A value of the same kind that is not this one, mostly one that occurs elsewhere."""
+    same = [v for v in pool if type(v) is type(value) and v != value]
+    fresh: st.SearchStrategy[Any] = st.text("abk", min_size=1) if isinstance(value, str) else st.integers(0, 40)
+    if isinstance(value, float):
+        fresh = st.floats(-10, 10)
+    return (st.sampled_from(same) | fresh if same else fresh).filter(lambda v: v != value)
+
+
+@given(st.data())
+def test_an_alteration_anywhere_is_rejected(data: st.DataObject) -> None:
+    places = list(leaves(sample()))
+    place = data.draw(st.sampled_from(places))
+    body = altered(place, data.draw(another(look(sample(), place), [look(sample(), p) for p in places])))
+    with pytest.raises(CertificateError):
+        check(encoded(body), TEXTS)
+
+
+@given(st.data())
+def test_an_altered_step_is_rejected_though_the_digest_fits(data: st.DataObject) -> None:
+    """Rule name, direction, positions, substitution, target; and the same with the digest made to fit."""
+    places = [p for p in leaves(sample()) if p[0] == "outputs" and "steps" in p]
+    place = data.draw(st.sampled_from(places))
+    pool = [look(sample(), p) for p in places]
+    if place[-1] == "rule":
+        pool = list(RULES)
+    body = altered(place, data.draw(another(look(sample(), place), pool)))
+    body["sha256"] = digest(body)
+    with pytest.raises(CertificateError, match="output|term|used|use|axes"):
+        check(encoded(body), TEXTS)
+
+
+@given(st.data())
+def test_an_altered_term_proves_nothing_about_the_same_formulas(data: st.DataObject) -> None:
+    """With a digest made to fit, an altered table is rejected, or is openly about other formulas."""
+    places = [p for p in leaves(sample()) if p[0] in ("terms", "axes", "rules")]
+    place = data.draw(st.sampled_from(places))
+    body = altered(place, data.draw(another(look(sample(), place), [look(sample(), p) for p in places])))
+    body["sha256"] = digest(body)
+    try:
+        accepted = check(encoded(body), TEXTS)
+    except CertificateError:
+        return
+    assume(place[0] != "rules")
+    assert statement(accepted.terms, accepted.outputs) != original()
+
+
+def statement(terms: Terms, outputs: Any) -> list[str]:
+    decoder = Decoder(terms)
+    return [f"{name}: {decoder.of(a)!r} = {decoder.of(b)!r}" for name, a, _, b in outputs]
+
+
+def original() -> list[str]:
+    accepted = check(encoded(sample()), TEXTS)
+    return statement(accepted.terms, accepted.outputs)
+
+
+def without_step(body: dict[str, Any]) -> None:
+    del body["outputs"][0]["steps"][1]
+
+
+def twice(body: dict[str, Any]) -> None:
+    body["outputs"][0]["steps"].insert(0, body["outputs"][0]["steps"][0])
+
+
+def swapped(body: dict[str, Any]) -> None:
+    o = body["outputs"][0]
+    o["reference"], o["denotation"] = o["denotation"], o["reference"]
+
+
+def padded(body: dict[str, Any]) -> None:
+    body["terms"].append(["Const", 17.0])
+
+
+@pytest.mark.parametrize("change", [without_step, twice, swapped, padded])
+def test_other_shapes_are_rejected(change: Callable[[dict[str, Any]], None]) -> None:
+    body = copy.deepcopy(sample())
+    change(body)
+    body["sha256"] = digest(body)
+    with pytest.raises(CertificateError):
+        check(encoded(body), TEXTS)
+
+
+def test_rules_that_are_not_those_that_were_cited_are_rejected() -> None:
+    with pytest.raises(CertificateError, match=r"rule file field\.egg"):
+        check(encoded(sample()), {**TEXTS, "field.egg": TEXTS["field.egg"] + b"\n"})
+
+
+@pytest.mark.parametrize("data", [b"", b"{", b"[]", b"null", b'{"schema": "prism.derivation/1"}'])
+def test_what_is_no_certificate_is_rejected(data: bytes) -> None:
+    with pytest.raises(CertificateError):
+        check(data, TEXTS)
