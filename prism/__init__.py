@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING
 from prism import errors
 
 if TYPE_CHECKING:
+    from prism.api import explain, optimize, prove, search, trace, verify
     from prism.api import load as load_onnx
-    from prism.api import optimize, prove, search, trace
     from prism.program.nodes import Program
     from prism.sgraph.verdict import Verdict
 
@@ -27,22 +27,26 @@ __all__ = [
     "Verdict",
     "__version__",
     "errors",
+    "explain",
     "load_onnx",
     "optimize",
     "prove",
     "search",
     "trace",
+    "verify",
 ]
 
 # Where each public name lives. Kept beside the imports above, which only type checkers follow.
 _HOMES = {
     "Program": ("prism.program.nodes", "Program"),
     "Verdict": ("prism.sgraph.verdict", "Verdict"),
+    "explain": ("prism.api", "explain"),
     "load_onnx": ("prism.api", "load"),
     "optimize": ("prism.api", "optimize"),
     "prove": ("prism.api", "prove"),
     "search": ("prism.api", "search"),
     "trace": ("prism.api", "trace"),
+    "verify": ("prism.api", "verify"),
 }
 
 

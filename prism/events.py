@@ -212,6 +212,7 @@ class ProofRecord:
         why_not_derived: on rung `replay`, why there is no derivation.
         split: the extents of the axes over whose parts the reference was written, as the candidate is.
         identity: what the identity test over finite fields says, as text.
+        classes: floating-point classes of the rules that matched on the way to the proof, which used at most these.
     """
 
     status: str
@@ -228,6 +229,7 @@ class ProofRecord:
     why_not_derived: str = ""
     split: tuple[str, ...] = ()
     identity: str = ""
+    classes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -295,6 +297,7 @@ class RunReport:
         output: the output folder; empty when none was written.
         rung: the kind of certificate that the kernels have, with its size: `derivation of 12 steps`, `replay`.
         identity: what the identity test over finite fields says of the chosen sGraph, as text.
+        classes: floating-point classes of the rules that matched on the way to the proof, which used at most these.
     """
 
     name: str
@@ -326,6 +329,7 @@ class RunReport:
     output: str = ""
     rung: str = ""
     identity: str = ""
+    classes: tuple[str, ...] = ()
 
     @property
     def speedup(self) -> float:

@@ -37,7 +37,6 @@ from identities_common import (
     sigmoid,
     silu,
     softmax,
-    sqrt,
     square,
     sub,
     top,
@@ -73,7 +72,7 @@ def bias_through(z: Sizes) -> Pair:
 
 
 def three_matrices(z: Sizes) -> Pair:
-    m, k, n, x, w = linear(z)
+    m, k, n, x, _ = linear(z)
     r = Axis("r", z.r)
     a, b = read("a", k, r), read("b", r, n)
     return (m, n), total(r, mul(total(k, mul(x, a)), b)), total(k, mul(x, total(r, mul(a, b))))

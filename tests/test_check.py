@@ -18,14 +18,15 @@ from prism.instantiate.draws import DRAWS, draw_inputs
 from prism.instantiate.gate import judge, unit_roundoff
 from prism.program import build
 from prism.program.extents import symbol
-from prism.program.index import Axis
-from prism.program.nodes import Definition, DType, Program, SymbolRange, Tensor
-from prism.sgraph.nodes import Grid, Kernel, LoopRole, SGraph, Store
+from prism.program.index import Axis, Index
+from prism.program.nodes import Definition, DType, Program, ReduceKind, SymbolRange, Tensor
+from prism.sgraph.nodes import Accumulate, Grid, Kernel, Load, Loop, LoopRole, SGraph, Store, TileReduce
 
 M = symbol("seq")
 D = 100
 EPS = 1e-6
 T = symbol("T_d")
+SUM = ReduceKind.SUM
 m, d = Axis("seq", M), Axis("d100", D)
 
 
@@ -134,26 +135,27 @@ def test_shapes_meet_tiles_in_every_way() -> None:
 
 def test_only_launches_that_nothing_reads_are_sampled() -> None:
     first = Kernel("first", ((m, Grid(1)),), (Store("b", (), 0.0),))
-    from prism.sgraph.nodes import Load
-
     second = Kernel("second", ((m, Grid(1)),), (Load("v", "b", ()), Store("y", (), "v")))
     graph = SGraph("g", (), (), (), (first, second))
-    samples = plan_samples(graph, config(), {"seq": 10_000})
-    assert samples == [None, (((10_000,), 200),)]
+    read, written = plan_samples(graph, config(), {"seq": 10_000})
+    assert read is None
+    assert written is not None
+    ((tiles, programs),) = written
+    assert tiles == (10_000,)
+    assert programs < 1000
 
 
 def test_launches_that_are_read_get_larger_tiles_where_they_take_too_long() -> None:
-    from prism.sgraph.nodes import Load
-
     k = Axis("k", 4096)
     tk = symbol("T_k")
-    first = Kernel("first", ((m, Grid(T)), (k, LoopRole(tk))), (Store("b", (), 0.0),))
+    summed = Loop(k, (Load("a", "x", (Index.axis(k),)), TileReduce("p", SUM, k, "a"), Accumulate("s", SUM, "p")))
+    first = Kernel("first", ((m, Grid(T)), (k, LoopRole(tk))), (summed, Store("b", (), "s")))
     second = Kernel("second", ((m, Grid(1)),), (Load("v", "b", ()), Store("y", (), "v")))
     graph = SGraph("g", (), (), (), (first, second))
     start = Config({"T_d": 16, "T_k": 32}, {}, {})
     assert interpretable(graph, start, {"seq": 16}) == start
     found = interpretable(graph, start, {"seq": 200})
-    assert cost_s(graph, found, {"seq": 200}, sampled=True) <= 2.0 < cost_s(graph, start, {"seq": 200}, sampled=True)
+    assert cost_s(graph, found, {"seq": 200}, sampled=True) <= 1.0 < cost_s(graph, start, {"seq": 200}, sampled=True)
     assert all(found.symbols[n] >= v for n, v in start.symbols.items())
     huge = interpretable(graph, start, {"seq": 1_000_000})
     assert huge.symbols["T_d"] * huge.symbols["T_k"] <= 1 << 20

@@ -18,12 +18,11 @@ from hypothesis import strategies as st
 
 import prism.checker
 from prism.api import SearchBudget, load
-from prism.api.optimizing import machine_of
-from prism.api.partitioned import search_regions
+from prism.api.partitioned import machine_of, search_regions
 from prism.api.searching import SearchResult, run_search
 from prism.checker import CertificateError, GuardError, Term, Terms, check, digest, instance, read_rules
-from prism.egraph.derive import Derivation, Deriver, canonical
-from prism.egraph.encode import REPLAY_SCHEMA, Decoder, Encoder
+from prism.egraph.derive import Deriver, canonical
+from prism.egraph.encode import REPLAY_SCHEMA, Decoder, Derivation, Encoder
 from prism.egraph.language import ANALYSIS
 from prism.egraph.rules import load_rules, rule_files
 from prism.egraph.worker import Worker
@@ -39,8 +38,8 @@ from prism.sgraph.denote import expand
 MODELS = Path(__file__).parents[1] / "examples" / "models"
 TEXTS = {p.name: p.read_bytes() for p in rule_files()}
 RULES = {name: rule for file, data in TEXTS.items() for name, rule in read_rules(data.decode(), file).items()}
-QUICK = ("add_silu", "gated_mlp", "lora", "mul_silu")
-SLOW = ("causal_attention", "gqa_decode", "layernorm_linear_gelu", "qknorm_attention", "rmsnorm_linear")
+QUICK = ("add_silu", "gated_mlp", "gqa_decode", "lora", "mul_silu", "rmsnorm_linear")
+SLOW = ("causal_attention", "layernorm_linear_gelu", "qknorm_attention")
 
 
 @pytest.fixture(scope="module")
@@ -105,9 +104,10 @@ def test_an_identity_has_a_derivation(name: str, deriver: Deriver) -> None:
     a, b = RIGHT[name]()
     d = deriver.derive(["y"], [a], [b])
     assert d.reason == ""
-    ((_, start, _, end),) = check(d.certificate, TEXTS).outputs
-    assert Decoder(Terms()).of(start) is not None
-    assert start is not end or a == b
+    accepted = check(d.certificate, TEXTS)
+    ((_, start, _, end),) = accepted.outputs
+    encoder = Encoder(accepted.terms)
+    assert (encoder.of(a), encoder.of(b)) == (start, end)
 
 
 @pytest.mark.parametrize("name", sorted(WRONG)[:4])
@@ -116,7 +116,7 @@ def test_what_is_wrong_is_left_to_be_proved_again_with_the_reason(name: str, der
     d = deriver.derive(["y"], [a], [b])
     assert "no schedule" in d.reason
     assert json.loads(d.certificate)["schema"] == REPLAY_SCHEMA
-    with pytest.raises(CertificateError, match="not a prism.derivation/1"):
+    with pytest.raises(CertificateError, match="not a prism"):
         check(d.certificate, TEXTS)
 
 
@@ -126,9 +126,9 @@ def test_the_worker_derives_too(worker: Worker) -> None:
     assert check(d.certificate, TEXTS).outputs
 
 
-def test_equal_runs_give_equal_bytes() -> None:
+def test_equal_runs_give_equal_bytes(deriver: Deriver) -> None:
     a, b = RIGHT["same extents"]()
-    assert Deriver().derive(["y"], [a], [b]).certificate == Deriver().derive(["y"], [a], [b]).certificate
+    assert deriver.derive(["y"], [a], [b]).certificate == Deriver().derive(["y"], [a], [b]).certificate
 
 
 # --- the checker ---------------------------------------------------------------------------------------------------
@@ -277,7 +277,7 @@ def test_an_altered_step_is_rejected_though_the_digest_fits(data: st.DataObject)
         pool = list(RULES)
     body = altered(place, data.draw(another(look(sample(), place), pool)))
     body["sha256"] = digest(body)
-    with pytest.raises(CertificateError, match="output|term|used|use|axes"):
+    with pytest.raises(CertificateError, match=r"step|term|use"):
         check(encoded(body), TEXTS)
 
 

@@ -250,7 +250,7 @@ def test_decode_attention_splits_the_keys_and_heads_of_a_group_share_them(search
 
 @pytest.mark.parametrize("name", ["qk_norm_attention", "rope_attention"])
 def test_norms_of_queries_and_keys_are_folded_into_attention(name: str, search: Search) -> None:
-    """In one kernel all of it is; where rotating keys again for every tile of queries costs more, they are stored once."""
+    """All of it in one kernel; where rotating keys for every tile of queries costs more, they are stored once."""
     assert not stores(best(search(name)), 4096, 4096)
     assert rescaled(best(search(name))) == 2
     graph, kernel = single(search(name, max_kernels=1))

@@ -32,7 +32,7 @@ RULES = load_rules(rule_files())
 
 def saturation() -> Saturation:
     graph = install(RULES)
-    return Saturation(graph)  # type: ignore[arg-type]
+    return Saturation(graph)
 
 
 def explored(expr: Expr, budget: Budget | None = None) -> EClasses:

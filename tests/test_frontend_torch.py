@@ -145,6 +145,12 @@ CASES: dict[str, tuple[Fn, list[tuple[int, ...]]]] = {
     "self_attention": (heads, [(2, 5, 8), (8, 24)]),
     "conv": (lambda x, w, b: F.conv1d(x, w, b, stride=2, padding=1), [(2, 3, 9), (4, 3, 3), (4,)]),
     "conv_depthwise": (lambda x, w: F.conv2d(x, w, groups=3, dilation=2), [(1, 3, 6, 7), (3, 1, 2, 2)]),
+    "batch_norm": (
+        lambda x, mean, var, w, b: F.batch_norm(x, mean, var * var, w, b, False, 0.1, 1e-3),
+        [(2, 3, 4), (3,), (3,), (3,), (3,)],
+    ),
+    "group_norm": (lambda x, w, b: (F.group_norm(x, 2, w, b), F.group_norm(x, 4)), [(2, 4, 3, 5), (4,), (4,)]),
+    "unfold": (lambda x: (x.unfold(1, 3, 2), x.unfold(0, 2, 1)), [(3, 8)]),
     "arange": (lambda x: x * torch.arange(1, 9, 2) + torch.full((4,), 0.5) - torch.eye(4)[1], [(3, 4)]),
     "index": (lambda x: x[torch.arange(3), torch.arange(3) + 1], [(3, 4)]),
     "identity": (lambda x, y: (x, x * 1, y), [(3,), (2,)]),

@@ -157,11 +157,12 @@ def test_one_tensor_in_two_roles_is_materialised_once() -> None:
 def test_projections_of_one_input_to_several_widths_are_one_launch() -> None:
     k, widths = Axis("k", 256), (192, 64, 48)
     m = Axis("m", 32)
-    products = {
+    products: dict[str, tuple[tuple[Axis, ...], Expr]] = {
         f"y{n}": ((m, Axis(f"n{n}", w)), reduce("sum", k, mul(read("x", m, k), read(f"w{n}", k, Axis(f"n{n}", w)))))
         for n, w in enumerate(widths)
     }
-    shapes = {"x": (32, 256)} | {f"w{n}": (256, w) for n, w in enumerate(widths)}
+    shapes: dict[str, tuple[int, ...]] = {"x": (32, 256)}
+    shapes |= {f"w{n}": (256, w) for n, w in enumerate(widths)}
     best = generate(task(program("p", shapes, products)), Bounds()).candidates[0].sgraph
     assert len(best.kernels) == 3
     assert len(best.launches) == 1

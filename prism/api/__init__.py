@@ -6,6 +6,7 @@ partitioned.py a large program's regions, searched apart and composed
 optimizing.py  proved sGraphs -> output folder   (emit, check, tune, write)
 records.py     a finished run -> report, proof record, lock
 proving.py     two functions or two models -> Verdict
+verifying.py   an output folder -> is it what it says; its derivation, to read
 """
 
 from prism.api.loading import load, trace
@@ -19,6 +20,7 @@ from prism.api.searching import (
     SearchResult,
     search,
 )
+from prism.api.verifying import explain, verify
 
 __all__ = [
     "OptimizeResult",
@@ -27,10 +29,12 @@ __all__ = [
     "SearchBudget",
     "SearchInterruptedError",
     "SearchResult",
+    "explain",
     "load",
     "optimize",
     "prove",
     "prove_models",
     "search",
     "trace",
+    "verify",
 ]

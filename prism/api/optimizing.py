@@ -149,7 +149,7 @@ def optimize(
         program, name, model_of, gpu.name if gpu else model_of.name, budget or SearchBudget(), trials, seed, files
     )
     with ExitStack() as stack:
-        worker = stack.enter_context(Worker(files))
+        worker = stack.enter_context(Worker(files, fp=request.budget.fp))
         tools = _tools(request, gpu, recorder, stack)
         regions = partition(program, machine=machine_of(model_of, program.tensor(program.outputs[0]).dtype))
         if len(regions) == 1:
@@ -206,7 +206,7 @@ def _chosen(request: Request, found: SearchResult, tools: _Tools, folder: Path) 
     with tools.recorder.stage("emission") as detail:
         finalists = _finalists(request, found, folder)
         detail.append(f"{len(finalists)} of {len(found.proved)} proved sGraphs")
-    second = SecondOpinions(request.program, found.formulas, request.seed)
+    second = SecondOpinions(request.program, found.formulas, request.seed, request.rules)
     with tools.recorder.stage("identity test"):
         opinions = [second.of(f.proved.sgraph, f.proved.denotation) for f in finalists]
     choice = _choose(request, finalists, tools)

@@ -20,6 +20,7 @@ from prism.api.gain import nothing_to_gain
 from prism.api.records import Choice
 from prism.api.searching import ProvedSGraph, Search, SearchBudget, SearchResult, run_search
 from prism.backends.protocol import Config, Resources
+from prism.egraph.rules import FpClass
 from prism.egraph.worker import Worker
 from prism.errors import UsageError
 from prism.events import CheckSummary, Recorder
@@ -94,12 +95,14 @@ class PartitionedSearch:
         for r, p in zip(self.regions, picks, strict=True):
             outputs += [_renamed(e, r.canonical.names) for e in p.denotation.outputs]
         rules = dict.fromkeys(name for p in picks for name in p.verdict.rules)
+        classes = {c for p in picks for c in p.verdict.classes}
         verdict = Verdict(
             Status.PROVED,
             f"region by region, {len(picks)} of them ({len(self.distinct)} different): {picks[0].verdict.reason}",
             enodes=max(p.verdict.enodes for p in picks),
             iterations=max(p.verdict.iterations for p in picks),
             rules=tuple(rules),
+            classes=tuple(c for c in FpClass if c in classes),
         )
         splits = dict.fromkeys(e for p in picks for e in p.denotation.split)
         seconds = sum(p.seconds for p in picks)

@@ -23,6 +23,7 @@ from prism.sgraph import spec
 from prism.sgraph.denote import Denotation, denote, expand
 from prism.sgraph.generate import Candidate
 from prism.sgraph.nodes import SGraph
+from prism.sgraph.numerics import Numerics
 from prism.sgraph.verdict import Status, Verdict
 
 _Split: TypeAlias = tuple[Extent, ...]
@@ -69,6 +70,11 @@ class Proofs:
         self.decided: dict[int, ProvedSGraph | None] = {}
         self.counts: Counter[Status] = Counter()
         self._reference = reference
+        # Those that are refused for their numerics (prism.sgraph.numerics), and those with float32 buffers in place of
+        # narrower ones.
+        self.refused = 0
+        self._numerics = Numerics(reference)
+        self._staged: dict[int, SGraph] = {}
         self._workers = workers
         self._limit = limit
         self._recorder = recorder
@@ -119,6 +125,12 @@ class Proofs:
                 self.counts[Status.UNKNOWN] += 1
                 self.decided[n] = None
                 return None
+            safe = self._numerics.safe(self.candidates[n].sgraph, meaning)
+            if safe is None:
+                self.refused += 1
+                self.decided[n] = None
+                return None
+            self._staged[n] = safe
             self._meaning[n] = self._distinct.setdefault(meaning, len(self._meanings))
             if self._meaning[n] == len(self._meanings):
                 self._meanings.append(meaning)
@@ -165,4 +177,4 @@ class Proofs:
         c, m = self.candidates[n], self._meaning[n]
         verdict = self._verdicts[m]
         self.counts[verdict.status] += 1
-        self.decided[n] = ProvedSGraph(c.sgraph, verdict, self._meanings[m], c.seconds) if verdict else None
+        self.decided[n] = ProvedSGraph(self._staged[n], verdict, self._meanings[m], c.seconds) if verdict else None

@@ -61,4 +61,4 @@ def _proved(a: Program, b: Program, files: Sequence[Path] | None) -> Verdict:
     from prism.egraph.worker import Worker
 
     with Worker(files) as worker:
-        return with_opinion(prove_programs(a, b, worker=worker), a, b)
+        return with_opinion(prove_programs(a, b, worker=worker), a, b, rules=files)

@@ -10,20 +10,21 @@ from pathlib import Path
 from prism.api.searching import ProvedSGraph, SearchBudget, SearchResult
 from prism.backends.protocol import Config
 from prism.backends.weights import weights_bytes
-from prism.egraph.encode import Derivation
+from prism.egraph.encode import Derivation, replay
 from prism.egraph.rules import load_rules, rule_files
 from prism.egraph.worker import Worker
-from prism.errors import IllegalIRError, WorkerError
+from prism.errors import WorkerError
 from prism.events import Artifacts, CheckSummary, KernelReport, ProofRecord, Recorder, RunReport
 from prism.instantiate.devices import Device
 from prism.instantiate.lock import flat, make_lock, versions
 from prism.instantiate.model import Model
 from prism.instantiate.study import Best, TuneResult
+from prism.program.extents import Extent
 from prism.program.finite import Opinion
-from prism.program.nodes import Program
+from prism.program.nodes import Expr, Program, Reduce, walk
 from prism.program.pretty import formula_text
 from prism.sgraph.constraints import constraints
-from prism.sgraph.denote import expand
+from prism.sgraph.denote import expand, split_axes
 from prism.sgraph.nodes import Grid, LoopRole, Role, Split
 from prism.sgraph.show import dot, key, text
 
@@ -93,30 +94,36 @@ def artifacts(request: Request, found: SearchResult, choice: Choice, module: str
         ),
         str(request.program),
         weights_bytes(request.program),
-        derived.certificate if derived is not None else None,
+        derived.certificate,
     )
 
 
-def _derived(request: Request, found: SearchResult, choice: Choice, recorder: Recorder) -> Derivation | None:
-    """The certificate of the chosen sGraph; None when egglog died over it."""
+def _derived(request: Request, found: SearchResult, choice: Choice, recorder: Recorder) -> Derivation:
+    """The certificate of the chosen sGraph."""
     denotation = choice.proved.denotation
     names = [f.tensor.name for f in found.formulas]
-    reference = [expand(f.expr, denotation.split) for f in found.formulas]
+    # A whole of several regions has the splits of all; an output is written over the parts that it mentions.
+    reference = [
+        expand(f.expr, [e for e in denotation.split if split_axes(e)[0].extent in _bound(d)])
+        for f, d in zip(found.formulas, denotation.outputs, strict=True)
+    ]
     with recorder.stage("certificate") as detail:
         try:
             with Worker(request.rules) as worker:
                 derived = worker.derive(names, reference, denotation.outputs)
-        except (WorkerError, IllegalIRError) as error:
-            recorder.warn(f"there is no certificate: {error}")
-            return None
+        except WorkerError as error:
+            derived = replay(names, reference, denotation.outputs, error.one_line())
         detail.append(_rung(derived))
     return derived
 
 
-def _rung(derived: Derivation | None) -> str:
-    if derived is None or derived.reason:
-        return "replay"
-    return f"derivation of {derived.steps} steps"
+def _bound(e: Expr) -> set[Extent]:
+    """The extents of bound axes."""
+    return {x.axis.extent for x in walk(e) if isinstance(x, Reduce)}
+
+
+def _rung(derived: Derivation) -> str:
+    return "replay" if derived.reason else f"derivation of {derived.steps} steps"
 
 
 def _report(request: Request, found: SearchResult, choice: Choice, recorder: Recorder) -> RunReport:
@@ -141,6 +148,7 @@ def _report(request: Request, found: SearchResult, choice: Choice, recorder: Rec
         verdict=verdict.status.value,
         reason=verdict.reason,
         rules=verdict.rules,
+        classes=verdict.classes,
         check=choice.checked,
         config=flat(best.config),
         seed=request.seed,
@@ -196,12 +204,13 @@ def _config(launch: str, symbols: Sequence[str], config: Config) -> str:
     return " ".join([*parts, f"warps={config.warps[launch]}", f"stages={config.stages[launch]}"])
 
 
-def _proof(request: Request, proved: ProvedSGraph, derived: Derivation | None) -> ProofRecord:
+def _proof(request: Request, proved: ProvedSGraph, derived: Derivation) -> ProofRecord:
     verdict = proved.verdict
     return ProofRecord(
         status=verdict.status.value,
         reason=verdict.reason,
         rules=verdict.rules,
+        classes=verdict.classes,
         rule_hashes=dict(load_rules(request.rules or rule_files()).hashes),
         egglog=versions().get("egglog", ""),
         enodes=verdict.enodes,
@@ -209,8 +218,8 @@ def _proof(request: Request, proved: ProvedSGraph, derived: Derivation | None) -
         program=str(request.program),
         sgraph=text(proved.sgraph),
         denotation="\n".join(map(str, proved.denotation.outputs)),
-        rung="replay" if derived is None or derived.reason else "derivation",
-        why_not_derived="" if derived is None else derived.reason,
+        rung="replay" if derived.reason else "derivation",
+        why_not_derived=derived.reason,
         split=tuple(map(str, proved.denotation.split)),
     )
 

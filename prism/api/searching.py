@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import TypeVar
 
@@ -19,6 +19,7 @@ from prism.api.gain import nothing_to_gain
 from prism.api.proofs import Proofs, ProvedSGraph
 from prism.api.rules import rule_paths
 from prism.egraph.budget import Budget
+from prism.egraph.rules import FpClass
 from prism.egraph.worker import Worker
 from prism.errors import UsageError
 from prism.events import Funnel, Listener, Recorder
@@ -65,6 +66,8 @@ class SearchBudget:
         iterations: rounds of the rules at which saturation stops. 16.
         seconds: limit at which the e-graph worker is killed; reaching it is an error, not a result. 120.
         off: pruners (`prism.sgraph.prune.PRUNERS`) that are switched off: slower, and not better.
+        fp: what rules may do to rounding: `exact` nothing, `reassociates` other orders of sums and products, too,
+            `domain` also other places of overflow and NaN (rules of this class derive no candidates). domain.
 
     Raises:
         UsageError: a bound below 1, or a pruner that does not exist.
@@ -81,19 +84,24 @@ class SearchBudget:
     iterations: int = 16
     seconds: float = 120.0
     off: frozenset[str] = frozenset()
+    fp: str = FpClass.DOMAIN.value
 
     def __post_init__(self) -> None:
         for name, value in (*self.as_dict().items(), ("seconds", self.seconds)):
             if value <= 0:
                 raise UsageError(f"a bound of {value}", where=name, fix="give 1 or more")
+        if self.fp not in list(FpClass):
+            raise UsageError(f"there is no class {self.fp}", where="fp", fix=f"there are: {', '.join(FpClass)}")
         unknown = sorted(self.off - PRUNERS.keys())
         if unknown:
             known = ", ".join(PRUNERS)
             raise UsageError(f"there is no pruner {unknown[0]}", where="off", fix=f"there are: {known}")
 
     def as_dict(self) -> dict[str, int]:
-        """What determines the result, by name; a pruner that is off as `off.NAME`."""
-        bounds = {f.name: int(getattr(self, f.name)) for f in fields(self) if f.name not in ("seconds", "off")}
+        """What determines the result, by name; a pruner that is off as `off.NAME`, less than all of `fp` as `fp.IT`."""
+        bounds = {f.name: int(getattr(self, f.name)) for f in fields(self) if f.name not in ("seconds", "off", "fp")}
+        if self.fp != FpClass.DOMAIN:
+            bounds[f"fp.{self.fp}"] = 1
         return bounds | {f"off.{name}": 1 for name in sorted(self.off)}
 
     def bounds(self) -> Bounds:
@@ -242,10 +250,13 @@ class Search(Iterator[ProvedSGraph]):
         if self._ready is None:
             raise UsageError("the search has not begun", fix="ask for the first sGraph: next(search)")
         ready, proofs = self._ready, self._ready.proofs
+        generated = ready.generated
+        if proofs.refused:
+            generated = replace(generated, pruned={**generated.pruned, "numerics": proofs.refused})
         return SearchResult(
             ready.formulas,
             proofs.proved,
-            ready.generated,
+            generated,
             proofs.counts[Status.REFUTED],
             proofs.counts[Status.UNKNOWN],
             ready.classes.enodes,
@@ -400,7 +411,8 @@ def search(
     chosen = device(target)
     regions = partition(program, machine=machine_of(chosen))
     files = rule_paths(rules)
-    running = [Worker(files) if files else Worker() for _ in range(workers)]
+    fp = (budget or SearchBudget()).fp
+    running = [Worker(files, fp=fp) if files or fp != FpClass.DOMAIN else Worker() for _ in range(workers)]
     if len(regions) > 1:
         return RegionalSearch(program, regions, chosen, budget or SearchBudget(), running, Recorder(listener))
     return Search(program, chosen, budget or SearchBudget(), running, Recorder(listener), owned=True)

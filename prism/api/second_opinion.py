@@ -53,11 +53,13 @@ class SecondOpinions:
         program: what was searched.
         formulas: its outputs, inlined.
         seed: of the draws.
+        rules: the rule files that were used, None for those that ship with prism.
     """
 
     program: Program
     formulas: Sequence[Formula]
     seed: int = 0
+    rules: Sequence[Path] | None = None
     _known: dict[Denotation, Opinion] = field(default_factory=dict)
 
     def of(self, sgraph: SGraph, denotation: Denotation) -> Opinion:
@@ -73,11 +75,13 @@ class SecondOpinions:
             self._known[denotation] = known
         if known.outcome is Outcome.DISAGREE:
             candidate = {"sGraph": text(sgraph), "denotation": "\n".join(map(str, denotation.outputs))}
-            raise disagreement(self.program.name, known, {"program": str(self.program), **candidate})
+            raise disagreement(self.program.name, known, {"program": str(self.program), **candidate}, self.rules)
         return known
 
 
-def with_opinion(verdict: Verdict, a: Program, b: Program, seed: int = 0) -> Verdict:
+def with_opinion(
+    verdict: Verdict, a: Program, b: Program, seed: int = 0, rules: Sequence[Path] | None = None
+) -> Verdict:
     """The prover's verdict on two programs, with the tester's opinion as a last clause; refuted ones need none.
 
     Raises:
@@ -87,7 +91,7 @@ def with_opinion(verdict: Verdict, a: Program, b: Program, seed: int = 0) -> Ver
         return verdict
     opinion = _of_programs(a, b, seed)
     if verdict and opinion.outcome is Outcome.DISAGREE:
-        raise disagreement(a.name, opinion, {"reference": str(a), "candidate": str(b)})
+        raise disagreement(a.name, opinion, {"reference": str(a), "candidate": str(b)}, rules)
     return replace(verdict, reason=f"{verdict.reason}; {opinion}" if verdict.reason else str(opinion))
 
 
@@ -105,15 +109,19 @@ def _of_programs(a: Program, b: Program, seed: int) -> Opinion:
     return compare(reference, candidate, tensors=a.inputs, ranges={**b.ranges, **a.ranges}, seed=seed)
 
 
-def disagreement(name: str, opinion: Opinion, texts: Mapping[str, str]) -> VerificationError:
+def disagreement(
+    name: str, opinion: Opinion, texts: Mapping[str, str], rules: Sequence[Path] | None = None
+) -> VerificationError:
     """The error for a proof that the tester contradicts; writes the bug report.
 
     Args:
         name: the program's name.
         opinion: the tester's.
         texts: what was proved, by title.
+        rules: the rule files that were used, None for those that ship with prism.
     """
-    path = write_bug_report(cache_root() / "bug-reports", name, opinion, texts)
+    hashes = dict(load_rules(rules or rule_files()).hashes)
+    path = write_bug_report(cache_root() / "bug-reports", name, opinion, texts, hashes)
     return VerificationError(
         "the prover and the identity test disagree",
         where=name,
@@ -122,9 +130,10 @@ def disagreement(name: str, opinion: Opinion, texts: Mapping[str, str]) -> Verif
     )
 
 
-def write_bug_report(folder: Path, name: str, opinion: Opinion, texts: Mapping[str, str]) -> Path:
+def write_bug_report(
+    folder: Path, name: str, opinion: Opinion, texts: Mapping[str, str], hashes: Mapping[str, str]
+) -> Path:
     """Write what was proved, where the tester differs, what was drawn, and the rules' hashes; the file's path."""
-    hashes = dict(load_rules(rule_files()).hashes)
     parts = {
         "The prover says that these are equal; the identity test says that they are not": str(opinion),
         **texts,

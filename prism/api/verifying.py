@@ -13,6 +13,7 @@ from typing import Any
 
 import msgspec
 
+from prism.api.rules import rule_paths
 from prism.checker import CertificateError, Checked, Reader, Rule, Step, Term, Terms, check, digest, read_rules
 from prism.egraph.budget import Budget
 from prism.egraph.encode import REPLAY_SCHEMA, Decoder, Encoder
@@ -71,17 +72,23 @@ class Verification:
 
 
 def verify(
-    out: str | os.PathLike[str], program: Program | None = None, *, worker: Worker | None = None
+    out: str | os.PathLike[str],
+    program: Program | None = None,
+    *,
+    rules: Sequence[Path | str] = (),
+    worker: Worker | None = None,
 ) -> Verification:
     """Check an output folder again: its files, its certificate, the rules and the versions that it rests on.
 
     Args:
         out: the folder.
         program: the model that the folder should be of; when given, the proof must start from it.
-        worker: a running worker; one is started, and ended, by default.
+        rules: rule files of your own that it was made with, beside those that ship with prism.
+        worker: a running worker with these rules; one is started, and ended, by default.
 
     Raises:
         UsageError: it is no output folder of prism.
+        RuleError: a rule file is not right, or one of its rules is wrong.
     """
     folder = Path(out)
     try:
@@ -91,7 +98,7 @@ def verify(
             "not an output folder of prism", where=str(out), why=f"it has no {LOCK_NAME}", fix="give prism optimize's"
         ) from error
     lock = from_json(lock_data, LockRecord, where=str(folder / LOCK_NAME))
-    run = _Run(folder, lock, recorded_files(lock_data))
+    run = _Run(folder, lock, recorded_files(lock_data), rule_paths(rules) or rule_files())
     run.step(run.files)
     run.step(run.versions)
     proof = run.step(run.proof)
@@ -126,6 +133,7 @@ class _Run:
     folder: Path
     lock: LockRecord
     recorded: dict[str, str]
+    rule_files: tuple[Path, ...]
     passed: list[str] = field(default_factory=list)
     mismatches: list[Mismatch] = field(default_factory=list)
 
@@ -181,7 +189,7 @@ class _Run:
 
     def rules(self, proof: ProofRecord) -> None:
         """The rule files are those of the proof."""
-        here = {p.name: hashlib.sha256(p.read_bytes()).hexdigest() for p in rule_files()}
+        here = {p.name: hashlib.sha256(p.read_bytes()).hexdigest() for p in self.rule_files}
         wrong = [n for n, h in proof.rule_hashes.items() if here.get(n) != h]
         for name in wrong:
             found = f"its SHA-256 is {here[name][:16]}…" if name in here else "it is missing"
@@ -200,7 +208,7 @@ class _Run:
             raise VerificationError("it cannot be read", where=name, why=str(error.strerror)) from error
         if proof.rung != "derivation":
             return _sides(data)
-        accepted = check(data, _rule_texts())
+        accepted = check(data, _texts(self.rule_files))
         steps = sum(len(s) for _, _, s, _ in accepted.outputs)
         self.passed.append(f"the derivation's {steps} steps")
         return _Sides(accepted.terms, tuple((n, a, b) for n, a, _, b in accepted.outputs))
@@ -208,7 +216,7 @@ class _Run:
     def again(self, sides: _Sides, worker: Worker | None) -> None:
         """The prover says so again."""
         decoder = Decoder(sides.terms)
-        with nullcontext(worker) if worker is not None else Worker() as running:
+        with nullcontext(worker) if worker is not None else Worker(self.rule_files) as running:
             running.refer([decoder.of(a) for _, a, _ in sides.outputs], AGAIN)
             verdict = running.prove([[decoder.of(b) for _, _, b in sides.outputs]])[0]
         if verdict:
@@ -241,8 +249,8 @@ def _extents(expr: Expr, wanted: Sequence[str]) -> list[Extent]:
     return [known[w] for w in wanted if w in known]
 
 
-def _rule_texts() -> dict[str, bytes]:
-    return {p.name: p.read_bytes() for p in rule_files()}
+def _texts(files: Sequence[Path]) -> dict[str, bytes]:
+    return {p.name: p.read_bytes() for p in files}
 
 
 def _sides(data: bytes) -> _Sides:
@@ -262,8 +270,12 @@ def _sides(data: bytes) -> _Sides:
 # --- explanations --------------------------------------------------------------------------------------------------
 
 
-def explain(out: str | os.PathLike[str]) -> list[str]:
+def explain(out: str | os.PathLike[str], *, rules: Sequence[Path | str] = ()) -> list[str]:
     """The derivation of an output folder as mathematics, line by line; it is checked first.
+
+    Args:
+        out: the folder.
+        rules: rule files of your own that it was made with, beside those that ship with prism.
 
     Raises:
         UsageError: it is no output folder of prism, or it has no derivation.
@@ -274,20 +286,21 @@ def explain(out: str | os.PathLike[str]) -> list[str]:
         proof = from_json((folder / PROOF_NAME).read_bytes(), ProofRecord, where=str(folder / PROOF_NAME))
     except OSError as error:
         raise UsageError("not an output folder of prism", where=str(out), why=f"it has no {PROOF_NAME}") from error
+    files = rule_paths(rules) or rule_files()
     name = certificate_name(proof.rung)
     if proof.rung != "derivation":
         raise UsageError(
             "there is no derivation", where=str(folder), why=proof.why_not_derived or "none was looked for"
         )
     try:
-        accepted = check((folder / name).read_bytes(), _rule_texts())
+        accepted = check((folder / name).read_bytes(), _texts(files))
     except OSError as error:
         raise UsageError("the derivation cannot be read", where=str(folder / name), why=str(error.strerror)) from error
     except CertificateError as error:
         raise VerificationError(
             "the derivation is not right", where=str(folder / name), why=str(error), fix="run prism optimize again"
         ) from error
-    return list(explanation(accepted, load_rules(rule_files())))
+    return list(explanation(accepted, load_rules(files)))
 
 
 def explanation(accepted: Checked, rules: RuleSet) -> Iterator[str]:

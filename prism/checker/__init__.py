@@ -20,7 +20,8 @@ A step is one of
     rule      an instance of a named rule of a rule file, `forward` or `backward`, under the substitution that it gives:
               a row for each variable of the rule that is not defined by others, an axis' name for each axis variable
     rename    the same term up to the names of bound axes; `to` is its row
-    constant  two terms without axes and reads that come to the same number within 2^-19 (so much the prover cuts off)
+    constant  two terms without axes and reads that come to the same number; an output's steps of this kind together may
+              change it by 2^-18, since the prover keeps 20 bits of a constant
 
 What a rule asks of its variables (free axes, finite, positive, ...) is worked out here, from the term alone; the rules
 that derive such facts for the prover are not used. The rules themselves are read from their files' text.

@@ -13,7 +13,9 @@ from prism.checker.rules import Rule, instance, read_rules
 from prism.checker.terms import REDUCTIONS, CertificateError, Index, Term, Terms
 
 SCHEMA = "prism.derivation/1"
-TOLERANCE = 2.0**-19
+
+# By how much, as a share, the constants of one output's derivation may change in all. The prover keeps 20 bits of each.
+TOLERANCE = 2.0**-18
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,6 +123,7 @@ class Reader:
         used: numbers of the rows that something refers to.
         files: of the rules that it cites.
         cited: axes that its substitutions name.
+        drift: by how much constants have changed since the output's reference, as a share.
     """
 
     terms: Terms
@@ -129,6 +132,7 @@ class Reader:
     used: set[int] = field(default_factory=set)
     files: set[str] = field(default_factory=set)
     cited: set[str] = field(default_factory=set)
+    drift: float = 0.0
 
     def read_table(self, rows: Sequence[Any]) -> None:
         """Take in the table of terms."""
@@ -185,7 +189,7 @@ class Reader:
             raise CertificateError("an output has other fields")
         name = _text(output["name"])
         start, end = self._mark(output["reference"]), self._mark(output["denotation"])
-        whole = start
+        whole, self.drift = start, 0.0
         steps: list[Step] = []
         for n, raw in enumerate(output["steps"]):
             try:
@@ -223,8 +227,8 @@ class Reader:
             after = self._mark(raw["to"])
             if kind == "rename" and not self.terms.same(before, after):
                 raise CertificateError("the two differ by more than the names of bound axes")
-            if kind == "constant" and not _close(before.value, after.value):
-                raise CertificateError("the two are different numbers")
+            if kind == "constant":
+                self._same_number(before.value, after.value)
             return after, "", True
         if kind != "rule" or raw.keys() != {"kind", "rule", "direction", "positions", "substitution"}:
             raise CertificateError("it is no step, or has other fields")
@@ -243,9 +247,12 @@ class Reader:
             raise CertificateError("the rule's instance is not what stands there")
         return (right if forward else left), rule.name, forward
 
-
-def _close(a: float | None, b: float | None) -> bool:
-    return a is not None and b is not None and abs(a - b) <= TOLERANCE * max(abs(a), abs(b))
+    def _same_number(self, a: float | None, b: float | None) -> None:
+        if a is None or b is None:
+            raise CertificateError("there is a term that is no number")
+        self.drift += abs(a - b) / max(abs(a), abs(b)) if a != b else 0.0
+        if self.drift > TOLERANCE:
+            raise CertificateError("the two are different numbers")
 
 
 def _text(value: Any) -> str:

@@ -25,6 +25,7 @@ from prism.errors import ExitCode, PrismError, UsageError
 
 Target = Literal["sm_80", "sm_89", "sm_90", "sm_100", "cuda"]
 _Positive = Number(gte=1)
+FpClass = Literal["exact", "reassociates", "domain"]
 _Bound = Annotated[int | None, Parameter(validator=_Positive)]
 
 _EPILOGUE = (
@@ -105,6 +106,7 @@ def optimize(
     enodes: _Bound = None,
     iterations: _Bound = None,
     off: Annotated[tuple[str, ...], Parameter(negative=())] = (),
+    fp: FpClass = "domain",
     rules: Annotated[tuple[Path, ...], Parameter(negative=())] = (),
     verbose: Annotated[bool, Parameter(negative=())] = False,
     json: Annotated[bool, Parameter(negative=())] = False,
@@ -131,6 +133,8 @@ def optimize(
         enodes: the e-graph's node budget; 8000 by default.
         iterations: the most rounds of the rules; 16 by default.
         off: a pruner to switch off, by its name in docs/search.md; give it again for others. Slower, never better.
+        fp: what the rules used may do to rounding: "exact" nothing, "reassociates" other orders of sums and products,
+            "domain", the default, also other places of overflow and NaN.
         rules: a rule file of your own; give it again for others. docs/rules.md says how to write one.
         verbose: show every step.
         json: print the report as JSON instead of the summary.
@@ -156,6 +160,7 @@ def optimize(
             "enodes": enodes,
             "iterations": iterations,
             "off": frozenset(off) or None,
+            "fp": fp if fp != "domain" else None,
         }
         budget = api.SearchBudget(**{k: v for k, v in bounds.items() if v is not None})
         result = api.optimize(

@@ -28,7 +28,7 @@ def rules_app() -> App:
     app.command(list_rules, name="list")
     app.command(check)
     app.command(profile)
-    app.command(test_rules, name="test")
+    app.command(try_rules, name="test")
     return app
 
 
@@ -80,7 +80,7 @@ def check(*files: Path, draws: _Draws = 2000, seed: _Seed = 0) -> int:
     return ExitCode.VERIFICATION_FAILED if errors or wrong else ExitCode.DONE
 
 
-def test_rules(*files: Path, draws: _Draws = 400, seed: _Seed = 0) -> int:
+def try_rules(*files: Path, draws: _Draws = 400, seed: _Seed = 0) -> int:
     """Test the rules that ship with prism, and those of the given files, by random interpretation: exit 0 or 5.
 
     Args:

@@ -10,38 +10,52 @@ from cyclopts import Parameter
 
 from prism.errors import ExitCode
 
+_Rules = Annotated[tuple[Path, ...], Parameter(negative=())]
 
-def verify(out: Path, /, *, model: Path | None = None, json: Annotated[bool, Parameter(negative=())] = False) -> int:
+
+def verify(
+    out: Path,
+    /,
+    *,
+    model: Path | None = None,
+    rules: _Rules = (),
+    json: Annotated[bool, Parameter(negative=())] = False,
+) -> int:
     """Check an output folder again: files, certificate, rules and versions; exit 5 when something does not fit.
 
     Args:
         out: the output folder of prism optimize.
         model: the ONNX file that it should be of: the proof must start from it.
+        rules: a rule file of your own that it was made with; give it again for others.
         json: print the findings as JSON.
     """
     from prism.api.loading import load
     from prism.api.verifying import verify as check
     from prism.cli.output import write_line
+    from prism.cli.rules import own_rules
 
-    found = check(out, load(model) if model is not None else None)
+    found = check(out, load(model) if model is not None else None, rules=own_rules(rules))
     if json:
         body = {"schema": "prism.verification/1", "verified": bool(found), **msgspec.to_builtins(found)}
         write_line(msgspec.json.format(msgspec.json.encode(body), indent=2).decode())
     else:
         lines = [f"right  {what}" for what in found.passed] + [f"WRONG  {m}" for m in found.mismatches]
-        summary = "verified" if found else f"{len(found.mismatches)} things do not fit"
+        wrong = len(found.mismatches)
+        summary = "verified" if found else f"{wrong} thing does not fit" if wrong == 1 else f"{wrong} things do not fit"
         write_line("\n".join([*lines, f"{out}: {summary}" + (f", rung {found.rung}" if found.rung else "")]))
     return ExitCode.DONE if found else ExitCode.VERIFICATION_FAILED
 
 
-def explain(out: Path, /) -> int:
+def explain(out: Path, /, *, rules: _Rules = ()) -> int:
     """Print the derivation of an output folder: how the model's formula becomes what the kernels compute.
 
     Args:
         out: the output folder of prism optimize.
+        rules: a rule file of your own that it was made with; give it again for others.
     """
     from prism.api.verifying import explain as lines
     from prism.cli.output import write_line
+    from prism.cli.rules import own_rules
 
-    write_line("\n".join(lines(out)))
+    write_line("\n".join(lines(out, rules=own_rules(rules))))
     return ExitCode.DONE

@@ -10,12 +10,12 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from prism.checker import REDUCTIONS, CertificateError, Rule, Term, Terms, check, read_rules, rename_data
-from prism.egraph.encode import REPLAY_SCHEMA, Derivation, Derived, Encoder, certificate
+from prism.egraph.encode import Derivation, Derived, Encoder, certificate, replay
 from prism.egraph.forest import MAX_STEPS, Explainer, Forest, Link, TooLongError
 from prism.egraph.forest import RENAME as RENAMED
 from prism.egraph.needed import RENAME, Schedule, Trials
@@ -79,9 +79,8 @@ class Deriver:
             check(data, self._texts)
             spent["check"] = time.perf_counter() - start
         except (_GivenUpError, IllegalIRError, CertificateError, RecursionError) as error:
-            again = [Derived(name, left, right, ()) for name, left, right in pairs]
-            reason = str(error) or "the terms are nested too deeply"
-            return Derivation(certificate(terms, again, {}, REPLAY_SCHEMA), reason, 0, schedules, spent)
+            again = replay(names, reference, denotation, str(error) or "the terms are nested too deeply")
+            return replace(again, schedules=schedules, seconds=spent)
         return Derivation(data, "", sum(len(d.steps) for d in found), schedules, spent)
 
     def _load(self) -> Trials:

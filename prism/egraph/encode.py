@@ -248,6 +248,19 @@ def certificate(terms: Terms, outputs: Sequence[Derived], files: Mapping[str, st
     return _lines(body)
 
 
+def replay(names: Sequence[str], reference: Sequence[Expr], denotation: Sequence[Expr], reason: str) -> Derivation:
+    """What is to be proved again, where there is no derivation.
+
+    Raises:
+        IllegalIRError: an expression has no term.
+    """
+    terms = Terms()
+    encoder = Encoder(terms)
+    pairs = zip(names, reference, denotation, strict=True)
+    outputs = [Derived(name, encoder.of(a), encoder.of(b), ()) for name, a, b in pairs]
+    return Derivation(certificate(terms, outputs, {}, REPLAY_SCHEMA), reason)
+
+
 def _cited(steps: Iterable[Mapping[str, Any]]) -> Iterable[Term]:
     for s in steps:
         for value in (s.get("to"), *s.get("substitution", {}).values()):

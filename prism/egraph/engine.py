@@ -59,7 +59,7 @@ class _Reference:
         formulas: as they were given.
         saturated: an e-graph of them that was explored; `roots` are the formulas in it.
         stopped: why that stopped.
-        tables: its e-nodes with the e-classes of the formulas, as it is and widened.
+        tables: its e-nodes with the e-classes of the formulas and the rules that matched, as it is and widened.
         wide: whether the table of the widened one was made, as far as it may be.
         classes: what the generator gets.
         terms: an e-graph of the formulas alone; `left` are the formulas in it.
@@ -69,7 +69,7 @@ class _Reference:
     saturated: Saturation
     roots: list[str]
     stopped: str
-    tables: list[tuple[Table, list[Any]]] = field(default_factory=list)
+    tables: list[tuple[Table, list[Any], frozenset[str]]] = field(default_factory=list)
     wide: bool = False
     classes: EClasses | None = None
     terms: Saturation | None = None
@@ -77,7 +77,7 @@ class _Reference:
 
     def look(self, graph: Saturation, table: Table) -> None:
         """Remember the table of the e-graph as it is now."""
-        self.tables.append((table, [graph.e_class(name) for name in self.roots]))
+        self.tables.append((table, [graph.e_class(name) for name in self.roots], frozenset(graph.matched)))
 
     def widen(self) -> None:
         """Apply the rules that the generator does not see, to a copy: what is inserted later meets the smaller one."""
@@ -89,12 +89,12 @@ class _Reference:
                 graph.step(ruleset)
             self.look(graph, graph.table())
 
-    def holds(self, candidate: Sequence[Expr]) -> bool:
-        """Whether the candidate was found in a table."""
-        for table, classes in self.tables:
+    def holds(self, candidate: Sequence[Expr]) -> frozenset[str] | None:
+        """The rules that had matched in the first table that the candidate was found in; None if it was in none."""
+        for table, classes, matched in self.tables:
             if all(table.find(e) == cls for e, cls in zip(candidate, classes, strict=True)):
-                return True
-        return False
+                return matched
+        return None
 
 
 @dataclass(slots=True)
@@ -179,11 +179,11 @@ class Engine:
 
     def _prove(self, reference: _Reference, candidate: Sequence[Expr]) -> Verdict:
         found = reference.holds(candidate)
-        if not found and not reference.wide:
+        if found is None and not reference.wide:
             reference.widen()
             found = reference.holds(candidate)
-        if found:
-            return self._verdict(Status.PROVED, SATURATED, reference.saturated, 0)
+        if found is not None:
+            return self._verdict(Status.PROVED, SATURATED, reference.saturated, 0, found)
         return self._beside(reference, candidate) or self._apart(reference, candidate)
 
     def _beside(self, reference: _Reference, candidate: Sequence[Expr]) -> Verdict | None:
@@ -233,5 +233,11 @@ class Engine:
         reason = f"{APART_BUDGET.iterations} rounds did not join the two"
         return self._verdict(Status.UNKNOWN, reason, graph, APART_BUDGET.iterations)
 
-    def _verdict(self, status: Status, reason: str, graph: Saturation, rounds: int) -> Verdict:
-        return Verdict(status, reason, enodes=graph.enodes(), iterations=rounds, rules=self.rules.families)
+    def _verdict(
+        self, status: Status, reason: str, graph: Saturation, rounds: int, matched: frozenset[str] | None = None
+    ) -> Verdict:
+        used = (graph.matched if matched is None else matched) if status is Status.PROVED else frozenset()
+        classes = self.rules.classes(used)
+        return Verdict(
+            status, reason, enodes=graph.enodes(), iterations=rounds, rules=self.rules.families, classes=classes
+        )

@@ -1,11 +1,10 @@
 """A normal form of expressions as sums of products: what is equal by arithmetic alone becomes one expression.
 
-A polynomial is a sum of terms, a term a number times a product of powers of atoms under sums over bound axes, all sums
-outermost. Products are multiplied out, like terms gathered; an exponential of a sum is a product of exponentials, a sine
-or cosine of one is taken apart by its addition theorem; a reciprocal, a root or a logarithm of a sum gives up the factors
-that its terms share and is else an atom over the sum's own normal form. Every step is an equality over the reals with
-its side condition (facts.py); where one is not known, the step is not taken. It decides what makes an e-graph grow
-without end: distributivity with cancellation.
+A polynomial is a sum of terms (products.py). Products are multiplied out, like terms gathered; an exponential of a sum
+is a product of exponentials, a sine or cosine of one is taken apart by its addition theorem; a reciprocal, a root or a
+logarithm of a sum gives up the factors that its terms share and is else an atom over the sum's own normal form. Every
+step is an equality over the reals with its side condition (facts.py); where one is not known, the step is not taken. It
+decides what makes an e-graph grow without end: distributivity with cancellation.
 """
 
 from __future__ import annotations
@@ -14,10 +13,20 @@ import itertools
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import TypeAlias
 
 from prism.egraph.facts import finite, nonneg, nonzero, positive
-from prism.egraph.pieces import bounds, margin, simplified
+from prism.egraph.pieces import margin, simplified
+from prism.egraph.products import (
+    ONE,
+    Poly,
+    Term,
+    chosen_value,
+    is_choice,
+    is_sum,
+    named,
+    ordered,
+    written,
+)
 from prism.program.build import add, const, mul, neg, op, position, recip, size
 from prism.program.extents import is_static
 from prism.program.index import Axis, Index
@@ -27,9 +36,12 @@ from prism.program.transform import canonical, least_instance, substitute
 # A polynomial, and the sums around one of its terms, may grow this far.
 MAX_TERMS = 600
 MAX_BOUND = 4
+# Past this, exp of a constant is out of float64's range.
+MAX_EXPONENT = 500.0
 
 # Coefficients that cancel leave rounding behind; those that agree to 22 bits are one (1/sqrt(128) in float32).
 _NOTHING = 1e-13
+_LEAST = 1e-200
 _SPLIT = 2147483649.0  # 2^31 + 1
 
 _BOOLEAN = ("lt", "le", "eq", "and", "or", "not", "isnan")
@@ -39,27 +51,6 @@ class Unfit(Exception):
     """An expression has no normal form here."""
 
 
-@dataclass(frozen=True, slots=True)
-class Term:
-    """sum over `bound` of the product of base^power; factors are sorted by text, powers are not 0."""
-
-    bound: tuple[Axis, ...] = ()
-    factors: tuple[tuple[Expr, float], ...] = ()
-
-    @property
-    def key(self) -> str:
-        """Text that tells terms apart."""
-        return f"{','.join(map(str, self.bound))}|{' '.join(f'{b}^{p:.9g}' for b, p in self.factors)}"
-
-    def free(self) -> frozenset[Axis]:
-        """The axes that the value depends on."""
-        return frozenset(a for b, _ in self.factors for a in free_axes(b)) - frozenset(self.bound)
-
-
-Poly: TypeAlias = dict[Term, float]
-ONE = Term()
-
-
 def normal_form(expr: Expr) -> Expr:
     """The normal form, over the same free axes; equal forms are equal functions.
 
@@ -67,12 +58,15 @@ def normal_form(expr: Expr) -> Expr:
         Unfit: it has none.
     """
     now = canonical(simplified(expr))
-    for _ in range(3):
-        machine = _Machine()
-        new = canonical(machine.expr(machine.poly(now)))
-        if new == now:
-            break
-        now = new
+    try:
+        for _ in range(3):
+            machine = _Machine()
+            new = canonical(machine.expr(machine.poly(now)))
+            if new == now:
+                break
+            now = new
+    except (OverflowError, ZeroDivisionError, RecursionError):
+        raise Unfit from None
     return _snapped(now)
 
 
@@ -187,6 +181,8 @@ class _Machine:
             raise Unfit
         kept: Poly = {}
         for t, c in total.items():
+            if not math.isfinite(c) or 0 < abs(c) < _LEAST:
+                raise Unfit
             if abs(c) > _NOTHING * size_of[t]:
                 kept[t] = c
             elif not self._finite(t):
@@ -250,15 +246,15 @@ class _Machine:
                 whole = power.is_integer() and power > 0
                 if whole and isinstance(base, Map) and base.op == "sin" and power >= 2:
                     cosine = self.atom(Map("cos", base.args), 2.0)
-                    rest = [(base, power - 2)] if power > 2 else []
-                    expand += [self.sum([{ONE: 1.0}, self.scaled(cosine, -1.0)]), self.term([], rest)]
-                elif whole and _is_sum(base):
+                    rest: list[tuple[Expr, float]] = [(base, power - 2)] if power > 2 else []
+                    expand += [self.sum([{ONE: 1.0}, self.scaled(cosine, -1.0)]), self.term([], [*rest])]
+                elif whole and is_sum(base):
                     expand += [self.poly(base)] * int(power)
                 else:
                     flat.append((base, power))
         if expand:
             # Products of sums are multiplied out under the sums.
-            result: Poly = {Term((), _sorted(flat)): 1.0}
+            result: Poly = {Term((), ordered(flat)): 1.0}
             for q in expand:
                 result = self.times(result, q)
             for axis in bound:
@@ -277,15 +273,15 @@ class _Machine:
                 else:
                     factors.append((size(axis.extent), 1.0))
                 continue
-            chosen = _chosen(axis, factors)
+            chosen = chosen_value(axis, factors)
             if chosen is not None:
                 bound.remove(axis)
-                rest = [(substitute(b, {axis: chosen}), p) for b, p in factors if not _is_choice(b, axis, chosen)]
-                again = [(_again(b), p) for b, p in rest]
+                rest = [(substitute(b, {axis: chosen}), p) for b, p in factors if not is_choice(b, axis, chosen)]
+                again = [(simplified(b), p) for b, p in rest]
                 return self.scaled(self.term(bound, again), scale)
         if len(bound) > MAX_BOUND:
             raise Unfit
-        return {_named(bound, factors): scale}
+        return {named(bound, factors): scale}
 
     def over(self, axis: Axis, p: Poly) -> Poly:
         """sum_axis p."""
@@ -337,7 +333,7 @@ class _Machine:
             inverse = Term((), tuple((b, -n) for b, n in shared))
             divided = self._divided(t, inverse)
             left[divided] = left.get(divided, 0.0) + c / scale
-        return {Term((), _sorted(shared)): scale}, left
+        return {Term((), ordered(shared)): scale}, left
 
     def _divided(self, t: Term, inverse: Term) -> Term:
         taken = dict(inverse.factors)
@@ -347,7 +343,7 @@ class _Machine:
             if abs(n) > _NOTHING:
                 kept.append((b, n))
         kept += list(taken.items())
-        return _named(list(t.bound), kept)
+        return named(list(t.bound), kept)
 
     def _content(self, p: Poly, q: float) -> tuple[Poly, Poly, float]:
         """(the shared factors raised to q as far as that is sound, the rest that is to be raised, the sign between).
@@ -375,7 +371,7 @@ class _Machine:
             else:
                 back.append((b, n))
         if back:
-            rest = self.times({Term((), _sorted(back)): 1.0}, rest)
+            rest = self.times({Term((), ordered(back)): 1.0}, rest)
         return self.scaled(self.term([], out), scale**q), rest, sign
 
     def _pow(self, a: Expr, c: float) -> Poly:
@@ -410,6 +406,8 @@ class _Machine:
             part: Poly
             match t:
                 case Term((), ()):
+                    if abs(c) > MAX_EXPONENT:
+                        raise Unfit
                     part = {ONE: math.exp(c)}
                 case Term((), ((Map("log", (x,)), 1.0),)) if c == 1.0 and self._positive(x):
                     part = self.poly(x)
@@ -588,7 +586,7 @@ class _Machine:
 
     def _gathered(self, p: Poly) -> Poly:
         """Terms over a common denominator that add up to a multiple of it: (a + a*b)/(1 + b) = a."""
-        bases = sorted({b for t in p for b, n in t.factors if n == -1.0 and _is_sum(b) and self._positive(b)}, key=str)
+        bases = sorted({b for t in p for b, n in t.factors if n == -1.0 and is_sum(b) and self._positive(b)}, key=str)
         for base in bases:
             whole = self.poly(base)
             over = {t: c for t, c in p.items() if (base, -1.0) in t.factors}
@@ -624,7 +622,7 @@ class _Machine:
             factors = [*factor.factors, (base, -1.0)]
             powers = dict(t.factors)
             joined = [(b, n + powers.pop(b, 0.0)) for b, n in factors] + list(powers.items())
-            made[_named([*factor.bound, *t.bound], [(b, n) for b, n in joined if n])] = d
+            made[named([*factor.bound, *t.bound], [(b, n) for b, n in joined if n])] = d
         return made
 
     # Back to expressions
@@ -633,7 +631,7 @@ class _Machine:
         """The polynomial as an expression."""
         if not p:
             return const(0.0)
-        parts = [_written(t, c) for t, c in sorted(p.items(), key=lambda x: x[0].key)]
+        parts = [written(t, c) for t, c in sorted(p.items(), key=lambda x: x[0].key)]
         return add(*parts)
 
 
@@ -649,92 +647,6 @@ def _infinite(e: Expr) -> bool:
 
 def _leading(p: Poly) -> float:
     return p[min(p, key=lambda t: t.key)]
-
-
-def _is_sum(base: Expr) -> bool:
-    """Whether an atom is only one because of its power: a sum, or a product under a sum."""
-    match base:
-        case Map("add" | "mul", _) | Reduce(ReduceKind.SUM, _, _):
-            return True
-    return False
-
-
-def _sorted(factors: Iterable[tuple[Expr, float]]) -> tuple[tuple[Expr, float], ...]:
-    return tuple(sorted(factors, key=lambda f: (str(f[0]), f[1])))
-
-
-def _named(bound: list[Axis], factors: list[tuple[Expr, float]]) -> Term:
-    """The term with canonical names for its bound axes: of all ways to name them, the first by text."""
-    if not bound:
-        return Term((), _sorted(factors))
-    inside = frozenset(bound)
-    free = frozenset(a for b, _ in factors for a in free_axes(b)) - inside
-    taken = list(free)
-    names: list[Axis] = []
-    for a in sorted(bound, key=lambda a: (str(a.extent), a.name)):
-        names.append(least_instance(a.extent, taken))
-        taken.append(names[-1])
-    best: Term | None = None
-    for order in itertools.permutations(bound):
-        if any(a.extent != n.extent for a, n in zip(order, names, strict=True)):
-            continue
-        mapping = {a: Index.axis(n) for a, n in zip(order, names, strict=True)}
-        renamed = [(canonical(substitute(b, mapping)), p) for b, p in factors]
-        made = Term(tuple(names), _sorted(renamed))
-        if best is None or made.key < best.key:
-            best = made
-    assert best is not None
-    return best
-
-
-def _written(t: Term, c: float) -> Expr:
-    factors: list[Expr] = [] if c == 1.0 and t.factors else [const(c)]
-    for base, power in t.factors:
-        match base:
-            case Map("exp", (a,)):
-                factors.append(base if power == 1.0 else op("exp", mul(const(power), a)))
-            case _:
-                factors.append(_power(base, power))
-    body = mul(*factors)
-    for axis in reversed(t.bound):
-        body = Reduce(ReduceKind.SUM, axis, body)
-    return body
-
-
-def _power(base: Expr, power: float) -> Expr:
-    if power < 0:
-        return recip(_power(base, -power))
-    if power.is_integer() and power <= 4:
-        return mul(*[base] * int(power))
-    if power == 0.5:
-        return op("sqrt", base)
-    return op("pow", base, const(power))
-
-
-def _chosen(axis: Axis, factors: list[tuple[Expr, float]]) -> Index | None:
-    """The one value of the axis at which an eq among the factors holds, where there is always one."""
-    for b, _ in factors:
-        if isinstance(b, Map) and b.op == "eq":
-            d = margin(b)
-            c = dict(d.terms).get(axis) if d is not None else None
-            if d is None or c not in (1, -1):
-                continue
-            rest = Index(tuple((a, x) for a, x in d.terms if a != axis), d.offset).scaled(-1 if c == 1 else 1)
-            known = bounds(rest)
-            if known is not None and is_static(axis.extent) and known[0] >= 0 and known[1] < int(axis.extent):
-                return rest
-    return None
-
-
-def _is_choice(b: Expr, axis: Axis, chosen: Index) -> bool:
-    if not isinstance(b, Map) or b.op != "eq":
-        return False
-    d = margin(substitute(b, {axis: chosen}))  # type: ignore[arg-type]
-    return d is not None and not d.terms and d.offset == 0
-
-
-def _again(b: Expr) -> Expr:
-    return simplified(b)
 
 
 __all__ = ["Unfit", "normal_form"]

@@ -1,7 +1,7 @@
 """Two lists of expressions cut into the pieces that they have in common.
 
-A value that is put together from parts (a concatenation, a range of a sum taken by itself, a padded border, one tap of a
-convolution after the other) equals another when the two are equal on every common piece. What cuts: comparisons of a
+A value that is put together from parts (a concatenation, a range of a sum taken by itself, a padded border, one tap of
+a convolution after the other) equals another when the two are equal on every common piece. What cuts: comparisons of a
 position with a constant, ranges in which the other side reads a dimension, and strides with which it does. A reduction
 is cut into the combination of its parts, an output into several; the comparisons then have constant answers, and the
 rules, which do not know of ranges, see none. Only static extents are cut, and every step is an equality of programs.
@@ -116,7 +116,7 @@ def simplified(expr: Expr) -> Expr:
 
 def _map(op: str, args: tuple[Expr, ...], old: Map) -> Expr:
     match op, args:
-        case ("lt" | "le" | "eq"), _:
+        case (("lt" | "le" | "eq"), _):
             return _compared(Map(op, args))
         case "where", (Const(p), a, b):
             return a if p != 0 else b
@@ -128,10 +128,13 @@ def _map(op: str, args: tuple[Expr, ...], old: Map) -> Expr:
             return x
         case "not", (Const(p),):
             return const(1.0 if p == 0 else 0.0)
-        case "and", (p, q) if isinstance(p, Const) or isinstance(q, Const):
-            c, other = (p, q) if isinstance(p, Const) else (q, p)
-            if c == const(0.0) or (isinstance(other, Map) and other.op in ("lt", "le", "eq", "and", "or", "not")):
-                return other if c != const(0.0) else c
+        case ("and", (Const(c), _)) | ("and", (_, Const(c))) if c == 0:
+            return const(0.0)
+        case ("and", (Const(), Map("lt" | "le" | "eq" | "and" | "or" | "not") as kept)) | (
+            "and",
+            (Map("lt" | "le" | "eq" | "and" | "or" | "not") as kept, Const()),
+        ):
+            return kept
     return old if all(x is y for x, y in zip(args, old.args, strict=True)) else Map(op, args)
 
 
@@ -174,15 +177,24 @@ def thresholds(axis: Axis, expr: Expr) -> set[int]:
     for e in _about(axis, expr):
         if isinstance(e, Map) and e.op in ("lt", "le", "eq"):
             d = margin(e)
-            if d is None or len(d.terms) != 1 or not is_static(d.offset) or not is_static(d.terms[0][1]):
+            rest = None if d is None else Index(tuple(t for t in d.terms if t[0] != axis), d.offset)
+            known = None if rest is None else bounds(rest)
+            c = dict(d.terms).get(axis) if d is not None else None
+            if known is None or c is None or not is_static(c):
                 continue
-            c, offset = int(d.terms[0][1]), int(d.offset)
-            if e.op == "eq":
-                at = -offset // c
-                found |= {at, at + 1} if at * c == -offset else set()
-            else:
-                found.add(-(offset // c) if c > 0 else offset // -c + 1)
+            if e.op == "eq" and known[0] == known[1]:
+                at = -known[0] // int(c)
+                found |= {at, at + 1} if at * int(c) == -known[0] else set()
+            elif e.op != "eq":
+                # The same border whatever the other axes are, or there is none.
+                low, high = (_border(int(c), offset) for offset in known)
+                found |= {low} if low == high else set()
     return found
+
+
+def _border(c: int, offset: int) -> int:
+    """The first value of an axis at which c * axis + offset >= 0 changes its answer."""
+    return -(offset // c) if c > 0 else offset // -c + 1
 
 
 @dataclass(slots=True)

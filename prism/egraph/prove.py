@@ -1,9 +1,10 @@
 """Proved, refuted or unknown: is a candidate the reference, for all inputs and all values of the symbols?
 
-Proved means one e-class under the rules, over the reals, or one normal form by arithmetic once both are cut into their
-common pieces (pieces.py, normal.py); what evaluation contradicts is not proved that way. Otherwise inputs that tell the
-two apart are looked for, then the pieces are tried in the e-graph, and without success the answer is unknown, with what
-was tried.
+Inputs that tell the two apart are looked for first. Without any, proved means, over the reals, one normal form by
+arithmetic once both are cut into their common pieces (pieces.py, normal.py), or else one e-class under the rules, of
+the whole or of the pieces. Normal forms that evaluation contradicts prove nothing. Inputs at which only the candidate
+is infinite or NaN refute what the rules do not prove (class domain). Otherwise the answer is unknown, with what was
+tried.
 """
 
 from __future__ import annotations
@@ -39,6 +40,9 @@ from prism.program.nodes import (
 )
 from prism.program.transform import canonical, substitute
 from prism.sgraph.verdict import Status, Verdict
+
+ARITHMETIC = "arithmetic"
+"""Stands for the rule families in the verdict on what has one normal form."""
 
 
 def prove_formulas(
@@ -77,28 +81,31 @@ def prove_formulas(
             return Verdict(Status.UNKNOWN, f"output {a.tensor.name} is stored by indices that do not meet: {places}")
         left.append(aligned[0])
         right.append(aligned[1])
+    one, other = [f.expr for f in left], [f.expr for f in right]
+    attempt = refute(left, right, tensors, ranges or {})
+    found = attempt.found
+    parts = pieces(one, other)
+    same = _same_forms(*parts)
+    if found is not None and found.finite:
+        if same:
+            reason = f"the normal forms are one, but {found.where}: a bug in prism, please report it"
+            return Verdict(Status.UNKNOWN, reason)
+        return Verdict(Status.REFUTED, found.where, counterexample=dict(found.inputs))
+    if same:
+        return Verdict(Status.PROVED, "one normal form as sums of products", rules=(ARITHMETIC,))
     with nullcontext(worker) if worker is not None else Worker() as running:
         assert running is not None
-        verdict = _in_one_class(running, [f.expr for f in left], [f.expr for f in right], budget)
+        verdict = _in_one_class(running, one, other, budget)
         if verdict:
             return verdict
-        parts = pieces([f.expr for f in left], [f.expr for f in right])
-        same = _same_forms(*parts)
-        attempt = refute(left, right, tensors, ranges or {})
-        found = attempt.found
-        if same:
-            if found is not None and found.finite:
-                reason = f"the normal forms are one, but {found.where}: a bug in prism, please report it"
-                return replace(verdict, status=Status.UNKNOWN, reason=reason)
-            return replace(verdict, status=Status.PROVED, reason="one normal form as sums of products")
         if found is not None:
             return replace(verdict, status=Status.REFUTED, reason=found.where, counterexample=dict(found.inputs))
-        if parts != ([f.expr for f in left], [f.expr for f in right]):
+        if parts != (one, other):
             cut = _in_one_class(running, *parts, budget)
             if cut:
                 return replace(cut, reason=f"{cut.reason}, cut into {len(parts[0])} pieces")
-        tried = attempt.skipped or f"they agree at {attempt.points} random points"
-        return replace(verdict, reason=f"{verdict.reason}; their normal forms differ; {tried}")
+    tried = attempt.skipped or f"they agree at {attempt.points} random points"
+    return replace(verdict, reason=f"{verdict.reason}; their normal forms differ; {tried}")
 
 
 def _in_one_class(
@@ -246,7 +253,10 @@ def _align(a: Formula, b: Formula) -> tuple[Formula, Formula] | None:
         elif ours is not None and ours not in to_left:
             to_left[ours] = j
         elif i != j:
-            return None
+            split = _alike(i, j)
+            if split is None or not split.keys().isdisjoint(to_right):
+                return None
+            to_right.update(split)
     # Axes go in the order of the result, so that both are named the same; the names are the left formula's where
     # it has them.
     index = tuple(i.substitute(to_left) for i in left.index)
@@ -258,6 +268,17 @@ def _align(a: Formula, b: Formula) -> tuple[Formula, Formula] | None:
         canonical(substitute(substitute(f.expr, mapping), names)) for f, mapping in ((left, to_left), (right, to_right))
     ]
     return Formula(a.tensor, final, exprs[0]), Formula(b.tensor, final, exprs[1])
+
+
+def _alike(i: Index, j: Index) -> dict[Axis, Index] | None:
+    """What the axes of j are in i, when both split a dimension in the same way; else None."""
+    ours = {str(c): a for a, c in i.terms if isinstance(a, Axis)}
+    theirs = {str(c): a for a, c in j.terms if isinstance(a, Axis)}
+    if i.offset != j.offset or not len(i.terms) == len(j.terms) == len(ours) == len(theirs):
+        return None
+    if ours.keys() != theirs.keys() or any(ours[c].extent != theirs[c].extent for c in ours):
+        return None
+    return {theirs[c]: Index.axis(ours[c]) for c in ours}
 
 
 def _apart(f: Formula, mark: str) -> Formula:

@@ -3,9 +3,9 @@
 Symbols are bound to small values of their ranges, distinct and equal. Where a formula is too large to evaluate whole,
 its free axes are cut to a few values (the first, the last, those around the borders of masks) and every tensor to the
 elements that are then read: a difference there is a difference. Draws are signed, with ties, zeros, halves, equal rows,
-one number throughout, spikes at the ends, and large and tiny scales, because positive inputs hide sign errors, flat ones
-dropped rescales, those of scale one a dropped eps, and long sums a dropped last element. What is found is made small
-(shrink.py) at the one element of the output that shows it.
+one number throughout, spikes at the ends, and large and tiny scales, because positive inputs hide sign errors, flat
+ones dropped rescales, those of scale one a dropped eps, and long sums a dropped last element. What is found is made
+small (shrink.py) at the one element of the output that shows it.
 
 A point at which the reference is infinite or NaN is no evidence.
 """

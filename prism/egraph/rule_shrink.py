@@ -71,16 +71,16 @@ def _smaller(world: World) -> Iterator[World]:
     for name, array in world.raw.items():
         for place in np.ndindex(array.shape):
             now: Any = array[place]
-            for value in _simpler(now):
-                if _size(value) < _size(now):
+            for simple in _simpler(now):
+                if _size(simple) < _size(now):
                     changed = array.copy()
-                    changed[place] = value
+                    changed[place] = simple
                     yield _with(world, owned, world.raw | {name: changed})
 
 
 def _simpler(now: Any) -> list[float]:
     """Numbers to try for one."""
-    rounder: list[float] = list(_SIMPLE)
+    rounder: list[float] = [*_SIMPLE]
     if isinstance(now, float) and np.isfinite(now) and now != np.rint(now):
         rounder += [float(np.rint(now)), float(np.round(now, 1)), float(np.round(now, 3))]
     return rounder

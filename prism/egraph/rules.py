@@ -13,8 +13,8 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -32,6 +32,12 @@ class FpClass(StrEnum):
     EXACT = "exact"
     REASSOCIATES = "reassociates"
     DOMAIN = "domain"  # changes where overflow or NaN happens
+
+    @property
+    def within(self) -> frozenset[FpClass]:
+        """What may be used where this much may change: each class includes those before it."""
+        order = list(FpClass)
+        return frozenset(order[: order.index(self) + 1])
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +78,15 @@ class RuleSet:
     rules: tuple[Rule, ...]
     families: tuple[str, ...]
     hashes: tuple[tuple[str, str], ...]
+
+    def allowed(self, fp: FpClass) -> RuleSet:
+        """The rules of the class and those that change less."""
+        return replace(self, rules=tuple(r for r in self.rules if r.fp_class in fp.within))
+
+    def classes(self, names: Collection[str]) -> tuple[str, ...]:
+        """The floating-point classes of the rules of those names, in the order of FpClass."""
+        found = {r.fp_class for r in self.rules if r.name in names}
+        return tuple(c.value for c in FpClass if c in found)
 
     def by_name(self, name: str) -> Rule:
         """The rule of that name.

@@ -38,12 +38,14 @@ class Saturation:
         leaves: what the strings in it stand for.
         iterations: rounds run so far.
         renamer: what was renamed in it.
+        matched: the names of the rules that `step` found matches of.
     """
 
     graph: bindings.EGraph
     leaves: Leaves = field(default_factory=Leaves)
     iterations: int = 0
     renamer: Renamer = field(default_factory=Renamer)
+    matched: set[str] = field(default_factory=set)
     _encoder: Encoder | None = None
     _depth: int = 0
     _programs: dict[str, list[Any]] = field(default_factory=dict)
@@ -67,7 +69,14 @@ class Saturation:
             prefix = f"$a{self._depth}_"
             encoder = Encoder(leaves, prefix) if self._encoder is None else self._encoder.fork(leaves, prefix)
             yield Saturation(
-                self.graph, leaves, self.iterations, self.renamer.fork(), encoder, self._depth + 1, self._programs
+                self.graph,
+                leaves,
+                self.iterations,
+                self.renamer.fork(),
+                set(self.matched),
+                encoder,
+                self._depth + 1,
+                self._programs,
             )
         finally:
             self._run(bindings.Pop(SPAN, 1))
@@ -84,6 +93,7 @@ class Saturation:
                 f"(run-schedule (run {ruleset}) (saturate (seq (saturate (run {ANALYSIS})) (run {SIMPLIFY}))))"
             )
         outputs = self._change(*self._programs[ruleset])
+        self.matched |= outputs[0].report.num_matches_per_rule.keys()
         return bool(outputs[0].report.updated)
 
     def run(self, schedule: str, matched: set[str] | None = None) -> None:

@@ -14,17 +14,18 @@ from typing import Any
 IDLE_S = 0.02
 
 
-def main(fd: int, files: Sequence[str]) -> None:
+def main(fd: int, files: Sequence[str], fp: str = "domain") -> None:
     """Answer requests on the socket `fd` until it closes.
 
     Args:
         fd: an inherited file descriptor.
         files: the rule files to load.
+        fp: the floating-point class that rules may be of, or of less.
     """
     from prism.egraph.derive import Deriver
 
     connection = Connection(fd)
-    engine, broken = _engine(files)
+    engine, broken = _engine(files, fp)
     deriver = Deriver([Path(f) for f in files])
     while True:
         try:
@@ -47,13 +48,13 @@ def main(fd: int, files: Sequence[str]) -> None:
             return
 
 
-def _engine(files: Sequence[str]) -> tuple[Any, BaseException | None]:
+def _engine(files: Sequence[str], fp: str) -> tuple[Any, BaseException | None]:
     from prism.egraph.engine import Engine
-    from prism.egraph.rules import load_rules
+    from prism.egraph.rules import FpClass, load_rules
     from prism.errors import PrismError
 
     try:
-        engine = Engine(load_rules([Path(f) for f in files]))
+        engine = Engine(load_rules([Path(f) for f in files]).allowed(FpClass(fp)))
         while engine.prepare():
             pass
     except PrismError as error:

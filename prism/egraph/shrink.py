@@ -1,4 +1,4 @@
-"""Smaller inputs that still show a difference: few elements that are not 0, and those small integers where they can be."""
+"""Smaller inputs that still show a difference: few elements that are not 0, and those small integers if possible."""
 
 from __future__ import annotations
 

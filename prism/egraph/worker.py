@@ -26,7 +26,7 @@ from prism.sgraph.verdict import Verdict
 
 __all__ = ["Budget", "Worker"]
 
-_CHILD = "import sys; sys.path[:] = {path!r}; from prism.egraph.serve import main; main({fd}, {files!r})"
+_CHILD = "import sys; sys.path[:] = {path!r}; from prism.egraph.serve import main; main({fd}, {files!r}, {fp!r})"
 
 START_LIMIT_S = 60.0
 """Extra time that the first request to a fresh child gets: it imports egglog and loads the rules."""
@@ -41,10 +41,14 @@ class Worker:
     Args:
         rules: rule files; those that ship with prism by default.
         prove_limit_s: hard limit in seconds on `prove`, for each candidate.
+        fp: only rules of this floating-point class, and those that change less, are used: exact, reassociates, domain.
     """
 
-    def __init__(self, rules: Sequence[Path] | None = None, *, prove_limit_s: float = PROVE_LIMIT_S) -> None:
+    def __init__(
+        self, rules: Sequence[Path] | None = None, *, prove_limit_s: float = PROVE_LIMIT_S, fp: str = "domain"
+    ) -> None:
         self._rules = rules
+        self._fp = fp
         self._prove_limit_s = prove_limit_s
         self._process: subprocess.Popen[bytes] | None = None
         self._connection: Connection[Any, Any] | None = None
@@ -216,7 +220,7 @@ class Worker:
         files = [str(p) for p in (self._rules if self._rules is not None else rule_files())]
         ours, theirs = socket.socketpair()
         with theirs:
-            code = _CHILD.format(path=sys.path, fd=theirs.fileno(), files=files)
+            code = _CHILD.format(path=sys.path, fd=theirs.fileno(), files=files, fp=self._fp)
             self._process = subprocess.Popen(
                 [sys.executable, "-c", code],
                 stdin=subprocess.DEVNULL,

@@ -386,6 +386,8 @@ class World:
             case "Const":
                 return self.number(args[0])  # type: ignore[no-any-return]
             case "Read" | "Pos":
+                if not isinstance(self.arithmetic, Floats):
+                    raise NotRational
                 shape = (1, *self.sizes[:2], 1, 1)
                 index = np.arange(self.sizes[0] * self.sizes[1], dtype=np.float64).reshape(shape) - 2
                 drawn = np.random.default_rng(1).standard_normal(shape)

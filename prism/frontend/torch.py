@@ -1,8 +1,8 @@
 """The torch front end: `trace(fn, example_inputs)` turns a function or module into a Program, over torch.export.
 
 torch.export gives a graph of ATen operators without side effects. Operators that have a translation here (the tables
-of torch_pointwise, torch_views, torch_reduce and torch_contract) are kept whole; all others are decomposed by torch
-first. Parameters, buffers and constants become inputs with weights; torch's symbolic sizes become symbols.
+of torch_pointwise, torch_views, torch_reduce, torch_norms and torch_contract) are kept whole; all others are decomposed
+by torch first. Parameters, buffers and constants become inputs with weights; torch's symbolic sizes become symbols.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import torch
 from torch.export.graph_signature import InputKind
 
 from prism.errors import UnsupportedError, UsageError
-from prism.frontend import torch_contract, torch_pointwise, torch_reduce, torch_views
+from prism.frontend import torch_contract, torch_norms, torch_pointwise, torch_reduce, torch_views
 from prism.frontend.torch_values import Builder, Handler, Node, Value
 from prism.frontend.views import Shape
 from prism.program import extents
@@ -32,6 +32,7 @@ HANDLERS: Mapping[str, Handler] = {
     **torch_views.HANDLERS,
     **torch_reduce.HANDLERS,
     **torch_contract.HANDLERS,
+    **torch_norms.HANDLERS,
 }
 
 # The largest value of a symbol that the user gives no bound for.

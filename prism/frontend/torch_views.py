@@ -105,6 +105,15 @@ def _parts(n: Node) -> Result:
     return tuple(values)
 
 
+def _unfold(n: Node) -> Result:
+    """Windows of a dimension, their elements along a new last one."""
+    d = n["dimension"] % len(n["self"].shape)
+    *axes, within = n.axes
+    index = _indices(axes)
+    index[d] = index[d].scaled(n["step"]) + Index.axis(within)
+    return _view(n, index)
+
+
 def _unbind(n: Node) -> Result:
     d = n["dim"] % len(n["self"].shape)
     values = []
@@ -280,6 +289,7 @@ def _gather(n: Node) -> Result:
 
 HANDLERS: Mapping[str, Handler] = {
     "permute": _permute,
+    "unfold": _unfold,
     "transpose": _transpose,
     "t": _reversed,
     "numpy_T": _reversed,

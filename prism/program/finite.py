@@ -21,16 +21,24 @@ What the model adds, and why no true identity is called false by it:
     log            has no residue, but that of its exponential is known, and adds as a product. Two numbers of which
                    one has no residue are compared by those of their exponentials. Those are reduced to the subgroup of
                    order q where a logarithm is multiplied: exp(c*log a) is there a to the power of c modulo q.
-    erf, sin, cos  and powers other than half-integers are random functions of the residues (oracles), odd or even as
-                   they should be: equal arguments have equal values, and nothing else is known.
+    erf, sin, cos  are random functions of the residues (oracles), odd or even as they should be: equal arguments have
+                   equal values, and nothing else is known. So are operators that users declare, and powers other
+                   than half-integers.
     constants      mean the simple number that they stand for (finite_constants.py).
     long axes      are sampled, with weights that sum to their length (finite_sample.py).
 
 Undefined numbers are compared with nothing: a zero denominator, a root of a non-square, an exponential too deep cost
-evidence and never give a false alarm. A difference of defined residues is a disagreement. Where the pair holds
-something of which the model knows too little (doubts: an oracle, a constant that had to be guessed, roots beside
-choices by sign, reads that join sampled axes in different ways), it is one only if the shadows differ there, too;
-also for inputs a thousand times larger and smaller; otherwise the answer is that the test does not apply, and why.
+evidence and never give a false alarm. A difference of defined residues is a disagreement, with two exceptions:
+
+    doubts   Where the pair holds something of which the model knows too little (an oracle, a constant that had to be
+             guessed, roots beside choices by sign), it is one only if the shadows differ there, too, at one of three
+             scales of the inputs. Otherwise the test does not apply, and says why.
+    samples  A weighted sample stands for an axis whose values only name elements. Where they are computed with (pieces
+             of an axis, shifts, selected elements), a difference counts if it shows with all elements summed; where
+             these are too many, the test does not apply.
+
+What it cannot see: differences at single points that random residues miss (ties, 0, halves), where one side alone is
+undefined (sqrt(x*y) against sqrt(x)*sqrt(y)), and at the edge of a window that no sampled pair of positions meets.
 
 For rational functions of degree d the probability that two that differ modulo p agree in one round is at most
 d / (p - d') with d' the degree of their denominators (Schwartz 1980, Zippel 1979), for the elements that are sampled.
@@ -53,11 +61,25 @@ from prism.program.finite_field import PRIMES, Field, Numbers
 from prism.program.finite_sample import Sample, bindings, symbols_of
 from prism.program.finite_values import LARGEST_POWER, ORACLES, Evaluator
 from prism.program.index import Axis, Index
-from prism.program.nodes import Const, Expr, Map, Position, Read, Reduce, SymbolRange, Tensor, free_axes, walk
+from prism.program.nodes import (
+    Const,
+    Expr,
+    Map,
+    Position,
+    Read,
+    Reduce,
+    ReduceKind,
+    SymbolRange,
+    Tensor,
+    free_axes,
+    walk,
+)
+from prism.program.ops import OPS
 
 ROUNDS = 16
 """Independent draws, all together."""
-_MORE_ROUNDS = (128, 1024)
+_MORE_ROUNDS = (64, 1024)
+_ENOUGH = min(4, ROUNDS)
 # Residues of the largest value.
 _WORK = 1 << 21
 # Constants are equal to 20 bits, and exponentials may magnify that.
@@ -131,12 +153,12 @@ def compare(
     """
     pair = _Pair.of(reference, candidate, tensors, ranges or {}, parts or {}, seed)
     opinion = pair.judge(rounds, 3)
-    if opinion.outcome is Outcome.NOT_APPLICABLE and opinion.compared >= 0 and pair.roots:
+    for more in _MORE_ROUNDS:
         # Every row needs a square of its own: more draws find some.
-        for more in _MORE_ROUNDS:
-            opinion = pair.judge(more, 2)
-            if opinion.outcome is not Outcome.NOT_APPLICABLE:
-                break
+        if not pair.roots or opinion.rounds >= _ENOUGH or opinion.compared < 0 or opinion.outcome is Outcome.DISAGREE:
+            break
+        again = pair.judge(more, 2)
+        opinion = opinion if again.outcome is Outcome.NOT_APPLICABLE else again
     if opinion.outcome is Outcome.DISAGREE and pair.joined:
         whole = pair.judge(4, None)
         if whole.outcome is Outcome.NOT_APPLICABLE:
@@ -191,14 +213,15 @@ class _Pair:
         )  # fmt: skip
 
     def judge(self, rounds: int, points: int | None) -> Opinion:
-        """The opinion from so many rounds, with so many points of a long axis; all of them where None."""
+        """The opinion from so many rounds, with so many points of a long axis; where None, all of those summed over."""
         worlds = bindings(self.symbols, self.ranges, self.parts)
         worlds = worlds * 2 if len(worlds) == 1 else worlds
         total = Opinion(Outcome.NOT_APPLICABLE, 0, 0, 0.0)
         missing = False
         for n, binding in enumerate(worlds):
-            every = 1 << 62 if points is None else points
-            sample = Sample(binding, self.parts, every, self.seed + n)
+            sample = Sample(binding, self.parts, 3 if points is None else points, self.seed + n)
+            if points is None:
+                sample = Sample(binding, self.parts, 3, self.seed + n, only=self._outer())
             draws = -(-rounds // len(worlds))
             work = self._work(sample) * self.levels
             if work * draws > _WORK and points == 3:
@@ -215,6 +238,11 @@ class _Pair:
             outside = tuple(dict.fromkeys((*total.outside, *found.outside)))
             total = Opinion(Outcome.AGREE, total.rounds + found.rounds, total.compared + found.compared, bound, outside)
         return replace(total, outcome=Outcome.NOT_APPLICABLE) if missing else total
+
+    def _outer(self) -> frozenset[Axis]:
+        """Axes of outputs that no reduction is over: of these, a few values are as good as all."""
+        free = frozenset(a for e in (*self.reference, *self.candidate) for a in free_axes(e))
+        return free - {e.axis for e in self.nodes if isinstance(e, Reduce)}
 
     def _work(self, sample: Sample) -> int:
         """Elements of the largest value, before it is reduced."""
@@ -245,7 +273,7 @@ class _Pair:
         compared, missing = 0, False
         bound = 0.0 if self.ops <= _ALGEBRA and not self.roots else None
         for output, (a, b) in enumerate(zip(self.reference, self.candidate, strict=True)):
-            axes = machine.ordered(sorted(free_axes(a) | free_axes(b), key=str))
+            axes = machine.ordered(sorted(free_axes(a) | free_axes(b), key=lambda x: (x.name, str(x.extent))))
             left, right = machine.over(machine.value(a), axes), machine.over(machine.value(b), axes)
             shape = (draws, *(len(sample.of(x).values) for x in axes))
             known, wrong = _compared(field, left, right, shape)
@@ -376,7 +404,8 @@ def _doubts(
     ops: frozenset[str], roots: bool, constants: Mapping[float, Meaning], nodes: Sequence[Expr]
 ) -> tuple[str, ...]:
     """What the model knows too little of to trust a difference of residues alone."""
-    found = [f"{op} is a random function" for op in ORACLES if op in ops]
+    unknown = sorted(ops - OPS.keys() - {kind.value for kind in ReduceKind})
+    found = [f"{op} is a random function" for op in (*ORACLES, *unknown) if op in ops]
     if any(_general(e) for e in nodes):
         found.append("general powers are random functions")
     found += [f"the constant {c:g} was guessed" for c, m in sorted(constants.items()) if m.guessed]
@@ -386,19 +415,23 @@ def _doubts(
 
 
 def _joined(nodes: Sequence[Expr], parts: Mapping[Extent, tuple[Extent, Extent]]) -> str:
-    """Why sampled axes may not stand for whole ones: reads of a dimension by indices that are not one axis each."""
+    """Why sampled axes may not stand for whole ones, in sums; empty where they may.
+
+    A weighted sample is like repeated inputs for expressions that use an axis as a name for elements, and no longer
+    for those that compute with its values: pieces of an axis, shifts, selected elements.
+    """
     cut = {(part, rest): whole for whole, (part, rest) in parts.items()}
 
-    def pattern(index: Index) -> tuple[object, ...]:
+    def pattern(index: Index) -> tuple[tuple[Extent, Extent], ...]:
         terms = [(atom.extent, c) for atom, c in index.terms if isinstance(atom, Axis)]
         if len(terms) == 2 and index.offset == 0:
             for one, two in (terms, terms[::-1]):
                 whole = cut.get((one[0], two[0]))
                 if whole is not None and one[1] == two[0] and two[1] == 1:
                     return ((whole, 1),)
-        return (*sorted(terms, key=str), index.offset) if index.offset != 0 else tuple(sorted(terms, key=str))
+        return (*sorted(terms, key=str), *([(0, index.offset)] if index.offset != 0 else []))
 
-    seen: dict[tuple[str, int], tuple[object, ...]] = {}
+    seen: dict[tuple[str, int], tuple[tuple[Extent, Extent], ...]] = {}
     for e in nodes:
         match e:
             case Read(tensor, indices):
@@ -406,8 +439,12 @@ def _joined(nodes: Sequence[Expr], parts: Mapping[Extent, tuple[Extent, Extent]]
                     mine = pattern(index)
                     if index.terms and seen.setdefault((tensor, d), mine) != mine:
                         return f"dimension {d} of {tensor} is read over axes of different lengths"
-            case Map("lt" | "le" | "eq", (Position(), Const())) | Map("lt" | "le" | "eq", (Const(), Position())):
+            case Map("eq", args) if any(isinstance(a, Position) for a in args):
+                return "positions select elements"
+            case Map("lt" | "le", (Position(), Const())) | Map("lt" | "le", (Const(), Position())):
                 return "positions are compared with constants"
+            case Position(index) if index.terms and [c for _, c in pattern(index)] != [1]:
+                return "positions are computed with"
     return ""
 
 

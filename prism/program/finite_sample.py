@@ -45,20 +45,24 @@ class Sample:
         parts: for an extent that is cut in two, the extents of part and rest.
         points: how many values of a long axis are taken: 2, 3, or all where it is larger than the axis is long.
         seed: of positions and weights.
+        only: where it is not None, the axes that are sampled; others are taken whole.
     """
 
     binding: Mapping[str, int]
     parts: Mapping[Extent, tuple[Extent, Extent]]
     points: int
     seed: int
-    _known: dict[Extent, Points] = field(default_factory=dict)
+    only: frozenset[Axis] | None = None
+    _known: dict[tuple[Extent, bool], Points] = field(default_factory=dict)
 
     def of(self, axis: Axis) -> Points:
         """The sample of an axis."""
-        known = self._known.get(axis.extent)
-        if known is None:
-            known = self._known[axis.extent] = self._new(axis.extent)
-        return known
+        key = axis.extent, self.only is not None and axis not in self.only
+        if key not in self._known:
+            n = self.length(axis)
+            whole = Points(np.arange(n), np.ones(n, dtype=np.int64))
+            self._known[key] = whole if key[1] else self._new(axis.extent)
+        return self._known[key]
 
     def length(self, axis: Axis) -> int:
         """How long the axis is."""

@@ -111,9 +111,11 @@ def _stages(r: RunReport) -> str:
 
 def _proof(r: RunReport, proof: ProofRecord | None) -> str:
     rows = [["verdict", r.verdict], ["how", r.reason or "-"], ["rule families", ", ".join(r.rules) or "-"]]
+    if r.classes:
+        rows.append(["what rules may have done to rounding, at most", ", ".join(r.classes)])
     if proof is not None:
         rows += [
-            ["certificate", proof.rung],
+            ["certificate", f"{proof.rung}: {proof.why_not_derived}" if proof.why_not_derived else proof.rung],
             ["e-graph", f"{number(proof.enodes)} e-nodes, {proof.iterations} iterations, egglog {proof.egglog}"],
         ]
         rows += [[f"{name}, SHA-256", digest] for name, digest in proof.rule_hashes.items()]

@@ -26,6 +26,7 @@ class Verdict:
         enodes: the size of the e-graph when the verdict fell.
         iterations: how many rounds the rules ran.
         rules: the names of the rule families that were loaded.
+        classes: for `proved`: the floating-point classes of the rules that matched on the way; it used at most these.
     """
 
     status: Status
@@ -34,6 +35,7 @@ class Verdict:
     enodes: int = 0
     iterations: int = 0
     rules: tuple[str, ...] = ()
+    classes: tuple[str, ...] = ()
 
     def __bool__(self) -> bool:
         return self.status is Status.PROVED

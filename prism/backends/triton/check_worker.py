@@ -61,10 +61,10 @@ def _loaded(path: str) -> Any:
 def run_module(request: Request) -> Answer:
     """Run a module's kernels.
 
-    The request names the module, the configuration, a file an input and one for the outputs, the device (`interpreter`, `cuda`),
-    the outputs' shapes and dtypes, and for each launch, kernel by kernel, the tiles along its axes and how many of its
-    programs to run (null: all of the launch). The outputs' file holds, per output, the tensor and a mask of the
-    elements that were written.
+    The request names the module, the configuration, a file an input and one for the outputs, the device
+    (`interpreter`, `cuda`), the outputs' shapes and dtypes, and for each launch, kernel by kernel, the tiles along its
+    axes and how many of its programs to run (null: all of the launch). The outputs' file holds, per output, the tensor
+    and a mask of the elements that were written.
     """
     import torch
 

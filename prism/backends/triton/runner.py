@@ -57,6 +57,10 @@ class MemoryGuard:
         where, let_through = np.broadcast_arrays(pointers, mask.astype(bool))
         touched = where[let_through]
         if touched.size:
+            # Mostly all are in one tensor.
+            first = int(np.searchsorted(self.starts, touched.min(), side="right")) - 1
+            if first >= 0 and touched.max() < self.ends[first]:
+                return touched
             at = np.searchsorted(self.starts, touched, side="right") - 1
             if (at < 0).any() or (touched >= self.ends[np.maximum(at, 0)]).any():
                 raise IndexError(f"{what} outside of every tensor of the kernel")

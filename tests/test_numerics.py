@@ -1,0 +1,165 @@
+"""What is unsafe is found in an sGraph's expressions; what is safe, and what the model does itself, is not."""
+
+from __future__ import annotations
+
+import pytest
+import sgraph_samples
+
+from prism.program import build
+from prism.program.build import add, const, mul, neg, op, read, reduce
+from prism.program.extents import symbol
+from prism.program.index import Axis
+from prism.program.nodes import DType, Expr, ReduceKind, Tensor
+from prism.sgraph.denote import Denotation, denote
+from prism.sgraph.nodes import Contract, Grid, Kernel, Load, Pointwise, SGraph, Stmt, Store, TileReduce, Whole
+from prism.sgraph.numerics import Kind, findings, staged
+
+i, j, k = Axis("i", 8), Axis("j", 32), Axis("k", 32)
+X = read("x", i, k)
+TOP = reduce("max", k, X)
+AT = read("x", i, j)
+
+
+def kinds(candidate: Expr, reference: Expr | None = None, dtype: DType = DType.FLOAT32) -> list[Kind]:
+    """What is found in an sGraph that denotes the expression."""
+    graph = SGraph("g", (Tensor("x", (8, 32), dtype),), (), (Tensor("y", (8, 32), dtype),), ())
+    found = findings(graph, [] if reference is None else [reference], Denotation((candidate,), ()))
+    assert all(f.where == "y" and f.why and f.what for f in found)
+    return [f.kind for f in found]
+
+
+def shifted(shift: Expr) -> Expr:
+    """softmax_k x with that subtracted."""
+    minus = mul(const(-1.0), shift)
+    return build.div(op("exp", add(AT, minus)), reduce("sum", k, op("exp", add(X, minus))))
+
+
+SAFE = {
+    "maximum": shifted(TOP),
+    "maximum of maxima": shifted(reduce("max", k, op("maximum", TOP, TOP))),
+    "maximum and log of the sum": op(
+        "exp", build.sub(AT, add(TOP, op("log", reduce("sum", k, op("exp", build.sub(X, TOP))))))
+    ),
+    "scaled after the shift": op("exp", mul(const(0.125), build.sub(AT, TOP))),
+    "scaled on both sides": op("exp", add(mul(const(0.125), AT), mul(const(-0.125), TOP))),
+    "a common factor": op("exp", build.sub(mul(op("sigmoid", AT), AT), mul(op("sigmoid", AT), TOP))),
+    "minus an absolute value": op("log", add(const(1.0), op("exp", neg(op("abs", AT))))),
+    "minus a square": op("exp", mul(const(-0.5), mul(AT, AT))),
+    "log sigmoid": op("exp", op("log", op("sigmoid", AT))),
+    "sigmoid written out": op("recip", add(const(1.0), op("exp", neg(AT)))),
+    "masked": op("exp", op("where", op("lt", AT, const(0.0)), const(float("-inf")), build.sub(AT, TOP))),
+    "tanh": op("exp", mul(const(50.0), op("tanh", AT))),
+}
+UNSAFE = {
+    "no maximum": build.div(op("exp", AT), reduce("sum", k, op("exp", X))),
+    "the mean for the maximum": shifted(build.mean(k, X)),
+    "a minimum": shifted(reduce("min", k, X)),
+    "the maximum of something else": shifted(reduce("max", k, mul(X, X))),
+    "the maximum added": shifted(neg(TOP)),
+    "twice the difference and more": op("exp", add(AT, build.sub(AT, TOP))),
+    "scaled differently": op("exp", add(mul(const(0.25), AT), mul(const(-0.125), TOP))),
+    "scaled by a negative number": op("exp", add(mul(const(-0.125), AT), mul(const(0.125), TOP))),
+    "a common factor of any sign": op("exp", build.sub(mul(op("tanh", AT), AT), mul(op("tanh", AT), TOP))),
+    "an absolute value": op("exp", op("abs", AT)),
+    "a plain logsumexp": op("exp", build.sub(AT, op("log", reduce("sum", k, op("exp", X))))),
+    "a square": op("exp", mul(AT, AT)),
+    "an unguarded reciprocal": op("recip", add(const(-1.0), op("exp", neg(AT)))),
+}
+
+
+@pytest.mark.parametrize("name", SAFE)
+def test_exponents_that_are_bounded(name: str) -> None:
+    assert kinds(SAFE[name]) == []
+
+
+@pytest.mark.parametrize("name", UNSAFE)
+def test_exponents_that_are_not(name: str) -> None:
+    assert set(kinds(UNSAFE[name])) == {Kind.EXP}
+    assert set(kinds(UNSAFE[name], SAFE["maximum"])) == {Kind.EXP}
+    assert kinds(UNSAFE[name], UNSAFE[name]) == [], "the model does the same"
+
+
+def test_the_online_forms_are_safe_and_need_no_reference() -> None:
+    for sample in (
+        sgraph_samples.attention(),
+        sgraph_samples.attention(causal=False),
+        sgraph_samples.grouped_attention(),
+        sgraph_samples.layernorm(),
+        sgraph_samples.gated_mlp(),
+    ):
+        assert findings(sample.sgraph, []) == (), sample.sgraph.name
+
+
+def test_a_variance_by_difference() -> None:
+    mean, square = build.mean(k, X), build.mean(k, mul(X, X))
+    apart = build.sub(X, mean)
+    right = op("recip", op("sqrt", add(build.mean(k, mul(apart, apart)), const(1e-5))))
+    wrong = [
+        build.sub(square, mul(mean, mean)),
+        build.sub(reduce("sum", k, mul(X, X)), mul(const(32.0), mul(mean, mean))),
+        add(const(1e-5), build.sub(square, op("pow", mean, const(2.0)))),
+        build.sub(build.mean(k, op("pow", X, const(2.0))), mul(mean, mean)),
+    ]
+    assert kinds(right) == []
+    for v in wrong:
+        assert kinds(op("sqrt", v), right) == [Kind.VARIANCE]
+        assert kinds(op("sqrt", v), op("sqrt", v)) == []
+    other = build.mean(k, read("z", i, k))
+    assert kinds(build.sub(square, mul(other, other))) == [], "two different things"
+    assert kinds(add(square, mul(mean, mean))) == [], "no difference"
+
+
+def late(dtype: DType, buffer: DType) -> SGraph:
+    """h = x @ w; y = h / |x|, with h in a buffer."""
+    d, n = Axis("d", 32), Axis("n", 16)
+    at = sgraph_samples.at
+    product: tuple[Stmt, ...] = (
+        Load("x1", "x", at(i, d)),
+        Load("w1", "w", at(d, n)),
+        Contract("p", d, "x1", "w1"),
+        Store("h", at(i, n), "p"),
+    )
+    division: tuple[Stmt, ...] = (
+        Load("x1", "x", at(i, d)),
+        Pointwise("x2", "mul", ("x1", "x1")),
+        TileReduce("s", ReduceKind.SUM, d, "x2"),
+        Pointwise("r", "sqrt", ("s",)),
+        Pointwise("inv", "recip", ("r",)),
+        Load("h1", "h", at(i, n)),
+        Pointwise("y1", "mul", ("h1", "inv")),
+        Store("y", at(i, n), "y1"),
+    )
+    roles = ((i, Grid(symbol("T_i"))), (d, Whole()), (n, Whole()))
+    return SGraph(
+        "late",
+        (Tensor("x", (8, 32), dtype), Tensor("w", (32, 16), dtype)),
+        (Tensor("h", (8, 16), buffer),),
+        (Tensor("y", (8, 16), dtype),),
+        (Kernel("product", roles, product), Kernel("division", roles, division)),
+    )
+
+
+def test_a_division_moved_past_a_float16_buffer_is_staged() -> None:
+    d, n = Axis("d", 32), Axis("n", 16)
+    x, w = read("x", i, d), read("w", d, n)
+    inv = op("recip", op("sqrt", reduce("sum", d, mul(x, x))))
+    before = reduce("sum", d, mul(mul(x, inv), w))
+    graph = late(DType.FLOAT16, DType.FLOAT16)
+    (found,) = findings(graph, [before])
+    assert (found.kind, found.where) == (Kind.DIVISION, "h")
+    wide = staged(graph, [found])
+    assert wide is not None
+    assert wide.buffers[0].dtype is DType.FLOAT32
+    assert findings(wide, [before]) == ()
+    assert denote(wide) == denote(graph)
+    after = mul(reduce("sum", d, mul(x, w)), inv)
+    assert findings(graph, [after]) == (), "the model stores that sum, too"
+    assert findings(late(DType.BFLOAT16, DType.BFLOAT16), [before]) == (), "bfloat16 has float32's range"
+
+
+def test_what_cannot_be_staged_is_refused() -> None:
+    graph = SGraph("g", (Tensor("x", (8, 32), DType.FLOAT16),), (), (Tensor("y", (8, 32), DType.FLOAT16),), ())
+    found = findings(graph, [SAFE["maximum"]], Denotation((UNSAFE["no maximum"],), ()))
+    assert found
+    assert staged(graph, found) is None
+    assert staged(graph, ()) == graph

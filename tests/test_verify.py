@@ -1,0 +1,184 @@
+"""`prism verify` and `prism explain` on output folders, right and altered."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+
+import pytest
+from egraph_identities import RIGHT
+from report_samples import artifacts
+
+from prism.api.verifying import explain, verify
+from prism.cli.app import main
+from prism.egraph.derive import Deriver
+from prism.egraph.encode import Derivation
+from prism.egraph.rules import rule_files
+from prism.egraph.worker import Worker
+from prism.errors import UsageError, VerificationError
+from prism.instantiate.lock import program_hash, versions
+from prism.program.build import mul, read
+from prism.program.nodes import Definition, DType, Program, Tensor
+from prism.program.transform import instance
+from prism.report.folder import LOCK_NAME, render_folder, write_folder
+
+HASHES = {p.name: hashlib.sha256(p.read_bytes()).hexdigest() for p in rule_files()}
+M = instance(4, 0)
+X, Y = Tensor("x", (4,), DType.FLOAT32), Tensor("y", (4,), DType.FLOAT32)
+
+
+def product(first: str, second: str) -> Program:
+    """One output, the product of two inputs."""
+    expr = mul(read(first, M), read(second, M))
+    return Program("sample", (X, Y), (Definition("out", (M,), expr, DType.FLOAT32),), ("out",))
+
+
+@cache
+def derivation() -> Derivation:
+    return Deriver().derive(["out"], [mul(read("x", M), read("y", M))], [mul(read("y", M), read("x", M))])
+
+
+@pytest.fixture(scope="module")
+def worker() -> Iterator[Worker]:
+    with Worker() as running:
+        yield running
+
+
+def folder(at: Path, found: Derivation, rung: str = "derivation") -> Path:
+    made = artifacts()
+    proof = replace(made.proof, rule_hashes=HASHES, rung=rung, why_not_derived=found.reason)
+    lock = replace(made.lock, versions=versions(), program=program_hash(product("x", "y")))
+    return write_folder(at / "out", render_folder(replace(made, proof=proof, lock=lock, certificate=found.certificate)))
+
+
+def rehash(out: Path) -> None:
+    """Make the lock file's hashes fit the files."""
+    lock = json.loads((out / LOCK_NAME).read_text())
+    lock["files"] = {n: hashlib.sha256((out / n).read_bytes()).hexdigest() for n in lock["files"]}
+    (out / LOCK_NAME).write_text(json.dumps(lock))
+
+
+def replace_in(path: Path, old: str, new: str) -> None:
+    text = path.read_text()
+    assert old in text
+    path.write_text(text.replace(old, new, 1))
+
+
+def test_a_folder_is_verified(tmp_path: Path, worker: Worker) -> None:
+    found = verify(folder(tmp_path, derivation()), product("x", "y"), worker=worker)
+    assert found.mismatches == ()
+    assert found.rung == "derivation"
+    assert "the derivation's 1 steps" in found.passed
+    assert "the proof starts from the model's formulas" in found.passed
+
+
+def test_every_file_is_compared_with_its_hash(tmp_path: Path, worker: Worker) -> None:
+    out = folder(tmp_path, derivation())
+    for name in sorted(p.name for p in out.iterdir() if p.name != LOCK_NAME):
+        before = (out / name).read_bytes()
+        (out / name).write_bytes(before + b"\n")
+        assert name in [m.where for m in verify(out, worker=worker).mismatches]
+        (out / name).unlink()
+        assert name in [m.where for m in verify(out, worker=worker).mismatches]
+        (out / name).write_bytes(before)
+    assert verify(out, worker=worker)
+
+
+def other_step(out: Path) -> None:
+    replace_in(out / "derivation.json", "mul-commutes", "mul-associates")
+
+
+def other_rules(out: Path) -> None:
+    replace_in(out / "proof.json", HASHES["field.egg"], "0" * 64)
+
+
+def other_versions(out: Path) -> None:
+    replace_in(out / LOCK_NAME, f'"egglog": "{versions()["egglog"]}"', '"egglog": "1.0"')
+
+
+def refuted(out: Path) -> None:
+    replace_in(out / "proof.json", '"proved"', '"refuted"')
+
+
+def no_certificate(out: Path) -> None:
+    replace_in(out / "proof.json", '"rung": "derivation"', '"rung": "replay"')
+
+
+@pytest.mark.parametrize(
+    ("change", "where", "what"),
+    [
+        (other_step, "derivation.json", "altered"),
+        (other_rules, "rules/field.egg", "the proof used 0000000000000000"),
+        (other_versions, LOCK_NAME, "egglog is"),
+        (refuted, "proof.json", "the verdict is refuted"),
+        (no_certificate, "replay.json", "no certificate"),
+    ],
+)
+def test_what_does_not_fit_is_named_though_the_hashes_do(
+    change: Callable[[Path], None], where: str, what: str, tmp_path: Path, worker: Worker
+) -> None:
+    out = folder(tmp_path, derivation())
+    change(out)
+    rehash(out)
+    (found,) = verify(out, worker=worker).mismatches
+    assert found.where == where
+    assert what in found.what
+
+
+def test_the_proof_must_be_of_the_model(tmp_path: Path, worker: Worker) -> None:
+    out = folder(tmp_path, derivation())
+    (found,) = verify(out, product("y", "x"), worker=worker).mismatches
+    assert found.where == LOCK_NAME
+    other = Deriver().derive(["out"], [mul(read("x", M), read("x", M))], [mul(read("x", M), read("x", M))])
+    out = folder(tmp_path, other)
+    (found,) = verify(out, product("x", "y"), worker=worker).mismatches
+    assert "starts from another formula" in found.what
+
+
+def test_the_replay_rung_is_proved_again(tmp_path: Path, worker: Worker, monkeypatch: pytest.MonkeyPatch) -> None:
+    a, b = RIGHT["norm past linear"]()
+    with monkeypatch.context() as patch:
+        patch.setattr("prism.egraph.needed.ROUNDS", ())
+        right, wrong = Deriver().derive(["out"], [a], [b]), Deriver().derive(["out"], [a], [mul(b, b)])
+    assert right.reason
+    out = folder(tmp_path, right, "replay")
+    assert "replay: out: no schedule of the rules" in (out / "report.html").read_text()
+    found = verify(out, worker=worker)
+    assert found.mismatches == ()
+    assert found.rung == "replay"
+    (mismatch,) = verify(folder(tmp_path, wrong, "replay"), worker=worker).mismatches
+    assert "the verdict is unknown" in mismatch.what
+    with pytest.raises(UsageError, match="there is no derivation"):
+        explain(folder(tmp_path, right, "replay"))
+
+
+def test_an_explanation_names_rules_and_prints_formulas(tmp_path: Path) -> None:
+    a, b = RIGHT["norm past linear"]()
+    lines = explain(folder(tmp_path, Deriver().derive(["out"], [a], [b])))
+    assert "steps from the model's formula" in lines[0]
+    assert any("sum-pull (reassociates): sum_k(a*f) = f * sum_k a" in line for line in lines)
+    assert lines[1].strip().startswith("out[d512, d8] = sum_d256(")
+
+
+def test_an_altered_derivation_is_not_explained(tmp_path: Path) -> None:
+    out = folder(tmp_path, derivation())
+    other_step(out)
+    with pytest.raises(VerificationError, match="altered"):
+        explain(out)
+
+
+def test_the_commands(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = folder(tmp_path, derivation())
+    assert main(["verify", str(out)]) == 0
+    assert capsys.readouterr().out.splitlines()[-1].endswith("out: verified, rung derivation")
+    assert main(["explain", str(out)]) == 0
+    assert "rearranged: mul-commutes" in capsys.readouterr().out
+    (out / "sample.py").write_text("")
+    assert main(["verify", str(out), "--json"]) == 5
+    body = json.loads(capsys.readouterr().out)
+    assert (body["verified"], [m["where"] for m in body["mismatches"]]) == (False, ["sample.py"])
+    assert main(["verify", str(tmp_path)]) == 2
