@@ -196,9 +196,11 @@ def _image(op: str, of: Sequence[tuple[float, float]]) -> tuple[float, float]:
                 math.log(high) if 0 < high < math.inf else math.inf
             )
         case "sqrt":
-            return 0.0, math.sqrt(high) if 0 <= high < math.inf else math.inf
+            return math.sqrt(max(low, 0.0)), math.sqrt(high) if 0 <= high < math.inf else math.inf
         case "recip":
-            return (0.0 if high == math.inf else 1 / high, 1 / low) if low > 0 else _ANY
+            if low < 0:
+                return _ANY
+            return (1 / high if 0 < high < math.inf else 0.0), (1 / low if low > 0 else math.inf)
         case "floor" | "round":
             return low - 1, high + 1
         case "maximum":
@@ -257,7 +259,9 @@ def _blurred(e: Expr, extent: object) -> str:
 
 def _blurred_index(index: Index, extent: object) -> str:
     split = any(_atom(a).startswith(("rest_", "parts_")) for a, _ in index.terms)
-    kept = [] if split else sorted(f"{c}*{_atom(a)}" for a, c in index.terms if _atom(a) != str(extent))
+    # The parts of a split axis, and what is within one, are the axis of that extent.
+    gone = {str(extent), str(extent).removeprefix("rest_").removeprefix("parts_")}
+    kept = [] if split else sorted(f"{c}*{_atom(a)}" for a, c in index.terms if _atom(a) not in gone)
     free = split or len(kept) < len(index.terms)
     return ("?" if free else f"{index.offset}") + "+".join(kept)
 
