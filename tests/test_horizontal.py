@@ -374,8 +374,9 @@ def test_long_launches_are_sampled_kernel_by_kernel() -> None:
     g = qkv(1000, 64, {"q": 64, "k": 16, "v": 16})
     tuned = Config({s.name: 16 for s in g.symbols}, {"qkv_q_k_v_kernel": 4}, {"qkv_q_k_v_kernel": 1})
     (sample,) = plan_samples(g, tuned, {})
-    # A third of a second for each, 20 ms a program of four steps.
-    assert sample == (((63, 4), 16), ((63, 1), 16), ((63, 1), 16))
+    # A third of the time for each, and not all programs of any.
+    assert [grid for grid, _ in sample] == [(63, 4), (63, 1), (63, 1)]
+    assert all(1 < limit < math.prod(grid) for grid, limit in sample)
     assert cost_s(g, tuned, {}, sampled=True) < cost_s(g, tuned, {})
     assert plan_samples(qkv(16, 64, {"q": 64, "k": 16, "v": 16}), tuned, {}) == [None]
 
@@ -400,7 +401,7 @@ def test_the_numeric_gate_runs_samples_of_each_kernel(tmp_path: Path, monkeypatc
     with KernelRunner() as runner:
         report = check_module(program, right, g, tuned, runner=runner)
         assert report.passed, report.failures
-        assert report.sampled == report.cases
+        assert report.sampled
         failures = check_module(program, wrong, g, tuned, runner=runner).failures
         assert "k: " in failures[0], "the second kernel's programs do not run"
 

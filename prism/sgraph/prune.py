@@ -1,9 +1,9 @@
 """Pruning: what generation may leave out, each with its argument, its counter and its switch.
 
-Costs are compared as vectors: bytes moved, work (padded lanes, matrix work weighed by DOT_WEIGHT), launches, and
-estimated seconds on the device. All four add up over kernels, so replacing a kernel by one that is no worse in each of
-them makes no sGraph worse. A family of kernels stands for all its feasible assignments of tiles and parts; its *front*
-is the set of vectors that no other assignment of it beats.
+Costs are compared as vectors: bytes moved, work (multiply-adds, those of matrix units weighed by DOT_WEIGHT), launches,
+and estimated seconds on the device, for which masked lanes count as well. All four add up over kernels, so replacing a
+kernel by one that is no worse in each of them makes no sGraph worse. A family of kernels stands for all its feasible
+assignments of tiles and parts; its *front* is the set of vectors that no other assignment of it beats.
 
 `PRUNERS` lists those that lose nothing by bytes, work and launches (the seconds are compared besides, so that what is
 best on the device is kept as well); `BOUNDS` those that are limits of the space and no arguments. Both count what they
@@ -266,7 +266,8 @@ def _measures(cost: KernelCost, rates: Rates, binding: Mapping[str, Any]) -> Arr
     """A row of (bytes, work, seconds) for each assignment."""
     moved = cost.bytes_read.evaluate(binding) + cost.bytes_written.evaluate(binding)
     work = cost.padded_flops.evaluate(binding) + DOT_WEIGHT * cost.padded_dot_flops.evaluate(binding)
-    columns = np.broadcast_arrays(moved, work, rates.seconds(moved, work, cost.programs.evaluate(binding)))
+    flops = cost.flops.evaluate(binding) + DOT_WEIGHT * cost.dot_flops.evaluate(binding)
+    columns = np.broadcast_arrays(moved, flops, rates.seconds(moved, work, cost.programs.evaluate(binding)))
     return np.stack([np.asarray(c, dtype=np.float64).reshape(-1) for c in columns], axis=1)
 
 
