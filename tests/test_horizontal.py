@@ -374,6 +374,7 @@ def test_long_launches_are_sampled_kernel_by_kernel() -> None:
     g = qkv(1000, 64, {"q": 64, "k": 16, "v": 16})
     tuned = Config({s.name: 16 for s in g.symbols}, {"qkv_q_k_v_kernel": 4}, {"qkv_q_k_v_kernel": 1})
     (sample,) = plan_samples(g, tuned, {})
+    assert sample is not None
     # A third of the time for each, and not all programs of any.
     assert [grid for grid, _ in sample] == [(63, 4), (63, 1), (63, 1)]
     assert all(1 < limit < math.prod(grid) for grid, limit in sample)
