@@ -9,8 +9,10 @@ The proofs themselves are in proofs.py.
 
 from __future__ import annotations
 
+import gc
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import TypeVar
@@ -317,9 +319,21 @@ class Search(Iterator[ProvedSGraph]):
         """This search's own seconds; a recorder may serve several."""
         before = self._recorder.clock()
         try:
-            return work()
+            with _young():
+                return work()
         finally:
             self._seconds[stage] = self._seconds.get(stage, 0.0) + self._recorder.clock() - before
+
+
+@contextmanager
+def _young() -> Iterator[None]:
+    """Only young objects are collected within: a full collection walks through all of torch, as long as a search."""
+    before = gc.get_threshold()
+    gc.set_threshold(*before[:2], 2**31 - 1)
+    try:
+        yield
+    finally:
+        gc.set_threshold(*before)
 
 
 @dataclass(frozen=True, slots=True)
