@@ -330,3 +330,11 @@ def test_what_has_no_translation_is_refused_with_the_reason(case: str) -> None:
 def test_only_tensors_are_example_inputs() -> None:
     with pytest.raises(UsageError, match="example input 1 is a int"):
         trace(lambda x, n: x * n, [torch.randn(3), 2])  # type: ignore[list-item]
+
+
+def test_one_tensor_as_two_examples_is_two_inputs() -> None:
+    example = torch.empty(3, 4, device="meta")
+    program = trace(lambda p, q: p - 2 * q, (example, example))
+    values = {"p": np.ones((3, 4)), "q": np.zeros((3, 4))}  # float64
+    (out,) = evaluate(program, values).values()
+    assert (out == 1).all()

@@ -70,8 +70,18 @@ def trace(
             )
     title = _identifier(name or _name_of(fn_or_module))
     parameters = _parameter_names(fn_or_module, len(example_inputs))
-    exported = _export(fn_or_module, tuple(example_inputs), _by_position(dynamic_shapes, parameters), title)
+    exported = _export(fn_or_module, _apart(example_inputs), _by_position(dynamic_shapes, parameters), title)
     return _Translation(exported, title, parameters, dynamic_shapes).program()
+
+
+def _apart(examples: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
+    """The examples, none twice: torch.export takes one tensor in two places for one input."""
+    seen: set[int] = set()
+    made = []
+    for example in examples:
+        made.append(torch.empty_like(example) if id(example) in seen else example)
+        seen.add(id(example))
+    return tuple(made)
 
 
 class _Positional(torch.nn.Module):
