@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -11,7 +11,7 @@ import pytest
 from prism.backends.protocol import Config, Resources
 from prism.errors import UsageError
 from prism.events import Evidence
-from prism.instantiate.study import BATCH, SEEDS, Candidate, Failure, Outcome, TuneResult, tune
+from prism.instantiate.study import BATCH, RESCUE, SEEDS, Candidate, Failure, Outcome, TuneResult, tune
 from prism.sgraph.nodes import SGraph
 
 EMPTY = SGraph("p", (), (), (), ())
@@ -153,6 +153,20 @@ def test_when_everything_fails_there_is_no_best() -> None:
     result = tune(large(), Table(dict.fromkeys((1, 2, 4, 8, 16, 32, 64, 128), Failure.HANG)), region="r", budget=14)
     assert result.best is None
     assert result.failures == {"hang": 14}
+
+
+@pytest.mark.parametrize("make", [small, large])
+def test_while_nothing_succeeds_the_budget_is_not_the_end(make: Callable[[], list[Candidate]], tmp_path: Path) -> None:
+    # The model likes best what fails: in its order, T_m = 64 comes after all of 16 and 32 (and less).
+    failing = dict.fromkeys((1, 2, 4, 8, 16, 32), Failure.SHARED)
+    result = tune(make(), Table(failing), region="r", budget=2, storage_dir=tmp_path)
+    assert result.best is not None
+    assert result.best.config.symbols["T_m"] > 32
+    assert all(t.outcome.seconds is None for t in result.trials[:2])
+    again = tune(make(), Table(failing), region="r", budget=2, storage_dir=tmp_path)
+    assert shape(again) == shape(result)
+    assert again.resumed == len(result.trials)
+    assert len(result.trials) <= 2 + RESCUE
 
 
 def test_a_budget_must_be_positive() -> None:

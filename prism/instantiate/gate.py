@@ -6,8 +6,8 @@
 
 Where inputs are not finite themselves, two more things are right. The real numbers do not say whether a sum over
 infinities is infinite or not a number, and rounding decides the sign of a small factor of one: which of them it is may
-differ. And a value that does not depend on an input (a masked one, times a weight of 0) may stay finite where eager
-makes 0 * inf of it: FlashAttention, too, leaves out the tiles that are masked.
+differ. And what a mask or a padding leaves out, as a factor of 0, need not be read: the result may be that in which 0
+times anything is 0, where eager makes a NaN of 0 * inf. FlashAttention, too, leaves out the tiles that are masked.
 
 Errors are relative to the root mean square of the oracle's values, row by row (a row is the last dimension), because
 rows of one tensor can differ by orders of magnitude.
@@ -77,7 +77,7 @@ def judge(
         dtype: the output's data type.
         written: which elements the kernels wrote; all when None.
         everything: whether every element had to be written; else only those that were are judged.
-        clean: where inputs are not finite: the oracle's result without them, NaN where it depends on them.
+        clean: where inputs are not finite: the oracle's result where what a factor of 0 leaves out is not read.
         errors: whether errors are judged, or only what is finite.
     """
     held = np.ones(result.shape, dtype=bool) if written is None else written

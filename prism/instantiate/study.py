@@ -33,6 +33,8 @@ BATCH = 4
 """How many points are proposed, compiled and told together; constant, so that results are the same everywhere."""
 DEFAULT_BUDGET = 12
 """Trials a region."""
+RESCUE = 48
+"""How many more there are at most while none has fitted on the device."""
 
 Estimator: TypeAlias = Callable[[Config, Sequence[Resources]], float]
 
@@ -198,9 +200,16 @@ def tune(
     for key, plain in journal.load():
         if key in by_key and all(t.point != by_key[key] for t in known):
             known.append(Trial(by_key[key], _outcome(plain)))
-    resumed = min(len(known), goal)
+    before = len(known)
     repeats = 0
-    while len(known) < goal:
+    while len(known) < goal or (
+        # That the first ones did not fit says nothing of the others: go on until something has a time.
+        goal < min(len(ordered), budget + RESCUE)
+        and all(t.outcome.failure in (Failure.SHARED, Failure.RESOURCES) for t in known[:goal])
+    ):
+        if len(known) >= goal:
+            goal = min(goal + BATCH, len(ordered))
+            continue
         done = len(known)
         if sequential or done < SEEDS:
             end = min(goal, done + BATCH) if sequential else min(goal, SEEDS)
@@ -222,7 +231,7 @@ def tune(
             known.append(Trial(point, outcome))
             if on_trial is not None:
                 on_trial(len(known), goal)
-    return _result(known[:goal], evaluator.evidence, len(ordered), repeats, resumed)
+    return _result(known[:goal], evaluator.evidence, len(ordered), repeats, min(before, goal))
 
 
 def _key(candidates: Sequence[Candidate], point: Point) -> str:

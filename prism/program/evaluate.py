@@ -49,13 +49,14 @@ class Value:
     array: Array
 
 
-def evaluate(program: Program, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+def evaluate(program: Program, inputs: Mapping[str, np.ndarray], xp: Arrays = NUMPY) -> dict[str, np.ndarray]:
     """The program's outputs, by name, in float64.
 
     Args:
         program: the program.
         inputs: an array per program input, of any numeric type; those that the program holds as weights may be left
             out. Extents' symbols are bound from the shapes.
+        xp: numpy's operations, or others on its arrays.
 
     Raises:
         ShapeError: an input is missing, or the shapes contradict each other or the declared ones.
@@ -63,7 +64,7 @@ def evaluate(program: Program, inputs: Mapping[str, np.ndarray]) -> dict[str, np
     given = {t.name: np.asarray(_value_of(program, inputs, t), dtype=np.float64) for t in program.inputs}
     binding = bind(program.inputs, {name: a.shape for name, a in given.items()})
     with np.errstate(all="ignore"):
-        results = run(program, given, binding, NUMPY)
+        results = run(program, given, binding, xp)
     return {name: np.array(results[name], dtype=np.float64) for name in program.outputs}
 
 

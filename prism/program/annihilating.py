@@ -1,0 +1,58 @@
+"""numpy's operations with 0 times anything as 0, infinities and NaN included.
+
+What a mask or a padding leaves out is a factor of zero in a formula. Kernels do not read it, so they cannot make a NaN
+of 0 * inf there. This is the arithmetic in which leaving it out changes nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from prism.program.arrays import Array, NumpyArrays
+
+
+class AnnihilatingArrays(NumpyArrays):
+    """float64 arrays; see Arrays."""
+
+    def pointwise(self, op: str, args: Sequence[Array]) -> Array:
+        """See Arrays."""
+        found = super().pointwise(op, args)
+        if op != "mul":
+            return found
+        a, b = args
+        return np.where(np.equal(a, 0) | np.equal(b, 0), 0.0, found)
+
+    def matmul(self, a: Array, b: Array) -> Array:
+        """See Arrays."""
+        if self.all_finite(a) and self.all_finite(b):
+            return np.matmul(a, b)
+        found = np.matmul(_finite(a), _finite(b))
+        up = _count(_is(a, np.inf), b > 0) + _count(_is(a, -np.inf), b < 0)
+        up += _count(_bounded(a) & (a > 0), _is(b, np.inf)) + _count(_bounded(a) & (a < 0), _is(b, -np.inf))
+        down = _count(_is(a, np.inf), b < 0) + _count(_is(a, -np.inf), b > 0)
+        down += _count(_bounded(a) & (a < 0), _is(b, np.inf)) + _count(_bounded(a) & (a > 0), _is(b, -np.inf))
+        lost = _count(np.isnan(a), np.not_equal(b, 0)) + _count(np.not_equal(a, 0), np.isnan(b))
+        found = np.where(up > 0, np.inf, np.where(down > 0, -np.inf, found))
+        return np.where((lost > 0) | ((up > 0) & (down > 0)), np.nan, found)
+
+
+def _finite(a: Array) -> Array:
+    return np.where(np.isfinite(a), a, 0.0)
+
+
+def _bounded(a: Array) -> Array:
+    return np.isfinite(a)
+
+
+def _is(a: Array, value: float) -> Array:
+    return np.equal(a, value)
+
+
+def _count(a: Array, b: Array) -> Array:
+    """For each element of a matrix product, how many of its terms have both properties."""
+    return np.matmul(a.astype(np.float64), b.astype(np.float64))
+
+
+ANNIHILATING = AnnihilatingArrays()
