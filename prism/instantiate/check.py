@@ -290,10 +290,12 @@ def _run_case(
 
 
 def _without_non_finite(program: Program, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """The oracle's results that do not depend on what is not finite in the inputs, NaN elsewhere; none if all is.
+    """The results where infinities and NaN of the inputs are read only if they have to be; none if all is finite.
 
-    Two other numbers are put in its place: what they leave as it is does not depend on it.
+    Two other numbers are put in their place: what those leave as it is does not depend on them. Elsewhere, what comes
+    of it where 0 times anything is 0, as masks and paddings are not read.
     """
+    from prism.program.annihilating import ANNIHILATING
     from prism.program.evaluate import evaluate as oracle_of
 
     if all(np.isfinite(x).all() for x in inputs.values()):
@@ -302,7 +304,8 @@ def _without_non_finite(program: Program, inputs: Mapping[str, np.ndarray]) -> d
         oracle_of(program, {name: np.where(np.isfinite(x), x, number) for name, x in inputs.items()})
         for number in (1.0, -2.0)
     )
-    return {name: np.where(one[name] == other[name], one[name], np.nan) for name in program.outputs}
+    skipped = oracle_of(program, inputs, ANNIHILATING)
+    return {name: np.where(one[name] == other[name], one[name], skipped[name]) for name in program.outputs}
 
 
 def _float64(tensor: Any) -> np.ndarray:
