@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from prism import errors
 
 if TYPE_CHECKING:
-    from prism.api import explain, optimize, prove, search, trace, verify
+    from prism.api import explain, operators, optimize, prove, search, trace, verify
     from prism.api import load as load_onnx
     from prism.program.nodes import Program
     from prism.sgraph.verdict import Verdict
@@ -29,6 +29,7 @@ __all__ = [
     "errors",
     "explain",
     "load_onnx",
+    "operators",
     "optimize",
     "prove",
     "search",
@@ -42,6 +43,7 @@ _HOMES = {
     "Verdict": ("prism.sgraph.verdict", "Verdict"),
     "explain": ("prism.api", "explain"),
     "load_onnx": ("prism.api", "load"),
+    "operators": ("prism.api", "operators"),
     "optimize": ("prism.api", "optimize"),
     "prove": ("prism.api", "prove"),
     "search": ("prism.api", "search"),

@@ -161,7 +161,7 @@ class KernelReport:
         name: as in the emitted module.
         roles: each axis with its role, as text: `m:grid(T_m) k:loop(T_k)`.
         config: the chosen values, as text: `T_m=64 T_k=32 warps=4 stages=3`.
-        shared: shared memory, bytes per block.
+        shared: shared memory, bytes per block; what else it counts, the report's `memory` says.
         registers: per thread; 0 when not known.
         spills: bytes of register spills per thread.
         seconds: per launch, by the report's evidence.
@@ -248,6 +248,7 @@ class LockRecord:
         trials: how many points were tried at most.
         budget: the search's bounds, by name.
         versions: of prism and the packages that the choice depends on.
+        compiler: the system's compiler that the kernels were timed with; empty where a package brings it.
     """
 
     program: str
@@ -261,6 +262,7 @@ class LockRecord:
     trials: int
     budget: Mapping[str, int]
     versions: Mapping[str, str]
+    compiler: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -270,7 +272,7 @@ class RunReport:
     Attributes:
         name: the program's name, and the launcher's.
         formulas: by output, its formula as text.
-        target: what was tuned for: `sm_90`, `cuda`.
+        target: what was tuned for: `sm_90`, `cuda`, `cpu`.
         device: the device that ran, or the one that the model describes.
         evidence: whether every kernel time here was measured or estimated.
         baseline: what the baseline is: `operator by operator`, `torch eager`.
@@ -298,6 +300,9 @@ class RunReport:
         rung: the kind of certificate that the kernels have, with its size: `derivation of 12 steps`, `replay`.
         identity: what the identity test over finite fields says of the chosen sGraph, as text.
         classes: floating-point classes of the rules that matched on the way to the proof, which used at most these.
+        backend: what the kernels are written in.
+        compiler: the system's compiler that they were timed with; empty where a package brings it.
+        memory: what the kernels' `shared` counts, in a word.
     """
 
     name: str
@@ -330,6 +335,9 @@ class RunReport:
     rung: str = ""
     identity: str = ""
     classes: tuple[str, ...] = ()
+    backend: str = "Triton"
+    compiler: str = ""
+    memory: str = "shared"
 
     @property
     def speedup(self) -> float:
@@ -343,12 +351,13 @@ class Artifacts:
 
     Attributes:
         report: the run.
-        module: the emitted module's source; it imports torch and triton alone.
+        module: the emitted module's source; it imports torch and triton alone, or where it is C++ numpy.
         proof: the proof record.
         lock: the lock record.
         program: the program in index notation.
         weights: the bytes of the weights file that the module loads; None when the model has none.
         certificate: the derivation, or what is to be proved again, by the proof's rung; None when there is neither.
+        extra: files that the module needs beside it, by name.
     """
 
     report: RunReport
@@ -358,3 +367,4 @@ class Artifacts:
     program: str
     weights: bytes | None = None
     certificate: bytes | None = None
+    extra: Mapping[str, str] = field(default_factory=dict)

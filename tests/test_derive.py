@@ -5,12 +5,14 @@ from __future__ import annotations
 import ast
 import copy
 import json
+import math
 import sys
 from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from egraph_identities import RIGHT, WRONG
 from hypothesis import assume, given
@@ -28,8 +30,10 @@ from prism.egraph.rules import load_rules, rule_files
 from prism.egraph.worker import Worker
 from prism.events import Recorder
 from prism.instantiate.devices import device
-from prism.program.build import add, const, mul, read, recip, reduce
-from prism.program.nodes import Expr
+from prism.program.build import add, const, mul, neg, op, read, recip, reduce
+from prism.program.constants import readings
+from prism.program.evaluate import evaluate_expr
+from prism.program.nodes import Expr, free_axes, walk
 from prism.program.partition import partition
 from prism.program.transform import canonical as canonical_expr
 from prism.program.transform import instance as axis_of
@@ -101,13 +105,13 @@ SMALL = sorted(set(RIGHT) - {"layernorm folded", "one-pass variance", "split sof
 
 @pytest.mark.parametrize("name", SMALL)
 def test_an_identity_has_a_derivation(name: str, deriver: Deriver) -> None:
-    a, b = RIGHT[name]()
-    d = deriver.derive(["y"], [a], [b])
+    read_alike = readings(*[[e] for e in RIGHT[name]()])
+    d = deriver.derive(["y"], read_alike.left, read_alike.right)
     assert d.reason == ""
     accepted = check(d.certificate, TEXTS)
     ((_, start, _, end),) = accepted.outputs
     encoder = Encoder(accepted.terms)
-    assert (encoder.of(a), encoder.of(b)) == (start, end)
+    assert (encoder.of(read_alike.left[0]), encoder.of(read_alike.right[0])) == (start, end)
 
 
 @pytest.mark.parametrize("name", sorted(WRONG)[:4])
@@ -341,3 +345,64 @@ def test_rules_that_are_not_those_that_were_cited_are_rejected() -> None:
 def test_what_is_no_certificate_is_rejected(data: bytes) -> None:
     with pytest.raises(CertificateError):
         check(data, TEXTS)
+
+
+# --- what is told of terms -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("expr", "facts"),
+    [
+        (op("exp", read("x", M)), {"positive"}),
+        # A root of a negative number is none, and neither positive nor of any sign.
+        (op("sqrt", read("x", M)), set()),
+        (add(op("sqrt", read("x", M)), const(1.0)), set()),
+        (recip(mul(read("x", M), read("x", M))), set()),
+        (op("maximum", op("log", read("x", M)), const(1.0)), set()),
+        # exp of a masked score is a number; of a difference of two that may be masked it need not be.
+        (op("exp", op("where", read("p", M), read("x", M), const(-math.inf))), {"nonneg"}),
+        (op("exp", add(const(-math.inf), neg(op("where", read("p", M), read("x", M), const(-math.inf))))), set()),
+        (op("exp", const(math.inf)), set()),
+        (op("exp", op("log", read("x", M))), set()),
+        (op("maximum", op("where", read("p", M), read("x", M), const(-math.inf)), const(1.0)), {"positive"}),
+    ],
+)
+def test_what_may_be_no_number_has_no_sign(expr: Expr, facts: set[str]) -> None:
+    found = term(Terms(), expr).facts
+    assert facts <= found
+    assert facts or not found & {"finite", "positive", "nonneg", "nonzero"}
+
+
+def test_every_fact_holds_at_random_inputs() -> None:
+    """The checker's facts, against values: no term that is told to be a number, or of a sign, is another one."""
+    rng = np.random.default_rng(3)
+    pool: list[Expr] = [read("x", M), read("y", M), *(const(c) for c in (-math.inf, -1.0, 0.0, 2.0, math.inf))]
+    unary = ("exp", "log", "sqrt", "abs", "sigmoid", "tanh", "sin", "sign", "neg", "recip")
+    binary = ("add", "mul", "maximum", "minimum")
+    for _ in range(1500):
+        name = str(rng.choice((*unary, *binary)))
+        pool.append(op(name, *(pool[int(n)] for n in rng.integers(len(pool), size=1 + (name in binary)))))
+    inputs = {n: np.array([-3.0, -0.5, 0.0, 0.7]) for n in ("x", "y")}
+    inputs["y"] = rng.permutation(inputs["y"])
+    terms = Terms()
+    told = 0
+    for e in pool:
+        facts = Encoder(terms).of(e).facts
+        with np.errstate(all="ignore"):
+            values = np.asarray(evaluate_expr(e, inputs, {}, (M,)))
+        if np.isinf(values).any() and np.abs(values[np.isfinite(values)]).max(initial=0.0) > 1e30:
+            continue  # out of float64's range
+        told += bool(facts)
+        assert "finite" not in facts or np.isfinite(values).all() or _overflows(e, inputs), e
+        assert "nonneg" not in facts or (values >= 0).all(), e
+        assert "below" not in facts or (values < math.inf).all() or _overflows(e, inputs), e
+        assert not {"positive", "nonzero"} & facts or (values != 0).all() or _overflows(e, inputs), e
+    assert told > 300
+
+
+def _overflows(e: Expr, inputs: dict[str, np.ndarray]) -> bool:
+    """Whether a finite part of it is beyond float64, or exp of one is 0 there."""
+    with np.errstate(all="ignore"):
+        parts = [np.asarray(evaluate_expr(x, inputs, {}, tuple(free_axes(x)))) for x in walk(e)]
+    sizes = [np.abs(p[np.isfinite(p)]) for p in parts]
+    return any((s > 500).any() or ((s > 0) & (s < 1e-100)).any() for s in sizes)

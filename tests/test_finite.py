@@ -29,6 +29,7 @@ from prism.errors import ExitCode, VerificationError
 from prism.events import Recorder
 from prism.instantiate.devices import device
 from prism.program.build import add, const, div, mean, mul, neg, op, position, read, recip, reduce, sub
+from prism.program.constants import readings
 from prism.program.extents import symbol
 from prism.program.finite import Opinion, Outcome, compare
 from prism.program.finite_constants import Meaning, meanings
@@ -109,9 +110,9 @@ MORE_RIGHT: Mapping[str, Callable[[], Pair]] = {
     "cos is even": lambda: both(op("cos", sub(x(), g())), op("cos", sub(g(), x()))),
     "min by max": lambda: both(reduce("min", K, x()), neg(reduce("max", K, neg(x())))),
     "product of exponentials": lambda: both(reduce("prod", K, exp(x())), exp(total(K, x()))),
-    "constants multiplied in single precision": lambda: both(
+    "constants multiplied": lambda: both(
         mul(const(0.7978845608), add(x(), mul(const(0.044715), g()))),
-        add(mul(const(0.7978845608), x()), mul(const(float(np.float32(0.7978845608 * 0.044715))), g())),
+        add(mul(const(0.7978845608), x()), mul(const(0.7978845608 * 0.044715), g())),
     ),
     "length of an axis": lambda: both(
         total(K, sub(x(), read("u", M))), sub(total(K, x()), mul(const(256.0), read("u", M)))
@@ -156,7 +157,8 @@ DOMAINS = {"(xy)^p = x^p y^p", "sqrt(xy) = sqrt x sqrt y"}
 def test_a_true_identity_agrees(name: str) -> None:
     a, b = RIGHT[name]() if name in RIGHT else MORE_RIGHT[name]()
     for seed in range(3):
-        opinion = compare([a], [b], seed=seed)
+        known = readings([a], [b])
+        opinion = compare(known.left, known.right, seed=seed)
         assert opinion.outcome is not Outcome.DISAGREE, opinion
         if name != "root of a square of a sum":
             assert opinion.outcome is Outcome.AGREE, opinion
@@ -313,9 +315,11 @@ def test_the_laws_of_the_field(seed: int) -> None:
     [
         (1e-5, Meaning(Fraction(1, 100000))),
         (1 / 768, Meaning(Fraction(1, 768))),
-        (float(np.float32(1 / 14336)), Meaning(Fraction(1, 14336))),
+        (1 / 14336, Meaning(Fraction(1, 14336))),
+        (1 / (2**24 - 1), Meaning(Fraction(1, 2**24 - 1))),
+        (1.0000001e-06, Meaning(Fraction(10000001, 10**13))),
         (-2.0, Meaning(Fraction(-2))),
-        (0.08838834613561630, Meaning(Fraction(1), Fraction(1, 128))),
+        (128**-0.5, Meaning(Fraction(1), Fraction(1, 128))),
     ],
 )
 def test_constants_are_what_they_stand_for(c: float, meaning: Meaning) -> None:
@@ -323,9 +327,9 @@ def test_constants_are_what_they_stand_for(c: float, meaning: Meaning) -> None:
 
 
 def test_close_constants_are_one_and_others_are_not() -> None:
-    known = meanings([1e-6, math.pi], [1e-6 * (1 + 1e-7), math.pi * 4096, 1e-6 * 4096, 1.1e-6])
-    assert known[1e-6 * (1 + 1e-7)] == known[1e-6]
-    assert known[1.1e-6] != known[1e-6]
+    known = meanings([1e-6, math.pi], [1e-6 * (1 + 1e-15), math.pi * 4096, 1e-6 * 4096, 1.0000001e-6])
+    assert known[1e-6 * (1 + 1e-15)] == known[1e-6]
+    assert known[1.0000001e-6] != known[1e-6]
     assert known[math.pi].guessed
     assert known[math.pi * 4096].coefficient == 4096 * known[math.pi].coefficient
     assert known[1e-6 * 4096] == Meaning(Fraction(4096, 10**6))
@@ -373,7 +377,10 @@ def test_every_sgraph_of_an_example_agrees(name: str, worker: Worker) -> None:
     second = SecondOpinions(program, found.formulas)
     assert found.proved
     for p in found.proved:
-        assert second.of(p.sgraph, p.denotation).outcome is Outcome.AGREE
+        assert p.opinion is not None
+        assert second.of(p.sgraph, p.denotation) == p.opinion
+        assert p.opinion.outcome is Outcome.AGREE
+        assert "no bound known" in str(p.opinion) or "error at most" in str(p.opinion)
     best = found.proved[0]
     broken = Denotation(tuple(mul(const(1.001), e) for e in best.denotation.outputs), best.denotation.split)
     assert opinion_of([f.expr for f in found.formulas], broken, program.inputs, {}).outcome is Outcome.DISAGREE
@@ -396,6 +403,20 @@ def test_a_disagreement_stops_the_run_and_writes_a_report(
     for part in (str(program), raised.value.why, "field.egg", "# sGraph", "# denotation", "# drawn"):
         assert part in text
     assert f"{program.inputs[0].name}[" in text
+
+
+def test_a_search_stops_where_the_tester_disagrees(
+    worker: Worker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every proved sGraph is tested, not those alone that are emitted."""
+    monkeypatch.setenv("PRISM_CACHE_DIR", str(tmp_path))
+    program = load(MODELS / "mul_silu.onnx")
+    wrong = Opinion(Outcome.DISAGREE, 1, 1, None, (), "output 0 at [i=0]: 1 against 2", "x[0] = 1")
+    with monkeypatch.context() as patch:
+        patch.setattr("prism.api.second_opinion.opinion_of", lambda *_, **__: wrong)
+        with pytest.raises(VerificationError, match="the prover and the identity test disagree"):
+            run_search(program, device("sm_90"), SearchBudget(max_sgraphs=2), worker, Recorder())
+        assert len(list((tmp_path / "bug-reports").iterdir())) == 1
 
 
 def test_verdicts_on_programs_say_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -71,3 +71,10 @@ def test_the_class_is_part_of_what_determines_the_result() -> None:
     assert SearchBudget(fp="exact").as_dict() == {**SearchBudget().as_dict(), "fp.exact": 1}
     with pytest.raises(UsageError, match="no class fast"):
         SearchBudget(fp="fast")
+
+
+def test_certificates_keep_to_the_classes() -> None:
+    for fp, rung in (("reassociates", "no schedule"), ("domain", "")):
+        with Worker(fp=fp) as worker:
+            assert rung in worker.derive(["y"], [SPLIT], [JOINED]).reason
+            assert worker.derive(["y"], [SCALED], [MOVED]).reason == ""

@@ -14,6 +14,7 @@ from prism.egraph.refute import refute
 from prism.egraph.worker import Worker
 from prism.errors import ShapeError
 from prism.program.build import add, const, mul, read, recip, reduce
+from prism.program.constants import readings
 from prism.program.evaluate import evaluate_formula
 from prism.program.extents import Extent, symbol
 from prism.program.index import Axis, Index
@@ -44,8 +45,9 @@ def verdict_of(pair: tuple[Expr, Expr], worker: Worker) -> Verdict:
 @pytest.mark.parametrize("name", RIGHT)
 def test_right_is_proved(name: str, worker: Worker) -> None:
     a, b = RIGHT[name]()
-    worker.explore([a], Budget())
-    by_rules = worker.prove([[b]])[0]
+    read_alike = readings([a], [b])
+    worker.explore(read_alike.left, Budget())
+    by_rules = worker.prove([read_alike.right])[0]
     assert by_rules.status is Status.PROVED, by_rules.reason
     assert by_rules.rules
     verdict = verdict_of((a, b), worker)

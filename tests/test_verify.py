@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import copy
+import functools
 import hashlib
 import json
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import cache
@@ -13,7 +16,9 @@ import pytest
 from egraph_identities import RIGHT
 from report_samples import artifacts
 
+from prism.api import sgraph_file
 from prism.api.verifying import explain, verify
+from prism.checker import digest
 from prism.cli.app import main
 from prism.egraph.derive import Deriver
 from prism.egraph.encode import Derivation
@@ -22,9 +27,13 @@ from prism.egraph.worker import Worker
 from prism.errors import UsageError, VerificationError
 from prism.instantiate.lock import program_hash, versions
 from prism.program.build import mul, read
+from prism.program.extents import symbol
+from prism.program.index import Index
 from prism.program.nodes import Definition, DType, Program, Tensor
 from prism.program.transform import instance
 from prism.report.folder import LOCK_NAME, render_folder, write_folder
+from prism.sgraph.nodes import Grid, Kernel, Load, Pointwise, SGraph, Store
+from prism.sgraph.show import key, text
 
 HASHES = {p.name: hashlib.sha256(p.read_bytes()).hexdigest() for p in rule_files()}
 M = instance(4, 0)
@@ -48,11 +57,22 @@ def worker() -> Iterator[Worker]:
         yield running
 
 
-def folder(at: Path, found: Derivation, rung: str = "derivation") -> Path:
+def product_sgraph(first: str, second: str) -> SGraph:
+    """One kernel that multiplies two inputs."""
+    tile, index = Grid(symbol("T_m")), (Index.axis(M),)
+    body = (Load("a", first, index), Load("b", second, index), Pointwise("c", "mul", ("a", "b")))
+    kernel = Kernel("sample_kernel", ((M, tile),), (*body, Store("out", index, "c")))
+    return SGraph("sample", (X, Y), (), (Tensor("out", (4,), DType.FLOAT32),), (kernel,))
+
+
+def folder(at: Path, found: Derivation, rung: str = "derivation", sgraph: SGraph | None = None) -> Path:
     made = artifacts()
-    proof = replace(made.proof, rule_hashes=HASHES, rung=rung, why_not_derived=found.reason)
-    lock = replace(made.lock, versions=versions(), program=program_hash(product("x", "y")))
-    return write_folder(at / "out", render_folder(replace(made, proof=proof, lock=lock, certificate=found.certificate)))
+    sgraph = sgraph or product_sgraph("y", "x")
+    proof = replace(made.proof, rule_hashes=HASHES, rung=rung, why_not_derived=found.reason, sgraph=text(sgraph))
+    lock = replace(made.lock, versions=versions(), program=program_hash(product("x", "y")), sgraph=key(sgraph))
+    extra = {sgraph_file.NAME: sgraph_file.written(sgraph)}
+    made = replace(made, proof=proof, lock=lock, certificate=found.certificate, extra=extra)
+    return write_folder(at / "out", render_folder(made))
 
 
 def rehash(out: Path) -> None:
@@ -74,6 +94,7 @@ def test_a_folder_is_verified(tmp_path: Path, worker: Worker) -> None:
     assert found.rung == "derivation"
     assert "the derivation's 1 steps" in found.passed
     assert "the proof starts from the model's formulas" in found.passed
+    assert "the sGraph computes what the proof ends with" in found.passed
 
 
 def test_every_file_is_compared_with_its_hash(tmp_path: Path, worker: Worker) -> None:
@@ -104,6 +125,30 @@ def refuted(out: Path) -> None:
     replace_in(out / "proof.json", '"proved"', '"refuted"')
 
 
+def other_sgraph(out: Path) -> None:
+    """Legal, of the key and text that the other records have, and not what was proved."""
+    wrong = product_sgraph("x", "x")
+    (out / sgraph_file.NAME).write_text(sgraph_file.written(wrong))
+    lock, proof = (json.loads((out / n).read_text()) for n in (LOCK_NAME, "proof.json"))
+    (out / LOCK_NAME).write_text(json.dumps({**lock, "sgraph": key(wrong)}))
+    (out / "proof.json").write_text(json.dumps({**proof, "sgraph": text(wrong)}))
+
+
+def illegal_sgraph(out: Path) -> None:
+    replace_in(out / sgraph_file.NAME, '"op": "mul"', '"op": "frobnicate"')
+
+
+def damaged_sgraph(out: Path) -> None:
+    replace_in(out / sgraph_file.NAME, '"is": "Kernel"', '"is": "Path"')
+
+
+def no_sgraph(out: Path) -> None:
+    (out / sgraph_file.NAME).unlink()
+    lock = json.loads((out / LOCK_NAME).read_text())
+    del lock["files"][sgraph_file.NAME]
+    (out / LOCK_NAME).write_text(json.dumps(lock))
+
+
 def no_certificate(out: Path) -> None:
     replace_in(out / "proof.json", '"rung": "derivation"', '"rung": "replay"')
 
@@ -116,6 +161,10 @@ def no_certificate(out: Path) -> None:
         (other_versions, LOCK_NAME, "egglog is"),
         (refuted, "proof.json", "the verdict is refuted"),
         (no_certificate, "replay.json", "no certificate"),
+        (other_sgraph, "sgraph.json", "does not compute what the proof of output out ends with"),
+        (illegal_sgraph, "sgraph.json", "frobnicate"),
+        (damaged_sgraph, "sgraph.json", "not an sGraph"),
+        (no_sgraph, "sgraph.json", "missing"),
     ],
 )
 def test_what_does_not_fit_is_named_though_the_hashes_do(
@@ -134,26 +183,76 @@ def test_the_proof_must_be_of_the_model(tmp_path: Path, worker: Worker) -> None:
     (found,) = verify(out, product("y", "x"), worker=worker).mismatches
     assert found.where == LOCK_NAME
     other = Deriver().derive(["out"], [mul(read("x", M), read("x", M))], [mul(read("x", M), read("x", M))])
-    out = folder(tmp_path, other)
+    out = folder(tmp_path, other, sgraph=product_sgraph("x", "x"))
     (found,) = verify(out, product("x", "y"), worker=worker).mismatches
     assert "starts from another formula" in found.what
 
 
 def test_the_replay_rung_is_proved_again(tmp_path: Path, worker: Worker, monkeypatch: pytest.MonkeyPatch) -> None:
-    a, b = RIGHT["norm past linear"]()
+    a, b = mul(read("x", M), read("y", M)), mul(read("y", M), read("x", M))
     with monkeypatch.context() as patch:
         patch.setattr("prism.egraph.needed.ROUNDS", ())
-        right, wrong = Deriver().derive(["out"], [a], [b]), Deriver().derive(["out"], [a], [mul(b, b)])
+        right = Deriver().derive(["out"], [a], [b])
+        wrong = Deriver().derive(["out"], [a], [mul(read("x", M), read("x", M))])
     assert right.reason
     out = folder(tmp_path, right, "replay")
     assert "replay: out: no schedule of the rules" in (out / "report.html").read_text()
     found = verify(out, worker=worker)
     assert found.mismatches == ()
     assert found.rung == "replay"
-    (mismatch,) = verify(folder(tmp_path, wrong, "replay"), worker=worker).mismatches
+    other = folder(tmp_path, wrong, "replay", product_sgraph("x", "x"))
+    (mismatch,) = verify(other, worker=worker).mismatches
     assert "the verdict is unknown" in mismatch.what
     with pytest.raises(UsageError, match="there is no derivation"):
         explain(folder(tmp_path, right, "replay"))
+
+
+@pytest.mark.parametrize("field", ["tensor", "op", "name", "extent", "tile", "src", "dst"])
+def test_an_sgraph_altered_in_one_place_is_rejected(field: str, tmp_path: Path, worker: Worker) -> None:
+    """Wherever the field occurs; what is left may be legal and mean something else, or nothing at all."""
+    out = folder(tmp_path, derivation())
+    path = out / sgraph_file.NAME
+    before = path.read_text()
+    places = [m.start() for m in re.finditer(f'"{field}": ', before)]
+    assert places
+    for at in places:
+        end = before.index("\n", at)
+        old = before[at:end].rstrip(",").split(": ", 1)[1]
+        changed = '"zz"' if old.startswith('"') else "7"
+        if old == "{":
+            continue
+        path.write_text(before[:at] + before[at:end].replace(old, changed) + before[end:])
+        rehash(out)
+        assert sgraph_file.NAME in [m.where for m in verify(out, worker=worker).mismatches], before[at:end]
+
+
+def places(value: object, at: tuple[str | int, ...] = ()) -> Iterator[tuple[str | int, ...]]:
+    """The places of all numbers and texts of a JSON value."""
+    if isinstance(value, dict | list):
+        for step, inner in value.items() if isinstance(value, dict) else enumerate(value):
+            yield from places(inner, (*at, step))
+    else:
+        yield at
+
+
+def test_a_certificate_altered_in_any_one_place_is_rejected(tmp_path: Path, worker: Worker) -> None:
+    """Also with digest and hashes made to fit: then it proves something else than the model's formula of the sGraph."""
+    out = folder(tmp_path, derivation())
+    path = out / "derivation.json"
+    body = json.loads(path.read_text())
+    every = [p for p in places(body) if p != ("sha256",)]
+    pool = [functools.reduce(lambda v, k: v[k], p, body) for p in every]
+    assert len(every) > 20
+    for place, old in zip(every, pool, strict=True):
+        others = [v for v in dict.fromkeys(pool) if type(v) is type(old) and v != old]
+        for new in (*others[:2], "zz" if old != "zz" else 0):
+            changed = copy.deepcopy(body)
+            inner = functools.reduce(lambda v, k: v[k], place[:-1], changed)
+            inner[place[-1]] = new
+            changed["sha256"] = digest(changed)
+            path.write_text(json.dumps(changed))
+            rehash(out)
+            assert not verify(out, product("x", "y"), worker=worker), (place, old, new)
 
 
 def test_an_explanation_names_rules_and_prints_formulas(tmp_path: Path) -> None:

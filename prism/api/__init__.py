@@ -5,6 +5,7 @@ searching.py   Program -> proved sGraphs         (saturate, generate, prove; pro
 partitioned.py a large program's regions, searched apart and composed
 optimizing.py  proved sGraphs -> output folder   (emit, check, tune, write)
 records.py     a finished run -> report, proof record, lock
+rules.py       rule files of the user's own; the operators that they declare, as torch functions
 proving.py     two functions or two models -> Verdict
 verifying.py   an output folder -> is it what it says; its derivation, to read
 """
@@ -12,6 +13,7 @@ verifying.py   an output folder -> is it what it says; its derivation, to read
 from prism.api.loading import load, trace
 from prism.api.optimizing import OptimizeResult, optimize
 from prism.api.proving import prove, prove_models
+from prism.api.rules import operators
 from prism.api.searching import (
     ProvedSGraph,
     Search,
@@ -31,6 +33,7 @@ __all__ = [
     "SearchResult",
     "explain",
     "load",
+    "operators",
     "optimize",
     "prove",
     "prove_models",

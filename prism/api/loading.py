@@ -4,26 +4,34 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from prism.program import spec
 from prism.program.nodes import Program
+from prism.program.operators import Operator
 
 if TYPE_CHECKING:
     import torch
 
 
-def load(path: str | os.PathLike[str]) -> Program:
+def load(path: str | os.PathLike[str], *, rules: Sequence[Path | str] = ()) -> Program:
     """The program of an ONNX file.
+
+    Args:
+        path: the file.
+        rules: rule files of your own: what nodes of the domain `prism` mean, `prism::softcap` for instance, their
+            declarations say. See docs/rules.md.
 
     Raises:
         ModelError: the file cannot be read or is not ONNX.
+        RuleError: a rule file cannot be read, or a declaration in it is not right.
         UnsupportedError: it holds something that prism has no translation for.
         ShapeError: its shapes do not add up.
     """
     from prism.frontend.onnx import load as load_file
 
-    program = load_file(path)
+    program = load_file(path, operators=_declared(rules))
     spec.check(program)
     return program
 
@@ -34,6 +42,7 @@ def trace(
     *,
     name: str | None = None,
     dynamic_shapes: Any = None,
+    rules: Sequence[Path | str] = (),
 ) -> Program:
     """The program of a torch function or module, by `torch.export` on example inputs.
 
@@ -42,12 +51,24 @@ def trace(
         example_inputs: tensors; their shapes and data types are the program's.
         name: the program's name; the function's by default.
         dynamic_shapes: as `torch.export.export` takes it, for symbolic dimensions.
+        rules: rule files of your own: what custom operators of torch mean, their declarations say; `mylib::softcap` is
+            the operator `softcap`. See docs/rules.md.
 
     Raises:
         UnsupportedError: it calls something that prism has no translation for.
+        RuleError: a rule file cannot be read, or a declaration in it is not right.
     """
     from prism.frontend.torch import trace as trace_function
 
-    program = trace_function(fn, example_inputs, name=name, dynamic_shapes=dynamic_shapes)
+    operators = _declared(rules)
+    program = trace_function(fn, example_inputs, name=name, dynamic_shapes=dynamic_shapes, operators=operators)
     spec.check(program)
     return program
+
+
+def _declared(rules: Sequence[Path | str]) -> tuple[Operator, ...]:
+    if not rules:
+        return ()
+    from prism.api.rules import declared
+
+    return declared(rules)

@@ -1,13 +1,12 @@
 """Optimize: from a program to an output folder with the fastest proved and checked kernels.
 
 cut      -> regions, where the program is too large for one search (partitioned.py); then each of them goes on alone
-search   -> proved sGraphs, best bound first
+search   -> proved sGraphs, best bound first, each tested over finite fields beside the prover
 rank     by the cost model over each family's feasible configurations; a few finalists go on
-test     what the finalists denote, by identity testing over finite fields, beside the prover
-emit     one Triton module per finalist
-tune     Optuna over (which finalist, its symbols, warps, stages): estimated without a GPU, timed with one
+emit     one module per finalist, by the platform's backend
+tune     Optuna over (which finalist, its symbols, its launches' options): timed on a device that is here, or estimated
 check    the fastest against the float64 oracle; the next one when it fails
-compare  with the operators one by one: torch, timed on the GPU, or the same cost model
+compare  with the operators one by one: torch, timed on the same device, or the same cost model
 compose  the regions' winners to one sGraph and one module, checked and compared as a whole
 write    the folder, whole or not at all
 """
@@ -17,7 +16,7 @@ from __future__ import annotations
 import tempfile
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -26,25 +25,24 @@ from prism.api.partitioned import composed_choice, machine_of, merged_checks, se
 from prism.api.records import Choice, Request, artifacts, formulas
 from prism.api.rules import rule_paths
 from prism.api.searching import ProvedSGraph, SearchBudget, SearchResult, run_search
-from prism.api.second_opinion import SecondOpinions, merged, recorded
-from prism.backends.triton.device import Gpu, describe_gpu
-from prism.backends.triton.emit import emit_module
+from prism.api.second_opinion import merged, recorded
+from prism.backends.protocol import Config, ModuleSource, write_module
 from prism.egraph.worker import Worker
 from prism.errors import NoImprovementError, UnsupportedError, UsageError, VerificationError
 from prism.events import CheckSummary, Listener, Recorder, RunReport
 from prism.instantiate.cache import cache_root
-from prism.instantiate.check import KernelRunner, check_module
-from prism.instantiate.devices import device
+from prism.instantiate.check import Drawn, KernelRunner, check_module
 from prism.instantiate.estimating import Estimating
 from prism.instantiate.lock import program_hash
 from prism.instantiate.measure import Bench, Contender, Measuring, confirm
-from prism.instantiate.model import Model, baseline_estimate
-from prism.instantiate.space import Space
+from prism.instantiate.model import CostModel
+from prism.instantiate.platforms import Platform, platform_of
 from prism.instantiate.study import Best, Candidate, TuneResult, tune
 from prism.program.nodes import DType, Program
 from prism.program.partition import partition
 from prism.program.region import Region
 from prism.report.folder import check_writable, render_folder, write_folder
+from prism.sgraph.nodes import SGraph
 from prism.sgraph.show import key
 
 FINALISTS = 4
@@ -54,7 +52,7 @@ ALIKE = 2
 POINTS = 256
 """Configurations of a finalist that the study may choose from: the best by the cost model."""
 CONFIRMED = 3
-"""Finalists that meet the baseline on a GPU."""
+"""Finalists that meet the baseline on a device that is here."""
 WHOLE_CASES = 3
 """Cases of the numeric gate for a module of several regions, each of which has passed all of them by itself."""
 
@@ -68,12 +66,14 @@ class OptimizeResult:
         module: the emitted module's source.
         search: everything that was proved.
         out: the output folder; None when none was asked for.
+        source: the module with the files that go beside it.
     """
 
     report: RunReport
     module: str
     search: SearchResult
     out: Path | None
+    source: ModuleSource | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +82,7 @@ class _Finalist:
 
     proved: ProvedSGraph
     candidate: Candidate
-    model: Model
+    model: CostModel
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,14 +90,14 @@ class _Tools:
     """What the regions of a run share.
 
     Attributes:
-        gpu: the GPU to time on, if that is what was asked for.
-        estimating: the evaluator where there is none.
+        platform: what is tuned for.
+        estimating: the evaluator where nothing is timed.
         runner: runs kernels for the numeric gate.
         folder: for modules, gone at the end.
         recorder: gets the stages.
     """
 
-    gpu: Gpu | None
+    platform: Platform
     estimating: Estimating | None
     runner: KernelRunner
     folder: Path
@@ -115,13 +115,15 @@ def optimize(
     shapes: Mapping[str, int] | None = None,
     listener: Listener | None = None,
     rules: Sequence[Path | str] = (),
+    only_better: bool = True,
 ) -> OptimizeResult:
     """Search, prove, tune, check and write the kernels of a program.
 
     Args:
         program: from `load` or `trace`.
-        target: `sm_80`, `sm_89`, `sm_90`, `sm_100` (compiled for, times estimated), or `cuda` (timed on the GPU that is
-            there). By default `cuda` where a GPU is found, else `sm_90`.
+        target: `cuda` or `cpu` (timed on the GPU or the CPU that is here), or `sm_80`, `sm_89`, `sm_90`, `sm_100`
+            (compiled for, times estimated). By default `cuda` where a GPU is found, else `cpu`; `sm_90` where there is
+            no C++ compiler either.
         out: the output folder, made whole or not at all; none is written when None.
         budget: bounds of the search.
         trials: how many configurations are compiled (and timed).
@@ -129,6 +131,8 @@ def optimize(
         shapes: values of symbolic dimensions to tune at; the emitted kernels take all values.
         listener: called with progress events.
         rules: rule files of your own, beside those that ship with prism; see docs/rules.md.
+        only_better: whether kernels that do not beat what was given are an error; with False, which is for benchmarks,
+            they are returned, and no folder may be asked for.
 
     Raises:
         UsageError: the target is unknown, a shape is not one of the program's, or the folder cannot be written.
@@ -137,27 +141,27 @@ def optimize(
         NoImprovementError: nothing that was proved is better than what was given.
         VerificationError: kernels that were proved compute something else: a bug in prism, and nothing is written.
     """
+    if out is not None and not only_better:
+        raise UsageError("kernels that may be slower are not written", where="only_better", fix="leave out away")
     recorder = Recorder(listener)
-    gpu = _gpu(target)
-    name = "cuda" if gpu is not None else target or "sm_90"
-    model_of = device(gpu.target if gpu is not None else name)
+    platform = platform_of(target, recorder.warn)
+    device = platform.device
     program = _at(_supported(program), shapes or {})
     check_gain(program)
     folder = check_writable(Path(out)) if out is not None else None
     files = rule_paths(rules)
-    request = Request(
-        program, name, model_of, gpu.name if gpu else model_of.name, budget or SearchBudget(), trials, seed, files
-    )
+    bounds = budget or SearchBudget()
+    request = Request(program, platform.target, device, platform.device_name, bounds, trials, seed, files)
     with ExitStack() as stack:
         worker = stack.enter_context(Worker(files, fp=request.budget.fp))
-        tools = _tools(request, gpu, recorder, stack)
-        regions = partition(program, machine=machine_of(model_of, program.tensor(program.outputs[0]).dtype))
+        tools = _tools(request, platform, recorder, stack)
+        regions = partition(program, machine=machine_of(device, program.tensor(program.outputs[0]).dtype))
         if len(regions) == 1:
-            found = run_search(program, model_of, request.budget, worker, recorder)
+            found = run_search(program, device, request.budget, worker, recorder)
             choice = _chosen(request, found, tools, tools.folder)
         else:
             found, choice = _composed(request, regions, worker, tools)
-        if choice.best.seconds >= choice.baseline_seconds:
+        if only_better and choice.best.seconds >= choice.baseline_seconds:
             raise NoImprovementError(
                 "nothing beats what was given",
                 where=program.name,
@@ -165,26 +169,25 @@ def optimize(
                 f"{choice.baseline_seconds * 1e6:.1f} µs ({choice.tuned.evidence.value})",
                 fix="keep the model as it is, or tune at other shapes (--shape)",
             )
-        module = emit_module(
+        module = platform.backend.emit(
             choice.proved.sgraph,
             formula=_formula(found),
-            configs={model_of.sm: [choice.best.config]},
+            configs={device.key: [choice.best.config]},
             weights=bool(program.weights),
         )
-    made = recorded(artifacts(request, found, choice, module.text, recorder), choice.opinion)
+        made = recorded(artifacts(request, found, choice, module, platform, recorder, worker), choice.opinion)
     if folder is not None:
         made = replace(made, report=replace(made.report, output=str(out)))
         folder = write_folder(folder, render_folder(made))
-    return OptimizeResult(made.report, module.text, found, folder)
+    return OptimizeResult(made.report, made.module, found, folder, replace(module, text=made.module))
 
 
-def _tools(request: Request, gpu: Gpu | None, recorder: Recorder, stack: ExitStack) -> _Tools:
+def _tools(request: Request, platform: Platform, recorder: Recorder, stack: ExitStack) -> _Tools:
     """They end with the stack; their processes start when they are first needed."""
-    d = request.device
     return _Tools(
-        gpu,
-        None if gpu else stack.enter_context(Estimating(d.sm, d.name, d.shared_limit_bytes, request.program.hints)),
-        stack.enter_context(KernelRunner("cuda" if request.target == "cuda" else "interpreter")),
+        platform,
+        None if platform.timed else stack.enter_context(platform.estimating(request.program.hints)),
+        stack.enter_context(platform.runner()),
         Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="prism-"))),
         recorder,
     )
@@ -204,14 +207,10 @@ def _chosen(request: Request, found: SearchResult, tools: _Tools, folder: Path) 
             fix="raise the search's bounds (--max-kernels, --enodes), or keep the model as it is",
         )
     with tools.recorder.stage("emission") as detail:
-        finalists = _finalists(request, found, folder)
+        finalists = _finalists(request, found, tools.platform, folder)
         detail.append(f"{len(finalists)} of {len(found.proved)} proved sGraphs")
-    second = SecondOpinions(request.program, found.formulas, request.seed, request.rules)
-    with tools.recorder.stage("identity test"):
-        opinions = [second.of(f.proved.sgraph, f.proved.denotation) for f in finalists]
     choice = _choose(request, finalists, tools)
-    of = {key(f.proved.sgraph): o for f, o in zip(finalists, opinions, strict=True)}
-    return replace(choice, opinion=of[key(choice.proved.sgraph)])
+    return replace(choice, opinion=choice.proved.opinion)
 
 
 def _composed(
@@ -234,12 +233,11 @@ def _composed(
             where = f"{r.region.program.name} ({', '.join(r.region.outputs)})"
             raise type(error)(error.what, where=where, why=error.why, fix=error.fix) from error
     picks = [choices[r.canonical.key] for r in searches.regions]
-    whole = composed_choice(searches, picks, request.device)
+    platform = tools.platform
+    whole = composed_choice(searches, picks, lambda g: platform.model(g, program.hints))
     found = searches.result(whole.proved)
     with recorder.stage("composition") as detail:
-        path = tools.folder / "whole.py"
-        configs = {request.device.sm: [whole.best.config]}
-        path.write_text(emit_module(whole.proved.sgraph, formula=_formula(found), configs=configs).text, "utf-8")
+        path = _emitted(tools.folder / "whole", whole.proved.sgraph, found, platform, whole.best.config)
         finalist = _Finalist(
             whole.proved,
             Candidate(key(whole.proved.sgraph), whole.proved.sgraph, path, (whole.best.config,), whole.model.seconds),
@@ -249,25 +247,14 @@ def _composed(
         checked = merged_checks([right[0][1], *(c.checked for c in choices.values())])
         detail.append(f"{len(whole.proved.sgraph.kernels)} kernels, {right[0][1].cases} cases")
     best, name = whole.best, "operator by operator"
-    if tools.gpu is None:
-        seconds = baseline_estimate(program, request.device, program.hints).seconds
+    if not platform.timed:
+        seconds = platform.baseline_seconds(program)
     else:
-        with recorder.stage("confirmation"):
-            bench = Bench(program, tools.gpu, program.hints, seed=request.seed)
+        with recorder.stage("confirmation"), closing(platform.bench(program, request.seed)) as bench:
             best, _, seconds = _confirmed(bench, [finalist], right)
         name = "torch eager"
     opinion = merged(c.opinion for c in choices.values())
     return found, replace(whole, best=best, checked=checked, baseline_seconds=seconds, baseline=name, opinion=opinion)
-
-
-def _gpu(target: str | None) -> Gpu | None:
-    """The GPU to time on, when that is what was asked for."""
-    if target not in (None, "cuda"):
-        return None
-    found = describe_gpu()
-    if found is None and target == "cuda":
-        raise UsageError("no GPU was found", where="--target cuda", fix="name one to compile for: --target sm_90")
-    return found
 
 
 def _supported(program: Program) -> Program:
@@ -312,13 +299,20 @@ def _formula(found: SearchResult) -> str:
     return "\n".join(formulas(found).values())
 
 
-def _finalists(request: Request, found: SearchResult, folder: Path) -> list[_Finalist]:
+def _emitted(folder: Path, sgraph: SGraph, found: SearchResult, platform: Platform, config: Config) -> Path:
+    """The sGraph's module, written to a folder of its own."""
+    folder.mkdir()
+    configs = {platform.device.key: [config]}
+    return write_module(platform.backend.emit(sgraph, formula=_formula(found), configs=configs), folder / "kernels.py")
+
+
+def _finalists(request: Request, found: SearchResult, platform: Platform, folder: Path) -> list[_Finalist]:
     """The proved sGraphs that are worth compiling, by the cost model's best configuration, with their modules."""
     hints = request.program.hints
     ranked = []
     for n, p in enumerate(found.proved):
-        model = Model(p.sgraph, request.device, hints)
-        space = Space(p.sgraph, request.device, hints)
+        model = platform.model(p.sgraph, hints)
+        space = platform.space(p.sgraph, hints)
         best = space.points_ranked(model, 1)
         if best:
             ranked.append((best[0][1].seconds, n, p, model, space))
@@ -331,30 +325,30 @@ def _finalists(request: Request, found: SearchResult, folder: Path) -> list[_Fin
         cuts[cut] += 1
         if cuts[cut] > ALIKE or len(made) == FINALISTS:
             continue
-        configs = space.best(model, POINTS)
-        path = folder / f"candidate_{n}.py"
-        text = emit_module(p.sgraph, formula=_formula(found), configs={request.device.sm: configs[:1]}).text
-        path.write_text(text, encoding="utf-8")
+        points = space.points_ranked(model, POINTS)
+        configs = tuple(c for c, e in points if e.seconds <= platform.worst * points[0][1].seconds)
+        path = _emitted(folder / f"candidate_{n}", p.sgraph, found, platform, configs[0])
         made.append(_Finalist(p, Candidate(key(p.sgraph), p.sgraph, path, configs, model.seconds), model))
     return made
 
 
 def _choose(request: Request, finalists: list[_Finalist], tools: _Tools) -> Choice:
     """Tune the finalists, check the fastest, compare with the baseline."""
-    hints, recorder = request.program.hints, tools.recorder
-    bench = Bench(request.program, tools.gpu, hints, seed=request.seed) if tools.gpu is not None else None
-    tuned = _tuned(request, finalists, bench, tools)
-    with recorder.stage("check") as detail:
-        right = _right(request, finalists, tuned, tools, 1 if bench is None else CONFIRMED)
-        detail.append(f"{right[0][1].cases} cases")
-    best, checked = right[0]
-    if bench is None:
-        seconds = baseline_estimate(request.program, request.device, hints).seconds
-        name = "operator by operator"
-    else:
-        with recorder.stage("confirmation"):
-            best, checked, seconds = _confirmed(bench, finalists, right)
-        name = "torch eager"
+    platform, recorder = tools.platform, tools.recorder
+    with ExitStack() as own:
+        bench = own.enter_context(closing(platform.bench(request.program, request.seed))) if platform.timed else None
+        tuned = _tuned(request, finalists, bench, tools)
+        with recorder.stage("check") as detail:
+            right = _right(request, finalists, tuned, tools, 1 if bench is None else CONFIRMED)
+            detail.append(f"{right[0][1].cases} cases")
+        best, checked = right[0]
+        if bench is None:
+            seconds = platform.baseline_seconds(request.program)
+            name = "operator by operator"
+        else:
+            with recorder.stage("confirmation"):
+                best, checked, seconds = _confirmed(bench, finalists, right)
+            name = "torch eager"
     winner = finalists[best.candidate]
     return Choice(winner.proved, best, winner.model, tuned, checked, seconds, name)
 
@@ -364,7 +358,7 @@ def _tuned(request: Request, finalists: list[_Finalist], bench: Bench | None, to
     with ExitStack() as own:
         evaluator: Estimating | Measuring
         if bench is not None:
-            evaluator = own.enter_context(Measuring(bench))
+            evaluator = own.enter_context(tools.platform.measuring(bench))
         else:
             assert tools.estimating is not None
             evaluator = tools.estimating
@@ -393,6 +387,8 @@ def _right(
     """The fastest of the finalists that pass the numeric gate, at most `wanted`; `limit` as for `check_module`."""
     failures: list[str] = []
     passed: list[tuple[Best, CheckSummary]] = []
+    tools.runner.forget()
+    drawn = Drawn(request.program)
     for best in tuned.ranking:
         c = finalists[best.candidate].candidate
         report = check_module(
@@ -404,6 +400,7 @@ def _right(
             runner=tools.runner,
             alternatives=c.points[:64],
             limit=limit,
+            drawn=drawn,
         )
         if report.passed:
             passed.append((best, report.summary()))
@@ -415,8 +412,9 @@ def _right(
     if passed:
         return passed
     counts = ", ".join(f"{n} times {reason}" for reason, n in sorted(tuned.failures.items()))
+    counts += "".join(f": {d}" for d in [t.outcome.detail for t in tuned.trials if t.outcome.detail][:1])
     raise VerificationError(
-        "no proved kernel passed the numeric gate" if failures else "no configuration could be compiled",
+        "no proved kernel passed the numeric gate" if failures else "no configuration could be compiled and run",
         where=request.program.name,
         why=failures[0] if failures else counts,
         fix="report it with the model: this is a bug in prism",

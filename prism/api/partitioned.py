@@ -11,7 +11,7 @@ others with it.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from queue import SimpleQueue
@@ -19,13 +19,14 @@ from queue import SimpleQueue
 from prism.api.gain import nothing_to_gain
 from prism.api.records import Choice
 from prism.api.searching import ProvedSGraph, Search, SearchBudget, SearchResult, run_search
+from prism.api.second_opinion import merged
 from prism.backends.protocol import Config, Resources
 from prism.egraph.rules import FpClass
 from prism.egraph.worker import Worker
 from prism.errors import UsageError
 from prism.events import CheckSummary, Recorder
-from prism.instantiate.devices import Device
-from prism.instantiate.model import Model
+from prism.instantiate.devices import Target
+from prism.instantiate.model import CostModel
 from prism.instantiate.study import Best, Trial, TuneResult
 from prism.program.nodes import DType, Expr, Formula, Map, Program, Read, Reduce, Tensor
 from prism.program.partition import RegionBounds, partition
@@ -106,7 +107,8 @@ class PartitionedSearch:
         )
         splits = dict.fromkeys(e for p in picks for e in p.denotation.split)
         seconds = sum(p.seconds for p in picks)
-        return ProvedSGraph(composed.sgraph, verdict, Denotation(tuple(outputs), tuple(splits)), seconds)
+        opinion = merged(p.opinion for p in picks)
+        return ProvedSGraph(composed.sgraph, verdict, Denotation(tuple(outputs), tuple(splits)), seconds, opinion)
 
     def result(self, whole: ProvedSGraph) -> SearchResult:
         """The searches as one: counts added up, the formulas of all regions, the composed sGraph proved.
@@ -138,22 +140,15 @@ class PartitionedSearch:
         )
 
 
-def machine_of(device: Device, dtype: DType = DType.FLOAT16) -> Machine:
+def machine_of(device: Target, dtype: DType = DType.FLOAT16) -> Machine:
     """The device as the partitioner sees it, for matrix products of that type."""
-    return Machine(
-        device.bandwidth_bytes_s,
-        device.l2_bandwidth_bytes_s,
-        device.dot_flops(dtype),
-        device.fp32_flops / 2,
-        device.launch_overhead_s,
-        device.sms,
-    )
+    return device.machine(dtype)
 
 
 def search_regions(
     program: Program,
     regions: Sequence[Region],
-    target: Device,
+    target: Target,
     budget: SearchBudget,
     workers: Sequence[Worker],
     recorder: Recorder,
@@ -204,7 +199,7 @@ class RegionalSearch(Search):
         self,
         program: Program,
         regions: Sequence[Region],
-        target: Device,
+        target: Target,
         budget: SearchBudget,
         workers: Sequence[Worker],
         recorder: Recorder,
@@ -282,7 +277,7 @@ def _picks(found: PartitionedSearch, limit: int) -> list[tuple[ProvedSGraph, ...
 def _searched(
     program: Program,
     regions: Sequence[Region],
-    target: Device,
+    target: Target,
     budget: SearchBudget,
     workers: Sequence[Worker],
     recorder: Recorder,
@@ -376,13 +371,15 @@ def merged_checks(checks: Sequence[CheckSummary]) -> CheckSummary:
     return CheckSummary(checks[0].runner, sum(c.cases for c in checks), worst)
 
 
-def composed_choice(searches: PartitionedSearch, picks: Sequence[Choice], device: Device) -> Choice:
+def composed_choice(
+    searches: PartitionedSearch, picks: Sequence[Choice], model: Callable[[SGraph], CostModel]
+) -> Choice:
     """The regions' choices as one of the whole program; what it is compared with is left to the caller.
 
     Args:
         searches: the searches.
         picks: for each region, in order, what was chosen for its canonical program.
-        device: what the times are for.
+        model: the cost model of an sGraph of the whole program.
     """
     composed = searches.compose([p.proved.sgraph for p in picks])
     symbols: dict[str, int] = {}
@@ -399,7 +396,7 @@ def composed_choice(searches: PartitionedSearch, picks: Sequence[Choice], device
     return Choice(
         proved=searches.whole([p.proved for p in picks], composed),
         best=best,
-        model=Model(composed.sgraph, device, searches.program.hints),
+        model=model(composed.sgraph),
         tuned=_merged_studies(list({id(p.tuned): p.tuned for p in picks}.values()), best),
         checked=merged_checks([p.checked for p in picks]),
         baseline_seconds=sum(p.baseline_seconds for p in picks),

@@ -1,9 +1,10 @@
-"""Proofs: candidates in their order, one small batch after another.
+"""Proofs: candidates in their order, one small batch after another, each with a second opinion.
 
 Candidates whose splits leave no trace in their denotation share the saturated reference; those that combine rescaled
 partial results are proved against the reference written over (part, rest) of the split axis. A batch is of one
 reference and holds the candidate whose turn it is; what is decided ahead of its turn waits for it. The worker keeps the
-last few references, so going back to one costs nothing.
+last few references, so going back to one costs nothing. While the prover works on a batch, the identity test
+(second_opinion.py) looks at the same denotations here; where it contradicts a proof, the search stops.
 """
 
 from __future__ import annotations
@@ -13,11 +14,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
+from prism.api.second_opinion import SecondOpinions
 from prism.egraph.budget import Budget
 from prism.egraph.worker import Worker
 from prism.errors import IllegalIRError
 from prism.events import Recorder
 from prism.program.extents import Extent
+from prism.program.finite import Opinion
 from prism.program.nodes import Expr
 from prism.sgraph import spec
 from prism.sgraph.denote import Denotation, denote, expand
@@ -43,12 +46,14 @@ class ProvedSGraph:
         verdict: proved, and how.
         denotation: what it computes, as the prover read it off.
         seconds: its least estimated time by the ranking model; only for ordering.
+        opinion: what the identity test over finite fields says of the proof.
     """
 
     sgraph: SGraph
     verdict: Verdict
     denotation: Denotation
     seconds: float
+    opinion: Opinion | None = None
 
 
 class Proofs:
@@ -65,6 +70,7 @@ class Proofs:
         workers: Sequence[Worker],
         limit: Budget,
         recorder: Recorder,
+        second: SecondOpinions | None = None,
     ) -> None:
         self.candidates = candidates
         self.decided: dict[int, ProvedSGraph | None] = {}
@@ -78,6 +84,7 @@ class Proofs:
         self._workers = workers
         self._limit = limit
         self._recorder = recorder
+        self._second = second
         # Families that differ by roles and cuts alone denote the same: one proof serves them all.
         self._distinct: dict[Denotation, int] = {}
         self._meanings: list[Denotation] = []
@@ -156,6 +163,10 @@ class Proofs:
             self._workers[lane].submit([self._meanings[m].outputs for m in batch])
         for m in range(n, min(n + 2 * AHEAD, len(self.candidates))):
             self._needs(m)
+        if self._second is not None:
+            for _, batch in batches.values():
+                for m in batch:
+                    self._second.ahead(self._meanings[m])
         for lane, (_, batch) in batches.items():
             self._verdicts.update(zip(batch, self._workers[lane].collect(), strict=True))
         for m in sorted(self._meaning.keys() - self.decided.keys()):
@@ -177,4 +188,9 @@ class Proofs:
         c, m = self.candidates[n], self._meaning[n]
         verdict = self._verdicts[m]
         self.counts[verdict.status] += 1
-        self.decided[n] = ProvedSGraph(self._staged[n], verdict, self._meanings[m], c.seconds) if verdict else None
+        if not verdict:
+            self.decided[n] = None
+            return
+        sgraph, meaning = self._staged[n], self._meanings[m]
+        opinion = self._second.of(sgraph, meaning) if self._second is not None else None
+        self.decided[n] = ProvedSGraph(sgraph, verdict, meaning, c.seconds, opinion)

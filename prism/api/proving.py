@@ -42,8 +42,8 @@ def prove(
         RuleError: a rule file is not right, or one of its rules is wrong.
     """
     files = rule_paths(rules)
-    a = trace(reference, example_inputs, name="reference")
-    b = trace(candidate, example_inputs, name="candidate")
+    a = trace(reference, example_inputs, name="reference", rules=rules)
+    b = trace(candidate, example_inputs, name="candidate", rules=rules)
     return _proved(a, b, files)
 
 
@@ -52,7 +52,7 @@ def prove_models(
 ) -> Verdict:
     """Whether two ONNX models compute the same, over the reals; see `prove`."""
     files = rule_paths(rules)
-    return _proved(load(reference), load(candidate), files)
+    return _proved(load(reference, rules=rules), load(candidate, rules=rules), files)
 
 
 def _proved(a: Program, b: Program, files: Sequence[Path] | None) -> Verdict:

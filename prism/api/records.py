@@ -4,20 +4,23 @@ from __future__ import annotations
 
 import resource
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from prism.api import sgraph_file
 from prism.api.searching import ProvedSGraph, SearchBudget, SearchResult
-from prism.backends.protocol import Config
+from prism.backends.protocol import Config, ModuleSource
 from prism.backends.weights import weights_bytes
 from prism.egraph.encode import Derivation, replay
 from prism.egraph.rules import load_rules, rule_files
 from prism.egraph.worker import Worker
 from prism.errors import WorkerError
 from prism.events import Artifacts, CheckSummary, KernelReport, ProofRecord, Recorder, RunReport
-from prism.instantiate.devices import Device
+from prism.instantiate.devices import Target
 from prism.instantiate.lock import flat, make_lock, versions
-from prism.instantiate.model import Model
+from prism.instantiate.model import CostModel
+from prism.instantiate.platforms import Platform
 from prism.instantiate.study import Best, TuneResult
 from prism.program.extents import Extent
 from prism.program.finite import Opinion
@@ -46,7 +49,7 @@ class Choice:
 
     proved: ProvedSGraph
     best: Best
-    model: Model
+    model: CostModel
     tuned: TuneResult
     checked: CheckSummary
     baseline_seconds: float
@@ -60,7 +63,7 @@ class Request:
 
     program: Program
     target: str
-    device: Device
+    device: Target
     device_name: str
     budget: SearchBudget
     trials: int
@@ -73,12 +76,25 @@ def formulas(found: SearchResult) -> dict[str, str]:
     return {f.tensor.name: formula_text(f) for f in found.formulas}
 
 
-def artifacts(request: Request, found: SearchResult, choice: Choice, module: str, recorder: Recorder) -> Artifacts:
-    """Everything that the output folder holds."""
-    derived = _derived(request, found, choice, recorder)
+def artifacts(
+    request: Request,
+    found: SearchResult,
+    choice: Choice,
+    module: ModuleSource,
+    platform: Platform,
+    recorder: Recorder,
+    worker: Worker | None = None,
+) -> Artifacts:
+    """Everything that the output folder holds; the worker, one of the request's rules and class, derives."""
+    derived = _derived(request, found, choice, recorder, worker)
+    report = _report(request, found, choice, recorder)
+    report = replace(
+        report, rung=_rung(derived), backend=platform.backend.name, compiler=platform.compiler, memory=platform.memory
+    )
+    extra = {**module.extra, sgraph_file.NAME: sgraph_file.written(choice.proved.sgraph)}
     return Artifacts(
-        replace(_report(request, found, choice, recorder), rung=_rung(derived)),
-        module,
+        report,
+        labelled(module.text, report),
         _proof(request, choice.proved, derived),
         make_lock(
             request.program,
@@ -91,14 +107,25 @@ def artifacts(request: Request, found: SearchResult, choice: Choice, module: str
             seed=request.seed,
             trials=request.trials,
             budget=request.budget.as_dict(),
+            compiler=platform.compiler,
         ),
         str(request.program),
         weights_bytes(request.program),
         derived.certificate,
+        dict(sorted(extra.items())),
     )
 
 
-def _derived(request: Request, found: SearchResult, choice: Choice, recorder: Recorder) -> Derivation:
+def labelled(module: str, report: RunReport) -> str:
+    """The module's source with a line in its header that says how firmly it was proved, and by which rules."""
+    of = f", with rules of class {', '.join(report.classes)}" if report.classes else ""
+    said = f"Proof: {report.verdict}, certificate: {report.rung}{of}. `prism verify` checks it again."
+    return module.replace("\nThe sGraph that it implements", f"\n{said}\n\nThe sGraph that it implements", 1)
+
+
+def _derived(
+    request: Request, found: SearchResult, choice: Choice, recorder: Recorder, worker: Worker | None
+) -> Derivation:
     """The certificate of the chosen sGraph."""
     denotation = choice.proved.denotation
     names = [f.tensor.name for f in found.formulas]
@@ -109,8 +136,8 @@ def _derived(request: Request, found: SearchResult, choice: Choice, recorder: Re
     ]
     with recorder.stage("certificate") as detail:
         try:
-            with Worker(request.rules) as worker:
-                derived = worker.derive(names, reference, denotation.outputs)
+            with nullcontext(worker) if worker else Worker(request.rules, fp=request.budget.fp) as running:
+                derived = running.derive(names, reference, denotation.outputs)
         except WorkerError as error:
             derived = replay(names, reference, denotation.outputs, error.one_line())
         detail.append(_rung(derived))
@@ -201,7 +228,9 @@ def _role(role: Role) -> str:
 
 def _config(launch: str, symbols: Sequence[str], config: Config) -> str:
     parts = [f"{s}={config.symbols[s]}" for s in symbols]
-    return " ".join([*parts, f"warps={config.warps[launch]}", f"stages={config.stages[launch]}"])
+    if launch in config.warps:
+        parts += [f"warps={config.warps[launch]}", f"stages={config.stages[launch]}"]
+    return " ".join(parts)
 
 
 def _proof(request: Request, proved: ProvedSGraph, derived: Derivation) -> ProofRecord:

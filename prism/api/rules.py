@@ -1,18 +1,51 @@
-"""Rules of the user's own, and what they must pass before anything is proved by them."""
+"""Rules and operators of the user's own, and what rules must pass before anything is proved by them."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Sequence
 from pathlib import Path
+from types import SimpleNamespace
 
 from prism.egraph.check import check_rule
 from prism.egraph.lint import Severity, lint
-from prism.egraph.rules import load_rules, rule_files
+from prism.egraph.rules import load_rules, read_operators, rule_files
 from prism.errors import RuleError
+from prism.program.operators import Operator
 
 TRUST_DRAWS = 400
 """Random draws that each of the user's rules must pass whenever it is used."""
+
+
+def declared(rules: Sequence[Path | str | os.PathLike[str]] = ()) -> tuple[Operator, ...]:
+    """The operators that rule files declare.
+
+    Raises:
+        RuleError: a file cannot be read, or a declaration is not right.
+    """
+    return read_operators(tuple(dict.fromkeys(Path(os.fspath(r)).resolve() for r in rules)))
+
+
+def operators(*rules: Path | str | os.PathLike[str]) -> SimpleNamespace:
+    """The operators that rule files declare, as functions of torch tensors and numbers.
+
+        ops = prism.operators("softcap.egg")
+        ops.softcap(torch.randn(4), 30.0)
+
+    They are made of torch's own functions, so that they have gradients and may be traced, exported and compiled.
+
+    Args:
+        rules: rule files; see docs/rules.md.
+
+    Returns:
+        A namespace with a function of each operator's name.
+
+    Raises:
+        RuleError: a file cannot be read, or a declaration is not right.
+    """
+    from prism.frontend.torch_declared import function
+
+    return SimpleNamespace(**{op.name: function(op) for op in declared(rules)})
 
 
 def rule_paths(rules: Sequence[Path | str | os.PathLike[str]] = ()) -> tuple[Path, ...] | None:

@@ -20,12 +20,14 @@ from typing import TypeVar
 from prism.api.gain import nothing_to_gain
 from prism.api.proofs import Proofs, ProvedSGraph
 from prism.api.rules import rule_paths
+from prism.api.second_opinion import SecondOpinions
 from prism.egraph.budget import Budget
 from prism.egraph.rules import FpClass
 from prism.egraph.worker import Worker
 from prism.errors import UsageError
 from prism.events import Funnel, Listener, Recorder
-from prism.instantiate.devices import Device, device
+from prism.instantiate.devices import Target
+from prism.instantiate.platforms import platform_of
 from prism.program.inline import inline
 from prism.program.nodes import Formula, Program
 from prism.program.partition import partition
@@ -186,7 +188,7 @@ class Search(Iterator[ProvedSGraph]):
     def __init__(
         self,
         program: Program,
-        target: Device,
+        target: Target,
         budget: SearchBudget,
         workers: Sequence[Worker],
         recorder: Recorder,
@@ -214,6 +216,7 @@ class Search(Iterator[ProvedSGraph]):
             StopIteration: there are no more, or the search was closed.
             UnsupportedError: an index of the program cannot be made affine.
             WorkerError: the e-graph worker died or ran past its time limit.
+            VerificationError: the identity test contradicts a proof: a bug in prism, or in a rule of your own.
         """
         if self._closed:
             raise StopIteration
@@ -305,9 +308,9 @@ class Search(Iterator[ProvedSGraph]):
         with recorder.stage("generation") as detail:
             generated = self._timed("generation", lambda: self._generate(formulas, classes))
             detail.append(f"{generated.generated:,} built, {len(generated.candidates)} left")
-        return _Ready(
-            formulas, classes, generated, Proofs(reference, generated.candidates, self._workers, limit, recorder)
-        )
+        second = SecondOpinions(self._program, formulas, rules=worker.rules)
+        proofs = Proofs(reference, generated.candidates, self._workers, limit, recorder, second)
+        return _Ready(formulas, classes, generated, proofs)
 
     def _generate(self, formulas: tuple[Formula, ...], classes: EClasses) -> Generated:
         p = self._program
@@ -346,14 +349,14 @@ class _Ready:
     proofs: Proofs
 
 
-def rates(d: Device) -> Rates:
+def rates(d: Target) -> Rates:
     """The device as the generator ranks by it."""
-    return Rates(d.bandwidth_bytes_s, d.fp32_flops / 2, d.launch_overhead_s, d.sms)
+    return d.rates
 
 
 def run_search(
     program: Program,
-    target: Device,
+    target: Target,
     budget: SearchBudget,
     worker: Worker,
     recorder: Recorder,
@@ -404,7 +407,8 @@ def search(
 
     Args:
         program: from `load` or `trace`.
-        target: the device whose limits prune and whose rates order: sm_80, sm_89, sm_90, sm_100.
+        target: the device whose limits prune and whose rates order: sm_80, sm_89, sm_90, sm_100, or cpu or cuda for the
+            one that is here.
         budget: bounds of the search.
         listener: called with progress events.
         workers: processes that prove. The sGraphs and their order do not depend on it.
@@ -422,14 +426,15 @@ def search(
         raise UsageError(f"{workers} workers", where="search", fix="give 1 or more")
     from prism.api.partitioned import RegionalSearch, machine_of
 
-    chosen = device(target)
+    recorder = Recorder(listener)
+    chosen = platform_of(target, recorder.warn).device
     regions = partition(program, machine=machine_of(chosen))
     files = rule_paths(rules)
     fp = (budget or SearchBudget()).fp
     running = [Worker(files, fp=fp) if files or fp != FpClass.DOMAIN else Worker() for _ in range(workers)]
     if len(regions) > 1:
-        return RegionalSearch(program, regions, chosen, budget or SearchBudget(), running, Recorder(listener))
-    return Search(program, chosen, budget or SearchBudget(), running, Recorder(listener), owned=True)
+        return RegionalSearch(program, regions, chosen, budget or SearchBudget(), running, recorder)
+    return Search(program, chosen, budget or SearchBudget(), running, recorder, owned=True)
 
 
 def _close(workers: Sequence[Worker]) -> None:

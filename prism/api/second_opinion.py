@@ -11,13 +11,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from prism.egraph.prove import _align, _match, _rename, _symbols
+from prism.egraph.prove import aligned
 from prism.egraph.rules import load_rules, rule_files
 from prism.errors import VerificationError
 from prism.events import Artifacts
 from prism.instantiate.cache import cache_root
 from prism.program.finite import Opinion, Outcome, compare
-from prism.program.inline import inline
 from prism.program.nodes import Expr, Formula, Program, SymbolRange, Tensor
 from prism.sgraph.denote import Denotation, split_axes
 from prism.sgraph.nodes import SGraph
@@ -62,17 +61,22 @@ class SecondOpinions:
     rules: Sequence[Path] | None = None
     _known: dict[Denotation, Opinion] = field(default_factory=dict)
 
+    def ahead(self, denotation: Denotation) -> Opinion:
+        """The opinion on what may come to be proved; a disagreement says nothing yet."""
+        known = self._known.get(denotation)
+        if known is None:
+            reference = [f.expr for f in self.formulas]
+            known = opinion_of(reference, denotation, self.program.inputs, self.program.ranges, self.seed)
+            self._known[denotation] = known
+        return known
+
     def of(self, sgraph: SGraph, denotation: Denotation) -> Opinion:
         """The opinion on a proved sGraph; those that denote the same share it.
 
         Raises:
             VerificationError: the tester disagrees with the prover; a bug report was written.
         """
-        known = self._known.get(denotation)
-        if known is None:
-            reference = [f.expr for f in self.formulas]
-            known = opinion_of(reference, denotation, self.program.inputs, self.program.ranges, self.seed)
-            self._known[denotation] = known
+        known = self.ahead(denotation)
         if known.outcome is Outcome.DISAGREE:
             candidate = {"sGraph": text(sgraph), "denotation": "\n".join(map(str, denotation.outputs))}
             raise disagreement(self.program.name, known, {"program": str(self.program), **candidate}, self.rules)
@@ -97,16 +101,10 @@ def with_opinion(
 
 def _of_programs(a: Program, b: Program, seed: int) -> Opinion:
     """The tester's opinion on two programs whose inputs and outputs the prover has matched."""
-    pairs = _match(a, b)
-    symbols, names = _symbols(pairs, a, b), {theirs.name: ours.name for ours, theirs in pairs}
-    sides: list[tuple[Formula, Formula]] = []
-    for x, y in zip(inline(a), inline(b), strict=False):
-        aligned = _align(x, _rename(y, names, symbols))
-        if aligned is None:
-            return Opinion(Outcome.NOT_APPLICABLE, 0, 0, None, ("outputs are stored by indices that do not meet",))
-        sides.append(aligned)
-    reference, candidate = [x.expr for x, _ in sides], [y.expr for _, y in sides]
-    return compare(reference, candidate, tensors=a.inputs, ranges={**b.ranges, **a.ranges}, seed=seed)
+    known = aligned(a, b)
+    if known is None:
+        return Opinion(Outcome.NOT_APPLICABLE, 0, 0, None, ("outputs are stored by indices that do not meet",))
+    return compare(known.left, known.right, tensors=a.inputs, ranges={**b.ranges, **a.ranges}, seed=seed)
 
 
 def disagreement(

@@ -13,13 +13,15 @@ from typing import Any
 
 import msgspec
 
+from prism.api import sgraph_file
 from prism.api.rules import rule_paths
 from prism.checker import CertificateError, Checked, Reader, Rule, Step, Term, Terms, check, digest, read_rules
 from prism.egraph.budget import Budget
 from prism.egraph.encode import REPLAY_SCHEMA, Decoder, Encoder
+from prism.egraph.operators import constructor
 from prism.egraph.rules import RuleSet, load_rules, rule_files
 from prism.egraph.worker import Worker
-from prism.errors import PrismError, UsageError, VerificationError
+from prism.errors import IllegalIRError, PrismError, UsageError, VerificationError
 from prism.events import LockRecord, ProofRecord
 from prism.instantiate.lock import program_hash, versions
 from prism.program.extents import Extent
@@ -30,6 +32,7 @@ from prism.program.pretty import formula_lines
 from prism.report.folder import LOCK_NAME, certificate_name
 from prism.report.records import from_json, recorded_files
 from prism.sgraph.denote import expand
+from prism.sgraph.show import key, text
 
 PROOF_NAME = "proof.json"
 
@@ -106,6 +109,7 @@ def verify(
         run.step(lambda: run.rules(proof))
         reader = run.step(lambda: run.certificate(proof))
         if isinstance(reader, _Sides):
+            run.step(lambda: run.meaning(proof, reader))
             run.step(lambda: run.again(reader, worker))
             if program is not None:
                 run.step(lambda: run.model(program, proof, reader))
@@ -213,6 +217,28 @@ class _Run:
         self.passed.append(f"the derivation's {steps} steps")
         return _Sides(accepted.terms, tuple((n, a, b) for n, a, _, b in accepted.outputs))
 
+    def meaning(self, proof: ProofRecord, sides: _Sides) -> None:
+        """The sGraph computes what the proof ends with."""
+        if sgraph_file.NAME not in self.recorded:
+            raise VerificationError("it is missing", where=sgraph_file.NAME, why="there is nothing that was proved")
+        try:
+            sgraph = sgraph_file.read((self.folder / sgraph_file.NAME).read_bytes())
+        except OSError as error:
+            raise VerificationError("it cannot be read", where=sgraph_file.NAME, why=str(error.strerror)) from error
+        except IllegalIRError as error:
+            raise VerificationError(error.what, where=sgraph_file.NAME, why=error.why or error.where) from error
+        if key(sgraph) != self.lock.sgraph:
+            self.differs(sgraph_file.NAME, "its key is not that of the lock file")
+        if text(sgraph) != proof.sgraph:
+            self.differs(sgraph_file.NAME, f"it is not the sGraph of {PROOF_NAME}")
+        encoder = Encoder(sides.terms)
+        found = sgraph_file.denoted(sgraph, [name for name, _, _ in sides.outputs])
+        for (name, _, end), expr in zip(sides.outputs, found, strict=True):
+            if encoder.of(expr) is not end:
+                self.differs(sgraph_file.NAME, f"it does not compute what the proof of output {name} ends with")
+                return
+        self.passed.append("the sGraph computes what the proof ends with")
+
     def again(self, sides: _Sides, worker: Worker | None) -> None:
         """The prover says so again."""
         decoder = Decoder(sides.terms)
@@ -313,7 +339,7 @@ def explanation(accepted: Checked, rules: RuleSet) -> Iterator[str]:
     for r in rules.rules:
         read |= read_rules(r.text, r.file)
     plain = {name for name, rule in read.items() if _rearranges(rule)}
-    printer = _Printer(Decoder(accepted.terms))
+    printer = _Printer(Decoder(accepted.terms, {constructor(op.name): op.name for op in rules.operators}))
     for name, reference, steps, denotation in accepted.outputs:
         yield f"{name}: {len(steps)} steps from the model's formula to what the kernels compute"
         yield from printer.lines(name, reference, denotation)

@@ -36,8 +36,13 @@ from prism.sgraph.nodes import Kernel, SGraph, Split, Store
 RESERVED = frozenset({"tl", "triton", "torch", "math", "config", "symbols", "warps", "stages", "pid", "range", "float"})
 
 
-def lower(sgraph: SGraph) -> TileModule:
+def lower(sgraph: SGraph, *, defer: bool = True) -> TileModule:
     """The tile programs of an sGraph.
+
+    Args:
+        sgraph: the sGraph.
+        defer: whether a loop may leave reductions to after it, and keep a tile for each: that saves exchanges between
+            a GPU's threads.
 
     Raises:
         UnsupportedError: a tensor has an element type that tiles are not computed on.
@@ -53,7 +58,7 @@ def lower(sgraph: SGraph) -> TileModule:
     # A buffer is as good as what it was computed from: partial results of half-precision values are float32.
     nominal: dict[str, DType | None] = {t.name: t.dtype for t in sgraph.inputs}
     launches = tuple(
-        _launch(launch.name, tuple(_program(k, sgraph, nominal) for k in launch.kernels), sgraph)
+        _launch(launch.name, tuple(_program(k, sgraph, nominal, defer) for k in launch.kernels), sgraph)
         for launch in sgraph.launches
     )
     names = tuple(s.name for s in sgraph.symbols)
@@ -83,7 +88,7 @@ def _launch(name: str, programs: tuple[TileProgram, ...], sgraph: SGraph) -> Til
     return TileLaunch(name, programs, declared, tuple(sorted(lengths)), tuple(constants.values()))
 
 
-def _program(kernel: Kernel, sgraph: SGraph, nominal: dict[str, DType | None]) -> TileProgram:
+def _program(kernel: Kernel, sgraph: SGraph, nominal: dict[str, DType | None], defer: bool) -> TileProgram:
     tensors: Mapping[str, Tensor] = {t.name: t for t in (*sgraph.inputs, *sgraph.buffers, *sgraph.outputs)}
     types = analyse(kernel, nominal)
     for s in kernel.statements():
@@ -97,7 +102,7 @@ def _program(kernel: Kernel, sgraph: SGraph, nominal: dict[str, DType | None]) -
     }
     taken = set(RESERVED) | set(symbols) | lengths | {c.name for c in made.constants}
     taken |= {identifier(t) + "_ptr" for t in tensors}
-    lowering = KernelLowering(kernel, made, types, tensors, Names(taken))
+    lowering = KernelLowering(kernel, made, types, tensors, Names(taken), defer)
     body = clean(lowering.run())
     grid = lowering.grid
     used = {name for s in statements(body) for name in integers(s)}

@@ -78,6 +78,7 @@ class KernelLowering:
         types: what is known of its values.
         tensors: every tensor of the sGraph, by name.
         names: hands out the names of tile values.
+        defer: whether reductions may be left to after their loop.
     """
 
     kernel: Kernel
@@ -85,6 +86,7 @@ class KernelLowering:
     types: Types
     tensors: Mapping[str, Tensor]
     names: Names
+    defer: bool = True
     _out: list[tile.Stmt] = field(default_factory=list)
     _values: dict[str, Value] = field(default_factory=dict)
     # Reductions that are left to after their loop: the accumulator keeps the axis.
@@ -330,7 +332,7 @@ class KernelLowering:
 
         That saves an exchange between threads in every iteration, for registers: not where matrix products need them.
         """
-        if not self.layout.is_tiled(axis):
+        if not self.defer or not self.layout.is_tiled(axis):
             return []
         products = any(isinstance(s, Contract) and s.dst in self.layout.products for s in body)
         made = {s.dst: s for s in body if isinstance(s, TileReduce | Contract) and s.axis == axis}

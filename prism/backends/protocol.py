@@ -1,9 +1,19 @@
-"""What search, tuning and output exchange with a backend: configurations, resources, emitted modules."""
+"""What search, tuning and output exchange with a backend: configurations, resources, emitted modules, its methods."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import hashlib
+import importlib.util
+import re
+import sys
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
+from types import ModuleType
+from typing import Any, Protocol
+
+from prism.errors import BackendError
+from prism.sgraph.nodes import SGraph
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,14 +42,14 @@ class Config:
 
 @dataclass(frozen=True, slots=True)
 class Resources:
-    """What the compiler says of one launch under one configuration.
+    """What one launch takes under one configuration; on a CPU its working set and threads, and zeros.
 
     Attributes:
         kernel: its name.
-        shared: shared memory, bytes per block.
+        shared: shared memory, bytes per block; on a CPU the bytes of a program's tiles that are live together.
         registers: registers per thread; 0 when not known.
         spills: bytes of register spills per thread (stores plus loads).
-        warps: warps per block.
+        warps: warps per block; on a CPU threads.
     """
 
     kernel: str
@@ -71,6 +81,7 @@ class ModuleSource:
         text: the source.
         kernels: names of the launches in order.
         sgraph_key: canonical text hash of the sGraph that it implements.
+        extra: files that go beside it, by name.
     """
 
     entry: str
@@ -78,3 +89,116 @@ class ModuleSource:
     kernels: tuple[str, ...]
     sgraph_key: str = ""
     extra: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Argument:
+    """A tensor argument of a launcher: its concrete shape, and the name of its data type."""
+
+    shape: tuple[int, ...]
+    dtype: str
+
+
+class Backend(Protocol):
+    """One language that kernels are printed in.
+
+    What an sGraph is lowered to (tile programs), its schedules, names and masks are the same for all and are in
+    `prism.backends`; a backend prints tile programs, compiles what it printed, runs it and times it. Compiling, running
+    and timing may take the process down: `prism.instantiate` asks for them in children.
+    """
+
+    @property
+    def name(self) -> str:
+        """As reports call it."""
+        ...
+
+    def emit(
+        self,
+        sgraph: SGraph,
+        *,
+        formula: str = "",
+        configs: Mapping[str, Sequence[Config]] | None = None,
+        weights: bool = False,
+    ) -> ModuleSource:
+        """The sGraph, lowered and printed as a module of its own.
+
+        Args:
+            sgraph: the sGraph.
+            formula: what it computes, for the docstrings.
+            configs: tuned configurations by target.
+            weights: arguments may be left out, and are then read from the weights file beside the module.
+        """
+        ...
+
+    def compile(self, module: Path, config: Config, arguments: Sequence[Argument], timeout_s: float) -> Compiled:
+        """Compile every launch of an emitted module, and say what it takes of the device.
+
+        Args:
+            module: the module's file, with what goes with it beside.
+            config: the configuration.
+            arguments: the launcher's inputs, then its outputs.
+            timeout_s: seconds that it may take.
+        """
+        ...
+
+    def run(self, module: Path, config: Config, inputs: Sequence[Any], outputs: Sequence[Any]) -> None:
+        """Run every launch of an emitted module, in order, and wait for the last.
+
+        Args:
+            module: the module's file.
+            config: the configuration.
+            inputs: tensors where the backend's device reads them.
+            outputs: tensors that are written.
+        """
+        ...
+
+    def time(
+        self, module: Path, config: Config, inputs: Sequence[Any], outputs: Sequence[Any], repeats: int
+    ) -> list[float]:
+        """Seconds of one call, `repeats` times, after a warm-up; arguments as of `run`."""
+        ...
+
+
+def write_module(source: ModuleSource, path: Path) -> Path:
+    """Write an emitted module and, beside it, the files that go with it; returns the module's path."""
+    path.write_text(source.text, encoding="utf-8")
+    for name, text in sorted(source.extra.items()):
+        (path.parent / name).write_text(text, encoding="utf-8")
+    return path
+
+
+def plain(config: Config) -> dict[str, dict[str, int]]:
+    """The configuration as emitted modules take it: a dictionary of plain dictionaries."""
+    return {"symbols": dict(config.symbols), "warps": dict(config.warps), "stages": dict(config.stages)}
+
+
+def load_module(path: Path, *, apart: bool = False) -> ModuleType:
+    """Import an emitted module by path.
+
+    Its name comes from its text: Triton's disk cache keys on the name of the kernel's module, and the process that
+    times a kernel shall find what the process that compiled it left there.
+
+    Args:
+        path: the module's file.
+        apart: whether the same text in another folder is another module, as it is where files beside it count.
+
+    Raises:
+        BackendError: the file cannot be imported.
+    """
+    data = path.read_bytes() + (str(path.resolve()).encode() if apart else b"")
+    digest = hashlib.sha256(data).hexdigest()[:16]
+    name = f"prism_emitted_{re.sub(r'[^0-9a-zA-Z_]', '_', path.stem)}_{digest}"
+    known = sys.modules.get(name)
+    if known is not None:
+        return known
+    spec = importlib.util.spec_from_file_location(name, path)
+    if spec is None or spec.loader is None:
+        raise BackendError("an emitted module cannot be imported", where=str(path))
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    try:
+        spec.loader.exec_module(module)
+    except Exception:
+        del sys.modules[name]
+        raise
+    return module

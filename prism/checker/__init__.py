@@ -2,6 +2,7 @@
 
     terms.py         terms, and what can be told of them
     rules.py         rules, read from the text of their files, and their instances
+    operators.py     operators that a rule file declares, as rules
     certificates.py  reading a certificate and following its steps
 
 A certificate is JSON, schema `prism.derivation/1`:
@@ -21,7 +22,7 @@ A step is one of
               a row for each variable of the rule that is not defined by others, an axis' name for each axis variable
     rename    the same term up to the names of bound axes; `to` is its row
     constant  two terms without axes and reads that come to the same number; an output's steps of this kind together may
-              change it by 2^-18, since the prover keeps 20 bits of a constant
+              change it by 2^-36, since the prover keeps 40 bits of a constant
 
 What a rule asks of its variables (free axes, finite, positive, ...) is worked out here, from the term alone; the rules
 that derive such facts for the prover are not used. The rules themselves are read from their files' text.

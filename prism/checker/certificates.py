@@ -14,8 +14,8 @@ from prism.checker.terms import REDUCTIONS, CertificateError, Index, Term, Terms
 
 SCHEMA = "prism.derivation/1"
 
-# By how much, as a share, the constants of one output's derivation may change in all. The prover keeps 20 bits of each.
-TOLERANCE = 2.0**-18
+# By how much, as a share, the constants of one output's derivation may change in all. The prover keeps 40 bits of each.
+TOLERANCE = 2.0**-36
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
+from prism.checker.operators import definitions
 from prism.checker.terms import LEAVES, REDUCTIONS, CertificateError, Term, Terms
 
 Sexp: TypeAlias = "str | float | list[Sexp]"  # a quoted string keeps its quotes
@@ -69,9 +70,11 @@ def sexps(text: str) -> Iterator[Sexp]:
 
 
 def read_rules(text: str, file: str) -> dict[str, Rule]:
-    """The rules of a file that equate two terms, by name."""
+    """The rules of a file that equate two terms, by name; what declared operators are is among them."""
     found: dict[str, Rule] = {}
     for form in sexps(text):
+        for d in definitions(form) if isinstance(form, list) else ():
+            found[d.name] = _made(d.name, file, d.left, d.right, list(d.facts), d.both)
         if not isinstance(form, list) or not form or form[0] not in ("rule", "rewrite", "birewrite"):
             continue
         if ":name" not in form:

@@ -28,7 +28,8 @@ class Term:
         data: of a leaf what it names, of a reduction its axis, else None.
         kids: children.
         axes: its free axes.
-        facts: what is known of its value: finite, positive, nonneg, nonzero, boolean.
+        facts: what is known of its value: finite, positive, nonneg, nonzero, boolean (each of them: a number); below: a
+            number or -inf.
         value: the number that it is, where it has neither reads nor axes.
         size: how many nodes it has, as a tree.
     """
@@ -192,13 +193,15 @@ def _value(op: str, data: Any, kids: tuple[Term, ...]) -> float | None:
 
 
 def _facts(op: str, data: Any, kids: tuple[Term, ...], value: float | None) -> set[str]:
-    """What is known of the value, for finite inputs, over the reals."""
+    """What is known of the value, for finite inputs, over the reals: each fact but `below` says that it is a number."""
     if value is not None:
         return {"finite", "positive" if value > 0 else "nonzero" if value < 0 else "nonneg"}
+    if op == "Const":
+        return {"below"} if data == -math.inf else set()
     if op in ("Read", "Pos"):
         return {"finite"}
     if op == "Size":
-        return {"finite", "positive"}
+        return {"positive"}
     if op in ("Lt", "Le", "Eq", "And", "Or", "Not", "IsNan"):
         return {"boolean"}
     args = [k.facts for k in kids]
@@ -210,43 +213,44 @@ def _facts(op: str, data: Any, kids: tuple[Term, ...], value: float | None) -> s
     found: set[str] = set()
     match op:
         case "Add":
-            found = {"finite", "nonneg"} & every
+            found = {"finite", "below", "nonneg"} & every
             if "nonneg" in every and "positive" in some:
                 found.add("positive")
         case "Mul":
             found = {"finite", "positive", "nonneg", "nonzero"} & every
-            if kids[0] is kids[1]:
+            if kids[0] is kids[1] and finite:
                 found.add("nonneg")
+            if "below" in every and "positive" in some:
+                found.add("below")
         case "Recip":
-            found = {"nonneg"} & every
-            if finite:
-                found |= {"positive", "nonzero"} & every
-                if "nonzero" in every:
-                    found.add("finite")
+            found = {"positive", "nonzero"} & every
         case "Exp":
-            found = {"finite", "positive", "nonneg"} if finite else {"nonneg"}
+            found = {"positive"} if finite else {"nonneg"} if "below" in every else set()
         case "Sigmoid":
-            found = {"finite", "positive", "nonneg"} if finite else {"nonneg"}
+            found = {"positive"} if finite else {"nonneg"} if "below" in every else set()
         case "Sqrt":
-            found = {"nonneg"} | ({"positive"} & every)
-            if finite and "nonneg" in every:
-                found.add("finite")
+            found = {"nonneg", "positive"} & every
         case "Log":
-            found = {"finite"} if finite and "positive" in every else set()
+            found = {"finite"} if "positive" in every else set()
         case "Abs":
-            found = {"nonneg"} | ({"finite"} & every)
+            found = {"nonneg"} if finite else set()
             if "nonzero" in every:
                 found.add("positive")
-        case "Tanh" | "Erf" | "Sin" | "Cos" | "Min2":
+        case "Tanh" | "Erf" | "Sin" | "Cos":
             found = {"finite"} & every
         case "Max2":
-            found = ({"finite"} & every) | ({"positive", "nonneg"} & some)
-        case "Where" | "Sum" | "Max":
+            found = {"finite", "below"} & every
+            if "below" in every:
+                # One number is enough: the other may be -inf.
+                found |= {"finite", "positive", "nonneg"} & some
+        case "Min2":
+            found = {"finite", "below", "positive", "nonneg"} & every
+        case "Where" | "Max" | "Min":
+            found = {"finite", "below", "positive", "nonneg"} & every
+        case "Sum" | "Prod":
             found = {"finite", "positive", "nonneg"} & every
-        case "Min":
-            found = {"finite", "nonneg"} & every
-        case "Prod":
-            found = {"finite", "positive"} & every
+            if op == "Sum":
+                found |= {"below"} & every
     return found
 
 
@@ -255,4 +259,8 @@ def _closed(facts: set[str]) -> frozenset[str]:
         facts |= {"finite", "nonneg"}
     if "positive" in facts:
         facts |= {"nonneg", "nonzero"}
+    if facts & {"nonneg", "nonzero"}:
+        facts.add("finite")
+    if "finite" in facts:
+        facts.add("below")
     return frozenset(facts)

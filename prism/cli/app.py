@@ -23,7 +23,7 @@ from cyclopts.validators import Number
 
 from prism.errors import ExitCode, PrismError, UsageError
 
-Target = Literal["sm_80", "sm_89", "sm_90", "sm_100", "cuda"]
+Target = Literal["sm_80", "sm_89", "sm_90", "sm_100", "cuda", "cpu"]
 _Positive = Number(gte=1)
 FpClass = Literal["exact", "reassociates", "domain"]
 _Bound = Annotated[int | None, Parameter(validator=_Positive)]
@@ -67,12 +67,13 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _app() -> App:
+    from prism.cli.bench import bench
     from prism.cli.rules import rules_app
     from prism.cli.verify import explain, verify
 
     app = App(
         name="prism",
-        help="A symbolic superoptimizer for tensor programs: an ONNX model in, proved and tuned Triton kernels out.",
+        help="A symbolic superoptimizer for tensor programs: an ONNX model in, proved and tuned kernels out.",
         help_epilogue=_EPILOGUE,
         version=_version,
         help_format="plaintext",
@@ -82,6 +83,7 @@ def _app() -> App:
     app.command(prove)
     app.command(show)
     app.command(rules_app())
+    app.command(bench)
     app.command(verify)
     app.command(explain)
     return app
@@ -115,8 +117,9 @@ def optimize(
 
     Args:
         model: the ONNX file.
-        target: what to tune for. "cuda" times on this machine's GPU and is the default where there is one; the others
-            cross-compile and estimate, sm_90 by default.
+        target: what to tune for. "cuda" times on this machine's GPU and is the default where there is one; "cpu"
+            compiles C++, times it on this machine's CPU and is the default elsewhere; the others cross-compile Triton
+            and estimate.
         out: the output folder, by default MODEL's name with ".prism" in the current folder. An earlier output folder
             is replaced; anything else that exists is not.
         trials: configurations to try per sGraph.
@@ -148,7 +151,7 @@ def optimize(
         import prism.api as api
 
         with progress.recorder.stage("load"):
-            program = api.load(model)
+            program = api.load(model, **own)
         bounds: dict[str, Any] = {
             "max_kernels": max_kernels,
             "max_ops": max_ops,

@@ -23,7 +23,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from prism.egraph.finite_field import NotRational
-from prism.egraph.rule_shrink import shrunk
+from prism.egraph.operators import macros
+from prism.egraph.rule_plan import Plan
+from prism.egraph.rule_shrink import LIMIT, shrunk
+from prism.egraph.rule_simplest import simplest
 from prism.egraph.rules import FpClass, Rule
 from prism.egraph.sexpr import Parts, parse, parts_of, show
 from prism.egraph.worlds import SIZES, Arithmetic, Field, Floats, Undefined, World
@@ -33,14 +36,13 @@ __all__ = ["DRAWS", "Finding", "check_rule", "parse"]
 DRAWS = 200
 """Draws that satisfy a rule's facts, by default."""
 BATCH = 8
-"""Draws of one structure (extents, axes, which variable has which) that are evaluated at once."""
+"""The fewest draws of one structure (extents, axes, which variable has which) that are evaluated at once."""
+STRUCTURES = 32
+"""Structures that are drawn, whatever the number of draws: more draws are more numbers, evaluated at once."""
 PATIENCE = 150
 """Structures that are drawn for each one that is wanted, before the facts are given up on."""
-FIELD_SHARE = 8
-"""The field gets this fraction of the draws: it is slower, and one draw there says more."""
-
-# Shipped rules whose comment does not say yet that they are NaN where q = -inf, in a block that is masked as a whole.
-_UNSAID = ("rescale-product", "rescale-sum")
+FIELD_SHARE = 2
+"""The field gets this fraction as many draws: it is slower, and one draw there says more."""
 
 _SAID = re.compile(r"\b(NaN|undefined)\b.* where\b")
 
@@ -78,8 +80,8 @@ def check_rule(rule: Rule, seed: int = 0, draws: int = DRAWS, *, shrink: bool = 
         draws: how many that satisfy the facts are wanted.
         shrink: whether a counterexample is made small before it is told.
     """
-    parts = parts_of(parse(rule.text))
-    declared = rule.fp_class is FpClass.DOMAIN and (bool(_SAID.search(rule.formula)) or rule.name in _UNSAID)
+    parts = parts_of(parse(rule.text), macros(rule.operators))
+    declared = rule.fp_class is FpClass.DOMAIN and bool(_SAID.search(rule.formula))
     agreed, remark = 0, ""
     for world, holds in _worlds(parts, Floats(), seed, draws):
         found = _problem(world, holds)
@@ -88,11 +90,11 @@ def check_rule(rule: Rule, seed: int = 0, draws: int = DRAWS, *, shrink: bool = 
         ):
             return Finding(rule.name, agreed, _told(found, shrink), 0, remark)
         if found is not None:
-            remark = remark or _told(found, shrink)
+            remark = remark or _told(found, shrink, error=False)
         agreed += _agreed(world, holds)
     exact = 0
     try:
-        for world, holds in _worlds(parts, Field(), seed + 1, max(BATCH, draws // FIELD_SHARE)):
+        for world, holds in _worlds(parts, Field(), seed + 1, exact_draws(draws)):
             found = _problem(world, holds)
             if found is not None:
                 return Finding(rule.name, agreed + exact, f"modulo 2^61 - 1, {_told(found, shrink)}", exact, remark)
@@ -102,17 +104,23 @@ def check_rule(rule: Rule, seed: int = 0, draws: int = DRAWS, *, shrink: bool = 
     return Finding(rule.name, agreed + exact, "", exact, remark)
 
 
+def exact_draws(draws: int) -> int:
+    """How many draws the field gets besides."""
+    return max(BATCH, draws // FIELD_SHARE)
+
+
 def _worlds(parts: Parts, arithmetic: Arithmetic, seed: int, draws: int) -> Iterator[tuple[World, np.ndarray]]:
     """Settled worlds, and which of their draws satisfy the facts; until there were `draws` of them."""
-    found, wanted = 0, -(-draws // BATCH)
+    batch = max(BATCH, -(-draws // STRUCTURES))
+    found, wanted, plan = 0, -(-draws // batch), Plan.of(parts)
     for number in range(wanted * PATIENCE):
         world = World(parts, arithmetic, SIZES[number % len(SIZES)])
         with np.errstate(all="ignore"):
-            world.draw(np.random.default_rng([seed, number]), BATCH)
+            world.draw(np.random.default_rng([seed, number]), batch, plan)
             holds = world.settle()
             if holds.any():
-                yield world, np.broadcast_to(holds, (BATCH,))
-                found += BATCH if holds.size == 1 else int(holds.sum())
+                yield world, np.broadcast_to(holds, (batch,))
+                found += batch if holds.size == 1 else int(holds.sum())
         if found >= draws:
             return
 
@@ -125,11 +133,7 @@ class _Problem:
     draw: int
     kind: str
     text: str
-    masked: bool = False  # one side is 0, or a variable is +inf, which no mask is
-
-    def error(self, declared: bool) -> bool:
-        """Whether it is an error, where the rule declares that a side may be undefined, or does not."""
-        return self.kind == _DIFFER or (self.kind == _ONE_FINITE and not (declared and self.masked))
+    masked: bool = False  # one side is 0, or a variable is +inf or undefined somewhere, which no mask is
 
 
 def _problem(world: World, holds: np.ndarray) -> _Problem | None:
@@ -162,8 +166,9 @@ def _problem(world: World, holds: np.ndarray) -> _Problem | None:
 
 
 def _unbounded(world: World, draw: int) -> bool:
-    """Whether a variable of the draw is +inf somewhere."""
-    return any(a.dtype == np.float64 and bool((a[min(draw, len(a) - 1)] == np.inf).any()) for a in world.raw.values())
+    """Whether a variable of the draw is +inf or undefined somewhere."""
+    drawn = [a[min(draw, len(a) - 1)] for a in world.raw.values() if a.dtype == np.float64]
+    return any(bool((np.isnan(a) | (a == np.inf)).any()) for a in drawn)
 
 
 def _agreed(world: World, holds: np.ndarray) -> int:
@@ -184,21 +189,27 @@ def _element(v: np.ndarray, place: tuple[int, ...]) -> float | int:
 
 
 def _short(value: float | int) -> str:
-    return str(value) if isinstance(value, int) else f"{value:.6g}"
+    return str(value) if isinstance(value, int) else f"{value + 0.0:.6g}"  # no -0
 
 
-def _told(problem: _Problem, shrink: bool) -> str:
-    """The problem as text, at the smallest draw that still has it."""
+def _told(problem: _Problem, shrink: bool, error: bool = True) -> str:
+    """The problem as text, at the smallest draw that was found to have it."""
 
     def still(world: World) -> _Problem | None:
         holds = world.settle()
         found = _problem(world, np.broadcast_to(holds, (1,))) if holds.any() else None
-        return found if found is not None and (found.kind, found.masked) == (problem.kind, problem.masked) else None
+        if found is None or found.kind != problem.kind:
+            return None
+        return found if found.kind == _DIFFER or found.masked == problem.masked else None
+
+    def bad(world: World) -> bool:
+        return still(world) is not None
 
     with np.errstate(all="ignore"):
         small = problem
         if shrink:
-            small = still(shrunk(problem.world, problem.draw, lambda w: still(w) is not None)) or problem
+            least = shrunk(problem.world, problem.draw, bad, LIMIT if error else LIMIT // 4)
+            small = still(simplest(least, bad) if error else least) or problem
     why = "" if small.kind == _DIFFER else f" ({small.kind})"
     return f"{small.text}{why}, with {_given(small.world, small.draw)}"
 

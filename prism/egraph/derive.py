@@ -19,7 +19,7 @@ from prism.egraph.encode import Derivation, Derived, Encoder, certificate, repla
 from prism.egraph.forest import MAX_STEPS, Explainer, Forest, Link, TooLongError
 from prism.egraph.forest import RENAME as RENAMED
 from prism.egraph.needed import RENAME, Schedule, Trials
-from prism.egraph.rules import load_rules, rule_files
+from prism.egraph.rules import FpClass, load_rules, rule_files
 from prism.errors import IllegalIRError
 from prism.program.nodes import Expr
 
@@ -36,9 +36,11 @@ class Deriver:
 
     Attributes:
         files: the rule files.
+        fp: only rules of this floating-point class, and those that change less, are used.
     """
 
     files: Sequence[Path] = field(default_factory=rule_files)
+    fp: str = FpClass.DOMAIN.value
     _trials: Trials | None = None
     _rules: dict[str, Rule] = field(default_factory=dict)
     _texts: dict[str, bytes] = field(default_factory=dict)
@@ -85,7 +87,7 @@ class Deriver:
 
     def _load(self) -> Trials:
         if self._trials is None:
-            loaded = load_rules(self.files)
+            loaded = load_rules(self.files).allowed(FpClass(self.fp))
             self._texts = {p.name: p.read_bytes() for p in self.files}
             for name, data in self._texts.items():
                 self._rules |= read_rules(data.decode(), name)

@@ -83,9 +83,11 @@ class Decoder:
 
     Attributes:
         terms: where they are.
+        declared: constructors of operators that rule files declare, to their names.
     """
 
     terms: Terms
+    declared: Mapping[str, str] = field(default_factory=dict)
     _done: dict[int, Expr] = field(default_factory=dict)
     _axes: dict[str, Axis] = field(default_factory=dict)
 
@@ -115,6 +117,8 @@ class Decoder:
                 return Map("neg", kids[1:])
             case op if op in _OPS:
                 return Map(_OPS[op], kids)
+            case op if op in self.declared:
+                return Map(self.declared[op], kids)
         raise IllegalIRError(f"there is no operation {t.op}")
 
     def _axis(self, name: str) -> Axis:

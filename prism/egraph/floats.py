@@ -62,18 +62,20 @@ def pointwise(op: str, args: Sequence[Num]) -> Num:
         v = np.where((base < 0) & (power != np.floor(power)), np.nan, v)
     e = np.zeros(v.shape) + _error(op, v, args)
     e = np.where(np.isnan(e), np.inf, e)
-    finite = np.ones(v.shape, dtype=bool)
-    sure = np.ones(v.shape, dtype=bool)
-    for a in args:
-        finite = finite & np.isfinite(a.v)
-        sure = sure & (_sure(a) | ~np.isfinite(a.v))
-    # inf or NaN: of the operation itself, where no rounding can be to blame.
-    poles = op in ("recip", "log", "sqrt", "pow")
-    genuine = sure & (~finite | poles)
-    e = np.where(np.isfinite(v), e, np.where(genuine, 0.0, np.inf))
+    plain = np.isfinite(v)
+    if not plain.all():
+        # inf or NaN: of the operation itself, where no rounding can be to blame.
+        finite, sure = np.True_, np.True_
+        for a in args:
+            bounded = np.isfinite(a.v)
+            finite = finite & bounded
+            sure = sure & (_sure(a) | ~bounded)
+        genuine = sure & (~finite | (op in ("recip", "log", "sqrt", "pow")))
+        e = np.where(plain, e, np.where(genuine, 0.0, np.inf))
     if op not in ("where", "isnan"):
         for a in args:
-            e = np.where(a.known, e, np.inf)
+            if not a.known.all():
+                e = np.where(a.known, e, np.inf)
     return Num(v, e)
 
 
@@ -91,7 +93,7 @@ def _error(op: str, v: Array, args: Sequence[Num]) -> Array:
             return np.where(exact, 0.0, np.abs(a.v) * b.e + np.abs(b.v) * a.e + a.e * b.e + _U * size + small)
         case "recip":
             near = np.abs(a.v) - a.e
-            found = np.where(near > 0, a.e / (np.abs(a.v) * near) + _U * size + small, np.nan)
+            found = np.where(near > 0, a.e / np.abs(a.v) / near + _U * size + small, np.nan)
             return np.where(np.isinf(a.v), 0.0, found)
         case "exp":
             return np.where(a.v == -np.inf, 0.0, v * np.expm1(a.e) + 4 * _U * size + small + (size < _TINY) * _TINY)

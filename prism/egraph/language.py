@@ -4,8 +4,8 @@
               | (Add T T) | (Mul T T) | ...          one constructor per pointwise op; negation is (Mul (Const -1.0) a)
               | (Sum "k" T) | (Max "k" T) | (Min "k" T) | (Prod "k" T)
     axes    T -> the free axes of its value: the least set that was derived
-    value   T -> its exact value, where it is a finite constant; a `Const` itself carries that value cut to 20 bits, so
-            that 1/sqrt(128) computed in float32 and in float64 are one term
+    value   T -> its exact value, where it is a finite constant; a `Const` itself carries that value cut to 40 bits, so
+            that what folding rounds in float64 is one term; constants rounded to float32 are read before (constants.py)
     length  axis -> its extent, as a term
     finite, nonzero, positive, nonneg, boolean: relations on T, over the reals for finite inputs
 
@@ -35,12 +35,12 @@ LEAVES = ("Read", "Const", "Size", "Pos")
 ANALYSIS, SIMPLIFY, EXPLORE, EXPAND, DISTRIBUTE = "analysis", "simplify", "explore", "expand", "distribute"
 RULESETS = (ANALYSIS, SIMPLIFY, EXPLORE, EXPAND, DISTRIBUTE)
 
-# x - (x - c*x) with c = 2^33 + 1 rounds x to 20 bits (Veltkamp 1968); egglog has no rounding of its own.
-_SPLIT = 8589934593.0
+# x - (x - c*x) with c = 2^13 + 1 rounds x to 40 bits (Veltkamp 1968); egglog has no rounding of its own.
+_SPLIT = 8193.0
 
 
 def snap(value: float) -> float:
-    """The value to 20 bits, as a `Const` carries it; infinities and NaN as they are."""
+    """The value to 40 bits, as a `Const` carries it; infinities and NaN as they are."""
     if value != value or abs(value) > 1e290:
         return value
     p = _SPLIT * value
@@ -76,7 +76,7 @@ def _prelude() -> str:
         rule(f"axes-{name}", f"(= t ({name} {' '.join(args)})) {known}", f"(set (axes t) {union})")
     for name in REDUCTIONS.values():
         rule(f"axes-{name}", f"(= t ({name} k a)) (= s (axes a))", "(set (axes t) (set-remove s k))")
-    # Constants: folded exactly, kept as one `Const` cut to 20 bits.
+    # Constants: folded exactly, kept as one `Const` cut to 40 bits.
     cut = f"(- (* {_SPLIT} x) (- (* {_SPLIT} x) x))"
     small = "(< (abs x) 1e290)"
     rule("value-const", "(= t (Const x)) (< (abs x) inf)", "(set (value t) x)")

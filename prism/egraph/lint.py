@@ -6,18 +6,22 @@ Errors keep a file from being loaded. Warnings are heuristics about a rule's tex
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
 from prism.egraph.language import EXPLORE, REDUCTIONS, SIMPLIFY
-from prism.egraph.rules import Rule, RuleSet, forms, install, read_rule, refusal
+from prism.egraph.operators import constructor
+from prism.egraph.rule_plan import RELATIONS
+from prism.egraph.rules import Form as FileForm
+from prism.egraph.rules import Rule, RuleSet, declarations_first, forms, install, read_form, refusal
 from prism.egraph.sexpr import Form, definitions, expand, literal, parse, parts_of, places, show, subterms, variables
 from prism.egraph.sexpr import Path as Position
 from prism.egraph.signs import Signs
-from prism.egraph.worlds import RELATIONS
 from prism.errors import RuleError
+from prism.program.operators import Operator
 
 
 class Severity(StrEnum):
@@ -51,7 +55,7 @@ class Issue:
 
 
 def lint(paths: Sequence[Path], known: RuleSet | None = None) -> tuple[tuple[Rule, ...], tuple[Issue, ...]]:
-    """The rules of the files that have no errors, and what is wrong.
+    """The rules of the files that have no errors, and what is wrong; what declarations define is not among them.
 
     Args:
         paths: rule files.
@@ -59,58 +63,60 @@ def lint(paths: Sequence[Path], known: RuleSet | None = None) -> tuple[tuple[Rul
     """
     issues: list[Issue] = []
     rules: list[Rule] = []
+    operators = {constructor(op.name): op for op in known.operators} if known is not None else {}
     names = {r.name: f"{r.file}:{r.line}" for r in known.rules} if known is not None else {}
     for path in paths:
-        for rule in _read(path, issues):
+        for rule in _read(path, issues, operators):
             if rule.name in names:
                 what = f"another rule has that name, at {names[rule.name]}"
                 issues.append(Issue(Severity.ERROR, f"{path}:{rule.line}:1", rule.name, what, "rename one of them"))
                 continue
             names[rule.name] = f"{rule.file}:{rule.line}"
             rules.append(rule)
-    rules = _typed(rules, issues)
+    rules = _typed(rules, issues, tuple(operators.values()))
     for rule in rules:
-        issues += warnings(rule)
+        issues += warnings(rule) if not rule.definition else []
     order = {str(p): n for n, p in enumerate(paths)}
 
     def place(issue: Issue) -> tuple[int, int, int]:
         file, line, column = issue.where.rsplit(":", 2)
         return order.get(file, 0), int(line), int(column)
 
-    return tuple(rules), tuple(sorted(issues, key=place))
+    return tuple([r for r in rules if not r.definition]), tuple(sorted(issues, key=place))
 
 
-def _read(path: Path, issues: list[Issue]) -> Iterator[Rule]:
-    """The rules of a file, form by form."""
+def _read(path: Path, issues: list[Issue], operators: dict[str, Operator]) -> Iterator[Rule]:
+    """The rules of a file, form by form; operators that it declares join those that are known."""
+    found: list[FileForm] = []
     try:
         text = path.read_bytes().decode()
-        found = forms(text, str(path))
-        while True:
-            try:
-                form = next(found, None)
-            except RuleError as error:
-                issues.append(_of(error))
-                return
-            if form is None:
-                return
-            try:
-                yield read_rule(form, path)
-            except RuleError as error:
-                issues.append(_of(error))
+        for form in forms(text, str(path)):
+            found.append(form)
+    except RuleError as error:
+        issues.append(_of(error))
     except (OSError, UnicodeDecodeError) as error:
         issues.append(Issue(Severity.ERROR, f"{path}:1:1", "", f"the file cannot be read: {error}"))
+    for form in declarations_first(found):
+        try:
+            yield from read_form(form, path, operators)
+        except RuleError as error:
+            issues.append(_of(error))
 
 
 def _of(error: RuleError) -> Issue:
-    """An error of reading, which names file and line, as an issue."""
+    """An error of reading, which names file and line and perhaps a column, as an issue."""
     what = f"{error.what}: {error.why}" if error.why else error.what
-    return Issue(Severity.ERROR, f"{error.where}:1", "", what, error.fix)
+    where = error.where if _PLACE.search(error.where) else f"{error.where}:1"
+    return Issue(Severity.ERROR, where, "", what, error.fix)
 
 
-def _typed(rules: Sequence[Rule], issues: list[Issue]) -> list[Rule]:
+_PLACE = re.compile(r":\d+:\d+$")
+
+
+def _typed(rules: Sequence[Rule], issues: list[Issue], operators: tuple[Operator, ...]) -> list[Rule]:
     """The rules that have a type."""
     good: list[Rule] = []
-    graph = install(RuleSet((), (), ()))
+    graph = install(RuleSet((), (), (), operators))
     for rule in rules:
         invented = _invented(rule)
         if invented:
@@ -122,7 +128,7 @@ def _typed(rules: Sequence[Rule], issues: list[Issue]) -> list[Rule]:
             continue
         where = f"{rule.file}:{refused.line}:{refused.column}"
         issues.append(Issue(Severity.ERROR, where, rule.name, refused.message))
-        graph = install(RuleSet(tuple(good), (), ()))
+        graph = install(RuleSet(tuple(good), (), (), operators))
     return good
 
 

@@ -9,8 +9,10 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterable
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import TypeAlias
 
+from prism.egraph.exact import number
 from prism.egraph.pieces import bounds, margin
 from prism.program.build import const, mul, op, recip
 from prism.program.extents import is_static
@@ -24,20 +26,22 @@ class Term:
     """sum over `bound` of the product of base^power; factors are sorted by text, powers are not 0."""
 
     bound: tuple[Axis, ...] = ()
-    factors: tuple[tuple[Expr, float], ...] = ()
+    factors: tuple[tuple[Expr, Fraction], ...] = ()
 
     @property
     def key(self) -> str:
         """Text that tells terms apart."""
-        return f"{','.join(map(str, self.bound))}|{' '.join(f'{b}^{p:.9g}' for b, p in self.factors)}"
+        return f"{','.join(map(str, self.bound))}|{' '.join(f'{b}^{p}' for b, p in self.factors)}"
 
     def free(self) -> frozenset[Axis]:
         """The axes that the value depends on."""
         return frozenset(a for b, _ in self.factors for a in free_axes(b)) - frozenset(self.bound)
 
 
-Poly: TypeAlias = dict[Term, float]
+Poly: TypeAlias = dict[Term, Fraction]
+"""Coefficients by term, exact."""
 ONE = Term()
+HALF = Fraction(1, 2)
 
 
 def is_sum(base: Expr) -> bool:
@@ -48,12 +52,12 @@ def is_sum(base: Expr) -> bool:
     return False
 
 
-def ordered(factors: Iterable[tuple[Expr, float]]) -> tuple[tuple[Expr, float], ...]:
+def ordered(factors: Iterable[tuple[Expr, Fraction]]) -> tuple[tuple[Expr, Fraction], ...]:
     """The factors, sorted by text."""
     return tuple(sorted(factors, key=lambda f: (str(f[0]), f[1])))
 
 
-def named(bound: list[Axis], factors: list[tuple[Expr, float]]) -> Term:
+def named(bound: list[Axis], factors: list[tuple[Expr, Fraction]]) -> Term:
     """The term with canonical names for its bound axes: of all ways to name them, the first by text."""
     if not bound:
         return Term((), ordered(factors))
@@ -77,13 +81,13 @@ def named(bound: list[Axis], factors: list[tuple[Expr, float]]) -> Term:
     return best
 
 
-def written(t: Term, c: float) -> Expr:
+def written(t: Term, c: Fraction) -> Expr:
     """c times the term, as an expression."""
-    factors: list[Expr] = [] if c == 1.0 and t.factors else [const(c)]
+    factors: list[Expr] = [] if c == 1 and t.factors else [number(c)]
     for base, power in t.factors:
         match base:
             case Map("exp", (a,)):
-                factors.append(base if power == 1.0 else op("exp", mul(const(power), a)))
+                factors.append(base if power == 1 else op("exp", mul(number(power), a)))
             case _:
                 factors.append(power_of(base, power))
     body = mul(*factors)
@@ -92,18 +96,18 @@ def written(t: Term, c: float) -> Expr:
     return body
 
 
-def power_of(base: Expr, power: float) -> Expr:
+def power_of(base: Expr, power: Fraction) -> Expr:
     """base^power, by products, reciprocals and square roots where it is one."""
     if power < 0:
         return recip(power_of(base, -power))
-    if power.is_integer() and power <= 4:
+    if power.denominator == 1 and power <= 4:
         return mul(*[base] * int(power))
-    if power == 0.5:
+    if power == HALF:
         return op("sqrt", base)
-    return op("pow", base, const(power))
+    return op("pow", base, const(float(power)))
 
 
-def chosen_value(axis: Axis, factors: list[tuple[Expr, float]]) -> Index | None:
+def chosen_value(axis: Axis, factors: list[tuple[Expr, Fraction]]) -> Index | None:
     """The one value of the axis at which an eq among the factors holds, where there is always one."""
     for b, _ in factors:
         if isinstance(b, Map) and b.op == "eq":

@@ -19,10 +19,12 @@ import sympy
 from prism.egraph.budget import Budget
 from prism.egraph.normal import Unfit, normal_form
 from prism.egraph.pieces import pieces
-from prism.egraph.refute import refute
+from prism.egraph.refute import Attempt, refute
 from prism.egraph.worker import Worker
 from prism.errors import ShapeError, WorkerError
+from prism.program.constants import Reading, readings
 from prism.program.extents import Extent, is_static, normal
+from prism.program.finite import Outcome, compare
 from prism.program.index import Axis, Index
 from prism.program.inline import inline
 from prism.program.nodes import (
@@ -81,8 +83,31 @@ def prove_formulas(
             return Verdict(Status.UNKNOWN, f"output {a.tensor.name} is stored by indices that do not meet: {places}")
         left.append(aligned[0])
         right.append(aligned[1])
-    one, other = [f.expr for f in left], [f.expr for f in right]
+    read = readings([f.expr for f in left], [f.expr for f in right])
+    one, other = list(read.left), list(read.right)
+    left = [replace(f, expr=e) for f, e in zip(left, one, strict=True)]
+    right = [replace(f, expr=e) for f, e in zip(right, other, strict=True)]
     attempt = refute(left, right, tensors, ranges or {})
+    found = attempt.found
+    if read.unclear and found is None:
+        reason = f"the constants {read.unclear} are different numbers, too near each other for the prover"
+        return Verdict(Status.UNKNOWN, reason)
+    verdict = _decided(attempt, one, other, budget, worker)
+    if attempt.slight is not None and not verdict and found is None:
+        # float64 alone does not tell a small difference from rounding; residues have none.
+        opinion = compare(one, other, tensors=tensors, ranges=ranges or {})
+        if opinion.outcome is Outcome.DISAGREE:
+            where = f"{attempt.slight.where}; the identity test finds a difference, too: {opinion.where}"
+            return replace(verdict, status=Status.REFUTED, reason=where, counterexample=dict(attempt.slight.inputs))
+    if verdict and read.assumed:
+        verdict = replace(verdict, reason=f"{verdict.reason}, with {'; '.join(read.assumed)}")
+    return verdict
+
+
+def _decided(
+    attempt: Attempt, one: Sequence[Expr], other: Sequence[Expr], budget: Budget | None, worker: Worker | None
+) -> Verdict:
+    """The verdict on expressions, after an attempt to refute them."""
     found = attempt.found
     parts = pieces(one, other)
     same = _same_forms(*parts)
@@ -100,7 +125,7 @@ def prove_formulas(
             return verdict
         if found is not None:
             return replace(verdict, status=Status.REFUTED, reason=found.where, counterexample=dict(found.inputs))
-        if parts != (one, other):
+        if parts != (list(one), list(other)):
             cut = _in_one_class(running, *parts, budget)
             if cut:
                 return replace(cut, reason=f"{cut.reason}, cut into {len(parts[0])} pieces")
@@ -139,10 +164,7 @@ def prove_programs(a: Program, b: Program, *, budget: Budget | None = None, work
         WorkerError: the worker died or ran past its limit.
     """
     pairs = _match(a, b)
-    symbols = _symbols(pairs, a, b)
-    names = {theirs.name: ours.name for ours, theirs in pairs}
-    reference = inline(a)
-    candidate = tuple(_rename(f, names, symbols) for f in inline(b))
+    reference, candidate = _formulas(pairs, a, b)
     verdict = prove_formulas(
         reference, candidate, tensors=a.inputs, ranges={**b.ranges, **a.ranges}, budget=budget, worker=worker
     )
@@ -152,6 +174,31 @@ def prove_programs(a: Program, b: Program, *, budget: Budget | None = None, work
         reason = f"equal as functions of their weights, but the models hold other values in {', '.join(differing)}"
         return replace(verdict, status=Status.UNKNOWN, reason=reason)
     return verdict
+
+
+def _formulas(
+    pairs: Sequence[tuple[Tensor, Tensor]], a: Program, b: Program
+) -> tuple[tuple[Formula, ...], tuple[Formula, ...]]:
+    """The outputs of both, inlined, with the names of `a` for inputs and symbols."""
+    symbols = _symbols(pairs, a, b)
+    names = {theirs.name: ours.name for ours, theirs in pairs}
+    return tuple(inline(a)), tuple(_rename(f, names, symbols) for f in inline(b))
+
+
+def aligned(a: Program, b: Program) -> Reading | None:
+    """What is compared of two programs: their outputs over the same inputs, axes and symbols, constants read alike.
+
+    None where outputs are stored by indices that do not meet.
+
+    Raises:
+        ShapeError: the programs take different numbers of inputs, or inputs of different shapes.
+        UnsupportedError: a program has an output whose indices cannot be made affine.
+    """
+    sides = [_align(x, y) for x, y in zip(*_formulas(_match(a, b), a, b), strict=False)]
+    if any(s is None for s in sides):
+        return None
+    both = [s for s in sides if s is not None]
+    return readings([x.expr for x, _ in both], [y.expr for _, y in both])
 
 
 def _weights_differ(a: Program, ours: str, b: Program, theirs: str) -> bool:

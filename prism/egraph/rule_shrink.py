@@ -13,20 +13,22 @@ from prism.egraph.worlds import AXES, Undefined, World
 LIMIT = 600
 """Draws that are tried."""
 
-_SIMPLE = (0, 1, -1, 2, 3)
+SIMPLE = (0, 1, -1, 2, 3)
+"""Plain numbers, the plainest first."""
 
 
-def shrunk(world: World, draw: int, bad: Callable[[World], bool]) -> World:
+def shrunk(world: World, draw: int, bad: Callable[[World], bool], limit: int = LIMIT) -> World:
     """The smallest world that was found to be `bad`, of a single draw.
 
     Args:
         world: with the problem.
         draw: the draw that has it.
         bad: whether a world of a single draw still has it.
+        limit: how many draws are tried.
     """
     raw = {name: a[min(draw, len(a) - 1)][None] for name, a in world.raw.items()}
     best = World(world.parts, world.arithmetic, world.sizes, dict(world.axis), _drawn(world), raw)
-    left = LIMIT
+    left = limit
     changed = True
     while changed:
         changed = False
@@ -64,15 +66,15 @@ def _smaller(world: World) -> Iterator[World]:
             raw = {v: np.take(a, range(extent), n + 1) if axis in owned[v] else a for v, a in world.raw.items()}
             yield _with(world, owned, raw, sizes)
     for name, array in world.raw.items():
-        for n, value in enumerate(_SIMPLE):
-            if any(bool((array == v).all()) for v in _SIMPLE[: n + 1]):
+        for n, value in enumerate(SIMPLE):
+            if any(bool((array == v).all()) for v in SIMPLE[: n + 1]):
                 break
             yield _with(world, owned, world.raw | {name: np.full_like(array, value)})
     for name, array in world.raw.items():
         for place in np.ndindex(array.shape):
             now: Any = array[place]
             for simple in _simpler(now):
-                if _size(simple) < _size(now):
+                if size(simple) < size(now):
                     changed = array.copy()
                     changed[place] = simple
                     yield _with(world, owned, world.raw | {name: changed})
@@ -80,17 +82,17 @@ def _smaller(world: World) -> Iterator[World]:
 
 def _simpler(now: Any) -> list[float]:
     """Numbers to try for one."""
-    rounder: list[float] = [*_SIMPLE]
+    rounder: list[float] = [*SIMPLE]
     if isinstance(now, float) and np.isfinite(now) and now != np.rint(now):
         rounder += [float(np.rint(now)), float(np.round(now, 1)), float(np.round(now, 3))]
     return rounder
 
 
-def _size(value: Any) -> float:
+def size(value: Any) -> float:
     """How complicated a number is to read."""
     number = float(value)
-    if number in _SIMPLE:
-        return _SIMPLE.index(int(number))
+    if number in SIMPLE:
+        return SIMPLE.index(int(number))
     if not np.isfinite(number):
         return 1e3
     return abs(number) + 10 + (100 * len(f"{number:.17g}") if number != np.rint(number) else 0)

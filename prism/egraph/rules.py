@@ -6,6 +6,10 @@ comment with its mathematics and its floating-point class:
     ;; reassociates: sum_k(f*g) = f * sum_k g  when k is not an axis of f
     (rule ... :ruleset explore :name "sum-pull")
 
+A file may also declare pointwise operators, which its rules, and those of later files, may speak of:
+
+    (operator softcap (x c) "c * torch.tanh(x / c)")
+
 Forms are parsed one at a time, because egglog's syntax tree carries the whole source text in every node.
 """
 
@@ -13,14 +17,16 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from prism.egraph.language import EXPLORE, PRELUDE, RULESETS
+from prism.egraph.language import EXPLORE, PRELUDE, RULESETS, SIMPLIFY
+from prism.egraph.operators import constructor, declaration, definitions, read_operator
 from prism.errors import RuleError
+from prism.program.operators import Operator
 
 if TYPE_CHECKING:
     from egglog.bindings import EGraph
@@ -53,6 +59,8 @@ class Rule:
         line: counted from 1.
         text: the form, as written.
         sha256: of `text`.
+        operators: the declared operators that it speaks of.
+        definition: whether it is what a declaration says; nobody need test it.
     """
 
     name: str
@@ -63,6 +71,8 @@ class Rule:
     line: int
     text: str
     sha256: str
+    operators: tuple[Operator, ...] = ()
+    definition: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,11 +83,13 @@ class RuleSet:
         rules: in the order of files and lines.
         families: the files' stems, in order.
         hashes: file name to the sha256 of its bytes.
+        operators: declared in the files, in order.
     """
 
     rules: tuple[Rule, ...]
     families: tuple[str, ...]
     hashes: tuple[tuple[str, str], ...]
+    operators: tuple[Operator, ...] = ()
 
     def allowed(self, fp: FpClass) -> RuleSet:
         """The rules of the class and those that change less."""
@@ -130,13 +142,10 @@ def load_rules(paths: Sequence[Path]) -> RuleSet:
         RuleError: a file cannot be read, two have one name, or a rule does not parse, type-check or say what it must.
     """
     rules: dict[str, Rule] = {}
+    operators: dict[str, Operator] = {}
     hashes: list[tuple[str, str]] = []
     for path in paths:
-        try:
-            data = path.read_bytes()
-            text = data.decode()
-        except (OSError, UnicodeDecodeError) as error:
-            raise RuleError("the rule file cannot be read", where=str(path), why=str(error)) from error
+        data, text = _text(path)
         if any(name == path.name for name, _ in hashes):
             raise RuleError(
                 f"two rule files are called {path.name}",
@@ -145,21 +154,44 @@ def load_rules(paths: Sequence[Path]) -> RuleSet:
                 fix="rename one of them",
             )
         hashes.append((path.name, hashlib.sha256(data).hexdigest()))
-        for form in forms(text, str(path)):
-            rule = read_rule(form, path)
-            if rule.name in rules:
-                first = rules[rule.name]
-                raise RuleError(
-                    f"two rules are called {rule.name!r}",
-                    where=f"{path}:{form.line}",
-                    why=f"the other is at {first.file}:{first.line}",
-                    fix="rename one of them",
-                )
-            rules[rule.name] = rule
-    loaded = RuleSet(tuple(rules.values()), tuple(p.stem for p in paths), tuple(hashes))
+        for form in declarations_first(forms(text, str(path))):
+            for rule in read_form(form, path, operators):
+                if rule.name in rules:
+                    first = rules[rule.name]
+                    raise RuleError(
+                        f"two rules are called {rule.name!r}",
+                        where=f"{path}:{form.line}",
+                        why=f"the other is at {first.file}:{first.line}",
+                        fix="rename one of them",
+                    )
+                rules[rule.name] = rule
+    families = tuple(p.stem for p in paths)
+    loaded = RuleSet(tuple(rules.values()), families, tuple(hashes), tuple(operators.values()))
     # A scratch e-graph type-checks; it is thrown away, because a failed command leaves it half changed.
     install(loaded)
     return loaded
+
+
+def read_operators(paths: Sequence[Path]) -> tuple[Operator, ...]:
+    """The operators that rule files declare; their rules are not looked at.
+
+    Raises:
+        RuleError: a file cannot be read, or a declaration is not right.
+    """
+    operators: dict[str, Operator] = {}
+    for path in paths:
+        for form in forms(_text(path)[1], str(path)):
+            if _OPERATOR.match(form.text):
+                read_form(form, path, operators)
+    return tuple(operators.values())
+
+
+def _text(path: Path) -> tuple[bytes, str]:
+    try:
+        data = path.read_bytes()
+        return data, data.decode()
+    except (OSError, UnicodeDecodeError) as error:
+        raise RuleError("the rule file cannot be read", where=str(path), why=str(error)) from error
 
 
 def install(rules: RuleSet) -> EGraph:
@@ -172,6 +204,8 @@ def install(rules: RuleSet) -> EGraph:
 
     graph = EGraph()
     graph.run_program(*graph.parse_program(PRELUDE, "prism/egraph/language.py"))
+    for op in rules.operators:
+        graph.run_program(*graph.parse_program(declaration(op), op.where))
     for rule in rules.rules:
         refused = refusal(graph, rule)
         if refused is not None:
@@ -215,13 +249,43 @@ def _message(error: BaseException) -> str:
     return " ".join(lines)[:300] or type(error).__name__
 
 
+def read_form(form: Form, path: Path, operators: dict[str, Operator]) -> tuple[Rule, ...]:
+    """The rule of a form, or the definitions of the operator that it declares, which joins `operators`.
+
+    Args:
+        form: from `forms`.
+        path: its file.
+        operators: constructor to operator, for those that are known.
+
+    Raises:
+        RuleError: it does not say what it must.
+    """
+    if not _OPERATOR.match(form.text):
+        return (read_rule(form, path, operators),)
+    op = read_operator(form.text, form.line, str(path), operators)
+    operators[constructor(op.name)] = op
+    found = []
+    for name, text, formula in definitions(op):
+        digest = hashlib.sha256(text.encode()).hexdigest()
+        rule = Rule(name, SIMPLIFY, FpClass.EXACT, formula, str(path), form.line, text, digest, (op,), definition=True)
+        found.append(rule)
+    return tuple(found)
+
+
+def declarations_first(found: Iterable[Form]) -> list[Form]:
+    """The forms of a file, those that declare operators before the others."""
+    return sorted(found, key=lambda form: not _OPERATOR.match(form.text))
+
+
+_OPERATOR = re.compile(r"\(\s*operator\b")
+_HEAD = re.compile(r"\(\s*([A-Z]\w*)")
 _CLASS = re.compile(r"^;;\s*(exact|reassociates|domain):\s*(.+)$")
 _NAME = re.compile(r':name\s+"([^"]*)"')
 _RULESET = re.compile(r":ruleset\s+([^\s()]+)")
 
 
-def read_rule(form: Form, path: Path) -> Rule:
-    """A rule from its form and comment, not type-checked.
+def read_rule(form: Form, path: Path, operators: Mapping[str, Operator] | None = None) -> Rule:
+    """A rule from its form and comment, not type-checked; `operators` are those that are known, by their constructors.
 
     Raises:
         RuleError: it does not say what it must.
@@ -229,7 +293,7 @@ def read_rule(form: Form, path: Path) -> Rule:
     where = f"{path}:{form.line}"
     head = form.text[1:].split(None, 1)[0].rstrip(")") if len(form.text) > 1 else ""
     if head not in ("rule", "rewrite", "birewrite"):
-        raise RuleError(f"({head} ...) is not a rule", where=where, fix="use rule, rewrite or birewrite")
+        raise RuleError(f"({head} ...) is not a rule", where=where, fix="use rule, rewrite, birewrite or operator")
     name = _NAME.search(form.text)
     if name is None:
         raise RuleError("the rule has no name", where=where, fix='add :name "..."')
@@ -261,7 +325,9 @@ def read_rule(form: Form, path: Path) -> Rule:
             f"rule {name.group(1)!r} is of class domain and in ruleset {EXPLORE}", where=where, fix="move it to expand"
         )
     digest = hashlib.sha256(form.text.encode()).hexdigest()
-    return Rule(name.group(1), ruleset.group(1), fp_class, formula, str(path), form.line, form.text, digest)
+    known = operators or {}
+    used = tuple([known[c] for c in dict.fromkeys(_HEAD.findall(form.text)) if c in known])
+    return Rule(name.group(1), ruleset.group(1), fp_class, formula, str(path), form.line, form.text, digest, used)
 
 
 def forms(text: str, file: str) -> Iterator[Form]:

@@ -26,7 +26,7 @@ def main(fd: int, files: Sequence[str], fp: str = "domain") -> None:
 
     connection = Connection(fd)
     engine, broken = _engine(files, fp)
-    deriver = Deriver([Path(f) for f in files])
+    deriver = Deriver([Path(f) for f in files], fp)
     while True:
         try:
             while engine is not None and not connection.poll(IDLE_S) and engine.prepare():

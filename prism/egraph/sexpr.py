@@ -9,6 +9,7 @@ from typing import TypeAlias
 Form: TypeAlias = "str | list[Form]"
 Path: TypeAlias = tuple[int, ...]
 Place: TypeAlias = tuple[int, int]
+Macro: TypeAlias = "tuple[tuple[str, ...], Form]"  # parameters, and the term over them that is meant
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,22 +125,24 @@ class Parts:
         facts: all must hold.
         unions: pairs that must be equal.
         relations: relation and the term that must be in it.
+        macros: constructors that stand for other terms.
     """
 
     facts: list[Form]
     unions: list[tuple[Form, Form]] = field(default_factory=list)
     relations: list[tuple[str, Form]] = field(default_factory=list)
+    macros: dict[str, Macro] = field(default_factory=dict)
 
 
-def parts_of(form: Form) -> Parts:
+def parts_of(form: Form, macros: dict[str, Macro] | None = None) -> Parts:
     """The parts of a rule, rewrite or birewrite."""
     assert isinstance(form, list)
     if form[0] in ("rewrite", "birewrite"):
-        return Parts(_conditions(form), [(form[1], form[2])])
+        return Parts(_conditions(form), [(form[1], form[2])], macros=macros or {})
     facts, actions = form[1], form[2]
     assert isinstance(facts, list)
     assert isinstance(actions, list)
-    parts = Parts(facts)
+    parts = Parts(facts, macros=macros or {})
     for action in actions:
         assert isinstance(action, list)
         match action[0]:

@@ -67,6 +67,11 @@ class Worker:
         self.close()
 
     @property
+    def rules(self) -> Sequence[Path] | None:
+        """The rule files; None for those that ship with prism."""
+        return self._rules
+
+    @property
     def pid(self) -> int | None:
         """The child's process id, when one is alive."""
         return self._process.pid if self._process is not None else None

@@ -8,7 +8,7 @@ every array is the draw.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeAlias
 
@@ -17,14 +17,15 @@ import numpy as np
 from prism.egraph import finite_field, floats
 from prism.egraph.finite_field import PRIME, NotRational, Residue
 from prism.egraph.floats import Num
-from prism.egraph.language import CONSTRUCTORS, LEAVES, REDUCTIONS
-from prism.egraph.sexpr import Form, Parts, literal, subterms
+from prism.egraph.language import REDUCTIONS
+from prism.egraph.rule_plan import OP_OF, RELATIONS, Plan
+from prism.egraph.sexpr import Form, Parts, literal
 
 AXES = ("i", "j", "k", "l")
+BLOCK = 16
+"""Draws, of those evaluated at once, that have numbers of one kind."""
 SIZES = ((2, 3, 4, 2), (3, 3, 3, 3), (2, 2, 2, 2), (1, 2, 3, 1))
-RELATIONS = ("finite", "nonzero", "positive", "nonneg", "boolean")
 _PRIMITIVES = {"+": "add", "*": "mul", "-": "sub", "^": "pow", "max": "maximum", "min": "minimum", "abs": "abs"}
-OP_OF: Mapping[str, str] = {constructor: op for op, constructor in CONSTRUCTORS.items()}
 
 Array: TypeAlias = Any  # as in prism.program.arrays
 Mask: TypeAlias = Any
@@ -63,11 +64,19 @@ class Arithmetic(Protocol):
         """Whether a < b, or a <= b, of each draw; for numbers without axes."""
 
 
+def _blocks(draws: int) -> list[int]:
+    """The draws in runs of at most BLOCK."""
+    return [min(BLOCK, draws - start) for start in range(0, draws, BLOCK)]
+
+
 class Floats:
     """The extended reals, in float64 with error bounds."""
 
     def draw(self, rng: np.random.Generator, shape: tuple[int, ...], wanted: frozenset[str]) -> Array:
-        """See Arithmetic."""
+        """See Arithmetic: a kind of numbers for every few draws."""
+        return np.concatenate([self._block(rng, (n, *shape[1:]), wanted) for n in _blocks(shape[0])])
+
+    def _block(self, rng: np.random.Generator, shape: tuple[int, ...], wanted: frozenset[str]) -> Array:
         normal = rng.standard_normal(shape)
         kind = int(rng.integers(11))
         if wanted and rng.random() < 0.9:
@@ -142,6 +151,10 @@ class Field:
 
     def draw(self, rng: np.random.Generator, shape: tuple[int, ...], wanted: frozenset[str]) -> Array:
         """See Arithmetic."""
+        return np.concatenate([self._block(rng, (n, *shape[1:]), wanted) for n in _blocks(shape[0])])
+
+    @staticmethod
+    def _block(rng: np.random.Generator, shape: tuple[int, ...], wanted: frozenset[str]) -> Array:
         drawn = rng.integers(0, PRIME, shape).astype(object)
         match int(rng.integers(6)):
             case 0:
@@ -201,72 +214,29 @@ class World:
 
     # Drawing
 
-    def draw(self, rng: np.random.Generator, draws: int) -> None:
-        """Draw the variables that no fact defines."""
-        defined: set[str] = set()
-        constants: set[str] = set()
-        wanted: dict[str, set[str]] = {}
-        for fact in self.parts.facts:
-            if not isinstance(fact, list):
-                continue
-            if fact[0] == "=" and any(isinstance(s, list) for s in fact[1:]):
-                defined |= {s for s in fact[1:] if isinstance(s, str) and not literal(s)}
-            for part in fact[1:]:
-                if isinstance(part, list) and part[0] == "value" and isinstance(part[1], str):
-                    constants.add(part[1])
-            if fact[0] in RELATIONS and isinstance(fact[1], str):
-                wanted.setdefault(fact[1], set()).add(str(fact[0]))
-        forms: list[Form] = [*self.parts.facts, *(f for u in self.parts.unions for f in u)]
-        forms += [f for _, f in self.parts.relations]
-        for part in (sub for f in forms for _, sub in subterms(f)):
-            if isinstance(part, list) and part[0] in ("Where", "And", "Or", "Not"):
-                for operand in part[1:2] if part[0] == "Where" else part[1:]:
-                    if isinstance(operand, str) and rng.random() < 0.7:
-                        wanted.setdefault(operand, set()).add("boolean")
+    def draw(self, rng: np.random.Generator, draws: int, plan: Plan | None = None) -> None:
+        """Draw the variables that no fact defines.
 
-        asked = self._axes_asked()
-        for name in sorted({v for f in forms for v in _axis_variables(f)}):
+        Args:
+            rng: of the draws.
+            draws: how many.
+            plan: what the rule's text says of its variables; worked out by default.
+        """
+        plan = plan or Plan.of(self.parts)
+        wanted = {name: set(relations) for name, relations in plan.wanted.items()}
+        for operand in plan.truths:
+            if rng.random() < 0.7:
+                wanted.setdefault(operand, set()).add("boolean")
+        for name in plan.axes:
             self.axis[name] = str(rng.choice(AXES))
-
-        def visit(form: Form, sort: str) -> None:
-            if isinstance(form, str):
-                if literal(form) or form in defined or form in self.axis or form in self.raw:
-                    return
-                if sort == "T":
-                    chosen = {a for a in AXES if rng.random() < 0.45}
-                    for axis, inside in asked.get(form, ()):
-                        if rng.random() < 0.85:
-                            chosen = chosen | {self.axis[axis]} if inside else chosen - {self.axis[axis]}
-                    self.owned[form] = frozenset() if form in constants else frozenset(chosen)
-                    shape = (draws, *(n if a in self.owned[form] else 1 for a, n in zip(AXES, self.sizes, strict=True)))
-                    self.raw[form] = self.arithmetic.draw(rng, shape, frozenset(wanted.get(form, ())))
-                return
-            head, args = form[0], form[1:]
-            if head in REDUCTIONS.values():
-                visit(args[1], "T")
-            elif head in ("axes", "value", *RELATIONS) or head in OP_OF:
-                for a in args:
-                    visit(a, "T")
-            elif head not in LEAVES:
-                for a in args:
-                    visit(a, "T" if isinstance(a, list) else "?")
-
-        for form in forms:
-            visit(form, "T")
-
-    def _axes_asked(self) -> dict[str, list[tuple[str, bool]]]:
-        """Term variable to the axis variables that it must, or must not, have: most draws heed these facts."""
-        sets: dict[str, str] = {}
-        asked: dict[str, list[tuple[str, bool]]] = {}
-        for fact in self.parts.facts:
-            match fact:
-                case ["=", str(name), ["axes", str(term)]] | ["=", ["axes", str(term)], str(name)]:
-                    sets[name] = term
-        for fact in self.parts.facts:
-            match fact:
-                case ["set-contains" | "set-not-contains" as head, str(name), str(axis)] if name in sets:
-                    asked.setdefault(sets[name], []).append((axis, head == "set-contains"))
-        return asked
+        for name in plan.terms:
+            chosen = {a for a in AXES if rng.random() < 0.45}
+            for axis, inside in plan.asked.get(name, ()):
+                if rng.random() < 0.85:
+                    chosen = chosen | {self.axis[axis]} if inside else chosen - {self.axis[axis]}
+            self.owned[name] = frozenset() if name in plan.constants else frozenset(chosen)
+            shape = (draws, *(n if a in self.owned[name] else 1 for a, n in zip(AXES, self.sizes, strict=True)))
+            self.raw[name] = self.arithmetic.draw(rng, shape, frozenset(wanted.get(name, ())))
 
     def settle(self) -> Mask:
         """Give all variables their values; which draws satisfy all facts.
@@ -378,6 +348,8 @@ class World:
         head, args = str(form[0]), form[1:]
         if head in OP_OF:
             return self._pointwise(OP_OF[head], [self.number(a) for a in args])
+        if head in self.parts.macros:
+            return self._expanded(head, [self.number(a) for a in args])
         if head in REDUCTIONS.values():
             dimension = AXES.index(str(self.value(args[0])))
             found: Value = self.arithmetic.reduce(head, self.number(args[1]), dimension + 1, self.sizes[dimension])
@@ -413,6 +385,15 @@ class World:
             raise NotRational
         return self._pointwise(op, values)
 
+    def _expanded(self, head: str, args: Sequence[Any]) -> Value:
+        """A declared operator, by its definition."""
+        parameters, body = self.parts.macros[head]
+        outside, self.env = self.env, dict(zip(parameters, args, strict=True))
+        try:
+            return self.value(body)
+        finally:
+            self.env = outside
+
     def _pointwise(self, op: str, args: Sequence[Any]) -> Value:
         found: Value = self.arithmetic.pointwise(op, args)
         return found
@@ -447,16 +428,6 @@ class World:
             case "set-length", _:
                 return self._constant(float(len(a)))
         raise NotRational
-
-
-def _axis_variables(form: Form) -> set[str]:
-    """The axis variables in a form."""
-    if isinstance(form, str):
-        return set()
-    found = {v for part in form[1:] for v in _axis_variables(part)}
-    if (form[0] in REDUCTIONS.values() or form[0] == "length") and isinstance(form[1], str) and not literal(form[1]):
-        found.add(form[1])
-    return found
 
 
 def _structural(head: str, a: Value, b: Value) -> bool:

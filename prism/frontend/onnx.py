@@ -37,21 +37,25 @@ from prism.frontend.onnx_graph import Graph, Node, Value, identifier
 from prism.frontend.views import axes_of, same_extent
 from prism.program.extents import Extent, is_static, normal, symbol
 from prism.program.nodes import DType, Program, Read, SymbolRange, walk
+from prism.program.operators import Operator
 
 OPSETS = range(13, 25)
 SYMBOL_RANGE = SymbolRange(1, 32768, hint=1024)
 BATCH_HINT = 4
 """The value at which costs are quoted for a dimension that its name calls a batch."""
 _MAIN_DOMAINS = ("", "ai.onnx")
+DECLARED_DOMAIN = "prism"
+"""The domain of nodes that call an operator that the user declares."""
 _CONTROL_FLOW = frozenset({"If", "Loop", "Scan"})
 _ONLY_KNOWN = frozenset({"Shape", "Size", "Constant"})
 
 
-def load(path: str | os.PathLike[str]) -> Program:
+def load(path: str | os.PathLike[str], *, operators: Sequence[Operator] = ()) -> Program:
     """Read an ONNX file as a program.
 
     Args:
         path: the file; tensors that it keeps in other files are looked for beside it.
+        operators: what nodes of the domain `prism` mean, by their names.
 
     Returns:
         The program, called after the file.
@@ -75,7 +79,7 @@ def load(path: str | os.PathLike[str]) -> Program:
         _refuse_bytes(data, file)
     if not model.HasField("graph") or model.ir_version == 0:
         _refuse_bytes(data, file)
-    return from_model(model, str(file), file.parent)
+    return from_model(model, str(file), file.parent, operators=operators)
 
 
 def _refuse_garbled_names(model: onnx.ModelProto, where: str) -> None:
@@ -114,13 +118,16 @@ def _refuse_bytes(data: bytes, file: Path) -> NoReturn:
     )
 
 
-def from_model(model: onnx.ModelProto, name: str, directory: Path | None) -> Program:
+def from_model(
+    model: onnx.ModelProto, name: str, directory: Path | None, *, operators: Sequence[Operator] = ()
+) -> Program:
     """A model in memory as a program.
 
     Args:
         model: the model.
         name: its file name, or any name; errors say it and the program is called after it.
         directory: where its external data lie; None when it has none.
+        operators: what nodes of the domain `prism` mean, by their names.
 
     Raises:
         ModelError: its external data are not there, or its graph is not well formed.
@@ -131,7 +138,8 @@ def from_model(model: onnx.ModelProto, name: str, directory: Path | None) -> Pro
     opset = _opset(model, name)
     if model.functions:
         model = inliner.inline_local_functions(model)
-    _refuse_unknown(model.graph.node, name)
+    declared = {op.name: op for op in operators}
+    _refuse_unknown(model.graph.node, name, declared)
     graph = Graph(name)
     values: dict[str, Value] = {}
     for tensor in model.graph.initializer:
@@ -147,8 +155,13 @@ def from_model(model: onnx.ModelProto, name: str, directory: Path | None) -> Pro
     context.ir_version = model.ir_version
     context.opset_imports = {o.domain: o.version for o in model.opset_import} | {"": opset}
     for proto in model.graph.node:
-        _check(proto, name, context)
+        own = proto.domain == DECLARED_DOMAIN
+        if not own:
+            _check(proto, name, context)
         node = _node(proto, name, opset, values)
+        if own:
+            values[node.outputs[0]] = onnx_pointwise.declared(graph, node, declared[node.op])
+            continue
         for label, value in zip(node.outputs, _translate(graph, node), strict=False):
             if label:
                 values[label] = replace(value, label=label) if not value.name else value
@@ -169,10 +182,12 @@ def _opset(model: onnx.ModelProto, name: str) -> int:
     return int(versions[0])
 
 
-def _refuse_unknown(nodes: Iterable[onnx.NodeProto], name: str) -> None:
+def _refuse_unknown(nodes: Iterable[onnx.NodeProto], name: str, declared: Mapping[str, Operator]) -> None:
     """Name every operator without a translation at once."""
     unknown: dict[str, str] = {}
     for proto in nodes:
+        if proto.domain == DECLARED_DOMAIN and proto.op_type in declared and len(proto.output) == 1:
+            continue
         if proto.domain not in _MAIN_DOMAINS:
             unknown.setdefault(f"{proto.domain}.{proto.op_type}", _label(proto))
         elif proto.op_type not in TRANSLATORS and proto.op_type not in _ONLY_KNOWN:

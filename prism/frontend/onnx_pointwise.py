@@ -15,6 +15,7 @@ from prism.frontend.onnx_dtypes import dtype_of
 from prism.frontend.onnx_graph import Graph, Node, Value
 from prism.frontend.views import axes_of
 from prism.program.nodes import Const, DType, Expr
+from prism.program.operators import Operator
 
 Translator = Callable[[Graph, Node], Value]
 
@@ -36,6 +37,14 @@ def op(name: str, dtype: DType | None = None) -> Translator:
         return graph.pointwise(node, _all(node), lambda *args: apply(name, *args), dtype)
 
     return translate
+
+
+def declared(graph: Graph, node: Node, operator: Operator) -> Value:
+    """A call of an operator that the user declares: its definition at the operands, broadcast together."""
+    if len(node.inputs) != len(operator.parameters) or node.attributes:
+        takes = ", ".join(operator.parameters)
+        raise node.unsupported(f"{operator.name} takes {takes} and no attributes; it is declared at {operator.where}")
+    return graph.pointwise(node, _all(node), lambda *args: operator.of(args))
 
 
 def _n_ary(name: str) -> Translator:

@@ -19,13 +19,14 @@ import torch
 from torch.export.graph_signature import InputKind
 
 from prism.errors import UnsupportedError, UsageError
-from prism.frontend import torch_contract, torch_norms, torch_pointwise, torch_reduce, torch_views
+from prism.frontend import torch_contract, torch_declared, torch_norms, torch_pointwise, torch_reduce, torch_views
 from prism.frontend.torch_values import Builder, Handler, Node, Value
 from prism.frontend.views import Shape
 from prism.program import extents
 from prism.program.extents import Extent
 from prism.program.index import Axis, Index
 from prism.program.nodes import Const, DType, Program, Read, SymbolRange, walk
+from prism.program.operators import Operator
 
 HANDLERS: Mapping[str, Handler] = {
     **torch_pointwise.HANDLERS,
@@ -45,6 +46,7 @@ def trace(
     *,
     name: str | None = None,
     dynamic_shapes: Any = None,
+    operators: Sequence[Operator] = (),
 ) -> Program:
     """The program that a function or module computes.
 
@@ -55,6 +57,7 @@ def trace(
         name: the program's name; that of the function or class by default.
         dynamic_shapes: as for torch.export.export: per argument (a sequence, or a mapping by parameter name), the
             dimensions that are symbolic, as {dimension: torch.export.Dim("batch", min=1, max=64)}.
+        operators: what custom operators of torch mean: `mylib::softcap` is the one called `softcap`.
 
     Raises:
         UnsupportedError: it cannot be exported, or holds an operator without translation.
@@ -71,7 +74,8 @@ def trace(
     title = _identifier(name or _name_of(fn_or_module))
     parameters = _parameter_names(fn_or_module, len(example_inputs))
     exported = _export(fn_or_module, _apart(example_inputs), _by_position(dynamic_shapes, parameters), title)
-    return _Translation(exported, title, parameters, dynamic_shapes).program()
+    declared = {op.name: op for op in operators}
+    return _Translation(exported, title, parameters, dynamic_shapes, declared).program()
 
 
 def _apart(examples: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
@@ -156,12 +160,18 @@ class _Translation:
     """One exported graph on its way to a Program."""
 
     def __init__(
-        self, exported: torch.export.ExportedProgram, title: str, parameters: Sequence[str], dynamic: Any
+        self,
+        exported: torch.export.ExportedProgram,
+        title: str,
+        parameters: Sequence[str],
+        dynamic: Any,
+        declared: Mapping[str, Operator],
     ) -> None:
         self._exported = exported
         self._title = title
         self._parameters = parameters
         self._dynamic = dynamic
+        self._declared = declared
         self._builder = Builder()
         self._values: dict[torch.fx.Node, Any] = {}
         self._weights: dict[str, object] = {}
@@ -299,13 +309,14 @@ class _Translation:
             return
         if meta is None or "_assert" in str(target) or "sym_constrain" in str(target):
             return
-        handler = HANDLERS.get(_key(target))
+        handler = HANDLERS.get(_key(target)) or torch_declared.handler(target, self._declared)
         if handler is None:
             raise UnsupportedError(
                 f"{target} has no translation",
                 where=origin,
                 why=_why_not(_key(target)),
-                fix="rewrite this part with supported operations, or keep it outside the traced function",
+                fix=torch_declared.how(target)
+                or "rewrite this part with supported operations, or keep it outside the traced function",
             )
         many = list(meta) if isinstance(meta, (list, tuple)) else [meta]
         results = [m for m in many if isinstance(m, torch.Tensor)]

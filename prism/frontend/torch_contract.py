@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 
-from prism.frontend.torch_fold import div, op
 from prism.frontend.torch_reduce import shifted
 from prism.frontend.torch_values import Handler, Node, Result, Value, number
 from prism.frontend.views import axes_of, same_extent
 from prism.program import build
 from prism.program.extents import Extent
+from prism.program.fold import div, op
 from prism.program.index import Axis, Index
 from prism.program.nodes import Const, DType, Expr, ReduceKind
 

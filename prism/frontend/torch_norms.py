@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from prism.frontend.torch_fold import op
 from prism.frontend.torch_values import Handler, Node, Result, Value
 from prism.program import build
 from prism.program.extents import Extent
+from prism.program.fold import op
 from prism.program.index import Axis, Index
 from prism.program.nodes import Const, Expr
 

@@ -2,113 +2,18 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Mapping
-from functools import partial
+from collections.abc import Mapping
 
-from prism.frontend.torch_fold import div, op, sub, truth
 from prism.frontend.torch_values import Handler, Node, Result, Value, is_truth, number
 from prism.program import build
+from prism.program.fold import div, op, sub, truth
+from prism.program.formulas import UNARY, elu, gelu, leaky_relu, log_sigmoid, power, softplus, truncated
 from prism.program.index import Index
 from prism.program.nodes import Const, DType, Expr
 
-_LN2 = math.log(2.0)
-
-
-def sigmoid(x: Expr) -> Expr:
-    """The logistic function, 1 / (1 + exp(-x))."""
-    return op("sigmoid", x)
-
-
-def gelu(x: Expr, approximate: str) -> Expr:
-    """x times the normal distribution function, or its tanh approximation."""
-    half = op("mul", Const(0.5), x)
-    if approximate == "tanh":
-        cube = op("mul", op("mul", x, x), x)
-        inner = op("mul", Const(math.sqrt(2 / math.pi)), op("add", x, op("mul", Const(0.044715), cube)))
-        return op("mul", half, op("add", Const(1.0), op("tanh", inner)))
-    return op("mul", half, op("add", Const(1.0), op("erf", op("mul", x, Const(math.sqrt(0.5))))))
-
-
-def power(x: Expr, y: Expr) -> Expr:
-    """x ** y: small whole powers are products, halves are square roots."""
-    match y:
-        case Const(n) if n in (2.0, 3.0, 4.0):
-            result = op("mul", x, x)
-            return result if n == 2 else op("mul", result, x if n == 3 else result)
-        case Const(1.0):
-            return x
-        case Const(0.0):
-            return Const(1.0)
-        case Const(0.5):
-            return op("sqrt", x)
-        case Const(n) if n in (-1.0, -2.0, -0.5):
-            return op("recip", power(x, Const(-n)))
-    return op("pow", x, y)
-
-
-def _truncated(x: Expr) -> Expr:
-    return op("mul", op("sign", x), op("floor", op("abs", x)))
-
-
-def _softplus(n: Node, x: Expr) -> Expr:
-    beta, threshold = Const(float(n.get("beta", 1))), Const(float(n.get("threshold", 20)))
-    scaled = op("mul", beta, x)
-    # log(1 + exp(z)) = max(z, 0) + log(1 + exp(-|z|)), which does not overflow
-    soft = op("add", op("maximum", scaled, Const(0.0)), op("log", op("add", Const(1.0), _small(scaled))))
-    return op("where", op("lt", threshold, scaled), x, div(soft, beta))
-
-
-def _small(z: Expr) -> Expr:
-    return op("exp", op("neg", op("abs", z)))
-
-
-def _log_sigmoid(x: Expr) -> Expr:
-    return sub(op("minimum", x, Const(0.0)), op("log", op("add", Const(1.0), _small(x))))
-
-
-def _elu(n: Node, x: Expr) -> Expr:
-    alpha, scale = Const(float(n.get("alpha", 1))), Const(float(n.get("scale", 1)))
-    inner = Const(float(n.get("input_scale", 1)))
-    # exp is only wanted where its argument is not positive; the minimum keeps it from overflowing elsewhere
-    low = op("mul", alpha, op("add", op("exp", op("mul", inner, op("minimum", x, Const(0.0)))), Const(-1.0)))
-    return op("mul", scale, op("where", op("lt", Const(0.0), x), x, low))
-
-
-def _hard_sigmoid(x: Expr) -> Expr:
-    shifted = op("minimum", op("maximum", op("add", x, Const(3.0)), Const(0.0)), Const(6.0))
-    return op("mul", shifted, Const(1 / 6))
-
-
-_SAME_NAME = ("neg", "exp", "log", "sqrt", "sin", "cos", "tanh", "erf", "sigmoid", "abs", "sign", "floor", "round")
-
-_UNARY: Mapping[str, Callable[[Expr], Expr]] = {
-    **{name: partial(op, name) for name in _SAME_NAME},
-    "isnan": partial(op, "isnan"),
-    "rsqrt": lambda x: op("recip", op("sqrt", x)),
-    "reciprocal": lambda x: op("recip", x),
-    "relu": lambda x: op("maximum", x, Const(0.0)),
-    "relu6": lambda x: op("minimum", op("maximum", x, Const(0.0)), Const(6.0)),
-    "silu": lambda x: op("mul", x, sigmoid(x)),
-    "mish": lambda x: op("mul", x, op("tanh", op("neg", _log_sigmoid(op("neg", x))))),
-    "square": lambda x: op("mul", x, x),
-    "exp2": lambda x: op("exp", op("mul", x, Const(_LN2))),
-    "log2": lambda x: op("mul", op("log", x), Const(1 / _LN2)),
-    "log10": lambda x: op("mul", op("log", x), Const(1 / math.log(10.0))),
-    "log1p": lambda x: op("log", op("add", Const(1.0), x)),
-    "expm1": lambda x: op("add", op("exp", x), Const(-1.0)),
-    "tan": lambda x: div(op("sin", x), op("cos", x)),
-    "ceil": lambda x: op("neg", op("floor", op("neg", x))),
-    "trunc": _truncated,
-    "hardsigmoid": _hard_sigmoid,
-    "hardswish": lambda x: op("mul", x, _hard_sigmoid(x)),
-    "log_sigmoid": _log_sigmoid,
-    "isinf": lambda x: op("eq", op("abs", x), Const(math.inf)),
-}
-
 
 def _unary(name: str) -> Handler:
-    function = _UNARY[name]
+    function = UNARY[name]
     return lambda n: n.define(function(n["self"].under(n.axes)))
 
 
@@ -139,7 +44,7 @@ def _div(n: Node) -> Result:
     if mode == "floor":
         quotient = op("floor", quotient)
     elif mode == "trunc":
-        quotient = _truncated(quotient)
+        quotient = truncated(quotient)
     return n.define(quotient)
 
 
@@ -231,8 +136,17 @@ def _clamp(n: Node) -> Result:
 
 
 def _leaky_relu(n: Node) -> Result:
-    x = _operand(n, "self")
-    return n.define(op("where", op("lt", Const(0.0), x), x, op("mul", Const(float(n["negative_slope"])), x)))
+    return n.define(leaky_relu(_operand(n, "self"), float(n["negative_slope"])))
+
+
+def _softplus(n: Node) -> Result:
+    x = n["self"].under(n.axes)
+    return n.define(softplus(x, float(n.get("beta", 1)), float(n.get("threshold", 20))))
+
+
+def _elu(n: Node) -> Result:
+    x = n["self"].under(n.axes)
+    return n.define(elu(x, float(n.get("alpha", 1)), float(n.get("scale", 1)), float(n.get("input_scale", 1))))
 
 
 def _gelu(n: Node) -> Result:
@@ -265,7 +179,7 @@ def _cast(n: Node) -> Result:
     if n.dtype is DType.BOOL:
         return n.define(truth(e))
     if x.dtype.is_float and not n.dtype.is_float:
-        return n.define(_truncated(e))
+        return n.define(truncated(e))
     if x.dtype is DType.BOOL and not x.tensor:
         # a mask as numbers: keep it a choice between numbers, which folds when it is compared again
         return n.define(op("where", e, Const(1.0), Const(0.0)))
@@ -326,10 +240,10 @@ def _triangle(lower: bool) -> Handler:
 
 
 HANDLERS: Mapping[str, Handler] = {
-    **{name: _unary(name) for name in _UNARY},
-    "log_sigmoid_forward": lambda n: (n.define(_log_sigmoid(n["self"].under(n.axes))), None),
-    "softplus": lambda n: n.define(_softplus(n, n["self"].under(n.axes))),
-    "elu": lambda n: n.define(_elu(n, n["self"].under(n.axes))),
+    **{name: _unary(name) for name in UNARY},
+    "log_sigmoid_forward": lambda n: (n.define(log_sigmoid(n["self"].under(n.axes))), None),
+    "softplus": _softplus,
+    "elu": _elu,
     "add": _add,
     "sub": _sub,
     "rsub": _rsub,

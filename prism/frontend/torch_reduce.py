@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 
-from prism.frontend.torch_fold import div, op, sub, truth
-from prism.frontend.torch_pointwise import power
 from prism.frontend.torch_values import Handler, Node, Result, Value, is_truth
 from prism.frontend.views import axes_of
 from prism.program import build
 from prism.program.extents import Extent
+from prism.program.fold import div, op, sub, truth
+from prism.program.formulas import power
 from prism.program.index import Axis, Index
 from prism.program.nodes import Const, Expr, ReduceKind
 

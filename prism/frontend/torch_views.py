@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from prism.frontend.torch_fold import op
 from prism.frontend.torch_values import Handler, Node, Result, Value
 from prism.frontend.views import axes_of, reshape_index
 from prism.program import build
 from prism.program.extents import Extent, add
+from prism.program.fold import op
 from prism.program.index import Axis, Index
 from prism.program.nodes import Const, Expr, ReduceKind
 

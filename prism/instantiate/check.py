@@ -16,8 +16,8 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from prism.backends.protocol import Config
-from prism.backends.triton.crosscompile import plain, worker_command, worker_environment
+from prism.backends.protocol import Config, plain
+from prism.backends.triton.crosscompile import worker_command, worker_environment
 from prism.errors import VerificationError
 from prism.events import CheckSummary
 from prism.instantiate.check_plan import Case, Sample, interpretable, plan_cases, plan_samples
@@ -30,6 +30,11 @@ from prism.sgraph.nodes import SGraph
 
 CASE_LIMIT_S = 120.0
 """A case that takes longer is hung."""
+KEPT_ELEMENTS = 1 << 22
+"""Inputs that have more are not kept from one case to the next, but for the ordinary ones: they fill the memory."""
+LARGE_ELEMENTS = 1 << 26
+"""Inputs that have more take seconds to draw and minutes in float64, so only LARGE_CASES run."""
+LARGE_CASES = 6
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,21 +76,22 @@ class Runner(Protocol):
 
 
 class KernelRunner:
-    """Runs kernels in a child process: in Triton's interpreter, or on the GPU.
+    """Runs kernels in a child process: in Triton's interpreter, on the GPU, or wherever a given worker does.
 
     Args:
-        device: `interpreter` or `cuda`.
+        device: `interpreter`, `cuda`, or what the worker takes.
         name: what reports call it.
+        worker: the child; by default one that runs Triton.
     """
 
-    def __init__(self, device: str = "interpreter", name: str = "") -> None:
+    def __init__(self, device: str = "interpreter", name: str = "", worker: Worker | None = None) -> None:
         self._device = device
         self.sampling = device == "interpreter"
         self.name = name or ("Triton's interpreter" if self.sampling else device)
         environment = worker_environment()
         if self.sampling:
             environment["TRITON_INTERPRET"] = "1"
-        self._worker = Worker(worker_command("prism.backends.triton.check_worker"), environment)
+        self._worker = worker or Worker(worker_command("prism.backends.triton.check_worker"), environment)
         # Inputs that are passed again, as the same objects, are neither written nor read again.
         self._folder = tempfile.TemporaryDirectory(prefix="prism-check-")
         self._passed: dict[int, tuple[Any, Path]] = {}
@@ -202,6 +208,7 @@ def check_module(
     alternatives: Sequence[Config] = (),
     stop_at_failure: bool = True,
     limit: int | None = None,
+    drawn: Drawn | None = None,
 ) -> CheckReport:
     """Check an emitted module.
 
@@ -215,13 +222,22 @@ def check_module(
         alternatives: other feasible configurations; the cheapest to interpret is used for the adversarial draws.
         stop_at_failure: whether to leave the other cases when one has failed.
         limit: run the first so many cases (ordinary inputs, other shapes first); all when None.
+        drawn: of the same program, where several modules are checked: what they have in common is drawn, and computed
+            in float64, once.
     """
     worst: dict[str, float] = {}
     failures: list[str] = []
     done = sampled = 0
-    runner.forget()
-    drawn = _Drawn(program)
+    if drawn is None:
+        runner.forget()
+        drawn = Drawn(program)
     for case in plan_cases(program, sgraph, config, alternatives, seed)[:limit]:
+        elements = _elements(program, case.binding)
+        if elements > KEPT_ELEMENTS:
+            drawn.drop()
+            runner.forget()
+        if elements > LARGE_ELEMENTS and done == LARGE_CASES:
+            break
         samples: list[Sample] = [None] * len(sgraph.launches)
         if runner.sampling:
             case = replace(case, config=interpretable(sgraph, case.config, case.binding))
@@ -236,11 +252,27 @@ def check_module(
     return CheckReport(runner.name, done, worst, tuple(failures), sampled)
 
 
+@dataclass(frozen=True, slots=True)
+class Answers:
+    """What is right for a case, by output; see `judge`.
+
+    Attributes:
+        exact: the oracle's results.
+        given: eager's.
+        clean: the oracle's where what is not finite does not matter.
+    """
+
+    exact: Mapping[str, np.ndarray]
+    given: Mapping[str, np.ndarray]
+    clean: Mapping[str, np.ndarray]
+
+
 @dataclass(slots=True)
-class _Drawn:
-    """The inputs of a program's cases: what several have in common is drawn and widened once."""
+class Drawn:
+    """The inputs of a program's cases, and what is right for them: what several have in common is made once."""
 
     program: Program
+    answers: dict[tuple[object, ...], Answers] = field(default_factory=dict)
     tensors: dict[tuple[object, ...], Any] = field(default_factory=dict)
     wide: dict[int, np.ndarray] = field(default_factory=dict)
 
@@ -252,20 +284,42 @@ class _Drawn:
                 self.wide[id(t)] = _float64(t)
         return given, {name: self.wide[id(t)] for name, t in given.items()}
 
+    def answer(self, case: Case, tensors: Mapping[str, Any], wide: Mapping[str, np.ndarray]) -> Answers:
+        """What the oracle and eager say of the case's inputs."""
+        from prism.backends.eager import eager
+        from prism.program.evaluate import evaluate as oracle_of
+
+        key = (case.draw, tuple(sorted(case.binding.items())), case.seed, case.struck)
+        known = self.answers.get(key)
+        if known is None:
+            exact = oracle_of(self.program, wide)
+            given = eager(self.program)(*(tensors[t.name] for t in self.program.inputs))
+            known = Answers(
+                {name: exact[name] for name in self.program.outputs},
+                dict(zip(self.program.outputs, map(_float64, given), strict=True)),
+                _without_non_finite(self.program, wide),
+            )
+            if sum(x.size for x in known.exact.values()) <= KEPT_ELEMENTS:
+                self.answers[key] = known
+        return known
+
+    def drop(self) -> None:
+        """Let go of all inputs but the ordinary ones."""
+        self.tensors = {key: t for key, t in self.tensors.items() if key[1] == "normal"}
+        kept = {id(t) for t in self.tensors.values()}
+        self.wide = {n: w for n, w in self.wide.items() if n in kept}
+
+
+def _elements(program: Program, binding: Mapping[str, int]) -> int:
+    """Elements of all inputs."""
+    return sum(math.prod(evaluate(e, binding) for e in t.shape) for t in program.inputs)
+
 
 def _run_case(
-    drawn: _Drawn, module: Path, sgraph: SGraph, case: Case, samples: Sequence[Sample], runner: Runner
+    drawn: Drawn, module: Path, sgraph: SGraph, case: Case, samples: Sequence[Sample], runner: Runner
 ) -> tuple[float, list[str]]:
-    from prism.backends.eager import eager
-    from prism.program.evaluate import evaluate as oracle_of
-
-    program = drawn.program
     tensors, wide = drawn.of(case)
-    exact = oracle_of(program, wide)
-    clean = _without_non_finite(program, wide)
-    given = dict(
-        zip(program.outputs, map(_float64, eager(program)(*(tensors[t.name] for t in program.inputs))), strict=True)
-    )
+    answers = drawn.answer(case, tensors, wide)
     shapes = [(tuple(evaluate(e, case.binding) for e in t.shape), t.dtype.value) for t in sgraph.outputs]
     found = runner.run(module, case.config, [tensors[t.name] for t in sgraph.inputs], shapes, samples)
     if isinstance(found, str):
@@ -275,12 +329,12 @@ def _run_case(
     for t, output in zip(sgraph.outputs, found, strict=True):
         verdict = judge(
             output.values,
-            exact[t.name],
-            given[t.name],
+            answers.exact[t.name],
+            answers.given[t.name],
             t.dtype,
             output.written,
             everything,
-            clean.get(t.name),
+            answers.clean.get(t.name),
             case.draw not in PATTERN_ONLY,
         )
         ratio = max(ratio, verdict.ratio)

@@ -10,12 +10,48 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
+from typing import Protocol
 
 from prism.errors import UsageError
 from prism.program.nodes import DType
+from prism.program.region_cost import Machine
+from prism.sgraph.prune import Rates
 
 KIB = 1024
 MIB = 1024 * KIB
+
+
+class Target(Protocol):
+    """What search and report need to know of a device, whatever kind it is of; `Limits` of the constraints, too."""
+
+    @property
+    def name(self) -> str:
+        """The product."""
+        ...
+
+    @property
+    def key(self) -> str:
+        """What configurations that are tuned for it are called by in emitted modules."""
+        ...
+
+    @property
+    def shared_limit_bytes(self) -> int:
+        """The most memory that the operands of a loop's products may take."""
+        ...
+
+    @property
+    def registers_per_sm(self) -> int:
+        """32-bit registers that programs share."""
+        ...
+
+    @property
+    def rates(self) -> Rates:
+        """As the generator ranks by it."""
+        ...
+
+    def machine(self, dtype: DType) -> Machine:
+        """As the partitioner sees it, for matrix products of that type."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +97,27 @@ class Device:
     fp64_flops: float
     memory_latency_s: float
     launch_overhead_s: float
+
+    @property
+    def key(self) -> str:
+        """The compilation target."""
+        return self.sm
+
+    @property
+    def rates(self) -> Rates:
+        """As the generator ranks by it."""
+        return Rates(self.bandwidth_bytes_s, self.fp32_flops / 2, self.launch_overhead_s, self.sms)
+
+    def machine(self, dtype: DType) -> Machine:
+        """As the partitioner sees it, for matrix products of that type."""
+        return Machine(
+            self.bandwidth_bytes_s,
+            self.l2_bandwidth_bytes_s,
+            self.dot_flops(dtype),
+            self.fp32_flops / 2,
+            self.launch_overhead_s,
+            self.sms,
+        )
 
     @property
     def warps_per_sm(self) -> int:
@@ -180,6 +237,6 @@ def device(target: str) -> Device:
             f"unknown target {target!r}",
             where="--target",
             why="no device is described for it",
-            fix=f"use one of {', '.join(DEVICES)}",
+            fix=f"use one of {', '.join(DEVICES)}, or cuda or cpu for what is here",
         )
     return known

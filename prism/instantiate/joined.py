@@ -7,14 +7,12 @@ device busy anyway, for every value of what it shares with others.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
-
-from prism.instantiate.launch_model import KernelModel
 
 Ints: TypeAlias = npt.NDArray[np.int64]
 
@@ -23,6 +21,18 @@ MAX_POINTS = 400_000
 # The points of a launch of several kernels, and how many of each kernel's are combined, by either measure.
 MAX_JOINED = 200_000
 MOST_OF_EACH = 32
+
+
+class KernelTimes(Protocol):
+    """The model of one kernel."""
+
+    def seconds(self, binding: Mapping[str, Any], warps: Any, stages: Any) -> Any:
+        """Seconds of a launch of it alone."""
+        ...
+
+    def share(self, binding: Mapping[str, Any], warps: Any, stages: Any) -> Any:
+        """Seconds that it adds to a launch that keeps the device busy."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +62,7 @@ class PointSpace:
         return self.points[:, [self.names.index(n) for n in names]]
 
 
-def joined(members: Sequence[PointSpace], models: Sequence[KernelModel], outside: Sequence[str]) -> PointSpace:
+def joined(members: Sequence[PointSpace], models: Sequence[KernelTimes], outside: Sequence[str]) -> PointSpace:
     """The points of a launch: for each kernel one of its own, alike in warps, stages and symbols that they share.
 
     Args:
@@ -86,7 +96,7 @@ def _product(spaces: Sequence[PointSpace], limit: int | None) -> PointSpace | No
     return PointSpace(table.names, table.values, table.points[np.lexsort(table.points.T[::-1])])
 
 
-def _scores(model: KernelModel, space: PointSpace) -> tuple[npt.NDArray[np.float64], ...]:
+def _scores(model: KernelTimes, space: PointSpace) -> tuple[npt.NDArray[np.float64], ...]:
     """Seconds of every point alone, and its part of a launch that fills the device."""
     given = (space.binding(), space.column("warps"), space.column("stages"))
     shape = (len(space.points),)

@@ -61,6 +61,7 @@ def make_lock(
     seed: int,
     trials: int,
     budget: Mapping[str, int],
+    compiler: str = "",
 ) -> LockRecord:
     """The record of a choice; see `LockRecord` for the fields."""
     return LockRecord(
@@ -75,6 +76,7 @@ def make_lock(
         trials=trials,
         budget=dict(sorted(budget.items())),
         versions=versions(),
+        compiler=compiler,
     )
 
 

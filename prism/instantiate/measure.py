@@ -1,7 +1,8 @@
-"""Measuring on the GPU that is here: every time is of a run whose results were checked.
+"""Measuring on the device that is here: every time is of a run whose results were checked.
 
-Kernels are compiled ahead in worker processes, then timed one after the other in a single child (see
-`prism.backends.triton.timing`). A child that crashes, hangs or loses its CUDA context costs one failed trial.
+Kernels are compiled ahead in other processes, then timed one after the other in a single child (on a GPU
+`prism.backends.triton.timing`, on a CPU `cpu_worker`). A child that crashes, hangs or loses its CUDA context costs one
+failed trial.
 """
 
 from __future__ import annotations
@@ -13,13 +14,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
-from prism.backends.protocol import Config
-from prism.backends.triton.crosscompile import plain, worker_command, worker_environment
-from prism.backends.triton.device import Gpu
+from prism.backends.protocol import Config, plain
+from prism.backends.triton.crosscompile import worker_command, worker_environment
 from prism.backends.triton.timing import WORKER
 from prism.errors import BackendError
 from prism.events import Evidence
@@ -41,6 +41,47 @@ TIMING_LIMIT_S = 60.0
 """How long one timing request may take for each contender, seconds."""
 PROTOCOL = 1
 """Raise it when what is timed changes, so that old times are not taken for new ones."""
+
+
+class TimedDevice(Protocol):
+    """What is timed on: a `Gpu`, or a CPU in its place."""
+
+    @property
+    def name(self) -> str:
+        """The product."""
+        ...
+
+    @property
+    def target(self) -> str:
+        """What is compiled for."""
+        ...
+
+    @property
+    def l2_bytes(self) -> int:
+        """The cache that is to be found cold; 0 when not known."""
+        ...
+
+    @property
+    def shared_limit_bytes(self) -> int:
+        """The most shared memory of one block; 0 when there is no limit."""
+        ...
+
+
+class Compiling(Protocol):
+    """Compiles points ahead."""
+
+    @property
+    def basis(self) -> str:
+        """What the compiler's word depends on."""
+        ...
+
+    def compile(self, points: Sequence[tuple[Candidate, Config]]) -> Iterator[Outcome]:
+        """For each point, in order, its resources, or its failure."""
+        ...
+
+    def close(self) -> None:
+        """Stop."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +150,7 @@ class Bench:
 
     Args:
         program: the program; its inputs are drawn at `hints`.
-        gpu: the GPU.
+        gpu: what is timed on.
         hints: the value of every symbol.
         seed: of the draws.
         worker: the child; a fresh one by default.
@@ -119,7 +160,7 @@ class Bench:
     def __init__(
         self,
         program: Program,
-        gpu: Gpu,
+        gpu: TimedDevice,
         hints: Mapping[str, int],
         *,
         seed: int = 0,
@@ -235,20 +276,32 @@ def classify(error: str) -> Failure:
 
 
 class Measuring:
-    """The evaluator on a GPU: its seconds are measured.
+    """The evaluator on a device that is here: its seconds are measured.
 
     Args:
-        bench: times.
+        bench: times; it is not closed with the evaluator.
         root: the cache folder; the user's by default.
         size: worker processes that compile ahead.
+        compiler: compiles ahead; Triton's for the bench's GPU by default.
+        shared: whether others use the device, too: they only ever slow it down, so trials are ranked by the lower
+            quartile and not by the median.
     """
 
     evidence = Evidence.MEASURED
 
-    def __init__(self, bench: Bench, *, root: Path | None = None, size: int = 2) -> None:
+    def __init__(
+        self,
+        bench: Bench,
+        *,
+        root: Path | None = None,
+        size: int = 2,
+        compiler: Compiling | None = None,
+        shared: bool = False,
+    ) -> None:
         self._bench = bench
+        self._shared = shared
         # The same Triton cache as the timing child's: it finds the kernels compiled.
-        self.compiler = Compiler(bench.gpu.target, bench.hints, size=size, root=root)
+        self.compiler: Compiling = compiler or Compiler(bench.gpu.target, bench.hints, size=size, root=root)
 
     @property
     def basis(self) -> str:
@@ -268,13 +321,13 @@ class Measuring:
                 continue
             contender = Contender(candidate.key, candidate.module, candidate.sgraph, config)
             (timed,) = self._bench.time([contender], REPEATS)
-            seconds = timed.measurement.median if timed.measurement else None
+            m = timed.measurement
+            seconds = None if m is None else m.lower if self._shared else m.median
             yield Outcome(seconds, timed.failure, timed.detail, outcome.resources)
 
     def close(self) -> None:
-        """Kill the workers."""
+        """Stop the compiler; the bench is its owner's, who confirms the winners on it."""
         self.compiler.close()
-        self._bench.close()
 
     def __enter__(self) -> Measuring:
         return self
@@ -309,7 +362,9 @@ def confirm(bench: Bench, contenders: Sequence[Contender], *, repeats: int = CON
     timed = bench.time([Contender("torch eager"), *contenders], repeats)
     baseline, others = timed[0], timed[1:]
     if baseline.measurement is None:
-        raise BackendError("the baseline cannot be timed", why=baseline.detail, fix="check that torch can use the GPU")
+        raise BackendError(
+            "the baseline cannot be timed", why=baseline.detail, fix=f"check that torch can use {bench.gpu.name}"
+        )
     faster = [t for t in others if t.measurement is not None and beats(t.measurement, baseline.measurement)]
     winner = min(faster, key=lambda t: t.measurement.median if t.measurement else 0.0, default=None)
     return Confirmation(baseline.measurement, winner, tuple(others))

@@ -18,7 +18,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, TypeAlias
+from typing import Any, Literal, Protocol, TypeAlias
 
 from prism.backends.protocol import Config, Resources
 from prism.instantiate.devices import Device
@@ -85,6 +85,36 @@ class Estimate:
     limiter: Limiter
 
 
+class LaunchTimes(Protocol):
+    """The model of one launch, as spaces are ranked by it."""
+
+    @property
+    def name(self) -> str:
+        """The launch's name."""
+        ...
+
+    def seconds(self, binding: Mapping[str, Any], warps: Any, stages: Any) -> Any:
+        """Seconds under every assignment, symbols bound to numbers or arrays; infinite where it cannot run."""
+        ...
+
+
+class CostModel(Protocol):
+    """The model of one sGraph on one device of any kind."""
+
+    @property
+    def launches(self) -> Sequence[LaunchTimes]:
+        """Launch by launch."""
+        ...
+
+    def estimate(self, config: Config, resources: Sequence[Resources] | None = None) -> Estimate:
+        """The estimate for one configuration, with what the compiler said of each launch where that is known."""
+        ...
+
+    def seconds(self, config: Config, resources: Sequence[Resources] = ()) -> float:
+        """The estimated seconds alone; an `Estimator`."""
+        ...
+
+
 class Model:
     """The model of one sGraph on one device, for many configurations.
 
@@ -110,8 +140,8 @@ class Model:
         found: list[KernelEstimate] = []
         for k in self.launches:
             times = k.times(config.symbols, config.warps[k.name], config.stages[k.name], known.get(k.name))
-            found.append(_kernel_estimate(k.name, times, self.device.launch_overhead_s))
-        return _sum(found)
+            found.append(kernel_estimate(k.name, times, self.device.launch_overhead_s))
+        return sum_estimates(found)
 
     def seconds(self, config: Config, resources: Sequence[Resources] = ()) -> float:
         """The estimated seconds alone; an `Estimator`."""
@@ -137,7 +167,8 @@ def estimate(
     return Model(sgraph, device, hints).estimate(config, resources)
 
 
-def _kernel_estimate(name: str, t: Times, launch: float) -> KernelEstimate:
+def kernel_estimate(name: str, t: Times, launch: float) -> KernelEstimate:
+    """Times of one launch as an estimate; `launch` is what a launch takes anyway, seconds."""
     parts: dict[Limiter, float] = {
         "memory": float(t.memory),
         "compute": float(t.compute),
@@ -151,7 +182,8 @@ def _kernel_estimate(name: str, t: Times, launch: float) -> KernelEstimate:
     )
 
 
-def _sum(kernels: Sequence[KernelEstimate]) -> Estimate:
+def sum_estimates(kernels: Sequence[KernelEstimate]) -> Estimate:
+    """The estimates of launches that run one after another."""
     longest = max(kernels, key=lambda k: k.seconds, default=None)
     return Estimate(math.fsum(k.seconds for k in kernels), tuple(kernels), longest.limiter if longest else "launch")
 
@@ -170,7 +202,7 @@ def baseline_estimate(program: Program, device: Device, hints: Mapping[str, int]
         device: what it runs on.
         hints: a value for every symbol of the extents.
     """
-    return _sum([_operator(d, program, device, hints) for d in program.definitions if not d.view])
+    return sum_estimates([_operator(d, program, device, hints) for d in program.definitions if not d.view])
 
 
 def _operator(definition: Definition, program: Program, device: Device, hints: Mapping[str, int]) -> KernelEstimate:
@@ -234,7 +266,7 @@ def _operator(definition: Definition, program: Program, device: Device, hints: M
     compute = dot / (device.dot_flops(dtype) * DOT_EFFICIENCY * busy)
     compute += pointwise / (device.fp32_flops / 2 * VECTOR_EFFICIENCY * busy)
     times = Times(memory, compute, 2 * device.memory_latency_s, 1.0, 0.0, True, moved)
-    return _kernel_estimate(definition.name, times, device.launch_overhead_s)
+    return kernel_estimate(definition.name, times, device.launch_overhead_s)
 
 
 def _is_contraction(body: Expr, bound: set[Axis], axes_of: Callable[[Expr], frozenset[Axis]]) -> bool:

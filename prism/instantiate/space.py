@@ -12,18 +12,18 @@ import heapq
 import itertools
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 from prism.backends.protocol import Config
 from prism.instantiate.devices import Device
-from prism.instantiate.joined import MAX_POINTS, PointSpace, joined
-from prism.instantiate.launch_model import KernelModel, LaunchModel
-from prism.instantiate.model import Estimate, Model
-from prism.sgraph.constraints import Footprint, checks, domains, footprint
-from prism.sgraph.nodes import Loop, SGraph
+from prism.instantiate.joined import MAX_POINTS, KernelTimes, PointSpace, joined
+from prism.instantiate.launch_model import KernelModel
+from prism.instantiate.model import CostModel, Estimate, LaunchTimes
+from prism.sgraph.constraints import Footprint, Limits, checks, domains, footprint, tile_bounds
+from prism.sgraph.nodes import Kernel, Loop, SGraph
 
 Ints: TypeAlias = npt.NDArray[np.int64]
 
@@ -33,6 +33,45 @@ STAGES = (1, 2, 3, 4)
 PLAIN_STAGES = (1, 3)
 
 
+class Options(Protocol):
+    """What a launch has besides tile sizes, and how kernels are ranked where several are launched together."""
+
+    @property
+    def warps(self) -> tuple[int, ...]:
+        """Values of warps; none where launches have no options."""
+        ...
+
+    def stages(self, f: Footprint) -> tuple[int, ...]:
+        """Pipeline stages that a kernel may have."""
+        ...
+
+    def kernel_model(self, kernel: Kernel, sgraph: SGraph, hints: Mapping[str, int]) -> KernelTimes:
+        """The model of one kernel."""
+        ...
+
+
+class GpuOptions:
+    """Warps and pipeline stages.
+
+    Args:
+        device: whose model ranks.
+    """
+
+    warps = WARPS
+
+    def __init__(self, device: Device) -> None:
+        self.device = device
+
+    def stages(self, f: Footprint) -> tuple[int, ...]:
+        """See Options."""
+        loops = any(isinstance(s, Loop) for s in f.kernel.body)
+        return STAGES if f.staged else PLAIN_STAGES if loops else (1,)
+
+    def kernel_model(self, kernel: Kernel, sgraph: SGraph, hints: Mapping[str, int]) -> KernelModel:
+        """See Options."""
+        return KernelModel(kernel, sgraph, self.device, hints)
+
+
 class Space:
     """All feasible configurations of an sGraph on a device; of launches of several kernels, those that may be good.
 
@@ -40,6 +79,7 @@ class Space:
         sgraph: the family.
         device: whose limits hold.
         hints: a value for every symbol of the extents.
+        options: what launches have besides tile sizes; a GPU's, when the device is one.
 
     Attributes:
         kernels: the points of each kernel.
@@ -47,7 +87,13 @@ class Space:
         shared: symbols of several launches.
     """
 
-    def __init__(self, sgraph: SGraph, device: Device, hints: Mapping[str, int]) -> None:
+    def __init__(
+        self, sgraph: SGraph, device: Limits, hints: Mapping[str, int], options: Options | None = None
+    ) -> None:
+        if options is None:
+            assert isinstance(device, Device)
+            options = GpuOptions(device)
+        self.options: Options = options
         self.sgraph = sgraph
         self.device = device
         self.hints = dict(hints)
@@ -55,8 +101,9 @@ class Space:
         self._members: dict[str, tuple[PointSpace, ...]] = {}
         for launch in sgraph.launches:
             own = [footprints[k.name] for k in launch.kernels]
-            stages = tuple(sorted({s for f in own for s in _stages(f)}))
-            self._members[launch.name] = tuple(_kernel_space(f, stages, device, self.hints) for f in own)
+            stages = tuple(sorted({s for f in own for s in options.stages(f)}))
+            warps = options.warps or (1,)
+            self._members[launch.name] = tuple(_kernel_space(f, warps, stages, device, self.hints) for f in own)
         self.kernels = tuple(k for members in self._members.values() for k in members)
         uses = Counter(n for members in self._members.values() for n in {n for k in members for n in k.names[:-2]})
         self.shared = tuple(sorted(n for n, count in uses.items() if count > 1))
@@ -85,12 +132,13 @@ class Space:
         for name, members in self._members.items():
             for k in members:
                 row = [config.symbols.get(n, 0) for n in k.names[:-2]]
-                row += [config.warps.get(name, 0), config.stages.get(name, 0)]
+                absent = 0 if self.options.warps else 1
+                row += [config.warps.get(name, absent), config.stages.get(name, absent)]
                 if not bool((k.points == np.array(row, dtype=np.int64)).all(axis=1).any()):
                     return False
         return True
 
-    def points_ranked(self, model: Model, limit: int) -> list[tuple[Config, Estimate]]:
+    def points_ranked(self, model: CostModel, limit: int) -> list[tuple[Config, Estimate]]:
         """The `limit` configurations that the model likes best, fastest first; equal ones in the space's order."""
         if limit <= 0:
             return []
@@ -106,7 +154,7 @@ class Space:
         chosen = [self._config(rows) for _, _, rows in found[:limit]]
         return [(c, model.estimate(c)) for c in chosen]
 
-    def best(self, model: Model, limit: int) -> tuple[Config, ...]:
+    def best(self, model: CostModel, limit: int) -> tuple[Config, ...]:
         """The configurations of `points_ranked` alone."""
         return tuple(c for c, _ in self.points_ranked(model, limit))
 
@@ -136,7 +184,8 @@ class Space:
         for name, k, r in zip(self._members, self.launches, rows, strict=True):
             row = k.points[r].tolist()
             symbols.update(zip(k.names[:-2], row, strict=False))
-            warps[name], stages[name] = row[-2], row[-1]
+            if self.options.warps:
+                warps[name], stages[name] = row[-2], row[-1]
         return Config(symbols, warps, stages)
 
     def _launch_space(self, name: str) -> PointSpace:
@@ -146,19 +195,16 @@ class Space:
             return members[0]
         by_name = {k.name: k for k in self.sgraph.kernels}
         (launch,) = (x for x in self.sgraph.launches if x.name == name)
-        models = [KernelModel(by_name[k.name], self.sgraph, self.device, self.hints) for k in launch.kernels]
+        models = [self.options.kernel_model(by_name[k.name], self.sgraph, self.hints) for k in launch.kernels]
         return joined(members, models, self.shared)
 
 
-def _stages(f: Footprint) -> tuple[int, ...]:
-    loops = any(isinstance(s, Loop) for s in f.kernel.body)
-    return STAGES if f.staged else PLAIN_STAGES if loops else (1,)
-
-
-def _kernel_space(f: Footprint, stages: tuple[int, ...], device: Device, hints: Mapping[str, int]) -> PointSpace:
-    ranges = domains(f, hints)
+def _kernel_space(
+    f: Footprint, warps: tuple[int, ...], stages: tuple[int, ...], device: Limits, hints: Mapping[str, int]
+) -> PointSpace:
+    ranges = domains(f, hints, tile_bounds(device))
     names = (*(d.symbol for d in ranges), "warps", "stages")
-    values = _thinned([*(d.values for d in ranges), WARPS, stages])
+    values = _thinned([*(d.values for d in ranges), warps, stages])
     grid = np.meshgrid(*(np.array(v, dtype=np.int64) for v in values), indexing="ij")
     columns = [g.ravel() for g in grid]
     binding: dict[str, Any] = {**hints, **dict(zip(names[:-2], columns, strict=False))}
@@ -177,7 +223,7 @@ def _thinned(values: list[tuple[int, ...]]) -> list[tuple[int, ...]]:
     return found
 
 
-def _seconds(model: LaunchModel, space: PointSpace) -> npt.NDArray[np.float64]:
+def _seconds(model: LaunchTimes, space: PointSpace) -> npt.NDArray[np.float64]:
     seconds = model.seconds(space.binding(), space.column("warps"), space.column("stages"))
     return np.broadcast_to(np.asarray(seconds, dtype=np.float64), (len(space.points),))
 

@@ -327,9 +327,14 @@ def _journal(
         return _Forgotten()
     from prism.instantiate.journal import OptunaJournal
 
-    texts = [
-        [c.key, c.module.read_text() if c.module.is_file() else "", [p.key() for p in c.points]] for c in candidates
-    ]
+    texts = [[c.key, *_sources(c.module), [p.key() for p in c.points]] for c in candidates]
     # An estimate is a function of its inputs, so these name the study; another seed or space is another study.
     name = digest(region, evaluator.evidence.value, evaluator.basis, seed, strategy, texts)[:32]
     return OptunaJournal(storage_dir, name, proposer)
+
+
+def _sources(module: Path) -> list[str]:
+    """The text of a module, and of the kernels that are beside it where it does not hold them."""
+    if not module.is_file():
+        return [""]
+    return [p.read_text() for p in (module, *sorted(module.parent.glob("*.cpp")))]

@@ -82,8 +82,8 @@ _MORE_ROUNDS = (64, 1024)
 _ENOUGH = min(4, ROUNDS)
 # Residues of the largest value.
 _WORK = 1 << 21
-# Constants are equal to 20 bits, and exponentials may magnify that.
-_SHADOW_RTOL = 1e-4
+# Constants are equal to some 40 bits, and exponentials may magnify that.
+_SHADOW_RTOL = 1e-7
 _SCALES = (None, 1.0, 1e-3)
 _ALGEBRA = frozenset(
     ("add", "mul", "neg", "recip", "pow", "where", "lt", "le", "eq", "and", "or", "not", "sum", "prod")

@@ -1,7 +1,7 @@
 """What the constants of formulas are in a finite field: the simple number that a rounded one stands for.
 
-Provers fold constants in floating point and keep some 20 bits of them, so 1/768 comes as 0.00130208, and
-0.08838834613561630 is 1/sqrt(128) in single precision. Constants that agree to 20 bits are one number here, and it is
+Constants are folded in float64, so 1/768 comes as 0.0013020833333333333 and 1/sqrt(128) as 0.08838834764831845.
+Constants that agree up to such rounding are one number here, and it is
 
     a fraction             that is simple and near enough, or the constant as it is written, when that is short
     a root of a fraction   likewise, of the square
@@ -16,11 +16,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
-CLOSE = 2e-6
-"""Relative distance within which two constants are one: 20 bits, each rounded."""
+from prism.program.constants import SHORT, digits, simplest_between
+
+CLOSE = 1e-13
+"""Relative distance within which two constants are one: some hundred roundings to float64."""
 # Numerator times denominator of what a rounded constant is taken for: a fraction, or a whole number or one over it.
-_COMMON = 1 << 12
-_WHOLE = 1 << 17
+_COMMON = 1 << 20
+_WHOLE = 1 << 34
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +61,7 @@ def meanings(reference: Iterable[float], candidate: Iterable[float]) -> Mapping[
 
 def _plain(c: float) -> Meaning | None:
     written = Fraction(repr(c))
-    if _size(written) < 1 << 40 and len(repr(abs(c)).strip("0.")) <= 11:
+    if digits(c) <= SHORT:
         return Meaning(written)
     near = _simplest(c)
     if near is not None:
@@ -100,19 +102,9 @@ def _simplest(c: float) -> Fraction | None:
     if c == 0 or not 1e-12 < abs(c) < 1e12:
         return None
     exact = abs(Fraction(c))
-    found = _between(exact * (1 - Fraction(CLOSE)), exact * (1 + Fraction(CLOSE)))
+    found = simplest_between(exact * (1 - Fraction(CLOSE)), exact * (1 + Fraction(CLOSE)))
     simple = _size(found) <= (_WHOLE if 1 in (found.numerator, found.denominator) else _COMMON)
     return (found if c > 0 else -found) if simple else None
-
-
-def _between(low: Fraction, high: Fraction) -> Fraction:
-    """The simplest fraction in [low, high], 0 < low (Stern and Brocot)."""
-    whole = low.numerator // low.denominator
-    if low == whole:
-        return Fraction(whole)
-    if high >= whole + 1:
-        return Fraction(whole + 1)
-    return whole + 1 / _between(1 / (high - whole), 1 / (low - whole))
 
 
 def _size(x: Fraction) -> int:

@@ -1,6 +1,7 @@
 """The output folder: what is in it, and writing it whole or not at all.
 
-    <name>.py            the Triton module: torch and triton alone
+    <name>.py            the module: Triton's needs torch and triton alone, C++'s a compiler and numpy
+    <kernel>.cpp         its kernels, where they are C++
     weights.pt           the model's weights, when it has any
     proof.json           how the choice was proved
     derivation.json      the proof, step by step, for `prism verify` and `prism explain`; where there is none,
@@ -8,6 +9,7 @@
     prism.lock.json      what it takes to make the choice again, and the SHA-256 of every file here
     report.json, .html   the run, for programs and for people
     sgraph.txt, .dot     the chosen sGraph, its symbols unbound
+    sgraph.json          the same for programs: `prism verify` works out again what it computes
     program.txt          the model in index notation
 
 There is no `__init__.py`: the module is one file that is imported by itself or copied elsewhere, and a folder with a
@@ -36,7 +38,8 @@ from prism.report.records import recorded_files, to_json
 
 LOCK_NAME = "prism.lock.json"
 WEIGHTS_NAME = "weights.pt"
-_CACHE = "__pycache__"
+_CACHES = ("__pycache__", "__cpp_cache__")
+"""What Python, and a module of C++, leave beside the module when it is used."""
 
 
 def render_folder(artifacts: Artifacts) -> dict[str, bytes]:
@@ -51,6 +54,7 @@ def render_folder(artifacts: Artifacts) -> dict[str, bytes]:
         "sgraph.dot": _lines(report.sgraph_dot),
         "program.txt": _lines(artifacts.program),
     }
+    files |= {name: text.encode() for name, text in artifacts.extra.items()}
     if artifacts.certificate is not None:
         files[certificate_name(artifacts.proof.rung)] = artifacts.certificate
     if artifacts.weights is not None:
@@ -104,7 +108,7 @@ def write_folder(out: Path, files: Mapping[str, bytes | str]) -> Path:
         UsageError: as `check_writable`, or the disk refused.
     """
     for name in files:
-        if not name or Path(name).name != name or name in (".", "..", _CACHE):
+        if not name or Path(name).name != name or name in (".", "..", *_CACHES):
             raise ValueError(f"not a plain file name: {name!r}")
     final = _admissible(out)
     with _staging(final, out) as staged:
@@ -150,7 +154,7 @@ def _admissible(out: Path) -> Path:
 
 def _replaceable(final: Path, out: Path) -> None:
     """Refuse a folder that holds anything but what prism wrote there."""
-    present = {entry.name for entry in final.iterdir()} - {_CACHE}
+    present = {entry.name for entry in final.iterdir()} - set(_CACHES)
     if not present:
         return
     why, fix = "it exists and prism did not write it", "name another folder with --out"

@@ -76,7 +76,7 @@ def _formulas(r: RunReport) -> str:
 
 
 def _kernels(r: RunReport) -> str:
-    head = ["kernel", "axes", "config", "shared", "registers", "spills", f"time ({r.evidence})", "bound by"]
+    head = ["kernel", "axes", "config", r.memory, "registers", "spills", f"time ({r.evidence})", "bound by"]
     rows = [
         [
             k.name,

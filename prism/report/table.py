@@ -63,7 +63,7 @@ def _kernels(report: RunReport) -> ConsoleRenderable:
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for column in ("kernel", "axes", "config"):
         table.add_column(column, overflow="fold")
-    for column in ("shared", "regs", "spills", f"time\n({report.evidence})"):
+    for column in (report.memory, "regs", "spills", f"time\n({report.evidence})"):
         table.add_column(column, justify="right", no_wrap=True)  # the word must stand in full on any terminal
     table.add_column("bound by")
     for k in report.kernels:

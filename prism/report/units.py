@@ -49,7 +49,8 @@ def speedup(report: RunReport) -> str:
 def evidence_note(report: RunReport) -> str:
     """One sentence on what the times rest on."""
     if report.evidence is Evidence.MEASURED:
-        return f"Times are measured on {report.device}."
+        how = f", kernels in {report.backend} compiled by {report.compiler}" if report.compiler else ""
+        return f"Times are measured on {report.device}{how}."
     return (
         f"Times are estimated for {report.target} ({report.device}) by a roofline-and-occupancy model "
         "from the compiler's own resource counts; nothing ran on that device."

@@ -60,8 +60,38 @@ INT32_MAX = 2**31 - 1
 MAX_OPERANDS = 384
 
 
+@dataclass(frozen=True, slots=True)
+class TileBounds:
+    """How a device computes on tiles; the defaults are a GPU's.
+
+    Attributes:
+        dot: the least elements of a matrix product's operand in each dimension.
+        tile: the longest useful tile dimension.
+        loop_tile: the shortest useful tile of a loop.
+        elements: the most elements of one tile.
+        live: the most elements that may be live together; None for what a block's registers hold.
+        parts: the most parts of a split.
+        unrolled: whether products in full precision are unrolled, operands in registers.
+        held: what holds live values, as constraints are named.
+        memory: the same in full.
+    """
+
+    dot: int = DOT_MIN
+    tile: int = MAX_TILE
+    loop_tile: int = MIN_LOOP_TILE
+    elements: int = MAX_TILE_ELEMENTS
+    live: int | None = None
+    parts: int = MAX_PARTS
+    unrolled: bool = True
+    held: str = "registers"
+    memory: str = "register file"
+
+
+GPU_TILES = TileBounds()
+
+
 class Limits(Protocol):
-    """What the constraints need to know of a device."""
+    """What the constraints need to know of a device; `tile_bounds` where it has tile bounds of its own."""
 
     @property
     def shared_limit_bytes(self) -> int:
@@ -72,6 +102,13 @@ class Limits(Protocol):
     def registers_per_sm(self) -> int:
         """32-bit registers of a multiprocessor."""
         ...
+
+
+def tile_bounds(limits: Limits) -> TileBounds:
+    """The device's own tile bounds, or a GPU's."""
+    own = getattr(limits, "tile_bounds", GPU_TILES)
+    assert isinstance(own, TileBounds)
+    return own
 
 
 @dataclass(frozen=True, slots=True)
@@ -291,33 +328,33 @@ def _padded(extent: Extent, hints: Mapping[str, int]) -> int:
     return int(next_power_of_two(value(extent, hints)))
 
 
-def domains(f: Footprint, hints: Mapping[str, int]) -> tuple[Domain, ...]:
+def domains(f: Footprint, hints: Mapping[str, int], bounds: TileBounds = GPU_TILES) -> tuple[Domain, ...]:
     """The domain of every tile and part symbol of the kernel; `hints` binds the symbols of the extents."""
     single = {side[0] for m, n, k in f.dots for side in (m, n, (k,)) if len(side) == 1}
     found: dict[str, Domain] = {}
 
     def tile(symbol: Any, axis: Axis, low: int) -> None:
         # The parts of a split are bound by their own kernel; here any number of them may come.
-        above = MAX_PARTS if axis.name.endswith(".part") else _padded(axis.extent, hints)
+        above = bounds.parts if axis.name.endswith(".part") else _padded(axis.extent, hints)
         low = min(low, above)
         if axis in single:
-            low = max(low, min(DOT_MIN, above))
-        found.setdefault(symbol.name, Domain(symbol.name, low, max(low, min(above, MAX_TILE))))
+            low = max(low, min(bounds.dot, above))
+        found.setdefault(symbol.name, Domain(symbol.name, low, max(low, min(above, bounds.tile))))
 
     for axis, role in f.kernel.roles:
         match role:
             case Grid(t) if not isinstance(t, int):
                 tile(t, axis, 1)
             case LoopRole(t) if not isinstance(t, int):
-                tile(t, axis, 2 if axis.name.endswith(".part") else MIN_LOOP_TILE)
+                tile(t, axis, 2 if axis.name.endswith(".part") else bounds.loop_tile)
             case Split(s, t):
-                tile(t, axis, MIN_LOOP_TILE)
-                found.setdefault(s.name, Domain(s.name, 2, MAX_PARTS))
+                tile(t, axis, bounds.loop_tile)
+                found.setdefault(s.name, Domain(s.name, 2, bounds.parts))
             case _:
                 pass
     for symbol in f.kernel.symbols:
         # The part count of a split in an earlier kernel.
-        found.setdefault(symbol.name, Domain(symbol.name, 2, MAX_PARTS))
+        found.setdefault(symbol.name, Domain(symbol.name, 2, bounds.parts))
     return tuple(found.values())
 
 
@@ -334,6 +371,7 @@ def checks(
         warps: warps per block, int or array.
     """
     sizes = tile_sizes(f.kernel, binding)
+    bounds = tile_bounds(limits)
     for axis, role in f.kernel.roles:
         if isinstance(role, Split):
             tiles = -(-value(axis.extent, binding) // sizes[axis])
@@ -342,13 +380,13 @@ def checks(
             yield "tile_bound", sizes[axis] <= value(axis.extent, binding)
     for m, n, k in f.dots:
         for name, side in (("dot_m", m), ("dot_n", n), ("dot_k", (k,))):
-            yield name, elements(side, sizes) >= _dot_least(side, binding)
+            yield name, elements(side, sizes) >= _dot_least(side, binding, bounds.dot)
     for shape in f.tiles:
-        yield "tile_elements", elements(shape, sizes) <= MAX_TILE_ELEMENTS
-    yield "registers", live_elements(f, sizes) <= _register_elements(limits, warps)
+        yield "tile_elements", elements(shape, sizes) <= bounds.elements
+    yield bounds.held, live_elements(f, sizes) <= (bounds.live or _register_elements(limits, warps))
     if f.staged:
         yield "shared", staged_bytes(f, sizes) * stages <= limits.shared_limit_bytes
-    if f.full_precision:
+    if f.full_precision and bounds.unrolled:
         for m, n, k in f.dots:
             yield "unrolled", operand_registers(m, n, k, sizes, 1) <= MAX_OPERANDS**2 * WARP * warps
 
@@ -362,16 +400,16 @@ def operand_registers(m: Sequence[Axis], n: Sequence[Axis], k: Axis, sizes: Mapp
     return 4 * elements((k,), sizes) ** 2 * elements(m, sizes) * elements(n, sizes) / threads
 
 
-def _dot_least(side: Sequence[Axis], binding: Mapping[str, Any]) -> Any:
-    """16, or all there is where the axes together are shorter: then the matrix unit's operand is padded."""
+def _dot_least(side: Sequence[Axis], binding: Mapping[str, Any], least: int) -> Any:
+    """`least`, or all there is where the axes together are shorter: then the matrix unit's operand is padded."""
     n: Any = 1
     for a in side:
         n = n * next_power_of_two(value(a.extent, binding))
     if isinstance(n, int):
-        return min(DOT_MIN, n)
+        return min(least, n)
     import numpy
 
-    return numpy.minimum(DOT_MIN, n)
+    return numpy.minimum(least, n)
 
 
 def _register_elements(limits: Limits, warps: Any) -> Any:
@@ -399,7 +437,7 @@ def first_unsatisfiable(f: Footprint, sgraph: SGraph, limits: Limits, hints: Map
             n *= value(extent, hints) if isinstance(extent, int) or _bound(extent, hints) else 1
         if n > INT32_MAX:
             return "int32_offsets"
-    ranges = domains(f, hints)
+    ranges = domains(f, hints, tile_bounds(limits))
     corner: dict[str, Any] = {**hints, **{d.symbol: d.low for d in ranges}}
     if all(ok for _, ok in checks(f, limits, corner)):
         return None
@@ -442,6 +480,7 @@ def constraints(sgraph: SGraph, limits: Limits) -> tuple[Constraint, ...]:
     pipeline stages of a launch; it is called as its kernel, or as its kernels together.
     """
     found: list[Constraint] = []
+    bounds = tile_bounds(limits)
     launch_of = {k.name: launch.name for launch in sgraph.launches for k in launch.kernels}
     for kernel in sgraph.kernels:
         f = footprint(kernel, sgraph)
@@ -455,30 +494,30 @@ def constraints(sgraph: SGraph, limits: Limits) -> tuple[Constraint, ...]:
             if isinstance(role, Grid | LoopRole | Split) and isinstance(role.tile, sympy.Symbol):
                 longest = power_of_two_above(sympy.sympify(axis.extent))
                 add("tile_bound", sympy.Le(role.tile, longest), f"a longer tile than axis {axis} is masked work")
-                add("tile_bound", sympy.Le(role.tile, MAX_TILE), "a longer tile dimension only costs registers")
+                add("tile_bound", sympy.Le(role.tile, bounds.tile), f"a longer tile dimension only costs {bounds.held}")
             if isinstance(role, Split):
                 tiles = sympy.ceiling(sympy.sympify(axis.extent) / role.tile)
                 add("parts", sympy.Le(role.parts, tiles), f"a part of axis {axis} would be empty")
-        for m, n, k in f.dots:
+        for m, n, k in f.dots if bounds.dot > 1 else ():
             for name, side in (("dot_m", m), ("dot_n", n), ("dot_k", (k,))):
                 all_there_is = sympy.Mul(*(power_of_two_above(sympy.sympify(a.extent)) for a in side))
                 add(
                     name,
-                    sympy.Ge(elements(side, sizes), sympy.Min(DOT_MIN, all_there_is)),
-                    "matrix units take operands of at least 16",
+                    sympy.Ge(elements(side, sizes), sympy.Min(bounds.dot, all_there_is)),
+                    f"matrix units take operands of at least {bounds.dot}",
                 )
         for shape in sorted(f.tiles, key=lambda s: [str(a) for a in s]):
             total = sympy.sympify(elements(shape, sizes))
-            add("tile_elements", sympy.Le(total, MAX_TILE_ELEMENTS), "the tile alone would fill the register file")
-        limit = _register_elements(limits, MAX_WARPS) * REGISTER_BYTES
+            add("tile_elements", sympy.Le(total, bounds.elements), f"the tile alone would fill the {bounds.memory}")
+        limit = (bounds.live or _register_elements(limits, MAX_WARPS)) * REGISTER_BYTES
         for shapes in f.live_shapes():
             total = sympy.Add(*(REGISTER_BYTES * elements(s, sizes) for s in shapes))
-            add("registers", sympy.Le(total, limit), "the values that are live together would spill")
+            add(bounds.held, sympy.Le(total, limit), "the values that are live together would spill")
         if f.staged:
             stages = sympy.Symbol(f"stages_{launch_of[kernel.name]}", integer=True, positive=True)
             total = sympy.sympify(staged_bytes(f, sizes)) * stages
             add("shared", sympy.Le(total, limits.shared_limit_bytes), "the operands of the loop's dots would not fit")
-        if f.full_precision:
+        if f.full_precision and bounds.unrolled:
             for m, n, k in f.dots:
                 held = sympy.sympify(operand_registers(m, n, k, sizes, 1))
                 add(

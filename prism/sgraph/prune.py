@@ -20,7 +20,15 @@ from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 
-from prism.sgraph.constraints import Footprint, Limits, checks, domains, first_unsatisfiable, footprint
+from prism.sgraph.constraints import (
+    Footprint,
+    Limits,
+    checks,
+    domains,
+    first_unsatisfiable,
+    footprint,
+    tile_bounds,
+)
 from prism.sgraph.cost import DOT_WEIGHT, KernelCost, kernel_cost
 from prism.sgraph.nodes import Kernel, SGraph, Split
 
@@ -151,15 +159,17 @@ class Rates:
 
     Attributes:
         bytes: memory bandwidth, bytes per second.
-        work: vector multiply-adds per second (matrix work is weighed against it by DOT_WEIGHT).
+        work: vector multiply-adds per second (matrix work is weighed against it by `dot`).
         launch: seconds per launch.
         programs: how many programs fill the device.
+        dot: an operation of a matrix product, of which a multiply-add is two, against a vector multiply-add.
     """
 
     bytes: float = 4.0e12
     work: float = 3.0e13
     launch: float = 2.0e-6
     programs: int = 132
+    dot: float = DOT_WEIGHT
 
     def seconds(self, moved: Any, work: Any, programs: Any) -> Any:
         """The time of one launch: a roofline, at the share of the device that the programs fill.
@@ -265,15 +275,15 @@ def reach(
 def _measures(cost: KernelCost, rates: Rates, binding: Mapping[str, Any]) -> Array:
     """A row of (bytes, work, seconds) for each assignment."""
     moved = cost.bytes_read.evaluate(binding) + cost.bytes_written.evaluate(binding)
-    work = cost.padded_flops.evaluate(binding) + DOT_WEIGHT * cost.padded_dot_flops.evaluate(binding)
-    flops = cost.flops.evaluate(binding) + DOT_WEIGHT * cost.dot_flops.evaluate(binding)
+    work = cost.padded_flops.evaluate(binding) + rates.dot * cost.padded_dot_flops.evaluate(binding)
+    flops = cost.flops.evaluate(binding) + rates.dot * cost.dot_flops.evaluate(binding)
     columns = np.broadcast_arrays(moved, flops, rates.seconds(moved, work, cost.programs.evaluate(binding)))
     return np.stack([np.asarray(c, dtype=np.float64).reshape(-1) for c in columns], axis=1)
 
 
 def _feasible(f: Footprint, limits: Limits, hints: Mapping[str, int]) -> dict[str, Any] | None:
     """Every feasible assignment, as one array a symbol, all of one length; None when there is none."""
-    ranges = domains(f, hints)
+    ranges = domains(f, hints, tile_bounds(limits))
     if not ranges:
         return dict(hints)
     grids = np.ix_(*(np.array(d.values, dtype=np.int64) for d in ranges))

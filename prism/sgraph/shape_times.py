@@ -24,8 +24,18 @@ from prism.errors import UsageError
 from prism.program.extents import is_static
 from prism.program.nodes import SymbolRange
 from prism.sgraph.compiled_expr import value
-from prism.sgraph.constraints import INT32_MAX, Domain, Footprint, Limits, checks, domains, footprint
-from prism.sgraph.cost import DOT_WEIGHT, KernelCost, Polynomial, kernel_cost, next_power_of_two
+from prism.sgraph.constraints import (
+    INT32_MAX,
+    Domain,
+    Footprint,
+    Limits,
+    TileBounds,
+    checks,
+    domains,
+    footprint,
+    tile_bounds,
+)
+from prism.sgraph.cost import KernelCost, Polynomial, kernel_cost, next_power_of_two
 from prism.sgraph.nodes import Kernel, SGraph, Whole
 from prism.sgraph.prune import Rates
 
@@ -185,7 +195,7 @@ class _Kernel:
     def seconds(self, shapes: Mapping[str, Array], count: int, limits: Limits, rates: Rates) -> Array:
         """Least times: shapes by exponents of the shared symbols; infinite where nothing is feasible."""
         out = np.full((count, *([EXPONENTS] * len(self.shared))), np.inf)
-        grid = _Grid.of(self, shapes, count)
+        grid = _Grid.of(self, shapes, count, tile_bounds(limits))
         conditions = [np.asarray(ok) for _, ok in checks(self.footprint, limits, grid.binding)]
         grid = grid.listed([c for c in conditions if c.ndim == 0 or c.shape[0] == 1])
         if grid.length == 0:
@@ -199,7 +209,7 @@ class _Kernel:
             rows = slice(start, min(start + step, count))
             table = listed.rows(rows)
             moved = table.total(self.cost.bytes_read) + table.total(self.cost.bytes_written)
-            work = table.total(self.cost.padded_flops) + DOT_WEIGHT * table.total(self.cost.padded_dot_flops)
+            work = table.total(self.cost.padded_flops) + rates.dot * table.total(self.cost.padded_dot_flops)
             time = rates.seconds(moved, work, table.total(self.cost.programs))
             feasible: Any = short[rows, None]
             for m in masks:
@@ -256,7 +266,7 @@ class _Grid:
     length: int = 1
 
     @staticmethod
-    def of(kernel: _Kernel, shapes: Mapping[str, Array], count: int) -> _Grid:
+    def of(kernel: _Kernel, shapes: Mapping[str, Array], count: int, bounds: TileBounds) -> _Grid:
         """The grid that holds every shape's domains."""
         f = kernel.footprint
         # Domains only depend on the powers of two above the extents.
@@ -266,7 +276,7 @@ class _Grid:
         each: list[tuple[Domain, ...]] = []
         for row, i in zip(map(tuple, rows.tolist()), first.tolist(), strict=True):
             if row not in kernel.domains:
-                kernel.domains[row] = domains(f, {n: int(v[i]) for n, v in shapes.items()})
+                kernel.domains[row] = domains(f, {n: int(v[i]) for n, v in shapes.items()}, bounds)
             each.append(kernel.domains[row])
         names = tuple(d.symbol for d in each[0])
         where = which.reshape(-1)

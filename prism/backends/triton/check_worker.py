@@ -50,6 +50,21 @@ def _integers(tensor: Any) -> Any:
     return tensor.view({8: torch.int64, 4: torch.int32, 2: torch.int16, 1: torch.int8}[tensor.element_size()])
 
 
+def with_poison(shape: Sequence[int], dtype: str, device: str) -> tuple[Any, Any]:
+    """A tensor of poison, and the tensor of that shape inside it, with a frame on either side."""
+    import torch
+
+    elements = math.prod(shape)
+    frame = torch.empty(elements + 2 * FRAME, dtype=getattr(torch, dtype), device=device)
+    _integers(frame).fill_(_POISON[frame.element_size()])
+    return frame, frame[FRAME : FRAME + elements].view(tuple(shape))
+
+
+def poison_of(frame: Any) -> tuple[Any, int]:
+    """The elements of a tensor that `with_poison` made, as integers on the CPU, and what poison is among them."""
+    return _integers(frame.cpu()), _POISON[frame.element_size()]
+
+
 @lru_cache(maxsize=64)
 def _loaded(path: str) -> Any:
     """The tensor in a file; a path is never written twice."""
@@ -75,13 +90,9 @@ def run_module(request: Request) -> Answer:
     inputs = [_loaded(path).to(device, copy=True) for path in request["inputs"]]
     frames, outputs = [], []
     for shape, dtype in request["outputs"]:
-        elements = 1
-        for extent in shape:
-            elements *= extent
-        frame = torch.empty(elements + 2 * FRAME, dtype=getattr(torch, dtype), device=device)
-        _integers(frame).fill_(_POISON[frame.element_size()])
+        frame, output = with_poison(shape, dtype, device)
         frames.append(frame)
-        outputs.append(frame[FRAME : FRAME + elements].view(shape))
+        outputs.append(output)
     samples: list[Any] = list(request["samples"])
     for n, (kernel, grid, args, meta) in enumerate(module.launches(*inputs, *outputs, config=request["config"])):
         if interpreting:
@@ -90,8 +101,7 @@ def run_module(request: Request) -> Answer:
             kernel[grid](*args, **meta)
     results = []
     for frame, output in zip(frames, outputs, strict=True):
-        bits = _integers(frame.cpu())
-        poison = _POISON[frame.element_size()]
+        bits, poison = poison_of(frame)
         outside = torch.cat([bits[:FRAME], bits[-FRAME:]])
         if bool((outside != poison).any()):
             return {"error": "a kernel stored beyond the end of an output"}

@@ -7,24 +7,23 @@ arguments.
 
 from __future__ import annotations
 
-import hashlib
-import importlib.util
 import json
 import os
-import re
 import subprocess
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import platformdirs
 
 import prism
+from prism.backends.protocol import Argument as Argument
 from prism.backends.protocol import Compiled, Config, Resources
-from prism.errors import BackendError, UsageError
+from prism.backends.protocol import load_module as load_module
+from prism.backends.protocol import plain as plain
+from prism.errors import UsageError
 from prism.program.extents import evaluate
 from prism.program.nodes import Tensor
 from prism.sgraph.nodes import SGraph
@@ -37,14 +36,6 @@ TARGETS: tuple[str, ...] = ("sm_80", "sm_86", "sm_89", "sm_90", "sm_100", "sm_12
 
 COMPILE_LIMIT_S = 60.0
 """How long one compilation (all kernels of a module, one configuration) may take, seconds."""
-
-
-@dataclass(frozen=True, slots=True)
-class Argument:
-    """A tensor argument of a launcher: its concrete shape, and the name of its data type."""
-
-    shape: tuple[int, ...]
-    dtype: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,11 +80,6 @@ def capability(target: str) -> int:
             f"unknown target {target!r}", fix=f"use one of {', '.join(TARGETS)}, or cuda on a machine with a GPU"
         )
     return int(target.removeprefix("sm_"))
-
-
-def plain(config: Config) -> dict[str, dict[str, int]]:
-    """The configuration as emitted modules take it: a dictionary of plain dictionaries."""
-    return {"symbols": dict(config.symbols), "warps": dict(config.warps), "stages": dict(config.stages)}
 
 
 def request(job: CompileJob, timeout_s: float = COMPILE_LIMIT_S) -> dict[str, Any]:
@@ -155,30 +141,3 @@ def compile_once(job: CompileJob, timeout_s: float = COMPILE_LIMIT_S, cache: Pat
     if not done.stdout.strip():
         return Compiled(error=f"crash: the compiler's process ended with status {done.returncode}")
     return compiled(json.loads(done.stdout))
-
-
-def load_module(path: Path) -> ModuleType:
-    """Import an emitted module by path.
-
-    Its name comes from its text: Triton's disk cache keys on the name of the kernel's module, and the process that
-    times a kernel shall find what the process that compiled it left there.
-
-    Raises:
-        BackendError: the file cannot be imported.
-    """
-    digest = hashlib.sha256(path.read_bytes()).hexdigest()[:16]
-    name = f"prism_emitted_{re.sub(r'[^0-9a-zA-Z_]', '_', path.stem)}_{digest}"
-    known = sys.modules.get(name)
-    if known is not None:
-        return known
-    spec = importlib.util.spec_from_file_location(name, path)
-    if spec is None or spec.loader is None:
-        raise BackendError("an emitted module cannot be imported", where=str(path))
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module
-    try:
-        spec.loader.exec_module(module)
-    except Exception:
-        del sys.modules[name]
-        raise
-    return module

@@ -1,0 +1,185 @@
+"""The suite on a GPU: prepared where prism is, measured where the GPU is, reported anywhere.
+
+    python benchmarks/gpu.py prepare --out out/gpu [NAME ...]   search, prove, emit, cross-compile, check: no GPU needed
+    python benchmarks/gpu.py measure out/gpu [NAME ...]         time against the baselines: torch and triton are enough
+    python benchmarks/gpu.py report RESULTS.json                table (Markdown) and plot (HTML, plotly) of results
+    python benchmarks/gpu.py list                               the cases with their floors
+
+NAME is a part of a case's name, or `suite`, `mirage`, `prism-paper`. `prepare` writes the folder that `measure` takes,
+and estimates of every case (`--estimates`), which are marked as never measured on a device. `measure` writes its JSON
+after each case and goes on where it stopped; `--configs` times configurations alone, which benchmarks/model.py judges
+the cost model by; `--interpreter` runs the same path in Triton's interpreter, where times mean nothing.
+
+On a lent machine, with the folder that prepare wrote carried along (docs/benchmarks.md has the whole procedure):
+
+    python3 benchmarks/gpu.py measure out/gpu --results $OUT/nvidia-h200.json --cache /tmp/prism-bench --budget 520
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+if TYPE_CHECKING:
+    from prism.bench.suite import Case
+
+RESULTS = Path(__file__).resolve().parent / "results"
+
+
+def chosen(names: Sequence[str]) -> list[Case]:
+    """The cases that the names stand for; all when there is none."""
+    from prism.bench.suite import CASES
+
+    return [c for c in CASES if not names or any(n == c.group or n in c.name for n in names)]
+
+
+def prepare(args: argparse.Namespace) -> int:
+    """The first step."""
+    import warnings
+
+    from prism.api.searching import SearchBudget
+    from prism.bench.checking import check_entries
+    from prism.bench.prepare import Effort, prepare, prepared, versions, write_manifest
+    from prism.bench.results import ESTIMATED, estimated_row
+
+    warnings.simplefilter("ignore")  # torch's own
+    cases = chosen(args.names)
+    if not cases:
+        print(f"no case is called {', '.join(args.names)}", file=sys.stderr)
+        return 2
+    bounds = {"max_kernels": args.max_kernels, "max_families": args.max_families}
+    effort = Effort(
+        points=args.points,
+        most=args.most,
+        spread=args.spread,
+        targets=() if args.target_only else Effort().targets,
+        budget=SearchBudget(**{k: v for k, v in bounds.items() if v is not None}),
+    )
+    records = prepare(cases, args.out, effort=effort, workers=args.workers, say=say)
+    estimates = args.estimates or args.out / "estimates.json"
+
+    def write(checks: dict[str, Any]) -> list[dict[str, Any]]:
+        write_manifest(args.out, records, checks, prepared(args.out))
+        rows = [estimated_row(r, checks) for r in records]
+        body = {"schema": "prism.bench.estimates/1", "evidence": ESTIMATED, "versions": versions(), "cases": rows}
+        estimates.write_text(json.dumps(body, indent=1) + "\n", encoding="utf-8")
+        return rows
+
+    rows = write({})
+    if not args.no_check:
+        pairs = list(zip(cases, records, strict=True))
+        rows = write(check_entries(pairs, args.out, limit=args.gate_cases, say=say, done=write))
+    failed = [r["name"] for r in rows if "error" in r or not r.get("check", {"passed": True})["passed"]]
+    say(f"{len(rows)} cases, {len(failed)} failed{': ' + ', '.join(failed) if failed else ''}; {estimates}")
+    return 1 if failed else 0
+
+
+def measure(args: argparse.Namespace) -> int:
+    """The second step."""
+    from prism.bench.measure import Plan, Run
+
+    plan = Plan(
+        device="interpreter" if args.interpreter else "cuda",
+        budget_s=args.budget,
+        case_s=args.case_seconds,
+        trials_s=4 * args.trial_seconds if args.configs else args.trial_seconds,
+        baselines=not args.configs,
+        compile_ahead_s=0.0 if args.interpreter else args.compile_ahead,
+        compilers=args.compilers,
+        cache=args.cache or args.folder / "cache-device",
+    )
+    run = Run(args.folder, args.results or args.folder / "results.json", plan, say)
+    try:
+        body = run.run(args.names)
+    except RuntimeError as error:
+        print(f"{error}; without a GPU, prepare prints estimates", file=sys.stderr)
+        return 1
+    say(json.dumps(body["summary"], indent=1))
+    return 0
+
+
+def report(args: argparse.Namespace) -> int:
+    """Table and plot of a results file, measured or estimated."""
+    from prism.bench.plot import page
+    from prism.bench.results import markdown
+
+    body = json.loads(args.results.read_text())
+    rows = body["cases"]
+    device = body.get("device", {}).get("name", body.get("evidence", ""))
+    table = markdown(rows)
+    args.results.with_suffix(".md").write_text(table + "\n", encoding="utf-8")
+    args.results.with_suffix(".html").write_text(page(rows, f"prism: {device}"), encoding="utf-8")
+    print(table)
+    if "summary" in body:
+        print(json.dumps(body["summary"], indent=1))
+    return 0
+
+
+def list_cases(args: argparse.Namespace) -> int:
+    """Every case with its floor."""
+    for c in chosen(args.names):
+        bound = "bytes" if c.memory_bound else "operations"
+        say(f"{c.name:42s} {c.group:12s} {c.floor_us:8.2f} us by {bound}{'' if c.in_mean else '; not in the mean'}")
+    return 0
+
+
+def say(text: str) -> None:
+    """Print at once."""
+    print(text, flush=True)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one of the steps."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    steps = parser.add_subparsers(required=True)
+
+    p = steps.add_parser("prepare", help="search, prove, emit, cross-compile, check")
+    p.add_argument("names", nargs="*")
+    p.add_argument("--out", type=Path, default=Path("out") / "gpu")
+    p.add_argument("--estimates", type=Path, help="where estimates go; OUT/estimates.json by default")
+    p.add_argument("--points", type=int, default=12, help="configurations compiled a case, of all finalists; 12")
+    p.add_argument("--most", type=int, default=20, help="of one finalist, while the next could be the best; 20")
+    p.add_argument("--spread", type=int, default=5, help="others, all over the best finalist's space; 5")
+    p.add_argument("--max-kernels", type=int, help="the search's bound; its own by default")
+    p.add_argument("--max-families", type=int, help="the search's bound; its own by default")
+    p.add_argument("--target-only", action="store_true", help="compile for sm_90 alone")
+    p.add_argument("--workers", type=int, default=2, help="processes that compile; 2")
+    p.add_argument("--no-check", action="store_true", help="leave the interpreter out")
+    p.add_argument("--gate-cases", type=int, default=None, help="cases of the numeric gate; all by default")
+    p.set_defaults(step=prepare)
+
+    p = steps.add_parser("measure", help="time a prepared folder on this machine's GPU")
+    p.add_argument("folder", type=Path)
+    p.add_argument("names", nargs="*", help="parts of names; all cases by default")
+    p.add_argument("--results", type=Path, help="FOLDER/results.json by default; gone on with where it exists")
+    p.add_argument("--budget", type=float, default=540.0, help="seconds in all; 540")
+    p.add_argument("--case-seconds", type=float, default=120.0, help="seconds of one case at most; 120")
+    p.add_argument("--trial-seconds", type=float, default=6.0, help="seconds of a case's configurations; 6")
+    p.add_argument("--compile-ahead", type=float, default=240.0, help="seconds of compiling ahead at most; 240")
+    p.add_argument("--compilers", type=int, default=14, help="processes that compile ahead; 14")
+    p.add_argument("--cache", type=Path, help="of compiled kernels; FOLDER/cache-device by default")
+    p.add_argument("--configs", action="store_true", help="configurations alone, for the cost model; no baselines")
+    p.add_argument("--interpreter", action="store_true", help="in Triton's interpreter: a rehearsal")
+    p.set_defaults(step=measure)
+
+    p = steps.add_parser("report", help="table and plot")
+    p.add_argument("results", type=Path)
+    p.set_defaults(step=report)
+
+    p = steps.add_parser("list", help="the cases")
+    p.add_argument("names", nargs="*")
+    p.set_defaults(step=list_cases)
+
+    args = parser.parse_args(argv)
+    code: int = args.step(args)
+    return code
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,226 @@
+// Matrix products: c[m][n] += sum_k a[m][k] * b[k][n]. c and a are float32; b is as it is stored.
+namespace prism {
+#if PRISM_LANES == 16
+constexpr int64_t MR = 8, NR = 2;
+#elif PRISM_LANES == 8
+constexpr int64_t MR = 6, NR = 2;
+#else
+constexpr int64_t MR = 4, NR = 2;
+#endif
+constexpr int64_t FEW = 4;  // rows up to which b is streamed and not packed
+constexpr int64_t PANEL = NR * VL;
+constexpr int64_t BLOCK = 256;  // terms that are added one after another before they join the rest of a sum
+
+// M rows at once, b's rows contiguous: b streams through, some of its rows at a time.
+template <int M, int KU, class B>
+void mul_rows(float* __restrict c, int64_t cm, const float* __restrict a, int64_t am, int64_t ak, const B* __restrict b,
+              int64_t bk, int64_t K, int64_t N) {
+    int64_t k = 0;
+    auto pass = [&](auto unroll, int64_t k) PRISM_BODY {
+        constexpr int U = decltype(unroll)::n;
+        float x[M][U];
+        for (int m = 0; m < M; ++m)
+            for (int u = 0; u < U; ++u) x[m][u] = a[m * am + (k + u) * ak];
+        auto column = [&](auto full, int64_t n, int64_t lanes) PRISM_BODY {
+            vf s[M] = {};
+#pragma GCC unroll 16
+            for (int u = 0; u < U; ++u) {
+                vf w = v_ld(full, b + (k + u) * bk + n, lanes);
+#pragma GCC unroll 8
+                for (int m = 0; m < M; ++m) s[m] += x[m][u] * w;
+            }
+#pragma GCC unroll 8
+            for (int m = 0; m < M; ++m) v_st(full, c + m * cm + n, v_ld(full, c + m * cm + n, lanes) + s[m], lanes);
+        };
+        int64_t n = 0;
+        for (; n + VL <= N; n += VL) column(Whole{}, n, VL);
+        if (n < N) column(Part{}, n, N - n);
+    };
+    for (; k + KU <= K; k += KU) pass(Count<KU>{}, k);
+    for (; k < K; ++k) pass(Count<1>{}, k);
+}
+
+// M rows at once, b's columns contiguous: dot products, four columns at a time.
+template <int M, class B>
+void mul_dots(float* __restrict c, int64_t cm, const float* __restrict a, int64_t am, const B* __restrict b, int64_t bn,
+              int64_t K, int64_t N) {
+    auto columns = [&](auto count, int64_t n) PRISM_BODY {
+        constexpr int C = decltype(count)::n;
+        vf s[M][C] = {};
+        auto step = [&](auto full, int64_t k, int64_t lanes) PRISM_BODY {
+            vf w[C];
+#pragma GCC unroll 8
+            for (int j = 0; j < C; ++j) w[j] = v_ld(full, b + (n + j) * bn + k, lanes);
+#pragma GCC unroll 8
+            for (int m = 0; m < M; ++m) {
+                vf x = v_ld(full, a + m * am + k, lanes);
+#pragma GCC unroll 8
+                for (int j = 0; j < C; ++j) s[m][j] += x * w[j];
+            }
+        };
+        int64_t k = 0;
+        for (; k + VL <= K; k += VL) step(Whole{}, k, VL);
+        if (k < K) step(Part{}, k, K - k);
+#pragma GCC unroll 8
+        for (int m = 0; m < M; ++m)
+#pragma GCC unroll 8
+            for (int j = 0; j < C; ++j) c[m * cm + n + j] += v_across(Sum{}, s[m][j]);
+    };
+    int64_t n = 0;
+    for (; n + 4 <= N; n += 4) columns(Count<4>{}, n);
+    for (; n < N; ++n) columns(Count<1>{}, n);
+}
+
+#if __has_builtin(__builtin_shufflevector)
+#define PRISM_SHUFFLE(a, b, ...) __builtin_shufflevector(a, b, __VA_ARGS__)
+#else
+#define PRISM_SHUFFLE(a, b, ...) __builtin_shuffle(a, b, vi{__VA_ARGS__})
+#endif
+// VL vectors of VL elements as a matrix, transposed: each round interleaves its halves.
+PRISM_INLINE void v_transpose(vf* rows) {
+    for (int64_t round = 1; round < VL; round *= 2) {
+        vf next[VL];
+#pragma GCC unroll 8
+        for (int64_t i = 0; i < VL / 2; ++i) {
+            vf a = rows[i], b = rows[i + VL / 2];
+#if PRISM_LANES == 16
+            next[2 * i] = PRISM_SHUFFLE(a, b, 0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23);
+            next[2 * i + 1] = PRISM_SHUFFLE(a, b, 8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31);
+#elif PRISM_LANES == 8
+            next[2 * i] = PRISM_SHUFFLE(a, b, 0, 8, 1, 9, 2, 10, 3, 11);
+            next[2 * i + 1] = PRISM_SHUFFLE(a, b, 4, 12, 5, 13, 6, 14, 7, 15);
+#else
+            next[2 * i] = PRISM_SHUFFLE(a, b, 0, 4, 1, 5);
+            next[2 * i + 1] = PRISM_SHUFFLE(a, b, 2, 6, 3, 7);
+#endif
+        }
+#pragma GCC unroll 16
+        for (int64_t i = 0; i < VL; ++i) rows[i] = next[i];
+    }
+}
+
+// b as panels of PANEL columns, k by k; what is outside is 0.
+template <class B> void pack_b(float* __restrict p, const B* __restrict b, int64_t bk, int64_t bn, int64_t K, int64_t N) {
+    if (bn == 1) {
+        for (int64_t k = 0; k < K; ++k) {
+            const B* row = b + k * bk;
+            for (int64_t n = 0; n < N; n += PANEL) {
+                float* to = p + n * K + k * PANEL;
+                for (int64_t j = 0; j < NR; ++j) {
+                    int64_t left = N - n - j * VL;
+                    vf w = {};
+                    if (left >= VL) w = v_load(row + n + j * VL);
+                    else if (left > 0) w = v_ld(Part{}, row + n + j * VL, left);
+                    v_store(to + j * VL, w);
+                }
+            }
+        }
+        return;
+    }
+    for (int64_t n = 0; n < N; n += PANEL) {
+        float* panel = p + n * K;
+        for (int64_t j = 0; j < PANEL; j += VL) {
+            int64_t k = 0;
+            if (bk == 1 && n + j + VL <= N)
+                for (; k + VL <= K; k += VL) {
+                    vf rows[VL];
+#pragma GCC unroll 16
+                    for (int64_t i = 0; i < VL; ++i) rows[i] = v_load(b + (n + j + i) * bn + k);
+                    v_transpose(rows);
+#pragma GCC unroll 16
+                    for (int64_t i = 0; i < VL; ++i) v_store(panel + (k + i) * PANEL + j, rows[i]);
+                }
+            for (int64_t i = 0; i < VL; ++i) {
+                const B* column = b + (n + j + i) * bn;
+                for (int64_t l = k; l < K; ++l)
+                    panel[l * PANEL + j + i] = n + j + i < N ? v_one(column + l * bk) : 0.0f;
+            }
+        }
+    }
+}
+// a as panels of MR rows, k by k; what is outside is 0.
+inline void pack_a(float* __restrict p, const float* __restrict a, int64_t am, int64_t ak, int64_t M, int64_t K) {
+    for (int64_t m = 0; m < M; m += MR)
+        for (int64_t i = 0; i < MR; ++i) {
+            float* to = p + m * K + i;
+            if (m + i < M)
+                for (int64_t k = 0; k < K; ++k) to[k * MR] = a[(m + i) * am + k * ak];
+            else
+                for (int64_t k = 0; k < K; ++k) to[k * MR] = 0.0f;
+        }
+}
+constexpr int64_t v_packed_a(int64_t M, int64_t K) { return (M + MR - 1) / MR * MR * K; }
+constexpr int64_t v_packed_b(int64_t N, int64_t K) { return (N + PANEL - 1) / PANEL * PANEL * K; }
+
+PRISM_INLINE void mul_block(float* __restrict c, int64_t cm, const float* __restrict pa, const float* __restrict pb,
+                            int64_t K) {
+    vf s[MR][NR] = {};
+    for (int64_t k = 0; k < K; ++k, pa += MR, pb += PANEL) {
+        vf w[NR];
+#pragma GCC unroll 8
+        for (int j = 0; j < NR; ++j) w[j] = v_load(pb + j * VL);
+#pragma GCC unroll 16
+        for (int i = 0; i < MR; ++i) {
+            vf x = v_all(pa[i]);
+#pragma GCC unroll 8
+            for (int j = 0; j < NR; ++j) s[i][j] += x * w[j];
+        }
+    }
+#pragma GCC unroll 16
+    for (int i = 0; i < MR; ++i)
+#pragma GCC unroll 8
+        for (int j = 0; j < NR; ++j) v_store(c + i * cm + j * VL, v_load(c + i * cm + j * VL) + s[i][j]);
+}
+
+template <class B>
+void mul_packed(float* __restrict c, int64_t cm, const float* __restrict a, int64_t am, int64_t ak,
+                const B* __restrict b, int64_t bk, int64_t bn, int64_t M, int64_t K, int64_t N, float* __restrict pa,
+                float* __restrict pb) {
+    pack_a(pa, a, am, ak, M, K);
+    pack_b(pb, b, bk, bn, K, N);
+    for (int64_t k = 0; k < K; k += BLOCK)
+        for (int64_t n = 0; n < N; n += PANEL)
+            for (int64_t m = 0; m < M; m += MR) {
+                const float *x = pa + m * K + k * MR, *w = pb + n * K + k * PANEL;
+                if (m + MR <= M && n + PANEL <= N) {
+                    mul_block(c + m * cm + n, cm, x, w, v_mini(BLOCK, K - k));
+                    continue;
+                }
+                float edge[MR * PANEL] = {};
+                mul_block(edge, PANEL, x, w, v_mini(BLOCK, K - k));
+                for (int64_t i = 0; i < MR && m + i < M; ++i)
+                    for (int64_t j = 0; j < PANEL && n + j < N; ++j) c[(m + i) * cm + n + j] += edge[i * PANEL + j];
+            }
+}
+
+template <int M, class B>
+void mul_few(float* c, int64_t cm, const float* a, int64_t am, int64_t ak, const B* b, int64_t bk, int64_t bn,
+             int64_t K, int64_t N, float* part) {
+    if (bn != 1) return mul_dots<M>(c, cm, a, am, b, bn, K, N);
+    constexpr int U = M == 1 ? 8 : 4;
+    if (K <= BLOCK) return mul_rows<M, U>(c, cm, a, am, ak, b, bk, K, N);
+    for (int64_t k = 0; k < K; k += BLOCK) {
+        v_fill(part, M * N, 0.0f);
+        mul_rows<M, U>(part, N, a + k * ak, am, ak, b + k * bk, bk, v_mini(BLOCK, K - k), N);
+        for (int64_t m = 0; m < M; ++m)
+            for (int64_t n = 0; n < N; ++n) c[m * cm + n] += part[m * N + n];
+    }
+}
+
+// The product, whatever its shape. `a` has ak == 1 where bn != 1. MOST is the largest M that can come.
+template <int64_t MOST, class B>
+void multiply(float* c, int64_t cm, const float* a, int64_t am, int64_t ak, const B* b, int64_t bk, int64_t bn,
+              int64_t M, int64_t K, int64_t N, float* pa, float* pb) {
+    if (M <= FEW && (bn == 1 || (bk == 1 && ak == 1))) {
+        if (M == 1) return mul_few<1>(c, cm, a, am, ak, b, bk, bn, K, N, pb);
+        if constexpr (MOST > 1)
+            if (M == 2) return mul_few<2>(c, cm, a, am, ak, b, bk, bn, K, N, pb);
+        if constexpr (MOST > 2)
+            if (M == 3) return mul_few<3>(c, cm, a, am, ak, b, bk, bn, K, N, pb);
+        if constexpr (MOST > 3)
+            if (M == 4) return mul_few<4>(c, cm, a, am, ak, b, bk, bn, K, N, pb);
+        return;
+    }
+    mul_packed(c, cm, a, am, ak, b, bk, bn, M, K, N, pa, pb);
+}
+}  // namespace prism

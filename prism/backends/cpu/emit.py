@@ -1,0 +1,206 @@
+"""Emission: from an sGraph to C++17 and the Python that compiles, loads and calls it.
+
+<launch>.cpp   one launch: the support code that it uses, its programs, and a function that runs its grid
+<entry>.cpp    all launches, and a function that runs them in order; this is what is compiled
+the module     numpy or torch tensors in and out, like the Triton module (loader.py)
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from importlib.resources import files
+from pathlib import Path
+
+from prism.backends.cpu.cxx import Names, Writer, factor
+from prism.backends.cpu.kernel import TENSOR_TYPES, KernelEmitter
+from prism.backends.cpu.loader import loader_text
+from prism.backends.lower import lower
+from prism.backends.protocol import Config, ModuleSource
+from prism.backends.tile import Constant, TileLaunch, TileModule, TileProgram, identifier, scalars, statements
+from prism.backends.tile import Store as TileStore
+from prism.backends.tile_spec import check_module
+from prism.errors import BackendError
+from prism.sgraph import show
+from prism.sgraph.nodes import SGraph
+
+Ranges = Mapping[str, tuple[int, int]]
+DEFAULT_TILE = 32
+"""A symbol's value in a source that is compiled by hand, without a configuration."""
+
+
+def emit_module(
+    sgraph: SGraph,
+    *,
+    formula: str = "",
+    configs: Mapping[str, Sequence[Config]] | None = None,
+    weights: bool = False,
+    shapes: Mapping[str, Sequence[Ranges]] | None = None,
+) -> ModuleSource:
+    """The sGraph as C++ with its loader.
+
+    Args:
+        sgraph: the sGraph.
+        formula: what it computes, for the docstrings.
+        configs: the tuned configurations by target name, "cpu" mostly; without any the launcher asks for one.
+        weights: arguments may be left out, and are then read from `weights.pt` beside the module.
+        shapes: for each target, in step with `configs`, the lengths (inclusive) that a configuration is for.
+
+    Returns:
+        the loader's source; `extra` holds the C++ sources by file name.
+
+    Raises:
+        UnsupportedError: the sGraph holds something that cannot be emitted.
+        BackendError: the loader that was emitted is not Python, a bug in prism.
+    """
+    module = complete(lower(sgraph, defer=False))
+    check_module(module)
+    entry = identifier(sgraph.name)
+    extra = {f"{launch.name}.cpp": _launch(launch, module) for launch in module.launches}
+    main = f"{entry}.cpp"
+    while main in extra:
+        main = main.removesuffix(".cpp") + "_all.cpp"
+    extra[main] = _main(module)
+    text = loader_text(module, sgraph, main, formula, configs or {}, weights, shapes or {})
+    try:
+        ast.parse(text)
+    except SyntaxError as error:
+        raise BackendError(f"the emitted module does not parse: {error}", where=sgraph.name) from error
+    return ModuleSource(entry, text, tuple(launch.name for launch in module.launches), show.key(sgraph), extra)
+
+
+def write_module(source: ModuleSource, path: Path) -> Path:
+    """Write a module and the C++ beside it; returns the module's path."""
+    path.write_text(source.text, encoding="utf-8")
+    for name, text in source.extra.items():
+        path.with_name(name).write_text(text, encoding="utf-8")
+    return path
+
+
+def support(*parts: str) -> str:
+    """The support code: `core`, `math`, `product`."""
+    folder = files("prism.backends.cpu") / "csrc"
+    return "\n".join((folder / f"{part}.hpp").read_text(encoding="utf-8").rstrip("\n") for part in parts) + "\n"
+
+
+def complete(module: TileModule) -> TileModule:
+    """The module with the lengths and constants that grids and axes name among each program's parameters.
+
+    On a GPU the host counts the programs; here the launch does.
+    """
+    symbols = {identifier(s): s for s in module.symbols}
+
+    def program(p: TileProgram) -> TileProgram:
+        named = {n for g in p.grid for n in scalars(g.count)}
+        named |= {n for d in p.dims for a in d.axes for n in scalars(a.extent)}
+        known = {c.name for c in p.constants}
+        constants = tuple(Constant(n, symbols[n]) for n in sorted(named - known) if n in symbols)
+        lengths = sorted({*p.lengths, *(n for n in named - known if n not in symbols)})
+        return replace(p, constants=p.constants + constants, lengths=tuple(lengths))
+
+    def launch(old: TileLaunch) -> TileLaunch:
+        programs = tuple(program(p) for p in old.programs)
+        constants = {c.name: c for c in (*old.constants, *(c for p in programs for c in p.constants))}
+        lengths = sorted({*old.lengths, *(n for p in programs for n in p.lengths)})
+        return replace(old, programs=programs, constants=tuple(constants.values()), lengths=tuple(lengths))
+
+    return replace(module, launches=tuple(launch(old) for old in module.launches))
+
+
+def _launch(launch: TileLaunch, module: TileModule) -> str:
+    programs = Writer()
+    emitters = [KernelEmitter(p, programs) for p in launch.programs]
+    for emitter in emitters:
+        emitter.run()
+        programs.line()
+    w = Writer()
+    w.line(f"// {launch.name}: one launch of {module.name}, written by prism.")
+    for part in ("core", "math", "product"):
+        used = part == "core" or (part == "product" and "multiply<" in programs.text) or part == "math"
+        if used:
+            w.line(f"#ifndef PRISM_{part.upper()}")
+            w.line(f"#define PRISM_{part.upper()}")
+            w.lines(support(part).splitlines())
+            w.line("#endif")
+    w.line("#ifndef PRISM_NAME")
+    w.line("#define PRISM_NAME(name) name")
+    w.line("#endif")
+    for c in launch.constants:
+        if c.symbol is not None:
+            w.line(f"#ifndef PRISM_{c.name}")
+            w.line(f"#define PRISM_{c.name} {DEFAULT_TILE}")
+            w.line("#endif")
+    space = f"PRISM_NAME({launch.name}_space)"
+    w.line()
+    with w.block(f"namespace {space}"):
+        w.line("using namespace prism;")
+        for c in launch.constants:
+            if c.symbol is not None:
+                w.line(f"constexpr int64_t {Names([c.name])(c.name)} = PRISM_{c.name};")
+        w.line()
+        w.lines(programs.text.splitlines())
+        _grid(w, launch, emitters)
+    w.line()
+    head = f'extern "C" void PRISM_NAME({launch.name})(void* const* tensors, const int64_t* lengths, int threads)'
+    with w.block(head):
+        w.line(f"{space}::run_grid(tensors, lengths, threads);")
+    return w.text
+
+
+def _grid(w: Writer, launch: TileLaunch, emitters: Sequence[KernelEmitter]) -> None:
+    """The function that runs all programs of the launch."""
+    names = Names([*(t.name for t in launch.tensors), *launch.lengths, *(c.name for c in launch.constants)])
+    written = {s.tensor for p in launch.programs for s in statements(p.body) if isinstance(s, TileStore)}
+    with w.block("inline void run_grid(void* const* tensors, const int64_t* lengths, int threads)"):
+        for n, t in enumerate(launch.tensors):
+            kind = ("" if t.name in written else "const ") + TENSOR_TYPES[t.dtype]
+            w.line(f"{kind}* p_{names(t.name)} = ({kind}*)tensors[{n}];")
+        for n, name in enumerate(launch.lengths):
+            w.line(f"const int64_t {names(name)} = lengths[{n}];")
+        ends: list[str] = []
+        rooms = "0"
+        for n, e in enumerate(emitters):
+            count = " * ".join(factor(g.count, names) for g in e.program.grid) or "1"
+            w.line(f"const int64_t end_{n} = {f'{ends[-1]} + ' if ends else ''}{count};")
+            ends.append(f"end_{n}")
+            rooms = f"v_maxi({rooms}, {e.program.name}_room({', '.join(names(x) for x in e.program.lengths)}))"
+        w.line(f"const int64_t room = {rooms};")
+        w.line(f"#pragma omp parallel num_threads(threads) if (threads > 1 && {ends[-1]} > 1)")
+        with w.block():
+            w.line("char* at = scratch().get(room);")
+            # Programs that differ are handed out one by one.
+            schedule = "dynamic, 1" if len(emitters) > 1 or any(e.uneven for e in emitters) else "static"
+            w.line(f"#pragma omp for schedule({schedule})")
+            with w.block(f"for (int64_t pid = 0; pid < {ends[-1]}; ++pid)"):
+                for n, e in enumerate(emitters):
+                    args = [f"pid - {ends[n - 1]}" if n else "pid", "at"]
+                    args += [f"p_{names(t.name)}" for t in e.program.tensors]
+                    args += [names(x) for x in e.program.lengths]
+                    guard = f"if (pid < {ends[n]}) " if n < len(emitters) - 1 else ""
+                    w.line(f"{'else ' if n else ''}{guard}{e.program.name}_program({', '.join(args)});")
+
+
+def _main(module: TileModule) -> str:
+    w = Writer()
+    w.line(f"// {module.name}: all launches in order, written by prism.")
+    for launch in module.launches:
+        w.line(f'#include "{launch.name}.cpp"')
+    w.line()
+    everything = [t.name for t in (*module.inputs, *module.buffers, *module.outputs)]
+    lengths = module_lengths(module)
+    head = 'extern "C" void PRISM_NAME(run)(void* const* tensors, const int64_t* lengths, int threads)'
+    with w.block(head):
+        for launch in module.launches:
+            with w.block():
+                given = ", ".join(f"tensors[{everything.index(t.name)}]" for t in launch.tensors) or "nullptr"
+                sizes = ", ".join(f"lengths[{lengths.index(n)}]" for n in launch.lengths) or "0"
+                w.line(f"void* const own[] = {{{given}}};")
+                w.line(f"const int64_t sizes[] = {{{sizes}}};")
+                w.line(f"PRISM_NAME({launch.name})(own, sizes, threads);")
+    return w.text
+
+
+def module_lengths(module: TileModule) -> list[str]:
+    """The lengths that `run` takes, in order."""
+    return sorted({n for launch in module.launches for n in launch.lengths})

@@ -1,0 +1,288 @@
+"""One tile program as a C++ function: what it declares, its blocks, its matrix products."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+
+import sympy
+
+from prism.backends import tile
+from prism.backends.cpu.cxx import Names, Writer, factor, integer
+from prism.backends.cpu.nest import KIND_TYPES, NestEmitter, Storage
+from prism.backends.cpu.schedule import Group, Root, Scheduler
+from prism.backends.cpu.values import Lane, Values, find_products
+from prism.backends.tile import Stmt, TileProgram, scalars, statements
+from prism.program.extents import Extent, mul
+from prism.program.nodes import DType
+
+TENSOR_TYPES = {
+    DType.FLOAT32: "float",
+    DType.FLOAT16: "f16",
+    DType.BFLOAT16: "bf16",
+    DType.INT64: "int64_t",
+    DType.INT32: "int32_t",
+    DType.INT8: "int8_t",
+    DType.UINT8: "uint8_t",
+    DType.BOOL: "bool",
+}
+
+
+@dataclass(slots=True)
+class KernelEmitter:
+    """Writes the functions of one tile program: `<name>_program` and `<name>_room`, the bytes of scratch it needs.
+
+    Attributes:
+        program: the tile program.
+        w: where they are written.
+    """
+
+    program: TileProgram
+    w: Writer
+    v: Values = field(init=False)
+    scheduler: Scheduler = field(init=False)
+    names: Names = field(init=False)
+    storage: Storage = field(init=False)
+    _groups: list[Group] = field(default_factory=list)
+    _local: frozenset[str] = frozenset()
+
+    def __post_init__(self) -> None:
+        self.v = Values(self.program)
+        self.v.run()
+        products, gone = find_products(self.v)
+        self.scheduler = Scheduler(self.v, products, gone)
+        self._groups = self.scheduler.run()
+        p = self.program
+        everything = {*self.v.values, *self.v.scalars, *(t.name for t in p.tensors)}
+        self.names = Names(everything)
+        self.storage = Storage(self.v, self.scheduler)
+        self._local = self._locals()
+        self.storage.arrays = {n for n in self._made() if self.v.lanes_of(n)} - self._local
+
+    @property
+    def uneven(self) -> bool:
+        """Whether some programs do more than others."""
+        place = {g.index for g in self.program.grid}
+        grown = True
+        loops = [s for s in statements(self.program.body) if isinstance(s, tile.For | tile.Scalar)]
+        while grown:
+            before = len(place)
+            for s in loops:
+                if isinstance(s, tile.Scalar) and scalars(s.value) & place:
+                    place.add(s.dst)
+            grown = len(place) > before
+        return any(isinstance(s, tile.For) and (scalars(s.start) | scalars(s.stop)) & place for s in loops)
+
+    def _roots(self, groups: Sequence[Group]) -> Iterator[tuple[Group, Root]]:
+        for g in groups:
+            for r in g.roots:
+                yield g, r
+                yield from self._roots(r.body)
+
+    def _locals(self) -> frozenset[str]:
+        """Kept values that only the nest which makes them reads."""
+        home = {r.dst: g for g, r in self._roots(self._groups) if r.kind == "keep"}
+        found = {n for n in home if self.v.lanes_of(n)}
+        for g, r in self._roots(self._groups):
+            if r.kind != "loop":
+                found -= {n for n in r.reads if n in home and home[n] is not g}
+        return frozenset(found)
+
+    def _made(self) -> Iterator[str]:
+        for _, r in self._roots(self._groups):
+            if r.kind in ("fill", "keep", "reduce", "product"):
+                yield r.dst
+
+    # The functions.
+
+    def run(self) -> None:
+        """Writes both functions."""
+        p, w = self.program, self.w
+        lengths = [f"int64_t {self.names(n)}" for n in p.lengths]
+        with w.block(f"inline int64_t {p.name}_room({', '.join(lengths)})"):
+            w.line("int64_t bytes = 0;")
+            for name in sorted(self.storage.arrays):
+                kind = KIND_TYPES[self.v.kind_of(name)]
+                w.line(f"bytes += v_room({self._room(self.v.lanes_of(name))}, sizeof({kind}));")
+            for size in self._packing():
+                w.line(f"bytes += v_room({size}, sizeof(float));")
+            w.line("return bytes;")
+        w.line()
+        written = {s.tensor for s in statements(p.body) if isinstance(s, tile.Store)}
+        parameters = ["int64_t pid", "char* at"]
+        for t in p.tensors:
+            const = "" if t.name in written else "const "
+            parameters.append(f"{const}{TENSOR_TYPES[t.dtype]}* __restrict p_{self.names(t.name)}")
+        with w.block(f"static void {p.name}_program({', '.join(parameters + lengths)})"):
+            self._grid()
+            for name in sorted(self.storage.arrays):
+                kind = KIND_TYPES[self.v.kind_of(name)]
+                room = self._room(self.v.lanes_of(name))
+                w.line(f"{kind}* __restrict t_{self.names(name)} = v_take<{kind}>(at, {room});")
+            packing = self._packing()
+            if packing:
+                w.line(f"float* packed_a = v_take<float>(at, {packing[0]});")
+                w.line(f"float* packed_b = v_take<float>(at, {packing[1]});")
+            self._block(p.body, self._groups)
+
+    def _grid(self) -> None:
+        grid, w = self.program.grid, self.w
+        for n, g in reversed(list(enumerate(grid))):
+            own = self.names(g.index)
+            if n == 0:
+                w.line(f"const int64_t {own} = pid;")
+            else:
+                count = factor(g.count, self.names)
+                w.line(f"const int64_t {own} = pid % {count};")
+                w.line(f"pid /= {count};")
+
+    def _block(self, body: Sequence[Stmt], groups: Sequence[Group]) -> None:
+        w = self.w
+        for s in body:
+            match s:
+                case tile.Scalar(dst, value):
+                    w.line(f"const int64_t {self.names(dst)} = {integer(value, self.names)};")
+                case tile.Offsets(dst, _, _, _):
+                    w.line(f"const int64_t n_{self.names(dst)} = {self._length(self.v.lanes[dst])};")
+                case _:
+                    pass
+        for g in groups:
+            (root, *_) = g.roots
+            if root.kind == "loop":
+                self._loop(root)
+            elif root.kind == "product":
+                self._product(root)
+            else:
+                NestEmitter(g, self.storage, self.names, w, self._local).run()
+
+    def _loop(self, root: Root) -> None:
+        s = root.stmt
+        assert isinstance(s, tile.For)
+        index = self.names(s.index)
+        start, stop, step = (integer(e, self.names) for e in (s.start, s.stop, s.step))
+        with self.w.block(f"for (int64_t {index} = {start}, end = {stop}; {index} < end; {index} += {step})"):
+            self._block(s.body, root.body)
+
+    def _length(self, lane: Lane) -> str:
+        """How many elements are inside of the axis."""
+        extent = integer(lane.extent, self.names)
+        if lane.size is None:
+            return extent
+        size = self.names(str(lane.size))
+        left = integer(sympy.sympify(lane.extent) - lane.start, self.names)
+        return f"{factor(lane.extent, self.names)} % {size} == 0 ? {size} : v_mini({size}, {left})"
+
+    def _most(self, lane: Lane) -> str:
+        """How many elements there can be."""
+        extent = integer(lane.extent, self.names)
+        return extent if lane.size is None else f"v_mini({self.names(str(lane.size))}, {extent})"
+
+    def _room(self, lanes: Sequence[str]) -> str:
+        return " * ".join(f"({self._most(self.v.lanes[n])})" for n in lanes) or "1"
+
+    # Matrix products.
+
+    def _packing(self) -> tuple[str, ...]:
+        """Elements that packed factors take, the first and the second."""
+        first, second = "", ""
+        for _, r in self._roots(self._groups):
+            if r.product is None:
+                continue
+            rows, columns, _ = self._sides(r)
+            k = self._room((r.product.lane,))
+            a, b = f"v_packed_a({self._room(rows)}, {k})", f"v_packed_b({self._room(columns)}, {k})"
+            first = f"v_maxi({first}, {a})" if first and a not in first else first or a
+            second = f"v_maxi({second}, {b})" if second and b not in second else second or b
+        return (first, second) if first else ()
+
+    def _sides(self, root: Root) -> tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]:
+        """The lanes of rows, of columns, and those that both factors and the result have, as the result has them."""
+        assert root.product is not None
+        a, b = self.scheduler.roles(root.product)
+        one, other = self.v.lanes_of(a), self.v.lanes_of(b)
+        lanes = self.storage.lanes(root.dst)
+        rows = tuple(n for n in lanes if n in one and n not in other)
+        columns = tuple(n for n in lanes if n in other and n not in one)
+        return rows, columns, tuple(n for n in lanes if n in one and n in other)
+
+    def _stride(self, name: str, lane: str) -> Extent | str:
+        if name in self.storage.arrays:
+            return self.storage.stride(name, lane, self.names)
+        return self.v.views[name].strides.get(lane, 0)
+
+    def _joined(self, name: str, lanes: Sequence[str]) -> bool:
+        """Whether the lanes are one in memory."""
+        if name in self.storage.arrays:
+            order = self.storage.lanes(name)
+            first = order.index(lanes[0])
+            return order[first : first + len(lanes)] == tuple(lanes)
+        strides = self.v.views[name].strides
+        for slow, fast in pairwise(lanes):
+            lane = self.v.lanes[fast]
+            whole = lane.size is None
+            if not whole or sympy.expand(strides[slow] - mul(strides[fast], lane.extent)) != 0:
+                return False
+        return True
+
+    def _product(self, root: Root) -> None:
+        p, w = root.product, self.w
+        assert p is not None
+        a, b = self.scheduler.roles(p)
+        dst = root.dst
+        rows, columns, outer = self._sides(root)
+        together: dict[str, tuple[str, ...]] = {}
+        loops = list(outer)
+        for side, name, lanes in (("m", a, rows), ("n", b, columns)):
+            if len(lanes) > 1 and not (self._joined(name, lanes) and self._joined(dst, lanes)):
+                loops += lanes[:-1]
+                lanes = lanes[-1:]
+            together[side] = lanes
+        if root.into is None:
+            count = " * ".join(f"n_{self.names(n)}" for n in self.storage.lanes(dst))
+            w.line(f"v_fill(t_{self.names(dst)}, {count}, 0.0f);")
+        bounded = all(self._bounded(self.v.lanes[n]) for n in together["m"])
+        most = self._room(together["m"]) if bounded else "INT64_C(1) << 40"
+
+        def along(name: str, lanes: Sequence[str]) -> str:
+            if not lanes:
+                return "0"
+            stride = self._stride(name, lanes[-1])
+            return stride if isinstance(stride, str) else integer(stride, self.names)
+
+        def count_of(lanes: Sequence[str]) -> str:
+            return " * ".join(f"n_{self.names(n)}" for n in lanes) or "1"
+
+        def start(name: str) -> str:
+            parts: list[str] = []
+            if name in self.storage.arrays:
+                parts.append(f"t_{self.names(name)}")
+                mine: Sequence[str] = self.storage.lanes(name)
+            else:
+                view = self.v.views[name]
+                parts.append(f"p_{self.names(view.tensor)}")
+                if view.offset != 0:
+                    parts.append(integer(view.offset, self.names))
+                mine = list(view.strides)
+            parts += [f"i_{self.names(n)} * ({along(name, (n,))})" for n in loops if n in mine]
+            return " + ".join(parts)
+
+        def nested(left: Sequence[str]) -> None:
+            if left:
+                index = f"i_{self.names(left[0])}"
+                with w.block(f"for (int64_t {index} = 0; {index} < n_{self.names(left[0])}; ++{index})"):
+                    nested(left[1:])
+                return
+            k = (p.lane,)
+            w.line(f"multiply<({most})>(")
+            with w.indented():
+                w.line(f"{start(dst)}, {along(dst, together['m'])},")
+                w.line(f"{start(a)}, {along(a, together['m'])}, {along(a, k)},")
+                w.line(f"{start(b)}, {along(b, k)}, {along(b, together['n']) if together['n'] else '1'},")
+                w.line(f"{count_of(together['m'])}, {count_of(k)}, {count_of(together['n'])}, packed_a, packed_b);")
+
+        nested(loops)
+
+    def _bounded(self, lane: Lane) -> bool:
+        """Whether the largest length is known when compiled."""
+        return not scalars(lane.extent) & set(self.program.lengths)

@@ -1,0 +1,331 @@
+"""The Python of an emitted module: it checks arguments, compiles for a configuration, and calls the C++.
+
+The text is self-contained: `support.py` is pasted into it, and so is the code below; of other packages it imports numpy
+and, when it is given torch tensors or reads a weights file, torch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from importlib.resources import files
+from typing import Any
+
+from prism.backends.protocol import Config
+from prism.backends.tile import TileModule, identifier, scalars
+from prism.backends.triton.emit_host import HostEmitter, name_tensors
+from prism.backends.triton.writer import Writer, integer
+from prism.program.extents import Extent
+from prism.sgraph import show
+from prism.sgraph.nodes import SGraph
+
+RUNTIME = '''
+_DTYPES = {
+    "float32": ("float32", np.float32),
+    "float16": ("float16", np.float16),
+    "bfloat16": ("bfloat16", np.uint16),
+    "int64": ("int64", np.int64),
+    "int32": ("int32", np.int32),
+    "int8": ("int8", np.int8),
+    "uint8": ("uint8", np.uint8),
+    "bool": ("bool", np.bool_),
+}
+_LOADED = {}
+_SPELLED = {}
+_OWN = threading.local()
+
+
+def _is_torch(tensor):
+    return not isinstance(tensor, np.ndarray)
+
+
+def _dtype(dtype):
+    """A data type's name."""
+    if dtype not in _SPELLED:
+        _SPELLED[dtype] = str(dtype).removeprefix("torch.")
+    return _SPELLED[dtype]
+
+
+def _expect(name, tensor, shape, dtype):
+    """Refuse an argument of another rank, data type or shape; None stands for any length."""
+    if not isinstance(tensor, np.ndarray) and not hasattr(tensor, "data_ptr"):
+        raise ValueError(f"{name} must be a numpy array or a torch tensor, not {type(tensor).__name__}")
+    given = _dtype(tensor.dtype)
+    # numpy has no bfloat16: ml_dtypes' is taken, and its bits as uint16.
+    if given != dtype and not (dtype == "bfloat16" and given == "uint16"):
+        raise ValueError(f"{name} must be {dtype}, not {given}")
+    if _is_torch(tensor) and tensor.device.type != "cpu":
+        raise ValueError(f"{name} must be on the CPU, not on {tensor.device}")
+    if tensor.shape == shape:
+        return
+    fits = len(tensor.shape) == len(shape) and all(n is None or n == m for n, m in zip(shape, tensor.shape))
+    if not fits:
+        wanted = ", ".join("*" if n is None else str(n) for n in shape)
+        raise ValueError(f"{name} must have the shape ({wanted}), not {tuple(tensor.shape)}")
+
+
+def _dense(tensor):
+    """The tensor, contiguous."""
+    if _is_torch(tensor):
+        return tensor if tensor.is_contiguous() else tensor.contiguous()
+    return tensor if tensor.flags.c_contiguous else np.ascontiguousarray(tensor)
+
+
+def _cdiv(a, b):
+    return -(-a // b)
+
+
+def _address(tensor):
+    return tensor.data_ptr() if _is_torch(tensor) else tensor.__array_interface__["data"][0]
+
+
+def _empty(like, shape, dtype):
+    """A new tensor, of torch where `like` is, else of numpy."""
+    if _is_torch(like):
+        import torch
+
+        return torch.empty(shape, dtype=getattr(torch, dtype))
+    if dtype == "bfloat16" and str(like.dtype) == "bfloat16":
+        return np.empty(shape, like.dtype)
+    if dtype == "bfloat16":
+        try:
+            import ml_dtypes
+
+            return np.empty(shape, ml_dtypes.bfloat16)
+        except ImportError:
+            pass
+    return np.empty(shape, _DTYPES[dtype][1])
+
+
+def _buffer(name, shape, dtype):
+    """What kernels exchange: kept for the next call of the same thread."""
+    kept = _OWN.__dict__
+    if name not in kept or kept[name].shape != tuple(shape):
+        kept[name] = np.empty(shape, _DTYPES[dtype][1])
+    return kept[name]
+
+
+def choose(sizes):
+    """The tuned configuration for the lengths of the axes."""
+    entries = CONFIGS.get("cpu") or next(iter(CONFIGS.values()), None)
+    if not entries:
+        raise ValueError("this module has no tuned configuration: pass config=")
+    for entry in entries:
+        ranges = entry.get("shapes", {})
+        if all(low <= sizes.get(name, low) <= high for name, (low, high) in ranges.items()):
+            return entry
+    return entries[-1]
+
+
+def load(config):
+    """The compiled function of a configuration: run(tensors, lengths, threads)."""
+    symbols = config["symbols"]
+    key = tuple([symbols[name] for name in SYMBOLS])
+    if key not in _LOADED:
+        constants = {constant: symbols[name] for name, constant in SYMBOLS.items()}
+        library, _ = compile_source(Path(__file__).with_name(SOURCE), constants)
+        function = ctypes.CDLL(str(library)).run
+        function.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int]
+        function.restype = None
+        _LOADED[key] = function
+    return _LOADED[key]
+
+
+def default_threads():
+    """OMP_NUM_THREADS, or the processors that this process may use."""
+    given = os.environ.get("OMP_NUM_THREADS", "").split(",")[0]
+    if given.isdigit() and int(given) > 0:
+        return int(given)
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _call(config, tensors, lengths, threads):
+    """One call of the compiled function; all tensors are contiguous."""
+    addresses = (ctypes.c_void_p * len(tensors))(*[_address(t) for t in tensors])
+    sizes = (ctypes.c_int64 * max(len(lengths), 1))(*lengths)
+    load(config)(addresses, sizes, threads or _THREADS)
+
+
+_THREADS = default_threads()
+'''
+
+WEIGHT = '''
+_WEIGHTS = {}
+
+
+def _weight(name, like):
+    """One of the model's weights, from the file beside this module; read once, of torch where `like` is."""
+    if not _WEIGHTS:
+        import torch
+
+        _WEIGHTS.update(torch.load(Path(__file__).with_name("weights.pt"), map_location="cpu", weights_only=True))
+    if name not in _WEIGHTS:
+        raise ValueError(f"{name} is missing: it was not passed, and it is none of the model's weights")
+    found = _WEIGHTS[name]
+    if like is None or _is_torch(like):
+        return found
+    return found.view(torch_uint16()).numpy() if str(found.dtype) == "torch.bfloat16" else found.numpy()
+
+
+def torch_uint16():
+    """torch's name for the bits of a bfloat16 number."""
+    import torch
+
+    return torch.uint16
+'''
+
+
+def loader_text(
+    module: TileModule,
+    sgraph: SGraph,
+    main: str,
+    formula: str,
+    configs: Mapping[str, Sequence[Config]],
+    weights: bool,
+    shapes: Mapping[str, Sequence[Mapping[str, tuple[int, int]]]],
+) -> str:
+    """The module's source.
+
+    Args:
+        module: the tile programs.
+        sgraph: what they implement, for the docstring.
+        main: the name of the C++ source that holds all launches.
+        formula: what is computed, for docstrings.
+        configs: the tuned configurations by target.
+        weights: whether arguments may be left out and read from the weights file.
+        shapes: for each target, in step with `configs`, the lengths that a configuration is for.
+    """
+    w = Writer()
+    _header(w, sgraph, formula, len(module.launches))
+    pasted = (files("prism.backends.cpu") / "support.py").read_text(encoding="utf-8")
+    _, imports, rest = pasted.split("\n\n", 2)
+    for line in [*sorted(["import ctypes", "import threading", *imports.splitlines()], key=_import_order), ""]:
+        w.line(line)
+    w.line("import numpy as np")
+    w.blank()
+    _configs(w, configs, shapes)
+    named = {s: identifier(s) for s in module.symbols}
+    w.line("# The symbols of a configuration, and what the source calls them.")
+    w.line(f"SYMBOLS = {named!r}" if named else "SYMBOLS = {}")
+    w.line(f'SOURCE = "{main}"')
+    w.blank()
+    for source in (rest, RUNTIME, *((WEIGHT,) if weights else ())):
+        w.blank(2)
+        for line in source.strip("\n").splitlines():
+            w.line(line)
+    w.blank(2)
+    _launcher(w, module, formula, weights)
+    return w.text
+
+
+def _import_order(line: str) -> tuple[bool, str]:
+    return line.startswith("from"), line
+
+
+def _header(w: Writer, sgraph: SGraph, formula: str, launches: int) -> None:
+    w.line(f'"""{sgraph.name}: {launches} C++ kernel{"s" * (launches != 1)}, compiled on first use, written by prism.')
+    w.line()
+    for line in formula.strip().replace("\\", "\\\\").replace('"""', "'''").splitlines():
+        w.line(f"    {line}".rstrip())
+    w.line()
+    w.line("The sGraph that it implements, with its tile sizes unbound:")
+    w.line()
+    for line in show.text(sgraph).replace("\\", "\\\\").rstrip().splitlines():
+        w.line(f"    {line}".rstrip())
+    w.line('"""')
+    w.blank()
+
+
+def _configs(
+    w: Writer,
+    configs: Mapping[str, Sequence[Config]],
+    shapes: Mapping[str, Sequence[Mapping[str, tuple[int, int]]]],
+) -> None:
+    w.line("# By target: tile sizes and part counts.")
+    w.line("CONFIGS = {" + ("}" if not configs else ""))
+    if not configs:
+        return
+    with w.indented():
+        for target, entries in configs.items():
+            w.line(f'"{target}": [')
+            with w.indented():
+                for n, c in enumerate(entries):
+                    ranges = shapes[target][n] if n < len(shapes.get(target, ())) else {}
+                    parts: dict[str, Any] = {"shapes": dict(ranges)} if ranges else {}
+                    w.line(f"{ {**parts, 'symbols': dict(c.symbols)}!r},".replace("'", '"'))
+            w.line("],")
+    w.line("}")
+
+
+def _launcher(w: Writer, module: TileModule, formula: str, weights: bool) -> None:
+    taken = {n for launch in module.launches for n in launch.lengths} | {identifier(module.name)}
+    taken |= {identifier(s) for s in module.symbols} | _TAKEN
+    tensors = name_tensors(module, taken)
+    host = HostEmitter(module, tensors, w, weights)
+    inputs = [tensors.host[t.name] for t in module.inputs]
+    outputs = [tensors.host[t.name] for t in module.outputs]
+    given = [f"{n}=None" for n in inputs] if weights else inputs
+    w.call(f"def {identifier(module.name)}", [*given, "*", "config=None", "out=None", "threads=None"], ":")
+    with w.indented():
+        host._docstring(formula)
+        if weights:
+            w.line(f"given = next((t for t in {_tuple(inputs)} if t is not None), None)")
+            for n in inputs:
+                w.line(f'{n} = _weight("{n}", given) if {n} is None else {n}')
+        lengths = host.lengths
+        for t in module.inputs:
+            name = tensors.host[t.name]
+            shape = [str(e) if not scalars(e) else "None" for e in t.shape]
+            w.line(f'_expect("{name}", {name}, {_tuple(shape)}, "{t.dtype.value}")')
+        for n, text in lengths.items():
+            w.line(f"{n} = {text}")
+        for t in module.inputs:
+            if any(scalars(e) for e in t.shape):
+                name = tensors.host[t.name]
+                w.line(f'_expect("{name}", {name}, {_shape(t.shape)}, "{t.dtype.value}")')
+        sizes = ", ".join(f"{n}={n}" for n in lengths)
+        w.line("if config is None:")
+        with w.indented():
+            w.line(f"config = choose(dict({sizes}))")
+        symbols = {identifier(s): s for s in module.symbols}
+        for n in sorted({n for b in module.buffers for e in b.shape for n in scalars(e)} & set(symbols)):
+            w.line(f'{n} = config["symbols"]["{symbols[n]}"]')
+        for n in inputs:
+            w.line(f"{n} = _dense({n})")
+        w.line("if out is None:")
+        with w.indented():
+            made = [f'_empty({inputs[0]}, {_shape(t.shape)}, "{t.dtype.value}")' for t in module.outputs]
+            for n, text in zip(outputs, made, strict=True):
+                w.line(f"{n} = {text}")
+        w.line("else:")
+        with w.indented():
+            w.line(f"{_tuple(outputs).strip('()')} = out")
+            for t in module.outputs:
+                name = tensors.host[t.name]
+                w.line(f'_expect("{name}", {name}, {_shape(t.shape)}, "{t.dtype.value}")')
+                with w.block(f"if {name} is not _dense({name}):"):
+                    w.line(f'raise ValueError("{name} must be contiguous")')
+        buffers = [f'_buffer("{b.name}", {_shape(b.shape)}, "{b.dtype.value}")' for b in module.buffers]
+        own = sorted({n for launch in module.launches for n in launch.lengths})
+        w.call("_call", ["config", f"[{', '.join([*inputs, *buffers, *outputs])}]", f"[{', '.join(own)}]", "threads"])
+        w.line(f"return {', '.join(outputs)}")
+
+
+_NAMES = """
+np os ctypes hashlib shutil subprocess tempfile threading Path FLAGS TUNING CONFIGS SYMBOLS SOURCE config out threads
+given choose load default_threads find_compiler sources_of machine cache_folders scratch_file compile_source
+CompilerError torch_uint16
+"""
+_TAKEN = frozenset(_NAMES.split())
+
+
+def _tuple(items: Sequence[str]) -> str:
+    return f"({items[0]},)" if len(items) == 1 else f"({', '.join(items)})"
+
+
+def _shape(shape: Sequence[Extent]) -> str:
+    return _tuple([_python(e) for e in shape]) if shape else "()"
+
+
+def _python(e: Extent) -> str:
+    """An integer expression as Python, without Triton's helper for quotients that are rounded up."""
+    return integer(e, "_own").replace("_own.cdiv(", "_cdiv(")

@@ -1,0 +1,552 @@
+"""One loop nest as C++: the innermost loop in vectors, every value at the depth that its lanes ask for."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from prism.backends import tile
+from prism.backends.cpu.cxx import Names, Writer, factor, integer, number
+from prism.backends.cpu.schedule import Group, Root, Scheduler
+from prism.backends.cpu.values import KINDS, Values, View
+from prism.backends.tile import Operand
+from prism.errors import UnsupportedError
+from prism.program.extents import Extent
+from prism.program.nodes import DType, ReduceKind
+
+KIND_TYPES: Mapping[str, str] = {"f": "float", "i": "int32_t", "l": "int64_t", "b": "bool"}
+REDUCERS: Mapping[ReduceKind, str] = {
+    ReduceKind.SUM: "Sum",
+    ReduceKind.PROD: "Prod",
+    ReduceKind.MAX: "Max",
+    ReduceKind.MIN: "Min",
+}
+_COMPARE = {"lt": "<", "le": "<=", "eq": "=="}
+_FUNCTIONS = frozenset(
+    {"exp", "log", "sqrt", "sin", "cos", "tanh", "erf", "sigmoid", "abs", "sign", "floor", "round", "pow"}
+)
+UNROLLED = 4
+"""Sums that a vectorised reduction keeps side by side, to hide the latency of an addition."""
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """An expression: its source, and whether it is a vector."""
+
+    source: str
+    vector: bool
+
+
+@dataclass(slots=True)
+class Storage:
+    """Where the kept values of a program are.
+
+    Attributes:
+        v: the values.
+        scheduler: what is kept, and in which order of lanes.
+        arrays: names of values in arrays; those without lanes are variables.
+    """
+
+    v: Values
+    scheduler: Scheduler
+    arrays: set[str] = field(default_factory=set)
+
+    def lanes(self, name: str) -> tuple[str, ...]:
+        """The lanes of an array in the order of memory, the slowest first."""
+        return self.scheduler.order.get(name, self.v.lanes_of(name))
+
+    def stride(self, name: str, lane: str, names: Names) -> str:
+        """Elements between neighbours along a lane, as source."""
+        lanes = self.lanes(name)
+        after = lanes[lanes.index(lane) + 1 :]
+        return " * ".join(f"n_{names(x)}" for x in after) or "1"
+
+
+@dataclass(slots=True)
+class NestEmitter:
+    """Writes one nest.
+
+    Attributes:
+        group: its roots.
+        storage: where kept values are.
+        names: C++ identifiers.
+        w: where it is written.
+        local: kept values that only this nest reads: they are in no array.
+    """
+
+    group: Group
+    storage: Storage
+    names: Names
+    w: Writer
+    local: frozenset[str]
+    _order: tuple[str, ...] = ()
+    _code: list[list[str]] = field(default_factory=list)
+    _after: list[list[str]] = field(default_factory=list)
+    _memo: dict[str, Text] = field(default_factory=dict)
+    _sums: list[tuple[str, str]] = field(default_factory=list)
+    _count: int = 0
+    _heavy: bool = False
+
+    @property
+    def v(self) -> Values:
+        """The values."""
+        return self.storage.v
+
+    @property
+    def vector(self) -> str | None:
+        """The lane that is walked in vectors."""
+        return self._order[-1] if self._order else None
+
+    def run(self) -> None:
+        """Writes the nest."""
+        self._order = self._choose()
+        self._code = [[] for _ in range(len(self._order) + 1)]
+        self._after = [[] for _ in range(len(self._order) + 1)]
+        for root in self.group.roots:
+            self._declare(root)
+            self._root(root)
+        if not self._order:
+            self.w.lines(self._code[0])
+            return
+        with self.w.block():
+            self._level(0)
+
+    # Loops.
+
+    def _level(self, depth: int) -> None:
+        w = self.w
+        w.lines(self._code[depth])
+        lane = self._order[depth]
+        index, count = f"i_{self.names(lane)}", f"n_{self.names(lane)}"
+        if depth < len(self._order) - 1:
+            with w.block(f"for (int64_t {index} = 0; {index} < {count}; ++{index})"):
+                self._level(depth + 1)
+            w.lines(self._after[depth])
+            return
+        unrolled = 1 if self._heavy or not self._sums else UNROLLED
+        for name, kind in self._sums:
+            starts = ", ".join([f"v_all({kind}::start)"] * unrolled)
+            w.line(f"vf {name}[{unrolled}] = {{{starts}}};")
+        with w.block(f"auto body = [&](auto full, auto part, int64_t {index}, int64_t lanes) PRISM_BODY", ";"):
+            w.lines(self._code[depth + 1])
+        w.line(f"int64_t {index} = 0;")
+        if unrolled > 1:
+            with w.block(f"for (; {index} + {unrolled} * VL <= {count}; {index} += {unrolled} * VL)"):
+                for n in range(unrolled):
+                    place = f"{index} + {n} * VL" if n else index
+                    w.line(f"body(Whole{{}}, Count<{n}>{{}}, {place}, VL);")
+        w.line(f"for (; {index} + VL <= {count}; {index} += VL) body(Whole{{}}, Count<0>{{}}, {index}, VL);")
+        w.line(f"if ({index} < {count}) body(Part{{}}, Count<0>{{}}, {index}, {count} - {index});")
+        for name, kind in self._sums:
+            text = f"{name}[0]"
+            if unrolled == UNROLLED:
+                pairs = [f"{kind}::of({name}[{n}], {name}[{n + 1}])" for n in (0, 2)]
+                text = f"{kind}::of({pairs[0]}, {pairs[1]})"
+            w.line(f"const float {name}_all = v_across({kind}{{}}, {text});")
+        w.lines(self._after[depth])
+
+    def _choose(self) -> tuple[str, ...]:
+        """The loops, outermost first: the lane in which most of memory is contiguous is the last."""
+        lanes = self.group.lanes
+        if not lanes:
+            return ()
+        score = dict.fromkeys(lanes, 0)
+        seen: set[str] = set()
+
+        def weigh(strides: Mapping[str, Extent], weight: int) -> None:
+            for lane, stride in strides.items():
+                if lane in score:
+                    score[lane] += (weight if stride == 1 else -weight) * 4 ** len(strides)
+
+        def visit(name: str) -> None:
+            if name in seen or name not in self.v.values:
+                return
+            seen.add(name)
+            if name in self.storage.arrays:
+                order = self.storage.lanes(name)
+                weigh({n: 1 if n == order[-1] else 2 for n in order}, 1)
+            elif name in self.v.views:
+                weigh(self.v.views[name].strides, 2)
+            elif name not in self.v.accumulators:
+                for operand in _inputs(self.v, self.v.values[name].stmt):
+                    visit(operand)
+
+        for root in self.group.roots:
+            for operand in _inputs(self.v, root.stmt):
+                visit(operand)
+            for name in root.writes:
+                visit(name)
+            if isinstance(root.stmt, tile.Store):
+                s = root.stmt
+                weigh(self.v.view(s.tensor, s.offset, s.masks).strides, 3)
+        order = {n: k for k, n in enumerate(lanes)}
+        last = max(lanes, key=lambda n: (score[n], order[n]))
+        return (*(n for n in lanes if n != last), last)
+
+    # Roots.
+
+    def _depth(self, lanes: Sequence[str]) -> int:
+        return max((self._order.index(n) + 1 for n in lanes), default=0)
+
+    def _put(self, depth: int, line: str) -> None:
+        self._code[depth].append(line)
+
+    def _root(self, root: Root) -> None:
+        s = root.stmt
+        depth = len(self._order)
+        match root.kind:
+            case "fill":
+                assert isinstance(s, tile.Full)
+                kind = self.v.kind_of(s.dst)
+                self._write(s.dst, Text(_literal(s.value, kind), False), depth, declare=True)
+            case "keep":
+                name = root.dst
+                text = self._evaluate(name)
+                if name in self.local:
+                    self._memo[name] = text
+                else:
+                    self._write(name, text, depth, declare=True)
+            case "update":
+                assert isinstance(s, tile.Update)
+                old, new = self._value(s.acc), self._value(s.src)
+                vector = self.vector is not None
+                kind = REDUCERS[s.kind]
+                made = f"{kind}::of({self._as(old, vector)}, {self._as(new, vector)})"
+                self._memo.pop(s.acc, None)
+                self._write(s.acc, Text(made, vector), depth)
+            case "store":
+                assert isinstance(s, tile.Store)
+                self._store(s, depth)
+            case "reduce":
+                self._reduce(root, depth)
+
+    def _declare(self, root: Root) -> None:
+        """Where a fresh reduction goes."""
+        if root.kind != "reduce" or root.into is not None:
+            return
+        assert isinstance(root.stmt, tile.Reduce)
+        lanes, own = self.v.lanes_of(root.dst), self.names(root.dst)
+        if not lanes:
+            self.w.line(f"float {own};")
+        elif root.gone != self.vector:
+            count = " * ".join(f"n_{self.names(n)}" for n in lanes)
+            self.w.line(f"v_fill(t_{own}, {count}, {REDUCERS[root.stmt.kind]}::start);")
+
+    def _fresh(self, base: str) -> str:
+        self._count += 1
+        return f"{base}_{self._count}"
+
+    def _write(self, name: str, text: Text, depth: int, declare: bool = False) -> None:
+        """A value into its array or variable, and what it is from here on."""
+        own = self.names(name)
+        if not self.v.lanes_of(name):
+            kind = KIND_TYPES[self.v.kind_of(name)]
+            self._put(depth, f"{kind + ' ' if declare else ''}{own} = {text.source};")
+            self._memo[name] = Text(own, False)
+            return
+        temporary = self._fresh(own)
+        self._put(depth, f"const auto {temporary} = {self._as(text, True)};")
+        self._memo[name] = Text(temporary, True)
+        address, stride = self._place(name)
+        if stride == "1":
+            self._put(depth, f"v_st(full, {address}, {temporary}, lanes);")
+        else:
+            self._put(depth, f"v_scatter(full, {address}, {stride}, {temporary}, lanes);")
+
+    def _place(self, name: str) -> tuple[str, str]:
+        """The address of an element of an array, and the stride along the vector."""
+        parts: list[str] = []
+        stride = "0"
+        for lane in self.storage.lanes(name):
+            along = self.storage.stride(name, lane, self.names)
+            parts.append(f"i_{self.names(lane)}" + ("" if along == "1" else f" * {along}"))
+            if lane == self.vector:
+                stride = along
+        return f"t_{self.names(name)} + {' + '.join(parts)}", stride
+
+    def _store(self, s: tile.Store, depth: int) -> None:
+        view = self.v.view(s.tensor, s.offset, s.masks)
+        dtype = self.v.tensor(s.tensor).dtype
+        if isinstance(s.src, str):
+            text, kind = self._value(s.src), self.v.kind_of(self.v.resolve(s.src))
+        else:
+            text, kind = Text(_literal(s.src, KINDS[dtype]), False), KINDS[dtype]
+        if kind != KINDS[dtype]:
+            raise UnsupportedError(f"a store of {kind} to {s.tensor}", where=f"C++ emission of {self.v.program.name}")
+        address = self._address(view)
+        masks = [self._value(m) for m in view.masks]
+        tests = [m.source for m in masks if not m.vector]
+        guard = f"if ({' && '.join(tests)}) " if tests else ""
+        if self.vector is None:
+            self._put(depth, f"{guard}v_put({address}, {text.source});")
+            return
+        stride = self._number(view.strides.get(self.vector, 0))
+        source = self._as(text, True)
+        varying = [m.source for m in masks if m.vector]
+        if varying:
+            mask = " & ".join(varying)
+            self._put(depth, f"{guard}v_scatter_if(full, {mask}, {address}, {stride}, {source}, lanes);")
+        elif stride == "1":
+            self._put(depth, f"{guard}v_st(full, {address}, {source}, lanes);")
+        else:
+            self._put(depth, f"{guard}v_scatter(full, {address}, {stride}, {source}, lanes);")
+
+    def _reduce(self, root: Root, depth: int) -> None:
+        s = root.stmt
+        assert isinstance(s, tile.Reduce)
+        kind, dst = REDUCERS[s.kind], root.dst
+        text = self._value(s.src)
+        if root.gone != self.vector:
+            # The array holds the running values; a fresh one was filled before the nest.
+            address, stride = self._place(dst)
+            old = f"v_ld(full, {address}, lanes)" if stride == "1" else f"v_gather(full, {address}, {stride}, lanes)"
+            name = self._fresh(self.names(dst))
+            self._put(depth, f"const vf {name} = {kind}::of({old}, {self._as(text, True)});")
+            self._put(
+                depth,
+                f"v_st(full, {address}, {name}, lanes);"
+                if stride == "1"
+                else f"v_scatter(full, {address}, {stride}, {name}, lanes);",
+            )
+            return
+        own = self._fresh(f"s_{self.names(dst)}")
+        self._sums.append((own, kind))
+        self._heavy = self._heavy or self.storage.scheduler.cost(self.v.resolve(s.src)) > 12
+        # How many sums there are is known at the end; `part` then stands below that number.
+        self._put(
+            depth,
+            f"{own}[part.n] = {kind}::of({own}[part.n], v_inside({kind}{{}}, full, {self._as(text, True)}, lanes));",
+        )
+        if self.v.lanes_of(dst):
+            place = self._place(dst)[0].removeprefix(f"t_{self.names(dst)} + ")
+            place = f"t_{self.names(dst)}[{place}]"
+        else:
+            place = self.names(dst)
+        total = f"{own}_all"
+        if root.into is not None:
+            total = f"{kind}::of({place}, {total})"
+        self._after[depth - 1].append(f"{place} = {total};")
+
+    # Values.
+
+    def _number(self, e: Extent) -> str:
+        return factor(e, self.names)
+
+    def _as(self, text: Text, vector: bool) -> str:
+        return f"v_all({text.source})" if vector and not text.vector else text.source
+
+    def _value(self, operand: Operand) -> Text:
+        """A value as a name or a short expression."""
+        assert isinstance(operand, str)
+        name = self.v.resolve(operand)
+        if name in self._memo:
+            return self._memo[name]
+        if name not in self.v.values:
+            return Text(f"(int32_t){self.names(name)}", False)
+        text = self._read(name) if self._is_stored(name) else self._evaluate(name)
+        self._memo[name] = text
+        return text
+
+    def _is_stored(self, name: str) -> bool:
+        s = self.v.values[name].stmt
+        return name in self.storage.arrays or name in self.v.accumulators or name in self.storage.scheduler.kept or (
+            isinstance(s, tile.Reduce | tile.Dot)
+        )  # fmt: skip
+
+    def _name(self, name: str, source: str, lanes: Sequence[str]) -> Text:
+        """A new variable at the depth of its lanes."""
+        made = self._fresh(self.names(name))
+        self._put(self._depth(lanes), f"const auto {made} = {source};")
+        return Text(made, self.vector is not None and self.vector in lanes)
+
+    def _read(self, name: str) -> Text:
+        lanes = self.v.lanes_of(name)
+        if not lanes:
+            return Text(self.names(name), False)
+        address, stride = self._place(name)
+        if self.vector not in lanes:
+            return self._name(name, f"*({address})", lanes)
+        if stride == "1":
+            return self._name(name, f"v_ld(full, {address}, lanes)", lanes)
+        return self._name(name, f"v_gather(full, {address}, {stride}, lanes)", lanes)
+
+    def _address(self, view: View) -> str:
+        parts = [f"p_{self.names(view.tensor)}"]
+        if view.offset != 0:
+            parts.append(integer(view.offset, self.names))
+        for lane, stride in view.strides.items():
+            index = f"i_{self.names(lane)}"
+            parts.append(index if stride == 1 else f"{index} * {self._number(stride)}")
+        return " + ".join(parts)
+
+    def _evaluate(self, name: str) -> Text:
+        value = self.v.values[name]
+        lanes, s = value.lanes, value.stmt
+        vector = self.vector is not None and self.vector in lanes
+        match s:
+            case tile.Load():
+                return self._load(name, s, vector)
+            case tile.Offsets():
+                start = integer(self.v.lanes[name].start, self.names)
+                place = f"(int32_t)({start} + i_{self.names(name)})"
+                return self._name(name, f"{place} + v_iota()" if vector else place, lanes)
+            case tile.IndexValue(_, index, _):
+                return self._name(name, self._index(index, vector), lanes)
+            case tile.InBounds(_, index, high, low, _):
+                made = self._name(f"{name}_at", self._index(index, vector), lanes).source
+                bounds = ((">=", low), ("<", high))
+                tests = [f"({made} {sign} (int32_t)({integer(e, self.names)}))" for sign, e in bounds if e is not None]
+                return self._name(name, (" & " if vector else " && ").join(tests), lanes)
+            case tile.Full(_, number_, _, _):
+                return Text(_literal(number_, value.kind), False)
+            case tile.Copy(_, src):
+                return self._value(src)
+            case tile.Cast(_, src, dtype):
+                return self._cast(name, src, dtype, lanes)
+            case tile.Select(_, mask, src, otherwise):
+                keep, given = self._value(mask), self._value(src)
+                vector = vector and (keep.vector or given.vector)
+                source = (
+                    f"v_sel({self._as(keep, vector)}, {self._as(given, vector)}, "
+                    f"{self._as(Text(_literal(otherwise, value.kind), False), vector)})"
+                )
+                return self._name(name, source, lanes)
+            case tile.Pointwise():
+                return self._pointwise(name, s, lanes)
+            case _:
+                raise UnsupportedError(
+                    f"no C++ expression for {type(s).__name__}", where=f"C++ emission of {self.v.program.name}"
+                )
+
+    def _index(self, index: tile.Affine, vector: bool) -> str:
+        offset, strides = self.v.affine(index)
+        parts = [integer(offset, self.names)] if offset != 0 or not strides else []
+        for lane, stride in strides.items():
+            place = f"i_{self.names(lane)}"
+            parts.append(place if stride == 1 else f"{place} * {self._number(stride)}")
+        place = f"(int32_t)({' + '.join(parts)})"
+        if not vector or self.vector not in strides:
+            return place
+        stride = self._number(strides[self.vector])
+        return f"{place} + v_iota()" if stride == "1" else f"{place} + v_iota() * (int32_t){stride}"
+
+    def _load(self, name: str, s: tile.Load, vector: bool) -> Text:
+        view = self.v.views[name]
+        tensor = self.v.tensor(s.tensor)
+        address = self._address(view)
+        masks = [self._value(m) for m in view.masks]
+        fixed = " && ".join(m.source for m in masks if not m.vector)
+        varying = " & ".join(m.source for m in masks if m.vector)
+        zero = {"f": "0.0f", "i": "(int32_t)0", "l": "(int64_t)0", "b": "false"}[KINDS[tensor.dtype]]
+        if not vector:
+            source = f"v_one({address})"
+            if fixed:
+                source = f"({fixed}) ? {source} : {zero}"
+        else:
+            assert self.vector is not None
+            stride = self._number(view.strides.get(self.vector, 0))
+            if varying:
+                source = f"v_gather_if(full, {varying}, {address}, {stride}, lanes)"
+            elif stride == "1":
+                source = f"v_ld(full, {address}, lanes)"
+            elif stride == "0":
+                source = f"v_all(v_one({address}))"
+            else:
+                source = f"v_gather(full, {address}, {stride}, lanes)"
+            if fixed:
+                source = f"({fixed}) ? {source} : v_all({zero})"
+        stored, kind = KINDS[tensor.dtype], self.v.values[name].kind
+        if stored != kind:
+            source = _converted(source, stored, kind, vector)
+        return self._name(name, source, self.v.lanes_of(name))
+
+    def _cast(self, name: str, src: str, dtype: DType, lanes: Sequence[str]) -> Text:
+        given = self._value(src)
+        before, after = self.v.kind_of(self.v.resolve(src)), KINDS[dtype]
+        if before == after:
+            if dtype is DType.BFLOAT16:
+                return self._name(name, f"v_as_bf16({given.source})", lanes)
+            if dtype is DType.FLOAT16:
+                return self._name(name, f"v_as_f16({given.source})", lanes)
+            return given
+        made = self._name(name, _converted(given.source, before, after, given.vector), lanes)
+        return Text(made.source, given.vector)
+
+    def _pointwise(self, name: str, s: tile.Pointwise, lanes: Sequence[str]) -> Text:
+        kinds = [self.v.kind_of(self.v.resolve(a)) for a in s.args if isinstance(a, str)]
+        if s.op == "where":
+            branches = [a for a in s.args[1:] if isinstance(a, str)]
+            kind = self.v.kind_of(self.v.resolve(branches[0])) if branches else self.v.values[name].kind
+        else:
+            kind = kinds[0]
+        args: list[Text] = []
+        for n, a in enumerate(s.args):
+            wanted = "b" if s.op == "where" and n == 0 else kind
+            args.append(self._value(a) if isinstance(a, str) else Text(_literal(a, wanted), False))
+        vector = any(a.vector for a in args)
+        texts = [self._as(a, vector) for a in args]
+        return Text(self._name(name, self._operation(s.op, texts, kind, vector), lanes).source, vector)
+
+    def _operation(self, op: str, a: Sequence[str], kind: str, vector: bool) -> str:
+        match op:
+            case "add" | "mul":
+                return f"{a[0]} {'+' if op == 'add' else '*'} {a[1]}"
+            case "neg":
+                return f"-({a[0]})"
+            case "recip":
+                return f"1.0f / {a[0]}"
+            case "lt" | "le" | "eq":
+                if kind == "b" and op != "eq" and vector:
+                    # Masks are -1 and 0.
+                    a = [a[1], a[0]]
+                source = f"{a[0]} {_COMPARE[op]} {a[1]}"
+                return f"v_narrow({source})" if vector and kind == "l" else source
+            case "and" | "or":
+                sign = "&" if op == "and" else "|"
+                return f"{a[0]} {sign if vector else 2 * sign} {a[1]}"
+            case "not":
+                return f"~{a[0]}" if vector else f"!{a[0]}"
+            case "isnan":
+                return f"{a[0]} != {a[0]}"
+            case "where":
+                return f"v_sel({a[0]}, {a[1]}, {a[2]})"
+            case "maximum" | "minimum":
+                return f"v_{op[:3]}({a[0]}, {a[1]})"
+            case _ if op in _FUNCTIONS:
+                return f"v_{op}({', '.join(a)})"
+            case _:
+                raise UnsupportedError(f"no C++ expression for {op}", where=f"C++ emission of {self.v.program.name}")
+
+
+def _converted(source: str, before: str, after: str, vector: bool) -> str:
+    if after == "b":
+        test = f"({source}) != {_literal(0, before)}"
+        return f"v_narrow({test})" if vector and before == "l" else test
+    if not vector:
+        return f"({KIND_TYPES[after]})({source})"
+    if before == "b":
+        masked = {"f": f"v_mask_to_f({source})", "i": f"({source}) & 1", "l": f"v_to_l(({source}) & 1)"}
+        return masked[after]
+    return f"v_to_{after}({source})"
+
+
+def _literal(value: float, kind: str) -> str:
+    match kind:
+        case "f":
+            return number(value)
+        case "b":
+            return "true" if value else "false"
+        case "i":
+            return f"(int32_t){int(value)}" if value >= 0 else f"(int32_t)({int(value)})"
+        case _:
+            return f"INT64_C({int(value)})"
+
+
+def _inputs(v: Values, s: tile.Stmt) -> list[str]:
+    """The values that a statement reads, its address left out."""
+    if isinstance(s, tile.Load | tile.Store):
+        named = [m for m in s.masks if not v.holds(m)]
+        if isinstance(s, tile.Store) and isinstance(s.src, str):
+            named.append(s.src)
+        return [v.resolve(n) for n in named]
+    return [v.resolve(n) for n in tile.operands(s) if not v.holds(n)]

@@ -1,0 +1,114 @@
+"""Finds the C++ compiler, compiles, remembers. Standard library only: this text is pasted into emitted modules."""
+
+import hashlib
+import os
+import shutil
+import subprocess
+import tempfile
+from pathlib import Path
+
+FLAGS = ("-std=c++17", "-fPIC", "-shared", "-fno-math-errno", "-fno-trapping-math", "-ffp-contract=fast")
+# What a compiler or machine may not have, the best first.
+TUNING = (("-march=native", "-fopenmp"), ("-fopenmp",), ("-march=native",), ())
+
+
+class CompilerError(RuntimeError):
+    """There is no C++ compiler, or it refuses the source."""
+
+
+def find_compiler() -> Path | None:
+    """The C++ compiler: $CXX, c++, g++ or clang++; None when there is none."""
+    for name in (os.environ.get("CXX", ""), "c++", "g++", "clang++"):
+        found = shutil.which(name) if name else None
+        if found:
+            return Path(found)
+    return None
+
+
+def sources_of(main: Path) -> str:
+    """The text of a C++ source with those of its own that it includes."""
+    text = main.read_text(encoding="utf-8")
+    for line in text.splitlines():
+        if line.startswith('#include "'):
+            text += sources_of(main.parent / line.split('"')[1])
+    return text
+
+
+def machine() -> str:
+    """What -march=native depends on: the processor's name and flags."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        lines = []
+    kept = [line for line in lines if line.startswith(("model name", "flags", "Features", "CPU part"))]
+    return "\n".join(dict.fromkeys(kept))
+
+
+def cache_folders(main: Path) -> list[Path]:
+    """Where compiled libraries go: beside the source, or in the user's cache where that is read-only."""
+    home = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
+    return [main.parent / "__cpp_cache__", Path(home) / "prism-cpp", Path(tempfile.gettempdir()) / "prism-cpp"]
+
+
+def scratch_file(folders: list[Path]) -> tuple[Path, str]:
+    """The first folder that can be written to, and a new file in it."""
+    for folder in folders:
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            handle, made = tempfile.mkstemp(suffix=".so", dir=folder)
+            os.close(handle)
+            return folder, made
+        except OSError:
+            continue
+    raise CompilerError(f"no folder to write compiled kernels to; tried {', '.join(map(str, folders))}")
+
+
+def compile_source(
+    main: Path, constants: dict[str, int], timeout_s: float = 120.0, level: str = "-O3"
+) -> tuple[Path, bool]:
+    """Compile a C++ source for the values of its constants; returns the library's path, and whether it was there.
+
+    Args:
+        main: the source.
+        constants: by name; known to the source as PRISM_<name>.
+        timeout_s: for one run of the compiler.
+        level: how much it optimises.
+
+    Raises:
+        CompilerError: there is no compiler, or none of the sets of flags works.
+    """
+    defines = [f"-DPRISM_{name}={int(value)}" for name, value in sorted(constants.items())]
+    compiler = find_compiler()
+    key = hashlib.sha256(
+        "\0".join([sources_of(main), machine(), str(compiler), *defines, *FLAGS, level]).encode()
+    ).hexdigest()[:24]
+    folders = cache_folders(main)
+    for folder in folders:
+        if (folder / f"{main.stem}-{key}.so").exists():
+            return folder / f"{main.stem}-{key}.so", True
+    if compiler is None:
+        raise CompilerError(
+            "no C++ compiler was found: these kernels are compiled on first use; install g++ or clang++ "
+            "(Debian, Ubuntu: apt install g++; Fedora: dnf install gcc-c++; macOS: xcode-select --install) or set CXX"
+        )
+    folder, made = scratch_file(folders)
+    said = ""
+    try:
+        for tuning in TUNING:
+            command = [str(compiler), level, *FLAGS, *tuning, *defines, str(main), "-o", made]
+            try:
+                done = subprocess.run(command, capture_output=True, text=True, timeout=timeout_s, errors="replace")
+            except subprocess.TimeoutExpired as error:
+                raise CompilerError(f"{compiler.name} took more than {timeout_s:g} s for {main.name}") from error
+            if done.returncode == 0:
+                # Atomic: another process may compile the same.
+                os.replace(made, folder / f"{main.stem}-{key}.so")
+                return folder / f"{main.stem}-{key}.so", False
+            said = said or done.stderr.strip()
+            if "error:" in done.stderr and main.name.split(".")[0] in done.stderr:
+                break
+    finally:
+        if os.path.exists(made):
+            os.unlink(made)
+    lines = [line for line in said.splitlines() if "error" in line] or said.splitlines()
+    raise CompilerError(f"{compiler.name} refuses {main.name}: {'; '.join(lines[:3])[:600]}")

@@ -1,0 +1,71 @@
+"""Triton as a backend: what `prism.backends.protocol.Backend` asks for, by the modules beside this one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from prism.backends.protocol import Argument, Compiled, Config, ModuleSource, load_module, plain
+from prism.backends.triton.crosscompile import CompileJob, compile_once
+from prism.backends.triton.emit import emit_module
+from prism.sgraph.nodes import SGraph
+
+
+@dataclass(frozen=True, slots=True)
+class TritonBackend:
+    """Triton for one compilation target. `run` and `time` need its GPU, `run` also does in Triton's interpreter.
+
+    Attributes:
+        target: `sm_90` and the like.
+    """
+
+    target: str
+
+    @property
+    def name(self) -> str:
+        """As reports call it."""
+        return "Triton"
+
+    def emit(
+        self,
+        sgraph: SGraph,
+        *,
+        formula: str = "",
+        configs: Mapping[str, Sequence[Config]] | None = None,
+        weights: bool = False,
+    ) -> ModuleSource:
+        """See Backend."""
+        return emit_module(sgraph, formula=formula, configs=configs or {}, weights=weights)
+
+    def compile(self, module: Path, config: Config, arguments: Sequence[Argument], timeout_s: float) -> Compiled:
+        """See Backend; in a process of its own, which takes seconds to start: the tuner keeps a pool of them."""
+        return compile_once(CompileJob(module, self.target, config, tuple(arguments)), timeout_s)
+
+    def run(self, module: Path, config: Config, inputs: Sequence[Any], outputs: Sequence[Any]) -> None:
+        """See Backend."""
+        for kernel, grid, args, meta in load_module(module).launches(*inputs, *outputs, config=plain(config)):
+            kernel[tuple(grid)](*args, **meta)
+        if any(t.is_cuda for t in outputs):
+            import torch
+
+            torch.cuda.synchronize()
+
+    def time(
+        self, module: Path, config: Config, inputs: Sequence[Any], outputs: Sequence[Any], repeats: int
+    ) -> list[float]:
+        """See Backend; by events around single calls, launch included. The tuner's worker uses graphs (`timing`)."""
+        import torch
+
+        start = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+        end = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+        self.run(module, config, inputs, outputs)
+        samples = []
+        for _ in range(repeats):
+            start.record()
+            self.run(module, config, inputs, outputs)
+            end.record()
+            end.synchronize()
+            samples.append(float(start.elapsed_time(end)) * 1e-3)
+        return samples

@@ -1,0 +1,576 @@
+"""The child that runs contenders on the device: one request, a line an event, in a process that may be lost.
+
+It imports torch, triton and what is in this folder, nothing else of prism. Requests are JSON lines on standard input,
+answers JSON lines on a private copy of standard output: `{"event": "begin", ...}` before each contender, so that the
+parent knows whom to blame for a crash or a hang, then one `{"event": "done", ...}`.
+
+Timing: one CUDA graph a contender holds many calls in a row, over copies of the inputs that together exceed the L2
+cache; the graphs are replayed in turn, each round beginning with another contender; outputs are poisoned before the
+first timed replay and checked against float64 after the last. Without a GPU the same path runs in Triton's interpreter
+(`device` is `interpreter`), where its times mean nothing.
+"""
+
+from __future__ import annotations
+
+import gc
+import hashlib
+import importlib.util
+import json
+import math
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeAlias
+
+Request: TypeAlias = Mapping[str, Any]
+Event: TypeAlias = dict[str, Any]
+
+REPLAY_S = 2e-3
+"""A replay should take about this long, seconds, so that its two events do not count."""
+MAX_COPIES = 128
+MAX_CALLS = 1500
+MEMORY_PART = 0.25
+"""The part of the device's memory that the copies of the inputs may take."""
+WARM_UPS = 3
+TRIAL_REPLAYS = 5
+RMS_FACTOR, MAX_FACTOR = 4.0, 8.0
+ROUNDOFF = {"bfloat16": 2.0**-8, "float16": 2.0**-11, "float32": 2.0**-24}
+REFUSED = ("out of resource", "outofresources", "out of memory", "too many resources", "invalid configuration")
+SEED = 20240607
+LARGE = 1e30
+"""In place of an infinite error, which JSON does not have."""
+
+
+def one_line(error: BaseException) -> str:
+    """An exception as one short line."""
+    return f"{type(error).__name__}: {' '.join(str(error).split())[:400]}"
+
+
+def is_sticky(message: str) -> bool:
+    """Whether an error leaves the CUDA context unusable."""
+    low = message.lower()
+    if any(w in low for w in REFUSED):
+        return False
+    return any(w in low for w in ("cuda error", "illegal", "device-side assert", "misaligned", "unspecified launch"))
+
+
+def copies(set_bytes: int, l2_bytes: int, memory_bytes: float) -> int:
+    """How many copies to rotate over: before one comes again, the others have filled the L2 cache twice."""
+    wanted = math.ceil(2 * l2_bytes / max(set_bytes, 1)) + 1
+    return max(1, min(wanted, int(memory_bytes // max(set_bytes, 1)), MAX_COPIES))
+
+
+def calls(call_s: float, rotation: int) -> int:
+    """How many calls a graph holds: a whole number of rotations, about REPLAY_S in all."""
+    wanted = min(REPLAY_S / max(call_s, 1e-9), MAX_CALLS)
+    return max(1, math.ceil(wanted / rotation)) * rotation
+
+
+def load_module(path: Path) -> Any:
+    """An emitted module; named by its text, as Triton's disk cache keys on the name."""
+    name = f"prism_emitted_{path.stem}_{hashlib.sha256(path.read_bytes()).hexdigest()[:16]}"
+    if name not in sys.modules:
+        spec = importlib.util.spec_from_file_location(name, path)
+        assert spec is not None
+        assert spec.loader is not None
+        sys.modules[name] = importlib.util.module_from_spec(spec)
+        try:
+            spec.loader.exec_module(sys.modules[name])
+        except BaseException:
+            del sys.modules[name]
+            raise
+    return sys.modules[name]
+
+
+def draw(specs: Sequence[Mapping[str, Any]], device: str, seed: int = SEED) -> list[Any]:
+    """The inputs: normal with the given deviation and mean; integers over their whole range."""
+    import torch
+
+    generator = torch.Generator(device).manual_seed(seed)
+    made = []
+    for s in specs:
+        dtype = getattr(torch, s["dtype"])
+        if dtype.is_floating_point:
+            x = torch.randn(s["shape"], generator=generator, device=device, dtype=torch.float32)
+            made.append(x.mul_(s["scale"]).add_(s["offset"]).to(dtype))
+        else:
+            info = torch.iinfo(dtype)
+            made.append(torch.randint(info.min, info.max + 1, s["shape"], generator=generator, device=device).to(dtype))
+    return made
+
+
+def flat(outputs: Any) -> list[Any]:
+    """Outputs as a list."""
+    return list(outputs) if isinstance(outputs, (tuple, list)) else [outputs]
+
+
+def errors(result: Any, exact: Any) -> tuple[float, float]:
+    """(RMS, maximal) error, relative to the RMS of the exact values row by row (a row is the last dimension)."""
+    import torch
+
+    found = result.to(torch.float64)
+    if not bool(torch.isfinite(found).all()):
+        return math.inf, math.inf
+    overall = float(exact.pow(2).mean().sqrt())
+    rows = exact.pow(2).mean(-1, keepdim=True).sqrt() if exact.dim() else exact.abs()
+    scale = torch.where(rows > 1e-6 * overall, rows, torch.full_like(rows, overall or 1.0))
+    difference = (found - exact).abs() / scale
+    return float(difference.pow(2).mean().sqrt()), float(difference.max())
+
+
+def judge(result: Any, exact: Any, eager: Any) -> float:
+    """How large the error is, as a multiple of what is allowed (passes up to 1): the rule of `prism.instantiate.gate`.
+
+    RMS error <= 4 max(eager's, unit roundoff) and maximal error <= 8 max(eager's, 4 unit roundoff).
+    """
+    if result.shape != exact.shape:
+        return LARGE
+    roundoff = ROUNDOFF[str(eager.dtype).removeprefix("torch.")]
+    rms, largest = errors(result, exact)
+    their_rms, their_largest = errors(eager, exact)
+    if not math.isfinite(their_rms):
+        their_rms, their_largest = 0.0, 0.0
+    return min(
+        LARGE,
+        max(rms / (RMS_FACTOR * max(their_rms, roundoff)), largest / (MAX_FACTOR * max(their_largest, 4 * roundoff))),
+    )
+
+
+class Runner:
+    """Times calls on the device of a request."""
+
+    def __init__(self, device: str) -> None:
+        import torch
+
+        self.interpreting = device == "interpreter"
+        self.device = "cpu" if self.interpreting else "cuda"
+        self.l2_bytes = 0
+        if not self.interpreting:
+            self.l2_bytes = int(getattr(torch.cuda.get_device_properties(0), "L2_cache_size", 0) or 60 << 20)
+
+    def rotation(self, set_bytes: int) -> int:
+        """How many copies of the inputs."""
+        import torch
+
+        if self.interpreting:
+            return 1
+        return copies(set_bytes, self.l2_bytes, MEMORY_PART * torch.cuda.mem_get_info()[0])
+
+    def prepare(self, launch: Callable[[int], Sequence[Any]], rotation: int) -> Prepared:
+        """A contender's calls, ready to be replayed; `launch(n)` makes the call on copy n and returns its outputs."""
+        return _Clocked(launch) if self.interpreting else _Graph(launch, rotation)
+
+
+class Prepared:
+    """A contender that can be replayed."""
+
+    calls = 1
+    outputs: Sequence[Any] = ()
+
+    def replay(self) -> float:
+        """Replay once: seconds a call."""
+        raise NotImplementedError
+
+    def poison(self) -> None:
+        """Overwrite the outputs with what no kernel computes."""
+        for t in self.outputs:
+            t.fill_(float("nan") if t.is_floating_point() else 1)
+
+
+class _Clocked(Prepared):
+    """Without a GPU: one call, by the clock."""
+
+    def __init__(self, launch: Callable[[int], Sequence[Any]]) -> None:
+        self._launch = launch
+        self.outputs = launch(0)
+
+    def replay(self) -> float:
+        start = time.perf_counter()
+        self.outputs = self._launch(0)
+        return time.perf_counter() - start
+
+
+class _Graph(Prepared):
+    """One CUDA graph of many calls."""
+
+    def __init__(self, launch: Callable[[int], Sequence[Any]], rotation: int) -> None:
+        import torch
+
+        stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+        stream.wait_stream(torch.cuda.current_stream())
+        start, end = _event(), _event()
+        with torch.cuda.stream(stream):
+            # Compiles, and lets the libraries choose their algorithms, outside the capture.
+            for n in range(3):
+                launch(n % rotation)
+            stream.synchronize()
+            start.record()
+            for n in range(4):
+                launch(n % rotation)
+            end.record()
+            stream.synchronize()
+        torch.cuda.current_stream().wait_stream(stream)
+        self.calls = calls(start.elapsed_time(end) * 1e-3 / 4, rotation)
+        self._graph = torch.cuda.CUDAGraph()
+        last: Sequence[Any] = ()
+        with torch.cuda.graph(self._graph):
+            for n in range(self.calls):
+                # What a contender allocates lives in the graph's memory and is reused: only the last call's holds.
+                last = launch(n % rotation)
+        self.outputs = last
+        self._start, self._end = _event(), _event()
+
+    def replay(self) -> float:
+        self._start.record()
+        self._graph.replay()
+        self._end.record()
+        self._end.synchronize()
+        return float(self._start.elapsed_time(self._end)) * 1e-3 / self.calls
+
+
+def _event() -> Any:
+    import torch
+
+    return torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+
+
+class Bench:
+    """One case on the device: inputs and their copies, exact and eager results."""
+
+    def __init__(self, request: Request) -> None:
+        import torch
+
+        self.record: Mapping[str, Any] = request["case"]
+        self.folder = Path(request["folder"])
+        self.runner = Runner(request["device"])
+        if not self.runner.interpreting:
+            gc.collect()
+            torch.cuda.empty_cache()  # of the case before
+        first = draw(self.record["inputs"], self.runner.device)
+        self.function = reference(self.record, self.folder)
+        with torch.no_grad():
+            self.eager = [t.clone() for t in flat(self.function(*first))]
+            self.exact = self._exact(first)
+        if not self.runner.interpreting:
+            torch.cuda.empty_cache()
+        made = sum(t.numel() * t.element_size() for t in first)
+        many = self.runner.rotation(made)
+        self.inputs = [first, *([t.clone() for t in first] for _ in range(many - 1))]
+
+    @property
+    def rotation(self) -> int:
+        """Copies of the inputs."""
+        return len(self.inputs)
+
+    def _exact(self, inputs: Sequence[Any]) -> list[Any]:
+        """The results in float64, from the same rounded inputs."""
+        import torch
+
+        if "program" not in self.record:
+            return exact_results(self.function, inputs)
+        from prism.program.evaluate import evaluate
+
+        program = load_program(self.folder / self.record["program"])
+        names = [t.name for t in program.inputs]
+        given = {n: t.to(torch.float64).cpu().numpy() for n, t in zip(names, inputs, strict=True)}
+        found = evaluate(program, given)
+        return [torch.from_numpy(found[n]).to(self.runner.device) for n in program.outputs]
+
+    def module(self, candidate: int, config: Mapping[str, Any]) -> Prepared:
+        """A candidate under a configuration; its outputs rotate with the inputs."""
+        import torch
+
+        c = self.record["candidates"][candidate]
+        module = load_module(self.folder / c["module"])
+        outputs = [
+            [torch.empty(o["shape"], dtype=getattr(torch, o["dtype"]), device=self.runner.device) for o in self._outs]
+            for _ in self.inputs
+        ]
+
+        def launch(n: int) -> Sequence[Any]:
+            given = [self.inputs[n][place] for place in c["takes"]]
+            for kernel, grid, args, meta in module.launches(*given, *outputs[n], config=config):
+                kernel[tuple(grid)](*args, **meta)
+            return outputs[n]
+
+        return self.runner.prepare(launch, self.rotation)
+
+    @property
+    def _outs(self) -> Sequence[Mapping[str, Any]]:
+        found: Sequence[Mapping[str, Any]] = self.record["outputs"]
+        return found
+
+    def baseline(self, name: str) -> Prepared:
+        """A baseline; raises when there is none or its library is missing."""
+        import torch
+
+        made = contender(name, self.record, self.folder)
+        with torch.no_grad():
+            prepared = [made.setup(given) for given in self.inputs]
+
+            def launch(n: int) -> Sequence[Any]:
+                with torch.no_grad():
+                    return flat(made.call(*prepared[n]))
+
+            return self.runner.prepare(launch, self.rotation)
+
+    def error(self, outputs: Sequence[Any]) -> float:
+        """The worst output's error as a multiple of what is allowed."""
+        if len(outputs) != len(self.exact):
+            return LARGE
+        return max(judge(o, x, e) for o, x, e in zip(outputs, self.exact, self.eager, strict=True))
+
+
+def contender(name: str, record: Mapping[str, Any], folder: Path) -> Any:
+    """A baseline of a case."""
+    from prism.bench.baselines import COMPILED, EAGER, Baseline, baseline, compiled
+
+    if name == COMPILED:
+        import torch
+
+        # Every case is compiled on its own, for its shapes: no limit on recompilation is ever met.
+        torch._dynamo.reset()
+    if name in (EAGER, COMPILED):
+        function = reference(record, folder)
+        return Baseline(function if name == EAGER else compiled(function))
+    return baseline(name, record["function"])
+
+
+def reference(record: Mapping[str, Any], folder: Path) -> Callable[..., Any]:
+    """The function that a case computes: of the suite, or of a program that lies in the folder."""
+    if "program" in record:
+        from prism.backends.eager import eager
+
+        return eager(load_program(folder / record["program"]))
+    from prism.bench import functions
+
+    found: Callable[..., Any] = getattr(functions, record["function"])
+    return found
+
+
+def load_program(path: Path) -> Any:
+    """A program that `prism bench` wrote, in a folder of its own; nothing else is ever unpickled."""
+    import pickle
+
+    return pickle.loads(path.read_bytes())
+
+
+def exact_results(function: Callable[..., Any], inputs: Sequence[Any]) -> list[Any]:
+    """The results in float64, from the same rounded inputs."""
+    import torch
+
+    wide = [t.double() if t.is_floating_point() else t for t in inputs]
+    return [t.to(torch.float64) for t in flat(function(*wide))]
+
+
+def interleave(replays: Sequence[Callable[[], float]], rounds: int, until: float = math.inf) -> list[list[float]]:
+    """Samples of each: one round after the other, each beginning with another contender; at least five rounds.
+
+    Args:
+        replays: each replays a contender and returns seconds a call.
+        rounds: rounds at most.
+        until: `time.monotonic()` at which to stop.
+    """
+    samples: list[list[float]] = [[] for _ in replays]
+    for round_ in range(rounds):
+        if round_ >= 5 and time.monotonic() > until:
+            break
+        for n in range(len(replays)):
+            place = (n + round_) % len(replays)
+            samples[place].append(replays[place]())
+    return samples
+
+
+def trials(request: Request) -> Iterator[Event]:
+    """Time each configuration of each candidate a little, the most promising first, until time is up."""
+    bench = Bench(request)
+    record, until = bench.record, time.monotonic() + float(request["seconds"])
+    skip = {(s[0], s[1]) for s in request["skip"]}
+    order = [
+        (e["estimate_us"], n, m)
+        for n, c in enumerate(record["candidates"])
+        for m, e in enumerate(c["configs"])
+        if "error" not in e and (n, m) not in skip
+    ]
+    for _, n, m in sorted(order):
+        if time.monotonic() > until:
+            break
+        yield {"event": "begin", "trial": [n, m]}
+        try:
+            prepared = bench.module(n, record["candidates"][n]["configs"][m]["config"])
+            prepared.poison()
+            seconds = sorted(prepared.replay() for _ in range(TRIAL_REPLAYS))[TRIAL_REPLAYS // 2]
+            wrong = bench.error(prepared.outputs)
+            yield {"event": "trial", "trial": [n, m], "us": 1e6 * seconds, "error": wrong}
+        except Exception as error:
+            give_up_if_sticky(error)
+            yield {"event": "failed", "trial": [n, m], "why": one_line(error)}
+
+
+def confirm(request: Request) -> Iterator[Event]:
+    """The winners against the baselines, interleaved; every time is of a run whose outputs were checked."""
+    bench = Bench(request)
+    ready: list[tuple[str, Prepared]] = []
+    for name in request["contenders"]:
+        yield {"event": "begin", "contender": name}
+        try:
+            if name.startswith("prism "):
+                n, m = map(int, name.split()[1:3])
+                prepared = bench.module(n, bench.record["candidates"][n]["configs"][m]["config"])
+            else:
+                prepared = bench.baseline(name)
+            for _ in range(WARM_UPS):
+                prepared.replay()
+            prepared.poison()
+            ready.append((name, prepared))
+        except Exception as error:
+            give_up_if_sticky(error)
+            yield {"event": "failed", "contender": name, "why": one_line(error)}
+    yield {"event": "begin", "contender": ""}
+    until = time.monotonic() + float(request["seconds"])
+    samples = interleave([p.replay for _, p in ready], int(request["rounds"]), until)
+    for (name, p), found in zip(ready, samples, strict=True):
+        yield {
+            "event": "timed",
+            "contender": name,
+            "samples_us": [1e6 * s for s in found],
+            "calls": p.calls,
+            "rotation": bench.rotation,
+            "error": bench.error(p.outputs),
+        }
+
+
+def compile_ahead(request: Request) -> Iterator[Event]:
+    """Compile a candidate's configurations for the device that is here, or a baseline's, into the disk caches."""
+    import torch
+
+    record = request["case"]
+    if request.get("baseline"):
+        yield {"event": "begin", "contender": request["baseline"]}
+        made = contender(request["baseline"], record, Path(request["folder"]))
+        with torch.no_grad():
+            flat(made.call(*made.setup(draw(record["inputs"], Runner(request["device"]).device))))
+        return
+    c = record["candidates"][request["candidate"]]
+    module = load_module(Path(request["folder"]) / c["module"])
+    given = [record["inputs"][place] for place in c["takes"]]
+    tensors = [
+        torch.empty(s["shape"], dtype=getattr(torch, s["dtype"]), device="meta") for s in (*given, *record["outputs"])
+    ]
+    for m, entry in enumerate(c["configs"]):
+        if "error" in entry:
+            continue
+        yield {"event": "begin", "trial": [request["candidate"], m]}
+        try:
+            for kernel, _grid, args, meta in module.launches(*tensors, config=entry["config"]):
+                kernel.warmup(*args, grid=(1,), **meta)
+        except Exception as error:
+            yield {"event": "failed", "trial": [request["candidate"], m], "why": one_line(error)}
+
+
+def describe(request: Request) -> Iterator[Event]:
+    """The device and the versions."""
+    import platform
+
+    import numpy
+    import torch
+    import triton
+
+    found: Event = {
+        "event": "device",
+        "versions": {
+            "python": platform.python_version(),
+            "torch": torch.__version__,
+            "triton": triton.__version__,
+            "numpy": numpy.__version__,
+        },
+        "device": {"name": "Triton's interpreter"},
+    }
+    for library in ("liger_kernel", "helion"):
+        if importlib.util.find_spec(library) is not None:
+            from importlib.metadata import metadata
+
+            found["versions"][library] = metadata(library)["Version"]
+    if request["device"] != "interpreter":
+        p = torch.cuda.get_device_properties(0)
+        found["versions"]["cuda"] = str(torch.version.cuda)
+        found["versions"]["cudnn"] = str(torch.backends.cudnn.version())  # type: ignore[no-untyped-call]
+        found["device"] = {
+            "name": p.name,
+            "target": f"sm_{p.major}{p.minor}",
+            "multiprocessors": p.multi_processor_count,
+            "l2_bytes": int(getattr(p, "L2_cache_size", 0) or 0),
+            "memory_bytes": int(p.total_memory),
+        }
+        found["ceilings"] = ceilings()
+    yield found
+
+
+def ceilings() -> dict[str, float]:
+    """What the card reaches now: bytes a second of a large copy (read and written), operations of a large product."""
+    import torch
+
+    source = torch.empty(2 << 30, dtype=torch.uint8, device="cuda").random_()
+    target = torch.empty_like(source)
+    a, b = (torch.randn(8192, 8192, device="cuda", dtype=torch.bfloat16) for _ in range(2))
+
+    def fastest(work: Callable[[], Any]) -> float:
+        times = []
+        for _ in range(8):
+            start, end = _event(), _event()
+            start.record()
+            work()
+            end.record()
+            end.synchronize()
+            times.append(float(start.elapsed_time(end)) * 1e-3)
+        return sorted(times[3:])[2]
+
+    copied = 2 * source.numel() / fastest(lambda: target.copy_(source))
+    return {"copy_bytes_s": copied, "dot_flops": 2 * 8192**3 / fastest(lambda: torch.mm(a, b))}
+
+
+def give_up_if_sticky(error: Exception) -> None:
+    """End the process after an error that poisons the context: whatever ran next would fail, too."""
+    message = one_line(error)
+    if is_sticky(message):
+        os.write(2, f"{message}\n".encode())
+        os._exit(70)
+
+
+HANDLERS: Mapping[str, Callable[[Request], Iterator[Event]]] = {
+    "describe": describe,
+    "compile": compile_ahead,
+    "trials": trials,
+    "confirm": confirm,
+}
+
+
+def main() -> int:
+    """Serve requests until standard input ends."""
+    answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)
+
+    def say(event: Event) -> None:
+        answers.write(json.dumps(event) + "\n")
+        answers.flush()
+
+    if os.environ.get("TRITON_INTERPRET") == "1":
+        from prism.backends.triton.runner import harden
+
+        harden()
+    for line in sys.stdin:
+        request: Request = json.loads(line)
+        try:
+            for event in HANDLERS[request["op"]](request):
+                say(event)
+            say({"event": "done"})
+        except Exception as error:
+            give_up_if_sticky(error)
+            say({"event": "done", "error": one_line(error)})
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

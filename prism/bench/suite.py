@@ -1,0 +1,493 @@
+"""The suite as data: what each case computes, at which shapes, and how fast the device could at best do it.
+
+A case is a workload (a function of `functions.py` with its arguments as formulas of sizes) at sizes. The floor is the
+larger of its bytes, each input read and each output written once, and its operations, at the rates measured on an H200.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+BANDWIDTH_BYTES_S = 4.3e12
+"""What a copy reaches on an H200, bytes read and written."""
+DOT_FLOPS = 790e12
+"""What a large bfloat16 matrix product reaches there, operations a second."""
+MEAN_FLOOR_US = 2.0
+"""A case with a floor below this measures the launch: it is reported and left out of the mean, microseconds."""
+
+BYTES: Mapping[str, int] = {"bfloat16": 2, "float16": 2, "float32": 4, "int8": 1, "uint8": 1}
+
+Sizes: TypeAlias = Mapping[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Argument:
+    """An input or output.
+
+    Attributes:
+        name: of the input.
+        shape: concrete.
+        dtype: torch's name.
+        scale: standard deviation of the draw of an input; integers are uniform over their whole range.
+        offset: mean of the draw.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str = "bfloat16"
+    scale: float = 1.0
+    offset: float = 0.0
+
+    @property
+    def bytes(self) -> int:
+        """Its size."""
+        return math.prod(self.shape) * BYTES[self.dtype]
+
+
+@dataclass(frozen=True, slots=True)
+class Workload:
+    """A function with what is known of it at any sizes.
+
+    Attributes:
+        name: the function's name in `functions.py`.
+        arguments: its inputs, in order.
+        outputs: its outputs, in order.
+        flops: matrix operations, of those that are needed (a causal mask halves them).
+        reduced: sizes at which it is checked, ragged against powers of two.
+        baselines: what it is timed against besides eager and torch.compile; see `baselines.py`.
+    """
+
+    name: str
+    arguments: Callable[[Sizes], tuple[Argument, ...]]
+    outputs: Callable[[Sizes], tuple[Argument, ...]]
+    flops: Callable[[Sizes], float]
+    reduced: Sizes
+    baselines: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """A workload at sizes.
+
+    Attributes:
+        name: unique.
+        group: `suite`, or where the shapes were published.
+        workload: what is computed.
+        sizes: its sizes.
+        stated_us: the floor that the suite's table states, where it does.
+        note: why it differs from what is computed here, where it does.
+    """
+
+    name: str
+    group: str
+    workload: Workload
+    sizes: Sizes = field(hash=False)
+    stated_us: float | None = None
+    note: str = ""
+
+    @property
+    def arguments(self) -> tuple[Argument, ...]:
+        """The inputs."""
+        return self.workload.arguments(self.sizes)
+
+    @property
+    def outputs(self) -> tuple[Argument, ...]:
+        """The outputs."""
+        return self.workload.outputs(self.sizes)
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of all inputs and outputs."""
+        return sum(a.bytes for a in (*self.arguments, *self.outputs))
+
+    @property
+    def flops(self) -> float:
+        """Matrix operations."""
+        return self.workload.flops(self.sizes)
+
+    @property
+    def memory_bound(self) -> bool:
+        """Whether the floor is that of the bytes."""
+        return self.bytes / BANDWIDTH_BYTES_S >= self.flops / DOT_FLOPS
+
+    @property
+    def floor_us(self) -> float:
+        """The least time that the device could take, microseconds."""
+        return 1e6 * max(self.bytes / BANDWIDTH_BYTES_S, self.flops / DOT_FLOPS)
+
+    @property
+    def in_mean(self) -> bool:
+        """Whether it counts in the geometric mean."""
+        return self.group == "suite" and self.floor_us >= MEAN_FLOOR_US
+
+
+def _a(name: str, *shape: int, dtype: str = "bfloat16", scale: float = 1.0, offset: float = 0.0) -> Argument:
+    return Argument(name, shape, dtype, scale, offset)
+
+
+def _w(name: str, *shape: int, over: int) -> Argument:
+    """A weight whose products keep the scale of what it is applied to: `over` terms are summed."""
+    return Argument(name, shape, scale=over**-0.5)
+
+
+def _g(name: str, *shape: int) -> Argument:
+    """A weight of a norm."""
+    return Argument(name, shape, scale=0.2, offset=1.0)
+
+
+RMSNORM_LINEAR = Workload(
+    "rmsnorm_linear",
+    lambda z: (_a("x", z["m"], z["k"]), _g("g", z["k"]), _w("w", z["n"], z["k"], over=z["k"])),
+    lambda z: (_a("y", z["m"], z["n"]),),
+    lambda z: 2.0 * z["m"] * z["k"] * z["n"],
+    {"m": 5, "k": 1032, "n": 776},
+    ("F.rms_norm + cuBLAS", "liger", "helion"),
+)
+
+RMSNORM_GATE_UP = Workload(
+    "rmsnorm_gate_up",
+    lambda z: (
+        _a("x", z["m"], z["k"]),
+        _g("g", z["k"]),
+        _w("gate", z["n"], z["k"], over=z["k"]),
+        _w("up", z["n"], z["k"], over=z["k"]),
+    ),
+    lambda z: (_a("y", z["m"], z["n"]),),
+    lambda z: 4.0 * z["m"] * z["k"] * z["n"],
+    {"m": 5, "k": 1032, "n": 776},
+    ("F.rms_norm + cuBLAS", "liger"),
+)
+
+GATED_MLP = Workload(
+    "gated_mlp",
+    lambda z: (
+        _a("x", z["m"], z["k"]),
+        _w("gate", z["n"], z["k"], over=z["k"]),
+        _w("up", z["n"], z["k"], over=z["k"]),
+        _w("down", z["k"], z["n"], over=z["n"]),
+    ),
+    lambda z: (_a("y", z["m"], z["k"]),),
+    lambda z: 6.0 * z["m"] * z["k"] * z["n"],
+    {"m": 5, "k": 1032, "n": 776},
+    ("fused gate+up cuBLAS", "liger"),
+)
+
+_SDPA = ("SDPA flash", "SDPA cuDNN", "SDPA efficient")
+
+
+def _gqa(z: Sizes) -> tuple[Argument, ...]:
+    cache = (z["b"], z["kv"], z["s"], z["d"])
+    return _a("q", z["b"], z["h"], z["q"], z["d"]), _a("k", *cache), _a("v", *cache)
+
+
+GQA_DECODE = Workload(
+    "gqa_decode",
+    _gqa,
+    lambda z: (_a("y", z["b"], z["h"], z["q"], z["d"]),),
+    lambda z: 4.0 * z["b"] * z["h"] * z["q"] * z["s"] * z["d"],
+    {"b": 2, "h": 8, "kv": 2, "q": 1, "s": 1000, "d": 128},
+    (*_SDPA, "SDPA flash, packed", "SDPA cuDNN, packed"),
+)
+
+GQA_PREFILL = Workload(
+    "gqa_prefill",
+    _gqa,
+    lambda z: (_a("y", z["b"], z["h"], z["q"], z["d"]),),
+    lambda z: 2.0 * z["b"] * z["h"] * z["q"] * z["s"] * z["d"],
+    {"b": 1, "h": 8, "kv": 2, "q": 328, "s": 328, "d": 128},
+    _SDPA,
+)
+
+QK_NORM_ROPE_GQA_DECODE = Workload(
+    "qk_norm_rope_gqa_decode",
+    lambda z: (*_gqa(z), _g("gq", z["d"]), _a("cos", z["d"]), _a("sin", z["d"])),
+    lambda z: (_a("y", z["b"], z["h"], z["q"], z["d"]),),
+    lambda z: 4.0 * z["b"] * z["h"] * z["q"] * z["s"] * z["d"],
+    {"b": 2, "h": 8, "kv": 2, "q": 1, "s": 1000, "d": 128},
+    ("norm, RoPE + SDPA flash, packed", "norm, RoPE + SDPA cuDNN, packed"),
+)
+
+LORA = Workload(
+    "lora",
+    lambda z: (
+        _a("x", z["m"], z["k"]),
+        _w("w", z["n"], z["k"], over=z["k"]),
+        _w("a", z["r"], z["k"], over=z["k"]),
+        _w("b", z["n"], z["r"], over=z["r"]),
+    ),
+    lambda z: (_a("y", z["m"], z["n"]),),
+    lambda z: 2.0 * z["m"] * (z["k"] * z["n"] + z["k"] * z["r"] + z["r"] * z["n"]),
+    {"m": 5, "k": 1032, "n": 776, "r": 16},
+)
+
+LAYERNORM_GELU_MLP = Workload(
+    "layernorm_gelu_mlp",
+    lambda z: (
+        _a("x", z["m"], z["k"]),
+        _g("g", z["k"]),
+        _a("b", z["k"], scale=0.2),
+        _w("w1", z["n"], z["k"], over=z["k"]),
+        _a("b1", z["n"], scale=0.2),
+        _w("w2", z["k"], z["n"], over=z["n"]),
+        _a("b2", z["k"], scale=0.2),
+    ),
+    lambda z: (_a("y", z["m"], z["k"]),),
+    lambda z: 4.0 * z["m"] * z["k"] * z["n"],
+    {"m": 40, "k": 264, "n": 520},
+)
+
+SOFTMAX_V = Workload(
+    "softmax_v",
+    lambda z: (_a("s", z["h"], z["q"], z["k"]), _a("v", z["h"], z["k"], z["d"])),
+    lambda z: (_a("y", z["h"], z["q"], z["d"]),),
+    lambda z: 2.0 * z["h"] * z["q"] * z["k"] * z["d"],
+    {"h": 2, "q": 72, "k": 328, "d": 128},
+)
+
+INT8_LINEAR = Workload(
+    "int8_linear",
+    lambda z: (
+        _a("x", z["m"], z["k"]),
+        _a("w", z["n"], z["k"], dtype="int8"),
+        _a("scale", z["n"], scale=2e-5, offset=2e-4),
+    ),
+    lambda z: (_a("y", z["m"], z["n"]),),
+    lambda z: 2.0 * z["m"] * z["k"] * z["n"],
+    {"m": 5, "k": 1032, "n": 776},
+)
+
+INT4_LINEAR = Workload(
+    "int4_linear",
+    lambda z: (
+        _a("x", z["m"], z["k"]),
+        _a("w", z["n"], z["k"] // 2, dtype="uint8"),
+        _a("scale", z["n"], z["k"] // z["g"], scale=2e-4, offset=3e-3),
+        _a("zero", z["n"], z["k"] // z["g"], scale=1.0, offset=7.5),
+    ),
+    lambda z: (_a("y", z["m"], z["n"]),),
+    lambda z: 2.0 * z["m"] * z["k"] * z["n"],
+    {"m": 5, "k": 1152, "n": 776, "g": 128},
+)
+
+ADD_RMSNORM = Workload(
+    "add_rmsnorm",
+    lambda z: (_a("x", z["m"], z["k"]), _a("residual", z["m"], z["k"]), _g("g", z["k"])),
+    lambda z: (_a("y", z["m"], z["k"]), _a("h", z["m"], z["k"])),
+    lambda z: 0.0,
+    {"m": 13, "k": 1000},
+    ("F.rms_norm + cuBLAS", "liger", "helion"),
+)
+
+MLA_DECODE = Workload(
+    "mla_decode",
+    lambda z: (
+        _a("q", z["b"], z["h"], z["r"], scale=0.5),
+        _a("qr", z["b"], z["h"], z["p"], scale=0.5),
+        _a("c", z["b"], z["s"], z["r"]),
+        _a("kr", z["b"], z["s"], z["p"]),
+    ),
+    lambda z: (_a("y", z["b"], z["h"], z["r"]),),
+    lambda z: 2.0 * z["b"] * z["h"] * z["s"] * (2 * z["r"] + z["p"]),
+    {"b": 2, "h": 20, "r": 256, "p": 64, "s": 520},
+    ("SDPA cuDNN, concatenated",),
+)
+
+NGPT_RESIDUAL = Workload(
+    "ngpt_residual",
+    lambda z: (
+        _a("h", z["m"], z["k"], scale=z["k"] ** -0.5),
+        _a("block", z["m"], z["k"]),
+        _a("alpha", z["k"], scale=0.05),
+    ),
+    lambda z: (_a("y", z["m"], z["k"]),),
+    lambda z: 0.0,
+    {"m": 13, "k": 1000},
+)
+
+LOGSUMEXP = Workload(
+    "logsumexp",
+    lambda z: (_a("x", z["m"], z["v"]),),
+    lambda z: (_a("y", z["m"], dtype="float32"),),
+    lambda z: 0.0,
+    {"m": 13, "v": 3000},
+)
+
+LINEAR_ATTENTION = Workload(
+    "linear_attention",
+    lambda z: (
+        _w("q", z["h"], z["l"], z["d"], over=z["d"]),
+        _w("k", z["h"], z["l"], z["d"], over=z["d"]),
+        _a("v", z["h"], z["l"], z["d"]),
+    ),
+    lambda z: (_a("y", z["h"], z["l"], z["d"]),),
+    # By chunks of 128: half of each chunk's own scores, their product with the values, states, and their use.
+    lambda z: z["h"] * z["l"] * z["d"] * (2.0 * 128 + 4.0 * z["d"]),
+    {"h": 2, "l": 384, "d": 32},
+)
+
+MATMUL_ATTENTION = Workload(
+    "matmul_attention",
+    lambda z: (_a("q", z["b"], z["q"], z["d"]), _a("k", z["b"], z["d"], z["s"]), _a("v", z["b"], z["s"], z["d"])),
+    lambda z: (_a("y", z["b"], z["q"], z["d"]),),
+    lambda z: 4.0 * z["b"] * z["q"] * z["s"] * z["d"],
+    {"b": 2, "q": 72, "s": 520, "d": 64},
+)
+
+QK_NORM_MATMUL_ATTENTION = Workload(
+    "qk_norm_matmul_attention",
+    MATMUL_ATTENTION.arguments,
+    MATMUL_ATTENTION.outputs,
+    MATMUL_ATTENTION.flops,
+    MATMUL_ATTENTION.reduced,
+)
+
+NORM_MATMUL = Workload(
+    "norm_matmul",
+    lambda z: (_a("x", z["m"], z["k"]), _w("w", z["k"], z["n"], over=z["k"])),
+    lambda z: (_a("y", z["m"], z["n"]),),
+    lambda z: 2.0 * z["m"] * z["k"] * z["n"],
+    {"m": 5, "k": 1032, "n": 776},
+)
+
+
+def _gated(z: Sizes) -> tuple[Argument, ...]:
+    return (
+        _a("x", z["m"], z["k"]),
+        _w("gate", z["k"], z["n"], over=z["k"]),
+        _w("up", z["k"], z["n"], over=z["k"]),
+    )
+
+
+NORM_GATED_MATMUL = Workload(
+    "norm_gated_matmul",
+    _gated,
+    lambda z: (_a("y", z["m"], z["n"]),),
+    lambda z: 4.0 * z["m"] * z["k"] * z["n"],
+    {"m": 5, "k": 1032, "n": 776},
+)
+
+GATED_MATMUL = Workload(
+    "gated_matmul", _gated, NORM_GATED_MATMUL.outputs, NORM_GATED_MATMUL.flops, NORM_GATED_MATMUL.reduced
+)
+
+LORA_MATMUL = Workload(
+    "lora_matmul",
+    lambda z: (
+        _a("x", z["m"], z["k"]),
+        _w("w", z["k"], z["n"], over=z["k"]),
+        _w("a", z["k"], z["r"], over=z["k"]),
+        _w("b", z["r"], z["n"], over=z["r"]),
+    ),
+    LORA.outputs,
+    LORA.flops,
+    LORA.reduced,
+)
+
+
+def _heads(z: Sizes) -> tuple[Argument, ...]:
+    return _gqa({**z, "kv": z["h"]})
+
+
+ATTENTION = Workload(
+    "attention",
+    _heads,
+    GQA_DECODE.outputs,
+    GQA_DECODE.flops,
+    {"b": 2, "h": 3, "q": 72, "s": 520, "d": 128},
+    _SDPA,
+)
+
+QK_NORM_ATTENTION = Workload("qk_norm_attention", _heads, ATTENTION.outputs, ATTENTION.flops, ATTENTION.reduced)
+
+
+def _suite() -> list[Case]:
+    cases: list[Case] = []
+
+    def add(name: str, workload: Workload, stated: float, sizes: Sizes, note: str = "") -> None:
+        cases.append(Case(name, "suite", workload, sizes, stated, note))
+
+    for m, us in ((1, 11.7), (8, 11.7), (64, 12.0)):
+        add(f"RMSNorm+QKV M{m}", RMSNORM_LINEAR, us, {"m": m, "k": 4096, "n": 6144})
+    for m, us in ((1, 54.6), (8, 54.7), (64, 55.2)):
+        add(f"RMSNorm+gate/up+SwiGLU M{m}", RMSNORM_GATE_UP, us, {"m": m, "k": 4096, "n": 14336})
+    for m, us in ((1, 81.9), (64, 82.2)):
+        add(f"gated MLP M{m}", GATED_MLP, us, {"m": m, "k": 4096, "n": 14336})
+    heads = {"h": 32, "kv": 8, "d": 128}
+    for b, s, us in ((1, 4096, 3.9), (8, 4096, 31.2), (32, 4096, 125), (1, 32768, 31.2), (8, 32768, 250)):
+        add(f"GQA decode B{b} {s // 1024}k", GQA_DECODE, us, {"b": b, "q": 1, "s": s, **heads})
+    add("GQA causal prefill B1 4k", GQA_PREFILL, 174, {"b": 1, "q": 4096, "s": 4096, **heads})
+    add("QK-norm+RoPE+GQA decode B8 8k", QK_NORM_ROPE_GQA_DECODE, 62.5, {"b": 8, "q": 1, "s": 8192, **heads})
+    for m, us in ((16, 7.9), (2048, 87.7)):
+        add(f"LoRA M{m}", LORA, us, {"m": m, "k": 4096, "n": 4096, "r": 16})
+    add("LayerNorm+GELU MLP M512", LAYERNORM_GELU_MLP, 10.9, {"m": 512, "k": 1024, "n": 4096})
+    add("softmax·V", SOFTMAX_V, 19.5, {"h": 32, "q": 1024, "k": 1024, "d": 128})
+    for m in (1, 16):
+        add(f"int4 g128 GEMM M{m}", INT4_LINEAR, 2.1, {"m": m, "k": 4096, "n": 4096, "g": 128})
+    for m in (1, 16):
+        add(f"int8 GEMM M{m}", INT8_LINEAR, 3.9, {"m": m, "k": 4096, "n": 4096})
+    add("add+RMSNorm M64 h7168", ADD_RMSNORM, 0.85, {"m": 64, "k": 7168})
+    add("add+RMSNorm M4096 h4096", ADD_RMSNORM, 31.2, {"m": 4096, "k": 4096})
+    mla = {"h": 128, "r": 512, "p": 64, "s": 4096}
+    for b, us in ((1, 1.4), (8, 11.6)):
+        add(f"MLA decode B{b} 4k", MLA_DECODE, us, {"b": b, **mla})
+    four = "the table counts four tensors; two are read and one is written"
+    add("nGPT residual M64 h4096", NGPT_RESIDUAL, 0.5, {"m": 64, "k": 4096}, four)
+    add("logsumexp M4096 V128256", LOGSUMEXP, 244, {"m": 4096, "v": 128256})
+    add("chunked causal linear attention", LINEAR_ATTENTION, 62.4, {"h": 32, "l": 8192, "d": 128})
+    return cases
+
+
+def _mirage() -> list[Case]:
+    cases = []
+    for b in (1, 8):
+        sizes = {"b": 2 * b, "q": 256, "s": 4096, "d": 64}
+        cases += [
+            Case(f"Mirage GQA b{b}", "mirage", MATMUL_ATTENTION, sizes),
+            Case(f"Mirage QK-norm b{b}", "mirage", QK_NORM_MATMUL_ATTENTION, sizes),
+            Case(f"Mirage RMSNorm b{b}", "mirage", NORM_MATMUL, {"m": 2 * b, "k": 4096, "n": 6144}),
+        ]
+    cases.append(Case("Mirage LoRA", "mirage", LORA_MATMUL, {"m": 16, "k": 256, "n": 4096, "r": 16}))
+    cases.append(Case("Mirage gated MLP", "mirage", GATED_MATMUL, {"m": 8, "k": 4096, "n": 4096}))
+    return cases
+
+
+def _prism_paper() -> list[Case]:
+    cases = []
+    for n, d in ((8, 1024), (8, 4096), (16, 4096)):
+        sizes = {"m": n, "k": d, "n": d}
+        cases += [
+            Case(f"Prism rms_norm {n}x{d}", "prism-paper", NORM_MATMUL, sizes),
+            Case(f"Prism rmsnorm_mlp {n}x{d}", "prism-paper", NORM_GATED_MATMUL, sizes),
+            Case(f"Prism swiglu {n}x{d}", "prism-paper", GATED_MATMUL, sizes),
+        ]
+    for b, h, q, s, d in ((2, 8, 1, 1024, 128), (2, 8, 128, 1024, 128), (2, 32, 1, 1024, 128)):
+        sizes = {"b": b, "h": h, "q": q, "s": s, "d": d}
+        at = f"{b},{h},{q},{s},{d}"
+        cases.append(Case(f"Prism attention {at}", "prism-paper", ATTENTION, sizes))
+        cases.append(Case(f"Prism qk_norm_attention {at}", "prism-paper", QK_NORM_ATTENTION, sizes))
+    return cases
+
+
+CASES: tuple[Case, ...] = (*_suite(), *_mirage(), *_prism_paper())
+"""Every case: the suite's, then the published shapes."""
+
+
+def case(name: str) -> Case:
+    """The case of that name.
+
+    Raises:
+        KeyError: there is none.
+    """
+    for c in CASES:
+        if c.name == name:
+            return c
+    raise KeyError(name)
+
+
+def reduced(c: Case) -> Case:
+    """The case at the sizes at which it is checked: its workload's reduced ones, no size larger than its own."""
+    sizes = {name: min(size, c.workload.reduced[name]) for name, size in c.sizes.items()}
+    return Case(f"{c.name}, reduced", "reduced", c.workload, sizes)

@@ -1,0 +1,108 @@
+"""Constants as exact numbers, and exact numbers as expressions.
+
+A float64 constant is read as the simplest number within its rounding: a decimal of few digits, a simple fraction, the
+root of one; else as the binary fraction that it is. What it is read as depends on it alone, and coefficients are
+fractions from there on, so that no two numbers are ever taken for one because they are near each other.
+"""
+
+from __future__ import annotations
+
+import math
+from fractions import Fraction
+from functools import lru_cache
+
+from prism.program.build import const, mul, recip
+from prism.program.constants import ULPS, digits, simplest_between
+from prism.program.nodes import Const, Expr, Map
+
+# Digits of a decimal that a constant is read as, and numerator times denominator of a fraction.
+_DIGITS = 12
+_COMMON = 1 << 20
+_WHOLE = 1 << 34
+_EXACT_INTEGER = 1 << 53
+_CHUNK = 50
+# Integers are divided by all numbers up to this; what is left counts as one factor.
+_TRIAL = 1000
+
+
+@lru_cache(maxsize=4096)
+def exact(c: float) -> tuple[Fraction, Fraction]:
+    """(a, b): the constant is read as a*sqrt(b), where b is 1 or a simple fraction."""
+    if c.is_integer() and abs(c) <= _EXACT_INTEGER:
+        return Fraction(int(c)), Fraction(1)
+    if digits(c) <= _DIGITS:
+        return Fraction(repr(c)), Fraction(1)
+    decimal = f"{c:.{_DIGITS - 1}e}"
+    if abs(float(decimal) - c) <= ULPS * abs(c):
+        return Fraction(decimal), Fraction(1)
+    near = _simplest(Fraction(abs(c)))
+    sign = 1 if c > 0 else -1
+    if near is not None:
+        return sign * near, Fraction(1)
+    square = _simplest(Fraction(c) ** 2)
+    if square is not None:
+        return Fraction(sign), square
+    return Fraction(c), Fraction(1)
+
+
+def _simplest(x: Fraction) -> Fraction | None:
+    if not Fraction(1, 10**12) < x < 10**12:
+        return None
+    found = simplest_between(x * (1 - Fraction(ULPS)), x * (1 + Fraction(ULPS)))
+    limit = _WHOLE if 1 in (found.numerator, found.denominator) else _COMMON
+    return found if found.numerator * found.denominator <= limit else None
+
+
+def number(x: Fraction) -> Expr:
+    """The number as an expression that `exact` reads back."""
+    c = _float(x)
+    if c is not None and exact(c) == (x, Fraction(1)):
+        return Const(c)
+    return mul(_integer(x.numerator), recip(_integer(x.denominator)))
+
+
+def _float(x: Fraction) -> float | None:
+    try:
+        c = float(x)
+    except OverflowError:
+        return None
+    return c if 1e-290 < abs(c) < 1e290 or x == 0 else None
+
+
+def _integer(n: int) -> Expr:
+    if abs(n) <= _EXACT_INTEGER:
+        return const(n)
+    high, low = divmod(abs(n), 1 << _CHUNK)
+    total = Map("add", (mul(const(1 << _CHUNK), _integer(high)), const(low)))
+    return total if n > 0 else Map("neg", (total,))
+
+
+def roots(x: Fraction) -> tuple[Fraction, tuple[int, ...]] | None:
+    """(a, primes): sqrt(x) is a times the roots of these, which are all different; None where one is too large."""
+    top, below = factors(x.numerator), factors(x.denominator)
+    outside = Fraction(1)
+    inside: list[int] = []
+    for p in sorted(top.keys() | below.keys()):
+        n = top.get(p, 0) - below.get(p, 0)
+        outside *= Fraction(p) ** (n // 2)
+        if n % 2:
+            inside.append(p)
+    return (outside, tuple(inside)) if all(p <= _EXACT_INTEGER for p in inside) else None
+
+
+def factors(n: int) -> dict[int, int]:
+    """Small prime factors of a positive integer with their powers; what is left counts as one, or as its square."""
+    found: dict[int, int] = {}
+    p = 2
+    while p <= _TRIAL and p * p <= n:
+        while n % p == 0:
+            found[p] = found.get(p, 0) + 1
+            n //= p
+        p += 1 if p == 2 else 2
+    if n > 1:
+        root = math.isqrt(n)
+        if root * root == n:
+            found[root] = found.get(root, 0) + 2
+        else:
+            found[n] = found.get(n, 0) + 1
+    return found

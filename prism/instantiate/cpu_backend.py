@@ -1,0 +1,94 @@
+"""C++ for the CPU: what `prism.backends.protocol.Backend` asks for, by the modules in `prism.backends.cpu`."""
+
+from __future__ import annotations
+
+import inspect
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from prism.backends.cpu.build import compile_module
+from prism.backends.cpu.emit import emit_module
+from prism.backends.protocol import Argument, Compiled, Config, ModuleSource, Resources, load_module, plain
+from prism.errors import BackendError
+from prism.sgraph.nodes import SGraph
+
+
+@dataclass(frozen=True, slots=True)
+class CppBackend:
+    """C++ with OpenMP, compiled by the system's compiler.
+
+    Attributes:
+        threads: that kernels run on.
+    """
+
+    threads: int
+
+    @property
+    def name(self) -> str:
+        """As reports call it."""
+        return "C++"
+
+    def emit(
+        self,
+        sgraph: SGraph,
+        *,
+        formula: str = "",
+        configs: Mapping[str, Sequence[Config]] | None = None,
+        weights: bool = False,
+    ) -> ModuleSource:
+        """See Backend."""
+        return emit_module(sgraph, formula=formula, configs=configs, weights=weights)
+
+    def compile(self, module: Path, config: Config, arguments: Sequence[Argument], timeout_s: float) -> Compiled:
+        """See Backend. The compiler is a process of its own; a compiled module takes all shapes."""
+        built = compile_module(module, config, timeout_s=timeout_s)
+        if built.library is None:
+            return Compiled(error=built.error or "the compiler made no library")
+        return Compiled((Resources(module.stem, 0, 0, 0, self.threads),))
+
+    def run(self, module: Path, config: Config, inputs: Sequence[Any], outputs: Sequence[Any]) -> None:
+        """See Backend."""
+        self.call(module, config, inputs, outputs)()
+
+    def time(
+        self, module: Path, config: Config, inputs: Sequence[Any], outputs: Sequence[Any], repeats: int
+    ) -> list[float]:
+        """See Backend."""
+        call = self.call(module, config, inputs, outputs)
+        call()
+        samples = []
+        for _ in range(repeats):
+            start = time.perf_counter()
+            call()
+            samples.append(time.perf_counter() - start)
+        return samples
+
+    def call(
+        self, module: Path, config: Config, inputs: Sequence[Any], outputs: Sequence[Any]
+    ) -> Callable[[], Sequence[Any]]:
+        """A function that runs the module once on these tensors and returns the outputs."""
+        launch = launcher(module)
+        chosen, out, threads = plain(config), tuple(outputs), self.threads
+
+        def once() -> Sequence[Any]:
+            launch(*inputs, config=chosen, out=out, threads=threads)
+            return out
+
+        return once
+
+
+def launcher(module: Path) -> Callable[..., Any]:
+    """The launcher of an emitted module: its one function that takes a configuration and outputs.
+
+    Raises:
+        BackendError: the file cannot be imported, or has no launcher.
+    """
+    loaded = load_module(module, apart=True)
+    for value in vars(loaded).values():
+        if inspect.isfunction(value) and {"config", "out", "threads"} <= inspect.signature(value).parameters.keys():
+            found: Callable[..., Any] = value
+            return found
+    raise BackendError("an emitted module has no launcher", where=str(module))

@@ -1,0 +1,248 @@
+"""A roofline of CPUs: seconds of an sGraph under a configuration, estimated; it orders and seeds what is then timed.
+
+For each launch, in seconds:
+
+    memory    bytes of what the last-level cache does not hold over the memory's bandwidth, and all bytes that loads ask
+              for over that of the caches; in a loop over calls, inputs stay cached if all tensors together do
+    compute   multiply-adds of the vector units at the share that the tile's shape lets them reach, pointwise work, and
+              a little for every statement of every program: a tile too small is all overhead
+    launch    the parallel region
+
+Programs are dealt to the cores, and the busiest core counts. Tiles that are live together and outgrow L1 or L2 cost
+their traffic. Numbers and numpy arrays take the same path.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from prism.backends.protocol import Config, Resources
+from prism.instantiate.cpu_device import CpuDevice
+from prism.instantiate.launch_model import Times
+from prism.instantiate.model import Estimate, kernel_estimate, sum_estimates
+from prism.program.index import Axis
+from prism.sgraph.compiled_expr import value
+from prism.sgraph.constraints import Footprint, elements, footprint, live_elements, tile_sizes
+from prism.sgraph.cost import kernel_cost
+from prism.sgraph.nodes import Kernel, Load, SGraph, Store
+
+# What compiled tiles reach of the vector units' peak: products, and pointwise chains with their conversions.
+DOT_SHARE = 0.55
+POINTWISE_SHARE = 0.35
+# What a stream reaches of the bandwidths.
+STREAM_SHARE = 0.85
+# A statement of a tile program: its loop and its masks, seconds.
+STATEMENT_S = 8e-9
+# The part of a cache that a launch's data may take to stay there.
+CACHE_PART = 0.6
+# A line of cache, and the bytes that the hardware wastes wherever a stream starts anew.
+LINE = 64
+RESTART = 128
+# How often the same bytes come from memory at most: tiles of neighbours find the rest in the last-level cache.
+MOST_AGAIN = 4.0
+# Rows of a product that share each operand's vector, at which loads no longer bound it.
+FULL_ROWS = 6.0
+
+
+class CpuKernelModel:
+    """One kernel's facts, gathered once, and its times under any assignment.
+
+    Args:
+        kernel: the kernel.
+        sgraph: declares its tensors.
+        device: the CPU.
+        hints: a value for every symbol of the extents.
+    """
+
+    def __init__(self, kernel: Kernel, sgraph: SGraph, device: CpuDevice, hints: Mapping[str, int]) -> None:
+        self.kernel = kernel
+        self.device = device
+        self.hints = dict(hints)
+        self.cost = kernel_cost(kernel, sgraph)
+        self.footprint = footprint(kernel, sgraph)
+        self.statements = sum(1 for _ in kernel.statements())
+        self.tensors = {t.name: t for t in (*sgraph.inputs, *sgraph.buffers, *sgraph.outputs)}
+        self.whole: dict[str, Any] = {}
+        for t in self.tensors.values():
+            n: Any = t.dtype.bytes
+            for extent in t.shape:
+                n = n * value(extent, self.hints) if not _unbound(extent, self.hints) else n
+            self.whole[t.name] = n
+        kept = CACHE_PART * device.llc_bytes
+        given = {t.name for t in (*sgraph.inputs, *sgraph.outputs)}
+        together = sum(self.whole.values())
+        # What a kernel leaves for the next one is still there, unless it is large itself.
+        self.cached = {t for t, n in self.whole.items() if (together if t in given else 2 * n) <= kept}
+
+    def seconds(self, binding: Mapping[str, Any], warps: Any, stages: Any) -> Any:
+        """Seconds of a launch of it alone; warps and stages are a GPU's and do not count."""
+        return cpu_times((self,), binding).total(self.device.launch_overhead_s)
+
+    def share(self, binding: Mapping[str, Any], warps: Any, stages: Any) -> Any:
+        """Seconds that it adds to a launch that keeps all cores busy."""
+        return cpu_times((self,), binding).total(0.0)
+
+    def parts(self, env: Mapping[str, Any]) -> tuple[Any, Any, Any, Any, Any]:
+        """Programs, seconds of work on one core, bytes that loads and stores ask for; of what no cache holds the same,
+        and the distinct bytes.
+        """
+        d = self.device
+        sizes = tile_sizes(self.kernel, env)
+        programs = self.cost.programs.evaluate(env) * 1.0
+        trips = self.cost.loop_trips.evaluate(env) * 1.0
+        rate = d.multiply_adds_s / d.cores
+        dots = self.cost.padded_dot_flops.evaluate(env) / 2.0
+        pointwise = self.cost.padded_flops.evaluate(env) * 1.0
+        work = dots / (rate * DOT_SHARE * self._dot_share(sizes)) + pointwise / (rate * POINTWISE_SHARE)
+        live = live_elements(self.footprint, sizes) * 4.0
+        # What is kept between the nests of a program is written and read again, from the cache that holds the tiles.
+        spread = np.where(live > d.l1_bytes, 1.0 * pointwise / (d.l2_bandwidth_bytes_s / d.cores), 0.0)
+        overhead = programs * (1 + trips) * self.statements * STATEMENT_S
+        moved: Any = 0.0
+        streamed: Any = 0.0
+        distinct: dict[str, Any] = {}
+        for a, run in zip(self.cost.accesses, self._runs(sizes, env), strict=True):
+            # Of a short run, the rest of its line comes along; where runs are short, the prefetcher starts anew.
+            wasted = np.maximum(LINE / run, 1.0) + RESTART / run
+            traffic = a.traffic.evaluate(env) * wasted
+            moved = moved + traffic
+            if a.tensor in self.cached:
+                continue
+            streamed = streamed + traffic
+            once = np.minimum(np.minimum(a.own.evaluate(env) * 1.0, self.whole[a.tensor]) * wasted, traffic)
+            distinct[a.tensor] = np.maximum(distinct.get(a.tensor, 0.0), once)
+        return programs, work + spread + overhead, moved, streamed, sum(distinct.values())
+
+    def _runs(self, sizes: Mapping[Axis, Any], env: Mapping[str, Any]) -> list[Any]:
+        """For each load and store, the bytes that it touches in a row: along its last index, or more where that is all.
+
+        A tile that covers the whole of its last dimensions is one run over them.
+        """
+        found: list[Any] = []
+        for s in self.kernel.statements():
+            if not isinstance(s, Load | Store):
+                continue
+            declared = self.tensors[s.tensor]
+            run: Any = declared.dtype.bytes * 1.0
+            covered: Any = True
+            for index, extent in zip(reversed(s.index), reversed(declared.shape), strict=True):
+                inside: Any = 1.0
+                for axis in index.axes():
+                    inside = inside * (sizes.get(axis, 1) * 1.0)
+                length = value(extent, env)
+                run = run * np.where(covered, np.minimum(inside, length), 1.0)
+                covered = np.logical_and(covered, inside >= length)
+            found.append(run)
+        return found
+
+    def _dot_share(self, sizes: Mapping[Any, Any]) -> Any:
+        """The part of the vector units that the smallest matrix product of the kernel keeps busy."""
+        worst: Any = 1.0
+        for m, n, _ in self.footprint.dots:
+            rows, columns = elements(m, sizes) * 1.0, elements(n, sizes) * 1.0
+            # Either side may be the one that fills the vectors.
+            long, short = np.maximum(rows, columns), np.minimum(rows, columns)
+            lanes = np.minimum(1.0, long / self.device.lanes)
+            worst = np.minimum(worst, lanes * np.minimum(1.0, (1.0 + short) / (1.0 + FULL_ROWS)))
+        return worst
+
+
+def cpu_times(kernels: Sequence[CpuKernelModel], binding: Mapping[str, Any]) -> Times:
+    """Seconds by cause of one launch of these kernels."""
+    d = kernels[0].device
+    env = {**kernels[0].hints, **binding}
+    programs: Any = 0.0
+    work: Any = 0.0
+    moved: Any = 0.0
+    streamed: Any = 0.0
+    distinct: Any = 0.0
+    for k in kernels:
+        p, w, m, s, o = k.parts(env)
+        programs, work, moved, streamed, distinct = programs + p, work + w, moved + m, streamed + s, distinct + o
+    busiest = np.ceil(programs / d.cores)
+    active = np.minimum(programs, d.cores)
+    compute = work * busiest / programs
+    # One core alone draws no more than its own share of the memory's bandwidth.
+    filled = active / d.cores
+    cached = moved / (d.llc_bandwidth_bytes_s * STREAM_SHARE * filled)
+    # What is asked for again comes from memory again, unless the programs that run at the same time share it.
+    again = np.minimum(np.maximum(distinct, streamed / np.maximum(active, 1.0)), MOST_AGAIN * distinct)
+    memory = np.maximum(cached, again / (d.bandwidth_bytes_s * STREAM_SHARE * filled))
+    return Times(memory, compute, 0.0 * memory, 0.7, 0.0, np.ones_like(np.asarray(programs), dtype=bool), distinct)
+
+
+class CpuLaunchModel:
+    """The times of one launch under any assignment.
+
+    Args:
+        name: of the launch.
+        kernels: what is launched.
+    """
+
+    def __init__(self, name: str, kernels: Sequence[CpuKernelModel]) -> None:
+        self.name = name
+        self.kernels = tuple(kernels)
+
+    def seconds(self, binding: Mapping[str, Any], warps: Any, stages: Any) -> Any:
+        """Seconds of the launch; infinite nowhere."""
+        return cpu_times(self.kernels, binding).total(self.kernels[0].device.launch_overhead_s)
+
+
+@dataclass(frozen=True, slots=True)
+class CpuOptions:
+    """What `Space` asks for: launches have no options besides their tiles.
+
+    Attributes:
+        device: whose model ranks.
+    """
+
+    device: CpuDevice
+
+    @property
+    def warps(self) -> tuple[int, ...]:
+        """None."""
+        return ()
+
+    def stages(self, f: Footprint) -> tuple[int, ...]:
+        """One."""
+        return (1,)
+
+    def kernel_model(self, kernel: Kernel, sgraph: SGraph, hints: Mapping[str, int]) -> CpuKernelModel:
+        """The model of one kernel."""
+        return CpuKernelModel(kernel, sgraph, self.device, hints)
+
+
+class CpuModel:
+    """The model of one sGraph on one CPU, for many configurations; a `CostModel`.
+
+    Args:
+        sgraph: the family.
+        device: the CPU.
+        hints: a value for every symbol of the extents.
+    """
+
+    def __init__(self, sgraph: SGraph, device: CpuDevice, hints: Mapping[str, int]) -> None:
+        self.device = device
+        self.kernels = tuple(CpuKernelModel(k, sgraph, device, hints) for k in sgraph.kernels)
+        left = iter(self.kernels)
+        self.launches = tuple(CpuLaunchModel(x.name, [next(left) for _ in x.kernels]) for x in sgraph.launches)
+
+    def estimate(self, config: Config, resources: Sequence[Resources] | None = None) -> Estimate:
+        """The estimate for one configuration; what the compiler says does not change it."""
+        launch = self.device.launch_overhead_s
+        return sum_estimates(
+            [kernel_estimate(k.name, cpu_times(k.kernels, config.symbols), launch) for k in self.launches]
+        )
+
+    def seconds(self, config: Config, resources: Sequence[Resources] = ()) -> float:
+        """The estimated seconds alone; an `Estimator`."""
+        return self.estimate(config, resources).seconds
+
+
+def _unbound(extent: Any, hints: Mapping[str, int]) -> bool:
+    """Whether an extent mentions symbols that are no lengths: part counts."""
+    return any(s.name not in hints for s in getattr(extent, "free_symbols", ()))

@@ -1,0 +1,237 @@
+"""The CPU that is here as a platform: C++ compiled by the system's compiler, every time measured."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+
+from prism.backends.cpu.machine import Machine, describe
+from prism.backends.protocol import Config, Resources
+from prism.backends.triton.crosscompile import arguments, worker_command, worker_environment
+from prism.instantiate.check import KernelRunner
+from prism.instantiate.cpu_backend import CppBackend
+from prism.instantiate.cpu_device import DEFAULT_HZ, CpuDevice
+from prism.instantiate.cpu_model import CpuModel, CpuOptions
+from prism.instantiate.estimating import Estimating
+from prism.instantiate.measure import Bench, Measuring
+from prism.instantiate.space import Space
+from prism.instantiate.study import Candidate, Failure, Outcome
+from prism.instantiate.workers import Worker
+from prism.program.nodes import Program
+from prism.sgraph.constraints import footprint, live_elements, tile_sizes
+from prism.sgraph.nodes import SGraph
+
+NO_COMPILER = (
+    "no C++ compiler was found: install one (Debian, Ubuntu: apt install g++; Fedora: dnf install gcc-c++; "
+    "macOS: xcode-select --install), or name it in CXX, to time kernels on this CPU"
+)
+WORKER = "prism.instantiate.cpu_worker"
+"""The module that `python -m` runs for the gate and for the clock."""
+COMPILE_LIMIT_S = 60.0
+"""How long one compilation (all launches of a module, one configuration) may take, seconds."""
+PROTOCOL = "cpu protocol 1"
+"""Raise it when what is timed changes, so that old times are not taken for new ones."""
+
+
+@dataclass(frozen=True, slots=True)
+class CpuHost:
+    """The CPU in a GPU's place, as `Bench` asks for it.
+
+    Attributes:
+        name: the product.
+        target: what is compiled for.
+        l2_bytes: zero: caches are not emptied between calls.
+        shared_limit_bytes: zero: there is no limit.
+    """
+
+    name: str
+    target: str = "cpu"
+    l2_bytes: int = 0
+    shared_limit_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class CpuPlatform:
+    """C++ on the CPU that is here.
+
+    Attributes:
+        device: its description.
+        compiler: the compiler's name and version.
+    """
+
+    device: CpuDevice
+    compiler: str
+
+    @property
+    def target(self) -> str:
+        """See Platform."""
+        return "cpu"
+
+    @property
+    def device_name(self) -> str:
+        """See Platform."""
+        return self.device.name
+
+    @property
+    def backend(self) -> CppBackend:
+        """See Platform."""
+        return CppBackend(self.device.cores)
+
+    @property
+    def memory(self) -> str:
+        """Tiles that are live together."""
+        return "tiles"
+
+    @property
+    def timed(self) -> bool:
+        """Always."""
+        return True
+
+    @property
+    def worst(self) -> float:
+        """A bad kernel takes seconds, and nothing else can be timed meanwhile."""
+        return 6.0
+
+    def model(self, sgraph: SGraph, hints: Mapping[str, int]) -> CpuModel:
+        """See Platform."""
+        return CpuModel(sgraph, self.device, hints)
+
+    def space(self, sgraph: SGraph, hints: Mapping[str, int]) -> Space:
+        """See Platform."""
+        return Space(sgraph, self.device, hints, CpuOptions(self.device))
+
+    def worker(self) -> Worker:
+        """The child that runs kernels."""
+        return Worker(worker_command(WORKER), cpu_environment(self.device.cores))
+
+    def runner(self) -> KernelRunner:
+        """See Platform."""
+        return KernelRunner("cpu", "compiled C++", self.worker())
+
+    def bench(self, program: Program, seed: int) -> Bench:
+        """See Platform."""
+        return Bench(program, CpuHost(self.device.name), program.hints, seed=seed, worker=self.worker())
+
+    def measuring(self, bench: Bench) -> Measuring:
+        """See Platform."""
+        return Measuring(bench, compiler=CpuCompiler(self.backend, self.compiler, bench.hints), shared=True)
+
+    def estimating(self, hints: Mapping[str, int]) -> Estimating:
+        """See Platform.
+
+        Raises:
+            NotImplementedError: always: kernels are timed here.
+        """
+        raise NotImplementedError("kernels are timed on the CPU that is here")
+
+    def baseline_seconds(self, program: Program) -> float:
+        """See Platform.
+
+        Raises:
+            NotImplementedError: always: torch is timed here.
+        """
+        raise NotImplementedError("the baseline is timed on the CPU that is here")
+
+
+class CpuCompiler:
+    """Compiles points ahead, as many at a time as there are cores: the compiler is a process of its own.
+
+    All points of a batch are compiled before the first one is handed out, so that no compiler runs beside a kernel that
+    is being timed.
+
+    Args:
+        backend: compiles.
+        compiler: its name and version.
+        hints: a value for every symbol of the extents.
+        limit_s: seconds a compilation may take.
+    """
+
+    def __init__(
+        self, backend: CppBackend, compiler: str, hints: Mapping[str, int], limit_s: float = COMPILE_LIMIT_S
+    ) -> None:
+        self._backend = backend
+        self._compiler = compiler
+        self._hints = dict(hints)
+        self._limit_s = limit_s
+        self._threads = ThreadPoolExecutor(max_workers=max(1, backend.threads), thread_name_prefix="prism-compile")
+
+    @property
+    def basis(self) -> str:
+        """What the compiler's word depends on."""
+        return f"{PROTOCOL} {self._compiler} {self._backend.threads} threads at {sorted(self._hints.items())}"
+
+    def compile(self, points: Sequence[tuple[Candidate, Config]]) -> Iterator[Outcome]:
+        """For each point, in order, its resources, or its failure; `seconds` is None in all of them."""
+        return iter(list(self._threads.map(self._one, points)))
+
+    def _one(self, point: tuple[Candidate, Config]) -> Outcome:
+        c, config = point
+        found = self._backend.compile(c.module, config, arguments(c.sgraph, self._hints), self._limit_s)
+        if found.error:
+            return Outcome(None, Failure.COMPILE, found.error)
+        return Outcome(None, resources=working_sets(c.sgraph, config, self._hints, self._backend.threads))
+
+    def close(self) -> None:
+        """Wait for what runs, and start no more."""
+        self._threads.shutdown(wait=True, cancel_futures=True)
+
+
+def working_sets(sgraph: SGraph, config: Config, hints: Mapping[str, int], threads: int) -> tuple[Resources, ...]:
+    """For each launch the bytes of the tiles that one of its programs holds at a time, and its threads."""
+    found = []
+    for launch in sgraph.launches:
+        most = 0
+        for kernel in launch.kernels:
+            sizes = tile_sizes(kernel, {**hints, **config.symbols})
+            most = max(most, 4 * int(live_elements(footprint(kernel, sgraph), sizes)))
+        found.append(Resources(launch.name, most, 0, 0, threads))
+    return tuple(found)
+
+
+def cpu_environment(threads: int, pinned: bool = False) -> dict[str, str]:
+    """The environment of a child that runs kernels: so many threads, memory kept once it is had.
+
+    Threads that are pinned each stay on a core of their own: steadier on a machine that does nothing else, and much
+    slower on one that does. A block that a library frees and asks for again would otherwise be given back to the system
+    in between, and its pages cost more than most kernels.
+    """
+    env = worker_environment()
+    env.update(
+        OMP_NUM_THREADS=str(threads),
+        MKL_NUM_THREADS=str(threads),
+        OPENBLAS_NUM_THREADS=str(threads),
+        MALLOC_MMAP_MAX_="0",
+        MALLOC_TRIM_THRESHOLD_=str(1 << 40),
+        MALLOC_TOP_PAD_=str(64 << 20),
+    )
+    if pinned:
+        env.update(OMP_PROC_BIND="close", OMP_PLACES="cores")
+    return env
+
+
+def cpu_device(machine: Machine) -> CpuDevice:
+    """The machine as the search and the model see it."""
+    vector = max(16, machine.vector_bits // 8)
+    cores = max(1, machine.cores)
+    device = CpuDevice(
+        machine.name,
+        cores,
+        vector,
+        machine.l1_bytes or 32 << 10,
+        machine.l2_bytes or 512 << 10,
+        max(machine.l3_bytes, machine.l2_bytes) or 8 << 20,
+        DEFAULT_HZ,
+        any("bf16" in f for f in machine.flags),
+    )
+    unit = "core" if cores == 1 else "cores"
+    return replace(device, name=f"{machine.name}, {cores} {unit}, {8 * vector}-bit vectors")
+
+
+def cpu_platform() -> CpuPlatform | None:
+    """The CPU that is here; None where there is no C++ compiler."""
+    if os.name != "posix":
+        return None
+    machine = describe()
+    return CpuPlatform(cpu_device(machine), machine.compiler) if machine.compiler else None

@@ -1,0 +1,203 @@
+"""A platform: a device, the backend that kernels for it are printed by, and how they are tuned, run and timed there.
+
+`platform_of` chooses one by target; whatever uses it need not know which it is.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Protocol
+
+from prism.backends.protocol import Backend
+from prism.backends.triton.backend import TritonBackend
+from prism.backends.triton.device import Gpu, describe_gpu
+from prism.errors import UsageError
+from prism.instantiate.check import KernelRunner
+from prism.instantiate.devices import Device, Target, device
+from prism.instantiate.estimating import Estimating
+from prism.instantiate.measure import Bench, Measuring
+from prism.instantiate.model import CostModel, Model, baseline_estimate
+from prism.instantiate.space import Space
+from prism.program.nodes import Program
+from prism.sgraph.nodes import SGraph
+
+ESTIMATED = "sm_90"
+"""What is compiled for, and estimated, where nothing is there to time on."""
+
+
+class Platform(Protocol):
+    """What is tuned for."""
+
+    @property
+    def target(self) -> str:
+        """What was asked for: `sm_90`, `cuda`, `cpu`."""
+        ...
+
+    @property
+    def device(self) -> Target:
+        """The device as the search, the constraints and the partitioner see it."""
+        ...
+
+    @property
+    def device_name(self) -> str:
+        """The device as reports call it."""
+        ...
+
+    @property
+    def backend(self) -> Backend:
+        """What prints kernels."""
+        ...
+
+    @property
+    def compiler(self) -> str:
+        """The system's compiler that kernels depend on; empty where a package brings it."""
+        ...
+
+    @property
+    def memory(self) -> str:
+        """What `Resources.shared` counts, in a word."""
+        ...
+
+    @property
+    def timed(self) -> bool:
+        """Whether kernels are timed, or estimated."""
+        ...
+
+    @property
+    def worst(self) -> float:
+        """How many times the estimate of its family's best configuration another one may have to be tried."""
+        ...
+
+    def model(self, sgraph: SGraph, hints: Mapping[str, int]) -> CostModel:
+        """The cost model of one sGraph."""
+        ...
+
+    def space(self, sgraph: SGraph, hints: Mapping[str, int]) -> Space:
+        """The feasible configurations of one sGraph."""
+        ...
+
+    def runner(self) -> AbstractContextManager[KernelRunner]:
+        """Runs kernels for the numeric gate."""
+        ...
+
+    def bench(self, program: Program, seed: int) -> Bench:
+        """Times the kernels of a program; only where `timed`."""
+        ...
+
+    def measuring(self, bench: Bench) -> AbstractContextManager[Measuring]:
+        """The evaluator that times; only where `timed`."""
+        ...
+
+    def estimating(self, hints: Mapping[str, int]) -> AbstractContextManager[Estimating]:
+        """The evaluator that estimates; only where not `timed`."""
+        ...
+
+    def baseline_seconds(self, program: Program) -> float:
+        """What the operators take one by one, estimated; only where not `timed`."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class TritonPlatform:
+    """Triton, on the GPU that is here or compiled for one that is not.
+
+    Attributes:
+        target: `cuda`, or `sm_90` and the like.
+        device: the GPU's limits and rates.
+        gpu: the GPU to time on; None where times are estimated.
+    """
+
+    target: str
+    device: Device
+    gpu: Gpu | None = None
+
+    @property
+    def device_name(self) -> str:
+        """See Platform."""
+        return self.gpu.name if self.gpu is not None else self.device.name
+
+    @property
+    def backend(self) -> TritonBackend:
+        """See Platform."""
+        return TritonBackend(self.device.sm)
+
+    @property
+    def compiler(self) -> str:
+        """Triton brings its own."""
+        return ""
+
+    @property
+    def memory(self) -> str:
+        """See Platform."""
+        return "shared"
+
+    @property
+    def timed(self) -> bool:
+        """See Platform."""
+        return self.gpu is not None
+
+    @property
+    def worst(self) -> float:
+        """Whatever: a bad kernel costs a GPU next to nothing."""
+        return math.inf
+
+    def model(self, sgraph: SGraph, hints: Mapping[str, int]) -> Model:
+        """See Platform."""
+        return Model(sgraph, self.device, hints)
+
+    def space(self, sgraph: SGraph, hints: Mapping[str, int]) -> Space:
+        """See Platform."""
+        return Space(sgraph, self.device, hints)
+
+    def runner(self) -> KernelRunner:
+        """See Platform."""
+        return KernelRunner("cuda" if self.timed else "interpreter")
+
+    def bench(self, program: Program, seed: int) -> Bench:
+        """See Platform."""
+        assert self.gpu is not None
+        return Bench(program, self.gpu, program.hints, seed=seed)
+
+    def measuring(self, bench: Bench) -> Measuring:
+        """See Platform."""
+        return Measuring(bench)
+
+    def estimating(self, hints: Mapping[str, int]) -> Estimating:
+        """See Platform."""
+        d = self.device
+        return Estimating(d.sm, d.name, d.shared_limit_bytes, hints)
+
+    def baseline_seconds(self, program: Program) -> float:
+        """See Platform."""
+        return baseline_estimate(program, self.device, program.hints).seconds
+
+
+def platform_of(target: str | None, warn: Callable[[str], None]) -> Platform:
+    """The platform of a target; by default the GPU that is here, else the CPU, else an estimate for a GPU.
+
+    Args:
+        target: `cuda`, `cpu`, `sm_90` and the like; None for the default.
+        warn: told what the user should know of the choice.
+
+    Raises:
+        UsageError: the target is unknown, or it is `cuda` and there is no GPU.
+    """
+    if target in (None, "cuda"):
+        gpu = describe_gpu()
+        if gpu is not None:
+            return TritonPlatform("cuda", device(gpu.target), gpu)
+        if target == "cuda":
+            fix = f"time on the CPU with --target cpu, or name a GPU to compile for: --target {ESTIMATED}"
+            raise UsageError("no GPU was found", where="--target cuda", fix=fix)
+    if target in (None, "cpu"):
+        from prism.instantiate.cpu_platform import NO_COMPILER, cpu_platform
+
+        found = cpu_platform()
+        if found is not None:
+            return found
+        warn(f"{NO_COMPILER}; times are estimated for {ESTIMATED} instead")
+        target = ESTIMATED
+    return TritonPlatform(target or ESTIMATED, device(target or ESTIMATED))

@@ -1,0 +1,147 @@
+"""What constants are read as before two programs are compared: a number rounded to float32 is the number it was.
+
+An exporter writes 1/sqrt(128) as 0.08838834613561630 and 1e-6 as 9.999999974752427e-07, the nearest float32. Whoever
+compares that with a program that computes 1/sqrt(128) wants to know whether the two are one function up to this
+rounding. So such a constant may be read as what it was rounded from: as a decimal of few digits, a simple fraction, or
+a root of one, where exactly that constant is its nearest float32. What it is read as depends on it alone, and every
+reading is said with the verdict: it is an assumption. Nothing else about a constant is approximate here; numbers that
+differ by more than the rounding of float64 stay different numbers.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+
+import numpy as np
+
+from prism.program.nodes import Const, Expr, Map, Reduce, walk
+
+# Digits of a decimal, and numerator times denominator of a fraction, that a float32 is taken for.
+DIGITS = 6
+_COMMON = 1 << 12
+_WHOLE = 1 << 20
+# Digits of a number that stands for itself, whatever its precision.
+SHORT = 11
+
+# Two constants nearer than this are one number that was rounded to float64 in two ways.
+ULPS = 4 * 2.0**-52
+# Two others nearer than this are not told apart by the prover, which keeps 40 bits.
+NEAR = 2.0**-37
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """Expressions with their constants as they are read.
+
+    Attributes:
+        left: of one program.
+        right: of the other.
+        assumed: what was assumed, a clause a constant.
+        unclear: a pair of constants that are too near each other to be told apart, as text, or empty.
+    """
+
+    left: tuple[Expr, ...]
+    right: tuple[Expr, ...]
+    assumed: tuple[str, ...] = ()
+    unclear: str = ""
+
+
+def readings(left: Sequence[Expr], right: Sequence[Expr]) -> Reading:
+    """Both programs with their constants read alike; unchanged where both have the same float32 constants."""
+    ours, theirs = _constants(left), _constants(right)
+    rounded = [{c: r for c in side if (r := rounded_from(c)) is not None} for side in (ours, theirs)]
+    names: dict[float, float] = {}
+    assumed: list[str] = []
+    if rounded[0].keys() != rounded[1].keys() or {r for r, _ in rounded[0].values()} & (ours | theirs):
+        for c, (number, text) in sorted({**rounded[0], **rounded[1]}.items()):
+            names[c] = number
+            assumed.append(f"{c!r} read as {text}, of which it is the nearest float32")
+    unclear = ""
+    every = sorted({names.get(c, c) for c in ours | theirs})
+    for a, b in itertools.pairwise(every):
+        apart = (b - a) / max(abs(a), abs(b))
+        if apart <= ULPS:
+            keep, drop = sorted((a, b), key=lambda c: (len(repr(c)), c))
+            for c in [drop, *(k for k, v in names.items() if v == drop)]:
+                names[c] = keep
+            assumed.append(f"{a!r} and {b!r} read as one number, rounded to float64")
+        elif apart < NEAR:
+            unclear = unclear or f"{a!r} and {b!r}"
+    if not names:
+        return Reading(tuple(left), tuple(right), (), unclear)
+    return Reading(_replaced(left, names), _replaced(right, names), tuple(assumed), unclear)
+
+
+def rounded_from(c: float) -> tuple[float, str] | None:
+    """What a constant was before it was rounded to float32, as float64 and as text; None where it stands for itself."""
+    if not _is_float32(c) or digits(c) <= SHORT or c == 0:
+        return None
+    decimal = str(np.float32(c))
+    if digits(float(decimal)) <= DIGITS:
+        return float(decimal), decimal
+    sign, size = math.copysign(1.0, c), abs(c)
+    for found, root in ((_simplest(size), False), (_simplest(size * size), True)):
+        if found is not None:
+            exact = math.sqrt(found) if root else float(found)
+            if float(np.float32(exact)) == size and exact != size:
+                text = f"sqrt({found})" if root else str(found)
+                return sign * exact, text if sign > 0 else f"-{text}"
+    return None
+
+
+def _constants(exprs: Iterable[Expr]) -> set[float]:
+    found = {e.value for expr in exprs for e in walk(expr) if isinstance(e, Const)}
+    return {c for c in found if math.isfinite(c)}
+
+
+def _is_float32(c: float) -> bool:
+    return 1e-37 < abs(c) < 1e38 and float(np.float32(c)) == c
+
+
+def digits(c: float) -> int:
+    """Significant digits of the shortest decimal that rounds to it."""
+    return len(repr(abs(c)).split("e")[0].replace(".", "").strip("0"))
+
+
+def _simplest(c: float) -> Fraction | None:
+    """The simplest fraction near a float32, when it is simple."""
+    if not 1e-12 < c < 1e12:
+        return None
+    exact = Fraction(c)
+    found = simplest_between(exact * (1 - Fraction(1, 1 << 22)), exact * (1 + Fraction(1, 1 << 22)))
+    size = found.numerator * found.denominator
+    return found if size <= (_WHOLE if 1 in (found.numerator, found.denominator) else _COMMON) else None
+
+
+def simplest_between(low: Fraction, high: Fraction) -> Fraction:
+    """The fraction of least denominator in [low, high], 0 < low (Stern and Brocot)."""
+    whole = low.numerator // low.denominator
+    if low == whole:
+        return Fraction(whole)
+    if high >= whole + 1:
+        return Fraction(whole + 1)
+    return whole + 1 / simplest_between(1 / (high - whole), 1 / (low - whole))
+
+
+def _replaced(exprs: Sequence[Expr], names: dict[float, float]) -> tuple[Expr, ...]:
+    done: dict[int, Expr] = {}
+    for expr in exprs:
+        for e in walk(expr):
+            if id(e) in done:
+                continue
+            match e:
+                case Const(c):
+                    done[id(e)] = Const(names[c]) if c in names else e
+                case Map(op, args):
+                    new = tuple([done[id(a)] for a in args])
+                    done[id(e)] = e if all(x is y for x, y in zip(new, args, strict=True)) else Map(op, new)
+                case Reduce(kind, axis, body):
+                    inner = done[id(body)]
+                    done[id(e)] = e if inner is body else Reduce(kind, axis, inner)
+                case _:
+                    done[id(e)] = e
+    return tuple(done[id(e)] for e in exprs)

@@ -1,0 +1,116 @@
+"""Common pointwise functions as formulas: what `silu` is, to the front end and to operators that users declare.
+
+A function that rounds badly as textbooks write it is written so that it does not.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from functools import partial
+
+from prism.program.fold import div, op, sub
+from prism.program.nodes import Const, Expr
+
+_LN2 = math.log(2.0)
+
+
+def sigmoid(x: Expr) -> Expr:
+    """The logistic function, 1 / (1 + exp(-x))."""
+    return op("sigmoid", x)
+
+
+def gelu(x: Expr, approximate: str = "none") -> Expr:
+    """x times the normal distribution function, or its tanh approximation."""
+    half = op("mul", Const(0.5), x)
+    if approximate == "tanh":
+        cube = op("mul", op("mul", x, x), x)
+        inner = op("mul", Const(math.sqrt(2 / math.pi)), op("add", x, op("mul", Const(0.044715), cube)))
+        return op("mul", half, op("add", Const(1.0), op("tanh", inner)))
+    return op("mul", half, op("add", Const(1.0), op("erf", op("mul", x, Const(math.sqrt(0.5))))))
+
+
+def power(x: Expr, y: Expr) -> Expr:
+    """x ** y: small whole powers are products, halves are square roots."""
+    match y:
+        case Const(n) if n in (2.0, 3.0, 4.0):
+            result = op("mul", x, x)
+            return result if n == 2 else op("mul", result, x if n == 3 else result)
+        case Const(1.0):
+            return x
+        case Const(0.0):
+            return Const(1.0)
+        case Const(0.5):
+            return op("sqrt", x)
+        case Const(n) if n in (-1.0, -2.0, -0.5):
+            return op("recip", power(x, Const(-n)))
+    return op("pow", x, y)
+
+
+def truncated(x: Expr) -> Expr:
+    """x rounded towards 0."""
+    return op("mul", op("sign", x), op("floor", op("abs", x)))
+
+
+def softplus(x: Expr, beta: float = 1.0, threshold: float = 20.0) -> Expr:
+    """log(1 + exp(beta*x)) / beta, and x itself where beta*x is above the threshold."""
+    scaled = op("mul", Const(beta), x)
+    # log(1 + exp(z)) = max(z, 0) + log(1 + exp(-|z|)), which does not overflow
+    soft = op("add", op("maximum", scaled, Const(0.0)), op("log", op("add", Const(1.0), _small(scaled))))
+    return op("where", op("lt", Const(threshold), scaled), x, div(soft, Const(beta)))
+
+
+def _small(z: Expr) -> Expr:
+    return op("exp", op("neg", op("abs", z)))
+
+
+def log_sigmoid(x: Expr) -> Expr:
+    """log(sigmoid(x)), without overflow."""
+    return sub(op("minimum", x, Const(0.0)), op("log", op("add", Const(1.0), _small(x))))
+
+
+def elu(x: Expr, alpha: float = 1.0, scale: float = 1.0, input_scale: float = 1.0) -> Expr:
+    """scale * (x where x > 0, else alpha * (exp(input_scale*x) - 1))."""
+    # exp is only wanted where its argument is not positive; the minimum keeps it from overflowing elsewhere
+    low = op("exp", op("mul", Const(input_scale), op("minimum", x, Const(0.0))))
+    low = op("mul", Const(alpha), op("add", low, Const(-1.0)))
+    return op("mul", Const(scale), op("where", op("lt", Const(0.0), x), x, low))
+
+
+def leaky_relu(x: Expr, negative_slope: float = 0.01) -> Expr:
+    """x where x > 0, else negative_slope * x."""
+    return op("where", op("lt", Const(0.0), x), x, op("mul", Const(negative_slope), x))
+
+
+def hard_sigmoid(x: Expr) -> Expr:
+    """min(max(x + 3, 0), 6) / 6."""
+    shifted = op("minimum", op("maximum", op("add", x, Const(3.0)), Const(0.0)), Const(6.0))
+    return op("mul", shifted, Const(1 / 6))
+
+
+_SAME_NAME = ("neg", "exp", "log", "sqrt", "sin", "cos", "tanh", "erf", "sigmoid", "abs", "sign", "floor", "round")
+
+UNARY: Mapping[str, Callable[[Expr], Expr]] = {
+    **{name: partial(op, name) for name in _SAME_NAME},
+    "isnan": partial(op, "isnan"),
+    "rsqrt": lambda x: op("recip", op("sqrt", x)),
+    "reciprocal": lambda x: op("recip", x),
+    "relu": lambda x: op("maximum", x, Const(0.0)),
+    "relu6": lambda x: op("minimum", op("maximum", x, Const(0.0)), Const(6.0)),
+    "silu": lambda x: op("mul", x, sigmoid(x)),
+    "mish": lambda x: op("mul", x, op("tanh", op("neg", log_sigmoid(op("neg", x))))),
+    "square": lambda x: op("mul", x, x),
+    "exp2": lambda x: op("exp", op("mul", x, Const(_LN2))),
+    "log2": lambda x: op("mul", op("log", x), Const(1 / _LN2)),
+    "log10": lambda x: op("mul", op("log", x), Const(1 / math.log(10.0))),
+    "log1p": lambda x: op("log", op("add", Const(1.0), x)),
+    "expm1": lambda x: op("add", op("exp", x), Const(-1.0)),
+    "tan": lambda x: div(op("sin", x), op("cos", x)),
+    "ceil": lambda x: op("neg", op("floor", op("neg", x))),
+    "trunc": truncated,
+    "hardsigmoid": hard_sigmoid,
+    "hardswish": lambda x: op("mul", x, hard_sigmoid(x)),
+    "log_sigmoid": log_sigmoid,
+    "isinf": lambda x: op("eq", op("abs", x), Const(math.inf)),
+}
+"""torch's functions of one argument, by their names in ATen."""

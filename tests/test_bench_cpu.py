@@ -1,0 +1,167 @@
+"""The CPU benchmark: its cases, what it makes of samples, and a child that times for real."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from benchmarks import cpu, cpu_child
+from benchmarks.cpu_cases import CASES, Case
+from benchmarks.cpu_report import figures, geometric_mean, plot, quartiles, summary, table
+from prism.instantiate.cpu_device import CpuDevice
+from prism.instantiate.cpu_platform import CpuPlatform
+
+TARGET = CpuPlatform(CpuDevice("A CPU, 2 cores", 2, 32, 1 << 15, 1 << 19, 1 << 23), "g++ (GCC) 12")
+MIB = 1 << 20
+
+
+def answer(kernel: float | None, error: float = 1e-7, **baselines: float) -> dict[str, Any]:
+    """What the child says: seconds of each contender, three samples each."""
+    found: dict[str, Any] = {
+        "copy": {"seconds": [100e-6] * 3},
+        "copy beyond the caches": {"seconds": [20e-3] * 3},
+        "float32 product": {"seconds": [10e-3] * 3},
+    }
+    for name, seconds in baselines.items():
+        found[name.replace("_", " ")] = {"seconds": [seconds, 0.9 * seconds, 1.1 * seconds], "rms_error": 1e-7}
+    if kernel is not None:
+        found["prism"] = {"seconds": [kernel, 0.9 * kernel, 1.1 * kernel], "rms_error": error}
+    return found
+
+
+def row(name: str, found: Mapping[str, Any], flops: float = 0.0) -> dict[str, Any]:
+    made = {"name": name, "shapes": {"x": [2, 2]}, "dtype": "float32", "sgraph": "s", "config": {"T": 4}}
+    return made | figures(found, flops, 4 * MIB, "float32")
+
+
+def test_a_faster_kernel_is_chosen() -> None:
+    r = row("a", answer(110e-6, torch_eager=500e-6, onnxruntime=220e-6))
+    assert r["chosen"] == "kernel"
+    assert r["best_baseline"] == "onnxruntime"
+    assert r["prism_us"] == r["kernel_us"] == pytest.approx(110)
+    assert r["speedup"] == pytest.approx(2.0)
+    assert r["share_of_floor"] == pytest.approx(100 / 110, abs=1e-3)
+    assert r["bound"] == "memory"
+    assert r["copy_gb_s"] == pytest.approx(4 * MIB / 100e-6 / 1e9, rel=0.01)
+    assert set(r) >= {"name", "shapes", "dtype", "floor_us", "prism_us", "baselines", "speedup", "sgraph", "config"}
+
+
+def test_the_baseline_is_a_candidate() -> None:
+    r = row("a", answer(900e-6, torch_eager=500e-6))
+    assert (r["chosen"], r["speedup"], r["prism_us"]) == ("baseline", 1.0, pytest.approx(500))
+    assert r["kernel_us"] == pytest.approx(900)
+    assert r["kernel_speedup"] == pytest.approx(5 / 9, abs=1e-3)
+
+
+def test_no_kernel_and_a_wrong_kernel_leave_the_baseline() -> None:
+    none = row("a", answer(None, torch_eager=500e-6))
+    assert (none["chosen"], none["kernel_us"], none["wrong"]) == ("baseline", None, False)
+    wrong = row("a", answer(10e-6, error=math.inf, torch_eager=500e-6))
+    assert (wrong["chosen"], wrong["speedup"], wrong["wrong"]) == ("baseline", 1.0, True)
+    nan = row("a", answer(10e-6, error=math.nan, torch_eager=500e-6))
+    assert nan["wrong"]
+
+
+def test_another_type_may_be_the_best_baseline_of_any() -> None:
+    given = answer(200e-6, torch_eager=500e-6)
+    given["torch eager (float32)"] = {"seconds": [100e-6] * 3, "rms_error": 1e-7}
+    r = row("a", given)
+    assert (r["speedup"], r["speedup_any_type"], r["best_baseline"]) == (2.5, 0.5, "torch eager")
+
+
+def test_the_floor_is_bytes_or_operations() -> None:
+    r = row("a", answer(30e-3, torch_eager=31e-3), flops=4 * 1024**3)
+    assert r["floor_us"] == pytest.approx(20e3)
+    assert r["bound"] == "compute"
+
+
+def test_summary_table_and_plot() -> None:
+    rows = [
+        row("one", answer(100e-6, torch_eager=400e-6)),
+        row("two & a half", answer(None, torch_eager=100e-6)),
+        row("three", answer(200e-6, torch_eager=100e-6)),
+    ]
+    s = summary(rows)
+    assert s["float32"]["geomean_speedup"] == pytest.approx(4 ** (1 / 3), abs=1e-3)
+    assert s["float32"]["geomean_kernel_speedup"] == pytest.approx(math.sqrt(2), abs=1e-3)
+    assert s["float32"]["baseline_chosen"] == 2
+    assert s["memory_bound"]["below_0.85_of_copy"] == []
+    report = {
+        "machine": cpu.described(TARGET),
+        "date": "2026-01-01",
+        "versions": {"torch": "2"},
+        "summary": s,
+        "cases": rows,
+    }
+    text = table(report)
+    assert len([line for line in text.splitlines() if line.startswith("| ")]) == 1 + len(rows)
+    assert "g++ (GCC) 12" in text
+    drawing = plot(report)
+    assert drawing.count("<rect") == len(rows)
+    assert "two &amp; a half" in drawing
+    assert geometric_mean([]) == 1.0
+    assert quartiles([1e-6]) == [1.0, 1.0, 1.0]
+
+
+def test_results_of_other_cases_are_kept(tmp_path: Path) -> None:
+    args = cpu.arguments(["--json", "--trials", "3"])
+    first, second, *_ = cpu.jobs()
+    before = row(second.name, answer(100e-6, torch_eager=400e-6)) | {"dtype": second.dtype}
+    path = cpu.write([before], TARGET, args, tmp_path)
+    assert {p.suffix for p in tmp_path.iterdir()} == {".json", ".md", ".svg"}
+    assert re.fullmatch(r"cpu-[a-z0-9-]+\.json", path.name)
+    rows = [row(first.name, answer(50e-6, torch_eager=400e-6)), before | {"prism_us": 1.0}]
+    cpu.write(rows, TARGET, args, tmp_path)
+    report = json.loads(path.read_text())
+    assert [(r["name"], r["dtype"]) for r in report["cases"]] == [(first.name, "float32"), (second.name, second.dtype)]
+    assert report["cases"][1]["prism_us"] == 1.0
+    assert report["evidence"] == "measured"
+    assert {"schema", "device", "machine", "versions", "summary"} <= report.keys()
+
+
+def test_the_suite_is_what_was_asked_for() -> None:
+    names = [c.name for c in CASES]
+    assert len(set(names)) == len(names) >= 11
+    assert {c.dtypes for c in CASES} == {("float32", "bfloat16")}
+    listed = cpu.jobs()
+    assert sum(j.model is not None for j in listed) == len(list((cpu.ROOT / "examples" / "models").glob("*.onnx")))
+
+
+def small(case: Case) -> list[torch.Tensor]:
+    """The case's inputs with every extent cut down, in float64."""
+    return [torch.randn([min(n, 8 + n % 7) for n in s], dtype=torch.float64) for s in case.shapes]
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda c: c.name)
+def test_the_forms_of_a_case_are_the_same_function(case: Case) -> None:
+    inputs = small(case)
+    first, *others = (cpu_child.tensors_of(fn(*inputs)) for fn in case.forms.values())
+    for other in others:
+        for a, b in zip(first, other, strict=True):
+            torch.testing.assert_close(a, b)
+    assert [t.dim() for t in first] == [len(s) for s in case.outputs]
+
+
+def test_the_child_times_and_checks(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(cpu_child, "DRAM_BYTES", MIB)
+    monkeypatch.setattr(cpu_child, "MATMUL", 64)
+    monkeypatch.setenv("OMP_NUM_THREADS", str(torch.get_num_threads()))
+    case = Case("tiny", ((4, 64),), {"torch eager": torch.square, "wrong": torch.neg}, 0.0, ((4, 64),))
+    monkeypatch.setattr(cpu_child, "CASES", (case,))
+    request = {"case": "tiny", "model": "", "dtype": "bfloat16", "module": "", "bytes": 1024, "repeats": 3}
+    found = cpu_child.run(request | {"inductor": False, "onnxruntime": False}, tmp_path)
+    assert set(found) == {
+        *("torch eager", "wrong", "torch eager (float32)", "wrong (float32)"),
+        *("copy", "copy beyond the caches", "float32 product"),
+    }
+    assert all(len(a["seconds"]) >= 3 for a in found.values())
+    assert found["torch eager (float32)"]["rms_error"] < found["torch eager"]["rms_error"] < 0.1
+    assert found["wrong"]["rms_error"] > 1
+    assert cpu_child.error_of([torch.tensor([math.nan])], [torch.ones(1, dtype=torch.float64)]) == math.inf

@@ -1,0 +1,570 @@
+"""The GPU suite: its cases, its harness with made-up timings and in Triton's interpreter, and the fit of the model."""
+
+from __future__ import annotations
+
+import json
+import math
+import random
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import triton_modules
+from bench_reference import REFERENCES
+
+from benchmarks import gpu, model
+from prism.backends.protocol import Config
+from prism.bench import functions
+from prism.bench.checking import structure
+from prism.bench.child import draw, errors, flat, interleave, judge
+from prism.bench.measure import Plan, Run
+from prism.bench.own import from_output, module_facts, own_case
+from prism.bench.plot import figure, page
+from prism.bench.prepare import describe, finalists, promising, proved_sgraphs, shares, spread, trace_case, varied
+from prism.bench.results import (
+    ESTIMATED,
+    MEASURED,
+    estimated_row,
+    geometric_mean,
+    markdown,
+    measured_row,
+    quartiles,
+    summary,
+)
+from prism.bench.streaming import Child
+from prism.bench.suite import CASES, Case, reduced
+from prism.cli import main
+from prism.errors import UsageError
+from prism.instantiate.devices import device
+
+WORKLOADS = {c.workload.name: c for c in CASES}
+
+
+# The suite
+
+
+def test_floors_are_those_of_the_table() -> None:
+    stated = [c for c in CASES if c.stated_us is not None]
+    assert len(stated) == 30
+    for c in stated:
+        assert c.stated_us is not None
+        if c.note:
+            assert c.floor_us < c.stated_us
+        else:
+            assert c.floor_us == pytest.approx(c.stated_us, rel=0.006, abs=0.07), c.name
+
+
+def test_names_are_unique_and_published_shapes_are_apart() -> None:
+    assert len({c.name for c in CASES}) == len(CASES)
+    assert {c.group for c in CASES} == {"suite", "mirage", "prism-paper"}
+    assert sum(c.group == "mirage" for c in CASES) == 8
+    assert sum(c.group == "prism-paper" for c in CASES) == 15
+    launches = [c.name for c in CASES if c.group == "suite" and not c.in_mean]
+    assert launches == ["add+RMSNorm M64 h7168", "MLA decode B1 4k", "nGPT residual M64 h4096"]
+
+
+@pytest.mark.parametrize("name", sorted(WORKLOADS))
+def test_functions_compute_what_they_say(name: str) -> None:
+    small = reduced(WORKLOADS[name])
+    inputs = draw(describe(small)["inputs"], "cpu")
+    wide = [t.double() if t.is_floating_point() else t for t in inputs]
+    found = [t.numpy() for t in flat(getattr(functions, name)(*wide))]
+    expected = flat(REFERENCES[name](*(t.double().numpy() for t in inputs)))
+    assert [list(f.shape) for f in found] == [list(a.shape) for a in small.outputs]
+    for f, e in zip(found, expected, strict=True):
+        np.testing.assert_allclose(f, e, rtol=1e-9, atol=1e-9 * float(np.abs(e).max()))
+    # In bfloat16, as it is timed: the gate's yardstick is finite, and no result is lost in rounding.
+    for t, e in zip(flat(getattr(functions, name)(*inputs)), found, strict=True):
+        rms, _ = errors(t, torch.from_numpy(e))
+        assert rms < 0.1
+
+
+def test_a_case_is_traced_at_its_own_extents() -> None:
+    program = trace_case(next(c for c in CASES if c.name == "RMSNorm+QKV M64"))
+    assert [t.shape for t in program.inputs] == [(64, 4096), (4096,), (6144, 4096)]
+
+
+# Pure parts
+
+
+def test_quartiles_and_means() -> None:
+    assert quartiles([4.0]) == {"median": 4.0, "lower": 4.0, "upper": 4.0, "samples": 1}
+    found = quartiles([5.0, 1.0, 2.0, 4.0, 3.0])
+    assert (found["lower"], found["median"], found["upper"]) == (2.0, 3.0, 4.0)
+    assert geometric_mean([1.0, 4.0]) == pytest.approx(2.0)
+    assert geometric_mean([]) is None
+    with pytest.raises(ValueError, match="no samples"):
+        quartiles([])
+
+
+def test_shares_and_spread() -> None:
+    assert shares(12, 4) == [6, 2, 2, 2]
+    assert shares(12, 1) == [12]
+    assert shares(3, 0) == []
+    points = [Config({"n": n}, {}, {}) for n in range(101)]
+    assert [c.symbols["n"] for c in spread(points, 4)] == [25, 50, 75, 100]
+    assert spread(points[:1], 4) == []
+
+
+def test_configurations_are_compiled_while_the_next_could_be_the_best() -> None:
+    ranked = [Config({"n": n}, {}, {}) for n in range(40)]
+
+    def seconds(c: Config) -> float:
+        return 1e-6 * (10 + c.symbols["n"])
+
+    def judge_by(extra: Callable[[int], float | None]) -> Callable[[Sequence[Config]], list[dict[str, Any]]]:
+        def judged(configs: Sequence[Config]) -> list[dict[str, Any]]:
+            found = []
+            for c in configs:
+                n = c.symbols["n"]
+                us = extra(n)
+                found.append({"key": c.key(), **({"error": "too large"} if us is None else {"estimate_us": us})})
+            return found
+
+        return judged
+
+    exact = promising(ranked, seconds, judge_by(lambda n: 10.0 + n), 2, 20)
+    assert len(exact) == 4
+    # Spills make the first ones slow: the search goes on until the model itself is behind the best.
+    spilling = promising(ranked, seconds, judge_by(lambda n: 25.0 if n < 6 else 10.0 + n), 2, 20)
+    assert len(spilling) == 8
+    assert len(promising(ranked, seconds, judge_by(lambda n: None), 2, 20)) == 20
+    assert len(promising(ranked[:3], seconds, judge_by(lambda n: None), 2, 20)) == 3
+
+
+def test_launches_vary_where_it_counts() -> None:
+    one = next(c for c in CASES if c.name == "GQA decode B8 4k")
+    program = trace_case(one)
+    found, result = proved_sgraphs(program, "sm_90", 3)
+    assert result.unknown == 0
+    (best, *_) = finalists(found, program, device("sm_90"), 2)
+    ranked = varied(best, 200)
+    assert ranked[0].key() == best.space.best(best.model, 1)[0].key()
+    times = [best.model.seconds(c) for c in ranked]
+    assert times == sorted(times)
+    assert all(best.space.feasible(c) for c in ranked[:40])
+    names = [launch.name for launch in best.proved.sgraph.launches]
+    longest = max(best.model.estimate(ranked[0]).per_kernel, key=lambda k: k.seconds).name
+    own = best.space.launches[names.index(longest)].names[:-2]
+    main = {(*(c.symbols[n] for n in own), c.warps[longest], c.stages[longest]) for c in ranked}
+    assert len(main) == len(ranked) > 20
+
+
+def test_contenders_take_turns() -> None:
+    order: list[str] = []
+
+    def replay(name: str) -> Callable[[], float]:
+        def once() -> float:
+            order.append(name)
+            return float(len(order))
+
+        return once
+
+    samples = interleave([replay("a"), replay("b"), replay("c")], 2)
+    assert order == ["a", "b", "c", "b", "c", "a"]
+    assert samples == [[1.0, 6.0], [2.0, 4.0], [3.0, 5.0]]
+    assert len(interleave([replay("a")], 50, until=-math.inf)[0]) == 5
+
+
+def test_results_are_judged_by_the_error_of_eager() -> None:
+    exact = torch.randn(64, 128, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    eager = exact.to(torch.bfloat16)
+    assert judge(eager, exact, eager) <= 1
+    assert judge((exact * 1.1).to(torch.bfloat16), exact, eager) > 1
+    one_wrong = eager.clone()
+    one_wrong[3, 5] += 1
+    assert judge(one_wrong, exact, eager) > 1
+    poisoned = eager.clone()
+    poisoned[0, 0] = float("nan")
+    assert judge(poisoned, exact, eager) > 1
+    assert judge(eager[:1], exact, eager) > 1
+
+
+def record(name: str = "GQA decode B8 4k", **changes: Any) -> dict[str, Any]:
+    c = next(c for c in CASES if c.name == name)
+    configs = [
+        {"config": {"n": n}, "key": f"n={n}", "model_us": 40.0, "estimate_us": 40.0 + n, "resources": []}
+        for n in range(3)
+    ]
+    candidate = {"module": "m.py", "sgraph": "sgraph g", "kernels": ["k"], "takes": [0], "configs": configs}
+    return {**describe(c), "candidates": [candidate], "best": {"candidate": 0, "config": 0}, **changes}
+
+
+def timed(us: float, error: float = 0.5) -> dict[str, Any]:
+    return {"samples_us": [us * 0.99, us, us * 1.01], "error": error}
+
+
+def test_a_row_compares_what_was_right() -> None:
+    events = {
+        "prism 0 0": timed(40.0),
+        "prism 0 1": timed(35.0),
+        "prism 0 2": timed(1.0, error=9.0),
+        "eager": timed(200.0),
+        "torch.compile": timed(70.0),
+        "SDPA flash": timed(42.0),
+        "SDPA efficient": timed(2.0, error=3.0),
+    }
+    row = measured_row(record(), events, {"trials": [], "failures": []})
+    assert row["prism_us"] == 35.0
+    assert row["config"] == {"n": 1}
+    assert row["baselines"] == {"eager": 200.0, "torch.compile": 70.0, "SDPA flash": 42.0}
+    assert (row["speedup"], row["best_baseline"]) == (pytest.approx(1.2), "SDPA flash")
+    assert row["speedup_over_compilers"] == pytest.approx(2.0)
+    assert row["share_of_floor"] == pytest.approx(31.24 / 35, rel=1e-3)
+    assert set(row["wrong"]) == {"prism 0 2", "SDPA efficient"}
+    assert row["chosen"] == "prism"
+    keys = ("name", "shapes", "dtype", "floor_us", "prism_us", "baselines", "speedup", "share_of_floor", "sgraph")
+    assert {*keys, "config"} <= row.keys()
+
+
+def test_the_baseline_is_a_candidate_and_nothing_right_is_nothing() -> None:
+    slower = measured_row(record(), {"prism 0 0": timed(50.0), "eager": timed(25.0)}, {"failures": []})
+    assert (slower["speedup"], slower["chosen"]) == (0.5, "eager")
+    nothing = measured_row(record(), {"eager": timed(25.0)}, {"failures": []})
+    assert nothing["prism_us"] is None
+    assert nothing["speedup"] is None
+
+
+def test_the_summary_leaves_launches_and_estimates_out() -> None:
+    def row(name: str, us: float) -> dict[str, Any]:
+        events = {"prism 0 0": timed(us), "eager": timed(4 * us), "torch.compile": timed(2 * us)}
+        return measured_row(record(name), events, {"failures": []})
+
+    rows = [
+        row("GQA decode B8 4k", 32.0),
+        row("GQA decode B32 4k", 200.0),
+        row("nGPT residual M64 h4096", 3.0),
+        row("Mirage LoRA", 3.0),
+        estimated_row(record("LoRA M16")),
+    ]
+    found = summary(rows)
+    assert (found["measured"], found["in_mean"]) == (4, 2)
+    assert found["geometric_mean_over_compilers"] == pytest.approx(2.0)
+    assert found["memory_bound_below_0.85"] == ["GQA decode B32 4k"]
+    table = markdown(rows)
+    assert "launch; not in the mean" in table
+    assert ESTIMATED in table
+    traces = figure(rows, "t")["data"]
+    assert [t["name"] for t in traces] == ["prism", "eager", "torch.compile", "floor"]
+    assert "</script><" not in page(rows, "</script><b>").split("<body>")[1].replace("</script>\n", "")
+
+
+def test_a_structure_does_not_know_its_extents() -> None:
+    one = """sgraph a(q[8, 32, 128] bfloat16) -> y[8, 32] bfloat16
+  buffer p[S_d128, 8] float32
+  kernel k
+    grid d8(1) d32(T_d32) | split d128(S_d128, T_d128)
+    x1 = q[d8, d32 + 4*d8, d128]
+    x2 = g[d128]
+    v3 = 0.0078125 * x1"""
+    other = """sgraph a(q[2, 4, 1000] bfloat16) -> y[2, 4] bfloat16
+  kernel k
+    grid d2(1) d4(T_d4) | split d1000(S_d1000, T_d1000)
+    x1 = g[d1000]
+    x2 = q[d2, 2*d2 + d4, d1000]
+    v3 = 0.001 * x2"""
+    assert structure(one) == structure(other)
+    assert structure(one) != structure(other.replace("split", "loop"))
+    assert structure(one) != structure(other.replace("v3 = 0.001 * x2", "v3 = 0.001 + x2"))
+
+
+# The child and the parent
+
+
+def scripted(*steps: str) -> Child:
+    """A child that answers each request by a line of Python."""
+    code = "import sys, time, os\n" + "\n".join(f"sys.stdin.readline(); {s}; sys.stdout.flush()" for s in steps)
+    return Child({"PATH": ""}, [sys.executable, "-S", "-c", code])
+
+
+def test_silence_and_death_are_told_apart() -> None:
+    event = """print('{"event": "begin"}')"""
+    for step, why in (("time.sleep(60)", "hang"), ("os._exit(9)", "status 9"), ("os.abort()", "crash")):
+        child = scripted(f"{event}; sys.stdout.flush(); {step}")
+        found = list(child.ask({}, 0.3))
+        child.close()
+        assert [e["event"] for e in found] == ["begin", "lost"]
+        assert why in found[-1]["why"]
+
+
+def test_a_child_serves_several_requests() -> None:
+    child = scripted(*["""print('{"event": "done"}')"""] * 2)
+    assert [list(child.ask({}, 5)) for _ in range(2)] == [[{"event": "done"}]] * 2
+    child.close()
+
+
+class Scripted(Child):
+    """Stands in for the device: answers as a device would that hangs at one trial and crashes at one baseline."""
+
+    def __init__(self, asked: list[Mapping[str, Any]]) -> None:
+        super().__init__({})
+        self.asked = asked
+
+    def ask(self, request: Mapping[str, Any], silence_s: float, until: float | None = None) -> Iterator[dict[str, Any]]:
+        self.asked.append(request)
+        match request["op"]:
+            case "describe":
+                yield {"event": "device", "device": {"name": "made up", "target": "sm_90"}, "versions": {}}
+            case "trials":
+                for m in (0, 1, 2):
+                    if [0, m] not in request["skip"]:
+                        yield {"event": "begin", "trial": [0, m]}
+                        if m == 1:
+                            yield {"event": "lost", "why": "hang"}
+                            return
+                        yield {"event": "trial", "trial": [0, m], "us": 30.0 + m, "error": 0.4}
+            case "confirm":
+                for name in request["contenders"]:
+                    yield {"event": "begin", "contender": name}
+                    if name == "SDPA flash":
+                        yield {"event": "lost", "why": "crash"}
+                        return
+                    if name == "SDPA cuDNN":
+                        yield {"event": "failed", "contender": name, "why": "no kernel"}
+                yield {"event": "begin", "contender": ""}
+                for n, name in enumerate(request["contenders"]):
+                    if name != "SDPA cuDNN":
+                        yield {"event": "timed", "contender": name, **timed(40.0 + n)}
+        yield {"event": "done"}
+
+
+def manifest(folder: Path, records: Sequence[Mapping[str, Any]]) -> Path:
+    folder.mkdir(exist_ok=True)
+    (folder / "manifest.json").write_text(json.dumps({"versions": {}, "cases": records}))
+    return folder
+
+
+def test_a_run_goes_on_without_what_hangs_and_can_be_resumed(tmp_path: Path) -> None:
+    asked: list[Mapping[str, Any]] = []
+    folder = manifest(tmp_path / "f", [record("Mirage LoRA"), record()])
+    lines: list[str] = []
+
+    def run(names: Sequence[str] = ()) -> Mapping[str, Any]:
+        plan = Plan(compile_ahead_s=0.0, cache=tmp_path)
+        return Run(folder, tmp_path / "r.json", plan, lines.append, lambda: Scripted(asked)).run(names)
+
+    run(["GQA"])
+    body = json.loads((tmp_path / "r.json").read_text())
+    (row,) = body["cases"]
+    assert [t["config"] for t in row["trials"]] == [0, 2]
+    assert row["evidence"] == MEASURED
+    assert (row["prism_us"], row["config"]) == (40.0, {"n": 0})
+    assert set(row["baselines"]) == {
+        "eager",
+        "torch.compile",
+        "SDPA efficient",
+        "SDPA flash, packed",
+        "SDPA cuDNN, packed",
+    }
+    failed = {f["contender"]: f["why"] for f in row["failures"]}
+    assert failed == {"prism [0, 1]": "hang", "SDPA flash": "crash", "SDPA cuDNN": "no kernel"}
+    assert [r["name"] for r in run()["cases"]] == ["GQA decode B8 4k", "Mirage LoRA"]
+    assert sum(r["op"] == "describe" for r in asked) == 2
+    assert any("of the floor" in line for line in lines)
+
+
+def test_no_case_is_begun_when_time_is_up(tmp_path: Path) -> None:
+    folder = manifest(tmp_path / "f", [record()])
+    plan = Plan(budget_s=5.0, compile_ahead_s=0.0, cache=tmp_path)
+    body = Run(folder, tmp_path / "r.json", plan, lambda _: None, lambda: Scripted([])).run()
+    assert body["cases"] == []
+    assert json.loads((tmp_path / "r.json").read_text())["device"]["name"] == "made up"
+
+
+def own_record(folder: Path) -> dict[str, Any]:
+    """A hand-written kernel as a prepared case: right under one configuration, none under another."""
+    right = triton_modules.write(folder / "modules", "norm", triton_modules.rmsnorm())
+    config = {"symbols": {"T_d": 64}, "warps": {"rmsnorm_kernel": 4}, "stages": {}}
+    broken = {"symbols": {"T_d": 64}, "warps": {}, "stages": {}}
+    shape = {"shape": [5, 136], "dtype": "float32", "scale": 1.0, "offset": 0.0}
+    entries = [
+        {"config": c, "key": f"{n}", "model_us": 1.0, "estimate_us": 1.0 + n} for n, c in enumerate((config, broken))
+    ]
+    return record(
+        function="plain_norm",
+        inputs=[{"name": "x", **shape}],
+        outputs=[{"name": "y", **shape}],
+        baselines=["liger"],
+        candidates=[
+            {
+                "module": f"modules/{right.name}",
+                "sgraph": "sgraph norm",
+                "kernels": ["rmsnorm_kernel"],
+                "takes": [0],
+                "configs": entries,
+            }
+        ],
+    )
+
+
+def test_the_whole_path_runs_in_the_interpreter(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "modules").mkdir()
+    one = own_record(tmp_path)
+    manifest(tmp_path, [one])
+    plan = Plan(
+        device="interpreter", compile_ahead_s=0.0, confirm_s=0.0, rounds=5, only=("eager", "liger"), cache=tmp_path
+    )
+    body = Run(tmp_path, tmp_path / "results.json", plan, lambda _: None).run()
+    (row,) = body["cases"]
+    assert row["prism_us"] > 0
+    assert row["error"] <= 1
+    assert set(row["baselines"]) == {"eager"}
+    assert row["quartiles"]["eager"]["samples"] == 5
+    failed = {f["contender"] for f in row["failures"]}
+    assert failed == {"prism [0, 1]", "liger"}
+    assert gpu.main(["report", str(tmp_path / "results.json")]) == 0
+    assert "| GQA decode B8 4k |" in capsys.readouterr().out
+    assert (tmp_path / "results.html").exists()
+
+
+# The cost model
+
+
+def synthetic(truth: model.Scales, noise: float = 0.0) -> dict[str, Any]:
+    """Results of a device on which the model is right but for its constants."""
+    rng = random.Random(5)
+    cases = []
+    for c in range(8):
+        trials = []
+        for n in range(12):
+            launches = [
+                {
+                    "memory": rng.uniform(1, 60) if c % 2 else rng.uniform(1, 6),
+                    "compute": rng.uniform(1, 6) if c % 2 else rng.uniform(1, 60),
+                    "latency": rng.uniform(1, 20),
+                    "spill": 0.0,
+                    "overlap": rng.uniform(0.3, 0.9),
+                }
+                for _ in range(1 + c % 3)
+            ]
+            parts = [model.Launch(**x) for x in launches]
+            trials.append(
+                {
+                    "candidate": 0,
+                    "key": f"n={n}",
+                    "error": 0.1,
+                    "estimate_us": model.Scales().predict(parts),
+                    "measured_us": truth.predict(parts) * math.exp(rng.gauss(0, noise)),
+                    "times_us": launches,
+                }
+            )
+        trials.append({**trials[0], "key": "wrong", "error": 5.0, "measured_us": 1.0})
+        cases.append({"name": f"case {c}", "trials": trials})
+    return {"device": {"name": "made up", "target": "sm_90"}, "cases": cases}
+
+
+def test_rank_correlation() -> None:
+    assert model.ranks([3.0, 1.0, 3.0, 2.0]) == [3.5, 1.0, 3.5, 2.0]
+    assert model.spearman([1, 2, 3, 4], [10, 20, 30, 40]) == pytest.approx(1.0)
+    assert model.spearman([1, 2, 3, 4], [4, 3, 2, 1]) == pytest.approx(-1.0)
+    # By hand: 1 - 6 * sum d^2 / (n (n^2 - 1)) with d = 1, 1, 1, 1, 0.
+    assert model.spearman([1, 2, 3, 4, 5], [2, 1, 4, 3, 5]) == pytest.approx(1 - 6 * 4 / 120)
+    assert math.isnan(model.spearman([1, 1], [1, 2]))
+
+
+def test_the_pick_is_judged_by_what_it_takes() -> None:
+    found = [model.Point("a", str(n), p, m) for n, (p, m) in enumerate([(1, 3), (2, 2), (3, 4), (4, 5)])]
+    j = model.judge(found)
+    assert [*j.by_case["a"], j.slowdown, j.worst_slowdown] == pytest.approx([0.8, 1.5, 1.5, 1.5])
+
+
+def test_the_fit_finds_the_constants_and_helps_on_what_it_has_not_seen() -> None:
+    truth = model.Scales(1.4, 2.5, 0.5, 3.0)
+    found = model.points(synthetic(truth, noise=0.02))
+    assert len(found) == 96
+    seen, held = model.split(found)
+    assert (len(seen), len(held)) == (64, 32)
+    scales = model.fit(seen)
+    for field in ("memory", "compute", "latency"):
+        assert getattr(scales, field) == pytest.approx(getattr(truth, field), rel=0.15)
+    before, after = model.judge(held), model.judge(model.predicted(held, scales))
+    assert after.log_error < 0.06 < before.log_error
+    assert after.rho > max(before.rho, 0.95)
+
+
+def test_what_nothing_tells_stays_as_it_was() -> None:
+    only_memory = (model.Launch(50.0, 0.0, 0.0, 0.0, 1.0),)
+    found = [model.Point("a", str(n), 52.0, 102.0, only_memory) for n in range(6)]
+    scales = model.fit(found)
+    assert scales.memory == pytest.approx(2.0, rel=0.1)
+    assert [scales.compute, scales.latency] == pytest.approx([1.0, 1.0], abs=1e-3)
+
+
+def test_the_command_writes_constants_that_a_device_takes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    from dataclasses import replace
+
+    (tmp_path / "r.json").write_text(json.dumps(synthetic(model.Scales(2.0, 1.0, 1.0, 4.0))))
+    assert model.main(["fit", str(tmp_path / "r.json"), "--out", str(tmp_path / "m.json")]) == 0
+    assert "held out, fitted" in capsys.readouterr().out
+    made = json.loads((tmp_path / "m.json").read_text())
+    fitted = replace(device(made["target"]), **made["constants"])
+    assert fitted.bandwidth_bytes_s == pytest.approx(device("sm_90").bandwidth_bytes_s / 2, rel=0.1)
+    (tmp_path / "e.json").write_text(json.dumps({"cases": []}))
+    assert model.main(["judge", str(tmp_path / "e.json")]) == 1
+
+
+# The command
+
+
+def test_without_a_gpu_the_command_prints_estimates(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("prism.backends.triton.device.describe_gpu", lambda: None)
+    assert main(["bench", "--case", "nGPT", "--out", str(tmp_path / "b"), "--trials", "2", "--json"]) == 0
+    out = capsys.readouterr().out
+    body = json.loads(out)
+    (row,) = body["cases"]
+    assert row["evidence"] == body["evidence"] == ESTIMATED
+    assert row["prism_us"] is None
+    assert row["estimate_us"] > row["floor_us"]
+    assert row["resources"]["sm_90"][0]["registers"] > 0
+    assert main(["bench", "--kernels", "x"]) == 2
+    assert main(["bench", "--case", "no such case", "--out", str(tmp_path / "b")]) == 2
+
+
+def test_kernels_of_an_output_folder_become_a_case(tmp_path: Path) -> None:
+    one: Case = next(c for c in CASES if c.name == "nGPT residual M64 h4096")
+    program = trace_case(one)
+    assert own_case(program).bytes == one.bytes
+    source = (
+        'CONFIGS = {"sm_90": [{"shapes": {}, "symbols": {"T": 1}, "warps": {"k": 4}, "stages": {"k": 1}}]}\n'
+        "def launches(block, h, alpha, y, *, config):\n    yield\n"
+    )
+    assert module_facts(source)[1] == ["block", "h", "alpha", "y"]
+    (tmp_path / "out").mkdir()
+    with pytest.raises(UsageError, match="no Triton module"):
+        from_output({}, program, tmp_path / "out", tmp_path)
+    (tmp_path / "out" / "m.py").write_text(source)
+    made = from_output(describe(own_case(program)), program, tmp_path / "out", tmp_path)
+    (candidate,) = made["candidates"]
+    assert candidate["takes"] == [1, 0, 2]
+    assert candidate["configs"][0]["config"] == {"symbols": {"T": 1}, "warps": {"k": 4}, "stages": {"k": 1}}
+    assert (tmp_path / candidate["module"]).read_text() == source
+    (tmp_path / "out" / "m.py").write_text(source.replace("block", "other"))
+    with pytest.raises(UsageError, match="another model"):
+        from_output(describe(own_case(program)), program, tmp_path / "out", tmp_path)
+
+
+# What is committed
+
+
+def test_the_committed_estimates_are_complete_and_marked() -> None:
+    body = json.loads((gpu.RESULTS / "gpu-suite-estimates.json").read_text())
+    assert body["evidence"] == ESTIMATED
+    assert [r["name"] for r in body["cases"]] == [c.name for c in CASES]
+    for row, c in zip(body["cases"], CASES, strict=True):
+        assert row["evidence"] == ESTIMATED
+        assert row["prism_us"] is None
+        assert row["speedup"] is None
+        assert row["floor_us"] == pytest.approx(c.floor_us)
+        # Published shapes are compiled for the device of the estimates alone.
+        everywhere = {"sm_80", "sm_90", "sm_100", "gfx942"}
+        assert set(row["resources"]) == (everywhere if c.group == "suite" else {"sm_90"})
+    text = (Path(gpu.__file__).parent.parent / "docs" / "benchmarks.md").read_text()
+    if not list(gpu.RESULTS.glob("nvidia-*.json")):
+        assert "Nothing on this page was measured on a device" in text
+    assert markdown(body["cases"]) in text

@@ -1,0 +1,312 @@
+"""The C++ backend computes what sGraphs mean: hand-written, generated and random ones, and the examples, in all types.
+
+Kernels are compiled by the dozen, because a run of the compiler costs half a second whatever it compiles.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import math
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import sgraph_samples as samples
+from cpu_batch import Array, Case, numpy_type, run_batch
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import seed as seeded
+from program_random import programs
+from sgraph_programs import ALL, task
+from sgraph_samples import BF16, F16, F32, SAMPLES, Sample
+
+from examples.common import load_example
+from prism.backends.cpu.emit import support
+from prism.backends.cpu.support import compile_source, find_compiler
+from prism.errors import UnsupportedError
+from prism.frontend.onnx import load
+from prism.program.evaluate import evaluate
+from prism.program.nodes import DType, Program
+from prism.sgraph.generate import Bounds, generate
+from prism.sgraph.nodes import SGraph
+from prism.sgraph.roles import RoleBounds
+
+pytestmark = pytest.mark.skipif(find_compiler() is None, reason="needs a C++ compiler: install g++ or clang++")
+
+ROOT = Path(__file__).resolve().parent.parent
+MODELS = sorted(p for p in (ROOT / "examples" / "models").glob("*.onnx") if p.stem != "decoder_layer")
+# Against the largest output: rounding of the outputs, and of intermediate buffers to the storage type.
+TOLERANCE = {F32: 3e-6, F16: 2e-3, BF16: 1.5e-2}
+WIDE = Bounds(
+    max_families=2000,
+    per_kernel=40,
+    per_plan=60,
+    max_sgraphs=400,
+    off=frozenset({"dominated", "worse"}),
+    roles=RoleBounds(short=0),
+)
+SIZES = (1, 2, 3, 4, 5, 8, 16, 32)
+
+
+def close(got: Sequence[Array], want: Sequence[Array], tolerance: float, what: str) -> None:
+    assert len(got) == len(want)
+    for g, w in zip(got, want, strict=True):
+        found = np.asarray(g, np.float64)
+        assert found.shape == w.shape, what
+        np.testing.assert_array_equal(np.isnan(found), np.isnan(w), err_msg=what)
+        finite = np.isfinite(w)
+        np.testing.assert_array_equal(found[~finite & ~np.isnan(w)], w[~finite & ~np.isnan(w)], err_msg=what)
+        scale = np.abs(w[finite]).max(initial=1e-30)
+        np.testing.assert_allclose(found[finite], w[finite], rtol=0, atol=tolerance * scale, err_msg=what)
+
+
+def sample_cases(dtype: DType) -> list[tuple[Sample, Case]]:
+    """Every hand-written sGraph at its own sizes of tiles and lengths, and at odd ones."""
+    made: list[tuple[Sample, Case]] = []
+    sizes = random.Random(dtype.value)
+    for build in SAMPLES:
+        sample = build(dtype)
+        for n, binding in enumerate(sample.bindings):
+            odd = {name: sizes.choice(SIZES) for name in sample.symbols[0]}
+            # Half precision differs in element types, which one assignment shows.
+            for symbols in (*sample.symbols, odd) if dtype is F32 and n == 0 else (odd if n else sample.symbols[0],):
+                made.append((sample, Case(sample.sgraph, symbols, sample.inputs(binding, seed=len(made)))))
+    return made
+
+
+@pytest.mark.parametrize("dtype", [F32, F16, BF16], ids=lambda d: d.value)
+def test_hand_written_sgraphs_compute_their_closed_forms(dtype: DType, tmp_path: Path) -> None:
+    cases = sample_cases(dtype)
+    assert len(cases) >= len(SAMPLES)
+    for (sample, case), got in zip(cases, run_batch([c for _, c in cases], tmp_path), strict=True):
+        stored = [
+            np.asarray(a).astype(numpy_type(t.dtype)) for a, t in zip(case.inputs, case.sgraph.inputs, strict=True)
+        ]
+        want = sample.reference(*(np.asarray(a, np.float64) for a in stored))
+        close(got, want, TOLERANCE[dtype], f"{sample.name} {dict(case.symbols)}")
+
+
+def as_float32(p: Program) -> Program:
+    return replace(
+        p,
+        inputs=tuple(replace(t, dtype=F32) for t in p.inputs),
+        definitions=tuple(replace(d, dtype=F32) for d in p.definitions),
+    )
+
+
+def generated(p: Program, count: int, choose: random.Random) -> list[Case]:
+    """Some of the sGraphs of a program, at random sizes of tiles and numbers of parts."""
+    found: list[SGraph] = [c.sgraph for c in generate(task(p), WIDE).candidates]
+    values = np.random.default_rng(choose.randrange(1 << 30))
+    inputs = {t.name: values.standard_normal([int(e) for e in t.shape]).astype(np.float32) for t in p.inputs}
+    chosen = choose.sample(found, min(count, len(found)))
+    return [
+        Case(g, {s.name: choose.choice(SIZES) for s in g.symbols}, [inputs[t.name] for t in g.inputs]) for g in chosen
+    ]
+
+
+def check_generated(made: Sequence[tuple[Program, Case]], folder: Path) -> None:
+    for (p, case), got in zip(made, run_batch([c for _, c in made], folder), strict=True):
+        inputs = {t.name: a for t, a in zip(case.sgraph.inputs, case.inputs, strict=True)}
+        expected = evaluate(p, inputs)
+        want = [expected[t.name] for t in case.sgraph.outputs]
+        close(got, want, 2e-5, f"{p.name} {dict(case.symbols)}")
+
+
+def test_generated_sgraphs_compute_their_programs(tmp_path: Path) -> None:
+    choose = random.Random(0)
+    made = [(make(), c) for make in ALL for c in generated(make(), 6, choose)]
+    assert len(made) >= 40
+    assert any(len(c.sgraph.kernels) > 1 for _, c in made)
+    check_generated(made, tmp_path)
+
+
+def random_programs(count: int, seed: int) -> list[Program]:
+    found: list[Program] = []
+
+    @seeded(seed)
+    @settings(
+        max_examples=count,
+        database=None,
+        deadline=None,
+        suppress_health_check=list(HealthCheck),
+        phases=[Phase.generate],
+    )
+    @given(programs())
+    def collect(p: Program) -> None:
+        found.append(as_float32(p))
+
+    collect()
+    return found
+
+
+def random_cases(count: int, each: int, seed: int) -> list[tuple[Program, Case]]:
+    choose = random.Random(seed)
+    made: list[tuple[Program, Case]] = []
+    for p in random_programs(count, seed):
+        try:
+            made += [(p, c) for c in generated(p, each, choose)]
+        except UnsupportedError:  # reshapes that no tile can follow
+            continue
+    return made
+
+
+def test_random_programs(tmp_path: Path) -> None:
+    made = random_cases(40, 1, 0)
+    assert len(made) >= 25
+    check_generated(made, tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(1, 9))
+def test_many_random_programs(seed: int, tmp_path: Path) -> None:
+    choose = random.Random(seed)
+    made = random_cases(60, 2, seed)
+    made += [(make(), c) for make in ALL for c in generated(make(), 20, choose)]
+    check_generated(made, tmp_path)
+
+
+def test_every_example(tmp_path: Path) -> None:
+    choose = random.Random(3)
+    cases: list[Case] = []
+    want: list[Array] = []
+    for path in MODELS:
+        program, example = load(path), load_example(path.stem)
+        feed = example.inputs(np.random.default_rng(0))
+        found = [
+            c.sgraph
+            for c in generate(
+                replace(task(program), hints=program.hints), Bounds(max_families=300, max_sgraphs=20)
+            ).candidates
+        ]
+        g = choose.choice(found)
+        symbols = {s.name: choose.choice((1, 2, 3) if s.name.startswith("S") else (16, 32, 64)) for s in g.symbols}
+        cases.append(Case(g, symbols, [np.asarray(program.weights.get(t.name, feed.get(t.name))) for t in g.inputs]))
+        want.append(example.formula(feed))
+    assert len(cases) == len(MODELS) > 0
+    for case, got, expected in zip(cases, run_batch(cases, tmp_path), want, strict=True):
+        (found_,) = got
+        error = np.abs(np.asarray(found_, np.float64) - expected).max() / np.abs(expected).max()
+        assert error < 2 * TOLERANCE[case.sgraph.outputs[0].dtype], (case.sgraph.name, dict(case.symbols), error)
+
+
+# What is not finite.
+
+
+def test_what_is_not_finite_stays_in_its_rows_and_columns(tmp_path: Path) -> None:
+    made: list[tuple[list[Array], Case]] = []
+    for symbols in ({"T_m": 4, "T_n": 8, "T_d": 16}, {"T_m": 20, "T_n": 24, "T_d": 5}):
+        sample = samples.rmsnorm_linear()
+        x, g, w = (np.array(a) for a in sample.inputs({}))
+        x[3, 5], w[70, 2] = np.inf, np.nan
+        made.append(([x, g, w], Case(sample.sgraph, symbols, [x, g, w])))
+    for (got,) in run_batch([c for _, c in made], tmp_path):
+        assert np.isnan(got[3]).all()
+        assert np.isnan(got[:, 2]).all()
+        assert np.isfinite(np.delete(np.delete(got, 3, 0), 2, 1)).all()
+
+
+def test_not_a_number_passes_every_reduction_and_masked_rows_are_as_eager_has_them(tmp_path: Path) -> None:
+    sample = samples.moments()
+    cases = []
+    for symbols in sample.symbols:
+        (x,) = (np.array(a) for a in sample.inputs({}))
+        x[1, 7], x[2, 3], x[4, 0] = np.nan, np.inf, -np.inf
+        cases.append(Case(sample.sgraph, symbols, [x]))
+    for case, got in zip(cases, run_batch(cases, tmp_path), strict=True):
+        with np.errstate(all="ignore"):
+            want = sample.reference(*(np.asarray(a, np.float64) for a in case.inputs))
+        for g, w in zip(got, want, strict=True):
+            np.testing.assert_array_equal(np.isnan(g), np.isnan(w))
+            np.testing.assert_array_equal(np.isinf(g), np.isinf(w))
+
+
+# The support code by itself.
+
+UNARY: dict[str, Callable[..., Array]] = {
+    "exp": np.exp,
+    "log": np.log,
+    "tanh": np.tanh,
+    "erf": np.vectorize(math.erf, otypes=[float]),
+    "sigmoid": lambda a: 1.0 / (1.0 + np.exp(-a)),
+    "sin": np.sin,
+    "cos": np.cos,
+    "floor": np.floor,
+    "round": np.round,
+    "sqrt": np.sqrt,
+    "sign": np.sign,
+}
+
+
+@pytest.fixture(scope="module", params=["native", "portable"])
+def functions(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
+    """The functions over arrays, in this machine's vectors, and in those of any machine."""
+    folder = tmp_path_factory.mktemp("functions")
+    text = support("core", "math") + "using namespace prism;\n"
+    for name in UNARY:
+        text += (
+            f'extern "C" void m_{name}(float* x, int64_t n) {{\n'
+            f"    for (int64_t i = 0; i < n; i += VL) v_store(x + i, v_{name}(v_load(x + i)));\n}}\n"
+        )
+    for kind in ("bf16", "f16"):
+        text += (
+            f'extern "C" void to_{kind}(float* x, {kind}* y, int64_t n) {{\n'
+            "    for (int64_t i = 0; i < n; i += VL) v_store(y + i, v_load(x + i));\n}\n"
+            f'extern "C" void from_{kind}(float* x, {kind}* y, int64_t n) {{\n'
+            "    for (int64_t i = 0; i < n; i += VL) v_store(x + i, v_load(y + i));\n}\n"
+        )
+    if request.param == "portable":
+        undefined = ("__AVX512F__", "__AVX__", "__F16C__")
+        text = "".join(f"#undef {name}\n" for name in undefined) + text
+    main = folder / "functions.cpp"
+    main.write_text(text)
+    return ctypes.CDLL(str(compile_source(main, {}, level="-O1")[0]))
+
+
+def call(function: Callable[..., None], *arrays: Array) -> None:
+    function(*(ctypes.c_void_p(a.ctypes.data) for a in arrays), ctypes.c_int64(arrays[0].size))
+
+
+@pytest.mark.parametrize("name", UNARY)
+def test_functions_are_right_to_two_units_in_the_last_place(functions: ctypes.CDLL, name: str) -> None:
+    rng = np.random.default_rng(0)
+    odd = [0.0, -0.0, np.inf, -np.inf, np.nan, 0.5, 1.5, 2.5, -0.5, 8388609.0]
+    large = [3e38, -3e38, 1e30] if name not in ("sin", "cos") else [1e4, 1e5]
+    ordinary = [scale * rng.standard_normal(4000) for scale in (1.0, 100.0, 1e-3)]
+    x = np.concatenate(
+        [*ordinary, np.linspace(-110, 100, 4000), 1e-40 * rng.standard_normal(100), odd, large], dtype=np.float32,
+        casting="unsafe",
+    )  # fmt: skip
+    if name == "sigmoid":
+        x = x[~(x < -85)]  # the result would be subnormal, and 1 / (1 + inf) is 0
+    x = np.resize(x, -(-x.size // 16) * 16)
+    got = x.copy()
+    call(getattr(functions, f"m_{name}"), got)
+    with np.errstate(all="ignore"):
+        want = UNARY[name](x.astype(np.float64))
+        rounded = want.astype(np.float32)
+    np.testing.assert_array_equal(np.isnan(got), np.isnan(rounded))
+    np.testing.assert_array_equal(np.isinf(got), np.isinf(rounded))
+    finite = np.isfinite(rounded)
+    ulps = np.abs(got[finite] - want[finite]) / np.spacing(np.abs(rounded[finite])).astype(np.float64)
+    assert ulps.max() < 2.0, (x[finite][ulps.argmax()], ulps.max())
+
+
+@pytest.mark.parametrize("kind", ["bf16", "f16"])
+def test_half_precision_is_rounded_as_numpy_does(functions: ctypes.CDLL, kind: str) -> None:
+    dtype = numpy_type(BF16 if kind == "bf16" else F16)
+    bits = np.arange(1 << 16, dtype=np.uint16)
+    wide = np.empty(1 << 16, np.float32)
+    call(getattr(functions, f"from_{kind}"), wide, bits)
+    np.testing.assert_array_equal(wide, bits.view(dtype).astype(np.float32))
+    rng = np.random.default_rng(1)
+    anything = rng.integers(0, 1 << 32, 1 << 16, dtype=np.uint64).astype(np.uint32).view(np.float32)
+    edges = np.array([65504, 65519, 65520, 65536, 2**-24, 2**-25, 1.1 * 2**-25, 6e-5, 6.1e-5, 2**-14] * 16, np.float32)
+    x = np.concatenate([anything, rng.standard_normal(1 << 12).astype(np.float32), edges])
+    made = np.empty(x.size, np.uint16)
+    call(getattr(functions, f"to_{kind}"), x, made)
+    with np.errstate(all="ignore"):
+        want = x.astype(dtype)
+    np.testing.assert_array_equal(made.view(dtype).astype(np.float32), want.astype(np.float32))

@@ -1,0 +1,325 @@
+"""Emitted C++ modules: what the sources look like, what the launcher takes and refuses, compiling, running, timing."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from types import ModuleType
+
+import numpy as np
+import pytest
+import sgraph_samples as samples
+import torch
+from cpu_batch import load
+from sgraph_samples import BF16, F32, Sample
+
+from prism.backends.cpu import build, machine
+from prism.backends.cpu.build import compile_module, find_compiler, require_compiler
+from prism.backends.cpu.emit import emit_module, write_module
+from prism.backends.cpu.runner import CpuRunner
+from prism.backends.lower import lower
+from prism.backends.protocol import Config
+from prism.backends.tile import For, Full, Update, statements
+from prism.errors import BackendError
+
+compiled = pytest.mark.skipif(find_compiler() is None, reason="needs a C++ compiler: install g++ or clang++")
+
+
+def config(symbols: Mapping[str, int]) -> Config:
+    return Config(symbols, {}, {})
+
+
+def kernels(sample: Sample) -> str:
+    """The sources of the kernels, without the support code."""
+    source = emit_module(sample.sgraph)
+    return "\n".join(
+        text[text.index("namespace PRISM_NAME") :] for text in source.extra.values() if "namespace PRISM_NAME" in text
+    )
+
+
+@pytest.fixture(scope="module")
+def rmsnorm(tmp_path_factory: pytest.TempPathFactory) -> tuple[Sample, Path]:
+    """A module on disk that is compiled once: it has symbolic rows."""
+    sample = samples.rmsnorm_linear(F32, m=samples.sym("M"))
+    source = emit_module(sample.sgraph, formula="y = rmsnorm(x)*g @ w", configs={"cpu": [config(sample.symbols[0])]})
+    return sample, write_module(source, tmp_path_factory.mktemp("rmsnorm") / f"{source.entry}.py")
+
+
+@pytest.fixture(scope="module")
+def module(rmsnorm: tuple[Sample, Path]) -> ModuleType:
+    return load(rmsnorm[1], "rmsnorm_module")
+
+
+def inputs(m: int = 20) -> list[np.ndarray]:
+    rng = np.random.default_rng(0)
+    return [rng.standard_normal(s).astype(np.float32) for s in ((m, 72), (72,), (72, 24))]
+
+
+def reference(x: np.ndarray, g: np.ndarray, w: np.ndarray) -> np.ndarray:
+    wide = x.astype(np.float64)
+    result: np.ndarray = (wide / np.sqrt((wide**2).mean(-1, keepdims=True) + samples.EPS) * g) @ w
+    return result
+
+
+# Sources.
+
+
+def test_nothing_is_deferred_past_a_loop() -> None:
+    for defer, deferred in ((True, True), (False, False)):
+        (program,) = lower(samples.layernorm().sgraph, defer=defer).programs
+        in_loops = [s for f in statements(program.body) if isinstance(f, For) for s in statements(f.body)]
+        dims = {s.dst: len(s.dims) for s in statements(program.body) if isinstance(s, Full)}
+        sizes = [dims[s.acc] for s in in_loops if isinstance(s, Update)]
+        assert sizes
+        assert (max(sizes) == 2) is deferred
+
+
+def test_an_exponential_is_computed_once_though_two_statements_use_it() -> None:
+    text = kernels(samples.attention())
+    # one for the weights, one for the factor by which accumulators are rescaled
+    assert len(re.findall(r"= v_exp\(", text)) == 2
+    assert text.count("multiply<") == 2
+
+
+def test_reductions_over_one_tile_share_a_nest() -> None:
+    text = kernels(samples.moments())
+    assert text.count("auto body") < text.count("::of(") + text.count("v_st(")
+    nests = re.findall(r"PRISM_BODY \{(.*?)\n {12,}\};", text, re.DOTALL)
+    assert max(nest.count("part.n] =") for nest in nests) >= 2
+
+
+def test_a_row_of_a_product_reads_the_weight_where_it_is() -> None:
+    text = kernels(samples.matmul(m=1))
+    (call,) = re.findall(r"multiply<(.*?)\);", text, re.DOTALL)
+    assert "p_w +" in call
+    # One row, whatever the tile: nothing is padded.
+    assert re.search(r"^ *1, n_offs_k, n_offs_n, ", call, re.MULTILINE)
+
+
+def test_programs_that_differ_are_handed_out_one_by_one() -> None:
+    assert "schedule(static)" in kernels(samples.matmul())
+    assert "schedule(dynamic, 1)" in kernels(samples.causal_symbolic()) or "stop_" not in kernels(
+        samples.causal_symbolic()
+    )
+
+
+def test_the_same_sgraph_gives_the_same_sources() -> None:
+    one, other = emit_module(samples.split_attention().sgraph), emit_module(samples.split_attention().sgraph)
+    assert (one.text, one.extra) == (other.text, other.extra)
+
+
+# The launcher.
+
+
+@compiled
+@pytest.mark.parametrize("m", [1, 2, 5, 20, 33])
+def test_rows_of_any_number_go_through_one_module(module: ModuleType, m: int) -> None:
+    given = inputs(m)
+    got = module.rmsnorm_linear(*given)
+    np.testing.assert_allclose(got, reference(*given), atol=1e-4)
+
+
+@compiled
+def test_torch_in_torch_out_and_outputs_that_are_given(module: ModuleType) -> None:
+    given = inputs()
+    tensors = [torch.from_numpy(a) for a in given]
+    # What is not contiguous is copied.
+    tensors[2] = tensors[2].t().contiguous().t()
+    got = module.rmsnorm_linear(*tensors, threads=1)
+    assert isinstance(got, torch.Tensor)
+    np.testing.assert_allclose(got.numpy(), reference(*given), atol=1e-4)
+    out = torch.full((20, 24), float("nan"))
+    assert module.rmsnorm_linear(*tensors, out=(out,)) is out
+    np.testing.assert_array_equal(out.numpy(), got.numpy())
+
+
+@compiled
+def test_bfloat16_without_torch_is_mldtypes_or_bits(tmp_path: Path) -> None:
+    import ml_dtypes
+
+    sample = samples.matmul(BF16)
+    source = emit_module(sample.sgraph)
+    made = load(write_module(source, tmp_path / "m.py"), "bf16_module")
+    x, w = (np.asarray(a).astype(ml_dtypes.bfloat16) for a in sample.inputs({}))
+    chosen = {"symbols": sample.symbols[0]}
+    entry = getattr(made, source.entry)
+    got = entry(x, w, config=chosen)
+    assert got.dtype == ml_dtypes.bfloat16
+    bits = entry(x.view(np.uint16), w.view(np.uint16), config=chosen)
+    np.testing.assert_array_equal(bits.astype(np.float32), got.astype(np.float32))
+
+
+def test_arguments_are_checked(module: ModuleType) -> None:
+    x, g, w = inputs()
+    with pytest.raises(ValueError, match="x must be float32, not float64"):
+        module.rmsnorm_linear(x.astype(np.float64), g, w)
+    with pytest.raises(ValueError, match=r"w must have the shape \(72, 24\)"):
+        module.rmsnorm_linear(x, g, w.T)
+    with pytest.raises(ValueError, match="g must be a numpy array or a torch tensor"):
+        module.rmsnorm_linear(x, g.tolist(), w)
+    with pytest.raises(ValueError, match="y must be contiguous"):
+        module.rmsnorm_linear(x, g, w, out=(np.empty((24, 20), np.float32).T,))
+    with pytest.raises(ValueError, match="y must have the shape"):
+        module.rmsnorm_linear(x, g, w, out=(np.empty((21, 24), np.float32),))
+
+
+def test_a_module_without_configurations_asks_for_one(tmp_path: Path) -> None:
+    source = emit_module(samples.matmul().sgraph)
+    made = load(write_module(source, tmp_path / "m.py"), "unconfigured")
+    with pytest.raises(ValueError, match="pass config="):
+        getattr(made, source.entry)(*samples.matmul().inputs({}))
+
+
+def test_configurations_are_chosen_by_length(tmp_path: Path) -> None:
+    sample = samples.symbolic_matmul()
+    small, large = {"T_m": 1, "T_n": 8, "T_k": 16}, {"T_m": 16, "T_n": 8, "T_k": 16}
+    source = emit_module(
+        sample.sgraph,
+        configs={"cpu": [config(small), config(large)]},
+        shapes={"cpu": [{"M": (1, 8)}, {"M": (9, 64)}]},
+    )
+    made = load(write_module(source, tmp_path / "m.py"), "shaped")
+    assert made.choose({"M": 3})["symbols"] == small
+    assert made.choose({"M": 9})["symbols"] == large
+    assert made.choose({"M": 999})["symbols"] == large
+
+
+@compiled
+def test_weights_may_be_left_out(tmp_path: Path) -> None:
+    sample = samples.rmsnorm_linear()
+    source = emit_module(sample.sgraph, configs={"cpu": [config(sample.symbols[0])]}, weights=True)
+    x, g, w = inputs()
+    torch.save({"g": torch.from_numpy(g), "w": torch.from_numpy(w)}, tmp_path / "weights.pt")
+    made = load(write_module(source, tmp_path / "m.py"), "weighted")
+    np.testing.assert_allclose(made.rmsnorm_linear(x), reference(x, g, w), atol=1e-4)
+    assert isinstance(made.rmsnorm_linear(torch.from_numpy(x)), torch.Tensor)
+    with pytest.raises(ValueError, match="x is missing"):
+        made.rmsnorm_linear()
+
+
+@compiled
+def test_the_module_needs_neither_prism_nor_torch(rmsnorm: tuple[Sample, Path]) -> None:
+    script = (
+        "import sys; sys.modules['prism'] = sys.modules['torch'] = None; sys.path.insert(0, '.')\n"
+        "import numpy as np, rmsnorm_linear as m\n"
+        "ones = [np.ones(s, np.float32) for s in ((2, 72), (72,), (72, 24))]\n"
+        "print(float(m.rmsnorm_linear(*ones)[1, 3]))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], cwd=rmsnorm[1].parent, capture_output=True, text=True, timeout=120
+    )
+    assert done.returncode == 0, done.stderr
+    assert abs(float(done.stdout) - 72.0) < 1e-2
+
+
+# Compiling.
+
+
+def test_without_a_compiler_the_error_names_what_to_install(
+    rmsnorm: tuple[Sample, Path], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv("CXX", raising=False)
+    assert find_compiler() is None
+    with pytest.raises(BackendError, match=r"no C\+\+ compiler was found.*apt install g\+\+"):
+        require_compiler()
+    made = load(rmsnorm[1], "uncompiled")
+    with pytest.raises(made.CompilerError, match=r"apt install g\+\+"):
+        made.load({"symbols": {"T_m": 3, "T_n": 3, "T_d": 3}})
+
+
+@compiled
+def test_a_library_is_compiled_once_for_each_configuration(rmsnorm: tuple[Sample, Path]) -> None:
+    symbols = {"T_m": 2, "T_n": 8, "T_d": 24}
+    first, second = (compile_module(rmsnorm[1], config(symbols)) for _ in range(2))
+    assert first.library == second.library
+    assert first.library is not None
+    assert first.seconds > 0.0 == second.seconds
+    other = compile_module(rmsnorm[1], config({**symbols, "T_m": 4}))
+    assert other.library != first.library
+
+
+@compiled
+def test_what_does_not_compile_says_why(tmp_path: Path) -> None:
+    source = emit_module(samples.matmul().sgraph)
+    path = write_module(source, tmp_path / f"{source.entry}.py")
+    kernel = tmp_path / f"{source.kernels[0]}.cpp"
+    kernel.write_text(kernel.read_text() + "\nint broken = nothing;\n")
+    built = compile_module(path, config(samples.matmul().symbols[0]))
+    assert built.library is None
+    assert "nothing" in built.error
+    assert "no value for T_k" in compile_module(path, config({"T_m": 1, "T_n": 1})).error
+
+
+def test_what_is_no_module_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "other.py"
+    path.write_text("x = 1\n")
+    with pytest.raises(BackendError, match="no module"):
+        build._names(path)
+
+
+# The worker.
+
+
+@pytest.fixture(scope="module")
+def runner() -> Iterator[CpuRunner]:
+    with CpuRunner(threads=2, timeout_s=2.0) as made:
+        yield made
+
+
+@compiled
+def test_the_runner_runs_and_times(runner: CpuRunner, rmsnorm: tuple[Sample, Path]) -> None:
+    sample, path = rmsnorm
+    given = inputs(7)
+    named = {t.name: a for t, a in zip(sample.sgraph.inputs, given, strict=True)}
+    chosen = config(sample.symbols[0])
+    np.testing.assert_allclose(runner.run(path, sample.sgraph, chosen, named)["y"], reference(*given), atol=1e-4)
+    for cold in (False, True):
+        seconds = runner.time(path, sample.sgraph, chosen, named, 3, cold=cold)
+        assert len(seconds) == 3
+        assert all(0 < s < 1 for s in seconds)
+
+
+GRID = "::run_grid(tensors, lengths, threads);"
+BREAKAGES = {
+    "crashed": (GRID, f"{GRID}\n    *(volatile int*)8 = 1;"),
+    "no answer": (GRID, f"{GRID}\n    for (volatile int x = 0;;) x = x + 1;"),
+    "unwritten": ("pid < end_0; ++pid", "pid < end_0 - 1; ++pid"),
+    "beyond the end": (GRID, f"{GRID}\n    ((float*)tensors[2])[40 * 24 + 3] = 1.0f;"),
+}
+
+
+@compiled
+@pytest.mark.parametrize("what", BREAKAGES)
+def test_a_kernel_that_goes_wild_harms_only_the_worker(runner: CpuRunner, tmp_path: Path, what: str) -> None:
+    sample = samples.matmul()
+    source = emit_module(sample.sgraph)
+    path = write_module(source, tmp_path / f"{source.entry}.py")
+    named = {t.name: np.asarray(a) for t, a in zip(sample.sgraph.inputs, sample.inputs({}), strict=True)}
+    chosen = config(sample.symbols[0])
+    good = runner.run(path, sample.sgraph, chosen, named)["y"]
+    kernel = tmp_path / f"{source.kernels[0]}.cpp"
+    text = kernel.read_text()
+    before, after = BREAKAGES[what]
+    assert text.count(before) == 1
+    kernel.write_text(text.replace(before, after))
+    os.utime(path)  # the worker keeps modules by their time
+    with pytest.raises(BackendError, match=what):
+        runner.run(path, sample.sgraph, chosen, named)
+    kernel.write_text(text)
+    os.utime(path, (1, 1))
+    np.testing.assert_array_equal(runner.run(path, sample.sgraph, chosen, named)["y"], good)
+
+
+def test_the_machine_is_described() -> None:
+    found = machine.describe()
+    assert found.cores >= 1
+    assert 0 < found.l1_bytes <= found.l2_bytes <= found.l3_bytes
+    assert found.vector_bits in (128, 256, 512)
+    assert (found.compiler != "") == (find_compiler() is not None)
+    assert machine.vector_bits(()) == 128
+    assert machine.vector_bits(("avx", "avx2")) == 256
