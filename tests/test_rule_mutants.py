@@ -14,7 +14,7 @@ from prism.egraph.rules import Rule, load_rules, rule_files
 SHIPPED = load_rules(rule_files())
 DRAWS = 400
 
-RANGE = "keeps a constant within float64, or its 20 bits exact"
+RANGE = "keeps a constant within float64, or its 40 bits exact"
 GROWTH = "bounds growth: the rule is true without it, and would apply more often"
 BOTH = "both sides are undefined together where it does not hold"
 OTHER = "the other guards imply it"

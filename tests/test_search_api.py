@@ -175,8 +175,9 @@ def test_the_iteration_goes_on_after_an_interrupt(
 
 
 CTRL_C = """
-import sys
+import signal, sys
 import prism
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it
 found = prism.search(prism.load_onnx(sys.argv[1]))
 try:
     for proved in found:

@@ -8,6 +8,7 @@ from itertools import islice
 import pytest
 from sgraph_small import ALL, attention, layer_norm, matmul, split_k
 
+from prism.backends.protocol import Config
 from prism.errors import UsageError
 from prism.instantiate.devices import DEVICES, device
 from prism.instantiate.model import Model
@@ -81,6 +82,26 @@ def test_ranking_is_deterministic_and_its_head_does_not_depend_on_the_limit() ->
     again = [c.key() for c in Space(g, H200, {}).best(model, 40)]
     assert again[:20] == first
     assert Space(g, H200, {}).points_ranked(model, 0) == []
+
+
+def test_launches_that_hardly_count_are_at_their_best() -> None:
+    g = split_k(16, 4096, 65536)
+    space, model = Space(g, H200, {}), Model(g, H200, {})
+    (best, estimate), *rest = space.points_ranked(model, 40, minor=0.25)
+    assert (best, estimate) == space.points_ranked(model, 1)[0]
+    main, combine = estimate.per_kernel
+    assert combine.seconds < 0.25 * estimate.seconds < main.seconds
+    first, last = (k.name for k in g.kernels)
+
+    def of(config: Config, kernel: str) -> list[int]:
+        own = space.kernels[[k.name for k in g.kernels].index(kernel)]
+        return [config.symbols[n] for n in own.names[:-2]] + [config.warps[kernel], config.stages[kernel]]
+
+    configs = [c for c, _ in rest]
+    assert all(of(c, first) != of(best, first) for c in configs)
+    alike = [c for c in configs if c.symbols["S_k"] == best.symbols["S_k"]]
+    assert alike
+    assert all(of(c, last) == of(best, last) for c in alike)
 
 
 def test_symbolic_extents_take_their_hints() -> None:

@@ -47,10 +47,14 @@ from prism.sgraph.show import key
 
 FINALISTS = 4
 """Proved sGraphs that are compiled."""
+ROUNDS = 3
+"""How often others take their place when the numeric gate refuses all of them."""
 ALIKE = 2
 """Finalists that cut the program in the same way."""
 POINTS = 256
 """Configurations of a finalist that the study may choose from: the best by the cost model."""
+MINOR = 0.25
+"""A launch that takes less of the time than this is tuned by the cost model alone."""
 CONFIRMED = 3
 """Finalists that meet the baseline on a device that is here."""
 WHOLE_CASES = 3
@@ -206,11 +210,29 @@ def _chosen(request: Request, found: SearchResult, tools: _Tools, folder: Path) 
             why=f"{found.unknown} candidates were left undecided" if found.unknown else "the search found none",
             fix="raise the search's bounds (--max-kernels, --enodes), or keep the model as it is",
         )
-    with tools.recorder.stage("emission") as detail:
-        finalists = _finalists(request, found, tools.platform, folder)
-        detail.append(f"{len(finalists)} of {len(found.proved)} proved sGraphs")
-    choice = _choose(request, finalists, tools)
-    return replace(choice, opinion=choice.proved.opinion)
+    refused: VerificationError | None = None
+    tried: set[int] = set()
+    for _ in range(ROUNDS):
+        with tools.recorder.stage("emission") as detail:
+            finalists = _finalists(request, found, tools.platform, folder, tried)
+            detail.append(f"{len(finalists)} of {len(found.proved)} proved sGraphs")
+        if not finalists:
+            break
+        try:
+            choice = _choose(request, finalists, tools)
+        except VerificationError as error:
+            # What rounds badly is often what looks fastest, in all its variants.
+            refused = refused or error
+            continue
+        return replace(choice, opinion=choice.proved.opinion)
+    if refused is not None:
+        raise refused
+    raise VerificationError(
+        "no configuration fits the device",
+        where=request.program.name,
+        why=f"none of {len(found.proved)} proved sGraphs has one",
+        fix="report it with the model: this is a bug in prism",
+    )
 
 
 def _composed(
@@ -306,8 +328,13 @@ def _emitted(folder: Path, sgraph: SGraph, found: SearchResult, platform: Platfo
     return write_module(platform.backend.emit(sgraph, formula=_formula(found), configs=configs), folder / "kernels.py")
 
 
-def _finalists(request: Request, found: SearchResult, platform: Platform, folder: Path) -> list[_Finalist]:
-    """The proved sGraphs that are worth compiling, by the cost model's best configuration, with their modules."""
+def _finalists(
+    request: Request, found: SearchResult, platform: Platform, folder: Path, tried: set[int]
+) -> list[_Finalist]:
+    """The proved sGraphs that are worth compiling, by the cost model's best configuration, with their modules.
+
+    Those in `tried`, by their place, are left out, and those that are returned are put in.
+    """
     hints = request.program.hints
     ranked = []
     for n, p in enumerate(found.proved):
@@ -322,10 +349,13 @@ def _finalists(request: Request, found: SearchResult, platform: Platform, folder
     for _, n, p, model, space in ranked:
         # Variants of one way to cut the program are alike: others get their chance, too.
         cut = tuple(k.name for k in p.sgraph.kernels)
+        if n in tried:
+            continue
         cuts[cut] += 1
         if cuts[cut] > ALIKE or len(made) == FINALISTS:
             continue
-        points = space.points_ranked(model, POINTS)
+        tried.add(n)
+        points = space.points_ranked(model, POINTS, MINOR)
         configs = tuple(c for c, e in points if e.seconds <= platform.worst * points[0][1].seconds)
         path = _emitted(folder / f"candidate_{n}", p.sgraph, found, platform, configs[0])
         made.append(_Finalist(p, Candidate(key(p.sgraph), p.sgraph, path, configs, model.seconds), model))

@@ -87,9 +87,7 @@ class CpuKernelModel:
         return cpu_times((self,), binding).total(0.0)
 
     def parts(self, env: Mapping[str, Any]) -> tuple[Any, Any, Any, Any, Any]:
-        """Programs, seconds of work on one core, bytes that loads and stores ask for; of what no cache holds the same,
-        and the distinct bytes.
-        """
+        """Programs, seconds of work on one core, and bytes: all, those that no cache holds, the distinct of these."""
         d = self.device
         sizes = tile_sizes(self.kernel, env)
         programs = self.cost.programs.evaluate(env) * 1.0

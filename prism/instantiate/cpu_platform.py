@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 
 from prism.backends.cpu.machine import Machine, describe
-from prism.backends.protocol import Config, Resources
+from prism.backends.protocol import Config, Resources, plain
 from prism.backends.triton.crosscompile import arguments, worker_command, worker_environment
 from prism.instantiate.check import KernelRunner
 from prism.instantiate.cpu_backend import CppBackend
@@ -18,7 +17,7 @@ from prism.instantiate.estimating import Estimating
 from prism.instantiate.measure import Bench, Measuring
 from prism.instantiate.space import Space
 from prism.instantiate.study import Candidate, Failure, Outcome
-from prism.instantiate.workers import Worker
+from prism.instantiate.workers import Ending, Pool, Reply, Worker
 from prism.program.nodes import Program
 from prism.sgraph.constraints import footprint, live_elements, tile_sizes
 from prism.sgraph.nodes import SGraph
@@ -28,9 +27,11 @@ NO_COMPILER = (
     "macOS: xcode-select --install), or name it in CXX, to time kernels on this CPU"
 )
 WORKER = "prism.instantiate.cpu_worker"
-"""The module that `python -m` runs for the gate and for the clock."""
+"""The module that `python -m` runs for the compiler, for the gate and for the clock."""
 COMPILE_LIMIT_S = 60.0
 """How long one compilation (all launches of a module, one configuration) may take, seconds."""
+GRACE_S = 10.0
+"""What a worker may take beyond the compiler's own limit, seconds."""
 PROTOCOL = "cpu protocol 1"
 """Raise it when what is timed changes, so that old times are not taken for new ones."""
 
@@ -136,7 +137,7 @@ class CpuPlatform:
 
 
 class CpuCompiler:
-    """Compiles points ahead, as many at a time as there are cores: the compiler is a process of its own.
+    """Compiles points ahead in worker processes, as many at a time as there are cores.
 
     All points of a batch are compiled before the first one is handed out, so that no compiler runs beside a kernel that
     is being timed.
@@ -155,7 +156,7 @@ class CpuCompiler:
         self._compiler = compiler
         self._hints = dict(hints)
         self._limit_s = limit_s
-        self._threads = ThreadPoolExecutor(max_workers=max(1, backend.threads), thread_name_prefix="prism-compile")
+        self._pool = Pool(worker_command(WORKER), cpu_environment(backend.threads), max(1, backend.threads))
 
     @property
     def basis(self) -> str:
@@ -164,18 +165,27 @@ class CpuCompiler:
 
     def compile(self, points: Sequence[tuple[Candidate, Config]]) -> Iterator[Outcome]:
         """For each point, in order, its resources, or its failure; `seconds` is None in all of them."""
-        return iter(list(self._threads.map(self._one, points)))
+        requests = [self._request(c, config) for c, config in points]
+        replies = list(self._pool.map(requests, self._limit_s + GRACE_S))
+        return iter([self._outcome(c, config, r) for (c, config), r in zip(points, replies, strict=True)])
 
-    def _one(self, point: tuple[Candidate, Config]) -> Outcome:
-        c, config = point
-        found = self._backend.compile(c.module, config, arguments(c.sgraph, self._hints), self._limit_s)
-        if found.error:
-            return Outcome(None, Failure.COMPILE, found.error)
+    def _request(self, c: Candidate, config: Config) -> dict[str, object]:
+        shapes = [[list(a.shape), a.dtype] for a in arguments(c.sgraph, self._hints)]
+        return {"compile": str(c.module), "config": plain(config), "arguments": shapes, "limit_s": self._limit_s}
+
+    def _outcome(self, c: Candidate, config: Config, reply: Reply) -> Outcome:
+        match reply.ending:
+            case Ending.CRASH:
+                return Outcome(None, Failure.CRASH, reply.detail)
+            case Ending.HANG:
+                return Outcome(None, Failure.HANG, reply.detail)
+        if reply.answer.get("error"):
+            return Outcome(None, Failure.COMPILE, str(reply.answer["error"]))
         return Outcome(None, resources=working_sets(c.sgraph, config, self._hints, self._backend.threads))
 
     def close(self) -> None:
-        """Wait for what runs, and start no more."""
-        self._threads.shutdown(wait=True, cancel_futures=True)
+        """Kill the workers."""
+        self._pool.close()
 
 
 def working_sets(sgraph: SGraph, config: Config, hints: Mapping[str, int], threads: int) -> tuple[Resources, ...]:
@@ -195,13 +205,15 @@ def cpu_environment(threads: int, pinned: bool = False) -> dict[str, str]:
 
     Threads that are pinned each stay on a core of their own: steadier on a machine that does nothing else, and much
     slower on one that does. A block that a library frees and asks for again would otherwise be given back to the system
-    in between, and its pages cost more than most kernels.
+    in between, and its pages cost more than most kernels. Threads that wait go to sleep within a millisecond: torch's
+    and the kernels' are of two runtimes, and those of one would otherwise spin on the cores that the other needs.
     """
     env = worker_environment()
     env.update(
         OMP_NUM_THREADS=str(threads),
         MKL_NUM_THREADS=str(threads),
         OPENBLAS_NUM_THREADS=str(threads),
+        GOMP_SPINCOUNT="20000",
         MALLOC_MMAP_MAX_="0",
         MALLOC_TRIM_THRESHOLD_=str(1 << 40),
         MALLOC_TOP_PAD_=str(64 << 20),

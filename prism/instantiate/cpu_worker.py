@@ -1,12 +1,13 @@
-"""The child that runs compiled C++ modules: for the numeric gate, and against the clock. It may be lost at any time.
+"""The child that compiles C++ modules and runs them: for the numeric gate, and against the clock. It may be lost.
 
     python -m prism.instantiate.cpu_worker
 
-A request with `contenders` is for the clock (see `time_contenders`), any other for the gate (see `run_module`); both
-have the form that the GPU's workers take. All contenders share inputs and outputs that are allocated once, and are
-called in turn, contender by contender, so that a clock that drifts drifts for all. Before each sample the contender is
-called once unheard: its threads wake, the other runtime's have gone to sleep, and caches hold what they would in a
-loop. What fits in the caches is therefore found there; what does not comes from memory.
+A request with `compile` is for the compiler, one with `contenders` for the clock (see `time_contenders`), any other for
+the gate (see `run_module`); the last two have the form that the GPU's workers take. All contenders share inputs and
+outputs that are allocated once, and are called in turn, contender by contender, so that a clock that drifts drifts for
+all. Before each sample the contender is called once unheard: its threads wake, the other runtime's have gone to sleep,
+and caches hold what they would in a loop. What fits in the caches is therefore found there; what does not comes from
+memory.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from prism.backends.protocol import Config
+from prism.backends.protocol import Argument, Config
 from prism.backends.triton.check_worker import FRAME, poison_of, with_poison
 from prism.backends.triton.serve import Answer, Request, one_line, serve
 from prism.backends.triton.timing import interleave
@@ -33,7 +34,7 @@ ROUNDS_S = 4.0
 LEAST_ROUNDS = 3
 LONG_S = 0.2
 """A call that takes longer needs no warming up, seconds."""
-SETTLE_S = 2e-3
+SETTLE_S = 4e-3
 """How long to wait before a contender's turn, seconds: threads of another runtime spin about as long."""
 
 
@@ -169,8 +170,19 @@ def run_module(request: Request) -> Answer:
     return {"results": request["results"]}
 
 
+def compile_module(request: Request) -> Answer:
+    """Compile a module for a configuration: an error, or nothing; what was compiled is found again by its source."""
+    arguments = [Argument(tuple(shape), dtype) for shape, dtype in request["arguments"]]
+    config = config_from(request["config"])
+    return {
+        "error": CppBackend(threads()).compile(Path(request["compile"]), config, arguments, request["limit_s"]).error
+    }
+
+
 def answer(request: Request) -> Answer:
-    """Whichever of the two is asked for."""
+    """Whichever of the three is asked for."""
+    if "compile" in request:
+        return compile_module(request)
     return time_contenders(request) if "contenders" in request else run_module(request)
 
 

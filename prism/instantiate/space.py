@@ -138,21 +138,38 @@ class Space:
                     return False
         return True
 
-    def points_ranked(self, model: CostModel, limit: int) -> list[tuple[Config, Estimate]]:
-        """The `limit` configurations that the model likes best, fastest first; equal ones in the space's order."""
+    def points_ranked(self, model: CostModel, limit: int, minor: float = 0.0) -> list[tuple[Config, Estimate]]:
+        """The `limit` configurations that the model likes best, fastest first; equal ones in the space's order.
+
+        Args:
+            model: of the sGraph.
+            limit: how many.
+            minor: launches that take less than this share of the best configuration's time are always at their best.
+                Without it the best points of several launches mostly differ in what hardly counts.
+        """
         if limit <= 0:
             return []
         seconds = [_seconds(m, k) for m, k in zip(model.launches, self.launches, strict=True)]
+        limits = [limit] * len(seconds)
+        if minor and len(seconds) > 1:
+            for total, _, rows in self._least(seconds, [1] * len(seconds), 1):
+                limits = [limit if s[row] >= minor * total else 1 for s, row in zip(seconds, rows, strict=True)]
+        chosen = [self._config(rows) for _, _, rows in self._least(seconds, limits, limit)]
+        return [(c, model.estimate(c)) for c in chosen]
+
+    def _least(
+        self, seconds: Sequence[npt.NDArray[np.float64]], limits: Sequence[int], limit: int
+    ) -> list[tuple[float, int, tuple[int, ...]]]:
+        """The `limit` least totals with their groups and rows, of so many of each launch's own best rows."""
         found: list[tuple[float, int, tuple[int, ...]]] = []
         for group, per_kernel in enumerate(self._groups()):
             ranked: list[list[tuple[float, int]]] = []
-            for rows, s in zip(per_kernel, seconds, strict=True):
-                order = rows[np.argsort(s[rows], kind="stable")][:limit]
+            for rows, s, many in zip(per_kernel, seconds, limits, strict=True):
+                order = rows[np.argsort(s[rows], kind="stable")][:many]
                 ranked.append([(float(s[r]), int(r)) for r in order if np.isfinite(s[r])])
             found += [(total, group, rows) for total, rows in _best_sums(ranked, limit)]
         found.sort()
-        chosen = [self._config(rows) for _, _, rows in found[:limit]]
-        return [(c, model.estimate(c)) for c in chosen]
+        return found[:limit]
 
     def best(self, model: CostModel, limit: int) -> tuple[Config, ...]:
         """The configurations of `points_ranked` alone."""
