@@ -310,3 +310,20 @@ def test_half_precision_is_rounded_as_numpy_does(functions: ctypes.CDLL, kind: s
     with np.errstate(all="ignore"):
         want = x.astype(dtype)
     np.testing.assert_array_equal(made.view(dtype).astype(np.float32), want.astype(np.float32))
+
+
+def test_long_sums_of_one_sign_stay_precise(tmp_path: Path) -> None:
+    """Terms are not added one after another: 4096 of them would lose a dozen units in the last place."""
+    rng = np.random.default_rng(2)
+    cases = [
+        Case(
+            samples.matmul(m=m, k=4096, n=16).sgraph,
+            {"T_m": m, "T_n": 16, "T_k": 4096},
+            [rng.uniform(0.5, 1.5, s).astype(np.float32) for s in ((m, 4096), (4096, 16))],
+        )
+        for m in (1, 4, 9)
+    ]
+    for case, (got,) in zip(cases, run_batch(cases, tmp_path), strict=True):
+        x, w = (np.asarray(a, np.float64) for a in case.inputs)
+        error = np.sqrt((((got - x @ w) / (x @ w)) ** 2).mean())
+        assert error < 3e-7

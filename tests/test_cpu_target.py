@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from test_check import rmsnorm_program, rmsnorm_sgraph
 
 from examples.common import load_example
 from prism.backends.eager import eager
-from prism.backends.protocol import Argument, Backend, Compiled, Config, ModuleSource
+from prism.backends.protocol import Argument, Backend, Compiled, Config, ModuleSource, write_module
 from prism.backends.triton.backend import TritonBackend
 from prism.errors import ExitCode, UsageError
 from prism.events import Evidence
@@ -32,8 +33,10 @@ from prism.instantiate.cpu_device import CpuDevice
 from prism.instantiate.cpu_model import CpuModel, CpuOptions
 from prism.instantiate.cpu_worker import Prepared, rounds
 from prism.instantiate.devices import Target, device
+from prism.instantiate.measure import Contender
 from prism.instantiate.platforms import TritonPlatform, platform_of
 from prism.instantiate.space import Space
+from prism.instantiate.study import Candidate, Failure
 from prism.program.nodes import DType, Program
 from prism.sgraph.constraints import GPU_TILES, checks, constraints, domains, footprint, prune, tile_bounds
 from prism.sgraph.nodes import SGraph
@@ -154,8 +157,6 @@ def test_both_backends_satisfy_the_protocol(backend: Backend) -> None:
 
 
 def test_cpp_compiles_runs_and_times(tmp_path: Path) -> None:
-    from prism.backends.protocol import write_module
-
     g = matmul(20, 24, 72)
     backend = CppBackend(2)
     path = write_module(backend.emit(g), tmp_path / "m.py")
@@ -250,6 +251,31 @@ def test_slow_contenders_are_sampled_less_and_fast_ones_in_bulk() -> None:
     assert rounds([fast], 30) == 30
     fast.call_s = 10.0
     assert rounds([fast], 30) == 3
+
+
+def test_what_does_not_compile_and_what_crashes_is_a_failed_trial(tmp_path: Path) -> None:
+    found = cpu.cpu_platform()
+    assert found is not None
+    g = matmul(20, 24, 72)
+    config = Config({s.name: 16 for s in g.symbols}, {}, {})
+    broken = write_module(found.backend.emit(g), tmp_path / "broken.py")
+    for source in tmp_path.glob("*.cpp"):
+        source.write_text("this is no C++;\n")
+    with closing(cpu.CpuCompiler(found.backend, found.compiler, {})) as compiler:
+        candidate = Candidate("k", g, broken, (config,), lambda c, r: 1.0)
+        (outcome,) = compiler.compile([(candidate, config)])
+    assert outcome.failure is Failure.COMPILE
+    assert outcome.detail
+    lost = tmp_path / "lost.py"
+    lost.write_text("import os\ndef f(x, *, config=None, out=None, threads=None): os._exit(3)\n")
+    program = rmsnorm_program(DType.FLOAT32)
+    with closing(found.bench(program, 0)) as bench:
+        contenders = [Contender("lost", lost, rmsnorm_sgraph(DType.FLOAT32), config), Contender("eager")]
+        crashed, baseline = bench.time(contenders, 3)
+    assert crashed.failure is Failure.CRASH
+    assert crashed.measurement is None
+    assert baseline.measurement is not None
+    assert 0 < baseline.measurement.median < 1
 
 
 # The gate of programs with large inputs.

@@ -10,7 +10,8 @@ import sympy
 
 from prism.backends import tile
 from prism.backends.cpu.cxx import Names, Writer, factor, integer
-from prism.backends.cpu.nest import KIND_TYPES, NestEmitter, Storage
+from prism.backends.cpu.nest import NestEmitter, Storage
+from prism.backends.cpu.operations import KIND_TYPES
 from prism.backends.cpu.schedule import Group, Root, Scheduler
 from prism.backends.cpu.values import Lane, Values, find_products
 from prism.backends.tile import Stmt, TileProgram, scalars, statements

@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from prism.backends import tile
-from prism.backends.cpu.cxx import Names, Writer, factor, integer, number
+from prism.backends.cpu.cxx import Names, Writer, factor, integer
+from prism.backends.cpu.operations import KIND_TYPES, converted, literal, operation
 from prism.backends.cpu.schedule import Group, Root, Scheduler
 from prism.backends.cpu.values import KINDS, Values, View
 from prism.backends.tile import Operand
@@ -14,17 +15,12 @@ from prism.errors import UnsupportedError
 from prism.program.extents import Extent
 from prism.program.nodes import DType, ReduceKind
 
-KIND_TYPES: Mapping[str, str] = {"f": "float", "i": "int32_t", "l": "int64_t", "b": "bool"}
 REDUCERS: Mapping[ReduceKind, str] = {
     ReduceKind.SUM: "Sum",
     ReduceKind.PROD: "Prod",
     ReduceKind.MAX: "Max",
     ReduceKind.MIN: "Min",
 }
-_COMPARE = {"lt": "<", "le": "<=", "eq": "=="}
-_FUNCTIONS = frozenset(
-    {"exp", "log", "sqrt", "sin", "cos", "tanh", "erf", "sigmoid", "abs", "sign", "floor", "round", "pow"}
-)
 UNROLLED = 4
 """Sums that a vectorised reduction keeps side by side, to hide the latency of an addition."""
 
@@ -198,7 +194,7 @@ class NestEmitter:
             case "fill":
                 assert isinstance(s, tile.Full)
                 kind = self.v.kind_of(s.dst)
-                self._write(s.dst, Text(_literal(s.value, kind), False), depth, declare=True)
+                self._write(s.dst, Text(literal(s.value, kind), False), depth, declare=True)
             case "keep":
                 name = root.dst
                 text = self._evaluate(name)
@@ -270,7 +266,7 @@ class NestEmitter:
         if isinstance(s.src, str):
             text, kind = self._value(s.src), self.v.kind_of(self.v.resolve(s.src))
         else:
-            text, kind = Text(_literal(s.src, KINDS[dtype]), False), KINDS[dtype]
+            text, kind = Text(literal(s.src, KINDS[dtype]), False), KINDS[dtype]
         if kind != KINDS[dtype]:
             raise UnsupportedError(f"a store of {kind} to {s.tensor}", where=f"C++ emission of {self.v.program.name}")
         address = self._address(view)
@@ -398,7 +394,7 @@ class NestEmitter:
                 tests = [f"({made} {sign} (int32_t)({integer(e, self.names)}))" for sign, e in bounds if e is not None]
                 return self._name(name, (" & " if vector else " && ").join(tests), lanes)
             case tile.Full(_, number_, _, _):
-                return Text(_literal(number_, value.kind), False)
+                return Text(literal(number_, value.kind), False)
             case tile.Copy(_, src):
                 return self._value(src)
             case tile.Cast(_, src, dtype):
@@ -408,7 +404,7 @@ class NestEmitter:
                 vector = vector and (keep.vector or given.vector)
                 source = (
                     f"v_sel({self._as(keep, vector)}, {self._as(given, vector)}, "
-                    f"{self._as(Text(_literal(otherwise, value.kind), False), vector)})"
+                    f"{self._as(Text(literal(otherwise, value.kind), False), vector)})"
                 )
                 return self._name(name, source, lanes)
             case tile.Pointwise():
@@ -457,7 +453,7 @@ class NestEmitter:
                 source = f"({fixed}) ? {source} : v_all({zero})"
         stored, kind = KINDS[tensor.dtype], self.v.values[name].kind
         if stored != kind:
-            source = _converted(source, stored, kind, vector)
+            source = converted(source, stored, kind, vector)
         return self._name(name, source, self.v.lanes_of(name))
 
     def _cast(self, name: str, src: str, dtype: DType, lanes: Sequence[str]) -> Text:
@@ -469,7 +465,7 @@ class NestEmitter:
             if dtype is DType.FLOAT16:
                 return self._name(name, f"v_as_f16({given.source})", lanes)
             return given
-        made = self._name(name, _converted(given.source, before, after, given.vector), lanes)
+        made = self._name(name, converted(given.source, before, after, given.vector), lanes)
         return Text(made.source, given.vector)
 
     def _pointwise(self, name: str, s: tile.Pointwise, lanes: Sequence[str]) -> Text:
@@ -482,64 +478,10 @@ class NestEmitter:
         args: list[Text] = []
         for n, a in enumerate(s.args):
             wanted = "b" if s.op == "where" and n == 0 else kind
-            args.append(self._value(a) if isinstance(a, str) else Text(_literal(a, wanted), False))
+            args.append(self._value(a) if isinstance(a, str) else Text(literal(a, wanted), False))
         vector = any(a.vector for a in args)
         texts = [self._as(a, vector) for a in args]
-        return Text(self._name(name, self._operation(s.op, texts, kind, vector), lanes).source, vector)
-
-    def _operation(self, op: str, a: Sequence[str], kind: str, vector: bool) -> str:
-        match op:
-            case "add" | "mul":
-                return f"{a[0]} {'+' if op == 'add' else '*'} {a[1]}"
-            case "neg":
-                return f"-({a[0]})"
-            case "recip":
-                return f"1.0f / {a[0]}"
-            case "lt" | "le" | "eq":
-                if kind == "b" and op != "eq" and vector:
-                    # Masks are -1 and 0.
-                    a = [a[1], a[0]]
-                source = f"{a[0]} {_COMPARE[op]} {a[1]}"
-                return f"v_narrow({source})" if vector and kind == "l" else source
-            case "and" | "or":
-                sign = "&" if op == "and" else "|"
-                return f"{a[0]} {sign if vector else 2 * sign} {a[1]}"
-            case "not":
-                return f"~{a[0]}" if vector else f"!{a[0]}"
-            case "isnan":
-                return f"{a[0]} != {a[0]}"
-            case "where":
-                return f"v_sel({a[0]}, {a[1]}, {a[2]})"
-            case "maximum" | "minimum":
-                return f"v_{op[:3]}({a[0]}, {a[1]})"
-            case _ if op in _FUNCTIONS:
-                return f"v_{op}({', '.join(a)})"
-            case _:
-                raise UnsupportedError(f"no C++ expression for {op}", where=f"C++ emission of {self.v.program.name}")
-
-
-def _converted(source: str, before: str, after: str, vector: bool) -> str:
-    if after == "b":
-        test = f"({source}) != {_literal(0, before)}"
-        return f"v_narrow({test})" if vector and before == "l" else test
-    if not vector:
-        return f"({KIND_TYPES[after]})({source})"
-    if before == "b":
-        masked = {"f": f"v_mask_to_f({source})", "i": f"({source}) & 1", "l": f"v_to_l(({source}) & 1)"}
-        return masked[after]
-    return f"v_to_{after}({source})"
-
-
-def _literal(value: float, kind: str) -> str:
-    match kind:
-        case "f":
-            return number(value)
-        case "b":
-            return "true" if value else "false"
-        case "i":
-            return f"(int32_t){int(value)}" if value >= 0 else f"(int32_t)({int(value)})"
-        case _:
-            return f"INT64_C({int(value)})"
+        return Text(self._name(name, operation(s.op, texts, kind, vector, self.v.program.name), lanes).source, vector)
 
 
 def _inputs(v: Values, s: tile.Stmt) -> list[str]:
