@@ -371,3 +371,11 @@ def test_a_long_call_gets_one_argument_a_line() -> None:
     assert w.text.splitlines()[0] == "x = tl.load("
     assert w.text.splitlines()[2] == "    mask=f(b, c),"
     assert w.text.splitlines()[-1] == ").to(tl.float32)"
+
+
+def test_no_value_takes_the_name_of_a_helper() -> None:
+    from prism.backends.lower import HELPERS
+    from prism.backends.triton import emit_helpers
+
+    texts = [t for name, t in vars(emit_helpers).items() if name.isupper() and isinstance(t, str)]
+    assert {m for t in texts for m in re.findall(r"^def (\w+)\(", t, re.MULTILINE)} == HELPERS

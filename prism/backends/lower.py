@@ -33,7 +33,9 @@ from prism.errors import UnsupportedError
 from prism.program.nodes import DType, Tensor
 from prism.sgraph.nodes import Kernel, SGraph, Split, Store
 
+# What emitted modules call by name: modules, variables of the launcher, and helpers (triton/emit_helpers.py).
 RESERVED = frozenset({"tl", "triton", "torch", "math", "config", "symbols", "warps", "stages", "pid", "range", "float"})
+HELPERS = frozenset({"larger", "multiply", "power", "round_half_even", "sign", "smaller", "tanh"})
 
 
 def lower(sgraph: SGraph, *, defer: bool = True) -> TileModule:
@@ -100,7 +102,7 @@ def _program(kernel: Kernel, sgraph: SGraph, nominal: dict[str, DType | None], d
     lengths = {name for t in tensors.values() for e in t.shape for name in scalars(e) if name not in symbols} | {
         name for a, _ in kernel.roles for name in scalars(a.extent) if name not in symbols
     }
-    taken = set(RESERVED) | set(symbols) | lengths | {c.name for c in made.constants}
+    taken = set(RESERVED | HELPERS) | set(symbols) | lengths | {c.name for c in made.constants}
     taken |= {identifier(t) + "_ptr" for t in tensors}
     lowering = KernelLowering(kernel, made, types, tensors, Names(taken), defer)
     body = clean(lowering.run())
