@@ -5,9 +5,9 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -252,7 +252,7 @@ class _Run:
 
     def model(self, program: Program, proof: ProofRecord, sides: _Sides) -> None:
         """The proof is of this model."""
-        if program_hash(program) != self.lock.program:
+        if program_hash(_tuned_at(program, self.lock.shapes)) != self.lock.program:
             self.differs(LOCK_NAME, f"it is not of the model {program.name}: the program's hash is another one")
             return
         formulas = inline(program)
@@ -392,3 +392,9 @@ class _Printer:
             formula = Formula(Tensor("", (), DType.FLOAT32), (), self.decoder.of(term))
             for line in formula_lines(formula):
                 yield f"      {sign} {line.removeprefix(' = ')}"
+
+
+def _tuned_at(program: Program, shapes: Mapping[str, int]) -> Program:
+    """The program with the shapes that the kernels were tuned at, which `--shape` may have set."""
+    ranges = {name: replace(r, hint=shapes.get(name, r.hint)) for name, r in program.ranges.items()}
+    return replace(program, ranges=ranges)
