@@ -17,7 +17,7 @@ from egraph_identities import RIGHT
 from report_samples import artifacts
 
 from prism.api import sgraph_file
-from prism.api.verifying import explain, verify
+from prism.api.verifying import _tuned_at, explain, verify
 from prism.checker import digest
 from prism.cli.app import main
 from prism.egraph.derive import Deriver
@@ -29,7 +29,7 @@ from prism.instantiate.lock import program_hash, versions
 from prism.program.build import mul, read
 from prism.program.extents import symbol
 from prism.program.index import Index
-from prism.program.nodes import Definition, DType, Program, Tensor
+from prism.program.nodes import Definition, DType, Program, SymbolRange, Tensor
 from prism.program.transform import instance
 from prism.report.folder import LOCK_NAME, render_folder, write_folder
 from prism.sgraph.nodes import Grid, Kernel, Load, Pointwise, SGraph, Store
@@ -281,3 +281,16 @@ def test_the_commands(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Non
     body = json.loads(capsys.readouterr().out)
     assert (body["verified"], [m["where"] for m in body["mismatches"]]) == (False, ["sample.py"])
     assert main(["verify", str(tmp_path)]) == 2
+
+
+def test_the_shapes_that_a_folder_was_tuned_at_are_no_difference() -> None:
+    x = Tensor("x", (symbol("n"),), DType.FLOAT32)
+    axis = instance(symbol("n"), 0)
+    body = mul(read("x", axis), read("x", axis))
+    program = Program(
+        "p", (x,), (Definition("out", (axis,), body, DType.FLOAT32),), ("out",), ranges={"n": SymbolRange(1, 64, 8)}
+    )
+    tuned = replace(program, ranges={"n": SymbolRange(1, 64, 32)})
+    assert program_hash(tuned) != program_hash(program)
+    assert program_hash(_tuned_at(program, {"n": 32})) == program_hash(tuned)
+    assert program_hash(_tuned_at(program, {})) == program_hash(program)
