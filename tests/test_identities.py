@@ -28,23 +28,11 @@ from prism.sgraph.verdict import Status, Verdict
 UNKNOWN: Mapping[str, str] = {}
 
 EXTENTS = {"small": SMALL, "equal": EQUAL, "large": LARGE}
-# Realistic extents that are cheap to evaluate are tested by default, all of them with --run-slow.
-LARGE_BY_DEFAULT = (
-    "rms by l2", "two part softmax", "lse merge", "rope permuted", "padding not read", "concat then linear",
-    "conv as matmuls", "unbiased variance", "mean of last dropped", "last maximum dropped", "window off by one",
-    "concat border", "rounded half", "eps outside root", "padding off by one",
-)  # fmt: skip
 
 
 def cases(names: Mapping[str, object]) -> list[object]:
-    """(name, extents); the realistic ones that take long are marked."""
-    made: list[object] = []
-    for name in names:
-        for extents in EXTENTS:
-            slow = extents == "large" and name not in LARGE_BY_DEFAULT
-            marks = [pytest.mark.slow] if slow else []
-            made.append(pytest.param(name, EXTENTS[extents], id=f"{name} {extents}", marks=marks))
-    return made
+    """Each identity at each of the extents."""
+    return [pytest.param(name, EXTENTS[extents], id=f"{name} {extents}") for name in names for extents in EXTENTS]
 
 
 @pytest.fixture(scope="module")
