@@ -7,7 +7,7 @@ bug: the run stops, and what it takes to look into it is written to a file.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -17,6 +17,7 @@ from prism.errors import VerificationError
 from prism.events import Artifacts
 from prism.instantiate.cache import cache_root
 from prism.program.finite import Opinion, Outcome, compare
+from prism.program.finite_values import Evaluator
 from prism.program.nodes import Expr, Formula, Program, SymbolRange, Tensor
 from prism.sgraph.denote import Denotation, split_axes
 from prism.sgraph.nodes import SGraph
@@ -30,6 +31,7 @@ def opinion_of(
     tensors: Sequence[Tensor],
     ranges: Mapping[str, SymbolRange],
     seed: int = 0,
+    kept: dict[Hashable, Evaluator] | None = None,
 ) -> Opinion:
     """What the tester says of an sGraph's denotation.
 
@@ -39,9 +41,10 @@ def opinion_of(
         tensors: the inputs.
         ranges: of the symbols.
         seed: of the draws.
+        kept: evaluations of other denotations, see `compare`.
     """
     parts = {e: (split_axes(e)[0].extent, split_axes(e)[1].extent) for e in denotation.split}
-    return compare(reference, denotation.outputs, tensors=tensors, ranges=ranges, parts=parts, seed=seed)
+    return compare(reference, denotation.outputs, tensors=tensors, ranges=ranges, parts=parts, seed=seed, kept=kept)
 
 
 @dataclass(slots=True)
@@ -60,13 +63,14 @@ class SecondOpinions:
     seed: int = 0
     rules: Sequence[Path] | None = None
     _known: dict[Denotation, Opinion] = field(default_factory=dict)
+    _kept: dict[Hashable, Evaluator] = field(default_factory=dict)
 
     def ahead(self, denotation: Denotation) -> Opinion:
         """The opinion on what may come to be proved; a disagreement says nothing yet."""
         known = self._known.get(denotation)
         if known is None:
             reference = [f.expr for f in self.formulas]
-            known = opinion_of(reference, denotation, self.program.inputs, self.program.ranges, self.seed)
+            known = opinion_of(reference, denotation, self.program.inputs, self.program.ranges, self.seed, self._kept)
             self._known[denotation] = known
         return known
 

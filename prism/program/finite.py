@@ -48,7 +48,7 @@ With exponentials, roots or choices no bound is stated: that of the paper rests 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
@@ -82,6 +82,8 @@ _MORE_ROUNDS = (64, 1024)
 _ENOUGH = min(4, ROUNDS)
 # Residues of the largest value.
 _WORK = 1 << 21
+# Evaluators that are kept for other candidates.
+_KEPT = 16
 # Constants are equal to some 40 bits, and exponentials may magnify that.
 _SHADOW_RTOL = 1e-7
 _SCALES = (None, 1.0, 1e-3)
@@ -139,6 +141,7 @@ def compare(
     parts: Mapping[Extent, tuple[Extent, Extent]] | None = None,
     rounds: int = ROUNDS,
     seed: int = 0,
+    kept: dict[Hashable, Evaluator] | None = None,
 ) -> Opinion:
     """Test whether the expressions of both lists are equal, pair by pair. Free axes of one name are one axis.
 
@@ -150,8 +153,10 @@ def compare(
         parts: extents whose axes the candidate writes as rest*part + rest, with the extents (symbols) of both.
         rounds: independent draws, all together.
         seed: of everything that is drawn.
+        kept: what was evaluated for other candidates with the same tensors, kept to be used again; it does not change
+            what is said.
     """
-    pair = _Pair.of(reference, candidate, tensors, ranges or {}, parts or {}, seed)
+    pair = _Pair.of(reference, candidate, tensors, ranges or {}, parts or {}, seed, kept)
     opinion = pair.judge(rounds, 3)
     for more in _MORE_ROUNDS:
         # Every row needs a square of its own: more draws find some.
@@ -187,6 +192,7 @@ class _Pair:
     constants: Mapping[float, Meaning]
     doubts: tuple[str, ...]
     joined: str
+    kept: dict[Hashable, Evaluator] | None
 
     @staticmethod
     def of(
@@ -196,6 +202,7 @@ class _Pair:
         ranges: Mapping[str, SymbolRange],
         parts: Mapping[Extent, tuple[Extent, Extent]],
         seed: int,
+        kept: dict[Hashable, Evaluator] | None,
     ) -> _Pair:
         """Everything about the pair that does not depend on draws."""
         nodes = [_nodes(reference), _nodes(candidate)]
@@ -209,7 +216,7 @@ class _Pair:
         return _Pair(
             reference, candidate, tensors, ranges, parts, seed, ops, roots, every, symbols_of(extents), extents,
             min(needed, len(PRIMES)), needed > len(PRIMES), constants, _doubts(ops, roots, constants, every),
-            _joined(every, parts),
+            _joined(every, parts), kept,
         )  # fmt: skip
 
     def judge(self, rounds: int, points: int | None) -> Opinion:
@@ -267,8 +274,7 @@ class _Pair:
         """One evaluation; `both` wants the shadows to differ where the residues do."""
         longest = max((sample.size(e) for e in self.extents), default=1)
         field = Field(self.levels, draws, self.seed + number, self.roots)
-        dtypes = {t.name: t.dtype for t in self.tensors}
-        machine = Evaluator(field, sample, self.constants, dtypes, scale or 1 / math.sqrt(longest))
+        machine = self._machine(field, sample, draws, number, scale or 1 / math.sqrt(longest))
         seen = np.zeros(draws, dtype=bool)
         compared, missing = 0, False
         bound = 0.0 if self.ops <= _ALGEBRA and not self.roots else None
@@ -289,6 +295,22 @@ class _Pair:
         outside = (self._undefined(),) if missing else ()
         outcome = Outcome.NOT_APPLICABLE if missing else Outcome.AGREE
         return Opinion(outcome, int(seen.sum()), compared, bound, outside)
+
+    def _machine(self, field: Field, sample: Sample, draws: int, number: int, scale: float) -> Evaluator:
+        """The evaluator; draws depend on keys alone, so one that has evaluated other expressions gives the same."""
+        dtypes = {t.name: t.dtype for t in self.tensors}
+        made = Evaluator(field, sample, self.constants, dtypes, scale)
+        if self.kept is None:
+            return made
+        key = (
+            (self.levels, draws, self.seed + number, self.roots, scale, sample.points, sample.seed, sample.only),
+            tuple(sorted(sample.binding.items())),
+            tuple(sorted(sample.parts.items(), key=str)),
+            tuple(sorted((value, str(meaning)) for value, meaning in self.constants.items())),
+        )
+        if len(self.kept) >= _KEPT:
+            self.kept.clear()
+        return self.kept.setdefault(key, made)
 
     def _bound(self, a: Expr, b: Expr, sample: Sample) -> float | None:
         if any(not t.dtype.is_float for t in self.tensors):
