@@ -20,7 +20,7 @@ from prism.program.build import const, position
 from prism.program.extents import is_static
 from prism.program.index import Axis, Index
 from prism.program.nodes import Const, Expr, Map, Position, Read, Reduce, ReduceKind, free_axes, walk
-from prism.program.transform import canonical, least_instance, substitute
+from prism.program.transform import canonical, least_instance, substitute, with_args
 
 # An axis, or an output, is cut into at most so many pieces.
 MAX_PIECES = 16
@@ -135,7 +135,7 @@ def _map(op: str, args: tuple[Expr, ...], old: Map) -> Expr:
             (Map("lt" | "le" | "eq" | "and" | "or" | "not") as kept, Const()),
         ):
             return kept
-    return old if all(x is y for x, y in zip(args, old.args, strict=True)) else Map(op, args)
+    return with_args(old, args)
 
 
 def _compared(e: Map) -> Expr:
@@ -261,9 +261,8 @@ def _cut(e: Expr, reads: _Reads | None, done: dict[int, tuple[Expr, Expr]]) -> E
         return known[1]
     new: Expr = e
     match e:
-        case Map(op, args):
-            changed = tuple([_cut(x, reads, done) for x in args])
-            new = e if all(x is y for x, y in zip(changed, args, strict=True)) else Map(op, changed)
+        case Map(_, args):
+            new = with_args(e, tuple([_cut(x, reads, done) for x in args]))
         case Reduce(kind, axis, body):
             cuts = _cuts(axis, body, reads)
             if cuts:
@@ -343,9 +342,8 @@ def _split(e: Expr, strides: Mapping[_Place, set[int]], done: dict[int, tuple[Ex
         return known[1]
     new: Expr = e
     match e:
-        case Map(op, args):
-            changed = tuple([_split(x, strides, done) for x in args])
-            new = e if all(x is y for x, y in zip(changed, args, strict=True)) else Map(op, changed)
+        case Map(_, args):
+            new = with_args(e, tuple([_split(x, strides, done) for x in args]))
         case Reduce(kind, axis, body):
             factor = _factor(axis, body, strides)
             if factor:

@@ -19,6 +19,7 @@ from fractions import Fraction
 import numpy as np
 
 from prism.program.nodes import Const, Expr, Map, Reduce, walk
+from prism.program.transform import with_args
 
 # Digits of a decimal, and numerator times denominator of a fraction, that a float32 is taken for.
 DIGITS = 6
@@ -136,9 +137,8 @@ def _replaced(exprs: Sequence[Expr], names: dict[float, float]) -> tuple[Expr, .
             match e:
                 case Const(c):
                     done[id(e)] = Const(names[c]) if c in names else e
-                case Map(op, args):
-                    new = tuple([done[id(a)] for a in args])
-                    done[id(e)] = e if all(x is y for x, y in zip(new, args, strict=True)) else Map(op, new)
+                case Map(_, args):
+                    done[id(e)] = with_args(e, tuple([done[id(a)] for a in args]))
                 case Reduce(kind, axis, body):
                     inner = done[id(body)]
                     done[id(e)] = e if inner is body else Reduce(kind, axis, inner)

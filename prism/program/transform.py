@@ -22,6 +22,11 @@ _Names: TypeAlias = frozenset[tuple[Axis, Axis]]  # axis, its new name
 _NO_NAMES: _Names = frozenset()
 
 
+def with_args(node: Map, args: tuple[Expr, ...]) -> Map:
+    """The operation on other operands; the node itself where they are its own objects: nothing is built anew."""
+    return node if all(x is y for x, y in zip(args, node.args, strict=True)) else Map(node.op, args)
+
+
 def substitute(expr: Expr, mapping: Mapping[Axis, Index]) -> Expr:
     """`expr` with free axes replaced by indices; bound axes are renamed where an index would be captured.
 
