@@ -29,10 +29,7 @@ class AnnihilatingArrays(NumpyArrays):
         if self.all_finite(a) and self.all_finite(b):
             return np.matmul(a, b)
         found = np.matmul(_finite(a), _finite(b))
-        up = _count(_is(a, np.inf), b > 0) + _count(_is(a, -np.inf), b < 0)
-        up += _count(_bounded(a) & (a > 0), _is(b, np.inf)) + _count(_bounded(a) & (a < 0), _is(b, -np.inf))
-        down = _count(_is(a, np.inf), b < 0) + _count(_is(a, -np.inf), b > 0)
-        down += _count(_bounded(a) & (a < 0), _is(b, np.inf)) + _count(_bounded(a) & (a > 0), _is(b, -np.inf))
+        up, down = _infinite(a, b), _infinite(a, -b)
         lost = _count(np.isnan(a), np.not_equal(b, 0)) + _count(np.not_equal(a, 0), np.isnan(b))
         found = np.where(up > 0, np.inf, np.where(down > 0, -np.inf, found))
         return np.where((lost > 0) | ((up > 0) & (down > 0)), np.nan, found)
@@ -42,12 +39,11 @@ def _finite(a: Array) -> Array:
     return np.where(np.isfinite(a), a, 0.0)
 
 
-def _bounded(a: Array) -> Array:
-    return np.isfinite(a)
-
-
-def _is(a: Array, value: float) -> Array:
-    return np.equal(a, value)
+def _infinite(a: Array, b: Array) -> Array:
+    """For each element of a matrix product, how many of its terms are positive infinity."""
+    found = _count(a == np.inf, b > 0) + _count(a == -np.inf, b < 0)
+    bounded = np.isfinite(a)
+    return found + _count(bounded & (a > 0), b == np.inf) + _count(bounded & (a < 0), b == -np.inf)
 
 
 def _count(a: Array, b: Array) -> Array:
