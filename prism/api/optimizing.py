@@ -338,6 +338,8 @@ def _finalists(
     hints = request.program.hints
     ranked = []
     for n, p in enumerate(found.proved):
+        if n in tried:
+            continue
         model = platform.model(p.sgraph, hints)
         space = platform.space(p.sgraph, hints)
         best = space.points_ranked(model, 1)
@@ -349,8 +351,6 @@ def _finalists(
     for _, n, p, model, space in ranked:
         # Variants of one way to cut the program are alike: others get their chance, too.
         cut = tuple(k.name for k in p.sgraph.kernels)
-        if n in tried:
-            continue
         cuts[cut] += 1
         if cuts[cut] > ALIKE or len(made) == FINALISTS:
             continue
