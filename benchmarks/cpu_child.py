@@ -2,9 +2,9 @@
 
     python benchmarks/cpu_child.py REQUEST.json ANSWER.json
 
-All contenders take the same inputs, are called in turn (`interleave`), and are checked against float64 before. In the
-same rounds memory is copied: as many bytes as the case's inputs and outputs have, and more than the caches hold. What a
-contender writes it may allocate: the allocator keeps what it has been given, so pages are touched once.
+All contenders take the same inputs, are called in turn (`interleave`), and are checked against float64 before. Before
+and after the rounds memory is copied: as many bytes as the case's inputs and outputs have, and more than the caches
+hold. What a contender writes it may allocate: the allocator keeps what it has been given, so pages are touched once.
 """
 
 from __future__ import annotations
@@ -31,6 +31,11 @@ DRAM_BYTES = 512 << 20
 """Bytes of the copy that no cache holds, read and written together."""
 MATMUL = 1024
 """Rows, columns and depth of the float32 product whose rate bounds products."""
+
+ROUNDS_S = 15.0
+"""Rounds of all contenders take no longer than this, seconds."""
+RATE_SAMPLES = 5
+"""Samples of the machine's own rates, before the rounds and again after them."""
 
 Call = Callable[[], Sequence[Any]]
 
@@ -101,7 +106,7 @@ def exported(fn: Callable[..., Any], inputs: Sequence[torch.Tensor], folder: Pat
 
 def copy_call(total: int) -> Call:
     """A copy that reads and writes `total` bytes together."""
-    source = torch.zeros(max(1, total // 8), dtype=torch.float32)
+    source = torch.ones(max(1, total // 8), dtype=torch.float32)
     target = torch.empty_like(source)
     return lambda: [target.copy_(source)]
 
@@ -179,9 +184,6 @@ def run(request: Mapping[str, Any], folder: Path) -> dict[str, Any]:
     else:
         (case,) = (c for c in CASES if c.name == request["case"])
         makers, exact = suite_contenders(case, request, folder)
-    makers["copy"] = lambda: copy_call(int(request["bytes"]))
-    makers["copy beyond the caches"] = lambda: copy_call(DRAM_BYTES)
-    makers["float32 product"] = matmul_call
     answer: dict[str, Any] = {}
     ready: dict[str, Prepared] = {}
     for name, make in makers.items():
@@ -190,12 +192,22 @@ def run(request: Mapping[str, Any], folder: Path) -> dict[str, Any]:
         except Exception as error:
             answer[name] = {"error": f"{type(error).__name__}: {str(error)[:300]}"}
             continue
-        measured = name not in ("copy", "copy beyond the caches", "float32 product")
-        answer[name] = {"rms_error": error_of(prepared.results, exact)} if measured else {}
+        answer[name] = {"rms_error": error_of(prepared.results, exact)}
         ready[name] = prepared
-    samples = interleave([p.sample for p in ready.values()], rounds(list(ready.values()), int(request["repeats"])))
+    rates = {
+        "copy": Prepared(copy_call(int(request["bytes"]))),
+        "copy beyond the caches": Prepared(copy_call(DRAM_BYTES)),
+        "float32 product": Prepared(matmul_call()),
+    }
+    before = interleave([p.sample for p in rates.values()], RATE_SAMPLES)
+    samples = interleave(
+        [p.sample for p in ready.values()], rounds(list(ready.values()), int(request["repeats"]), ROUNDS_S)
+    )
+    after = interleave([p.sample for p in rates.values()], RATE_SAMPLES)
     for name, seconds in zip(ready, samples, strict=True):
         answer[name]["seconds"] = seconds
+    for name, early, late in zip(rates, before, after, strict=True):
+        answer[name] = {"seconds": [*early, *late]}
     return answer
 
 

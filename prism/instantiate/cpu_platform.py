@@ -205,7 +205,7 @@ def cpu_environment(threads: int, pinned: bool = False) -> dict[str, str]:
 
     Threads that are pinned each stay on a core of their own: steadier on a machine that does nothing else, and much
     slower on one that does. A block that a library frees and asks for again would otherwise be given back to the system
-    in between, and its pages cost more than most kernels. Threads that wait go to sleep within a millisecond: torch's
+    in between, and its pages cost more than most kernels. Threads that wait go to sleep within about a millisecond: torch's
     and the kernels' are of two runtimes, and those of one would otherwise spin on the cores that the other needs.
     """
     env = worker_environment()
@@ -213,7 +213,7 @@ def cpu_environment(threads: int, pinned: bool = False) -> dict[str, str]:
         OMP_NUM_THREADS=str(threads),
         MKL_NUM_THREADS=str(threads),
         OPENBLAS_NUM_THREADS=str(threads),
-        GOMP_SPINCOUNT="20000",
+        GOMP_SPINCOUNT="100000",
         MALLOC_MMAP_MAX_="0",
         MALLOC_TRIM_THRESHOLD_=str(1 << 40),
         MALLOC_TOP_PAD_=str(64 << 20),

@@ -36,6 +36,10 @@ LONG_S = 0.2
 """A call that takes longer needs no warming up, seconds."""
 SETTLE_S = 4e-3
 """How long to wait before a contender's turn, seconds: threads of another runtime spin about as long."""
+WARM_S = 5e-4
+"""A contender's turn begins with calls that are not counted, for so long and at least one, seconds."""
+FIRST_CALLS = 6
+"""Calls that tell how long one takes, but for the first; fewer where they are long."""
 
 
 def threads() -> int:
@@ -86,18 +90,22 @@ class Prepared:
     def __init__(self, call: Callable[[], Sequence[Any]]) -> None:
         self._call = call
         self.results: Sequence[Any] = ()
-        for _ in range(2):
+        self.call_s = math.inf
+        for n in range(FIRST_CALLS):
             start = time.perf_counter()
             self.results = call()
-            self.call_s = time.perf_counter() - start
-            if self.call_s > LONG_S:
+            taken = time.perf_counter() - start
+            # The first call may compile, and touches memory that is new.
+            self.call_s = taken if n < 2 else min(self.call_s, taken)
+            if n and taken > SAMPLE_S:
                 break
         self.calls = max(1, min(MAX_CALLS, math.ceil(SAMPLE_S / max(self.call_s, 1e-9))))
+        self._warm = 0 if self.call_s > LONG_S else max(1, min(self.calls, math.ceil(WARM_S / max(self.call_s, 1e-9))))
 
     def sample(self) -> float:
         """Seconds a call, over one sample."""
         time.sleep(SETTLE_S)
-        if self.call_s <= LONG_S:
+        for _ in range(self._warm):
             self._call()
         start = time.perf_counter()
         for _ in range(self.calls):
@@ -107,13 +115,13 @@ class Prepared:
     @property
     def sample_s(self) -> float:
         """About how long a sample takes, seconds."""
-        return SETTLE_S + (self.calls + 1) * self.call_s
+        return SETTLE_S + (self.calls + self._warm) * self.call_s
 
 
-def rounds(contenders: Sequence[Prepared], wanted: int) -> int:
-    """How many rounds to run: as many as are wanted, fewer where they would take too long."""
+def rounds(contenders: Sequence[Prepared], wanted: int, limit_s: float = ROUNDS_S) -> int:
+    """How many rounds to run: as many as are wanted, fewer where they would take longer than so many seconds."""
     each = sum(c.sample_s for c in contenders)
-    return max(LEAST_ROUNDS, min(wanted, int(ROUNDS_S / max(each, 1e-9))))
+    return max(LEAST_ROUNDS, min(wanted, int(limit_s / max(each, 1e-9))))
 
 
 def time_contenders(request: Request) -> Answer:

@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
+#include <utility>
 #ifdef _OPENMP
 #include <omp.h>
 #endif

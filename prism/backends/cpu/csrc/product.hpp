@@ -9,12 +9,21 @@ constexpr int64_t MR = 4, NR = 2;
 #endif
 constexpr int64_t FEW = 4;  // rows up to which b is streamed and not packed
 constexpr int64_t PANEL = NR * VL;
+// How far ahead memory is asked for, bytes: the hardware's own prefetchers stop at the end of a page.
+constexpr int64_t AHEAD = 8192;
 constexpr int64_t BLOCK = 256;  // terms that are added one after another before they join the rest of a sum
+
+#if __has_builtin(__builtin_shufflevector)
+#define PRISM_SHUFFLE(a, b, ...) __builtin_shufflevector(a, b, __VA_ARGS__)
+#else
+#define PRISM_SHUFFLE(a, b, ...) __builtin_shuffle(a, b, vi{__VA_ARGS__})
+#endif
 
 // M rows at once, b's rows contiguous: b streams through, some of its rows at a time.
 template <int M, int KU, class B>
 void mul_rows(float* __restrict c, int64_t cm, const float* __restrict a, int64_t am, int64_t ak, const B* __restrict b,
               int64_t bk, int64_t K, int64_t N) {
+    const int64_t ahead = v_maxi(KU, AHEAD / (N * (int64_t)sizeof(B)));
     int64_t k = 0;
     auto pass = [&](auto unroll, int64_t k) PRISM_BODY {
         constexpr int U = decltype(unroll)::n;
@@ -26,6 +35,7 @@ void mul_rows(float* __restrict c, int64_t cm, const float* __restrict a, int64_
 #pragma GCC unroll 16
             for (int u = 0; u < U; ++u) {
                 vf w = v_ld(full, b + (k + u) * bk + n, lanes);
+                __builtin_prefetch(b + (k + u + ahead) * bk + n);
 #pragma GCC unroll 8
                 for (int m = 0; m < M; ++m) s[m] += x[m][u] * w;
             }
@@ -40,42 +50,61 @@ void mul_rows(float* __restrict c, int64_t cm, const float* __restrict a, int64_
     for (; k < K; ++k) pass(Count<1>{}, k);
 }
 
-// M rows at once, b's columns contiguous: dot products, four columns at a time.
+// The sums of VL vectors as one vector: each round folds the groups of W lanes of two vectors and puts them side by side.
+constexpr int v_folded(int i, int w) { return i / w * w + i % (w / 2) + (i / (w / 2) % 2 ? (int)VL : 0); }
+template <int W, int... I> PRISM_INLINE vf v_fold(vf a, vf b, std::integer_sequence<int, I...>) {
+    return PRISM_SHUFFLE(a, b, (v_folded(I, W))...) + PRISM_SHUFFLE(a, b, (v_folded(I, W) + W / 2)...);
+}
+template <int W = VL> PRISM_INLINE vf v_sums(vf* x) {
+    if constexpr (W == 1) {
+        return x[0];
+    } else {
+#pragma GCC unroll 8
+        for (int i = 0; i < W / 2; ++i) x[i] = v_fold<W>(x[i], x[i + W / 2], std::make_integer_sequence<int, VL>{});
+        return v_sums<W / 2>(x);
+    }
+}
+
+// M rows at once, b's columns contiguous: dot products, as many columns at a time as give VL of them.
 template <int M, class B>
 void mul_dots(float* __restrict c, int64_t cm, const float* __restrict a, int64_t am, const B* __restrict b, int64_t bn,
               int64_t K, int64_t N) {
+    const int64_t ahead = v_maxi(VL, AHEAD / (K * (int64_t)sizeof(B)));
+    constexpr int COLUMNS = VL / M < 4 ? (VL / M < 2 ? 1 : 2) : (VL / M < 8 ? 4 : (VL / M < 16 ? 8 : 16));
     auto columns = [&](auto count, int64_t n) PRISM_BODY {
         constexpr int C = decltype(count)::n;
-        vf s[M][C] = {};
+        vf s[VL < M * C ? M * C : VL] = {};
         auto step = [&](auto full, int64_t k, int64_t lanes) PRISM_BODY {
-            vf w[C];
+            vf x[M];
 #pragma GCC unroll 8
-            for (int j = 0; j < C; ++j) w[j] = v_ld(full, b + (n + j) * bn + k, lanes);
+            for (int m = 0; m < M; ++m) x[m] = v_ld(full, a + m * am + k, lanes);
+#pragma GCC unroll 16
+            for (int j = 0; j < C; ++j) {
+                vf w = v_ld(full, b + (n + j) * bn + k, lanes);
+                __builtin_prefetch(b + (n + j + ahead) * bn + k);
 #pragma GCC unroll 8
-            for (int m = 0; m < M; ++m) {
-                vf x = v_ld(full, a + m * am + k, lanes);
-#pragma GCC unroll 8
-                for (int j = 0; j < C; ++j) s[m][j] += x * w[j];
+                for (int m = 0; m < M; ++m) s[m * C + j] += x[m] * w;
             }
         };
         int64_t k = 0;
         for (; k + VL <= K; k += VL) step(Whole{}, k, VL);
         if (k < K) step(Part{}, k, K - k);
+        if constexpr (C > 1) {
+            vf sums = v_sums(s);
 #pragma GCC unroll 8
-        for (int m = 0; m < M; ++m)
+            for (int m = 0; m < M; ++m)
+#pragma GCC unroll 16
+                for (int j = 0; j < C; ++j) c[m * cm + n + j] += sums[m * C + j];
+        } else {
 #pragma GCC unroll 8
-            for (int j = 0; j < C; ++j) c[m * cm + n + j] += v_across(Sum{}, s[m][j]);
+            for (int m = 0; m < M; ++m) c[m * cm + n] += v_across(Sum{}, s[m]);
+        }
     };
     int64_t n = 0;
-    for (; n + 4 <= N; n += 4) columns(Count<4>{}, n);
+    for (; n + COLUMNS <= N; n += COLUMNS) columns(Count<COLUMNS>{}, n);
     for (; n < N; ++n) columns(Count<1>{}, n);
 }
 
-#if __has_builtin(__builtin_shufflevector)
-#define PRISM_SHUFFLE(a, b, ...) __builtin_shufflevector(a, b, __VA_ARGS__)
-#else
-#define PRISM_SHUFFLE(a, b, ...) __builtin_shuffle(a, b, vi{__VA_ARGS__})
-#endif
 // VL vectors of VL elements as a matrix, transposed: each round interleaves its halves.
 PRISM_INLINE void v_transpose(vf* rows) {
     for (int64_t round = 1; round < VL; round *= 2) {
