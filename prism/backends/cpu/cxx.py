@@ -21,7 +21,7 @@ mutable namespace new noexcept not not_eq nullptr operator or or_eq private prot
 signed sizeof static struct switch template this throw true try typedef typeid typename union unsigned using
 virtual void volatile wchar_t while xor xor_eq
 prism full lanes part body packed_a packed_b room pid threads total main linux unix at tensors lengths end own sizes
-VL MR NR FEW PANEL vf vi vu vl vh vs vb vub v4 v8 bf16 f16 Whole Part Count Sum Prod Max Min Scratch scratch multiply
+past soon VL MR NR FEW STREAMED TERMS PANEL BLOCK SOON AHEAD PAGE vf vi vu vl vh vs vb vub v4 v8 bf16 f16 Whole Part Count Sum Prod Max Min Scratch scratch multiply
 INFINITY NAN exp log sin cos tan tanh erf sqrt floor round pow abs
 """
 _KEYWORDS = frozenset(_TAKEN.split())
@@ -43,6 +43,15 @@ class Names:
                     made += "x"
                 taken.add(made)
             self._map[name] = made
+        self._used = set(self._map.values())
+
+    def fresh(self, base: str) -> str:
+        """An identifier that is no name's and was not given out before: the base with a number."""
+        count = 1
+        while f"{base}_{count}" in self._used:
+            count += 1
+        self._used.add(f"{base}_{count}")
+        return f"{base}_{count}"
 
     def __call__(self, name: str) -> str:
         """The identifier; a name that was not announced stays as it is."""

@@ -10,10 +10,11 @@ from __future__ import annotations
 import ast
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import reduce
 from importlib.resources import files
 from pathlib import Path
 
-from prism.backends.cpu.cxx import Names, Writer, factor
+from prism.backends.cpu.cxx import Names, Writer, factor, integer
 from prism.backends.cpu.kernel import TENSOR_TYPES, KernelEmitter
 from prism.backends.cpu.loader import loader_text
 from prism.backends.lower import lower
@@ -22,6 +23,8 @@ from prism.backends.tile import Constant, TileLaunch, TileModule, TileProgram, i
 from prism.backends.tile import Store as TileStore
 from prism.backends.tile_spec import check_module
 from prism.errors import BackendError
+from prism.program.extents import Extent, add, mul
+from prism.program.nodes import Tensor
 from prism.sgraph import show
 from prism.sgraph.nodes import SGraph
 
@@ -166,6 +169,9 @@ def _grid(w: Writer, launch: TileLaunch, emitters: Sequence[KernelEmitter]) -> N
             ends.append(f"end_{n}")
             rooms = f"v_maxi({rooms}, {e.program.name}_room({', '.join(names(x) for x in e.program.lengths)}))"
         w.line(f"const int64_t room = {rooms};")
+        # Asked of the cache that is there when it runs.
+        for flag, tensors in (("past", [t for t in launch.tensors if t.name in written]), ("soon", launch.tensors)):
+            w.line(f"const bool {flag} = v_outgrows({_bytes(tensors, names)});")
         w.line(f"#pragma omp parallel num_threads(threads) if (threads > 1 && {ends[-1]} > 1)")
         with w.block():
             w.line("char* at = scratch().get(room);")
@@ -174,11 +180,20 @@ def _grid(w: Writer, launch: TileLaunch, emitters: Sequence[KernelEmitter]) -> N
             w.line(f"#pragma omp for schedule({schedule})")
             with w.block(f"for (int64_t pid = 0; pid < {ends[-1]}; ++pid)"):
                 for n, e in enumerate(emitters):
-                    args = [f"pid - {ends[n - 1]}" if n else "pid", "at"]
+                    args = [f"pid - {ends[n - 1]}" if n else "pid", "at", "past", "soon"]
                     args += [f"p_{names(t.name)}" for t in e.program.tensors]
                     args += [names(x) for x in e.program.lengths]
                     guard = f"if (pid < {ends[n]}) " if n < len(emitters) - 1 else ""
                     w.line(f"{'else ' if n else ''}{guard}{e.program.name}_program({', '.join(args)});")
+            w.line("v_fence(past);")
+
+
+def _bytes(tensors: Sequence[Tensor], names: Names) -> str:
+    """The bytes of tensors together, as source."""
+    total: Extent = 0
+    for t in tensors:
+        total = add(total, reduce(mul, t.shape, t.dtype.bytes))
+    return integer(total, names)
 
 
 def _main(module: TileModule) -> str:

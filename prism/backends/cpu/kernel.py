@@ -111,7 +111,7 @@ class KernelEmitter:
             w.line("return bytes;")
         w.line()
         written = {s.tensor for s in statements(p.body) if isinstance(s, tile.Store)}
-        parameters = ["int64_t pid", "char* at"]
+        parameters = ["int64_t pid", "char* at", "bool past", "bool soon"]
         for t in p.tensors:
             const = "" if t.name in written else "const "
             parameters.append(f"{const}{TENSOR_TYPES[t.dtype]}* __restrict p_{self.names(t.name)}")

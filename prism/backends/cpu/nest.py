@@ -80,7 +80,6 @@ class NestEmitter:
     _after: list[list[str]] = field(default_factory=list)
     _memo: dict[str, Text] = field(default_factory=dict)
     _sums: list[tuple[str, str]] = field(default_factory=list)
-    _count: int = 0
     _heavy: bool = False
 
     @property
@@ -228,10 +227,6 @@ class NestEmitter:
             count = " * ".join(f"n_{self.names(n)}" for n in lanes)
             self.w.line(f"v_fill(t_{own}, {count}, {REDUCERS[root.stmt.kind]}::start);")
 
-    def _fresh(self, base: str) -> str:
-        self._count += 1
-        return f"{base}_{self._count}"
-
     def _write(self, name: str, text: Text, depth: int, declare: bool = False) -> None:
         """A value into its array or variable, and what it is from here on."""
         own = self.names(name)
@@ -240,7 +235,7 @@ class NestEmitter:
             self._put(depth, f"{kind + ' ' if declare else ''}{own} = {text.source};")
             self._memo[name] = Text(own, False)
             return
-        temporary = self._fresh(own)
+        temporary = self.names.fresh(own)
         self._put(depth, f"const auto {temporary} = {self._as(text, True)};")
         self._memo[name] = Text(temporary, True)
         address, stride = self._place(name)
@@ -283,7 +278,7 @@ class NestEmitter:
             mask = " & ".join(varying)
             self._put(depth, f"{guard}v_scatter_if(full, {mask}, {address}, {stride}, {source}, lanes);")
         elif stride == "1":
-            self._put(depth, f"{guard}v_st(full, {address}, {source}, lanes);")
+            self._put(depth, f"{guard}v_out(past, full, {address}, {source}, lanes);")
         else:
             self._put(depth, f"{guard}v_scatter(full, {address}, {stride}, {source}, lanes);")
 
@@ -296,7 +291,7 @@ class NestEmitter:
             # The array holds the running values; a fresh one was filled before the nest.
             address, stride = self._place(dst)
             old = f"v_ld(full, {address}, lanes)" if stride == "1" else f"v_gather(full, {address}, {stride}, lanes)"
-            name = self._fresh(self.names(dst))
+            name = self.names.fresh(self.names(dst))
             self._put(depth, f"const vf {name} = {kind}::of({old}, {self._as(text, True)});")
             self._put(
                 depth,
@@ -305,7 +300,7 @@ class NestEmitter:
                 else f"v_scatter(full, {address}, {stride}, {name}, lanes);",
             )
             return
-        own = self._fresh(f"s_{self.names(dst)}")
+        own = self.names.fresh(f"s_{self.names(dst)}")
         self._sums.append((own, kind))
         self._heavy = self._heavy or self.storage.scheduler.cost(self.v.resolve(s.src)) > 12
         # How many sums there are is known at the end; `part` then stands below that number.
@@ -351,7 +346,7 @@ class NestEmitter:
 
     def _name(self, name: str, source: str, lanes: Sequence[str]) -> Text:
         """A new variable at the depth of its lanes."""
-        made = self._fresh(self.names(name))
+        made = self.names.fresh(self.names(name))
         self._put(self._depth(lanes), f"const auto {made} = {source};")
         return Text(made, self.vector is not None and self.vector in lanes)
 
@@ -444,7 +439,9 @@ class NestEmitter:
             if varying:
                 source = f"v_gather_if(full, {varying}, {address}, {stride}, lanes)"
             elif stride == "1":
-                source = f"v_ld(full, {address}, lanes)"
+                # Of a short run, what comes after it is not what is loaded next.
+                long = f"soon && n_{self.names(self.vector)} * {tensor.dtype.bytes} >= PAGE"
+                source = f"v_in({long}, full, {address}, lanes)"
             elif stride == "0":
                 source = f"v_all(v_one({address}))"
             else:

@@ -4,6 +4,9 @@
 #include <cstdlib>
 #include <cstring>
 #include <utility>
+#ifdef __unix__
+#include <unistd.h>
+#endif
 #ifdef _OPENMP
 #include <omp.h>
 #endif
@@ -31,6 +34,8 @@ typedef uint16_t vh __attribute__((vector_size(2 * PRISM_LANES)));
 typedef int16_t vs __attribute__((vector_size(2 * PRISM_LANES)));
 typedef int8_t vb __attribute__((vector_size(PRISM_LANES)));
 typedef uint8_t vub __attribute__((vector_size(PRISM_LANES)));
+typedef float v4 __attribute__((vector_size(16)));
+typedef float v8 __attribute__((vector_size(32)));
 struct bf16 { uint16_t bits; };
 struct f16 { uint16_t bits; };
 
@@ -205,6 +210,60 @@ template <class F, class S, class X> PRISM_INLINE void v_st(F, S* p, X x, int64_
         memcpy((void*)p, (const void*)buffer, n * sizeof(S));
     }
 }
+// Memory that a launch goes through: what outgrows the last-level cache is stored past the caches, and asked for ahead,
+// because the hardware's own prefetchers stop at the end of a page.
+constexpr int64_t AHEAD = 16384, PAGE = 4096;
+inline int64_t v_last_level() {
+#ifdef _SC_LEVEL3_CACHE_SIZE
+    static const int64_t bytes = sysconf(_SC_LEVEL3_CACHE_SIZE);
+    if (bytes > 0) return bytes;
+#endif
+    return 16 << 20;
+}
+inline bool v_outgrows(int64_t bytes) { return bytes > v_last_level() / 3; }
+PRISM_INLINE bool v_past(float* p, vf x) {
+    if ((uintptr_t)p % sizeof(vf)) return false;
+#if PRISM_LANES == 16 && __has_builtin(__builtin_ia32_movntps512)
+    __builtin_ia32_movntps512(p, x);
+    return true;
+#elif PRISM_LANES == 8 && __has_builtin(__builtin_ia32_movntps256)
+    __builtin_ia32_movntps256(p, x);
+    return true;
+#else
+    return false;
+#endif
+}
+template <class S> PRISM_INLINE bool v_past_half(S* p, vf x) {
+    if ((uintptr_t)p % sizeof(vh)) return false;
+#if PRISM_LANES == 16 && __has_builtin(__builtin_ia32_movntps256)
+    __builtin_ia32_movntps256((float*)p, (v8)v_narrow(x, p));
+    return true;
+#else
+    return false;
+#endif
+}
+PRISM_INLINE bool v_past(bf16* p, vf x) { return v_past_half(p, x); }
+PRISM_INLINE bool v_past(f16* p, vf x) { return v_past_half(p, x); }
+template <class S, class X> PRISM_INLINE bool v_past(S*, X) { return false; }
+// A store to a tensor; `past` says that caches do not hold what the launch writes.
+template <class F, class S, class X> PRISM_INLINE void v_out(bool past, F f, S* p, X x, int64_t n) {
+    if constexpr (F::all)
+        if (past && v_past(p, x)) return;
+    v_st(f, p, x, n);
+}
+PRISM_INLINE void v_fence(bool past) {
+#if __has_builtin(__builtin_ia32_sfence) && defined(__SSE__)
+    if (past) __builtin_ia32_sfence();
+#else
+    (void)past;
+#endif
+}
+// A load of a tensor's neighbours; `soon` says that memory is asked for ahead.
+template <class F, class S> PRISM_INLINE auto v_in(bool soon, F f, const S* p, int64_t n) {
+    if constexpr (F::all)
+        if (soon) __builtin_prefetch((const char*)p + AHEAD);
+    return v_ld(f, p, n);
+}
 // The same with a stride between neighbours.
 template <class F, class S> PRISM_INLINE auto v_gather(F, const S* p, int64_t stride, int64_t n) {
     S buffer[VL] = {};
@@ -291,8 +350,6 @@ struct Min {
     template <class X> static PRISM_INLINE X of(X a, X b) { return v_min(a, b); }
 };
 // All lanes in one, half by half.
-typedef float v4 __attribute__((vector_size(16)));
-typedef float v8 __attribute__((vector_size(32)));
 template <class K> PRISM_INLINE v4 v_quarter(K, vf x) {
 #if PRISM_LANES == 16
     v8 halves[2];

@@ -7,11 +7,12 @@ constexpr int64_t MR = 6, NR = 2;
 #else
 constexpr int64_t MR = 4, NR = 2;
 #endif
-constexpr int64_t FEW = 4;  // rows up to which b is streamed and not packed
+constexpr int64_t FEW = 4;        // rows up to which columns of b are multiplied one by one
+constexpr int64_t STREAMED = 32;  // rows up to which rows of b stream through and are not packed
+constexpr int TERMS = 16;         // rows of b at a time, half as many where one row takes them all
 constexpr int64_t PANEL = NR * VL;
-// How far ahead memory is asked for, bytes: the hardware's own prefetchers stop at the end of a page.
-constexpr int64_t AHEAD = 8192;
-constexpr int64_t BLOCK = 256;  // terms that are added one after another before they join the rest of a sum
+constexpr int64_t SOON = 8192;    // how far ahead memory is asked for, bytes
+constexpr int64_t BLOCK = 256;    // terms that are added one after another before they join the rest of a sum
 
 #if __has_builtin(__builtin_shufflevector)
 #define PRISM_SHUFFLE(a, b, ...) __builtin_shufflevector(a, b, __VA_ARGS__)
@@ -19,35 +20,57 @@ constexpr int64_t BLOCK = 256;  // terms that are added one after another before
 #define PRISM_SHUFFLE(a, b, ...) __builtin_shuffle(a, b, vi{__VA_ARGS__})
 #endif
 
-// M rows at once, b's rows contiguous: b streams through, some of its rows at a time.
-template <int M, int KU, class B>
-void mul_rows(float* __restrict c, int64_t cm, const float* __restrict a, int64_t am, int64_t ak, const B* __restrict b,
-              int64_t bk, int64_t K, int64_t N) {
-    const int64_t ahead = v_maxi(KU, AHEAD / (N * (int64_t)sizeof(B)));
-    int64_t k = 0;
-    auto pass = [&](auto unroll, int64_t k) PRISM_BODY {
-        constexpr int U = decltype(unroll)::n;
-        float x[M][U];
-        for (int m = 0; m < M; ++m)
-            for (int u = 0; u < U; ++u) x[m][u] = a[m * am + (k + u) * ak];
-        auto column = [&](auto full, int64_t n, int64_t lanes) PRISM_BODY {
-            vf s[M] = {};
+// U rows of b, contiguous, times M rows of a; `soon` is how far ahead of them memory is asked for, in elements.
+template <int M, int U, class B>
+__attribute__((noinline)) void mul_pass(float* __restrict c, int64_t cm, const float* __restrict a, int64_t am,
+                                        int64_t ak, const B* __restrict b, int64_t bk, int64_t N, int64_t soon) {
+    float x[M][U];
+    for (int m = 0; m < M; ++m)
+        for (int u = 0; u < U; ++u) x[m][u] = a[m * am + u * ak];
+    auto column = [&](auto full, int64_t n, int64_t lanes) PRISM_BODY {
+        vf s[M] = {};
+        // Otherwise every x is kept in all lanes on the stack, a vector each; an operand can be broadcast as it is loaded.
+        if constexpr (M * U > 16) __asm__ volatile("" : : "r"(&x[0][0]) : "memory");
 #pragma GCC unroll 16
-            for (int u = 0; u < U; ++u) {
-                vf w = v_ld(full, b + (k + u) * bk + n, lanes);
-                __builtin_prefetch(b + (k + u + ahead) * bk + n);
+        for (int u = 0; u < U; ++u) {
+            vf w = v_ld(full, b + u * bk + n, lanes);
+            __builtin_prefetch(b + u * bk + n + soon);
 #pragma GCC unroll 8
-                for (int m = 0; m < M; ++m) s[m] += x[m][u] * w;
-            }
+            for (int m = 0; m < M; ++m) s[m] += x[m][u] * w;
+        }
 #pragma GCC unroll 8
-            for (int m = 0; m < M; ++m) v_st(full, c + m * cm + n, v_ld(full, c + m * cm + n, lanes) + s[m], lanes);
-        };
-        int64_t n = 0;
-        for (; n + VL <= N; n += VL) column(Whole{}, n, VL);
-        if (n < N) column(Part{}, n, N - n);
+        for (int m = 0; m < M; ++m) v_st(full, c + m * cm + n, v_ld(full, c + m * cm + n, lanes) + s[m], lanes);
     };
-    for (; k + KU <= K; k += KU) pass(Count<KU>{}, k);
-    for (; k < K; ++k) pass(Count<1>{}, k);
+    int64_t n = 0;
+    for (; n + VL <= N; n += VL) column(Whole{}, n, VL);
+    if (n < N) column(Part{}, n, N - n);
+}
+
+// b's rows contiguous: b streams through, some of its rows at a time, and is not packed.
+template <int64_t MOST, class B>
+void mul_rows(float* c, int64_t cm, const float* a, int64_t am, int64_t ak, const B* b, int64_t bk, int64_t M, int64_t K,
+              int64_t N) {
+    auto rows = [&](auto unroll, int64_t k) PRISM_BODY {
+        constexpr int U = decltype(unroll)::n;
+        int64_t soon = v_maxi(U, SOON / (N * (int64_t)sizeof(B))) * bk;
+        for (int64_t m = 0; m < M;) {
+            auto some = [&](auto count) PRISM_BODY {
+                constexpr int R = decltype(count)::n;
+                if constexpr (R <= MOST)
+                    mul_pass<R, U>(c + m * cm, cm, a + m * am + k * ak, am, ak, b + k * bk, bk, N, soon);
+                m += R;
+            };
+            if (M - m >= 8) some(Count<8>{});
+            else if (M - m >= 4) some(Count<4>{});
+            else if (M - m >= 2) some(Count<2>{});
+            else some(Count<1>{});
+            soon = 0;
+        }
+    };
+    constexpr int U = MOST > 1 ? TERMS : TERMS / 2;
+    int64_t k = 0;
+    for (; k + U <= K; k += U) rows(Count<U>{}, k);
+    for (; k < K; ++k) rows(Count<1>{}, k);
 }
 
 // The sums of VL vectors as one vector: each round folds the groups of W lanes of two vectors and puts them side by side.
@@ -69,7 +92,7 @@ template <int W = VL> PRISM_INLINE vf v_sums(vf* x) {
 template <int M, class B>
 void mul_dots(float* __restrict c, int64_t cm, const float* __restrict a, int64_t am, const B* __restrict b, int64_t bn,
               int64_t K, int64_t N) {
-    const int64_t ahead = v_maxi(VL, AHEAD / (K * (int64_t)sizeof(B)));
+    const int64_t ahead = v_maxi(VL, SOON / (K * (int64_t)sizeof(B)));
     constexpr int COLUMNS = VL / M < 4 ? (VL / M < 2 ? 1 : 2) : (VL / M < 8 ? 4 : (VL / M < 16 ? 8 : 16));
     auto columns = [&](auto count, int64_t n) PRISM_BODY {
         constexpr int C = decltype(count)::n;
@@ -222,32 +245,28 @@ void mul_packed(float* __restrict c, int64_t cm, const float* __restrict a, int6
             }
 }
 
-template <int M, class B>
-void mul_few(float* c, int64_t cm, const float* a, int64_t am, int64_t ak, const B* b, int64_t bk, int64_t bn,
-             int64_t K, int64_t N, float* part) {
-    if (bn != 1) return mul_dots<M>(c, cm, a, am, b, bn, K, N);
-    constexpr int U = M == 1 ? 8 : 4;
-    if (K <= BLOCK) return mul_rows<M, U>(c, cm, a, am, ak, b, bk, K, N);
-    for (int64_t k = 0; k < K; k += BLOCK) {
-        v_fill(part, M * N, 0.0f);
-        mul_rows<M, U>(part, N, a + k * ak, am, ak, b + k * bk, bk, v_mini(BLOCK, K - k), N);
-        for (int64_t m = 0; m < M; ++m)
-            for (int64_t n = 0; n < N; ++n) c[m * cm + n] += part[m * N + n];
-    }
-}
-
 // The product, whatever its shape. `a` has ak == 1 where bn != 1. MOST is the largest M that can come.
 template <int64_t MOST, class B>
 void multiply(float* c, int64_t cm, const float* a, int64_t am, int64_t ak, const B* b, int64_t bk, int64_t bn,
               int64_t M, int64_t K, int64_t N, float* pa, float* pb) {
-    if (M <= FEW && (bn == 1 || (bk == 1 && ak == 1))) {
-        if (M == 1) return mul_few<1>(c, cm, a, am, ak, b, bk, bn, K, N, pb);
+    if (bn == 1 && M <= STREAMED) {
+        if (K <= BLOCK) return mul_rows<MOST>(c, cm, a, am, ak, b, bk, M, K, N);
+        for (int64_t k = 0; k < K; k += BLOCK) {
+            v_fill(pb, M * N, 0.0f);
+            mul_rows<MOST>(pb, N, a + k * ak, am, ak, b + k * bk, bk, M, v_mini(BLOCK, K - k), N);
+            for (int64_t m = 0; m < M; ++m)
+                for (int64_t n = 0; n < N; ++n) c[m * cm + n] += pb[m * N + n];
+        }
+        return;
+    }
+    if (bk == 1 && ak == 1 && M <= FEW) {
+        if (M == 1) return mul_dots<1>(c, cm, a, am, b, bn, K, N);
         if constexpr (MOST > 1)
-            if (M == 2) return mul_few<2>(c, cm, a, am, ak, b, bk, bn, K, N, pb);
+            if (M == 2) return mul_dots<2>(c, cm, a, am, b, bn, K, N);
         if constexpr (MOST > 2)
-            if (M == 3) return mul_few<3>(c, cm, a, am, ak, b, bk, bn, K, N, pb);
+            if (M == 3) return mul_dots<3>(c, cm, a, am, b, bn, K, N);
         if constexpr (MOST > 3)
-            if (M == 4) return mul_few<4>(c, cm, a, am, ak, b, bk, bn, K, N, pb);
+            if (M == 4) return mul_dots<4>(c, cm, a, am, b, bn, K, N);
         return;
     }
     mul_packed(c, cm, a, am, ak, b, bk, bn, M, K, N, pa, pb);
