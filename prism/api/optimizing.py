@@ -37,6 +37,7 @@ from prism.instantiate.lock import program_hash
 from prism.instantiate.measure import Bench, Contender, Measuring, confirm
 from prism.instantiate.model import CostModel
 from prism.instantiate.platforms import Platform, platform_of
+from prism.instantiate.rematch import rematch
 from prism.instantiate.study import Best, Candidate, TuneResult, tune
 from prism.program.nodes import DType, Program
 from prism.program.partition import partition
@@ -402,6 +403,8 @@ def _tuned(request: Request, finalists: list[_Finalist], bench: Bench | None, to
                 seed=request.seed,
                 on_trial=lambda done, total: tools.recorder.count("trials", done, total),
             )
+            if isinstance(evaluator, Measuring):
+                tuned = rematch(tuned, [f.candidate for f in finalists], evaluator)
             detail.append(f"{tuned.compiled} compiled, {tuned.evidence.value}")
     return tuned
 

@@ -205,8 +205,8 @@ def cpu_environment(threads: int, pinned: bool = False) -> dict[str, str]:
 
     Threads that are pinned each stay on a core of their own: steadier on a machine that does nothing else, and much
     slower on one that does. A block that a library frees and asks for again would otherwise be given back to the system
-    in between, and its pages cost more than most kernels. Threads that wait go to sleep within about a millisecond: torch's
-    and the kernels' are of two runtimes, and those of one would otherwise spin on the cores that the other needs.
+    in between, and its pages cost more than most kernels. Threads that wait go to sleep within about a
+    millisecond, because those of another runtime need the same cores.
     """
     env = worker_environment()
     env.update(

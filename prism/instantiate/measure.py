@@ -298,7 +298,7 @@ class Measuring:
         compiler: Compiling | None = None,
         shared: bool = False,
     ) -> None:
-        self._bench = bench
+        self.bench = bench
         self._shared = shared
         # The same Triton cache as the timing child's: it finds the kernels compiled.
         self.compiler: Compiling = compiler or Compiler(bench.gpu.target, bench.hints, size=size, root=root)
@@ -306,11 +306,11 @@ class Measuring:
     @property
     def basis(self) -> str:
         """What a measurement depends on besides the point."""
-        return f"{self._bench.gpu.name} {self.compiler.basis} torch {version_of('torch')} protocol {PROTOCOL}"
+        return f"{self.bench.gpu.name} {self.compiler.basis} torch {version_of('torch')} protocol {PROTOCOL}"
 
     def evaluate(self, points: Sequence[tuple[Candidate, Config]]) -> Iterator[Outcome]:
         """The measurements, in the order of the points."""
-        limit = self._bench.gpu.shared_limit_bytes or (1 << 30)
+        limit = self.bench.gpu.shared_limit_bytes or (1 << 30)
         for (candidate, config), outcome in zip(points, self.compiler.compile(points), strict=True):
             if outcome.failure is not None:
                 yield outcome
@@ -320,10 +320,13 @@ class Measuring:
                 yield Outcome(None, Failure.SHARED, over, outcome.resources)
                 continue
             contender = Contender(candidate.key, candidate.module, candidate.sgraph, config)
-            (timed,) = self._bench.time([contender], REPEATS)
-            m = timed.measurement
-            seconds = None if m is None else m.lower if self._shared else m.median
+            (timed,) = self.bench.time([contender], REPEATS)
+            seconds = None if timed.measurement is None else self.rank(timed.measurement)
             yield Outcome(seconds, timed.failure, timed.detail, outcome.resources)
+
+    def rank(self, measurement: Measurement) -> float:
+        """The seconds that trials are ranked by."""
+        return measurement.lower if self._shared else measurement.median
 
     def close(self) -> None:
         """Stop the compiler; the bench is its owner's, who confirms the winners on it."""

@@ -9,6 +9,7 @@ constexpr int64_t MR = 4, NR = 2;
 #endif
 constexpr int64_t FEW = 4;        // rows up to which columns of b are multiplied one by one
 constexpr int64_t STREAMED = 32;  // rows up to which rows of b stream through and are not packed
+constexpr int64_t COLUMNS = 256;   // columns of b at a time, where several passes take them
 constexpr int TERMS = 16;         // rows of b at a time, half as many where one row takes them all
 constexpr int64_t PANEL = NR * VL;
 constexpr int64_t SOON = 8192;    // how far ahead memory is asked for, bytes
@@ -50,21 +51,26 @@ __attribute__((noinline)) void mul_pass(float* __restrict c, int64_t cm, const f
 template <int64_t MOST, class B>
 void mul_rows(float* c, int64_t cm, const float* a, int64_t am, int64_t ak, const B* b, int64_t bk, int64_t M, int64_t K,
               int64_t N) {
+    // Where rows of a take turns, the next ones find b in the first cache.
+    const int64_t width = M > 8 ? COLUMNS : N;
     auto rows = [&](auto unroll, int64_t k) PRISM_BODY {
         constexpr int U = decltype(unroll)::n;
-        int64_t soon = v_maxi(U, SOON / (N * (int64_t)sizeof(B))) * bk;
-        for (int64_t m = 0; m < M;) {
-            auto some = [&](auto count) PRISM_BODY {
-                constexpr int R = decltype(count)::n;
-                if constexpr (R <= MOST)
-                    mul_pass<R, U>(c + m * cm, cm, a + m * am + k * ak, am, ak, b + k * bk, bk, N, soon);
-                m += R;
-            };
-            if (M - m >= 8) some(Count<8>{});
-            else if (M - m >= 4) some(Count<4>{});
-            else if (M - m >= 2) some(Count<2>{});
-            else some(Count<1>{});
-            soon = 0;
+        for (int64_t n = 0; n < N; n += width) {
+            int64_t soon = v_maxi(U, SOON / (N * (int64_t)sizeof(B))) * bk;
+            for (int64_t m = 0; m < M;) {
+                auto some = [&](auto count) PRISM_BODY {
+                    constexpr int R = decltype(count)::n;
+                    if constexpr (R <= MOST)
+                        mul_pass<R, U>(c + m * cm + n, cm, a + m * am + k * ak, am, ak, b + k * bk + n, bk,
+                                       v_mini(width, N - n), soon);
+                    m += R;
+                };
+                if (M - m >= 8) some(Count<8>{});
+                else if (M - m >= 4) some(Count<4>{});
+                else if (M - m >= 2) some(Count<2>{});
+                else some(Count<1>{});
+                soon = 0;
+            }
         }
     };
     constexpr int U = MOST > 1 ? TERMS : TERMS / 2;
@@ -93,7 +99,7 @@ template <int M, class B>
 void mul_dots(float* __restrict c, int64_t cm, const float* __restrict a, int64_t am, const B* __restrict b, int64_t bn,
               int64_t K, int64_t N) {
     const int64_t ahead = v_maxi(VL, SOON / (K * (int64_t)sizeof(B)));
-    constexpr int COLUMNS = VL / M < 4 ? (VL / M < 2 ? 1 : 2) : (VL / M < 8 ? 4 : (VL / M < 16 ? 8 : 16));
+    constexpr int TOGETHER = VL / M < 4 ? (VL / M < 2 ? 1 : 2) : (VL / M < 8 ? 4 : (VL / M < 16 ? 8 : 16));
     auto columns = [&](auto count, int64_t n) PRISM_BODY {
         constexpr int C = decltype(count)::n;
         vf s[VL < M * C ? M * C : VL] = {};
@@ -124,7 +130,7 @@ void mul_dots(float* __restrict c, int64_t cm, const float* __restrict a, int64_
         }
     };
     int64_t n = 0;
-    for (; n + COLUMNS <= N; n += COLUMNS) columns(Count<COLUMNS>{}, n);
+    for (; n + TOGETHER <= N; n += TOGETHER) columns(Count<TOGETHER>{}, n);
     for (; n < N; ++n) columns(Count<1>{}, n);
 }
 

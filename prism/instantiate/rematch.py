@@ -1,0 +1,57 @@
+"""The fastest trials of a study, timed again, interleaved: which one was really the fastest.
+
+A study times each point by itself, seconds or minutes apart, on a machine whose clocks and neighbours change; the least
+of many noisy times is more luck than merit. The leaders therefore meet once more in one run, in turn.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from prism.instantiate.measure import Contender, Measuring
+from prism.instantiate.study import Best, Candidate, Trial, TuneResult
+
+LEADERS = 8
+"""Trials that are timed again, at most."""
+WITHIN = 1.5
+"""How many times the least time a trial may have taken to be timed again."""
+REPEATS = 12
+"""Samples of each."""
+
+
+def rematch(found: TuneResult, candidates: Sequence[Candidate], measuring: Measuring) -> TuneResult:
+    """The result with its ranking by the second timing; what was not timed again comes after what was.
+
+    Args:
+        found: what a study found; its seconds are measured.
+        candidates: the study's.
+        measuring: what timed its trials.
+    """
+    leaders = _leaders(found.trials)
+    if len(leaders) < 2:
+        return found
+    contenders = []
+    for n, t in enumerate(leaders):
+        c = candidates[t.point.candidate]
+        contenders.append(Contender(str(n), c.module, c.sgraph, t.point.config))
+    again: dict[int, Best] = {}
+    for t, timed in zip(leaders, measuring.bench.time(contenders, REPEATS), strict=True):
+        if timed.measurement is None:
+            continue
+        seconds = measuring.rank(timed.measurement)
+        held = again.get(t.point.candidate)
+        if held is None or seconds < held.seconds:
+            again[t.point.candidate] = Best(t.point.candidate, t.point.config, seconds, t.outcome.resources)
+    first = sorted(again.values(), key=lambda b: (b.seconds, b.candidate))
+    return replace(found, ranking=(*first, *(b for b in found.ranking if b.candidate not in again)))
+
+
+def _leaders(trials: Sequence[Trial]) -> list[Trial]:
+    """The trials that may be the fastest, in order, each point once."""
+    timed = sorted(
+        (t for t in trials if t.outcome.seconds is not None),
+        key=lambda t: (t.outcome.seconds, t.point.candidate, t.point.config.key()),
+    )
+    limit = WITHIN * (timed[0].outcome.seconds or 0.0) if timed else 0.0
+    return [t for t in timed if (t.outcome.seconds or 0.0) <= limit][:LEADERS]
