@@ -13,6 +13,7 @@ constexpr int64_t COLUMNS = 256;   // columns of b at a time, where several pass
 constexpr int TERMS = 16;         // rows of b at a time, half as many where one row takes them all
 constexpr int64_t PANEL = NR * VL;
 constexpr int64_t SOON = 8192;    // how far ahead memory is asked for, bytes
+constexpr int64_t LINE = 64;
 constexpr int64_t BLOCK = 256;    // terms that are added one after another before they join the rest of a sum
 
 #if __has_builtin(__builtin_shufflevector)
@@ -134,36 +135,34 @@ void mul_dots(float* __restrict c, int64_t cm, const float* __restrict a, int64_
     for (; n < N; ++n) columns(Count<1>{}, n);
 }
 
-// VL vectors of VL elements as a matrix, transposed: each round interleaves its halves.
-PRISM_INLINE void v_transpose(vf* rows) {
-    for (int64_t round = 1; round < VL; round *= 2) {
-        vf next[VL];
+// Two vectors lane by lane in turn: the first or the second half of the result.
+template <int HALF, int... I> PRISM_INLINE vf v_mix(vf a, vf b, std::integer_sequence<int, I...>) {
+    return PRISM_SHUFFLE(a, b, (HALF * (int)VL / 2 + I / 2 + I % 2 * (int)VL)...);
+}
+// R vectors as the rows of a matrix, transposed, R a power of two up to VL: each round mixes its halves.
+template <int R> PRISM_INLINE void v_transpose(vf* rows) {
+    constexpr auto lanes = std::make_integer_sequence<int, VL>{};
+    for (int round = 1; round < R; round *= 2) {
+        vf next[R];
 #pragma GCC unroll 8
-        for (int64_t i = 0; i < VL / 2; ++i) {
-            vf a = rows[i], b = rows[i + VL / 2];
-#if PRISM_LANES == 16
-            next[2 * i] = PRISM_SHUFFLE(a, b, 0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23);
-            next[2 * i + 1] = PRISM_SHUFFLE(a, b, 8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31);
-#elif PRISM_LANES == 8
-            next[2 * i] = PRISM_SHUFFLE(a, b, 0, 8, 1, 9, 2, 10, 3, 11);
-            next[2 * i + 1] = PRISM_SHUFFLE(a, b, 4, 12, 5, 13, 6, 14, 7, 15);
-#else
-            next[2 * i] = PRISM_SHUFFLE(a, b, 0, 4, 1, 5);
-            next[2 * i + 1] = PRISM_SHUFFLE(a, b, 2, 6, 3, 7);
-#endif
+        for (int i = 0; i < R / 2; ++i) {
+            next[2 * i] = v_mix<0>(rows[i], rows[i + R / 2], lanes);
+            next[2 * i + 1] = v_mix<1>(rows[i], rows[i + R / 2], lanes);
         }
 #pragma GCC unroll 16
-        for (int64_t i = 0; i < VL; ++i) rows[i] = next[i];
+        for (int i = 0; i < R; ++i) rows[i] = next[i];
     }
 }
 
 // b as panels of PANEL columns, k by k; what is outside is 0.
 template <class B> void pack_b(float* __restrict p, const B* __restrict b, int64_t bk, int64_t bn, int64_t K, int64_t N) {
     if (bn == 1) {
+        const int64_t soon = v_cdiv(SOON, N * (int64_t)sizeof(B)) * bk;
         for (int64_t k = 0; k < K; ++k) {
             const B* row = b + k * bk;
             for (int64_t n = 0; n < N; n += PANEL) {
                 float* to = p + n * K + k * PANEL;
+                for (int64_t j = 0; j < PANEL; j += LINE / (int64_t)sizeof(B)) __builtin_prefetch(row + soon + n + j);
                 for (int64_t j = 0; j < NR; ++j) {
                     int64_t left = N - n - j * VL;
                     vf w = {};
@@ -184,7 +183,7 @@ template <class B> void pack_b(float* __restrict p, const B* __restrict b, int64
                     vf rows[VL];
 #pragma GCC unroll 16
                     for (int64_t i = 0; i < VL; ++i) rows[i] = v_load(b + (n + j + i) * bn + k);
-                    v_transpose(rows);
+                    v_transpose<VL>(rows);
 #pragma GCC unroll 16
                     for (int64_t i = 0; i < VL; ++i) v_store(panel + (k + i) * PANEL + j, rows[i]);
                 }
@@ -198,14 +197,22 @@ template <class B> void pack_b(float* __restrict p, const B* __restrict b, int64
 }
 // a as panels of MR rows, k by k; what is outside is 0.
 inline void pack_a(float* __restrict p, const float* __restrict a, int64_t am, int64_t ak, int64_t M, int64_t K) {
-    for (int64_t m = 0; m < M; m += MR)
-        for (int64_t i = 0; i < MR; ++i) {
-            float* to = p + m * K + i;
-            if (m + i < M)
-                for (int64_t k = 0; k < K; ++k) to[k * MR] = a[(m + i) * am + k * ak];
-            else
-                for (int64_t k = 0; k < K; ++k) to[k * MR] = 0.0f;
-        }
+    for (int64_t m = 0; m < M; m += MR) {
+        float* panel = p + m * K;
+        int64_t k = 0;
+        if constexpr ((MR & (MR - 1)) == 0 && MR <= VL)
+            if (ak == 1 && m + MR <= M)
+                for (; k + VL <= K; k += VL) {
+                    vf rows[MR];
+#pragma GCC unroll 16
+                    for (int64_t i = 0; i < MR; ++i) rows[i] = v_load(a + (m + i) * am + k);
+                    v_transpose<MR>(rows);
+#pragma GCC unroll 16
+                    for (int64_t i = 0; i < MR; ++i) v_store(panel + k * MR + i * VL, rows[i]);
+                }
+        for (int64_t i = 0; i < MR; ++i)
+            for (int64_t l = k; l < K; ++l) panel[l * MR + i] = m + i < M ? a[(m + i) * am + l * ak] : 0.0f;
+    }
 }
 constexpr int64_t v_packed_a(int64_t M, int64_t K) { return (M + MR - 1) / MR * MR * K; }
 constexpr int64_t v_packed_b(int64_t N, int64_t K) { return (N + PANEL - 1) / PANEL * PANEL * K; }
