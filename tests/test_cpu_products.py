@@ -1,0 +1,126 @@
+"""The C++ support code by itself: products of every shape and layout, exact on small integers, on every vector width."""
+
+from __future__ import annotations
+
+import platform
+import subprocess
+from importlib.resources import files
+from pathlib import Path
+
+import pytest
+
+from prism.backends.cpu.support import find_compiler
+
+PROGRAM = r"""
+#include "core.hpp"
+#include "math.hpp"
+#include "product.hpp"
+#include <cstdio>
+#include <vector>
+using namespace prism;
+
+static int wrong = 0;
+static uint32_t state = 1;
+static int draw() {
+    state = state * 1664525u + 1013904223u;
+    return (int)(state >> 24) % 7 - 3;
+}
+static void put(float* p, float x) { *p = x; }
+static void put(bf16* p, float x) { v_put(p, x); }
+static void put(f16* p, float x) { v_put(p, x); }
+
+// c[m][n] += sum a[m][k] b[k][n], all integers: the result is exact, whatever the order of the sum.
+template <int64_t MOST, class B> void product(int64_t M, int64_t K, int64_t N, bool columns) {
+    const int64_t am = K + 3, cm = N + 5, bk = columns ? 1 : N + 2, bn = columns ? K + 2 : 1;
+    std::vector<float> a(M * am + 64), c(M * cm + 64, 0.5f), exact(M * N);
+    std::vector<B> b((columns ? N * bn : K * bk) + 64);
+    for (auto& x : a) x = (float)draw();
+    std::vector<float> plain(b.size());
+    for (size_t i = 0; i < b.size(); ++i) put(&b[i], plain[i] = (float)draw());
+    for (int64_t m = 0; m < M; ++m)
+        for (int64_t n = 0; n < N; ++n) {
+            float sum = 0;
+            for (int64_t k = 0; k < K; ++k) sum += a[m * am + k] * plain[k * bk + n * bn];
+            exact[m * N + n] = 0.5f + sum;
+        }
+    std::vector<float> pa(v_packed_a(M, K) + 64), pb(v_packed_b(N, K) + 64);
+    multiply<MOST>(c.data(), cm, a.data(), am, 1, b.data(), bk, bn, M, K, N, pa.data(), pb.data());
+    for (int64_t i = 0; i < (int64_t)c.size(); ++i) {
+        int64_t m = i / cm, n = i % cm;
+        float wanted = m < M && n < N ? exact[m * N + n] : 0.5f;
+        if (c[i] != wanted && wrong++ < 5)
+            printf("M %d K %d N %d columns %d size %d: at %d, %d %g, not %g\n", (int)M, (int)K, (int)N, columns,
+                   (int)sizeof(B), (int)m, (int)n, c[i], wanted);
+    }
+}
+
+template <class S> void stores(int64_t shift, int64_t count, bool past) {
+    std::vector<S> tensor(count + 3 * VL + 64);
+    for (auto& x : tensor) put(&x, 9.0f);
+    int64_t base = 0;
+    while ((uintptr_t)(tensor.data() + base) % 64) ++base;
+    S* p = tensor.data() + base + shift;
+    int64_t n = 0;
+    for (; n + VL <= count; n += VL) v_out(past, Whole{}, p + n, v_all((float)(n % 5)), VL);
+    if (n < count) v_out(past, Part{}, p + n, v_all((float)(n % 5)), count - n);
+    v_fence(past);
+    for (int64_t i = 0; i < count; ++i) wrong += v_one(p + i) != (float)(i / VL * VL % 5);
+    wrong += v_one(p + count) != 9.0f;
+    if (shift) wrong += v_one(p - 1) != 9.0f;
+}
+
+int main() {
+    for (int64_t M : {1, 2, 3, 4, 5, 8, 11, 17, 32, 33, 41})
+        for (int64_t K : {1, 7, 16, 65, 300})
+            for (int64_t N : {1, 3, 16, 33, 130, 300})
+                for (bool columns : {false, true}) {
+                    product<41, float>(M, K, N, columns);
+                    product<41, bf16>(M, K, N, columns);
+                    product<41, f16>(M, K, N, columns);
+                    if (M == 1) product<1, float>(M, K, N, columns);
+                    if (M <= 4) product<4, bf16>(M, K, N, columns);
+                }
+    for (int64_t shift : {0, 1, 8, 16, 31})
+        for (int64_t count : {1, 16, 37, 200})
+            for (bool past : {false, true}) {
+                stores<float>(shift, count, past);
+                stores<bf16>(shift, count, past);
+                stores<f16>(shift, count, past);
+            }
+    vf rows[VL];
+    for (int64_t i = 0; i < VL; ++i)
+        for (int64_t l = 0; l < VL; ++l) rows[i][l] = (float)(i * VL + l);
+    vf turned[VL], summed[VL];
+    for (int64_t i = 0; i < VL; ++i) turned[i] = summed[i] = rows[i];
+    v_transpose<VL>(turned);
+    vf sums = v_sums(summed);
+    for (int64_t i = 0; i < VL; ++i) {
+        wrong += sums[i] != (float)(i * VL * VL + VL * (VL - 1) / 2);
+        for (int64_t l = 0; l < VL; ++l) wrong += turned[i][l] != rows[l][i];
+    }
+    printf("%d lanes, %d wrong\n", (int)VL, wrong);
+    return wrong != 0;
+}
+"""
+X86 = platform.machine().lower() in ("x86_64", "amd64")
+MACHINES = {"native": 0, "x86-64": 4, "haswell": 8, "skylake-avx512": 16} if X86 else {"native": 0}
+"""Machines to compile for, with the lanes of their vectors; 0: whatever this one has."""
+
+
+@pytest.mark.parametrize("machine", MACHINES)
+def test_products_and_stores_are_exact(machine: str, tmp_path: Path) -> None:
+    compiler = find_compiler()
+    if compiler is None:
+        pytest.skip("there is no C++ compiler here")
+    source, program = tmp_path / "check.cpp", tmp_path / "check"
+    source.write_text(PROGRAM)
+    headers = files("prism.backends.cpu") / "csrc"
+    options = ["-std=c++17", "-O2", "-w", "-fno-math-errno", "-fno-trapping-math", f"-march={machine}", f"-I{headers}"]
+    subprocess.run([str(compiler), *options, str(source), "-o", str(program)], check=True, timeout=300)
+    done = subprocess.run([str(program)], capture_output=True, text=True, check=False, timeout=120)
+    if done.returncode == -4:
+        pytest.skip(f"this processor cannot run code for {machine}")
+    assert done.returncode == 0, done.stdout
+    assert done.stdout.endswith(" lanes, 0 wrong\n")
+    if MACHINES[machine]:
+        assert done.stdout.startswith(f"{MACHINES[machine]} lanes")
