@@ -139,7 +139,7 @@ def measure(job: Job, args: argparse.Namespace, target: CpuPlatform) -> dict[str
         if done.returncode:
             raise RuntimeError(f"{job.name}: {done.stderr.strip().splitlines()[-1:]}")
         answer = json.loads((folder / "answer.json").read_text())
-    return row | figures(answer, flops_of(job), size, dtype) | {"load_before": round(load, 2)}
+    return row | figures(answer, flops_of(job), size, dtype, target.device.llc_bytes) | {"load_before": round(load, 2)}
 
 
 def flops_of(job: Job) -> float:

@@ -23,12 +23,19 @@ def quartiles(seconds: Sequence[float]) -> list[float]:
     return [round(q * 1e6, 2) for q in statistics.quantiles(seconds, n=4, method="inclusive")]
 
 
-def figures(answer: Mapping[str, Any], flops: float, size: int, dtype: str) -> dict[str, Any]:
-    """A row's times, from the samples that the child took."""
+def figures(answer: Mapping[str, Any], flops: float, size: int, dtype: str, cache: int = 0) -> dict[str, Any]:
+    """A row's times, from the samples that the child took.
+
+    A case is bound by memory where it moves more bytes than the last-level cache holds (`cache`); one that fits is bound
+    by the caches: it may stay there from call to call, as its copy does.
+    """
     times = {name: quartiles(a["seconds"]) for name, a in answer.items() if "seconds" in a}
     copy, beyond, product = (times.pop(n) for n in ("copy", "copy beyond the caches", "float32 product"))
     by_bytes, by_flops = copy[1], flops / (2 * 1024**3) * product[1]
     floor = max(by_bytes, by_flops)
+    bound = "memory" if by_bytes > MEMORY_BOUND * by_flops else "compute" if by_flops > by_bytes else "both"
+    if bound == "memory" and size <= cache:
+        bound = "cache"
     kernel = times.pop("prism", None)
     errors = {name: a["rms_error"] for name, a in answer.items() if "rms_error" in a}
     allowed = max(LEAST_ERROR[dtype], ERROR_FACTOR * errors.get("torch eager", 0.0))
@@ -41,7 +48,7 @@ def figures(answer: Mapping[str, Any], flops: float, size: int, dtype: str) -> d
     chosen = kernel if ours and kernel is not None else same[best]
     return {
         "floor_us": round(floor, 2),
-        "bound": "memory" if by_bytes > MEMORY_BOUND * by_flops else "compute" if by_flops > by_bytes else "both",
+        "bound": bound,
         "prism_us": chosen[1],
         "prism_quartiles_us": [chosen[0], chosen[2]],
         "kernel_us": kernel[1] if kernel is not None else None,
@@ -81,13 +88,14 @@ def summary(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
             "geomean_speedup_any_type": round(geometric_mean(r["speedup_any_type"] for r in mine), 3),
             "baseline_chosen": sum(r["chosen"] == "baseline" for r in mine),
         }
-    bound = [r for r in rows if r["bound"] == "memory" and r["floor_us"] >= CALL_US]
-    found["memory_bound"] = {
-        "cases": len(bound),
-        "below_0.85_of_copy": [
-            f"{r['name']} {r['dtype']}: {r['share_of_floor']}" for r in bound if r["share_of_floor"] < 0.85
-        ],
-    }
+    for kind in ("memory", "cache"):
+        bound = [r for r in rows if r["bound"] == kind and r["floor_us"] >= CALL_US]
+        found[f"{kind}_bound"] = {
+            "cases": len(bound),
+            "below_0.85_of_copy": [
+                f"{r['name']} {r['dtype']}: {r['share_of_floor']}" for r in bound if r["share_of_floor"] < 0.85
+            ],
+        }
     return found
 
 
@@ -115,14 +123,17 @@ def table(report: Mapping[str, Any]) -> str:
         )
     lines.append("")
     for dtype, s in report["summary"].items():
-        if dtype != "memory_bound":
+        if not dtype.endswith("_bound"):
             lines.append(
                 f"- {dtype}: geometric mean {s['geomean_speedup']:.2f} over the best baseline "
                 f"(kernels alone {s['geomean_kernel_speedup']:.2f}; any type {s['geomean_speedup_any_type']:.2f}), "
                 f"{s['baseline_chosen']} of {s['cases']} cases stay with the baseline"
             )
-    below = report["summary"]["memory_bound"]["below_0.85_of_copy"]
-    lines.append(f"- bound by memory: {report['summary']['memory_bound']['cases']} cases, {len(below)} below 0.85")
+    for kind, said in (("memory", "more bytes than the last-level cache"), ("cache", "within the last-level cache")):
+        s = report["summary"][f"{kind}_bound"]
+        below = s["below_0.85_of_copy"]
+        lines.append(f"- {said}: {s['cases']} cases, {len(below)} below 0.85 of the copy" + (":" if below else ""))
+        lines += [f"  - {b}" for b in below]
     return "\n".join([*lines, ""])
 
 

@@ -82,6 +82,17 @@ def test_the_floor_is_bytes_or_operations() -> None:
     assert r["bound"] == "compute"
 
 
+def test_what_fits_the_caches_is_not_bound_by_memory() -> None:
+    found = answer(200e-6, torch_eager=500e-6)
+    for size, bound in ((4 * MIB, "cache"), (9 * MIB, "memory")):
+        r = figures(found, 0.0, size, "float32", 8 * MIB)
+        assert r["bound"] == bound
+        s = summary([{"name": "a", "dtype": "float32", **r}])
+        assert s[f"{bound}_bound"] == {"cases": 1, "below_0.85_of_copy": ["a float32: 0.5"]}
+        assert s["cache_bound" if bound == "memory" else "memory_bound"]["cases"] == 0
+    assert figures(found, 4 * 1024**3, 4 * MIB, "float32", 8 * MIB)["bound"] == "compute"
+
+
 def test_summary_table_and_plot() -> None:
     rows = [
         row("one", answer(100e-6, torch_eager=400e-6)),
