@@ -26,8 +26,8 @@ def quartiles(seconds: Sequence[float]) -> list[float]:
 def figures(answer: Mapping[str, Any], flops: float, size: int, dtype: str, cache: int = 0) -> dict[str, Any]:
     """A row's times, from the samples that the child took.
 
-    A case is bound by memory where it moves more bytes than the last-level cache holds (`cache`); one that fits is bound
-    by the caches: it may stay there from call to call, as its copy does.
+    A case is bound by memory where it moves more bytes than the last-level cache holds (`cache`); one that fits is
+    bound by the caches: it may stay there from call to call, as its copy does.
     """
     times = {name: quartiles(a["seconds"]) for name, a in answer.items() if "seconds" in a}
     copy, beyond, product = (times.pop(n) for n in ("copy", "copy beyond the caches", "float32 product"))
