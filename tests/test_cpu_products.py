@@ -1,4 +1,4 @@
-"""The C++ support code by itself: products of every shape and layout, exact on small integers, on every vector width."""
+"""The C++ support code by itself: products of every shape and layout, exact on small integers, by vector width."""
 
 from __future__ import annotations
 
@@ -15,7 +15,9 @@ PROGRAM = r"""
 #include "core.hpp"
 #include "math.hpp"
 #include "product.hpp"
+#include "halves.hpp"
 #include <cstdio>
+#include <type_traits>
 #include <vector>
 using namespace prism;
 
@@ -30,7 +32,7 @@ static void put(bf16* p, float x) { v_put(p, x); }
 static void put(f16* p, float x) { v_put(p, x); }
 
 // c[m][n] += sum a[m][k] b[k][n], all integers: the result is exact, whatever the order of the sum.
-template <int64_t MOST, class B> void product(int64_t M, int64_t K, int64_t N, bool columns) {
+template <int64_t MOST, class B> void product(int64_t M, int64_t K, int64_t N, bool columns, bool halves = false) {
     const int64_t am = K + 3, cm = N + 5, bk = columns ? 1 : N + 2, bn = columns ? K + 2 : 1;
     std::vector<float> a(M * am + 64), c(M * cm + 64, 0.5f), exact(M * N);
     std::vector<B> b((columns ? N * bn : K * bk) + 64);
@@ -44,13 +46,16 @@ template <int64_t MOST, class B> void product(int64_t M, int64_t K, int64_t N, b
             exact[m * N + n] = 0.5f + sum;
         }
     std::vector<float> pa(v_packed_a(M, K) + 64), pb(v_packed_b(N, K) + 64);
-    multiply<MOST>(c.data(), cm, a.data(), am, 1, b.data(), bk, bn, M, K, N, pa.data(), pb.data());
+    if constexpr (sizeof(B) == 4 || std::is_same_v<B, bf16>)
+        if (halves)
+            multiply_halves<MOST>(c.data(), cm, a.data(), am, 1, b.data(), bk, bn, M, K, N, pa.data(), pb.data());
+    if (!halves) multiply<MOST>(c.data(), cm, a.data(), am, 1, b.data(), bk, bn, M, K, N, pa.data(), pb.data());
     for (int64_t i = 0; i < (int64_t)c.size(); ++i) {
         int64_t m = i / cm, n = i % cm;
         float wanted = m < M && n < N ? exact[m * N + n] : 0.5f;
         if (c[i] != wanted && wrong++ < 5)
-            printf("M %d K %d N %d columns %d size %d: at %d, %d %g, not %g\n", (int)M, (int)K, (int)N, columns,
-                   (int)sizeof(B), (int)m, (int)n, c[i], wanted);
+            printf("M %d K %d N %d columns %d halves %d size %d: at %d, %d %g, not %g\n", (int)M, (int)K, (int)N,
+                   columns, halves, (int)sizeof(B), (int)m, (int)n, c[i], wanted);
     }
 }
 
@@ -77,6 +82,8 @@ int main() {
                     product<41, float>(M, K, N, columns);
                     product<41, bf16>(M, K, N, columns);
                     product<41, f16>(M, K, N, columns);
+                    product<41, float>(M, K, N, columns, true);
+                    product<41, bf16>(M, K, N, columns, true);
                     if (M == 1) product<1, float>(M, K, N, columns);
                     if (M <= 4) product<4, bf16>(M, K, N, columns);
                 }
@@ -103,7 +110,7 @@ int main() {
 }
 """
 X86 = platform.machine().lower() in ("x86_64", "amd64")
-MACHINES = {"native": 0, "x86-64": 4, "haswell": 8, "skylake-avx512": 16} if X86 else {"native": 0}
+MACHINES = {"native": 0, "x86-64": 4, "haswell": 8, "skylake-avx512": 16, "cooperlake": 16} if X86 else {"native": 0}
 """Machines to compile for, with the lanes of their vectors; 0: whatever this one has."""
 
 

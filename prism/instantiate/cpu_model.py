@@ -25,6 +25,7 @@ from prism.instantiate.cpu_device import CpuDevice
 from prism.instantiate.launch_model import Times
 from prism.instantiate.model import Estimate, kernel_estimate, sum_estimates
 from prism.program.index import Axis
+from prism.program.nodes import DType
 from prism.sgraph.compiled_expr import value
 from prism.sgraph.constraints import Footprint, elements, footprint, live_elements, tile_sizes
 from prism.sgraph.cost import kernel_cost
@@ -46,6 +47,8 @@ RESTART = 128
 MOST_AGAIN = 4.0
 # Rows of a product that share each operand's vector, at which loads no longer bound it.
 FULL_ROWS = 6.0
+# Rows from which operands in bfloat16 are packed in pairs, where an instruction multiplies pairs.
+PAIRED_ROWS = 9
 
 
 class CpuKernelModel:
@@ -72,6 +75,8 @@ class CpuKernelModel:
             for extent in t.shape:
                 n = n * value(extent, self.hints) if not _unbound(extent, self.hints) else n
             self.whole[t.name] = n
+        floats = {t.dtype for t in sgraph.inputs if t.dtype.is_float}
+        self.paired = device.bf16_dot and floats == {DType.BFLOAT16}
         kept = CACHE_PART * device.llc_bytes
         given = {t.name for t in (*sgraph.inputs, *sgraph.outputs)}
         together = sum(self.whole.values())
@@ -138,14 +143,15 @@ class CpuKernelModel:
         return found
 
     def _dot_share(self, sizes: Mapping[Any, Any]) -> Any:
-        """The part of the vector units that the smallest matrix product of the kernel keeps busy."""
-        worst: Any = 1.0
+        """The part of the vector units that the kernel's smallest matrix product keeps busy; 2 is all, of pairs."""
+        worst: Any = 2.0 if self.paired else 1.0
         for m, n, _ in self.footprint.dots:
             rows, columns = elements(m, sizes) * 1.0, elements(n, sizes) * 1.0
             # Either side may be the one that fills the vectors.
             long, short = np.maximum(rows, columns), np.minimum(rows, columns)
             lanes = np.minimum(1.0, long / self.device.lanes)
-            worst = np.minimum(worst, lanes * np.minimum(1.0, (1.0 + short) / (1.0 + FULL_ROWS)))
+            share = lanes * np.minimum(1.0, (1.0 + short) / (1.0 + FULL_ROWS))
+            worst = np.minimum(worst, share * np.where(short >= PAIRED_ROWS, 2.0, 1.0) if self.paired else share)
         return worst
 
 

@@ -82,7 +82,7 @@ def write_module(source: ModuleSource, path: Path) -> Path:
 
 
 def support(*parts: str) -> str:
-    """The support code: `core`, `math`, `product`."""
+    """The support code: `core`, `math`, `product`, `halves`."""
     folder = files("prism.backends.cpu") / "csrc"
     return "\n".join((folder / f"{part}.hpp").read_text(encoding="utf-8").rstrip("\n") for part in parts) + "\n"
 
@@ -119,9 +119,9 @@ def _launch(launch: TileLaunch, module: TileModule) -> str:
         programs.line()
     w = Writer()
     w.line(f"// {launch.name}: one launch of {module.name}, written by prism.")
-    for part in ("core", "math", "product"):
-        used = part == "core" or (part == "product" and "multiply<" in programs.text) or part == "math"
-        if used:
+    uses = {"product": "multiply", "halves": "multiply_halves<"}
+    for part in ("core", "math", "product", "halves"):
+        if uses.get(part, "") in programs.text:
             w.line(f"#ifndef PRISM_{part.upper()}")
             w.line(f"#define PRISM_{part.upper()}")
             w.lines(support(part).splitlines())

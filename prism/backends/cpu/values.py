@@ -87,13 +87,23 @@ class View:
 
 @dataclass(frozen=True, slots=True)
 class Product:
-    """dst (+)= the sum over one lane of lhs*rhs; `into` when it is added to an accumulator."""
+    """dst (+)= the sum over one lane of lhs*rhs.
+
+    Attributes:
+        dst: the result.
+        lhs: a factor.
+        rhs: the other.
+        lane: what is summed over.
+        into: whether it is added to an accumulator.
+        halves: whether the factors may be rounded to bfloat16.
+    """
 
     dst: str
     lhs: str
     rhs: str
     lane: str
     into: bool
+    halves: bool = False
 
 
 @dataclass(slots=True)
@@ -309,7 +319,15 @@ def find_products(v: Values) -> tuple[dict[str, Product], set[str]]:
     gone: set[str] = set()
     everything = list(statements(v.program.body))
     uses: dict[str, int] = {}
+    types: dict[str, DType | None] = {}
     for s in everything:
+        match s:
+            case tile.Cast(dst, _, dtype) | tile.Load(dst, _, _, _, _, dtype):
+                types[dst] = dtype
+            case tile.Rearrange(dst, src, _) | tile.Copy(dst, src) | tile.Select(dst, _, src, _):
+                types[dst] = types.get(src)
+            case _:
+                pass
         if defined(s) is not None and defined(s) in v._alias:
             continue
         for name in operands(s):
@@ -319,7 +337,8 @@ def find_products(v: Values) -> tuple[dict[str, Product], set[str]]:
             case tile.Dot(dst, lhs, rhs, _, added):
                 one, other = v.resolve(lhs), v.resolve(rhs)
                 shared = [n for n in v.lanes_of(one) if n in v.lanes_of(other)]
-                found[f"{dst}@{v.places[id(s)]}"] = Product(dst, one, other, shared[0], added == dst)
+                halves = types.get(lhs) is types.get(rhs) is DType.BFLOAT16
+                found[f"{dst}@{v.places[id(s)]}"] = Product(dst, one, other, shared[0], added == dst, halves)
             case tile.Reduce(dst, ReduceKind.SUM, src, _):
                 made = v.resolve(src)
                 inner = v.values[made].stmt if made in v.values else None

@@ -20,6 +20,11 @@
 #else
 #define PRISM_LANES 4
 #endif
+#if PRISM_LANES == 16 && defined(__AVX512BF16__)
+#define PRISM_PAIRS 1
+#else
+#define PRISM_PAIRS 0
+#endif
 #define PRISM_INLINE inline __attribute__((always_inline))
 #define PRISM_BODY __attribute__((always_inline))
 #pragma GCC diagnostic ignored "-Wpsabi"
