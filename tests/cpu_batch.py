@@ -15,6 +15,7 @@ import numpy as np
 
 from prism.backends.cpu.emit import emit_module, write_module
 from prism.backends.cpu.support import compile_source
+from prism.backends.protocol import load_module
 from prism.backends.tile import identifier
 from prism.program.nodes import DType
 from prism.sgraph.nodes import SGraph
@@ -44,34 +45,40 @@ def load(path: Path, name: str) -> ModuleType:
     return module
 
 
-def run_batch(
-    cases: Sequence[Case], folder: Path, threads: int = 2, limit_s: float = 600.0, level: str = "-O1"
-) -> list[tuple[Array, ...]]:
-    """The outputs of every case, through the emitted Python loader; one library holds all kernels.
+def compile_batch(
+    cases: Sequence[Case], folder: Path, limit_s: float = 600.0, level: str = "-O1"
+) -> list[tuple[Path, ModuleType]]:
+    """Every case's emitted module, loaded, with its kernels; one library holds those of all.
 
     Optimising takes most of the time and vectors are written out in the sources, so it is -O1.
     """
     text: list[str] = []
-    modules: list[ModuleType] = []
+    made: list[tuple[Path, ModuleType]] = []
     for n, case in enumerate(cases):
         place = folder / f"case{n}"
         place.mkdir(parents=True)
         source = emit_module(case.sgraph)
         path = write_module(source, place / f"{source.entry}.py")
-        modules.append(load(path, f"case{n}_{source.entry}"))
+        made.append((path, load_module(path, apart=True)))
         text += ["#undef PRISM_NAME", f"#define PRISM_NAME(name) c{n}_##name"]
         for name, value in case.symbols.items():
             text += [f"#undef PRISM_{identifier(name)}", f"#define PRISM_{identifier(name)} {value}"]
-        text.append(f'#include "case{n}/{modules[-1].SOURCE}"')
+        text.append(f'#include "case{n}/{made[-1][1].SOURCE}"')
     main = folder / "batch.cpp"
     main.write_text("\n".join(text) + "\n")
     library = ctypes.CDLL(str(compile_source(main, {}, limit_s, level)[0]))
-    results: list[tuple[Array, ...]] = []
-    for n, (case, module) in enumerate(zip(cases, modules, strict=True)):
+    for n, (case, (_, module)) in enumerate(zip(cases, made, strict=True)):
         function = getattr(library, f"c{n}_run")
         function.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int]
         function.restype = None
         module._LOADED[tuple(case.symbols[s] for s in module.SYMBOLS)] = function
+    return made
+
+
+def run_batch(cases: Sequence[Case], folder: Path, threads: int = 2) -> list[tuple[Array, ...]]:
+    """The outputs of every case, through the emitted Python loader."""
+    results: list[tuple[Array, ...]] = []
+    for case, (_, module) in zip(cases, compile_batch(cases, folder), strict=True):
         with np.errstate(all="ignore"):
             given = [
                 np.asarray(a).astype(numpy_type(t.dtype)) for a, t in zip(case.inputs, case.sgraph.inputs, strict=True)

@@ -1,41 +1,55 @@
 """One conformance suite for both backends: the same sGraphs at the same tile sizes, in Triton and in C++.
 
-Every example, generated sGraphs of small programs and of random ones, each against the float64 oracle. Triton runs in
-its interpreter. What one backend alone has (data types, odd tile sizes, NaN) is in test_triton_* and test_cpu_*.
+Every example, generated sGraphs of small programs and of random ones, each against the float64 oracle. Only what
+`prism.backends.protocol.Backend` has is called: C++ in this process, its kernels compiled as one source; Triton in its
+interpreter, in a child. What one backend alone has (data types, odd tiles, NaN) is in test_triton_* and test_cpu_*.
 """
 
 from __future__ import annotations
 
 import math
 import random
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 import numpy as np
 import pytest
+import sgraph_samples as samples
 import torch
-from cpu_batch import Array, Case, run_batch
+from backend_child import backend
+from backend_examples import Example, names, pick, reduced, shipped
+from cpu_batch import Array, Case, compile_batch
 from sgraph_programs import ALL, task
-from test_cpu_conformance import MODELS, TOLERANCE, WIDE, close, random_programs
+from sgraph_samples import BF16, Sample
+from test_cpu_conformance import TOLERANCE, WIDE, close, random_programs
 
-from examples.common import load_example
+from prism.api.searching import SearchBudget, search
 from prism.backends.cpu.support import find_compiler
-from prism.backends.protocol import Config, write_module
-from prism.backends.triton.backend import TritonBackend
+from prism.backends.protocol import Argument, Backend, Config, write_module
+from prism.backends.triton.check_worker import FRAME, poison_of, with_poison
+from prism.backends.triton.crosscompile import worker_environment
 from prism.errors import UnsupportedError
-from prism.frontend.onnx import load
-from prism.instantiate.check import KernelRunner
-from prism.program.evaluate import evaluate
+from prism.instantiate import check
+from prism.instantiate.check import KernelRunner, Output
+from prism.instantiate.check_plan import cost_s
+from prism.instantiate.workers import Worker
+from prism.program.evaluate import bind, evaluate
 from prism.program.extents import evaluate as extent
 from prism.program.nodes import Program
-from prism.sgraph.generate import Bounds, generate
+from prism.sgraph.generate import generate
 from prism.sgraph.nodes import Grid, Kernel, LoopRole, SGraph, Split, Whole
 
-Run = Callable[[Sequence[Case], Path], list[tuple[Array, ...]]]
 SIZES = (1, 2, 4, 8, 16, 32)
 TILE = 1 << 19
 INTERPRETED = 1 << 18
+"""Elements of the inputs up to which Triton's interpreter takes an example at its own extents."""
+PATIENCE_S = 1.5
+"""What it may take for one sGraph at small extents."""
+CHILD = Path(__file__).with_name("backend_child.py")
+NEEDS_COMPILER = "needs a C++ compiler: install g++ or clang++"
 
 
 @dataclass(frozen=True)
@@ -47,63 +61,124 @@ class Expected:
     tolerance: float
     name: str
 
+    def __str__(self) -> str:
+        return f"{self.name} {dict(self.case.symbols)}"
 
-def in_triton(cases: Sequence[Case], folder: Path) -> list[tuple[Array, ...]]:
-    backend, found = TritonBackend("sm_90"), []
-    with KernelRunner("interpreter") as runner:
+
+# Running them.
+
+
+class Runs:
+    """Runs cases through a backend.
+
+    Args:
+        target: `cpu` for C++, `sm_90` for Triton.
+    """
+
+    def __init__(self, target: str) -> None:
+        self.target = target
+        self.backend: Backend = backend(target)
+        environment = worker_environment()
+        if target != "cpu":
+            environment["TRITON_INTERPRET"] = "1"
+        self.worker = Worker([sys.executable, str(CHILD), target], environment)
+        self.child = KernelRunner(self.backend.name, worker=self.worker)
+
+    def conform(self, expected: Sequence[Expected], folder: Path, level: str = "-O1") -> None:
+        """Every case gives what is expected of it, in each element, and writes nowhere else.
+
+        Args:
+            expected: the cases.
+            folder: for modules.
+            level: how much the C++ compiler optimises; what ships is -O3, which takes it several times as long.
+        """
+        cases = [e.case for e in expected]
+        results = self.together(cases, folder, level) if self.target == "cpu" else self.apart(cases, folder)
+        for e, got in zip(expected, results, strict=True):
+            assert not isinstance(got, str), f"{e}: {got}"
+            assert all(o.written.all() for o in got), str(e)
+            close([o.values for o in got], e.want, e.tolerance, str(e))
+
+    def apart(self, cases: Sequence[Case], folder: Path) -> Iterator[list[Output] | str]:
+        """In the child, each emitted and run by itself."""
         for n, case in enumerate(cases):
-            g = case.sgraph
-            module = write_module(backend.emit(g), folder / f"case{n}.py")
-            tensors = [
-                torch.from_numpy(np.asarray(a, np.float64)).to(getattr(torch, t.dtype.value))
-                for a, t in zip(case.inputs, g.inputs, strict=True)
-            ]
-            binding = {
-                str(e): size
-                for t, a in zip(g.inputs, tensors, strict=True)
-                for e, size in zip(t.shape, a.shape, strict=True)
-            }
-            shapes = [(tuple(int(extent(e, binding)) for e in t.shape), t.dtype.value) for t in g.outputs]
-            names = [launch.name for launch in g.launches]
-            config = Config(case.symbols, dict.fromkeys(names, 4), dict.fromkeys(names, 1))
-            got = runner.run(module, config, tensors, shapes, [None] * len(names))
-            assert not isinstance(got, str), f"{g.name} {dict(case.symbols)}: {got}"
-            assert all(o.written.all() for o in got), f"{g.name} {dict(case.symbols)}"
-            found.append(tuple(o.values for o in got))
-    return found
+            (folder / f"case{n}").mkdir()
+            source = self.backend.emit(case.sgraph)
+            yield self.one(write_module(source, folder / f"case{n}" / f"{source.entry}.py"), case)
+
+    def one(self, module: Path, case: Case) -> list[Output] | str:
+        """One emitted module in the child."""
+        return self.child.run(module, config_of(case), tensors_of(case), outputs_of(case), [])
+
+    def together(self, cases: Sequence[Case], folder: Path, level: str) -> Iterator[list[Output] | str]:
+        """In this process, all compiled as one source."""
+        for case, (module, _) in zip(cases, compile_batch(cases, folder, level=level), strict=True):
+            framed = [with_poison(shape, dtype, "cpu") for shape, dtype in outputs_of(case)]
+            self.backend.run(module, config_of(case), tensors_of(case), [output for _, output in framed])
+            found = []
+            for frame, output in framed:
+                bits, poison = poison_of(frame)
+                assert (torch.cat([bits[:FRAME], bits[-FRAME:]]) == poison).all(), f"{case.sgraph.name}: beyond the end"
+                written = (bits[FRAME:-FRAME] != poison).view(output.shape)
+                found.append(Output(output.to(torch.float64).numpy(), written.numpy()))
+            yield found
 
 
-def in_cpp(cases: Sequence[Case], folder: Path) -> list[tuple[Array, ...]]:
-    if find_compiler() is None:
-        pytest.skip("needs a C++ compiler: install g++ or clang++")
-    return run_batch(cases, folder)
+@pytest.fixture(scope="module", params=["sm_90", "cpu"], ids=["Triton", "C++"])
+def run(request: pytest.FixtureRequest) -> Iterator[Runs]:
+    if request.param == "cpu" and find_compiler() is None:
+        pytest.skip(NEEDS_COMPILER)
+    made = Runs(request.param)
+    yield made
+    made.child.close()
 
 
-@pytest.fixture(params=[in_triton, in_cpp], ids=["Triton", "C++"])
-def run(request: pytest.FixtureRequest) -> Run:
-    chosen: Run = request.param
-    return chosen
+def config_of(case: Case) -> Config:
+    launches = [launch.name for launch in case.sgraph.launches]
+    return Config(case.symbols, dict.fromkeys(launches, 4), dict.fromkeys(launches, 1))
+
+
+def tensors_of(case: Case) -> list[torch.Tensor]:
+    return [
+        torch.from_numpy(np.asarray(a, np.float64)).to(getattr(torch, t.dtype.value))
+        for a, t in zip(case.inputs, case.sgraph.inputs, strict=True)
+    ]
+
+
+def binding_of(case: Case) -> dict[str, int]:
+    shapes = {t.name: a.shape for t, a in zip(case.sgraph.inputs, case.inputs, strict=True)}
+    return dict(bind(case.sgraph.inputs, shapes))
+
+
+def outputs_of(case: Case) -> list[tuple[tuple[int, ...], str]]:
+    binding = binding_of(case)
+    return [(tuple(int(extent(e, binding)) for e in t.shape), t.dtype.value) for t in case.sgraph.outputs]
+
+
+# What is run.
 
 
 def assignment(g: SGraph, choose: random.Random, sizes: Sequence[int]) -> dict[str, int]:
-    """Random tile sizes, no tile with more elements than Triton takes; few parts."""
+    """Random tile sizes, no tile with more elements than Triton takes: the larger ones are halved; few parts."""
     parts = {role.parts.name for k in g.kernels for _, role in k.roles if isinstance(role, Split)}
-    while True:
-        found = {s.name: choose.choice((2, 4) if s.name in parts else sizes) for s in g.symbols}
-        if all(tile_elements(k, found) <= TILE for k in g.kernels):
-            return found
+    found = {s.name: choose.choice((2, 4) if s.name in parts else sizes) for s in g.symbols}
+    return fitting(g, found, choose)
 
 
-def quick(g: SGraph, choose: random.Random) -> dict[str, int]:
-    """Tiles as large as they may be, and so few programs and trips: Triton's interpreter takes 5 ms for each."""
-    parts = {role.parts.name for k in g.kernels for _, role in k.roles if isinstance(role, Split)}
-    found = {s.name: 2 if s.name in parts else 128 for s in g.symbols}
+def fitting(g: SGraph, found: dict[str, int], choose: random.Random) -> dict[str, int]:
+    """The tile sizes, some of them halved until no tile has more elements than Triton takes."""
     for k in g.kernels:
         own = [role.tile.name for _, role in k.roles if not isinstance(role, Whole) and not isinstance(role.tile, int)]
         while tile_elements(k, found) > TILE:
             name = choose.choice(own)
             found[name] = max(1, found[name] // 2)
     return found
+
+
+def quick(g: SGraph, choose: random.Random) -> dict[str, int]:
+    """Tiles as large as they may be, and so few programs and trips: Triton's interpreter takes 5 ms for each."""
+    parts = {role.parts.name for k in g.kernels for _, role in k.roles if isinstance(role, Split)}
+    return fitting(g, {s.name: 2 if s.name in parts else 128 for s in g.symbols}, choose)
 
 
 def tile_elements(kernel: Kernel, sizes: Mapping[str, int]) -> int:
@@ -140,51 +215,169 @@ def random_ones(count: int, each: int, seed: int) -> list[Expected]:
     return found
 
 
-def conform(run: Run, expected: Sequence[Expected], folder: Path) -> None:
-    for e, got in zip(expected, run([e.case for e in expected], folder), strict=True):
-        close(got, e.want, e.tolerance, f"{e.name} {dict(e.case.symbols)}")
+@cache
+def small_examples(folder: Path) -> tuple[Example, ...]:
+    """All examples at small extents; torch's exporter takes a second for each."""
+    return tuple(reduced(name, folder) for name in names())
 
 
-def example(path: Path, choose: random.Random) -> Expected:
-    program, model = load(path), load_example(path.stem)
-    feed = model.inputs(np.random.default_rng(0))
-    bounds = Bounds(max_families=300, max_sgraphs=20)
-    found = [c.sgraph for c in generate(replace(task(program), hints=program.hints), bounds).candidates]
-    g = choose.choice(found)
-    inputs = [np.asarray(program.weights.get(t.name, feed.get(t.name))) for t in g.inputs]
-    case = Case(g, quick(g, choose), inputs)
-    return Expected(case, (model.formula(feed),), 2 * TOLERANCE[g.outputs[0].dtype], path.stem)
+@pytest.fixture(scope="module")
+def small(tmp_path_factory: pytest.TempPathFactory) -> tuple[Example, ...]:
+    return small_examples(tmp_path_factory.getbasetemp())
 
 
-def test_every_example(run: Run, tmp_path: Path) -> None:
+def tolerance(g: SGraph) -> float:
+    """Of an example: each launch rounds what the next one reads."""
+    return (1 + len(g.launches)) * TOLERANCE[g.outputs[0].dtype]
+
+
+def at_small(example: Example, g: SGraph, choose: random.Random) -> Expected:
+    """Tiles of which the axes have some, as small as the interpreter's patience allows."""
+    inputs = [example.inputs[t.name] for t in g.inputs]
+    for sizes in ((4, 8, 16), (8, 16, 32), (16, 32), (32, 64), (64, 128)):
+        case = Case(g, assignment(g, choose, sizes), inputs)
+        if cost_s(g, config_of(case), binding_of(case)) < PATIENCE_S:
+            break
+    return Expected(case, (example.want,), tolerance(g), example.program.name)
+
+
+def test_every_example_at_small_extents(run: Runs, small: tuple[Example, ...], tmp_path: Path) -> None:
     choose = random.Random(5)
-    expected = [example(path, choose) for path in MODELS]
-    assert len(expected) >= 9
-    if run is in_triton:
-        # The others take its interpreter a minute each here; test_end_to_end runs all of them in it, in samples.
-        expected = [e for e in expected if sum(a.size for a in e.case.inputs) < INTERPRETED]
-        assert len(expected) >= 4
-    conform(run, expected, tmp_path)
+    expected = [at_small(e, pick(e.program, choose), choose) for e in small]
+    assert {e.name for e in expected} == set(names())
+    assert max(len(e.case.sgraph.launches) for e in expected) > 5, "the decoder layer is of several regions"
+    run.conform(expected, tmp_path)
 
 
-def test_generated_sgraphs(run: Run, tmp_path: Path) -> None:
+def test_every_example_at_its_own_extents(run: Runs, tmp_path: Path) -> None:
+    choose = random.Random(6)
+    expected: list[Expected] = []
+    for name in names():
+        example = shipped(name)
+        # The others take the interpreter a minute each, and have been run at small extents.
+        if run.target == "cpu" or sum(a.size for a in example.inputs.values()) < INTERPRETED:
+            g = pick(example.program, choose)
+            case = Case(g, quick(g, choose), [example.inputs[t.name] for t in g.inputs])
+            expected.append(Expected(case, (example.want,), tolerance(g), name))
+    assert len(expected) >= (len(names()) if run.target == "cpu" else 4)
+    run.conform(expected, tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", names())
+def test_what_is_proved_of_an_example(run: Runs, name: str, tmp_path: Path) -> None:
+    """What the search finds with all of its rules: online softmax, folded norms, splits."""
+    choose = random.Random(name)
+    example = reduced(name, tmp_path)
+    with search(example.program, target=run.target, budget=SearchBudget(max_sgraphs=12)) as found:
+        proved = [p.sgraph for p in found]
+    assert proved
+    run.conform([at_small(example, g, choose) for g in proved[:12]], tmp_path, "-O3")
+
+
+def test_generated_sgraphs(run: Runs, tmp_path: Path) -> None:
     choose = random.Random(1)
-    expected = [e for make in ALL for e in drawn(make(), 3, choose)]
-    assert len(expected) >= 20
+    expected = [e for make in ALL for e in drawn(make(), 4, choose)]
+    assert len(expected) >= 28
     assert any(len(e.case.sgraph.kernels) > 1 for e in expected)
-    conform(run, expected, tmp_path)
+    run.conform(expected, tmp_path)
 
 
-def test_random_programs(run: Run, tmp_path: Path) -> None:
-    expected = random_ones(30, 1, 11)
-    assert len(expected) >= 18
-    conform(run, expected, tmp_path)
+def test_random_programs(run: Runs, tmp_path: Path) -> None:
+    expected = random_ones(60, 1, 11)
+    assert len(expected) >= 36
+    run.conform(expected, tmp_path)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(4))
-def test_a_few_hundred_random_sgraphs(run: Run, seed: int, tmp_path: Path) -> None:
+def test_a_few_hundred_random_sgraphs(run: Runs, seed: int, tmp_path: Path) -> None:
     choose = random.Random(seed)
     expected = [*random_ones(40, 2, 100 + seed), *(e for make in ALL for e in drawn(make(), 8, choose))]
     assert len(expected) >= 80
-    conform(run, expected, tmp_path)
+    run.conform(expected, tmp_path, "-O3")
+
+
+# What else the protocol has.
+
+SAMPLES = [samples.matmul(BF16), samples.symbolic_matmul(), samples.split_attention()]
+
+
+def sample_case(sample: Sample) -> Expected:
+    binding = sample.bindings[0]
+    case = Case(sample.sgraph, sample.symbols[0], sample.inputs(binding))
+    want = sample.reference(*(t.to(torch.float64).numpy() for t in tensors_of(case)))
+    return Expected(case, want, TOLERANCE[sample.sgraph.outputs[0].dtype], sample.name)
+
+
+@pytest.mark.parametrize("sample", SAMPLES, ids=lambda s: s.name)
+def test_an_emitted_module_compiles_runs_and_is_timed(run: Runs, sample: Sample, tmp_path: Path) -> None:
+    e = sample_case(sample)
+    g, config = e.case.sgraph, config_of(e.case)
+    launches = [launch.name for launch in g.launches]
+    source = run.backend.emit(g, formula="a formula", configs={"t": [config]})
+    assert source.kernels == tuple(launches)
+    assert "a formula" in source.text
+    module = write_module(source, tmp_path / f"{source.entry}.py")
+    given = [(tuple(x.shape), t.dtype.value) for x, t in zip(tensors_of(e.case), g.inputs, strict=True)]
+    arguments = [Argument(shape, dtype) for shape, dtype in (*given, *outputs_of(e.case))]
+    compiled = run.backend.compile(module, config, arguments, 120.0)
+    assert not compiled.error
+    assert [r.kernel for r in compiled.resources] == launches
+    for r in compiled.resources:
+        assert r.warps >= 1
+        assert min(r.shared, r.registers, r.spills) >= 0
+        assert run.target == "cpu" or r.registers > 0
+    got = run.one(module, e.case)
+    assert not isinstance(got, str), got
+    close([o.values for o in got], e.want, e.tolerance, str(e))
+    # Timing runs it, too: the same outputs are there afterwards.
+    seconds, again = timed(run, module, e.case, 3, tmp_path)
+    assert len(seconds) == 3
+    assert all(0.0 < s < 60.0 for s in seconds)
+    for a, b in zip(again, got, strict=True):
+        np.testing.assert_array_equal(a, b.values)
+
+
+def timed(run: Runs, module: Path, case: Case, repeats: int, folder: Path) -> tuple[list[float], list[Array]]:
+    """Seconds, and the outputs."""
+    inputs = []
+    for n, t in enumerate(tensors_of(case)):
+        inputs.append(str(folder / f"input{n}.pt"))
+        torch.save(t, inputs[-1])
+    config = config_of(case)
+    request = {
+        "module": str(module),
+        "config": {"symbols": dict(config.symbols), "warps": dict(config.warps), "stages": dict(config.stages)},
+        "inputs": inputs,
+        "outputs": outputs_of(case),
+        "results": str(folder / "timed.pt"),
+        "repeats": repeats,
+    }
+    answer = run.worker.ask(request, check.CASE_LIMIT_S).answer
+    assert "seconds" in answer, answer
+    return list(answer["seconds"]), [t.to(torch.float64).numpy() for t, _ in torch.load(folder / "timed.pt")]
+
+
+def test_what_does_not_compile_is_told_in_one_line(run: Runs, tmp_path: Path) -> None:
+    e = sample_case(samples.matmul())
+    config = config_of(e.case)
+    shapes = [tuple(t.shape) for t in tensors_of(e.case)] + [shape for shape, _ in outputs_of(e.case)]
+    arguments = [Argument(shape, "float32") for shape in shapes]
+    source = run.backend.emit(e.case.sgraph)
+    whole = write_module(source, tmp_path / "whole.py")
+    missing = Config({k: v for k, v in config.symbols.items() if k != "T_k"}, config.warps, config.stages)
+    broken = tmp_path / "broken"
+    broken.mkdir()
+    damaged = write_module(source, broken / f"{source.entry}.py")
+    for path in broken.iterdir():
+        text = path.read_text().replace("tl.store(", "tl.nothing(")
+        path.write_text(f"{text}\nint broken = nothing;\n" if path.suffix == ".cpp" else text)
+    for module, given, what in ((whole, missing, "T_k"), (damaged, config, "nothing")):
+        compiled = run.backend.compile(module, given, arguments, 120.0)
+        assert what in compiled.error
+        assert "\n" not in compiled.error
+        assert not compiled.resources
+    lost = run.one(whole, Case(e.case.sgraph, missing.symbols, e.case.inputs))
+    assert isinstance(lost, str)
+    assert "T_k" in lost

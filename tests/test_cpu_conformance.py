@@ -1,4 +1,6 @@
-"""The C++ backend computes what sGraphs mean: hand-written, generated and random ones, and the examples, in all types.
+"""The C++ backend computes what sGraphs mean: hand-written, generated and random ones, in all types.
+
+The examples are in test_backends.py.
 
 Kernels are compiled by the dozen, because a run of the compiler costs half a second whatever it compiles.
 """
@@ -22,11 +24,9 @@ from program_random import programs
 from sgraph_programs import ALL, task
 from sgraph_samples import BF16, F16, F32, SAMPLES, Sample
 
-from examples.common import load_example
 from prism.backends.cpu.emit import support
 from prism.backends.cpu.support import compile_source, find_compiler
 from prism.errors import UnsupportedError
-from prism.frontend.onnx import load
 from prism.program.evaluate import evaluate
 from prism.program.nodes import DType, Program
 from prism.sgraph.generate import Bounds, generate
@@ -35,8 +35,6 @@ from prism.sgraph.roles import RoleBounds
 
 pytestmark = pytest.mark.skipif(find_compiler() is None, reason="needs a C++ compiler: install g++ or clang++")
 
-ROOT = Path(__file__).resolve().parent.parent
-MODELS = sorted(p for p in (ROOT / "examples" / "models").glob("*.onnx") if p.stem != "decoder_layer")
 # Against the largest output: rounding of the outputs, and of intermediate buffers to the storage type.
 TOLERANCE = {F32: 3e-6, F16: 2e-3, BF16: 1.5e-2}
 WIDE = Bounds(
@@ -166,30 +164,6 @@ def test_many_random_programs(seed: int, tmp_path: Path) -> None:
     made = random_cases(60, 2, seed)
     made += [(make(), c) for make in ALL for c in generated(make(), 20, choose)]
     check_generated(made, tmp_path)
-
-
-def test_every_example(tmp_path: Path) -> None:
-    choose = random.Random(3)
-    cases: list[Case] = []
-    want: list[Array] = []
-    for path in MODELS:
-        program, example = load(path), load_example(path.stem)
-        feed = example.inputs(np.random.default_rng(0))
-        found = [
-            c.sgraph
-            for c in generate(
-                replace(task(program), hints=program.hints), Bounds(max_families=300, max_sgraphs=20)
-            ).candidates
-        ]
-        g = choose.choice(found)
-        symbols = {s.name: choose.choice((1, 2, 3) if s.name.startswith("S") else (16, 32, 64)) for s in g.symbols}
-        cases.append(Case(g, symbols, [np.asarray(program.weights.get(t.name, feed.get(t.name))) for t in g.inputs]))
-        want.append(example.formula(feed))
-    assert len(cases) == len(MODELS) > 0
-    for case, got, expected in zip(cases, run_batch(cases, tmp_path), want, strict=True):
-        (found_,) = got
-        error = np.abs(np.asarray(found_, np.float64) - expected).max() / np.abs(expected).max()
-        assert error < 2 * TOLERANCE[case.sgraph.outputs[0].dtype], (case.sgraph.name, dict(case.symbols), error)
 
 
 # What is not finite.

@@ -2,29 +2,36 @@
 
 from __future__ import annotations
 
-import os
+import pickle
 import re
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
 
 import numpy as np
 import pytest
 import sgraph_samples as samples
+import sympy
 import torch
 from cpu_batch import load
 from sgraph_samples import BF16, F32, Sample
 
 from prism.backends.cpu import build, machine
 from prism.backends.cpu.build import compile_module, find_compiler, require_compiler
+from prism.backends.cpu.cxx import Names
 from prism.backends.cpu.emit import emit_module, write_module
-from prism.backends.cpu.runner import CpuRunner
 from prism.backends.lower import lower
 from prism.backends.protocol import Config
 from prism.backends.tile import For, Full, Update, statements
+from prism.backends.triton.crosscompile import worker_command
 from prism.errors import BackendError
+from prism.instantiate import check
+from prism.instantiate.check import KernelRunner, Output
+from prism.instantiate.cpu_platform import WORKER, cpu_environment
+from prism.instantiate.workers import Worker
+from prism.program.nodes import DType
 
 compiled = pytest.mark.skipif(find_compiler() is None, reason="needs a C++ compiler: install g++ or clang++")
 
@@ -105,6 +112,12 @@ def test_programs_that_differ_are_handed_out_one_by_one() -> None:
     assert "schedule(dynamic, 1)" in kernels(samples.causal_symbolic()) or "stop_" not in kernels(
         samples.causal_symbolic()
     )
+
+
+def test_what_is_named_on_the_way_has_no_name_of_the_program() -> None:
+    names = Names(["inverse", "inverse_2", "int", "n_ctx"])
+    made = [names.fresh(names(n)) for n in ("inverse", "inverse", "inverse_2", "int")]
+    assert made == ["inverse_1", "inverse_3", "inverse_2_1", "xint_1"]
 
 
 def test_the_same_sgraph_gives_the_same_sources() -> None:
@@ -189,16 +202,44 @@ def test_configurations_are_chosen_by_length(tmp_path: Path) -> None:
 
 
 @compiled
-def test_weights_may_be_left_out(tmp_path: Path) -> None:
-    sample = samples.rmsnorm_linear()
+@pytest.mark.parametrize("dtype", [F32, BF16], ids=lambda d: d.value)
+def test_weights_may_be_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, dtype: DType) -> None:
+    sample = samples.rmsnorm_linear(dtype)
     source = emit_module(sample.sgraph, configs={"cpu": [config(sample.symbols[0])]}, weights=True)
-    x, g, w = inputs()
-    torch.save({"g": torch.from_numpy(g), "w": torch.from_numpy(w)}, tmp_path / "weights.pt")
-    made = load(write_module(source, tmp_path / "m.py"), "weighted")
-    np.testing.assert_allclose(made.rmsnorm_linear(x), reference(x, g, w), atol=1e-4)
-    assert isinstance(made.rmsnorm_linear(torch.from_numpy(x)), torch.Tensor)
-    with pytest.raises(ValueError, match="x is missing"):
-        made.rmsnorm_linear()
+    kind = getattr(torch, dtype.value)
+    x, g, w = (torch.from_numpy(a).to(kind) for a in inputs())
+    # Stored as torch stores what is not contiguous, and what shares memory.
+    torch.save({"g": g, "w": w.t().contiguous().t(), "same": g[3:9]}, tmp_path / "weights.pt")
+    exact = reference(*(t.double().numpy() for t in (x, g, w)))
+    atol = 1e-4 if dtype is F32 else 0.13
+    made = load(write_module(source, tmp_path / "m.py"), f"weighted_{dtype.value}")
+    with monkeypatch.context() as without:
+        without.setitem(sys.modules, "torch", None)
+        bits = x.view(torch.uint16) if dtype is BF16 else x
+        got = made.rmsnorm_linear(bits.numpy())
+        assert isinstance(got, np.ndarray)
+        np.testing.assert_allclose(got.astype(np.float64), exact, atol=atol)
+        with pytest.raises(ValueError, match="x is missing"):
+            made.rmsnorm_linear()
+    again = made.rmsnorm_linear(x)
+    assert again.dtype is kind
+    np.testing.assert_array_equal(again.float().numpy(), got.astype(np.float32))
+
+
+def test_the_weights_file_is_read_as_torch_reads_it(tmp_path: Path) -> None:
+    sample = samples.rmsnorm_linear()
+    made = load(write_module(emit_module(sample.sgraph, weights=True), tmp_path / "m.py"), "reads")
+    kinds = [torch.float32, torch.float16, torch.int64, torch.int32, torch.int8, torch.uint8, torch.bool]
+    kept = {str(k): (7 * torch.randn(3, 4, generator=torch.Generator().manual_seed(0))).to(k) for k in kinds}
+    kept |= {"one": torch.tensor(2.5), "none": torch.empty(0, 3), "part": kept["torch.float32"][1:, ::2]}
+    torch.save(kept, tmp_path / "weights.pt")
+    read = made._read_weights(tmp_path / "weights.pt")
+    assert read.keys() == kept.keys()
+    for name, tensor in kept.items():
+        np.testing.assert_array_equal(read[name], tensor.numpy(), strict=True)
+    torch.save({"a": torch.Size([1])}, tmp_path / "weights.pt")
+    with pytest.raises(pickle.UnpicklingError, match="is no tensor"):
+        made._read_weights(tmp_path / "weights.pt")
 
 
 @compiled
@@ -266,53 +307,82 @@ def test_what_is_no_module_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def runner() -> Iterator[CpuRunner]:
-    with CpuRunner(threads=2, timeout_s=2.0) as made:
+def runner() -> Iterator[KernelRunner]:
+    """The child that the numeric gate runs kernels in, on two threads."""
+    with KernelRunner("cpu", "compiled C++", Worker(worker_command(WORKER), cpu_environment(2))) as made:
         yield made
 
 
+def run_in(runner: KernelRunner, path: Path, sample: Sample, given: Sequence[np.ndarray]) -> list[Output] | str:
+    """The outputs of a sample's first configuration, or what went wrong."""
+    tensors = [torch.from_numpy(np.asarray(a, np.float32)) for a in given]
+    (x, *_) = tensors
+    outputs = [
+        (tuple(x.shape[0] if isinstance(e, sympy.Expr) else e for e in t.shape), t.dtype.value)
+        for t in sample.sgraph.outputs
+    ]
+    return runner.run(path, config(sample.symbols[0]), tensors, outputs, [None] * len(sample.sgraph.launches))
+
+
 @compiled
-def test_the_runner_runs_and_times(runner: CpuRunner, rmsnorm: tuple[Sample, Path]) -> None:
+def test_the_runner_runs(runner: KernelRunner, rmsnorm: tuple[Sample, Path]) -> None:
     sample, path = rmsnorm
-    given = inputs(7)
-    named = {t.name: a for t, a in zip(sample.sgraph.inputs, given, strict=True)}
-    chosen = config(sample.symbols[0])
-    np.testing.assert_allclose(runner.run(path, sample.sgraph, chosen, named)["y"], reference(*given), atol=1e-4)
-    for cold in (False, True):
-        seconds = runner.time(path, sample.sgraph, chosen, named, 3, cold=cold)
-        assert len(seconds) == 3
-        assert all(0 < s < 1 for s in seconds)
+    for m in (7, 20):
+        given = inputs(m)
+        found = run_in(runner, path, sample, given)
+        assert not isinstance(found, str), found
+        (y,) = found
+        assert y.written.all()
+        np.testing.assert_allclose(y.values, reference(*given), atol=1e-4)
 
 
 GRID = "::run_grid(tensors, lengths, threads);"
 BREAKAGES = {
-    "crashed": (GRID, f"{GRID}\n    *(volatile int*)8 = 1;"),
-    "no answer": (GRID, f"{GRID}\n    for (volatile int x = 0;;) x = x + 1;"),
+    "crash: the process ended with status -11": (GRID, f"{GRID}\n    *(volatile int*)8 = 1;"),
+    "hang: no answer in 2 s": (GRID, f"{GRID}\n    for (volatile int x = 0;;) x = x + 1;"),
     "unwritten": ("pid < end_0; ++pid", "pid < end_0 - 1; ++pid"),
     "beyond the end": (GRID, f"{GRID}\n    ((float*)tensors[2])[40 * 24 + 3] = 1.0f;"),
+    "beyond the end of": (GRID, f"{GRID}\n    ((float*)tensors[2])[-5] = 1.0f;"),
 }
 
 
 @compiled
 @pytest.mark.parametrize("what", BREAKAGES)
-def test_a_kernel_that_goes_wild_harms_only_the_worker(runner: CpuRunner, tmp_path: Path, what: str) -> None:
+def test_a_kernel_that_goes_wild_harms_only_the_worker(
+    runner: KernelRunner, tmp_path: Path, what: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(check, "CASE_LIMIT_S", 2.0)
     sample = samples.matmul()
     source = emit_module(sample.sgraph)
-    path = write_module(source, tmp_path / f"{source.entry}.py")
-    named = {t.name: np.asarray(a) for t, a in zip(sample.sgraph.inputs, sample.inputs({}), strict=True)}
-    chosen = config(sample.symbols[0])
-    good = runner.run(path, sample.sgraph, chosen, named)["y"]
-    kernel = tmp_path / f"{source.kernels[0]}.cpp"
-    text = kernel.read_text()
-    before, after = BREAKAGES[what]
-    assert text.count(before) == 1
-    kernel.write_text(text.replace(before, after))
-    os.utime(path)  # the worker keeps modules by their time
-    with pytest.raises(BackendError, match=what):
-        runner.run(path, sample.sgraph, chosen, named)
-    kernel.write_text(text)
-    os.utime(path, (1, 1))
-    np.testing.assert_array_equal(runner.run(path, sample.sgraph, chosen, named)["y"], good)
+    given = sample.inputs({})
+
+    def made(folder: str, before: str = "", after: str = "") -> Path:
+        # A folder each: the child knows a module by its place.
+        (tmp_path / folder).mkdir()
+        path = write_module(source, tmp_path / folder / f"{source.entry}.py")
+        kernel = path.with_name(f"{source.kernels[0]}.cpp")
+        text = kernel.read_text()
+        assert not before or text.count(before) == 1
+        kernel.write_text(text.replace(before, after) if before else text)
+        return path
+
+    good = run_in(runner, made("good"), sample, given)
+    assert not isinstance(good, str), good
+    assert good[0].written.all()
+    found = run_in(runner, made("wild", *BREAKAGES[what]), sample, given)
+    if what == "unwritten":
+        assert not isinstance(found, str), found
+        left = ~found[0].written
+        assert left.any()
+        assert not left.all(), "the other programs ran"
+        np.testing.assert_array_equal(found[0].values[~left], good[0].values[~left])
+    else:
+        assert isinstance(found, str)
+        assert what in found
+    again = run_in(runner, made("again"), sample, given)
+    assert not isinstance(again, str), again
+    assert again[0].written.all()
+    np.testing.assert_array_equal(again[0].values, good[0].values)
 
 
 def test_the_machine_is_described() -> None:

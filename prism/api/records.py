@@ -230,6 +230,8 @@ def _config(launch: str, symbols: Sequence[str], config: Config) -> str:
     parts = [f"{s}={config.symbols[s]}" for s in symbols]
     if launch in config.warps:
         parts += [f"warps={config.warps[launch]}", f"stages={config.stages[launch]}"]
+    if launch in config.library:
+        return "library"
     return " ".join(parts)
 
 

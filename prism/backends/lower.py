@@ -5,6 +5,12 @@ lower_types.py      element types of matrix products
 lower_pointwise.py  element types of pointwise operations
 lower_kernel.py     the statements, one by one
 lower_clean.py      dead statements
+
+What a backend may do to tile programs besides, tile program in, tile program out, each by itself:
+
+exponents.py        exponentials to the base 2, log2 e in the scale of their argument
+guards.py, peel.py  masks only where they do not hold for whole tiles: as a branch in the loop, or as loops of their own
+sharing.py          the order of programs in the grid, hints for caches
 """
 
 from __future__ import annotations

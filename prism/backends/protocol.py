@@ -26,23 +26,29 @@ class Config:
         symbols: symbol name to value, for every symbol of the sGraph.
         warps: launch name to number of warps.
         stages: launch name to number of software-pipelining stages.
+        library: names of the launches that the vendor's library computes (`prism.sgraph.plain_product`); they have
+            neither warps nor stages, and their symbols count for nothing.
     """
 
     symbols: Mapping[str, int]
     warps: Mapping[str, int]
     stages: Mapping[str, int]
+    library: frozenset[str] = frozenset()
 
     def key(self) -> str:
         """A canonical text: equal for equal configurations."""
         parts = [f"{k}={v}" for k, v in sorted(self.symbols.items())]
         parts += [f"warps.{k}={v}" for k, v in sorted(self.warps.items())]
         parts += [f"stages.{k}={v}" for k, v in sorted(self.stages.items())]
+        parts += [f"library.{k}" for k in sorted(self.library)]
         return " ".join(parts)
 
 
 @dataclass(frozen=True, slots=True)
 class Resources:
     """What one launch takes under one configuration; on a CPU its working set and threads, and zeros.
+
+    Of a library's product nothing is known: all are 0.
 
     Attributes:
         kernel: its name.
@@ -102,6 +108,10 @@ class Argument:
 class Backend(Protocol):
     """One language that kernels are printed in.
 
+    It *lowers* an sGraph and prints it (`emit`), *compiles* what it printed and says what *resources* each launch takes
+    (`compile`, whose answer `Compiled` holds them), *launches* it (`run`) and *times* it (`time`).
+    tests/test_backends.py holds every backend to that: the same sGraphs, against the float64 oracle.
+
     What an sGraph is lowered to (tile programs), its schedules, names and masks are the same for all and are in
     `prism.backends`; a backend prints tile programs, compiles what it printed, runs it and times it. Compiling, running
     and timing may take the process down: `prism.instantiate` asks for them in children.
@@ -132,6 +142,8 @@ class Backend(Protocol):
 
     def compile(self, module: Path, config: Config, arguments: Sequence[Argument], timeout_s: float) -> Compiled:
         """Compile every launch of an emitted module, and say what it takes of the device.
+
+        What cannot be compiled is an answer, with the error in it, and no exception.
 
         Args:
             module: the module's file, with what goes with it beside.
@@ -167,9 +179,13 @@ def write_module(source: ModuleSource, path: Path) -> Path:
     return path
 
 
-def plain(config: Config) -> dict[str, dict[str, int]]:
-    """The configuration as emitted modules take it: a dictionary of plain dictionaries."""
-    return {"symbols": dict(config.symbols), "warps": dict(config.warps), "stages": dict(config.stages)}
+def plain(config: Config) -> dict[str, Any]:
+    """The configuration as emitted modules take it: a dictionary of plain dictionaries, and the list of library calls.
+
+    Without library calls there is no list, as in what was written before there were any.
+    """
+    found = {"symbols": dict(config.symbols), "warps": dict(config.warps), "stages": dict(config.stages)}
+    return {**found, "library": sorted(config.library)} if config.library else found
 
 
 def load_module(path: Path, *, apart: bool = False) -> ModuleType:

@@ -4,24 +4,27 @@
     launch  ::= name; programs: one, or several that are launched at once, each with its part of the launch's grid;
                 parameters: what all of them take, and what their shares of the grid depend on
     program ::= name; parameters: tensors, lengths (integers known at launch), constants (known at compile time);
-                grid: (index, count) per axis, the first slowest; dims; body
+                grid: (index, count) per axis, the first slowest, two of them in groups perhaps; dims; body
     dim     ::= name; one axis with the tile's size along it, or several axes packed, the last fastest
     stmt    ::= Scalar(dst, value)                          an integer
               | Offsets(dst, dim, axis, start)              int[dim]: start + 0, 1, ..., size - 1
               | InBounds(dst, index, high, low?)            bool: index < high (and low <= index)
               | IndexValue(dst, index)                      int: the value of an affine index
-              | Load(dst, tensor, offset, masks, dtype)     0 where a mask does not hold
+              | Load(dst, tensor, offset, masks, dtype, readers?)
+                                                            0 where a mask does not hold
               | Full(dst, value, dtype)                     one value everywhere
               | Cast(dst, src, dtype)
               | Copy(dst, src)                              keeps the present value of an accumulator
-              | Pointwise(dst, op, args, dtype)             ops as in prism.program.ops
+              | Pointwise(dst, op, args, dtype)             TILE_OPS
               | Select(dst, mask, src, otherwise)           src where the mask holds, else a number
               | Reduce(dst, kind, src, dim)                 over the whole of the dimension
               | Dot(dst, lhs, rhs, precision, add)          [M, K] x [K, N], accumulated in float32; plus `add`
               | Rearrange(dst, src, groups)                 the dimensions in another order, or several taken as one
               | For(index, start, stop, step, body)         sequential; the accumulators are what was Full before it
+              | Within(dst, index, low, high, src, body, value)
+                                                            src while low <= index < high, else the value body makes
               | Update(acc, kind, src)                      acc := acc <kind> src
-              | Store(tensor, offset, masks, src)
+              | Store(tensor, offset, masks, src, streamed?)
 
 Integers (offsets, starts, counts, bounds) are sympy expressions over lengths, constants, grid indices and loop
 indices. A value's dimensions are a tuple of dim names; an operand may lack dimensions of the result, and is broadcast
@@ -35,9 +38,10 @@ float32, and the storage types are for loads, stores and the operands of Dot.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from types import MappingProxyType
 from typing import TypeAlias
 
 import sympy
@@ -45,12 +49,17 @@ import sympy
 from prism.program.extents import Extent
 from prism.program.index import Axis
 from prism.program.nodes import DType, ReduceKind, Tensor
+from prism.program.ops import OPS, Op
 
 Size: TypeAlias = "int | str"
 """The elements of a tile along an axis: a number, or the name of a constant."""
 
 Operand: TypeAlias = "str | float"
 Dims: TypeAlias = "tuple[str, ...]"
+
+
+TILE_OPS: Mapping[str, Op] = MappingProxyType({**OPS, "exp2": Op(1, 4)})
+"""The operations of Pointwise: those of programs, and what backends have besides (exponents.py makes exp2)."""
 
 
 class Precision(StrEnum):
@@ -80,6 +89,19 @@ class GridAxis:
 
     index: str
     count: Extent
+
+
+@dataclass(frozen=True, slots=True)
+class Groups:
+    """How programs are numbered along two neighbouring grid axes: in groups of `size` along the slow one.
+
+    Within a group the slow index changes first, so that programs with numbers close to each other have the slow axis'
+    tiles, and a few of the fast axis', in common. The last group may hold fewer.
+    """
+
+    slow: str
+    fast: str
+    size: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,7 +167,11 @@ class IndexValue:
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """dst = tensor at `offset` elements from its start, as `dtype`; 0 where a mask does not hold."""
+    """dst = tensor at `offset` elements from its start, as `dtype`; 0 where a mask does not hold.
+
+    `readers` is for caches: the grid indices along which programs read the same elements; none where every element is
+    read by one program once. It is None where nothing is known, and where a program reads elements several times.
+    """
 
     dst: str
     tensor: str
@@ -153,6 +179,7 @@ class Load:
     masks: tuple[str, ...]
     dims: Dims
     dtype: DType
+    readers: tuple[str, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -249,6 +276,22 @@ class For:
 
 
 @dataclass(frozen=True, slots=True)
+class Within:
+    """dst = src while low <= index < high, else `value`, which the body makes: what is equal to src in between.
+
+    `index` is a scalar; a bound that is None is not checked. The body holds no loop, no store and no update.
+    """
+
+    dst: str
+    index: str
+    low: Extent | None
+    high: Extent | None
+    src: str
+    body: tuple[Stmt, ...]
+    value: str
+
+
+@dataclass(frozen=True, slots=True)
 class Update:
     """acc := acc <kind> src; `prod` rescales."""
 
@@ -259,13 +302,17 @@ class Update:
 
 @dataclass(frozen=True, slots=True)
 class Store:
-    """tensor at `offset` elements from its start = src, where the masks hold; `dims` are those of the address."""
+    """tensor at `offset` elements from its start = src, where the masks hold; `dims` are those of the address.
+
+    `streamed` is for caches: no program of the module reads the tensor.
+    """
 
     tensor: str
     offset: Affine
     masks: tuple[str, ...]
     dims: Dims
     src: Operand
+    streamed: bool = False
 
 
 Stmt: TypeAlias = (
@@ -283,6 +330,7 @@ Stmt: TypeAlias = (
     | Dot
     | Rearrange
     | For
+    | Within
     | Update
     | Store
 )
@@ -299,6 +347,7 @@ class TileProgram:
     grid: tuple[GridAxis, ...]
     dims: tuple[Dim, ...]
     body: tuple[Stmt, ...]
+    groups: Groups | None = None
 
     def dim(self, name: str) -> Dim:
         """The dimension of that name.
@@ -357,11 +406,34 @@ class TileModule:
         return tuple(p for launch in self.launches for p in launch.programs)
 
 
+def place(program: TileProgram, counts: Sequence[int], number: int) -> dict[str, int]:
+    """The grid indices of a program.
+
+    Args:
+        program: the tile program.
+        counts: how many there are along each axis of the grid.
+        number: which of them, from 0.
+    """
+    found: dict[str, int] = {}
+    groups = program.groups
+    for n, g in reversed(list(enumerate(program.grid))):
+        if groups is None or g.index not in (groups.slow, groups.fast):
+            number, found[g.index] = divmod(number, counts[n])
+        elif g.index == groups.fast:
+            number, inside = divmod(number, counts[n - 1] * counts[n])
+            group, rest = divmod(inside, groups.size * counts[n])
+            first = group * groups.size
+            rows = min(groups.size, counts[n - 1] - first)
+            found[groups.fast], row = divmod(rest, rows)
+            found[groups.slow] = first + row
+    return found
+
+
 def statements(body: Sequence[Stmt]) -> Iterator[Stmt]:
-    """All statements of a body, a loop before its own."""
+    """All statements of a body, one that has a body before its own."""
     for s in body:
         yield s
-        if isinstance(s, For):
+        if isinstance(s, For | Within):
             yield from statements(s.body)
 
 
@@ -378,6 +450,8 @@ def operands(s: Stmt) -> tuple[str, ...]:
             return tuple(a for a in args if isinstance(a, str))
         case Select(mask=mask, src=src):
             return (mask, src)
+        case Within(src=src, value=value):
+            return (src, value)
         case Dot(lhs=lhs, rhs=rhs, add=add):
             return (lhs, rhs) if add is None else (lhs, rhs, add)
         case Update(acc=acc, src=src):
@@ -427,6 +501,8 @@ def integers(s: Stmt) -> frozenset[str]:
             expressions = _extents(offset)
         case For(start=start, stop=stop, step=step):
             expressions = [start, stop, step]
+        case Within(index=name, low=low, high=high):
+            expressions = [symbol(name), *(e for e in (low, high) if e is not None)]
         case _:
             pass
     return frozenset(name for e in expressions for name in scalars(e))

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import NoReturn
 
 from prism.backends.lower_clean import accumulators
 from prism.backends.tile import (
+    TILE_OPS,
     Affine,
     Cast,
     Copy,
@@ -31,12 +33,12 @@ from prism.backends.tile import (
     TileModule,
     TileProgram,
     Update,
+    Within,
     integers,
     scalars,
 )
 from prism.errors import IllegalIRError
 from prism.program.nodes import DType, ReduceKind
-from prism.program.ops import OPS
 
 _FLOATS = (DType.FLOAT32, DType.FLOAT16, DType.BFLOAT16)
 _INTS = (DType.INT32, DType.INT64)
@@ -115,7 +117,7 @@ class _Checker:
     def flat(self, body: Sequence[Stmt]) -> Iterable[Stmt]:
         for s in body:
             yield s
-            if isinstance(s, For):
+            if isinstance(s, For | Within):
                 yield from self.flat(s.body)
 
     def run(self) -> None:
@@ -136,6 +138,12 @@ class _Checker:
                     self.fail(f"dimension {d.name} has the size {size}, which is no constant")
                 if isinstance(size, int) and (size < 1 or size & (size - 1)):
                     self.fail(f"dimension {d.name} has the size {size}, which is no power of two")
+        if p.groups is not None:
+            order = [g.index for g in p.grid]
+            if (p.groups.slow, p.groups.fast) not in pairwise(order):
+                self.fail(f"groups of {p.groups.slow} and {p.groups.fast}, which are no neighbours in the grid")
+            if p.groups.size < 1:
+                self.fail(f"groups of {p.groups.size} programs")
         self.body(p.body, ())
         if not any(isinstance(s, Store) for s in self.flat(p.body)):
             self.fail("the program stores nothing")
@@ -227,7 +235,9 @@ class _Checker:
                 self.ordered(dims, dst)
                 self.affine(index, dims, dst)
                 self.define(dst, dims, DType.INT32)
-            case Load(dst, tensor, offset, masks, dims, dtype):
+            case Load(dst, tensor, offset, masks, dims, dtype, readers):
+                if not set(readers or ()) <= {g.index for g in self.program.grid}:
+                    self.fail(f"{dst} names readers {readers}, which are no grid indices")
                 # Any order: an operand of a product is loaded as the product wants it.
                 self.ordered(tuple(sorted(dims, key=lambda d: self.order.get(d, -1))), dst)
                 self.declared(tensor, dst)
@@ -261,13 +271,17 @@ class _Checker:
                 if index in self.scalars or index in self.values:
                     self.fail(f"loop index {index} is defined twice")
                 self.body(body, (index,))
+            case Within():
+                self.guarded(s)
             case Update(acc, kind, src):
                 found = self.accumulator(acc, "an update")
                 given = self.within(src, found.dims, acc)
                 if given.dtype is not found.dtype or not isinstance(kind, ReduceKind):
                     self.fail(f"accumulator {acc} takes {src}, which is {given.dtype.value}")
-            case Store(tensor, offset, masks, dims, src):
+            case Store(tensor, offset, masks, dims, src, streamed):
                 by = f"store to {tensor}"
+                if streamed and any(isinstance(x, Load) and x.tensor == tensor for x in self.flat(self.program.body)):
+                    self.fail(f"{by} is streamed, and the program loads it")
                 self.ordered(dims, by)
                 self.affine(offset, dims, by)
                 self.masks(masks, dims, by)
@@ -275,13 +289,29 @@ class _Checker:
                 if isinstance(src, str) and self.within(src, dims, by).dtype is not dtype:
                     self.fail(f"{by} takes {src}, which is not {dtype.value}")
 
+    def guarded(self, s: Within) -> None:
+        if s.index not in self.scalars or s.index in self.values:
+            self.fail(f"{s.dst} depends on {s.index}, which is no scalar")
+        if s.low is None and s.high is None:
+            self.fail(f"{s.dst} checks no bound")
+        if any(isinstance(x, For | Store | Update | Within) for x in s.body):
+            self.fail(f"{s.dst} is made by a body that does more than compute")
+        values = dict(self.values)
+        for x in s.body:
+            self.statement(x)
+        made, found = self.use(s.value, s.dst), self.use(s.src, s.dst)
+        self.values = values
+        if made != found:
+            self.fail(f"{s.dst} is {s.src} or {s.value}, which differ in dimensions or type")
+        self.define(s.dst, found.dims, found.dtype)
+
     def accumulator(self, name: str, by: str) -> _Type:
         if name not in self.changing:
             self.fail(f"{by} changes {name}, which is no accumulator")
         return self.use(name, by)
 
     def pointwise(self, s: Pointwise) -> None:
-        if s.op not in OPS or len(s.args) != OPS[s.op].arity:
+        if s.op not in TILE_OPS or len(s.args) != TILE_OPS[s.op].arity:
             self.fail(f"{s.dst} = {s.op} of {len(s.args)} operands")
         self.ordered(s.dims, s.dst)
         named = [a for a in s.args if isinstance(a, str)]
@@ -296,7 +326,7 @@ class _Checker:
             self.fail(f"{s.dst} computes on {', '.join(sorted(k.value for k in kinds))}")
         if s.op == "where" and isinstance(s.args[0], str) and types[0].dtype is not DType.BOOL:
             self.fail(f"{s.dst} chooses by {s.args[0]}, which is no truth value")
-        wanted = DType.BOOL if OPS[s.op].boolean else (kinds.pop() if kinds else s.dtype)
+        wanted = DType.BOOL if TILE_OPS[s.op].boolean else (kinds.pop() if kinds else s.dtype)
         if s.dtype is not wanted:
             self.fail(f"{s.dst} is {s.dtype.value} and its operands give {wanted.value}")
         self.define(s.dst, s.dims, s.dtype)

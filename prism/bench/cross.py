@@ -69,6 +69,7 @@ def compile_module(request: Request) -> Answer:
     from prism.backends.triton.resources import read_resources
 
     target = str(request["target"])
+    capability = 0 if target.startswith("gfx") else int(target.removeprefix("sm_"))
     driver.set_active(_NamedTarget(target))
     module = load_module(Path(request["module"]))
     tensors = [
@@ -78,8 +79,9 @@ def compile_module(request: Request) -> Answer:
     for kernel, _grid, args, meta in module.launches(*tensors, config=request["config"]):
         built = kernel.warmup(*args, grid=(1,), **meta)
         name = kernel.__name__
-        amd = target.startswith("gfx")
-        found.append(amd_resources(name, built) if amd else read_resources(name, built, int(target[3:])))
+        # A library's product is compiled for no target.
+        amd = target.startswith("gfx") and built is not None
+        found.append(amd_resources(name, built) if amd else read_resources(name, built, capability))
     return {"resources": found}
 
 

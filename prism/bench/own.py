@@ -72,7 +72,7 @@ def from_output(record: Mapping[str, Any], program: Program, output: Path, folde
         )
     (folder / "modules").mkdir(parents=True, exist_ok=True)
     shutil.copyfile(source, folder / "modules" / source.name)
-    plain = [{k: c[k] for k in ("symbols", "warps", "stages")} for c in configs]
+    plain = [{k: c[k] for k in ("symbols", "warps", "stages", "library") if k in c} for c in configs]
     entries: list[dict[str, Any]] = [
         {"config": c, "key": str(c), "model_us": None, "estimate_us": float(n), "resources": [], "limiter": ""}
         for n, c in enumerate(plain)
@@ -80,7 +80,7 @@ def from_output(record: Mapping[str, Any], program: Program, output: Path, folde
     candidate = {
         "module": f"modules/{source.name}",
         "sgraph": (output / "sgraph.txt").read_text("utf-8") if (output / "sgraph.txt").exists() else "",
-        "kernels": sorted(plain[0]["warps"]),
+        "kernels": sorted([*plain[0]["warps"], *plain[0].get("library", ())]),
         "takes": [names[a] for a in arguments[:many]],
         "configs": entries,
     }

@@ -191,7 +191,6 @@ def varied(f: Finalist, limit: int) -> list[Config]:
         return []
     per_launch = [k.seconds for k in f.model.estimate(best[0]).per_kernel]
     main = per_launch.index(max(per_launch))
-    names = [launch.name for launch in f.proved.sgraph.launches]
     spaces, seconds = f.space.launches, []
     for model, space in zip(f.model.launches, spaces, strict=True):
         own = model.seconds(space.binding(), space.column("warps"), space.column("stages"))
@@ -212,7 +211,7 @@ def varied(f: Finalist, limit: int) -> list[Config]:
         rows = [row if n == main else r for n, r in enumerate(rows)]
         ranked.append((float(sum(s[r] for s, r in zip(seconds, rows, strict=True))), row, rows))
     ranked.sort(key=lambda t: t[:2])
-    return [_config(names, spaces, rows) for _, _, rows in ranked[:limit]]
+    return [f.space.config(rows) for _, _, rows in ranked[:limit]]
 
 
 def _rows(spaces: Sequence[PointSpace], seconds: Sequence[Any], fixed: Mapping[str, int]) -> list[int] | None:
@@ -227,17 +226,6 @@ def _rows(spaces: Sequence[PointSpace], seconds: Sequence[Any], fixed: Mapping[s
             return None
         found.append(int(np.argmin(np.where(mask, own, np.inf))))
     return found
-
-
-def _config(names: Sequence[str], spaces: Sequence[PointSpace], rows: Sequence[int]) -> Config:
-    symbols: dict[str, int] = {}
-    warps: dict[str, int] = {}
-    stages: dict[str, int] = {}
-    for name, space, row in zip(names, spaces, rows, strict=True):
-        values = space.points[row].tolist()
-        symbols.update(zip(space.names[:-2], values, strict=False))
-        warps[name], stages[name] = values[-2], values[-1]
-    return Config(symbols, warps, stages)
 
 
 def spread(points: Sequence[Config], many: int) -> list[Config]:
@@ -395,7 +383,7 @@ def _times(model: Model, config: Config, resources: Sequence[Resources]) -> list
     found = []
     for launch in model.launches:
         name = launch.name
-        t = launch.times(config.symbols, config.warps[name], config.stages[name], known.get(name))
+        t = launch.times_of(config, known.get(name))
         parts = {"memory": t.memory, "compute": t.compute, "latency": t.latency, "spill": t.spill}
         found.append({k: 1e6 * float(v) for k, v in parts.items()} | {"overlap": float(t.overlap)})
     return found

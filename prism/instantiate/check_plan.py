@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
 import sympy
@@ -134,7 +134,7 @@ def quick_config(program: Program, sgraph: SGraph, config: Config, alternatives:
     values |= {name: 2 for name, value in values.items() if name not in known and value > 2}
 
     def cost(symbols: Mapping[str, int]) -> float:
-        made = Config(symbols, config.warps, config.stages)
+        made = replace(config, symbols=symbols)
         shapes = plan_bindings(program, sgraph, made)
         return cost_s(sgraph, made, shapes[min(2, len(shapes) - 1)])
 
@@ -144,7 +144,7 @@ def quick_config(program: Program, sgraph: SGraph, config: Config, alternatives:
         steps = [v for v in steps if _largest_box(sgraph, v) <= LARGEST_TILE]
         better = min(((cost(v), n) for n, v in enumerate(steps)), default=None)
         if better is None or better[0] >= at:
-            return Config(values, config.warps, config.stages)
+            return replace(config, symbols=values)
         at, values = better[0], steps[better[1]]
 
 
@@ -197,13 +197,13 @@ def interpretable(sgraph: SGraph, config: Config, binding: Mapping[str, int]) ->
     """
     symbols = dict(config.symbols)
     while True:
-        held = Config(symbols, config.warps, config.stages)
+        held = replace(config, symbols=dict(symbols))
         # A sampled launch takes the target by itself; as much again is left for the others.
         if cost_s(sgraph, held, binding, sampled=True) <= 2 * CASE_TARGET_S:
             return held
         better: list[tuple[float, str]] = []
         for name in _enlargeable(sgraph, held, binding):
-            larger = Config({**symbols, name: 2 * symbols[name]}, config.warps, config.stages)
+            larger = replace(config, symbols={**symbols, name: 2 * symbols[name]})
             better.append((cost_s(sgraph, larger, binding, sampled=True), name))
         if not better:
             return held
@@ -304,6 +304,8 @@ def cost_s(sgraph: SGraph, config: Config, binding: Mapping[str, int], *, sample
     samples = plan_samples(sgraph, config, binding) if sampled else [None] * len(launches)
     total = 0.0
     for launch, sample in zip(launches, samples, strict=True):
+        if launch.name in config.library:
+            continue
         for n, kernel in enumerate(launch.kernels):
             grid, seconds = _grid_and_program(kernel, config, binding)
             total += (sample[n][1] if sample else math.prod(grid)) * seconds

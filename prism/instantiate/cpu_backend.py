@@ -43,11 +43,14 @@ class CppBackend:
         return emit_module(sgraph, formula=formula, configs=configs, weights=weights)
 
     def compile(self, module: Path, config: Config, arguments: Sequence[Argument], timeout_s: float) -> Compiled:
-        """See Backend. The compiler is a process of its own; a compiled module takes all shapes."""
+        """See Backend. The compiler is a process of its own; a compiled module takes all shapes.
+
+        It says nothing of memory: `cpu_platform.working_sets` does, of the sGraph.
+        """
         built = compile_module(module, config, timeout_s=timeout_s)
         if built.library is None:
             return Compiled(error=built.error or "the compiler made no library")
-        return Compiled((Resources(module.stem, 0, 0, 0, self.threads),))
+        return Compiled(tuple(Resources(name, 0, 0, 0, self.threads) for name in launches(module)))
 
     def run(self, module: Path, config: Config, inputs: Sequence[Any], outputs: Sequence[Any]) -> None:
         """See Backend."""
@@ -78,6 +81,13 @@ class CppBackend:
             return out
 
         return once
+
+
+def launches(module: Path) -> list[str]:
+    """The launches of an emitted module in order: its source includes that of each."""
+    source = module.with_name(load_module(module, apart=True).SOURCE)
+    lines = source.read_text(encoding="utf-8").splitlines()
+    return [Path(line.split('"')[1]).stem for line in lines if line.startswith('#include "')]
 
 
 def launcher(module: Path) -> Callable[..., Any]:

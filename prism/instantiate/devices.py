@@ -106,7 +106,7 @@ class Device:
     @property
     def rates(self) -> Rates:
         """As the generator ranks by it."""
-        return Rates(self.bandwidth_bytes_s, self.fp32_flops / 2, self.launch_overhead_s, self.sms)
+        return Rates(self.bandwidth_bytes_s, self.fp32_flops / 2, self.launch_overhead_s, self.sms, library=True)
 
     def machine(self, dtype: DType) -> Machine:
         """As the partitioner sees it, for matrix products of that type."""

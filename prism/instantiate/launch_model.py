@@ -12,7 +12,8 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from prism.backends.protocol import Resources
+from prism.backends.protocol import Config, Resources
+from prism.errors import BackendError
 from prism.instantiate.devices import Device
 from prism.program.index import Axis
 from prism.program.nodes import DType
@@ -47,6 +48,8 @@ FULL_VECTOR_REUSE = 32.0
 # Warps that keep the matrix units, and the vector units, of a multiprocessor busy.
 DOT_WARPS = 4
 VECTOR_WARPS = 12
+# So many pipeline stages, in a table of points, are no kernel of prism's but a call of the vendor's library.
+LIBRARY_STAGES = 0
 # Registers of a thread besides the tiles' values: addresses, masks, counters.
 BASE_REGISTERS = 32
 
@@ -338,23 +341,42 @@ class LaunchModel:
     Args:
         name: of the launch.
         kernels: what is launched.
+        library: what the vendor's library takes for it; None where it has nothing for it.
     """
 
-    def __init__(self, name: str, kernels: Sequence[KernelModel]) -> None:
+    def __init__(self, name: str, kernels: Sequence[KernelModel], library: Times | None = None) -> None:
         self.name = name
         self.kernels = tuple(kernels)
+        self.library = library
 
     def seconds(self, binding: Mapping[str, Any], warps: Any, stages: Any, resources: Resources | None = None) -> Any:
-        """Seconds of the launch; see `KernelModel.seconds`."""
-        times = self.times(binding, warps, stages, resources)
-        return times.total(self.kernels[0].device.launch_overhead_s)
+        """Seconds of the launch; see `KernelModel.seconds`. LIBRARY_STAGES stages are a library call."""
+        overhead = self.kernels[0].device.launch_overhead_s
+        if self.library is None:
+            return self.times(binding, warps, stages, resources).total(overhead)
+        generated = self.times(binding, warps, np.maximum(stages, 1), resources).total(overhead)
+        return np.where(np.equal(stages, LIBRARY_STAGES), self.library.total(overhead), generated)
+
+    def times_of(self, config: Config, resources: Resources | None = None) -> Times:
+        """Seconds by cause under a configuration.
+
+        Raises:
+            BackendError: the configuration says library of a launch that the library has nothing for.
+        """
+        if self.name not in config.library:
+            return self.times(config.symbols, config.warps[self.name], config.stages[self.name], resources)
+        if self.library is None:
+            raise BackendError("no library computes this launch", where=self.name, fix="leave it out of the library's")
+        return self.library
 
     def times(self, binding: Mapping[str, Any], warps: Any, stages: Any, resources: Resources | None = None) -> Times:
         """Seconds by cause. Resources are those of the launch: which of the kernels spills, they do not say."""
         return _times(self.kernels, binding, warps, stages, resources)
 
 
-def launch_models(sgraph: SGraph, kernels: Sequence[KernelModel]) -> tuple[LaunchModel, ...]:
-    """The models of an sGraph's launches, from those of its kernels in order."""
+def launch_models(
+    sgraph: SGraph, kernels: Sequence[KernelModel], library: Mapping[str, Times]
+) -> tuple[LaunchModel, ...]:
+    """The models of an sGraph's launches, from those of its kernels in order, and the library's times by launch."""
     left = iter(kernels)
-    return tuple(LaunchModel(x.name, [next(left) for _ in x.kernels]) for x in sgraph.launches)
+    return tuple(LaunchModel(x.name, [next(left) for _ in x.kernels], library.get(x.name)) for x in sgraph.launches)

@@ -36,7 +36,8 @@ def flat(config: Config) -> dict[str, int]:
     """A configuration as one flat mapping; `config_of` is its inverse."""
     found = {name: int(value) for name, value in sorted(config.symbols.items())}
     found |= {f"warps.{name}": int(value) for name, value in sorted(config.warps.items())}
-    return found | {f"stages.{name}": int(value) for name, value in sorted(config.stages.items())}
+    found |= {f"stages.{name}": int(value) for name, value in sorted(config.stages.items())}
+    return found | {f"library.{name}": 1 for name in sorted(config.library)}
 
 
 def config_of(values: Mapping[str, int]) -> Config:
@@ -45,8 +46,8 @@ def config_of(values: Mapping[str, int]) -> Config:
     def part(prefix: str) -> dict[str, int]:
         return {name.removeprefix(prefix): value for name, value in values.items() if name.startswith(prefix)}
 
-    symbols = {n: v for n, v in values.items() if not n.startswith(("warps.", "stages."))}
-    return Config(symbols, part("warps."), part("stages."))
+    symbols = {n: v for n, v in values.items() if not n.startswith(("warps.", "stages.", "library."))}
+    return Config(symbols, part("warps."), part("stages."), frozenset(part("library.")))
 
 
 def make_lock(

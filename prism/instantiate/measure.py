@@ -10,6 +10,7 @@ from __future__ import annotations
 import pickle
 import statistics
 import tempfile
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -39,6 +40,8 @@ CONFIRMATIONS = 30
 """Timed replays of each contender when winners meet the baseline."""
 TIMING_LIMIT_S = 60.0
 """How long one timing request may take for each contender, seconds."""
+BASELINE_CALLS = 6
+"""Calls of a baseline on this processor that a request takes at most, when each takes seconds."""
 PROTOCOL = 1
 """Raise it when what is timed changes, so that old times are not taken for new ones."""
 
@@ -175,6 +178,7 @@ class Bench:
         self._folder = tempfile.TemporaryDirectory(prefix="prism-bench-")
         self._seed = seed
         self._references: list[tuple[np.ndarray, np.ndarray]] | None = None
+        self._eager_s = 0.0
 
     def _prepare(self) -> list[tuple[np.ndarray, np.ndarray]]:
         """(oracle, eager) per output; inputs and program are written to disk on the way, once."""
@@ -190,7 +194,9 @@ class Bench:
         torch.save(ordered, self._path("inputs.pt"))
         self._path("program.pickle").write_bytes(pickle.dumps(self.program))
         exact = oracle_of(self.program, {n: t.to(torch.float64).numpy() for n, t in tensors.items()})
+        start = time.perf_counter()
         given = eager(self.program)(*ordered)
+        self._eager_s = time.perf_counter() - start
         names = self.program.outputs
         self._references = [(exact[n], g.to(torch.float64).numpy()) for n, g in zip(names, given, strict=True)]
         return self._references
@@ -205,6 +211,9 @@ class Bench:
         """
         self._prepare()
         limit = TIMING_LIMIT_S * len(contenders)
+        if self.gpu.target == "cpu":
+            # torch has no fast half-precision product for most CPUs: a layer can take it a minute.
+            limit += BASELINE_CALLS * self._eager_s * sum(c.module is None for c in contenders)
         reply = self._worker.ask(self._request(contenders, repeats), limit)
         if reply.ending is Ending.ANSWERED and not reply.answer.get("error"):
             return self._checked(contenders, reply.answer["contenders"])

@@ -23,7 +23,6 @@ from typing import Any, Literal, Protocol, TypeAlias
 from prism.backends.protocol import Config, Resources
 from prism.instantiate.devices import Device
 from prism.instantiate.launch_model import (
-    DOT_EFFICIENCY,
     DRAM_EFFICIENCY,
     SM_BANDWIDTH_SHARE,
     VECTOR_EFFICIENCY,
@@ -32,12 +31,14 @@ from prism.instantiate.launch_model import (
     joined_dtype,
     launch_models,
 )
+from prism.instantiate.library import library_times, product_times
 from prism.program.extents import Extent
 from prism.program.index import Axis
 from prism.program.nodes import Definition, DType, Expr, Map, Program, Read, Reduce, ReduceKind, free_axes, walk
 from prism.program.ops import OPS
 from prism.sgraph.compiled_expr import value
 from prism.sgraph.nodes import SGraph
+from prism.sgraph.plain_product import plain_products
 
 Limiter: TypeAlias = Literal["memory", "compute", "latency", "launch"]
 Estimator: TypeAlias = Callable[[Config, Sequence[Resources]], float]
@@ -127,19 +128,20 @@ class Model:
     def __init__(self, sgraph: SGraph, device: Device, hints: Mapping[str, int]) -> None:
         self.device = device
         self.kernels = tuple(KernelModel(k, sgraph, device, hints) for k in sgraph.kernels)
-        self.launches = launch_models(sgraph, self.kernels)
+        library = {n: library_times(p, device, hints) for n, p in plain_products(sgraph).items()}
+        self.launches = launch_models(sgraph, self.kernels, library)
 
     def estimate(self, config: Config, resources: Sequence[Resources] | None = None) -> Estimate:
         """The estimate for one configuration.
 
         Args:
-            config: a value for every symbol of the sGraph, warps and stages for every launch.
+            config: a value for every symbol of the sGraph, warps and stages for every launch but library calls.
             resources: what the compiler said of each launch; estimated where it is missing.
         """
         known = {r.kernel: r for r in resources or ()}
         found: list[KernelEstimate] = []
         for k in self.launches:
-            times = k.times(config.symbols, config.warps[k.name], config.stages[k.name], known.get(k.name))
+            times = k.times_of(config, known.get(k.name))
             found.append(kernel_estimate(k.name, times, self.device.launch_overhead_s))
         return sum_estimates(found)
 
@@ -194,8 +196,8 @@ def sum_estimates(kernels: Sequence[KernelEstimate]) -> Estimate:
 def baseline_estimate(program: Program, device: Device, hints: Mapping[str, int]) -> Estimate:
     """Seconds of the program with a kernel for every operator that is not a view, by the model's constants.
 
-    Each kernel reads every distinct element of its operands once and writes its result; matrix products run at the
-    matrix units' full rate, as vendor libraries nearly do.
+    Each kernel reads every distinct element of its operands once and writes its result; matrix products take what a
+    vendor's library is estimated to take.
 
     Args:
         program: the program.
@@ -216,7 +218,7 @@ def _operator(definition: Definition, program: Program, device: Device, hints: M
         return product([a.extent for a in axes])
 
     touched: dict[str, float] = {}
-    dot = 0.0
+    products: list[tuple[int, int, int, int]] = []
     pointwise = 0.0
     contracted: set[int] = set()
     dtypes: list[DType] = []
@@ -237,8 +239,10 @@ def _operator(definition: Definition, program: Program, device: Device, hints: M
                 bound.add(body.axis)
                 chain.append(body)
                 body = body.body
-            if e.kind is ReduceKind.SUM and _is_contraction(body, bound, axes_of):
-                dot += 2 * over(axes_of(body))
+            sides = _sides(body, frozenset(bound), axes_of) if e.kind is ReduceKind.SUM else None
+            if sides is not None:
+                batch, rows, columns, depth = (int(over(s)) for s in sides)
+                products.append((batch, rows, columns, depth))
                 contracted.update(id(c) for c in (*chain, body))
     for e in nodes:
         match e:
@@ -263,15 +267,25 @@ def _operator(definition: Definition, program: Program, device: Device, hints: M
     dtype = joined_dtype(dtypes)
     busy = min(1.0, programs / device.sms)
     memory = moved / (device.bandwidth_bytes_s * DRAM_EFFICIENCY * reached)
-    compute = dot / (device.dot_flops(dtype) * DOT_EFFICIENCY * busy)
-    compute += pointwise / (device.fp32_flops / 2 * VECTOR_EFFICIENCY * busy)
-    times = Times(memory, compute, 2 * device.memory_latency_s, 1.0, 0.0, True, moved)
+    compute = pointwise / (device.fp32_flops / 2 * VECTOR_EFFICIENCY * busy)
+    latency, overlap, spill = 2 * device.memory_latency_s, 1.0, 0.0
+    for t in (product_times(*p, dtype, device) for p in products):
+        # As a library call of an sGraph is judged, so that the same call takes the same time on either side.
+        memory, latency = max(memory, t.memory), max(latency, t.latency)
+        compute, overlap, spill = compute + t.compute, t.overlap, spill + t.spill
+    times = Times(memory, compute, latency, overlap, spill, True, moved)
     return kernel_estimate(definition.name, times, device.launch_overhead_s)
 
 
-def _is_contraction(body: Expr, bound: set[Axis], axes_of: Callable[[Expr], frozenset[Axis]]) -> bool:
-    """Whether a sum over `bound` of `body` is a matrix product: either factor has an axis of its own."""
+def _sides(
+    body: Expr, bound: frozenset[Axis], axes_of: Callable[[Expr], frozenset[Axis]]
+) -> tuple[frozenset[Axis], ...] | None:
+    """The axes of batch, rows, columns and depth where a sum over `bound` of `body` is a matrix product, else None.
+
+    It is one where either factor has an axis of its own.
+    """
     if not (isinstance(body, Map) and body.op == "mul"):
-        return False
+        return None
     lhs, rhs = (axes_of(a) for a in body.args)
-    return bool(bound & lhs & rhs) and bool(lhs - rhs - bound) and bool(rhs - lhs - bound)
+    rows, columns = lhs - rhs - bound, rhs - lhs - bound
+    return ((lhs & rhs) - bound, rows, columns, bound) if bound & lhs & rhs and rows and columns else None

@@ -34,8 +34,10 @@ class Point:
 
 def _dimensions(config: Config) -> dict[str, int]:
     found = {f"symbols.{k}": v for k, v in sorted(config.symbols.items())}
-    found |= {f"warps.{k}": v for k, v in sorted(config.warps.items())}
-    return found | {f"stages.{k}": v for k, v in sorted(config.stages.items())}
+    # A library call is a launch of no stages: every point of an sGraph has the same dimensions.
+    absent = dict.fromkeys(config.library, 0)
+    found |= {f"warps.{k}": v for k, v in sorted({**config.warps, **absent}.items())}
+    return found | {f"stages.{k}": v for k, v in sorted({**config.stages, **absent}.items())}
 
 
 class Space:

@@ -3,7 +3,8 @@
 Launches meet in a configuration only through symbols that they share (the parts of a split). For each assignment of
 those, the launches are ranked on their own, all their feasible points at once, and the rankings are combined, so a
 space of many launches costs no more than the sum of its parts. Kernels of one launch have the same warps and stages:
-their points are joined on those, the best of each kernel's (`joined.py`).
+their points are joined on those, the best of each kernel's (`joined.py`). A launch that is a plain matrix product has
+one point more, the vendor's library: in tables it is the point of no stages.
 """
 
 from __future__ import annotations
@@ -20,10 +21,11 @@ import numpy.typing as npt
 from prism.backends.protocol import Config
 from prism.instantiate.devices import Device
 from prism.instantiate.joined import MAX_POINTS, KernelTimes, PointSpace, joined
-from prism.instantiate.launch_model import KernelModel
+from prism.instantiate.launch_model import LIBRARY_STAGES, KernelModel
 from prism.instantiate.model import CostModel, Estimate, LaunchTimes
 from prism.sgraph.constraints import Footprint, Limits, checks, domains, footprint, tile_bounds
 from prism.sgraph.nodes import Kernel, Loop, SGraph
+from prism.sgraph.plain_product import plain_products
 
 Ints: TypeAlias = npt.NDArray[np.int64]
 
@@ -83,6 +85,7 @@ class Space:
 
     Attributes:
         kernels: the points of each kernel.
+        products: the launches that the vendor's library can compute.
         launches: the points of each launch.
         shared: symbols of several launches.
     """
@@ -104,6 +107,9 @@ class Space:
             stages = tuple(sorted({s for f in own for s in options.stages(f)}))
             warps = options.warps or (1,)
             self._members[launch.name] = tuple(_kernel_space(f, warps, stages, device, self.hints) for f in own)
+        # Where launches have no options, that the library computes one is no option either.
+        products = plain_products(sgraph) if options.warps else {}
+        self.products = tuple(products)
         self.kernels = tuple(k for members in self._members.values() for k in members)
         uses = Counter(n for members in self._members.values() for n in {n for k in members for n in k.names[:-2]})
         self.shared = tuple(sorted(n for n, count in uses.items() if count > 1))
@@ -129,7 +135,11 @@ class Space:
 
     def feasible(self, config: Config) -> bool:
         """Whether the configuration is one of the space."""
+        if not config.library <= set(self.products):
+            return False
         for name, members in self._members.items():
+            if name in config.library:
+                continue
             for k in members:
                 row = [config.symbols.get(n, 0) for n in k.names[:-2]]
                 absent = 0 if self.options.warps else 1
@@ -154,7 +164,7 @@ class Space:
         if minor and len(seconds) > 1:
             for total, _, rows in self._least(seconds, [1] * len(seconds), 1):
                 limits = [limit if s[row] >= minor * total else 1 for s, row in zip(seconds, rows, strict=True)]
-        chosen = [self._config(rows) for _, _, rows in self._least(seconds, limits, limit)]
+        chosen = [self.config(rows) for _, _, rows in self._least(seconds, limits, limit)]
         return [(c, model.estimate(c)) for c in chosen]
 
     def _least(
@@ -192,24 +202,28 @@ class Space:
     def _all(self) -> Iterator[Config]:
         for per_kernel in self._groups():
             for rows in itertools.product(*per_kernel):
-                yield self._config(tuple(map(int, rows)))
+                yield self.config(tuple(map(int, rows)))
 
-    def _config(self, rows: Sequence[int]) -> Config:
+    def config(self, rows: Sequence[int]) -> Config:
+        """The configuration of one row of each launch's points."""
         symbols: dict[str, int] = {}
         warps: dict[str, int] = {}
         stages: dict[str, int] = {}
+        library: set[str] = set()
         for name, k, r in zip(self._members, self.launches, rows, strict=True):
             row = k.points[r].tolist()
             symbols.update(zip(k.names[:-2], row, strict=False))
-            if self.options.warps:
+            if name in self.products and row[-1] == LIBRARY_STAGES:
+                library.add(name)
+            elif self.options.warps:
                 warps[name], stages[name] = row[-2], row[-1]
-        return Config(symbols, warps, stages)
+        return Config(symbols, warps, stages, frozenset(library))
 
     def _launch_space(self, name: str) -> PointSpace:
         """The points of a launch: of a lone kernel all of its."""
         members = self._members[name]
         if len(members) == 1:
-            return members[0]
+            return _with_library(members[0], self.shared) if name in self.products else members[0]
         by_name = {k.name: k for k in self.sgraph.kernels}
         (launch,) = (x for x in self.sgraph.launches if x.name == name)
         models = [self.options.kernel_model(by_name[k.name], self.sgraph, self.hints) for k in launch.kernels]
@@ -229,6 +243,18 @@ def _kernel_space(
     for _, ok in checks(f, device, binding, columns[-1], columns[-2]):
         mask &= ok
     return PointSpace(names, tuple(values), np.stack(columns, axis=1)[mask])
+
+
+def _with_library(space: PointSpace, shared: Sequence[str]) -> PointSpace:
+    """The points, and for every value of what other launches share one more: the library's, at the least tiles."""
+    if not len(space.points):
+        return space
+    _, first = np.unique(space.columns([n for n in shared if n in space.names]), axis=0, return_index=True)
+    rows = space.points[first]
+    rows[:, -2:] = (space.points[:, -2].min(), LIBRARY_STAGES)
+    points = np.concatenate([space.points, rows])
+    values = (*space.values[:-1], (LIBRARY_STAGES, *space.values[-1]))
+    return PointSpace(space.names, values, points[np.lexsort(points.T[::-1])])
 
 
 def _thinned(values: list[tuple[int, ...]]) -> list[tuple[int, ...]]:

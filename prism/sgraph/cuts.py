@@ -334,18 +334,30 @@ class Planner:
                     yield plan
 
     def _buffer(self, name: str, cls: int, axes: tuple[Axis, ...]) -> Tensor:
-        """In the output's type, or in full precision where that is next to nothing: statistics keep their digits."""
+        """In the output's type, or in full precision where that is next to nothing: statistics keep their digits.
+
+        What is only multiplied by what is of a half precision type that has float32's range stays in that type: the
+        product rounds it to that type anyway.
+        """
         known = self._buffers.get(cls)
         if known is not None:
             return known
+        own = self.formulas[0].tensor.dtype
         widest = 0.0
         for c in below(self.choices, [cls]):
             if self.choices[c].op == "read":
                 widest = max(widest, self.weights.size(self.weights.classes.axes[c]))
         small = self.weights.size(frozenset(axes)) * NEGLIGIBLE <= widest
-        dtype = DType.FLOAT32 if small else self.formulas[0].tensor.dtype
+        dtype = DType.FLOAT32 if small and not (own is DType.BFLOAT16 and self._is_factor(cls)) else own
         self._buffers[cls] = made = Tensor(name, tuple(a.extent for a in axes), dtype)
         return made
+
+    def _is_factor(self, cls: int) -> bool:
+        """Whether contractions alone read it, and all inputs are of the output's type."""
+        own = self.formulas[0].tensor.dtype
+        readers = [c for c in below(self.choices, self.weights.classes.roots) if cls in self.choices[c].children]
+        alike = all(t.dtype is own for t in self.inputs if t.dtype.is_float)
+        return alike and bool(readers) and all(self.choices[c].op == "contract" for c in readers)
 
     def _plan(self, chosen: Sequence[Cut]) -> Plan | None:
         """The plan, or None where a cut is read by no kernel."""

@@ -33,6 +33,7 @@ from prism.sgraph.horizontal import fusable, fuse
 from prism.sgraph.likeness import likeness
 from prism.sgraph.nodes import SGraph
 from prism.sgraph.outlook import Outlook
+from prism.sgraph.plain_product import plain_product
 from prism.sgraph.prune import SLACK, Array, Rates, Reach, keep, reach
 from prism.sgraph.roles import RoleBounds
 from prism.sgraph.values import Builder
@@ -201,15 +202,19 @@ def generate(task: Task, bounds: Bounds) -> Generated:
             found.setdefault(key, form)
     weights = Weights(task.classes, task.hints)
     todo: list[tuple[float, int, Plan]] = []
-    turns: Counter[object] = Counter()
     for form in found.values():
         outlook = Outlook(weights, form.choices, task.inputs, task.rates)
         planner = Planner(task.formulas, task.inputs, form.choices, weights, task.rates, bounds.off)
         for plan in planner.plans(bounds.max_kernels, bounds.max_cuts, walk.pruned):
-            alike = plan.likeness()
-            todo.append((outlook.seconds(plan) * (1 + ALIKE * turns[alike]), len(todo), plan))
-            turns[alike] += 1
-    ordered = [plan for _, _, plan in sorted(todo, key=lambda t: t[:2])]
+            todo.append((outlook.seconds(plan), len(todo), plan))
+    # The best of each likeness first: the n-th of one kind, by its cost, waits for the others' n-th.
+    turns: Counter[object] = Counter()
+    later: list[tuple[float, int, Plan]] = []
+    for seconds, n, plan in sorted(todo, key=lambda t: t[:2]):
+        alike = plan.likeness()
+        later.append((seconds * (1 + ALIKE * turns[alike]), n, plan))
+        turns[alike] += 1
+    ordered = [plan for _, _, plan in sorted(later, key=lambda t: t[:2])]
     # Loops over output axes seldom pay: they come when everything without them has been seen.
     turns_left = [(plan, looping) for looping in (False, True) for plan in ordered]
     for n, (plan, looping) in enumerate(turns_left):
@@ -325,7 +330,9 @@ class _Walk:
                 continue
             seen.add(family)
             whole = SGraph(task.name, task.inputs, (*plan.buffers, *family.buffers), outputs, family.kernels)
-            like = likeness(family.kernels, whole)
+            # A library has something for a product, and nothing for what costs the same.
+            products = task.rates.library and tuple(plain_product(k, whole) is not None for k in family.kernels)
+            like = products, likeness(family.kernels, whole)
             answer = self.reaches.get(like)
             if answer is None:
                 answer = reach(family.kernels, whole, task.limits, task.rates, self.points)

@@ -76,7 +76,8 @@ class Outlook:
         return {a: -(-n // tile[a]) for a, n in extents.items()}
 
     def _look(self, plan: Plan, group: Sequence[Target], used: Sequence[int], read: set[int]) -> float:
-        tiles = self._tiles(group[0].axes)
+        # A library's product reads what it needs about once.
+        tiles = {} if self._is_product(group, read) else self._tiles(group[0].axes)
         times: dict[frozenset[Axis], float] = {}
 
         def repeated(axes: frozenset[Axis]) -> float:
@@ -105,6 +106,13 @@ class Outlook:
         for t in group:
             moved += self.weights.size(self.weights.classes.axes[t.cls]) * 4
         return max(moved / self.rates.bytes, work / self.rates.work) + self.rates.launch
+
+    def _is_product(self, group: Sequence[Target], read: set[int]) -> bool:
+        """Whether the kernel is one product of two tensors as they are stored, and a library is there to compute it."""
+        if not self.rates.library or len(group) != 1:
+            return False
+        choice = self.choices[group[0].cls]
+        return choice.op == "contract" and all(c in read or self.choices[c].op == "read" for c in choice.children)
 
     def _cost(self, cls: int) -> tuple[frozenset[Axis], float, float]:
         """The axes that a value is computed over, the bytes that it loads and its work, computed once."""

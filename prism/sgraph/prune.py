@@ -13,13 +13,15 @@ removed under their name; a pruner can be switched off.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 
+from prism.program.extents import Extent
+from prism.sgraph.compiled_expr import value
 from prism.sgraph.constraints import (
     Footprint,
     Limits,
@@ -31,12 +33,15 @@ from prism.sgraph.constraints import (
 )
 from prism.sgraph.cost import DOT_WEIGHT, KernelCost, kernel_cost
 from prism.sgraph.nodes import Kernel, SGraph, Split
+from prism.sgraph.plain_product import PlainProduct, plain_product
 
 T = TypeVar("T")
 Array: TypeAlias = "np.ndarray[Any, np.dtype[np.float64]]"
 
 # Bytes, work and seconds within this of another count as no worse: the last bits of sums.
 SLACK = 1e-9
+# The least tile of a library's product that runs at full rate: shorter results leave programs of the device idle.
+TILE = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,6 +168,7 @@ class Rates:
         launch: seconds per launch.
         programs: how many programs fill the device.
         dot: an operation of a matrix product, of which a multiply-add is two, against a vector multiply-add.
+        library: whether a vendor's library computes kernels that are plain matrix products.
     """
 
     bytes: float = 4.0e12
@@ -170,6 +176,7 @@ class Rates:
     launch: float = 2.0e-6
     programs: int = 132
     dot: float = DOT_WEIGHT
+    library: bool = False
 
     def seconds(self, moved: Any, work: Any, programs: Any) -> Any:
         """The time of one launch: a roofline, at the share of the device that the programs fill.
@@ -253,14 +260,17 @@ def reach(
     parts = [r.parts.name for k in kernels for _, r in k.roles if isinstance(r, Split)]
     fronts: list[Array] = []
     failed: str | None = None
+    products = [plain_product(k, sgraph) if rates.library else None for k in kernels]
     for hints in points:
         tables: list[tuple[Array, Array | None]] = []
-        for f, cost in zip(prints, costs, strict=True):
+        for f, cost, product in zip(prints, costs, products, strict=True):
             failed = first_unsatisfiable(f, sgraph, limits, hints)
             binding = _feasible(f, limits, hints) if failed is None else None
             if binding is None:
                 break
             rows = _measures(cost, rates, binding)
+            if product is not None:
+                rows = np.concatenate([rows, _by_library(product, sgraph, rates, hints)])
             shared = [np.asarray(binding[p]) for p in parts if p in binding]
             tables.append((rows, np.broadcast_to(shared[0], rows.shape[:1]) if shared else None))
         fronts.append(_together(tables) if len(tables) == len(kernels) else np.empty((0, 3)))
@@ -279,6 +289,22 @@ def _measures(cost: KernelCost, rates: Rates, binding: Mapping[str, Any]) -> Arr
     flops = cost.flops.evaluate(binding) + rates.dot * cost.dot_flops.evaluate(binding)
     columns = np.broadcast_arrays(moved, flops, rates.seconds(moved, work, cost.programs.evaluate(binding)))
     return np.stack([np.asarray(c, dtype=np.float64).reshape(-1) for c in columns], axis=1)
+
+
+def _by_library(product: PlainProduct, sgraph: SGraph, rates: Rates, hints: Mapping[str, int]) -> Array:
+    """The same, one row, where a library computes the product: it moves every element once, by tiles of TILE."""
+
+    def size(extents: Iterable[Extent]) -> float:
+        return float(np.prod([float(value(e, hints)) for e in extents]))
+
+    touched = [sgraph.tensor(v.tensor) for v in (product.lhs, product.rhs, product.out)]
+    moved = sum(t.dtype.bytes * size(t.shape) for t in touched)
+    axes = (*product.batch, *product.rows, *product.columns, product.depth)
+    work = rates.dot * 2 * size(a.extent for a in axes)
+    programs = size(a.extent for a in product.batch)
+    for side in (product.rows, product.columns):
+        programs *= np.ceil(size(a.extent for a in side) / TILE)
+    return np.array([[moved, work, float(rates.seconds(moved, work, programs))]])
 
 
 def _feasible(f: Footprint, limits: Limits, hints: Mapping[str, int]) -> dict[str, Any] | None:
@@ -310,10 +336,10 @@ def _together(tables: Sequence[tuple[Array, Array | None]]) -> Array:
         return total
     values = sorted(set.intersection(*({int(v) for v in np.unique(p)} for _, p in split if p is not None)))
     found: list[Array] = []
-    for value in values:
+    for number in values:
         total = np.zeros((1, 3))
         for rows, shared in tables:
-            mine = rows if shared is None else rows[shared == value]
+            mine = rows if shared is None else rows[shared == number]
             total = (total[:, None] + front(mine)[None]).reshape(-1, 3)
         found.append(front(total))
     return front(np.concatenate(found)) if found else np.zeros((0, 3))

@@ -128,15 +128,32 @@ class KernelEmitter:
             self._block(p.body, self._groups)
 
     def _grid(self) -> None:
-        grid, w = self.program.grid, self.w
+        grid, w, groups = self.program.grid, self.w, self.program.groups
         for n, g in reversed(list(enumerate(grid))):
             own = self.names(g.index)
-            if n == 0:
+            if groups is not None and g.index in (groups.slow, groups.fast):
+                if g.index == groups.fast:
+                    self._grouped(n, groups.size)
+            elif n == 0:
                 w.line(f"const int64_t {own} = pid;")
             else:
                 count = factor(g.count, self.names)
                 w.line(f"const int64_t {own} = pid % {count};")
                 w.line(f"pid /= {count};")
+
+    def _grouped(self, n: int, size: int) -> None:
+        """The indices along the axes n-1 and n of the grid: groups of programs, of which the last may be smaller."""
+        grid, w = self.program.grid[n - 1 : n + 1], self.w
+        rows, columns = (factor(g.count, self.names) for g in grid)
+        slow, fast = (self.names(g.index) for g in grid)
+        inside, first, count = (self.names.fresh(base) for base in ("inside", "group_first", "group_rows"))
+        w.line(f"const int64_t {inside} = {'pid' if n == 1 else f'pid % ({rows} * {columns})'};")
+        if n > 1:
+            w.line(f"pid /= {rows} * {columns};")
+        w.line(f"const int64_t {first} = {inside} / ({size} * {columns}) * {size};")
+        w.line(f"const int64_t {count} = v_mini({rows} - {first}, {size});")
+        w.line(f"const int64_t {slow} = {first} + {inside} % ({size} * {columns}) % {count};")
+        w.line(f"const int64_t {fast} = {inside} % ({size} * {columns}) / {count};")
 
     def _block(self, body: Sequence[Stmt], groups: Sequence[Group]) -> None:
         w = self.w
@@ -242,6 +259,7 @@ class KernelEmitter:
         if root.into is None:
             count = " * ".join(f"n_{self.names(n)}" for n in self.storage.lanes(dst))
             w.line(f"v_fill(t_{self.names(dst)}, {count}, 0.0f);")
+        halves = "_halves" if p.halves else ""
         bounded = all(self._bounded(self.v.lanes[n]) for n in together["m"])
         most = self._room(together["m"]) if bounded else "INT64_C(1) << 40"
 
@@ -275,7 +293,7 @@ class KernelEmitter:
                     nested(left[1:])
                 return
             k = (p.lane,)
-            w.line(f"multiply<({most})>(")
+            w.line(f"multiply{halves}<({most})>(")
             with w.indented():
                 w.line(f"{start(dst)}, {along(dst, together['m'])},")
                 w.line(f"{start(a)}, {along(a, together['m'])}, {along(a, k)},")

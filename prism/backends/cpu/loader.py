@@ -150,27 +150,60 @@ _THREADS = default_threads()
 
 WEIGHT = '''
 _WEIGHTS = {}
+_STORAGES = {
+    "FloatStorage": np.float32,
+    "HalfStorage": np.float16,
+    "BFloat16Storage": np.uint16,
+    "LongStorage": np.int64,
+    "IntStorage": np.int32,
+    "CharStorage": np.int8,
+    "ByteStorage": np.uint8,
+    "BoolStorage": np.bool_,
+}
+
+
+def _read_weights(path):
+    """What torch.save wrote, without torch: a zip file of a pickle and of the numbers; bfloat16 as its bits."""
+    import pickle
+    import zipfile
+
+    def tensor(numbers, first, shape, strides, *_):
+        steps = [n * numbers.itemsize for n in strides]
+        return np.array(np.lib.stride_tricks.as_strided(numbers[first:], shape, steps))
+
+    class Reader(pickle.Unpickler):
+        def find_class(self, module, name):
+            if (module, name) == ("torch._utils", "_rebuild_tensor_v2"):
+                return tensor
+            if (module, name) == ("collections", "OrderedDict"):
+                return dict
+            if module == "torch" and name in _STORAGES:
+                return _STORAGES[name]
+            raise pickle.UnpicklingError(f"{path} holds {module}.{name}, which is no tensor")
+
+        def persistent_load(self, key):
+            return np.frombuffer(archive.read(f"{folder}/data/{key[2]}"), key[1])
+
+    with zipfile.ZipFile(path) as archive:
+        (listed,) = [name for name in archive.namelist() if name.endswith("/data.pkl")]
+        folder = listed.rpartition("/")[0]
+        with archive.open(listed) as file:
+            return Reader(file).load()
 
 
 def _weight(name, like):
     """One of the model's weights, from the file beside this module; read once, of torch where `like` is."""
     if not _WEIGHTS:
-        import torch
-
-        _WEIGHTS.update(torch.load(Path(__file__).with_name("weights.pt"), map_location="cpu", weights_only=True))
+        _WEIGHTS.update(_read_weights(Path(__file__).with_name("weights.pt")))
     if name not in _WEIGHTS:
         raise ValueError(f"{name} is missing: it was not passed, and it is none of the model's weights")
     found = _WEIGHTS[name]
-    if like is None or _is_torch(like):
+    if like is None or not _is_torch(like):
         return found
-    return found.view(torch_uint16()).numpy() if str(found.dtype) == "torch.bfloat16" else found.numpy()
-
-
-def torch_uint16():
-    """torch's name for the bits of a bfloat16 number."""
     import torch
 
-    return torch.uint16
+    made = torch.from_numpy(found)
+    return made.view(torch.bfloat16) if found.dtype == np.uint16 else made
 '''
 
 
@@ -313,7 +346,7 @@ def _launcher(w: Writer, module: TileModule, formula: str, weights: bool) -> Non
 _NAMES = """
 np os ctypes hashlib shutil subprocess tempfile threading Path FLAGS TUNING CONFIGS SYMBOLS SOURCE config out threads
 given choose load default_threads find_compiler sources_of machine cache_folders scratch_file compile_source
-CompilerError torch_uint16
+CompilerError
 """
 _TAKEN = frozenset(_NAMES.split())
 

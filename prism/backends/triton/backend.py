@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +16,7 @@ from prism.sgraph.nodes import SGraph
 
 @dataclass(frozen=True, slots=True)
 class TritonBackend:
-    """Triton for one compilation target. `run` and `time` need its GPU, `run` also does in Triton's interpreter.
+    """Triton for one compilation target. `run` and `time` take tensors on its GPU, or on the CPU in the interpreter.
 
     Attributes:
         target: `sm_90` and the like.
@@ -55,9 +56,14 @@ class TritonBackend:
     def time(
         self, module: Path, config: Config, inputs: Sequence[Any], outputs: Sequence[Any], repeats: int
     ) -> list[float]:
-        """See Backend; by events around single calls, launch included. The tuner's worker uses graphs (`timing`)."""
+        """See Backend; by events around single calls, launch included. The tuner's worker uses graphs (`timing`).
+
+        Of tensors on the CPU it is the interpreter's time, which says nothing of a GPU.
+        """
         import torch
 
+        if not any(t.is_cuda for t in outputs):
+            return self._interpreted(module, config, inputs, outputs, repeats)
         start = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
         end = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
         self.run(module, config, inputs, outputs)
@@ -68,4 +74,15 @@ class TritonBackend:
             end.record()
             end.synchronize()
             samples.append(float(start.elapsed_time(end)) * 1e-3)
+        return samples
+
+    def _interpreted(
+        self, module: Path, config: Config, inputs: Sequence[Any], outputs: Sequence[Any], repeats: int
+    ) -> list[float]:
+        self.run(module, config, inputs, outputs)
+        samples = []
+        for _ in range(repeats):
+            start = time.perf_counter()
+            self.run(module, config, inputs, outputs)
+            samples.append(time.perf_counter() - start)
         return samples

@@ -5,6 +5,7 @@
                  each with its part of the programs (emit_launch.py)
     launches     the launches for given tensors, in order (emit_host.py)
     <name>       the launcher: checks its arguments, chooses a configuration, allocates, launches, returns
+    capture      of several launches: one CUDA graph of them, to be replayed
 
 The module imports torch and triton alone.
 """
@@ -14,18 +15,22 @@ from __future__ import annotations
 import ast
 from collections.abc import Mapping, Sequence
 
+from prism.backends.exponents import binary_module
+from prism.backends.guards import guard_module
 from prism.backends.lower import lower
 from prism.backends.protocol import Config, ModuleSource
+from prism.backends.sharing import share_module
 from prism.backends.tile import TileModule, identifier
 from prism.backends.tile_spec import check_module
 from prism.backends.triton.emit_helpers import HELPERS
-from prism.backends.triton.emit_host import CHOOSE, EXPECT, WEIGHT, HostEmitter, name_tensors
+from prism.backends.triton.emit_host import CAPTURE, CHOOSE, EXPECT, LIBRARY_PRODUCT, WEIGHT, HostEmitter, name_tensors
 from prism.backends.triton.emit_kernel import KernelEmitter
 from prism.backends.triton.emit_launch import emit_launch
 from prism.backends.triton.writer import Writer
 from prism.errors import BackendError
 from prism.sgraph import show
 from prism.sgraph.nodes import SGraph
+from prism.sgraph.plain_product import plain_products
 
 Ranges = Mapping[str, tuple[int, int]]
 
@@ -51,7 +56,7 @@ def emit_module(
         UnsupportedError: the sGraph holds something that cannot be emitted.
         BackendError: what was emitted is not Python, a bug in prism.
     """
-    module = lower(sgraph)
+    module = share_module(guard_module(binary_module(lower(sgraph))))
     check_module(module)
     text = _text(module, sgraph, formula, configs, weights, shapes or {})
     try:
@@ -74,6 +79,14 @@ def _text(
     taken |= {c.name for launch in module.launches for c in launch.constants}
     taken |= {n for launch in module.launches for n in launch.lengths}
     taken |= set(HELPERS) | {identifier(module.name), "choose"}
+    products = plain_products(sgraph)
+    unknown = sorted({n for entries in configs.values() for c in entries for n in c.library} - set(products))
+    if unknown:
+        raise BackendError(f"no library computes the launch {unknown[0]}", where=sgraph.name)
+    taken |= {"LibraryProduct"} if products else set()
+    entry = identifier(module.name)
+    capture = "capture" if entry != "capture" else "capture_graph"
+    taken |= {capture}
     tensors = name_tensors(module, taken)
     kernels = Writer()
     helpers: set[str] = set()
@@ -99,13 +112,15 @@ def _text(
     for name in sorted(helpers):
         _paste(w, HELPERS[name])
     _paste(w, kernels.text)
-    host = HostEmitter(module, tensors, w, weights)
+    host = HostEmitter(module, tensors, w, weights, products)
     w.blank(2)
     host.launches()
-    for source in (EXPECT, CHOOSE, *((WEIGHT,) if weights else ())):
+    for source in (*((LIBRARY_PRODUCT,) if products else ()), EXPECT, CHOOSE, *((WEIGHT,) if weights else ())):
         _paste(w, source)
     w.blank(2)
     host.launcher(formula)
+    if len(module.launches) > 1:
+        _paste(w, CAPTURE.format(name=capture, entry=entry))
     return w.text
 
 
@@ -149,6 +164,8 @@ def _configs(w: Writer, configs: Mapping[str, Sequence[Config]], shapes: Mapping
                         w.line(f'"symbols": {_dict(c.symbols)},')
                         w.line(f'"warps": {_dict(c.warps)},')
                         w.line(f'"stages": {_dict(c.stages)},')
+                        if c.library:
+                            w.line(f'"library": {sorted(c.library)},'.replace("'", '"'))
                     w.line("},")
             w.line("],")
     w.line("}")

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import keyword
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 import sympy
 
@@ -14,9 +14,10 @@ from prism.backends.triton.writer import Writer, factor, integer
 from prism.errors import UnsupportedError
 from prism.program.extents import Extent, is_static
 from prism.program.nodes import Tensor
+from prism.sgraph.plain_product import PlainProduct, View
 
 _RESERVED = frozenset(
-    {"torch", "triton", "tl", "config", "symbols", "warps", "stages", "kernel", "grid", "args", "meta"}
+    {"torch", "triton", "tl", "config", "symbols", "warps", "stages", "library", "kernel", "grid", "args", "meta"}
 )
 
 EXPECT = '''
@@ -63,6 +64,86 @@ def _weight(name, like):
 '''
 
 
+LIBRARY_PRODUCT = '''
+class LibraryProduct:
+    """A matrix product that the library behind torch computes, launched as a kernel is: product[grid](a, b, out)."""
+
+    def __init__(self, name):
+        self.__name__ = name
+
+    def __getitem__(self, grid):
+        return self
+
+    def __call__(self, lhs, rhs, out):
+        """out = lhs @ rhs, of matrices or of stacks of them: summed in float32 and, of float32, without TF32."""
+        flags = torch.backends.cuda.matmul
+        if lhs.dtype == torch.float32:
+            name, wanted = ("fp32_precision", "ieee") if hasattr(flags, "fp32_precision") else ("allow_tf32", False)
+        else:
+            name = "allow_bf16" if lhs.dtype == torch.bfloat16 else "allow_fp16"
+            name, wanted = f"{name}_reduced_precision_reduction", False
+        before = getattr(flags, name)
+        setattr(flags, name, wanted)
+        try:
+            (torch.mm if lhs.dim() == 2 else torch.bmm)(lhs, rhs, out=out)
+        finally:
+            setattr(flags, name, before)
+
+    def warmup(self, *args, **meta):
+        """There is nothing to compile."""
+'''
+
+CAPTURE = '''
+def {name}(*inputs, keep=(), config=None):
+    """One CUDA graph of all launches for arguments of these shapes; it costs a single launch to replay.
+
+    Args:
+        inputs: as of `{entry}`. The graph reads copies of its own.
+        keep: which of them, by number, it reads where they are instead, as weights: those must stay alive at their
+            addresses, contiguous; what is written there later is seen.
+        config: as of `{entry}`.
+
+    Returns:
+        replay(*inputs), which copies arguments of the same shapes and types to where the graph reads (nothing where
+        one is None or left out), replays the graph and returns its outputs: the same tensors each time, which the next
+        replay overwrites.
+    """
+    given = [t for t in inputs if t is not None]
+    if not given or not torch.cuda.is_available() or not all(t.is_cuda for t in given):
+        raise RuntimeError("a CUDA graph needs arguments on a CUDA device; call {entry} instead")
+    held = [
+        t if t is None or n in keep else t.clone(memory_format=torch.contiguous_format) for n, t in enumerate(inputs)
+    ]
+    with torch.cuda.device(given[0].device):
+        # Kernels are compiled and libraries set up before: a capture allows neither.
+        side = torch.cuda.Stream()
+        side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side):
+            {entry}(*held, config=config)
+        torch.cuda.current_stream().wait_stream(side)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            outputs = {entry}(*held, config=config)
+
+    def replay(*inputs):
+        if len(inputs) > len(held):
+            raise ValueError(f"the graph takes {{len(held)}} arguments, not {{len(inputs)}}")
+        for n, (own, new) in enumerate(zip(held, inputs)):
+            if new is None or new is own:
+                continue
+            if own is None or n in keep:
+                raise ValueError(f"argument {{n}} is read where it was at the capture: write it there and pass None")
+            if new.shape != own.shape or new.dtype != own.dtype:
+                wanted, found = (f"{{t.dtype}} {{tuple(t.shape)}}" for t in (own, new))
+                raise ValueError(f"argument {{n}} must be {{wanted}} as at the capture, not {{found}}")
+            own.copy_(new)
+        graph.replay()
+        return outputs
+
+    return replay
+'''
+
+
 @dataclass(slots=True)
 class Tensors:
     """What tensors are called in the module: by tensor name, the host's variable and the kernels' pointer."""
@@ -97,12 +178,14 @@ class HostEmitter:
         tensors: the names of tensors.
         writer: where it is written.
         weights: whether arguments may be left out and read from the weights file.
+        products: the launches that a library can compute as well, by name.
     """
 
     module: TileModule
     tensors: Tensors
     writer: Writer
     weights: bool
+    products: Mapping[str, PlainProduct] = field(default_factory=dict)
 
     @property
     def lengths(self) -> dict[str, str]:
@@ -141,6 +224,8 @@ class HostEmitter:
         with w.indented():
             w.line('"""Yield (kernel, grid, arguments, options) of every launch, in order; on meta tensors, too."""')
             w.line('symbols, warps, stages = config["symbols"], config["warps"], config["stages"]')
+            if self.products:
+                w.line('library = config.get("library", ())')
             for name, text in self.lengths.items():
                 w.line(f"{name} = {text}")
             for c in self._constants():
@@ -154,7 +239,15 @@ class HostEmitter:
                 if any(not is_static(e) for e in b.shape):
                     self._refuse_large(self.tensors.host[b.name], f"{self.tensors.host[b.name]}.numel()")
             for launch in m.launches:
-                self._launch(launch)
+                product = self.products.get(launch.name)
+                if product is None:
+                    self._launch(launch)
+                    continue
+                with w.block(f'if "{launch.name}" in library:'):
+                    views = [_viewed(self.tensors.host[v.tensor], v) for v in (product.lhs, product.rhs, product.out)]
+                    w.call("yield ", [f'LibraryProduct("{launch.name}")', "(1,)", _tuple(views), "{}"])
+                with w.block("else:"):
+                    self._launch(launch)
 
     def _constants(self) -> list[Constant]:
         """The sizes that kernels or buffers need, each once: one that two kernels share is long enough for both."""
@@ -305,6 +398,25 @@ def _tuple(items: Sequence[str]) -> str:
 
 def _shape(shape: Sequence[Extent]) -> str:
     return _tuple([integer(e, "triton") for e in shape]) if shape else "()"
+
+
+def _viewed(name: str, view: View) -> str:
+    """The tensor as a matrix or a stack of them, as source; nothing is copied."""
+    text = name
+    if view.dropped:
+        text += f".squeeze({_tuple([str(n) for n in view.dropped])})"
+    if len(view.order) == 2 and view.order == (1, 0):
+        text += ".mT"
+    elif view.order != tuple(range(len(view.order))):
+        text += f".permute{_tuple([str(n) for n in view.order])}"
+    place = 0
+    for n, many in enumerate(view.groups):
+        if many == 0 and n > 0:
+            text += f".unsqueeze({place})"
+        elif many > 1:
+            text += f".flatten({place}, {place + many - 1})"
+        place += 1 if n or many else 0
+    return text
 
 
 def _declaration(t: Tensor) -> str:

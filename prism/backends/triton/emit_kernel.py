@@ -11,9 +11,12 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+import sympy
+
 from prism.backends import tile
 from prism.backends.lower_clean import accumulators
 from prism.backends.tile import Affine, Dims, Operand, Stmt, TileProgram, defined, operands, statements
+from prism.backends.tile_rename import names_beside
 from prism.backends.triton.writer import Writer, factor, integer
 from prism.errors import UnsupportedError
 from prism.program.extents import Extent
@@ -29,6 +32,8 @@ TL_TYPES: Mapping[DType, str] = {
     DType.UINT8: "tl.uint8",
     DType.BOOL: "tl.int1",
 }
+STREAMED = 1 << 24
+"""Bytes of an output from which on a store does not ask caches to keep it: what reads a smaller one may find it."""
 # Precedence of an expression: an atom binds tightest.
 _COMPARE, _OR, _AND, _ADD, _MUL, _UNARY, _ATOM = range(7)
 _NAN = "propagate_nan=tl.PropagateNan.ALL"
@@ -101,13 +106,35 @@ class KernelEmitter:
             return
         if not self.called:
             self.writer.line("pid = tl.program_id(0)")
+        groups = self.program.groups
         for n, g in reversed(list(enumerate(grid))):
+            if groups is not None and g.index == groups.slow:
+                continue
+            if groups is not None and g.index == groups.fast:
+                self._grouped(n, groups.size)
+                continue
             if n == 0:
                 self.writer.line(f"{g.index} = pid")
                 break
             count = factor(g.count, "tl")
             self.writer.line(f"{g.index} = pid % {count}")
             self.writer.line(f"pid = pid // {count}")
+
+    def _grouped(self, n: int, size: int) -> None:
+        """The indices along the axes n-1 and n of the grid: groups of programs, of which the last may be smaller."""
+        slow, fast = self.program.grid[n - 1], self.program.grid[n]
+        names, w = names_beside(self.program), self.writer
+        rows, columns = (factor(g.count, "tl") for g in (slow, fast))
+        inside = "pid"
+        if n > 1:
+            inside = names.fresh("pid_in_layer")
+            w.line(f"{inside} = pid % ({rows} * {columns})")
+            w.line(f"pid = pid // ({rows} * {columns})")
+        first, count = names.fresh("group_first"), names.fresh("group_rows")
+        w.line(f"{first} = {inside} // ({size} * {columns}) * {size}")
+        w.line(f"{count} = tl.minimum({rows} - {first}, {size})")
+        w.line(f"{slow.index} = {first} + {inside} % ({size} * {columns}) % {count}")
+        w.line(f"{fast.index} = {inside} % ({size} * {columns}) // {count}")
 
     # Statements.
 
@@ -119,6 +146,8 @@ class KernelEmitter:
                 head = f"range({integer(s.start, 'tl')}, {integer(s.stop, 'tl')}, {integer(s.step, 'tl')})"
                 with self.writer.block(f"for {s.index} in {head}:"):
                     self._body(s.body)
+            elif isinstance(s, tile.Within):
+                self._within(s)
             elif isinstance(s, tile.Store):
                 self._store(s)
             elif isinstance(s, tile.Update):
@@ -137,6 +166,22 @@ class KernelEmitter:
                 else:
                     self.writer.assign(name, text.source)
 
+    def _within(self, s: tile.Within) -> None:
+        """One branch for all threads: outside of the bounds the value is computed."""
+        text = self._operand(s.src)
+        self.writer.assign(s.dst, text.source)
+        self._dims[s.dst], self._types[s.dst] = text.dims, self._types.get(s.src, DType.FLOAT32)
+        tests = [] if s.low is None else [f"{s.index} < {integer(s.low, 'tl')}"]
+        tests += [] if s.high is None else [f"{s.index} >= {integer(s.high, 'tl')}"]
+        with self.writer.block(f"if {tests[0] if len(tests) == 1 else ' | '.join(f'({t})' for t in tests)}:"):
+            self._body(s.body[:-1])
+            last = s.body[-1]
+            if defined(last) == s.value:
+                self.writer.assign(s.dst, self._expression(last).source)
+            else:
+                self._body(s.body[-1:])
+                self.writer.assign(s.dst, self._operand(s.value).source)
+
     def _can_inline(self, s: Stmt, name: str, rest: Sequence[Stmt], text: Text) -> bool:
         """Whether the value is used once, in this block, before any accumulator that it reads changes."""
         if not isinstance(s, tile.Pointwise | tile.Cast | tile.Select | tile.IndexValue):
@@ -145,7 +190,7 @@ class KernelEmitter:
             return False
         reads = self._mentioned(text.source)
         for later in rest:
-            if isinstance(later, tile.For):
+            if isinstance(later, tile.For | tile.Within):
                 return False
             if name in operands(later):
                 # A masked store or a product reads better with names.
@@ -179,6 +224,8 @@ class KernelEmitter:
         args = [self._pointer(s.tensor, s.offset, s.dims), self._expanded(s.src, s.dims).source]
         if s.masks:
             args.append(f"mask={self._mask(s.masks, s.dims)}")
+        if s.streamed and self._bytes(s.tensor) >= STREAMED:
+            args.append('eviction_policy="evict_first"')
         self.writer.call("tl.store", args)
 
     def _update(self, s: tile.Update) -> None:
@@ -245,9 +292,9 @@ class KernelEmitter:
             case tile.IndexValue(dst, index, dims):
                 self._types[dst] = DType.INT32
                 return Text(self._affine(index, dims), _ADD, dims)
-            case tile.Load(dst, tensor, offset, masks, dims, dtype):
-                self._types[dst] = dtype
-                return self._load(tensor, offset, masks, dims, dtype)
+            case tile.Load():
+                self._types[s.dst] = s.dtype
+                return self._load(s)
             case tile.Full(dst, value, dims, dtype):
                 self._types[dst] = dtype
                 shape = ", ".join(self._length(d) for d in dims)
@@ -304,16 +351,34 @@ class KernelEmitter:
             return Text(parts[0], _COMPARE, dims)
         return Text(" & ".join(f"({p})" for p in parts), _AND, dims)
 
-    def _load(self, tensor: str, offset: Affine, masks: Sequence[str], dims: Dims, dtype: DType) -> Text:
-        args = [self._pointer(tensor, offset, dims)]
-        if masks:
-            stored = next(t.dtype for t in self.program.tensors if t.name == tensor)
-            args += [f"mask={self._mask(masks, dims)}", "other=0.0" if stored.is_float else "other=0"]
+    def _load(self, s: tile.Load) -> Text:
+        args = [self._pointer(s.tensor, s.offset, s.dims)]
+        stored = next(t.dtype for t in self.program.tensors if t.name == s.tensor)
+        if s.masks:
+            args += [f"mask={self._mask(s.masks, s.dims)}", "other=0.0" if stored.is_float else "other=0"]
+        args += self._policy(s.readers)
         text = f"tl.load({', '.join(args)})"
-        stored = next(t.dtype for t in self.program.tensors if t.name == tensor)
-        if stored is not dtype or dtype is DType.BOOL:
-            text += f".to({TL_TYPES[dtype]})"
-        return Text(text, _ATOM, dims)
+        if stored is not s.dtype or s.dtype is DType.BOOL:
+            text += f".to({TL_TYPES[s.dtype]})"
+        return Text(text, _ATOM, s.dims)
+
+    def _bytes(self, tensor: str) -> int:
+        """The size of a tensor, 0 where it is not known."""
+        found = next(t for t in self.program.tensors if t.name == tensor)
+        total = sympy.Mul(*found.shape)
+        return int(total) * found.dtype.bytes if total.is_Integer else 0
+
+    def _policy(self, readers: Sequence[str] | None) -> list[str]:
+        """What is read once need not be kept; whether an axis has several programs may be known when compiled."""
+        if readers is None:
+            return []
+        counts = [g.count for g in self.program.grid if g.index in readers]
+        if any(tile.scalars(c) - {k.name for k in self.program.constants} for c in counts):
+            return []
+        if not counts:
+            return ['eviction_policy="evict_first"']
+        alone = " and ".join(f"{factor(c, 'tl')} == 1" for c in counts)
+        return [f'eviction_policy="evict_first" if {alone} else ""']
 
     def _length(self, dim: str) -> str:
         return " * ".join(str(z) for z in self.program.dim(dim).sizes)
@@ -391,7 +456,7 @@ class KernelEmitter:
                 return Text(f"tl.{s.op}({a.source}, {args[1].source}{flag})", _ATOM, dims)
             case "sqrt":
                 return Text(f"tl.sqrt_rn({a.source})", _ATOM, dims)
-            case "exp" | "log" | "sin" | "cos" | "erf" | "floor" | "abs" | "sigmoid":
+            case "exp" | "exp2" | "log" | "sin" | "cos" | "erf" | "floor" | "abs" | "sigmoid":
                 return Text(f"tl.{s.op}({a.source})", _ATOM, dims)
             case "tanh" | "sign" | "round" | "pow":
                 name = {"round": "round_half_even", "pow": "power"}.get(s.op, s.op)

@@ -21,7 +21,7 @@ from typing import IO
 
 import numpy as np
 
-from prism.backends.protocol import Config
+from prism.backends.protocol import Config, plain
 from prism.errors import BackendError
 
 RUNNER = Path(__file__).with_name("runner.py")
@@ -73,14 +73,13 @@ class _Process:
         outputs.unlink(missing_ok=True)
         arrays = {str(n): np.ascontiguousarray(a) for n, a in enumerate(job.inputs)}
         np.savez(inputs, **arrays)  # type: ignore[arg-type]
-        config = job.config
         request = {
             "module": str(job.module),
             "entry": job.entry,
             "inputs": str(inputs),
             "outputs": str(outputs),
             "dtypes": list(job.dtypes),
-            "config": {"symbols": dict(config.symbols), "warps": dict(config.warps), "stages": dict(config.stages)},
+            "config": plain(job.config),
         }
         limit = job.timeout_s
         if self._child is None or self._child.poll() is not None:

@@ -51,9 +51,11 @@ def read_resources(name: str, kernel: Any, capability: int) -> dict[str, int | s
 
     Args:
         name: how to call it.
-        kernel: Triton's CompiledKernel.
+        kernel: Triton's CompiledKernel; None for a launch that a library computes, of which nothing is known.
         capability: 90 for sm_90.
     """
+    if kernel is None:
+        return {"kernel": name, "shared": 0, "registers": 0, "spills": 0, "warps": 0}
     registers, spills = 0, 0
     cubin = kernel.asm.get("cubin")
     with tempfile.TemporaryDirectory(prefix="prism-") as folder:

@@ -1,0 +1,191 @@
+"""Exponentials to the base 2, which is the one that GPUs have.
+
+    s = score * c;  m max= max(s);  p = exp(s - m)              # before
+    s = score * (c*log2 e);  m max= max(s);  p = exp2(s - m)    # after
+
+Values that only lead to exponentials, by operations that commute with a positive factor (sums, signs, selections,
+extremes, comparisons with an infinity), are held multiplied by log2 e, where all that they begin with is a number or a
+product with one: the factor goes into that number. Where such a value is needed as it was (the maximum that a split
+attention stores) it is multiplied by ln 2 outside of all loops. Any other exponential is exp2(x * log2 e).
+
+Errors: a compiler makes the latter product anyway, in the same precision. The former rounds once less, and the
+difference s - m is rounded at the same magnitudes as before, those of s and m times 1.44. What is below 2**-126 is 0,
+as it is in hardware's exp2.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from prism.backends.tile import (
+    Copy,
+    For,
+    Full,
+    Operand,
+    Pointwise,
+    Rearrange,
+    Reduce,
+    Select,
+    Stmt,
+    TileModule,
+    TileProgram,
+    Update,
+    defined,
+    operands,
+    statements,
+)
+from prism.backends.tile_rename import names_beside, renamed, value_dims
+from prism.program.nodes import DType, ReduceKind
+
+LOG2_E = math.log2(math.e)
+LN_2 = math.log(2.0)
+_EXTREMES = (ReduceKind.MAX, ReduceKind.MIN)
+_LINEAR = frozenset({"add", "neg", "maximum", "minimum", "where"})
+
+
+def binary_module(module: TileModule) -> TileModule:
+    """The module with every program's exponentials to the base 2; see `binary`."""
+    launches = tuple(replace(launch, programs=tuple(binary(p) for p in launch.programs)) for launch in module.launches)
+    return replace(module, launches=launches)
+
+
+def binary(program: TileProgram) -> TileProgram:
+    """The program with `exp2` in the places of `exp`.
+
+    Args:
+        program: a legal tile program.
+    """
+    everything = list(statements(program.body))
+    if not any(isinstance(s, Pointwise) and s.op == "exp" for s in everything):
+        return program
+    work = _Rescale(program)
+    work.choose(everything)
+    return replace(program, body=work.block(program.body))
+
+
+@dataclass(slots=True)
+class _Rescale:
+    program: TileProgram
+    scaled: set[str] = field(default_factory=set)
+
+    # Which values are held multiplied by log2 e.
+
+    def choose(self, everything: Sequence[Stmt]) -> None:
+        """Fill in `scaled`."""
+        made: dict[str, list[Stmt]] = {}
+        for s in everything:
+            name = defined(s)
+            if name is not None:
+                made.setdefault(name, []).append(s)
+        looped = {id(x) for s in everything if isinstance(s, For) for x in statements(s.body)}
+        leads = [self._leading(s.args[0], made) for s in everything if isinstance(s, Pointwise) and s.op == "exp"]
+        found = [x for x in leads if x is not None]
+        while True:
+            self.scaled = {n for x in found for n in x}
+            strange = {
+                n for s in everything if id(s) in looped and not self._keeps(s) for n in operands(s) if n in self.scaled
+            }
+            if not strange:
+                return
+            found = [x for x in found if strange.isdisjoint(x)]
+
+    def _leading(self, arg: Operand, made: Mapping[str, Sequence[Stmt]]) -> frozenset[str] | None:
+        """Everything from the products with numbers to an operand, or None where it begins with something else."""
+        found: set[str] = set()
+        left = [arg]
+        while left:
+            name = left.pop()
+            if not isinstance(name, str) or name in found:
+                continue
+            if name not in made:
+                return None
+            found.add(name)
+            for s in made[name]:
+                before = _before(s)
+                if before is None:
+                    return None
+                left += before
+        return frozenset(found)
+
+    def _keeps(self, s: Stmt) -> bool:
+        """Whether a statement does with multiples of its operands what it does with them, or is an exponential."""
+        match s:
+            case Pointwise(_, "exp", _) | Pointwise(_, "isnan", _):
+                return True
+            case Pointwise(_, "eq" | "lt" | "le", (a, b)):
+                return any(not isinstance(x, str) and (x == 0 or math.isinf(x)) for x in (a, b))
+            case _:
+                return defined(s) in self.scaled
+
+    # Statements.
+
+    def block(self, body: Sequence[Stmt]) -> tuple[Stmt, ...]:
+        """The statements with their numbers multiplied, and exp2 for exp."""
+        names, dims = names_beside(self.program), value_dims(self.program)
+
+        def times(src: str, factor: float, base: str) -> Pointwise:
+            return Pointwise(names.fresh(base), "mul", (src, factor), dims[src], DType.FLOAT32)
+
+        def one(s: Stmt) -> list[Stmt]:
+            match s:
+                case For():
+                    return [replace(s, body=tuple(x for inner in s.body for x in one(inner)))]
+                case Pointwise(_, "exp", (str() as arg,)) if arg in self.scaled:
+                    return [replace(s, op="exp2")]
+                case Pointwise(_, "exp", (str() as arg,)):
+                    product = times(arg, LOG2_E, "binary")
+                    return [product, replace(s, op="exp2", args=(product.dst,))]
+                case _ if self._keeps(s):
+                    return [self._scaled(s) if defined(s) in self.scaled else s]
+                case _:
+                    plain = [times(n, LN_2, f"{n}_natural") for n in dict.fromkeys(operands(s)) if n in self.scaled]
+                    return [*plain, renamed(s, {str(p.args[0]): p.dst for p in plain})]
+
+        return tuple(x for s in body for x in one(s))
+
+    def _scaled(self, s: Stmt) -> Stmt:
+        """The statement for a result that is multiplied by log2 e."""
+        match s:
+            case Pointwise(_, "mul", (str() as x, c)) if not isinstance(c, str) and x not in self.scaled:
+                return replace(s, args=(x, c * LOG2_E))
+            case Pointwise(_, "mul", (c, str() as x)) if not isinstance(c, str) and x not in self.scaled:
+                return replace(s, args=(c * LOG2_E, x))
+            case Pointwise(_, op, args) if op != "mul":
+                first = 1 if op == "where" else 0
+                scaled = (a if isinstance(a, str) else a * LOG2_E for a in args[first:])
+                return replace(s, args=(*args[:first], *scaled))
+            case Select(otherwise=otherwise):
+                return replace(s, otherwise=otherwise * LOG2_E)
+            case Full(value=value):
+                return replace(s, value=value * LOG2_E)
+            case _:
+                return s
+
+
+def _fits(number: float) -> bool:
+    """Whether the number is infinite or stays finite in float32: that of a mask may be the least there is."""
+    return math.isinf(number) or abs(number) * LOG2_E < 3.4e38
+
+
+def _before(s: Stmt) -> list[Operand] | None:
+    """The operands that are multiples where the result is one; None where it cannot be made one."""
+    match s:
+        case Pointwise(_, "mul", (str() as x, -1.0)) | Pointwise(_, "mul", (-1.0, str() as x)):
+            return [x]
+        case Pointwise(_, "mul", (str(), float() as c)) | Pointwise(_, "mul", (float() as c, str())):
+            return [] if _fits(c) else None
+        case Pointwise(_, op, args, _, DType.FLOAT32) if op in _LINEAR:
+            given = args[1:] if op == "where" else args
+            return list(given) if all(isinstance(a, str) or _fits(a) for a in given) else None
+        case Select(src=src, otherwise=otherwise):
+            return [src] if _fits(otherwise) else None
+        case Copy(src=src) | Rearrange(src=src):
+            return [src]
+        case Reduce(kind=kind, src=src) | Update(kind=kind, src=src) if kind in _EXTREMES:
+            return [src]
+        case Full(value=value, dtype=DType.FLOAT32):
+            return [] if _fits(value) else None
+        case _:
+            return None

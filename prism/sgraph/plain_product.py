@@ -1,0 +1,231 @@
+"""Which kernels are plain matrix products of two stored tensors: what a vendor's library can compute as well.
+
+A kernel qualifies by what it computes, whatever its roles and loops are: two loads of whole dense tensors, the sum over
+one axis of their product, and the store of that sum to a whole tensor. Every index is a bare axis, so an operand is a
+permutation of a contiguous tensor; the axes that both operands and the result have are the batch, those of one operand
+and the result its rows or columns. Each group must be adjacent and in one order wherever it occurs, so that it can be
+seen as one dimension without a copy. Nothing else qualifies: an epilogue, a factor, a mask, a second product, a loop
+with a range, a split, a part of a tensor.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+from prism.program.extents import Extent
+from prism.program.index import Axis, Index
+from prism.program.nodes import DType, ReduceKind
+from prism.sgraph.nodes import (
+    Accumulate,
+    Contract,
+    Kernel,
+    Load,
+    Loop,
+    LoopRole,
+    Pointwise,
+    SGraph,
+    Split,
+    Stmt,
+    Store,
+    TileReduce,
+    Whole,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """A stored tensor as a matrix, or as a stack of them.
+
+    Attributes:
+        tensor: its name.
+        dropped: its dimensions of extent 1 that no axis runs over.
+        order: the other dimensions, counted without those dropped, in the order of the groups.
+        groups: how many of them the batch, the first and the second dimension of the matrices have.
+    """
+
+    tensor: str
+    dropped: tuple[int, ...]
+    order: tuple[int, ...]
+    groups: tuple[int, int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class PlainProduct:
+    """out[batch, rows, columns] = sum over depth of lhs[batch, rows, depth] * rhs[batch, depth, columns].
+
+    Attributes:
+        lhs: the operand with the rows, as [batch, rows, depth].
+        rhs: the other operand, as [batch, depth, columns].
+        out: the result, as [batch, rows, columns].
+        batch: the axes of the batch; empty for one product.
+        rows: the axes of the rows; empty for one row.
+        columns: the axes of the columns; empty for one column.
+        depth: the axis that is summed over.
+        dtype: the element type of all three.
+    """
+
+    lhs: View
+    rhs: View
+    out: View
+    batch: tuple[Axis, ...]
+    rows: tuple[Axis, ...]
+    columns: tuple[Axis, ...]
+    depth: Axis
+    dtype: DType
+
+
+def plain_product(kernel: Kernel, sgraph: SGraph) -> PlainProduct | None:
+    """The matrix product that the kernel is, or None when it is anything else.
+
+    Args:
+        kernel: one of the sGraph's.
+        sgraph: declares its tensors.
+    """
+    if any(isinstance(r, Split) or a.name.endswith(".part") for a, r in kernel.roles):
+        return None
+    read = _Reading(kernel)
+    if not read.run() or read.store is None or read.depth is None:
+        return None
+    depth = read.depth
+    statements: list[Load | Store] = [*read.factors, read.store]
+    touched = [sgraph.tensor(s.tensor) for s in statements]
+    if len({t.dtype for t in touched}) != 1 or not touched[0].dtype.is_float:
+        return None
+    indices = [_axes(s.index, t.shape) for s, t in zip(statements, touched, strict=True)]
+    first, second, out = ([a for a in i if a is not None] if i is not None else None for i in indices)
+    if first is None or second is None or out is None or depth in out or depth not in first or depth not in second:
+        return None
+    # Every axis is summed over or stored, and read: no element is computed twice, broadcast, or left out. Of an axis of
+    # extent 1 no index speaks.
+    if {*out, depth} != {a for a, _ in kernel.roles if a.extent != 1} or {*out, depth} != {*first, *second}:
+        return None
+    # The columns are what the result's last axis belongs to, so that it is stored as it comes.
+    swapped = bool(out) and out[-1] in first and out[-1] not in second
+    places = (1, 0, 2) if swapped else (0, 1, 2)
+    if swapped:
+        first, second = second, first
+    batch = [a for a in out if a in first and a in second]
+    rows = [a for a in out if a in first and a not in second]
+    columns = [a for a in out if a in second and a not in first]
+    if not out or out[-1] in batch:
+        return None
+    groups = ((batch, rows, [depth]), (batch, [depth], columns), (batch, rows, columns))
+    lhs, rhs, result = (
+        _view(touched[p].name, indices[p] or (), wanted) for p, wanted in zip(places, groups, strict=True)
+    )
+    if lhs is None or rhs is None or result is None:
+        return None
+    return PlainProduct(lhs, rhs, result, tuple(batch), tuple(rows), tuple(columns), depth, touched[0].dtype)
+
+
+def plain_products(sgraph: SGraph) -> dict[str, PlainProduct]:
+    """The launches of an sGraph that are of one kernel that is a plain product, by name, in order."""
+    lone = {x.name: x.kernels[0] for x in sgraph.launches if len(x.kernels) == 1}
+    found = {name: plain_product(k, sgraph) for name, k in lone.items()}
+    return {name: p for name, p in found.items() if p is not None}
+
+
+@dataclass(slots=True)
+class _Reading:
+    """One walk through a kernel's body: of what its two loads, its sum and its store are."""
+
+    kernel: Kernel
+    loads: dict[str, Load] = field(default_factory=dict)
+    factors: tuple[Load, ...] = ()
+    depth: Axis | None = None
+    store: Store | None = None
+    # Names: of the product of two tiles before it is summed, of a sum over a tile, and of the whole sum.
+    _product: str | None = None
+    _part: str | None = None
+    _sum: str | None = None
+    # The loops around the product.
+    _around: tuple[Loop, ...] = ()
+
+    def run(self) -> bool:
+        """Whether the body is two loads, the sum of their product, and a store of it."""
+        return all(self._allowed(s, loops) for s, loops in _within(self.kernel.body, ()))
+
+    def _allowed(self, s: Stmt, loops: tuple[Loop, ...]) -> bool:
+        match s:
+            case Loop(_, _, range_):
+                return not range_
+            case Load(dst, _, _):
+                self.loads[dst] = s
+                return len(self.loads) <= 2
+            case Contract(dst, axis, lhs, rhs) if self._multiplied(lhs, rhs, loops):
+                return self._summed(dst, axis)
+            case Pointwise(dst, "mul", (str(lhs), str(rhs))) if self._multiplied(lhs, rhs, loops):
+                self._product = dst
+                return True
+            case TileReduce(dst, ReduceKind.SUM, axis, src) if src == self._product and self._part is None:
+                return loops == self._around and self._summed(dst, axis)
+            case Accumulate(dst, ReduceKind.SUM, src, None) if self._sum is None and loops:
+                return loops == self._around and self._accumulated(dst, src, loops[-1].axis)
+            case Store(_, _, src) if self.store is None and self._sum is not None and src == self._sum:
+                self.store = s
+                return all(loop.axis != self.depth for loop in loops)
+            case _:
+                return False
+
+    def _multiplied(self, lhs: str, rhs: str, loops: tuple[Loop, ...]) -> bool:
+        """Whether this is the product of the two loads, and the only one."""
+        if self.factors or lhs == rhs or {lhs, rhs} != self.loads.keys():
+            return False
+        self.factors = (self.loads[lhs], self.loads[rhs])
+        self._around = loops
+        return True
+
+    def _summed(self, dst: str, axis: Axis) -> bool:
+        """A sum over a tile's part of an axis: of a whole axis it is the sum, of a loop's it has to be accumulated."""
+        self._part, self.depth = dst, axis
+        match self.kernel.role(axis):
+            case Whole():
+                self._sum = dst
+                return True
+            case LoopRole():
+                return bool(self._around) and self._around[-1].axis == axis
+            case _:
+                return False
+
+    def _accumulated(self, dst: str, src: str, axis: Axis) -> bool:
+        self._sum = dst
+        if self._part is not None:
+            return src == self._part and axis == self.depth
+        # One element a tile: there is nothing to sum within it.
+        self.depth = axis
+        return src == self._product and self.kernel.role(axis) == LoopRole(1)
+
+
+def _within(body: Sequence[Stmt], loops: tuple[Loop, ...]) -> Iterator[tuple[Stmt, tuple[Loop, ...]]]:
+    for s in body:
+        yield s, loops
+        if isinstance(s, Loop):
+            yield from _within(s.body, (*loops, s))
+
+
+def _axes(index: Sequence[Index], shape: Sequence[Extent]) -> tuple[Axis | None, ...] | None:
+    """The axis of each dimension, None for one of extent 1 without; None when the index is not all of the tensor."""
+    found: list[Axis | None] = []
+    for i, extent in zip(index, shape, strict=True):
+        match i.terms:
+            case ((Axis() as axis, 1),) if i.offset == 0 and axis.extent == extent and axis not in found:
+                found.append(axis)
+            case () if i.offset == 0 and extent == 1:
+                found.append(None)
+            case _:
+                return None
+    return tuple(found)
+
+
+def _view(tensor: str, axes: Sequence[Axis | None], groups: Sequence[Sequence[Axis]]) -> View | None:
+    """The tensor with its axes in groups; None when the axes of a group are not neighbours in their order."""
+    kept = [a for a in axes if a is not None]
+    order = [kept.index(a) for group in groups for a in group]
+    for group in groups:
+        places = [kept.index(a) for a in group]
+        if places != list(range(min(places, default=0), min(places, default=0) + len(group))):
+            return None
+    dropped = tuple(n for n, a in enumerate(axes) if a is None)
+    batch, first, second = map(len, groups)
+    return View(tensor, dropped, tuple(order), (batch, first, second))

@@ -1,0 +1,60 @@
+"""The child of the backends' conformance suite: it calls a backend's `run` and `time`, and nothing else of it.
+
+    python backend_child.py TARGET        sm_90 for Triton, in its interpreter; cpu for C++
+
+Requests and answers are those of `prism.instantiate.check.KernelRunner`; with `repeats`, the answer has `seconds`, too.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+from prism.backends.protocol import Backend, Config
+from prism.backends.triton.check_worker import FRAME, poison_of, with_poison
+from prism.backends.triton.serve import Answer, Request, serve
+
+
+def backend(target: str) -> Backend:
+    """The backend of a target."""
+    from prism.backends.triton.backend import TritonBackend
+    from prism.instantiate.cpu_backend import CppBackend
+
+    return CppBackend(2) if target == "cpu" else TritonBackend(target)
+
+
+def answer(chosen: Backend, request: Request) -> Answer:
+    """Run, or time and then look at what was computed."""
+    import torch
+
+    inputs = [torch.load(path) for path in request["inputs"]]
+    frames, outputs = zip(*(with_poison(shape, dtype, "cpu") for shape, dtype in request["outputs"]), strict=True)
+    config = Config(**request["config"])
+    found: dict[str, object] = {}
+    if "repeats" in request:
+        found["seconds"] = chosen.time(Path(request["module"]), config, inputs, outputs, request["repeats"])
+    else:
+        chosen.run(Path(request["module"]), config, inputs, outputs)
+    results = []
+    for frame, output in zip(frames, outputs, strict=True):
+        bits, poison = poison_of(frame)
+        if bool((torch.cat([bits[:FRAME], bits[-FRAME:]]) != poison).any()):
+            return {"error": "a kernel stored beyond the end of an output"}
+        results.append((output.clone(), (bits[FRAME:-FRAME] != poison).view(output.shape)))
+    torch.save(results, request["results"])
+    return found
+
+
+def main() -> None:
+    """The process."""
+    (target,) = sys.argv[1:]
+    if os.environ.get("TRITON_INTERPRET") == "1":
+        from prism.backends.triton.runner import harden
+
+        harden()
+    serve(lambda request: answer(backend(target), request))
+
+
+if __name__ == "__main__":
+    main()
