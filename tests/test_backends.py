@@ -11,7 +11,7 @@ import math
 import random
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 
@@ -23,7 +23,7 @@ from backend_child import backend
 from backend_examples import Example, names, pick, reduced, shipped
 from cpu_batch import Array, Case, compile_batch
 from sgraph_programs import ALL, task
-from sgraph_samples import BF16, Sample
+from sgraph_samples import BF16, F32, Sample
 from test_cpu_conformance import TOLERANCE, WIDE, close, random_programs
 
 from prism.api.searching import SearchBudget, search
@@ -301,6 +301,23 @@ def test_a_few_hundred_random_sgraphs(run: Runs, seed: int, tmp_path: Path) -> N
 # What else the protocol has.
 
 SAMPLES = [samples.matmul(BF16), samples.symbolic_matmul(), samples.split_attention()]
+
+
+# What emitted modules call their own, and Python's and C++'s words.
+NAMES = [("config", "tl", "out"), ("symbols", "float", "threads"), ("torch", "pid", "int"), ("x", "past", "range")]
+
+
+@pytest.mark.parametrize("names", NAMES, ids="-".join)
+def test_lengths_may_have_any_name(run: Runs, names: tuple[str, str, str], tmp_path: Path) -> None:
+    sizes = dict(zip(names, (19, 40, 24), strict=True))
+    sample = samples.matmul(F32, *(samples.sym(n) for n in names))
+    e = sample_case(replace(sample, bindings=(sizes,)))
+    config = config_of(e.case)
+    source = run.backend.emit(e.case.sgraph, configs={"cpu": [config]})
+    module = write_module(source, tmp_path / f"{source.entry}.py")
+    got = run.one(module, e.case)
+    assert not isinstance(got, str), got
+    close([o.values for o in got], e.want, e.tolerance, str(e))
 
 
 def sample_case(sample: Sample) -> Expected:

@@ -38,6 +38,7 @@ float32, and the storage types are for loads, stores and the operands of Dot.
 
 from __future__ import annotations
 
+import builtins
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -474,10 +475,19 @@ def defined(s: Stmt) -> str | None:
             return s.dst
 
 
+_OWN = """
+CONFIGS SYMBOLS args choose config ctypes given graph grid kernel launches library load meta np os out pid replay stages
+symbols threads tl torch triton warps
+"""
+RESERVED = frozenset(dir(builtins)) | frozenset(_OWN.split())
+"""What emitted Python calls its own: a length of that name would hide it."""
+
+
 def identifier(name: str) -> str:
-    """The name as a legal identifier: symbols of sGraphs may hold dots."""
+    """The name as a legal identifier that emitted modules do not use: symbols of sGraphs may hold dots."""
     text = "".join(c if c.isalnum() or c == "_" else "_" for c in name)
-    return text if text and not text[0].isdigit() else f"_{text}"
+    text = text if text and not text[0].isdigit() else f"_{text}"
+    return f"{text}_" if text in RESERVED else text
 
 
 def symbol(name: str) -> sympy.Symbol:

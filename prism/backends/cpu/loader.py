@@ -283,7 +283,7 @@ def _configs(
             with w.indented():
                 for n, c in enumerate(entries):
                     ranges = shapes[target][n] if n < len(shapes.get(target, ())) else {}
-                    parts: dict[str, Any] = {"shapes": dict(ranges)} if ranges else {}
+                    parts: dict[str, Any] = {"shapes": {identifier(n): r for n, r in ranges.items()}} if ranges else {}
                     w.line(f"{ {**parts, 'symbols': dict(c.symbols)}!r},".replace("'", '"'))
             w.line("],")
     w.line("}")

@@ -160,7 +160,7 @@ def _configs(w: Writer, configs: Mapping[str, Sequence[Config]], shapes: Mapping
                     w.line("{")
                     with w.indented():
                         if ranges:
-                            w.line(f'"shapes": {_dict(ranges)},')
+                            w.line(f'"shapes": {_dict({identifier(n): r for n, r in ranges.items()})},')
                         w.line(f'"symbols": {_dict(c.symbols)},')
                         w.line(f'"warps": {_dict(c.warps)},')
                         w.line(f'"stages": {_dict(c.stages)},')
