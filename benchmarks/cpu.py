@@ -122,6 +122,7 @@ def measure(job: Job, args: argparse.Namespace, target: CpuPlatform) -> dict[str
             "dtype": dtype,
             "module": module,
             "bytes": size,
+            "processors": sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else [],
             "repeats": args.repeats,
             "inductor": args.inductor,
             "onnxruntime": importlib.util.find_spec("onnxruntime") is not None,

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import sys
 import warnings
 from collections.abc import Callable, Mapping, Sequence
@@ -34,6 +35,8 @@ MATMUL = 1024
 
 ROUNDS_S = 15.0
 """Rounds of all contenders take no longer than this, seconds."""
+SETTLE_S = 4e-2
+"""How long to wait before a contender's turn, seconds: onnxruntime's threads spin for longer than OpenMP's."""
 RATE_SAMPLES = 5
 """Samples of the machine's own rates, before the rounds and again after them."""
 
@@ -68,13 +71,17 @@ def module_call(module: str, inputs: Sequence[torch.Tensor], like: Sequence[torc
     return call
 
 
-def onnx_call(path: Path, inputs: Mapping[str, np.ndarray] | Sequence[torch.Tensor]) -> Call:
-    """onnxruntime on a model, inputs and outputs bound once."""
+def onnx_call(path: Path, inputs: Mapping[str, np.ndarray] | Sequence[torch.Tensor], processors: Sequence[int]) -> Call:
+    """onnxruntime on a model, inputs and outputs bound once, its threads to these processors."""
     import onnxruntime as ort
 
     options = ort.SessionOptions()
     options.intra_op_num_threads = threads()
     options.inter_op_num_threads = 1
+    if os.environ.get("OMP_PROC_BIND", "false") != "false" and 1 < threads() <= len(processors):
+        # OpenMP has bound this thread to the first place, and a thread that it starts would be bound to it, too.
+        others = ";".join(str(n + 1) for n in processors[1 : threads()])
+        options.add_session_config_entry("session.intra_op_thread_affinities", others)
     session = ort.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
     names = [i.name for i in session.get_inputs()]
     given = inputs if isinstance(inputs, Mapping) else dict(zip(names, (t.numpy() for t in inputs), strict=True))
@@ -146,7 +153,9 @@ def suite_contenders(case: Case, request: Mapping[str, Any], folder: Path) -> tu
         if request["inductor"]:
             made["torch.compile" + note] = lambda given=given: torch_call(torch.compile(first, dynamic=False), given)
         if request["onnxruntime"] and given[0].dtype is torch.float32:
-            made["onnxruntime" + note] = lambda given=given: onnx_call(exported(first, given, folder), given)
+            made["onnxruntime" + note] = lambda given=given: onnx_call(
+                exported(first, given, folder), given, request["processors"]
+            )
     return made, exact
 
 
@@ -172,7 +181,7 @@ def example_contenders(request: Mapping[str, Any]) -> tuple[dict[str, Any], list
         made["torch.compile"] = lambda: torch_call(torch.compile(run, dynamic=False), inputs)
     if request["onnxruntime"] and all(t.dtype is not torch.bfloat16 for t in inputs):
         held = {n: t.numpy() for n, t in drawn.items() if n not in program.weights}
-        made["onnxruntime"] = lambda: onnx_call(Path(request["model"]), held)
+        made["onnxruntime"] = lambda: onnx_call(Path(request["model"]), held, request["processors"])
     return made, exact
 
 
@@ -188,16 +197,16 @@ def run(request: Mapping[str, Any], folder: Path) -> dict[str, Any]:
     ready: dict[str, Prepared] = {}
     for name, make in makers.items():
         try:
-            prepared = Prepared(make())
+            prepared = Prepared(make(), SETTLE_S)
         except Exception as error:
             answer[name] = {"error": f"{type(error).__name__}: {str(error)[:300]}"}
             continue
         answer[name] = {"rms_error": error_of(prepared.results, exact)}
         ready[name] = prepared
     rates = {
-        "copy": Prepared(copy_call(int(request["bytes"]))),
-        "copy beyond the caches": Prepared(copy_call(DRAM_BYTES)),
-        "float32 product": Prepared(matmul_call()),
+        "copy": Prepared(copy_call(int(request["bytes"])), SETTLE_S),
+        "copy beyond the caches": Prepared(copy_call(DRAM_BYTES), SETTLE_S),
+        "float32 product": Prepared(matmul_call(), SETTLE_S),
     }
     before = interleave([p.sample for p in rates.values()], RATE_SAMPLES)
     samples = interleave(

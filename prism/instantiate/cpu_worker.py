@@ -85,10 +85,12 @@ class Prepared:
 
     Args:
         call: calls it once.
+        settle_s: how long to wait before its turn, seconds.
     """
 
-    def __init__(self, call: Callable[[], Sequence[Any]]) -> None:
+    def __init__(self, call: Callable[[], Sequence[Any]], settle_s: float = SETTLE_S) -> None:
         self._call = call
+        self._settle_s = settle_s
         self.results: Sequence[Any] = ()
         self.call_s = math.inf
         for n in range(FIRST_CALLS):
@@ -104,7 +106,7 @@ class Prepared:
 
     def sample(self) -> float:
         """Seconds a call, over one sample."""
-        time.sleep(SETTLE_S)
+        time.sleep(self._settle_s)
         for _ in range(self._warm):
             self._call()
         start = time.perf_counter()
@@ -115,7 +117,7 @@ class Prepared:
     @property
     def sample_s(self) -> float:
         """About how long a sample takes, seconds."""
-        return SETTLE_S + (self.calls + self._warm) * self.call_s
+        return self._settle_s + (self.calls + self._warm) * self.call_s
 
 
 def rounds(contenders: Sequence[Prepared], wanted: int, limit_s: float = ROUNDS_S) -> int:
