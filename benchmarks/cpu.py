@@ -46,6 +46,8 @@ SCHEMA = "prism.bench/1"
 RESULTS = ROOT / "benchmarks" / "results"
 CHILD = ROOT / "benchmarks" / "cpu_child.py"
 CHILD_LIMIT_S = 900.0
+SETTLE_S = 10.0
+"""Between tuning a case and timing it, seconds: a virtual machine that has just compiled on all cores is slow."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,6 +130,7 @@ def measure(job: Job, args: argparse.Namespace, target: CpuPlatform) -> dict[str
             "onnxruntime": importlib.util.find_spec("onnxruntime") is not None,
         }
         (folder / "request.json").write_text(json.dumps(request))
+        time.sleep(SETTLE_S)
         load = os.getloadavg()[0]
         done = subprocess.run(
             [sys.executable, str(CHILD), str(folder / "request.json"), str(folder / "answer.json")],

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from prism.backends.cpu.machine import describe
 from prism.backends.cpu.support import find_compiler
 
 PROGRAM = r"""
@@ -105,7 +106,7 @@ int main() {
         wrong += sums[i] != (float)(i * VL * VL + VL * (VL - 1) / 2);
         for (int64_t l = 0; l < VL; ++l) wrong += turned[i][l] != rows[l][i];
     }
-    printf("%d lanes, %d wrong\n", (int)VL, wrong);
+    printf("%d lanes, %lld bytes, %d wrong\n", (int)VL, (long long)v_last_level(), wrong);
     return wrong != 0;
 }
 """
@@ -128,6 +129,9 @@ def test_products_and_stores_are_exact(machine: str, tmp_path: Path) -> None:
     if done.returncode == -4:
         pytest.skip(f"this processor cannot run code for {machine}")
     assert done.returncode == 0, done.stdout
-    assert done.stdout.endswith(" lanes, 0 wrong\n")
+    assert done.stdout.endswith(", 0 wrong\n")
+    cache = Path("/sys/devices/system/cpu/cpu0/cache/index3/size")
+    if cache.is_file():
+        assert f" {describe().l3_bytes} bytes," in done.stdout, "the launches and the search mean the same cache"
     if MACHINES[machine]:
         assert done.stdout.startswith(f"{MACHINES[machine]} lanes")

@@ -1,12 +1,10 @@
 // Vectors of PRISM_LANES elements, in the vector extensions that GCC and Clang share, and what moves them.
 #include <cmath>
 #include <cstdint>
+#include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <utility>
-#ifdef __unix__
-#include <unistd.h>
-#endif
 #ifdef _OPENMP
 #include <omp.h>
 #endif
@@ -219,11 +217,17 @@ template <class F, class S, class X> PRISM_INLINE void v_st(F, S* p, X x, int64_
 // because the hardware's own prefetchers stop at the end of a page.
 constexpr int64_t AHEAD = 16384, PAGE = 4096;
 inline int64_t v_last_level() {
-#ifdef _SC_LEVEL3_CACHE_SIZE
-    static const int64_t bytes = sysconf(_SC_LEVEL3_CACHE_SIZE);
-    if (bytes > 0) return bytes;
-#endif
-    return 16 << 20;
+    // sysconf adds up the caches of a package, of which this core may share one.
+    static const int64_t bytes = [] {
+        long size = 0;
+        char unit = 'K';
+        if (FILE* file = fopen("/sys/devices/system/cpu/cpu0/cache/index3/size", "r")) {
+            if (fscanf(file, "%ld%c", &size, &unit) < 1) size = 0;
+            fclose(file);
+        }
+        return size > 0 ? (int64_t)size << (unit == 'M' ? 20 : 10) : (int64_t)16 << 20;
+    }();
+    return bytes;
 }
 inline bool v_outgrows(int64_t bytes) { return bytes > v_last_level() / 3; }
 PRISM_INLINE bool v_past(float* p, vf x) {
