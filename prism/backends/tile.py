@@ -38,7 +38,6 @@ float32, and the storage types are for loads, stores and the operands of Dot.
 
 from __future__ import annotations
 
-import builtins
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -478,8 +477,9 @@ def defined(s: Stmt) -> str | None:
 _OWN = """
 CONFIGS SYMBOLS args choose config ctypes given graph grid kernel launches library load meta np os out pid replay stages
 symbols threads tl torch triton warps
+all any bool dict float getattr hasattr int isinstance iter len list map max next range sorted str tuple type zip
 """
-RESERVED = frozenset(dir(builtins)) | frozenset(_OWN.split())
+RESERVED = frozenset(_OWN.split())
 """What emitted Python calls its own: a length of that name would hide it."""
 
 
