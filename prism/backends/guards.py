@@ -25,7 +25,7 @@ from dataclasses import dataclass, replace
 import sympy
 
 from prism.backends.lower_clean import accumulators
-from prism.backends.predicates import Predicate, Predicates, base, least
+from prism.backends.predicates import Predicate, Predicates, base, least, rewritten
 from prism.backends.tile import (
     Cast,
     For,
@@ -56,9 +56,9 @@ def guard(program: TileProgram) -> TileProgram:
     Args:
         program: a legal tile program.
     """
-    body = _Guard(Predicates(program), Counter(n for s in statements(program.body) for n in operands(s))).block(
-        program.body
-    )
+    known = Predicates(program)
+    guard = _Guard(known, Counter(n for s in statements(program.body) for n in operands(s)))
+    body = rewritten(program.body, known, guard.loop)
     return program if body == program.body else replace(program, body=body)
 
 
@@ -67,24 +67,7 @@ class _Guard:
     known: Predicates
     uses: Counter[str]
 
-    def block(self, body: Sequence[Stmt]) -> tuple[Stmt, ...]:
-        made: list[Stmt] = []
-        for s in body:
-            if isinstance(s, For):
-                made += self._loop(s)
-            else:
-                self.known.know(s)
-                made.append(s)
-        return tuple(made)
-
-    def _loop(self, loop: For) -> list[Stmt]:
-        inner = self.block(loop.body)
-        if inner != loop.body:
-            return [replace(loop, body=inner)]
-        predicates = self.known.useful(loop)
-        return self._guarded(loop, predicates) if predicates else [loop]
-
-    def _guarded(self, loop: For, predicates: Sequence[Predicate]) -> list[Stmt]:
+    def loop(self, loop: For, predicates: Sequence[Predicate]) -> list[Stmt]:
         known = self.known
         made: list[Stmt] = []
         lower, upper = known.first(predicates, loop.start), known.ends(predicates)

@@ -28,7 +28,7 @@ from dataclasses import dataclass, replace
 import sympy
 
 from prism.backends.lower_clean import clean
-from prism.backends.predicates import Predicate, Predicates, base, least
+from prism.backends.predicates import Predicate, Predicates, base, least, rewritten
 from prism.backends.tile import (
     Dot,
     For,
@@ -62,7 +62,8 @@ def peel(program: TileProgram, *, ragged: bool = False) -> TileProgram:
         program: a legal tile program.
         ragged: whether bounds of tiles count as predicates; a backend whose tiles end with their axis needs none.
     """
-    body = _Peeler(Predicates(program, ragged)).block(program.body)
+    known = Predicates(program, ragged)
+    body = rewritten(program.body, known, _Peeler(known).loop, LARGEST)
     return program if body == program.body else replace(program, body=clean(body))
 
 
@@ -70,26 +71,7 @@ def peel(program: TileProgram, *, ragged: bool = False) -> TileProgram:
 class _Peeler:
     known: Predicates
 
-    def block(self, body: Sequence[Stmt]) -> tuple[Stmt, ...]:
-        made: list[Stmt] = []
-        for s in body:
-            if isinstance(s, For):
-                made += self._loop(s)
-            else:
-                self.known.know(s)
-                made.append(s)
-        return tuple(made)
-
-    def _loop(self, loop: For) -> list[Stmt]:
-        inner = self.block(loop.body)
-        if inner != loop.body:
-            return [replace(loop, body=inner)]
-        if sum(1 for _ in statements(loop.body)) > LARGEST:
-            return [loop]
-        predicates = self.known.useful(loop)
-        return self._split(loop, predicates) if predicates else [loop]
-
-    def _split(self, loop: For, predicates: Sequence[Predicate]) -> list[Stmt]:
+    def loop(self, loop: For, predicates: Sequence[Predicate]) -> list[Stmt]:
         """The loops before, on and after the tiles where all predicates hold."""
         made: list[Stmt] = []
         start, stop = self.known.named(loop.start, f"from_{base(loop)}", made), loop.stop

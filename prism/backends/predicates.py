@@ -8,7 +8,7 @@ that should hold. peel.py and guards.py are what is made of that.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import sympy
@@ -370,3 +370,33 @@ def least(e: sympy.Expr) -> tuple[sympy.Expr, ...]:
 def base(loop: For) -> str:
     """What the names of a loop's bounds end with."""
     return loop.index.removeprefix("start_")
+
+
+def rewritten(
+    body: Sequence[Stmt],
+    known: Predicates,
+    change: Callable[[For, Sequence[Predicate]], list[Stmt]],
+    largest: int | None = None,
+) -> tuple[Stmt, ...]:
+    """The statements with each innermost loop that has useful predicates changed; one around a changed loop stays.
+
+    Args:
+        body: the statements.
+        known: what is known of their values; it learns as it goes.
+        change: what takes a loop's place.
+        largest: statements of a loop beyond which it stays as it is.
+    """
+    made: list[Stmt] = []
+    for s in body:
+        if not isinstance(s, For):
+            known.know(s)
+            made.append(s)
+            continue
+        inner = rewritten(s.body, known, change, largest)
+        if inner != s.body:
+            made.append(replace(s, body=inner))
+            continue
+        too_large = largest is not None and sum(1 for _ in statements(s.body)) > largest
+        predicates = [] if too_large else known.useful(s)
+        made += change(s, predicates) if predicates else [s]
+    return tuple(made)
