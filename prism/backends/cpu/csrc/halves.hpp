@@ -126,19 +126,8 @@ void mul_pairs(float* __restrict c, int64_t cm, const float* __restrict a, int64
     const int64_t pairs = (K + 1) / 2;
     pack_pairs_a(pa, a, am, ak, M, K);
     pack_pairs_b(pb, b, bk, bn, K, N);
-    for (int64_t k = 0; k < pairs; k += BLOCK / 2)
-        for (int64_t n = 0; n < N; n += PANEL)
-            for (int64_t m = 0; m < M; m += MR) {
-                const uint32_t *x = pa + m * pairs + k * MR, *w = pb + n * pairs + k * PANEL;
-                if (m + MR <= M && n + PANEL <= N) {
-                    mul_pairs_block(c + m * cm + n, cm, x, w, v_mini(BLOCK / 2, pairs - k));
-                    continue;
-                }
-                float edge[MR * PANEL] = {};
-                mul_pairs_block(edge, PANEL, x, w, v_mini(BLOCK / 2, pairs - k));
-                for (int64_t i = 0; i < MR && m + i < M; ++i)
-                    for (int64_t j = 0; j < PANEL && n + j < N; ++j) c[(m + i) * cm + n + j] += edge[i * PANEL + j];
-            }
+    mul_panels(c, cm, pa, pb, M, pairs, N, BLOCK / 2, [](float* to, int64_t m, const uint32_t* x, const uint32_t* w, int64_t k)
+                   PRISM_BODY { mul_pairs_block(to, m, x, w, k); });
 }
 #endif
 // `multiply` of two operands that may be rounded to bfloat16.

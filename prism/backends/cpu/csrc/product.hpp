@@ -237,25 +237,33 @@ PRISM_INLINE void mul_block(float* __restrict c, int64_t cm, const float* __rest
         for (int j = 0; j < NR; ++j) v_store(c + i * cm + j * VL, v_load(c + i * cm + j * VL) + s[i][j]);
 }
 
+// Packed panels, `step` of their depth at a time; `block` adds the product of two of them to a tile of c.
+template <class P, class F>
+PRISM_INLINE void mul_panels(float* __restrict c, int64_t cm, const P* __restrict pa, const P* __restrict pb, int64_t M,
+                             int64_t depth, int64_t N, int64_t step, F block) {
+    for (int64_t k = 0; k < depth; k += step)
+        for (int64_t n = 0; n < N; n += PANEL)
+            for (int64_t m = 0; m < M; m += MR) {
+                const P *x = pa + m * depth + k * MR, *w = pb + n * depth + k * PANEL;
+                if (m + MR <= M && n + PANEL <= N) {
+                    block(c + m * cm + n, cm, x, w, v_mini(step, depth - k));
+                    continue;
+                }
+                float edge[MR * PANEL] = {};
+                block(edge, PANEL, x, w, v_mini(step, depth - k));
+                for (int64_t i = 0; i < MR && m + i < M; ++i)
+                    for (int64_t j = 0; j < PANEL && n + j < N; ++j) c[(m + i) * cm + n + j] += edge[i * PANEL + j];
+            }
+}
+
 template <class B>
 void mul_packed(float* __restrict c, int64_t cm, const float* __restrict a, int64_t am, int64_t ak,
                 const B* __restrict b, int64_t bk, int64_t bn, int64_t M, int64_t K, int64_t N, float* __restrict pa,
                 float* __restrict pb) {
     pack_a(pa, a, am, ak, M, K);
     pack_b(pb, b, bk, bn, K, N);
-    for (int64_t k = 0; k < K; k += BLOCK)
-        for (int64_t n = 0; n < N; n += PANEL)
-            for (int64_t m = 0; m < M; m += MR) {
-                const float *x = pa + m * K + k * MR, *w = pb + n * K + k * PANEL;
-                if (m + MR <= M && n + PANEL <= N) {
-                    mul_block(c + m * cm + n, cm, x, w, v_mini(BLOCK, K - k));
-                    continue;
-                }
-                float edge[MR * PANEL] = {};
-                mul_block(edge, PANEL, x, w, v_mini(BLOCK, K - k));
-                for (int64_t i = 0; i < MR && m + i < M; ++i)
-                    for (int64_t j = 0; j < PANEL && n + j < N; ++j) c[(m + i) * cm + n + j] += edge[i * PANEL + j];
-            }
+    mul_panels(c, cm, pa, pb, M, K, N, BLOCK, [](float* to, int64_t m, const float* x, const float* w, int64_t k)
+                   PRISM_BODY { mul_block(to, m, x, w, k); });
 }
 
 // The product, whatever its shape. `a` has ak == 1 where bn != 1. MOST is the largest M that can come.
