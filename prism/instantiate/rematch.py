@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from prism.instantiate.measure import Contender, Measuring
-from prism.instantiate.study import Best, Candidate, Trial, TuneResult
+from prism.instantiate.study import Best, Candidate, Trial, TuneResult, leading
 
 LEADERS = 8
 """Trials that are timed again, at most."""
@@ -35,16 +35,13 @@ def rematch(found: TuneResult, candidates: Sequence[Candidate], measuring: Measu
     for n, t in enumerate(leaders):
         c = candidates[t.point.candidate]
         contenders.append(Contender(str(n), c.module, c.sgraph, t.point.config))
-    again: dict[int, Best] = {}
-    for t, timed in zip(leaders, measuring.bench.time(contenders, REPEATS), strict=True):
-        if timed.measurement is None:
-            continue
-        seconds = measuring.rank(timed.measurement)
-        held = again.get(t.point.candidate)
-        if held is None or seconds < held.seconds:
-            again[t.point.candidate] = Best(t.point.candidate, t.point.config, seconds, t.outcome.resources)
-    first = sorted(again.values(), key=lambda b: (b.seconds, b.candidate))
-    return replace(found, ranking=(*first, *(b for b in found.ranking if b.candidate not in again)))
+    again = leading(
+        Best(t.point.candidate, t.point.config, measuring.rank(timed.measurement), t.outcome.resources)
+        for t, timed in zip(leaders, measuring.bench.time(contenders, REPEATS), strict=True)
+        if timed.measurement is not None
+    )
+    met = {b.candidate for b in again}
+    return replace(found, ranking=(*again, *(b for b in found.ranking if b.candidate not in met)))
 
 
 def _leaders(trials: Sequence[Trial]) -> list[Trial]:

@@ -257,8 +257,18 @@ def _ordered(candidates: Sequence[Candidate]) -> list[Point]:
     return [Point(n, candidates[n].points[m]) for _, n, m in ranked]
 
 
-def _result(trials: Sequence[Trial], evidence: Evidence, feasible: int, repeats: int, resumed: int) -> TuneResult:
+def leading(found: Iterable[Best]) -> tuple[Best, ...]:
+    """The fastest of each candidate, fastest first; of equal ones the first."""
     best: dict[int, Best] = {}
+    for b in found:
+        held = best.get(b.candidate)
+        if held is None or b.seconds < held.seconds:
+            best[b.candidate] = b
+    return tuple(sorted(best.values(), key=lambda b: (b.seconds, b.candidate)))
+
+
+def _result(trials: Sequence[Trial], evidence: Evidence, feasible: int, repeats: int, resumed: int) -> TuneResult:
+    timed: list[Best] = []
     failures: dict[str, int] = {}
     compiled = 0
     for t in trials:
@@ -266,16 +276,12 @@ def _result(trials: Sequence[Trial], evidence: Evidence, feasible: int, repeats:
         if o.failure is not None:
             failures[o.failure.value] = failures.get(o.failure.value, 0) + 1
         compiled += bool(o.resources)
-        if o.seconds is None:
-            continue
-        held = best.get(t.point.candidate)
-        if held is None or o.seconds < held.seconds:
-            best[t.point.candidate] = Best(t.point.candidate, t.point.config, o.seconds, o.resources)
-    ranking = sorted(best.values(), key=lambda b: (b.seconds, b.candidate))
+        if o.seconds is not None:
+            timed.append(Best(t.point.candidate, t.point.config, o.seconds, o.resources))
     return TuneResult(
         evidence=evidence,
         trials=tuple(trials),
-        ranking=tuple(ranking),
+        ranking=leading(timed),
         failures=failures,
         compiled=compiled,
         deduplicated=repeats,
