@@ -216,6 +216,8 @@ template <class F, class S, class X> PRISM_INLINE void v_st(F, S* p, X x, int64_
 // Memory that a launch goes through: what outgrows the last-level cache is stored past the caches, and asked for ahead,
 // because the hardware's own prefetchers stop at the end of a page.
 constexpr int64_t AHEAD = 16384, PAGE = 4096;
+// Into the second cache: the first one's few outstanding misses stay free for loads.
+PRISM_INLINE void v_ask(const void* p) { __builtin_prefetch(p, 0, 2); }
 inline int64_t v_last_level() {
     // sysconf adds up the caches of a package, of which this core may share one.
     static const int64_t bytes = [] {
@@ -270,7 +272,7 @@ PRISM_INLINE void v_fence(bool past) {
 // A load of a tensor's neighbours; `soon` says that memory is asked for ahead.
 template <class F, class S> PRISM_INLINE auto v_in(bool soon, F f, const S* p, int64_t n) {
     if constexpr (F::all)
-        if (soon) __builtin_prefetch((const char*)p + AHEAD);
+        if (soon) v_ask((const char*)p + AHEAD);
     return v_ld(f, p, n);
 }
 // The same with a stride between neighbours.

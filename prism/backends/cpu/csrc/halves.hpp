@@ -39,8 +39,8 @@ void pack_pairs_b(uint32_t* __restrict p, const B* __restrict b, int64_t bk, int
             const bool two = 2 * k + 1 < K;
             for (int64_t n = 0; n < N; n += VL) {
                 const int64_t left = N - n, place = n / PANEL * PANEL * pairs + n % PANEL;
-                __builtin_prefetch(row + soon + n);
-                __builtin_prefetch(row + bk + soon + n);
+                v_ask(row + soon + n);
+                v_ask(row + bk + soon + n);
                 if (two && left >= VL) v_store(to + place, v_bits16(row + n) | v_bits16(row + bk + n) << 16);
                 else v_store(to + place, v_part16(row + n, left) | (two ? v_part16(row + bk + n, left) << 16 : vi{}));
             }

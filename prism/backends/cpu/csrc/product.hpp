@@ -36,7 +36,7 @@ __attribute__((noinline)) void mul_pass(float* __restrict c, int64_t cm, const f
 #pragma GCC unroll 16
         for (int u = 0; u < U; ++u) {
             vf w = v_ld(full, b + u * bk + n, lanes);
-            __builtin_prefetch(b + u * bk + n + soon);
+            v_ask(b + u * bk + n + soon);
 #pragma GCC unroll 8
             for (int m = 0; m < M; ++m) s[m] += x[m][u] * w;
         }
@@ -111,7 +111,7 @@ void mul_dots(float* __restrict c, int64_t cm, const float* __restrict a, int64_
 #pragma GCC unroll 16
             for (int j = 0; j < C; ++j) {
                 vf w = v_ld(full, b + (n + j) * bn + k, lanes);
-                __builtin_prefetch(b + (n + j + ahead) * bn + k);
+                v_ask(b + (n + j + ahead) * bn + k);
 #pragma GCC unroll 8
                 for (int m = 0; m < M; ++m) s[m * C + j] += x[m] * w;
             }
@@ -162,7 +162,7 @@ template <class B> void pack_b(float* __restrict p, const B* __restrict b, int64
             const B* row = b + k * bk;
             for (int64_t n = 0; n < N; n += PANEL) {
                 float* to = p + n * K + k * PANEL;
-                for (int64_t j = 0; j < PANEL; j += LINE / (int64_t)sizeof(B)) __builtin_prefetch(row + soon + n + j);
+                for (int64_t j = 0; j < PANEL; j += LINE / (int64_t)sizeof(B)) v_ask(row + soon + n + j);
                 for (int64_t j = 0; j < NR; ++j) {
                     int64_t left = N - n - j * VL;
                     vf w = {};
