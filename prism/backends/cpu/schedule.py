@@ -247,12 +247,31 @@ class Scheduler:
         return stored is DType.FLOAT32 and view.strides.get(product.lane) == 1
 
     def _arrange(self, name: str, role: str, product: Product, other: str) -> None:
-        """The order of a factor's array: the summed lane last in rows that are walked, first in the others."""
+        """The order of a factor's array: the summed lane last in rows that are walked, first in the others.
+
+        First only where neighbours along the others are computed from neighbours in memory: packing transposes whole
+        vectors, which costs less than a store with a stride.
+        """
         mine, theirs = self.v.lanes_of(name), self.v.lanes_of(other)
         batch = tuple(n for n in mine if n in theirs and n != product.lane)
         free = tuple(n for n in mine if n not in theirs)
+        last = role == "a" or (
+            self._runs_along(name, product.lane) and not any(self._runs_along(name, n) for n in free)
+        )
         if name not in self.order:
-            self.order[name] = (*batch, *free, product.lane) if role == "a" else (*batch, product.lane, *free)
+            self.order[name] = (*batch, *free, product.lane) if last else (*batch, product.lane, *free)
+
+    def _runs_along(self, name: str, lane: str) -> bool:
+        """Whether a value is computed from a tensor of no fewer lanes, contiguous along this one."""
+        v = self.v
+        if name in v.views:
+            return v.views[name].strides.get(lane) == 1 and set(v.lanes_of(name)) <= set(v.views[name].strides)
+        if name not in v.values or not isinstance(v.values[name].stmt, _INLINE):
+            return False
+        mine = set(v.lanes_of(name))
+        return any(
+            mine <= set(v.lanes_of(n)) and self._runs_along(n, lane) for n in without_aliases(v.values[name].stmt, v)
+        )
 
     def _must_keep(self, s: Stmt, name: str, place: int, block: int, uses: Sequence[_Use]) -> bool:
         v = self.v

@@ -93,10 +93,17 @@ PRISM_INLINE vi v_narrow(vl m) { return __builtin_convertvector(m, vi); }
 // bfloat16 and float16, rounded to nearest even.
 PRISM_INLINE vf v_widen(vh h, bf16*) { return (vf)(__builtin_convertvector(h, vu) << 16); }
 PRISM_INLINE vh v_narrow(vf x, bf16*) {
+#if PRISM_PAIRS
+    // Subnormal numbers, below 1.2e-38, become zero here.
+    vh r;
+    __asm__("vcvtneps2bf16 %1, %0" : "=v"(r) : "v"(x));
+    return r;
+#else
     vu u = (vu)x;
     vu r = (u + 0x7fffu + ((u >> 16) & 1u)) >> 16;
     vu quiet = (u >> 16) | 0x40u;
     return __builtin_convertvector((vu)v_sel(x != x, (vi)quiet, (vi)r), vh);
+#endif
 }
 PRISM_INLINE vf v_widen(vh h, f16*) {
 #if PRISM_LANES == 16 && __has_builtin(__builtin_ia32_vcvtph2ps512_mask)

@@ -6,19 +6,14 @@ PRISM_INLINE vf v_dot2(vf c, vi a, vi b) {
     __asm__("vdpbf16ps %2, %1, %0" : "+v"(c) : "v"(a), "v"(b));
     return c;
 }
-// float32 rounded to bfloat16, and the bits of VL neighbours, of fewer of them, of one.
-PRISM_INLINE vh v_rounded(vf x) {
-    vh r;
-    __asm__("vcvtneps2bf16 %1, %0" : "=v"(r) : "v"(x));
-    return r;
-}
+// The bits of VL neighbours as bfloat16, of fewer of them, of one.
 PRISM_INLINE vi v_bits16(const bf16* p) { return __builtin_convertvector(*(const u_vh*)p, vi); }
-PRISM_INLINE vi v_bits16(const float* p) { return __builtin_convertvector(v_rounded(v_load(p)), vi); }
+PRISM_INLINE vi v_bits16(const float* p) { return __builtin_convertvector(v_narrow(v_load(p), (bf16*)0), vi); }
 template <class B> PRISM_INLINE vi v_part16(const B* p, int64_t n) {
-    return __builtin_convertvector(v_rounded(n >= VL ? v_load(p) : v_ld(Part{}, p, n)), vi);
+    return __builtin_convertvector(v_narrow(n >= VL ? v_load(p) : v_ld(Part{}, p, n), (bf16*)0), vi);
 }
 PRISM_INLINE uint32_t v_one16(const bf16* p) { return p->bits; }
-PRISM_INLINE uint32_t v_one16(const float* p) { return v_rounded(v_all(*p))[0]; }
+PRISM_INLINE uint32_t v_one16(const float* p) { return v_narrow(v_all(*p), (bf16*)0)[0]; }
 // VL pairs of one row.
 PRISM_INLINE vf v_pairs(const bf16* p) { return v_load((const float*)p); }
 PRISM_INLINE vf v_pairs(const float* p) {

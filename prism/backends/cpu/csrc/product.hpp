@@ -182,7 +182,10 @@ template <class B> void pack_b(float* __restrict p, const B* __restrict b, int64
                 for (; k + VL <= K; k += VL) {
                     vf rows[VL];
 #pragma GCC unroll 16
-                    for (int64_t i = 0; i < VL; ++i) rows[i] = v_load(b + (n + j + i) * bn + k);
+                    for (int64_t i = 0; i < VL; ++i) {
+                        rows[i] = v_load(b + (n + j + i) * bn + k);
+                        v_ask(b + (n + j + i + VL) * bn + k);
+                    }
                     v_transpose<VL>(rows);
 #pragma GCC unroll 16
                     for (int64_t i = 0; i < VL; ++i) v_store(panel + (k + i) * PANEL + j, rows[i]);
@@ -205,7 +208,10 @@ inline void pack_a(float* __restrict p, const float* __restrict a, int64_t am, i
                 for (; k + VL <= K; k += VL) {
                     vf rows[MR];
 #pragma GCC unroll 16
-                    for (int64_t i = 0; i < MR; ++i) rows[i] = v_load(a + (m + i) * am + k);
+                    for (int64_t i = 0; i < MR; ++i) {
+                        rows[i] = v_load(a + (m + i) * am + k);
+                        v_ask(a + (m + i + MR) * am + k);
+                    }
                     v_transpose<MR>(rows);
 #pragma GCC unroll 16
                     for (int64_t i = 0; i < MR; ++i) v_store(panel + k * MR + i * VL, rows[i]);
