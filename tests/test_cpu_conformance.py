@@ -282,8 +282,11 @@ def test_half_precision_is_rounded_as_numpy_does(functions: ctypes.CDLL, kind: s
     made = np.empty(x.size, np.uint16)
     call(getattr(functions, f"to_{kind}"), x, made)
     with np.errstate(all="ignore"):
-        want = x.astype(dtype)
-    np.testing.assert_array_equal(made.view(dtype).astype(np.float32), want.astype(np.float32))
+        want = x.astype(dtype).astype(np.float32)
+    got = made.view(dtype).astype(np.float32)
+    # A processor's own rounding to bfloat16 makes zeros of subnormal numbers, and of nothing else.
+    flushed = (got == 0) & (np.abs(x) < 2**-126) & (np.signbit(got) == np.signbit(x)) & (kind == "bf16")
+    np.testing.assert_array_equal(got[~flushed], want[~flushed])
 
 
 def test_long_sums_of_one_sign_stay_precise(tmp_path: Path) -> None:
