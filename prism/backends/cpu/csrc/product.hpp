@@ -13,6 +13,7 @@ constexpr int64_t COLUMNS = 256;   // columns of b at a time, where several pass
 constexpr int TERMS = 16;         // rows of b at a time, half as many where one row takes them all
 constexpr int64_t PANEL = NR * VL;
 constexpr int64_t SOON = 8192;    // how far ahead memory is asked for, bytes
+constexpr int STREAMS = 4;        // places in memory that a core reads from in turn: more than one draws more of it
 constexpr int64_t LINE = 64;
 constexpr int64_t BLOCK = 256;    // terms that are added one after another before they join the rest of a sum
 
@@ -22,21 +23,25 @@ constexpr int64_t BLOCK = 256;    // terms that are added one after another befo
 #define PRISM_SHUFFLE(a, b, ...) __builtin_shuffle(a, b, vi{__VA_ARGS__})
 #endif
 
-// U rows of b, contiguous, times M rows of a; `soon` is how far ahead of them memory is asked for, in elements.
-template <int M, int U, class B>
+// U rows of b, contiguous, times M rows of a. The rows are neighbours, or in runs that are `far` rows APART. `soon` is how
+// far ahead of them memory is asked for, in elements.
+template <int M, int U, bool APART, class B>
 __attribute__((noinline)) void mul_pass(float* __restrict c, int64_t cm, const float* __restrict a, int64_t am,
-                                        int64_t ak, const B* __restrict b, int64_t bk, int64_t N, int64_t soon) {
+                                        int64_t ak, const B* __restrict b, int64_t bk, int64_t far, int64_t N,
+                                        int64_t soon) {
+    auto place = [&](int u) PRISM_BODY { return APART ? u / (U / STREAMS) * far + u % (U / STREAMS) : u; };
     float x[M][U];
     for (int m = 0; m < M; ++m)
-        for (int u = 0; u < U; ++u) x[m][u] = a[m * am + u * ak];
+        for (int u = 0; u < U; ++u) x[m][u] = a[m * am + place(u) * ak];
     auto column = [&](auto full, int64_t n, int64_t lanes) PRISM_BODY {
         vf s[M] = {};
         // Otherwise every x is kept in all lanes on the stack, a vector each; an operand can be broadcast as it is loaded.
         if constexpr (M * U > 16) __asm__ volatile("" : : "r"(&x[0][0]) : "memory");
 #pragma GCC unroll 16
         for (int u = 0; u < U; ++u) {
-            vf w = v_ld(full, b + u * bk + n, lanes);
-            v_ask(b + u * bk + n + soon);
+            const B* row = b + place(u) * bk + n;
+            vf w = v_ld(full, row, lanes);
+            v_ask(row + soon);
 #pragma GCC unroll 8
             for (int m = 0; m < M; ++m) s[m] += x[m][u] * w;
         }
@@ -54,16 +59,16 @@ void mul_rows(float* c, int64_t cm, const float* a, int64_t am, int64_t ak, cons
               int64_t N) {
     // Where rows of a take turns, the next ones find b in the first cache.
     const int64_t width = M > 8 ? COLUMNS : N;
-    auto rows = [&](auto unroll, int64_t k) PRISM_BODY {
-        constexpr int U = decltype(unroll)::n;
+    auto rows = [&](auto unroll, auto apart, int64_t k, int64_t far, int64_t step) PRISM_BODY {
+        constexpr int U = decltype(unroll)::n, APART = decltype(apart)::n;
         for (int64_t n = 0; n < N; n += width) {
-            int64_t soon = v_maxi(U, SOON / (N * (int64_t)sizeof(B))) * bk;
+            int64_t soon = v_maxi(step, SOON * step / (U * N * (int64_t)sizeof(B))) * bk;
             for (int64_t m = 0; m < M;) {
                 auto some = [&](auto count) PRISM_BODY {
                     constexpr int R = decltype(count)::n;
                     if constexpr (R <= MOST)
-                        mul_pass<R, U>(c + m * cm + n, cm, a + m * am + k * ak, am, ak, b + k * bk + n, bk,
-                                       v_mini(width, N - n), soon);
+                        mul_pass<R, U, APART>(c + m * cm + n, cm, a + m * am + k * ak, am, ak, b + k * bk + n, bk, far,
+                                              v_mini(width, N - n), soon);
                     m += R;
                 };
                 if (M - m >= 8) some(Count<8>{});
@@ -75,9 +80,13 @@ void mul_rows(float* c, int64_t cm, const float* a, int64_t am, int64_t ak, cons
         }
     };
     constexpr int U = MOST > 1 ? TERMS : TERMS / 2;
-    int64_t k = 0;
-    for (; k + U <= K; k += U) rows(Count<U>{}, k);
-    for (; k < K; ++k) rows(Count<1>{}, k);
+    // Long rows are streams by themselves; of short ones, some that are far apart are.
+    const int64_t run = U / STREAMS, far = K / U * run;
+    if (N * (int64_t)sizeof(B) < PAGE)
+        for (int64_t k = 0; k < far; k += run) rows(Count<U>{}, Count<1>{}, k, far, run);
+    else
+        for (int64_t k = 0; k + U <= K; k += U) rows(Count<U>{}, Count<0>{}, k, 0, U);
+    for (int64_t k = K / U * U; k < K; ++k) rows(Count<1>{}, Count<0>{}, k, 0, 1);
 }
 
 // The sums of VL vectors as one vector: each round folds the groups of W lanes of two vectors and puts them side by side.
@@ -99,10 +108,10 @@ template <int W = VL> PRISM_INLINE vf v_sums(vf* x) {
 template <int M, class B>
 void mul_dots(float* __restrict c, int64_t cm, const float* __restrict a, int64_t am, const B* __restrict b, int64_t bn,
               int64_t K, int64_t N) {
-    const int64_t ahead = v_maxi(VL, SOON / (K * (int64_t)sizeof(B)));
+    const int64_t ahead = v_maxi(VL / STREAMS, SOON / STREAMS / (K * (int64_t)sizeof(B)));
     constexpr int TOGETHER = VL / M < 4 ? (VL / M < 2 ? 1 : 2) : (VL / M < 8 ? 4 : (VL / M < 16 ? 8 : 16));
-    auto columns = [&](auto count, int64_t n) PRISM_BODY {
-        constexpr int C = decltype(count)::n;
+    auto columns = [&](auto count, int64_t n, int64_t far) PRISM_BODY {
+        constexpr int C = decltype(count)::n, RUN = C < STREAMS ? C : C / STREAMS;
         vf s[VL < M * C ? M * C : VL] = {};
         auto step = [&](auto full, int64_t k, int64_t lanes) PRISM_BODY {
             vf x[M];
@@ -110,8 +119,9 @@ void mul_dots(float* __restrict c, int64_t cm, const float* __restrict a, int64_
             for (int m = 0; m < M; ++m) x[m] = v_ld(full, a + m * am + k, lanes);
 #pragma GCC unroll 16
             for (int j = 0; j < C; ++j) {
-                vf w = v_ld(full, b + (n + j) * bn + k, lanes);
-                v_ask(b + (n + j + ahead) * bn + k);
+                const B* column = b + (n + j / RUN * far + j % RUN) * bn + k;
+                vf w = v_ld(full, column, lanes);
+                v_ask(column + ahead * bn);
 #pragma GCC unroll 8
                 for (int m = 0; m < M; ++m) s[m * C + j] += x[m] * w;
             }
@@ -124,15 +134,17 @@ void mul_dots(float* __restrict c, int64_t cm, const float* __restrict a, int64_
 #pragma GCC unroll 8
             for (int m = 0; m < M; ++m)
 #pragma GCC unroll 16
-                for (int j = 0; j < C; ++j) c[m * cm + n + j] += sums[m * C + j];
+                for (int j = 0; j < C; ++j) c[m * cm + n + j / RUN * far + j % RUN] += sums[m * C + j];
         } else {
 #pragma GCC unroll 8
             for (int m = 0; m < M; ++m) c[m * cm + n] += v_across(Sum{}, s[m]);
         }
     };
+    constexpr int64_t STEP = TOGETHER < STREAMS ? TOGETHER : TOGETHER / STREAMS;
+    const int64_t far = N / TOGETHER * STEP;
     int64_t n = 0;
-    for (; n + TOGETHER <= N; n += TOGETHER) columns(Count<TOGETHER>{}, n);
-    for (; n < N; ++n) columns(Count<1>{}, n);
+    for (; n < far; n += STEP) columns(Count<TOGETHER>{}, n, far);
+    for (n = far * (TOGETHER / STEP); n < N; ++n) columns(Count<1>{}, n, 0);
 }
 
 // Two vectors lane by lane in turn: the first or the second half of the result.
