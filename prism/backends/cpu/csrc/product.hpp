@@ -166,88 +166,104 @@ template <int R> PRISM_INLINE void v_transpose(vf* rows) {
     }
 }
 
-// b as panels of PANEL columns, k by k; what is outside is 0.
-template <class B> void pack_b(float* __restrict p, const B* __restrict b, int64_t bk, int64_t bn, int64_t K, int64_t N) {
+// What a place in a panel holds: one term in float32. Its kin in halves.hpp holds a pair of terms in bfloat16.
+struct Single {
+    typedef float type;
+    static constexpr int64_t TERMS = 1;
+    // Places from neighbours along k; from VL neighbours across k, or `left` of them; one place. `k` terms are inside.
+    template <class B> static PRISM_INLINE vf along(const B* p) { return v_load(p); }
+    template <class B> static PRISM_INLINE vf across(const B* p, int64_t, int64_t, int64_t left) {
+        return left >= VL ? v_load(p) : v_ld(Part{}, p, left);
+    }
+    template <class B> static PRISM_INLINE float one(const B* p, int64_t, int64_t) { return v_one(p); }
+    static PRISM_INLINE vf add(vf sum, float x, vf w) { return sum + x * w; }
+};
+
+// b as panels of PANEL columns, place by place along k; what is outside is 0.
+template <class E, class B>
+void pack_b(typename E::type* __restrict to, const B* __restrict b, int64_t bk, int64_t bn, int64_t K, int64_t N) {
+    constexpr int64_t T = E::TERMS;
+    const int64_t depth = v_cdiv(K, T);
+    float* p = (float*)to;
     if (bn == 1) {
-        const int64_t soon = v_cdiv(SOON, N * (int64_t)sizeof(B)) * bk;
-        for (int64_t k = 0; k < K; ++k) {
-            const B* row = b + k * bk;
-            for (int64_t n = 0; n < N; n += PANEL) {
-                float* to = p + n * K + k * PANEL;
-                for (int64_t j = 0; j < PANEL; j += LINE / (int64_t)sizeof(B)) v_ask(row + soon + n + j);
-                for (int64_t j = 0; j < NR; ++j) {
-                    int64_t left = N - n - j * VL;
-                    vf w = {};
-                    if (left >= VL) w = v_load(row + n + j * VL);
-                    else if (left > 0) w = v_ld(Part{}, row + n + j * VL, left);
-                    v_store(to + j * VL, w);
-                }
+        const int64_t soon = v_cdiv(SOON, T * N * (int64_t)sizeof(B)) * T * bk;
+        for (int64_t k = 0; k < depth; ++k) {
+            const B* row = b + T * k * bk;
+            for (int64_t n = 0; n < N; n += VL) {
+                for (int64_t t = 0; t < T; ++t)
+                    for (int64_t j = 0; j < VL; j += LINE / (int64_t)sizeof(B)) v_ask(row + t * bk + soon + n + j);
+                v_store(p + n / PANEL * PANEL * depth + k * PANEL + n % PANEL, E::across(row + n, bk, K - T * k, N - n));
             }
+            for (int64_t n = v_cdiv(N, VL) * VL; n % PANEL; n += VL)
+                v_store(p + n / PANEL * PANEL * depth + k * PANEL + n % PANEL, vf{});
         }
         return;
     }
     for (int64_t n = 0; n < N; n += PANEL) {
-        float* panel = p + n * K;
+        typename E::type* panel = to + n * depth;
         for (int64_t j = 0; j < PANEL; j += VL) {
             int64_t k = 0;
             if (bk == 1 && n + j + VL <= N)
-                for (; k + VL <= K; k += VL) {
+                for (; T * (k + VL) <= K; k += VL) {
                     vf rows[VL];
 #pragma GCC unroll 16
                     for (int64_t i = 0; i < VL; ++i) {
-                        rows[i] = v_load(b + (n + j + i) * bn + k);
-                        v_ask(b + (n + j + i + VL) * bn + k);
+                        rows[i] = E::along(b + (n + j + i) * bn + T * k);
+                        v_ask(b + (n + j + i + VL) * bn + T * k);
                     }
                     v_transpose<VL>(rows);
 #pragma GCC unroll 16
-                    for (int64_t i = 0; i < VL; ++i) v_store(panel + (k + i) * PANEL + j, rows[i]);
+                    for (int64_t i = 0; i < VL; ++i) v_store((float*)panel + (k + i) * PANEL + j, rows[i]);
                 }
-            for (int64_t i = 0; i < VL; ++i) {
+            for (int64_t i = 0; i < VL && k < depth; ++i) {
                 const B* column = b + (n + j + i) * bn;
-                for (int64_t l = k; l < K; ++l)
-                    panel[l * PANEL + j + i] = n + j + i < N ? v_one(column + l * bk) : 0.0f;
+                for (int64_t l = k; l < depth; ++l)
+                    panel[l * PANEL + j + i] = n + j + i < N ? E::one(column + T * l * bk, bk, K - T * l) : 0;
             }
         }
     }
 }
-// a as panels of MR rows, k by k; what is outside is 0.
-inline void pack_a(float* __restrict p, const float* __restrict a, int64_t am, int64_t ak, int64_t M, int64_t K) {
+// a as panels of MR rows, place by place along k; what is outside is 0.
+template <class E>
+void pack_a(typename E::type* __restrict p, const float* __restrict a, int64_t am, int64_t ak, int64_t M, int64_t K) {
+    constexpr int64_t T = E::TERMS;
+    const int64_t depth = v_cdiv(K, T);
     for (int64_t m = 0; m < M; m += MR) {
-        float* panel = p + m * K;
+        typename E::type* panel = p + m * depth;
         int64_t k = 0;
         if constexpr ((MR & (MR - 1)) == 0 && MR <= VL)
             if (ak == 1 && m + MR <= M)
-                for (; k + VL <= K; k += VL) {
+                for (; T * (k + VL) <= K; k += VL) {
                     vf rows[MR];
 #pragma GCC unroll 16
                     for (int64_t i = 0; i < MR; ++i) {
-                        rows[i] = v_load(a + (m + i) * am + k);
-                        v_ask(a + (m + i + MR) * am + k);
+                        rows[i] = E::along(a + (m + i) * am + T * k);
+                        v_ask(a + (m + i + MR) * am + T * k);
                     }
                     v_transpose<MR>(rows);
 #pragma GCC unroll 16
-                    for (int64_t i = 0; i < MR; ++i) v_store(panel + k * MR + i * VL, rows[i]);
+                    for (int64_t i = 0; i < MR; ++i) v_store((float*)panel + k * MR + i * VL, rows[i]);
                 }
         for (int64_t i = 0; i < MR; ++i)
-            for (int64_t l = k; l < K; ++l) panel[l * MR + i] = m + i < M ? a[(m + i) * am + l * ak] : 0.0f;
+            for (int64_t l = k; l < depth; ++l)
+                panel[l * MR + i] = m + i < M ? E::one(a + (m + i) * am + T * l * ak, ak, K - T * l) : 0;
     }
 }
 constexpr int64_t v_packed_a(int64_t M, int64_t K) { return (M + MR - 1) / MR * MR * K; }
 constexpr int64_t v_packed_b(int64_t N, int64_t K) { return (N + PANEL - 1) / PANEL * PANEL * K; }
 
-PRISM_INLINE void mul_block(float* __restrict c, int64_t cm, const float* __restrict pa, const float* __restrict pb,
-                            int64_t K) {
+template <class E>
+PRISM_INLINE void mul_block(float* __restrict c, int64_t cm, const typename E::type* __restrict pa,
+                            const typename E::type* __restrict pb, int64_t depth) {
     vf s[MR][NR] = {};
-    for (int64_t k = 0; k < K; ++k, pa += MR, pb += PANEL) {
+    for (int64_t k = 0; k < depth; ++k, pa += MR, pb += PANEL) {
         vf w[NR];
 #pragma GCC unroll 8
-        for (int j = 0; j < NR; ++j) w[j] = v_load(pb + j * VL);
+        for (int j = 0; j < NR; ++j) w[j] = v_load((const float*)pb + j * VL);
 #pragma GCC unroll 16
-        for (int i = 0; i < MR; ++i) {
-            vf x = v_all(pa[i]);
+        for (int i = 0; i < MR; ++i)
 #pragma GCC unroll 8
-            for (int j = 0; j < NR; ++j) s[i][j] += x * w[j];
-        }
+            for (int j = 0; j < NR; ++j) s[i][j] = E::add(s[i][j], pa[i], w[j]);
     }
 #pragma GCC unroll 16
     for (int i = 0; i < MR; ++i)
@@ -255,33 +271,27 @@ PRISM_INLINE void mul_block(float* __restrict c, int64_t cm, const float* __rest
         for (int j = 0; j < NR; ++j) v_store(c + i * cm + j * VL, v_load(c + i * cm + j * VL) + s[i][j]);
 }
 
-// Packed panels, `step` of their depth at a time; `block` adds the product of two of them to a tile of c.
-template <class P, class F>
-PRISM_INLINE void mul_panels(float* __restrict c, int64_t cm, const P* __restrict pa, const P* __restrict pb, int64_t M,
-                             int64_t depth, int64_t N, int64_t step, F block) {
-    for (int64_t k = 0; k < depth; k += step)
+template <class E, class B>
+void mul_packed(float* __restrict c, int64_t cm, const float* __restrict a, int64_t am, int64_t ak,
+                const B* __restrict b, int64_t bk, int64_t bn, int64_t M, int64_t K, int64_t N,
+                typename E::type* __restrict pa, typename E::type* __restrict pb) {
+    const int64_t depth = v_cdiv(K, E::TERMS);
+    pack_a<E>(pa, a, am, ak, M, K);
+    pack_b<E>(pb, b, bk, bn, K, N);
+    // Some of the depth at a time, so that a panel of b stays in the first cache and long sums stay precise.
+    for (int64_t k = 0, step = BLOCK / E::TERMS; k < depth; k += step)
         for (int64_t n = 0; n < N; n += PANEL)
             for (int64_t m = 0; m < M; m += MR) {
-                const P *x = pa + m * depth + k * MR, *w = pb + n * depth + k * PANEL;
+                const typename E::type *x = pa + m * depth + k * MR, *w = pb + n * depth + k * PANEL;
                 if (m + MR <= M && n + PANEL <= N) {
-                    block(c + m * cm + n, cm, x, w, v_mini(step, depth - k));
+                    mul_block<E>(c + m * cm + n, cm, x, w, v_mini(step, depth - k));
                     continue;
                 }
                 float edge[MR * PANEL] = {};
-                block(edge, PANEL, x, w, v_mini(step, depth - k));
+                mul_block<E>(edge, PANEL, x, w, v_mini(step, depth - k));
                 for (int64_t i = 0; i < MR && m + i < M; ++i)
                     for (int64_t j = 0; j < PANEL && n + j < N; ++j) c[(m + i) * cm + n + j] += edge[i * PANEL + j];
             }
-}
-
-template <class B>
-void mul_packed(float* __restrict c, int64_t cm, const float* __restrict a, int64_t am, int64_t ak,
-                const B* __restrict b, int64_t bk, int64_t bn, int64_t M, int64_t K, int64_t N, float* __restrict pa,
-                float* __restrict pb) {
-    pack_a(pa, a, am, ak, M, K);
-    pack_b(pb, b, bk, bn, K, N);
-    mul_panels(c, cm, pa, pb, M, K, N, BLOCK, [](float* to, int64_t m, const float* x, const float* w, int64_t k)
-                   PRISM_BODY { mul_block(to, m, x, w, k); });
 }
 
 // The product, whatever its shape. `a` has ak == 1 where bn != 1. MOST is the largest M that can come.
@@ -308,6 +318,6 @@ void multiply(float* c, int64_t cm, const float* a, int64_t am, int64_t ak, cons
             if (M == 4) return mul_dots<4>(c, cm, a, am, b, bn, K, N);
         return;
     }
-    mul_packed(c, cm, a, am, ak, b, bk, bn, M, K, N, pa, pb);
+    mul_packed<Single>(c, cm, a, am, ak, b, bk, bn, M, K, N, pa, pb);
 }
 }  // namespace prism
