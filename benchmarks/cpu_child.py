@@ -37,6 +37,8 @@ ROUNDS_S = 15.0
 """Rounds of all contenders take no longer than this, seconds."""
 SETTLE_S = 4e-2
 """How long to wait before a contender's turn, seconds: onnxruntime's threads spin for longer than OpenMP's."""
+WARM_S = 2e-2
+"""A turn begins with calls that are not counted, for so long, seconds: a processor that rested runs slower at first."""
 RATE_SAMPLES = 5
 """Samples of the machine's own rates, before the rounds and again after them."""
 
@@ -197,16 +199,16 @@ def run(request: Mapping[str, Any], folder: Path) -> dict[str, Any]:
     ready: dict[str, Prepared] = {}
     for name, make in makers.items():
         try:
-            prepared = Prepared(make(), SETTLE_S)
+            prepared = Prepared(make(), SETTLE_S, WARM_S)
         except Exception as error:
             answer[name] = {"error": f"{type(error).__name__}: {str(error)[:300]}"}
             continue
         answer[name] = {"rms_error": error_of(prepared.results, exact)}
         ready[name] = prepared
     rates = {
-        "copy": Prepared(copy_call(int(request["bytes"])), SETTLE_S),
-        "copy beyond the caches": Prepared(copy_call(DRAM_BYTES), SETTLE_S),
-        "float32 product": Prepared(matmul_call(), SETTLE_S),
+        "copy": Prepared(copy_call(int(request["bytes"])), SETTLE_S, WARM_S),
+        "copy beyond the caches": Prepared(copy_call(DRAM_BYTES), SETTLE_S, WARM_S),
+        "float32 product": Prepared(matmul_call(), SETTLE_S, WARM_S),
     }
     before = interleave([p.sample for p in rates.values()], RATE_SAMPLES)
     samples = interleave(

@@ -36,8 +36,8 @@ LONG_S = 0.2
 """A call that takes longer needs no warming up, seconds."""
 SETTLE_S = 4e-3
 """How long to wait before a contender's turn, seconds: threads of another runtime spin about as long."""
-WARM_S = 5e-4
-"""A contender's turn begins with calls that are not counted, for so long and at least one, seconds."""
+WARM_S = 5e-3
+"""A turn begins with calls that are not counted, for so long and at least one, seconds: a processor that rested is slow."""
 FIRST_CALLS = 6
 """Calls that tell how long one takes, but for the first; fewer where they are long."""
 
@@ -86,9 +86,10 @@ class Prepared:
     Args:
         call: calls it once.
         settle_s: how long to wait before its turn, seconds.
+        warm_s: how long calls are not counted after that, seconds; at least one is not.
     """
 
-    def __init__(self, call: Callable[[], Sequence[Any]], settle_s: float = SETTLE_S) -> None:
+    def __init__(self, call: Callable[[], Sequence[Any]], settle_s: float = SETTLE_S, warm_s: float = WARM_S) -> None:
         self._call = call
         self._settle_s = settle_s
         self.results: Sequence[Any] = ()
@@ -102,7 +103,7 @@ class Prepared:
             if n and taken > SAMPLE_S:
                 break
         self.calls = max(1, min(MAX_CALLS, math.ceil(SAMPLE_S / max(self.call_s, 1e-9))))
-        self._warm = 0 if self.call_s > LONG_S else max(1, min(self.calls, math.ceil(WARM_S / max(self.call_s, 1e-9))))
+        self._warm = 0 if self.call_s > LONG_S else max(1, math.ceil(warm_s / max(self.call_s, 1e-9)))
 
     def sample(self) -> float:
         """Seconds a call, over one sample."""

@@ -323,20 +323,22 @@ PRISM_INLINE void v_scatter_if(F f, vi m, S* p, int64_t stride, X x, int64_t n) 
 
 // Maximum and minimum keep NaN.
 PRISM_INLINE vf v_max(vf a, vf b) {
-#if PRISM_LANES == 16 && __has_builtin(__builtin_ia32_maxps512_mask)
-    vf m = __builtin_ia32_maxps512_mask(a, b, vf{}, (unsigned short)-1, 4);
+#if PRISM_LANES == 16 && __has_builtin(__builtin_ia32_maxps512_mask) && __has_builtin(__builtin_ia32_cmpps512_mask)
+    // The instruction gives b where one is NaN; a stays where it is NaN (7: ordered).
+    return __builtin_ia32_maxps512_mask(a, b, a, __builtin_ia32_cmpps512_mask(a, a, 7, (unsigned short)-1, 4), 4);
 #else
     vf m = a > b ? a : b;
-#endif
     return a != a ? a : m;
+#endif
 }
 PRISM_INLINE vf v_min(vf a, vf b) {
-#if PRISM_LANES == 16 && __has_builtin(__builtin_ia32_minps512_mask)
-    vf m = __builtin_ia32_minps512_mask(a, b, vf{}, (unsigned short)-1, 4);
+#if PRISM_LANES == 16 && __has_builtin(__builtin_ia32_minps512_mask) && __has_builtin(__builtin_ia32_cmpps512_mask)
+    // The instruction gives b where one is NaN; a stays where it is NaN (7: ordered).
+    return __builtin_ia32_minps512_mask(a, b, a, __builtin_ia32_cmpps512_mask(a, a, 7, (unsigned short)-1, 4), 4);
 #else
     vf m = a < b ? a : b;
-#endif
     return a != a ? a : m;
+#endif
 }
 template <class X> PRISM_INLINE X v_max(X a, X b) { return ((a > b) | (a != a)) ? a : b; }
 template <class X> PRISM_INLINE X v_min(X a, X b) { return ((a < b) | (a != a)) ? a : b; }
