@@ -37,7 +37,7 @@ LONG_S = 0.2
 SETTLE_S = 4e-3
 """How long to wait before a contender's turn, seconds: threads of another runtime spin about as long."""
 WARM_S = 5e-3
-"""A turn begins with calls that are not counted, for so long and at least one, seconds: a processor that rested is slow."""
+"""A turn begins with calls that are not counted, seconds: a processor that rested is slow. At least one is."""
 FIRST_CALLS = 6
 """Calls that tell how long one takes, but for the first; fewer where they are long."""
 
