@@ -260,12 +260,15 @@ def test_slow_contenders_are_sampled_less_and_fast_ones_in_bulk() -> None:
         calls.append(1)
         return calls
 
-    fast = Prepared(call)
+    fast = Prepared(call, warm_s=0.0)
     assert fast.calls > 10
     looked = len(calls)
     assert looked >= 2
     fast.sample()
-    assert looked + fast.calls < len(calls) <= looked + 2 * fast.calls, "some unheard, then a sample"
+    assert len(calls) == looked + 1 + fast.calls, "one unheard, then a sample"
+    warmed, before = Prepared(call, warm_s=100 * fast.call_s), len(calls)
+    warmed.sample()
+    assert len(calls) > before + warmed.calls + 1
     assert rounds([fast], 30) == 30
     fast.call_s = 10.0
     assert rounds([fast], 30) == 3

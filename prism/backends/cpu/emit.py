@@ -170,8 +170,8 @@ def _grid(w: Writer, launch: TileLaunch, emitters: Sequence[KernelEmitter]) -> N
             rooms = f"v_maxi({rooms}, {e.program.name}_room({', '.join(names(x) for x in e.program.lengths)}))"
         w.line(f"const int64_t room = {rooms};")
         # Asked of the cache that is there when it runs.
-        for flag, tensors in (("past", [t for t in launch.tensors if t.name in written]), ("soon", launch.tensors)):
-            w.line(f"const bool {flag} = v_outgrows({_bytes(tensors, names)});")
+        w.line(f"const bool past = v_outgrows({_bytes([t for t in launch.tensors if t.name in written], names)});")
+        w.line(f"const int64_t soon = v_soon({_bytes(launch.tensors, names)});")
         w.line(f"#pragma omp parallel num_threads(threads) if (threads > 1 && {ends[-1]} > 1)")
         with w.block():
             w.line("char* at = scratch().get(room);")

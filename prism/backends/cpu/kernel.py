@@ -10,7 +10,7 @@ import sympy
 
 from prism.backends import tile
 from prism.backends.cpu.cxx import Names, Writer, factor, integer
-from prism.backends.cpu.nest import NestEmitter, Storage
+from prism.backends.cpu.nest import NestEmitter, Storage, loads_of
 from prism.backends.cpu.operations import KIND_TYPES
 from prism.backends.cpu.schedule import Group, Root, Scheduler
 from prism.backends.cpu.values import Lane, Values, find_products
@@ -111,7 +111,7 @@ class KernelEmitter:
             w.line("return bytes;")
         w.line()
         written = {s.tensor for s in statements(p.body) if isinstance(s, tile.Store)}
-        parameters = ["int64_t pid", "char* at", "bool past", "bool soon"]
+        parameters = ["int64_t pid", "char* at", "bool past", "int64_t soon"]
         for t in p.tensors:
             const = "" if t.name in written else "const "
             parameters.append(f"{const}{TENSOR_TYPES[t.dtype]}* __restrict p_{self.names(t.name)}")
@@ -165,14 +165,22 @@ class KernelEmitter:
                     w.line(f"const int64_t n_{self.names(dst)} = {self._length(self.v.lanes[dst])};")
                 case _:
                     pass
-        for g in groups:
+        made = [self._loads(g) for g in groups]
+        for n, g in enumerate(groups):
             (root, *_) = g.roots
             if root.kind == "loop":
                 self._loop(root)
             elif root.kind == "product":
                 self._product(root)
             else:
-                NestEmitter(g, self.storage, self.names, w, self._local).run()
+                again, repeated = (made[n] & frozenset().union(*others) for others in (made[n + 1 :], made[:n]))
+                NestEmitter(g, self.storage, self.names, w, self._local, again, repeated).run()
+
+    def _loads(self, group: Group) -> frozenset[str]:
+        """What a nest loads."""
+        if group.alone:
+            return frozenset()
+        return frozenset().union(*(loads_of(r.stmt, self.storage) for r in group.roots))
 
     def _loop(self, root: Root) -> None:
         s = root.stmt

@@ -51,6 +51,13 @@ class Storage:
         """The lanes of an array in the order of memory, the slowest first."""
         return self.scheduler.order.get(name, self.v.lanes_of(name))
 
+    def is_stored(self, name: str) -> bool:
+        """Whether a value is taken from where it is held, and not computed anew."""
+        s = self.v.values[name].stmt
+        return name in self.arrays or name in self.v.accumulators or name in self.scheduler.kept or (
+            isinstance(s, tile.Reduce | tile.Dot)
+        )  # fmt: skip
+
     def stride(self, name: str, lane: str, names: Names) -> str:
         """Elements between neighbours along a lane, as source."""
         lanes = self.lanes(name)
@@ -68,6 +75,7 @@ class NestEmitter:
         names: C++ identifiers.
         w: where it is written.
         local: kept values that only this nest reads: they are in no array.
+        again: loads that a later nest repeats; `repeated`: those that an earlier one made.
     """
 
     group: Group
@@ -75,6 +83,8 @@ class NestEmitter:
     names: Names
     w: Writer
     local: frozenset[str]
+    again: frozenset[str] = frozenset()
+    repeated: frozenset[str] = frozenset()
     _order: tuple[str, ...] = ()
     _code: list[list[str]] = field(default_factory=list)
     _after: list[list[str]] = field(default_factory=list)
@@ -334,15 +344,9 @@ class NestEmitter:
             return self._memo[name]
         if name not in self.v.values:
             return Text(f"(int32_t){self.names(name)}", False)
-        text = self._read(name) if self._is_stored(name) else self._evaluate(name)
+        text = self._read(name) if self.storage.is_stored(name) else self._evaluate(name)
         self._memo[name] = text
         return text
-
-    def _is_stored(self, name: str) -> bool:
-        s = self.v.values[name].stmt
-        return name in self.storage.arrays or name in self.v.accumulators or name in self.storage.scheduler.kept or (
-            isinstance(s, tile.Reduce | tile.Dot)
-        )  # fmt: skip
 
     def _name(self, name: str, source: str, lanes: Sequence[str]) -> Text:
         """A new variable at the depth of its lanes."""
@@ -441,7 +445,7 @@ class NestEmitter:
             elif stride == "1":
                 # Of a short run, what comes after it is not what is loaded next.
                 long = f"soon && n_{self.names(self.vector)} * {tensor.dtype.bytes} >= PAGE"
-                source = f"v_in({long}, full, {address}, lanes)"
+                source = f"v_in({self._ahead(name, long, tensor.dtype.bytes)}, full, {address}, lanes)"
             elif stride == "0":
                 source = f"v_all(v_one({address}))"
             else:
@@ -452,6 +456,18 @@ class NestEmitter:
         if stored != kind:
             source = converted(source, stored, kind, vector)
         return self._name(name, source, self.v.lanes_of(name))
+
+    def _ahead(self, name: str, long: str, width: int) -> str:
+        """How far ahead a load asks for memory, in bytes; 0 for not at all.
+
+        What several nests load is asked for by the last of them, for the next tile: memory answers while it computes.
+        """
+        if name not in self.again | self.repeated:
+            return f"{long} ? AHEAD : 0"
+        strides = self.v.views[name].strides
+        slow = max(strides, key=lambda n: (strides[n] != 1, isinstance(strides[n], int) and strides[n]))
+        tile_bytes = f"n_{self.names(slow)} * {self._number(strides[slow])} * {width}"
+        return f"{long} ? v_next(soon, {tile_bytes}, {'true' if name in self.again else 'false'}) : 0"
 
     def _cast(self, name: str, src: str, dtype: DType, lanes: Sequence[str]) -> Text:
         given = self._value(src)
@@ -479,6 +495,22 @@ class NestEmitter:
         vector = any(a.vector for a in args)
         texts = [self._as(a, vector) for a in args]
         return Text(self._name(name, operation(s.op, texts, kind, vector, self.v.program.name), lanes).source, vector)
+
+
+def loads_of(s: tile.Stmt, storage: Storage) -> frozenset[str]:
+    """The loads that a root makes, rather than taking a value from an array."""
+    found: set[str] = set()
+    seen: set[str] = set()
+    todo = _inputs(storage.v, s)
+    while todo:
+        name = todo.pop()
+        if name in seen or name not in storage.v.values or storage.is_stored(name):
+            continue
+        seen.add(name)
+        if name in storage.v.views:
+            found.add(name)
+        todo += _inputs(storage.v, storage.v.values[name].stmt)
+    return frozenset(found)
 
 
 def _inputs(v: Values, s: tile.Stmt) -> list[str]:

@@ -225,20 +225,29 @@ template <class F, class S, class X> PRISM_INLINE void v_st(F, S* p, X x, int64_
 constexpr int64_t AHEAD = 16384, PAGE = 4096;
 // Into the second cache: the first one's few outstanding misses stay free for loads.
 PRISM_INLINE void v_ask(const void* p) { __builtin_prefetch(p, 0, 2); }
-inline int64_t v_last_level() {
+inline int64_t v_cache(const char* path, int64_t otherwise) {
     // sysconf adds up the caches of a package, of which this core may share one.
-    static const int64_t bytes = [] {
-        long size = 0;
-        char unit = 'K';
-        if (FILE* file = fopen("/sys/devices/system/cpu/cpu0/cache/index3/size", "r")) {
-            if (fscanf(file, "%ld%c", &size, &unit) < 1) size = 0;
-            fclose(file);
-        }
-        return size > 0 ? (int64_t)size << (unit == 'M' ? 20 : 10) : (int64_t)16 << 20;
-    }();
+    long size = 0;
+    char unit = 'K';
+    if (FILE* file = fopen(path, "r")) {
+        if (fscanf(file, "%ld%c", &size, &unit) < 1) size = 0;
+        fclose(file);
+    }
+    return size > 0 ? (int64_t)size << (unit == 'M' ? 20 : 10) : otherwise;
+}
+inline int64_t v_second_level() {
+    static const int64_t bytes = v_cache("/sys/devices/system/cpu/cpu0/cache/index2/size", (int64_t)1 << 19);
+    return bytes;
+}
+inline int64_t v_last_level() {
+    static const int64_t bytes = v_cache("/sys/devices/system/cpu/cpu0/cache/index3/size", (int64_t)16 << 20);
     return bytes;
 }
 inline bool v_outgrows(int64_t bytes) { return bytes > v_last_level() / 3; }
+// 0 for what stays in a core's own cache; else the largest tile of which the next one may be asked for.
+inline int64_t v_soon(int64_t bytes) { return bytes > v_second_level() ? v_second_level() / 8 : 0; }
+// How far ahead one of several loads of a tile asks: the last one does, for the next tile.
+PRISM_INLINE int64_t v_next(int64_t soon, int64_t tile, bool again) { return tile > soon ? AHEAD : again ? 0 : tile; }
 PRISM_INLINE bool v_past(float* p, vf x) {
     if ((uintptr_t)p % sizeof(vf)) return false;
 #if PRISM_LANES == 16 && __has_builtin(__builtin_ia32_movntps512)
@@ -276,10 +285,10 @@ PRISM_INLINE void v_fence(bool past) {
     (void)past;
 #endif
 }
-// A load of a tensor's neighbours; `soon` says that memory is asked for ahead.
-template <class F, class S> PRISM_INLINE auto v_in(bool soon, F f, const S* p, int64_t n) {
+// A load of a tensor's neighbours; `ahead` says how many bytes further on memory is asked for, 0 that it is not.
+template <class F, class S> PRISM_INLINE auto v_in(int64_t ahead, F f, const S* p, int64_t n) {
     if constexpr (F::all)
-        if (soon) v_ask((const char*)p + AHEAD);
+        if (ahead) v_ask((const char*)p + ahead);
     return v_ld(f, p, n);
 }
 // The same with a stride between neighbours.
