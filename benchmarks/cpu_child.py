@@ -24,12 +24,11 @@ import numpy as np
 import torch
 
 from benchmarks.cpu_cases import CASES, Case
+from benchmarks.cpu_report import DRAM_BYTES
 from prism.backends.triton.timing import interleave
 from prism.instantiate.cpu_backend import launcher
 from prism.instantiate.cpu_worker import Prepared, rounds, threads
 
-DRAM_BYTES = 512 << 20
-"""Bytes of the copy that no cache holds, read and written together."""
 MATMUL = 1024
 """Rows, columns and depth of the float32 product whose rate bounds products."""
 

@@ -14,6 +14,8 @@ LEAST_ERROR = {"float32": 1e-5, "float16": 1e-2, "bfloat16": 6e-2}
 MEMORY_BOUND = 1.5
 # Below this the call itself is what is measured.
 CALL_US = 20.0
+# Of the copy that no cache holds, read and written together.
+DRAM_BYTES = 512 << 20
 
 
 def quartiles(seconds: Sequence[float]) -> list[float]:
@@ -27,7 +29,9 @@ def figures(answer: Mapping[str, Any], flops: float, size: int, dtype: str, cach
     """A row's times, from the samples that the child took.
 
     A case is bound by memory where it moves more bytes than the last-level cache holds (`cache`); one that fits is
-    bound by the caches: it may stay there from call to call, as its copy does.
+    bound by the caches: it may stay there from call to call, as its copy does. `share_of_floor` compares with a copy of as
+    many bytes, half of which are read: what a cache holds of it, it holds. `share_of_copy_bandwidth` compares with the
+    bandwidth of a copy that no cache holds anything of.
     """
     times = {name: quartiles(a["seconds"]) for name, a in answer.items() if "seconds" in a}
     copy, beyond, product = (times.pop(n) for n in ("copy", "copy beyond the caches", "float32 product"))
@@ -61,8 +65,9 @@ def figures(answer: Mapping[str, Any], flops: float, size: int, dtype: str, cach
         "speedup_any_type": round(times[any_type][1] / chosen[1], 3),
         "kernel_speedup": round(same[best][1] / kernel[1], 3) if kernel is not None else None,
         "share_of_floor": round(floor / chosen[1], 3),
+        "share_of_copy_bandwidth": round(size / chosen[1] * beyond[1] / DRAM_BYTES, 3),
         "copy_gb_s": round(size / copy[1] / 1e3, 1),
-        "copy_beyond_caches_gb_s": round((512 << 20) / beyond[1] / 1e3, 1),
+        "copy_beyond_caches_gb_s": round(DRAM_BYTES / beyond[1] / 1e3, 1),
         "rms_error": {n: e if math.isfinite(e) else None for n, e in errors.items()},
         "wrong": wrong,
         "failed": {n: a["error"] for n, a in answer.items() if "error" in a},
@@ -88,13 +93,11 @@ def summary(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
             "geomean_speedup_any_type": round(geometric_mean(r["speedup_any_type"] for r in mine), 3),
             "baseline_chosen": sum(r["chosen"] == "baseline" for r in mine),
         }
-    for kind in ("memory", "cache"):
+    for kind, share in (("memory", "share_of_copy_bandwidth"), ("cache", "share_of_floor")):
         bound = [r for r in rows if r["bound"] == kind and r["floor_us"] >= CALL_US]
         found[f"{kind}_bound"] = {
             "cases": len(bound),
-            "below_0.85_of_copy": [
-                f"{r['name']} {r['dtype']}: {r['share_of_floor']}" for r in bound if r["share_of_floor"] < 0.85
-            ],
+            "below_0.85_of_copy": [f"{r['name']} {r['dtype']}: {r[share]}" for r in bound if r[share] < 0.85],
         }
     return found
 
@@ -109,17 +112,19 @@ def table(report: Mapping[str, Any]) -> str:
         + ", ".join(f"{n} {v}" for n, v in report["versions"].items() if n in ("torch", "onnxruntime", "prism")),
         "",
         "Microseconds, medians of interleaved samples; `floor` is the copy of as many bytes, or the matrix operations",
-        "at the rate of a large product. `kernel` is what prism emitted, whether or not it was chosen.",
+        "at the rate of a large product. `kernel` is what prism emitted, whether or not it was chosen. `of copy` is the share",
+        f"of the bandwidth of a copy of {DRAM_BYTES >> 20} MiB, {report['copy_beyond_caches_gb_s']:.1f} GB/s in the median.",
         "",
-        "| case | type | floor | kernel | best baseline | | speedup | any type | of floor | chosen |",
-        "|---|---|--:|--:|--:|---|--:|--:|--:|---|",
+        "| case | type | floor | kernel | best baseline | | speedup | any type | of floor | of copy | chosen |",
+        "|---|---|--:|--:|--:|---|--:|--:|--:|--:|---|",
     ]
     for r in report["cases"]:
         kernel = f"{r['kernel_us']:.1f}" if r["kernel_us"] is not None else "-"
         best = r["baselines"][r["best_baseline"]]
         lines.append(
             f"| {r['name']} | {r['dtype']} | {r['floor_us']:.1f} | {kernel} | {best:.1f} | {r['best_baseline']} "
-            f"| {r['speedup']:.2f} | {r['speedup_any_type']:.2f} | {r['share_of_floor']:.2f} | {r['chosen']} |"
+            f"| {r['speedup']:.2f} | {r['speedup_any_type']:.2f} | {r['share_of_floor']:.2f} "
+            f"| {r['share_of_copy_bandwidth']:.2f} | {r['chosen']} |"
         )
     lines.append("")
     for dtype, s in report["summary"].items():
@@ -129,10 +134,13 @@ def table(report: Mapping[str, Any]) -> str:
                 f"(kernels alone {s['geomean_kernel_speedup']:.2f}; any type {s['geomean_speedup_any_type']:.2f}), "
                 f"{s['baseline_chosen']} of {s['cases']} cases stay with the baseline"
             )
-    for kind, said in (("memory", "more bytes than the last-level cache"), ("cache", "within the last-level cache")):
+    for kind, said, copy in (
+        ("memory", "more bytes than the last-level cache", "the machine's copy bandwidth"),
+        ("cache", "within the last-level cache", "a copy that stays there"),
+    ):
         s = report["summary"][f"{kind}_bound"]
         below = s["below_0.85_of_copy"]
-        lines.append(f"- {said}: {s['cases']} cases, {len(below)} below 0.85 of the copy" + (":" if below else ""))
+        lines.append(f"- {said}: {s['cases']} cases, {len(below)} below 0.85 of {copy}" + (":" if below else ""))
         lines += [f"  - {b}" for b in below]
     return "\n".join([*lines, ""])
 

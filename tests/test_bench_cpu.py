@@ -48,6 +48,7 @@ def test_a_faster_kernel_is_chosen() -> None:
     assert r["prism_us"] == r["kernel_us"] == pytest.approx(110)
     assert r["speedup"] == pytest.approx(2.0)
     assert r["share_of_floor"] == pytest.approx(100 / 110, abs=1e-3)
+    assert r["share_of_copy_bandwidth"] == pytest.approx(4 * MIB / 110e-6 / (512 * MIB / 20e-3), abs=1e-3)
     assert r["bound"] == "memory"
     assert r["copy_gb_s"] == pytest.approx(4 * MIB / 100e-6 / 1e9, rel=0.01)
     assert set(r) >= {"name", "shapes", "dtype", "floor_us", "prism_us", "baselines", "speedup", "sgraph", "config"}
@@ -84,11 +85,13 @@ def test_the_floor_is_bytes_or_operations() -> None:
 
 def test_what_fits_the_caches_is_not_bound_by_memory() -> None:
     found = answer(200e-6, torch_eager=500e-6)
-    for size, bound in ((4 * MIB, "cache"), (9 * MIB, "memory")):
+    found["copy beyond the caches"] = {"seconds": [8e-3] * 3}
+    of_bandwidth = round(9 / 200e-6 / (512 / 8e-3), 3)
+    for size, bound, share in ((4 * MIB, "cache", 0.5), (9 * MIB, "memory", of_bandwidth)):
         r = figures(found, 0.0, size, "float32", 8 * MIB)
         assert r["bound"] == bound
         s = summary([{"name": "a", "dtype": "float32", **r}])
-        assert s[f"{bound}_bound"] == {"cases": 1, "below_0.85_of_copy": ["a float32: 0.5"]}
+        assert s[f"{bound}_bound"] == {"cases": 1, "below_0.85_of_copy": [f"a float32: {share}"]}
         assert s["cache_bound" if bound == "memory" else "memory_bound"]["cases"] == 0
     assert figures(found, 4 * 1024**3, 4 * MIB, "float32", 8 * MIB)["bound"] == "compute"
 
@@ -108,6 +111,7 @@ def test_summary_table_and_plot() -> None:
         "machine": cpu.described(TARGET),
         "date": "2026-01-01",
         "versions": {"torch": "2"},
+        "copy_beyond_caches_gb_s": 26.8,
         "summary": s,
         "cases": rows,
     }
