@@ -29,9 +29,9 @@ def figures(answer: Mapping[str, Any], flops: float, size: int, dtype: str, cach
     """A row's times, from the samples that the child took.
 
     A case is bound by memory where it moves more bytes than the last-level cache holds (`cache`); one that fits is
-    bound by the caches: it may stay there from call to call, as its copy does. `share_of_floor` compares with a copy of as
-    many bytes, half of which are read: what a cache holds of it, it holds. `share_of_copy_bandwidth` compares with the
-    bandwidth of a copy that no cache holds anything of.
+    bound by the caches: it may stay there from call to call, as its copy does. `share_of_floor` compares with a copy
+    of as many bytes, of which a cache may hold a part; `share_of_copy_bandwidth` with the bandwidth of a copy of which
+    it holds none.
     """
     times = {name: quartiles(a["seconds"]) for name, a in answer.items() if "seconds" in a}
     copy, beyond, product = (times.pop(n) for n in ("copy", "copy beyond the caches", "float32 product"))
@@ -112,8 +112,9 @@ def table(report: Mapping[str, Any]) -> str:
         + ", ".join(f"{n} {v}" for n, v in report["versions"].items() if n in ("torch", "onnxruntime", "prism")),
         "",
         "Microseconds, medians of interleaved samples; `floor` is the copy of as many bytes, or the matrix operations",
-        "at the rate of a large product. `kernel` is what prism emitted, whether or not it was chosen. `of copy` is the share",
-        f"of the bandwidth of a copy of {DRAM_BYTES >> 20} MiB, {report['copy_beyond_caches_gb_s']:.1f} GB/s in the median.",
+        "at the rate of a large product. `kernel` is what prism emitted, whether or not it was chosen. `of copy` is",
+        f"the share of the bandwidth of a copy of {DRAM_BYTES >> 20} MiB, in the median "
+        f"{report['copy_beyond_caches_gb_s']:.1f} GB/s.",
         "",
         "| case | type | floor | kernel | best baseline | | speedup | any type | of floor | of copy | chosen |",
         "|---|---|--:|--:|--:|---|--:|--:|--:|--:|---|",
