@@ -244,8 +244,8 @@ inline int64_t v_last_level() {
     return bytes;
 }
 inline bool v_outgrows(int64_t bytes) { return bytes > v_last_level() / 3; }
-// 0 for what stays in a core's own cache; else the largest tile of which the next one may be asked for.
-inline int64_t v_soon(int64_t bytes) { return bytes > v_second_level() ? v_second_level() / 8 : 0; }
+// 0 for what the caches hold; else the largest tile of which the next one may be asked for.
+inline int64_t v_soon(int64_t bytes) { return v_outgrows(bytes / 2) ? v_second_level() / 8 : 0; }
 // How far ahead one of several loads of a tile asks: the last one does, for the next tile.
 PRISM_INLINE int64_t v_next(int64_t soon, int64_t tile, bool again) { return tile > soon ? AHEAD : again ? 0 : tile; }
 PRISM_INLINE bool v_past(float* p, vf x) {
