@@ -105,6 +105,12 @@ def gqa_decode(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     return F.scaled_dot_product_attention(q, k, v, enable_gqa=True)
 
 
+def latent_decode(q: Tensor, qr: Tensor, c: Tensor, kr: Tensor) -> Tensor:
+    """Scores are the sum of two products, values are the keys of one of them: heads share one latent cache."""
+    scores = (q @ c.transpose(-1, -2) + qr @ kr.transpose(-1, -2)) * 192**-0.5
+    return F.softmax(scores.float(), dim=-1).to(q.dtype) @ c
+
+
 def qk_norm_attention(q: Tensor, k: Tensor, v: Tensor, gq: Tensor, gk: Tensor) -> Tensor:
     return F.scaled_dot_product_attention(rms_norm(q, gq), rms_norm(k, gk), v)
 
@@ -224,6 +230,7 @@ WORKLOADS: Mapping[str, Workload] = {
         (*_bf16((2, 16, 4096, 128), (2, 16, 4096, 128), (2, 16, 4096, 128)), ((4096, 4096), torch.bool)),
     ),
     "gqa_decode": Workload(gqa_decode, _bf16((1, 32, 1, 128), (1, 8, 32768, 128), (1, 8, 32768, 128))),
+    "latent_decode": Workload(latent_decode, _bf16((8, 128, 512), (8, 128, 64), (8, 4096, 512), (8, 4096, 64))),
     "qk_norm_attention": Workload(
         qk_norm_attention, _bf16((2, 16, 4096, 128), (2, 16, 4096, 128), (2, 16, 4096, 128), (128,), (128,))
     ),
@@ -261,6 +268,7 @@ SMALL: Mapping[str, tuple[tuple[int, ...], ...]] = {
     "layer_norm_linear": ((3, 8), (8,), (8,), (8, 8)),
     "lora_square": ((3, 8), (8, 8), (8, 2), (2, 8)),
     "gqa_decode": ((1, 4, 1, 4), (1, 2, 9, 4), (1, 2, 9, 4)),
+    "latent_decode": ((2, 4, 6), (2, 4, 2), (2, 9, 6), (2, 9, 2)),
     "rope_attention": ((1, 2, 6, 4), (1, 2, 6, 4), (1, 2, 6, 4), (4,), (4,), (6, 4), (6, 4)),
     "cross_entropy_mean": ((4, 9), (4,)),
     "packed_int4_linear": ((3, 8), (2, 2, 8), (2, 8), (2, 8)),

@@ -19,6 +19,7 @@ from sgraph_programs import task
 from sgraph_properties import (
     accumulators,
     contracts,
+    loads,
     looped,
     materialised,
     passes,
@@ -246,6 +247,22 @@ def test_decode_attention_splits_the_keys_and_heads_of_a_group_share_them(search
     assert tile_shares(first, "v", 4)
     # The second stage reads nothing but what the first found.
     assert not set(second.reads) & {"q", "k", "v"}
+
+
+def test_attention_over_a_latent_cache_splits_it_and_reads_each_tile_once(search: Search) -> None:
+    """The cache is contracted with the queries and, as it lies, with the weights: one load, all 512 lanes in a tile."""
+    graph = best(search("latent_decode"))
+    assert [a.extent for a in splits(graph)] == [4096]
+    assert stages(graph) == 1
+    assert materialised(graph) == ()
+    first, second = graph.kernels
+    assert one_pass(graph, "q", "qr", "c", "kr")
+    assert len(loads(first, "c")) == 1
+    assert rescaled(graph) == 2
+    assert {frozenset({"q"}), frozenset({"c"})} in map(set, plain_products(first))
+    assert {frozenset({"qr"}), frozenset({"kr"})} in map(set, plain_products(first))
+    assert tile_shares(first, "c", 128)
+    assert not set(second.reads) & {"q", "qr", "c", "kr"}
 
 
 @pytest.mark.parametrize("name", ["qk_norm_attention", "rope_attention"])

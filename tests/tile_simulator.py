@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -181,25 +181,58 @@ class Machine:
 
 
 def run_module(
-    module: TileModule, inputs: Sequence[Array], binding: Mapping[str, int]
+    module: TileModule,
+    inputs: Sequence[Array],
+    binding: Mapping[str, int],
+    folded: Collection[str] = (),
+    order: Callable[[int], Iterable[int]] = range,
 ) -> tuple[dict[str, Array], Counter[str]]:
-    """The outputs by name, as flat arrays, and how often each kind of statement was executed."""
+    """The outputs by name, as flat arrays, and how often each kind of statement was executed.
+
+    Args:
+        module: what is run.
+        inputs: of the module.
+        binding: values of symbols and lengths.
+        folded: launches that the programs of their splits do.
+        order: in which the programs of a launch run, of so many.
+    """
     env = {identifier(n): v for n, v in binding.items()}
     memory = {t.name: np.array(a).ravel() for t, a in zip(module.inputs, inputs, strict=True)}
     for t in (*module.buffers, *module.outputs):
         memory[t.name] = np.full(math.prod(number(e, env) for e in t.shape), np.nan, np.float32)
     done: Counter[str] = Counter()
+
+    def parameters(p: TileProgram) -> dict[str, int]:
+        given = dict(env)
+        for c in p.constants:
+            value = env[identifier(c.symbol)] if c.symbol else 1 << (number(c.extent or 1, env) - 1).bit_length()
+            given[c.name] = max(value, c.least)
+        return given
+
+    def run(p: TileProgram, given: Mapping[str, int], n: int, stored: dict[str, Array]) -> None:
+        counts = [number(g.count, given) for g in p.grid]
+        machine = Machine(p, memory, {**given, **place(p, counts, n)}, stored, done, {}, value_dims(p))
+        with np.errstate(all="ignore"):
+            machine.run(p.body)
+
+    launches = {launch.name: launch for launch in module.launches}
+    folds = {f.split: f for f in module.folds if f.combine in folded}
     for launch in module.launches:
+        if launch.name in folded:
+            continue
+        fold = folds.get(launch.name)
         for p in launch.programs:
-            given = dict(env)
-            for c in p.constants:
-                value = env[identifier(c.symbol)] if c.symbol else 1 << (number(c.extent or 1, env) - 1).bit_length()
-                given[c.name] = max(value, c.least)
-            counts = [number(g.count, given) for g in p.grid]
-            stored = {t.name: np.zeros(memory[t.name].size, bool) for t in p.tensors}
-            dims = value_dims(p)
-            for n in range(math.prod(counts)):
-                machine = Machine(p, memory, {**given, **place(p, counts, n)}, stored, done, {}, dims)
-                with np.errstate(all="ignore"):
-                    machine.run(p.body)
+            given = parameters(p)
+            tensors = (*p.tensors, *(launches[fold.combine].tensors if fold else ()))
+            stored = {t.name: np.zeros(memory[t.name].size, bool) for t in tensors}
+            arrived: Counter[int] = Counter()
+            for n in order(math.prod(number(g.count, given) for g in p.grid)):
+                run(p, given, n, stored)
+                if fold is not None:
+                    parts = number(p.grid[-1].count, given)
+                    arrived[n // parts] += 1
+                    if arrived[n // parts] == parts:
+                        (combine,) = launches[fold.combine].programs
+                        tiles = {c: given[z] if isinstance(z, str) else z for c, z in fold.sizes}
+                        run(combine, {**parameters(combine), **tiles}, n // parts, stored)
     return {t.name: memory[t.name] for t in module.outputs}, done

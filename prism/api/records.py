@@ -28,6 +28,7 @@ from prism.program.nodes import Expr, Program, Reduce, walk
 from prism.program.pretty import formula_text
 from prism.sgraph.constraints import constraints
 from prism.sgraph.denote import expand, split_axes
+from prism.sgraph.folding import bound, folds
 from prism.sgraph.nodes import Grid, LoopRole, Role, Split
 from prism.sgraph.show import dot, key, text
 
@@ -164,7 +165,7 @@ def _report(request: Request, found: SearchResult, choice: Choice, recorder: Rec
         baseline_seconds=choice.baseline_seconds,
         best_seconds=best.seconds,
         operator_count=request.program.operator_count,
-        kernel_count=len(sgraph.launches),
+        kernel_count=len(sgraph.launches) - len(best.config.folded),
         funnel=replace(found.funnel, timed_or_estimated=len({t.point.candidate for t in choice.tuned.trials})),
         stages=dict(recorder.seconds),
         enodes=found.enodes,
@@ -188,21 +189,30 @@ def _report(request: Request, found: SearchResult, choice: Choice, recorder: Rec
 
 def _kernels(choice: Choice) -> tuple[KernelReport, ...]:
     """One row a launch. Its own time is the model's share of the total, scaled to it where that was measured."""
-    best = choice.best
+    best, sgraph = choice.best, choice.proved.sgraph
     estimate = choice.model.estimate(best.config, best.resources)
+    launches = {x.name: x for x in sgraph.launches}
+    # A second stage that its split does is in the split's row.
+    held = {f.split: (launches[c],) for c, f in folds(sgraph).items() if c in best.config.folded}
+    rows = [(x, *held.get(n, ())) for n, x in launches.items() if n not in best.config.folded]
+    symbols = bound(sgraph, best.config.symbols, best.config.folded)
     scale = best.seconds / estimate.seconds if estimate.seconds > 0 else 1.0
     return tuple(
         KernelReport(
-            x.name,
-            " | ".join(" ".join(f"{a}:{_role(r)}" for a, r in k.roles) for k in x.kernels),
-            _config(x.name, list(dict.fromkeys(s.name for k in x.kernels for s in k.symbols)), best.config),
+            row[0].name,
+            " | ".join(" ".join(f"{a}:{_role(r)}" for a, r in k.roles) for x in row for k in x.kernels),
+            _config(
+                row[0].name,
+                list(dict.fromkeys(s.name for x in row for k in x.kernels for s in k.symbols)),
+                replace(best.config, symbols=symbols),
+            ),
             r.shared,
             r.registers,
             r.spills,
             e.seconds * scale,
             e.limiter,
         )
-        for x, r, e in zip(choice.proved.sgraph.launches, best.resources, estimate.per_kernel, strict=True)
+        for row, r, e in zip(rows, best.resources, estimate.per_kernel, strict=True)
     )
 
 

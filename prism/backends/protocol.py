@@ -28,12 +28,16 @@ class Config:
         stages: launch name to number of software-pipelining stages.
         library: names of the launches that the vendor's library computes (`prism.sgraph.plain_product`); they have
             neither warps nor stages, and their symbols count for nothing.
+        folded: names of the second stages that their splits' own programs do, the last of each tile
+            (`prism.sgraph.folding`); they are no launches then, have neither warps nor stages, and their tiles are
+            the splits'.
     """
 
     symbols: Mapping[str, int]
     warps: Mapping[str, int]
     stages: Mapping[str, int]
     library: frozenset[str] = frozenset()
+    folded: frozenset[str] = frozenset()
 
     def key(self) -> str:
         """A canonical text: equal for equal configurations."""
@@ -41,6 +45,7 @@ class Config:
         parts += [f"warps.{k}={v}" for k, v in sorted(self.warps.items())]
         parts += [f"stages.{k}={v}" for k, v in sorted(self.stages.items())]
         parts += [f"library.{k}" for k in sorted(self.library)]
+        parts += [f"folded.{k}" for k in sorted(self.folded)]
         return " ".join(parts)
 
 
@@ -180,12 +185,13 @@ def write_module(source: ModuleSource, path: Path) -> Path:
 
 
 def plain(config: Config) -> dict[str, Any]:
-    """The configuration as emitted modules take it: a dictionary of plain dictionaries, and the list of library calls.
+    """The configuration as emitted modules take it: plain dictionaries, and the lists of library calls and of folds.
 
-    Without library calls there is no list, as in what was written before there were any.
+    Without any there is no list, as in what was written before there were any.
     """
     found = {"symbols": dict(config.symbols), "warps": dict(config.warps), "stages": dict(config.stages)}
-    return {**found, "library": sorted(config.library)} if config.library else found
+    lists = {"library": config.library, "folded": config.folded}
+    return {**found, **{name: sorted(names) for name, names in lists.items() if names}}
 
 
 def load_module(path: Path, *, apart: bool = False) -> ModuleType:

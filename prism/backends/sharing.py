@@ -58,7 +58,7 @@ def grouped(program: TileProgram, size: int = GROUP) -> TileProgram:
         program: a legal tile program.
         size: tiles of the slow axis in a group.
     """
-    tiles = [of for s, of, looped in _Mentions(program).loads() if looped or len(s.dims) > 1]
+    tiles = [of for s, of, looped in Mentions(program).loads() if looped or len(s.dims) > 1]
     for slow, fast in pairwise(g.index for g in program.grid):
         if any(slow in of and fast not in of for of in tiles) and any(fast in of and slow not in of for of in tiles):
             return replace(program, groups=Groups(slow, fast, size))
@@ -72,7 +72,7 @@ def hinted(program: TileProgram, read: Mapping[str, int]) -> TileProgram:
         program: a legal tile program.
         read: for each tensor, how many loads of it the module has.
     """
-    mentions = _Mentions(program)
+    mentions = Mentions(program)
     order = [g.index for g in program.grid]
 
     def visit(body: Sequence[Stmt], loops: tuple[str, ...]) -> tuple[Stmt, ...]:
@@ -98,14 +98,14 @@ def hinted(program: TileProgram, read: Mapping[str, int]) -> TileProgram:
     return replace(program, body=visit(program.body, ()))
 
 
-def _overlaps(offset: Affine, mentions: _Mentions) -> bool:
+def _overlaps(offset: Affine, mentions: Mentions) -> bool:
     """Whether several elements of a tile may be one in memory: two terms along one dimension, or a stride of 0."""
     dims = [mentions.dims[name] for name, _ in offset.terms if name in mentions.dims]
     return len(dims) > len(set(dims)) or any(c == 0 for _, c in offset.terms)
 
 
 @dataclass(slots=True)
-class _Mentions:
+class Mentions:
     """What each name of a program is made from.
 
     Attributes:

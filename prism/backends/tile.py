@@ -1,6 +1,8 @@
 """The tile program: what one program instance of a kernel does to tiles, with no backend in it.
 
-    module  ::= name; inputs, buffers, outputs (contiguous, row-major); programs in launch order; launches
+    module  ::= name; inputs, buffers, outputs (contiguous, row-major); programs in launch order; launches; folds
+    fold    ::= split, combine: launches of one program each; a program of the first that is the last of those that
+                differ in the last grid index alone may go on as the second's program of its place; sizes
     launch  ::= name; programs: one, or several that are launched at once, each with its part of the launch's grid;
                 parameters: what all of them take, and what their shares of the grid depend on
     program ::= name; parameters: tensors, lengths (integers known at launch), constants (known at compile time);
@@ -381,6 +383,24 @@ class TileLaunch:
 
 
 @dataclass(frozen=True, slots=True)
+class TileFold:
+    """Two launches that may be one: the last program of each tile of the first goes on as one of the second.
+
+    The grid of `split` is that of `combine` and, last, the parts. The programs of a tile, which differ in the part
+    alone, count their arrivals; the last to arrive sees what all of them stored, and runs `combine` at the tile.
+
+    Attributes:
+        split: the launch whose programs store parts.
+        combine: the launch that reads them.
+        sizes: what stands for the constants of `combine` that size its grid's tiles: constants of `split`, or numbers.
+    """
+
+    split: str
+    combine: str
+    sizes: tuple[tuple[str, Size], ...]
+
+
+@dataclass(frozen=True, slots=True)
 class TileModule:
     """The tile programs of an sGraph, in launch order, and the tensors they exchange.
 
@@ -391,6 +411,7 @@ class TileModule:
         outputs: what the caller gets.
         launches: in order.
         symbols: names of the configuration's symbols, as the configuration spells them.
+        folds: launches that may be part of another one, as the configuration says.
     """
 
     name: str
@@ -399,6 +420,7 @@ class TileModule:
     outputs: tuple[Tensor, ...]
     launches: tuple[TileLaunch, ...]
     symbols: tuple[str, ...] = field(default=())
+    folds: tuple[TileFold, ...] = ()
 
     @property
     def programs(self) -> tuple[TileProgram, ...]:
@@ -475,7 +497,8 @@ def defined(s: Stmt) -> str | None:
 
 
 _OWN = """
-CONFIGS SYMBOLS args choose config ctypes given graph grid kernel launches library load meta np os out pid replay stages
+CONFIGS SYMBOLS args arrived choose config ctypes folded given graph grid kernel launches library load meta np os out
+pid replay stages
 symbols threads tl torch triton warps
 all any bool dict float getattr hasattr int isinstance iter len list map max next range sorted str tuple type zip
 """

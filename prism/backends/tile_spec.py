@@ -7,7 +7,10 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import NoReturn
 
+import sympy
+
 from prism.backends.lower_clean import accumulators
+from prism.backends.sharing import Mentions
 from prism.backends.tile import (
     TILE_OPS,
     Affine,
@@ -29,6 +32,7 @@ from prism.backends.tile import (
     Select,
     Stmt,
     Store,
+    TileFold,
     TileLaunch,
     TileModule,
     TileProgram,
@@ -36,6 +40,8 @@ from prism.backends.tile import (
     Within,
     integers,
     scalars,
+    statements,
+    symbol,
 )
 from prism.errors import IllegalIRError
 from prism.program.nodes import DType, ReduceKind
@@ -65,6 +71,56 @@ def check_module(module: TileModule) -> None:
     for t in (*module.buffers, *module.outputs):
         if t.name not in ready:
             raise IllegalIRError(f"tensor {t.name} is never stored", where=f"tile module {module.name}")
+    for fold in module.folds:
+        _check_fold(module, fold)
+
+
+def _check_fold(module: TileModule, fold: TileFold) -> None:
+    """Both launches have the same tiles, and what one reads of the other's is stored by the programs of its tile."""
+    launches = {launch.name: launch for launch in module.launches}
+
+    def fail(what: str) -> NoReturn:
+        where = f"folding {fold.combine} into {fold.split}"
+        raise IllegalIRError(what, where=where, fix="this is a bug in prism; please report it")
+
+    if any(len(launches[name].programs) != 1 for name in (fold.split, fold.combine)):
+        fail("a launch of several programs")
+    (split,), (combine,) = launches[fold.split].programs, launches[fold.combine].programs
+    constants = {c.name for c in split.constants}
+    for name, size in fold.sizes:
+        if name not in {c.name for c in combine.constants} or (isinstance(size, str) and size not in constants):
+            fail(f"{size} stands for {name}")
+    sizes = {symbol(name): symbol(size) if isinstance(size, str) else sympy.Integer(size) for name, size in fold.sizes}
+    counts = [sympy.sympify(g.count).xreplace(sizes) for g in combine.grid]
+    if counts != [sympy.sympify(g.count) for g in split.grid[:-1]]:
+        fail("the grids differ by more than the parts")
+    places = [{g.index: n for n, g in enumerate(p.grid)} for p in (split, combine)]
+    groups = [
+        p.groups and (of.get(p.groups.slow), of.get(p.groups.fast), p.groups.size)
+        for p, of in zip((split, combine), places, strict=True)
+    ]
+    if groups[0] != groups[1]:
+        fail("tiles are numbered in different orders")
+    stored = {s.tensor for s in statements(split.body) if isinstance(s, Store)}
+    before: set[str] = {t.name for t in module.inputs}
+    for launch in module.launches:
+        if launch.name == fold.split:
+            break
+        before |= {s.tensor for p in launch.programs for s in statements(p.body) if isinstance(s, Store)}
+    for p in module.programs:
+        for s in statements(p.body):
+            if isinstance(s, Load) and s.tensor in stored and p is not combine:
+                fail(f"{p.name} loads {s.tensor}, too")
+            if isinstance(s, Load) and p is combine and s.tensor not in stored | before:
+                fail(f"{s.tensor} is stored after {fold.split} has begun")
+    # Its own programs alone store what a tile reads.
+    for p, kind, grid in ((split, Store, split.grid), (combine, Load, combine.grid)):
+        mentions = Mentions(p)
+        for s in statements(p.body):
+            if isinstance(s, kind) and s.tensor in stored:
+                missing = {g.index for g in grid} - mentions.grid(s.offset)
+                if missing:
+                    fail(f"an address in {s.tensor} does not mention {', '.join(sorted(missing))}")
 
 
 def _check_launch(launch: TileLaunch) -> None:

@@ -21,6 +21,7 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -158,9 +159,12 @@ class Runner:
             return 1
         return copies(set_bytes, self.l2_bytes, MEMORY_PART * torch.cuda.mem_get_info()[0])
 
-    def prepare(self, launch: Callable[[int], Sequence[Any]], rotation: int) -> Prepared:
-        """A contender's calls, ready to be replayed; `launch(n)` makes the call on copy n and returns its outputs."""
-        return _Clocked(launch) if self.interpreting else _Graph(launch, rotation)
+    def prepare(self, launch: Callable[[int], Sequence[Any]], rotation: int, arrivals: Any = None) -> Prepared:
+        """A contender's calls, ready to be replayed; `launch(n)` makes the call on copy n and returns its outputs.
+
+        `arrivals` is GraphArrivals of emitted modules that have it.
+        """
+        return _Clocked(launch) if self.interpreting else _Graph(launch, rotation, arrivals)
 
 
 class Prepared:
@@ -195,7 +199,7 @@ class _Clocked(Prepared):
 class _Graph(Prepared):
     """One CUDA graph of many calls."""
 
-    def __init__(self, launch: Callable[[int], Sequence[Any]], rotation: int) -> None:
+    def __init__(self, launch: Callable[[int], Sequence[Any]], rotation: int, arrivals: Any = None) -> None:
         import torch
 
         stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
@@ -215,7 +219,10 @@ class _Graph(Prepared):
         self.calls = calls(start.elapsed_time(end) * 1e-3 / 4, rotation)
         self._graph = torch.cuda.CUDAGraph()
         last: Sequence[Any] = ()
-        with torch.cuda.graph(self._graph):
+        # What a module counts arrivals in has been zero since the calls above: the graph has no need to set it.
+        own = None if arrivals is None else stream
+        counts = nullcontext() if arrivals is None else arrivals(stream)
+        with counts as self._counts, torch.cuda.graph(self._graph, stream=own):
             for n in range(self.calls):
                 # What a contender allocates lives in the graph's memory and is reused: only the last call's holds.
                 last = launch(n % rotation)
@@ -295,7 +302,7 @@ class Bench:
                 kernel[tuple(grid)](*args, **meta)
             return outputs[n]
 
-        return self.runner.prepare(launch, self.rotation)
+        return self.runner.prepare(launch, self.rotation, getattr(module, "GraphArrivals", None))
 
     @property
     def _outs(self) -> Sequence[Mapping[str, Any]]:

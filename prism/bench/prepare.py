@@ -189,8 +189,8 @@ def varied(f: Finalist, limit: int) -> list[Config]:
     best = f.space.best(f.model, 1)
     if not best:
         return []
-    per_launch = [k.seconds for k in f.model.estimate(best[0]).per_kernel]
-    main = per_launch.index(max(per_launch))
+    longest = max(f.model.estimate(best[0]).per_kernel, key=lambda k: k.seconds).name
+    main = [m.name for m in f.model.launches].index(longest)
     spaces, seconds = f.space.launches, []
     for model, space in zip(f.model.launches, spaces, strict=True):
         own = model.seconds(space.binding(), space.column("warps"), space.column("stages"))
@@ -200,7 +200,8 @@ def varied(f: Finalist, limit: int) -> list[Config]:
     shared = [n for n in f.space.shared if n in spaces[main].names]
     columns = [spaces[main].column(n) for n in shared]
     # What launches beside the main one share among themselves is as in the best point.
-    elsewhere = {n: best[0].symbols[n] for n in f.space.shared if n not in shared}
+    held = f.space.shared_values(best[0])
+    elsewhere = {n: held[n] for n in f.space.shared if n not in shared}
     for row in range(len(spaces[main].points)):
         key = tuple(int(c[row]) for c in columns)
         if key not in others:
@@ -383,6 +384,8 @@ def _times(model: Model, config: Config, resources: Sequence[Resources]) -> list
     found = []
     for launch in model.launches:
         name = launch.name
+        if name in config.folded:
+            continue
         t = launch.times_of(config, known.get(name))
         parts = {"memory": t.memory, "compute": t.compute, "latency": t.latency, "spill": t.spill}
         found.append({k: 1e6 * float(v) for k, v in parts.items()} | {"overlap": float(t.overlap)})

@@ -23,6 +23,7 @@ from prism.backends.protocol import Config
 from prism.instantiate.draws import DRAWS, struck_sets
 from prism.program.extents import Extent, evaluate
 from prism.program.nodes import Program
+from prism.sgraph.folding import bound
 from prism.sgraph.nodes import (
     Contract,
     Grid,
@@ -300,10 +301,11 @@ def cost_s(sgraph: SGraph, config: Config, binding: Mapping[str, int], *, sample
         binding: the value of every symbol of the extents.
         sampled: whether launches that can be sampled are, or all programs run.
     """
-    launches = sgraph.launches
-    samples = plan_samples(sgraph, config, binding) if sampled else [None] * len(launches)
+    samples = iter(plan_samples(sgraph, config, binding) if sampled else [])
+    config = replace(config, symbols=bound(sgraph, config.symbols, config.folded))
     total = 0.0
-    for launch, sample in zip(launches, samples, strict=True):
+    for launch in sgraph.launches:
+        sample = None if launch.name in config.folded else next(samples, None)
         if launch.name in config.library:
             continue
         for n, kernel in enumerate(launch.kernels):
@@ -363,10 +365,15 @@ class _Pricing:
 
 
 def plan_samples(sgraph: SGraph, config: Config, binding: Mapping[str, int]) -> list[Sample]:
-    """For each launch, which programs to interpret: all, unless it is long and nothing reads what it writes."""
+    """For each launch, which programs to interpret: all, unless it is long and nothing reads what it writes.
+
+    A second stage that is folded is no launch: the programs of its split do it, and those are all run.
+    """
     found: list[Sample] = []
     read = {t for k in sgraph.kernels for t in k.reads}
     for launch in sgraph.launches:
+        if launch.name in config.folded:
+            continue
         target = CASE_TARGET_S / len(launch.kernels)
         sample: list[tuple[tuple[int, ...], int]] = []
         for kernel in launch.kernels:

@@ -7,7 +7,7 @@ from DRAM once if L2 keeps it, and as many programs fit on a multiprocessor as o
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -28,6 +28,7 @@ from prism.sgraph.constraints import (
     tile_sizes,
 )
 from prism.sgraph.cost import Access, KernelCost, kernel_cost
+from prism.sgraph.folding import Fold, folds
 from prism.sgraph.nodes import Contract, Grid, Kernel, Load, SGraph, Split
 
 # Part of a tensor that a load touches: its name, and the names of the axes that the index mentions.
@@ -52,6 +53,14 @@ VECTOR_WARPS = 12
 LIBRARY_STAGES = 0
 # Registers of a thread besides the tiles' values: addresses, masks, counters.
 BASE_REGISTERS = 32
+# Trips to memory that a program makes to count itself in: its stores have to be out, then the count comes back. Both
+# are to L2, about half of a trip to DRAM each. To be calibrated on a device; not measured.
+ARRIVAL_TRIPS = 1.0
+
+
+def folding(combine: str) -> str:
+    """What a table of points calls whether a second stage is folded into its split, 1 or 0."""
+    return f"folded.{combine}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -290,9 +299,14 @@ def joined_dtype(dtypes: Sequence[DType]) -> DType:
 
 
 def _times(
-    kernels: Sequence[KernelModel], binding: Mapping[str, Any], warps: Any, stages: Any, resources: Resources | None
+    kernels: Sequence[KernelModel],
+    binding: Mapping[str, Any],
+    warps: Any,
+    stages: Any,
+    resources: Resources | None,
+    then: KernelModel | None = None,
 ) -> Times:
-    """Seconds by cause of one launch of these kernels."""
+    """Seconds by cause of one launch of these kernels; those of what its programs go on with are not counted."""
     d = kernels[0].device
     env = {**kernels[0].hints, **binding}
     parts = [k.part(env, warps, stages, resources) for k in kernels]
@@ -300,6 +314,9 @@ def _times(
     resident, fits, programs = parts[0].resident, parts[0].fits, parts[0].programs
     for p in parts[1:]:
         resident, fits, programs = np.minimum(resident, p.resident), fits & p.fits, programs + p.programs
+    if then is not None:
+        p = then.part(env, warps, 1, resources)
+        resident, fits = np.minimum(resident, p.resident), fits & p.fits
     busiest = np.ceil(programs / d.sms)
     active = np.minimum(resident, busiest)
 
@@ -328,6 +345,8 @@ def _times(
     memory = np.maximum(memory, moved / (d.l2_bandwidth_bytes_s * DRAM_EFFICIENCY * reached))
     # The busiest multiprocessor runs its number of average programs, and at least the longest one.
     compute = np.maximum(work * busiest / programs, longest) * d.sms
+    if then is not None:
+        chain, longest_chain = chain + ARRIVAL_TRIPS, longest_chain + ARRIVAL_TRIPS
     # All waves but the last are of average programs; the last is as long as the longest.
     waves = np.ceil(programs / (d.sms * resident))
     latency = d.memory_latency_s * ((waves - 1) * chain + longest_chain)
@@ -342,18 +361,37 @@ class LaunchModel:
         name: of the launch.
         kernels: what is launched.
         library: what the vendor's library takes for it; None where it has nothing for it.
+        fold: the fold that it is part of, as the split or as the second stage.
+        combine: the second stage's model, where the launch is its split.
     """
 
-    def __init__(self, name: str, kernels: Sequence[KernelModel], library: Times | None = None) -> None:
+    def __init__(
+        self,
+        name: str,
+        kernels: Sequence[KernelModel],
+        library: Times | None = None,
+        fold: Fold | None = None,
+        combine: KernelModel | None = None,
+    ) -> None:
         self.name = name
         self.kernels = tuple(kernels)
         self.library = library
+        self.fold = fold
+        self.combine = combine
 
     def seconds(self, binding: Mapping[str, Any], warps: Any, stages: Any, resources: Resources | None = None) -> Any:
-        """Seconds of the launch; see `KernelModel.seconds`. LIBRARY_STAGES stages are a library call."""
+        """Seconds of the launch; see `KernelModel.seconds`. LIBRARY_STAGES stages are a library call.
+
+        The binding may say by `folding` that a second stage is folded: its own launch takes no time then.
+        """
         overhead = self.kernels[0].device.launch_overhead_s
         if self.library is None:
-            return self.times(binding, warps, stages, resources).total(overhead)
+            alone = self.times(binding, warps, np.maximum(stages, 1), resources).total(overhead)
+            chosen = None if self.fold is None else binding.get(folding(self.fold.combine))
+            if chosen is None:
+                return alone
+            within: Any = 0.0 if self.combine is None else self.folded_times(binding, warps, stages).total(overhead)
+            return np.where(np.equal(chosen, 1), within, alone)
         generated = self.times(binding, warps, np.maximum(stages, 1), resources).total(overhead)
         return np.where(np.equal(stages, LIBRARY_STAGES), self.library.total(overhead), generated)
 
@@ -363,6 +401,8 @@ class LaunchModel:
         Raises:
             BackendError: the configuration says library of a launch that the library has nothing for.
         """
+        if self.fold is not None and self.combine is not None and self.fold.combine in config.folded:
+            return self.folded_times(config.symbols, config.warps[self.name], config.stages[self.name], resources)
         if self.name not in config.library:
             return self.times(config.symbols, config.warps[self.name], config.stages[self.name], resources)
         if self.library is None:
@@ -373,10 +413,38 @@ class LaunchModel:
         """Seconds by cause. Resources are those of the launch: which of the kernels spills, they do not say."""
         return _times(self.kernels, binding, warps, stages, resources)
 
+    def folded_times(
+        self, binding: Mapping[str, Any], warps: Any, stages: Any, resources: Resources | None = None
+    ) -> Times:
+        """Seconds by cause of a split whose programs do the second stage, tile by tile.
+
+        Programs count themselves in. Those of the last tiles combine when nothing else is left to do: after all other
+        work comes what a launch of the second stage would take with the split's tiles and warps, without the launch.
+
+        Raises:
+            BackendError: the launch is no split that a second stage can be folded into.
+        """
+        if self.fold is None or self.combine is None:
+            raise BackendError("no second stage can be folded into this launch", where=self.name)
+        inside = {**binding, **self.fold.bind(binding)}
+        main = _times(self.kernels, inside, warps, stages, resources, self.combine)
+        # What the compiler said is of the whole: its spills count once.
+        last = self.combine.times(inside, warps, 1)
+        tail = np.where(last.fits, last.total(0.0), 0.0)
+        return replace(main, spill=main.spill + tail, fits=main.fits & last.fits, bytes=main.bytes + last.bytes)
+
 
 def launch_models(
     sgraph: SGraph, kernels: Sequence[KernelModel], library: Mapping[str, Times]
 ) -> tuple[LaunchModel, ...]:
     """The models of an sGraph's launches, from those of its kernels in order, and the library's times by launch."""
     left = iter(kernels)
-    return tuple(LaunchModel(x.name, [next(left) for _ in x.kernels], library.get(x.name)) for x in sgraph.launches)
+    own = {x.name: [next(left) for _ in x.kernels] for x in sgraph.launches}
+    found = folds(sgraph)
+    splits = {f.split: f for f in found.values()}
+    made: list[LaunchModel] = []
+    for name, members in own.items():
+        into = splits.get(name)
+        combine = None if into is None else own[into.combine][0]
+        made.append(LaunchModel(name, members, library.get(name), into or found.get(name), combine))
+    return tuple(made)

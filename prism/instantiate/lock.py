@@ -37,7 +37,8 @@ def flat(config: Config) -> dict[str, int]:
     found = {name: int(value) for name, value in sorted(config.symbols.items())}
     found |= {f"warps.{name}": int(value) for name, value in sorted(config.warps.items())}
     found |= {f"stages.{name}": int(value) for name, value in sorted(config.stages.items())}
-    return found | {f"library.{name}": 1 for name in sorted(config.library)}
+    found |= {f"library.{name}": 1 for name in sorted(config.library)}
+    return found | {f"folded.{name}": 1 for name in sorted(config.folded)}
 
 
 def config_of(values: Mapping[str, int]) -> Config:
@@ -46,8 +47,9 @@ def config_of(values: Mapping[str, int]) -> Config:
     def part(prefix: str) -> dict[str, int]:
         return {name.removeprefix(prefix): value for name, value in values.items() if name.startswith(prefix)}
 
-    symbols = {n: v for n, v in values.items() if not n.startswith(("warps.", "stages.", "library."))}
-    return Config(symbols, part("warps."), part("stages."), frozenset(part("library.")))
+    symbols = {n: v for n, v in values.items() if not n.startswith(("warps.", "stages.", "library.", "folded."))}
+    chosen = (frozenset(part(prefix)) for prefix in ("library.", "folded."))
+    return Config(symbols, part("warps."), part("stages."), *chosen)
 
 
 def make_lock(

@@ -135,12 +135,15 @@ class Model:
         """The estimate for one configuration.
 
         Args:
-            config: a value for every symbol of the sGraph, warps and stages for every launch but library calls.
+            config: a value for every symbol of the sGraph, warps and stages for every launch but library calls and
+                second stages that are folded, which are no launches then.
             resources: what the compiler said of each launch; estimated where it is missing.
         """
         known = {r.kernel: r for r in resources or ()}
         found: list[KernelEstimate] = []
         for k in self.launches:
+            if k.name in config.folded:
+                continue
             times = k.times_of(config, known.get(k.name))
             found.append(kernel_estimate(k.name, times, self.device.launch_overhead_s))
         return sum_estimates(found)

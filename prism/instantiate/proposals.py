@@ -34,8 +34,8 @@ class Point:
 
 def _dimensions(config: Config) -> dict[str, int]:
     found = {f"symbols.{k}": v for k, v in sorted(config.symbols.items())}
-    # A library call is a launch of no stages: every point of an sGraph has the same dimensions.
-    absent = dict.fromkeys(config.library, 0)
+    # What is no kernel of its own is a launch of no stages: every point of an sGraph has the same dimensions.
+    absent = dict.fromkeys((*config.library, *config.folded), 0)
     found |= {f"warps.{k}": v for k, v in sorted({**config.warps, **absent}.items())}
     return found | {f"stages.{k}": v for k, v in sorted({**config.stages, **absent}.items())}
 

@@ -5,6 +5,10 @@ those, the launches are ranked on their own, all their feasible points at once, 
 space of many launches costs no more than the sum of its parts. Kernels of one launch have the same warps and stages:
 their points are joined on those, the best of each kernel's (`joined.py`). A launch that is a plain matrix product has
 one point more, the vendor's library: in tables it is the point of no stages.
+
+A second stage that its split can do (`prism.sgraph.folding`) is folded or not: a column that both launches have, so
+that they agree. Where it is, the split's points are those at which the second stage with the split's tiles and warps
+keeps within the limits, and the second stage has one point, of no stages.
 """
 
 from __future__ import annotations
@@ -21,9 +25,10 @@ import numpy.typing as npt
 from prism.backends.protocol import Config
 from prism.instantiate.devices import Device
 from prism.instantiate.joined import MAX_POINTS, KernelTimes, PointSpace, joined
-from prism.instantiate.launch_model import LIBRARY_STAGES, KernelModel
+from prism.instantiate.launch_model import LIBRARY_STAGES, KernelModel, folding
 from prism.instantiate.model import CostModel, Estimate, LaunchTimes
 from prism.sgraph.constraints import Footprint, Limits, checks, domains, footprint, tile_bounds
+from prism.sgraph.folding import Fold, folds
 from prism.sgraph.nodes import Kernel, Loop, SGraph
 from prism.sgraph.plain_product import plain_products
 
@@ -86,8 +91,9 @@ class Space:
     Attributes:
         kernels: the points of each kernel.
         products: the launches that the vendor's library can compute.
+        folds: the second stages that may be folded into their splits, where some point of the split has room for it.
         launches: the points of each launch.
-        shared: symbols of several launches.
+        shared: what several launches agree on: symbols, and whether second stages are folded.
     """
 
     def __init__(
@@ -111,9 +117,22 @@ class Space:
         products = plain_products(sgraph) if options.warps else {}
         self.products = tuple(products)
         self.kernels = tuple(k for members in self._members.values() for k in members)
+        self._footprints = footprints
+        self._symbols = {s.name for s in sgraph.symbols}
+        self._launch_kernel = {x.name: x.kernels[0].name for x in sgraph.launches}
+        possible = folds(sgraph) if options.warps else {}
+        room = {
+            n: self._room(f) for n, f in possible.items() if f.split not in self.products and n not in self.products
+        }
+        self.folds = {n: possible[n] for n, fits in room.items() if fits.any()}
         uses = Counter(n for members in self._members.values() for n in {n for k in members for n in k.names[:-2]})
         self.shared = tuple(sorted(n for n, count in uses.items() if count > 1))
-        self.launches = tuple(self._launch_space(name) for name in self._members)
+        made = {name: self._launch_space(name) for name in self._members}
+        for name, fold in self.folds.items():
+            made[fold.split] = _with_second_stage(made[fold.split], folding(name), room[name])
+            made[name] = _with_absence(made[name], folding(name), self.shared)
+        self.shared = (*self.shared, *map(folding, self.folds))
+        self.launches = tuple(made.values())
 
     @property
     def domains(self) -> dict[str, tuple[int, ...]]:
@@ -135,10 +154,17 @@ class Space:
 
     def feasible(self, config: Config) -> bool:
         """Whether the configuration is one of the space."""
-        if not config.library <= set(self.products):
+        if not config.library <= set(self.products) or not config.folded <= set(self.folds):
             return False
+        for name in config.folded:
+            fold = self.folds[name]
+            tiles = fold.bind(config.symbols)
+            given = {n: np.array([v]) for n, v in config.symbols.items()}
+            fits = self._fits(fold, given, np.array([config.warps.get(fold.split, 0)]))
+            if any(config.symbols.get(n) != v for n, v in tiles.items()) or not fits.all():
+                return False
         for name, members in self._members.items():
-            if name in config.library:
+            if name in config.library or name in config.folded:
                 continue
             for k in members:
                 row = [config.symbols.get(n, 0) for n in k.names[:-2]]
@@ -187,7 +213,7 @@ class Space:
 
     def _groups(self) -> Iterator[list[Ints]]:
         """For each assignment of the shared symbols: the feasible rows of every launch."""
-        joint = self.domains
+        joint = {**self.domains, **{folding(n): (0, 1) for n in self.folds}}
         for values in itertools.product(*(joint[n] for n in self.shared)):
             per_kernel: list[Ints] = []
             for k in self.launches:
@@ -210,14 +236,37 @@ class Space:
         warps: dict[str, int] = {}
         stages: dict[str, int] = {}
         library: set[str] = set()
+        folded: set[str] = set()
         for name, k, r in zip(self._members, self.launches, rows, strict=True):
-            row = k.points[r].tolist()
-            symbols.update(zip(k.names[:-2], row, strict=False))
-            if name in self.products and row[-1] == LIBRARY_STAGES:
+            row = dict(zip(k.names, k.points[r].tolist(), strict=True))
+            symbols.update((n, v) for n, v in row.items() if n in self._symbols)
+            if name in self.products and row["stages"] == LIBRARY_STAGES:
                 library.add(name)
+            elif name in self.folds and row[folding(name)]:
+                folded.add(name)
             elif self.options.warps:
-                warps[name], stages[name] = row[-2], row[-1]
-        return Config(symbols, warps, stages, frozenset(library))
+                warps[name], stages[name] = row["warps"], row["stages"]
+        for name in folded:
+            symbols.update(self.folds[name].bind(symbols))
+        return Config(symbols, warps, stages, frozenset(library), frozenset(folded))
+
+    def shared_values(self, config: Config) -> dict[str, int]:
+        """The values of `shared` in a configuration."""
+        flags = {folding(n): int(n in config.folded) for n in self.folds}
+        return {n: flags[n] if n in flags else config.symbols[n] for n in self.shared}
+
+    def _room(self, fold: Fold) -> npt.NDArray[np.bool_]:
+        """For each point of the split, whether the second stage with its tiles and warps keeps within the limits."""
+        (space,) = self._members[fold.split]
+        return self._fits(fold, space.binding(), space.column("warps"))
+
+    def _fits(self, fold: Fold, binding: Mapping[str, Any], warps: Ints) -> npt.NDArray[np.bool_]:
+        f = self._footprints[self._launch_kernel[fold.combine]]
+        given = {**self.hints, **binding, **fold.bind(binding)}
+        ok = np.ones(len(warps), dtype=bool)
+        for _, held in checks(f, self.device, given, 1, warps):
+            ok &= held
+        return ok
 
     def _launch_space(self, name: str) -> PointSpace:
         """The points of a launch: of a lone kernel all of its."""
@@ -243,6 +292,30 @@ def _kernel_space(
     for _, ok in checks(f, device, binding, columns[-1], columns[-2]):
         mask &= ok
     return PointSpace(names, tuple(values), np.stack(columns, axis=1)[mask])
+
+
+def _with_second_stage(space: PointSpace, flag: str, room: npt.NDArray[np.bool_]) -> PointSpace:
+    """The split's points, and once more those that have room for the second stage, folded."""
+    return _flagged(space, flag, np.concatenate([space.points, space.points[room]]), len(space.points))
+
+
+def _with_absence(space: PointSpace, flag: str, shared: Sequence[str]) -> PointSpace:
+    """The second stage's points, and for every value of what others share one more: it is folded, and no launch."""
+    rows = space.points[:0]
+    if len(space.points):
+        _, first = np.unique(space.columns([n for n in shared if n in space.names]), axis=0, return_index=True)
+        rows = space.points[first]
+        rows[:, -2:] = (space.points[:, -2].min(), LIBRARY_STAGES)
+    absent = PointSpace(space.names, (*space.values[:-1], (LIBRARY_STAGES, *space.values[-1])), space.points)
+    return _flagged(absent, flag, np.concatenate([space.points, rows]), len(space.points))
+
+
+def _flagged(space: PointSpace, flag: str, points: Ints, plain: int) -> PointSpace:
+    """The points with one column more: 0 in the first `plain`, 1 in the others."""
+    chosen = (np.arange(len(points)) >= plain).astype(np.int64)[:, None]
+    points = np.concatenate([points[:, :-2], chosen, points[:, -2:]], axis=1)
+    values = (*space.values[:-2], (0, 1), *space.values[-2:])
+    return PointSpace((*space.names[:-2], flag, *space.names[-2:]), values, points[np.lexsort(points.T[::-1])])
 
 
 def _with_library(space: PointSpace, shared: Sequence[str]) -> PointSpace:

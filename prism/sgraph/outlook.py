@@ -1,24 +1,119 @@
 """What a plan may be worth, from its form alone: the order in which plans are visited.
 
-Each kernel is looked at with one tile size for every output axis: as long as TILE, shorter while too few programs fill
-the device. A value is computed, and a tensor read, once for every tile of the output axes that it does not have. That
-is what most families of the kernel come to, without building any; loops, splits and constraints are left to the search.
+Each kernel is looked at with a few tilings of its output axes, and the best counts. A value is computed, and a tensor
+read, once for every tile of the output axes that it does not have. That is what most families of the kernel come to,
+without building any; loops and most constraints are left to the search. The tilings:
+
+    even    every axis as long as TILE
+    wide    one axis in one tile, the others shorter where both together would not fit in registers: what does not
+            depend on the axis is computed once
+
+An axis that is the batch of a matrix product takes one element a program, as in every family. Where a tiling has too
+few programs to fill the device, either its tiles are shortened, or a reduction that everything else waits for is shared
+by several programs: that costs storing, reading and combining what each of them found.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import TypeAlias
 
 from prism.program.index import Axis
 from prism.program.nodes import Read, Tensor
+from prism.sgraph.constraints import MAX_TILE_ELEMENTS, MIN_LOOP_TILE
+from prism.sgraph.cost import MAX_PARTS
 from prism.sgraph.cuts import Choices, Plan, below
-from prism.sgraph.extract import Weights
+from prism.sgraph.extract import REDUCING, Weights
 from prism.sgraph.families import Target
 from prism.sgraph.prune import Rates
+from prism.sgraph.roles import RoleBounds
 
 TILE = 128
 SHORTEST = 16
+# A result's tile: half of what registers hold, as its operands need some.
+RESULT = MAX_TILE_ELEMENTS // 2
+# Shorter reductions are one tile and cannot be shared.
+SHORT = RoleBounds().short
+
+_Axes: TypeAlias = "frozenset[Axis]"
+_NONE: _Axes = frozenset()
+
+
+@dataclass(slots=True)
+class _Kernel:
+    """What a kernel costs, before its tiles are known.
+
+    Attributes:
+        outer: the output axes, with their extents.
+        batch: those that take one element a program.
+        costs: (bytes read, work), each once, by the output axes that the value has; those of a value that is needed
+            again because one of the axes `again` is also reduced, apart.
+        stored: bytes of the results, in full precision.
+        parts: how many programs may share its longest reduction; 1 where none may.
+    """
+
+    outer: Mapping[Axis, float]
+    batch: _Axes
+    costs: Mapping[tuple[_Axes, _Axes], tuple[float, float]]
+    stored: float
+    parts: float
+
+    def seconds(self, rates: Rates) -> float:
+        """The time at the best of the tilings."""
+        best = float("inf")
+        for lengths in self._tilings():
+            tiles = self._tiles(lengths)
+            short = rates.programs / _product(tiles)
+            if short > 1:
+                if self.parts >= 2:
+                    parts = min(-(-short // 1), self.parts)
+                    combined = 2 * parts * self.stored / rates.bytes + rates.launch
+                    best = min(best, self.roofline(tiles, rates) * max(1.0, short / parts) + combined)
+                tiles = self._filling(lengths, rates)
+            best = min(best, self.roofline(tiles, rates))
+        return best
+
+    def roofline(self, tiles: Mapping[Axis, float], rates: Rates) -> float:
+        """The time with so many tiles of the output axes, were the device full."""
+        moved, work = self.stored, 0.0
+        for (over, again), (loaded, computed) in self.costs.items():
+            if again and not any(tiles.get(a, 1.0) > 1 for a in again):
+                continue
+            repeated = 1.0
+            for a, n in tiles.items():
+                if a not in over:
+                    repeated *= n
+            moved += loaded * repeated
+            work += computed * repeated
+        return max(moved / rates.bytes, work / rates.work)
+
+    def _tilings(self) -> Iterator[dict[Axis, float]]:
+        """The lengths of the tiles."""
+        even = {a: 1.0 if a in self.batch else min(n, float(TILE)) for a, n in self.outer.items()}
+        yield even
+        for wide, n in self.outer.items():
+            if wide in self.batch or not TILE < n <= RESULT // SHORTEST:
+                continue
+            lengths = {**even, wide: n}
+            while _product(lengths) > RESULT:
+                longest = max((a for a in self.outer if a != wide), key=lambda a: lengths[a])
+                lengths[longest] /= 2
+            yield lengths
+
+    def _tiles(self, lengths: Mapping[Axis, float]) -> dict[Axis, float]:
+        return {a: -(-n // lengths[a]) for a, n in self.outer.items()}
+
+    def _filling(self, lengths: Mapping[Axis, float], rates: Rates) -> dict[Axis, float]:
+        """How many tiles there are of each axis, tiles made shorter until they fill the device."""
+        shorter = dict(lengths)
+        while _product(self._tiles(shorter)) < rates.programs:
+            long = [a for a in self.outer if shorter[a] > SHORTEST]
+            if not long:
+                break
+            longest = max(long, key=lambda a: shorter[a])
+            shorter[longest] = max(float(SHORTEST), shorter[longest] / 2)
+        return self._tiles(shorter)
 
 
 @dataclass(slots=True)
@@ -54,58 +149,90 @@ class Outlook:
         key = (tuple(roots), tuple(sorted(read)))
         known = self._known.get(key)
         if known is None:
-            known = self._known[key] = self._look(plan, group, used, read)
+            looked = self._look(plan, group, used, read)
+            # A library's product reads what it needs about once.
+            product = self._is_product(group, read)
+            known = looked.roofline({}, self.rates) if product else looked.seconds(self.rates)
+            self._known[key] = known = known + self.rates.launch
         return known
 
-    def _tiles(self, axes: Sequence[Axis]) -> dict[Axis, float]:
-        """How many tiles of each output axis there are."""
-        extents = {a: self.weights.size(frozenset({a})) for a in axes}
-        tile = {a: min(n, float(TILE)) for a, n in extents.items()}
-
-        def programs() -> float:
-            total = 1.0
-            for a, n in extents.items():
-                total *= -(-n // tile[a])
-            return total
-
-        while programs() < self.rates.programs:
-            longest = max((a for a in axes if tile[a] > SHORTEST), key=lambda a: tile[a], default=None)
-            if longest is None:
-                break
-            tile[longest] = max(float(SHORTEST), tile[longest] / 2)
-        return {a: -(-n // tile[a]) for a, n in extents.items()}
-
-    def _look(self, plan: Plan, group: Sequence[Target], used: Sequence[int], read: set[int]) -> float:
-        # A library's product reads what it needs about once.
-        tiles = {} if self._is_product(group, read) else self._tiles(group[0].axes)
-        times: dict[frozenset[Axis], float] = {}
-
-        def repeated(axes: frozenset[Axis]) -> float:
-            total = times.get(axes)
-            if total is None:
-                total = 1.0
-                for a, n in tiles.items():
-                    if a not in axes:
-                        total *= n
-                times[axes] = total
-            return total
-
-        moved = work = 0.0
+    def _look(self, plan: Plan, group: Sequence[Target], used: Sequence[int], read: set[int]) -> _Kernel:
+        """The kernel; `used` lists operands before results."""
+        outer = {a: self.weights.size(frozenset({a})) for a in group[0].axes}
+        every = frozenset(outer)
+        here = [c for c in used if c not in read]
+        reducing = [c for c in here if self.choices[c].op in REDUCING]
+        reduced = {p for c in reducing if isinstance(p := self.choices[c].payload, Axis)}
+        places = self._places(group, used, read, every) if reduced & every else {}
+        costs: dict[tuple[_Axes, _Axes], tuple[float, float]] = {}
         for cls in used:
             if cls in read:
                 name, _ = plan.stored[cls]
-                axes = self.weights.classes.axes[cls]
-                bytes_ = next(b.dtype.bytes for b in plan.buffers if b.name == name)
-                moved += self.weights.size(axes) * repeated(axes) * bytes_
+                over = self.weights.classes.axes[cls]
+                loaded = self.weights.size(over) * next(b.dtype.bytes for b in plan.buffers if b.name == name)
+                computed = 0.0
             else:
                 over, loaded, computed = self._cost(cls)
-                if loaded:
-                    moved += loaded * repeated(over)
-                elif computed:
-                    work += computed * repeated(over)
+            first: _Axes | None = None
+            for bound in places.get(cls, (_NONE,)):
+                first = bound if first is None else first
+                key = (over & every) - bound, bound - first
+                before = costs.get(key, (0.0, 0.0))
+                costs[key] = before[0] + loaded, before[1] + computed
+        stored = sum(self.weights.size(self.weights.classes.axes[t.cls]) * 4 for t in group)
+        return _Kernel(outer, self._batch(reducing) & every, costs, stored, self._parts(here, reduced - every))
+
+    def _places(
+        self, group: Sequence[Target], used: Sequence[int], read: set[int], every: _Axes
+    ) -> dict[int, list[_Axes]]:
+        """For each e-class, the sets of output axes that are reduced where it is needed, smallest first.
+
+        Under its reduction such an axis is another one by the same name: all of it is needed for each output.
+        """
+        found: dict[int, set[_Axes]] = {c: set() for c in used}
         for t in group:
-            moved += self.weights.size(self.weights.classes.axes[t.cls]) * 4
-        return max(moved / self.rates.bytes, work / self.rates.work) + self.rates.launch
+            found[t.cls].add(_NONE)
+        for cls in reversed(used):
+            if cls in read:
+                continue
+            choice = self.choices[cls]
+            axis = choice.payload if choice.op in REDUCING else None
+            inside = frozenset({axis}) if isinstance(axis, Axis) and axis in every else _NONE
+            if inside:
+                # What a reduction does itself ranges over its axis as well.
+                found[cls] = {bound | inside for bound in found[cls]}
+            for child in choice.children:
+                found[child] |= found[cls]
+        return {c: sorted(sets, key=lambda s: (len(s), sorted(a.name for a in s))) for c, sets in found.items()}
+
+    def _batch(self, reducing: Sequence[int]) -> _Axes:
+        """The axes that both operands of some matrix product have, beside the contracted one."""
+        axes = self.weights.classes.axes
+        found = _NONE
+        for cls in reducing:
+            choice = self.choices[cls]
+            if choice.op == "contract":
+                lhs, rhs = (axes[c] for c in choice.children)
+            elif choice.op == "rescaled" and len(choice.children) == 3:
+                lhs, rhs = axes[choice.children[0]] | axes[choice.children[1]], axes[choice.children[2]]
+            else:
+                continue
+            if lhs - rhs and rhs - lhs:
+                found |= frozenset(a for a in lhs & rhs if a != choice.payload)
+        return found
+
+    def _parts(self, here: Sequence[int], reduced: set[Axis]) -> float:
+        """How many programs may share the longest of the reductions; 1 where it takes several passes."""
+        axis = max(reduced, key=lambda a: (self.weights.size(frozenset({a})), a.name), default=None)
+        extent = 1.0 if axis is None else self.weights.size(frozenset({axis}))
+        if extent <= SHORT:
+            return 1.0
+        passes: dict[int, int] = {}
+        for cls in here:
+            choice = self.choices[cls]
+            before = max((passes.get(c, 0) for c in choice.children), default=0)
+            passes[cls] = before + (choice.op in REDUCING and choice.payload == axis)
+        return min(float(MAX_PARTS), extent / MIN_LOOP_TILE) if max(passes.values()) == 1 else 1.0
 
     def _is_product(self, group: Sequence[Target], read: set[int]) -> bool:
         """Whether the kernel is one product of two tensors as they are stored, and a library is there to compute it."""
@@ -127,3 +254,10 @@ class Outlook:
                 known = over, 0.0, self.weights.work(cls, choice)
             self._costs[cls] = known
         return known
+
+
+def _product(lengths: Mapping[Axis, float]) -> float:
+    total = 1.0
+    for n in lengths.values():
+        total *= n
+    return total

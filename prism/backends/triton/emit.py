@@ -2,7 +2,8 @@
 
     CONFIGS      tuned configurations by target
     kernels      one @triton.jit function each (emit_kernel.py); where one launch is of several, one more that calls
-                 each with its part of the programs (emit_launch.py)
+                 each with its part of the programs (emit_launch.py); that of a split ends, where that is chosen,
+                 with the second stage of its tile (emit_fold.py)
     launches     the launches for given tensors, in order (emit_host.py)
     <name>       the launcher: checks its arguments, chooses a configuration, allocates, launches, returns
     capture      of several launches: one CUDA graph of them, to be replayed
@@ -16,19 +17,32 @@ import ast
 from collections.abc import Mapping, Sequence
 
 from prism.backends.exponents import binary_module
+from prism.backends.fold import fold_module
 from prism.backends.guards import guard_module
 from prism.backends.lower import lower
 from prism.backends.protocol import Config, ModuleSource
 from prism.backends.sharing import share_module
-from prism.backends.tile import TileModule, identifier
+from prism.backends.tile import TileLaunch, TileModule, identifier
 from prism.backends.tile_spec import check_module
+from prism.backends.triton.emit_fold import ARRIVALS, tails, write_standalone
 from prism.backends.triton.emit_helpers import HELPERS
-from prism.backends.triton.emit_host import CAPTURE, CHOOSE, EXPECT, LIBRARY_PRODUCT, WEIGHT, HostEmitter, name_tensors
+from prism.backends.triton.emit_host import (
+    CAPTURE,
+    CHOOSE,
+    EXPECT,
+    LIBRARY_PRODUCT,
+    WEIGHT,
+    WITH_ARRIVALS,
+    WITH_GRAPH,
+    HostEmitter,
+    name_tensors,
+)
 from prism.backends.triton.emit_kernel import KernelEmitter
 from prism.backends.triton.emit_launch import emit_launch
 from prism.backends.triton.writer import Writer
 from prism.errors import BackendError
 from prism.sgraph import show
+from prism.sgraph.folding import folds
 from prism.sgraph.nodes import SGraph
 from prism.sgraph.plain_product import plain_products
 
@@ -56,7 +70,7 @@ def emit_module(
         UnsupportedError: the sGraph holds something that cannot be emitted.
         BackendError: what was emitted is not Python, a bug in prism.
     """
-    module = share_module(guard_module(binary_module(lower(sgraph))))
+    module = fold_module(share_module(guard_module(binary_module(lower(sgraph)))), folds(sgraph).values())
     check_module(module)
     text = _text(module, sgraph, formula, configs, weights, shapes or {})
     try:
@@ -83,20 +97,32 @@ def _text(
     unknown = sorted({n for entries in configs.values() for c in entries for n in c.library} - set(products))
     if unknown:
         raise BackendError(f"no library computes the launch {unknown[0]}", where=sgraph.name)
+    foldable = {fold.combine for fold in module.folds}
+    unknown = sorted({n for entries in configs.values() for c in entries for n in c.folded} - foldable)
+    if unknown:
+        raise BackendError(f"the launch {unknown[0]} cannot be folded into a split", where=sgraph.name)
     taken |= {"LibraryProduct"} if products else set()
+    taken |= {"GraphArrivals"} if foldable else set()
     entry = identifier(module.name)
     capture = "capture" if entry != "capture" else "capture_graph"
     taken |= {capture}
     tensors = name_tensors(module, taken)
+    ends = tails(module, tensors.pointer, taken)
+    functions = {t.fold.combine: t.function for t in ends.values()}
     kernels = Writer()
     helpers: set[str] = set()
-    for launch in module.launches:
+    for launch in _as_defined(module):
         several = len(launch.programs) > 1
+        own = functions.get(launch.name, "")
         for program in launch.programs:
-            emitter = KernelEmitter(program, tensors.pointer, kernels, several)
+            called = several or bool(own)
+            emitter = KernelEmitter(program, tensors.pointer, kernels, called, tail=ends.get(launch.name), name=own)
             kernels.blank(2)
             emitter.run()
             helpers |= emitter.helpers
+        if own:
+            kernels.blank(2)
+            write_standalone(launch, own, tensors.pointer, kernels)
         if several:
             kernels.blank(2)
             emit_launch(launch, tensors.pointer, kernels)
@@ -112,16 +138,25 @@ def _text(
     for name in sorted(helpers):
         _paste(w, HELPERS[name])
     _paste(w, kernels.text)
-    host = HostEmitter(module, tensors, w, weights, products)
+    host = HostEmitter(module, tensors, w, weights, products, ends)
     w.blank(2)
     host.launches()
-    for source in (*((LIBRARY_PRODUCT,) if products else ()), EXPECT, CHOOSE, *((WEIGHT,) if weights else ())):
+    optional = ((LIBRARY_PRODUCT, products), (ARRIVALS, ends), (EXPECT, True), (CHOOSE, True), (WEIGHT, weights))
+    for source in (text for text, wanted in optional if wanted):
         _paste(w, source)
     w.blank(2)
     host.launcher(formula)
     if len(module.launches) > 1:
-        _paste(w, CAPTURE.format(name=capture, entry=entry))
+        around = WITH_ARRIVALS if ends else WITH_GRAPH
+        _paste(w, CAPTURE.format(name=capture, entry=entry, around=around))
     return w.text
+
+
+def _as_defined(module: TileModule) -> list[TileLaunch]:
+    """The launches in order, but that a second stage stands before the split that calls it."""
+    by_name = {launch.name: launch for launch in module.launches}
+    called = {fold.split: by_name.pop(fold.combine) for fold in module.folds}
+    return [x for name, launch in by_name.items() for x in (called.get(name), launch) if x is not None]
 
 
 def _paste(w: Writer, source: str) -> None:
@@ -166,6 +201,8 @@ def _configs(w: Writer, configs: Mapping[str, Sequence[Config]], shapes: Mapping
                         w.line(f'"stages": {_dict(c.stages)},')
                         if c.library:
                             w.line(f'"library": {sorted(c.library)},'.replace("'", '"'))
+                        if c.folded:
+                            w.line(f'"folded": {sorted(c.folded)},'.replace("'", '"'))
                     w.line("},")
             w.line("],")
     w.line("}")

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 import sympy
 
 from prism.backends.tile import Constant, TileLaunch, TileModule, identifier, scalars
+from prism.backends.triton.emit_fold import Tail
 from prism.backends.triton.emit_launch import programs_of
 from prism.backends.triton.writer import Writer, factor, integer
 from prism.errors import UnsupportedError
@@ -18,6 +19,7 @@ from prism.sgraph.plain_product import PlainProduct, View
 
 _RESERVED = frozenset(
     {"torch", "triton", "tl", "config", "symbols", "warps", "stages", "library", "kernel", "grid", "args", "meta"}
+    | {"folded", "arrived"}
 )
 
 EXPECT = '''
@@ -122,7 +124,7 @@ def {name}(*inputs, keep=(), config=None):
             {entry}(*held, config=config)
         torch.cuda.current_stream().wait_stream(side)
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
+        with {around}:
             outputs = {entry}(*held, config=config)
 
     def replay(*inputs):
@@ -142,6 +144,11 @@ def {name}(*inputs, keep=(), config=None):
 
     return replay
 '''
+
+
+WITH_GRAPH = "torch.cuda.graph(graph)"
+WITH_ARRIVALS = "GraphArrivals(side) as graph.arrivals, torch.cuda.graph(graph, stream=side)"
+"""What CAPTURE's launches are captured in, without folds and with them."""
 
 
 @dataclass(slots=True)
@@ -179,6 +186,7 @@ class HostEmitter:
         writer: where it is written.
         weights: whether arguments may be left out and read from the weights file.
         products: the launches that a library can compute as well, by name.
+        tails: how splits go on where their second stages are folded into them, by launch.
     """
 
     module: TileModule
@@ -186,6 +194,7 @@ class HostEmitter:
     writer: Writer
     weights: bool
     products: Mapping[str, PlainProduct] = field(default_factory=dict)
+    tails: Mapping[str, Tail] = field(default_factory=dict)
 
     @property
     def lengths(self) -> dict[str, str]:
@@ -226,6 +235,8 @@ class HostEmitter:
             w.line('symbols, warps, stages = config["symbols"], config["warps"], config["stages"]')
             if self.products:
                 w.line('library = config.get("library", ())')
+            if self.tails:
+                w.line('folded = config.get("folded", ())')
             for name, text in self.lengths.items():
                 w.line(f"{name} = {text}")
             for c in self._constants():
@@ -238,8 +249,19 @@ class HostEmitter:
             for b in m.buffers:
                 if any(not is_static(e) for e in b.shape):
                     self._refuse_large(self.tensors.host[b.name], f"{self.tensors.host[b.name]}.numel()")
+            combines = {t.fold.combine for t in self.tails.values()}
+            if combines:
+                counts = [f'{self._tiles(t)} if "{t.fold.combine}" in folded else 0' for t in self.tails.values()]
+                most = counts[0] if len(counts) == 1 else f"max({', '.join(counts)})"
+                w.line("arrived = None")
+                with w.block("if folded:"):
+                    w.assign("arrived", f"_arrivals({most}, {names[0]}.device)")
             for launch in m.launches:
                 product = self.products.get(launch.name)
+                if launch.name in combines:
+                    with w.block(f'if "{launch.name}" not in folded:'):
+                        self._launch(launch)
+                    continue
                 if product is None:
                     self._launch(launch)
                     continue
@@ -276,11 +298,21 @@ class HostEmitter:
         with self.writer.block(f"if {elements} > 2**31 - 1:"):
             self.writer.line(f'raise ValueError("{name} would have more than 2**31 - 1 elements")')
 
+    def _tiles(self, tail: Tail) -> str:
+        """How many tiles the programs of a split share, as source."""
+        return programs_of(replace(tail.program, grid=tail.program.grid[:-1]), "triton")
+
     def _launch(self, p: TileLaunch) -> None:
         w = self.writer
         counts = [programs_of(program, "triton") for program in p.programs]
-        args = [self.tensors.host[t.name] for t in p.tensors] + list(p.lengths)
-        options = [f"{c.name}={c.name}" for c in p.constants]
+        tail = self.tails.get(p.name)
+        tensors, lengths, constants = (p.tensors, p.lengths, p.constants)
+        if tail is not None:
+            tensors, lengths, constants = tail.tensors, tail.lengths, tail.constants
+        args = [self.tensors.host[t.name] for t in tensors] + ["arrived"] * (tail is not None) + list(lengths)
+        options = [f"{c.name}={c.name}" for c in constants]
+        if tail is not None:
+            options.append(f'{tail.flag}="{tail.fold.combine}" in folded')
         options += [f'num_warps=warps["{p.name}"]', f'num_stages=stages["{p.name}"]', "enable_fp_fusion=True"]
         w.line("yield (")
         with w.indented():

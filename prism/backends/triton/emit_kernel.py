@@ -17,6 +17,7 @@ from prism.backends import tile
 from prism.backends.lower_clean import accumulators
 from prism.backends.tile import Affine, Dims, Operand, Stmt, TileProgram, defined, operands, statements
 from prism.backends.tile_rename import names_beside
+from prism.backends.triton.emit_fold import Tail
 from prism.backends.triton.writer import Writer, factor, integer
 from prism.errors import UnsupportedError
 from prism.program.extents import Extent
@@ -68,6 +69,8 @@ class KernelEmitter:
         writer: where it is written.
         called: whether its place in the grid is its first parameter, and not the program's number.
         helpers: names of the helper functions that were used.
+        tail: how it goes on, where it is a split's and its second stage may be folded into it.
+        name: the function's, by default the program's.
     """
 
     program: TileProgram
@@ -75,6 +78,8 @@ class KernelEmitter:
     writer: Writer
     called: bool = False
     helpers: set[str] = field(default_factory=set)
+    tail: Tail | None = None
+    name: str = ""
     _inline: dict[str, Text] = field(default_factory=dict)
     _dims: dict[str, Dims] = field(default_factory=dict)
     _types: dict[str, DType] = field(default_factory=dict)
@@ -87,13 +92,20 @@ class KernelEmitter:
         everything = list(statements(p.body))
         self._uses = Counter(name for s in everything for name in operands(s))
         self._changing = accumulators(p.body)
-        parameters = ["pid"] * self.called + [self.pointers[t.name] for t in p.tensors]
-        parameters += list(p.lengths) + [f"{c.name}: tl.constexpr" for c in p.constants]
         self.writer.line("@triton.jit")
-        self.writer.call(f"def {p.name}", parameters, ":")
+        self.writer.call(f"def {self.name or p.name}", self._parameters(), ":")
         with self.writer.indented():
             self._grid()
             self._body(p.body)
+            if self.tail is not None:
+                self.tail.write(self.writer)
+
+    def _parameters(self) -> list[str]:
+        p = self.tail or self.program
+        found = ["pid"] * self.called + [self.pointers[t.name] for t in p.tensors]
+        found += [self.tail.arrivals] if self.tail is not None else []
+        found += [*p.lengths, *(f"{c.name}: tl.constexpr" for c in p.constants)]
+        return found + ([f"{self.tail.flag}: tl.constexpr"] if self.tail is not None else [])
 
     def _grid(self) -> None:
         """The program's place in the grid, the last axis fastest."""

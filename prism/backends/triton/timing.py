@@ -13,6 +13,7 @@ import math
 import os
 import pickle
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -85,8 +86,11 @@ def is_sticky(message: str) -> bool:
     return "cuda" in lowered or "illegal" in lowered or "device-side assert" in lowered
 
 
-def _contender(spec: Mapping[str, Any]) -> Callable[[Sequence[Any], Sequence[Any]], Sequence[Any]]:
-    """A function of (inputs, outputs) that launches one call and returns where the results are."""
+def _contender(spec: Mapping[str, Any]) -> tuple[Callable[[Sequence[Any], Sequence[Any]], Sequence[Any]], Any]:
+    """A function of (inputs, outputs) that launches one call and returns where the results are.
+
+    And GraphArrivals of an emitted module that has it, else None.
+    """
     if spec["kind"] == "module":
         module, config = load_module(Path(spec["module"])), spec["config"]
         takes: list[int] = list(spec["inputs"])
@@ -96,7 +100,7 @@ def _contender(spec: Mapping[str, Any]) -> Callable[[Sequence[Any], Sequence[Any
                 kernel[tuple(grid)](*args, **meta)
             return outputs
 
-        return launch
+        return launch, getattr(module, "GraphArrivals", None)
     from prism.backends.eager import eager
 
     # Written by the parent, in a folder of its own; nothing else is ever unpickled.
@@ -105,7 +109,7 @@ def _contender(spec: Mapping[str, Any]) -> Callable[[Sequence[Any], Sequence[Any
         import torch
 
         call = torch.compile(call, fullgraph=False)
-    return lambda inputs, outputs: call(*inputs)
+    return lambda inputs, outputs: call(*inputs), None
 
 
 def _event() -> Any:
@@ -120,7 +124,7 @@ class _Prepared:
     def __init__(self, spec: Mapping[str, Any], request: Request, inputs: Sequence[Any], contenders: int) -> None:
         import torch
 
-        launch = _contender(spec)
+        launch, arrivals = _contender(spec)
         outputs = [
             torch.empty(shape, dtype=getattr(torch, dtype), device="cuda") for shape, dtype in request["outputs"]
         ]
@@ -147,7 +151,10 @@ class _Prepared:
         self.calls = calls(start.elapsed_time(end) * 1e-3 / 5, rotation)
         self._graph = torch.cuda.CUDAGraph()
         last: Sequence[Any] = ()
-        with torch.cuda.graph(self._graph):
+        # What a module counts arrivals in has been zero since the calls above: the graph has no need to set it.
+        own = None if arrivals is None else stream
+        counts = nullcontext() if arrivals is None else arrivals(stream)
+        with counts as self._counts, torch.cuda.graph(self._graph, stream=own):
             for n in range(self.calls):
                 # What a contender allocates itself lives in the graph's memory and is reused: only the last holds.
                 last = launch(self._inputs[n % rotation], self._outputs[n % rotation])

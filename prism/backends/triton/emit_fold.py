@@ -1,0 +1,168 @@
+"""The end of a split's kernel whose last program of each tile combines the parts, and what the host needs for it.
+
+All threads of a program store their share of the partial results; then, after a barrier, one thread of it adds 1 to the
+tile's count of arrivals, releasing what its program stored and acquiring what the others' did before they came. Triton
+has the result broadcast behind another barrier, so all threads of the last program read what all programs stored. It
+sets the count back to 0, so that the next launch finds it as this one did. The order of stores, barrier and atomic is
+that of the classic reduction in which the last block finishes. Triton puts a barrier before an atomic that releases
+only since July 2026 (triton-lang/triton#10816), before that where shared memory happens to need one, so it is written
+here.
+
+On AMD's GPUs that is not enough: what Triton 3.7 makes of it for gfx942 waits at the barrier without waiting for
+stores, and the release is of one wave's stores. So there the module refuses to fold.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from prism.backends.tile import Constant, TileFold, TileLaunch, TileModule, TileProgram
+from prism.backends.tile_rename import names_beside
+from prism.backends.triton.writer import Writer, factor
+from prism.program.nodes import Tensor
+
+ARRIVALS = '''
+_ARRIVALS = {}
+
+
+def _arrivals(count, device):
+    """`count` zeros, in which the programs of a tile count their arrivals; every launch leaves them zero.
+
+    So the launches of a stream share them. A graph may run beside any stream: it has its own, see GraphArrivals, or
+    zeros that it sets itself whenever it is replayed.
+    """
+    cuda = device.type == "cuda"
+    if cuda and torch.version.hip:
+        raise RuntimeError("a configuration with folded launches is for NVIDIA's GPUs: choose one without")
+    stream = torch.cuda.current_stream(device).cuda_stream if cuda else 0
+    capturing = cuda and torch.cuda.is_current_stream_capturing()
+    held = _ARRIVALS.get((stream, capturing, device))
+    if held is None or held.numel() < count:
+        held = torch.zeros(count, dtype=torch.int32, device=device)
+        if not capturing:
+            _ARRIVALS[stream, capturing, device] = held
+    return held
+
+
+class GraphArrivals:
+    """Around the capture of a graph on a stream that its launches have run on: what they count in is the graph's now.
+
+    Keep it as long as the graph. Without it the graph sets a count to zero before each such launch, one node more.
+    """
+
+    def __init__(self, stream):
+        self.key = (stream.cuda_stream, True, stream.device)
+
+    def __enter__(self):
+        self.held = _ARRIVALS.pop((self.key[0], False, self.key[2]), None)
+        if self.held is not None:
+            _ARRIVALS[self.key] = self.held
+        return self
+
+    def __exit__(self, *_):
+        _ARRIVALS.pop(self.key, None)
+'''
+"""What an emitted module with folds has besides."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tail:
+    """How a split's kernel goes on where its second stage is folded into it.
+
+    Attributes:
+        fold: which launches.
+        program: the split's.
+        function: the second stage as a function of its place in the grid.
+        arguments: what is passed to it, after that.
+        tensors: parameters of the split's kernel, with those of the second stage; so are the following.
+        lengths: integers known at launch.
+        constants: known at compile time.
+        arrivals: the parameter that points to the counts.
+        flag: the constant that says whether it does go on.
+    """
+
+    fold: TileFold
+    program: TileProgram
+    function: str
+    arguments: tuple[str, ...]
+    tensors: tuple[Tensor, ...]
+    lengths: tuple[str, ...]
+    constants: tuple[Constant, ...]
+    arrivals: str
+    flag: str
+
+    def write(self, writer: Writer) -> None:
+        """The end of the kernel's body."""
+        names = names_beside(self.program)
+        names.taken |= {*self.lengths, *(c.name for c in self.constants), *self.arguments}
+        tile, earlier = names.fresh("tile"), names.fresh("earlier")
+        parts = factor(self.program.grid[-1].count, "tl")
+        with writer.block(f"if {self.flag}:"):
+            writer.line("# Every thread has stored its share before one of them counts the program in.")
+            writer.line("tl.debug_barrier()")
+            writer.line(f"{tile} = tl.program_id(0) // {parts}")
+            count = f"{self.arrivals} + {tile}"
+            writer.assign(earlier, f'tl.atomic_add({count}, 1, sem="acq_rel", scope="gpu")')
+            with writer.block(f"if {earlier} == {parts} - 1:"):
+                writer.line(f"tl.store({count}, 0)")
+                writer.call(self.function, [tile, *self.arguments])
+
+
+def tails(module: TileModule, pointers: dict[str, str], taken: set[str]) -> dict[str, Tail]:
+    """The tails of a module's kernels, by the split's launch.
+
+    Args:
+        module: the tile programs.
+        pointers: the pointer parameter of each tensor.
+        taken: names that functions of the module have; those of the second stages are added.
+    """
+    launches = {launch.name: launch for launch in module.launches}
+    return {fold.split: _tail(fold, launches, pointers, taken) for fold in module.folds}
+
+
+def _tail(fold: TileFold, launches: dict[str, TileLaunch], pointers: dict[str, str], taken: set[str]) -> Tail:
+    split, combine = launches[fold.split], launches[fold.combine]
+    function = f"{combine.name}_tile"
+    while function in taken:
+        function += "_"
+    taken.add(function)
+    sizes = dict(fold.sizes)
+    tensors = {t.name: t for t in (*split.tensors, *combine.tensors)}
+    constants = {c.name: c for c in split.constants}
+    for c in combine.constants:
+        if c.name not in sizes:
+            constants.setdefault(c.name, c)
+    names = names_beside(split.programs[0])
+    names.taken |= {*constants, *combine.lengths, *(pointers[t] for t in tensors)}
+    return Tail(
+        fold,
+        split.programs[0],
+        function,
+        (
+            *(pointers[t.name] for t in combine.tensors),
+            *combine.lengths,
+            *(str(sizes.get(c.name, c.name)) for c in combine.constants),
+        ),
+        tuple(tensors.values()),
+        tuple(sorted({*split.lengths, *combine.lengths})),
+        tuple(constants.values()),
+        names.fresh("arrivals_ptr"),
+        names.fresh("COMBINE"),
+    )
+
+
+def write_standalone(combine: TileLaunch, function: str, pointers: dict[str, str], writer: Writer) -> None:
+    """The second stage as a kernel of its own, which calls the function at its program's place.
+
+    Args:
+        combine: its launch.
+        function: the function's name.
+        pointers: the pointer parameter of each tensor.
+        writer: where it is written.
+    """
+    arguments = [*(pointers[t.name] for t in combine.tensors), *combine.lengths]
+    constants = [c.name for c in combine.constants]
+    writer.line("@triton.jit")
+    writer.call(f"def {combine.name}", [*arguments, *(f"{c}: tl.constexpr" for c in constants)], ":")
+    with writer.indented():
+        writer.call(function, ["tl.program_id(0)", *arguments, *constants])

@@ -1,0 +1,133 @@
+"""Which second stages of splits can be done by the split's own programs, the last of each tile to arrive.
+
+A split is two launches: programs that store what they found in their part, and a second stage that combines the parts.
+The last program of a tile finds all parts of it stored, so it can go on as the second stage's program of that tile: one
+launch less, for a count of arrivals in memory. What is computed does not change, so it is a choice of instantiation.
+
+It is open to a second stage that
+
+- is a launch of its own, as its split is, without a loop;
+- is the only one that reads what the split stores, and reads else what is there before the split is launched;
+- has the split's grid without the parts, axis by axis, so that a tile of one can be a tile of the other;
+- reads of each part what the split stores: the same index of bare axes, in grid tiles or whole in both kernels.
+
+What a program of the second stage reads is then stored by the programs of its tile alone, but for a partial result that
+lacks a grid axis, which one program stores for all: there every program keeps one of its own (`prism.backends.fold`).
+Its tile is the split's; whether that fits its registers is for the space of configurations to say.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import sympy
+
+from prism.program.index import Axis, Index
+from prism.sgraph.nodes import Grid, Kernel, Load, Loop, SGraph, Split, Store, Tile, Whole, part_axis
+
+
+@dataclass(frozen=True, slots=True)
+class Fold:
+    """A second stage and the split that can do it.
+
+    Attributes:
+        split: the split's launch.
+        combine: the second stage's launch.
+        grid: the axes of both grids in order, with the split's tile and the second stage's.
+    """
+
+    split: str
+    combine: str
+    grid: tuple[tuple[Axis, Tile, Tile], ...]
+
+    def bind(self, symbols: Mapping[str, Any]) -> dict[str, Any]:
+        """The second stage's tiles where it is folded: by symbol, the split's."""
+        return {
+            own.name: symbols[tile.name] if isinstance(tile, sympy.Symbol) else tile
+            for _, tile, own in self.grid
+            if isinstance(own, sympy.Symbol)
+        }
+
+
+def folds(sgraph: SGraph) -> dict[str, Fold]:
+    """The second stages that can be folded, by the name of their launch, in order."""
+    found: dict[str, Fold] = {}
+    before: dict[str, set[str]] = {}
+    stored = {t.name for t in sgraph.inputs}
+    for launch in sgraph.launches:
+        before[launch.name] = set(stored)
+        stored |= {t for k in launch.kernels for t in k.writes}
+    lone = {x.name: x.kernels[0] for x in sgraph.launches if len(x.kernels) == 1}
+    for combine, second in lone.items():
+        for split, first in lone.items():
+            grid = _grid(first, second, sgraph, before[split])
+            if grid is not None:
+                found[combine] = Fold(split, combine, grid)
+    return found
+
+
+def bound(sgraph: SGraph, symbols: Mapping[str, int], folded: Collection[str]) -> dict[str, int]:
+    """The symbols' values as kernels see them: second stages that are folded have the tiles of their splits."""
+    made = dict(symbols)
+    if folded:
+        for fold in folds(sgraph).values():
+            if fold.combine in folded:
+                made |= fold.bind(symbols)
+    return made
+
+
+def _grid(
+    first: Kernel, second: Kernel, sgraph: SGraph, before: Collection[str]
+) -> tuple[tuple[Axis, Tile, Tile], ...] | None:
+    """The grid of the two, axis by axis; None where the second cannot be folded into the first."""
+    splits = [(a, r) for a, r in first.roles if isinstance(r, Split)]
+    if len(splits) != 1 or any(isinstance(s, Loop) for s in second.statements()):
+        return None
+    ((axis, role),) = splits
+    part = part_axis(axis, role.parts)
+    partial = set(first.writes)
+    readers = {k.name for k in sgraph.kernels if partial.intersection(k.reads)}
+    if readers != {second.name} or not set(second.reads) <= partial | set(before):
+        return None
+    if not partial <= {b.name for b in sgraph.buffers} or dict(second.roles).get(part) != Whole():
+        return None
+    if any(isinstance(r, Split) for _, r in second.roles):
+        return None
+    grids = [[(a, r.tile) for a, r in k.roles if isinstance(r, Grid)] for k in (first, second)]
+    if [a for a, _ in grids[0]] != [a for a, _ in grids[1]]:
+        return None
+    grid = tuple((a, tile, own) for (a, tile), (_, own) in zip(*grids, strict=True))
+    symbols = [own for _, _, own in grid if isinstance(own, sympy.Symbol)]
+    if len(set(symbols)) != len(symbols) or any(isinstance(own, int) and own != tile for _, tile, own in grid):
+        return None
+    return grid if all(_alike(name, part, first, second) for name in partial) else None
+
+
+def _alike(tensor: str, part: Axis, first: Kernel, second: Kernel) -> bool:
+    """Whether the second stage reads of the tensor what the split stores in the same tile."""
+    stores = [s.index for s in first.statements() if isinstance(s, Store) and s.tensor == tensor]
+    loads = [s.index for s in second.statements() if isinstance(s, Load) and s.tensor == tensor]
+    if len(stores) != 1 or any(index != stores[0] for index in loads):
+        return False
+    axes = [_bare(i) for i in stores[0]]
+    if part not in axes or len(set(axes)) != len(axes):
+        return False
+    for axis in axes:
+        if axis is None:
+            return False
+        if axis != part:
+            one, other = dict(first.roles).get(axis), dict(second.roles).get(axis)
+            if not (isinstance(one, Grid) and isinstance(other, Grid)) and not one == other == Whole():
+                return False
+    return True
+
+
+def _bare(index: Index) -> Axis | None:
+    """The axis that the index is, if it is one."""
+    match index.terms:
+        case ((Axis() as axis, 1),) if index.offset == 0:
+            return axis
+        case _:
+            return None
