@@ -339,7 +339,7 @@ def test_the_runner_runs(runner: KernelRunner, rmsnorm: tuple[Sample, Path]) -> 
 GRID = "::run_grid(tensors, lengths, threads);"
 BREAKAGES = {
     "crash: the process ended with status -11": (GRID, f"{GRID}\n    *(volatile int*)8 = 1;"),
-    "hang: no answer in 2 s": (GRID, f"{GRID}\n    for (volatile int x = 0;;) x = x + 1;"),
+    "hang: no answer in 8 s": (GRID, f"{GRID}\n    for (volatile int x = 0;;) x = x + 1;"),
     "unwritten": ("pid < end_0; ++pid", "pid < end_0 - 1; ++pid"),
     "beyond the end": (GRID, f"{GRID}\n    ((float*)tensors[2])[40 * 24 + 3] = 1.0f;"),
     "beyond the end of": (GRID, f"{GRID}\n    ((float*)tensors[2])[-5] = 1.0f;"),
@@ -351,7 +351,9 @@ BREAKAGES = {
 def test_a_kernel_that_goes_wild_harms_only_the_worker(
     runner: KernelRunner, tmp_path: Path, what: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(check, "CASE_LIMIT_S", 2.0)
+    # The compiler's time counts, too.
+    if what.startswith("hang"):
+        monkeypatch.setattr(check, "CASE_LIMIT_S", 8.0)
     sample = samples.matmul()
     source = emit_module(sample.sgraph)
     given = sample.inputs({})
