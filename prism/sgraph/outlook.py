@@ -15,6 +15,7 @@ by several programs: that costs storing, reading and combining what each of them
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
@@ -64,7 +65,7 @@ class _Kernel:
         best = float("inf")
         for lengths in self._tilings():
             tiles = self._tiles(lengths)
-            short = rates.programs / _product(tiles)
+            short = rates.programs / math.prod(tiles.values())
             if short > 1:
                 if self.parts >= 2:
                     parts = min(-(-short // 1), self.parts)
@@ -96,7 +97,7 @@ class _Kernel:
             if wide in self.batch or not TILE < n <= RESULT // SHORTEST:
                 continue
             lengths = {**even, wide: n}
-            while _product(lengths) > RESULT:
+            while math.prod(lengths.values()) > RESULT:
                 longest = max((a for a in self.outer if a != wide), key=lambda a: lengths[a])
                 lengths[longest] /= 2
             yield lengths
@@ -107,7 +108,7 @@ class _Kernel:
     def _filling(self, lengths: Mapping[Axis, float], rates: Rates) -> dict[Axis, float]:
         """How many tiles there are of each axis, tiles made shorter until they fill the device."""
         shorter = dict(lengths)
-        while _product(self._tiles(shorter)) < rates.programs:
+        while math.prod(self._tiles(shorter).values()) < rates.programs:
             long = [a for a in self.outer if shorter[a] > SHORTEST]
             if not long:
                 break
@@ -254,10 +255,3 @@ class Outlook:
                 known = over, 0.0, self.weights.work(cls, choice)
             self._costs[cls] = known
         return known
-
-
-def _product(lengths: Mapping[Axis, float]) -> float:
-    total = 1.0
-    for n in lengths.values():
-        total *= n
-    return total

@@ -249,17 +249,18 @@ class Scheduler:
     def _arrange(self, name: str, role: str, product: Product, other: str) -> None:
         """The order of a factor's array: the summed lane last in rows that are walked, first in the others.
 
-        First only where neighbours along the others are computed from neighbours in memory: packing transposes whole
-        vectors, which costs less than a store with a stride.
+        There, too, it is last where neighbours along it alone are computed from neighbours in memory: packing
+        transposes whole vectors, which costs less than a store with a stride.
         """
+        if name in self.order:
+            return
         mine, theirs = self.v.lanes_of(name), self.v.lanes_of(other)
         batch = tuple(n for n in mine if n in theirs and n != product.lane)
         free = tuple(n for n in mine if n not in theirs)
         last = role == "a" or (
             self._runs_along(name, product.lane) and not any(self._runs_along(name, n) for n in free)
         )
-        if name not in self.order:
-            self.order[name] = (*batch, *free, product.lane) if last else (*batch, product.lane, *free)
+        self.order[name] = (*batch, *free, product.lane) if last else (*batch, product.lane, *free)
 
     def _runs_along(self, name: str, lane: str) -> bool:
         """Whether a value is computed from a tensor of no fewer lanes, contiguous along this one."""
