@@ -86,6 +86,21 @@ def linear_attention_normalised(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     return (s / s.sum(-1, keepdim=True)) @ v
 
 
+def chunked_linear_attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    """Causal, in chunks of equal parts: q, k, v [heads, chunks, rows, d]."""
+    states = k.transpose(-1, -2) @ v
+    before = states.cumsum(1) - states
+    return (q @ k.transpose(-1, -2)).tril() @ v + q @ before
+
+
+def running_softmax(x: Tensor) -> Tensor:
+    return torch.softmax(x.cumsum(-1), -1)
+
+
+def running_twice(x: Tensor, g: Tensor) -> Tensor:
+    return (x.cumsum(-1) * g).cumsum(-1)
+
+
 # Attention
 
 
@@ -223,6 +238,11 @@ WORKLOADS: Mapping[str, Workload] = {
     "linear_attention_normalised": Workload(
         linear_attention_normalised, _bf16((8, 16384, 64), (8, 16384, 64), (8, 16384, 64))
     ),
+    "chunked_linear_attention": Workload(
+        chunked_linear_attention, _bf16((32, 64, 128, 128), (32, 64, 128, 128), (32, 64, 128, 128))
+    ),
+    "running_softmax": Workload(running_softmax, _bf16((1024, 65536))),
+    "running_twice": Workload(running_twice, _bf16((1024, 65536), (65536,))),
     "attention": Workload(attention, _bf16((2, 16, 4096, 128), (2, 16, 4096, 128), (2, 16, 4096, 128))),
     "causal_attention": Workload(causal_attention, _bf16((2, 16, 4096, 128), (2, 16, 4096, 128), (2, 16, 4096, 128))),
     "masked_attention": Workload(
@@ -271,6 +291,9 @@ SMALL: Mapping[str, tuple[tuple[int, ...], ...]] = {
     "latent_decode": ((2, 4, 6), (2, 4, 2), (2, 9, 6), (2, 9, 2)),
     "rope_attention": ((1, 2, 6, 4), (1, 2, 6, 4), (1, 2, 6, 4), (4,), (4,), (6, 4), (6, 4)),
     "cross_entropy_mean": ((4, 9), (4,)),
+    "chunked_linear_attention": ((2, 4, 4, 4), (2, 4, 4, 4), (2, 4, 4, 4)),
+    "running_softmax": ((4, 9),),
+    "running_twice": ((9, 9), (9,)),
     "packed_int4_linear": ((3, 8), (2, 2, 8), (2, 8), (2, 8)),
 }
 """Shapes at which a kernel can be run tile by tile in numpy; equal extents where rules might confuse axes."""

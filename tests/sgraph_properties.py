@@ -22,6 +22,7 @@ from prism.sgraph.nodes import (
     LoopRole,
     Pointwise,
     Position,
+    Scan,
     SGraph,
     Split,
     Stmt,
@@ -98,6 +99,11 @@ def accumulators(kernel: Kernel, axis: Axis | None = None) -> tuple[Accumulate, 
     return tuple(p.stmt for p in found if axis is None or p.loops[-1] == axis)  # type: ignore[misc]
 
 
+def scans(kernel: Kernel) -> tuple[Scan, ...]:
+    """The prefix sums."""
+    return tuple(s for s in kernel.statements() if isinstance(s, Scan))
+
+
 def rescaled(sgraph: SGraph) -> int:
     """How many accumulators are rescaled when the shift of their exponent moves."""
     return sum(a.shift is not None for k in sgraph.kernels for a in accumulators(k))
@@ -140,6 +146,8 @@ def sources(kernel: Kernel) -> dict[str, frozenset[str]]:
                 found[dst] = of(src)
             case Contract(dst, _, lhs, rhs):
                 found[dst] = of(lhs) | of(rhs)
+            case Scan(dst, _, src):
+                found[dst] = of(src)
             case Accumulate(dst, _, src, shift):
                 found[dst] = of(src) | (of(shift) if shift is not None else frozenset())
             case _:
@@ -154,7 +162,7 @@ def after_reductions(kernel: Kernel) -> frozenset[str]:
         match p.stmt:
             case Pointwise(dst, _, args) if any(a in found for a in args):
                 found.add(dst)
-            case TileReduce(dst) | Contract(dst) | Accumulate(dst):
+            case TileReduce(dst) | Contract(dst) | Accumulate(dst) | Scan(dst):
                 found.add(dst)
             case _:
                 pass

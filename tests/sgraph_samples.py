@@ -21,6 +21,7 @@ from prism.sgraph.nodes import (
     LoopRole,
     Pointwise,
     Position,
+    Scan,
     SGraph,
     Split,
     Stmt,
@@ -798,6 +799,60 @@ def shared_axis_attention(dtype: DType = F32, seq: int = 21, d: int = 16) -> Sam
     return Sample(sgraph, lambda q, k, v: (softmax(q @ k.T) @ v,), ({},), ({"T_i": 16, "T_j": 16},))
 
 
+def running_state(dtype: DType = F32, n: Extent = 5, c: int = 24, d: int = 16) -> Sample:
+    """What chunks n read of all up to them: y[n, c, e] = sum_d q[n, c, d] * sum_{m <= n, c} k[m, c, d] v[m, c, e]"""
+    chunk, row, a, b = Axis("n", n), Axis("c", c), Axis("d", d), Axis("e", d)
+    body = (
+        Loop(
+            chunk,
+            (
+                Load("k1", "k", at(chunk, row, a)),
+                Load("v1", "v", at(chunk, row, b)),
+                Contract("kv", row, "k1", "v1"),
+                Scan("state", chunk, "kv"),
+                Load("q1", "q", at(chunk, row, a)),
+                Contract("out", a, "q1", "state"),
+                Store("y", at(chunk, row, b), "out"),
+            ),
+        ),
+    )
+    roles = ((b, Grid(sym("T_e"))), (chunk, LoopRole(1)), (row, Whole()), (a, Whole()))
+    sgraph = SGraph(
+        "running_state",
+        tuple(Tensor(t, (n, c, d), dtype) for t in ("q", "k", "v")),
+        (),
+        (Tensor("y", (n, c, d), dtype),),
+        (Kernel("running_kernel", roles, body),),
+    )
+
+    def reference(q: np.ndarray, k: np.ndarray, v: np.ndarray) -> tuple[np.ndarray]:
+        return (q @ np.cumsum(k.transpose(0, 2, 1) @ v, axis=0),)
+
+    return Sample(sgraph, reference, ({},), ({"T_e": 16},))
+
+
+def prefix_sums(dtype: DType = F32, whole: bool = False) -> Sample:
+    """y[m, k] = sum_{j <= k} exp(x[m, j]), by tiles of the summed axis or in one"""
+    m, k = Axis("m", 20), Axis("k", sym("K"))
+    body: tuple[Stmt, ...] = (
+        Load("x1", "x", at(m, k)),
+        op("p", "exp", "x1"),
+        Scan("sums", k, "p"),
+        Store("y", at(m, k), "sums"),
+    )
+    role = Whole() if whole else LoopRole(sym("T_k"))
+    kernel = Kernel("prefix_kernel", ((m, Grid(sym("T_m"))), (k, role)), body if whole else (Loop(k, body),))
+    shape = (20, sym("K"))
+    sgraph = SGraph("prefix_sums", (Tensor("x", shape, dtype),), (), (Tensor("y", shape, dtype),), (kernel,))
+    tiles = ({"T_m": 8},) if whole else ({"T_m": 8, "T_k": 16}, {"T_m": 16, "T_k": 32})
+    return Sample(sgraph, lambda x: (np.cumsum(np.exp(x), axis=1),), ({"K": 37}, {"K": 64}, {"K": 5}), tiles)
+
+
+def whole_prefix_sums(dtype: DType = F32) -> Sample:
+    """The same in one tile."""
+    return prefix_sums(dtype, whole=True)
+
+
 SAMPLES: tuple[Callable[[DType], Sample], ...] = (
     matmul,
     symbolic_matmul,
@@ -818,4 +873,8 @@ SAMPLES: tuple[Callable[[DType], Sample], ...] = (
     functions,
     row_sums,
     shared_axis_attention,
+    running_state,
 )
+
+TILED_SCANS: tuple[Callable[[DType], Sample], ...] = (prefix_sums, whole_prefix_sums)
+"""What sums up along a dimension of a tile: backends need not do that, see `TileBounds.scans`."""

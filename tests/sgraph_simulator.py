@@ -27,6 +27,7 @@ from prism.sgraph.nodes import (
     Operand,
     Pointwise,
     Position,
+    Scan,
     SGraph,
     Split,
     Stmt,
@@ -99,6 +100,8 @@ class _Run:
     values: dict[str, Tile] = field(default_factory=dict)
     # By the axis' name: the tiles that loops visited, and those that they would have without their ranges.
     visits: dict[str, list[int]] = field(default_factory=dict)
+    # What scans have summed so far in their loop.
+    scanned: dict[str, Array] = field(default_factory=dict)
     axes: dict[str, tuple[Axis, ...]] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -184,6 +187,14 @@ class _Run:
                     axes = tuple(sorted({a for i in index for a in i.axes()}, key=lambda a: a.name))
                     place = tuple(self.index(i, axes) for i in index)
                     self.memory[tensor][place] = self.operand(src, axes)
+                case Scan(dst, axis, src):
+                    scanned = self.values[src]
+                    along = scanned.axes.index(axis)
+                    sums: Any = scanned.data.cumsum(axis=along)
+                    if axis in self.chunk:
+                        sums = sums + self.scanned.get(dst, np.float64(0))
+                        self.scanned[dst] = sums.take([-1], axis=along)
+                    self.values[dst] = Tile(scanned.axes, sums)
                 case Accumulate():
                     raise AssertionError("outside a loop")
 
@@ -203,6 +214,9 @@ class _Run:
         names = {s.dst: s for s in inner if isinstance(s, Accumulate)}
         shifts = {s.shift for s in names.values()}
         running: dict[str, Tile] = {}
+        for scan in inner:
+            if isinstance(scan, Scan):
+                self.scanned.pop(scan.dst, None)
         for name, a in names.items():
             axes = tuple(x for x in self.axes[name] if x in self.at)
             running[name] = Tile(axes, np.full([len(self.at[x]) for x in axes], a.kind.identity))

@@ -27,6 +27,7 @@ from sgraph_properties import (
     plain_products,
     repeats,
     rescaled,
+    scans,
     sources,
     splits,
     stages,
@@ -220,6 +221,37 @@ def test_linear_attention_is_associated_anew(name: str, search: Search) -> None:
     assert not contracts(graph, "q", "k")
     assert not stores(graph, 16384, 64)
     assert passes(graph, "v") == passes(graph, "q") == 1
+
+
+# Prefix sums
+
+
+def test_the_state_of_linear_attention_is_carried_from_chunk_to_chunk(search: Search) -> None:
+    """Two passes: the states as they were before each chunk, and everything else of the chunks at once."""
+    graph = best(search("chunked_linear_attention"))
+    assert stages(graph) == 2
+    first, second = graph.kernels
+    assert len(scans(first)) == 1
+    assert looped(first) == (scans(first)[0].axis,)
+    assert materialised(graph) == ((32, 64, 128, 128),)
+    assert one_pass(graph, "q")
+    assert not looped(second)
+
+
+def test_the_softmax_of_prefix_sums_takes_two_passes(search: Search) -> None:
+    """The sums go on in each; the first one's maximum and sum of exponentials are accumulated together."""
+    graph, kernel = single(search("running_softmax"))
+    assert passes(graph, "x") == 2
+    assert len(scans(kernel)) == 2
+    assert rescaled(graph) == 1
+
+
+def test_prefix_sums_of_prefix_sums_share_a_loop(search: Search) -> None:
+    graph = best(search("running_twice"))
+    assert one_pass(graph, "x", "g")
+    (kernel,) = graph.kernels
+    assert len(scans(kernel)) == 2
+    assert len(looped(kernel)) == 1
 
 
 # Attention

@@ -208,7 +208,7 @@ def test_an_epilogue_joins_the_product_that_it_ends() -> None:
     last = Definition("z", (m, j), reduce("sum", k, mul(read("act", m, k), read("w9", k, j))), kinds)
     w9 = Tensor("w9", (2048, 2048), kinds)
     program = Program("p", (*before.inputs, w9), (*before.definitions, act, last), ("z",))
-    roots = [r.roots for r in partition(program)]
+    roots = [r.roots for r in partition(program, RegionBounds(products=3))]
     assert ("act",) in roots
     assert ("y2",) not in roots
 
@@ -410,7 +410,7 @@ def test_search_yields_sgraphs_of_the_whole_program() -> None:
 
 def test_the_number_of_workers_does_not_show(worker: Worker) -> None:
     program = chain([32, 48, 32, 64, 32, 16, 8, 24], 20)
-    regions = partition(program)
+    regions = partition(program, RegionBounds(products=3))
     assert len(regions) > 2
     found = [search_regions(program, regions, SM_90, SMALL, [worker], Recorder())]
     with Worker() as other:

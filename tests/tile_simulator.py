@@ -139,9 +139,13 @@ class Machine:
                 self.values[dst] = given != 0 if dtype is DType.BOOL else given.astype(
                     np.float32 if dtype.is_float else np.int64
                 )  # fmt: skip
-            case tile.Copy(dst, src) | tile.Rearrange(dst, src):
-                assert not isinstance(s, tile.Rearrange), "rearranging is not simulated"
+            case tile.Copy(dst, src):
                 self.values[dst] = np.array(self.values[src])
+            case tile.Rearrange(dst, src, groups):
+                names = self.dims[src]
+                assert sorted(names) == sorted(n for g in groups for n in g), "only permutations are simulated"
+                assert all(len(g) == 1 for g in groups), "only permutations are simulated"
+                self.values[dst] = np.array(self.values[src].transpose([names.index(n) for (n,) in groups]))
             case tile.Pointwise(dst, op, args, dims, dtype):
                 made = OPERATIONS[op](*(self.get(a, dims) for a in args))
                 kind = np.float32 if dtype.is_float else bool if dtype is DType.BOOL else np.int64
@@ -161,6 +165,8 @@ class Machine:
                     self.values[dst] = self.values[value]
             case tile.Reduce(dst, kind, src, dim):
                 self.values[dst] = REDUCE[kind](self.values[src], axis=self.dims[src].index(dim))
+            case tile.Prefix(dst, src, dim):
+                self.values[dst] = np.cumsum(self.values[src], axis=self.dims[src].index(dim))
             case tile.Dot(dst, lhs, rhs, _, add):
                 product = self.values[lhs] @ self.values[rhs]
                 self.values[dst] = product if add is None else self.values[add] + product

@@ -26,6 +26,7 @@ from prism.sgraph.nodes import (
     Loop,
     Pointwise,
     Position,
+    Scan,
     Stmt,
     Store,
     TileReduce,
@@ -114,7 +115,7 @@ class KernelLowering:
         for s in self.kernel.statements():
             for name in _operands(s):
                 self._uses[name] = self._uses.get(name, 0) + 1
-            if isinstance(s, Accumulate):
+            if isinstance(s, Accumulate | Scan):
                 self._accumulated.add(s.src)
         self._axes = value_axes(self.kernel)
         self._indexing.start()
@@ -140,6 +141,8 @@ class KernelLowering:
                     self._loop(s)
                 case Accumulate():
                     self._accumulate(s)
+                case Scan():
+                    self._scan(s)
                 case Store():
                     self._store(s)
 
@@ -312,6 +315,8 @@ class KernelLowering:
             if isinstance(s, Accumulate):
                 made[s.dst] = s
                 self._start(s, axis if s in later else None)
+            elif isinstance(s, Scan) and s.axis == axis:
+                self._start(s, None)
         accumulators = {name: self._values[name].name for name in made}
         start, stop, step = self._indexing.bounds(loop)
         index = self._indexing.enter(axis)
@@ -356,12 +361,18 @@ class KernelLowering:
         loads = {x.dst: self.tensors[x.tensor].dtype for x in self.kernel.statements() if isinstance(x, Load)}
         return loads.get(src.src) is F32
 
-    def _start(self, s: Accumulate, kept: Axis | None) -> None:
+    def _start(self, s: Accumulate | Scan, kept: Axis | None) -> None:
         """The accumulator before its loop; with the dimension of the axis that is kept until after it."""
-        dims = self.layout.dims_for((*self._axes[s.dst], *(() if kept is None else (kept,))))
-        base = "acc" if s.src in self.layout.products else _ACCUMULATORS[s.kind]
+        axes = (*self._axes[s.dst], *(() if kept is None else (kept,)))
+        kind = ReduceKind.SUM
+        if isinstance(s, Accumulate):
+            kind = s.kind
+        else:
+            axes = tuple(a for a in axes if a != s.axis)
+        dims = self.layout.dims_for(axes)
+        base = "acc" if s.src in self.layout.products else _ACCUMULATORS[kind]
         name = self.names.fresh(base)
-        self._out.append(tile.Full(name, s.kind.identity, dims, F32))
+        self._out.append(tile.Full(name, kind.identity, dims, F32))
         self._values[s.dst] = Value(name, dims, F32)
 
     def _accumulate(self, s: Accumulate) -> None:
@@ -373,17 +384,43 @@ class KernelLowering:
         if shifts:
             old = self.names.fresh(f"old_{acc.name}")
             self._out.append(tile.Copy(old, acc.name))
-        waiting = self._waiting.pop(s.src, None)
-        if waiting is not None:
-            self._dot(waiting, acc.name)
-            zero: frozenset[Axis] = frozenset()
-        else:
-            src = self._cast(self._values[s.src], F32)
-            self._out.append(tile.Update(acc.name, s.kind, src.name))
-            zero = src.zero if s.kind is ReduceKind.SUM else frozenset()
-        self._values[s.dst] = replace(acc, zero=zero)
+        self._values[s.dst] = self._updated(acc, s.kind, s.src)
         if shifts:
             self._values[s.dst] = self._shift(s, acc, old)
+
+    def _updated(self, acc: Value, kind: ReduceKind, src: str) -> Value:
+        """The accumulator, after it has taken the value."""
+        waiting = self._waiting.pop(src, None)
+        if waiting is not None:
+            self._dot(waiting, acc.name)
+            return replace(acc, zero=frozenset())
+        value = self._cast(self._values[src], F32)
+        self._out.append(tile.Update(acc.name, kind, value.name))
+        return replace(acc, zero=value.zero if kind is ReduceKind.SUM else frozenset())
+
+    def _scan(self, s: Scan) -> None:
+        acc = self._values.get(s.dst)
+        if acc is not None and not self.layout.is_tiled(s.axis):
+            acc = self._updated(acc, ReduceKind.SUM, s.src)
+            # A name of its own: the next iteration changes the accumulator.
+            name = self.names.fresh("prefix")
+            self._out.append(tile.Copy(name, acc.name))
+            self._values[s.dst] = replace(acc, name=name)
+            return
+        if not self.layout.is_tiled(s.axis):
+            self._values[s.dst] = self._values[s.src]
+            return
+        # Behind the end of the axis anything may stand: it comes after all that counts.
+        src = self._cast(self._values[s.src], F32)
+        prefix = Value(self.names.fresh("prefix"), src.dims, F32, src.zero - {s.axis})
+        self._out.append(tile.Prefix(prefix.name, src.name, self.layout.dim_of(s.axis).name))
+        self._values[s.dst] = prefix
+        if acc is not None:
+            name = self.names.fresh("prefix")
+            self._out.append(tile.Pointwise(name, "add", (prefix.name, acc.name), prefix.dims, F32))
+            self._values[s.dst] = replace(prefix, name=name)
+            tile_sum = self._reduced(ReduceKind.SUM, src, s.axis, f"sum_{s.axis.name}")
+            self._out.append(tile.Update(acc.name, ReduceKind.SUM, tile_sum.name))
 
     def _shift(self, s: Accumulate, acc: Value, old: str) -> Value:
         """The factor exp(old - new) for what is rescaled by this accumulator, and the value to subtract from now on.
@@ -438,6 +475,8 @@ def _operands(s: Stmt) -> tuple[str, ...]:
             return (lhs, rhs)
         case Accumulate(_, _, src, shift):
             return (src,) if shift is None else (src, shift)
+        case Scan(_, _, src):
+            return (src,)
         case Store(_, _, src):
             return (src,) if isinstance(src, str) else ()
         case _:

@@ -21,6 +21,7 @@ from prism.sgraph.nodes import (
     Load,
     LoopRole,
     Role,
+    Scan,
     Split,
     Store,
     TileReduce,
@@ -156,7 +157,7 @@ def _can_pack(kernel: Kernel, side: frozenset[Axis], axes: Mapping[str, frozense
     if not all(isinstance(roles[a], Grid | Whole) for a in side):
         return False
     for s in kernel.statements():
-        if isinstance(s, TileReduce | Contract) and s.axis in side:
+        if isinstance(s, TileReduce | Contract | Scan) and s.axis in side:
             return False
         if isinstance(s, Contract) and any(side & axes[o] not in (frozenset(), side) for o in (s.lhs, s.rhs)):
             return False

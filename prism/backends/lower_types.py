@@ -24,6 +24,7 @@ from prism.sgraph.nodes import (
     Operand,
     Pointwise,
     Position,
+    Scan,
     Stmt,
     Store,
     TileReduce,
@@ -107,7 +108,7 @@ def analyse(kernel: Kernel, tensors: Mapping[str, DType | None]) -> Types:
 
 
 def _statement(
-    s: Load | Position | Pointwise | TileReduce | Contract | Accumulate,
+    s: Load | Position | Pointwise | TileReduce | Contract | Accumulate | Scan,
     types: Types,
     tensors: Mapping[str, DType | None],
     definitions: Mapping[str, Stmt],
@@ -131,6 +132,8 @@ def _statement(
                 span = types.span[src]
         case Contract(_, _, lhs, rhs):
             nominal = join((types.nominal[lhs], types.nominal[rhs]))
+        case Scan(_, _, src):
+            nominal = types.nominal[src]
         case Accumulate(dst, kind, src, _):
             nominal = types.nominal[src]
             if kind is ReduceKind.MAX and src in types._max_of:

@@ -20,6 +20,7 @@
               | Pointwise(dst, op, args, dtype)             TILE_OPS
               | Select(dst, mask, src, otherwise)           src where the mask holds, else a number
               | Reduce(dst, kind, src, dim)                 over the whole of the dimension
+              | Prefix(dst, src, dim)                       sums along the dimension up to each place
               | Dot(dst, lhs, rhs, precision, add)          [M, K] x [K, N], accumulated in float32; plus `add`
               | Rearrange(dst, src, groups)                 the dimensions in another order, or several taken as one
               | For(index, start, stop, step, body)         sequential; the accumulators are what was Full before it
@@ -243,6 +244,15 @@ class Reduce:
 
 
 @dataclass(frozen=True, slots=True)
+class Prefix:
+    """dst = the sum of src over the places of one of its dimensions up to each place, that one included."""
+
+    dst: str
+    src: str
+    dim: str
+
+
+@dataclass(frozen=True, slots=True)
 class Dot:
     """dst[M, N] = lhs[M, K] @ rhs[K, N] + add, in float32; `dst` may be `add`, an accumulator."""
 
@@ -329,6 +339,7 @@ Stmt: TypeAlias = (
     | Pointwise
     | Select
     | Reduce
+    | Prefix
     | Dot
     | Rearrange
     | For
@@ -466,7 +477,7 @@ def operands(s: Stmt) -> tuple[str, ...]:
             return tuple(name for name, _ in index.terms)
         case Load(offset=offset, masks=masks):
             return (*(name for name, _ in offset.terms), *masks)
-        case Cast(src=src) | Copy(src=src) | Reduce(src=src) | Rearrange(src=src):
+        case Cast(src=src) | Copy(src=src) | Reduce(src=src) | Prefix(src=src) | Rearrange(src=src):
             return (src,)
         case Pointwise(args=args):
             return tuple(a for a in args if isinstance(a, str))

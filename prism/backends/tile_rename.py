@@ -20,6 +20,7 @@ from prism.backends.tile import (
     Load,
     Offsets,
     Pointwise,
+    Prefix,
     Rearrange,
     Reduce,
     Scalar,
@@ -67,7 +68,9 @@ def renamed(s: Stmt, names: Mapping[str, str]) -> Stmt:
             return replace(s, dst=name(dst), offset=affine(offset), masks=tuple(map(name, masks)))
         case Full(dst=dst):
             return replace(s, dst=name(dst))
-        case Cast(dst=dst, src=src) | Copy(dst=dst, src=src) | Reduce(dst=dst, src=src) | Rearrange(dst=dst, src=src):
+        case Cast(dst=dst, src=src) | Copy(dst=dst, src=src) | Rearrange(dst=dst, src=src):
+            return replace(s, dst=name(dst), src=name(src))
+        case Reduce(dst=dst, src=src) | Prefix(dst=dst, src=src):
             return replace(s, dst=name(dst), src=name(src))
         case Pointwise(dst=dst, args=args):
             return replace(s, dst=name(dst), args=tuple(name(a) if isinstance(a, str) else a for a in args))
@@ -112,6 +115,8 @@ def value_dims(program: TileProgram) -> dict[str, Dims]:
                 found[dst] = dims
             case Cast(dst=dst, src=src) | Copy(dst=dst, src=src) | Select(dst=dst, src=src) | Within(dst=dst, src=src):
                 found[dst] = found.get(src, ())
+            case Prefix(dst=dst, src=src):
+                found[dst] = found[src]
             case Reduce(dst=dst, src=src, dim=dim):
                 found[dst] = tuple(d for d in found[src] if d != dim)
             case Dot(dst=dst, lhs=lhs, rhs=rhs):

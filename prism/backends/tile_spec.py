@@ -26,6 +26,7 @@ from prism.backends.tile import (
     Offsets,
     Operand,
     Pointwise,
+    Prefix,
     Rearrange,
     Reduce,
     Scalar,
@@ -319,6 +320,13 @@ class _Checker:
                 if dim not in found.dims:
                     self.fail(f"{dst} reduces the dimension {dim}, which {src} does not have")
                 self.define(dst, tuple(d for d in found.dims if d != dim), found.dtype)
+            case Prefix(dst, src, dim):
+                found = self.typed(src, (DType.FLOAT32,), dst)
+                if dim not in found.dims:
+                    self.fail(f"{dst} sums along the dimension {dim}, which {src} does not have")
+                if len(self.program.dim(dim).axes) > 1:
+                    self.fail(f"{dst} sums along the dimension {dim}, which holds several axes")
+                self.define(dst, found.dims, found.dtype)
             case Dot():
                 self.dot(s)
             case Rearrange(dst, src, groups):

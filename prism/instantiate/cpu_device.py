@@ -120,6 +120,7 @@ class CpuDevice:
             live=self._live,
             parts=parts,
             unrolled=False,
+            scans=False,
             held="cache",
             memory="second-level cache",
         )

@@ -67,7 +67,7 @@ class RegionBounds:
         outputs: tensors that a region of several roots writes.
     """
 
-    products: int = 3
+    products: int = 4
     reductions: int = 8
     operators: int = 48
     outputs: int = 3

@@ -32,6 +32,7 @@ from prism.sgraph.nodes import (
     Pointwise,
     Position,
     Role,
+    Scan,
     SGraph,
     Split,
     Stmt,
@@ -208,5 +209,7 @@ class _Renaming:
             case Loop(axis, body, conditions):
                 inner = tuple(map(self._statement, body))
                 return Loop(self.axes.get(axis, axis), inner, tuple(map(self._index, conditions)))
+            case Scan(dst, axis, src):
+                return Scan(dst, self.axes.get(axis, axis), src)
             case Pointwise() | Accumulate():
                 return s

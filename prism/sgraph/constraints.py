@@ -32,6 +32,7 @@ from prism.sgraph.nodes import (
     LoopRole,
     Pointwise,
     Position,
+    Scan,
     SGraph,
     Split,
     Stmt,
@@ -72,6 +73,7 @@ class TileBounds:
         live: the most elements that may be live together; None for what a block's registers hold.
         parts: the most parts of a split.
         unrolled: whether products in full precision are unrolled, operands in registers.
+        scans: whether the elements of a tile can be summed up along one of its dimensions.
         held: what holds live values, as constraints are named.
         memory: the same in full.
     """
@@ -83,6 +85,7 @@ class TileBounds:
     live: int | None = None
     parts: int = MAX_PARTS
     unrolled: bool = True
+    scans: bool = True
     held: str = "registers"
     memory: str = "register file"
 
@@ -223,7 +226,9 @@ def footprint(kernel: Kernel, sgraph: SGraph) -> Footprint:
     # A product that is only accumulated is computed in the accumulator's own registers.
     uses = Counter(u for s in all_statements for u in _uses(s))
     products = {s.dst for s in all_statements if isinstance(s, Contract)}
-    in_place = {s.src for s in all_statements if isinstance(s, Accumulate) and s.src in products and uses[s.src] == 1}
+    in_place = {
+        s.src for s in all_statements if isinstance(s, Accumulate | Scan) and s.src in products and uses[s.src] == 1
+    }
     in_loops = {
         s.dst for loop in all_statements if isinstance(loop, Loop) for s in statements(loop.body) if isinstance(s, Load)
     }
@@ -242,6 +247,8 @@ def _uses(s: Stmt) -> tuple[str, ...]:
             return (lhs, rhs)
         case Accumulate(dst, _, src, shift):
             return (dst, src) if shift is None else (dst, src, shift)
+        case Scan(dst, _, src):
+            return (dst, src)
         case Store(_, _, src):
             return (src,) if isinstance(src, str) else ()
         case _:
@@ -255,7 +262,8 @@ def _liveness(
     live = after
     for s in reversed(body):
         if isinstance(s, Loop):
-            mine = frozenset(x.dst for x in s.body if isinstance(x, Accumulate))
+            # What a scan has summed stays from one iteration to the next, as long as its value does.
+            mine = frozenset(x.dst for x in s.body if isinstance(x, Accumulate | Scan))
             defined = {x.dst for x in statements(s.body) if not isinstance(x, (Loop, Store))}
             outer = frozenset(u for x in statements(s.body) for u in _uses(x)) - defined - skipped
             live = live | outer
@@ -265,7 +273,7 @@ def _liveness(
         dst = None if isinstance(s, Store) else s.dst
         if dst is not None and dst not in skipped:
             found.append(live | {dst})
-        if dst is not None and not isinstance(s, Accumulate):
+        if dst is not None and not isinstance(s, Accumulate | Scan):
             live = live - {dst}
         live = live | (frozenset(_uses(s)) - skipped)
     return live

@@ -39,6 +39,7 @@ from prism.sgraph.nodes import (
     Pointwise,
     Position,
     Role,
+    Scan,
     SGraph,
     Split,
     Stmt,
@@ -437,6 +438,9 @@ class _Counter:
                     if shift is not None:
                         self.work(1, self.axes[dst], loops)
                         self.work(OPS["exp"].flops + 1, self.axes[shift], loops)
+                case Scan(dst):
+                    # Within the tile, and with what came before it.
+                    self.work(2, self.axes[dst], loops)
                 case Loop(axis, inner, conditions):
                     share = self.visited(axis, conditions) if conditions else None
                     under = (*loops, (axis, share))

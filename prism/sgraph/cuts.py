@@ -17,7 +17,7 @@ from prism.program.index import Axis, Index
 from prism.program.nodes import DType, Formula, Position, Read, Tensor
 from prism.program.ops import OPS
 from prism.sgraph.classes import EClasses
-from prism.sgraph.extract import COMMUTATIVE, Choice, Weights
+from prism.sgraph.extract import COMMUTATIVE, Along, Choice, Weights
 from prism.sgraph.families import Target
 from prism.sgraph.prune import Rates
 
@@ -250,6 +250,9 @@ class _Written:
                 self.tokens.append(self._index(index, bound))
             case Axis() as axis:
                 bound = {**bound, axis: self._next()}
+            case Along(inner, axis):
+                self.tokens.append(self._number(axis, bound))
+                bound = {**bound, inner: self._next()}
             case _:
                 pass
         kids = list(choice.children)
@@ -284,7 +287,7 @@ def _blind(choice: Choice) -> object:
             return tensor, tuple(_shape(i) for i in indices)
         case Position(index):
             return _shape(index)
-        case Axis(_, extent):
+        case Axis(_, extent) | Along(Axis(_, extent)):
             return str(extent)
         case payload:
             return payload

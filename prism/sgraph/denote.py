@@ -4,6 +4,7 @@ An axis `a` of a kernel is split into (grid, loop, tile) parts, which is a bijec
 
     a tile reduction            is a Reduce over the tile part
     an accumulator of a loop    is a Reduce over the loop part; of a reduction over the tile part, over the whole axis
+    a scan of a loop            is a Reduce over all places of the axis, of what is 0 behind the present one
     the parts of a split        are an axis of their own, `a = rest_extent * part + rest`, over which a later kernel
                                 reduces
 
@@ -41,6 +42,7 @@ from prism.sgraph.nodes import (
     Pointwise,
     Position,
     Role,
+    Scan,
     SGraph,
     Split,
     Stmt,
@@ -206,6 +208,8 @@ class _Reader:
                     index = tuple(Index.axis(a) for a in _ordered(accumulated[dst]))
                     self.running[dst] = self._made(Read(f"running {dst}", index))
                     self.values[dst] = self.running[dst]
+                case Scan(dst, axis, src):
+                    self.values[dst] = self._scan(dst, axis, self._value(src))
                 case Store(tensor, index, src):
                     value = self._value(src)
                     if self.memory.mentions_running(value):
@@ -256,6 +260,16 @@ class _Reader:
         if isinstance(self._roles.get(partial.axis), Split):
             return self._over_rest(kind, partial.axis, body)
         return self._made(Reduce(kind, partial.axis, body))
+
+    def _scan(self, dst: str, axis: Axis, body: Expr) -> Expr:
+        """The prefix sum: of what the value is at every place up to the present one."""
+        if self.memory.mentions_running(body) or self._plain(axis) != axis:
+            raise self._illegal(f"sums up in {dst} what is no value at one place of {axis}")
+        place = Axis(f"{axis.name}.scan", axis.extent)
+        there = self.memory.substitute(body, {axis: Index.axis(place)})
+        index = (self._made(PositionExpr(Index.axis(place))), self._made(PositionExpr(Index.axis(axis))))
+        kept = self._made(Map("where", (self._made(Map("le", index)), there, self._made(Const(0.0)))))
+        return self._made(Reduce(ReduceKind.SUM, place, kept))
 
     def _rescaled(self, body: Expr, shift: str, done: Mapping[str, Expr]) -> Expr:
         """The body with the running shift replaced by its final value, when it is exp(a - m) or exp(a - m)*f."""

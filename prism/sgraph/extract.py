@@ -1,10 +1,11 @@
 """Options: the ways to compute each e-class, and the least work of one.
 
-An *option* is an e-node, or one of two forms that an e-node of a sum implies:
+An *option* is an e-node, or one of three forms that an e-node of a sum implies:
 
     contract   sum_k (a*b), both a and b with axis k: a matrix product, whose product is never a tile of its own
     rescaled   sum_k exp(a + -1*M)*f with M = max_k ...: one pass with a rescaled accumulator, where the plain form
                needs M's pass to end first
+    scan       sum_m where(m <= n, f, 0), f without n and m as long as n: f's prefix sums along n, in one loop over it
 
 `options` lists them without those that the pruners commuted, leaf, operands and product remove (see prune.PRUNERS).
 `Weights` says what an option costs by itself, counted once: the measure by which forms are put in order.
@@ -13,21 +14,29 @@ An *option* is an e-node, or one of two forms that an e-node of a sum implies:
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from prism.program.extents import evaluate
 from prism.program.index import Axis
-from prism.program.nodes import Const
+from prism.program.nodes import Const, Position
 from prism.program.ops import OPS
 from prism.sgraph.classes import EClasses, Payload
 
 # One multiply-add of a matrix unit against one of the vector units.
 MATRIX_UNIT = 1 / 16
 REDUCTIONS = frozenset({"sum", "max", "min", "prod"})
-REDUCING = REDUCTIONS | {"contract", "rescaled"}
+REDUCING = REDUCTIONS | {"contract", "rescaled", "scan"}
 COMMUTATIVE = frozenset({"add", "mul", "maximum", "minimum", "and", "or", "eq"})
+
+
+@dataclass(frozen=True, slots=True)
+class Along:
+    """The axes of a scan: `bound`, that of its operand, and `axis`, that of its result."""
+
+    bound: Axis
+    axis: Axis
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,14 +44,14 @@ class Choice:
     """How an e-class is computed.
 
     Attributes:
-        op: an e-node's op, "contract" with children (a, b), or "rescaled" with children (a, b) or (a, b, f), where
-            the shift is M = max_axis(b).
-        payload: the e-node's payload; the reduced axis for contract and rescaled.
+        op: an e-node's op, "contract" with children (a, b), "rescaled" with children (a, b) or (a, b, f), where the
+            shift is M = max_axis(b), or "scan" with children (f,).
+        payload: the e-node's payload; the reduced axis for contract and rescaled; for a scan its axes.
         children: e-class ids.
     """
 
     op: str
-    payload: Payload
+    payload: Payload | Along
     children: tuple[int, ...]
 
 
@@ -127,7 +136,7 @@ def _sum_forms(
     classes: EClasses, axis: Axis, body: int, shifts: Mapping[int, tuple[tuple[int, int], ...]]
 ) -> list[Choice]:
     """The contract and rescaled forms of sum_axis(body)."""
-    forms: list[Choice] = []
+    forms: list[Choice] = [*_scans(classes, axis, body)]
     for a, m in shifts.get(body, ()):
         forms += [Choice("rescaled", axis, (a, b)) for b in _maxima(classes, m, axis)]
     for node in classes.nodes[body]:
@@ -141,6 +150,33 @@ def _sum_forms(
                 if axis in classes.axes[f] and axis in classes.axes[a]:
                     forms += [Choice("rescaled", axis, (a, b, f)) for b in _maxima(classes, m, axis)]
     return forms
+
+
+def _scans(classes: EClasses, axis: Axis, body: int) -> Iterator[Choice]:
+    """The scans that sum_axis(body) is."""
+    for node in classes.nodes[body]:
+        if node.op == "where" and not node.domain and _is_zero(classes, node.children[2]):
+            mask, kept = node.children[:2]
+            for along in _up_to(classes, mask, axis):
+                if along not in classes.axes[kept] and axis in classes.axes[kept]:
+                    yield Choice("scan", Along(axis, along), (kept,))
+
+
+def _is_zero(classes: EClasses, cls: int) -> bool:
+    return any(isinstance(n.payload, Const) and n.payload.value == 0 for n in classes.nodes[cls])
+
+
+def _up_to(classes: EClasses, mask: int, axis: Axis) -> Iterator[Axis]:
+    """The axes n, as long as `axis`, for which the mask is `axis <= n`."""
+
+    def positions(cls: int) -> Iterator[Axis]:
+        for n in classes.nodes[cls]:
+            if isinstance(n.payload, Position) and (found := n.payload.index.as_axis()) is not None:
+                yield found
+
+    for node in classes.nodes[mask]:
+        if node.op == "le" and axis in positions(node.children[0]):
+            yield from (a for a in positions(node.children[1]) if a != axis and a.extent == axis.extent)
 
 
 def _maxima(classes: EClasses, cls: int, axis: Axis) -> list[int]:
@@ -218,7 +254,7 @@ class Weights:
                 if len(axes) == 3:
                     return work + self.size(exponent | axes[2]) * self._product(exponent, axes[2])
                 return work + self.size(exponent)
-            case op if op in REDUCTIONS:
+            case op if op in REDUCTIONS or op == "scan":
                 return self.size(axes[0])
             case op if choice.children:
                 return self.size(self.classes.axes[cls]) * OPS[op].flops

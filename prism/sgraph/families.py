@@ -14,7 +14,7 @@ from prism.program.nodes import DType, Tensor
 from prism.program.transform import least_instance
 from prism.sgraph.nodes import Grid, Kernel, Loop, Role, Split, Whole, part_axis
 from prism.sgraph.ranges import narrow
-from prism.sgraph.roles import Kind, RoleBounds, assignments, batch_axes, reduced_axes, roles
+from prism.sgraph.roles import Kind, RoleBounds, assignments, batch_axes, reduced_axes, roles, scanned_axes
 from prism.sgraph.schedule import Output, Scheduler, Unschedulable
 from prism.sgraph.values import Builder, Value, Values, reachable
 
@@ -91,17 +91,19 @@ def families(
     reduced = reduced_axes(values)
     clashing = frozenset(free) & frozenset(reduced)
     names = bound_names(values, free)
-    # Each subset of the clashing axes may go on the grid, its reductions then running under a name of their own.
-    long = [a for a in clashing if not (is_static(a.extent) and int(a.extent) <= bounds.short)]
+    # Each subset of the clashing axes may go on the grid, its reductions then running under a name of their own. Short
+    # ones buy nothing there, but for the programs that a loop over another output axis leaves wanting.
+    scans = bool(scanned_axes(values))
+    long = [a for a in clashing if scans or not (is_static(a.extent) and int(a.extent) <= bounds.short)]
     for renamed in _subsets(sorted(long, key=lambda a: a.name)):
         bound = {a: b for a, b in names.items() if a in renamed or a not in clashing}
         made = Builder(builder.choices, builder.class_axes, builder.stored, bound) if bound else plain
         outputs = [Output(t.tensor, t.index, made.build(t.cls)) for t in targets]
         roots = [o.value for o in outputs]
         order = tuple(dict.fromkeys((*free, *reduced_axes(roots))))
-        batch = batch_axes(roots)
+        single = batch_axes(roots) | (frozenset() if bounds.scans else scanned_axes(roots))
         for assignment in assignments(free, roots, clashing - set(renamed), bounds, space.looping, space.off, pruned):
-            given = roles(assignment, order, batch, suffix)
+            given = roles(assignment, order, single, suffix)
             try:
                 if Kind.SPLIT in assignment.values():
                     family = _split(outputs, given, made.values, name, suffix)

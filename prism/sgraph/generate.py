@@ -17,14 +17,14 @@ from __future__ import annotations
 import itertools
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from prism.program.index import Axis
 from prism.program.nodes import Formula, Tensor
 from prism.sgraph.classes import EClasses
-from prism.sgraph.constraints import Limits
+from prism.sgraph.constraints import Limits, tile_bounds
 from prism.sgraph.cuts import Plan, Planner, below
 from prism.sgraph.extract import Weights, options
 from prism.sgraph.families import Family, Space, Target, families
@@ -319,7 +319,8 @@ class _Walk:
         task, bounds = self.task, self.bounds
         outputs = tuple(f.tensor for f in task.formulas)
         builder = Builder(plan.choices, task.classes.axes, stored, {})
-        space = Space(bounds.roles, bounds.max_ops, bounds.max_loops, looping, bounds.off)
+        roles = replace(bounds.roles, scans=bounds.roles.scans and tile_bounds(task.limits).scans)
+        space = Space(roles, bounds.max_ops, bounds.max_loops, looping, bounds.off)
         reached: list[tuple[Family, Reach]] = []
         seen: set[Family] = set()
         for family in families(group, builder, f"{task.name}{suffix}_kernel", suffix, space, self.pruned):

@@ -13,6 +13,7 @@
              | Contract(dst, axis, lhs, rhs)       sum over the tile's part of the axis of lhs*rhs: a matrix product
              | Loop(axis, body, range)             over the tiles of the axis (of the program's chunk of it, if split)
              | Accumulate(dst, kind, src, shift)   dst := dst <combine> src, from the kind's identity before the loop
+             | Scan(dst, axis, src)                prefix sums of src along the axis
              | Store(tensor, index, src)
 
 A tile has one dimension per axis that its value depends on, except Grid(1) and Loop(1) axes. Inside the loop and after
@@ -23,6 +24,10 @@ updated earlier in the body, and src is a tile sum of exp(a - m)*f, with neither
 from m to m', dst is multiplied by exp(m - m') before src is added; so after each tile dst is the sum of exp(a - m')*f
 over what was seen, and after the loop it is what a second pass with the final m would have computed (the online
 softmax of Milakov & Gimelshein 2018, for any loop-carried shift).
+
+A *scan* along a loop's axis stands in that loop, and in none inside it: the sum of the tiles so far is added to the
+prefix sums within the tile. It is a value of its iteration like any other, and the axis may be one of the output's, so
+that the loop stores it. Along a whole axis it needs no loop.
 
 The *range* of a loop is affine conditions: a tile on which one of them is negative everywhere is not visited. Such a
 tile would leave every accumulator as it was (see prism.sgraph.ranges), so a range changes the cost and no value.
@@ -152,6 +157,15 @@ class Accumulate:
 
 
 @dataclass(frozen=True, slots=True)
+class Scan:
+    """dst = for each place of the axis, the sum of src over the places up to it, that one included."""
+
+    dst: str
+    axis: Axis
+    src: str
+
+
+@dataclass(frozen=True, slots=True)
 class Store:
     """tensor[index...] = src. Along a grid axis that the index does not mention, only the first program stores."""
 
@@ -160,7 +174,7 @@ class Store:
     src: Operand
 
 
-Stmt: TypeAlias = Load | Position | Pointwise | TileReduce | Contract | Loop | Accumulate | Store
+Stmt: TypeAlias = Load | Position | Pointwise | TileReduce | Contract | Loop | Accumulate | Scan | Store
 
 
 @dataclass(frozen=True, slots=True)
@@ -348,7 +362,7 @@ def value_axes(kernel: Kernel) -> dict[str, tuple[Axis, ...]]:
                     found[dst] = found[src] - {axis}
                 case Contract(dst, axis, lhs, rhs):
                     found[dst] = (found[lhs] | found[rhs]) - {axis}
-                case Accumulate(dst, _, src, _):
+                case Accumulate(dst, _, src, _) | Scan(dst, _, src):
                     found[dst] = found[src]
                 case Loop(_, inner):
                     visit(inner)

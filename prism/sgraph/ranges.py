@@ -43,6 +43,7 @@ from prism.sgraph.nodes import (
     Operand,
     Pointwise,
     Position,
+    Scan,
     Stmt,
     Store,
     TileReduce,
@@ -255,7 +256,7 @@ def _justified(loop: Loop, condition: Index, known: Mapping[str, Fact]) -> bool:
             # Inside the loop the name means what other tiles have left in it.
             facts.known[s.dst] = None
             found = True
-        elif any(isinstance(x, Store) for x in statements((s,))):
+        elif any(isinstance(x, Store | Scan) for x in statements((s,))):
             return False
         else:
             facts.statement(s)

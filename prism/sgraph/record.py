@@ -29,6 +29,7 @@ from prism.sgraph.nodes import (
     LoopRole,
     Pointwise,
     Position,
+    Scan,
     SGraph,
     Split,
     Store,
@@ -39,7 +40,7 @@ from prism.sgraph.nodes import (
 _CLASSES: Mapping[str, type] = {
     c.__name__: c
     for c in (
-        Accumulate, Axis, Contract, Grid, Index, Kernel, Load, Loop, LoopRole, Pointwise, Position, SGraph, Split,
+        Accumulate, Axis, Contract, Grid, Index, Kernel, Load, Loop, LoopRole, Pointwise, Position, Scan, SGraph, Split,
         Store, Tensor, TileReduce, Whole,
     )
 }  # fmt: skip

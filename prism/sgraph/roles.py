@@ -40,12 +40,14 @@ class RoleBounds:
         narrow: an output axis no longer than this may also take one element a program, which makes a matrix product
             a vector product.
         splits: whether reductions may be shared by several programs.
+        scans: whether an axis that is scanned may have tiles of several elements.
     """
 
     whole: int = 16384
     short: int = 128
     narrow: int = 8
     splits: bool = True
+    scans: bool = True
 
 
 def product_axes(outputs: Sequence[Value]) -> tuple[frozenset[Axis], frozenset[Axis]]:
@@ -74,6 +76,11 @@ def batch_axes(outputs: Sequence[Value]) -> frozenset[Axis]:
     return product_axes(outputs)[0]
 
 
+def scanned_axes(outputs: Sequence[Value]) -> frozenset[Axis]:
+    """The axes along which something is summed up from place to place: never on the grid."""
+    return frozenset(v.axis for v in reachable(tuple(outputs)) if v.op == "scan")
+
+
 def reduced_axes(outputs: Sequence[Value]) -> tuple[Axis, ...]:
     """The axes that are reduced somewhere below, in a fixed order."""
     return tuple(dict.fromkeys(v.axis for v in reachable(tuple(outputs)) if v.is_reduction))
@@ -95,16 +102,26 @@ def assignments(
         outputs: what the kernel computes.
         clashing: output axes that are also reduced under the same name: not on the grid.
         bounds: see RoleBounds.
-        looping: whether those with a loop over an output axis are wanted, or those without.
+        looping: whether those with a loop over an output axis are wanted, or those without; a scan's loop is none.
         off: names of pruners that are switched off: one-tile, one-grid, idle-loop are asked here.
         pruned: where removals are counted.
     """
     counts = pruned if pruned is not None and not looping else Counter()
     batch, own = product_axes(outputs)
+    scanned = scanned_axes(outputs)
     choices: list[tuple[Axis, list[Kind]]] = []
+
+    def scanning(axis: Axis) -> list[Kind]:
+        tiled = bounds.scans and axis not in batch
+        return [Kind.LOOP] * (not tiled or not _fits(axis, bounds.short)) + [Kind.WHOLE] * (
+            tiled and _fits(axis, bounds.whole)
+        )
+
     for axis in free:
         long = not _fits(axis, bounds.short)
-        if axis in clashing:
+        if axis in scanned:
+            kinds = scanning(axis)
+        elif axis in clashing:
             kinds = [Kind.WHOLE] * _fits(axis, bounds.whole) + [Kind.LOOP] * long
         elif axis in batch:
             kinds = [Kind.ONE]
@@ -125,7 +142,9 @@ def assignments(
     for axis in reduced_axes(outputs):
         if axis in clashing:
             continue
-        if axis in batch:
+        if axis in scanned:
+            kinds = scanning(axis)
+        elif axis in batch:
             kinds = [Kind.LOOP]
         elif _fits(axis, bounds.short):
             kinds = [Kind.WHOLE]
@@ -137,9 +156,9 @@ def assignments(
         made = {axis: kind for (axis, _), kind in zip(choices, picks, strict=True)}
         if sum(kind is Kind.SPLIT for kind in picks) > 1:
             continue
-        if looping and not any(made[a] is Kind.LOOP and a not in clashing for a in free):
+        if looping and not any(made[a] is Kind.LOOP and a not in clashing | scanned for a in free):
             continue
-        if "idle-loop" not in off and _idle(made, free, clashing, varying):
+        if "idle-loop" not in off and _idle(made, free, clashing | scanned, varying):
             if pruned is not None:
                 pruned["idle-loop"] += 1
             continue
@@ -166,8 +185,15 @@ def _fits(axis: Axis, length: int) -> bool:
     return is_static(axis.extent) and int(axis.extent) <= length
 
 
-def roles(assignment: Assignment, order: Sequence[Axis], batch: frozenset[Axis], suffix: str) -> dict[Axis, Role]:
-    """The roles with their symbols, unbound: grid axes first, one element a program before tiles."""
+def roles(assignment: Assignment, order: Sequence[Axis], single: frozenset[Axis], suffix: str) -> dict[Axis, Role]:
+    """The roles with their symbols, unbound: grid axes first, one element a program before tiles.
+
+    Args:
+        assignment: of every axis.
+        order: the axes.
+        single: those whose loops take one element an iteration.
+        suffix: appended to the symbols' names.
+    """
 
     def symbol(prefix: str, axis: Axis) -> sympy.Symbol:
         return sympy.Symbol(f"{prefix}_{axis.name}{suffix}", integer=True, positive=True)
@@ -181,7 +207,7 @@ def roles(assignment: Assignment, order: Sequence[Axis], batch: frozenset[Axis],
             case Kind.GRID:
                 made[axis] = Grid(symbol("T", axis))
             case Kind.LOOP:
-                made[axis] = LoopRole(1 if axis in batch else symbol("T", axis))
+                made[axis] = LoopRole(1 if axis in single else symbol("T", axis))
             case Kind.SPLIT:
                 made[axis] = Split(symbol("S", axis), symbol("T", axis))
             case Kind.WHOLE:

@@ -3,7 +3,7 @@
 A value belongs to the *block* of the loop axes it depends on. A reduction over a loop axis becomes an accumulator of a
 loop over that axis in the block of its own remaining loop axes; reductions that do not need one another's results
 share one loop (one pass), others follow in later loops. What a loop needs and does not vary in it is computed before
-it. A rescaled reduction shares the loop of its shift.
+it. A rescaled reduction shares the loop of its shift. A scan stands in the loop over its axis like what is not reduced.
 
 `level` numbers the passes of a block: a value is at level n when it needs the results of n passes, one after another.
 """
@@ -27,10 +27,12 @@ from prism.sgraph.nodes import (
     Pointwise,
     Position,
     Role,
+    Scan,
     Split,
     Stmt,
     Store,
     TileReduce,
+    Whole,
 )
 from prism.sgraph.values import Value
 
@@ -250,6 +252,16 @@ class Scheduler:
             block.body.append(TileReduce(dst, self._kind(value), value.axis, self._ensure(operands[0], block)))
         return dst
 
+    def _scan(self, axis: Axis, value: Value, block: _Block) -> str:
+        """Prefix sums along a whole axis, or one that the block is the loop over."""
+        role = self.roles[axis]
+        if not isinstance(role, Whole) and (not isinstance(role, LoopRole) or block.loops[-1:] != (axis,)):
+            raise Unschedulable
+        src = self._ensure(value.args[0], block)
+        name = self._name("sum")
+        block.body.append(Scan(name, axis, src))
+        return name
+
     def _operand(self, value: Value, block: _Block) -> Operand:
         if isinstance(value.payload, Const):
             return value.payload.value
@@ -270,6 +282,8 @@ class Scheduler:
             case Const(number):
                 name = self._name("c")
                 block.body.append(Pointwise(name, "add", (number, 0.0)))
+            case Axis() as axis if value.op == "scan":
+                name = self._scan(axis, value, block)
             case Axis():
                 assert not self.is_loop(value.axis), "an accumulator is made by its loop"
                 name = self._tile_part(value, block)

@@ -23,6 +23,7 @@ from prism.sgraph.nodes import (
     Pointwise,
     Position,
     Role,
+    Scan,
     SGraph,
     Split,
     Stmt,
@@ -88,6 +89,8 @@ def formula(s: Stmt) -> str:
             return f"{_heading(s)}:"
         case Accumulate(dst, kind, src, shift):
             return f"{dst} {_COMBINE[kind.value]} {src}" + (f", rescaled by {shift}" if shift is not None else "")
+        case Scan(dst, axis, src):
+            return f"{dst} = {src} summed over {axis} so far"
         case Store(tensor, index, src):
             return f"{tensor}[{_index(index)}] = {_operand(src)}"
 
@@ -180,7 +183,7 @@ class _Drawing:
                     self.edge(me, _quoted("tensor " + tensor), indent)
                 case _:
                     me = self.node(s.dst)
-                    shape = ", shape=box, style=rounded" if isinstance(s, Accumulate) else ""
+                    shape = ", shape=box, style=rounded" if isinstance(s, Accumulate | Scan) else ""
                     self.lines.append(f"{indent}{me} [label={_quoted(formula(s))}{shape}];")
                     if isinstance(s, Load):
                         self.edge(_quoted("tensor " + s.tensor), me, indent)
@@ -194,7 +197,7 @@ def _operands(s: Stmt) -> tuple[str, ...]:
     match s:
         case Pointwise(_, _, args):
             return tuple(dict.fromkeys(a for a in args if isinstance(a, str)))
-        case TileReduce(_, _, _, src) | Accumulate(_, _, src, _):
+        case TileReduce(_, _, _, src) | Accumulate(_, _, src, _) | Scan(_, _, src):
             return (src,)
         case Contract(_, _, lhs, rhs):
             return tuple(dict.fromkeys((lhs, rhs)))
@@ -303,6 +306,9 @@ class _Serialiser:
                 case Accumulate(dst, kind, src, shift):
                     operands = self.operand(src) + ("" if shift is None else f" shift {self.operand(shift)}")
                     lines.append(f"{self.define(dst)}<-{kind.value} {operands}")
+                case Scan(dst, axis, src):
+                    operands = self.operand(src)
+                    lines.append(f"{self.define(dst)}=scan {self.axis(axis)} {operands}")
                 case Store(tensor, index, src):
                     lines.append(f"{self.element(tensor, index)}={self.operand(src)}")
                 case Loop(axis, inner, conditions):

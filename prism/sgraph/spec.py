@@ -33,11 +33,13 @@ from prism.sgraph.nodes import (
     Operand,
     Pointwise,
     Position,
+    Scan,
     SGraph,
     Split,
     Stmt,
     Store,
     TileReduce,
+    Whole,
     part_axis,
 )
 
@@ -212,6 +214,8 @@ class _KernelChecker:
                 self.define(dst, (left | right) - {axis}, [lhs, rhs], self.reduced(ReduceKind.SUM, axis, [lhs, rhs]))
             case Accumulate():
                 self.accumulate(s)
+            case Scan():
+                self.scan(s)
             case Loop():
                 self.loop(s)
             case Store():
@@ -320,6 +324,19 @@ class _KernelChecker:
         self.depends[s.dst][s.dst] = 1.0
         scope.accumulators[s.dst] = s
 
+    def scan(self, s: Scan) -> None:
+        role = self.roles.get(s.axis)
+        if not isinstance(role, LoopRole | Whole):
+            self.fail(f"{s.dst} is a scan along {s.axis}", "its tiles do not come one after another")
+        if isinstance(role, LoopRole) and self.scopes[-1].loop != s.axis:
+            self.fail(f"{s.dst} is a scan along {s.axis}", "that is not the axis of the innermost loop")
+        axes = self.use(s.src, s.dst)
+        if s.axis not in axes:
+            self.fail(f"{s.dst} is a scan along {s.axis}, which {s.src} does not have")
+        if self.depends[s.src]:
+            self.fail(f"{s.dst} sums {s.src}, which depends on a running value")
+        self.define(s.dst, axes, [s.src], {})
+
     def loop(self, s: Loop) -> None:
         axis, body = s.axis, s.body
         role = self.roles.get(axis)
@@ -328,6 +345,8 @@ class _KernelChecker:
         if axis in self.loops:
             self.fail(f"loops over axis {axis} are nested")
         self.range(s)
+        if s.range and any(isinstance(x, Scan) for x in body):
+            self.fail(f"the loop over {axis} has a range and a scan", "what is skipped would be missing in its sums")
         scope = self.block(body, axis)
         stores = any(isinstance(x, (Store, Loop)) for x in body)
         if not scope.accumulators and not stores:

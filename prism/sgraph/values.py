@@ -2,6 +2,7 @@
 
     value ::= read(tensor, index) | const | position(index) | pointwise op
             | reduce(kind, axis; src) | contract(axis; lhs, rhs) | rescaled(axis; p, m) | rescaled(axis; p, f, m)
+            | scan(axis; src)       the prefix sums of src along the axis, which both have
 
 Built from the choices of an extraction: an e-class becomes a value under a renaming of its axes.
 """
@@ -16,7 +17,8 @@ from typing import TypeAlias
 from prism.errors import UnsupportedError
 from prism.program.index import Axis, Index
 from prism.program.nodes import Const, Position, Read, ReduceKind, Size
-from prism.sgraph.extract import REDUCTIONS, Choices
+from prism.program.transform import least_instance
+from prism.sgraph.extract import REDUCTIONS, Along, Choices
 
 Renaming: TypeAlias = "frozenset[tuple[Axis, Axis]] | None"
 UNCHANGED: Mapping[Axis, Axis] = MappingProxyType({})
@@ -28,7 +30,7 @@ class Value:
 
     Attributes:
         op: see the module's grammar.
-        payload: the Read, Const or Position of a leaf; the axis of a reduction.
+        payload: the Read, Const or Position of a leaf; the axis of a reduction or a scan.
         args: operands.
         axes: the axes that it depends on.
         kind: of a reduction.
@@ -165,6 +167,10 @@ class Builder:
                 shift = self.values.reduce(ReduceKind.MAX, inner, self.build(choice.children[1], under))
                 factor = self.build(choice.children[2], under) if len(choice.children) == 3 else None
                 return self.values.rescaled(inner, exponent, shift, factor)
+            case "scan", Along(bound, axis):
+                along = live.get(axis, axis)
+                under = {**{a: b for a, b in live.items() if a != bound}, bound: along}
+                return self.values.make("scan", (self.build(choice.children[0], under),), along)
             case op, Axis() as axis if op in REDUCTIONS:
                 inner, under = self._enter(axis, live)
                 return self.values.reduce(ReduceKind(op), inner, self.build(choice.children[0], under))
@@ -176,6 +182,11 @@ class Builder:
     def _enter(self, axis: Axis, live: Mapping[Axis, Axis]) -> tuple[Axis, Mapping[Axis, Axis]]:
         """The reduced axis' name in this kernel, and the renaming below it."""
         inner = self.bound.get(axis, axis)
+        if live and inner in live.values():
+            # A scan gave its axis' name to what is free here.
+            bound = {c.payload for c in self.choices.values() if isinstance(c.payload, Axis)}
+            own = frozenset(bound).union(*self.class_axes.values())
+            inner = least_instance(axis.extent, own.union(live.values(), self.bound.values()))
         if inner == axis and axis not in live:
             return inner, live
         return inner, {**{a: b for a, b in live.items() if a != axis}, **({axis: inner} if inner != axis else {})}

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from prism.backends import tile
 from prism.backends.lower_clean import accumulators
 from prism.backends.tile import Affine, Size, Stmt, TileProgram, defined, operands, statements
-from prism.errors import IllegalIRError
+from prism.errors import IllegalIRError, UnsupportedError
 from prism.program.extents import Extent, add, mul
 from prism.program.nodes import DType, ReduceKind, Tensor
 
@@ -266,6 +266,12 @@ class Values:
                 define(mine, "f")
             case tile.Rearrange(dst, src, _):
                 self._alias[dst] = src
+            case tile.Prefix(dst):
+                raise UnsupportedError(
+                    f"the prefix sums {dst} within a tile",
+                    where=f"C++ emission of {self.program.name}",
+                    fix="give the summed axis tiles of one element",
+                )
             case _:
                 pass
 

@@ -337,6 +337,10 @@ class KernelEmitter:
             case tile.Reduce(dst, kind, src, dim):
                 self._types[dst] = DType.FLOAT32
                 return self._reduce(kind, src, dim)
+            case tile.Prefix(dst, src, dim):
+                self._types[dst] = DType.FLOAT32
+                text = self._operand(src)
+                return Text(f"tl.cumsum({text.source}, axis={text.dims.index(dim)})", _ATOM, text.dims)
             case tile.Dot(dst):
                 self._types[dst] = DType.FLOAT32
                 return self._dot(s)

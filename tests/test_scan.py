@@ -1,0 +1,223 @@
+"""Scans: prefix sums that a loop carries from tile to tile, from the sGraph to what backends print."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from sgraph_samples import BF16, F16, F32, SUM, TILED_SCANS, Sample, at, op, prefix_sums, running_state, sym
+from sgraph_simulator import simulate
+
+from prism.api import trace
+from prism.api.searching import SearchBudget, run_search
+from prism.backends.cpu.emit import emit_module as emit_cpp
+from prism.backends.lower import lower
+from prism.backends.protocol import Config
+from prism.backends.tile import Prefix, statements
+from prism.backends.tile_spec import check_module
+from prism.backends.triton.crosscompile import (
+    WORKER,
+    CompileJob,
+    arguments,
+    compiled,
+    request,
+    worker_command,
+    worker_environment,
+)
+from prism.backends.triton.emit import emit_module
+from prism.backends.triton.interpret import InterpreterPool, InterpretJob
+from prism.egraph.budget import Budget
+from prism.egraph.worker import Worker
+from prism.errors import IllegalIRError, UnsupportedError
+from prism.events import Recorder
+from prism.instantiate.cpu_device import CpuDevice
+from prism.instantiate.devices import device
+from prism.instantiate.workers import Pool
+from prism.program.build import op as mapped
+from prism.program.build import position
+from prism.program.evaluate import evaluate
+from prism.program.index import Axis, Index
+from prism.program.inline import inline
+from prism.program.nodes import Const, DType, Read, Reduce, Tensor
+from prism.program.transform import canonical
+from prism.sgraph import spec
+from prism.sgraph.denote import denote
+from prism.sgraph.nodes import Grid, Kernel, Load, Loop, LoopRole, Role, Scan, SGraph, Stmt, Store, TileReduce
+from prism.sgraph.record import plain, sgraph_of
+from prism.sgraph.show import key, text
+
+# As the front end names output axes.
+M, K, J = Axis("d20", 20), Axis("d24", 24), Axis("d24_1", 24)
+TOLERANCE = {F32: 2e-6, F16: 2e-3, BF16: 1.5e-2}
+BUILDS = (running_state, *TILED_SCANS)
+CPU = CpuDevice("a CPU", cores=4, vector_bytes=32, l1_bytes=1 << 15, l2_bytes=1 << 19, llc_bytes=1 << 24)
+
+
+def graph(*inner: Stmt, role: Role | None = None, before: tuple[Stmt, ...] = (), ranged: bool = False) -> SGraph:
+    """y[m, k] of one loop over k."""
+    condition = (Index.axis(M) + Index.axis(K).scaled(-1),) if ranged else ()
+    roles: tuple[tuple[Axis, Role], ...] = ((M, Grid(sym("T_m"))), (K, role or LoopRole(sym("T_k"))))
+    if any(isinstance(s, Loop) for s in inner):
+        roles = (*roles, (J, LoopRole(sym("T_j"))))
+    body = (*before, Loop(K, inner, condition))
+    shape = (20, 24)
+    return SGraph("g", (Tensor("x", shape, F32),), (), (Tensor("y", shape, F32),), (Kernel("g_kernel", roles, body),))
+
+
+LOAD, SCAN, STORE = Load("a", "x", at(M, K)), Scan("s", K, "a"), Store("y", at(M, K), "s")
+
+
+@pytest.mark.parametrize("build", BUILDS)
+def test_the_samples_are_legal_and_can_be_read_back(build: Callable[[DType], Sample]) -> None:
+    g = build(F32).sgraph
+    spec.check(g)
+    assert sgraph_of(plain(g)) == g
+    assert "summed over" in text(g)
+
+
+def test_a_scan_is_part_of_what_tells_sgraphs_apart() -> None:
+    plain_sum = graph(LOAD, op("s", "add", "a", 0.0), STORE)
+    assert len({key(plain_sum), key(graph(LOAD, SCAN, STORE)), key(graph(LOAD, SCAN, replace(STORE, src="a")))}) == 3
+
+
+NESTED = Loop(J, (Load("b", "x", at(M, J)), TileReduce("t", SUM, J, "b"), Scan("s", K, "a")))
+BROKEN: dict[str, tuple[SGraph, str]] = {
+    "along a grid axis": (graph(LOAD, replace(SCAN, axis=M), STORE), "do not come one after another"),
+    "in a loop inside": (graph(LOAD, NESTED, STORE), "not the axis of the innermost loop"),
+    "of what does not vary": (
+        graph(SCAN, STORE, before=(Load("a", "x", (Index.axis(M), Index.const(0))),)),
+        "which a does not have",
+    ),
+    "with tiles left out": (graph(LOAD, SCAN, STORE, ranged=True), "a range and a scan"),
+}
+
+
+@pytest.mark.parametrize("what", BROKEN)
+def test_what_is_no_scan_is_refused(what: str) -> None:
+    g, message = BROKEN[what]
+    with pytest.raises(IllegalIRError, match=message):
+        spec.check(g)
+
+
+def test_it_denotes_a_sum_of_what_is_zero_behind_the_place() -> None:
+    (value,) = denote(graph(LOAD, SCAN, STORE)).outputs
+    r = Axis("r", 24)
+    kept = mapped("le", position(r), position(K))
+    body = mapped("where", kept, Read("x", at(M, r)), Const(0.0))
+    assert value == canonical(Reduce(SUM, r, body))
+
+
+def test_a_scan_of_a_scan_confuses_no_places() -> None:
+    g = graph(LOAD, SCAN, Scan("z", K, "s"), replace(STORE, src="z"))
+    spec.check(g)
+    x = np.random.default_rng(0).normal(size=(20, 24))
+    wanted = x.cumsum(1).cumsum(1)
+    np.testing.assert_allclose(simulate(g, {"x": x}, {"T_m": 8, "T_k": 4})["y"], wanted)
+    p = trace(lambda x: x.cumsum(1).cumsum(1), [torch.empty(20, 24, device="meta")], name="twice")
+    np.testing.assert_allclose(evaluate(p, {"x": x})[p.outputs[0]], wanted)
+    with Worker() as worker:
+        worker.explore(tuple(f.expr for f in inline(p)), Budget())
+        once = denote(graph(LOAD, SCAN, STORE))
+        assert [bool(v) for v in worker.prove([denote(g).outputs, once.outputs])] == [True, False]
+
+
+@pytest.mark.parametrize("build", BUILDS)
+def test_tiles_of_any_length_give_the_same(build: Callable[[DType], Sample]) -> None:
+    sample = build(F32)
+    rng = np.random.default_rng(1)
+    for binding in sample.bindings:
+        inputs = sample.inputs(binding)
+        (want,) = sample.reference(*(np.asarray(a, np.float64) for a in inputs))
+        names = [t.name for t in sample.sgraph.inputs]
+        for _ in range(4):
+            sizes = {s.name: int(rng.choice([1, 2, 4, 8, 16])) for s in sample.sgraph.symbols}
+            made = simulate(sample.sgraph, dict(zip(names, inputs, strict=True)), {**binding, **sizes})
+            np.testing.assert_allclose(made["y"], want, rtol=1e-6, atol=1e-9)
+
+
+def test_a_tile_of_one_element_is_added_to_an_accumulator_and_longer_ones_are_summed_within() -> None:
+    one, many = (lower(s.sgraph) for s in (running_state(), prefix_sums()))
+    assert [sum(isinstance(s, Prefix) for s in statements(m.programs[0].body)) for m in (one, many)] == [0, 1]
+    for build in TILED_SCANS:
+        for dtype in (F32, F16, BF16):
+            check_module(lower(build(dtype).sgraph))
+
+
+# Backends.
+
+
+def config(kernels: tuple[str, ...], symbols: object) -> Config:
+    assert isinstance(symbols, dict)
+    return Config(symbols, dict.fromkeys(kernels, 4), dict.fromkeys(kernels, 2))
+
+
+@pytest.fixture(scope="module")
+def pool() -> Iterator[InterpreterPool]:
+    with InterpreterPool() as made:
+        yield made
+
+
+def test_kernels_compute_prefix_sums_at_ragged_lengths(pool: InterpreterPool, tmp_path: Path) -> None:
+    jobs: list[InterpretJob] = []
+    wanted: list[tuple[DType, np.ndarray]] = []
+    for dtype in (F32, F16, BF16):
+        for build in TILED_SCANS:
+            sample = build(dtype)
+            source = emit_module(sample.sgraph, formula="sums", configs={})
+            path = tmp_path / f"{build.__name__}_{dtype.value}.py"
+            path.write_text(source.text)
+            for binding in sample.bindings:
+                for symbols in sample.symbols:
+                    inputs = sample.inputs(binding, seed=len(jobs))
+                    tuned = config(source.kernels, dict(symbols))
+                    jobs.append(InterpretJob(path, source.entry, tuple(inputs), (dtype.value,), tuned))
+                    wanted.append((dtype, sample.reference(*(np.asarray(a, np.float64) for a in inputs))[0]))
+    for result, (dtype, want) in zip(pool.run_many(jobs), wanted, strict=True):
+        assert not result.error
+        (got,) = result.outputs
+        np.testing.assert_allclose(
+            np.asarray(got, np.float64), want, rtol=0, atol=TOLERANCE[dtype] * np.abs(want).max()
+        )
+
+
+def test_kernels_compile_without_spills(tmp_path: Path) -> None:
+    sizes = {"T_m": 4, "T_k": 256, "T_e": 64}
+    jobs: list[CompileJob] = []
+    for sample, binding in (
+        (running_state(BF16, n=64, c=64, d=64), {}),
+        (prefix_sums(BF16), {"K": 4096}),
+        (prefix_sums(F32, whole=True), {"K": 512}),
+    ):
+        source = emit_module(sample.sgraph, formula="sums", configs={})
+        path = tmp_path / f"{sample.name}_{len(jobs)}.py"
+        path.write_text(source.text)
+        tuned = config(source.kernels, {s.name: sizes[s.name] for s in sample.sgraph.symbols})
+        jobs += [CompileJob(path, t, tuned, arguments(sample.sgraph, binding)) for t in ("sm_80", "sm_90")]
+    with Pool(worker_command(WORKER), worker_environment(tmp_path), size=1) as workers:
+        for reply in workers.map([request(j) for j in jobs], 60):
+            done = compiled(reply.answer)
+            assert not done.error
+            assert all(r.spills == 0 for r in done.resources)
+
+
+def test_cpp_sums_from_tile_to_tile_only() -> None:
+    assert not CPU.tile_bounds.scans
+    with pytest.raises(UnsupportedError, match="tiles of one element"):
+        emit_cpp(prefix_sums().sgraph, formula="sums", configs={})
+
+
+def test_a_cpu_gets_tiles_of_one_element() -> None:
+    p = trace(lambda x: x.cumsum(0), [torch.empty(4096, 512, device="meta")], name="sums")
+    with Worker() as worker:
+        found = {
+            name: run_search(p, target, SearchBudget(), worker, Recorder()).proved[0].sgraph.kernels[0]
+            for name, target in (("sm_90", device("sm_90")), ("cpu", CPU))
+        }
+    assert all(any(isinstance(s, Scan) for s in k.statements()) for k in found.values())
+    tiles = {name: next(r.tile for _, r in k.roles if isinstance(r, LoopRole)) for name, k in found.items()}
+    assert tiles["cpu"] == 1
+    assert tiles["sm_90"] != 1
