@@ -101,6 +101,24 @@ def running_twice(x: Tensor, g: Tensor) -> Tensor:
     return (x.cumsum(-1) * g).cumsum(-1)
 
 
+def decayed_attention(q: Tensor, k: Tensor, v: Tensor, g: Tensor) -> Tensor:
+    """Linear attention that forgets: exp of the sums of g between a key and a query."""
+    sums = g.cumsum(-1)
+    between = (sums[..., :, None] - sums[..., None, :]).tril()
+    return ((q @ k.transpose(-1, -2)) * torch.exp(between)).tril() @ v
+
+
+def state_space_chunk(x: Tensor, a: Tensor, b: Tensor, c: Tensor) -> tuple[Tensor, Tensor]:
+    """What a chunk of a state-space model adds to its own outputs and to the next state (Dao & Gu 2024, section 6)."""
+    sums = a.cumsum(-1)
+    between = (sums[..., :, None] - sums[..., None, :]).masked_fill(
+        ~torch.ones(a.shape[-1], a.shape[-1], dtype=torch.bool, device=a.device).tril(), float("-inf")
+    )
+    own = torch.einsum("bclhn,bcshn,bhcls,bcshp->bclhp", c, b, between.exp(), x)
+    left = torch.exp(sums[..., -1:] - sums)
+    return own, torch.einsum("bclhn,bhcl,bclhp->bchpn", b, left, x)
+
+
 # Attention
 
 
@@ -241,6 +259,11 @@ WORKLOADS: Mapping[str, Workload] = {
     "chunked_linear_attention": Workload(
         chunked_linear_attention, _bf16((32, 64, 128, 128), (32, 64, 128, 128), (32, 64, 128, 128))
     ),
+    "decayed_attention": Workload(decayed_attention, _f32(*[(8, 4096, 64)] * 3, (8, 4096))),
+    "state_space_chunk": Workload(
+        state_space_chunk,
+        _f32((2, 16, 64, 8, 64), (2, 8, 16, 64), *[(2, 16, 64, 8, 64)] * 2),
+    ),
     "running_softmax": Workload(running_softmax, _bf16((1024, 65536))),
     "running_twice": Workload(running_twice, _bf16((1024, 65536), (65536,))),
     "attention": Workload(attention, _bf16((2, 16, 4096, 128), (2, 16, 4096, 128), (2, 16, 4096, 128))),
@@ -292,6 +315,8 @@ SMALL: Mapping[str, tuple[tuple[int, ...], ...]] = {
     "rope_attention": ((1, 2, 6, 4), (1, 2, 6, 4), (1, 2, 6, 4), (4,), (4,), (6, 4), (6, 4)),
     "cross_entropy_mean": ((4, 9), (4,)),
     "chunked_linear_attention": ((2, 4, 4, 4), (2, 4, 4, 4), (2, 4, 4, 4)),
+    "decayed_attention": ((2, 9, 4), (2, 9, 4), (2, 9, 4), (2, 9)),
+    "state_space_chunk": ((1, 3, 4, 2, 4), (1, 2, 3, 4), (1, 3, 4, 2, 4), (1, 3, 4, 2, 4)),
     "running_softmax": ((4, 9),),
     "running_twice": ((9, 9), (9,)),
     "packed_int4_linear": ((3, 8), (2, 2, 8), (2, 8), (2, 8)),

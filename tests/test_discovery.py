@@ -228,8 +228,9 @@ def test_linear_attention_is_associated_anew(name: str, search: Search) -> None:
 
 def test_the_state_of_linear_attention_is_carried_from_chunk_to_chunk(search: Search) -> None:
     """Two passes: the states as they were before each chunk, and everything else of the chunks at once."""
-    graph = best(search("chunked_linear_attention"))
-    assert stages(graph) == 2
+    found = search("chunked_linear_attention")
+    assert any(scans(k) for k in best(found).kernels)
+    graph = next(p.sgraph for p in found.proved if stages(p.sgraph) == 2)
     first, second = graph.kernels
     assert len(scans(first)) == 1
     assert looped(first) == (scans(first)[0].axis,)
@@ -252,6 +253,22 @@ def test_prefix_sums_of_prefix_sums_share_a_loop(search: Search) -> None:
     (kernel,) = graph.kernels
     assert len(scans(kernel)) == 2
     assert len(looped(kernel)) == 1
+
+
+def test_decays_are_summed_up_once_for_queries_and_keys(search: Search) -> None:
+    """The sums stand in the exponent once as they are and once negated: one buffer serves both."""
+    graph = best(search("decayed_attention"))
+    assert materialised(graph) == ((8, 4096),)
+    assert len(graph.kernels) == 2
+    assert one_pass(graph, "g", "k", "v")
+
+
+def test_a_chunk_of_a_state_space_model_is_one_kernel(search: Search) -> None:
+    found = search("state_space_chunk")
+    assert (found.refuted, found.unknown) == (0, 0)
+    graph = best(found)
+    assert len(graph.kernels) == 1
+    assert scans(graph.kernels[0])
 
 
 # Attention

@@ -90,6 +90,21 @@ def test_the_online_forms_are_safe_and_need_no_reference() -> None:
         assert findings(sample.sgraph, []) == (), sample.sgraph.name
 
 
+def test_a_mask_written_another_way_is_what_the_reference_does() -> None:
+    kept = op("le", build.position(k), build.position(i))
+    wanted = op("exp", op("where", kept, X, const(float("-inf"))))
+    number = op("where", kept, const(1.0), const(0.0))
+    for mask in (number, op("where", number, const(1.0), const(0.0))):
+        assert kinds(wanted, op("exp", op("where", mask, X, const(float("-inf"))))) == []
+    turned = op("exp", op("where", op("not", kept), const(float("-inf")), X))
+    assert kinds(wanted, turned) == kinds(turned, wanted) == []
+    other = op("exp", op("where", op("lt", build.position(k), build.position(i)), X, const(float("-inf"))))
+    assert kinds(wanted, other) == [Kind.EXP], "another mask"
+    assert kinds(op("exp", mul(X, const(1e3))), op("exp", mul(op("where", X, const(1.0), const(0.0)), const(1e3)))) == [
+        Kind.EXP
+    ], "where(x, 1, 0) is not x"
+
+
 def test_a_variance_by_difference() -> None:
     mean, square = build.mean(k, X), build.mean(k, mul(X, X))
     apart = build.sub(X, mean)

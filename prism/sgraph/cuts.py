@@ -130,14 +130,14 @@ def cuts(
         return again - weights.size(own) * 4 / rates.bytes - rates.launch
 
     free = [c for c in order if choices[c].children and c not in roots and classes.axes[c] and reading[c]]
+    names = _Names(choices, classes)
     if "chain" not in off:
-        left = _ends(choices, order, free, classes)
+        left = _ends(choices, order, free, classes, names)
         if pruned is not None:
             pruned["chain"] += len(free) - len(left)
         free = left
     place = {c: n for n, c in enumerate(order)}
     ranked = sorted(free, key=lambda c: (-saved(c), -place[c]))
-    names = _Names(choices, classes)
     found: dict[object, list[tuple[int, tuple[Axis, ...]]]] = {}
     for cls in ranked:
         key, axes = names.of(cls)
@@ -154,8 +154,11 @@ def cuts(
     return tuple(made)
 
 
-def _ends(choices: Choices, order: Sequence[int], free: Sequence[int], classes: EClasses) -> list[int]:
-    """The cuts without those that only feed a pointwise operator over the same axes that may be stored instead."""
+def _ends(choices: Choices, order: Sequence[int], free: Sequence[int], classes: EClasses, names: _Names) -> list[int]:
+    """The cuts without those that only feed a pointwise operator over the same axes that may be stored instead.
+
+    One stays that is what another cut is under other names: stored once, it serves both.
+    """
     users: dict[int, list[int]] = defaultdict(list)
     for c in order:
         for child in set(choices[c].children):
@@ -170,7 +173,9 @@ def _ends(choices: Choices, order: Sequence[int], free: Sequence[int], classes: 
         alike = choices[user].op in OPS and classes.axes[user] == classes.axes[cls]
         return user in may and alike and not any(classes.axes[c] for c in others)
 
-    return [c for c in free if not passed_on(c)]
+    left = {c for c in free if not passed_on(c)}
+    shared = {key for c in left if (key := names.of(c)[0]) is not None}
+    return [c for c in free if c in left or names.of(c)[0] in shared]
 
 
 def _dimensions(choices: Choices, cls: int, axes: frozenset[Axis], outer: Mapping[Axis, int]) -> list[Axis]:

@@ -30,6 +30,10 @@ def shape(e: Expr) -> str:
             return f"@{_index(index)}"
         case Map("neg", (a,)):
             return shape(Map("mul", (Const(-1.0), a)))
+        case Map("where", (p, Const(1.0), Const(0.0))) if _is_truth(p):
+            return shape(p)
+        case Map("where", (Map("not", (p,)), a, b)):
+            return shape(Map("where", (p, b, a)))
         case Map("add" | "mul" as op, _):
             return f"{op}({','.join(sorted(map(shape, flat(e, op))))})"
         case Map(op, args):
@@ -38,6 +42,19 @@ def shape(e: Expr) -> str:
             return f"{kind.value}.{axis.extent}({shape(body)})"
         case _:
             return str(e)
+
+
+def _is_truth(e: Expr) -> bool:
+    """Whether the value is 0 or 1 by its operator."""
+    match e:
+        case Map("lt" | "le" | "eq" | "not" | "isnan", _):
+            return True
+        case Map("and" | "or", args):
+            return all(map(_is_truth, args))
+        case Map("where", (_, a, b)):
+            return all(_is_truth(x) or x in (Const(0.0), Const(1.0)) for x in (a, b))
+        case _:
+            return False
 
 
 def _index(index: Index) -> str:
