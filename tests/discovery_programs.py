@@ -77,6 +77,10 @@ def two_products(x: Tensor, a: Tensor, b: Tensor) -> Tensor:
     return (x @ a) @ b
 
 
+def group_norm(x: Tensor, w: Tensor, b: Tensor) -> Tensor:
+    return F.group_norm(x, 8, w, b)
+
+
 def linear_attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     return (q @ k.transpose(-1, -2)) @ v
 
@@ -252,6 +256,7 @@ WORKLOADS: Mapping[str, Workload] = {
     "lora_square": Workload(lora, _bf16((16, 4096), (4096, 4096), (4096, 16), (16, 4096))),
     "left_first": Workload(two_products, _bf16((16, 4096), (4096, 1024), (1024, 4096))),
     "right_first": Workload(two_products, _bf16((65536, 2048), (2048, 1024), (1024, 16))),
+    "group_norm": Workload(group_norm, _f32((8, 64, 1024), (64,), (64,))),
     "linear_attention": Workload(linear_attention, _bf16((8, 16384, 64), (8, 16384, 64), (8, 16384, 64))),
     "linear_attention_normalised": Workload(
         linear_attention_normalised, _bf16((8, 16384, 64), (8, 16384, 64), (8, 16384, 64))

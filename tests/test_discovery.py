@@ -174,6 +174,13 @@ def test_layer_norm_is_not_folded_where_the_product_is_what_costs(search: Search
     assert {"w", "g"} not in [set(s) for k in graph.kernels for s in sums(k, "w")]
 
 
+def test_a_norm_over_several_axes_is_one_kernel(search: Search) -> None:
+    """Each program has a whole group: the channels of it and all of their places."""
+    graph = best(search("group_norm"))
+    assert len(graph.kernels) == 1
+    assert passes(graph, "x") == 1
+
+
 # Products
 
 

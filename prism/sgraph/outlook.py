@@ -7,6 +7,8 @@ without building any; loops and most constraints are left to the search. The til
     even    every axis as long as TILE
     wide    one axis in one tile, the others shorter where both together would not fit in registers: what does not
             depend on the axis is computed once
+    whole   all of the axes that are also reduced under the same name, one tile after another in one program: what is
+            needed of all of them is computed once, by as few programs as the other axes leave
 
 An axis that is the batch of a matrix product takes one element a program, as in every family. Where a tiling has too
 few programs to fill the device, either its tiles are shortened, or a reduction that everything else waits for is shared
@@ -62,7 +64,7 @@ class _Kernel:
 
     def seconds(self, rates: Rates) -> float:
         """The time at the best of the tilings."""
-        best = float("inf")
+        best = self._whole(rates)
         for lengths in self._tilings():
             tiles = self._tiles(lengths)
             short = rates.programs / math.prod(tiles.values())
@@ -89,9 +91,20 @@ class _Kernel:
             work += computed * repeated
         return max(moved / rates.bytes, work / rates.work)
 
+    def _whole(self, rates: Rates) -> float:
+        """The time where each program has all of the axes that are also reduced."""
+        reduced = frozenset(a for _, again in self.costs for a in again)
+        if not reduced:
+            return float("inf")
+        tiles = self._filling({**self._even(), **{a: self.outer[a] for a in reduced}}, rates, reduced)
+        return self.roofline(tiles, rates) * max(1.0, rates.programs / math.prod(tiles.values()))
+
+    def _even(self) -> dict[Axis, float]:
+        return {a: 1.0 if a in self.batch else min(n, float(TILE)) for a, n in self.outer.items()}
+
     def _tilings(self) -> Iterator[dict[Axis, float]]:
         """The lengths of the tiles."""
-        even = {a: 1.0 if a in self.batch else min(n, float(TILE)) for a, n in self.outer.items()}
+        even = self._even()
         yield even
         for wide, n in self.outer.items():
             if wide in self.batch or not TILE < n <= RESULT // SHORTEST:
@@ -105,15 +118,19 @@ class _Kernel:
     def _tiles(self, lengths: Mapping[Axis, float]) -> dict[Axis, float]:
         return {a: -(-n // lengths[a]) for a, n in self.outer.items()}
 
-    def _filling(self, lengths: Mapping[Axis, float], rates: Rates) -> dict[Axis, float]:
-        """How many tiles there are of each axis, tiles made shorter until they fill the device."""
+    def _filling(self, lengths: Mapping[Axis, float], rates: Rates, kept: _Axes = _NONE) -> dict[Axis, float]:
+        """How many tiles there are of each axis, tiles made shorter until they fill the device.
+
+        Beside axes that are `kept`, as for norms, others may be one element, which products could not use.
+        """
+        shortest = 1.0 if kept else float(SHORTEST)
         shorter = dict(lengths)
         while math.prod(self._tiles(shorter).values()) < rates.programs:
-            long = [a for a in self.outer if shorter[a] > SHORTEST]
+            long = [a for a in self.outer if shorter[a] > shortest and a not in kept]
             if not long:
                 break
             longest = max(long, key=lambda a: shorter[a])
-            shorter[longest] = max(float(SHORTEST), shorter[longest] / 2)
+            shorter[longest] = max(shortest, shorter[longest] / 2)
         return self._tiles(shorter)
 
 
