@@ -29,7 +29,7 @@ from prism.api.partitioned import PartitionedSearch, machine_of, search_regions
 from prism.api.searching import ProvedSGraph, SearchBudget
 from prism.api.searching import search as prism_search
 from prism.egraph.worker import Worker
-from prism.errors import IllegalIRError
+from prism.errors import IllegalIRError, NoImprovementError
 from prism.events import Recorder
 from prism.instantiate.devices import device
 from prism.program import spec as program_spec
@@ -435,3 +435,24 @@ def test_optimize_writes_one_module_for_all_regions(tmp_path: Path) -> None:
     module = (tmp_path / "out" / "chain.py").read_text()
     assert module.count("def chain(") == 1
     assert module.count("@triton.jit") == report.kernel_count
+
+
+def test_a_program_in_which_nothing_is_proved_is_cut_into_regions() -> None:
+    """Its one region has more operators than a kernel may have here; operator by operator it is done all the same."""
+
+    def chained(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        y = x @ w
+        for _ in range(4):
+            y = torch.tanh(torch.sigmoid(y) * 2)
+        return y
+
+    program = trace(chained, [torch.empty(32, 32, device="meta") for _ in range(2)], name="p")
+    budget = SearchBudget(max_kernels=1, max_ops=8)
+    assert len(partition(program)) == 1
+    with prism_search(program, budget=budget) as search:
+        best = next(search)
+        spec.check(best.sgraph)
+        assert len(best.sgraph.kernels) == program.operator_count
+        assert search.proved == search.result().proved == (best,)
+    with pytest.raises(NoImprovementError, match="nothing beats"):
+        optimize(program, target="sm_90", budget=budget, trials=1)

@@ -161,11 +161,14 @@ def optimize(
         worker = stack.enter_context(Worker(files, fp=request.budget.fp))
         tools = _tools(request, platform, recorder, stack)
         regions = partition(program, machine=machine_of(device, program.tensor(program.outputs[0]).dtype))
+        known: dict[str, SearchResult] = {}
         if len(regions) == 1:
             found = run_search(program, device, request.budget, worker, recorder)
+            known = {regions[0].canonical().key: found}
+        if known and (found.proved or program.operator_count == 1):
             choice = _chosen(request, found, tools, tools.folder)
         else:
-            found, choice = _composed(request, regions, worker, tools)
+            found, choice = _composed(request, regions, worker, tools, known)
         if only_better and choice.best.seconds >= choice.baseline_seconds:
             raise NoImprovementError(
                 "nothing beats what was given",
@@ -237,12 +240,12 @@ def _chosen(request: Request, found: SearchResult, tools: _Tools, folder: Path) 
 
 
 def _composed(
-    request: Request, regions: Sequence[Region], worker: Worker, tools: _Tools
+    request: Request, regions: Sequence[Region], worker: Worker, tools: _Tools, known: Mapping[str, SearchResult]
 ) -> tuple[SearchResult, Choice]:
     """The regions' winners as one, and their searches as one. A region need not beat anything by itself."""
     program, recorder = request.program, tools.recorder
     with recorder.stage("search") as detail:
-        searches = search_regions(program, regions, request.device, request.budget, [worker], recorder)
+        searches = search_regions(program, regions, request.device, request.budget, [worker], recorder, known)
         proved = sum(len(r.result.proved) for r in searches.distinct.values())
         detail.append(f"{len(searches.regions)} regions, {len(searches.distinct)} of them different, {proved} proved")
     choices: dict[str, Choice] = {}

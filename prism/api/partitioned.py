@@ -4,8 +4,8 @@
     search         distinct regions -> proved sGraphs        here, by `run_search`
     compose        a proved sGraph a region -> one sGraph    (prism.sgraph.compose)
 
-A region in which nothing is proved is searched again operator by operator, so that one hard operator does not take the
-others with it.
+A region in which nothing is proved is cut into smaller ones, in the end operator by operator, so that one hard operator
+does not take the others with it.
 """
 
 from __future__ import annotations
@@ -40,6 +40,8 @@ from prism.sgraph.verdict import Status, Verdict
 
 ONE_BY_ONE = RegionBounds(products=0, reductions=0, operators=0, outputs=1)
 """Bounds that nothing is within, so every operator is a region of its own."""
+FINER = (RegionBounds(2, 4, 24, 2), RegionBounds(1, 2, 16, 1), ONE_BY_ONE)
+"""How a region is cut in which nothing was proved: by the first bounds that it is not within."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,15 +171,22 @@ def search_regions(
         UnsupportedError: an index of a region cannot be made affine.
         WorkerError: an e-graph worker ran into its time limit twice.
     """
-    found = _searched(program, regions, target, budget, workers, recorder, known)
-    hard = {r.canonical.key for r in found if not r.result.proved and r.region.program.operator_count > 1}
-    if not hard:
-        return PartitionedSearch(program, tuple(found))
-    finer: list[Region] = []
-    for r in found:
-        finer += partition(r.region.program, ONE_BY_ONE) if r.canonical.key in hard else [r.region]
-    done = {r.canonical.key: r.result for r in found}
-    return PartitionedSearch(program, tuple(_searched(program, finer, target, budget, workers, recorder, done)))
+    done = dict(known or {})
+    while True:
+        found = _searched(program, regions, target, budget, workers, recorder, done)
+        finer: list[Region] = []
+        for r in found:
+            finer += [r.region] if r.result.proved else _finer(r.region)
+        if len(finer) == len(found):
+            return PartitionedSearch(program, tuple(found))
+        done |= {r.canonical.key: r.result for r in found}
+        regions = finer
+
+
+def _finer(region: Region) -> Sequence[Region]:
+    """Several regions that do the same; the region itself where it is one operator."""
+    cut = (partition(region.program, bounds) for bounds in FINER)
+    return next((regions for regions in cut if len(regions) > 1), (region,))
 
 
 class RegionalSearch(Search):
@@ -193,6 +202,7 @@ class RegionalSearch(Search):
         budget: of each region's search.
         workers: the e-graph workers, which end with the search.
         recorder: gets the counts and warnings.
+        known: results by the canonical key of their region, not searched again.
     """
 
     def __init__(
@@ -203,10 +213,11 @@ class RegionalSearch(Search):
         budget: SearchBudget,
         workers: Sequence[Worker],
         recorder: Recorder,
+        known: Mapping[str, SearchResult] | None = None,
     ) -> None:
         super().__init__(program, target, budget, workers, recorder, owned=True)
         self._regions = tuple(regions)
-        self._known: dict[str, SearchResult] = {}
+        self._known: dict[str, SearchResult] = dict(known or {})
         self._found: PartitionedSearch | None = None
         self._picks: list[tuple[ProvedSGraph, ...]] = []
         self._made: list[ProvedSGraph] = []

@@ -183,6 +183,7 @@ class Search(Iterator[ProvedSGraph]):
         workers: the e-graph worker, and others that take references off it where there are several.
         recorder: gets the stages.
         owned: whether the workers end with the search.
+        otherwise: makes the search that goes on where nothing could be proved, of the program in smaller regions.
     """
 
     def __init__(
@@ -194,7 +195,10 @@ class Search(Iterator[ProvedSGraph]):
         recorder: Recorder,
         *,
         owned: bool = False,
+        otherwise: Callable[[SearchResult], Search] | None = None,
     ) -> None:
+        self._otherwise = otherwise
+        self._instead: Search | None = None
         self._program = program
         self._target = target
         self._budget = budget
@@ -220,6 +224,8 @@ class Search(Iterator[ProvedSGraph]):
         """
         if self._closed:
             raise StopIteration
+        if self._instead is not None:
+            return next(self._instead)
         if self._ready is None:
             self._ready = self._prepare()
         proofs = self._ready.proofs
@@ -232,6 +238,9 @@ class Search(Iterator[ProvedSGraph]):
             self._next += 1
             if found is not None:
                 return found
+        if self._otherwise is not None and not proofs.proved:
+            self._instead = self._otherwise(self.result())
+            return next(self._instead)
         self._finish()
         raise StopIteration
 
@@ -244,6 +253,8 @@ class Search(Iterator[ProvedSGraph]):
     @property
     def proved(self) -> tuple[ProvedSGraph, ...]:
         """What has been proved so far, best first; also what is ahead of its turn."""
+        if self._instead is not None:
+            return self._instead.proved
         return () if self._ready is None else self._ready.proofs.proved
 
     def result(self) -> SearchResult:
@@ -252,6 +263,8 @@ class Search(Iterator[ProvedSGraph]):
         Raises:
             UsageError: nothing has been asked for yet, so there is nothing to tell.
         """
+        if self._instead is not None:
+            return self._instead.result()
         if self._ready is None:
             raise UsageError("the search has not begun", fix="ask for the first sGraph: next(search)")
         ready, proofs = self._ready, self._ready.proofs
@@ -432,9 +445,16 @@ def search(
     files = rule_paths(rules)
     fp = (budget or SearchBudget()).fp
     running = [Worker(files, fp=fp) if files or fp != FpClass.DOMAIN else Worker() for _ in range(workers)]
+    bounds = budget or SearchBudget()
     if len(regions) > 1:
-        return RegionalSearch(program, regions, chosen, budget or SearchBudget(), running, recorder)
-    return Search(program, chosen, budget or SearchBudget(), running, recorder, owned=True)
+        return RegionalSearch(program, regions, chosen, bounds, running, recorder)
+
+    def in_regions(nothing: SearchResult) -> Search:
+        known = {regions[0].canonical().key: nothing}
+        return RegionalSearch(program, regions, chosen, bounds, running, recorder, known)
+
+    otherwise = in_regions if program.operator_count > 1 else None
+    return Search(program, chosen, bounds, running, recorder, owned=True, otherwise=otherwise)
 
 
 def _close(workers: Sequence[Worker]) -> None:

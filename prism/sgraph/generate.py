@@ -40,6 +40,8 @@ from prism.sgraph.values import Builder
 
 # So many sGraphs of one way to cut the program are ranked together before other ways get their turn.
 PER_CUT = 4
+# While nothing that was built can run, so many times as many families are built.
+PATIENCE = 8
 # Each further form with the same cuts is looked at as if it took so much longer: others get their turn.
 ALIKE = 0.05
 
@@ -53,7 +55,8 @@ class Bounds:
         max_ops: operators (pointwise, reductions, products) in one kernel.
         max_loops: loops in one kernel, nested or one after another.
         max_forms: forms that are walked.
-        max_families: families of kernels that are built; plans that look fastest come first.
+        max_families: families of kernels that are built, plans that look fastest first; PATIENCE times as many while
+            none of them makes a plan that can run.
         max_cuts: how many e-classes of a form are considered for materialisation, of those with an axis that are
             neither leaves nor outputs.
         per_kernel: families kept for one kernel, best first.
@@ -218,7 +221,7 @@ def generate(task: Task, bounds: Bounds) -> Generated:
     # Loops over output axes seldom pay: they come when everything without them has been seen.
     turns_left = [(plan, looping) for looping in (False, True) for plan in ordered]
     for n, (plan, looping) in enumerate(turns_left):
-        if walk.built >= bounds.max_families:
+        if walk.built >= bounds.max_families * (1 if walk.found else PATIENCE):
             walk.pruned["max_families"] += len(turns_left) - n
             complete = False
             break
