@@ -121,6 +121,8 @@ CASES: dict[str, tuple[Fn, list[tuple[int, ...]]]] = {
     ),
     "moments": (lambda x: (x.var(1), x.std(-1, correction=0), *torch.var_mean(x, (0, 2), keepdim=True)), [(2, 3, 4)]),
     "norms": (lambda x: (torch.linalg.norm(x, dim=-1), x.norm(p=1, dim=0), F.normalize(x, dim=1)), [(3, 4)]),
+    "divergence": (lambda x, y: F.kl_div(x.log_softmax(-1), y.softmax(-1), reduction="batchmean"), [(3, 4)] * 2),
+    "xlogy": (lambda x, y: torch.xlogy(x * (x > 0), y.abs() + 0.1), [(3, 4)] * 2),
     "any_all": (lambda x: ((x > 1).any(1), (x > -1).all(0), x.cumsum(1)), [(3, 4)]),
     "softmax": (lambda x: (x.softmax(-1), x.softmax(0), x.log_softmax(1), x.logsumexp(1)), [(3, 4)]),
     "layer_norm": (lambda x, w, b: F.layer_norm(x, (3, 4), w, b, eps=1e-3), [(2, 3, 4), (3, 4), (3, 4)]),
@@ -163,6 +165,11 @@ def test_it_computes_what_torch_computes(case: str) -> None:
     tensors = [draw(*shape, seed=10 * n) for n, shape in enumerate(shapes)]
     # A repeat or an uneven reshape cannot be inlined to affine indices; the definitions still can be run.
     agree(trace(fn, tensors, name="case"), fn, tensors, inlined=case not in ("views", "pad_repeat"))
+
+
+def test_nan_as_a_number_is_refused_where_it_stands() -> None:
+    with pytest.raises(UnsupportedError, match="NaN as a number"):
+        trace(lambda x: torch.where(x > 0, x, float("nan")), [torch.empty(3, device="meta")], name="case")
 
 
 class Block(torch.nn.Module):

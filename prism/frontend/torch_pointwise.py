@@ -119,6 +119,13 @@ def _where(n: Node) -> Result:
     return n.define(op("where", _truth(n, "condition"), _operand(n, "self"), _operand(n, "other")))
 
 
+def _xlogy(n: Node) -> Result:
+    """x * log y, 0 where x is; NaN where y is, of which y itself is one."""
+    x, y = _operand(n, "self"), _operand(n, "other")
+    product = op("where", op("eq", x, Const(0.0)), Const(0.0), op("mul", x, op("log", y)))
+    return n.define(op("where", op("isnan", y), y, product))
+
+
 def _masked_fill(n: Node) -> Result:
     return n.define(op("where", _truth(n, "mask"), _operand(n, "value"), _operand(n, "self")))
 
@@ -273,6 +280,7 @@ HANDLERS: Mapping[str, Handler] = {
     "bitwise_xor": _logical("xor"),
     "bitwise_not": _logical("not"),
     "where": _where,
+    "xlogy": _xlogy,
     "masked_fill": _masked_fill,
     "clamp": _clamp,
     "clamp_min": _clamp,

@@ -180,6 +180,10 @@ def number(value: Value | Extent | float | bool, axes: Sequence[Axis]) -> Expr:
     if isinstance(value, Value):
         return value.under(axes)
     if isinstance(value, (bool, int, float)):
+        if value != value:
+            raise UnsupportedError(
+                "NaN as a number", why="no formula has it", fix="say where it is to come from: 0 / 0"
+            )
         return Const(float(value))
     return build.size(value)
 
