@@ -210,14 +210,26 @@ def test_cpp_sums_from_tile_to_tile_only() -> None:
         emit_cpp(prefix_sums().sgraph, formula="sums", configs={})
 
 
-def test_a_cpu_gets_tiles_of_one_element() -> None:
-    p = trace(lambda x: x.cumsum(0), [torch.empty(4096, 512, device="meta")], name="sums")
+def scanned(fn: Callable[..., torch.Tensor], *shapes: tuple[int, ...]) -> dict[str, set[object]]:
+    """By target, the tiles of the axes along which proved sGraphs scan."""
+    p = trace(fn, [torch.empty(s, device="meta") for s in shapes], name="p")
+    found: dict[str, set[object]] = {}
     with Worker() as worker:
-        found = {
-            name: run_search(p, target, SearchBudget(), worker, Recorder()).proved[0].sgraph.kernels[0]
-            for name, target in (("sm_90", device("sm_90")), ("cpu", CPU))
-        }
-    assert all(any(isinstance(s, Scan) for s in k.statements()) for k in found.values())
-    tiles = {name: next(r.tile for _, r in k.roles if isinstance(r, LoopRole)) for name, k in found.items()}
-    assert tiles["cpu"] == 1
-    assert tiles["sm_90"] != 1
+        for name, target in (("sm_90", device("sm_90")), ("cpu", CPU)):
+            proved = run_search(p, target, SearchBudget(), worker, Recorder()).proved
+            kernels = [k for p in proved for k in p.sgraph.kernels]
+            roles = [k.role(s.axis) for k in kernels for s in k.statements() if isinstance(s, Scan)]
+            found[name] = {r.tile if isinstance(r, LoopRole) else r for r in roles}
+    return found
+
+
+def test_a_cpu_scans_from_element_to_element_alone() -> None:
+    """One float32 after another rounds worse than torch's own prefix sums, so it is for states of a product."""
+    sums = scanned(lambda x: x.cumsum(0), (4096, 512))
+    assert not sums["cpu"]
+    assert sums["sm_90"]
+    assert 1 not in sums["sm_90"]
+    shape = (4, 16, 32, 32)
+    states = scanned(lambda q, k, v: q @ (k.transpose(-1, -2) @ v).cumsum(1), shape, shape, shape)
+    assert states["cpu"] == {1}
+    assert 1 in states["sm_90"]

@@ -177,6 +177,11 @@ class TorchArrays:
                     wide = wide.prod(d)
                 return wide
 
+    def prefix_sums(self, array: torch.Tensor, dim: int) -> torch.Tensor:
+        """See Arrays."""
+        wide: torch.Tensor = self._wide(array)
+        return wide.cumsum(dim)
+
     def matmul(self, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
         """See Arrays."""
         if a.dtype != b.dtype or not a.dtype.is_floating_point:

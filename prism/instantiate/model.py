@@ -36,6 +36,7 @@ from prism.program.extents import Extent
 from prism.program.index import Axis
 from prism.program.nodes import Definition, DType, Expr, Map, Program, Read, Reduce, ReduceKind, free_axes, walk
 from prism.program.ops import OPS
+from prism.program.prefix import stepwise
 from prism.sgraph.compiled_expr import value
 from prism.sgraph.nodes import SGraph
 from prism.sgraph.plain_product import plain_products
@@ -233,7 +234,7 @@ def _operator(definition: Definition, program: Program, device: Device, hints: M
             known = own_axes[id(e)] = free_axes(e)
         return known
 
-    nodes = list(walk(definition.expr))
+    nodes = list(walk(stepwise(definition.expr)))
     for e in reversed(nodes):
         # The innermost sums of a chain of them share one body; the outermost is seen first.
         if isinstance(e, Reduce) and id(e) not in contracted:

@@ -48,6 +48,9 @@ class Arrays(Protocol):
     def reduce(self, kind: ReduceKind, array: Array, dims: Sequence[int]) -> Array:
         """The reduction over some dimensions, which the result does not have."""
 
+    def prefix_sums(self, array: Array, dim: int) -> Array:
+        """The sums over the places of a dimension up to each place."""
+
     def matmul(self, a: Array, b: Array) -> Array:
         """The product of matrices [m, k] @ [k, n], or of stacks of them [b, m, k] @ [b, k, n]."""
 
@@ -159,6 +162,10 @@ class NumpyArrays:
                 return np.max(array, axis=axis, initial=-np.inf)
             case ReduceKind.MIN:
                 return np.min(array, axis=axis, initial=np.inf)
+
+    def prefix_sums(self, array: Array, dim: int) -> Array:
+        """See Arrays."""
+        return np.cumsum(array, axis=dim)
 
     def matmul(self, a: Array, b: Array) -> Array:
         """See Arrays."""

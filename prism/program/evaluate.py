@@ -2,8 +2,9 @@
 
 The value of an expression is an array over an ordered tuple of the expression's free axes. Pointwise operations align
 their arguments by axis; a read is a strided view wherever its indices are affine and within bounds; a sum of products
-is contracted pairwise by matrix products, so that a matmul never holds m*k*n numbers. The interpreter is written over
-`arrays.Arrays`, so another array library can run the same programs (see prism/backends/eager.py).
+is contracted pairwise by matrix products, so that a matmul never holds m*k*n numbers, and a prefix sum is one. The
+interpreter is written over `arrays.Arrays`, so another array library can run the same programs (see
+prism/backends/eager.py).
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ from prism.program.nodes import (
     Tensor,
     walk,
 )
+from prism.program.prefix import prefix_sum
 
 NUMPY = NumpyArrays()
 
@@ -358,6 +360,10 @@ class Interpreter:
     # Reductions
 
     def _reduce(self, expr: Reduce) -> Value:
+        running = prefix_sum(expr)
+        if running is not None:
+            term = self.value(running.term)
+            return Value(term.axes, self._xp.prefix_sums(term.array, term.axes.index(running.axis)))
         bound = [expr.axis]
         body = expr.body
         # Nested reductions of one kind are one, unless the inner one's axis shadows an outer one.

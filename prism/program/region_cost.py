@@ -28,6 +28,7 @@ from prism.program.extents import Extent, evaluate
 from prism.program.index import Atom, Axis, Index
 from prism.program.nodes import Definition, Expr, Map, Program, Read, Reduce, ReduceKind, free_axes, walk
 from prism.program.ops import OPS
+from prism.program.prefix import prefix_sum, stepwise
 
 TILE = 128
 """Elements of a program's tile along an axis."""
@@ -266,10 +267,12 @@ def _facts(d: Definition, hints: Mapping[str, int]) -> _Facts:
         return math.prod(evaluate(a.extent, hints) for a in axes)
 
     distinct = list(dict.fromkeys(walk(d.expr)))
+    sums = sum(prefix_sum(e) is not None for e in distinct)
+    steps = list(dict.fromkeys(walk(stepwise(d.expr)))) if sums else distinct
     inside: set[Expr] = set()
-    products = reductions = operators = 0
+    products, reductions, operators = 0, sums, 0
     matrix = vector = 0
-    for e in reversed(distinct):
+    for e in reversed(steps):
         if isinstance(e, Reduce):
             body, chain = e.body, {e.axis}
             if e in inside:

@@ -101,7 +101,7 @@ def families(
         outputs = [Output(t.tensor, t.index, made.build(t.cls)) for t in targets]
         roots = [o.value for o in outputs]
         order = tuple(dict.fromkeys((*free, *reduced_axes(roots))))
-        single = batch_axes(roots) | (frozenset() if bounds.scans else scanned_axes(roots))
+        single = batch_axes(roots)
         for assignment in assignments(free, roots, clashing - set(renamed), bounds, space.looping, space.off, pruned):
             given = roles(assignment, order, single, suffix)
             try:

@@ -40,7 +40,8 @@ class RoleBounds:
         narrow: an output axis no longer than this may also take one element a program, which makes a matrix product
             a vector product.
         splits: whether reductions may be shared by several programs.
-        scans: whether an axis that is scanned may have tiles of several elements.
+        scans: whether prefix sums within a tile can be had; without them a scan goes from element to element, along
+            the batch of a matrix product.
     """
 
     whole: int = 16384
@@ -112,10 +113,10 @@ def assignments(
     choices: list[tuple[Axis, list[Kind]]] = []
 
     def scanning(axis: Axis) -> list[Kind]:
-        tiled = bounds.scans and axis not in batch
-        return [Kind.LOOP] * (not tiled or not _fits(axis, bounds.short)) + [Kind.WHOLE] * (
-            tiled and _fits(axis, bounds.whole)
-        )
+        if axis in batch:
+            return [Kind.LOOP]
+        loop = [Kind.LOOP] * (not _fits(axis, bounds.short))
+        return (loop + [Kind.WHOLE] * _fits(axis, bounds.whole)) * bounds.scans
 
     for axis in free:
         long = not _fits(axis, bounds.short)

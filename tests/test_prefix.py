@@ -1,0 +1,69 @@
+"""Prefix sums among expressions: recognised, evaluated in one pass, weighed as one."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from prism.api import trace
+from prism.backends.eager import eager
+from prism.instantiate.devices import device
+from prism.instantiate.model import baseline_estimate
+from prism.program.build import add, const, mul, op, position, read, reduce
+from prism.program.evaluate import evaluate
+from prism.program.index import Axis
+from prism.program.nodes import Expr
+from prism.program.prefix import PrefixSum, prefix_sum, stepwise
+
+i, n, m, other = Axis("i", 4), Axis("n", 6), Axis("m", 6), Axis("o", 5)
+UP_TO = op("le", position(m), position(n))
+
+
+def masked(term: Expr, mask: Expr = UP_TO, otherwise: float = 0.0) -> Expr:
+    return reduce("sum", m, op("where", mask, term, const(otherwise)))
+
+
+def test_a_sum_of_what_stands_up_to_a_place_is_a_prefix_sum() -> None:
+    assert prefix_sum(masked(mul(read("x", i, m), read("g", m)))) == PrefixSum(n, mul(read("x", i, n), read("g", n)))
+
+
+NOT: dict[str, Expr] = {
+    "a maximum": reduce("max", m, op("where", UP_TO, read("x", m), const(0.0))),
+    "another mask": masked(read("x", m), op("le", position(n), position(m))),
+    "strictly before": masked(read("x", m), op("lt", position(m), position(n))),
+    "something behind it": masked(read("x", m), otherwise=1.0),
+    "a term of both places": masked(mul(read("x", m), read("y", n))),
+    "a term of neither": masked(read("x", i)),
+    "another length": reduce(
+        "sum", other, op("where", op("le", position(other), position(n)), read("x", other), const(0.0))
+    ),
+}
+
+
+@pytest.mark.parametrize("what", NOT)
+def test_what_only_looks_like_one_is_none(what: str) -> None:
+    assert prefix_sum(NOT[what]) is None
+    assert stepwise(NOT[what]) == NOT[what]
+
+
+def test_each_place_takes_one_addition() -> None:
+    inner = masked(read("x", i, m))
+    assert stepwise(add(inner, const(1.0))) == add(op("add", read("x", i, n), const(0.0)), const(1.0))
+
+
+def test_it_is_evaluated_in_one_pass() -> None:
+    """As written this would take 10^10 additions, and the operators one by one would be weighed by them."""
+    p = trace(lambda x: (x * x).cumsum(0), [torch.empty(100_000, 2, device="meta")], name="p")
+    x = np.random.default_rng(0).normal(size=(100_000, 2))
+    np.testing.assert_allclose(evaluate(p, {"x": x})[p.outputs[0]], (x * x).cumsum(0))
+    (got,) = eager(p)(torch.from_numpy(x))
+    np.testing.assert_allclose(got.numpy(), (x * x).cumsum(0))
+    assert baseline_estimate(p, device("sm_90"), {}).seconds < 20e-6
+
+
+def test_nan_and_infinity_go_on_from_where_they_stand() -> None:
+    p = trace(lambda x: x.cumsum(0), [torch.empty(5, device="meta")], name="p")
+    for special in (np.nan, np.inf):
+        x = np.array([1.0, 2.0, special, 4.0, -special])
+        np.testing.assert_array_equal(evaluate(p, {"x": x})[p.outputs[0]], x.cumsum())
