@@ -263,7 +263,7 @@ def _composed(
     whole = composed_choice(searches, picks, lambda g: platform.model(g, program.hints))
     found = searches.result(whole.proved)
     with recorder.stage("composition") as detail:
-        path = _emitted(tools.folder / "whole", whole.proved.sgraph, found, platform, whole.best.config)
+        path = _emitted(tools.folder / "whole", whole.proved.sgraph, found, platform, [whole.best.config])
         finalist = _Finalist(
             whole.proved,
             Candidate(key(whole.proved.sgraph), whole.proved.sgraph, path, (whole.best.config,), whole.model.seconds),
@@ -325,10 +325,10 @@ def _formula(found: SearchResult) -> str:
     return "\n".join(formulas(found).values())
 
 
-def _emitted(folder: Path, sgraph: SGraph, found: SearchResult, platform: Platform, config: Config) -> Path:
-    """The sGraph's module, written to a folder of its own."""
+def _emitted(folder: Path, sgraph: SGraph, found: SearchResult, platform: Platform, points: Sequence[Config]) -> Path:
+    """The sGraph's module, written to a folder of its own, as all these configurations need it; the first is in it."""
     folder.mkdir()
-    configs = {platform.device.key: [config]}
+    configs = {platform.device.key: [points[0], *(c for c in points[1:] if c.descriptors)]}
     return write_module(platform.backend.emit(sgraph, formula=_formula(found), configs=configs), folder / "kernels.py")
 
 
@@ -360,8 +360,8 @@ def _finalists(
             continue
         tried.add(n)
         points = space.points_ranked(model, POINTS, MINOR)
-        configs = tuple(c for c, e in points if e.seconds <= platform.worst * points[0][1].seconds)
-        path = _emitted(folder / f"candidate_{n}", p.sgraph, found, platform, configs[0])
+        configs = space.described([c for c, e in points if e.seconds <= platform.worst * points[0][1].seconds])
+        path = _emitted(folder / f"candidate_{n}", p.sgraph, found, platform, configs)
         made.append(_Finalist(p, Candidate(key(p.sgraph), p.sgraph, path, configs, model.seconds), model))
     return made
 

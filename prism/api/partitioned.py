@@ -398,6 +398,7 @@ def composed_choice(
     stages: dict[str, int] = {}
     library: frozenset[str] = frozenset()
     folded: frozenset[str] = frozenset()
+    descriptors: frozenset[str] = frozenset()
     resources: list[Resources] = []
     for p, names in zip(picks, composed.names, strict=True):
         symbols |= {names.symbols[s]: v for s, v in p.best.config.symbols.items()}
@@ -405,8 +406,9 @@ def composed_choice(
         stages |= {names.launches[k]: v for k, v in p.best.config.stages.items()}
         library |= {names.launches[k] for k in p.best.config.library}
         folded |= {names.launches[k] for k in p.best.config.folded}
+        descriptors |= {names.launches[k] for k in p.best.config.descriptors}
         resources += [replace(r, kernel=names.launches[r.kernel]) for r in p.best.resources]
-    config = Config(symbols, warps, stages, library, folded)
+    config = Config(symbols, warps, stages, library, folded, descriptors)
     best = Best(0, config, sum(p.best.seconds for p in picks), tuple(resources))
     return Choice(
         proved=searches.whole([p.proved for p in picks], composed),

@@ -242,7 +242,7 @@ def _config(launch: str, symbols: Sequence[str], config: Config) -> str:
         parts += [f"warps={config.warps[launch]}", f"stages={config.stages[launch]}"]
     if launch in config.library:
         return "library"
-    return " ".join(parts)
+    return " ".join([*parts, *["descriptors"] * (launch in config.descriptors)])
 
 
 def _proof(request: Request, proved: ProvedSGraph, derived: Derivation) -> ProofRecord:

@@ -31,6 +31,8 @@ class Config:
         folded: names of the second stages that their splits' own programs do, the last of each tile
             (`prism.sgraph.folding`); they are no launches then, have neither warps nor stages, and their tiles are
             the splits'.
+        descriptors: names of the launches whose loads are by tensor descriptors, where these and the tensors at hand
+            allow it (`prism.backends.triton.boxes`).
     """
 
     symbols: Mapping[str, int]
@@ -38,6 +40,7 @@ class Config:
     stages: Mapping[str, int]
     library: frozenset[str] = frozenset()
     folded: frozenset[str] = frozenset()
+    descriptors: frozenset[str] = frozenset()
 
     def key(self) -> str:
         """A canonical text: equal for equal configurations."""
@@ -46,6 +49,7 @@ class Config:
         parts += [f"stages.{k}={v}" for k, v in sorted(self.stages.items())]
         parts += [f"library.{k}" for k in sorted(self.library)]
         parts += [f"folded.{k}" for k in sorted(self.folded)]
+        parts += [f"descriptors.{k}" for k in sorted(self.descriptors)]
         return " ".join(parts)
 
 
@@ -185,12 +189,12 @@ def write_module(source: ModuleSource, path: Path) -> Path:
 
 
 def plain(config: Config) -> dict[str, Any]:
-    """The configuration as emitted modules take it: plain dictionaries, and the lists of library calls and of folds.
+    """The configuration as emitted modules take it: plain dictionaries, and lists of launches that differ in a choice.
 
     Without any there is no list, as in what was written before there were any.
     """
     found = {"symbols": dict(config.symbols), "warps": dict(config.warps), "stages": dict(config.stages)}
-    lists = {"library": config.library, "folded": config.folded}
+    lists = {"library": config.library, "folded": config.folded, "descriptors": config.descriptors}
     return {**found, **{name: sorted(names) for name, names in lists.items() if names}}
 
 

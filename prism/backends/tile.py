@@ -508,9 +508,8 @@ def defined(s: Stmt) -> str | None:
 
 
 _OWN = """
-CONFIGS SYMBOLS args arrived choose config ctypes folded given graph grid kernel launches library load meta np os out
-pid replay stages
-symbols threads tl torch triton warps
+CONFIGS SYMBOLS args arrived choose config ctypes descriptors folded given graph grid kernel launches library load meta
+np os out pid replay stages symbols threads tl torch triton warps
 all any bool dict float getattr hasattr int isinstance iter len list map max next range sorted str tuple type zip
 """
 RESERVED = frozenset(_OWN.split())

@@ -63,6 +63,7 @@ class Effort:
         finalists: sGraphs that are emitted.
         points: configurations that are compiled, of all finalists together, at least.
         most: configurations of one finalist that are compiled at most, while the next could be the best.
+        described: of a finalist's best configurations, how many are compiled with tensor descriptors, too.
         spread: configurations of the best finalist all over its space, which the cost model is judged by.
         targets: what the best configuration is compiled for, too.
         budget: bounds of the search; its own by default.
@@ -72,6 +73,7 @@ class Effort:
     finalists: int = 4
     points: int = 12
     most: int = 20
+    described: int = 2
     spread: int = 5
     targets: tuple[str, ...] = tuple(t for t in TARGETS if t != "sm_90")
     budget: SearchBudget = field(default_factory=SearchBudget)
@@ -280,6 +282,7 @@ def prepare_case(
         module = _emit(f.proved.sgraph, folder / "modules" / f"{stem}_{n}.py", str(program))
         judge = partial(_judged, f, module, program=program, pool=pool, target=target)
         judged = promising(ranked, f.model.seconds, judge, many, max(many, effort.most))
+        judged += judge(twins(f.space, ranked, judged, effort.described))
         judged += judge([c for c in extra if c.key() not in {e["key"] for e in judged}], spread=True)
         judged.sort(key=lambda e: ("error" in e, e.get("estimate_us", 0.0), e["key"]))
         record["candidates"].append(
@@ -344,6 +347,14 @@ def promising(
             break
         found += judge(ranked[len(found) : min(len(found) + ROUND, most)])
     return found
+
+
+def twins(space: Space, ranked: Sequence[Config], judged: Sequence[Mapping[str, Any]], many: int) -> list[Config]:
+    """The best so many of the judged configurations with tensor descriptors: a GPU shall say which form is faster."""
+    right = sorted((e["estimate_us"], e["key"]) for e in judged if "error" not in e)
+    wanted = [key for _, key in right[:many]]
+    best = {c.key(): c for c in ranked if c.key() in wanted}
+    return [c for c in space.described([best[key] for key in wanted], many) if c.descriptors]
 
 
 def _judged(

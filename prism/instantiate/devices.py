@@ -120,6 +120,11 @@ class Device:
         )
 
     @property
+    def descriptors(self) -> bool:
+        """Whether it copies boxes of tensors by descriptors: NVIDIA's GPUs from Hopper on."""
+        return self.sm.startswith("sm_") and int(self.sm.removeprefix("sm_")) >= 90
+
+    @property
     def warps_per_sm(self) -> int:
         """Resident warps of a multiprocessor."""
         return self.threads_per_sm // 32

@@ -38,7 +38,7 @@ MODEL = 4
 def candidate(
     key: str, sgraph: SGraph, module: Path, device: Device, hints: Mapping[str, int], limit: int = POINTS
 ) -> Candidate:
-    """An sGraph as a candidate: the best `limit` points of its space by the cost model.
+    """An sGraph as a candidate: the best `limit` points of its space by the cost model, some with descriptors, too.
 
     Args:
         key: the sGraph's canonical key.
@@ -49,7 +49,8 @@ def candidate(
         limit: points at most.
     """
     model = Model(sgraph, device, hints)
-    return Candidate(key, sgraph, module, Space(sgraph, device, hints).best(model, limit), model.seconds)
+    space = Space(sgraph, device, hints)
+    return Candidate(key, sgraph, module, space.described(space.best(model, limit)), model.seconds)
 
 
 class Compiler:

@@ -38,7 +38,8 @@ def flat(config: Config) -> dict[str, int]:
     found |= {f"warps.{name}": int(value) for name, value in sorted(config.warps.items())}
     found |= {f"stages.{name}": int(value) for name, value in sorted(config.stages.items())}
     found |= {f"library.{name}": 1 for name in sorted(config.library)}
-    return found | {f"folded.{name}": 1 for name in sorted(config.folded)}
+    found |= {f"folded.{name}": 1 for name in sorted(config.folded)}
+    return found | {f"descriptors.{name}": 1 for name in sorted(config.descriptors)}
 
 
 def config_of(values: Mapping[str, int]) -> Config:
@@ -47,8 +48,9 @@ def config_of(values: Mapping[str, int]) -> Config:
     def part(prefix: str) -> dict[str, int]:
         return {name.removeprefix(prefix): value for name, value in values.items() if name.startswith(prefix)}
 
-    symbols = {n: v for n, v in values.items() if not n.startswith(("warps.", "stages.", "library.", "folded."))}
-    chosen = (frozenset(part(prefix)) for prefix in ("library.", "folded."))
+    lists = ("library.", "folded.", "descriptors.")
+    symbols = {n: v for n, v in values.items() if not n.startswith(("warps.", "stages.", *lists))}
+    chosen = (frozenset(part(prefix)) for prefix in lists)
     return Config(symbols, part("warps."), part("stages."), *chosen)
 
 

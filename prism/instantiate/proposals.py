@@ -37,7 +37,8 @@ def _dimensions(config: Config) -> dict[str, int]:
     # What is no kernel of its own is a launch of no stages: every point of an sGraph has the same dimensions.
     absent = dict.fromkeys((*config.library, *config.folded), 0)
     found |= {f"warps.{k}": v for k, v in sorted({**config.warps, **absent}.items())}
-    return found | {f"stages.{k}": v for k, v in sorted({**config.stages, **absent}.items())}
+    found |= {f"stages.{k}": v for k, v in sorted({**config.stages, **absent}.items())}
+    return found | {f"descriptors.{k}": int(k in config.descriptors) for k in sorted({**config.stages, **absent})}
 
 
 class Space:

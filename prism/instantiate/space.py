@@ -9,6 +9,9 @@ one point more, the vendor's library: in tables it is the point of no stages.
 A second stage that its split can do (`prism.sgraph.folding`) is folded or not: a column that both launches have, so
 that they agree. Where it is, the split's points are those at which the second stage with the split's tiles and warps
 keeps within the limits, and the second stage has one point, of no stages.
+
+Loads by tensor descriptors are no column: the model takes them for equal, so every second point would be a repetition.
+The best few points have twins with them instead (`Space.described`).
 """
 
 from __future__ import annotations
@@ -17,12 +20,17 @@ import heapq
 import itertools
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import cached_property
 from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 from prism.backends.protocol import Config
+from prism.backends.tile import TileModule
+from prism.backends.triton.boxes import LaunchBoxes, boxes, fitting
+from prism.backends.triton.emit import tile_module
 from prism.instantiate.devices import Device
 from prism.instantiate.joined import MAX_POINTS, KernelTimes, PointSpace, joined
 from prism.instantiate.launch_model import LIBRARY_STAGES, KernelModel, folding
@@ -38,6 +46,8 @@ WARPS = (1, 2, 4, 8)
 STAGES = (1, 2, 3, 4)
 # Without a matrix product in the loop, pipelining is on or off.
 PLAIN_STAGES = (1, 3)
+DESCRIBED = 2
+"""How many of the best points are tried with descriptors, too."""
 
 
 class Options(Protocol):
@@ -156,6 +166,8 @@ class Space:
         """Whether the configuration is one of the space."""
         if not config.library <= set(self.products) or not config.folded <= set(self.folds):
             return False
+        if config.descriptors and not config.descriptors <= self._descriptors(config):
+            return False
         for name in config.folded:
             fold = self.folds[name]
             tiles = fold.bind(config.symbols)
@@ -210,6 +222,32 @@ class Space:
     def best(self, model: CostModel, limit: int) -> tuple[Config, ...]:
         """The configurations of `points_ranked` alone."""
         return tuple(c for c, _ in self.points_ranked(model, limit))
+
+    def described(self, configs: Sequence[Config], many: int = DESCRIBED) -> tuple[Config, ...]:
+        """The configurations, each of the first so many that can have descriptors followed by its twin with them.
+
+        Nothing says yet what descriptors gain: the twin comes second, with the same estimate until it is compiled.
+        """
+        found: list[Config] = []
+        for c in configs:
+            found.append(c)
+            names = self._descriptors(c) if many > 0 else frozenset()
+            if names:
+                found.append(replace(c, descriptors=names))
+                many -= 1
+        return tuple(found)
+
+    def _descriptors(self, config: Config) -> frozenset[str]:
+        """The launches that can have descriptors under a configuration."""
+        if not isinstance(self.device, Device) or not self.device.descriptors:
+            return frozenset()
+        module, held = self._boxes
+        return fitting(module, held, config.symbols, self.hints) - config.library
+
+    @cached_property
+    def _boxes(self) -> tuple[TileModule, Mapping[str, LaunchBoxes]]:
+        module = tile_module(self.sgraph)
+        return module, boxes(module)
 
     def _groups(self) -> Iterator[list[Ints]]:
         """For each assignment of the shared symbols: the feasible rows of every launch."""

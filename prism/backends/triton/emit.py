@@ -3,7 +3,7 @@
     CONFIGS      tuned configurations by target
     kernels      one @triton.jit function each (emit_kernel.py); where one launch is of several, one more that calls
                  each with its part of the programs (emit_launch.py); that of a split ends, where that is chosen,
-                 with the second stage of its tile (emit_fold.py)
+                 with the second stage of its tile (emit_fold.py); loads may be by tensor descriptors (boxes.py)
     launches     the launches for given tensors, in order (emit_host.py)
     <name>       the launcher: checks its arguments, chooses a configuration, allocates, launches, returns
     capture      of several launches: one CUDA graph of them, to be replayed
@@ -24,9 +24,11 @@ from prism.backends.protocol import Config, ModuleSource
 from prism.backends.sharing import share_module
 from prism.backends.tile import TileLaunch, TileModule, identifier
 from prism.backends.tile_spec import check_module
+from prism.backends.triton.boxes import LaunchBoxes, boxes
 from prism.backends.triton.emit_fold import ARRIVALS, tails, write_standalone
 from prism.backends.triton.emit_helpers import HELPERS
 from prism.backends.triton.emit_host import (
+    BOX,
     CAPTURE,
     CHOOSE,
     EXPECT,
@@ -70,7 +72,7 @@ def emit_module(
         UnsupportedError: the sGraph holds something that cannot be emitted.
         BackendError: what was emitted is not Python, a bug in prism.
     """
-    module = fold_module(share_module(guard_module(binary_module(lower(sgraph)))), folds(sgraph).values())
+    module = tile_module(sgraph)
     check_module(module)
     text = _text(module, sgraph, formula, configs, weights, shapes or {})
     try:
@@ -79,6 +81,22 @@ def emit_module(
         raise BackendError(f"the emitted module does not parse: {error}", where=sgraph.name) from error
     launches = tuple(launch.name for launch in module.launches)
     return ModuleSource(identifier(sgraph.name), text, launches, show.key(sgraph))
+
+
+def tile_module(sgraph: SGraph) -> TileModule:
+    """The tile programs of an sGraph as they are printed."""
+    return fold_module(share_module(guard_module(binary_module(lower(sgraph)))), folds(sgraph).values())
+
+
+def _described(module: TileModule, configs: Mapping[str, Sequence[Config]]) -> dict[str, LaunchBoxes]:
+    """The launches that are printed with descriptors: those of a configuration, all that can have them without any."""
+    possible = boxes(module)
+    entries = [c for of_target in configs.values() for c in of_target]
+    chosen = {name for c in entries for name in c.descriptors}
+    unknown = sorted(chosen - set(possible))
+    if unknown:
+        raise BackendError(f"no load of the launch {unknown[0]} can be by a descriptor", where=module.name)
+    return {name: held for name, held in possible.items() if not entries or name in chosen}
 
 
 def _text(
@@ -103,6 +121,8 @@ def _text(
         raise BackendError(f"the launch {unknown[0]} cannot be folded into a split", where=sgraph.name)
     taken |= {"LibraryProduct"} if products else set()
     taken |= {"GraphArrivals"} if foldable else set()
+    described = _described(module, configs)
+    taken |= {"TensorDescriptor"} if described else set()
     entry = identifier(module.name)
     capture = "capture" if entry != "capture" else "capture_graph"
     taken |= {capture}
@@ -116,7 +136,17 @@ def _text(
         own = functions.get(launch.name, "")
         for program in launch.programs:
             called = several or bool(own)
-            emitter = KernelEmitter(program, tensors.pointer, kernels, called, tail=ends.get(launch.name), name=own)
+            held = described.get(launch.name)
+            emitter = KernelEmitter(
+                program,
+                tensors.pointer,
+                kernels,
+                called,
+                tail=ends.get(launch.name),
+                name=own,
+                boxes=held.of(program) if held else {},
+                descriptors=held.parameters(program) if held else (),
+            )
             kernels.blank(2)
             emitter.run()
             helpers |= emitter.helpers
@@ -125,7 +155,7 @@ def _text(
             write_standalone(launch, own, tensors.pointer, kernels)
         if several:
             kernels.blank(2)
-            emit_launch(launch, tensors.pointer, kernels)
+            emit_launch(launch, tensors.pointer, kernels, described.get(launch.name))
     w = Writer()
     _header(w, sgraph, formula, len(module.launches))
     if weights:
@@ -133,16 +163,19 @@ def _text(
         w.blank()
     for line in ("import torch", "import triton", "import triton.language as tl"):
         w.line(line)
+    if described:
+        w.line("from triton.tools.tensor_descriptor import TensorDescriptor")
     w.blank()
     _configs(w, configs, shapes)
     for name in sorted(helpers):
         _paste(w, HELPERS[name])
     _paste(w, kernels.text)
-    host = HostEmitter(module, tensors, w, weights, products, ends)
+    host = HostEmitter(module, tensors, w, weights, products, ends, described)
     w.blank(2)
     host.launches()
-    optional = ((LIBRARY_PRODUCT, products), (ARRIVALS, ends), (EXPECT, True), (CHOOSE, True), (WEIGHT, weights))
-    for source in (text for text, wanted in optional if wanted):
+    optional = ((LIBRARY_PRODUCT, products), (ARRIVALS, ends), (BOX, described))
+    always = ((EXPECT, True), (CHOOSE, True), (WEIGHT, weights))
+    for source in (text for text, wanted in (*optional, *always) if wanted):
         _paste(w, source)
     w.blank(2)
     host.launcher(formula)
@@ -203,6 +236,8 @@ def _configs(w: Writer, configs: Mapping[str, Sequence[Config]], shapes: Mapping
                             w.line(f'"library": {sorted(c.library)},'.replace("'", '"'))
                         if c.folded:
                             w.line(f'"folded": {sorted(c.folded)},'.replace("'", '"'))
+                        if c.descriptors:
+                            w.line(f'"descriptors": {sorted(c.descriptors)},'.replace("'", '"'))
                     w.line("},")
             w.line("],")
     w.line("}")

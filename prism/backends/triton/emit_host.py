@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 import sympy
 
 from prism.backends.tile import Constant, TileLaunch, TileModule, identifier, scalars
+from prism.backends.triton.boxes import BoxView, LaunchBoxes
 from prism.backends.triton.emit_fold import Tail
 from prism.backends.triton.emit_launch import programs_of
 from prism.backends.triton.writer import Writer, factor, integer
@@ -19,7 +20,7 @@ from prism.sgraph.plain_product import PlainProduct, View
 
 _RESERVED = frozenset(
     {"torch", "triton", "tl", "config", "symbols", "warps", "stages", "library", "kernel", "grid", "args", "meta"}
-    | {"folded", "arrived"}
+    | {"folded", "arrived", "descriptors"}
 )
 
 EXPECT = '''
@@ -65,6 +66,23 @@ def _weight(name, like):
     return _WEIGHTS[name, device]
 '''
 
+BOX = '''
+def _box(tensor, shape, strides, block):
+    """The descriptor of a view of the tensor's memory, of which kernels copy blocks; None where there can be none.
+
+    It is for NVIDIA's GPUs from Hopper on, and asks for addresses and strides of whole 16 bytes, and for 8 rows or 1.
+    """
+    if tensor.device.type != "cpu":
+        target = triton.runtime.driver.active.get_current_target()
+        if target.backend != "cuda" or target.arch < 90:
+            return None
+    size = tensor.element_size()
+    if any(n % 16 for n in (tensor.data_ptr(), block[-1] * size, *(n * size for n in strides[:-1]))):
+        return None
+    if min(shape) < 1 or max(shape) >= 2**31 or max(block) > 256 or any(1 < n < 8 for n in block[:-1]):
+        return None
+    return TensorDescriptor(tensor, list(shape), list(strides), list(block))
+'''
 
 LIBRARY_PRODUCT = '''
 class LibraryProduct:
@@ -187,6 +205,7 @@ class HostEmitter:
         weights: whether arguments may be left out and read from the weights file.
         products: the launches that a library can compute as well, by name.
         tails: how splits go on where their second stages are folded into them, by launch.
+        boxes: the descriptors of launches that are printed with them.
     """
 
     module: TileModule
@@ -195,6 +214,7 @@ class HostEmitter:
     weights: bool
     products: Mapping[str, PlainProduct] = field(default_factory=dict)
     tails: Mapping[str, Tail] = field(default_factory=dict)
+    boxes: Mapping[str, LaunchBoxes] = field(default_factory=dict)
 
     @property
     def lengths(self) -> dict[str, str]:
@@ -237,6 +257,8 @@ class HostEmitter:
                 w.line('library = config.get("library", ())')
             if self.tails:
                 w.line('folded = config.get("folded", ())')
+            if self.boxes:
+                w.line('descriptors = config.get("descriptors", ())')
             for name, text in self.lengths.items():
                 w.line(f"{name} = {text}")
             for c in self._constants():
@@ -311,6 +333,10 @@ class HostEmitter:
             tensors, lengths, constants = tail.tensors, tail.lengths, tail.constants
         args = [self.tensors.host[t.name] for t in tensors] + ["arrived"] * (tail is not None) + list(lengths)
         options = [f"{c.name}={c.name}" for c in constants]
+        held = self.boxes.get(p.name)
+        if held is not None:
+            self._descriptors(p.name, held)
+            options += [f"{name}={name}" for name in held.views]
         if tail is not None:
             options.append(f'{tail.flag}="{tail.fold.combine}" in folded')
         options += [f'num_warps=warps["{p.name}"]', f'num_stages=stages["{p.name}"]', "enable_fp_fusion=True"]
@@ -329,6 +355,19 @@ class HostEmitter:
             w.line(f"{_tuple(args)},")
             w.call("dict", options, ",")
         w.line(")")
+
+    def _descriptors(self, launch: str, held: LaunchBoxes) -> None:
+        self.writer.line(f"{' = '.join(held.views)} = None")
+        with self.writer.block(f'if "{launch}" in descriptors:'):
+            for name, view in held.views.items():
+                self.writer.call(f"{name} = _box", self._view(view))
+
+    def _view(self, view: BoxView) -> list[str]:
+        tensor = self.tensors.host[view.tensor.name]
+        if view.offset != 0:
+            start = integer(view.offset, "triton")
+            tensor += f".flatten()[{start}{' ' * (not start.isalnum())}:]"
+        return [tensor, _shape(view.shape), _shape(view.strides), _tuple([str(b) for b in view.block])]
 
     def launcher(self, formula: str) -> None:
         """The function that a user calls."""

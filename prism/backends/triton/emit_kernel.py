@@ -1,7 +1,8 @@
 """One tile program as one @triton.jit function: a kernel, or what a kernel of several programs calls (emit_launch.py).
 
 A value that is used once, on the spot, is written into the expression that uses it; the others are assigned. An operand
-that lacks dimensions of the result is indexed with None in their places.
+that lacks dimensions of the result is indexed with None in their places. A load that a descriptor may do (boxes.py) is
+written in both forms: by pointers where the parameter for the descriptor is None, which is known when it is compiled.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from prism.backends import tile
 from prism.backends.lower_clean import accumulators
 from prism.backends.tile import Affine, Dims, Operand, Stmt, TileProgram, defined, operands, statements
 from prism.backends.tile_rename import names_beside
+from prism.backends.triton.boxes import BoxLoad
 from prism.backends.triton.emit_fold import Tail
 from prism.backends.triton.writer import Writer, factor, integer
 from prism.errors import UnsupportedError
@@ -71,6 +73,8 @@ class KernelEmitter:
         helpers: names of the helper functions that were used.
         tail: how it goes on, where it is a split's and its second stage may be folded into it.
         name: the function's, by default the program's.
+        boxes: the loads that descriptors may do, by their values: the parameter and the load.
+        descriptors: the parameters for descriptors, in order.
     """
 
     program: TileProgram
@@ -80,6 +84,8 @@ class KernelEmitter:
     helpers: set[str] = field(default_factory=set)
     tail: Tail | None = None
     name: str = ""
+    boxes: Mapping[str, tuple[str, BoxLoad]] = field(default_factory=dict)
+    descriptors: Sequence[str] = ()
     _inline: dict[str, Text] = field(default_factory=dict)
     _dims: dict[str, Dims] = field(default_factory=dict)
     _types: dict[str, DType] = field(default_factory=dict)
@@ -105,7 +111,8 @@ class KernelEmitter:
         found = ["pid"] * self.called + [self.pointers[t.name] for t in p.tensors]
         found += [self.tail.arrivals] if self.tail is not None else []
         found += [*p.lengths, *(f"{c.name}: tl.constexpr" for c in p.constants)]
-        return found + ([f"{self.tail.flag}: tl.constexpr"] if self.tail is not None else [])
+        found += [f"{self.tail.flag}: tl.constexpr"] if self.tail is not None else []
+        return found + list(self.descriptors)
 
     def _grid(self) -> None:
         """The program's place in the grid, the last axis fastest."""
@@ -162,6 +169,8 @@ class KernelEmitter:
                 self._within(s)
             elif isinstance(s, tile.Store):
                 self._store(s)
+            elif isinstance(s, tile.Load) and s.dst in self.boxes:
+                self._boxed(s, *self.boxes[s.dst])
             elif isinstance(s, tile.Update):
                 self._update(s)
             elif isinstance(s, tile.Scalar):
@@ -377,6 +386,26 @@ class KernelEmitter:
         if stored is not s.dtype or s.dtype is DType.BOOL:
             text += f".to({TL_TYPES[s.dtype]})"
         return Text(text, _ATOM, s.dims)
+
+    def _boxed(self, s: tile.Load, descriptor: str, box: BoxLoad) -> None:
+        """The load by the descriptor where there is one."""
+        text = self._expression(s)
+        self._dims[s.dst] = text.dims
+        with self.writer.block(f"if {descriptor} is None:"):
+            self.writer.assign(s.dst, text.source)
+        with self.writer.block("else:"):
+            self.writer.assign(s.dst, self._box(s, descriptor, box))
+
+    def _box(self, s: tile.Load, descriptor: str, box: BoxLoad) -> str:
+        """The box, in the shape of the tile."""
+        source = f"{descriptor}.load([{', '.join(integer(e, 'tl') for e in box.start)}])"
+        dims = [d for d in box.dims if d is not None]
+        if len(dims) < len(box.dims):
+            source = f"tl.reshape({source}, ({', '.join(self._length(d) for d in dims)}))"
+        if dims != list(s.dims):
+            source = f"tl.permute({source}, ({', '.join(str(dims.index(d)) for d in s.dims)}))"
+        stored = box.view.tensor.dtype
+        return source if stored is s.dtype else f"{source}.to({TL_TYPES[s.dtype]})"
 
     def _bytes(self, tensor: str) -> int:
         """The size of a tensor, 0 where it is not known."""

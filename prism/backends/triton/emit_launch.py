@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from prism.backends.tile import TileLaunch, TileProgram
+from prism.backends.triton.boxes import LaunchBoxes
 from prism.backends.triton.writer import Writer, factor
 
 
@@ -23,18 +24,24 @@ def programs_of(program: TileProgram, library: str) -> str:
     return " * ".join(factor(g.count, library) for g in program.grid) or "1"
 
 
-def emit_launch(launch: TileLaunch, pointers: Mapping[str, str], writer: Writer) -> None:
+def emit_launch(
+    launch: TileLaunch, pointers: Mapping[str, str], writer: Writer, boxes: LaunchBoxes | None = None
+) -> None:
     """Writes the function.
 
     Args:
         launch: two or more programs.
         pointers: the pointer parameter of each tensor.
         writer: where it is written.
+        boxes: the launch's descriptors, if it is printed with them.
     """
     parameters = [pointers[t.name] for t in launch.tensors] + list(launch.lengths)
     taken = {*parameters, *(c.name for c in launch.constants), *(p.name for p in launch.programs), "pid"}
     writer.line("@triton.jit")
-    writer.call(f"def {launch.name}", parameters + [f"{c.name}: tl.constexpr" for c in launch.constants], ":")
+    descriptors = list(boxes.views) if boxes is not None else []
+    taken |= set(descriptors)
+    constants = [f"{c.name}: tl.constexpr" for c in launch.constants]
+    writer.call(f"def {launch.name}", parameters + constants + descriptors, ":")
     with writer.indented():
         writer.line(f'"""The programs of {len(launch.programs)} kernels, one after another."""')
         writer.line("pid = tl.program_id(0)")
@@ -48,7 +55,8 @@ def emit_launch(launch: TileLaunch, pointers: Mapping[str, str], writer: Writer)
             place = f"pid - {start}" if start else "pid"
             args = [place, *(pointers[t.name] for t in program.tensors), *program.lengths]
             with writer.block(f"if {bounds[0] if len(bounds) == 1 else ' & '.join(f'({b})' for b in bounds)}:"):
-                writer.call(program.name, args + [c.name for c in program.constants])
+                own = boxes.parameters(program) if boxes is not None else []
+                writer.call(program.name, args + [c.name for c in program.constants] + own)
 
 
 def _fresh(name: str, taken: set[str]) -> str:

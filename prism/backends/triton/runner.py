@@ -112,9 +112,10 @@ def harden() -> None:
     executor = interpreter.GridExecutor
     prepare, launch = executor._init_args_hst, executor.__call__
 
-    def masked_load(self: Any, pointers: Any, mask: Any, *rest: Any) -> Any:
-        guard.check(pointers.data, mask.data, "a load")
-        return load(self, pointers, mask, *rest)
+    def masked_load(self: Any, pointers: Any, mask: Any, *rest: Any, **named: Any) -> Any:
+        # A descriptor's mask is an array, whose data is a buffer.
+        guard.check(pointers.data, np.asarray(mask.data), "a load")
+        return load(self, pointers, mask, *rest, **named)
 
     def masked_store(self: Any, pointers: Any, value: Any, mask: Any, *rest: Any) -> Any:
         guard.stored.append(guard.check(pointers.data, mask.data, "a store"))

@@ -1,0 +1,477 @@
+"""Which loads of a tile program may be done by tensor descriptors (TMA), and what the host has to describe for them.
+
+A descriptor is a view of memory of up to five dimensions, the last contiguous. The hardware copies a box of it, given
+by the coordinates of its first element, to shared memory; elements outside of the view are zeros. A load's address is
+
+    offset + sum(stride * lane) + sum(stride * index)
+
+over lanes (the offsets of one axis in a tile, with a first element and a length) and indices (of the grid and of
+loops). Each lane becomes a dimension of the view, as long as its mask allows, and indices that are neighbours in memory
+one more, of boxes of one element. So no dimension of the tensor has to be recovered, and what a mask keeps out is
+outside of the view, neither more nor less. A load is refused where that is not so: where a mask is anything but an
+upper bound of one lane, where dimensions of the view would overlap or not be multiples of each other (the driver's
+documentation wants them so), or where the first element of a box in a row may not be a multiple of 16 bytes.
+
+Only loads of two or more lanes that feed matrix products inside a loop are worth a descriptor, and a launch has
+descriptors only where one of them is in the loop: elsewhere there is no pipeline that copies could run ahead in. Axes
+that are packed in one dimension of tiles are left to pointers: Triton (3.7) does not see through the reshape, and keeps
+the operand in registers (of causal prefill, 636 bytes spilled a thread, and the products serialised).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cmp_to_key
+
+import sympy
+
+from prism.backends.tile import (
+    Cast,
+    Copy,
+    Dot,
+    For,
+    InBounds,
+    Load,
+    Offsets,
+    Pointwise,
+    Rearrange,
+    Scalar,
+    Select,
+    Size,
+    Stmt,
+    TileLaunch,
+    TileModule,
+    TileProgram,
+    Within,
+    defined,
+    identifier,
+    operands,
+    scalars,
+    statements,
+    symbol,
+)
+from prism.backends.tile_rename import names_beside
+from prism.program.extents import Extent, add, at_most, cdiv, mul, normal
+from prism.program.nodes import DType, Tensor
+
+MAX_RANK = 5
+MAX_BOX = 256
+"""Elements of a box along a dimension."""
+ALIGNMENT = 16
+"""Bytes that addresses, strides and the box's part of a row are multiples of."""
+ROWS = 8
+"""Elements of a box along a slower dimension, where it has more than one: what the layout of shared memory repeats
+after. Shorter boxes are legal, and have led to misaligned addresses (pytorch/helion#662)."""
+_TYPES = frozenset({DType.FLOAT32, DType.FLOAT16, DType.BFLOAT16, DType.INT8, DType.UINT8})
+
+
+@dataclass(frozen=True, slots=True)
+class BoxView:
+    """What a descriptor describes, slowest dimension first, in elements.
+
+    Attributes:
+        tensor: whose memory it is.
+        offset: where it begins in it.
+        shape: the lengths; beyond them is zero.
+        strides: the last is 1.
+        block: the box.
+    """
+
+    tensor: Tensor
+    offset: Extent
+    shape: tuple[Extent, ...]
+    strides: tuple[Extent, ...]
+    block: tuple[Size, ...]
+
+    def fits(self, values: Mapping[str, int]) -> bool:
+        """Whether the hardware takes it, the tensor's address being aligned.
+
+        Args:
+            values: of lengths and constants, by name.
+        """
+        size = self.tensor.dtype.bytes
+        block = [_value(b, values) for b in self.block]
+        offset, *shape = (_value(e, values) for e in (self.offset, *self.shape))
+        steps = [offset, *(_value(s, values) for s in self.strides[:-1])]
+        return (
+            min(shape) > 0
+            and max(shape) < 1 << 31
+            and max(block) <= MAX_BOX
+            and all(b == 1 or b >= ROWS for b in block[:-1])
+            and block[-1] * size >= ALIGNMENT
+            and all(s * size % ALIGNMENT == 0 for s in steps)
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class BoxLoad:
+    """One load by a descriptor.
+
+    Attributes:
+        view: the descriptor's.
+        start: coordinates of the box, over the kernel's scalars.
+        dims: what the box's dimensions are in the tile; None is an index.
+        looped: whether it is in a loop.
+    """
+
+    view: BoxView
+    start: tuple[Extent, ...]
+    dims: tuple[str | None, ...]
+    looped: bool
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchBoxes:
+    """The descriptors of a launch.
+
+    Attributes:
+        views: by the parameter's name.
+        loads: by program and the load's value, the parameter and the load.
+    """
+
+    views: Mapping[str, BoxView]
+    loads: Mapping[tuple[str, str], tuple[str, BoxLoad]]
+
+    def of(self, program: TileProgram) -> dict[str, tuple[str, BoxLoad]]:
+        """By the load's value: what one program loads."""
+        return {dst: found for (name, dst), found in self.loads.items() if name == program.name}
+
+    def parameters(self, program: TileProgram) -> list[str]:
+        """Those of one program, in order."""
+        used = {name for name, _ in self.of(program).values()}
+        return [name for name in self.views if name in used]
+
+
+def boxes(module: TileModule) -> dict[str, LaunchBoxes]:
+    """The launches that descriptors may serve, by name.
+
+    Second stages that may be folded are not among them: a split's kernel calls them.
+
+    Args:
+        module: as it is printed.
+    """
+    combines = {fold.combine for fold in module.folds}
+    found = {x.name: _launch_boxes(x, module) for x in module.launches if x.name not in combines}
+    return {name: held for name, held in found.items() if held is not None}
+
+
+def fitting(
+    module: TileModule, held: Mapping[str, LaunchBoxes], symbols: Mapping[str, int], hints: Mapping[str, int]
+) -> frozenset[str]:
+    """The launches where a descriptor in a loop fits.
+
+    Args:
+        module: as it is printed.
+        held: its descriptors, as `boxes` gives them.
+        symbols: the configuration's.
+        hints: the values of the extents' symbols.
+    """
+    launches = {x.name: x for x in module.launches}
+    found: set[str] = set()
+    for name, own_boxes in held.items():
+        values = {identifier(n): v for n, v in {**hints, **symbols}.items()}
+        for c in launches[name].constants:
+            own = symbols.get(c.symbol) if c.symbol is not None else _power(_value(c.extent or 1, values))
+            if own is not None:
+                values[c.name] = max(own, c.least)
+        if any(b.looped and b.view.fits(values) for _, b in own_boxes.loads.values()):
+            found.add(name)
+    return frozenset(found)
+
+
+def _launch_boxes(launch: TileLaunch, module: TileModule) -> LaunchBoxes | None:
+    made = {(p.name, dst): b for p in launch.programs for dst, b in program_boxes(p).items()}
+    if not any(b.looped for b in made.values()):
+        return None
+    # The host's function that makes them has names of all launches.
+    taken = {identifier(t.name) for t in (*module.inputs, *module.buffers, *module.outputs)}
+    taken |= {x.name for x in module.launches} | {p.name for p in module.programs}
+    for p in module.programs:
+        taken |= names_beside(p).taken
+    names: dict[BoxView, str] = {}
+    for b in made.values():
+        if b.view not in names:
+            base = f"{identifier(b.view.tensor.name)}_box"
+            name, n = base, 1
+            while name in taken:
+                n += 1
+                name = f"{base}_{n}"
+            taken.add(name)
+            names[b.view] = name
+    return LaunchBoxes({n: v for v, n in names.items()}, {key: (names[b.view], b) for key, b in made.items()})
+
+
+def program_boxes(program: TileProgram) -> dict[str, BoxLoad]:
+    """The loads of a program that a descriptor may do, by their values.
+
+    Args:
+        program: a legal tile program.
+    """
+    known = _Known(program)
+    fed = _feeding(program)
+    found: dict[str, BoxLoad] = {}
+    for s, looped in _loads(program.body, False):
+        if s.dst in fed:
+            box = known.box(s, looped)
+            if box is not None:
+                found[s.dst] = box
+    return found
+
+
+def _loads(body: Sequence[Stmt], looped: bool) -> Iterator[tuple[Load, bool]]:
+    for s in body:
+        if isinstance(s, Load):
+            yield s, looped
+        elif isinstance(s, For):
+            yield from _loads(s.body, True)
+
+
+def _feeding(program: TileProgram) -> set[str]:
+    """The values that reach an operand of a matrix product in a loop, element by element."""
+    made = {name: s for s in statements(program.body) if (name := defined(s)) is not None}
+    loops = [s for s in program.body if isinstance(s, For)]
+    products = [s for loop in loops for s in statements(loop.body) if isinstance(s, Dot)]
+    left = [n for s in products for n in (s.lhs, s.rhs)]
+    found: set[str] = set()
+    while left:
+        name = left.pop()
+        if name in found:
+            continue
+        found.add(name)
+        source = made.get(name)
+        if isinstance(source, Cast | Copy | Pointwise | Rearrange | Select | Within):
+            left += operands(source)
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class _Lane:
+    """A dimension of the view that a box covers a part of."""
+
+    dim: str
+    stride: Extent
+    extent: Extent
+    size: Size
+    start: Extent
+
+
+@dataclass(frozen=True, slots=True)
+class _Single:
+    """An index: `high` is its largest value, where that is known."""
+
+    name: str
+    stride: Extent
+    high: Extent | None
+
+
+class _Known:
+    """What a program's names stand for."""
+
+    def __init__(self, program: TileProgram) -> None:
+        self.program = program
+        everything = list(statements(program.body))
+        self.offsets = {s.dst: s for s in everything if isinstance(s, Offsets)}
+        self.bounds = {s.dst: s for s in everything if isinstance(s, InBounds)}
+        self.values = {s.dst: s.value for s in everything if isinstance(s, Scalar)}
+        self.loops = {s.index: s for s in everything if isinstance(s, For)}
+        self.grid = {g.index: g.count for g in program.grid}
+        self.tensors = {t.name: t for t in program.tensors}
+
+    def box(self, s: Load, looped: bool) -> BoxLoad | None:
+        """The load by a descriptor; None where that would not be the same."""
+        tensor = self.tensors[s.tensor]
+        if tensor.dtype not in _TYPES or s.dtype is DType.BOOL or not at_most(0, s.offset.offset):
+            return None
+        limits = self._limits(s)
+        if limits is None:
+            return None
+        terms: list[_Lane | _Single] = []
+        for name, stride in s.offset.terms:
+            term = self._term(name, stride, limits)
+            if term is None:
+                return None
+            terms.append(term)
+        lanes = [t for t in terms if isinstance(t, _Lane)]
+        if len(lanes) < 2 or sorted(s.dims) != sorted(x.dim for x in lanes):
+            return None
+        ordered = _ordered(terms)
+        return None if ordered is None else self._view(tensor, s.offset.offset, ordered, looped)
+
+    def _limits(self, s: Load) -> dict[str, Extent] | None:
+        """How long each lane with a mask may be; None where a mask is no upper bound of a lane."""
+        found: dict[str, Extent] = {}
+        for mask in s.masks:
+            b = self.bounds.get(mask)
+            if b is None or b.low is not None or b.high is None or b.index.offset != 0 or len(b.index.terms) != 1:
+                return None
+            ((name, factor),) = b.index.terms
+            if factor != 1 or name not in self.offsets or name not in dict(s.offset.terms):
+                return None
+            held = found.get(name, b.high)
+            if not at_most(held, b.high) and not at_most(b.high, held):
+                return None
+            found[name] = held if at_most(held, b.high) else b.high
+        return found
+
+    def _term(self, name: str, stride: Extent, limits: Mapping[str, Extent]) -> _Lane | _Single | None:
+        """One term of an address; None where it cannot be a dimension of a view."""
+        if not at_most(1, stride):
+            return None
+        lane = self.offsets.get(name)
+        if lane is not None:
+            dim = self.program.dim(lane.dim)
+            # Without a mask the axis has to be one tile, all of it.
+            whole = lane.start == 0 and dim.sizes[0] == dim.axes[0].extent
+            extent = limits.get(name, dim.axes[0].extent if whole else None)
+            if len(dim.axes) > 1 or extent is None:
+                return None
+            return _Lane(lane.dim, stride, extent, dim.sizes[0], lane.start)
+        if name in self.grid:
+            return _Single(name, stride, add(self.grid[name], -1))
+        if name in self.loops:
+            return _Single(name, stride, self._below(self.loops[name].stop))
+        return None
+
+    def _below(self, stop: Extent) -> Extent | None:
+        """A number that the last index of a loop that ends before `stop` does not exceed, the same in every program."""
+        for part in stop.args if isinstance(stop, sympy.Min) else (stop,):
+            if not scalars(part) - set(self.program.lengths):
+                return add(normal(part), -1)
+        return None
+
+    def _view(self, tensor: Tensor, offset: Extent, terms: Sequence[_Lane | _Single], looped: bool) -> BoxLoad | None:
+        """The dimensions of the view, from those of the address in the order of memory."""
+        last = terms[-1]
+        if not isinstance(last, _Lane) or last.stride != 1 or not self._multiple(last.start, last.size):
+            return None
+        shape: list[Extent] = []
+        strides: list[Extent] = []
+        block: list[Size] = []
+        start: list[Extent] = []
+        dims: list[str | None] = []
+        singles: list[_Single] = []
+        for t in terms:
+            if isinstance(t, _Single):
+                singles.append(t)
+                continue
+            if singles:
+                held = self._together(singles, strides[-1] if strides else None, tensor, offset)
+                if held is None:
+                    return None
+                shape.append(held[0])
+                strides.append(singles[-1].stride)
+                block.append(1)
+                start.append(held[1])
+                dims.append(None)
+                singles = []
+            shape.append(t.extent)
+            strides.append(t.stride)
+            block.append(t.size)
+            start.append(t.start)
+            dims.append(t.dim)
+        for n in range(len(shape) - 1):
+            if _quotient(strides[n], strides[n + 1]) is None or not at_most(
+                mul(shape[n + 1], strides[n + 1]), strides[n]
+            ):
+                return None
+        if len(shape) > MAX_RANK:
+            return None
+        view = BoxView(tensor, offset, tuple(shape), tuple(strides), tuple(block))
+        return BoxLoad(view, tuple(start), tuple(dims), looped)
+
+    def _together(
+        self, singles: Sequence[_Single], above: Extent | None, tensor: Tensor, offset: Extent
+    ) -> tuple[Extent, Extent] | None:
+        """Indices that are neighbours in memory as one: its length and its value; None where they are no multiples.
+
+        Nothing masks them. Above all lanes they may go as far as the tensor does, between lanes up to the next one.
+        """
+        stride = singles[-1].stride
+        value: Extent = 0
+        reach: Extent | None = stride
+        for t in singles:
+            ratio = _quotient(t.stride, stride)
+            if ratio is None:
+                return None
+            value = add(value, mul(ratio, symbol(t.name)))
+            reach = None if t.high is None or reach is None else add(reach, mul(t.high, t.stride))
+        if above is None:
+            whole: Extent = 1
+            for e in tensor.shape:
+                whole = mul(whole, e)
+            left = add(whole, mul(-1, offset))
+            return _quotient(left, stride) or cdiv(left, stride), value
+        length = _quotient(above, stride)
+        if length is None or reach is None or not at_most(reach, above):
+            return None
+        return length, value
+
+    def _multiple(self, e: Extent, size: Size) -> bool:
+        """Whether an expression is a multiple of a tile's size in every program and iteration."""
+        if isinstance(e, int) or e.is_Integer:
+            return int(e) == 0 or (isinstance(size, int) and int(e) % size == 0)
+        if isinstance(e, sympy.Symbol):
+            name = identifier(e.name)
+            if name == size:
+                return True
+            if name in self.values:
+                return self._multiple(self.values[name], size)
+            loop = self.loops.get(name)
+            return loop is not None and self._multiple(loop.start, size) and self._multiple(loop.step, size)
+        if isinstance(e, sympy.Mul):
+            return _whole(e) and any(self._multiple(a, size) for a in e.args)
+        if isinstance(e, sympy.Add | sympy.Max | sympy.Min):
+            return all(self._multiple(a, size) for a in e.args)
+        return False
+
+
+def _ordered(terms: Sequence[_Lane | _Single]) -> list[_Lane | _Single] | None:
+    """From the largest stride to the smallest; None where two cannot be compared."""
+    for a in terms:
+        for b in terms:
+            if not at_most(a.stride, b.stride) and not at_most(b.stride, a.stride):
+                return None
+
+    def compare(a: _Lane | _Single, b: _Lane | _Single) -> int:
+        return at_most(a.stride, b.stride) - at_most(b.stride, a.stride)
+
+    return sorted(terms, key=cmp_to_key(compare))
+
+
+def _quotient(a: Extent, b: Extent) -> Extent | None:
+    """a / b where that is a whole number for all values of the symbols, else None."""
+    if isinstance(a, int) and isinstance(b, int):
+        return a // b if a % b == 0 else None
+    top, bottom = sympy.fraction(sympy.cancel(sympy.sympify(a) / b))
+    if bottom != 1 or not sympy.expand(top).is_integer:
+        return None
+    return normal(sympy.expand(top))
+
+
+def _whole(e: sympy.Expr) -> bool:
+    """Whether an expression is built of whole numbers by sums, products, extrema and quotients that are rounded.
+
+    sympy's own answer is unknown for a rounded quotient: its divisor may be 0.
+    """
+    if isinstance(e, sympy.Add | sympy.Mul | sympy.Max | sympy.Min):
+        return all(_whole(a) for a in e.args)
+    return isinstance(e, sympy.Integer | sympy.Symbol | sympy.ceiling | sympy.floor)
+
+
+def _value(e: Extent | Size, values: Mapping[str, int]) -> int:
+    """An expression's value.
+
+    Raises:
+        KeyError: a name has no value.
+    """
+    if isinstance(e, str):
+        return values[e]
+    if isinstance(e, int):
+        return e
+    return int(e.xreplace({s: sympy.Integer(values[identifier(str(s))]) for s in e.free_symbols}))
+
+
+def _power(n: int) -> int:
+    """The least power of two that is not below n."""
+    return 1 << max(0, n - 1).bit_length()
