@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import torch
 
 from prism.errors import UsageError
@@ -24,8 +25,13 @@ def torch_dtype(dtype: DType) -> torch.dtype:
     return _DTYPES[dtype]
 
 
-def eager(program: Program) -> Callable[..., tuple[torch.Tensor, ...]]:
+def eager(program: Program, *, plain: bool = False) -> Callable[..., tuple[torch.Tensor, ...]]:
     """The program as a function of tensors.
+
+    Args:
+        program: what is run.
+        plain: whether prefix sums on a CPU are added up in the type of the result, one after another. torch takes
+            float64 for them there, which it does not do on a GPU: no measure for the rounding of kernels.
 
     Returns:
         A function that takes one tensor per program input, in order (those that the program holds as weights may all
@@ -61,7 +67,8 @@ def eager(program: Program) -> Callable[..., tuple[torch.Tensor, ...]]:
         if shapes not in bindings:
             bindings[shapes] = bind(program.inputs, {n: given[n].shape for n in everything})
         double = any(t.dtype == torch.float64 for t in given.values())
-        results = run(program, given, bindings[shapes], TorchArrays(device, torch.float64 if double else torch.float32))
+        compute = torch.float64 if double else torch.float32
+        results = run(program, given, bindings[shapes], TorchArrays(device, compute, plain))
         return tuple(results[name].contiguous() for name in program.outputs)
 
     return call
@@ -73,11 +80,13 @@ class TorchArrays:
     Args:
         device: where new tensors are made.
         compute: the data type of pointwise operations and reductions.
+        plain: see `eager`.
     """
 
-    def __init__(self, device: torch.device, compute: torch.dtype) -> None:
+    def __init__(self, device: torch.device, compute: torch.dtype, plain: bool = False) -> None:
         self._device = device
         self._compute = compute
+        self._plain = plain
 
     def store(self, array: torch.Tensor, dtype: DType) -> torch.Tensor:
         """The array as a tensor of that data type is stored."""
@@ -180,6 +189,8 @@ class TorchArrays:
     def prefix_sums(self, array: torch.Tensor, dim: int) -> torch.Tensor:
         """See Arrays."""
         wide: torch.Tensor = self._wide(array)
+        if self._plain and self._device.type == "cpu":
+            return torch.from_numpy(np.add.accumulate(wide.numpy(), axis=dim))
         return wide.cumsum(dim)
 
     def matmul(self, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
