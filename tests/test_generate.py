@@ -18,6 +18,7 @@ from prism.program.evaluate import evaluate
 from prism.program.index import Axis, Index
 from prism.program.nodes import Const, Expr, Map, Program, Reduce, ReduceKind
 from prism.program.transform import canonical
+from prism.sgraph.constraints import domains, footprint
 from prism.sgraph.denote import denote, expand
 from prism.sgraph.generate import Bounds, Candidate, generate
 from prism.sgraph.nodes import (
@@ -29,8 +30,10 @@ from prism.sgraph.nodes import (
     LoopRole,
     Pointwise,
     SGraph,
+    Split,
     Store,
     TileReduce,
+    Whole,
 )
 from prism.sgraph.roles import RoleBounds
 from prism.sgraph.spec import check
@@ -134,6 +137,39 @@ def test_two_passes_where_the_second_needs_the_first() -> None:
     one = [c.sgraph.kernels[0] for c in generate(task(layer_norm()), short).candidates if len(c.sgraph.kernels) == 1]
     looped = [k for k in one if sum(isinstance(r, LoopRole) for _, r in k.roles)]
     assert any(sum(isinstance(s, Loop) for s in k.body) == 3 for k in looped)
+
+
+def grouped(groups: int, length: int) -> Program:
+    """A matrix times a vector, with a scale for each group of the contracted axis."""
+    n, g, r = Axis("n", 48), Axis(f"d{groups}", groups), Axis(f"d{length}", length)
+    inner = reduce("sum", r, mul(read("x", g, r), read("w", n, g, r)))
+    y = reduce("sum", g, mul(read("s", n, g), inner))
+    shapes: dict[str, tuple[int, ...]] = {"x": (groups, length), "w": (48, groups, length), "s": (48, groups)}
+    return program("grouped", shapes, {"y": ((n,), y)})
+
+
+def test_short_axes_that_are_long_together_are_looped_over_by_the_outer_one() -> None:
+    def kinds(groups: int, length: int) -> set[tuple[type, type]]:
+        bounds = Bounds(max_kernels=1, off=frozenset({"worse", "dominated"}))
+        found = set()
+        for c in generate(task(grouped(groups, length)), bounds).candidates:
+            roles = {a.name: type(r) for a, r in c.sgraph.kernels[0].roles}
+            found.add((roles[f"d{groups}"], roles[f"d{length}"]))
+        return found
+
+    assert kinds(4, 64) == {(Whole, Whole)}
+    assert kinds(32, 64) == {(Whole, Whole), (LoopRole, Whole), (Split, Whole)}
+
+
+def test_loops_over_short_axes_may_take_few_of_them() -> None:
+    bounds = Bounds(max_kernels=1, off=frozenset({"worse", "dominated"}))
+    sgraph = next(
+        c.sgraph
+        for c in generate(task(grouped(32, 64)), bounds).candidates
+        if any(isinstance(r, LoopRole) for _, r in c.sgraph.kernels[0].roles)
+    )
+    ranges = {d.symbol: d for d in domains(footprint(sgraph.kernels[0], sgraph), {})}
+    assert ranges["T_d32"].values == (2, 4, 8, 16, 32)
 
 
 def test_one_tensor_in_two_roles_is_materialised_once() -> None:

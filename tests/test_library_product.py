@@ -513,6 +513,23 @@ def test_a_family_that_the_library_makes_good_is_kept() -> None:
     assert [r.ideal[0].tolist() for r in plain_ if not isinstance(r, str)] == [plain_[0].ideal[0].tolist()] * 2  # type: ignore[union-attr]
 
 
+def test_a_library_shares_the_depth_of_a_product_of_few_tiles() -> None:
+    rates = dataclasses.replace(Rates(), library=True)
+
+    def ranked(m: int, n: int, k: int) -> tuple[float, float]:
+        g = small.matmul(m, n, k, BF16)
+        r = reach(g.kernels, g, H200, rates, [{}])
+        assert not isinstance(r, str)
+        return r.seconds, 2.0 * (m * k + k * n + m * n) / rates.bytes
+
+    # 64 tiles of 64 x 64 fill half of the device; parts of the depth fill it, for a launch more and what they store.
+    seconds, least = ranked(64, 4096, 14_336)
+    assert least + 2 * rates.launch < seconds < 1.2 * least + 2 * rates.launch
+    # Tiles that fill it need none.
+    seconds, least = ranked(64, 64 * 132, 14_336)
+    assert seconds == pytest.approx(least + rates.launch)
+
+
 # Proposals, compilation, the gate.
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,11 +11,13 @@ from sgraph_small import F16, F32, attention, layer_norm, matmul, matvec, split_
 
 from prism.backends.protocol import Config, Resources
 from prism.instantiate.devices import DEVICES, Device, device
+from prism.instantiate.launch_model import DOT_EFFICIENCY, FULL_DOT_REUSE, L2_SHARE
 from prism.instantiate.model import Estimate, Model, baseline_estimate, estimate
 from prism.instantiate.space import Space
 from prism.program.build import mul, op, read, reduce
 from prism.program.index import Axis
 from prism.program.nodes import Definition, DType, Expr, Program, Tensor
+from prism.sgraph.cost import evaluate, sgraph_cost
 from prism.sgraph.nodes import SGraph
 
 H200 = device("sm_90")
@@ -128,7 +131,62 @@ def test_arrays_and_numbers_agree() -> None:
                 assert float(km.seconds(one, one["warps"], one["stages"])) == pytest.approx(float(many[row]))
 
 
+def part_of(g: SGraph, config: Config, kernel: int = 0) -> Any:
+    return Model(g, H200, {}).kernels[kernel].part(config.symbols, 4, 2, None)
+
+
+def test_each_matrix_product_reaches_its_own_part_of_the_rate() -> None:
+    h, i, d = 8, 1024, 256
+    rate = H200.fp16_dot_flops * DOT_EFFICIENCY
+    flops = 2.0 * h * i * i * d
+
+    def share(rows: int, columns: int) -> float:
+        return min(1.0, 2 * rows * columns / (rows + columns) / FULL_DOT_REUSE)
+
+    g = attention(h, i, d, causal=False)
+    found = part_of(g, config_of(g, T_i=64, T_j=16)).dot_seconds
+    # Scores are 64 x 16, the other product is 64 x 256: it does not suffer from the first.
+    assert share(64, 16) < 0.3 < share(64, 256)
+    assert found == pytest.approx(flops / rate / share(64, 16) + flops / rate / share(64, 256))
+
+
+def test_matrix_units_add_to_accumulators_for_nothing() -> None:
+    g = matmul(512, 768, 1024)
+    config = config_of(g, T_m=128, T_n=64, T_k=32)
+    assert evaluate(sgraph_cost(g), config.symbols)["flops"] == 512 * 768 * 32
+    assert part_of(g, config).vector_seconds == 0
+    # In full precision the vector units multiply and add; one addition more a trip is theirs.
+    assert part_of(matmul(512, 768, 1024, F32), config).vector_seconds > 0
+
+
+def test_what_a_launch_has_just_stored_is_read_from_l2_if_it_stays_there() -> None:
+    for columns, stays in ((1024, True), (4096, False)):
+        g = split_k(1024, columns, 4096)
+        config = config_of(g, T_m=128, T_n=128, T_k=64, S_k=4, T_m2=16, T_n2=64)
+        second = Model(g, H200, {}).estimate(config).per_kernel[1]
+        partial, result = 4 * 1024 * columns * 4, 1024 * columns * 2
+        assert (partial <= L2_SHARE * H200.l2_bytes) == stays
+        assert second.bytes == result + (0 if stays else partial)
+        # It takes what L2 needs in any case.
+        assert second.memory >= (partial + result) / H200.l2_bandwidth_bytes_s
+
+
 # The baseline.
+
+
+def test_the_baseline_reads_from_l2_what_an_operator_has_just_written() -> None:
+    m, n = Axis("m", 1024), Axis("n", 4096)
+    steps = (
+        _definition("t", (n, m), read("x", m, n), view=True),
+        _definition("a", (n, m), op("exp", read("t", n, m))),
+        _definition("u", (m, n), read("a", n, m), view=True),
+        _definition("b", (m, n), op("exp", read("u", m, n))),
+    )
+    program = Program("p", (Tensor("x", (1024, 4096), F16),), steps, ("b",))
+    size = 1024 * 4096 * 2
+    e = baseline_estimate(program, H200, {})
+    assert [k.bytes for k in e.per_kernel] == [2 * size, size]
+    assert e.per_kernel[1].memory >= 2 * size / H200.l2_bandwidth_bytes_s
 
 
 def _definition(name: str, axes: tuple[Axis, ...], expr: Expr, dtype: DType = F16, view: bool = False) -> Definition:

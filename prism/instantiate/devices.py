@@ -122,6 +122,11 @@ class Device:
     @property
     def descriptors(self) -> bool:
         """Whether it copies boxes of tensors by descriptors: NVIDIA's GPUs from Hopper on."""
+        return self.warp_groups
+
+    @property
+    def warp_groups(self) -> bool:
+        """Whether groups of warps multiply matrices that lie in shared memory: NVIDIA's GPUs from Hopper on."""
         return self.sm.startswith("sm_") and int(self.sm.removeprefix("sm_")) >= 90
 
     @property

@@ -31,7 +31,7 @@ from prism.sgraph.nodes import SGraph
 
 POINTS = 256
 """How many of a space's points a candidate brings along: those that the cost model likes best."""
-MODEL = 4
+MODEL = 5
 """Raise it when the cost model changes what it says, so that old estimates are not taken for new ones."""
 
 

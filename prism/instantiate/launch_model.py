@@ -15,6 +15,7 @@ import numpy as np
 from prism.backends.protocol import Config, Resources
 from prism.errors import BackendError
 from prism.instantiate.devices import Device
+from prism.instantiate.streamed import streamed
 from prism.program.index import Axis
 from prism.program.nodes import DType
 from prism.sgraph.compiled_expr import value
@@ -27,7 +28,7 @@ from prism.sgraph.constraints import (
     staged_bytes,
     tile_sizes,
 )
-from prism.sgraph.cost import Access, KernelCost, kernel_cost
+from prism.sgraph.cost import Access, Dot, KernelCost, kernel_cost
 from prism.sgraph.folding import Fold, folds
 from prism.sgraph.nodes import Contract, Grid, Kernel, Load, SGraph, Split
 
@@ -40,7 +41,7 @@ DOT_EFFICIENCY = 0.75
 VECTOR_EFFICIENCY = 0.6
 # One multiprocessor alone can draw this many times its even share of the bandwidth.
 SM_BANDWIDTH_SHARE = 1.8
-# Bytes of a tensor that stay in L2 between two uses: half of it, as other data passes through.
+# Bytes of a tensor that stay in L2 between two uses, in one launch or in two: half of it, as other data passes through.
 L2_SHARE = 0.5
 # 2MN/(M+N), the reuse of an operand of an MxN tile, at which matrix units run at full rate.
 FULL_DOT_REUSE = 96.0
@@ -49,6 +50,8 @@ FULL_VECTOR_REUSE = 32.0
 # Warps that keep the matrix units, and the vector units, of a multiprocessor busy.
 DOT_WARPS = 4
 VECTOR_WARPS = 12
+# Rows of a product from which a group of warps computes it with its operands in shared memory, where devices can.
+WARP_GROUP_ROWS = 64
 # So many pipeline stages, in a table of points, are no kernel of prism's but a call of the vendor's library.
 LIBRARY_STAGES = 0
 # Registers of a thread besides the tiles' values: addresses, masks, counters.
@@ -138,9 +141,11 @@ class KernelModel:
         self.hints = dict(hints)
         self.cost: KernelCost = kernel_cost(kernel, sgraph)
         self.footprint: Footprint = footprint(kernel, sgraph)
+        self.streamed = streamed(self.footprint)
         self.dtype = _dot_dtype(kernel, sgraph)
         self.numel = {t.name: t.shape for t in (*sgraph.inputs, *sgraph.buffers, *sgraph.outputs)}
         self.width = {t.name: t.dtype.bytes for t in (*sgraph.inputs, *sgraph.buffers, *sgraph.outputs)}
+        self.handed_over = frozenset(t.name for t in sgraph.buffers)
         # Programs are numbered with the last grid axis fastest; a split's parts are last.
         self.grid: list[tuple[Axis, Any]] = [(a, r) for a, r in kernel.roles if isinstance(r, Grid)]
         self.splits: list[tuple[Axis, Split]] = [(a, r) for a, r in kernel.roles if isinstance(r, Split)]
@@ -180,7 +185,8 @@ class KernelModel:
             for m, n, k in self.footprint.dots:
                 held = np.maximum(held, np.sqrt(operand_registers(m, n, k, sizes, warps * 32)))
             live = live + held * warps * 32
-        shared: Any = staged_bytes(self.footprint, sizes) * stages
+        shared: Any = staged_bytes(self.footprint, sizes) * stages + self.streamed.buffer_bytes(sizes, stages)
+        shared = shared + self._held_bytes(sizes)
         registers = live / (warps * 32) + BASE_REGISTERS
         # Every value over the limit is stored once and loaded once, four bytes each.
         spills = np.maximum(registers - d.registers_per_thread, 0) * 8
@@ -196,22 +202,33 @@ class KernelModel:
         programs = self.cost.programs.evaluate(env) * 1.0
         # Warps without elements of their own do not help.
         useful = np.minimum(warps, np.maximum(1, live / (2 * 32)))
-        dot_rate = d.dot_flops(self.dtype) * DOT_EFFICIENCY * self._dot_utilisation(sizes)
+        dot_rate = d.dot_flops(self.dtype) * DOT_EFFICIENCY
+        dot_seconds: Any = 0.0
+        for dot in self.cost.dots:
+            dot_seconds = dot_seconds + dot.flops.evaluate(env) / (dot_rate * self._utilisation(dot, sizes))
+        work = self.cost.padded_flops.evaluate(env)
+        if self.dtype in (DType.FLOAT16, DType.BFLOAT16):
+            # Matrix units add to the accumulator what they multiply.
+            for product, added in self.cost.padded_additions.items():
+                if product in self.footprint.in_place:
+                    work = work - added.evaluate(env)
         trips = self.cost.loop_trips.evaluate(env) * 1.0
         longest = self.cost.longest_trips.evaluate(env) * 1.0
-        hidden = stages if self.footprint.staged else 1
+        overlapping = stages if self.footprint.staged else stages - 1
+        hidden = self.streamed.hidden(sizes, warps, overlapping)
+        waiting = self.streamed.waiting(sizes, warps, overlapping, env)
         return _Part(
             sizes=sizes,
             resident=np.maximum(resident, 1),
             fits=fits,
             programs=programs,
             useful=useful,
-            dot_seconds=self.cost.padded_dot_flops.evaluate(env) / dot_rate,
-            vector_seconds=self.cost.padded_flops.evaluate(env) / (d.fp32_flops / 2 * VECTOR_EFFICIENCY),
-            chain=2 + trips / hidden,
-            longest_chain=2 + longest / hidden,
+            dot_seconds=dot_seconds,
+            vector_seconds=work / (d.fp32_flops / 2 * VECTOR_EFFICIENCY),
+            chain=2 + trips * waiting,
+            longest_chain=2 + longest * waiting,
             skew=np.where(trips > 0, longest / np.where(trips > 0, trips, 1.0), 1.0),
-            hidden=np.maximum(hidden, 1),
+            hidden=hidden,
             spill=spills * 32 * warps * programs * np.maximum(trips, 1) / d.l2_bandwidth_bytes_s,
         )
 
@@ -257,6 +274,9 @@ class KernelModel:
             by_waves = traffic * distinct / wave
             from_dram = np.where(once <= L2_SHARE * d.l2_bytes, once, np.maximum(once, by_waves))
             from_dram = np.minimum(from_dram, traffic)
+            if a.tensor in self.handed_over:
+                # An earlier launch has just stored it.
+                from_dram = np.where(once <= L2_SHARE * d.l2_bytes, 0.0, from_dram)
             # A tensor that is read by several loads of one launch comes from DRAM once if it stays in L2.
             previous = seen.get(key)
             again = 0.0 if previous is None else np.where(once <= L2_SHARE * d.l2_bytes, 0.0, 1.0)
@@ -271,18 +291,28 @@ class KernelModel:
             whole = whole * value(extent, env)
         return np.minimum(a.own.evaluate(env) * 1.0, whole)
 
-    def _dot_utilisation(self, sizes: Mapping[Axis, Any]) -> Any:
-        """The part of the matrix units' rate that the smallest matrix product of the kernel reaches."""
-        worst: Any = 1.0
+    def _held_bytes(self, sizes: Mapping[Axis, Any]) -> Any:
+        """Shared memory of operands that stay there while loops run: those that groups of warps multiply."""
+        total: Any = 0
+        for v in self.footprint.held if self.device.warp_groups else ():
+            mine = self.footprint.axes[v]
+            feeds = [d for d in self.cost.dots if d.depth in mine and not {*mine}.isdisjoint((*d.rows, *d.columns))]
+            longest: Any = 0
+            for dot in feeds:
+                longest = np.maximum(longest, np.maximum(elements(dot.rows, sizes), elements(dot.columns, sizes)))
+            own = elements(mine, sizes) * self.width[self.footprint.tensor_of[v]]
+            total = total + np.where(longest >= WARP_GROUP_ROWS, own, 0)
+        return total
+
+    def _utilisation(self, dot: Dot, sizes: Mapping[Axis, Any]) -> Any:
+        """The part of the matrix units' rate that a product of these tiles reaches."""
+        rows, columns, depth = (elements(side, sizes) for side in (dot.rows, dot.columns, (dot.depth,)))
+        # Below the units' own sizes lanes idle.
+        idle = (rows / np.maximum(rows, 16)) * (columns / np.maximum(columns, 8)) * (depth / np.maximum(depth, 16))
+        rows, columns = np.maximum(rows, 16), np.maximum(columns, 16)
+        reuse = 2 * rows * columns / (rows + columns)
         enough = FULL_VECTOR_REUSE if self.dtype is DType.FLOAT32 else FULL_DOT_REUSE
-        for m, n, k in self.footprint.dots:
-            # Below the units' own sizes lanes idle.
-            rows, columns, depth = elements(m, sizes), elements(n, sizes), elements((k,), sizes)
-            idle = (rows / np.maximum(rows, 16)) * (columns / np.maximum(columns, 8)) * (depth / np.maximum(depth, 16))
-            rows, columns = np.maximum(rows, 16), np.maximum(columns, 16)
-            reuse = 2 * rows * columns / (rows + columns)
-            worst = np.minimum(worst, idle * np.minimum(1.0, reuse / enough))
-        return worst
+        return idle * np.minimum(1.0, reuse / enough)
 
 
 def _dot_dtype(kernel: Kernel, sgraph: SGraph) -> DType:

@@ -3,6 +3,7 @@
 For each launch four times, in seconds:
 
     memory    bytes that miss L2 over DRAM bandwidth, or all bytes over L2 bandwidth; few programs reach only part of it
+              (a buffer that an earlier launch has just stored is read from L2 if it stays there)
     compute   padded matrix work at the matrix units' rate for that tile, plus padded pointwise work on vector units,
               both as the busiest multiprocessor sees them
     latency   waves of programs, each a chain of loop trips that wait for memory as far as pipelining does not hide it
@@ -24,6 +25,7 @@ from prism.backends.protocol import Config, Resources
 from prism.instantiate.devices import Device
 from prism.instantiate.launch_model import (
     DRAM_EFFICIENCY,
+    L2_SHARE,
     SM_BANDWIDTH_SHARE,
     VECTOR_EFFICIENCY,
     KernelModel,
@@ -200,8 +202,8 @@ def sum_estimates(kernels: Sequence[KernelEstimate]) -> Estimate:
 def baseline_estimate(program: Program, device: Device, hints: Mapping[str, int]) -> Estimate:
     """Seconds of the program with a kernel for every operator that is not a view, by the model's constants.
 
-    Each kernel reads every distinct element of its operands once and writes its result; matrix products take what a
-    vendor's library is estimated to take.
+    Each kernel reads every distinct element of its operands once, from L2 where an earlier one wrote it and it stays
+    there, and writes its result; matrix products take what a vendor's library is estimated to take.
 
     Args:
         program: the program.
@@ -264,21 +266,38 @@ def _operator(definition: Definition, program: Program, device: Device, hints: M
                 pass
     written = product([a.extent for a in definition.axes])
     moved = sum(touched.values()) + written * definition.dtype.bytes
+    stored = (n for t, n in touched.items() if _is_stored(t, program))
+    kept = sum(n for n in stored if n <= L2_SHARE * device.l2_bytes)
     # The parallel work of a reduction is split among programs, so the larger side counts.
     largest = max([written, *(over(axes_of(e)) for e in nodes if isinstance(e, Read))])
     programs = max(1.0, math.ceil(largest / BASELINE_TILE))
     reached = min(1.0, SM_BANDWIDTH_SHARE * min(programs, device.sms) / device.sms)
     dtype = joined_dtype(dtypes)
     busy = min(1.0, programs / device.sms)
-    memory = moved / (device.bandwidth_bytes_s * DRAM_EFFICIENCY * reached)
+    memory = max((moved - kept) / device.bandwidth_bytes_s, moved / device.l2_bandwidth_bytes_s)
+    memory /= DRAM_EFFICIENCY * reached
     compute = pointwise / (device.fp32_flops / 2 * VECTOR_EFFICIENCY * busy)
     latency, overlap, spill = 2 * device.memory_latency_s, 1.0, 0.0
     for t in (product_times(*p, dtype, device) for p in products):
         # As a library call of an sGraph is judged, so that the same call takes the same time on either side.
         memory, latency = max(memory, t.memory), max(latency, t.latency)
         compute, overlap, spill = compute + t.compute, t.overlap, spill + t.spill
-    times = Times(memory, compute, latency, overlap, spill, True, moved)
+    times = Times(memory, compute, latency, overlap, spill, True, moved - kept)
     return kernel_estimate(definition.name, times, device.launch_overhead_s)
+
+
+def _is_stored(name: str, program: Program) -> bool:
+    """Whether an operator of the program writes the tensor: it is no input, nor a view of inputs alone."""
+    known = {d.name: d for d in program.definitions}
+    waiting = [name]
+    while waiting:
+        d = known.get(waiting.pop())
+        if d is None:
+            continue
+        if not d.view:
+            return True
+        waiting += [e.tensor for e in walk(d.expr) if isinstance(e, Read)]
+    return False
 
 
 def _sides(

@@ -14,6 +14,7 @@ from prism.program.extents import Extent, at_most, cdiv, is_static, mul, normal
 from prism.program.index import Axis, FloorDiv, Index, Mod
 from prism.program.nodes import Definition, Expr, Formula, Map, Position, Program, Read, Reduce, walk
 from prism.program.transform import canonical, least_instance, substitute
+from prism.program.unroll import unrolled
 
 
 def inline(
@@ -63,6 +64,7 @@ def _formula(definition: Definition, definitions: dict[str, Definition]) -> Form
             why="a reshape mixes dimensions that have no common factors",
             fix="split the model at this reshape",
         )
+    expr = unrolled(expr)
     renamed: dict[Axis, Index] = {}
     taken: list[Axis] = []
     for i in index:

@@ -11,6 +11,7 @@ none of them counts as registers.
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -42,6 +43,7 @@ from prism.sgraph.nodes import (
     statements,
     value_axes,
 )
+from prism.sgraph.roles import RoleBounds
 
 # Matrix units take operands of at least 16 in each dimension.
 DOT_MIN = 16
@@ -56,6 +58,7 @@ MAX_REGISTERS_PER_THREAD = 255
 WARP = 32
 MAX_WARPS = 8
 INT32_MAX = 2**31 - 1
+_ROLES = RoleBounds()
 # Operands of one matrix product that a thread may hold. In full precision the product is unrolled, operands in
 # registers: beyond this they spill, and one kernel takes ten seconds to compile.
 MAX_OPERANDS = 384
@@ -156,8 +159,10 @@ class Footprint:
         live: sets of values that are in registers at the same time.
         dots: matrix products: dimensions of lhs alone, of rhs alone, and the contracted axis.
         staged: values loaded in a loop for a matrix product, which shared memory holds once per pipeline stage.
+        held: values loaded once, outside of loops, for nothing but matrix products.
         width: tensor name to bytes of an element, for the tensors that the kernel loads.
         tensor_of: loaded value to its tensor.
+        in_place: products that are only accumulated, computed in the accumulator's own registers.
         tiles: all tile shapes, each once.
     """
 
@@ -166,8 +171,10 @@ class Footprint:
     live: list[frozenset[str]] = field(default_factory=list)
     dots: list[tuple[tuple[Axis, ...], tuple[Axis, ...], Axis]] = field(default_factory=list)
     staged: list[str] = field(default_factory=list)
+    held: list[str] = field(default_factory=list)
     width: dict[str, int] = field(default_factory=dict)
     tensor_of: dict[str, str] = field(default_factory=dict)
+    in_place: frozenset[str] = frozenset()
     _shapes: list[tuple[tuple[Axis, ...], ...]] | None = None
 
     @property
@@ -223,17 +230,16 @@ def footprint(kernel: Kernel, sgraph: SGraph) -> Footprint:
             case _:
                 other_uses.update(_uses(s))
     in_shared = {v for v in f.tensor_of if v in dot_operands and v not in other_uses}
-    # A product that is only accumulated is computed in the accumulator's own registers.
     uses = Counter(u for s in all_statements for u in _uses(s))
     products = {s.dst for s in all_statements if isinstance(s, Contract)}
-    in_place = {
-        s.src for s in all_statements if isinstance(s, Accumulate | Scan) and s.src in products and uses[s.src] == 1
-    }
+    sums = (s for s in all_statements if isinstance(s, Accumulate | Scan))
+    f.in_place = frozenset(s.src for s in sums if s.src in products and uses[s.src] == 1)
     in_loops = {
         s.dst for loop in all_statements if isinstance(loop, Loop) for s in statements(loop.body) if isinstance(s, Load)
     }
     f.staged = [v for v in f.tensor_of if v in dot_operands and v in in_loops]
-    _liveness(kernel.body, frozenset(), frozenset(virtual | in_shared | in_place), f.live)
+    f.held = [v for v in f.tensor_of if v in in_shared and v not in in_loops]
+    _liveness(kernel.body, frozenset(), frozenset(virtual | in_shared | f.in_place), f.live)
     return f
 
 
@@ -349,14 +355,21 @@ def domains(f: Footprint, hints: Mapping[str, int], bounds: TileBounds = GPU_TIL
             low = max(low, min(bounds.dot, above))
         found.setdefault(symbol.name, Domain(symbol.name, low, max(low, min(above, bounds.tile))))
 
+    def least(axis: Axis) -> int:
+        """The shortest tile of a loop; a short axis is one because of what is held whole inside of it."""
+        held = math.prod(_padded(a.extent, hints) for a, r in f.kernel.roles if isinstance(r, Whole))
+        length = _padded(axis.extent, hints)
+        nested = length <= _ROLES.short and length * held > _ROLES.joint
+        return min(bounds.loop_tile, 2) if nested else bounds.loop_tile
+
     for axis, role in f.kernel.roles:
         match role:
             case Grid(t) if not isinstance(t, int):
                 tile(t, axis, 1)
             case LoopRole(t) if not isinstance(t, int):
-                tile(t, axis, 2 if axis.name.endswith(".part") else bounds.loop_tile)
+                tile(t, axis, 2 if axis.name.endswith(".part") else least(axis))
             case Split(s, t):
-                tile(t, axis, bounds.loop_tile)
+                tile(t, axis, least(axis))
                 found.setdefault(s.name, Domain(s.name, 2, bounds.parts))
             case _:
                 pass

@@ -18,7 +18,7 @@ axis that is not in A; visited for every enclosing loop with a range.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import Any, Literal, TypeAlias
 
@@ -196,6 +196,23 @@ class Access:
 
 
 @dataclass(frozen=True, slots=True)
+class Dot:
+    """One matrix product.
+
+    Attributes:
+        rows: the tile dimensions of its left side.
+        columns: of its right side.
+        depth: the contracted axis.
+        flops: operations over all programs and trips, two a multiply-add, with the masked lanes.
+    """
+
+    rows: tuple[Axis, ...]
+    columns: tuple[Axis, ...]
+    depth: Axis
+    flops: Monomial
+
+
+@dataclass(frozen=True, slots=True)
 class KernelCost:
     """The cost of one kernel.
 
@@ -210,6 +227,8 @@ class KernelCost:
         loop_trips: loop iterations of one program, nested ones multiplied; of loops with a range, on average.
         longest_trips: the same of the program that makes the most.
         accesses: the loads and stores one by one.
+        dots: the matrix products one by one.
+        padded_additions: by matrix product, the part of `padded_flops` that adds it to an accumulator.
     """
 
     bytes_read: Polynomial
@@ -222,6 +241,8 @@ class KernelCost:
     loop_trips: Polynomial
     longest_trips: Polynomial
     accesses: tuple[Access, ...]
+    dots: tuple[Dot, ...] = ()
+    padded_additions: Mapping[str, Monomial] = field(default_factory=dict, hash=False)
 
     def evaluate(self, binding: Binding) -> dict[str, Any]:
         """Every polynomial under `binding` (symbol name to int or integer array), by the attribute's name."""
@@ -381,6 +402,9 @@ class _Counter:
         self.flops: dict[tuple[frozenset[Axis], _Nest], int] = {}
         self.dots: dict[tuple[frozenset[Axis], _Nest], int] = {}
         self.accesses: list[Access] = []
+        self.products: list[Dot] = []
+        self.dotted: set[str] = set()
+        self.additions: dict[str, Monomial] = {}
         self.trips: list[Monomial] = []
         self.longest: list[Monomial] = []
 
@@ -430,11 +454,17 @@ class _Counter:
                 case Contract(_, _, lhs, rhs):
                     both = self.axes[lhs] | self.axes[rhs]
                     if is_dot(self.kernel, s, self.ordered):
+                        self.dotted.add(s.dst)
                         self.dots[both, loops] = self.dots.get((both, loops), 0) + 2
+                        rows, columns, _ = dot_dims(self.kernel, s, self.ordered)
+                        flops = self.monomial(2, both, loops, padded=True)
+                        self.products.append(Dot(rows, columns, s.axis, flops))
                     else:
                         self.work(1, both, loops)
-                case Accumulate(dst, _, _, shift):
+                case Accumulate(dst, _, src, shift):
                     self.work(1, self.axes[dst], loops)
+                    if src in self.dotted:
+                        self.additions[src] = self.monomial(1, self.axes[dst], loops, padded=True)
                     if shift is not None:
                         self.work(1, self.axes[dst], loops)
                         self.work(OPS["exp"].flops + 1, self.axes[shift], loops)
@@ -479,6 +509,8 @@ def kernel_cost(kernel: Kernel, sgraph: SGraph) -> KernelCost:
         loop_trips=Polynomial(tuple(c.trips)),
         longest_trips=Polynomial(tuple(c.longest)),
         accesses=tuple(c.accesses),
+        dots=tuple(c.products),
+        padded_additions=c.additions,
     )
 
 

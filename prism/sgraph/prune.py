@@ -42,6 +42,8 @@ Array: TypeAlias = "np.ndarray[Any, np.dtype[np.float64]]"
 SLACK = 1e-9
 # The least tile of a library's product that runs at full rate: shorter results leave programs of the device idle.
 TILE = 64
+# The least of its depth for which a library's product is shared among programs.
+LEAST_DEPTH = 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -292,7 +294,11 @@ def _measures(cost: KernelCost, rates: Rates, binding: Mapping[str, Any]) -> Arr
 
 
 def _by_library(product: PlainProduct, sgraph: SGraph, rates: Rates, hints: Mapping[str, int]) -> Array:
-    """The same, one row, where a library computes the product: it moves every element once, by tiles of TILE."""
+    """The same where a library computes the product: it moves every element once, by tiles of TILE.
+
+    It may share the depth among programs where that fills the device, each with LEAST_DEPTH of it: a row for each
+    number of parts, which are stored in full precision, read again, and combined in one launch more.
+    """
 
     def size(extents: Iterable[Extent]) -> float:
         return float(np.prod([float(value(e, hints)) for e in extents]))
@@ -304,7 +310,13 @@ def _by_library(product: PlainProduct, sgraph: SGraph, rates: Rates, hints: Mapp
     programs = size(a.extent for a in product.batch)
     for side in (product.rows, product.columns):
         programs *= np.ceil(size(a.extent for a in side) / TILE)
-    return np.array([[moved, work, float(rates.seconds(moved, work, programs))]])
+    rows = [[moved, work, float(rates.seconds(moved, work, programs))]]
+    parts, partial = 2, 8 * size(a.extent for a in (*product.batch, *product.rows, *product.columns))
+    while programs * parts <= 2 * rates.programs and size((product.depth.extent,)) >= parts * LEAST_DEPTH:
+        more = moved + parts * partial
+        rows.append([more, work, float(rates.seconds(more, work, programs * parts)) + rates.launch])
+        parts *= 2
+    return np.array(rows)
 
 
 def _feasible(f: Footprint, limits: Limits, hints: Mapping[str, int]) -> dict[str, Any] | None:

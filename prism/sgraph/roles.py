@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -37,6 +38,8 @@ class RoleBounds:
         whole: the longest axis that one tile may hold, in elements.
         short: an axis that is reduced and no longer than this is always one tile: a loop over a tile or two, or a
             grid that makes each program reduce all of it again, buys nothing.
+        joint: unless what is reduced along several of these, one inside the other, is longer than this: then the
+            outermost of them may also be a loop or a split.
         narrow: an output axis no longer than this may also take one element a program, which makes a matrix product
             a vector product.
         splits: whether reductions may be shared by several programs.
@@ -46,6 +49,7 @@ class RoleBounds:
 
     whole: int = 16384
     short: int = 128
+    joint: int = 512
     narrow: int = 8
     splits: bool = True
     scans: bool = True
@@ -140,6 +144,7 @@ def assignments(
                 else:
                     counts["one-tile"] += 1
         choices.append((axis, kinds))
+    outermost = _outermost(outputs, bounds)
     for axis in reduced_axes(outputs):
         if axis in clashing:
             continue
@@ -147,7 +152,7 @@ def assignments(
             kinds = scanning(axis)
         elif axis in batch:
             kinds = [Kind.LOOP]
-        elif _fits(axis, bounds.short):
+        elif _fits(axis, bounds.short) and axis not in outermost:
             kinds = [Kind.WHOLE]
         else:
             kinds = [Kind.LOOP] + [Kind.WHOLE] * _fits(axis, bounds.whole) + [Kind.SPLIT] * bounds.splits
@@ -164,6 +169,26 @@ def assignments(
                 pruned["idle-loop"] += 1
             continue
         yield made
+
+
+def _outermost(outputs: Sequence[Value], bounds: RoleBounds) -> frozenset[Axis]:
+    """The short axes whose reductions hold those over others that are short, and together are long."""
+    short = frozenset(a for a in reduced_axes(outputs) if _fits(a, bounds.short))
+    if len(short) < 2:
+        return frozenset()
+    below: dict[int, frozenset[Axis]] = {}
+    within: dict[Axis, frozenset[Axis]] = dict.fromkeys(short, frozenset())
+    every = reachable(tuple(outputs))
+    for v in every:
+        below[v.number] = frozenset[Axis]().union(*(below[a.number] for a in v.args))
+        if v.is_reduction and v.axis in short:
+            within[v.axis] |= below[v.number]
+            below[v.number] |= {v.axis}
+    found: set[Axis] = set()
+    for mine in dict.fromkeys(v.axes & short for v in every):
+        if math.prod(int(a.extent) for a in mine) > bounds.joint:
+            found |= {a for a in mine if mine - {a} <= within[a] and not any(a in within[b] for b in mine)}
+    return frozenset(found)
 
 
 def _varying(outputs: Sequence[Value]) -> tuple[frozenset[Axis], ...]:

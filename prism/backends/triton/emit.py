@@ -16,6 +16,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Mapping, Sequence
 
+from prism.backends.codes import code_module
 from prism.backends.exponents import binary_module
 from prism.backends.fold import fold_module
 from prism.backends.guards import guard_module
@@ -41,6 +42,7 @@ from prism.backends.triton.emit_host import (
 )
 from prism.backends.triton.emit_kernel import KernelEmitter
 from prism.backends.triton.emit_launch import emit_launch
+from prism.backends.triton.emit_stages import has_plain_loops, stages_parameter
 from prism.backends.triton.writer import Writer
 from prism.errors import BackendError
 from prism.sgraph import show
@@ -85,7 +87,7 @@ def emit_module(
 
 def tile_module(sgraph: SGraph) -> TileModule:
     """The tile programs of an sGraph as they are printed."""
-    return fold_module(share_module(guard_module(binary_module(lower(sgraph)))), folds(sgraph).values())
+    return fold_module(share_module(guard_module(binary_module(code_module(lower(sgraph))))), folds(sgraph).values())
 
 
 def _described(module: TileModule, configs: Mapping[str, Sequence[Config]]) -> dict[str, LaunchBoxes]:
@@ -134,6 +136,7 @@ def _text(
     for launch in _as_defined(module):
         several = len(launch.programs) > 1
         own = functions.get(launch.name, "")
+        stages = stages_parameter(launch, ends.get(launch.name))
         for program in launch.programs:
             called = several or bool(own)
             held = described.get(launch.name)
@@ -144,6 +147,7 @@ def _text(
                 called,
                 tail=ends.get(launch.name),
                 name=own,
+                stages=stages if has_plain_loops(program) else "",
                 boxes=held.of(program) if held else {},
                 descriptors=held.parameters(program) if held else (),
             )
@@ -155,7 +159,7 @@ def _text(
             write_standalone(launch, own, tensors.pointer, kernels)
         if several:
             kernels.blank(2)
-            emit_launch(launch, tensors.pointer, kernels, described.get(launch.name))
+            emit_launch(launch, tensors.pointer, kernels, stages, described.get(launch.name))
     w = Writer()
     _header(w, sgraph, formula, len(module.launches))
     if weights:

@@ -12,6 +12,7 @@ from prism.backends.tile import Constant, TileLaunch, TileModule, identifier, sc
 from prism.backends.triton.boxes import BoxView, LaunchBoxes
 from prism.backends.triton.emit_fold import Tail
 from prism.backends.triton.emit_launch import programs_of
+from prism.backends.triton.emit_stages import stages_parameter
 from prism.backends.triton.writer import Writer, factor, integer
 from prism.errors import UnsupportedError
 from prism.program.extents import Extent, is_static
@@ -339,6 +340,8 @@ class HostEmitter:
             options += [f"{name}={name}" for name in held.views]
         if tail is not None:
             options.append(f'{tail.flag}="{tail.fold.combine}" in folded')
+        told = stages_parameter(p, tail)
+        options += [f'{told}=stages["{p.name}"]'] * bool(told)
         options += [f'num_warps=warps["{p.name}"]', f'num_stages=stages["{p.name}"]', "enable_fp_fusion=True"]
         w.line("yield (")
         with w.indented():

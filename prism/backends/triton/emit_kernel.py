@@ -20,6 +20,8 @@ from prism.backends.tile import Affine, Dims, Operand, Stmt, TileProgram, define
 from prism.backends.tile_rename import names_beside
 from prism.backends.triton.boxes import BoxLoad
 from prism.backends.triton.emit_fold import Tail
+from prism.backends.triton.emit_pairs import pairs
+from prism.backends.triton.emit_stages import is_plain
 from prism.backends.triton.writer import Writer, factor, integer
 from prism.errors import UnsupportedError
 from prism.program.extents import Extent
@@ -73,6 +75,7 @@ class KernelEmitter:
         helpers: names of the helper functions that were used.
         tail: how it goes on, where it is a split's and its second stage may be folded into it.
         name: the function's, by default the program's.
+        stages: the parameter with the launch's pipeline stages, where loops are told them.
         boxes: the loads that descriptors may do, by their values: the parameter and the load.
         descriptors: the parameters for descriptors, in order.
     """
@@ -84,8 +87,10 @@ class KernelEmitter:
     helpers: set[str] = field(default_factory=set)
     tail: Tail | None = None
     name: str = ""
+    stages: str = ""
     boxes: Mapping[str, tuple[str, BoxLoad]] = field(default_factory=dict)
     descriptors: Sequence[str] = ()
+    _pairs: dict[str, tuple[tile.Load, tile.Load]] = field(default_factory=dict)
     _inline: dict[str, Text] = field(default_factory=dict)
     _dims: dict[str, Dims] = field(default_factory=dict)
     _types: dict[str, DType] = field(default_factory=dict)
@@ -98,6 +103,7 @@ class KernelEmitter:
         everything = list(statements(p.body))
         self._uses = Counter(name for s in everything for name in operands(s))
         self._changing = accumulators(p.body)
+        self._pairs = pairs(p)
         self.writer.line("@triton.jit")
         self.writer.call(f"def {self.name or p.name}", self._parameters(), ":")
         with self.writer.indented():
@@ -111,6 +117,7 @@ class KernelEmitter:
         found = ["pid"] * self.called + [self.pointers[t.name] for t in p.tensors]
         found += [self.tail.arrivals] if self.tail is not None else []
         found += [*p.lengths, *(f"{c.name}: tl.constexpr" for c in p.constants)]
+        found += [f"{self.stages}: tl.constexpr"] * bool(self.stages)
         found += [f"{self.tail.flag}: tl.constexpr"] if self.tail is not None else []
         return found + list(self.descriptors)
 
@@ -162,7 +169,9 @@ class KernelEmitter:
             name = defined(s)
             if isinstance(s, tile.For):
                 self._types[s.index] = DType.INT32
-                head = f"range({integer(s.start, 'tl')}, {integer(s.stop, 'tl')}, {integer(s.step, 'tl')})"
+                head = f"{integer(s.start, 'tl')}, {integer(s.stop, 'tl')}, {integer(s.step, 'tl')}"
+                told = self.stages and is_plain(s)
+                head = f"tl.range({head}, num_stages={self.stages})" if told else f"range({head})"
                 with self.writer.block(f"for {s.index} in {head}:"):
                     self._body(s.body)
             elif isinstance(s, tile.Within):
@@ -175,6 +184,10 @@ class KernelEmitter:
                 self._update(s)
             elif isinstance(s, tile.Scalar):
                 self.writer.line(f"{s.dst} = {integer(s.value, 'tl')}")
+            elif isinstance(s, tile.Load) and s.dst in self._pairs:
+                self._load_pair(*self._pairs[s.dst])
+            elif isinstance(s, tile.Load) and any(s in pair for pair in self._pairs.values()):
+                pass  # It came with the first of its pair.
             elif isinstance(s, tile.Offsets):
                 self._dims[s.dst], self._types[s.dst] = (s.dim,), DType.INT32
                 self._offsets(s)
@@ -407,6 +420,20 @@ class KernelEmitter:
         stored = box.view.tensor.dtype
         return source if stored is s.dtype else f"{source}.to({TL_TYPES[s.dtype]})"
 
+    def _load_pair(self, low: tile.Load, high: tile.Load) -> None:
+        """Every element of the one beside its neighbour of the other."""
+        outer, inner = f"[{':, ' * len(low.dims)}None]", f"[{'None, ' * len(low.dims)}:]"
+        args = [f"{self.pointers[low.tensor]} + ({self._affine(low.offset, low.dims)}){outer} + tl.arange(0, 2){inner}"]
+        stored = next(t.dtype for t in self.program.tensors if t.name == low.tensor)
+        if low.masks:
+            args += [f"mask=({self._mask(low.masks, low.dims)}){outer}", "other=0.0" if stored.is_float else "other=0"]
+        policy = self._policy(low.readers) if low.readers == high.readers else []
+        self.writer.call(f"{low.dst}, {high.dst} = tl.split(tl.load", [*args, *policy], ")")
+        for s in (low, high):
+            self._dims[s.dst], self._types[s.dst] = s.dims, s.dtype
+            if stored is not s.dtype or s.dtype is DType.BOOL:
+                self.writer.line(f"{s.dst} = {s.dst}.to({TL_TYPES[s.dtype]})")
+
     def _bytes(self, tensor: str) -> int:
         """The size of a tensor, 0 where it is not known."""
         found = next(t for t in self.program.tensors if t.name == tensor)
@@ -485,6 +512,8 @@ class KernelEmitter:
                 return Text(f"{a.at(level)} {sign} {args[1].at(level + (op == 'mul'))}", level, dims)
             case op if op in compare:
                 return Text(f"{a.at(_ADD)} {compare[op]} {args[1].at(_ADD)}", _COMPARE, dims)
+            case "shift" | "bits":
+                return Text(f"({a.at(_ATOM)} {'>>' if s.op == 'shift' else '&'} {args[1].source})", _ATOM, dims)
             case "neg":
                 return Text(f"-{a.at(_ATOM)}", _UNARY, dims)
             case "not":

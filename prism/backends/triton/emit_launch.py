@@ -11,6 +11,7 @@ from collections.abc import Mapping
 
 from prism.backends.tile import TileLaunch, TileProgram
 from prism.backends.triton.boxes import LaunchBoxes
+from prism.backends.triton.emit_stages import has_plain_loops
 from prism.backends.triton.writer import Writer, factor
 
 
@@ -25,7 +26,11 @@ def programs_of(program: TileProgram, library: str) -> str:
 
 
 def emit_launch(
-    launch: TileLaunch, pointers: Mapping[str, str], writer: Writer, boxes: LaunchBoxes | None = None
+    launch: TileLaunch,
+    pointers: Mapping[str, str],
+    writer: Writer,
+    stages: str = "",
+    boxes: LaunchBoxes | None = None,
 ) -> None:
     """Writes the function.
 
@@ -33,15 +38,16 @@ def emit_launch(
         launch: two or more programs.
         pointers: the pointer parameter of each tensor.
         writer: where it is written.
+        stages: the parameter with the pipeline stages, where some loop is told them.
         boxes: the launch's descriptors, if it is printed with them.
     """
     parameters = [pointers[t.name] for t in launch.tensors] + list(launch.lengths)
-    taken = {*parameters, *(c.name for c in launch.constants), *(p.name for p in launch.programs), "pid"}
+    constants = [*(c.name for c in launch.constants), *[stages] * bool(stages)]
+    taken = {*parameters, *constants, *(p.name for p in launch.programs), "pid"}
     writer.line("@triton.jit")
     descriptors = list(boxes.views) if boxes is not None else []
     taken |= set(descriptors)
-    constants = [f"{c.name}: tl.constexpr" for c in launch.constants]
-    writer.call(f"def {launch.name}", parameters + constants + descriptors, ":")
+    writer.call(f"def {launch.name}", parameters + [f"{c}: tl.constexpr" for c in constants] + descriptors, ":")
     with writer.indented():
         writer.line(f'"""The programs of {len(launch.programs)} kernels, one after another."""')
         writer.line("pid = tl.program_id(0)")
@@ -55,8 +61,9 @@ def emit_launch(
             place = f"pid - {start}" if start else "pid"
             args = [place, *(pointers[t.name] for t in program.tensors), *program.lengths]
             with writer.block(f"if {bounds[0] if len(bounds) == 1 else ' & '.join(f'({b})' for b in bounds)}:"):
-                own = boxes.parameters(program) if boxes is not None else []
-                writer.call(program.name, args + [c.name for c in program.constants] + own)
+                told = [stages] * has_plain_loops(program)
+                told += boxes.parameters(program) if boxes is not None else []
+                writer.call(program.name, args + [c.name for c in program.constants] + told)
 
 
 def _fresh(name: str, taken: set[str]) -> str:

@@ -1,0 +1,100 @@
+"""Even and odd elements are loaded together: as emitted, in the interpreter, as compiled."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from sgraph_small import F32, SUM, at, tile
+
+from prism.backends.protocol import Config
+from prism.backends.triton.emit import emit_module
+from prism.backends.triton.interpret import InterpreterPool, InterpretJob
+from prism.program.index import Axis, Index
+from prism.program.nodes import Tensor
+from prism.sgraph import spec
+from prism.sgraph.nodes import (
+    Accumulate,
+    Contract,
+    Grid,
+    Kernel,
+    Load,
+    Loop,
+    LoopRole,
+    Pointwise,
+    SGraph,
+    Stmt,
+    Store,
+)
+
+M, N, K = 5, 12, 37
+
+
+def halves(first: int, second: int, stride: int = 2, looped: bool = True) -> SGraph:
+    """y[m,n] = sum_k x[m, 2k+first]*w[n,k] - sum_k x[m, 2k+second]*w[n,k], or without the sum y[m,k] of x alone."""
+    am, an, ak = Axis("m", M), Axis("n", N), Axis("k", K)
+    step = Index.axis(ak).scaled(stride)
+    a, b = (Load(v, "x", (Index.axis(am), step + n)) for v, n in (("a", first), ("b", second)))
+    x = Tensor("x", (M, stride * K + 2), F32)
+    if not looped:
+        body: tuple[Stmt, ...] = (a, b, Pointwise("c", "mul", ("b", 2.0)), Pointwise("y", "add", ("a", "c")))
+        kernel = Kernel(
+            "half", ((am, Grid(tile("T_m"))), (ak, Grid(tile("T_k")))), (*body, Store("y", at(am, ak), "y"))
+        )
+        return SGraph("halves", (x,), (), (Tensor("y", (M, K), F32),), (kernel,))
+    inner: tuple[Stmt, ...] = (
+        a,
+        Load("w", "w", at(an, ak)),
+        Contract("p", ak, "a", "w"),
+        b,
+        Contract("q", ak, "b", "w"),
+        Accumulate("s", SUM, "p"),
+        Accumulate("t", SUM, "q"),
+    )
+    last = (Pointwise("u", "mul", ("t", -1.0)), Pointwise("v", "add", ("s", "u")), Store("y", at(am, an), "v"))
+    roles = ((am, Grid(tile("T_m"))), (an, Grid(tile("T_n"))), (ak, LoopRole(tile("T_k"))))
+    kernel = Kernel("half", roles, (Loop(ak, inner), *last))
+    return SGraph("halves", (x, Tensor("w", (N, K), F32)), (), (Tensor("y", (M, N), F32),), (kernel,))
+
+
+@pytest.fixture(scope="module")
+def pool() -> Iterator[InterpreterPool]:
+    with InterpreterPool() as made:
+        yield made
+
+
+def run(pool: InterpreterPool, folder: Path, g: SGraph, *inputs: np.ndarray) -> np.ndarray:
+    spec.check(g)
+    source = emit_module(g, formula="", configs={})
+    path = folder / "halves.py"
+    path.write_text(source.text)
+    symbols = {"T_m": 4, "T_n": 16, "T_k": 16}
+    config = Config({s.name: symbols[s.name] for s in g.symbols}, {"half": 4}, {"half": 2})
+    (y,) = pool.run(InterpretJob(path, source.entry, inputs, tuple(t.dtype.value for t in g.inputs), config))
+    return y
+
+
+@pytest.mark.parametrize(("first", "second"), [(0, 1), (1, 0), (1, 2)])
+def test_even_and_odd_elements_are_loaded_together(
+    pool: InterpreterPool, tmp_path: Path, first: int, second: int
+) -> None:
+    rng = np.random.default_rng(0)
+    x = rng.standard_normal((M, 2 * K + 2)).astype(np.float32)
+    w = rng.standard_normal((N, K)).astype(np.float32)
+    a, b = x[:, first::2][:, :K], x[:, second::2][:, :K]
+    g = halves(first, second)
+    assert emit_module(g, formula="", configs={}).text.count("tl.split(") == 1
+    np.testing.assert_allclose(run(pool, tmp_path, g, x, w), (a - b) @ w.T, rtol=1e-4, atol=1e-4)
+    # Masks of ragged tiles hold for both of a pair.
+    g = halves(first, second, looped=False)
+    assert emit_module(g, formula="", configs={}).text.count("tl.split(") == 1
+    np.testing.assert_allclose(run(pool, tmp_path, g, x), a + 2 * b, rtol=1e-6)
+
+
+@pytest.mark.parametrize(("first", "second", "stride"), [(0, 1, 1), (0, 2, 2), (0, 1, 3), (1, 1, 2)])
+def test_other_neighbours_are_not(first: int, second: int, stride: int) -> None:
+    g = halves(first, second, stride)
+    spec.check(g)
+    assert "tl.split(" not in emit_module(g, formula="", configs={}).text

@@ -1,0 +1,104 @@
+"""Reductions over short axes along which a choice is made are written out; nothing else is, and nothing changes."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from prism.program import fold
+from prism.program.build import mul, position, read, reduce
+from prism.program.evaluate import evaluate_expr, evaluate_formula
+from prism.program.extents import symbol
+from prism.program.index import Axis, Index
+from prism.program.inline import inline
+from prism.program.nodes import Const, Definition, DType, Expr, Map, Position, Program, Read, Reduce, Tensor, walk
+from prism.program.unroll import LONGEST, unrolled
+
+I2, I3, J, S = Axis("i", 2), Axis("i", 3), Axis("j", 6), Axis("s", symbol("s"))
+
+
+def where(axis: Axis, below: int, then: Expr, otherwise: Expr) -> Expr:
+    return fold.op("where", fold.op("lt", position(axis), Const(float(below))), then, otherwise)
+
+
+def choices(e: Expr) -> int:
+    return sum(isinstance(x, Map) and x.op == "where" for x in walk(e))
+
+
+def reads(e: Expr) -> set[str]:
+    return {str(x) for x in walk(e) if isinstance(x, Read)}
+
+
+def strided(axis: Axis, by: int) -> Expr:
+    return Read("x", (Index.axis(J).scaled(by) + Index.axis(axis),))
+
+
+def test_each_element_is_a_term_and_its_choice_is_made() -> None:
+    body = mul(strided(I2, 2), where(I2, 1, read("low", J), read("high", J)))
+    found = unrolled(reduce("sum", J, reduce("sum", I2, body)))
+    assert choices(found) == 0
+    assert not any(isinstance(e, Position) or (isinstance(e, Reduce) and e.axis == I2) for e in walk(found))
+    assert reads(found) == {"x[2*j]", "x[2*j + 1]", "low[j]", "high[j]"}
+
+
+@pytest.mark.parametrize("kind", ["sum", "prod", "max", "min"])
+def test_the_value_is_the_same(kind: str) -> None:
+    body = mul(strided(I3, 3), where(I3, 1, read("low", J), where(I3, 2, read("high", J), Const(2.0))))
+    e = reduce(kind, I3, body)
+    found = unrolled(e)
+    assert choices(e) == 2
+    assert choices(found) == 0
+    rng = np.random.default_rng(0)
+    tensors = {"x": rng.standard_normal(18), "low": rng.standard_normal(6), "high": rng.standard_normal(6)}
+    before, after = (evaluate_expr(x, tensors, {}, (J,)) for x in (e, found))
+    np.testing.assert_allclose(after, before, rtol=1e-14)
+
+
+def test_what_is_long_symbolic_or_decided_by_other_axes_stays() -> None:
+    long = Axis("i", LONGEST + 1)
+    for axis in (long, S):
+        e = reduce("sum", axis, mul(read("x", axis), where(axis, 1, Const(1.0), Const(3.0))))
+        assert unrolled(e) is e
+    # A causal mask is of two axes.
+    causal = fold.op("where", fold.op("le", position(I2), position(J)), read("x", I2), Const(0.0))
+    e = reduce("sum", I2, causal)
+    assert unrolled(e) is e
+    # A choice by a tensor's elements is not made by position.
+    e = reduce("sum", I2, fold.op("where", fold.op("lt", read("m", I2), Const(0.0)), read("x", I2), Const(0.0)))
+    assert unrolled(e) is e
+    # Without a choice there is nothing to gain.
+    e = reduce("sum", I2, mul(read("x", I2), position(I2)))
+    assert unrolled(e) is e
+
+
+def test_only_the_reductions_that_decide_are_written_out() -> None:
+    inner = reduce("max", I3, read("w", I3, J))
+    e = reduce("sum", I2, mul(inner, where(I2, 1, read("low", J), read("high", J))))
+    found = unrolled(e)
+    assert [x.axis for x in walk(found) if isinstance(x, Reduce)] == [I3]
+
+
+def test_codes_packed_two_a_byte_are_unpacked_once() -> None:
+    n, p, k = Axis("n", 3), Axis("p", 4), Axis("k", 8)
+    i = Axis("c", 2)
+    high = fold.op("floor", mul(read("w", n, p), Const(0.0625)))
+    low = fold.op("add", read("w", n, p), mul(Const(-16.0), high))
+    steps = (
+        Definition("codes", (n, p, i), where(i, 1, low, high), DType.FLOAT32),
+        Definition(
+            "weight",
+            (n, k),
+            Read("codes", (Index.axis(n), Index.axis(k).floordiv(2), Index.axis(k).mod(2))),
+            DType.FLOAT32,
+        ),
+        Definition("y", (n,), reduce("sum", k, mul(read("x", k), read("weight", n, k))), DType.FLOAT32),
+    )
+    inputs = (Tensor("x", (8,), DType.FLOAT32), Tensor("w", (3, 4), DType.UINT8))
+    (formula,) = inline(Program("packed", inputs, steps, ("y",)))
+    assert choices(formula.expr) == 0
+    assert len({x for x in walk(formula.expr) if isinstance(x, Map) and x.op == "floor"}) == 1
+    rng = np.random.default_rng(0)
+    x, w = rng.standard_normal(8), rng.integers(0, 256, (3, 4))
+    weight = np.stack((w & 15, w >> 4), -1).reshape(3, 8)
+    got = evaluate_formula(formula, {"x": x, "w": w.astype(float)}, {})
+    np.testing.assert_allclose(got, weight @ x, rtol=1e-12)
