@@ -399,6 +399,7 @@ def composed_choice(
     library: frozenset[str] = frozenset()
     folded: frozenset[str] = frozenset()
     descriptors: frozenset[str] = frozenset()
+    persistent: dict[str, int] = {}
     resources: list[Resources] = []
     for p, names in zip(picks, composed.names, strict=True):
         symbols |= {names.symbols[s]: v for s, v in p.best.config.symbols.items()}
@@ -407,8 +408,10 @@ def composed_choice(
         library |= {names.launches[k] for k in p.best.config.library}
         folded |= {names.launches[k] for k in p.best.config.folded}
         descriptors |= {names.launches[k] for k in p.best.config.descriptors}
+        persistent |= {names.launches[k]: v for k, v in p.best.config.persistent.items()}
         resources += [replace(r, kernel=names.launches[r.kernel]) for r in p.best.resources]
-    config = Config(symbols, warps, stages, library, folded, descriptors)
+    # Streams are of all launches: they are chosen for the whole.
+    config = Config(symbols, warps, stages, library, folded, descriptors, persistent=persistent)
     best = Best(0, config, sum(p.best.seconds for p in picks), tuple(resources))
     return Choice(
         proved=searches.whole([p.proved for p in picks], composed),

@@ -240,9 +240,15 @@ def _config(launch: str, symbols: Sequence[str], config: Config) -> str:
     parts = [f"{s}={config.symbols[s]}" for s in symbols]
     if launch in config.warps:
         parts += [f"warps={config.warps[launch]}", f"stages={config.stages[launch]}"]
+    if launch in config.persistent:
+        parts.append(f"persistent={config.persistent[launch]}")
     if launch in config.library:
-        return "library"
-    return " ".join([*parts, *["descriptors"] * (launch in config.descriptors)])
+        parts = ["library"]
+    if launch in config.descriptors:
+        parts.append("descriptors")
+    if launch in config.streams:
+        parts.append(f"stream={config.streams[launch]}")
+    return " ".join(parts)
 
 
 def _proof(request: Request, proved: ProvedSGraph, derived: Derivation) -> ProofRecord:

@@ -65,6 +65,8 @@ def _folded(module: TileModule, fold: Fold) -> TileModule:
     tiles = [(_size(split, tile), _size(combine, own)) for axis, tile, own in fold.grid if axis.extent != 1]
     sizes = tuple((own, size) for size, own in tiles if isinstance(own, str))
     split, combine = _grouped_alike(split, combine)
+    if any(g.reversed for g in combine.grid):
+        combine = _completed(module, combine, combine.body, module.buffers, combine.constants)
     split, combine, buffers = _slotted(module, split, combine, tiles)
     changed = {fold.split: split, fold.combine: combine}
     return replace(
@@ -87,9 +89,12 @@ def _launch(launch: TileLaunch, program: TileProgram) -> TileLaunch:
 
 
 def _grouped_alike(split: TileProgram, combine: TileProgram) -> tuple[TileProgram, TileProgram]:
-    """The programs with tiles numbered alike: by the split's groups, unless those are of parts."""
+    """The programs with tiles numbered alike: by the split's groups, unless those are of parts, and not in sections."""
     groups = split.groups
     places = {g.index: n for n, g in enumerate(split.grid[:-1])}
+    counted = zip(combine.grid, split.grid[:-1], strict=True)
+    grid = tuple(replace(g, reversed=s.reversed) for g, s in counted)
+    split, combine = replace(split, sections=None), replace(combine, grid=grid, sections=None)
     if groups is None or groups.fast not in places:
         return replace(split, groups=None), replace(combine, groups=None)
     slow, fast = (combine.grid[places[name]].index for name in (groups.slow, groups.fast))
@@ -186,7 +191,7 @@ def _completed(
     made = {s.dst for s in statements(body) if isinstance(s, Scalar)}
     made |= {s.index for s in statements(body) if isinstance(s, For)} | {g.index for g in program.grid}
     needed = {n for s in statements(body) for n in integers(s)} | {
-        n for g in program.grid[1:] for n in scalars(g.count)
+        n for k, g in enumerate(program.grid) if k or g.reversed for n in scalars(g.count)
     }
     for name in sorted(needed - made - lengths - constants.keys()):
         if name in theirs:

@@ -11,6 +11,7 @@ What a backend may do to tile programs besides, tile program in, tile program ou
 exponents.py        exponentials to the base 2, log2 e in the scale of their argument
 guards.py, peel.py  masks only where they do not hold for whole tiles: as a branch in the loop, or as loops of their own
 sharing.py          the order of programs in the grid, hints for caches
+longest_first.py    the order of programs where some do more than others
 """
 
 from __future__ import annotations
@@ -114,7 +115,8 @@ def _program(kernel: Kernel, sgraph: SGraph, nominal: dict[str, DType | None], d
     body = clean(lowering.run())
     grid = lowering.grid
     used = {name for s in statements(body) for name in integers(s)}
-    used |= {name for g in grid[1:] for name in scalars(g.count)}
+    # The slowest axis is what is left of the program's number, unless that is counted down.
+    used |= {name for g in grid[0 if any(g.reversed for g in grid) else 1 :] for name in scalars(g.count)}
     constants = {c.name: c for c in made.constants}
     for _, role in kernel.roles:
         if isinstance(role, Split):

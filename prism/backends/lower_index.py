@@ -16,6 +16,7 @@ from prism.program.index import Axis, Index
 from prism.program.nodes import Tensor
 from prism.sgraph.nodes import Grid, Kernel, Loop, Split, part_axis
 from prism.sgraph.ranges import sign, slope
+from prism.sgraph.uneven import growing
 
 _INT32_MAX = 2**31 - 1
 
@@ -63,9 +64,12 @@ class Indexing:
     _pid: dict[Axis, str] = field(default_factory=dict)
     # The first element of the tile that a program, or an open loop, is at.
     _first: dict[Axis, Extent] = field(default_factory=dict)
+    # Programs get longer along these: the longest come first.
+    _growing: tuple[Axis, ...] = ()
 
     def start(self) -> None:
         """Place the program in the grid; offsets of the axes that it holds from beginning to end."""
+        self._growing = growing(self.kernel)
         looped = {s.axis for s in self.kernel.statements() if isinstance(s, Loop)}
         for axis, role in self.kernel.roles:
             if isinstance(role, Grid):
@@ -86,11 +90,11 @@ class Indexing:
         pid = self._pid[axis] = self.names.fresh(f"pid_{axis.name}")
         if self.layout.is_tiled(axis):
             size = self._size(axis)
-            self.grid.append(GridAxis(pid, _cdiv(axis.extent, size)))
+            self.grid.append(GridAxis(pid, _cdiv(axis.extent, size), axis in self._growing))
             self._first[axis] = symbol(pid) * size
             self._offsets(axis, symbol(pid) * size)
         else:
-            self.grid.append(GridAxis(pid, axis.extent))
+            self.grid.append(GridAxis(pid, axis.extent, axis in self._growing))
             self._first[axis] = symbol(pid)
             self._index[axis] = pid
 

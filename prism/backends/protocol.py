@@ -33,6 +33,10 @@ class Config:
             the splits'.
         descriptors: names of the launches whose loads are by tensor descriptors, where these and the tensors at hand
             allow it (`prism.backends.triton.boxes`).
+        streams: launch name to the stream, from 1, of those that a captured graph has beside the first stream
+            (`prism.instantiate.streams`).
+        persistent: launch name to programs on a multiprocessor, of those whose programs take tile after tile
+            (`prism.sgraph.persistent`).
     """
 
     symbols: Mapping[str, int]
@@ -41,6 +45,8 @@ class Config:
     library: frozenset[str] = frozenset()
     folded: frozenset[str] = frozenset()
     descriptors: frozenset[str] = frozenset()
+    streams: Mapping[str, int] = field(default_factory=dict)
+    persistent: Mapping[str, int] = field(default_factory=dict)
 
     def key(self) -> str:
         """A canonical text: equal for equal configurations."""
@@ -50,6 +56,8 @@ class Config:
         parts += [f"library.{k}" for k in sorted(self.library)]
         parts += [f"folded.{k}" for k in sorted(self.folded)]
         parts += [f"descriptors.{k}" for k in sorted(self.descriptors)]
+        parts += [f"streams.{k}={v}" for k, v in sorted(self.streams.items())]
+        parts += [f"persistent.{k}={v}" for k, v in sorted(self.persistent.items())]
         return " ".join(parts)
 
 
@@ -191,10 +199,14 @@ def write_module(source: ModuleSource, path: Path) -> Path:
 def plain(config: Config) -> dict[str, Any]:
     """The configuration as emitted modules take it: plain dictionaries, and lists of launches that differ in a choice.
 
-    Without any there is no list, as in what was written before there were any.
+    Without any there is no list, and no dictionary of streams or of persistent launches, as in what was written before
+    there were any.
     """
     found = {"symbols": dict(config.symbols), "warps": dict(config.warps), "stages": dict(config.stages)}
     lists = {"library": config.library, "folded": config.folded, "descriptors": config.descriptors}
+    for name, numbers in (("streams", config.streams), ("persistent", config.persistent)):
+        if numbers:
+            found[name] = dict(sorted(numbers.items()))
     return {**found, **{name: sorted(names) for name, names in lists.items() if names}}
 
 

@@ -5,6 +5,7 @@ Programs that differ only in what it does not mention read the same elements.
 
 Order. Along two neighbouring axes of the grid where each has tiles that do not depend on the other (the rows and
 columns of a matrix product) programs are numbered in groups, so that those at work at a time have tiles in common.
+Where there are no groups, an axis that is counted down orders its grid in sections (longest_first.py).
 
 Hints. A load is `readers=()` when no two programs, no two iterations, and no other load read an element of it, so that
 caches need not keep it; else it names the grid indices that it does not mention. A store is `streamed` when nothing
@@ -20,6 +21,7 @@ from itertools import pairwise
 
 import sympy
 
+from prism.backends.longest_first import in_sections
 from prism.backends.tile import (
     Affine,
     For,
@@ -46,7 +48,8 @@ def share_module(module: TileModule) -> TileModule:
     """The module with its programs in groups and hints on their loads and stores."""
     read = Counter(s.tensor for p in module.programs for s in statements(p.body) if isinstance(s, Load))
     launches = tuple(
-        replace(launch, programs=tuple(grouped(hinted(p, read)) for p in launch.programs)) for launch in module.launches
+        replace(launch, programs=tuple(in_sections(grouped(hinted(p, read))) for p in launch.programs))
+        for launch in module.launches
     )
     return replace(module, launches=launches)
 

@@ -6,7 +6,8 @@
     launch  ::= name; programs: one, or several that are launched at once, each with its part of the launch's grid;
                 parameters: what all of them take, and what their shares of the grid depend on
     program ::= name; parameters: tensors, lengths (integers known at launch), constants (known at compile time);
-                grid: (index, count) per axis, the first slowest, two of them in groups perhaps; dims; body
+                grid: (index, count) per axis, the first slowest, counted down perhaps, two of them in groups, or one
+                of them in sections; dims; body
     dim     ::= name; one axis with the tile's size along it, or several axes packed, the last fastest
     stmt    ::= Scalar(dst, value)                          an integer
               | Offsets(dst, dim, axis, start)              int[dim]: start + 0, 1, ..., size - 1
@@ -41,6 +42,7 @@ float32, and the storage types are for loads, stores and the operands of Dot.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -91,10 +93,11 @@ class Constant:
 
 @dataclass(frozen=True, slots=True)
 class GridAxis:
-    """One factor of the launch grid: the scalar `index` runs over 0..count-1."""
+    """One factor of the launch grid: the scalar `index` runs over 0..count-1, from above when it is `reversed`."""
 
     index: str
     count: Extent
+    reversed: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +111,19 @@ class Groups:
     slow: str
     fast: str
     size: int
+
+
+@dataclass(frozen=True, slots=True)
+class Sections:
+    """How programs are numbered where one axis of the grid decides how long they run.
+
+    What the other axes have, all of them as one, is taken in sections: so many at a time as make at least `programs`
+    programs. Within a section `index` changes last, so that all of one length follow each other. The last section may
+    hold fewer.
+    """
+
+    index: str
+    programs: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -364,6 +380,7 @@ class TileProgram:
     dims: tuple[Dim, ...]
     body: tuple[Stmt, ...]
     groups: Groups | None = None
+    sections: Sections | None = None
 
     def dim(self, name: str) -> Dim:
         """The dimension of that name.
@@ -451,8 +468,17 @@ def place(program: TileProgram, counts: Sequence[int], number: int) -> dict[str,
         number: which of them, from 0.
     """
     found: dict[str, int] = {}
-    groups = program.groups
+    groups, sections = program.groups, program.sections
+    if sections is not None:
+        length = next(c for g, c in zip(program.grid, counts, strict=True) if g.index == sections.index)
+        rows = -(-sections.programs // length)
+        section, inside = divmod(number, rows * length)
+        rows = min(rows, math.prod(counts) // length - section * rows)
+        found[sections.index], row = divmod(inside, rows)
+        number = section * -(-sections.programs // length) + row
     for n, g in reversed(list(enumerate(program.grid))):
+        if sections is not None and g.index == sections.index:
+            continue
         if groups is None or g.index not in (groups.slow, groups.fast):
             number, found[g.index] = divmod(number, counts[n])
         elif g.index == groups.fast:
@@ -462,6 +488,9 @@ def place(program: TileProgram, counts: Sequence[int], number: int) -> dict[str,
             rows = min(groups.size, counts[n - 1] - first)
             found[groups.fast], row = divmod(rest, rows)
             found[groups.slow] = first + row
+    for g, count in zip(program.grid, counts, strict=True):
+        if g.reversed:
+            found[g.index] = count - 1 - found[g.index]
     return found
 
 
@@ -512,7 +541,7 @@ def defined(s: Stmt) -> str | None:
 
 _OWN = """
 CONFIGS SYMBOLS args arrived choose config ctypes descriptors folded given graph grid kernel launches library load meta
-np os out pid replay stages symbols threads tl torch triton warps
+np os out persistent pid replay stages symbols threads tiles tl torch triton warps
 all any bool dict float getattr hasattr int isinstance iter len list map max next range sorted str tuple type zip
 """
 RESERVED = frozenset(_OWN.split())

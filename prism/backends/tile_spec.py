@@ -100,7 +100,8 @@ def _check_fold(module: TileModule, fold: TileFold) -> None:
         p.groups and (of.get(p.groups.slow), of.get(p.groups.fast), p.groups.size)
         for p, of in zip((split, combine), places, strict=True)
     ]
-    if groups[0] != groups[1]:
+    down = [[g.reversed for g in p.grid][: len(combine.grid)] for p in (split, combine)]
+    if groups[0] != groups[1] or down[0] != down[1] or split.sections or combine.sections:
         fail("tiles are numbered in different orders")
     stored = {s.tensor for s in statements(split.body) if isinstance(s, Store)}
     before: set[str] = {t.name for t in module.inputs}
@@ -201,6 +202,11 @@ class _Checker:
                 self.fail(f"groups of {p.groups.slow} and {p.groups.fast}, which are no neighbours in the grid")
             if p.groups.size < 1:
                 self.fail(f"groups of {p.groups.size} programs")
+        if p.sections is not None:
+            if p.sections.index not in {g.index for g in p.grid} or p.groups is not None:
+                self.fail(f"sections along {p.sections.index}")
+            if p.sections.programs < 1:
+                self.fail(f"sections of {p.sections.programs} programs")
         self.body(p.body, ())
         if not any(isinstance(s, Store) for s in self.flat(p.body)):
             self.fail("the program stores nothing")

@@ -33,6 +33,7 @@ from prism.backends.triton.crosscompile import compiled, plain, worker_command, 
 from prism.backends.triton.emit import emit_module
 from prism.bench.cross import SHARED_LIMIT_BYTES, TARGETS, WORKER
 from prism.bench.suite import Case
+from prism.bench.twins import on_streams, persistent_twins, settled
 from prism.instantiate.cache import cache_root, version_of
 from prism.instantiate.devices import DEVICES, Device, device
 from prism.instantiate.estimating import over_limit
@@ -284,6 +285,8 @@ def prepare_case(
         judged = promising(ranked, f.model.seconds, judge, many, max(many, effort.most))
         judged += judge(twins(f.space, ranked, judged, effort.described))
         judged += judge([c for c in extra if c.key() not in {e["key"] for e in judged}], spread=True)
+        branched = on_streams(f.model, judged)
+        judged += settled(f.model, judge(persistent_twins(f.proved.sgraph, f.model, judged))) + branched
         judged.sort(key=lambda e: ("error" in e, e.get("estimate_us", 0.0), e["key"]))
         record["candidates"].append(
             {

@@ -22,6 +22,7 @@ import numpy as np
 
 from prism.backends.protocol import Config, Resources
 from prism.instantiate.cpu_device import CpuDevice
+from prism.instantiate.dealing import dealt
 from prism.instantiate.launch_model import Times
 from prism.instantiate.model import Estimate, kernel_estimate, sum_estimates
 from prism.program.index import Axis
@@ -30,6 +31,7 @@ from prism.sgraph.compiled_expr import value
 from prism.sgraph.constraints import Footprint, elements, footprint, live_elements, tile_sizes
 from prism.sgraph.cost import kernel_cost
 from prism.sgraph.nodes import Kernel, Load, SGraph, Store
+from prism.sgraph.uneven import ordered
 
 # What compiled tiles reach of the vector units' peak: products, and pointwise chains with their conversions.
 DOT_SHARE = 0.55
@@ -120,6 +122,12 @@ class CpuKernelModel:
             distinct[a.tensor] = np.maximum(distinct.get(a.tensor, 0.0), once)
         return programs, work + spread + overhead, moved, streamed, sum(distinct.values())
 
+    def skew(self, env: Mapping[str, Any]) -> Any:
+        """How many times the loop trips of the average program the longest one makes."""
+        trips = self.cost.loop_trips.evaluate(env) * 1.0
+        longest = self.cost.longest_trips.evaluate(env) * 1.0
+        return np.where(trips > 0, longest / np.where(trips > 0, trips, 1.0), 1.0)
+
     def _runs(self, sizes: Mapping[Axis, Any], env: Mapping[str, Any]) -> list[Any]:
         """For each load and store, the bytes that it touches in a row: along its last index, or more where that is all.
 
@@ -167,9 +175,9 @@ def cpu_times(kernels: Sequence[CpuKernelModel], binding: Mapping[str, Any]) -> 
     for k in kernels:
         p, w, m, s, o = k.parts(env)
         programs, work, moved, streamed, distinct = programs + p, work + w, moved + m, streamed + s, distinct + o
-    busiest = np.ceil(programs / d.cores)
     active = np.minimum(programs, d.cores)
-    compute = work * busiest / programs
+    skew = sum(k.cost.programs.evaluate(env) / programs * k.skew(env) for k in kernels)
+    compute = work / programs * dealt(programs, d.cores, skew, all(ordered(k.kernel) for k in kernels))
     # One core alone draws no more than its own share of the memory's bandwidth.
     filled = active / d.cores
     cached = moved / (d.llc_bandwidth_bytes_s * STREAM_SHARE * filled)

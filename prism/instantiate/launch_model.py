@@ -12,8 +12,10 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from prism.backends.longest_first import SECTION
 from prism.backends.protocol import Config, Resources
 from prism.errors import BackendError
+from prism.instantiate.dealing import dealt
 from prism.instantiate.devices import Device
 from prism.instantiate.streamed import streamed
 from prism.program.index import Axis
@@ -31,6 +33,7 @@ from prism.sgraph.constraints import (
 from prism.sgraph.cost import Access, Dot, KernelCost, kernel_cost
 from prism.sgraph.folding import Fold, folds
 from prism.sgraph.nodes import Contract, Grid, Kernel, Load, SGraph, Split
+from prism.sgraph.uneven import growing, ordered
 
 # Part of a tensor that a load touches: its name, and the names of the axes that the index mentions.
 _Region: TypeAlias = "tuple[str, tuple[str, ...]]"
@@ -101,6 +104,7 @@ class _Part:
         chain: how often a program waits for memory, one trip after another; on average, where loops have ranges.
         longest_chain: how often the longest one does.
         skew: how many times the average program's work the longest one has.
+        ordered: whether the longest come first, where they differ.
         hidden: trips that pipelining overlaps.
         spill: seconds of spilled values' traffic.
     """
@@ -115,6 +119,7 @@ class _Part:
     chain: Any
     longest_chain: Any
     skew: Any
+    ordered: bool
     hidden: Any
     spill: Any
 
@@ -149,6 +154,7 @@ class KernelModel:
         # Programs are numbered with the last grid axis fastest; a split's parts are last.
         self.grid: list[tuple[Axis, Any]] = [(a, r) for a, r in kernel.roles if isinstance(r, Grid)]
         self.splits: list[tuple[Axis, Split]] = [(a, r) for a, r in kernel.roles if isinstance(r, Split)]
+        self.growing = growing(kernel)
 
     def seconds(self, binding: Mapping[str, Any], warps: Any, stages: Any, resources: Resources | None = None) -> Any:
         """Seconds of a launch; infinite where no block fits on a multiprocessor.
@@ -228,6 +234,7 @@ class KernelModel:
             chain=2 + trips * waiting,
             longest_chain=2 + longest * waiting,
             skew=np.where(trips > 0, longest / np.where(trips > 0, trips, 1.0), 1.0),
+            ordered=ordered(self.kernel),
             hidden=hidden,
             spill=spills * 32 * warps * programs * np.maximum(trips, 1) / d.l2_bandwidth_bytes_s,
         )
@@ -264,11 +271,8 @@ class KernelModel:
                 continue
             once = self._once(a, env)
             # Programs that run together read a tile from DRAM once.
-            left: Any = wave
             distinct: Any = 1.0
-            for axis, n in reversed(order):
-                covered = np.minimum(left, n)
-                left = np.ceil(left / covered)
+            for axis, covered in self._covered(order, wave):
                 if axis in a.axes:
                     distinct = distinct * covered
             by_waves = traffic * distinct / wave
@@ -283,6 +287,20 @@ class KernelModel:
             seen[key] = from_dram
             dram = dram + (from_dram if previous is None else from_dram * again)
         return dram, moved
+
+    def _covered(self, order: Sequence[tuple[Axis, Any]], wave: Any) -> list[tuple[Axis, Any]]:
+        """How many places along each axis the first programs have, the last axis fastest but for sections."""
+        # A section's other places change first, then the axis that it counts down.
+        down = [(axis, n) for axis, n in order if axis in self.growing][:1]
+        left: Any = np.minimum(wave, np.ceil(SECTION / down[0][1])) if down else wave
+        taken: Any = 1.0
+        found: list[tuple[Axis, Any]] = []
+        for axis, n in reversed([x for x in order if not down or x[0] != down[0][0]]):
+            covered = np.minimum(left, n)
+            left = np.ceil(left / covered)
+            taken = taken * covered
+            found.append((axis, covered))
+        return found + [(axis, np.minimum(n, np.ceil(wave / taken))) for axis, n in down]
 
     def _once(self, a: Access, env: Mapping[str, Any]) -> Any:
         """Bytes of the distinct elements that a load touches."""
@@ -354,6 +372,7 @@ def _times(
     moved: Any = 0.0
     work: Any = 0.0
     longest: Any = 0.0
+    skew: Any = 0.0
     chain: Any = 0.0
     longest_chain: Any = 0.0
     hidden: Any = 0.0
@@ -366,6 +385,7 @@ def _times(
         work = work + compute
         longest = np.maximum(longest, compute / p.programs * p.skew)
         # Weighed by how many programs are of this kernel.
+        skew = skew + p.skew * (p.programs / programs)
         chain = chain + p.chain * (p.programs / programs)
         longest_chain = np.maximum(longest_chain, p.longest_chain)
         hidden = hidden + p.hidden * (p.programs / programs)
@@ -373,13 +393,14 @@ def _times(
     reached = np.minimum(1.0, SM_BANDWIDTH_SHARE * np.minimum(programs, d.sms) / d.sms)
     memory = dram / (d.bandwidth_bytes_s * DRAM_EFFICIENCY * reached)
     memory = np.maximum(memory, moved / (d.l2_bandwidth_bytes_s * DRAM_EFFICIENCY * reached))
-    # The busiest multiprocessor runs its number of average programs, and at least the longest one.
-    compute = np.maximum(work * busiest / programs, longest) * d.sms
+    # Kernels of one launch come one after another, so that the long programs of one meet the short ones of the next.
+    in_order = all(p.ordered for p in parts)
+    # The multiprocessor that is done last, and at least the longest program of any kernel.
+    compute = np.maximum(work / programs * dealt(programs, d.sms, skew, in_order), longest) * d.sms
     if then is not None:
         chain, longest_chain = chain + ARRIVAL_TRIPS, longest_chain + ARRIVAL_TRIPS
-    # All waves but the last are of average programs; the last is as long as the longest.
-    waves = np.ceil(programs / (d.sms * resident))
-    latency = d.memory_latency_s * ((waves - 1) * chain + longest_chain)
+    waits = dealt(programs, d.sms * resident, longest_chain / chain, in_order and len(parts) == 1)
+    latency = d.memory_latency_s * chain * waits
     overlap = 1 - 1 / (active * hidden + 1)
     return Times(memory, compute, latency, overlap, spill, fits, dram)
 
@@ -438,6 +459,20 @@ class LaunchModel:
         if self.library is None:
             raise BackendError("no library computes this launch", where=self.name, fix="leave it out of the library's")
         return self.library
+
+    def demand(self, config: Config) -> float:
+        """Seconds that the launch adds to one that keeps the device busy; of a library's call, all that it takes.
+
+        A second stage that is folded into it counts with it.
+        """
+        if self.name in config.library:
+            return float(self.times_of(config).total(0.0))
+        warps, stages = config.warps[self.name], config.stages[self.name]
+        own = sum(float(k.share(config.symbols, warps, stages)) for k in self.kernels)
+        if self.fold is None or self.combine is None or self.fold.combine not in config.folded:
+            return own
+        inside = {**config.symbols, **self.fold.bind(config.symbols)}
+        return own + float(self.combine.share(inside, warps, 1))
 
     def times(self, binding: Mapping[str, Any], warps: Any, stages: Any, resources: Resources | None = None) -> Times:
         """Seconds by cause. Resources are those of the launch: which of the kernels spills, they do not say."""

@@ -39,7 +39,9 @@ def flat(config: Config) -> dict[str, int]:
     found |= {f"stages.{name}": int(value) for name, value in sorted(config.stages.items())}
     found |= {f"library.{name}": 1 for name in sorted(config.library)}
     found |= {f"folded.{name}": 1 for name in sorted(config.folded)}
-    return found | {f"descriptors.{name}": 1 for name in sorted(config.descriptors)}
+    found |= {f"descriptors.{name}": 1 for name in sorted(config.descriptors)}
+    found |= {f"streams.{name}": int(value) for name, value in sorted(config.streams.items())}
+    return found | {f"persistent.{name}": int(value) for name, value in sorted(config.persistent.items())}
 
 
 def config_of(values: Mapping[str, int]) -> Config:
@@ -48,10 +50,11 @@ def config_of(values: Mapping[str, int]) -> Config:
     def part(prefix: str) -> dict[str, int]:
         return {name.removeprefix(prefix): value for name, value in values.items() if name.startswith(prefix)}
 
-    lists = ("library.", "folded.", "descriptors.")
-    symbols = {n: v for n, v in values.items() if not n.startswith(("warps.", "stages.", *lists))}
-    chosen = (frozenset(part(prefix)) for prefix in lists)
-    return Config(symbols, part("warps."), part("stages."), *chosen)
+    lists, others = ("library.", "folded.", "descriptors."), ("warps.", "stages.", "streams.", "persistent.")
+    symbols = {n: v for n, v in values.items() if not n.startswith((*lists, *others))}
+    library, folded, descriptors = (frozenset(part(prefix)) for prefix in lists)
+    warps, stages, streams, persistent = map(part, others)
+    return Config(symbols, warps, stages, library, folded, descriptors, streams, persistent)
 
 
 def make_lock(

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, Protocol, TypeAlias
 
 from prism.backends.protocol import Config, Resources
@@ -34,12 +34,14 @@ from prism.instantiate.launch_model import (
     launch_models,
 )
 from prism.instantiate.library import library_times, product_times
+from prism.instantiate.streams import Demand, finished, placed
 from prism.program.extents import Extent
 from prism.program.index import Axis
 from prism.program.nodes import Definition, DType, Expr, Map, Program, Read, Reduce, ReduceKind, free_axes, walk
 from prism.program.ops import OPS
 from prism.program.prefix import stepwise
 from prism.sgraph.compiled_expr import value
+from prism.sgraph.launch_order import apart, waits
 from prism.sgraph.nodes import SGraph
 from prism.sgraph.plain_product import plain_products
 
@@ -79,7 +81,7 @@ class Estimate:
     """All launches.
 
     Attributes:
-        seconds: the sum; infinite when a kernel cannot run.
+        seconds: the sum, or less where launches are on several streams; infinite when a kernel cannot run.
         per_kernel: launch by launch.
         limiter: what bounds the longest of them.
     """
@@ -133,6 +135,7 @@ class Model:
         self.kernels = tuple(KernelModel(k, sgraph, device, hints) for k in sgraph.kernels)
         library = {n: library_times(p, device, hints) for n, p in plain_products(sgraph).items()}
         self.launches = launch_models(sgraph, self.kernels, library)
+        self._sgraph = sgraph
 
     def estimate(self, config: Config, resources: Sequence[Resources] | None = None) -> Estimate:
         """The estimate for one configuration.
@@ -149,11 +152,53 @@ class Model:
                 continue
             times = k.times_of(config, known.get(k.name))
             found.append(kernel_estimate(k.name, times, self.device.launch_overhead_s))
-        return sum_estimates(found)
+        one_by_one = sum_estimates(found)
+        if not config.streams or not math.isfinite(one_by_one.seconds):
+            return one_by_one
+        after = waits(self._sgraph, config.folded)
+        demands = self._demands(config, one_by_one)
+        return replace(one_by_one, seconds=finished(after, demands, config.streams, self.device.launch_overhead_s))
 
     def seconds(self, config: Config, resources: Sequence[Resources] = ()) -> float:
         """The estimated seconds alone; an `Estimator`."""
         return self.estimate(config, resources).seconds
+
+    def on_streams(self, config: Config, resources: Sequence[Resources] | None = None) -> Config | None:
+        """The configuration with launches on several streams, where independent ones gain by it; else None.
+
+        Args:
+            config: as for `estimate`, without streams.
+            resources: as for `estimate`.
+        """
+        after = waits(self._sgraph, config.folded)
+        one_by_one = self.estimate(config, resources)
+        if not apart(after) or not math.isfinite(one_by_one.seconds):
+            return None
+        streams = placed(after, self._demands(config, one_by_one), self.device.launch_overhead_s)
+        return replace(config, streams=streams) if streams else None
+
+    def occupancy(self, name: str, config: Config, resources: Resources | None = None) -> tuple[int, int]:
+        """How many programs a launch of one kernel has, and how many of them a multiprocessor runs at a time.
+
+        Args:
+            name: of the launch.
+            config: as for `estimate`.
+            resources: what the compiler said of the launch, if known.
+        """
+        (kernel,) = next(m.kernels for m in self.launches if m.name == name)
+        env = {**kernel.hints, **config.symbols}
+        part = kernel.part(env, config.warps[name], config.stages[name], resources)
+        return int(part.programs), int(part.resident)
+
+    def _demands(self, config: Config, one_by_one: Estimate) -> dict[str, Demand]:
+        """What each launch takes alone, and its share of the device."""
+        models = {m.name: m for m in self.launches}
+        found: dict[str, Demand] = {}
+        for k in one_by_one.per_kernel:
+            seconds = max(k.seconds - k.launch, 0.0)
+            asked = models[k.name].demand(config)
+            found[k.name] = Demand(seconds, min(1.0, asked / seconds) if seconds > 0 else 0.0)
+        return found
 
 
 def estimate(

@@ -6,16 +6,20 @@ of many noisy times is more luck than merit. The leaders therefore meet once mor
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
+from prism.backends.protocol import Config
 from prism.instantiate.measure import Contender, Measuring
+from prism.instantiate.proposals import Point
 from prism.instantiate.study import Best, Candidate, Trial, TuneResult, leading
 
 LEADERS = 8
 """Trials that are timed again, at most."""
 WITHIN = 1.5
 """How many times the least time a trial may have taken to be timed again."""
+CHALLENGED = 2
+"""Candidates whose best points' twins are timed."""
 REPEATS = 12
 """Samples of each."""
 
@@ -42,6 +46,34 @@ def rematch(found: TuneResult, candidates: Sequence[Candidate], measuring: Measu
     )
     met = {b.candidate for b in again}
     return replace(found, ranking=(*again, *(b for b in found.ranking if b.candidate not in met)))
+
+
+def challenged(
+    found: TuneResult, candidates: Sequence[Candidate], measuring: Measuring, twin: Callable[[Best], Config | None]
+) -> TuneResult:
+    """The result with the twins of the fastest candidates' best points as trials besides.
+
+    Args:
+        found: what a study found; its seconds are measured.
+        candidates: the study's.
+        measuring: what timed its trials.
+        twin: a configuration that is in no space, or None where a point has none.
+    """
+    made = [(b.candidate, twin(b)) for b in found.ranking[:CHALLENGED]]
+    points = [Point(n, config) for n, config in made if config is not None]
+    outcomes = measuring.evaluate([(candidates[p.candidate], p.config) for p in points])
+    trials = [Trial(p, o) for p, o in zip(points, outcomes, strict=True)]
+    timed = [
+        Best(t.point.candidate, t.point.config, t.outcome.seconds, t.outcome.resources)
+        for t in trials
+        if t.outcome.seconds is not None
+    ]
+    return replace(
+        found,
+        trials=(*found.trials, *trials),
+        ranking=leading([*found.ranking, *timed]),
+        compiled=found.compiled + sum(bool(t.outcome.resources) for t in trials),
+    )
 
 
 def _leaders(trials: Sequence[Trial]) -> list[Trial]:

@@ -38,6 +38,7 @@ from prism.instantiate.model import CostModel, Estimate, LaunchTimes
 from prism.sgraph.constraints import Footprint, Limits, checks, domains, footprint, tile_bounds
 from prism.sgraph.folding import Fold, folds
 from prism.sgraph.nodes import Kernel, Loop, SGraph
+from prism.sgraph.persistent import persistable
 from prism.sgraph.plain_product import plain_products
 
 Ints: TypeAlias = npt.NDArray[np.int64]
@@ -102,6 +103,7 @@ class Space:
         kernels: the points of each kernel.
         products: the launches that the vendor's library can compute.
         folds: the second stages that may be folded into their splits, where some point of the split has room for it.
+        persistent: the launches that may be persistent, at any of their points: no column, see `persistence.py`.
         launches: the points of each launch.
         shared: what several launches agree on: symbols, and whether second stages are folded.
     """
@@ -135,6 +137,7 @@ class Space:
             n: self._room(f) for n, f in possible.items() if f.split not in self.products and n not in self.products
         }
         self.folds = {n: possible[n] for n, fits in room.items() if fits.any()}
+        self.persistent = persistable(sgraph) if options.warps else ()
         uses = Counter(n for members in self._members.values() for n in {n for k in members for n in k.names[:-2]})
         self.shared = tuple(sorted(n for n, count in uses.items() if count > 1))
         made = {name: self._launch_space(name) for name in self._members}
@@ -167,6 +170,8 @@ class Space:
         if not config.library <= set(self.products) or not config.folded <= set(self.folds):
             return False
         if config.descriptors and not config.descriptors <= self._descriptors(config):
+            return False
+        if not set(config.persistent) <= set(self.persistent) - config.library - config.folded:
             return False
         for name in config.folded:
             fold = self.folds[name]

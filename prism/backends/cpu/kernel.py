@@ -129,31 +129,54 @@ class KernelEmitter:
 
     def _grid(self) -> None:
         grid, w, groups = self.program.grid, self.w, self.program.groups
+        if self.program.sections is not None:
+            grid = self._sections(self.program.sections)
         for n, g in reversed(list(enumerate(grid))):
-            own = self.names(g.index)
             if groups is not None and g.index in (groups.slow, groups.fast):
                 if g.index == groups.fast:
                     self._grouped(n, groups.size)
             elif n == 0:
-                w.line(f"const int64_t {own} = pid;")
+                self._index(g, "pid")
             else:
                 count = factor(g.count, self.names)
-                w.line(f"const int64_t {own} = pid % {count};")
+                self._index(g, f"pid % {count}")
                 w.line(f"pid /= {count};")
+
+    def _index(self, g: tile.GridAxis, source: str) -> None:
+        """The index along one axis of the grid; `source` is what it would be if it counted up."""
+        text = f"{factor(g.count, self.names)} - 1 - {source}" if g.reversed else source
+        self.w.line(f"const int64_t {self.names(g.index)} = {text};")
+
+    def _sections(self, sections: tile.Sections) -> tuple[tile.GridAxis, ...]:
+        """The index along the axis that changes last in a section; the other axes, whose place `pid` is then."""
+        others = tuple(g for g in self.program.grid if g.index != sections.index)
+        (own,) = (g for g in self.program.grid if g.index == sections.index)
+        length, total = (" * ".join(factor(g.count, self.names) for g in axes) for axes in ((own,), others))
+        rows, first, count, inside = (
+            self.names.fresh(base) for base in ("section", "section_first", "section_rows", "inside")
+        )
+        w = self.w
+        w.line(f"const int64_t {rows} = v_cdiv({sections.programs}, {length});")
+        w.line(f"const int64_t {first} = pid / ({rows} * {length}) * {rows};")
+        w.line(f"const int64_t {count} = v_mini({total} - {first}, {rows});")
+        w.line(f"const int64_t {inside} = pid % ({rows} * {length});")
+        self._index(own, f"{inside} / {count}")
+        w.line(f"pid = {first} + {inside} % {count};")
+        return others
 
     def _grouped(self, n: int, size: int) -> None:
         """The indices along the axes n-1 and n of the grid: groups of programs, of which the last may be smaller."""
         grid, w = self.program.grid[n - 1 : n + 1], self.w
         rows, columns = (factor(g.count, self.names) for g in grid)
-        slow, fast = (self.names(g.index) for g in grid)
         inside, first, count = (self.names.fresh(base) for base in ("inside", "group_first", "group_rows"))
         w.line(f"const int64_t {inside} = {'pid' if n == 1 else f'pid % ({rows} * {columns})'};")
         if n > 1:
             w.line(f"pid /= {rows} * {columns};")
         w.line(f"const int64_t {first} = {inside} / ({size} * {columns}) * {size};")
         w.line(f"const int64_t {count} = v_mini({rows} - {first}, {size});")
-        w.line(f"const int64_t {slow} = {first} + {inside} % ({size} * {columns}) % {count};")
-        w.line(f"const int64_t {fast} = {inside} % ({size} * {columns}) / {count};")
+        row = f"{first} + {inside} % ({size} * {columns}) % {count}"
+        self._index(grid[0], f"({row})" if grid[0].reversed else row)
+        self._index(grid[1], f"{inside} % ({size} * {columns}) / {count}")
 
     def _block(self, body: Sequence[Stmt], groups: Sequence[Group]) -> None:
         w = self.w

@@ -42,12 +42,16 @@ from prism.backends.triton.emit_host import (
 )
 from prism.backends.triton.emit_kernel import KernelEmitter
 from prism.backends.triton.emit_launch import emit_launch
+from prism.backends.triton.emit_persistent import RESIDENT, write_persistent
 from prism.backends.triton.emit_stages import has_plain_loops, stages_parameter
+from prism.backends.triton.emit_streams import write_streams
 from prism.backends.triton.writer import Writer
 from prism.errors import BackendError
 from prism.sgraph import show
 from prism.sgraph.folding import folds
+from prism.sgraph.launch_order import apart, waits
 from prism.sgraph.nodes import SGraph
+from prism.sgraph.persistent import persistable
 from prism.sgraph.plain_product import plain_products
 
 Ranges = Mapping[str, tuple[int, int]]
@@ -121,6 +125,18 @@ def _text(
     unknown = sorted({n for entries in configs.values() for c in entries for n in c.folded} - foldable)
     if unknown:
         raise BackendError(f"the launch {unknown[0]} cannot be folded into a split", where=sgraph.name)
+    names = {launch.name for launch in module.launches}
+    unknown = sorted({n for entries in configs.values() for c in entries for n in c.streams} - names)
+    if unknown:
+        raise BackendError(f"there is no launch {unknown[0]} that could have a stream", where=sgraph.name)
+    looped = persistable(sgraph)
+    unknown = sorted({n for entries in configs.values() for c in entries for n in c.persistent} - set(looped))
+    if unknown:
+        raise BackendError(f"the launch {unknown[0]} cannot be persistent", where=sgraph.name)
+    taken |= {"_resident"} if looped else set()
+    after = waits(sgraph)
+    branches = apart(after)
+    taken |= {"AFTER", "FOLDS", "_SIDES"} if branches else set()
     taken |= {"LibraryProduct"} if products else set()
     taken |= {"GraphArrivals"} if foldable else set()
     described = _described(module, configs)
@@ -131,6 +147,11 @@ def _text(
     tensors = name_tensors(module, taken)
     ends = tails(module, tensors.pointer, taken)
     functions = {t.fold.combine: t.function for t in ends.values()}
+    for name in looped:
+        functions[name] = f"{name}_tile"
+        while functions[name] in taken:
+            functions[name] += "_"
+        taken.add(functions[name])
     kernels = Writer()
     helpers: set[str] = set()
     for launch in _as_defined(module):
@@ -156,7 +177,11 @@ def _text(
             helpers |= emitter.helpers
         if own:
             kernels.blank(2)
-            write_standalone(launch, own, tensors.pointer, kernels)
+            if launch.name in looped:
+                boxed = list(described[launch.name].views) if launch.name in described else []
+                write_persistent(launch, own, tensors.pointer, kernels, stages, boxed)
+            else:
+                write_standalone(launch, own, tensors.pointer, kernels)
         if several:
             kernels.blank(2)
             emit_launch(launch, tensors.pointer, kernels, stages, described.get(launch.name))
@@ -174,12 +199,16 @@ def _text(
     for name in sorted(helpers):
         _paste(w, HELPERS[name])
     _paste(w, kernels.text)
-    host = HostEmitter(module, tensors, w, weights, products, ends, described)
+    host = HostEmitter(module, tensors, w, weights, products, ends, described, looped)
     w.blank(2)
+    if branches:
+        write_streams(after, {f.combine: f.split for f in module.folds}, w)
+        w.blank(2)
+        w.line("@_on_streams")
     host.launches()
-    optional = ((LIBRARY_PRODUCT, products), (ARRIVALS, ends), (BOX, described))
-    always = ((EXPECT, True), (CHOOSE, True), (WEIGHT, weights))
-    for source in (text for text, wanted in (*optional, *always) if wanted):
+    particular = ((LIBRARY_PRODUCT, products), (ARRIVALS, ends), (BOX, described), (RESIDENT, looped))
+    optional = (*particular, (EXPECT, True), (CHOOSE, True), (WEIGHT, weights))
+    for source in (text for text, wanted in optional if wanted):
         _paste(w, source)
     w.blank(2)
     host.launcher(formula)
@@ -242,6 +271,9 @@ def _configs(w: Writer, configs: Mapping[str, Sequence[Config]], shapes: Mapping
                             w.line(f'"folded": {sorted(c.folded)},'.replace("'", '"'))
                         if c.descriptors:
                             w.line(f'"descriptors": {sorted(c.descriptors)},'.replace("'", '"'))
+                        for name, numbers in (("streams", c.streams), ("persistent", c.persistent)):
+                            if numbers:
+                                w.line(f'"{name}": {_dict(dict(sorted(numbers.items())))},')
                     w.line("},")
             w.line("],")
     w.line("}")

@@ -21,7 +21,7 @@ from prism.sgraph.plain_product import PlainProduct, View
 
 _RESERVED = frozenset(
     {"torch", "triton", "tl", "config", "symbols", "warps", "stages", "library", "kernel", "grid", "args", "meta"}
-    | {"folded", "arrived", "descriptors"}
+    | {"folded", "arrived", "descriptors", "persistent", "tiles"}
 )
 
 EXPECT = '''
@@ -207,6 +207,7 @@ class HostEmitter:
         products: the launches that a library can compute as well, by name.
         tails: how splits go on where their second stages are folded into them, by launch.
         boxes: the descriptors of launches that are printed with them.
+        looped: the launches that may be persistent.
     """
 
     module: TileModule
@@ -216,6 +217,7 @@ class HostEmitter:
     products: Mapping[str, PlainProduct] = field(default_factory=dict)
     tails: Mapping[str, Tail] = field(default_factory=dict)
     boxes: Mapping[str, LaunchBoxes] = field(default_factory=dict)
+    looped: Sequence[str] = ()
 
     @property
     def lengths(self) -> dict[str, str]:
@@ -260,6 +262,8 @@ class HostEmitter:
                 w.line('folded = config.get("folded", ())')
             if self.boxes:
                 w.line('descriptors = config.get("descriptors", ())')
+            if self.looped:
+                w.line('persistent = config.get("persistent", {})')
             for name, text in self.lengths.items():
                 w.line(f"{name} = {text}")
             for c in self._constants():
@@ -274,11 +278,7 @@ class HostEmitter:
                     self._refuse_large(self.tensors.host[b.name], f"{self.tensors.host[b.name]}.numel()")
             combines = {t.fold.combine for t in self.tails.values()}
             if combines:
-                counts = [f'{self._tiles(t)} if "{t.fold.combine}" in folded else 0' for t in self.tails.values()]
-                most = counts[0] if len(counts) == 1 else f"max({', '.join(counts)})"
-                w.line("arrived = None")
-                with w.block("if folded:"):
-                    w.assign("arrived", f"_arrivals({most}, {names[0]}.device)")
+                self._arrivals(f"{names[0]}.device")
             for launch in m.launches:
                 product = self.products.get(launch.name)
                 if launch.name in combines:
@@ -325,6 +325,32 @@ class HostEmitter:
         """How many tiles the programs of a split share, as source."""
         return programs_of(replace(tail.program, grid=tail.program.grid[:-1]), "triton")
 
+    def _arrivals(self, device: str) -> None:
+        """What the programs of each split count in: of its own, as splits may run beside each other."""
+        w = self.writer
+        counts = [f'{self._tiles(t)} if "{t.fold.combine}" in folded else 0' for t in self.tails.values()]
+        if len(counts) == 1:
+            w.line("arrived = None")
+            with w.block("if folded:"):
+                w.assign("arrived", f"_arrivals({counts[0]}, {device})")
+            return
+        w.line(f"arrived = [None] * {len(counts)}")
+        with w.block("if folded:"):
+            # By fours: kernels are compiled for pointers that are multiples of 16 bytes.
+            w.line("arrived = [")
+            with w.indented():
+                for count in counts:
+                    w.line(f"triton.cdiv({count}, 4) * 4,")
+            w.line("]")
+            w.line(f"arrived = _arrivals(sum(arrived), {device})[: sum(arrived)].split(arrived)")
+
+    @property
+    def _arrived(self) -> dict[str, list[str]]:
+        """What the programs of each split count in, as source."""
+        if len(self.tails) == 1:
+            return {split: ["arrived"] for split in self.tails}
+        return {split: [f"arrived[{n}]"] for n, split in enumerate(self.tails)}
+
     def _launch(self, p: TileLaunch) -> None:
         w = self.writer
         counts = [programs_of(program, "triton") for program in p.programs]
@@ -332,7 +358,13 @@ class HostEmitter:
         tensors, lengths, constants = (p.tensors, p.lengths, p.constants)
         if tail is not None:
             tensors, lengths, constants = tail.tensors, tail.lengths, tail.constants
-        args = [self.tensors.host[t.name] for t in tensors] + ["arrived"] * (tail is not None) + list(lengths)
+        args = [self.tensors.host[t.name] for t in tensors] + self._arrived.get(p.name, []) + list(lengths)
+        if p.name in self.looped:
+            w.line(f"tiles = {counts[0]}")
+            counts = [
+                f'_resident(tiles, persistent["{p.name}"], {args[0]}.device) if "{p.name}" in persistent else tiles'
+            ]
+            args.append(f'tiles if "{p.name}" in persistent else None')
         options = [f"{c.name}={c.name}" for c in constants]
         held = self.boxes.get(p.name)
         if held is not None:

@@ -17,9 +17,9 @@ import sympy
 from prism.backends import tile
 from prism.backends.lower_clean import accumulators
 from prism.backends.tile import Affine, Dims, Operand, Stmt, TileProgram, defined, operands, statements
-from prism.backends.tile_rename import names_beside
 from prism.backends.triton.boxes import BoxLoad
 from prism.backends.triton.emit_fold import Tail
+from prism.backends.triton.emit_grid import write_place
 from prism.backends.triton.emit_pairs import pairs
 from prism.backends.triton.emit_stages import is_plain
 from prism.backends.triton.writer import Writer, factor, integer
@@ -122,45 +122,8 @@ class KernelEmitter:
         return found + list(self.descriptors)
 
     def _grid(self) -> None:
-        """The program's place in the grid, the last axis fastest."""
-        grid = self.program.grid
-        self._types.update({g.index: DType.INT32 for g in grid})
-        if not grid:
-            return
-        if len(grid) == 1:
-            self.writer.line(f"{grid[0].index} = {'pid' if self.called else 'tl.program_id(0)'}")
-            return
-        if not self.called:
-            self.writer.line("pid = tl.program_id(0)")
-        groups = self.program.groups
-        for n, g in reversed(list(enumerate(grid))):
-            if groups is not None and g.index == groups.slow:
-                continue
-            if groups is not None and g.index == groups.fast:
-                self._grouped(n, groups.size)
-                continue
-            if n == 0:
-                self.writer.line(f"{g.index} = pid")
-                break
-            count = factor(g.count, "tl")
-            self.writer.line(f"{g.index} = pid % {count}")
-            self.writer.line(f"pid = pid // {count}")
-
-    def _grouped(self, n: int, size: int) -> None:
-        """The indices along the axes n-1 and n of the grid: groups of programs, of which the last may be smaller."""
-        slow, fast = self.program.grid[n - 1], self.program.grid[n]
-        names, w = names_beside(self.program), self.writer
-        rows, columns = (factor(g.count, "tl") for g in (slow, fast))
-        inside = "pid"
-        if n > 1:
-            inside = names.fresh("pid_in_layer")
-            w.line(f"{inside} = pid % ({rows} * {columns})")
-            w.line(f"pid = pid // ({rows} * {columns})")
-        first, count = names.fresh("group_first"), names.fresh("group_rows")
-        w.line(f"{first} = {inside} // ({size} * {columns}) * {size}")
-        w.line(f"{count} = tl.minimum({rows} - {first}, {size})")
-        w.line(f"{slow.index} = {first} + {inside} % ({size} * {columns}) % {count}")
-        w.line(f"{fast.index} = {inside} % ({size} * {columns}) // {count}")
+        self._types.update({g.index: DType.INT32 for g in self.program.grid})
+        write_place(self.program, "pid" if self.called else "", self.writer)
 
     # Statements.
 

@@ -22,6 +22,9 @@ GRACE_S = 30.0
 
 def one_line(error: BaseException) -> str:
     """An exception as one short line."""
+    # Triton says first which call did not compile, and of what is called why.
+    while type(error.__cause__) is type(error):
+        error = error.__cause__
     text = " ".join(str(error).split())
     name = type(error).__name__
     return f"{name}: {text[:600]}" if text else name

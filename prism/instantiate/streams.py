@@ -1,0 +1,125 @@
+"""Independent launches on several streams of a captured graph: when all are done, and whether it pays.
+
+A launch that fills the device gains nothing from another one beside it. Small ones do: each takes its launch overhead
+and its waiting for memory while the other runs. Every launch asks for a share of the device, that is what it would add
+to a launch which fills it (`LaunchModel.demand`), over what it takes alone; what runs at a time and asks for more than
+all of it is slowed down alike. Nothing of it has been timed on a GPU.
+
+Streams are chains of the order in which launches have to wait for each other; then launches are moved, one by one,
+where that makes all end earlier, or fewer are aside for it.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from prism.sgraph.launch_order import After
+
+# What it costs to wait for a launch of another stream beyond what the next one of the same stream waits. A guess.
+CROSSING_S = 1e-6
+# What several streams have to gain, as a part of the time on one.
+WORTH = 0.02
+MOST_STREAMS = 4
+SWEEPS = 2
+# What counts as a difference, seconds.
+LEAST_S = 1e-12
+
+
+@dataclass(frozen=True, slots=True)
+class Demand:
+    """What a launch takes alone, without its overhead, and its share of the device meanwhile, from 0 to 1."""
+
+    seconds: float
+    share: float
+
+
+def finished(after: After, demands: Mapping[str, Demand], streams: Mapping[str, int], overhead: float) -> float:
+    """Seconds until all launches are done.
+
+    Args:
+        after: the launches in order, with what each waits for.
+        demands: of each launch.
+        streams: the stream of each launch, 0 where it has none; a stream runs its launches in order.
+        overhead: what a launch takes after all that it waits for, seconds.
+    """
+    left = {name: demands[name].seconds for name in after}
+    waiting = list(after)
+    last: dict[int, str] = {}
+    needs: dict[str, tuple[str, ...]] = {}
+    for name in after:
+        own = streams.get(name, 0)
+        needs[name] = (*after[name], *([last[own]] if own in last else []))
+        last[own] = name
+    begins: dict[str, float] = {}
+    ends: dict[str, float] = {}
+    now = 0.0
+    while len(ends) < len(after):
+        for name in [n for n in waiting if all(x in ends for x in needs[n])]:
+            waiting.remove(name)
+            own = streams.get(name, 0)
+            crossed = [ends[x] + (CROSSING_S if streams.get(x, 0) != own else 0.0) for x in needs[name]]
+            # A stream's first launch waits for the fork.
+            begins[name] = max(crossed, default=CROSSING_S if own else 0.0) + overhead
+        running = [n for n in begins if n not in ends and begins[n] <= now]
+        pace = 1.0 / max(1.0, math.fsum(demands[n].share for n in running))
+        steps = [left[n] / pace for n in running] + [begins[n] - now for n in begins if begins[n] > now]
+        step = min(steps)
+        for n in running:
+            left[n] = 0.0 if left[n] / pace <= step else left[n] - step * pace
+        now += step
+        ends |= {n: now for n in running if left[n] == 0.0}
+    # The first stream is joined by the others.
+    return max([ends[n] + (CROSSING_S if streams.get(n, 0) else 0.0) for n in after], default=0.0)
+
+
+def placed(after: After, demands: Mapping[str, Demand], overhead: float) -> dict[str, int]:
+    """The streams of the launches that are not on the first one, where that is worth it; else none.
+
+    Args:
+        after: the launches in order, with what each waits for.
+        demands: of each launch.
+        overhead: what a launch takes after all that it waits for, seconds.
+    """
+    streams = _chains(after, demands, overhead)
+
+    def seconds(chosen: Mapping[str, int]) -> float:
+        return finished(after, demands, chosen, overhead)
+
+    best = seconds(streams)
+    for _ in range(SWEEPS):
+        before = streams
+        for name, to in itertools.product(after, range(MOST_STREAMS)):
+            other = {n: s for n, s in {**streams, name: to}.items() if s}
+            found = seconds(other) if other != streams else math.inf
+            # Fewer launches aside, where that costs nothing.
+            if found < best - LEAST_S or (found <= best + LEAST_S and len(other) < len(streams)):
+                streams, best = other, min(found, best)
+        if streams == before:
+            break
+    return streams if best < (1.0 - WORTH) * seconds({}) else {}
+
+
+def _chains(after: After, demands: Mapping[str, Demand], overhead: float) -> dict[str, int]:
+    """The streams of chains: a launch goes on with the chain of the last launch that it waits for, if that is its end.
+
+    Else with another one that ends in what it waits for, directly or not, or with a new one. What ends last is on the
+    first stream.
+    """
+    chains: list[list[str]] = []
+    behind: dict[str, set[str]] = {}
+    ends: dict[str, float] = {}
+    for name, direct in after.items():
+        behind[name] = set(direct) | {x for other in direct for x in behind[other]}
+        ends[name] = max((ends[x] for x in direct), default=0.0) + overhead + demands[name].seconds
+        fits = [c for c in chains if c[-1] in behind[name]]
+        if fits:
+            max(fits, key=lambda c: (c[-1] in direct, ends[c[-1]])).append(name)
+        elif len(chains) < MOST_STREAMS:
+            chains.append([name])
+        else:
+            min(chains, key=lambda c: ends[c[-1]]).append(name)
+    chains.sort(key=lambda c: -ends[c[-1]])
+    return {name: n for n, chain in enumerate(chains) for name in chain if n}

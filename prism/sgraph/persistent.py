@@ -1,0 +1,33 @@
+"""Which launches may be persistent: as many programs as the device runs at a time, each of which takes tile after tile.
+
+It is for launches that are bound by products in a loop, where starting programs and their first loads cost a share of
+each tile: one kernel, with a matrix product in a loop. A split whose second stage may be folded into it, and that
+second stage, are none: programs count themselves in tile by tile there. What is computed does not change, so it is a
+choice of instantiation (`Config.persistent`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from prism.sgraph.constraints import footprint
+from prism.sgraph.folding import folds
+from prism.sgraph.nodes import Contract, Loop, SGraph, Stmt
+
+
+def persistable(sgraph: SGraph) -> tuple[str, ...]:
+    """The names of the launches that may be persistent, in order."""
+    counting = {name for combine, fold in folds(sgraph).items() for name in (combine, fold.split)}
+    return tuple(
+        x.name
+        for x in sgraph.launches
+        if len(x.kernels) == 1
+        and x.name not in counting
+        and _multiplies(x.kernels[0].body, False)
+        and footprint(x.kernels[0], sgraph).dots
+    )
+
+
+def _multiplies(body: Sequence[Stmt], inside: bool) -> bool:
+    """Whether a loop holds a product."""
+    return any(_multiplies(s.body, True) if isinstance(s, Loop) else inside and isinstance(s, Contract) for s in body)

@@ -1,0 +1,249 @@
+"""Persistent launches: which may be, that every tile is done, what compilers make of it, where they are offered."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import sgraph_samples as samples
+import torch
+from sgraph_samples import BF16, F32, Sample, sym
+from test_measure import GPU, PROGRAM
+from test_ranges import narrowed
+from test_rematch import Clock, candidate, result, trial
+
+from prism.backends.protocol import Config, load_module, plain
+from prism.backends.triton.crosscompile import arguments, worker_command, worker_environment
+from prism.backends.triton.emit import emit_module
+from prism.backends.triton.interpret import InterpreterPool, InterpretJob
+from prism.bench.cross import TARGETS, WORKER
+from prism.bench.own import module_facts
+from prism.bench.twins import TWINS, persistent_twins, settled
+from prism.errors import BackendError
+from prism.instantiate.devices import device
+from prism.instantiate.lock import config_of, flat
+from prism.instantiate.measure import Bench, Measuring
+from prism.instantiate.model import Model
+from prism.instantiate.persistence import persistent
+from prism.instantiate.rematch import challenged
+from prism.instantiate.space import Space
+from prism.instantiate.study import Best, Candidate, Outcome
+from prism.instantiate.workers import Pool
+from prism.program.extents import evaluate
+from prism.sgraph.horizontal import fuse
+from prism.sgraph.nodes import SGraph, Store
+from prism.sgraph.persistent import persistable
+
+H200 = device("sm_90")
+
+
+def config(g: SGraph, symbols: Mapping[str, int], blocks: int = 0) -> Config:
+    names = [x.name for x in g.launches]
+    looped = dict.fromkeys(persistable(g), blocks) if blocks else {}
+    return Config(dict(symbols), dict.fromkeys(names, 4), dict.fromkeys(names, 2), persistent=looped)
+
+
+# Which may be.
+
+
+def test_products_in_loops_may_be_persistent_and_nothing_else() -> None:
+    for sample in (samples.matmul(), samples.attention(), samples.rmsnorm_linear(), samples.gated_mlp()):
+        assert persistable(sample.sgraph) == tuple(x.name for x in sample.sgraph.launches)
+    for sample in (samples.layernorm(), samples.add_silu()):
+        assert persistable(sample.sgraph) == ()
+    # Both stages of what counts programs in by tiles, and a launch of several kernels.
+    assert persistable(samples.split_k_matmul().sgraph) == ()
+    own = samples.matmul().sgraph
+    (k,) = own.kernels
+    stored = k.body[-1]
+    assert isinstance(stored, Store)
+    other = replace(k, name="other_kernel", body=(*k.body[:-1], replace(stored, tensor="z")))
+    both = replace(own, kernels=(k, other), outputs=(*own.outputs, replace(own.outputs[0], name="z")))
+    assert persistable(both) == ("matmul_kernel", "other_kernel")
+    assert persistable(fuse(both, ("matmul_kernel", "other_kernel"))) == ()
+
+
+# What is computed.
+
+
+def cases() -> list[tuple[Sample, dict[str, int], dict[str, int]]]:
+    """Samples with lengths and tiles at which all edges are ragged."""
+    return [
+        (samples.matmul(F32, m=37, k=40, n=27), {}, {"T_m": 8, "T_n": 8, "T_k": 16}),
+        (samples.symbolic_matmul(F32), {"M": 19}, {"T_m": 4, "T_n": 8, "T_k": 32}),
+        (samples.attention(F32, heads=3), {}, {"T_i": 8, "T_j": 16}),
+        (samples.attention(F32, heads=2, seq=sym("seq")), {"seq": 37}, {"T_i": 16, "T_j": 16}),
+    ]
+
+
+def test_persistent_programs_do_every_tile_at_ragged_extents(tmp_path: Path) -> None:
+    jobs: list[InterpretJob] = []
+    wanted: list[np.ndarray] = []
+    for n, (sample, lengths, symbols) in enumerate(cases()):
+        g = narrowed(sample.sgraph)
+        source = emit_module(g, formula="f", configs={})
+        path = tmp_path / f"case{n}.py"
+        path.write_text(source.text)
+        inputs = tuple(sample.inputs(lengths))
+        module = load_module(path, apart=True)
+        sizes = [[evaluate(e, lengths) for e in t.shape] for t in (*g.inputs, *g.outputs)]
+        meta = [torch.empty(s, device="meta") for s in sizes]
+        for blocks in (1, 3):
+            chosen = config(g, symbols, blocks)
+            ((_, grid, args, _),) = module.launches(*meta, config=plain(chosen))
+            ((_, tiles, without, _),) = module.launches(*meta, config=plain(config(g, symbols)))
+            # Fewer programs than tiles: each does several, and some one more than others.
+            assert grid == (min(tiles[0], 2 * blocks),)
+            assert args[-1] == tiles[0]
+            assert without[-1] is None
+            jobs.append(InterpretJob(path, source.entry, inputs, ("float32",) * len(inputs), chosen))
+            wanted.append(sample.reference(*(np.asarray(a, float) for a in inputs))[0])
+    with InterpreterPool() as pool:
+        for found, want in zip(pool.run_many(jobs), wanted, strict=True):
+            assert not found.error
+            np.testing.assert_allclose(found.outputs[0], want, rtol=2e-5, atol=3e-6 * np.abs(want).max())
+
+
+def test_a_program_that_stops_after_its_first_tile_shows(tmp_path: Path) -> None:
+    sample, _, symbols = cases()[0]
+    source = emit_module(sample.sgraph, formula="f", configs={})
+    loop = "for tile in range(tl.program_id(0), tile_count, tl.num_programs(0)):"
+    assert loop in source.text
+    path = tmp_path / "once.py"
+    path.write_text(source.text.replace(loop, "for tile in range(tl.program_id(0), tl.num_programs(0)):"))
+    inputs = tuple(sample.inputs({}))
+    with InterpreterPool() as pool:
+        job = InterpretJob(path, source.entry, inputs, ("float32",) * 2, config(sample.sgraph, symbols, 1))
+        (found,) = pool.run_many([job])
+    (want,) = sample.reference(*(np.asarray(a, float) for a in inputs))
+    assert found.error or not np.allclose(found.outputs[0], want, atol=1e-3)
+
+
+# What compilers make of it.
+
+
+def test_it_compiles_everywhere_and_keeps_its_pipeline(tmp_path: Path) -> None:
+    built = {
+        "matmul": (samples.matmul(BF16, m=1000, k=1024, n=1024).sgraph, {"T_m": 64, "T_n": 64, "T_k": 64}),
+        "attention": (narrowed(samples.attention(BF16, heads=8, seq=1000, d=64).sgraph), {"T_i": 64, "T_j": 64}),
+    }
+    requests = []
+    for name, (g, symbols) in built.items():
+        path = tmp_path / f"{name}.py"
+        path.write_text(emit_module(g, formula="f", configs={}).text)
+        given = [[list(a.shape), a.dtype] for a in arguments(g, {})]
+        for target in TARGETS if name == "matmul" else TARGETS[1:2]:
+            for blocks in (0, 2):
+                chosen = plain(config(g, symbols, blocks))
+                requests.append({"module": str(path), "target": target, "config": chosen, "arguments": given})
+    with Pool(worker_command(WORKER), worker_environment(tmp_path / "cache"), size=1) as pool:
+        found = []
+        for reply in pool.map(requests, 120):
+            assert "error" not in reply.answer, reply
+            found += reply.answer["resources"]
+    for once, again in zip(found[::2], found[1::2], strict=True):
+        assert once["kernel"] == again["kernel"]
+        assert once["spills"] == again["spills"] == 0
+        # As many stages of operands in shared memory.
+        assert again["shared"] >= once["shared"] > 0
+
+
+# Where it is offered.
+
+
+def test_configurations_say_so_everywhere() -> None:
+    g = samples.matmul().sgraph
+    chosen = config(g, {"T_m": 16, "T_n": 8, "T_k": 32}, 3)
+    assert config_of(flat(chosen)) == chosen
+    assert "persistent.matmul_kernel=3" in chosen.key()
+    assert "persistent" not in plain(config(g, {}))
+    text = emit_module(g, formula="f", configs={"sm_90": [chosen]}).text
+    assert module_facts(text)[0] == [plain(chosen)]
+    wrong = replace(chosen, persistent={"other_kernel": 2})
+    with pytest.raises(BackendError, match="other_kernel cannot be persistent"):
+        emit_module(g, formula="f", configs={"sm_90": [wrong]})
+    for other in (samples.layernorm(), samples.split_k_matmul()):
+        assert "_resident" not in emit_module(other.sgraph, formula="f", configs={}).text
+
+
+def test_only_what_does_not_fit_at_once_is_offered_and_the_model_sees_no_gain() -> None:
+    g = samples.matmul(BF16, m=4096, k=4096, n=4096).sgraph
+    space, model = Space(g, H200, {}), Model(g, H200, {})
+    large = Config({"T_m": 128, "T_n": 128, "T_k": 64}, {"matmul_kernel": 8}, {"matmul_kernel": 3})
+    assert space.feasible(large)
+    found = persistent(g, model, large)
+    assert found is not None
+    programs, blocks = model.occupancy("matmul_kernel", large)
+    assert programs == 32 * 32 > 132 * blocks
+    assert found.persistent == {"matmul_kernel": blocks}
+    assert space.feasible(found)
+    assert not space.feasible(replace(found, persistent={"x": 1}))
+    assert model.seconds(found) == model.seconds(large)
+    # A library's call, and what runs at once.
+    assert persistent(g, model, Config(large.symbols, {}, {}, library=frozenset({"matmul_kernel"}))) is None
+    assert not space.feasible(replace(found, warps={}, stages={}, library=frozenset({"matmul_kernel"})))
+    small = samples.matmul(BF16, m=512, k=4096, n=512).sgraph
+    assert persistent(small, Model(small, H200, {}), large) is None
+    # The space has no more points for it.
+    assert all(not c.persistent for c in space.configs(50))
+    assert Space(samples.split_k_matmul().sgraph, H200, {}).persistent == ()
+
+
+def test_the_best_of_a_manifest_get_a_twin() -> None:
+    g = samples.matmul(BF16, m=4096, k=4096, n=4096).sgraph
+    model = Model(g, H200, {})
+    own = [c for c in Space(g, H200, {}).best(model, 8) if not c.library]
+    entries = [
+        {"config": plain(c), "key": c.key(), "estimate_us": 1e6 * model.seconds(c), "resources": []} for c in own
+    ]
+    found = persistent_twins(g, model, entries)
+    assert len(found) == TWINS
+    assert {replace(c, persistent={}).key() for c in found} <= {c.key() for c in own}
+    assert all(c.persistent for c in found)
+    assert persistent_twins(g, model, [{**e, "error": "too large"} for e in entries]) == []
+    # A twin takes more registers: so many programs as are there at a time, with what it takes.
+    (kernel,) = found[0].persistent
+    warps = found[0].warps[kernel]
+    for registers in (64, 255):
+        compiled = {"kernel": kernel, "shared": 1024, "registers": registers, "spills": 0, "warps": warps}
+        entry = {"config": plain(found[0]), "key": found[0].key(), "resources": [compiled], "estimate_us": 1.0}
+        (made,) = settled(model, [entry])
+        assert made["config"]["persistent"] == {kernel: 65536 // (registers * 32 * warps)}
+        assert made["key"].endswith(f"persistent.{kernel}={65536 // (registers * 32 * warps)}")
+    failed = {**entry, "error": "too large"}
+    assert settled(model, [failed]) == [failed]
+
+
+def test_a_device_times_the_twins_of_the_best() -> None:
+    class Compiling:
+        """What all points are said to take."""
+
+        basis = "none"
+
+        def compile(self, points: Sequence[tuple[Candidate, Config]]) -> Iterator[Outcome]:
+            return (Outcome(None) for _ in points)
+
+        def close(self) -> None:
+            pass
+
+    def twin(best: Best) -> Config | None:
+        t = best.config.symbols["T"]
+        return None if t == 2 else replace(best.config, symbols={"T": 1 if t == 8 else 99}, persistent={"k": 1})
+
+    clock = Clock()
+    bench = Bench(PROGRAM, GPU, {}, worker=clock)
+    found = result(trial(0, 8, 3e-6), trial(1, 2, 4e-6), trial(2, 4, 5e-6))
+    try:
+        with Measuring(bench, compiler=Compiling()) as measuring:
+            after = challenged(found, [candidate(n) for n in range(3)], measuring, twin)
+    finally:
+        bench.close()
+    # The two best candidates; the second one has no twin.
+    assert clock.asked == [[1]]
+    assert len(after.trials) == 4
+    assert after.ranking[0].config.persistent == {"k": 1}
+    assert after.ranking[0].seconds == pytest.approx(1e-6)
+    assert [b.candidate for b in after.ranking] == [0, 1, 2]
