@@ -133,6 +133,8 @@ def _text(
     unknown = sorted({n for entries in configs.values() for c in entries for n in c.persistent} - set(looped))
     if unknown:
         raise BackendError(f"the launch {unknown[0]} cannot be persistent", where=sgraph.name)
+    if any(configs.values()):
+        looped = tuple(n for n in looped if any(n in c.persistent for entries in configs.values() for c in entries))
     taken |= {"_resident"} if looped else set()
     after = waits(sgraph)
     branches = apart(after)
