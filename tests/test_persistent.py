@@ -253,9 +253,11 @@ def test_a_module_without_persistent_configurations_is_written_without_them() ->
     g = samples.matmul(BF16, m=4096, k=4096, n=4096).sgraph
     kernel = "matmul_kernel"
     one = Config({"T_m": 128, "T_n": 128, "T_k": 64}, {kernel: 4}, {kernel: 3})
-    texts = [
-        emit_module(g, formula="f", configs=configs).text
-        for configs in ({}, {"sm_90": [replace(one, persistent={kernel: 1})]}, {"sm_90": [one]})
+    given: list[dict[str, list[Config]]] = [
+        {},
+        {"sm_90": [replace(one, persistent={kernel: 1})]},
+        {"sm_90": [one]},
     ]
+    texts = [emit_module(g, formula="f", configs=configs).text for configs in given]
     assert [f"def {kernel}_tile(" in t for t in texts] == [True, True, False]
     assert [text.count("_resident") > 0 for text in texts] == [True, True, False]
