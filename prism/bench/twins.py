@@ -83,6 +83,8 @@ def _resources(entry: Mapping[str, Any]) -> tuple[Resources, ...]:
 
 def _config(given: Mapping[str, Any]) -> Config:
     """What `plain` wrote."""
-    chosen = (frozenset(given.get(name, ())) for name in ("library", "folded", "descriptors"))
+    names = ("library", "folded", "descriptors")
+    library, folded, descriptors = (frozenset(given.get(name, ())) for name in names)
     streams, looped = (given.get(name, {}) for name in ("streams", "persistent"))
-    return Config(given["symbols"], given["warps"], given["stages"], *chosen, streams, looped)
+    sizes, warps, stages = (given[name] for name in ("symbols", "warps", "stages"))
+    return Config(sizes, warps, stages, library, folded, descriptors, streams, looped)
