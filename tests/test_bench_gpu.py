@@ -24,7 +24,17 @@ from prism.bench.child import draw, errors, flat, interleave, judge
 from prism.bench.measure import Plan, Run
 from prism.bench.own import from_output, module_facts, own_case
 from prism.bench.plot import figure, page
-from prism.bench.prepare import describe, finalists, promising, proved_sgraphs, shares, spread, trace_case, varied
+from prism.bench.prepare import (
+    describe,
+    finalists,
+    promising,
+    proved_sgraphs,
+    shares,
+    spread,
+    trace_case,
+    varied,
+    write_manifest,
+)
 from prism.bench.results import (
     ESTIMATED,
     MEASURED,
@@ -550,6 +560,17 @@ def test_kernels_of_an_output_folder_become_a_case(tmp_path: Path) -> None:
     (tmp_path / "out" / "m.py").write_text(source.replace("block", "other"))
     with pytest.raises(UsageError, match="another model"):
         from_output(describe(own_case(program)), program, tmp_path / "out", tmp_path)
+
+
+def test_a_manifest_keeps_what_was_checked_before(tmp_path: Path) -> None:
+    first, second = ({"name": name, "check": f"{name}, small"} for name in ("a", "b"))
+    checks = {c["check"]: {"passed": True} for c in (first, second)}
+    write_manifest(tmp_path, [first], {first["check"]: checks[first["check"]], "nobody's": {}})
+    write_manifest(tmp_path, [second], {}, {"a": first})
+    path = write_manifest(tmp_path, [second], {second["check"]: checks[second["check"]]}, {"a": first, "b": {}})
+    body = json.loads(path.read_text("utf-8"))
+    assert body["cases"] == [second, first]
+    assert body["checks"] == checks
 
 
 # What is committed

@@ -477,11 +477,17 @@ def write_manifest(
     checks: Mapping[str, Any],
     known: Mapping[str, Mapping[str, Any]] | None = None,
 ) -> Path:
-    """Write what is there so far, whole or not at all; of `known` those that are not among the cases stay."""
+    """Write what is there so far, whole or not at all; of `known` those that are not among the cases stay.
+
+    What an earlier run checked of the cases stays, too.
+    """
     path = folder / "manifest.json"
     names = {c["name"] for c in cases}
-    kept = [c for name, c in (known or {}).items() if name not in names]
-    body = {"schema": SCHEMA, "versions": versions(), "checks": dict(checks), "cases": [*cases, *kept]}
+    both = [*cases, *(c for name, c in (known or {}).items() if name not in names)]
+    before = json.loads(path.read_text("utf-8"))["checks"] if path.exists() else {}
+    held = {c.get("check") for c in both}
+    found = {**{key: c for key, c in before.items() if key in held}, **checks}
+    body = {"schema": SCHEMA, "versions": versions(), "checks": found, "cases": both}
     spare = path.with_suffix(".tmp")
     spare.write_text(json.dumps(body, indent=1) + "\n", encoding="utf-8")
     spare.replace(path)
