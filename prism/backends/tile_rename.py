@@ -68,10 +68,8 @@ def renamed(s: Stmt, names: Mapping[str, str]) -> Stmt:
             return replace(s, dst=name(dst), offset=affine(offset), masks=tuple(map(name, masks)))
         case Full(dst=dst):
             return replace(s, dst=name(dst))
-        case Cast(dst=dst, src=src) | Copy(dst=dst, src=src) | Rearrange(dst=dst, src=src):
-            return replace(s, dst=name(dst), src=name(src))
-        case Reduce(dst=dst, src=src) | Prefix(dst=dst, src=src):
-            return replace(s, dst=name(dst), src=name(src))
+        case Cast() | Copy() | Reduce() | Prefix() | Rearrange():
+            return replace(s, dst=name(s.dst), src=name(s.src))
         case Pointwise(dst=dst, args=args):
             return replace(s, dst=name(dst), args=tuple(name(a) if isinstance(a, str) else a for a in args))
         case Select(dst=dst, mask=mask, src=src):
@@ -113,10 +111,8 @@ def value_dims(program: TileProgram) -> dict[str, Dims]:
                 found[dst] = dims
             case Full(dst=dst, dims=dims) | Pointwise(dst=dst, dims=dims):
                 found[dst] = dims
-            case Cast(dst=dst, src=src) | Copy(dst=dst, src=src) | Select(dst=dst, src=src) | Within(dst=dst, src=src):
-                found[dst] = found.get(src, ())
-            case Prefix(dst=dst, src=src):
-                found[dst] = found[src]
+            case Cast() | Copy() | Select() | Prefix() | Within():
+                found[s.dst] = found.get(s.src, ())
             case Reduce(dst=dst, src=src, dim=dim):
                 found[dst] = tuple(d for d in found[src] if d != dim)
             case Dot(dst=dst, lhs=lhs, rhs=rhs):

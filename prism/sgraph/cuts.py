@@ -204,9 +204,16 @@ class _Names:
     _blind: dict[int, int] = field(default_factory=dict)
     _labels: dict[object, int] = field(default_factory=dict)
     _shared: Counter[int] | None = None
+    _known: dict[int, tuple[object, tuple[Axis, ...]]] = field(default_factory=dict)
 
     def of(self, cls: int) -> tuple[object, tuple[Axis, ...]]:
         """A key that equal values share, and the axes in the order that it numbers them; no key for what is alone."""
+        known = self._known.get(cls)
+        if known is None:
+            known = self._known[cls] = self._of(cls)
+        return known
+
+    def _of(self, cls: int) -> tuple[object, tuple[Axis, ...]]:
         if self._shared is None:
             self._shared = Counter(self._label(c) for c in sorted(self.choices))
         if self._shared[self._label(cls)] == 1:

@@ -135,7 +135,7 @@ _RULES = (("commuted", _commuted), ("leaf", _leaf), ("operands", _operands), ("p
 def _sum_forms(
     classes: EClasses, axis: Axis, body: int, shifts: Mapping[int, tuple[tuple[int, int], ...]]
 ) -> list[Choice]:
-    """The contract and rescaled forms of sum_axis(body)."""
+    """The contract, rescaled and scan forms of sum_axis(body)."""
     forms: list[Choice] = [*_scans(classes, axis, body)]
     for a, m in shifts.get(body, ()):
         forms += [Choice("rescaled", axis, (a, b)) for b in _maxima(classes, m, axis)]

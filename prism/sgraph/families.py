@@ -101,9 +101,9 @@ def families(
         outputs = [Output(t.tensor, t.index, made.build(t.cls)) for t in targets]
         roots = [o.value for o in outputs]
         order = tuple(dict.fromkeys((*free, *reduced_axes(roots))))
-        single = batch_axes(roots)
+        batch = batch_axes(roots)
         for assignment in assignments(free, roots, clashing - set(renamed), bounds, space.looping, space.off, pruned):
-            given = roles(assignment, order, single, suffix)
+            given = roles(assignment, order, batch, suffix)
             try:
                 if Kind.SPLIT in assignment.values():
                     family = _split(outputs, given, made.values, name, suffix)

@@ -24,7 +24,7 @@ from typing import Any
 
 import sympy
 
-from prism.program.index import Axis, Index
+from prism.program.index import Axis
 from prism.sgraph.nodes import Grid, Kernel, Load, Loop, SGraph, Split, Store, Tile, Whole, part_axis
 
 
@@ -111,7 +111,7 @@ def _alike(tensor: str, part: Axis, first: Kernel, second: Kernel) -> bool:
     loads = [s.index for s in second.statements() if isinstance(s, Load) and s.tensor == tensor]
     if len(stores) != 1 or any(index != stores[0] for index in loads):
         return False
-    axes = [_bare(i) for i in stores[0]]
+    axes = [i.as_axis() for i in stores[0]]
     if part not in axes or len(set(axes)) != len(axes):
         return False
     for axis in axes:
@@ -122,12 +122,3 @@ def _alike(tensor: str, part: Axis, first: Kernel, second: Kernel) -> bool:
             if not (isinstance(one, Grid) and isinstance(other, Grid)) and not one == other == Whole():
                 return False
     return True
-
-
-def _bare(index: Index) -> Axis | None:
-    """The axis that the index is, if it is one."""
-    match index.terms:
-        case ((Axis() as axis, 1),) if index.offset == 0:
-            return axis
-        case _:
-            return None

@@ -192,6 +192,8 @@ class _Kept:
 
 def generate(task: Task, bounds: Bounds) -> Generated:
     """The sGraphs in the bounds that no pruner removes, best first, in an order that depends on the task alone."""
+    scans = bounds.roles.scans and tile_bounds(task.limits).scans
+    bounds = replace(bounds, roles=replace(bounds.roles, scans=scans))
     walk = _Walk(task, bounds)
     table = options(task.classes, bounds.off, walk.pruned)
     found: dict[tuple[tuple[int, int], ...], Form] = {}
@@ -322,8 +324,7 @@ class _Walk:
         task, bounds = self.task, self.bounds
         outputs = tuple(f.tensor for f in task.formulas)
         builder = Builder(plan.choices, task.classes.axes, stored, {})
-        roles = replace(bounds.roles, scans=bounds.roles.scans and tile_bounds(task.limits).scans)
-        space = Space(roles, bounds.max_ops, bounds.max_loops, looping, bounds.off)
+        space = Space(bounds.roles, bounds.max_ops, bounds.max_loops, looping, bounds.off)
         reached: list[tuple[Family, Reach]] = []
         seen: set[Family] = set()
         for family in families(group, builder, f"{task.name}{suffix}_kernel", suffix, space, self.pruned):

@@ -211,13 +211,13 @@ def _fits(axis: Axis, length: int) -> bool:
     return is_static(axis.extent) and int(axis.extent) <= length
 
 
-def roles(assignment: Assignment, order: Sequence[Axis], single: frozenset[Axis], suffix: str) -> dict[Axis, Role]:
+def roles(assignment: Assignment, order: Sequence[Axis], batch: frozenset[Axis], suffix: str) -> dict[Axis, Role]:
     """The roles with their symbols, unbound: grid axes first, one element a program before tiles.
 
     Args:
         assignment: of every axis.
         order: the axes.
-        single: those whose loops take one element an iteration.
+        batch: those of products, whose loops take one element an iteration.
         suffix: appended to the symbols' names.
     """
 
@@ -233,7 +233,7 @@ def roles(assignment: Assignment, order: Sequence[Axis], single: frozenset[Axis]
             case Kind.GRID:
                 made[axis] = Grid(symbol("T", axis))
             case Kind.LOOP:
-                made[axis] = LoopRole(1 if axis in single else symbol("T", axis))
+                made[axis] = LoopRole(1 if axis in batch else symbol("T", axis))
             case Kind.SPLIT:
                 made[axis] = Split(symbol("S", axis), symbol("T", axis))
             case Kind.WHOLE:

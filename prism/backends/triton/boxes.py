@@ -26,6 +26,7 @@ from functools import cmp_to_key
 
 import sympy
 
+from prism.backends.lower_index import Names
 from prism.backends.tile import (
     Cast,
     Copy,
@@ -54,6 +55,7 @@ from prism.backends.tile import (
 from prism.backends.tile_rename import names_beside
 from prism.program.extents import Extent, add, at_most, cdiv, mul, normal
 from prism.program.nodes import DType, Tensor
+from prism.sgraph.cost import next_power_of_two
 
 MAX_RANK = 5
 MAX_BOX = 256
@@ -172,7 +174,7 @@ def fitting(
     for name, own_boxes in held.items():
         values = {identifier(n): v for n, v in {**hints, **symbols}.items()}
         for c in launches[name].constants:
-            own = symbols.get(c.symbol) if c.symbol is not None else _power(_value(c.extent or 1, values))
+            own = symbols.get(c.symbol) if c.symbol is not None else next_power_of_two(_value(c.extent or 1, values))
             if own is not None:
                 values[c.name] = max(own, c.least)
         if any(b.looped and b.view.fits(values) for _, b in own_boxes.loads.values()):
@@ -189,16 +191,11 @@ def _launch_boxes(launch: TileLaunch, module: TileModule) -> LaunchBoxes | None:
     taken |= {x.name for x in module.launches} | {p.name for p in module.programs}
     for p in module.programs:
         taken |= names_beside(p).taken
+    free = Names(taken)
     names: dict[BoxView, str] = {}
     for b in made.values():
         if b.view not in names:
-            base = f"{identifier(b.view.tensor.name)}_box"
-            name, n = base, 1
-            while name in taken:
-                n += 1
-                name = f"{base}_{n}"
-            taken.add(name)
-            names[b.view] = name
+            names[b.view] = free.fresh(f"{b.view.tensor.name}_box")
     return LaunchBoxes({n: v for v, n in names.items()}, {key: (names[b.view], b) for key, b in made.items()})
 
 
@@ -470,8 +467,3 @@ def _value(e: Extent | Size, values: Mapping[str, int]) -> int:
     if isinstance(e, int):
         return e
     return int(e.xreplace({s: sympy.Integer(values[identifier(str(s))]) for s in e.free_symbols}))
-
-
-def _power(n: int) -> int:
-    """The least power of two that is not below n."""
-    return 1 << max(0, n - 1).bit_length()

@@ -14,7 +14,7 @@ The module imports torch and triton alone.
 from __future__ import annotations
 
 import ast
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from prism.backends.codes import code_module
 from prism.backends.exponents import binary_module
@@ -45,7 +45,7 @@ from prism.backends.triton.emit_launch import emit_launch
 from prism.backends.triton.emit_persistent import RESIDENT, write_persistent
 from prism.backends.triton.emit_stages import has_plain_loops, stages_parameter
 from prism.backends.triton.emit_streams import write_streams
-from prism.backends.triton.writer import Writer
+from prism.backends.triton.writer import Writer, fresh
 from prism.errors import BackendError
 from prism.sgraph import show
 from prism.sgraph.folding import folds
@@ -97,12 +97,23 @@ def tile_module(sgraph: SGraph) -> TileModule:
 def _described(module: TileModule, configs: Mapping[str, Sequence[Config]]) -> dict[str, LaunchBoxes]:
     """The launches that are printed with descriptors: those of a configuration, all that can have them without any."""
     possible = boxes(module)
-    entries = [c for of_target in configs.values() for c in of_target]
-    chosen = {name for c in entries for name in c.descriptors}
-    unknown = sorted(chosen - set(possible))
+    chosen = _chosen(configs, "descriptors", possible, "no load of the launch {} can be by a descriptor", module.name)
+    return {name: held for name, held in possible.items() if not any(configs.values()) or name in chosen}
+
+
+def _chosen(
+    configs: Mapping[str, Sequence[Config]], choice: str, possible: Collection[str], refusal: str, where: str
+) -> set[str]:
+    """The launches that a configuration names in one of its choices.
+
+    Raises:
+        BackendError: it is not open to one of them.
+    """
+    found = {name for entries in configs.values() for c in entries for name in getattr(c, choice)}
+    unknown = sorted(found.difference(possible))
     if unknown:
-        raise BackendError(f"no load of the launch {unknown[0]} can be by a descriptor", where=module.name)
-    return {name: held for name, held in possible.items() if not entries or name in chosen}
+        raise BackendError(refusal.format(unknown[0]), where=where)
+    return found
 
 
 def _text(
@@ -118,23 +129,15 @@ def _text(
     taken |= {n for launch in module.launches for n in launch.lengths}
     taken |= set(HELPERS) | {identifier(module.name), "choose"}
     products = plain_products(sgraph)
-    unknown = sorted({n for entries in configs.values() for c in entries for n in c.library} - set(products))
-    if unknown:
-        raise BackendError(f"no library computes the launch {unknown[0]}", where=sgraph.name)
+    _chosen(configs, "library", products, "no library computes the launch {}", sgraph.name)
     foldable = {fold.combine for fold in module.folds}
-    unknown = sorted({n for entries in configs.values() for c in entries for n in c.folded} - foldable)
-    if unknown:
-        raise BackendError(f"the launch {unknown[0]} cannot be folded into a split", where=sgraph.name)
+    _chosen(configs, "folded", foldable, "the launch {} cannot be folded into a split", sgraph.name)
     names = {launch.name for launch in module.launches}
-    unknown = sorted({n for entries in configs.values() for c in entries for n in c.streams} - names)
-    if unknown:
-        raise BackendError(f"there is no launch {unknown[0]} that could have a stream", where=sgraph.name)
+    _chosen(configs, "streams", names, "there is no launch {} that could have a stream", sgraph.name)
     looped = persistable(sgraph)
-    unknown = sorted({n for entries in configs.values() for c in entries for n in c.persistent} - set(looped))
-    if unknown:
-        raise BackendError(f"the launch {unknown[0]} cannot be persistent", where=sgraph.name)
+    chosen = _chosen(configs, "persistent", looped, "the launch {} cannot be persistent", sgraph.name)
     if any(configs.values()):
-        looped = tuple(n for n in looped if any(n in c.persistent for entries in configs.values() for c in entries))
+        looped = tuple(n for n in looped if n in chosen)
     taken |= {"_resident"} if looped else set()
     after = waits(sgraph)
     branches = apart(after)
@@ -149,11 +152,7 @@ def _text(
     tensors = name_tensors(module, taken)
     ends = tails(module, tensors.pointer, taken)
     functions = {t.fold.combine: t.function for t in ends.values()}
-    for name in looped:
-        functions[name] = f"{name}_tile"
-        while functions[name] in taken:
-            functions[name] += "_"
-        taken.add(functions[name])
+    functions |= {name: fresh(f"{name}_tile", taken) for name in looped}
     kernels = Writer()
     helpers: set[str] = set()
     for launch in _as_defined(module):
@@ -267,12 +266,10 @@ def _configs(w: Writer, configs: Mapping[str, Sequence[Config]], shapes: Mapping
                         w.line(f'"symbols": {_dict(c.symbols)},')
                         w.line(f'"warps": {_dict(c.warps)},')
                         w.line(f'"stages": {_dict(c.stages)},')
-                        if c.library:
-                            w.line(f'"library": {sorted(c.library)},'.replace("'", '"'))
-                        if c.folded:
-                            w.line(f'"folded": {sorted(c.folded)},'.replace("'", '"'))
-                        if c.descriptors:
-                            w.line(f'"descriptors": {sorted(c.descriptors)},'.replace("'", '"'))
+                        lists = (("library", c.library), ("folded", c.folded), ("descriptors", c.descriptors))
+                        for name, launches in lists:
+                            if launches:
+                                w.line(f'"{name}": {sorted(launches)},'.replace("'", '"'))
                         for name, numbers in (("streams", c.streams), ("persistent", c.persistent)):
                             if numbers:
                                 w.line(f'"{name}": {_dict(dict(sorted(numbers.items())))},')

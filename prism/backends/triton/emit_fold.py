@@ -18,7 +18,7 @@ from dataclasses import dataclass
 
 from prism.backends.tile import Constant, TileFold, TileLaunch, TileModule, TileProgram
 from prism.backends.tile_rename import names_beside
-from prism.backends.triton.writer import Writer, factor
+from prism.backends.triton.writer import Writer, factor, fresh
 from prism.program.nodes import Tensor
 
 ARRIVALS = '''
@@ -122,10 +122,7 @@ def tails(module: TileModule, pointers: dict[str, str], taken: set[str]) -> dict
 
 def _tail(fold: TileFold, launches: dict[str, TileLaunch], pointers: dict[str, str], taken: set[str]) -> Tail:
     split, combine = launches[fold.split], launches[fold.combine]
-    function = f"{combine.name}_tile"
-    while function in taken:
-        function += "_"
-    taken.add(function)
+    function = fresh(f"{combine.name}_tile", taken)
     sizes = dict(fold.sizes)
     tensors = {t.name: t for t in (*split.tensors, *combine.tensors)}
     constants = {c.name: c for c in split.constants}

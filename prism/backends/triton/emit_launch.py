@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from prism.backends.tile import TileLaunch, TileProgram
 from prism.backends.triton.boxes import LaunchBoxes
 from prism.backends.triton.emit_stages import has_plain_loops
-from prism.backends.triton.writer import Writer, factor
+from prism.backends.triton.writer import Writer, factor, fresh
 
 
 def programs_of(program: TileProgram, library: str) -> str:
@@ -53,7 +53,7 @@ def emit_launch(
         writer.line("pid = tl.program_id(0)")
         ends: list[str] = []
         for program in launch.programs[:-1]:
-            end = _fresh(f"end_{len(ends) + 1}", taken)
+            end = fresh(f"end_{len(ends) + 1}", taken)
             writer.line(f"{end} = {' + '.join([*ends[-1:], programs_of(program, 'tl')])}")
             ends.append(end)
         for program, start, end in zip(launch.programs, ["", *ends], [*ends, ""], strict=True):
@@ -64,10 +64,3 @@ def emit_launch(
                 told = [stages] * has_plain_loops(program)
                 told += boxes.parameters(program) if boxes is not None else []
                 writer.call(program.name, args + [c.name for c in program.constants] + told)
-
-
-def _fresh(name: str, taken: set[str]) -> str:
-    while name in taken:
-        name += "_"
-    taken.add(name)
-    return name

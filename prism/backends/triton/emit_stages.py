@@ -11,6 +11,7 @@ from __future__ import annotations
 from prism.backends.tile import Dot, For, Load, TileLaunch, TileProgram, statements
 from prism.backends.tile_rename import names_beside
 from prism.backends.triton.emit_fold import Tail
+from prism.backends.triton.writer import fresh
 
 
 def is_plain(loop: For) -> bool:
@@ -36,7 +37,4 @@ def stages_parameter(launch: TileLaunch, tail: Tail | None = None) -> str:
     taken = {n for p in launch.programs for n in names_beside(p).taken}
     if tail is not None:
         taken |= {*tail.lengths, *(c.name for c in tail.constants), *tail.arguments, tail.arrivals, tail.flag}
-    name = "STAGES"
-    while name in taken:
-        name += "_"
-    return name
+    return fresh("STAGES", taken)

@@ -180,3 +180,11 @@ def _natural(e: Any) -> list[Any]:
     else:
         others.sort(key=lambda a: (-len(str(a)), str(a)))
     return numbers + others if isinstance(e, sympy.Mul) else others + numbers
+
+
+def fresh(name: str, taken: set[str]) -> str:
+    """The name, longer by underscores where it is taken; it is taken then."""
+    while name in taken:
+        name += "_"
+    taken.add(name)
+    return name
