@@ -258,7 +258,8 @@ def _version() -> str:
 def _internal(error: Exception) -> str:
     """An unforeseen exception in one line, with the place in prism that it passed through last."""
     frames = traceback.extract_tb(error.__traceback__)
-    ours = [f for f in frames if f"{os.sep}prism{os.sep}" in f.filename]
+    package = Path(__file__).parents[1]
+    ours = [f for f in frames if Path(f.filename).is_relative_to(package)]
     place = f" at {Path(ours[-1].filename).name}:{ours[-1].lineno}" if ours else ""
     return (
         f"internal error: {type(error).__name__}: {error}{place}; "
