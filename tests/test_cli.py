@@ -199,6 +199,17 @@ def test_an_internal_error_tells_how_to_report_it(
     assert "Traceback" in capsys.readouterr().err
 
 
+def test_a_folder_called_prism_is_not_the_package(
+    api: FakeApi, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`git clone` makes such a folder, and tests and users' own code lie below it."""
+    code, theirs = "def load(path):\n    raise ValueError(path)", dict[str, Any]()
+    exec(compile(code, "/home/u/my work/prism/tests/theirs.py", "exec"), theirs)
+    monkeypatch.setattr(api, "load", theirs["load"], raising=False)
+    assert main(["show", "model.onnx"]) == ExitCode.INTERNAL
+    assert " at app.py:" in error_line(capsys)
+
+
 @pytest.mark.parametrize(
     "line",
     [
