@@ -24,6 +24,8 @@ from rich.console import Console
 from prism.api import load
 from prism.api.searching import SearchBudget, run_search
 from prism.api.second_opinion import SecondOpinions, merged, opinion_of, recorded, with_opinion
+from prism.egraph.matching import match
+from prism.egraph.prove import examine
 from prism.egraph.worker import Worker
 from prism.errors import ExitCode, VerificationError
 from prism.events import Recorder
@@ -423,16 +425,18 @@ def test_verdicts_on_programs_say_it(tmp_path: Path, monkeypatch: pytest.MonkeyP
     monkeypatch.setenv("PRISM_CACHE_DIR", str(tmp_path))
     a, b = load(MODELS / "mul_silu.onnx"), load(MODELS / "add_silu.onnx")
     proved = Verdict(Status.PROVED, "one e-class")
-    said = with_opinion(proved, a, a)
+    same, apart = match(a, a), match(a, _as(b, a))
+    alike, unlike = examine(same), examine(apart)
+    said = with_opinion(replace(alike, verdict=proved), same)
     assert said.status is Status.PROVED
     assert said.reason.startswith("one e-class; identity test: 16 rounds")
     assert "agree" in said.reason
     refuted = Verdict(Status.REFUTED, "y differs")
-    assert with_opinion(refuted, a, b) is refuted
-    unknown = with_opinion(Verdict(Status.UNKNOWN, "out of nodes"), a, _as(b, a))
+    assert with_opinion(replace(alike, verdict=refuted), same) is refuted
+    unknown = with_opinion(replace(unlike, verdict=Verdict(Status.UNKNOWN, "out of nodes")), apart)
     assert "disagree at" in unknown.reason
     with pytest.raises(VerificationError, match="disagree"):
-        with_opinion(proved, a, _as(b, a))
+        with_opinion(replace(unlike, verdict=proved), apart)
     assert list((tmp_path / "bug-reports").iterdir())
 
 

@@ -57,8 +57,10 @@ def prove_models(
 
 def _proved(a: Program, b: Program, files: Sequence[Path] | None) -> Verdict:
     from prism.api.second_opinion import with_opinion
-    from prism.egraph.prove import prove_programs
+    from prism.egraph.matching import match
+    from prism.egraph.prove import examine
     from prism.egraph.worker import Worker
 
+    both = match(a, b)
     with Worker(files) as worker:
-        return with_opinion(prove_programs(a, b, worker=worker), a, b, rules=files)
+        return with_opinion(examine(both, worker=worker), both, rules=files, name=a.name)

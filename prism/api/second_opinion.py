@@ -11,7 +11,8 @@ from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from prism.egraph.prove import aligned
+from prism.egraph.matching import Matched
+from prism.egraph.prove import Examined
 from prism.egraph.rules import load_rules, rule_files
 from prism.errors import VerificationError
 from prism.events import Artifacts
@@ -88,27 +89,43 @@ class SecondOpinions:
 
 
 def with_opinion(
-    verdict: Verdict, a: Program, b: Program, seed: int = 0, rules: Sequence[Path] | None = None
+    examined: Examined, both: Matched, seed: int = 0, rules: Sequence[Path] | None = None, name: str = "candidate"
 ) -> Verdict:
     """The prover's verdict on two programs, with the tester's opinion as a last clause; refuted ones need none.
+
+    Args:
+        examined: the verdict, and what was compared for it.
+        both: the two programs.
+        seed: of the draws.
+        rules: the rule files that were used, None for those that ship with prism.
+        name: what a bug report is called after.
 
     Raises:
         VerificationError: it is `proved`, and the tester disagrees; a bug report was written.
     """
+    verdict = examined.verdict
     if verdict.status is Status.REFUTED:
         return verdict
-    opinion = _of_programs(a, b, seed)
+    opinion = _of_programs(examined, both, seed)
     if verdict and opinion.outcome is Outcome.DISAGREE:
-        raise disagreement(a.name, opinion, {"reference": str(a), "candidate": str(b)}, rules)
+        texts = {"reference": _text(both.reference), "candidate": _text(both.candidate)}
+        raise disagreement(name, opinion, texts, rules)
     return replace(verdict, reason=f"{verdict.reason}; {opinion}" if verdict.reason else str(opinion))
 
 
-def _of_programs(a: Program, b: Program, seed: int) -> Opinion:
-    """The tester's opinion on two programs whose inputs and outputs the prover has matched."""
-    known = aligned(a, b)
-    if known is None:
+def _text(formulas: Sequence[Formula]) -> str:
+    return "\n".join(f"{f.tensor.name}[{', '.join(map(str, f.index))}] = {f.expr}" for f in formulas)
+
+
+def _of_programs(examined: Examined, both: Matched, seed: int) -> Opinion:
+    """The tester's opinion on what the prover has compared."""
+    read = examined.read
+    if read is None:
         return Opinion(Outcome.NOT_APPLICABLE, 0, 0, None, ("outputs are stored by indices that do not meet",))
-    return compare(known.left, known.right, tensors=a.inputs, ranges={**b.ranges, **a.ranges}, seed=seed)
+    if not examined.verdict and both.apart(read.left, read.right):
+        # It draws weights, too: those that are not known to be related would be independent.
+        return Opinion(Outcome.NOT_APPLICABLE, 0, 0, None, ("the two hold other weights",))
+    return compare(read.left, read.right, tensors=both.tensors, ranges=both.ranges, seed=seed)
 
 
 def disagreement(

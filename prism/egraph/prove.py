@@ -11,35 +11,21 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
-import sympy
 
 from prism.egraph.budget import Budget
+from prism.egraph.matching import Matched, match
 from prism.egraph.normal import Unfit, normal_form
 from prism.egraph.pieces import pieces
 from prism.egraph.refute import Attempt, refute
 from prism.egraph.worker import Worker
-from prism.errors import ShapeError, WorkerError
+from prism.errors import WorkerError
 from prism.program.constants import Reading, readings
-from prism.program.extents import Extent, is_static, normal
 from prism.program.finite import Outcome, compare
 from prism.program.index import Axis, Index
-from prism.program.inline import inline
-from prism.program.nodes import (
-    Const,
-    Expr,
-    Formula,
-    Map,
-    Position,
-    Program,
-    Read,
-    Reduce,
-    Size,
-    SymbolRange,
-    Tensor,
-)
+from prism.program.nodes import Expr, Formula, Program, SymbolRange, Tensor
 from prism.program.transform import canonical, substitute
 from prism.sgraph.verdict import Status, Verdict
 
@@ -69,33 +55,88 @@ def prove_formulas(
     Raises:
         WorkerError: the worker died or ran past its limit.
     """
-    if len(reference) != len(candidate):
-        return Verdict(Status.REFUTED, f"{len(reference)} outputs against {len(candidate)}")
+    both = Matched(tuple(reference), tuple(candidate), tuple(tensors), ranges or {}, {})
+    return examine(both, budget=budget, worker=worker).verdict
+
+
+def prove_programs(a: Program, b: Program, *, budget: Budget | None = None, worker: Worker | None = None) -> Verdict:
+    """Whether `b` computes what `a` does, output by output, with the weights that each holds.
+
+    Inputs are matched by name where the names agree, else by position; outputs by position. Symbols of `b` are matched
+    to those of `a` by the inputs' shapes.
+
+    Raises:
+        ShapeError: the programs take different numbers of inputs, or inputs of different shapes or kinds.
+        UnsupportedError: a program has an output whose indices cannot be made affine.
+        WorkerError: the worker died or ran past its limit.
+    """
+    return examine(match(a, b), budget=budget, worker=worker).verdict
+
+
+@dataclass(frozen=True, slots=True)
+class Examined:
+    """A verdict, and what was compared for it.
+
+    Attributes:
+        verdict: the prover's.
+        read: the outputs of both over the same inputs, axes and symbols, weights and constants read alike; None where
+            the outputs do not meet.
+    """
+
+    verdict: Verdict
+    read: Reading | None = None
+
+
+def examine(both: Matched, *, budget: Budget | None = None, worker: Worker | None = None) -> Examined:
+    """The verdict on two programs; see `prove_programs`.
+
+    Raises:
+        WorkerError: the worker died or ran past its limit.
+    """
+    if len(both.reference) != len(both.candidate):
+        return Examined(Verdict(Status.REFUTED, f"{len(both.reference)} outputs against {len(both.candidate)}"))
     left: list[Formula] = []
     right: list[Formula] = []
-    for a, b in zip(reference, candidate, strict=True):
+    for a, b in zip(both.reference, both.candidate, strict=True):
         if a.tensor.shape != b.tensor.shape:
             shapes = " against ".join(f"[{', '.join(map(str, t.shape))}]" for t in (a.tensor, b.tensor))
-            return Verdict(Status.REFUTED, f"output {a.tensor.name} has shape {shapes}")
+            return Examined(Verdict(Status.REFUTED, f"output {a.tensor.name} has shape {shapes}"))
         aligned = _align(a, b)
         if aligned is None:
             places = " against ".join(f"[{', '.join(map(str, f.index))}]" for f in (a, b))
-            return Verdict(Status.UNKNOWN, f"output {a.tensor.name} is stored by indices that do not meet: {places}")
+            reason = f"output {a.tensor.name} is stored by indices that do not meet: {places}"
+            return Examined(Verdict(Status.UNKNOWN, reason))
         left.append(aligned[0])
         right.append(aligned[1])
     read = readings([f.expr for f in left], [f.expr for f in right])
+    left = [replace(f, expr=e) for f, e in zip(left, read.left, strict=True)]
+    right = [replace(f, expr=e) for f, e in zip(right, read.right, strict=True)]
+    return Examined(_judged(left, right, read, both, budget, worker), read)
+
+
+def _judged(
+    left: Sequence[Formula],
+    right: Sequence[Formula],
+    read: Reading,
+    both: Matched,
+    budget: Budget | None,
+    worker: Worker | None,
+) -> Verdict:
+    """The verdict on formulas with equal indices."""
     one, other = list(read.left), list(read.right)
-    left = [replace(f, expr=e) for f, e in zip(left, one, strict=True)]
-    right = [replace(f, expr=e) for f, e in zip(right, other, strict=True)]
-    attempt = refute(left, right, tensors, ranges or {})
+    fixed = both.fixed([*one, *other])
+    attempt = refute(left, right, both.tensors, both.ranges, fixed=fixed)
     found = attempt.found
     if read.unclear and found is None:
         reason = f"the constants {read.unclear} are different numbers, too near each other for the prover"
         return Verdict(Status.UNKNOWN, reason)
+    undefined = [n for n, values in fixed.arrays.items() if np.isnan(values).any()]
+    if undefined and found is None:
+        return Verdict(Status.UNKNOWN, f"weights hold NaN: {', '.join(undefined)}")
     verdict = _decided(attempt, one, other, budget, worker)
-    if attempt.slight is not None and not verdict and found is None:
+    if attempt.slight is not None and not verdict and found is None and not fixed.rounded:
         # float64 alone does not tell a small difference from rounding; residues have none.
-        opinion = compare(one, other, tensors=tensors, ranges=ranges or {})
+        opinion = compare(one, other, tensors=both.tensors, ranges=both.ranges)
         if opinion.outcome is Outcome.DISAGREE:
             where = f"{attempt.slight.where}; the identity test finds a difference, too: {opinion.where}"
             return replace(verdict, status=Status.REFUTED, reason=where, counterexample=dict(attempt.slight.inputs))
@@ -150,138 +191,6 @@ def _same_forms(reference: Sequence[Expr], candidate: Sequence[Expr]) -> bool:
         return all(normal_form(a) == normal_form(b) for a, b in zip(reference, candidate, strict=True))
     except Unfit:
         return False
-
-
-def prove_programs(a: Program, b: Program, *, budget: Budget | None = None, worker: Worker | None = None) -> Verdict:
-    """Whether `b` computes what `a` does, output by output.
-
-    Inputs are matched by name where the names agree, else by position; outputs by position. Symbols of `b` are matched
-    to those of `a` by the inputs' shapes.
-
-    Raises:
-        ShapeError: the programs take different numbers of inputs, or inputs of different shapes.
-        UnsupportedError: a program has an output whose indices cannot be made affine.
-        WorkerError: the worker died or ran past its limit.
-    """
-    pairs = _match(a, b)
-    reference, candidate = _formulas(pairs, a, b)
-    verdict = prove_formulas(
-        reference, candidate, tensors=a.inputs, ranges={**b.ranges, **a.ranges}, budget=budget, worker=worker
-    )
-    differing = [ours.name for ours, theirs in pairs if _weights_differ(a, ours.name, b, theirs.name)]
-    if verdict and differing:
-        # Proofs are for all weights; the models themselves fix other ones.
-        reason = f"equal as functions of their weights, but the models hold other values in {', '.join(differing)}"
-        return replace(verdict, status=Status.UNKNOWN, reason=reason)
-    return verdict
-
-
-def _formulas(
-    pairs: Sequence[tuple[Tensor, Tensor]], a: Program, b: Program
-) -> tuple[tuple[Formula, ...], tuple[Formula, ...]]:
-    """The outputs of both, inlined, with the names of `a` for inputs and symbols."""
-    symbols = _symbols(pairs, a, b)
-    names = {theirs.name: ours.name for ours, theirs in pairs}
-    return tuple(inline(a)), tuple(_rename(f, names, symbols) for f in inline(b))
-
-
-def aligned(a: Program, b: Program) -> Reading | None:
-    """What is compared of two programs: their outputs over the same inputs, axes and symbols, constants read alike.
-
-    None where outputs are stored by indices that do not meet.
-
-    Raises:
-        ShapeError: the programs take different numbers of inputs, or inputs of different shapes.
-        UnsupportedError: a program has an output whose indices cannot be made affine.
-    """
-    sides = [_align(x, y) for x, y in zip(*_formulas(_match(a, b), a, b), strict=False)]
-    if any(s is None for s in sides):
-        return None
-    both = [s for s in sides if s is not None]
-    return readings([x.expr for x, _ in both], [y.expr for _, y in both])
-
-
-def _weights_differ(a: Program, ours: str, b: Program, theirs: str) -> bool:
-    if (ours in a.weights) != (theirs in b.weights):
-        return True
-    return ours in a.weights and not np.array_equal(np.asarray(a.weights[ours]), np.asarray(b.weights[theirs]))
-
-
-def _match(a: Program, b: Program) -> list[tuple[Tensor, Tensor]]:
-    """Pairs of inputs."""
-    theirs = {t.name: t for t in b.inputs}
-    if len(a.inputs) != len(b.inputs):
-        raise ShapeError(
-            f"{a.name} takes {len(a.inputs)} inputs and {b.name} {len(b.inputs)}",
-            fix="give both the same inputs, unused ones included",
-        )
-    if {t.name for t in a.inputs} == set(theirs):
-        return [(t, theirs[t.name]) for t in a.inputs]
-    return list(zip(a.inputs, b.inputs, strict=True))
-
-
-def _symbols(pairs: Sequence[tuple[Tensor, Tensor]], a: Program, b: Program) -> dict[sympy.Basic, Extent]:
-    """What each symbol of `b` is in terms of `a`'s, by the shapes of the inputs."""
-    found: dict[sympy.Basic, Extent] = {}
-    for ours, theirs in pairs:
-        if len(ours.shape) == len(theirs.shape):
-            for x, y in zip(ours.shape, theirs.shape, strict=True):
-                if isinstance(y, sympy.Symbol):
-                    found.setdefault(y, x)
-    for ours, theirs in pairs:
-        if ours.shape != tuple(_extent(e, found) for e in theirs.shape):
-            shapes = " and ".join(f"[{', '.join(map(str, t.shape))}]" for t in (ours, theirs))
-            raise ShapeError(
-                f"input {ours.name} of {a.name} and {theirs.name} of {b.name} have shapes {shapes}",
-                fix="inputs are matched by name where the names agree, else by position",
-            )
-    return found
-
-
-def _extent(extent: Extent, symbols: Mapping[sympy.Basic, Extent]) -> Extent:
-    if is_static(extent) or not symbols:
-        return normal(extent)
-    assert not isinstance(extent, int)
-    return normal(sympy.expand(extent.xreplace({s: sympy.sympify(e) for s, e in symbols.items()})))
-
-
-def _rename(formula: Formula, names: Mapping[str, str], symbols: Mapping[sympy.Basic, Extent]) -> Formula:
-    """The formula over the other program's input names and symbols, its axes named anew."""
-    changed = {s: e for s, e in symbols.items() if s != e}
-
-    def axis(a: Axis) -> Axis:
-        return Axis(a.name, _extent(a.extent, changed))
-
-    def index(i: Index) -> Index:
-        total = Index((), _extent(i.offset, changed))
-        for atom, c in i.terms:
-            assert isinstance(atom, Axis)
-            total = total + Index(((axis(atom), 1),)).scaled(_extent(c, changed))
-        return total
-
-    memo: dict[int, Expr] = {}
-
-    def visit(e: Expr) -> Expr:
-        if id(e) not in memo:
-            match e:
-                case Read(tensor, indices):
-                    memo[id(e)] = Read(names.get(tensor, tensor), tuple(map(index, indices)))
-                case Position(i):
-                    memo[id(e)] = Position(index(i))
-                case Size(extent):
-                    known = _extent(extent, changed)
-                    memo[id(e)] = Const(float(int(known))) if is_static(known) else Size(known)
-                case Map(op, args):
-                    memo[id(e)] = Map(op, tuple(map(visit, args)))
-                case Reduce(kind, a, body):
-                    memo[id(e)] = Reduce(kind, axis(a), visit(body))
-                case _:
-                    memo[id(e)] = e
-        return memo[id(e)]
-
-    t = formula.tensor
-    tensor = Tensor(t.name, tuple(_extent(e, changed) for e in t.shape), t.dtype)
-    return Formula(tensor, tuple(map(index, formula.index)), visit(formula.expr))
 
 
 def _align(a: Formula, b: Formula) -> tuple[Formula, Formula] | None:

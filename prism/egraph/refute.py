@@ -7,13 +7,16 @@ one number throughout, spikes at the ends, and large and tiny scales, because po
 ones dropped rescales, those of scale one a dropped eps, and long sums a dropped last element. What is found is made
 small (shrink.py) at the one element of the output that shows it.
 
+Weights keep the values that the programs hold. Where some may be rounded values of the other program's, a difference
+that rounding them anew makes as well is none.
+
 A point at which the reference is infinite or NaN is no evidence.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -41,6 +44,9 @@ WINDOW_ELEMENTS = 1 << 23
 DRAW_ELEMENTS = 1 << 19
 # Products and sums that shrinking one counterexample may cost.
 SHRINK_WORK = 1 << 27
+
+# A difference has to be so many times what rounding weights makes.
+NOISE = 8.0
 
 KINDS = (
     "normal", "ties", "tiny", "positive", "normal", "zeros", "large", "equal rows", "halves", "one number", "last",
@@ -81,12 +87,37 @@ class Attempt:
     slight: Counterexample | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Fixed:
+    """Tensors that are not drawn.
+
+    Attributes:
+        arrays: their values.
+        rounded: those that may be rounded values of others, with the unit roundoff of their type.
+    """
+
+    arrays: Mapping[str, np.ndarray] = field(default_factory=dict)
+    rounded: Mapping[str, float] = field(default_factory=dict)
+
+    def cut(self, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, np.ndarray]:
+        """The elements that are read."""
+        return {n: self.arrays[n][tuple(map(slice, s))] for n, s in shapes.items() if n in self.arrays}
+
+    def disturbed(self, held: Mapping[str, np.ndarray], rng: np.random.Generator) -> dict[str, np.ndarray]:
+        """Arrays as other roundings would have left them."""
+        return {n: v * (1 + self.rounded.get(n, 0.0) * rng.uniform(-1, 1, v.shape)) for n, v in held.items()}
+
+
+NOTHING_FIXED = Fixed()
+
+
 def refute(
     reference: Sequence[Formula],
     candidate: Sequence[Formula],
     tensors: Sequence[Tensor],
     ranges: Mapping[str, SymbolRange],
     seed: int = 0,
+    fixed: Fixed = NOTHING_FIXED,
 ) -> Attempt:
     """Look for inputs at which the formulas differ. Formulas come in pairs with equal indices.
 
@@ -96,6 +127,7 @@ def refute(
         tensors: the inputs that they read.
         ranges: of the symbols; those that are missing may be any positive integer.
         seed: of the draws.
+        fixed: tensors that keep their values.
     """
     points, skipped = 0, ""
     slight: Counterexample | None = None
@@ -108,6 +140,8 @@ def refute(
                 skipped = "the formulas are too large to evaluate"
                 continue
             shapes = _shapes([e for pair in pairs for e in pair], tensors, binding)
+            held = fixed.cut(shapes)
+            shapes = {n: s for n, s in shapes.items() if n not in held}
             elements = sum(int(np.prod(s)) for s in shapes.values())
             if elements > (WINDOW_ELEMENTS if points else MAX_WORK):
                 skipped = "the inputs are too large to draw"
@@ -116,13 +150,17 @@ def refute(
             for strict, inputs in _draws(rng, shapes, dtypes, KINDS if elements <= DRAW_ELEMENTS else FEW_KINDS):
                 for formula, (a, b) in zip(reference, pairs, strict=True):
                     axes = tuple(sorted(free_axes(a) | free_axes(b), key=lambda x: x.name))
-                    left = evaluate_expr(a, inputs, binding, axes)
-                    right = evaluate_expr(b, inputs, binding, axes)
+                    left = evaluate_expr(a, {**held, **inputs}, binding, axes)
+                    right = evaluate_expr(b, {**held, **inputs}, binding, axes)
                     points += int(np.isfinite(left).sum())
                     at = _difference(left, right, strict)
+                    if at is not None and fixed.rounded and np.isfinite(right[at]):
+                        noise = _noise((a, b), (left, right), inputs, held, fixed, binding, axes)
+                        at = _difference(left, right, strict, max(RTOL, NOISE * noise))
                     if at is not None:
                         spot = dict(zip(axes, at, strict=True))
-                        return Attempt(_smallest(formula, (a, b), spot, inputs, dtypes, binding, strict), points)
+                        found = _smallest(formula, (a, b), spot, inputs, held, fixed, binding, strict)
+                        return Attempt(found, points)
                     at = None if slight else _difference(left, right, False, SLIGHT_RTOL, SLIGHT_ATOL)
                     if at is not None:
                         sides = f"{float(left[at]):.15g} against {float(right[at]):.15g}"
@@ -131,12 +169,37 @@ def refute(
     return Attempt(None, points, skipped if points == 0 else "", slight)
 
 
+def _noise(
+    pair: tuple[Expr, Expr],
+    values: tuple[np.ndarray, np.ndarray],
+    inputs: Mapping[str, np.ndarray],
+    held: Mapping[str, np.ndarray],
+    fixed: Fixed,
+    binding: Mapping[str, int],
+    axes: tuple[Axis, ...],
+) -> float:
+    """How far other roundings of the weights move the values, relative to their size (see `_difference`)."""
+    rng = np.random.default_rng(len(axes))
+    most = 0.0
+    for _ in range(3):
+        other = fixed.disturbed(held, rng)
+        for e, v in zip(pair, values, strict=True):
+            moved = evaluate_expr(e, {**other, **inputs}, binding, axes)
+            with np.errstate(all="ignore"):
+                finite = np.isfinite(v)
+                far = np.abs(moved - v)[finite] / (np.abs(v) + 1e-3 * np.abs(v[finite]).max(initial=0.0))[finite]
+            far = far[np.isfinite(far)]
+            most = max(most, float(far.max(initial=0.0)))
+    return most
+
+
 def _smallest(
     formula: Formula,
     pair: tuple[Expr, Expr],
     spot: Mapping[Axis, int],
     inputs: Mapping[str, np.ndarray],
-    dtypes: Mapping[str, DType],
+    held: Mapping[str, np.ndarray],
+    fixed: Fixed,
     binding: Mapping[str, int],
     strict: bool,
 ) -> Counterexample:
@@ -144,13 +207,14 @@ def _smallest(
     a, b = (substitute(e, {x: Index.const(n) for x, n in spot.items()}) for e in pair)
 
     def values(at: Mapping[str, np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
-        return evaluate_expr(a, at, binding, ()), evaluate_expr(b, at, binding, ())
+        every = {**held, **at}
+        return evaluate_expr(a, every, binding, ()), evaluate_expr(b, every, binding, ())
 
     first = values(inputs)
     both = bool(np.isfinite(first).all())
     apart = float(abs(first[0] - first[1]) / (max(abs(first[0]), abs(first[1])) or 1.0)) if both else 0.0
-    # A difference that was plain stays so.
-    least = max(RTOL, min(1e-2, apart / 2))
+    # A difference that was plain stays so, and one that rounding does not explain.
+    least = max(RTOL, apart / 2 if fixed.rounded else min(1e-2, apart / 2))
 
     def differs(at: Mapping[str, np.ndarray]) -> bool:
         left, right = values(at)
