@@ -266,6 +266,21 @@ class LockRecord:
 
 
 @dataclass(frozen=True, slots=True)
+class Argument:
+    """One argument of the emitted function that is no weight of the model.
+
+    Attributes:
+        name: its name.
+        dtype: its data type, as torch and numpy call it.
+        shape: its shape, symbolic dimensions at the values that were tuned for.
+    """
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class RunReport:
     """One run of `prism optimize`, as shown to the user. Times are seconds.
 
@@ -303,6 +318,7 @@ class RunReport:
         backend: what the kernels are written in.
         compiler: the system's compiler that they were timed with; empty where a package brings it.
         memory: what the kernels' `shared` counts, in a word.
+        arguments: what the emitted function is called with, in order.
     """
 
     name: str
@@ -338,6 +354,7 @@ class RunReport:
     backend: str = "Triton"
     compiler: str = ""
     memory: str = "shared"
+    arguments: tuple[Argument, ...] = ()
 
     @property
     def speedup(self) -> float:

@@ -16,13 +16,13 @@ from prism.egraph.encode import Derivation, replay
 from prism.egraph.rules import load_rules, rule_files
 from prism.egraph.worker import Worker
 from prism.errors import WorkerError
-from prism.events import Artifacts, CheckSummary, KernelReport, ProofRecord, Recorder, RunReport
+from prism.events import Argument, Artifacts, CheckSummary, KernelReport, ProofRecord, Recorder, RunReport
 from prism.instantiate.devices import Target
 from prism.instantiate.lock import flat, make_lock, versions
 from prism.instantiate.model import CostModel
 from prism.instantiate.platforms import Platform
 from prism.instantiate.study import Best, TuneResult
-from prism.program.extents import Extent
+from prism.program.extents import Extent, evaluate
 from prism.program.finite import Opinion
 from prism.program.nodes import Expr, Program, Reduce, walk
 from prism.program.pretty import formula_text
@@ -184,6 +184,16 @@ def _report(request: Request, found: SearchResult, choice: Choice, recorder: Rec
         shapes=request.program.hints,
         warnings=tuple(recorder.warnings),
         baseline=choice.baseline,
+        arguments=_arguments(request.program),
+    )
+
+
+def _arguments(program: Program) -> tuple[Argument, ...]:
+    """What the emitted function is called with: the inputs that are no weights."""
+    return tuple(
+        Argument(t.name, t.dtype.value, tuple(evaluate(e, program.hints) for e in t.shape))
+        for t in program.inputs
+        if t.name not in program.weights
     )
 
 

@@ -14,9 +14,11 @@ import msgspec
 from rich.console import Console
 
 from prism.events import RunReport
+from prism.report.folder import module_name
 from prism.report.records import to_json
 from prism.report.table import print_summary
 from prism.report.units import number
+from prism.report.usage import next_lines
 
 if TYPE_CHECKING:
     from prism.sgraph.verdict import Verdict
@@ -34,6 +36,9 @@ def print_report(report: RunReport, *, folder: Path, as_json: bool) -> None:
     terminal = sys.stdout.isatty()
     console = Console(file=sys.stdout, width=None if terminal else _LOG_WIDTH, highlight=False)
     _guarded(lambda: print_summary(report, console))
+    # Lines to copy are not folded, or a terminal would break them.
+    lines = [f"  {purpose:8} {line}" for purpose, line in next_lines(report, module_name(report.name))]
+    write_line("\n".join(["next", *lines]))
 
 
 def print_verdict(verdict: Verdict, *, as_json: bool) -> None:
@@ -50,7 +55,7 @@ def print_verdict(verdict: Verdict, *, as_json: bool) -> None:
         }
         write_line(msgspec.json.format(msgspec.json.encode(body), indent=2).decode())
         return
-    lines = [f"{verdict.status.value}: {verdict.reason}" if verdict.reason else verdict.status.value]
+    lines = [str(verdict)]
     if verdict.counterexample:
         lines.append("they differ at")
         lines += [f"  {name} = {_short(value)}" for name, value in verdict.counterexample.items()]

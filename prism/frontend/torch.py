@@ -11,6 +11,7 @@ import inspect
 import keyword
 import operator
 import re
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -131,7 +132,8 @@ def _export(
     fn: Callable[..., Any], examples: tuple[torch.Tensor, ...], shapes: Any, title: str
 ) -> torch.export.ExportedProgram:
     try:
-        with torch.no_grad():
+        with torch.no_grad(), warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # torch.export's own deprecations, of no use to whoever traces
             exported = torch.export.export(_Positional(fn), examples, dynamic_shapes=shapes)
             table = torch.export.default_decompositions()
             for overload in list(table):

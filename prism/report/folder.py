@@ -1,5 +1,6 @@
 """The output folder: what is in it, and writing it whole or not at all.
 
+    README.md            how to call the module, and what the other files are
     <name>.py            the module: Triton's needs torch and triton alone, C++'s a compiler and numpy
     <kernel>.cpp         its kernels, where they are C++
     weights.pt           the model's weights, when it has any
@@ -35,6 +36,7 @@ from prism.errors import UsageError
 from prism.events import Artifacts
 from prism.report.html import render_html
 from prism.report.records import recorded_files, to_json
+from prism.report.usage import README_NAME, readme
 
 LOCK_NAME = "prism.lock.json"
 WEIGHTS_NAME = "weights.pt"
@@ -59,6 +61,7 @@ def render_folder(artifacts: Artifacts) -> dict[str, bytes]:
         files[certificate_name(artifacts.proof.rung)] = artifacts.certificate
     if artifacts.weights is not None:
         files[WEIGHTS_NAME] = artifacts.weights
+    files[README_NAME] = readme(report, module_name(report.name), [*files, LOCK_NAME]).encode()
     digests = {name: hashlib.sha256(data).hexdigest() for name, data in sorted(files.items())}
     files[LOCK_NAME] = to_json(artifacts.lock, files=digests)
     return files
@@ -86,10 +89,12 @@ def check_writable(out: Path) -> Path:
         The folder's absolute path, with links followed.
 
     Raises:
-        UsageError: it exists and is not an earlier output folder, or its parent is missing or cannot be written.
+        UsageError: it exists and is not an earlier output folder, or it cannot be made where it is to be.
     """
     final = _admissible(out)
-    with _staging(final, out):
+    # Parents that are missing are made when the folder is written; until then the nearest one that exists is tried.
+    existing = next(p for p in final.parents if p.exists())
+    with _staging(existing / final.name, out):
         pass
     return final
 
@@ -111,6 +116,7 @@ def write_folder(out: Path, files: Mapping[str, bytes | str]) -> Path:
         if not name or Path(name).name != name or name in (".", "..", *_CACHES):
             raise ValueError(f"not a plain file name: {name!r}")
     final = _admissible(out)
+    _make_parents(final, out)
     with _staging(final, out) as staged:
         for name, data in files.items():
             _write(staged / name, data.encode() if isinstance(data, str) else data)
@@ -140,16 +146,25 @@ def _admissible(out: Path) -> Path:
                 why="a file of that name exists",
                 fix="name another folder with --out",
             )
-        elif not final.parent.is_dir():
-            raise UsageError(
-                "the output folder cannot be written",
-                where=str(out),
-                why=f"its parent {final.parent} is not a folder",
-                fix="create the parent, or name another folder with --out",
-            )
+        else:
+            blocking = next(p for p in final.parents if p.exists())
+            if not blocking.is_dir():
+                raise UsageError(
+                    "the output folder cannot be written",
+                    where=str(out),
+                    why=f"{blocking} is not a folder",
+                    fix="name another folder with --out",
+                )
     except (OSError, RuntimeError) as e:  # RuntimeError: a loop of symbolic links (Python < 3.13)
         raise _refused(out, e) from e
     return final
+
+
+def _make_parents(final: Path, out: Path) -> None:
+    try:
+        final.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as e:
+        raise _refused(out, e) from e
 
 
 def _replaceable(final: Path, out: Path) -> None:

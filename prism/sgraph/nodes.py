@@ -298,6 +298,12 @@ class SGraph:
                 found.append(Launch(name, tuple(k for k in self.kernels if k.name in group)))
         return tuple(found)
 
+    def __str__(self) -> str:
+        """Readable, indented text, as `prism.sgraph.show.text` writes it."""
+        from prism.sgraph.show import text
+
+        return text(self).rstrip("\n")
+
     def tensor(self, name: str) -> Tensor:
         """The declaration of an input, buffer or output.
 

@@ -37,5 +37,8 @@ class Verdict:
     rules: tuple[str, ...] = ()
     classes: tuple[str, ...] = ()
 
+    def __str__(self) -> str:
+        return f"{self.status.value}: {self.reason}" if self.reason else self.status.value
+
     def __bool__(self) -> bool:
         return self.status is Status.PROVED

@@ -1,0 +1,145 @@
+"""What to do with an output folder: the lines to type next, and the folder's README."""
+
+from __future__ import annotations
+
+import os
+import shlex
+from collections.abc import Sequence
+from pathlib import Path, PurePosixPath
+
+from prism.events import Argument, Evidence, RunReport
+from prism.report.units import duration, evidence_note, speedup
+
+README_NAME = "README.md"
+
+
+def module_of(report: RunReport, module: str) -> tuple[str, str]:
+    """The module's name, as it is imported, and the name of its function.
+
+    Args:
+        report: the run.
+        module: the module's file name.
+    """
+    return PurePosixPath(module).stem, report.name
+
+
+def example_call(report: RunReport, module: str) -> tuple[str, ...]:
+    """Lines of Python that import the module and call it on random arguments of the right shapes and types.
+
+    Args:
+        report: the run.
+        module: the module's file name.
+    """
+    name, function = module_of(report, module)
+    place = ', device="cuda"' if report.backend == "Triton" else ""
+    made = [f"{a.name} = {_example(a, place)}" for a in report.arguments]
+    call = f"{function}({', '.join(a.name for a in report.arguments)})"
+    # The result has a name that no argument has.
+    taken = {a.name for a in report.arguments} | {function}
+    result = next(n for n in ("y", "out", "result", *(f"y{i}" for i in range(len(taken) + 1))) if n not in taken)
+    return ("import torch", f"from {name} import {function}", *made, f"{result} = {call}")
+
+
+def _example(a: Argument, place: str) -> str:
+    """An expression of torch for one argument."""
+    shape = ", ".join(map(str, a.shape)) if a.shape else "()"
+    match a.dtype:
+        case "bool":
+            return f"torch.rand({shape}{place}) < 0.5"
+        case "int64" | "int32" | "int8" | "uint8":
+            size = f"({shape}{',' if len(a.shape) == 1 else ''})" if a.shape else "()"
+            return f"torch.randint(0, 2, {size}, dtype=torch.{a.dtype}{place})"
+        case _:
+            return f"torch.randn({shape}, dtype=torch.{a.dtype}{place})"
+
+
+def next_lines(report: RunReport, module: str) -> tuple[tuple[str, str], ...]:
+    """What to type after a run: by purpose, one line for a shell in the current folder.
+
+    Args:
+        report: the run, whose `output` is the folder.
+        module: the module's file name.
+    """
+    folder = _shown(report.output)
+    code = "; ".join((*example_call(report, module)[:-1], f"print({example_call(report, module)[-1].partition(' = ')[2]})"))
+    return (
+        ("call", f"PYTHONPATH={shlex.quote(folder)} python -c {shlex.quote(code)}"),
+        ("read", str(PurePosixPath(folder) / "report.html")),
+        ("verify", f"prism verify {shlex.quote(folder)}"),
+        ("explain", f"prism explain {shlex.quote(folder)}"),
+    )
+
+
+def _shown(output: str) -> str:
+    """The folder as a user in the current folder would name it."""
+    inside = os.path.relpath(output)
+    return output if inside.startswith("..") else inside
+
+
+def readme(report: RunReport, module: str, files: Sequence[str]) -> str:
+    """The folder's README: what it is, how it is called, what is in it. Holds no path of the machine.
+
+    Args:
+        report: the run.
+        module: the module's file name.
+        files: the names of the folder's other files.
+    """
+    needs = {
+        "Triton": "torch and triton, and the GPU that the kernels are for",
+        "C++": "numpy or torch, and a C++ compiler",
+    }.get(report.backend, "torch")
+    word = "measured" if report.evidence is Evidence.MEASURED else "estimated"
+    lines = [
+        f"# {report.name}",
+        "",
+        f"Kernels in {report.backend} for {report.target} ({report.device}), made and proved by prism.",
+        f"{report.operator_count} operators became {report.kernel_count} launches: "
+        f"{duration(report.best_seconds)} instead of {duration(report.baseline_seconds)} ({report.baseline}), "
+        f"{speedup(report)}, {word}. {evidence_note(report)}",
+        "",
+        "## Call it",
+        "",
+        f"The module needs {needs}; it does not need prism. In this folder:",
+        "",
+        "```python",
+        *example_call(report, module),
+        "```",
+        "",
+        "## Check it",
+        "",
+        "Where prism is installed, in this folder:",
+        "",
+        "```sh",
+        "prism verify .     # certificates, hashes and versions, checked again",
+        "prism explain .    # the derivation from the model to its kernels, as mathematics",
+        "```",
+        "",
+        "## What is here",
+        "",
+        "| file | what it is |",
+        "|---|---|",
+        *(f"| `{name}` | {_purpose(name, module)} |" for name in sorted(files)),
+        "",
+    ]
+    return "\n".join(lines)
+
+
+_PURPOSES = {
+    "weights.pt": "the model's weights, which the module reads",
+    "proof.json": "how the choice was proved",
+    "derivation.json": "the proof, step by step",
+    "replay.json": "the two sides of the proof, to be proved again",
+    "prism.lock.json": "what it takes to make the choice again, and the SHA-256 of every file here",
+    "report.json": "the run, for programs",
+    "report.html": "the run, for people",
+    "sgraph.txt": "the chosen sGraph, its tile sizes unbound",
+    "sgraph.dot": "the same as a drawing (Graphviz)",
+    "sgraph.json": "the same for programs",
+    "program.txt": "the model in index notation",
+}
+
+
+def _purpose(name: str, module: str) -> str:
+    if name == module:
+        return "the module"
+    return _PURPOSES.get(name) or ("a kernel" if Path(name).suffix == ".cpp" else "a file that the module needs")
