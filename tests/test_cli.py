@@ -240,7 +240,7 @@ def test_an_unknown_target_is_told_the_known_ones(api: FakeApi, capsys: pytest.C
     assert "cuda" in line
 
 
-@pytest.mark.parametrize("out", ["file", "missing/o", "mine", ".", "/proc/o"])
+@pytest.mark.parametrize("out", ["file", "file/o", "mine", ".", "/proc/o", "/proc/a/o"])
 def test_an_unwritable_output_is_refused_before_any_work(
     api: FakeApi, tmp_path: Path, capsys: pytest.CaptureFixture[str], out: str
 ) -> None:

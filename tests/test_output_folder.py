@@ -28,7 +28,17 @@ def tree(path: Path) -> dict[str, bytes]:
 def test_contents(tmp_path: Path) -> None:
     out = write_folder(tmp_path / "sample.prism", FILES)
     assert sorted(tree(out)) == sorted(
-        ["sample.py", "proof.json", LOCK_NAME, "report.json", "report.html", "sgraph.txt", "sgraph.dot", "program.txt"]
+        [
+            "README.md",
+            "sample.py",
+            "proof.json",
+            LOCK_NAME,
+            "report.json",
+            "report.html",
+            "sgraph.txt",
+            "sgraph.dot",
+            "program.txt",
+        ]
     )
     assert os.listdir(tmp_path) == ["sample.prism"]
     for name, digest in recorded_files((out / LOCK_NAME).read_bytes()).items():
@@ -138,8 +148,13 @@ def test_refuses_a_file(tmp_path: Path) -> None:
     refused(tmp_path / "o", "a file of that name exists")
 
 
-def test_refuses_a_missing_parent(tmp_path: Path) -> None:
-    refused(tmp_path / "missing" / "o", "is not a folder")
+def test_makes_missing_parents_when_it_writes_and_not_before(tmp_path: Path) -> None:
+    out = tmp_path / "missing" / "too" / "o"
+    assert check_writable(out) == out
+    assert list(tmp_path.iterdir()) == []
+    assert (write_folder(out, FILES) / LOCK_NAME).is_file()
+    (tmp_path / "file").write_text("mine")
+    refused(tmp_path / "file" / "o", "is not a folder")
 
 
 def test_refuses_a_parent_that_is_a_file(tmp_path: Path) -> None:

@@ -61,7 +61,8 @@ def next_lines(report: RunReport, module: str) -> tuple[tuple[str, str], ...]:
         module: the module's file name.
     """
     folder = _shown(report.output)
-    code = "; ".join((*example_call(report, module)[:-1], f"print({example_call(report, module)[-1].partition(' = ')[2]})"))
+    *before, call = example_call(report, module)
+    code = "; ".join((*before, f"print({call.partition(' = ')[2]})"))
     return (
         ("call", f"PYTHONPATH={shlex.quote(folder)} python -c {shlex.quote(code)}"),
         ("read", str(PurePosixPath(folder) / "report.html")),
@@ -93,7 +94,7 @@ def readme(report: RunReport, module: str, files: Sequence[str]) -> str:
         f"# {report.name}",
         "",
         f"Kernels in {report.backend} for {report.target} ({report.device}), made and proved by prism.",
-        f"{report.operator_count} operators became {report.kernel_count} launches: "
+        f"{_many(report.operator_count, 'operator')} became {_many(report.kernel_count, 'launch', 'launches')}: "
         f"{duration(report.best_seconds)} instead of {duration(report.baseline_seconds)} ({report.baseline}), "
         f"{speedup(report)}, {word}. {evidence_note(report)}",
         "",
@@ -122,6 +123,10 @@ def readme(report: RunReport, module: str, files: Sequence[str]) -> str:
         "",
     ]
     return "\n".join(lines)
+
+
+def _many(count: int, one: str, several: str = "") -> str:
+    return f"{count} {one if count == 1 else several or one + 's'}"
 
 
 _PURPOSES = {

@@ -1,0 +1,206 @@
+"""The README's and the documentation's commands and snippets run as they stand, in an empty folder.
+
+docs/rules.md has tests of its own (test_rule_docs.py). A command that is in no table here is a failure, so that what is
+written tomorrow is run, too.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+
+import pytest
+
+from prism.cli import main
+from prism.errors import ExitCode
+
+ROOT = Path(__file__).parents[1]
+PAGES = {p.name: p.read_text("utf-8") for p in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))}
+QUICK = ("--trials", "2", "--max-sgraphs", "2", "--max-families", "10")
+"""The same path with less to try: literally, these commands run with --run-slow."""
+
+
+def blocks(page: str, *languages: str) -> list[str]:
+    """The fenced blocks of a page that are in one of the languages."""
+    return [text for kind, text in re.findall(r"^```(\w*)\n(.*?)^```", PAGES[page], re.S | re.M) if kind in languages]
+
+
+def commands(page: str) -> list[str]:
+    """The command lines of a page, in fenced blocks and in indented ones, without their comments."""
+    fenced = [line for block in blocks(page, "sh", "console") for line in block.splitlines()]
+    indented = re.findall(r"^ {4}((?:python|prism|make|pip) .*)$", PAGES[page], re.M)
+    told = (line.removeprefix("$ ").partition(" #")[0].strip() for line in [*fenced, *indented])
+    return [line for line in told if re.match(r"(python|prism|make|pip|\.venv/bin/python) ", line)]
+
+
+MODELS, FROM_PYTHON = blocks("README.md", "python")
+LITERAL = (
+    "python models.py",
+    "prism show model.onnx",
+    "prism prove model.onnx moved.onnx",
+    "prism optimize model.onnx --target sm_90 --out out/model",
+    "prism verify out/model",
+    "prism explain out/model",
+)
+MEASURING = ("prism optimize model.onnx", "prism optimize model.onnx --shape seq=2048")
+SLOW = ('prism bench --case "LoRA M16"',)
+ELSEWHERE = {
+    "make demo": "optimizes an example, as tests/test_end_to_end.py does, in a checkout",
+    "make test": "runs this",
+    'make demo PIP_FLAGS="--extra-index-url https://download.pytorch.org/whl/cpu"': "asks another index",
+    "pip install .": "fetches packages",
+    "pip install -c constraints.txt -e '.[dev]'": "is what `make test` begins with",
+    "python benchmarks/gpu.py prepare --out out/gpu": "takes hours; tests/test_bench_gpu.py runs it on small cases",
+    "python benchmarks/gpu.py measure out/gpu": "needs a GPU; tests/test_bench_gpu.py runs it in the interpreter",
+    "python benchmarks/gpu.py report out/gpu/results.json": "needs measurements; see tests/test_bench_gpu.py",
+    "python benchmarks/gpu.py measure out/gpu --configs --results configs.json": "needs a GPU",
+    "python benchmarks/model.py judge configs.json": "needs measurements",
+    "python benchmarks/model.py fit configs.json --out nvidia-h200-model.json": "needs measurements",
+    "python benchmarks/cpu.py softmax RMSNorm": "takes minutes; tests/test_bench_cpu.py runs small cases",
+    "python benchmarks/cpu.py --json": "takes an hour; tests/test_bench_cpu.py runs small cases",
+}
+"""Commands that are not run here, and why."""
+FROM_CHECKOUT = ("python benchmarks/cpu.py --list",)
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty folder with the README's models in it, as its first snippet writes them."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "models.py").write_text(MODELS)
+    finished(run_python("models.py"))
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["model.onnx", "models.py", "moved.onnx"]
+    return tmp_path
+
+
+def run_python(*arguments: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+    """A Python of its own, with this checkout's prism and no other setting: what a user's would print, it prints."""
+    path = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
+    environment = {**os.environ, "PYTHONPATH": path}
+    return subprocess.run(
+        [sys.executable, *arguments], env=environment, cwd=cwd, capture_output=True, text=True, timeout=900
+    )
+
+
+def finished(run: subprocess.CompletedProcess[str]) -> str:
+    """What a run printed; it ended well and said nothing on stderr."""
+    assert run.returncode == 0, run.stderr
+    assert run.stderr == ""
+    return run.stdout
+
+
+def cli(command: str, *more: str) -> None:
+    """Run a command line of prism's in this process."""
+    program, *arguments = shlex.split(command)
+    assert program == "prism"
+    assert main([*arguments, *more]) == ExitCode.DONE
+
+
+def next_lines(printed: str) -> dict[str, str]:
+    """What a run of `prism optimize` says to type next, by purpose."""
+    told = printed[printed.index("\nnext\n") + 6 :].splitlines()
+    return dict(line.split(maxsplit=1) for line in told)
+
+
+def test_every_command_is_run_or_said_to_be_run_elsewhere() -> None:
+    known = {*LITERAL, *MEASURING, *SLOW, *ELSEWHERE, *FROM_CHECKOUT}
+    found = {c for page in PAGES if page != "rules.md" for c in commands(page)}
+    assert found == known
+    assert [len(blocks(page, "python")) for page in ("README.md", "cpu.md", "search.md")] == [2, 1, 2]
+    assert not [p for p in PAGES if p not in ("README.md", "cpu.md", "search.md", "rules.md") and blocks(p, "python")]
+
+
+def test_the_commands_of_the_readme_in_their_order(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert [c for c in commands("README.md") if c in LITERAL] == list(LITERAL)
+    printed: dict[str, str] = {}
+    for command in LITERAL[1:]:
+        cli(command)
+        printed[command] = capsys.readouterr().out
+    assert printed[LITERAL[1]].startswith("program model\n")
+    assert printed[LITERAL[2]].startswith("proved")
+    assert "verified" in printed[LITERAL[4]]
+    lines = next_lines(printed[LITERAL[3]])
+    assert lines["verify"] == LITERAL[4]
+    assert lines["explain"] == LITERAL[5]
+    assert (folder / lines["read"]).is_file()
+    assert 'device="cuda"' in lines["call"]
+
+
+def test_what_a_run_says_to_type_next_can_be_typed(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    cli(MEASURING[0], *QUICK, "--target", "cpu", "--out", "with a space/model")
+    lines = next_lines(capsys.readouterr().out)
+    setting, program, *arguments = shlex.split(lines["call"])
+    assert (setting, program) == ("PYTHONPATH=with a space/model", "python")
+    called = subprocess.run(
+        [sys.executable, *arguments],
+        env={**os.environ, "PYTHONPATH": setting.partition("=")[2]},
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert "tensor(" in finished(called)
+    cli(lines["verify"])
+    assert "README.md" in (folder / "with a space" / "model" / "prism.lock.json").read_text()
+    # The folder's own README says the same, and its snippet runs there.
+    readme = (folder / "with a space" / "model" / "README.md").read_text("utf-8")
+    (snippet,) = re.findall(r"```python\n(.*?)```", readme, re.S)
+    finished(run_python("-c", snippet, cwd=folder / "with a space" / "model"))
+    # docs/cpu.md speaks of the folder that is made where none is named.
+    (folder / "with a space" / "model").rename(folder / "model.prism")
+    (call,) = blocks("cpu.md", "python")
+    finished(run_python("-c", call))
+
+
+def test_the_snippet_of_the_readme(tmp_path: Path) -> None:
+    (tmp_path / "snippet.py").write_text(FROM_PYTHON)
+    printed = finished(run_python("snippet.py", cwd=tmp_path))
+    assert "proved: " in printed
+    assert "\nsgraph reference(" in printed
+    assert len(printed) < 5000, "an sGraph prints as text, not as its fields"
+    assert (tmp_path / "out" / "rmsnorm_linear" / "README.md").is_file()
+
+
+def test_the_snippets_about_the_search(folder: Path) -> None:
+    using, example = blocks("search.md", "python")
+    (folder / "using.py").write_text(using)
+    assert "proved: " in finished(run_python("using.py"))
+    shown = blocks("search.md", "text")
+    more = "print(program)\nfor proved in found:\n    print(proved.sgraph)\nprint(found.result().funnel)"
+    (folder / "example.py").write_text(f"{example}\n{more}\n")
+    printed = finished(run_python("example.py"))
+    for text in (t for t in shown if t.startswith(("program ", "sgraph "))):
+        assert text in printed
+    (funnel,) = (t for t in shown if t.startswith("generated="))
+    said = dict(re.findall(r"'([\w-]+)': (\d+)", printed))
+    assert dict(re.findall(r"([\w-]+) (\d+)", funnel)) == said
+    assert all(part in printed for part in re.findall(r"\w+=\d+", funnel))
+
+
+def test_commands_that_want_the_checkout() -> None:
+    for command in FROM_CHECKOUT:
+        assert finished(run_python(*shlex.split(command)[1:], cwd=ROOT))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("command", [*MEASURING, *SLOW])
+def test_a_command_that_takes_long(command: str, folder: Path) -> None:
+    cli(command)
+
+
+def test_links_between_pages_lead_somewhere() -> None:
+    def targets() -> Iterable[tuple[str, str]]:
+        for page, text in PAGES.items():
+            for target in re.findall(r"\]\(([^)#:\s]+)(?:#[^)]*)?\)", text):
+                yield page, target
+
+    missing = [
+        (page, target)
+        for page, target in targets()
+        if not ((ROOT if page == "README.md" else ROOT / "docs") / target).exists()
+    ]
+    assert not missing
