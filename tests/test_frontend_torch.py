@@ -298,6 +298,7 @@ def test_a_gather_at_positions_is_a_view() -> None:
 
 BITS: dict[str, Fn] = {
     "low_bits": lambda q: q & 15,
+    "bits": lambda q: (q & 10, q & 112, q | 12, q ^ 41, ~q, q << 3),
     "shifted": lambda q: (q >> 4, torch.bitwise_right_shift(q, 2)),
     "nibbles": lambda q: (q[:, None] >> torch.arange(0, 8, 4)[:, None]) & 15,
     "quotient": lambda q: (q // 16, q % 16),
@@ -315,7 +316,7 @@ REFUSED: dict[str, tuple[Fn, list[torch.Tensor], str]] = {
     "lookup": (lambda x, i: x[i], [torch.randn(3, 4), torch.tensor([1, 2])], "depends on data"),
     "embedding": (F.embedding, [torch.tensor([1]), torch.randn(4, 4)], "depends on data"),
     "shift": (lambda x, i: x >> i, [torch.tensor([5, 9]), torch.tensor([1, 2])], "depends on data"),
-    "bits": (lambda x: x & 10, [torch.tensor([5, 9])], "mask of low bits"),
+    "bits": (lambda x, y: x & y, [torch.tensor([5, 9])] * 2, "or with a number"),
     "order": (lambda x: x.topk(2).values, [torch.randn(4)], "orders elements"),
     "positions": (lambda x: x.max(0).indices * x, [torch.randn(4)], "positions of extremes"),
     "complex": (lambda x: x.to(torch.complex64) * 2, [torch.randn(4)], "complex64"),

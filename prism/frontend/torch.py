@@ -17,6 +17,7 @@ from typing import Any
 
 import sympy
 import torch
+from torch._subclasses.fake_tensor import is_fake
 from torch.export.graph_signature import InputKind
 
 from prism.errors import UnsupportedError, UsageError
@@ -26,6 +27,7 @@ from prism.frontend.views import Shape
 from prism.program import extents
 from prism.program.extents import Extent
 from prism.program.index import Axis, Index
+from prism.program.integers import Interval, of_type
 from prism.program.nodes import Const, DType, Program, Read, SymbolRange, walk
 from prism.program.operators import Operator
 
@@ -72,11 +74,26 @@ def trace(
                 why="only tensors vary between calls",
                 fix="bind other arguments beforehand, for example with functools.partial",
             )
+        _check_assumed(position, example)
     title = _identifier(name or _name_of(fn_or_module))
     parameters = _parameter_names(fn_or_module, len(example_inputs))
     exported = _export(fn_or_module, _apart(example_inputs), _by_position(dynamic_shapes, parameters), title)
     declared = {op.name: op for op in operators}
     return _Translation(exported, title, parameters, dynamic_shapes, declared).program()
+
+
+def _check_assumed(position: int, example: torch.Tensor) -> None:
+    """What is assumed of int64 inputs holds for the example."""
+    if example.dtype != torch.int64 or not example.numel() or example.is_meta or is_fake(example):
+        return
+    assumed = of_type(DType.INT64)
+    if not (assumed.low <= int(example.min()) and int(example.max()) <= assumed.high):
+        raise UnsupportedError(
+            f"example input {position} has elements of {int(example.min())} to {int(example.max())}",
+            where="trace",
+            why="int64 inputs are taken for positions, tokens or counts, within ±2^31",
+            fix="pass numbers of that size as floating point",
+        )
 
 
 def _apart(examples: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
@@ -178,7 +195,7 @@ class _Translation:
         self._values: dict[torch.fx.Node, Any] = {}
         self._weights: dict[str, object] = {}
         self._symbols: dict[sympy.Symbol, sympy.Symbol] = {}
-        self._ranges: dict[str, SymbolRange] = {}
+        self._ranges = self._builder.ranges
 
     def program(self) -> Program:
         """Translate the whole graph."""
@@ -292,7 +309,8 @@ class _Translation:
             ones = tuple(Axis(f"i{d}", 1) for d in range(tensor.dim()))
             self._values[node] = Value(tuple(tensor.shape), dtype, axes=ones, expr=Const(float(tensor.item())))
             return
-        declared = self._builder.input(target.removeprefix("function."), tuple(tensor.shape), dtype)
+        bounds = None if dtype is not DType.INT64 else Interval(float(tensor.min()), float(tensor.max()), whole=True)
+        declared = self._builder.input(target.removeprefix("function."), tuple(tensor.shape), dtype, bounds)
         self._values[node] = declared
         held = tensor.float() if tensor.dtype == torch.bfloat16 else tensor
         self._weights[declared.tensor] = held.cpu().numpy()
@@ -326,6 +344,7 @@ class _Translation:
         dtypes = [_dtype(m.dtype, origin) for m in results]
         call = Node(self._builder, node.name, str(target), origin, self._arguments(node, origin), shapes, dtypes)
         self._values[node] = handler(call)
+        _refuse_unread(call, target)
 
     def _arguments(self, node: torch.fx.Node, origin: str) -> dict[str, Any]:
         """Every argument of the operator's schema by name, with what stands for each node."""
@@ -373,6 +392,31 @@ class _Translation:
                 value = self._builder.materialise(f"out{position}", axes, expr, value.dtype, "the output", view=True)
             names.append(value.tensor)
         return tuple(names)
+
+
+_WITHOUT_MEANING = frozenset(
+    {"layout", "device", "pin_memory", "memory_format", "non_blocking", "copy", "implicit", "requires_grad", "names"}
+    | {"sparse_grad", "cudnn_enable", "cudnn_enabled", "benchmark", "deterministic", "allow_tf32"}
+)
+"""Arguments that say where a tensor lies and how it is computed, never what its elements are."""
+
+
+def _refuse_unread(call: Node, target: Any) -> None:
+    """Arguments that the handler did not ask for are at their defaults, or this node has no translation."""
+    defaults = {a.name: a.default_value for a in target._schema.arguments if a.has_default_value()}
+    for argument in call.unread():
+        given = call[argument]
+        if argument in _WITHOUT_MEANING or (argument in defaults and _same(given, defaults[argument])):
+            continue
+        raise call.unsupported(f"its argument {argument} is {_short(given)}, which is not translated")
+
+
+def _same(a: Any, b: Any) -> bool:
+    return type(a) is type(b) and bool(a == b)
+
+
+def _short(given: Any) -> str:
+    return "a tensor" if isinstance(given, Value) else str(given)
 
 
 def _flat(results: Any) -> Iterator[Any]:

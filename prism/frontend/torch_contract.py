@@ -16,7 +16,7 @@ from prism.program.nodes import Const, DType, Expr, ReduceKind
 
 
 def _matmul(n: Node) -> Result:
-    return n.define(_product(n, n["self"], n["mat2"] if "mat2" in n.args else n["other"]))
+    return n.define(_product(n, n["self"], n["mat2"] if n.has("mat2") else n["other"]))
 
 
 def _product(n: Node, a: Value, b: Value) -> Expr:
@@ -31,7 +31,7 @@ def _product(n: Node, a: Value, b: Value) -> Expr:
 
 
 def _vectors(n: Node) -> Result:
-    return n.define(_product(n, n["self"], n["vec"] if "vec" in n.args else n["tensor"]))
+    return n.define(_product(n, n["self"], n["vec"] if n.has("vec") else n["tensor"]))
 
 
 def _outer(n: Node) -> Result:
@@ -55,9 +55,10 @@ def _added(first: str, second: str) -> Handler:
 
     def handle(n: Node) -> Result:
         product = op("mul", number(n["alpha"], n.axes), _product(n, n[first], n[second]))
+        added: Value = n["self"]
         if n["beta"] == 0:
             return n.define(product)
-        return n.define(op("add", op("mul", number(n["beta"], n.axes), n["self"].under(n.axes)), product))
+        return n.define(op("add", op("mul", number(n["beta"], n.axes), added.under(n.axes)), product))
 
     return handle
 
@@ -159,6 +160,7 @@ def _convolution(n: Node) -> Result:
     x, w = n["input"], n["weight"]
     if n["transposed"]:
         raise n.unsupported("the convolution is transposed")
+    n.settled("output_padding")  # which only a transposed one has
     batch, channel, *places = n.axes
     spatial = len(places)
     groups = n["groups"]

@@ -37,7 +37,7 @@ def handler(target: Any, declared: Mapping[str, Operator]) -> Handler | None:
         return None
 
     def translate(n: Node) -> Result:
-        given = [v for v in n.args.values() if v is not None]
+        given = [v for v in n.values() if v is not None]
         if len(given) != len(op.parameters):
             raise n.unsupported(
                 f"{op.name} is declared with {len(op.parameters)} parameters ({op.where}), and called with {len(given)}"

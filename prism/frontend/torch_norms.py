@@ -28,6 +28,7 @@ def _affine(n: Node, value: Expr, channel: Index) -> Expr:
 def _batch_norm(n: Node) -> Result:
     """By running statistics, as in eval mode: one mean and variance a channel."""
     x: Value = n["input"]
+    n.settled("momentum")  # which running statistics are updated by, in training
     channel = Index.axis(n.axes[1])
     centred = build.sub(x.under(n.axes), n["running_mean"].at([channel]))
     scaled = op("mul", centred, _inverse_root(n["running_var"].at([channel]), n["eps"]))
@@ -37,6 +38,7 @@ def _batch_norm(n: Node) -> Result:
 def _group_norm(n: Node) -> Result:
     """Over the channels of a group and all places."""
     x: Value = n["input"]
+    n.settled("N", "C", "HxW")
     batch, channel, *places = n.axes
     channels, groups = x.shape[1], n["group"]
     if not isinstance(channels, int):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 
-from prism.frontend.torch_values import Handler, Node, Result, Value, is_truth
+from prism.frontend.torch_values import Handler, Node, Result, Value, converted, is_truth
 from prism.frontend.views import axes_of
 from prism.program import build
 from prism.program.extents import Extent
@@ -67,10 +67,13 @@ def count(axes: Sequence[Axis]) -> Expr:
     return build.size(total)
 
 
-def _folded(kind: ReduceKind, prepare: Callable[[Expr], Expr] = lambda e: e) -> Handler:
+def _folded(kind: ReduceKind) -> Handler:
+    """A reduction of the elements, cast to the result's type first."""
+
     def handle(n: Node) -> Result:
         r = _reduction(n)
-        return n.define(build.reduce(kind, r.bound, prepare(r.element)), r.axes)
+        n.settled("dtype")
+        return n.define(build.reduce(kind, r.bound, converted(n, r.element, n.dtype)), r.axes)
 
     return handle
 
@@ -79,7 +82,7 @@ def _extreme(kind: ReduceKind) -> Handler:
     """max.dim and min.dim give (values, positions); without a dim, or with another tensor, only values."""
 
     def handle(n: Node) -> Result:
-        if "other" in n.args:
+        if n.has("other"):
             name = "maximum" if kind is ReduceKind.MAX else "minimum"
             return n.define(op(name, n["self"].under(n.axes), n["other"].under(n.axes)))
         r = _reduction(n)
@@ -91,6 +94,7 @@ def _extreme(kind: ReduceKind) -> Handler:
 
 def _mean(n: Node) -> Result:
     r = _reduction(n)
+    n.settled("dtype")  # of floating point
     return n.define(mean(r.bound, r.element), r.axes)
 
 
@@ -107,9 +111,9 @@ def _central(r: Reduction) -> Expr:
 
 
 def _variance(n: Node, r: Reduction) -> Expr:
-    correction = n.get("correction")
+    correction, unbiased = n.get("correction"), n.get("unbiased", True)
     if correction is None:
-        correction = 1 if n.get("unbiased", True) else 0
+        correction = 1 if unbiased else 0
     divisor = op("add", count(r.bound), Const(-float(correction)))
     return div(build.reduce(ReduceKind.SUM, r.bound, _central(r)), divisor)
 
@@ -132,6 +136,7 @@ def _var_mean(n: Node) -> Result:
 
 def _norm(n: Node) -> Result:
     r = _reduction(n)
+    n.settled("dtype")  # of floating point
     order = n.get("ord", n.get("p"))
     p = 2.0 if order is None else float(order)
     x = op("abs", r.element)
@@ -156,11 +161,15 @@ def _any_all(kind: ReduceKind) -> Handler:
 
 def _cumsum(n: Node) -> Result:
     x: Value = n["self"]
-    d = n["dim"] % len(x.shape)
+    n.settled("dtype")
+    d = n["dim"] % max(len(x.shape), 1)
+    if not x.shape:
+        return n.define(converted(n, x.at([]), n.dtype))
     bound = Axis("r", x.shape[d])
     index = [Index.axis(bound) if k == d else Index.axis(a) for k, a in enumerate(n.axes)]
     before = op("le", build.position(bound), build.position(n.axes[d]))
-    return n.define(build.reduce(ReduceKind.SUM, bound, op("where", before, x.at(index), Const(0.0))))
+    element = converted(n, x.at(index), n.dtype)
+    return n.define(build.reduce(ReduceKind.SUM, bound, op("where", before, element, Const(0.0))))
 
 
 # Softmax
@@ -169,6 +178,7 @@ def _cumsum(n: Node) -> Result:
 def _along(n: Node) -> tuple[Callable[[Axis], Expr], Axis, Axis]:
     """(the element of x with its softmax dimension under an axis, the result's axis there, one to bind)."""
     x: Value = n["self"]
+    n.settled("dtype", "half_to_float")  # both of floating point
     d = n["dim"] % max(len(x.shape), 1)
     own = n.axes[d] if x.shape else Axis("i", 1)
 

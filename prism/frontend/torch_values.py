@@ -16,7 +16,8 @@ from prism.errors import UnsupportedError
 from prism.frontend.views import Shape, axes_of
 from prism.program.extents import Extent
 from prism.program.index import Axis, Index
-from prism.program.nodes import Const, Definition, DType, Expr, Position, Read, Tensor, walk
+from prism.program.integers import Interval, from_fraction, interval, of_type, stored
+from prism.program.nodes import Const, Definition, DType, Expr, Position, Read, SymbolRange, Tensor, walk
 from prism.program.transform import substitute
 
 
@@ -60,15 +61,16 @@ class Value:
 class Node:
     """One call of an ATen operator: its arguments by their schema names, and what its result looks like.
 
+    It remembers which arguments its handler has asked for, so that none is dropped unseen (see `unread`).
+
     Attributes:
         name: the node's name in torch's graph.
         origin: the node as the user knows it: operator, name, and line of source where torch knows it.
-        args: every argument of the schema, given or by default, with tensors as Values and sizes as Extents.
         shapes: the shape of each result.
         dtypes: the data type of each result.
     """
 
-    __slots__ = ("args", "builder", "dtypes", "name", "operator", "origin", "shapes")
+    __slots__ = ("_args", "_read", "builder", "dtypes", "name", "operator", "origin", "shapes")
 
     def __init__(
         self,
@@ -84,16 +86,36 @@ class Node:
         self.name = name
         self.operator = operator
         self.origin = origin
-        self.args = args
+        self._args = args
+        self._read: set[str] = set()
         self.shapes = tuple(shapes)
         self.dtypes = tuple(dtypes)
 
     def __getitem__(self, argument: str) -> Any:
-        return self.args[argument]
+        self._read.add(argument)
+        return self._args[argument]
 
     def get(self, argument: str, default: Any = None) -> Any:
         """The argument, or the default where the overload has no such argument."""
-        return self.args.get(argument, default)
+        self._read.add(argument)
+        return self._args.get(argument, default)
+
+    def has(self, argument: str) -> bool:
+        """Whether the overload has such an argument."""
+        return argument in self._args
+
+    def values(self) -> list[Any]:
+        """Every argument, in the schema's order."""
+        self._read.update(self._args)
+        return list(self._args.values())
+
+    def settled(self, *arguments: str) -> None:
+        """Note that the result's shape and type, or what the operator is, say all that these arguments mean."""
+        self._read.update(arguments)
+
+    def unread(self) -> list[str]:
+        """The arguments that no one has asked for."""
+        return [a for a in self._args if a not in self._read]
 
     @property
     def shape(self) -> Shape:
@@ -110,11 +132,26 @@ class Node:
         """Axes for the first result."""
         return axes_of(self.shape)
 
-    def define(self, expr: Expr, axes: Sequence[Axis] | None = None, *, result: int = 0, view: bool = False) -> Value:
-        """The value of one result: `expr` over `axes` (those of the first result by default)."""
+    def define(
+        self,
+        expr: Expr,
+        axes: Sequence[Axis] | None = None,
+        *,
+        result: int = 0,
+        view: bool = False,
+        bounds: Interval | None = None,
+    ) -> Value:
+        """The value of one result, as its type stores it: `expr` over `axes` (those of the first result by default).
+
+        Bounds of the expression are derived where a handler does not know better.
+        """
         over = tuple(axes) if axes is not None else self.axes
         name = self.name if len(self.shapes) == 1 else f"{self.name}_{result}"
-        return self.builder.define(name, over, expr, self.dtypes[result], self.origin, view=view)
+        return self.builder.define(name, over, expr, self.dtypes[result], self.origin, view=view, bounds=bounds)
+
+    def bounds(self, expr: Expr) -> Interval:
+        """Bounds of an expression's values."""
+        return self.builder.interval(expr)
 
     def unsupported(self, why: str, fix: str = "") -> UnsupportedError:
         """The error that says that this node has no translation."""
@@ -136,7 +173,18 @@ class Builder:
     def __init__(self) -> None:
         self.inputs: list[Tensor] = []
         self.definitions: list[Definition] = []
+        self.ranges: dict[str, SymbolRange] = {}
         self._taken: set[str] = set()
+        self._bounds: dict[str, Interval] = {}
+        self._known: dict[Expr, Interval] = {}
+
+    def interval(self, expr: Expr) -> Interval:
+        """Bounds of an expression's values, by those of the tensors that it reads."""
+        return interval(expr, self._bounds.__getitem__, self.ranges, self._known)
+
+    def note(self, expr: Expr, bounds: Interval) -> None:
+        """Remember bounds of an expression of which more is known than its operators say."""
+        self._known[expr] = bounds
 
     def unique(self, name: str) -> str:
         """An identifier like `name` that no tensor has yet."""
@@ -149,28 +197,56 @@ class Builder:
         self._taken.add(candidate)
         return candidate
 
-    def input(self, name: str, shape: Shape, dtype: DType) -> Value:
-        """Declare an input."""
+    def input(self, name: str, shape: Shape, dtype: DType, bounds: Interval | None = None) -> Value:
+        """Declare an input; its elements are what its type lets expect where no bounds are given."""
         tensor = Tensor(self.unique(name), shape, dtype)
         self.inputs.append(tensor)
+        self._bounds[tensor.name] = bounds or of_type(dtype)
         return Value(shape, dtype, tensor.name)
 
     def define(
-        self, name: str, axes: tuple[Axis, ...], expr: Expr, dtype: DType, origin: str, *, view: bool = False
+        self,
+        name: str,
+        axes: tuple[Axis, ...],
+        expr: Expr,
+        dtype: DType,
+        origin: str,
+        *,
+        view: bool = False,
+        bounds: Interval | None = None,
     ) -> Value:
-        """A value; it becomes a definition when it reads a tensor."""
+        """A value as its type stores it; it becomes a definition when it reads a tensor."""
         shape: tuple[Extent, ...] = tuple(a.extent for a in axes)
-        if not any(isinstance(e, Read) for e in walk(expr)):
-            return Value(shape, dtype, axes=axes, expr=expr)
-        return self.materialise(name, axes, expr, dtype, origin, view=view)
+        kept, within = stored(expr, dtype, bounds or self.interval(expr), origin)
+        if not any(isinstance(e, Read) for e in walk(kept)):
+            return Value(shape, dtype, axes=axes, expr=kept)
+        return self._defined(name, axes, kept, dtype, origin, within, view=view)
 
     def materialise(
         self, name: str, axes: tuple[Axis, ...], expr: Expr, dtype: DType, origin: str, *, view: bool = False
     ) -> Value:
-        """A definition, even of what reads no tensor."""
+        """A definition, even of what reads no tensor, of a value that is as its type stores it."""
+        return self._defined(name, axes, expr, dtype, origin, self.interval(expr), view=view)
+
+    def _defined(
+        self, name: str, axes: tuple[Axis, ...], expr: Expr, dtype: DType, origin: str, bounds: Interval, *, view: bool
+    ) -> Value:
         d = Definition(self.unique(name), axes, expr, dtype, origin, view and isinstance(expr, Read))
         self.definitions.append(d)
+        self._bounds[d.name] = bounds
         return Value(d.tensor.shape, dtype, d.name)
+
+
+def converted(n: Node, e: Expr, dtype: DType) -> Expr:
+    """A value cast to another type: cut off towards 0 for whole numbers, and wrapped where the type is narrow."""
+    if dtype.is_float:
+        return e
+    bounds = n.bounds(e)
+    if dtype is not DType.BOOL:
+        e, bounds = from_fraction(e, bounds)
+    kept, within = stored(e, dtype, bounds, n.origin)
+    n.builder.note(kept, within)
+    return kept
 
 
 def number(value: Value | Extent | float | bool, axes: Sequence[Axis]) -> Expr:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from prism.frontend.torch_values import Handler, Node, Result, Value
+from prism.frontend.torch_values import Handler, Node, Result, Value, converted, number
 from prism.frontend.views import axes_of, reshape_index
 from prism.program import build
 from prism.program.extents import Extent, add
 from prism.program.fold import op
 from prism.program.index import Axis, Index
-from prism.program.nodes import Const, Expr, ReduceKind
+from prism.program.integers import Interval
+from prism.program.nodes import Const, DType, Expr, ReduceKind
 
 
 def _indices(axes: Sequence[Axis]) -> list[Index]:
@@ -52,22 +53,37 @@ def _matrix_transpose(n: Node) -> Result:
     return _permuted(n, [*range(rank - 2), rank - 1, rank - 2])
 
 
-def _reshape(n: Node) -> Result:
+def _reshape(*told: str) -> Handler:
+    """The elements in another shape, that of the result; the arguments `told` say which."""
+
+    def handle(n: Node) -> Result:
+        n.settled(*told)
+        return _reshaped(n)
+
+    return handle
+
+
+def _reshaped(n: Node) -> Result:
     x: Value = n["self"]
     return x if x.shape == n.shape else _view(n, reshape_index(x.shape, n.axes, n.origin))
 
 
 def _expand(n: Node) -> Result:
     x: Value = n["self"]
+    n.settled("size", "other")
     return x if x.shape == n.shape else n.define(x.under(n.axes), view=True)
 
 
 def _slice(n: Node) -> Result:
     x: Value = n["self"]
+    n.settled("end", "length")
+    first, step = n["start"], n.get("step", 1)
+    d = n["dim"] % len(x.shape)
     if x.shape == n.shape:
         return x
-    d = n["dim"] % len(x.shape)
-    start, step = _wrapped(n["start"], x.shape[d]), n.get("step", 1)
+    if isinstance(first, Value):
+        raise n.unsupported("where it starts depends on data")
+    start = _wrapped(first, x.shape[d])
     index = _indices(n.axes)
     index[d] = index[d].scaled(step) + Index.const(start)
     return _view(n, index)
@@ -86,6 +102,8 @@ def _select(n: Node) -> Result:
     x: Value = n["self"]
     d = n["dim"] % len(x.shape)
     at = n["index"]
+    if isinstance(at, Value):
+        raise n.unsupported("which element is read depends on data")
     index = _indices(n.axes)
     index.insert(d, Index.const(add(x.shape[d], at) if isinstance(at, int) and at < 0 else at))
     return _view(n, index)
@@ -94,6 +112,7 @@ def _select(n: Node) -> Result:
 def _parts(n: Node) -> Result:
     """split, split_with_sizes, chunk: consecutive slices, as long as the results' shapes say."""
     d = n["dim"] % len(n["self"].shape)
+    n.settled("split_size", "split_sizes", "chunks")
     start: Extent = 0
     values = []
     for result, shape in enumerate(n.shapes):
@@ -108,6 +127,7 @@ def _parts(n: Node) -> Result:
 def _unfold(n: Node) -> Result:
     """Windows of a dimension, their elements along a new last one."""
     d = n["dimension"] % len(n["self"].shape)
+    n.settled("size")
     *axes, within = n.axes
     index = _indices(axes)
     index[d] = index[d].scaled(n["step"]) + Index.axis(within)
@@ -158,6 +178,9 @@ def _stack(n: Node) -> Result:
 
 def _flip(n: Node) -> Result:
     x: Value = n["self"]
+    if not x.shape:
+        n.settled("dims")
+        return x
     flipped = {d % len(x.shape) for d in n["dims"]}
     index = _indices(n.axes)
     for d in flipped:
@@ -196,6 +219,7 @@ def _roll(n: Node) -> Result:
 
 def _repeat(n: Node) -> Result:
     x: Value = n["self"]
+    n.settled("repeats")
     own = n.axes[len(n.shape) - len(x.shape) :]
     places = zip(own, x.shape, strict=True)
     return n.define(x.at([Index.axis(a) if a.extent == e else Index.axis(a).mod(e) for a, e in places]))
@@ -215,9 +239,9 @@ def _pad(n: Node) -> Result:
             end = Index.const(add(x.shape[d], before))
             inside.append(op("lt", build.position(n.axes[d]), build.position(end)))
     value = x.at(index)
-    fill = n.get("value")
+    fill = converted(n, number(n.get("value") or 0, n.axes), n.dtype)
     for condition in inside:
-        value = op("where", condition, value, Const(float(fill or 0)))
+        value = op("where", condition, value, fill)
     return n.define(value)
 
 
@@ -240,7 +264,7 @@ def _index(n: Node) -> Result:
     given: list[Value | None] = list(n["indices"]) + [None] * (len(x.shape) - len(n["indices"]))
     chosen = [d for d, v in enumerate(given) if v is not None]
     values = [v for v in given if v is not None]
-    if any(v.position is None for v in values):
+    if any(v.position is None or v.dtype in (DType.BOOL, DType.UINT8) for v in values):
         raise n.unsupported("which element is read depends on data", "keep lookups outside the traced function")
     rank = max(len(v.shape) for v in values)
     adjacent = chosen == list(range(chosen[0], chosen[0] + len(chosen)))
@@ -282,9 +306,11 @@ def _gather(n: Node) -> Result:
         if at.within(x.shape[d]):
             return _view(n, [at if k == d else i for k, i in enumerate(places)])
     bound = Axis("r", x.shape[d])
+    held = n.bounds(x.at(_indices(axes_of(x.shape))))
     chosen = op("eq", build.position(bound), index.under(n.axes))
     element = x.at([Index.axis(bound) if k == d else i for k, i in enumerate(places)])
-    return n.define(build.reduce(ReduceKind.SUM, bound, op("where", chosen, element, Const(0.0))))
+    total = build.reduce(ReduceKind.SUM, bound, op("where", chosen, element, Const(0.0)))
+    return n.define(total, bounds=held.joined(Interval(0.0, 0.0, whole=True)))
 
 
 HANDLERS: Mapping[str, Handler] = {
@@ -295,14 +321,14 @@ HANDLERS: Mapping[str, Handler] = {
     "numpy_T": _reversed,
     "mT": _matrix_transpose,
     "matrix_H": _matrix_transpose,
-    "view": _reshape,
-    "_unsafe_view": _reshape,
-    "reshape": _reshape,
-    "flatten": _reshape,
-    "unflatten": _reshape,
-    "unsqueeze": _reshape,
-    "squeeze": _reshape,
-    "view_as": _reshape,
+    "view": _reshape("size"),
+    "_unsafe_view": _reshape("size"),
+    "reshape": _reshape("shape"),
+    "flatten": _reshape("start_dim", "end_dim"),
+    "unflatten": _reshape("dim", "sizes"),
+    "unsqueeze": _reshape("dim"),
+    "squeeze": _reshape("dim"),
+    "view_as": _reshape("other"),
     "expand": _expand,
     "expand_as": _expand,
     "broadcast_to": _expand,

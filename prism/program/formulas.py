@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 
 from prism.program.fold import div, op, sub
-from prism.program.nodes import Const, Expr
+from prism.program.nodes import Const, Expr, Map
 
 _LN2 = math.log(2.0)
 
@@ -45,6 +45,21 @@ def power(x: Expr, y: Expr) -> Expr:
         case Const(n) if n in (-1.0, -2.0, -0.5):
             return op("recip", power(x, Const(-n)))
     return op("pow", x, y)
+
+
+def quotient(a: Expr, b: Expr) -> Expr:
+    """a / b for a rounding that follows: never a product with a rounded number 1/b, as 49 * (1/49) is."""
+    if isinstance(b, Const) and math.frexp(b.value)[0] not in (0.5, -0.5):
+        return Map("mul", (a, Map("recip", (b,))))
+    return div(a, b)
+
+
+def rounded_to(x: Expr, decimals: int) -> Expr:
+    """x rounded to decimals, half to even; negative ones count from the point to the left."""
+    power_of_ten = Const(10.0 ** abs(decimals))
+    if decimals < 0:
+        return op("mul", op("round", quotient(x, power_of_ten)), power_of_ten)
+    return quotient(op("round", op("mul", x, power_of_ten)), power_of_ten)
 
 
 def truncated(x: Expr) -> Expr:

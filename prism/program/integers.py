@@ -1,0 +1,408 @@
+"""Integers and truth values as their types store them: bounds of expressions, wrapping, exact division.
+
+A program computes over the reals, and its evaluators in float64. An integer type holds whole numbers modulo a power of
+two, so what a front end defines in one passes through `stored`: a value whose bounds fit the type is kept as it is, one
+that may leave it is wrapped by a formula, and one that float64 could not wrap exactly is refused.
+
+What is taken for granted: an input of type int64 holds numbers within ±2^31, as positions, tokens and counts are, and a
+number with a fraction that is cast to an integer type lies within ±2^31 before, beyond which libraries differ.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+
+import sympy
+
+from prism.errors import UnsupportedError
+from prism.program.extents import Extent
+from prism.program.fold import div, op, sub, truth
+from prism.program.formulas import truncated
+from prism.program.index import Axis, FloorDiv, Index, Mod
+from prism.program.nodes import (
+    Const,
+    DType,
+    Expr,
+    Map,
+    Position,
+    Program,
+    Read,
+    Reduce,
+    ReduceKind,
+    Size,
+    SymbolRange,
+    walk,
+)
+
+EXACT = 2.0**53
+"""Up to here float64 holds every whole number."""
+
+INT64_ASSUMED = "the elements of int64 inputs, and of fractions cast to integers, are at least -2^31 and below 2^31"
+"""The assumption of `of_type` and `from_fraction`, for those who list what a result rests on."""
+
+
+@dataclass(frozen=True, slots=True)
+class Interval:
+    """Bounds of a value, inclusive.
+
+    Attributes:
+        low: no value is below.
+        high: no value is above.
+        whole: whether every value is a whole number.
+    """
+
+    low: float
+    high: float
+    whole: bool
+
+    def within(self, other: Interval) -> bool:
+        """Whether every value lies in the other's bounds."""
+        return other.low <= self.low and self.high <= other.high
+
+    def joined(self, other: Interval) -> Interval:
+        """Bounds of a value that is either of two."""
+        return Interval(min(self.low, other.low), max(self.high, other.high), self.whole and other.whole)
+
+    @property
+    def largest(self) -> float:
+        """No value's magnitude is above."""
+        return max(abs(self.low), abs(self.high))
+
+    @property
+    def exact(self) -> bool:
+        """Whether float64 holds all of its whole numbers."""
+        return self.whole and self.largest <= EXACT
+
+    def __str__(self) -> str:
+        return f"[{self.low:g}, {self.high:g}]"
+
+
+REAL = Interval(-math.inf, math.inf, whole=False)
+"""Nothing is known."""
+
+_TRUTH = Interval(0.0, 1.0, whole=True)
+_ASSUMED = Interval(-(2.0**31), 2.0**31 - 1, whole=True)
+
+_BITS: Mapping[DType, int] = MappingProxyType(
+    {DType.INT64: 64, DType.INT32: 32, DType.INT8: 8, DType.UINT8: 8, DType.BOOL: 1}
+)
+
+
+def range_of(dtype: DType) -> Interval:
+    """Every number that the type can hold."""
+    bits = _BITS.get(dtype)
+    if bits is None:
+        return REAL
+    if dtype in (DType.BOOL, DType.UINT8):
+        return Interval(0.0, 2.0**bits - 1, whole=True)
+    # the largest float64 that is below 2^63
+    return Interval(-(2.0 ** (bits - 1)), 2.0 ** (bits - 1) - (1 if bits < 53 else 1024), whole=True)
+
+
+def of_type(dtype: DType) -> Interval:
+    """What a tensor of the type, of which nothing else is known, is taken to hold: for int64, INT64_ASSUMED."""
+    return _ASSUMED if dtype is DType.INT64 else range_of(dtype)
+
+
+def assumptions(program: Program) -> tuple[str, ...]:
+    """What the program's formulas take for granted of its inputs, in words; none for most."""
+    reads_int64 = any(t.dtype is DType.INT64 and t.name not in program.weights for t in program.inputs)
+    return (INT64_ASSUMED,) if reads_int64 else ()
+
+
+# Bounds
+
+
+def interval(
+    expr: Expr,
+    of: Callable[[str], Interval],
+    ranges: Mapping[str, SymbolRange] = MappingProxyType({}),
+    known: Mapping[Expr, Interval] = MappingProxyType({}),
+) -> Interval:
+    """Bounds of an expression's values, operator by operator.
+
+    Args:
+        expr: the expression.
+        of: the bounds of each tensor that it reads.
+        ranges: the values of the extents' symbols; one that is missing is at least 1.
+        known: bounds of sub-expressions of which more is known than their operators say, such as casts and remainders.
+    """
+    found: dict[int, Interval] = {}
+    for e in walk(expr):
+        given = known.get(e) if known else None
+        found[id(e)] = _bounds(e, [found[id(c)] for c in e.children], of, ranges) if given is None else given
+    return found[id(expr)]
+
+
+def _bounds(
+    e: Expr, parts: Sequence[Interval], of: Callable[[str], Interval], ranges: Mapping[str, SymbolRange]
+) -> Interval:
+    match e:
+        case Const(value):
+            return Interval(value, value, whole=value.is_integer())
+        case Size(extent):
+            return Interval(*_extent(extent, ranges), whole=True)
+        case Position(index):
+            return Interval(*_index(index, ranges), whole=True)
+        case Read(tensor, _):
+            return of(tensor)
+        case Reduce(kind, axis, _):
+            return _reduced(kind, parts[0], _extent(axis.extent, ranges))
+        case Map("mul", (a, b)) if a == b:
+            return Interval(0.0, _times(parts[0].largest, parts[0].largest), parts[0].whole)
+        case Map(name, _):
+            return _image(name, parts)
+    return REAL
+
+
+def _image(name: str, of: Sequence[Interval]) -> Interval:
+    """Bounds of a pointwise function's values, given those of its arguments."""
+    a, whole = of[0], all(x.whole for x in of)
+    match name:
+        case "lt" | "le" | "eq" | "and" | "or" | "not" | "isnan":
+            return _TRUTH
+        case "where":
+            return of[1].joined(of[2])
+        case "neg":
+            return Interval(-a.high, -a.low, whole)
+        case "abs":
+            return Interval(max(0.0, a.low, -a.high), a.largest, whole)
+        case "sign":
+            return Interval(_step(a.low), _step(a.high), whole=True)
+        case "floor" | "round":
+            f = math.floor if name == "floor" else round
+            return Interval(_rounded(f, a.low), _rounded(f, a.high), whole=True)
+        case "maximum":
+            return Interval(max(a.low, of[1].low), max(a.high, of[1].high), whole)
+        case "minimum":
+            return Interval(min(a.low, of[1].low), min(a.high, of[1].high), whole)
+        case "add":
+            return _outward(a.low + of[1].low, a.high + of[1].high, whole)
+        case "mul":
+            ends = [_times(x, y) for x in (a.low, a.high) for y in (of[1].low, of[1].high)]
+            return _outward(min(ends), max(ends), whole)
+        case "recip" if a.low > 0 or a.high < 0:
+            return Interval(1 / a.high, 1 / a.low, whole=False)
+        case "pow":
+            return _power(a, of[1])
+        case "sin" | "cos" | "tanh" | "erf":
+            return Interval(-1.0, 1.0, whole=False)
+        case "sigmoid":
+            return Interval(0.0, 1.0, whole=False)
+        case "exp" | "sqrt":
+            return Interval(0.0, math.inf, whole=False)
+    return REAL
+
+
+def _step(x: float) -> float:
+    return 1.0 if x > 0 else 0.0 if x == 0 else -1.0
+
+
+def _power(base: Interval, exponent: Interval) -> Interval:
+    if exponent.low < 0:
+        return REAL
+    top = _raised(max(base.largest, 1.0), exponent.high)
+    even = exponent.low == exponent.high and exponent.low % 2 == 0
+    return Interval(0.0 if base.low >= 0 or even else -top, top, base.whole and exponent.whole)
+
+
+def _reduced(kind: ReduceKind, body: Interval, extent: tuple[float, float]) -> Interval:
+    match kind:
+        case ReduceKind.SUM:
+            ends = [_times(x, n) for x in (body.low, body.high) for n in extent]
+            low, high = min(ends), max(ends)
+            return _outward(low, high, body.whole)
+        case ReduceKind.PROD:
+            top = _raised(max(body.largest, 1.0), extent[1])
+            return Interval(0.0 if body.low >= 0 else -top, top, body.whole)
+    return body
+
+
+def _times(x: float, y: float) -> float:
+    return 0.0 if x == 0 or y == 0 else x * y
+
+
+def _raised(x: float, y: float) -> float:
+    try:
+        return float(x**y)
+    except OverflowError:
+        return math.inf
+
+
+def _rounded(f: Callable[[float], int], x: float) -> float:
+    return float(f(x)) if math.isfinite(x) else x
+
+
+def _outward(low: float, high: float, whole: bool) -> Interval:
+    """Bounds that float64 computed: beyond the whole numbers that it holds, they are moved apart by a rounding."""
+    if low != low or high != high:
+        return REAL
+    if abs(low) > EXACT:
+        low = math.nextafter(low, -math.inf)
+    if abs(high) > EXACT:
+        high = math.nextafter(high, math.inf)
+    return Interval(low, high, whole)
+
+
+def _extent(extent: Extent, ranges: Mapping[str, SymbolRange]) -> tuple[float, float]:
+    """Bounds of an extent over its symbols' ranges."""
+    if isinstance(extent, int):
+        return float(extent), float(extent)
+    match extent:
+        case sympy.Integer():
+            return float(extent), float(extent)
+        case sympy.Symbol():
+            given = ranges.get(extent.name)
+            return (float(given.low), float(given.high)) if given is not None else (1.0, math.inf)
+        case sympy.Add():
+            parts = [_extent(a, ranges) for a in extent.args]
+            return sum(p[0] for p in parts), sum(p[1] for p in parts)
+        case sympy.Mul():
+            low, high = 1.0, 1.0
+            for a in extent.args:
+                ends = [_times(x, y) for x in (low, high) for y in _extent(a, ranges)]
+                low, high = min(ends), max(ends)
+            return low, high
+        case sympy.Pow(args=(base, power)) if power.is_Integer and power > 0:
+            low, high = _extent(base, ranges)
+            top = _raised(max(abs(low), abs(high)), float(power))
+            return (_raised(low, float(power)) if low >= 0 else -top), top
+    return -math.inf, math.inf
+
+
+def _index(index: Index, ranges: Mapping[str, SymbolRange]) -> tuple[float, float]:
+    """Bounds of an index over its axes."""
+    low, high = _extent(index.offset, ranges)
+    for atom, coefficient in index.terms:
+        match atom:
+            case Axis(_, extent):
+                ends = (0.0, _extent(extent, ranges)[1] - 1)
+            case FloorDiv(value, _):
+                inner = _index(value, ranges)
+                ends = (min(0.0, inner[0]), max(0.0, inner[1]))
+            case Mod(_, divisor):
+                ends = (0.0, _extent(divisor, ranges)[1] - 1)
+        products = [_times(x, c) for x in ends for c in _extent(coefficient, ranges)]
+        low, high = low + min(products), high + max(products)
+    return low, high
+
+
+# What a type stores
+
+
+def stored(expr: Expr, dtype: DType, bounds: Interval, where: str = "") -> tuple[Expr, Interval]:
+    """The value as its type stores it, and the bounds of that.
+
+    Args:
+        expr: the value, over the reals.
+        dtype: the type.
+        bounds: those of the value, from `interval` or from one who knows better.
+        where: the node as the user knows it, for the error.
+
+    Raises:
+        UnsupportedError: an integer type is to hold what may have a fraction, or numbers too large to be wrapped.
+    """
+    if dtype.is_float:
+        return expr, bounds
+    own = range_of(dtype)
+    if dtype is DType.BOOL:
+        return (expr, bounds) if bounds.whole and bounds.within(own) else (truth(expr), own)
+    if not bounds.whole:
+        raise UnsupportedError(
+            f"a result of type {dtype.value} is not known to be a whole number",
+            where=where,
+            why="how it is rounded is not part of the formula",
+            fix="compute in a floating-point type, and round and cast the result",
+        )
+    if bounds.within(own):
+        return expr, bounds
+    if bounds.largest > EXACT:
+        raise UnsupportedError(
+            f"a result of type {dtype.value} may lie anywhere within {bounds}",
+            where=where,
+            why="it may overflow, and wrapping numbers of that size is not exact in float64",
+            fix="compute it in a floating-point type, or from narrower integers",
+        )
+    return wrapped(expr, dtype), own
+
+
+def wrapped(expr: Expr, dtype: DType) -> Expr:
+    """A whole number modulo 2^bits, in the range of an integer type."""
+    modulus, low = 2.0 ** _BITS[dtype], range_of(dtype).low
+    turns = op("floor", op("mul", sub(expr, Const(low)), Const(1 / modulus)))
+    return sub(expr, op("mul", Const(modulus), turns))
+
+
+def from_fraction(expr: Expr, bounds: Interval) -> tuple[Expr, Interval]:
+    """A number cast to whole numbers: rounded towards 0, and its bounds (where they are not known, INT64_ASSUMED)."""
+    if bounds.whole:
+        whole, cut = expr, bounds
+    else:
+        whole = truncated(expr)
+        cut = Interval(_rounded(math.trunc, bounds.low), _rounded(math.trunc, bounds.high), whole=True)
+    if cut.largest > EXACT:
+        cut = Interval(max(cut.low, _ASSUMED.low), min(cut.high, _ASSUMED.high), whole=True)
+    return whole, cut
+
+
+# Division of whole numbers
+
+
+def floor_quotient(a: Expr, b: Expr) -> Expr:
+    """floor(a / b) of whole numbers, b not 0: exact however a / b is rounded, also as a product with 1/b.
+
+    Halfway between two multiples of 1/b no rounding reaches a whole number.
+    """
+    if _is_power_of_two(b):
+        return op("floor", div(a, b))
+    return op("floor", div(op("add", a, op("mul", Const(0.5), op("sign", b))), b))
+
+
+def floor_remainder(a: Expr, b: Expr) -> Expr:
+    """a - b * floor(a / b) of whole numbers, b not 0: of the sign of b."""
+    return sub(a, op("mul", b, floor_quotient(a, b)))
+
+
+def trunc_quotient(a: Expr, b: Expr) -> Expr:
+    """a / b of whole numbers, b not 0, rounded towards 0: exact however a / b is rounded."""
+    size = floor_quotient(op("abs", a), op("abs", b))
+    return op("mul", op("mul", op("sign", a), op("sign", b)), size)
+
+
+def trunc_remainder(a: Expr, b: Expr) -> Expr:
+    """a - b * trunc(a / b) of whole numbers, b not 0: of the sign of a."""
+    return sub(a, op("mul", b, trunc_quotient(a, b)))
+
+
+def _is_power_of_two(e: Expr) -> bool:
+    return isinstance(e, Const) and e.value > 0 and math.frexp(e.value)[0] == 0.5
+
+
+def quotient_bounds(a: Interval, b: Interval) -> Interval:
+    """Bounds of the quotients of whole numbers by others that are not 0, rounded either way."""
+    if b.low > 0 or b.high < 0:
+        # `+ 0.0` keeps a zero's sign out of the bounds
+        ends = [x / y + 0.0 for x in (a.low, a.high) for y in (b.low, b.high) if math.isfinite(x)]
+        if len(ends) == 4:
+            return Interval(_rounded(math.floor, min(ends)), _rounded(math.ceil, max(ends)), whole=True)
+    if b.low >= 0:  # not 0, so at least 1
+        return Interval(min(a.low, 0.0), max(a.high, 0.0), whole=True)
+    return Interval(-a.largest, a.largest, whole=True)
+
+
+def remainder_bounds(a: Interval, b: Interval, *, floor: bool) -> Interval:
+    """Bounds of the remainders of whole numbers by others that are not 0."""
+    most = max(b.largest - 1, 0.0)
+    if not floor:  # of the sign of a, and no larger
+        return Interval(-min(most, -a.low) if a.low < 0 else 0.0, min(most, a.high) if a.high > 0 else 0.0, whole=True)
+    if b.low >= 0 and a.low >= 0:
+        return Interval(0.0, min(most, a.high), whole=True)
+    return Interval(b.low + 1 if b.low < 0 else 0.0, b.high - 1 if b.high > 0 else 0.0, whole=True)
+
+
+def is_zero(bounds: Interval) -> bool:
+    """Whether the value is 0 for certain."""
+    return bounds.low == bounds.high == 0
