@@ -25,6 +25,7 @@ from prism.program.nodes import DType
 Array = np.ndarray[Any, Any]
 OPERATIONS: Mapping[str, Callable[..., Any]] = {
     **POINTWISE,
+    "div": np.divide,
     "exp2": np.exp2,
     "or": np.logical_or,
     "and": np.logical_and,

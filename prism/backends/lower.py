@@ -3,6 +3,7 @@
 lower_layout.py     the dimensions of tiles, their sizes and order; which contractions are matrix products
 lower_types.py      element types of matrix products
 lower_pointwise.py  element types of pointwise operations
+quotients.py        which products with a reciprocal are divisions
 lower_kernel.py     the statements, one by one
 lower_clean.py      dead statements
 
@@ -24,6 +25,7 @@ from prism.backends.lower_index import Names
 from prism.backends.lower_kernel import KernelLowering
 from prism.backends.lower_layout import layout
 from prism.backends.lower_types import analyse, join
+from prism.backends.quotients import Quotients, quotients
 from prism.backends.tile import (
     Constant,
     TileLaunch,
@@ -66,8 +68,13 @@ def lower(sgraph: SGraph, *, defer: bool = True) -> TileModule:
             )
     # A buffer is as good as what it was computed from: partial results of half-precision values are float32.
     nominal: dict[str, DType | None] = {t.name: t.dtype for t in sgraph.inputs}
+    divisions = quotients(sgraph)
     launches = tuple(
-        _launch(launch.name, tuple(_program(k, sgraph, nominal, defer) for k in launch.kernels), sgraph)
+        _launch(
+            launch.name,
+            tuple(_program(k, sgraph, nominal, divisions[k.name], defer) for k in launch.kernels),
+            sgraph,
+        )
         for launch in sgraph.launches
     )
     names = tuple(s.name for s in sgraph.symbols)
@@ -97,7 +104,9 @@ def _launch(name: str, programs: tuple[TileProgram, ...], sgraph: SGraph) -> Til
     return TileLaunch(name, programs, declared, tuple(sorted(lengths)), tuple(constants.values()))
 
 
-def _program(kernel: Kernel, sgraph: SGraph, nominal: dict[str, DType | None], defer: bool) -> TileProgram:
+def _program(
+    kernel: Kernel, sgraph: SGraph, nominal: dict[str, DType | None], divisions: Quotients, defer: bool
+) -> TileProgram:
     tensors: Mapping[str, Tensor] = {t.name: t for t in (*sgraph.inputs, *sgraph.buffers, *sgraph.outputs)}
     types = analyse(kernel, nominal)
     for s in kernel.statements():
@@ -111,7 +120,7 @@ def _program(kernel: Kernel, sgraph: SGraph, nominal: dict[str, DType | None], d
     }
     taken = set(RESERVED | HELPERS) | set(symbols) | lengths | {c.name for c in made.constants}
     taken |= {identifier(t) + "_ptr" for t in tensors}
-    lowering = KernelLowering(kernel, made, types, tensors, Names(taken), defer)
+    lowering = KernelLowering(kernel, made, types, tensors, Names(taken), divisions, defer)
     body = clean(lowering.run())
     grid = lowering.grid
     used = {name for s in statements(body) for name in integers(s)}

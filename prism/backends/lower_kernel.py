@@ -14,6 +14,7 @@ from prism.backends.lower_index import Indexing, Names
 from prism.backends.lower_layout import Layout
 from prism.backends.lower_pointwise import PointwiseRules
 from prism.backends.lower_types import HALF, Types
+from prism.backends.quotients import Quotients
 from prism.backends.tile import GridAxis
 from prism.errors import IllegalIRError
 from prism.program.index import Axis, Index
@@ -24,6 +25,7 @@ from prism.sgraph.nodes import (
     Kernel,
     Load,
     Loop,
+    Operand,
     Pointwise,
     Position,
     Scan,
@@ -38,7 +40,7 @@ F32 = DType.FLOAT32
 _NAMES: Mapping[str, str] = {
     "add": "total", "mul": "scaled", "neg": "negated", "recip": "inverse", "exp": "exponential", "sqrt": "root",
     "where": "chosen", "lt": "keep", "le": "keep", "eq": "keep", "and": "keep", "or": "keep", "not": "keep",
-    "isnan": "missing", "sigmoid": "gate", "maximum": "larger", "minimum": "smaller",
+    "div": "quotient", "isnan": "missing", "sigmoid": "gate", "maximum": "larger", "minimum": "smaller",
 }  # fmt: skip
 _ACCUMULATORS: Mapping[ReduceKind, str] = {
     ReduceKind.SUM: "running_sum",
@@ -79,6 +81,7 @@ class KernelLowering:
         types: what is known of its values.
         tensors: every tensor of the sGraph, by name.
         names: hands out the names of tile values.
+        quotients: which products are divisions.
         defer: whether reductions may be left to after their loop.
     """
 
@@ -87,6 +90,7 @@ class KernelLowering:
     types: Types
     tensors: Mapping[str, Tensor]
     names: Names
+    quotients: Quotients
     defer: bool = True
     _out: list[tile.Stmt] = field(default_factory=list)
     _values: dict[str, Value] = field(default_factory=dict)
@@ -190,6 +194,10 @@ class KernelLowering:
         self._values[dst] = Value(name, dims, DType.INT32)
 
     def _pointwise(self, s: Pointwise) -> None:
+        quotient = self.quotients.of(s)
+        if quotient is not None:
+            self._values[s.dst] = self._quotient(*quotient)
+            return
         args = [self._values[a] if isinstance(a, str) else float(a) for a in s.args]
         rules = PointwiseRules(s.op, tuple(a.dtype if isinstance(a, Value) else a for a in args))
         made: list[tile.Operand] = []
@@ -206,6 +214,15 @@ class KernelLowering:
         self._out.append(tile.Pointwise(name, s.op, tuple(made), dims, rules.result))
         zero = rules.zero([a.zero if isinstance(a, Value) else a for a in args])
         self._values[s.dst] = Value(name, dims, rules.result, zero)
+
+    def _quotient(self, dividend: Operand, divisor: Operand) -> Value:
+        """A division, as a value."""
+        given = [self._cast(self._values[o], F32) if isinstance(o, str) else float(o) for o in (dividend, divisor)]
+        dims = self._union(v for v in given if isinstance(v, Value))
+        name = self.names.fresh(_NAMES["div"])
+        made = tuple(v.name if isinstance(v, Value) else v for v in given)
+        self._out.append(tile.Pointwise(name, "div", made, dims, F32))
+        return Value(name, dims, F32)
 
     def _union(self, values: Iterable[Value]) -> tile.Dims:
         wanted = {d for v in values for d in v.dims}
@@ -266,11 +283,15 @@ class KernelLowering:
                 return
             self._values[s.dst] = self._dot(s, None)
             return
-        lhs, rhs = (self._cast(self._values[o], F32) for o in (s.lhs, s.rhs))
-        name = self.names.fresh("product")
-        dims = self._union((lhs, rhs))
-        self._out.append(tile.Pointwise(name, "mul", (lhs.name, rhs.name), dims, F32))
-        value = Value(name, dims, F32, lhs.zero & rhs.zero)
+        quotient = self.quotients.of(s)
+        if quotient is not None:
+            value = self._quotient(*quotient)
+        else:
+            lhs, rhs = (self._cast(self._values[o], F32) for o in (s.lhs, s.rhs))
+            name = self.names.fresh("product")
+            dims = self._union((lhs, rhs))
+            self._out.append(tile.Pointwise(name, "mul", (lhs.name, rhs.name), dims, F32))
+            value = Value(name, dims, F32, lhs.zero & rhs.zero)
         if self.layout.is_tiled(s.axis):
             value = self._inside(value, s.axis, ReduceKind.SUM)
             if s.dst not in self._deferred:

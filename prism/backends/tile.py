@@ -63,10 +63,11 @@ Operand: TypeAlias = "str | float"
 Dims: TypeAlias = "tuple[str, ...]"
 
 
-TILE_OPS: Mapping[str, Op] = MappingProxyType({**OPS, "exp2": Op(1, 4), "shift": Op(2), "bits": Op(2)})
+TILE_OPS: Mapping[str, Op] = MappingProxyType({**OPS, "div": Op(2, 4), "exp2": Op(1, 4), "shift": Op(2), "bits": Op(2)})
 """The operations of Pointwise: those of programs, and what backends have besides.
 
-exponents.py makes exp2; codes.py, of integers, shift (to the right, by a number) and bits (those that a number has).
+Lowering makes div (quotients.py); exponents.py exp2; codes.py, of integers, shift (to the right, by a number) and bits
+(those that a number has).
 """
 
 

@@ -406,3 +406,25 @@ def stored_values(sgraph: SGraph) -> tuple[dict[str, Expr], dict[str, Expr]]:
         _Reader(kernel, own, memory).run()
         alone |= {name: value for name, (_, value) in own.stored.items()}
     return {name: value for name, (_, value) in shared.stored.items()}, alone
+
+
+def kernel_values(sgraph: SGraph) -> dict[str, dict[str, Expr]]:
+    """By kernel, what each of its values is over the inputs; in a loop, of an accumulator what it is at the end.
+
+    What is a partial result, and what is made of the running value of an accumulator, is left out.
+
+    Raises:
+        IllegalIRError: a kernel has no denotation.
+    """
+    memory = _Memory()
+    shared = _Shared()
+    found: dict[str, dict[str, Expr]] = {}
+    for kernel in sgraph.kernels:
+        reader = _Reader(kernel, shared, memory)
+        reader.run()
+        found[kernel.name] = {
+            name: value
+            for name, value in reader.values.items()
+            if not isinstance(value, _Partial) and not memory.mentions_running(value)
+        }
+    return found

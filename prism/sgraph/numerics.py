@@ -22,6 +22,7 @@ from enum import StrEnum
 from prism.program.nodes import Const, DType, Expr, Map, Read, Reduce, ReduceKind, Size, free_axes, walk
 from prism.sgraph.denote import Denotation, denote, stored_values
 from prism.sgraph.nodes import SGraph
+from prism.sgraph.stored_reciprocals import divisors_stored
 from prism.sgraph.value_bounds import Bounds, flat, shape
 
 EXP_LIMIT = 80.0
@@ -110,9 +111,10 @@ class Numerics:
         return tuple(found)
 
     def safe(self, sgraph: SGraph, denotation: Denotation) -> SGraph | None:
-        """The sGraph, staged where that is needed; None where it is refused."""
+        """The sGraph, staged and with divisors stored where that is needed; None where it is refused."""
         found = self.findings(sgraph, denotation)
-        return staged(sgraph, found) if found else sgraph
+        wide = staged(sgraph, found) if found else sgraph
+        return None if wide is None else divisors_stored(wide)
 
 
 def staged(sgraph: SGraph, found: Sequence[Finding]) -> SGraph | None:

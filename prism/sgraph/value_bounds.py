@@ -132,7 +132,7 @@ class Bounds:
                 if self._exceeds(t, a):
                     rest = others[:k] + others[k + 1 :]
                     high = min(high, sum((self.of(r)[1] for r in rest), 0.0))
-            m = _negated(t)
+            m = negated(t)
             if m is not None and others and dominates(m, _added(others)):
                 high = min(high, 0.0)
         return low if low == low else -math.inf, high if high == high else math.inf
@@ -185,7 +185,7 @@ def _factors(e: Expr) -> tuple[float, list[Expr]]:
     return math.prod(f.value for f in parts if isinstance(f, Const)), [f for f in parts if not isinstance(f, Const)]
 
 
-def _negated(e: Expr) -> Expr | None:
+def negated(e: Expr) -> Expr | None:
     """m, where the expression is -m."""
     match e:
         case Map("neg", (m,)) | Map("mul", (Const(-1.0), m)) | Map("mul", (m, Const(-1.0))):
@@ -287,7 +287,7 @@ def _log_of_shifted(e: Expr, m: Expr) -> bool:
     """Whether the expression is log(sum exp(a - m))."""
     match e:
         case Map("log", (Reduce(ReduceKind.SUM, _, Map("exp", (Map("add", (a, negative)),))),)):
-            shift = _negated(negative)
+            shift = negated(negative)
             return shift is not None and shape(shift) == shape(m) and dominates(m, a)
         case _:
             return False

@@ -27,6 +27,8 @@ def operation(op: str, a: Sequence[str], kind: str, vector: bool, where: str) ->
             return f"-({a[0]})"
         case "recip":
             return f"1.0f / {a[0]}"
+        case "div":
+            return f"{a[0]} / {a[1]}"
         case "lt" | "le" | "eq":
             if kind == "b" and op != "eq" and vector:
                 # Masks are -1 and 0.

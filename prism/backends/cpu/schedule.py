@@ -18,7 +18,7 @@ from prism.program.nodes import DType, ReduceKind
 
 _COSTS: Mapping[str, int] = {
     **dict.fromkeys(("exp", "log", "tanh", "erf", "sigmoid", "sin", "cos", "pow"), 12),
-    **dict.fromkeys(("recip", "sqrt"), 4),
+    **dict.fromkeys(("recip", "div", "sqrt"), 4),
 }
 RECOMPUTE = 6
 """What costs less is computed again for every use of it, rather than kept in an array."""

@@ -486,6 +486,8 @@ class KernelEmitter:
                 return Text(f"{name} != {name}", _COMPARE, dims)
             case "recip":
                 return Text(f"1.0 / {a.at(_UNARY)}", _MUL, dims)
+            case "div":
+                return Text(f"{a.at(_MUL)} / {args[1].at(_UNARY)}", _MUL, dims)
             case "where":
                 return Text(f"tl.where({', '.join(x.source for x in args)})", _ATOM, dims)
             case "maximum" | "minimum":
