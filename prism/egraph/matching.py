@@ -16,6 +16,7 @@ import sympy
 
 from prism.egraph.refute import Fixed
 from prism.errors import ShapeError
+from prism.program.constants import rounded_constants
 from prism.program.extents import Extent, is_static, normal
 from prism.program.index import Axis, Index
 from prism.program.inline import inline
@@ -83,6 +84,16 @@ class Matched:
         """The weights that only one side reads, where each side has such; else none."""
         ours, theirs = (_reads(side) & self.weights.keys() for side in (left, right))
         return tuple(sorted(ours ^ theirs)) if ours - theirs and theirs - ours else ()
+
+    def unlike(self, left: Sequence[Expr], right: Sequence[Expr]) -> bool:
+        """Whether the two sides read other weights."""
+        ours, theirs = (_reads(side) & self.weights.keys() for side in (left, right))
+        return ours != theirs
+
+    def computed(self, left: Sequence[Expr], right: Sequence[Expr]) -> bool:
+        """Whether what one side computes from weights may be computed otherwise by the other side."""
+        held = bool(_reads([*left, *right]) & self.weights.keys())
+        return held and (self.unlike(left, right) or bool(rounded_constants(left, right)))
 
     def fixed(self, exprs: Sequence[Expr]) -> Fixed:
         """The weights that the expressions read, for the search for inputs at which they differ."""

@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from prism.egraph.budget import Budget
+from prism.egraph.coefficients import read_alike, stored_alike
 from prism.egraph.matching import Matched, match
 from prism.egraph.normal import Unfit, normal_form
 from prism.egraph.pieces import pieces
@@ -111,7 +112,7 @@ def examine(both: Matched, *, budget: Budget | None = None, worker: Worker | Non
     read = readings([f.expr for f in left], [f.expr for f in right])
     left = [replace(f, expr=e) for f, e in zip(left, read.left, strict=True)]
     right = [replace(f, expr=e) for f, e in zip(right, read.right, strict=True)]
-    return Examined(_judged(left, right, read, both, budget, worker), read)
+    return _judged(left, right, read, both, budget, worker)
 
 
 def _judged(
@@ -121,7 +122,7 @@ def _judged(
     both: Matched,
     budget: Budget | None,
     worker: Worker | None,
-) -> Verdict:
+) -> Examined:
     """The verdict on formulas with equal indices."""
     one, other = list(read.left), list(read.right)
     fixed = both.fixed([*one, *other])
@@ -129,29 +130,48 @@ def _judged(
     found = attempt.found
     if read.unclear and found is None:
         reason = f"the constants {read.unclear} are different numbers, too near each other for the prover"
-        return Verdict(Status.UNKNOWN, reason)
+        return Examined(Verdict(Status.UNKNOWN, reason), read)
     undefined = [n for n, values in fixed.arrays.items() if np.isnan(values).any()]
     if undefined and found is None:
-        return Verdict(Status.UNKNOWN, f"weights hold NaN: {', '.join(undefined)}")
-    verdict = _decided(attempt, one, other, budget, worker)
-    if attempt.slight is not None and not verdict and found is None and not fixed.rounded:
+        return Examined(Verdict(Status.UNKNOWN, f"weights hold NaN: {', '.join(undefined)}"), read)
+    unlike = both.unlike(one, other)
+    if unlike:
+        stored = stored_alike(one, other, both.weights)
+        one, other = list(stored.left), list(stored.right)
+        read = replace(read, left=stored.left, right=stored.right, assumed=(*read.assumed, *stored.said))
+    parts = pieces(one, other)
+    same = _same_forms(*parts)
+    if not same and (found is None or not found.finite) and both.computed(*parts):
+        alike = read_alike(*parts, both.weights)
+        if alike is not None:
+            parts = list(alike.left), list(alike.right)
+            read = replace(read, left=alike.left, right=alike.right, assumed=(*read.assumed, *alike.said))
+            one, other = parts
+            same = _same_forms(*parts)
+    verdict = _decided(attempt, same, (one, other), parts, both.apart(*parts), budget, worker)
+    if attempt.slight is not None and not verdict and found is None and not unlike:
         # float64 alone does not tell a small difference from rounding; residues have none.
         opinion = compare(one, other, tensors=both.tensors, ranges=both.ranges)
         if opinion.outcome is Outcome.DISAGREE:
             where = f"{attempt.slight.where}; the identity test finds a difference, too: {opinion.where}"
-            return replace(verdict, status=Status.REFUTED, reason=where, counterexample=dict(attempt.slight.inputs))
+            inputs = dict(attempt.slight.inputs)
+            return Examined(replace(verdict, status=Status.REFUTED, reason=where, counterexample=inputs), read)
     if verdict and read.assumed:
         verdict = replace(verdict, reason=f"{verdict.reason}, with {'; '.join(read.assumed)}")
-    return verdict
+    return Examined(verdict, read)
 
 
 def _decided(
-    attempt: Attempt, one: Sequence[Expr], other: Sequence[Expr], budget: Budget | None, worker: Worker | None
+    attempt: Attempt,
+    same: bool,
+    whole: tuple[Sequence[Expr], Sequence[Expr]],
+    parts: tuple[Sequence[Expr], Sequence[Expr]],
+    apart: Sequence[str],
+    budget: Budget | None,
+    worker: Worker | None,
 ) -> Verdict:
-    """The verdict on expressions, after an attempt to refute them."""
+    """The verdict on expressions, after an attempt to refute them; `same` says that their normal forms are one."""
     found = attempt.found
-    parts = pieces(one, other)
-    same = _same_forms(*parts)
     if found is not None and found.finite:
         if same:
             reason = f"the normal forms are one, but {found.where}: a bug in prism, please report it"
@@ -159,17 +179,19 @@ def _decided(
         return Verdict(Status.REFUTED, found.where, counterexample=dict(found.inputs))
     if same:
         return Verdict(Status.PROVED, "one normal form as sums of products", rules=(ARITHMETIC,))
-    with nullcontext(worker) if worker is not None else Worker() as running:
-        assert running is not None
-        verdict = _in_one_class(running, one, other, budget)
-        if verdict:
-            return verdict
-        if found is not None:
-            return replace(verdict, status=Status.REFUTED, reason=found.where, counterexample=dict(found.inputs))
-        if parts != (list(one), list(other)):
-            cut = _in_one_class(running, *parts, budget)
-            if cut:
-                return replace(cut, reason=f"{cut.reason}, cut into {len(parts[0])} pieces")
+    verdict = Verdict(Status.UNKNOWN, f"nothing relates the weights {', '.join(apart)}")
+    if not apart:
+        with nullcontext(worker) if worker is not None else Worker() as running:
+            assert running is not None
+            verdict = _in_one_class(running, *whole, budget)
+            if not verdict and found is None and parts != whole:
+                cut = _in_one_class(running, *parts, budget)
+                if cut:
+                    verdict = replace(cut, reason=f"{cut.reason}, cut into {len(parts[0])} pieces")
+    if verdict:
+        return verdict
+    if found is not None:
+        return replace(verdict, status=Status.REFUTED, reason=found.where, counterexample=dict(found.inputs))
     tried = attempt.skipped or f"they agree at {attempt.points} random points"
     return replace(verdict, reason=f"{verdict.reason}; their normal forms differ; {tried}")
 

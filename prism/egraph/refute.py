@@ -7,8 +7,8 @@ one number throughout, spikes at the ends, and large and tiny scales, because po
 ones dropped rescales, those of scale one a dropped eps, and long sums a dropped last element. What is found is made
 small (shrink.py) at the one element of the output that shows it.
 
-Weights keep the values that the programs hold. Where some may be rounded values of the other program's, a difference
-that rounding them anew makes as well is none.
+Weights keep the values that the programs hold. Where some, or constants, may be rounded values of the other program's,
+a difference that rounding them anew makes as well is none.
 
 A point at which the reference is infinite or NaN is no evidence.
 """
@@ -22,6 +22,7 @@ import numpy as np
 
 from prism.egraph.pieces import thresholds
 from prism.egraph.shrink import TRIES, shrink, written
+from prism.program.constants import renumbered, rounded_constants
 from prism.program.evaluate import evaluate_expr
 from prism.program.extents import evaluate, is_static
 from prism.program.index import Axis, Index
@@ -48,10 +49,14 @@ SHRINK_WORK = 1 << 27
 # A difference has to be so many times what rounding weights makes.
 NOISE = 8.0
 
+_FLOAT32 = 2.0**-24
+
 KINDS = (
     "normal", "ties", "tiny", "positive", "normal", "zeros", "large", "equal rows", "halves", "one number", "last",
     "first",
 )  # fmt: skip
+# With weights that keep their values, parts of a program are asleep until inputs are large.
+MORE_KINDS = ("huge", "normal", "huge")
 FEW_KINDS = ("normal", "ties", "positive", "last")
 
 
@@ -147,14 +152,15 @@ def refute(
                 skipped = "the inputs are too large to draw"
                 continue
             rng = np.random.default_rng([seed, number])
-            for strict, inputs in _draws(rng, shapes, dtypes, KINDS if elements <= DRAW_ELEMENTS else FEW_KINDS):
+            kinds = KINDS + MORE_KINDS * bool(held) if elements <= DRAW_ELEMENTS else FEW_KINDS
+            for strict, inputs in _draws(rng, shapes, dtypes, kinds):
                 for formula, (a, b) in zip(reference, pairs, strict=True):
                     axes = tuple(sorted(free_axes(a) | free_axes(b), key=lambda x: x.name))
                     left = evaluate_expr(a, {**held, **inputs}, binding, axes)
                     right = evaluate_expr(b, {**held, **inputs}, binding, axes)
                     points += int(np.isfinite(left).sum())
                     at = _difference(left, right, strict)
-                    if at is not None and fixed.rounded and np.isfinite(right[at]):
+                    if at is not None and np.isfinite(right[at]):
                         noise = _noise((a, b), (left, right), inputs, held, fixed, binding, axes)
                         at = _difference(left, right, strict, max(RTOL, NOISE * noise))
                     if at is not None:
@@ -178,12 +184,14 @@ def _noise(
     binding: Mapping[str, int],
     axes: tuple[Axis, ...],
 ) -> float:
-    """How far other roundings of the weights move the values, relative to their size (see `_difference`)."""
+    """How far other roundings of weights and constants move the values, relative to their size (see `_difference`)."""
     rng = np.random.default_rng(len(axes))
+    numbers = rounded_constants(pair[:1], pair[1:])
     most = 0.0
-    for _ in range(3):
+    for _ in range(3 if numbers or fixed.rounded else 0):
         other = fixed.disturbed(held, rng)
-        for e, v in zip(pair, values, strict=True):
+        rounded = {c: c * (1 + float(rng.uniform(-1, 1)) * _FLOAT32) for c in numbers}
+        for e, v in zip(renumbered(pair, rounded), values, strict=True):
             moved = evaluate_expr(e, {**other, **inputs}, binding, axes)
             with np.errstate(all="ignore"):
                 finite = np.isfinite(v)
@@ -390,6 +398,8 @@ def _draws(
                 return rng.standard_normal(shape) * (rng.random(shape) < 0.5)
             case "large":
                 return rng.standard_normal(shape) * 30.0
+            case "huge":
+                return rng.standard_normal(shape) * 1e3
             case "tiny":
                 return rng.standard_normal(shape) * 1e-3
             case "positive":

@@ -12,14 +12,14 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
 import numpy as np
 
-from prism.program.nodes import Const, Expr, Map, Reduce, walk
-from prism.program.transform import with_args
+from prism.program.nodes import Const, Expr, walk
+from prism.program.transform import replaced
 
 # Digits of a decimal, and numerator times denominator of a fraction, that a float32 is taken for.
 DIGITS = 6
@@ -74,7 +74,7 @@ def readings(left: Sequence[Expr], right: Sequence[Expr]) -> Reading:
             unclear = unclear or f"{a!r} and {b!r}"
     if not names:
         return Reading(tuple(left), tuple(right), (), unclear)
-    return Reading(_replaced(left, names), _replaced(right, names), tuple(assumed), unclear)
+    return Reading(renumbered(left, names), renumbered(right, names), tuple(assumed), unclear)
 
 
 def rounded_from(c: float) -> tuple[float, str] | None:
@@ -92,6 +92,17 @@ def rounded_from(c: float) -> tuple[float, str] | None:
                 text = f"sqrt({found})" if root else str(found)
                 return sign * exact, text if sign > 0 else f"-{text}"
     return None
+
+
+def rounded_constants(left: Sequence[Expr], right: Sequence[Expr]) -> tuple[float, ...]:
+    """Constants that one side alone has and that are, or are one over, what may have been rounded to float32."""
+    found = _constants(left) ^ _constants(right)
+    return tuple(sorted(c for c in found if c and digits(c) > SHORT and (_like_float32(c) or _like_float32(1 / c))))
+
+
+def _like_float32(c: float) -> bool:
+    near = float(np.float32(c)) if 1e-37 < abs(c) < 1e38 else 0.0
+    return abs(near - c) <= ULPS * abs(c)
 
 
 def _constants(exprs: Iterable[Expr]) -> set[float]:
@@ -128,20 +139,6 @@ def simplest_between(low: Fraction, high: Fraction) -> Fraction:
     return whole + 1 / simplest_between(1 / (high - whole), 1 / (low - whole))
 
 
-def _replaced(exprs: Sequence[Expr], names: dict[float, float]) -> tuple[Expr, ...]:
-    done: dict[int, Expr] = {}
-    for expr in exprs:
-        for e in walk(expr):
-            if id(e) in done:
-                continue
-            match e:
-                case Const(c):
-                    done[id(e)] = Const(names[c]) if c in names else e
-                case Map(_, args):
-                    done[id(e)] = with_args(e, tuple([done[id(a)] for a in args]))
-                case Reduce(kind, axis, body):
-                    inner = done[id(body)]
-                    done[id(e)] = e if inner is body else Reduce(kind, axis, inner)
-                case _:
-                    done[id(e)] = e
-    return tuple(done[id(e)] for e in exprs)
+def renumbered(exprs: Sequence[Expr], names: Mapping[float, float]) -> tuple[Expr, ...]:
+    """The expressions with other numbers for some."""
+    return tuple(replaced(exprs, lambda e: Const(names[e.value]) if isinstance(e, Const) and e.value in names else e))

@@ -36,6 +36,11 @@ def formula_text(formula: Formula) -> str:
     return "\n".join(formula_lines(formula))
 
 
+def expr_text(expr: Expr) -> str:
+    """An expression in one line."""
+    return _Printer({}, {}).text(expr)
+
+
 def _shared(expr: Expr) -> dict[Expr, str]:
     """What is used more than once and is worth a name, the outermost first."""
     uses: Counter[Expr] = Counter()

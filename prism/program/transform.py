@@ -9,7 +9,7 @@ whether `k` is one of its free axes.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
@@ -125,6 +125,24 @@ def least_instance(extent: Extent, taken: Iterable[Axis]) -> Axis:
         if axis.name not in names:
             return axis
         number += 1
+
+
+def replaced(exprs: Sequence[Expr], leaf: Callable[[Expr], Expr]) -> list[Expr]:
+    """The expressions with their leaves (numbers, positions, reads) replaced; what is left alone is not built anew."""
+    done: dict[int, Expr] = {}
+    for expr in exprs:
+        for e in walk(expr):
+            if id(e) in done:
+                continue
+            match e:
+                case Map(_, args):
+                    done[id(e)] = with_args(e, tuple([done[id(a)] for a in args]))
+                case Reduce(kind, axis, body):
+                    inner = done[id(body)]
+                    done[id(e)] = e if inner is body else Reduce(kind, axis, inner)
+                case _:
+                    done[id(e)] = leaf(e)
+    return [done[id(e)] for e in exprs]
 
 
 def canonical(expr: Expr) -> Expr:
