@@ -52,6 +52,7 @@ def print_verdict(verdict: Verdict, *, as_json: bool) -> None:
             "enodes": verdict.enodes,
             "iterations": verdict.iterations,
             "rules": list(verdict.rules),
+            "weights": list(verdict.weights),
         }
         write_line(msgspec.json.format(msgspec.json.encode(body), indent=2).decode())
         return

@@ -18,12 +18,14 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
+from typing import TypeGuard
 
 import numpy as np
 
 from prism.egraph.matching import Weight
 from prism.egraph.normal import Unfit, normal_form
 from prism.egraph.pieces import bounds
+from prism.egraph.polynomials import BOOLEAN
 from prism.program.build import add, const, mul, neg
 from prism.program.constants import simplest_between
 from prism.program.evaluate import evaluate_expr
@@ -61,16 +63,34 @@ class Alike:
 
 
 def stored_alike(left: Sequence[Expr], right: Sequence[Expr], weights: Mapping[str, Weight]) -> Alike:
-    """Both lists, the candidate's reads of weights as the reference has them: transposed, sliced or stacked."""
+    """Both lists, the candidate's reads of weights as the reference has them: transposed, sliced or stacked.
+
+    Masks that are stored become the predicates of positions that one of the two computes.
+    """
     table = _Table(weights, multiples=None)
+    masks = _Table(weights, multiples=None)
+    for e in {x: None for expr in (*left, *right) for x in walk(expr) if isinstance(x, Map) and x.op in BOOLEAN}:
+        if free_axes(e) and not any(isinstance(x, Read) for x in walk(e)):
+            masks.of(e)
+    masks.learning = False
+
+    def computed(e: Expr) -> Expr:
+        if not _within(e, weights) or not np.isin(weights[e.tensor].array, (0.0, 1.0)).all():
+            return e
+        found = masks.of(e)
+        if found is e:
+            opposite = masks.of(add(const(1.0), neg(e)))
+            found = e if any(isinstance(x, Read) for x in walk(opposite)) else Map("not", (opposite,))
+        return found
+
     sides: list[tuple[Expr, ...]] = []
-    for side in (left, right):
+    for side in (replaced(left, computed), replaced(right, computed)):
         sides.append(tuple(replaced(side, lambda e: table.of(e) if _within(e, weights) else e)))
         table.learning = False
-    return Alike(sides[0], sides[1], tuple(dict.fromkeys(table.said)))
+    return Alike(sides[0], sides[1], tuple(dict.fromkeys((*masks.said, *table.said))))
 
 
-def _within(e: Expr, weights: Mapping[str, Weight]) -> bool:
+def _within(e: Expr, weights: Mapping[str, Weight]) -> TypeGuard[Read]:
     """Whether it is an element of a weight, and there is one wherever it is read."""
     if not isinstance(e, Read) or e.tensor not in weights:
         return False
@@ -246,7 +266,13 @@ class _Table:
             return
         name = {2.0**-53: "float64", 2.0**-24: "float32", 2.0**-11: "float16", 2.0**-8: "bfloat16"}.get(unit, "float32")
         near = "" if apart == 0 else f" (to within {max(apart, 0.01):.2g} ulp of {name})"
-        self.said.append(f"{self._text(e)} read as {self._text(read)}{near}")
+        # A factor that both have says nothing.
+        ours, theirs = list(_factors(e)), list(_factors(read))
+        for c in [f for f in ours if not any(isinstance(x, Read) for x in walk(f))]:
+            if c in theirs and len(ours) > 1 and len(theirs) > 1:
+                ours.remove(c)
+                theirs.remove(c)
+        self.said.append(f"{self._text(mul(*ours))} read as {self._text(mul(*theirs))}{near}")
 
     def _text(self, e: Expr) -> str:
         """The expression, or what it is computed from where it is long."""

@@ -138,14 +138,14 @@ def _judged(
     if unlike:
         stored = stored_alike(one, other, both.weights)
         one, other = list(stored.left), list(stored.right)
-        read = replace(read, left=stored.left, right=stored.right, assumed=(*read.assumed, *stored.said))
+        read = replace(read, left=stored.left, right=stored.right, weights=stored.said)
     parts = pieces(one, other)
     same = _same_forms(*parts)
     if not same and (found is None or not found.finite) and both.computed(*parts):
         alike = read_alike(*parts, both.weights)
         if alike is not None:
             parts = list(alike.left), list(alike.right)
-            read = replace(read, left=alike.left, right=alike.right, assumed=(*read.assumed, *alike.said))
+            read = replace(read, left=alike.left, right=alike.right, weights=(*read.weights, *alike.said))
             one, other = parts
             same = _same_forms(*parts)
     verdict = _decided(attempt, same, (one, other), parts, both.apart(*parts), budget, worker)
@@ -158,6 +158,9 @@ def _judged(
             return Examined(replace(verdict, status=Status.REFUTED, reason=where, counterexample=inputs), read)
     if verdict and read.assumed:
         verdict = replace(verdict, reason=f"{verdict.reason}, with {'; '.join(read.assumed)}")
+    if verdict and read.weights:
+        many = "1 weight" if len(read.weights) == 1 else f"{len(read.weights)} weights"
+        verdict = replace(verdict, reason=f"{verdict.reason}, with {many} read alike", weights=read.weights)
     return Examined(verdict, read)
 
 

@@ -42,6 +42,7 @@ class Reading:
         left: of one program.
         right: of the other.
         assumed: what was assumed, a clause a constant.
+        weights: what of the weights of one was read as what of the other's, a clause each.
         unclear: a pair of constants that are too near each other to be told apart, as text, or empty.
     """
 
@@ -49,6 +50,7 @@ class Reading:
     right: tuple[Expr, ...]
     assumed: tuple[str, ...] = ()
     unclear: str = ""
+    weights: tuple[str, ...] = ()
 
 
 def readings(left: Sequence[Expr], right: Sequence[Expr]) -> Reading:

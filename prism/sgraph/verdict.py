@@ -27,6 +27,7 @@ class Verdict:
         iterations: how many rounds the rules ran.
         rules: the names of the rule families that were loaded.
         classes: for `proved`: the floating-point classes of the rules that matched on the way; it used at most these.
+        weights: what of the candidate's weights was read as what of the reference's, a clause each.
     """
 
     status: Status
@@ -36,9 +37,11 @@ class Verdict:
     iterations: int = 0
     rules: tuple[str, ...] = ()
     classes: tuple[str, ...] = ()
+    weights: tuple[str, ...] = ()
 
     def __str__(self) -> str:
-        return f"{self.status.value}: {self.reason}" if self.reason else self.status.value
+        said = f"{self.status.value}: {self.reason}" if self.reason else self.status.value
+        return "\n".join([said, *(f"  {w}" for w in self.weights)])
 
     def __bool__(self) -> bool:
         return self.status is Status.PROVED
