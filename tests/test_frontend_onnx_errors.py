@@ -80,9 +80,9 @@ def test_external_data_missing_or_short(tmp_path: Path) -> None:
     assert "'w'" in error.where
 
 
-@pytest.mark.parametrize("opset", [12, 25])
+@pytest.mark.parametrize("opset", [6, 99])
 def test_operator_set_out_of_range(opset: int) -> None:
-    refused(simple(opset), UnsupportedError, f"operator set {opset}", "13 to 24")
+    refused(simple(opset), UnsupportedError, f"operator set {opset}", f"7 to {onnx.defs.onnx_opset_version()}")
 
 
 def test_every_unknown_operator_is_named_at_once() -> None:

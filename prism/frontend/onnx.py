@@ -1,7 +1,8 @@
-"""The ONNX front end: a file, operator sets 13 to 24, to a program in index notation.
+"""The ONNX front end: a file, of operator set 7 or later, to a program in index notation.
 
 Here is the reading of the file and the walk over its nodes; what each operator means is in the `onnx_*` modules
-beside this one. The walk keeps what every ONNX value is known to be (`onnx_graph.Value`), computes shapes as extents
+beside this one, and which versions of it that is true of in `onnx_schemas`, which also sees to it that nothing a node
+says is dropped. The walk keeps what every ONNX value is known to be (`onnx_graph.Value`), computes shapes as extents
 where it can (`onnx_fold`), and turns every other node into definitions.
 """
 
@@ -29,17 +30,21 @@ from prism.frontend import (
     onnx_norms,
     onnx_pointwise,
     onnx_reduce,
+    onnx_schemas,
     onnx_views,
 )
+from prism.frontend.given import Given
 from prism.frontend.onnx_algebra import as_extent
 from prism.frontend.onnx_dtypes import array_of, constant, dtype_of
 from prism.frontend.onnx_graph import Graph, Node, Value, identifier
+from prism.frontend.onnx_schemas import Signature
 from prism.frontend.views import axes_of, same_extent
 from prism.program.extents import Extent, is_static, normal, symbol
 from prism.program.nodes import DType, Program, Read, SymbolRange, walk
 from prism.program.operators import Operator
 
-OPSETS = range(13, 25)
+OPSETS = range(7, onnx.defs.onnx_opset_version() + 1)
+"""Operator sets whose nodes may be read; whether one can be depends on its operator (onnx_schemas.VERSIONS)."""
 SYMBOL_RANGE = SymbolRange(1, 32768, hint=1024)
 BATCH_HINT = 4
 """The value at which costs are quoted for a dimension that its name calls a batch."""
@@ -158,11 +163,13 @@ def from_model(
         own = proto.domain == DECLARED_DOMAIN
         if not own:
             _check(proto, name, context)
-        node = _node(proto, name, opset, values)
+        node = _node(proto, name, 0 if own else opset, values)
         if own:
             values[node.outputs[0]] = onnx_pointwise.declared(graph, node, declared[node.op])
             continue
-        for label, value in zip(node.outputs, _translate(graph, node), strict=False):
+        signature = onnx_schemas.signature(node.op, opset)
+        onnx_schemas.check_types(node, signature.inputs)
+        for label, value in zip(node.outputs, _translate(graph, node, signature), strict=False):
             if label:
                 values[label] = replace(value, label=label) if not value.name else value
     return _finish(graph, model.graph.output, values, name)
@@ -307,6 +314,7 @@ def _check(proto: onnx.NodeProto, name: str, context: Any) -> None:
 
 
 def _node(proto: onnx.NodeProto, name: str, opset: int, values: dict[str, Value]) -> Node:
+    """The node with its operands; of operator set 0 when the user declares its operator."""
     label = _label(proto)
     where = f"{name}, node {label!r}" + ("" if proto.op_type in label else f" ({proto.op_type})")
     for i in proto.input:
@@ -315,16 +323,22 @@ def _node(proto: onnx.NodeProto, name: str, opset: int, values: dict[str, Value]
                 f"the operand {i!r} is defined nowhere before", where=where, fix="check the model with onnx.checker"
             )
     attributes: dict[str, Any] = {}
+    version = 0
+    if opset:
+        signature = onnx_schemas.signature(proto.op_type, opset)
+        version = signature.version
+        onnx_schemas.check_version(proto.op_type, version, where)
+        attributes.update(signature.defaults)
     for a in proto.attribute:
         value = helper.get_attribute_value(a)
         if isinstance(value, onnx.TensorProto):
             dtype = dtype_of(value.data_type, where)
             value = constant(array_of(value, where), dtype, label)
         attributes[a.name] = value.decode() if isinstance(value, bytes) else value
-    if proto.op_type == "ConstantOfShape" and "value" not in attributes:
+    if opset and proto.op_type == "ConstantOfShape" and "value" not in attributes:
         attributes["value"] = _number(0.0, DType.FLOAT32, label)
     inputs = tuple(values[i] if i else None for i in proto.input)
-    return Node(proto.op_type, label, where, opset, inputs, tuple(proto.output), attributes)
+    return Node(proto.op_type, label, where, version, inputs, tuple(proto.output), Given(attributes))
 
 
 def _number(values: Any, dtype: DType, label: str) -> Value:
@@ -346,18 +360,19 @@ def _constant_node(graph: Graph, node: Node) -> Value:
     raise node.unsupported(f"a constant given as {', '.join(node.attributes) or 'nothing'} is not supported")
 
 
-def _translate(graph: Graph, node: Node) -> Sequence[Value]:
+def _translate(graph: Graph, node: Node, signature: Signature) -> Sequence[Value]:
     """The node's results: known elements where its operands are known, else what its translator makes of it."""
     if node.op == "Constant":
         return [_constant_node(graph, node)]
-    folded = onnx_fold.fold(node)
-    if folded is not None and node.op != "Range" and not any(_varies(v) for v in node.inputs):
-        return _known(node, folded)
-    if node.op in _ONLY_KNOWN:
-        assert folded is not None
-        return _known(node, folded)
+    reader = node.afresh()  # what folding looks at says nothing of what the translator does
+    folded = onnx_fold.fold(reader)
+    if folded is not None:
+        onnx_schemas.check_all_read(reader, signature.defaults, len(folded))
+        if node.op in _ONLY_KNOWN or (node.op != "Range" and not any(_varies(v) for v in node.inputs)):
+            return _known(node, folded)
     try:
         results = TRANSLATORS[node.op](graph, node)
+        onnx_schemas.check_all_read(node, signature.defaults, len(results))
     except UnsupportedError:
         if folded is None:
             raise

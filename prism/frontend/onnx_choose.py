@@ -28,7 +28,7 @@ def _chosen(place: Expr, axis: Axis, element: Expr) -> Expr:
 
 def _gather_elements(graph: Graph, node: Node) -> Sequence[Value]:
     x, places = node.input(0), node.input(1)
-    axis = node.axis("axis", 0, x.rank)
+    axis = node.axis("axis", x.rank)
     if places.rank != x.rank:
         raise node.shape_error(f"indices of {places.rank} dimensions for data of {x.rank}")
     axes = axes_of(places.shape)
@@ -109,9 +109,9 @@ def _dequantize(graph: Graph, node: Node) -> Sequence[Value]:
     """(q - zero) * scale: one scale for the tensor, one for each place along an axis, or one for each block there."""
     q, scale, zero = node.input(0), node.input(1), node.optional(2)
     axes = axes_of(q.shape)
-    axis, block = 0, node.integer("block_size", 0)
+    axis, block = 0, node.integer("block_size")
     if scale.rank:
-        axis = node.axis("axis", 1, q.rank)
+        axis = node.axis("axis", q.rank)
 
     def parameter(value: Value) -> Expr:
         if value.rank == 0 or (value.rank == 1 and value.shape[0] == 1):

@@ -15,7 +15,7 @@ import sympy
 
 from prism.frontend.onnx_algebra import compare_extents
 from prism.frontend.onnx_dtypes import dtype_of
-from prism.frontend.onnx_graph import MAX_ELEMENTS, Elements, Node, known_elements
+from prism.frontend.onnx_graph import MAX_ELEMENTS, Elements, Node, known_elements, whole_range
 from prism.frontend.views import resolve_shape
 from prism.program.extents import Extent, add, is_static, mul, normal
 from prism.program.nodes import DType
@@ -34,7 +34,23 @@ def fold(node: Node) -> tuple[Elements, ...] | None:
         results = rule(node)
     except (_NotFolded, IndexError, ValueError, TypeError):
         return None  # malformed operands are reported by the translator, which knows what they should be
-    return results if all(r.size <= MAX_ELEMENTS for r in results) else None
+    if any(r.size > MAX_ELEMENTS for r in results):
+        return None
+    dtype = folded_dtype(node)
+    try:
+        return tuple(_map(lambda e: _wrapped(e, dtype), r) for r in results)
+    except _NotFolded:
+        return None
+
+
+def _wrapped(element: Extent, dtype: DType) -> Extent:
+    """What the type stores of a whole number: the number modulo a power of two; extents are taken to fit."""
+    if is_static(element):
+        low, high = whole_range(dtype)
+        return (int(element) - low) % (high - low + 1) + low
+    if dtype not in (DType.INT64, DType.INT32):
+        raise _NotFolded
+    return element
 
 
 def folded_dtype(node: Node) -> DType:
@@ -45,7 +61,7 @@ def folded_dtype(node: Node) -> DType:
         case "Equal" | "Less" | "LessOrEqual" | "Greater" | "GreaterOrEqual" | "Not" | "And" | "Or":
             return DType.BOOL
         case "Cast":
-            return dtype_of(node.integer("to", 0), node.where)
+            return dtype_of(node.integer("to"), node.where)
         case "CastLike" | "Where":
             return node.input(1).dtype
         case _:
@@ -69,6 +85,13 @@ def _numbers(node: Node, place: int) -> list[int]:
     if not all(is_static(e) for e in found):
         raise _NotFolded
     return [int(e) for e in found]
+
+
+def _listed(node: Node, name: str, place: int) -> list[int] | None:
+    """Numbers that are an attribute in old versions of the operator and an operand in new ones."""
+    if name in node.attributes:
+        return [int(e) for e in node.attributes[name]]
+    return _numbers(node, place) if node.optional(place) is not None else None
 
 
 def _array(values: Sequence[Extent]) -> Elements:
@@ -133,10 +156,15 @@ def _divide(a: Extent, b: Extent) -> Extent:
     raise _NotFolded
 
 
-def _modulo(a: Extent, b: Extent) -> Extent:
-    if isinstance(a, int) and isinstance(b, int) and b != 0:
-        return a % b
-    raise _NotFolded
+def _modulo(node: Node) -> Elements:
+    truncated = bool(node.integer("fmod"))
+
+    def f(a: Extent, b: Extent) -> Extent:
+        if not isinstance(a, int) or not isinstance(b, int) or b == 0:
+            raise _NotFolded
+        return a - b * int(_divide(a, b)) if truncated else a % b
+
+    return _elementwise(f)(node)[0]
 
 
 def _smaller(a: Extent, b: Extent) -> Extent:
@@ -180,16 +208,19 @@ def _map(f: Callable[[Extent], Extent], elements: Elements) -> Elements:
 
 def _gather(node: Node) -> Elements:
     indices = np.array(_numbers(node, 1), dtype=np.int64).reshape(_known(node, 1).shape)
-    return np.asarray(np.take(_known(node, 0), indices, axis=node.integer("axis", 0)), dtype=object)
+    return np.asarray(np.take(_known(node, 0), indices, axis=node.integer("axis")), dtype=object)
 
 
 def _concat(node: Node) -> Elements:
-    return np.concatenate(_operands(node), axis=node.integer("axis", 0))
+    return np.concatenate(_operands(node), axis=node.integer("axis"))
 
 
 def _slice(node: Node) -> Elements:
-    data, starts, ends = _known(node, 0), _numbers(node, 1), _numbers(node, 2)
-    axes = _numbers(node, 3) if node.optional(3) is not None else list(range(len(starts)))
+    data, starts, ends = _known(node, 0), _listed(node, "starts", 1), _listed(node, "ends", 2)
+    axes = _listed(node, "axes", 3)
+    if starts is None or ends is None:
+        raise _NotFolded
+    axes = list(range(len(starts))) if axes is None else axes
     steps = _numbers(node, 4) if node.optional(4) is not None else [1] * len(starts)
     index = [slice(None)] * data.ndim
     for axis, start, end, step in zip(axes, starts, ends, steps, strict=True):
@@ -199,18 +230,19 @@ def _slice(node: Node) -> Elements:
 
 
 def _unsqueeze(node: Node) -> Elements:
-    data, axes = _known(node, 0), _numbers(node, 1)
-    return np.expand_dims(data, tuple(axes))
+    data, axes = _known(node, 0), _listed(node, "axes", 1)
+    return np.expand_dims(data, tuple(axes or ()))
 
 
 def _squeeze(node: Node) -> Elements:
-    data = _known(node, 0)
-    return np.squeeze(data, tuple(_numbers(node, 1))) if node.optional(1) is not None else np.squeeze(data)
+    data, axes = _known(node, 0), _listed(node, "axes", 1)
+    return np.squeeze(data, None if axes is None else tuple(axes))
 
 
 def _reshape(node: Node) -> Elements:
     data = _known(node, 0)
-    requested = [data.shape[d] if e == 0 else e for d, e in enumerate(_numbers(node, 1))]
+    keep = node.integer("allowzero")
+    requested = [data.shape[d] if e == 0 and not keep else e for d, e in enumerate(_numbers(node, 1))]
     return data.reshape([int(e) for e in resolve_shape(data.shape, requested, node.where)])
 
 
@@ -233,10 +265,11 @@ def _range(node: Node) -> Elements:
 
 
 def _split(node: Node) -> tuple[Elements, ...]:
-    data, axis = _known(node, 0), node.integer("axis", 0)
-    if node.optional(1) is not None:
-        return tuple(np.split(data, np.cumsum(_numbers(node, 1))[:-1], axis))
-    parts = len(node.outputs)
+    data, axis = _known(node, 0), node.integer("axis")
+    sizes = _listed(node, "split", 1)
+    if sizes is not None:
+        return tuple(np.split(data, np.cumsum(sizes)[:-1], axis))
+    parts = node.integer("num_outputs") or len(node.outputs)
     each = -(-data.shape[axis] // parts)
     return tuple(np.split(data, [each * n for n in range(1, parts)], axis))
 
@@ -244,12 +277,13 @@ def _split(node: Node) -> tuple[Elements, ...]:
 def _reduction(f: Callable[[Extent, Extent], Extent], start: Extent) -> Callable[[Node], Elements]:
     def rule(node: Node) -> Elements:
         data = _known(node, 0)
-        if data.ndim != 1:
+        axes, noop = _listed(node, "axes", 1), node.integer("noop_with_empty_axes")
+        if data.ndim != 1 or not set(axes or ()) <= {0, -1}:
             raise _NotFolded
-        if node.optional(1) is None and "axes" not in node.attributes and node.integer("noop_with_empty_axes", 0):
+        if not axes and noop:
             return data
         total = functools.reduce(f, data.tolist(), start)
-        return _array([total]) if node.integer("keepdims", 1) else _scalar(total)
+        return _array([total]) if node.integer("keepdims") else _scalar(total)
 
     return rule
 
@@ -277,7 +311,7 @@ _RULES: Mapping[str, Callable[[Node], tuple[Elements, ...]]] = MappingProxyType(
         "Sub": _elementwise(lambda a, b: add(a, mul(-1, b))),
         "Mul": _elementwise(mul),
         "Div": _elementwise(_divide),
-        "Mod": _elementwise(_modulo),
+        "Mod": _one(_modulo),
         "Neg": _elementwise(lambda a: mul(-1, a)),
         "Abs": _elementwise(lambda a: a if _LE(0, a) else mul(-1, a)),
         "Min": _elementwise(_n_ary(_smaller)),

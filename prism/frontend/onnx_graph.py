@@ -8,6 +8,7 @@ extents, which is how shapes are computed.
 
 from __future__ import annotations
 
+import functools
 import itertools
 import keyword
 from collections.abc import Callable, Mapping, Sequence
@@ -18,10 +19,13 @@ import numpy as np
 import numpy.typing as npt
 
 from prism.errors import ShapeError, UnsupportedError
+from prism.frontend.given import Given
 from prism.frontend.onnx_algebra import apply, as_extent, index_value, number
 from prism.frontend.views import Shape, axes_of, broadcast_shapes, product, same_extent
+from prism.program import integers
 from prism.program.extents import Extent, is_static
 from prism.program.index import Axis, Index
+from prism.program.integers import Interval
 from prism.program.nodes import Const, Definition, DType, Expr, Map, Position, Read, SymbolRange, Tensor, walk
 from prism.program.transform import substitute
 
@@ -61,13 +65,13 @@ class Value:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Node:
-    """One ONNX node as a translator sees it.
+    """One ONNX node as a translator sees it; it remembers which operands and attributes were looked at.
 
     Attributes:
         op: the operator's name.
         label: the node as the user knows it.
         where: the file and the node, for errors.
-        opset: the version of the operator set the model imports.
+        version: the version of the operator's schema; 0 for an operator that the user declares.
         inputs: its operands; None for one that is left out.
         outputs: the names of its results; empty for one that is not wanted.
         attributes: by name, as Python values.
@@ -76,10 +80,20 @@ class Node:
     op: str
     label: str
     where: str
-    opset: int
+    version: int
     inputs: tuple[Value | None, ...]
     outputs: tuple[str, ...]
-    attributes: Mapping[str, Any]
+    attributes: Given
+    _read: set[int] = field(default_factory=set, repr=False)
+
+    def afresh(self) -> Node:
+        """The same node, of which nothing was looked at."""
+        return replace(self, attributes=self.attributes.afresh(), _read=set())
+
+    @property
+    def unread(self) -> list[int]:
+        """The places of the operands that are given and that nobody looked at."""
+        return [place for place, value in enumerate(self.inputs) if value is not None and place not in self._read]
 
     def input(self, place: int) -> Value:
         """The operand at that place.
@@ -94,19 +108,24 @@ class Node:
 
     def optional(self, place: int) -> Value | None:
         """The operand at that place, None when it is left out."""
+        self._read.add(place)
         return self.inputs[place] if place < len(self.inputs) else None
 
-    def integer(self, name: str, default: int) -> int:
-        """An integer attribute."""
-        return int(self.attributes.get(name, default))
+    def wanted(self, place: int) -> bool:
+        """Whether the result at that place has a name, by which something may ask for it."""
+        return place < len(self.outputs) and bool(self.outputs[place])
 
-    def number(self, name: str, default: float) -> float:
-        """A float attribute: exactly the float32 that ONNX stores."""
-        return float(self.attributes.get(name, default))
+    def integer(self, name: str) -> int:
+        """An integer attribute; 0 where the schema has none of that name, or no default for it."""
+        return int(self.attributes.get(name, 0))
 
-    def axis(self, name: str, default: int, rank: int) -> int:
+    def number(self, name: str) -> float:
+        """A float attribute, exactly the float32 that ONNX stores; 0 as in `integer`."""
+        return float(self.attributes.get(name, 0.0))
+
+    def axis(self, name: str, rank: int) -> int:
         """An axis attribute, counted from the front."""
-        return self.wrap(self.integer(name, default), rank)
+        return self.wrap(self.integer(name), rank)
 
     def wrap(self, axis: int, rank: int) -> int:
         """The axis, counted from the front.
@@ -131,9 +150,23 @@ class Node:
             )
         return found
 
+    def listed(self, name: str, place: int, what: str) -> Elements | None:
+        """Integers that old versions of the operator have as an attribute and new ones as an operand, None without."""
+        if name in self.attributes:
+            return np.array(self.attributes[name], dtype=object)
+        return self.elements(place, what) if self.optional(place) is not None else None
+
+    def numbers(self, name: str, place: int, what: str) -> list[int] | None:
+        """As `listed`, where each must be a number rather than an expression of symbolic dimensions."""
+        found = self.listed(name, place, what)
+        return None if found is None else self._static(found, what)
+
     def integers(self, place: int, what: str) -> list[int]:
         """As `elements`, where each must be a number rather than an expression of symbolic dimensions."""
-        found = self.elements(place, what).ravel().tolist()
+        return self._static(self.elements(place, what), what)
+
+    def _static(self, elements: Elements, what: str) -> list[int]:
+        found = elements.ravel().tolist()
         if not all(is_static(e) for e in found):
             raise self.unsupported(f"{what} depends on a symbolic dimension", fix="export with that dimension fixed")
         return [int(e) for e in found]
@@ -160,6 +193,14 @@ def known_elements(value: Value) -> Elements | None:
     filled = np.empty(shape, dtype=object)
     filled[...] = uniform
     return filled
+
+
+def whole_range(dtype: DType) -> tuple[int, int]:
+    """The least and the greatest number of an integer type; of truth values, 0 and 1."""
+    if dtype == DType.BOOL:
+        return 0, 1
+    half = 1 << (8 * dtype.bytes - 1)
+    return (0, 2 * half - 1) if dtype == DType.UINT8 else (-half, half - 1)
 
 
 def static_shape(shape: Sequence[Extent]) -> tuple[int, ...] | None:
@@ -193,6 +234,7 @@ class Graph:
     definitions: list[Definition] = field(default_factory=list)
     ranges: dict[str, SymbolRange] = field(default_factory=dict)
     _taken: set[str] = field(default_factory=set)
+    _bounds: dict[str, Interval] = field(default_factory=dict)
     _stored: dict[int, tuple[str, object]] = field(
         default_factory=dict
     )  # holds the array, so that its id stays its own
@@ -221,17 +263,38 @@ class Graph:
         """A new input of the program."""
         tensor = Tensor(self.fresh(label), shape, dtype)
         self.inputs.append(tensor)
+        self._bounds[tensor.name] = integers.of_type(dtype)
         return Value(shape, dtype, name=tensor.name, label=label)
 
     def at(self, value: Value, index: Sequence[Index]) -> Expr:
-        """One element of the value."""
+        """One element of the value.
+
+        Raises:
+            UnsupportedError: it is an integer that float64 does not hold.
+        """
         if value.name:
             return Read(value.name, tuple(index))
+        self._refuse_inexact(value)
         if value.formula is not None:
             return _substituted(value.formula, dict(zip(value.axes, index, strict=True)))
         if value.elements is not None:
             return self._element(value.elements, value, index)
         return Read(self._store(value), tuple(index))
+
+    def _refuse_inexact(self, value: Value) -> None:
+        """Refuse whole numbers beyond those that float64 has, in which programs are evaluated."""
+        source = value.array if value.array is not None else value.elements
+        if value.dtype != DType.INT64 or source is None:
+            return
+        ends = [int(source.min()), int(source.max())] if value.array is not None and source.size else source.ravel()
+        largest = max((abs(int(e)) for e in ends if is_static(e)), default=0)
+        if largest > integers.EXACT:
+            raise UnsupportedError(
+                f"the constant {value.label!r} holds {largest}",
+                where=self.where,
+                why="whole numbers beyond 2^53 are not computed with exactly",
+                fix="use smaller ones",
+            )
 
     def _element(self, elements: Elements, value: Value, index: Sequence[Index]) -> Expr:
         """One of several known elements: a progression is a position, a few others a choice, more an array."""
@@ -260,6 +323,7 @@ class Graph:
             name = self.fresh(value.label or "constant")
             self.inputs.append(Tensor(name, value.shape, value.dtype))
             self.weights[name] = source if value.array is not None else source.astype(_NUMPY[value.dtype])
+            self._bounds[name] = _bounds_of(source, value.dtype)
             self._stored[id(source)] = (name, source)
         return self._stored[id(source)][0]
 
@@ -269,31 +333,85 @@ class Graph:
         index = [Index.const(0) if e == 1 else Index.axis(a) for e, a in zip(value.shape, aligned, strict=True)]
         return self.at(value, index)
 
+    def bounds(self, value: Value | Expr) -> Interval:
+        """Bounds of the elements of a value, or of an expression over the program's tensors."""
+        if isinstance(value, Expr):
+            return integers.interval(value, self._bound, self.ranges)
+        if value.formula is not None:
+            return self.bounds(value.formula)
+        if value.array is not None:
+            return _bounds_of(value.array, value.dtype)
+        if value.elements is not None:
+            parts = [self.bounds(number(e)) for e in value.elements.ravel()]
+            return functools.reduce(Interval.joined, parts, parts[0]) if parts else integers.of_type(value.dtype)
+        return self._bound(value.name)
+
+    def _bound(self, tensor: str) -> Interval:
+        return self._bounds.get(tensor, integers.REAL)
+
     def define(
-        self, node: Node, axes: Sequence[Axis], expr: Expr, dtype: DType, *, view: bool = False, output: int = 0
+        self,
+        node: Node,
+        axes: Sequence[Axis],
+        expr: Expr,
+        dtype: DType,
+        *,
+        view: bool = False,
+        output: int = 0,
+        bounds: Interval | None = None,
     ) -> Value:
-        """The value of one element over the axes: a definition, or a closed formula when nothing is read."""
+        """The value of one element over the axes: a definition, or a closed formula when nothing is read.
+
+        Args:
+            node: where it comes from.
+            axes: one for each dimension.
+            expr: the element over the reals; what of it an integer type stores is seen to here.
+            dtype: how it is stored.
+            view: whether it only re-indexes.
+            output: which of the node's results it is.
+            bounds: of the element, where the caller knows better than the formula says.
+
+        Raises:
+            UnsupportedError: the type stores something else, and no formula says what exactly.
+        """
         shape = tuple(a.extent for a in axes)
+        if not dtype.is_float:
+            expr, bounds = integers.stored(expr, dtype, bounds or self.bounds(expr), node.where)
         label = node.outputs[output] if output < len(node.outputs) and node.outputs[output] else node.label
         if not any(isinstance(e, Read) for e in walk(expr)):
             return Value(shape, dtype, axes=tuple(axes), formula=expr, label=label)
-        return self.define_tensor(label, axes, expr, dtype, origin=node.label, view=view)
+        return self.define_tensor(label, axes, expr, dtype, origin=node.label, view=view, bounds=bounds)
 
     def define_tensor(
-        self, label: str, axes: Sequence[Axis], expr: Expr, dtype: DType, *, origin: str, view: bool = False
+        self,
+        label: str,
+        axes: Sequence[Axis],
+        expr: Expr,
+        dtype: DType,
+        *,
+        origin: str,
+        view: bool = False,
+        bounds: Interval | None = None,
     ) -> Value:
-        """A definition of the program."""
+        """A definition of the program, of what its type stores."""
         d = Definition(self.fresh(label), tuple(axes), expr, dtype, origin, view)
+        self._bounds[d.name] = bounds or self.bounds(expr)
         self.definitions.append(d)
         return Value(tuple(a.extent for a in axes), dtype, name=d.name, label=label)
 
     def pointwise(
-        self, node: Node, values: Sequence[Value], f: Callable[..., Expr], dtype: DType | None = None
+        self,
+        node: Node,
+        values: Sequence[Value],
+        f: Callable[..., Expr],
+        dtype: DType | None = None,
+        bounds: Interval | None = None,
     ) -> Value:
         """`f` of the corresponding elements of the values, broadcast together."""
         shape = broadcast_shapes(*(v.shape for v in values), where=node.where)
         axes = axes_of(shape)
-        return self.define(node, axes, f(*(self.read(v, axes) for v in values)), dtype or values[0].dtype)
+        expr = f(*(self.read(v, axes) for v in values))
+        return self.define(node, axes, expr, dtype or values[0].dtype, bounds=bounds)
 
     def view(
         self,
@@ -316,6 +434,13 @@ _NUMPY: Mapping[DType, type[np.generic]] = {
     DType.UINT8: np.uint8,
     DType.BOOL: np.bool_,
 }
+
+
+def _bounds_of(array: npt.NDArray[Any], dtype: DType) -> Interval:
+    """Bounds of a constant; nothing is said of fractions."""
+    if dtype.is_float or array.size == 0:
+        return integers.of_type(dtype)
+    return Interval(float(array.min()), float(array.max()), whole=True)
 
 
 def progression(elements: Elements) -> tuple[Extent, tuple[Extent, ...]] | None:

@@ -38,20 +38,20 @@ def _gemm(graph: Graph, node: Node) -> Value:
     a, b, c = node.input(0), node.input(1), node.optional(2)
     if a.rank != 2 or b.rank != 2:
         raise node.shape_error("Gemm needs two matrices")
-    turn_a, turn_b = bool(node.integer("transA", 0)), bool(node.integer("transB", 0))
+    turn_a, turn_b = bool(node.integer("transA")), bool(node.integer("transB"))
     m, ka = reversed(a.shape) if turn_a else a.shape
     kb, n = reversed(b.shape) if turn_b else b.shape
     k = _contracted(node, ka, kb)
     rows, columns = Axis("m", m), Axis("n", n)
     left = graph.read(a, (k, rows) if turn_a else (rows, k))
     right = graph.read(b, (columns, k) if turn_b else (k, columns))
-    expr = _scaled(node.number("alpha", 1.0), build.reduce(ReduceKind.SUM, k, apply("mul", left, right)))
+    expr = _scaled(node.number("alpha"), build.reduce(ReduceKind.SUM, k, apply("mul", left, right)))
     if c is not None:
         axes = (rows, columns)
         result = broadcast_shapes((m, n), c.shape, where=node.where)
         if len(result) != 2 or not all(same_extent(e, x.extent) for e, x in zip(result, axes, strict=True)):
             raise node.shape_error(f"the bias of shape {list(c.shape)} does not broadcast to [{m}, {n}]")
-        expr = apply("add", expr, _scaled(node.number("beta", 1.0), graph.read(c, axes)))
+        expr = apply("add", expr, _scaled(node.number("beta"), graph.read(c, axes)))
     return graph.define(node, (rows, columns), expr, a.dtype)
 
 

@@ -33,7 +33,7 @@ def _fits(node: Node, parameter: Value, shape: Sequence[Extent], what: str) -> N
 
 def _layer_norm(graph: Graph, node: Node) -> Sequence[Value]:
     x, scale, bias = node.input(0), node.input(1), node.optional(2)
-    axis, eps = node.axis("axis", -1, x.rank), node.number("epsilon", 1e-5)
+    axis, eps = node.axis("axis", x.rank), node.number("epsilon")
     reduced = list(range(axis, x.rank))
     _fits(node, scale, x.shape, "the scale")
 
@@ -60,7 +60,7 @@ def _layer_norm(graph: Graph, node: Node) -> Sequence[Value]:
 
 def _rms_norm(graph: Graph, node: Node) -> Sequence[Value]:
     x, scale = node.input(0), node.input(1)
-    axis, eps = node.axis("axis", -1, x.rank), node.number("epsilon", 1e-5)
+    axis, eps = node.axis("axis", x.rank), node.number("epsilon")
     _fits(node, scale, x.shape, "the scale")
     axes = axes_of(x.shape)
     squares = mean(rows(graph, x, axes, list(range(axis, x.rank))), square)
@@ -76,7 +76,7 @@ def _over_channels(graph: Graph, node: Node, value: Value, channel: Axis) -> Exp
 
 def _group_norm(graph: Graph, node: Node) -> Sequence[Value]:
     x, scale, bias = node.input(0), node.input(1), node.input(2)
-    groups, eps = node.integer("num_groups", 1), node.number("epsilon", 1e-5)
+    groups, eps = node.integer("num_groups"), node.number("epsilon")
     channels = x.shape[1]
     if not isinstance(channels, int) or channels % groups:
         raise node.shape_error(f"{channels} channels do not make up {groups} groups")
@@ -85,7 +85,7 @@ def _group_norm(graph: Graph, node: Node) -> Sequence[Value]:
 
 def _instance_norm(graph: Graph, node: Node) -> Sequence[Value]:
     x = node.input(0)
-    return [_grouped(graph, node, x, 1, node.number("epsilon", 1e-5), (node.input(1), node.input(2)))]
+    return [_grouped(graph, node, x, 1, node.number("epsilon"), (node.input(1), node.input(2)))]
 
 
 def _grouped(graph: Graph, node: Node, x: Value, each: int, eps: float, parameters: tuple[Value, Value]) -> Value:
@@ -106,15 +106,15 @@ def _grouped(graph: Graph, node: Node, x: Value, each: int, eps: float, paramete
 
 
 def _parameter(graph: Graph, node: Node, value: Value, channel: Axis, each: int) -> Expr:
-    if node.op == "GroupNormalization" and node.opset < 21:  # one a group, not one a channel
+    if node.op == "GroupNormalization" and node.version < 21:  # one a group, not one a channel
         return graph.at(value, [Index.axis(channel).floordiv(each)])
     return _over_channels(graph, node, value, channel)
 
 
 def _batch_norm(graph: Graph, node: Node) -> Sequence[Value]:
-    if node.integer("training_mode", 0):
+    if node.integer("training_mode"):
         raise node.unsupported("BatchNormalization in training mode is not supported", fix="export in inference mode")
-    x, eps = node.input(0), node.number("epsilon", 1e-5)
+    x, eps = node.input(0), node.number("epsilon")
     axes = axes_of(x.shape)
     channel = axes[1] if x.rank > 1 else Axis("c", 1)
     scale, bias, centre, variance = (_over_channels(graph, node, node.input(p), channel) for p in range(1, 5))
@@ -123,16 +123,18 @@ def _batch_norm(graph: Graph, node: Node) -> Sequence[Value]:
 
 
 def _lp_norm(graph: Graph, node: Node) -> Sequence[Value]:
-    x, p = node.input(0), node.integer("p", 2)
+    x, p = node.input(0), node.integer("p")
     axes = axes_of(x.shape)
-    bound, element = rows(graph, x, axes, [node.axis("axis", -1, x.rank)])("r")
+    bound, element = rows(graph, x, axes, [node.axis("axis", x.rank)])("r")
     if p == 1:
         length = build.reduce(ReduceKind.SUM, bound, apply("abs", element))
     elif p == 2:
         length = apply("sqrt", build.reduce(ReduceKind.SUM, bound, square(element)))
     else:
         raise node.unsupported(f"LpNormalization with p = {p} is not supported", fix="use p = 1 or p = 2")
-    return [graph.define(node, axes, div(graph.read(x, axes), length), x.dtype)]
+    # All elements of length 0 are 0, and so is the result.
+    safe = apply("where", apply("eq", length, Const(0.0)), Const(1.0), length)
+    return [graph.define(node, axes, div(graph.read(x, axes), safe), x.dtype)]
 
 
 TRANSLATORS: Mapping[str, Translator] = MappingProxyType(

@@ -10,10 +10,15 @@ import math
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
+import numpy as np
+
 from prism.frontend.onnx_algebra import apply, as_index, as_predicate, div, index_value, power, recip, sub
-from prism.frontend.onnx_dtypes import dtype_of
-from prism.frontend.onnx_graph import Graph, Node, Value
+from prism.frontend.onnx_dtypes import constant, dtype_of
+from prism.frontend.onnx_graph import Graph, Node, Value, known_elements, whole_range
 from prism.frontend.views import axes_of
+from prism.program import integers
+from prism.program.index import Index
+from prism.program.integers import Interval
 from prism.program.nodes import Const, DType, Expr
 from prism.program.operators import Operator
 
@@ -72,53 +77,91 @@ def _divide(graph: Graph, node: Node) -> Value:
     a, b = node.input(0), node.input(1)
     if a.dtype.is_float:
         return graph.pointwise(node, [a, b], div)
-    return graph.pointwise(node, [a, b], lambda x, y: _integer_quotient(node, x, y))
-
-
-def _integer_quotient(node: Node, a: Expr, b: Expr) -> Expr:
-    """Integer division of a position; what ONNX rounds towards zero, indices, which are not negative, round down."""
-    index = as_index(a)
-    if isinstance(b, Const) and b.value > 0 and index is not None and _not_negative(index.upper(), index.offset):
-        return index_value(index.floordiv(int(b.value)))
-    raise node.unsupported("integer division of data has no translation", why="only positions and shapes are divided")
+    return _whole_division(graph, node, integers.quotient_bounds, Index.floordiv, integers.trunc_quotient)
 
 
 def _remainder(graph: Graph, node: Node) -> Value:
+    truncated = bool(node.integer("fmod"))
+    if node.input(0).dtype.is_float:
+        raise node.unsupported(
+            "the remainder of fractions has no translation",
+            why="it jumps where their quotient is whole, so that rounding decides it",
+            fix="compute it on integers",
+        )
+    bounds = functools.partial(integers.remainder_bounds, floor=not truncated)
+    formula = integers.trunc_remainder if truncated else integers.floor_remainder
+    return _whole_division(graph, node, bounds, Index.mod, formula)
+
+
+def _whole_division(
+    graph: Graph,
+    node: Node,
+    bounds: Callable[[Interval, Interval], Interval],
+    of_index: Callable[[Index, int], Index],
+    formula: Callable[[Expr, Expr], Expr],
+) -> Value:
+    """A quotient or a remainder of integers: of indices that are not negative an index again, else its formula."""
     a, b = node.input(0), node.input(1)
+    over, by = graph.bounds(a), graph.bounds(b)
+    if integers.is_zero(by):
+        raise node.unsupported("integers are divided by 0", fix="export the model again")
 
     def f(x: Expr, y: Expr) -> Expr:
         index = as_index(x)
-        if isinstance(y, Const) and y.value > 0 and index is not None and _not_negative(index.upper(), index.offset):
-            return index_value(index.mod(int(y.value)))
-        raise node.unsupported("the remainder of data has no translation", why="only positions and shapes are divided")
+        if isinstance(y, Const) and y.value > 0 and index is not None and over.low >= 0:
+            return index_value(of_index(index, int(y.value)))
+        return formula(x, y)
 
-    return graph.pointwise(node, [a, b], f)
-
-
-def _not_negative(upper: object, offset: object) -> bool:
-    return upper is not None and isinstance(offset, int) and offset >= 0
+    return graph.pointwise(node, [a, b], f, bounds=bounds(over, by))
 
 
 def _power(graph: Graph, node: Node) -> Value:
-    return graph.pointwise(node, [node.input(0), node.input(1)], power)
+    base, exponent = node.input(0), node.input(1)
+    if not base.dtype.is_float:
+        range_ = graph.bounds(exponent)
+        if not range_.whole or range_.low < 0:
+            raise node.unsupported(
+                "an integer to a power that may be negative or a fraction has no translation",
+                why="how it is rounded is not part of the formula",
+                fix="cast the base to a floating-point type",
+            )
+    return graph.pointwise(node, [base, exponent], power)
 
 
 def _clip(graph: Graph, node: Node) -> Value:
-    x, low, high = node.input(0), node.optional(1), node.optional(2)
-    bounds = [(name, v) for name, v in (("maximum", low), ("minimum", high)) if v is not None]
+    x = node.input(0)
+    limits: list[tuple[str, Value]] = []
+    for place, (attribute, name) in enumerate((("min", "maximum"), ("max", "minimum")), 1):
+        limit = node.optional(place)
+        if node.version < 11 and abs(node.number(attribute)) < _LARGEST:
+            limit = constant(np.array(node.number(attribute)), x.dtype, node.label)
+        if limit is not None and not _says_nothing(limit, x.dtype):
+            limits.append((name, limit))
 
-    def f(value: Expr, *limits: Expr) -> Expr:
-        for (name, _), limit in zip(bounds, limits, strict=True):
-            value = apply(name, value, limit)
+    def f(value: Expr, *operands: Expr) -> Expr:
+        for (name, _), operand in zip(limits, operands, strict=True):
+            value = apply(name, value, operand)
         return value
 
-    return graph.pointwise(node, [x, *(v for _, v in bounds)], f)
+    return graph.pointwise(node, [x, *(v for _, v in limits)], f)
+
+
+_LARGEST = float(np.finfo(np.float32).max)
+"""What the limits of Clip were before version 11 where none was meant."""
+
+
+def _says_nothing(limit: Value, dtype: DType) -> bool:
+    """Whether a limit of integers is the end of their type's range."""
+    known = None if dtype.is_float else known_elements(limit)
+    if known is None or known.size != 1 or not isinstance(known.ravel()[0], int):
+        return False
+    return int(known.ravel()[0]) in whole_range(dtype)
 
 
 def _cast(graph: Graph, node: Node) -> Value:
     x = node.input(0)
     target = node.optional(1)
-    to = target.dtype if target is not None else dtype_of(node.integer("to", 0), node.where)
+    to = target.dtype if target is not None else dtype_of(node.integer("to"), node.where)
     return cast(graph, node, x, to)
 
 
@@ -126,31 +169,22 @@ def cast(graph: Graph, node: Node, x: Value, to: DType) -> Value:
     """The value stored as another type: over the reals nothing changes between floats, nor from integers to floats.
 
     Raises:
-        UnsupportedError: an integer type that cannot hold the operand's.
+        UnsupportedError: an integer type whose wrapping of the operand's values no formula says.
     """
-    if to == x.dtype or to.is_float:
-        return _retyped(graph, node, x, to)
-    if to == DType.BOOL:
+    if to == DType.BOOL and x.dtype != DType.BOOL:
         return graph.pointwise(node, [x], lambda a: as_predicate(apply("not", apply("eq", a, Const(0.0)))), to)
-    if x.dtype.is_float:
-        return graph.pointwise(node, [x], _truncate, to)
-    if x.dtype == DType.BOOL or to.bytes >= x.dtype.bytes or to == DType.INT32:
+    if to.is_float or not x.dtype.is_float:
         return _retyped(graph, node, x, to)
-    raise node.unsupported(
-        f"a cast from {x.dtype.value} to {to.value} has no translation", why="it wraps values that do not fit"
-    )
+    over = graph.bounds(x)
+    _, bounds = integers.from_fraction(Const(0.0), over)
+    return graph.pointwise(node, [x], lambda a: integers.from_fraction(a, over)[0], to, bounds)
 
 
 def _retyped(graph: Graph, node: Node, x: Value, to: DType) -> Value:
     """The same numbers; between floats that is a view, from integers and booleans an operator of its own."""
     axes, same = axes_of(x.shape), to == x.dtype
-    return graph.define(node, axes, graph.read(x, axes), to, view=same or (to.is_float and x.dtype.is_float))
-
-
-def _truncate(a: Expr) -> Expr:
-    if as_index(a) is not None:
-        return a
-    return apply("mul", apply("sign", a), apply("floor", apply("abs", a)))
+    view = same or (to.is_float and x.dtype.is_float)
+    return graph.define(node, axes, graph.read(x, axes), to, view=view, bounds=graph.bounds(x))
 
 
 def _where(graph: Graph, node: Node) -> Value:
@@ -175,7 +209,7 @@ def softplus(x: Expr) -> Expr:
 
 
 def _leaky_relu(graph: Graph, node: Node) -> Value:
-    slope = Const(node.number("alpha", 0.01))
+    slope = Const(node.number("alpha"))
     return unary(lambda x: apply("where", apply("lt", x, Const(0.0)), apply("mul", slope, x), x))(graph, node)
 
 
@@ -184,20 +218,20 @@ def _p_relu(x: Expr, slope: Expr) -> Expr:
 
 
 def _elu(graph: Graph, node: Node) -> Value:
-    alpha = Const(node.number("alpha", 1.0))
+    alpha = Const(node.number("alpha"))
     return unary(lambda x: _exponential_tail(x, alpha, Const(1.0)))(graph, node)
 
 
 def _selu(graph: Graph, node: Node) -> Value:
     alpha, gamma = (
-        Const(node.number("alpha", 1.67326319217681884765625)),
-        Const(node.number("gamma", 1.05070102214813232421875)),
+        Const(node.number("alpha")),
+        Const(node.number("gamma")),
     )
     return unary(lambda x: apply("mul", gamma, _exponential_tail(x, alpha, Const(1.0))))(graph, node)
 
 
 def _celu(graph: Graph, node: Node) -> Value:
-    alpha = Const(node.number("alpha", 1.0))
+    alpha = Const(node.number("alpha"))
     return unary(lambda x: _exponential_tail(x, alpha, alpha))(graph, node)
 
 
@@ -209,7 +243,7 @@ def _exponential_tail(x: Expr, alpha: Expr, scale: Expr) -> Expr:
 
 
 def _swish(graph: Graph, node: Node) -> Value:
-    alpha = node.number("alpha", 1.0)
+    alpha = node.number("alpha")
 
     def f(x: Expr) -> Expr:
         return apply("mul", x, sigmoid(x if alpha == 1.0 else apply("mul", Const(alpha), x)))
@@ -241,7 +275,7 @@ def _hard_sigmoid(x: Expr, alpha: float, beta: float) -> Expr:
 
 
 def _hard_sigmoid_node(graph: Graph, node: Node) -> Value:
-    alpha, beta = node.number("alpha", 0.2), node.number("beta", 0.5)
+    alpha, beta = node.number("alpha"), node.number("beta")
     return unary(lambda x: _hard_sigmoid(x, alpha, beta))(graph, node)
 
 

@@ -9,9 +9,9 @@ from prism.frontend.onnx_algebra import apply, sub
 from prism.frontend.onnx_graph import Graph, Node, Value
 from prism.frontend.onnx_pointwise import Translator
 from prism.frontend.views import axes_of
-from prism.program import build
+from prism.program import build, integers
 from prism.program.index import Axis, Index
-from prism.program.nodes import Expr, ReduceKind
+from prism.program.nodes import Const, DType, Expr, Reduce, ReduceKind
 
 Body = Callable[[str], tuple[tuple[Axis, ...], Expr]]
 """Under a prefix, the axes that are reduced and the operand's element over them."""
@@ -51,21 +51,21 @@ def _shifted(row: Body) -> tuple[Expr, Expr]:
 def _softmax(f: Callable[[Expr, Body], Expr]) -> Translator:
     def translate(graph: Graph, node: Node) -> Value:
         x = node.input(0)
-        axis = node.axis("axis", -1, x.rank)
+        axis = node.axis("axis", x.rank)
         axes = axes_of(x.shape)
-        return graph.define(node, axes, f(graph.read(x, axes), rows(graph, x, axes, [axis])), x.dtype)
+        # Before version 13 the operand counts as a matrix, whose columns are the axis and all that follow it.
+        reduced = [axis] if node.version >= 13 else list(range(axis, x.rank))
+        return graph.define(node, axes, f(graph.read(x, axes), rows(graph, x, axes, reduced)), x.dtype)
 
     return translate
 
 
 def _axes(node: Node, rank: int) -> list[int] | None:
     """The dimensions to reduce, None when the node does nothing."""
-    if node.optional(1) is not None:
-        given = node.integers(1, "the list of axes")
-    else:
-        given = list(node.attributes.get("axes", ()))
+    given = node.numbers("axes", 1, "the list of axes")
+    noop = node.integer("noop_with_empty_axes")
     if not given:
-        return None if node.integer("noop_with_empty_axes", 0) else list(range(rank))
+        return None if noop else list(range(rank))
     return sorted({node.wrap(a, rank) for a in given})
 
 
@@ -106,12 +106,24 @@ def _reduction(f: Callable[[Body], Expr], alone: Callable[[Expr], Expr] = lambda
         reduced = _axes(node, x.rank)
         if reduced is None:
             return graph.pointwise(node, [x], alone)
-        keep = bool(node.integer("keepdims", 1))
+        keep = bool(node.integer("keepdims"))
         kept = axes_of([1 if d in reduced else e for d, e in enumerate(x.shape)])
         expr = f(rows(graph, x, kept, reduced))
+        if not x.dtype.is_float and any(x.shape[d] == 0 for d in reduced):
+            expr = _of_nothing(expr, x.dtype)
         return graph.define(node, [a for d, a in enumerate(kept) if keep or d not in reduced], expr, x.dtype)
 
     return translate
+
+
+def _of_nothing(expr: Expr, dtype: DType) -> Expr:
+    """The reduction of no integers: a maximum of none is the least that the type holds, a minimum the greatest."""
+    match expr:
+        case Reduce(ReduceKind.MAX, _, _):
+            return Const(integers.range_of(dtype).low)
+        case Reduce(ReduceKind.MIN, _, _):
+            return Const(integers.range_of(dtype).high)
+    return expr
 
 
 def _cum_sum(graph: Graph, node: Node) -> Value:
@@ -119,7 +131,7 @@ def _cum_sum(graph: Graph, node: Node) -> Value:
     x = node.input(0)
     axis = node.wrap(node.integers(1, "the axis")[0], x.rank)
     axes = axes_of(x.shape)
-    exclusive, reverse = bool(node.integer("exclusive", 0)), bool(node.integer("reverse", 0))
+    exclusive, reverse = bool(node.integer("exclusive")), bool(node.integer("reverse"))
     (bound,), element = rows(graph, x, axes, [axis])("r")
     there, here = build.position(bound), build.position(axes[axis])
     before, after = (here, there) if reverse else (there, here)

@@ -17,7 +17,7 @@ from prism.frontend.onnx_graph import Elements, Graph, Node, Value, known_elemen
 from prism.frontend.views import Shape, axes_of, broadcast_shapes, reshape_index, resolve_shape, same_extent
 from prism.program.extents import Extent, add, cdiv, is_static, mul, normal
 from prism.program.index import Axis, Index
-from prism.program.nodes import Const, Expr
+from prism.program.nodes import Const, DType, Expr
 
 Translator = Callable[[Graph, Node], Sequence[Value]]
 MAX_CHOICES = 64
@@ -42,9 +42,13 @@ def _dropout(graph: Graph, node: Node) -> Sequence[Value]:
             raise node.unsupported(
                 "Dropout in training mode is not supported", fix="export the model in inference mode"
             )
-    if len(node.outputs) > 1 and node.outputs[1]:
-        raise node.unsupported("the mask of Dropout is not supported", fix="remove the second output")
-    return [_identity(graph, node)]
+    node.optional(1)  # the ratio: of no matter in inference mode
+    kept = _identity(graph, node)
+    if not node.wanted(1):
+        return [kept]
+    # Everything is kept; what type the mask has changed twice.
+    dtype = DType.BOOL if node.version >= 10 else kept.dtype
+    return [kept, graph.define(node, axes_of(kept.shape), Const(1.0), dtype, output=1)]
 
 
 def _transpose(graph: Graph, node: Node) -> Value:
@@ -62,7 +66,7 @@ def _transpose(graph: Graph, node: Node) -> Value:
 def _reshape(graph: Graph, node: Node) -> Value:
     x = node.input(0)
     requested: list[Extent] = node.elements(1, "the target shape").ravel().tolist()
-    if not node.integer("allowzero", 0):
+    if not node.integer("allowzero"):
         for d, e in enumerate(requested):
             if e == 0 and d >= x.rank:
                 raise node.shape_error(f"dimension {d} of the target shape copies one that the operand does not have")
@@ -72,7 +76,7 @@ def _reshape(graph: Graph, node: Node) -> Value:
 
 def _flatten(graph: Graph, node: Node) -> Value:
     x = node.input(0)
-    axis = node.integer("axis", 1)
+    axis = node.integer("axis")
     axis = x.rank if axis == x.rank else node.wrap(axis, x.rank)
     outer: Extent = 1
     inner: Extent = 1
@@ -81,16 +85,10 @@ def _flatten(graph: Graph, node: Node) -> Value:
     return _reshaped(graph, node, x, (outer, inner))
 
 
-def _listed_axes(node: Node, rank: int) -> list[int] | None:
-    if node.optional(1) is not None:
-        return [node.wrap(a, rank) for a in node.integers(1, "the list of axes")]
-    return None
-
-
 def _squeeze(graph: Graph, node: Node) -> Value:
     x = node.input(0)
-    axes = _listed_axes(node, x.rank)
-    dropped = [d for d, e in enumerate(x.shape) if e == 1] if axes is None else axes
+    axes = node.numbers("axes", 1, "the list of axes")
+    dropped = [d for d, e in enumerate(x.shape) if e == 1] if axes is None else [node.wrap(a, x.rank) for a in axes]
     for d in dropped:
         if x.shape[d] != 1:
             raise node.shape_error(f"dimension {d} of extent {x.shape[d]} cannot be squeezed")
@@ -104,7 +102,7 @@ def _squeeze(graph: Graph, node: Node) -> Value:
 
 def _unsqueeze(graph: Graph, node: Node) -> Value:
     x = node.input(0)
-    given = node.integers(1, "the list of axes")
+    given = node.numbers("axes", 1, "the list of axes") or []
     rank = x.rank + len(given)
     new = {node.wrap(a, rank) for a in given}
     if len(new) != len(given):
@@ -139,9 +137,15 @@ def _tile(graph: Graph, node: Node) -> Value:
 
 def _slice(graph: Graph, node: Node) -> Value:
     x = node.input(0)
-    starts = node.elements(1, "the start of a slice").ravel().tolist()
-    ends = node.elements(2, "the end of a slice").ravel().tolist()
-    named = node.integers(3, "the list of axes") if node.optional(3) is not None else list(range(len(starts)))
+    starts, ends = (
+        [] if found is None else found.ravel().tolist()
+        for found in (
+            node.listed("starts", 1, "the start of a slice"),
+            node.listed("ends", 2, "the end of a slice"),
+        )
+    )
+    given = node.numbers("axes", 3, "the list of axes")
+    named = list(range(len(starts))) if given is None else given
     steps = node.integers(4, "the step of a slice") if node.optional(4) is not None else [1] * len(starts)
     if not len(starts) == len(ends) == len(named) == len(steps):
         raise node.shape_error("starts, ends, axes and steps differ in length")
@@ -209,13 +213,13 @@ def _bound(graph: Graph, node: Node, extent: Extent, bound: Extent) -> Extent:
 
 def _split(graph: Graph, node: Node) -> Sequence[Value]:
     x = node.input(0)
-    axis = node.axis("axis", 0, x.rank)
+    axis = node.axis("axis", x.rank)
     extent = x.shape[axis]
-    if node.optional(1) is not None:
-        sizes = node.elements(1, "the sizes of a split").ravel().tolist()
+    given = node.listed("split", 1, "the sizes of a split")
+    if given is not None:
+        sizes = given.ravel().tolist()
     else:
-        parts = node.integer("num_outputs", len(node.outputs))
-        sizes = _even_parts(node, extent, parts)
+        sizes = _even_parts(node, extent, node.integer("num_outputs") or len(node.outputs))
     total: Extent = 0
     for s in sizes:
         total = add(total, s)
@@ -246,7 +250,7 @@ def _shifted(axes: Sequence[Axis], dimension: int, start: Extent) -> list[Index]
 def _concat(graph: Graph, node: Node) -> Value:
     parts = [node.input(place) for place in range(len(node.inputs))]
     rank = parts[0].rank
-    axis = node.axis("axis", 0, rank)
+    axis = node.axis("axis", rank)
     total: Extent = 0
     starts: list[Extent] = []
     for part in parts:
@@ -274,7 +278,7 @@ def _concat(graph: Graph, node: Node) -> Value:
 
 def _gather(graph: Graph, node: Node) -> Value:
     x, places = node.input(0), node.input(1)
-    axis = node.axis("axis", 0, x.rank)
+    axis = node.axis("axis", x.rank)
     axes = axes_of((*x.shape[:axis], *places.shape, *x.shape[axis + 1 :]))
     chosen = axes[axis : axis + places.rank]
 
@@ -355,7 +359,7 @@ def _trilu(graph: Graph, node: Node) -> Value:
     axes = axes_of(x.shape)
     row = index_value(Index.axis(axes[-2]) + Index.const(shift))
     column = index_value(Index.axis(axes[-1]))
-    inside = apply("le", row, column) if node.integer("upper", 1) else apply("le", column, row)
+    inside = apply("le", row, column) if node.integer("upper") else apply("le", column, row)
     uniform = _uniform(x)
     element = graph.read(x, axes) if uniform is None else Const(uniform)
     return graph.define(node, axes, apply("where", inside, element, Const(0.0)), x.dtype)
