@@ -189,12 +189,8 @@ def test_data_dependent_lookups_and_shapes() -> None:
 
 def test_attention_caches() -> None:
     past = [[1, 2, 4, 8]] * 3
-    built = one("Attention", past, 23)
-    built.graph.node[0].output.extend(["present"])
-    refused(built, UnsupportedError, "present_key")
-    built = one("Attention", [*past, [4, 8], *past[:2]], 23)
-    built.graph.node[0].output.extend(["pk", "pv"])
-    refused(built, UnsupportedError, "past_key")
+    refused(one("Attention", [*past, [4, 8], past[0]], 23), ShapeError, "past_key and past_value", "together")
+    refused(one("Attention", [*past, [4, 8], [1, 2, 3, 9], past[0]], 23), ShapeError, "a cache of shape [1, 2, 3, 9]")
 
 
 def test_rotary_positions_from_data() -> None:

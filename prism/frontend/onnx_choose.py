@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 
 from prism.frontend.onnx_algebra import apply, sub
+from prism.frontend.onnx_dtypes import dtype_of
 from prism.frontend.onnx_graph import Graph, Node, Value
 from prism.frontend.onnx_reduce import log_softmax, rows
 from prism.frontend.views import axes_of, same_extent
@@ -48,8 +49,7 @@ def _likelihood(graph: Graph, node: Node, log_probability: Callable[[Sequence[Ax
     if x.rank < 2 or labels.rank != x.rank - 1:
         raise node.shape_error(f"labels of {labels.rank} dimensions for scores of {x.rank}")
     ignored = node.attributes.get("ignore_index")
-    how = node.attributes.get("reduction", b"mean")
-    how = how.decode() if isinstance(how, bytes) else str(how)
+    how = str(node.attributes["reduction"])
 
     def terms(axes: Sequence[Axis]) -> tuple[Expr, Expr]:
         """(the loss of each label, what it weighs)."""
@@ -129,7 +129,8 @@ def _dequantize(graph: Graph, node: Node) -> Sequence[Value]:
     level = graph.read(q, axes)
     if zero is not None:
         level = sub(level, parameter(zero))
-    dtype = scale.dtype if scale.dtype.is_float else DType.FLOAT32
+    asked = node.integer("output_dtype")
+    dtype = dtype_of(asked, node.where) if asked else scale.dtype if scale.dtype.is_float else DType.FLOAT32
     return [graph.define(node, axes, apply("mul", level, parameter(scale)), dtype)]
 
 

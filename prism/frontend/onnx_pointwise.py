@@ -15,7 +15,7 @@ import numpy as np
 from prism.frontend.onnx_algebra import apply, as_index, as_predicate, div, index_value, power, recip, sub
 from prism.frontend.onnx_dtypes import constant, dtype_of
 from prism.frontend.onnx_graph import Graph, Node, Value, known_elements, whole_range
-from prism.frontend.views import axes_of
+from prism.frontend.views import axes_of, broadcast_shapes, same_extent
 from prism.program import integers
 from prism.program.index import Index
 from prism.program.integers import Interval
@@ -213,8 +213,12 @@ def _leaky_relu(graph: Graph, node: Node) -> Value:
     return unary(lambda x: apply("where", apply("lt", x, Const(0.0)), apply("mul", slope, x), x))(graph, node)
 
 
-def _p_relu(x: Expr, slope: Expr) -> Expr:
-    return apply("where", apply("lt", x, Const(0.0)), apply("mul", slope, x), x)
+def _p_relu(graph: Graph, node: Node) -> Value:
+    x, slope = node.input(0), node.input(1)
+    shape = broadcast_shapes(x.shape, slope.shape, where=node.where)
+    if len(shape) != x.rank or not all(same_extent(a, b) for a, b in zip(shape, x.shape, strict=True)):
+        raise node.shape_error(f"a slope of shape {list(slope.shape)} does not broadcast to {list(x.shape)}")
+    return binary(lambda a, s: apply("where", apply("lt", a, Const(0.0)), apply("mul", s, a), a))(graph, node)
 
 
 def _elu(graph: Graph, node: Node) -> Value:
@@ -313,7 +317,7 @@ TRANSLATORS: Mapping[str, Translator] = MappingProxyType(
         "Where": _where,
         "Relu": unary(relu),
         "LeakyRelu": _leaky_relu,
-        "PRelu": binary(_p_relu),
+        "PRelu": _p_relu,
         "Elu": _elu,
         "Selu": _selu,
         "Celu": _celu,

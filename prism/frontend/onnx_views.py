@@ -6,6 +6,7 @@ Each is index arithmetic; all but the joins and the triangles are views, which n
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 
@@ -374,6 +375,9 @@ def _uniform(x: Value) -> float | None:
 
 def _range(graph: Graph, node: Node) -> Value:
     start, limit, step = (_scalar(graph, node, place) for place in range(3))
+    match start, limit, step:
+        case Const(a), Const(b), Const(by) if node.input(0).dtype.is_float and by != 0:
+            return _fractions(graph, node, a, b, by)
     indices = [as_index(e) for e in (start, limit, step)]
     if any(i is None or i.terms for i in indices):
         raise node.unsupported("a Range whose bounds depend on data has no translation")
@@ -388,6 +392,23 @@ def _range(graph: Graph, node: Node) -> Value:
     axis = Axis("i0", length)
     value = index_value(Index.axis(axis).scaled(by) + Index.const(first))
     return graph.define(node, (axis,), value, node.input(0).dtype)
+
+
+def _fractions(graph: Graph, node: Node, start: float, limit: float, step: float) -> Value:
+    """A range of fractions; their number is refused where it hangs on how the quotient is rounded."""
+    quotient = (limit - start) / step
+    if quotient != round(quotient) and abs(quotient - round(quotient)) < _ROUNDED * max(1.0, abs(quotient)):
+        raise node.unsupported(
+            f"the number of elements of the Range {start:g}:{limit:g} by {step:g} depends on how it is rounded",
+            fix="move the limit by half a step",
+        )
+    axis = Axis("i0", max(math.ceil(quotient), 0))
+    value = apply("add", Const(start), apply("mul", Const(step), index_value(Index.axis(axis))))
+    return graph.define(node, (axis,), value, node.input(0).dtype)
+
+
+_ROUNDED = 1e-3
+"""Below this a quotient may be rounded to the whole number that it is near, in one type or another."""
 
 
 def _scalar(graph: Graph, node: Node, place: int) -> Expr:
