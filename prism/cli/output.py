@@ -53,10 +53,13 @@ def print_verdict(verdict: Verdict, *, as_json: bool) -> None:
             "iterations": verdict.iterations,
             "rules": list(verdict.rules),
             "weights": list(verdict.weights),
+            "assumptions": list(verdict.assumptions),
         }
         write_line(msgspec.json.format(msgspec.json.encode(body), indent=2).decode())
         return
     lines = [str(verdict)]
+    if verdict:
+        lines.append("for all inputs that are finite numbers; what overflows or rounds is another matter")
     if verdict.counterexample:
         lines.append("they differ at")
         lines += [f"  {name} = {_short(value)}" for name, value in verdict.counterexample.items()]

@@ -63,7 +63,7 @@ def pointwise(op: str, args: Sequence[Num]) -> Num:
     e = np.zeros(v.shape) + _error(op, v, args)
     e = np.where(np.isnan(e), np.inf, e)
     plain = np.isfinite(v)
-    if not plain.all():
+    if not plain.all() and op != "where":  # what is chosen brings its own bound
         # inf or NaN: of the operation itself, where no rounding can be to blame.
         finite, sure = np.True_, np.True_
         for a in args:

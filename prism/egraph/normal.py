@@ -10,12 +10,13 @@ with cancellation.
 
 from __future__ import annotations
 
+import functools
 import math
 from dataclasses import dataclass
 from fractions import Fraction
 
 from prism.egraph.exact import exact, factors
-from prism.egraph.facts import finite, positive
+from prism.egraph.facts import NONE, Facts
 from prism.egraph.pieces import margin, simplified
 from prism.egraph.polynomials import BOOLEAN, UNIT, Algebra, Unfit
 from prism.egraph.products import HALF, ONE, Poly, Term
@@ -26,16 +27,21 @@ from prism.program.nodes import Const, Expr, Map, Position, Read, Reduce, Reduce
 from prism.program.transform import canonical
 
 
-def normal_form(expr: Expr) -> Expr:
+def normal_form(expr: Expr, facts: Facts | None = None) -> Expr:
     """The normal form, over the same free axes; equal forms are equal functions.
+
+    Args:
+        expr: the expression.
+        facts: what is known of expressions; what it assumes, the equality rests on.
 
     Raises:
         Unfit: it has none.
     """
     now = canonical(simplified(expr))
+    known = facts or Facts()
     try:
         for _ in range(3):
-            machine = _Machine()
+            machine = _Machine(facts=known)
             new = canonical(machine.expr(machine.poly(now)))
             if new == now:
                 break
@@ -75,10 +81,12 @@ class _Machine(Algebra):
                 return self.scaled(self.poly(a), -1)
             case Map("mul", (a, b)):
                 p, q = self.poly(a), self.poly(b)
-                if (_infinite(a) and len(q) > 1) or (_infinite(b) and len(p) > 1):
+                if (_is_sum(q) and self._infinite(a)) or (_is_sum(p) and self._infinite(b)):
                     raise Unfit
                 return self.times(p, q)
-            case Map("abs" | "maximum" | "minimum", args) if any(_infinite(a) for a in args):
+            case Map("maximum" | "minimum" as name, _) if any(map(self._infinite, e.args)):
+                return self._extreme(e, name)
+            case Map("abs", (a,)) if self._infinite(a):
                 raise Unfit
             case Map("recip", (a,)):
                 return self.power(self.poly(a), -UNIT, a)
@@ -136,11 +144,11 @@ class _Machine(Algebra):
         match a:
             case Const(c) if c == -math.inf:
                 return {}
-            case Map("where", (p, x, y)) if not finite(a):
+            case Map("where", (p, x, y)) if not self.facts.finite(a):
                 return self._where(p, op("exp", x), op("exp", y))
-            case Map("add", (x, y)) if not finite(a):
+            case Map("add", (x, y)) if not self.facts.finite(a):
                 return self.times(self._exp(x), self._exp(y))
-            case Map("mul", (Const(c), Map("where", (p, x, y)))) if c > 0 and not finite(a):
+            case Map("mul", (Const(c), Map("where", (p, x, y)))) if c > 0 and not self.facts.finite(a):
                 return self._where(p, op("exp", mul(Const(c), x)), op("exp", mul(Const(c), y)))
         result: Poly = {ONE: UNIT}
         for t, times in self.poly(a).items():
@@ -176,7 +184,7 @@ class _Machine(Algebra):
                     parts.append(self.scaled(self.atom(Map("log", (b,))), n))
         if rest != {ONE: 1}:
             inner = self.expr(rest)
-            if positive(a):
+            if self.facts.positive(a):
                 self.above.add(inner)
             parts.append(self.atom(Map("log", (inner,))))
         return self.sum(parts)
@@ -215,6 +223,12 @@ class _Machine(Algebra):
         """max(p, q) = q + max(p - q, 0)."""
         return self.sum([q, self._ramp(self.sum([p, self.scaled(q, -1)]))])
 
+    def _extreme(self, e: Map, name: str) -> Poly:
+        """A maximum (minimum) of several, of which one may be infinite: an atom, whatever their order."""
+        parts = {self._masked(x) for x in _flat(e, name)} - {const(-math.inf if name == "maximum" else math.inf)}
+        first, *rest = sorted(parts, key=str)
+        return self.atom(functools.reduce(lambda a, b: Map(name, (a, b)), rest, first))
+
     def _ramp(self, p: Poly) -> Poly:
         """max(p, 0), of p or of -p: max(-p, 0) = max(p, 0) - p."""
         if not p:
@@ -228,7 +242,7 @@ class _Machine(Algebra):
         return self.scaled(self.atom(base), lead)
 
     def _where(self, p: Expr, a: Expr, b: Expr) -> Poly:
-        if not (finite(a) and finite(b)):
+        if not (self.facts.finite(a) and self.facts.finite(b)):
             parts = [self._masked(x) for x in (a, b)]
             return self.atom(self._chosen(p, *parts))
         t = self._truth(p)
@@ -255,12 +269,17 @@ class _Machine(Algebra):
             case Map("or", (a, b)):
                 x, y = self._truth(a), self._truth(b)
                 return self.sum([x, y, self.scaled(self.times(x, y), -1)])
+            case Map("eq", (a, Const(c))) | Map("eq", (Const(c), a)) if math.isinf(c):
+                known = self.facts.infinities(a)
+                if known is not None and c not in known:
+                    return {}
+                return self.atom(Map("eq", (self._masked(a), Const(c))))
             case Map("lt" | "le" | "eq", (a, b)):
                 return self._compared(p)
             case Map("isnan", (a,)):
-                return {} if finite(a) else self.atom(Map("isnan", (a,)))
-        known = self.within(p)
-        return self.atom(Map("not", (Map("eq", (known, const(0.0))),)))
+                return {} if self.facts.infinities(a) is not None else self.atom(Map("isnan", (self.within(a),)))
+        whole = self.within(p)
+        return self.atom(Map("not", (Map("eq", (whole, const(0.0))),)))
 
     def _compared(self, e: Map) -> Poly:
         d = margin(e)
@@ -296,7 +315,7 @@ class _Machine(Algebra):
                 return self.scaled(self.poly(flipped), -1)
             case ReduceKind.PROD:
                 return self.atom(Reduce(e.kind, axis, self.within(e.body)))
-        if not finite(e.body):
+        if not self.facts.finite(e.body):
             return self.atom(canonical(Reduce(e.kind, axis, self._masked(e.body))))
         p = self.poly(e.body)
         outside = {t: c for t, c in p.items() if axis not in t.free()}
@@ -308,24 +327,34 @@ class _Machine(Algebra):
         top = self.atom(canonical(Reduce(ReduceKind.MAX, axis, body)))
         return self.sum([outside, self.scaled(top, scale)])
 
+    def _infinite(self, e: Expr) -> bool:
+        """Whether an infinite constant may make the value infinite, or undefined."""
+        known = self.facts.infinities(e)
+        if known is not None:
+            return known != NONE
+        match e:
+            case Const(c):
+                return not math.isfinite(c)
+        return any(self._infinite(c) for c in e.children)
+
     def _masked(self, e: Expr) -> Expr:
         """A body with -inf in it, its parts in normal form."""
         match e:
-            case Map("where", (p, a, b)) if not finite(e):
+            case Map("where", (p, a, b)) if not self.facts.finite(e):
                 return self._chosen(p, self._masked(a), self._masked(b))
-            case Map("add" | "mul" as name, (a, b)) if not finite(e):
+            case Map("add" | "mul" as name, (a, b)) if not self.facts.finite(e):
                 return Map(name, (self._masked(a), self._masked(b)))
         return e if isinstance(e, Const) else self.within(e)
 
 
-def _infinite(e: Expr) -> bool:
-    """Whether an infinite constant may be the value; an exponential or a maximum of one is none (see facts.py)."""
-    match e:
-        case Const(c):
-            return not math.isfinite(c)
-        case Map("exp", _) | Reduce(ReduceKind.MAX, _, _):
-            return False
-    return any(_infinite(c) for c in e.children)
+def _flat(e: Expr, name: str) -> list[Expr]:
+    """The operands of nested operations of that name."""
+    return [x for a in e.children for x in _flat(a, name)] if isinstance(e, Map) and e.op == name else [e]
+
+
+def _is_sum(p: Poly) -> bool:
+    """Whether an infinite factor must not be multiplied in: inf * (1 + 0) is infinite, inf*1 + inf*0 undefined."""
+    return len(p) > 1 or any(t.bound for t in p)
 
 
 def _leading(p: Poly) -> Fraction:

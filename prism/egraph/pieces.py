@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from prism.program.build import const, position
-from prism.program.extents import is_static
+from prism.program.extents import Extent, at_most, is_static, normal
 from prism.program.index import Axis, Index
 from prism.program.nodes import Const, Expr, Map, Position, Read, Reduce, ReduceKind, free_axes, walk
 from prism.program.transform import canonical, least_instance, substitute, with_args
@@ -80,6 +80,25 @@ def bounds(index: Index) -> tuple[int, int] | None:
     return low, high
 
 
+def least(index: Index) -> Extent | None:
+    """The least value of an affine index, in the symbols; None where it is not of that form."""
+    low = index.offset
+    for atom, c in index.terms:
+        if not isinstance(atom, Axis):
+            return None
+        if not at_most(0, c):
+            if not at_most(c, 0):
+                return None
+            low = low + c * (atom.extent - 1)
+    return low
+
+
+def surely(index: Index) -> bool:
+    """Whether an index is at least 0 for all values of its axes and of the symbols."""
+    low = least(index)
+    return low is not None and at_most(0, normal(low))
+
+
 def place(e: Expr) -> Index | None:
     """The index whose value an expression is."""
     match e:
@@ -128,8 +147,12 @@ def _map(op: str, args: tuple[Expr, ...], old: Map) -> Expr:
             return x
         case "not", (Const(p),):
             return const(1.0 if p == 0 else 0.0)
+        case "and" | "or", (Const(p), Const(q)):
+            return const(float((p != 0 and q != 0) if op == "and" else (p != 0 or q != 0)))
         case ("and", (Const(c), _)) | ("and", (_, Const(c))) if c == 0:
             return const(0.0)
+        case ("or", (Const(c), _)) | ("or", (_, Const(c))) if c != 0:
+            return const(1.0)
         case ("and", (Const(), Map("lt" | "le" | "eq" | "and" | "or" | "not") as kept)) | (
             "and",
             (Map("lt" | "le" | "eq" | "and" | "or" | "not") as kept, Const()),
@@ -144,7 +167,9 @@ def _compared(e: Map) -> Expr:
         return e
     known = bounds(d)
     if known is None:
-        return e
+        if e.op == "eq":
+            return e
+        return const(1.0) if surely(d) else const(0.0) if surely(d.scaled(-1) + (-1)) else e
     low, high = known
     if e.op == "eq":
         return const(0.0) if low > 0 or high < 0 else const(1.0) if low == high else e

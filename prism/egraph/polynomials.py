@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 
 from prism.egraph.exact import roots
-from prism.egraph.facts import finite, nonneg, nonzero, positive
+from prism.egraph.facts import Facts
 from prism.egraph.pieces import simplified
 from prism.egraph.products import (
     HALF,
@@ -53,10 +53,12 @@ class Algebra:
     Attributes:
         done: polynomials.
         above: bases of powers that are known to be more than 0, whatever their text shows.
+        facts: what is known of expressions.
     """
 
     done: dict[Expr, Poly] = field(default_factory=dict)
     above: set[Expr] = field(default_factory=set)
+    facts: Facts = field(default_factory=Facts)
 
     def poly(self, e: Expr) -> Poly:
         """The expression as a polynomial.
@@ -130,7 +132,7 @@ class Algebra:
             powers = merged.setdefault(base, [])
             for n, other in enumerate(powers):
                 same = _whole(other) and _whole(power) and other * power > 0
-                roots = other * power > 0 and nonneg(base)
+                roots = other * power > 0 and self.facts.nonneg(base)
                 if same or roots or self._positive(base):
                     powers[n] = other + power
                     break
@@ -214,7 +216,7 @@ class Algebra:
         if rest == {ONE: 1}:
             return result
         base = self.expr(rest)
-        if sign > 0 and positive(source):
+        if sign > 0 and self.facts.positive(source):
             self.above.add(base)
         return self.times(result, self.atom(base, q))
 
@@ -298,15 +300,16 @@ class Algebra:
     # Facts
 
     def _positive(self, base: Expr) -> bool:
-        return base in self.above or positive(base)
+        return base in self.above or self.facts.positive(base)
 
     def _above(self, t: Term) -> bool:
         return all(self._positive(b) for b, _ in t.factors)
 
     def _finite(self, t: Term) -> bool:
+        facts = self.facts
         for b, p in t.factors:
-            defined = nonneg(b) if p > 0 else nonzero(b) and (_whole(p) or positive(b))
-            if not finite(b) or not (defined or (p > 0 and _whole(p)) or self._positive(b)):
+            defined = facts.nonneg(b) if p > 0 else facts.nonzero(b) and (_whole(p) or facts.positive(b))
+            if not facts.finite(b) or not (defined or (p > 0 and _whole(p)) or self._positive(b)):
                 return False
         return True
 

@@ -2,9 +2,10 @@
 
 Inputs that tell the two apart are looked for first. Without any, proved means, over the reals, one normal form by
 arithmetic once both are cut into their common pieces (pieces.py, normal.py), or else one e-class under the rules, of
-the whole or of the pieces. Normal forms that evaluation contradicts prove nothing. Inputs at which only the candidate
-is infinite or NaN refute what the rules do not prove (class domain). Otherwise the answer is unknown, with what was
-tried.
+the whole or of the pieces. Normal forms that evaluation contradicts prove nothing. Inputs at which the reference has a
+value and the candidate is infinite or undefined refute it like any others. What is equal only where each row of a mask
+keeps an element is proved under that assumption, which the verdict names, as it names that the candidate has a value
+where the reference has none. Otherwise the answer is unknown, with what was tried.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import numpy as np
 
 from prism.egraph.budget import Budget
 from prism.egraph.coefficients import read_alike, stored_alike
+from prism.egraph.facts import Facts
 from prism.egraph.matching import Matched, match
 from prism.egraph.normal import Unfit, normal_form
 from prism.egraph.pieces import pieces
@@ -26,7 +28,7 @@ from prism.errors import WorkerError
 from prism.program.constants import Reading, readings
 from prism.program.finite import Outcome, compare
 from prism.program.index import Axis, Index
-from prism.program.nodes import Expr, Formula, Program, SymbolRange, Tensor
+from prism.program.nodes import Expr, Formula, Program, Reduce, ReduceKind, SymbolRange, Tensor
 from prism.program.transform import canonical, substitute
 from prism.sgraph.verdict import Status, Verdict
 
@@ -134,34 +136,45 @@ def _judged(
     undefined = [n for n, values in fixed.arrays.items() if np.isnan(values).any()]
     if undefined and found is None:
         return Examined(Verdict(Status.UNKNOWN, f"weights hold NaN: {', '.join(undefined)}"), read)
-    unlike = both.unlike(one, other)
-    if unlike:
+    rounded = both.unlike(one, other)
+    if rounded:
         stored = stored_alike(one, other, both.weights)
         one, other = list(stored.left), list(stored.right)
         read = replace(read, left=stored.left, right=stored.right, weights=stored.said)
     parts = pieces(one, other)
-    same = _same_forms(*parts)
-    if not same and (found is None or not found.finite) and both.computed(*parts):
+    same = _same_forms(*parts) is not None
+    if not same and found is None and both.computed(*parts):
         alike = read_alike(*parts, both.weights)
         if alike is not None:
             parts = list(alike.left), list(alike.right)
             read = replace(read, left=alike.left, right=alike.right, weights=(*read.weights, *alike.said))
             one, other = parts
-            same = _same_forms(*parts)
+            same = _same_forms(*parts) is not None
     verdict = _decided(attempt, same, (one, other), parts, both.apart(*parts), budget, worker)
-    if attempt.slight is not None and not verdict and found is None and not unlike:
+    if attempt.slight is not None and not verdict and found is None and not rounded:
         # float64 alone does not tell a small difference from rounding; residues have none.
         opinion = compare(one, other, tensors=both.tensors, ranges=both.ranges)
         if opinion.outcome is Outcome.DISAGREE:
             where = f"{attempt.slight.where}; the identity test finds a difference, too: {opinion.where}"
             inputs = dict(attempt.slight.inputs)
             return Examined(replace(verdict, status=Status.REFUTED, reason=where, counterexample=inputs), read)
-    if verdict and read.assumed:
-        verdict = replace(verdict, reason=f"{verdict.reason}, with {'; '.join(read.assumed)}")
-    if verdict and read.weights:
+    if not verdict:
+        return Examined(verdict, read)
+    if read.weights:
         many = "1 weight" if len(read.weights) == 1 else f"{len(read.weights)} weights"
         verdict = replace(verdict, reason=f"{verdict.reason}, with {many} read alike", weights=read.weights)
-    return Examined(verdict, read)
+    infinite = [n for n, values in fixed.arrays.items() if np.isinf(values).any()]
+    large = [f"the infinities that {n} holds are taken for large numbers" for n in infinite]
+    unlike = [f"the reference has a value, unlike {attempt.undefined.where}"] if attempt.undefined else []
+    return Examined(_assuming(verdict, (*read.assumed, *verdict.assumptions, *large, *unlike)), read)
+
+
+def _assuming(verdict: Verdict, assumptions: Sequence[str]) -> Verdict:
+    """The verdict with these assumptions, which its reason names."""
+    if not assumptions:
+        return verdict
+    reason = f"{verdict.reason}, assuming {'; '.join(assumptions)}"
+    return replace(verdict, reason=reason, assumptions=tuple(assumptions))
 
 
 def _decided(
@@ -175,8 +188,8 @@ def _decided(
 ) -> Verdict:
     """The verdict on expressions, after an attempt to refute them; `same` says that their normal forms are one."""
     found = attempt.found
-    if found is not None and found.finite:
-        if same:
+    if found is not None:
+        if same and found.finite:
             reason = f"the normal forms are one, but {found.where}: a bug in prism, please report it"
             return Verdict(Status.UNKNOWN, reason)
         return Verdict(Status.REFUTED, found.where, counterexample=dict(found.inputs))
@@ -187,16 +200,24 @@ def _decided(
         with nullcontext(worker) if worker is not None else Worker() as running:
             assert running is not None
             verdict = _in_one_class(running, *whole, budget)
-            if not verdict and found is None and parts != whole:
+            if not verdict and parts != whole:
                 cut = _in_one_class(running, *parts, budget)
                 if cut:
                     verdict = replace(cut, reason=f"{cut.reason}, cut into {len(parts[0])} pieces")
     if verdict:
         return verdict
-    if found is not None:
-        return replace(verdict, status=Status.REFUTED, reason=found.where, counterexample=dict(found.inputs))
+    assumed = _same_forms(*parts, assume=True)
+    if assumed is not None:
+        reason = "one normal form as sums of products"
+        return Verdict(Status.PROVED, reason, rules=(ARITHMETIC,), assumptions=tuple(map(_kept, assumed)))
     tried = attempt.skipped or f"they agree at {attempt.points} random points"
     return replace(verdict, reason=f"{verdict.reason}; their normal forms differ; {tried}")
+
+
+def _kept(extreme: Expr) -> str:
+    """The assumption that a mask leaves something of every row."""
+    least = isinstance(extreme, Reduce) and extreme.kind is ReduceKind.MAX
+    return f"{extreme} {'> -inf' if least else '< inf'}: the mask keeps an element of every row"
 
 
 def _in_one_class(
@@ -210,12 +231,30 @@ def _in_one_class(
         return Verdict(Status.UNKNOWN, error.one_line())
 
 
-def _same_forms(reference: Sequence[Expr], candidate: Sequence[Expr]) -> bool:
-    """Whether both have the same normal forms, expression by expression."""
+def _same_forms(
+    reference: Sequence[Expr], candidate: Sequence[Expr], *, assume: bool = False
+) -> tuple[Expr, ...] | None:
+    """Whether both have the same normal forms, expression by expression: None where not, else what that rests on.
+
+    Args:
+        reference: expressions with canonical axes.
+        candidate: as many.
+        assume: whether the maxima of the reference are assumed to be numbers where a mask may hide all of a row; those
+            are what it rests on. Of the candidate's own nothing is assumed.
+    """
+    assumed: dict[Expr, None] = {}
     try:
-        return all(normal_form(a) == normal_form(b) for a, b in zip(reference, candidate, strict=True))
+        for a, b in zip(reference, candidate, strict=True):
+            ours, theirs = Facts(assume), Facts(assume)
+            if normal_form(a, ours) != normal_form(b, theirs):
+                return None
+            known = {normal_form(e, Facts(assume)) for e in ours.assumed}
+            if not known.issuperset(normal_form(e, Facts(assume)) for e in theirs.assumed):
+                return None
+            assumed |= ours.assumed
     except Unfit:
-        return False
+        return None
+    return tuple(assumed)
 
 
 def _align(a: Formula, b: Formula) -> tuple[Formula, Formula] | None:

@@ -10,18 +10,24 @@ small (shrink.py) at the one element of the output that shows it.
 Weights keep the values that the programs hold. Where some, or constants, may be rounded values of the other program's,
 a difference that rounding them anew makes as well is none.
 
-A point at which the reference is infinite or NaN is no evidence.
+Values are extended real numbers (see facts.py): that a value is infinite or undefined counts only where it is so over
+the reals, which tracked.py tells from overflow and rounding. Where the reference has a value, the candidate must have
+it; where the reference has none (inf - inf, 0*inf, 1/0), the candidate may have any, and an instance of that is kept.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from enum import Enum
+from types import MappingProxyType
 
 import numpy as np
 
 from prism.egraph.pieces import thresholds
 from prism.egraph.shrink import TRIES, shrink, written
+from prism.egraph.tracked import tracked
 from prism.program.constants import renumbered, rounded_constants
 from prism.program.evaluate import evaluate_expr
 from prism.program.extents import evaluate, is_static
@@ -51,13 +57,20 @@ NOISE = 8.0
 
 _FLOAT32 = 2.0**-24
 
+# Products and sums of an expression at one point up to which its errors are tracked, and how often that is done.
+TRACKED_WORK = 1 << 18
+TRACKED_TRIES = 24
+
+# Those of one sign, however far from 0, are where masks by a comparison hide everything, or nothing.
 KINDS = (
-    "normal", "ties", "tiny", "positive", "normal", "zeros", "large", "equal rows", "halves", "one number", "last",
-    "first",
+    "normal", "ties", "tiny", "positive", "negative", "normal", "zeros", "large", "equal rows", "halves", "one number",
+    "last", "first", "nothing", "far below", "far above",
 )  # fmt: skip
 # With weights that keep their values, parts of a program are asleep until inputs are large.
 MORE_KINDS = ("huge", "normal", "huge")
-FEW_KINDS = ("normal", "ties", "positive", "last")
+# Truth values, and whole numbers, where floats are of one sign.
+EVERYWHERE = MappingProxyType({"positive": 1.0, "negative": 0.0, "nothing": 0.0, "far above": 1.0})
+FEW_KINDS = ("normal", "ties", "positive", "negative", "last")
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +80,7 @@ class Counterexample:
     Attributes:
         inputs: tensor to float64 array; elements that are not read are zero, or left out at the end of a dimension.
         where: the output and the element, with both values, as text.
-        finite: whether both values are finite; else the candidate's is not.
+        finite: whether both values are finite; else one of them is not.
     """
 
     inputs: Mapping[str, np.ndarray]
@@ -84,12 +97,22 @@ class Attempt:
         points: how many finite elements were compared.
         skipped: why nothing could be evaluated, when nothing was.
         slight: where none was found, inputs at which the two differ by more than rounding usually does.
+        undefined: where none was found, inputs at which the candidate alone has a value.
     """
 
     found: Counterexample | None
     points: int
     skipped: str = ""
     slight: Counterexample | None = None
+    undefined: Counterexample | None = None
+
+
+class _Tells(Enum):
+    """What one element of the output tells."""
+
+    NOTHING = "nothing"
+    DIFFER = "the two differ"
+    UNDEFINED = "the candidate alone has a value"
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,8 +159,9 @@ def refute(
     """
     points, skipped = 0, ""
     slight: Counterexample | None = None
+    undefined: Counterexample | None = None
     dtypes = {t.name: t.dtype for t in tensors}
-    number = 0
+    number, tries = 0, TRACKED_TRIES
     for binding in _bindings(reference, candidate, tensors, ranges):
         for pairs in _windows(reference, candidate, binding):
             number += 1
@@ -153,116 +177,164 @@ def refute(
                 continue
             rng = np.random.default_rng([seed, number])
             kinds = KINDS + MORE_KINDS * bool(held) if elements <= DRAW_ELEMENTS else FEW_KINDS
-            for strict, inputs in _draws(rng, shapes, dtypes, kinds):
+            for kind, inputs in _draws(rng, shapes, dtypes, kinds):
                 for formula, (a, b) in zip(reference, pairs, strict=True):
                     axes = tuple(sorted(free_axes(a) | free_axes(b), key=lambda x: x.name))
                     left = evaluate_expr(a, {**held, **inputs}, binding, axes)
                     right = evaluate_expr(b, {**held, **inputs}, binding, axes)
                     points += int(np.isfinite(left).sum())
-                    at = _difference(left, right, strict)
-                    if at is not None and np.isfinite(right[at]):
-                        noise = _noise((a, b), (left, right), inputs, held, fixed, binding, axes)
-                        at = _difference(left, right, strict, max(RTOL, NOISE * noise))
+                    pair = _Pair(formula, (a, b), axes, binding, held, fixed, kind == "normal")
+                    at = _difference(left, right)
                     if at is not None:
-                        spot = dict(zip(axes, at, strict=True))
-                        found = _smallest(formula, (a, b), spot, inputs, held, fixed, binding, strict)
-                        return Attempt(found, points)
-                    at = None if slight else _difference(left, right, False, SLIGHT_RTOL, SLIGHT_ATOL)
+                        at = _difference(left, right, max(RTOL, NOISE * pair.noise((left, right), inputs)))
+                    if at is not None:
+                        return Attempt(pair.smallest(at, inputs, _Tells.DIFFER), points)
+                    for at in _suspects(left, right)[:tries]:
+                        tries -= 1
+                        tells = pair.tells(at, inputs)
+                        if tells is _Tells.DIFFER:
+                            return Attempt(pair.smallest(at, inputs, tells), points)
+                        if tells is _Tells.UNDEFINED and undefined is None:
+                            undefined = pair.smallest(at, inputs, tells)
+                    at = None if slight else _difference(left, right, SLIGHT_RTOL, SLIGHT_ATOL)
                     if at is not None:
                         sides = f"{float(left[at]):.15g} against {float(right[at]):.15g}"
-                        where = f"{formula.tensor.name} at {_place(formula, dict(zip(axes, at, strict=True)))}: {sides}"
+                        where = f"{formula.tensor.name} at {_place(zip(axes, at, strict=True))}: {sides}"
                         slight = Counterexample({n: np.asarray(v, float) for n, v in inputs.items()}, where)
-    return Attempt(None, points, skipped if points == 0 else "", slight)
+    return Attempt(None, points, skipped if points == 0 else "", slight, undefined)
 
 
-def _noise(
-    pair: tuple[Expr, Expr],
-    values: tuple[np.ndarray, np.ndarray],
-    inputs: Mapping[str, np.ndarray],
-    held: Mapping[str, np.ndarray],
-    fixed: Fixed,
-    binding: Mapping[str, int],
-    axes: tuple[Axis, ...],
-) -> float:
-    """How far other roundings of weights and constants move the values, relative to their size (see `_difference`)."""
-    rng = np.random.default_rng(len(axes))
-    numbers = rounded_constants(pair[:1], pair[1:])
-    most = 0.0
-    for _ in range(3 if numbers or fixed.rounded else 0):
-        other = fixed.disturbed(held, rng)
-        rounded = {c: c * (1 + float(rng.uniform(-1, 1)) * _FLOAT32) for c in numbers}
-        for e, v in zip(renumbered(pair, rounded), values, strict=True):
-            moved = evaluate_expr(e, {**other, **inputs}, binding, axes)
-            with np.errstate(all="ignore"):
-                finite = np.isfinite(v)
-                far = np.abs(moved - v)[finite] / (np.abs(v) + 1e-3 * np.abs(v[finite]).max(initial=0.0))[finite]
-            far = far[np.isfinite(far)]
-            most = max(most, float(far.max(initial=0.0)))
-    return most
+@dataclass(frozen=True, slots=True)
+class _Pair:
+    """An output's two sides.
+
+    Attributes:
+        formula: the output.
+        exprs: both sides, over the output's axes.
+        axes: these axes.
+        binding: the values of the symbols.
+        held: the elements of tensors that keep their values.
+        fixed: these tensors.
+        tame: whether the inputs are such that float64 neither overflows nor cancels much.
+    """
+
+    formula: Formula
+    exprs: tuple[Expr, Expr]
+    axes: tuple[Axis, ...]
+    binding: Mapping[str, int]
+    held: Mapping[str, np.ndarray]
+    fixed: Fixed
+    tame: bool
+
+    def at(self, place: tuple[int, ...]) -> tuple[Expr, Expr]:
+        """Both sides at one element."""
+        mapping = {x: Index.const(n) for x, n in zip(self.axes, place, strict=True)}
+        a, b = (substitute(e, mapping) for e in self.exprs)
+        return a, b
+
+    def tells(self, place: tuple[int, ...], inputs: Mapping[str, np.ndarray]) -> _Tells:
+        """What it tells that float64 has one side infinite or undefined there, and the other not so."""
+        return self._told(*self.at(place), inputs)
+
+    def _told(self, a: Expr, b: Expr, drawn: Mapping[str, np.ndarray]) -> _Tells:
+        inputs = {**self.held, **drawn}
+        if max(_work(e, self.binding) for e in (a, b)) > TRACKED_WORK:
+            one, other = (float(evaluate_expr(e, inputs, self.binding, ())) for e in (a, b))
+            apart = self.tame and math.isfinite(one) and not math.isfinite(other)
+            return _Tells.DIFFER if apart else _Tells.NOTHING
+        left, right = tracked(a, inputs, self.binding, poles=math.nan), tracked(b, inputs, self.binding)
+        if left is None or right is None:
+            return _Tells.NOTHING
+        if math.isnan(left):
+            defined = tracked(b, inputs, self.binding, poles=math.nan)
+            same = tracked(a, inputs, self.binding) == right
+            return _Tells.NOTHING if same or defined is None or math.isnan(defined) else _Tells.UNDEFINED
+        if math.isfinite(left):
+            return _Tells.NOTHING if math.isfinite(right) else _Tells.DIFFER
+        return _Tells.NOTHING if left == right else _Tells.DIFFER
+
+    def noise(self, values: tuple[np.ndarray, np.ndarray], inputs: Mapping[str, np.ndarray]) -> float:
+        """How far other roundings of weights and constants move the values, relative to their size."""
+        rng = np.random.default_rng(len(self.axes))
+        numbers = rounded_constants(self.exprs[:1], self.exprs[1:])
+        most = 0.0
+        for _ in range(3 if numbers or self.fixed.rounded else 0):
+            other = self.fixed.disturbed(self.held, rng)
+            rounded = {c: c * (1 + float(rng.uniform(-1, 1)) * _FLOAT32) for c in numbers}
+            for e, v in zip(renumbered(self.exprs, rounded), values, strict=True):
+                moved = evaluate_expr(e, {**other, **inputs}, self.binding, self.axes)
+                with np.errstate(all="ignore"):
+                    finite = np.isfinite(v)
+                    far = np.abs(moved - v)[finite] / (np.abs(v) + 1e-3 * np.abs(v[finite]).max(initial=0.0))[finite]
+                far = far[np.isfinite(far)]
+                most = max(most, float(far.max(initial=0.0)))
+        return most
+
+    def smallest(self, place: tuple[int, ...], inputs: Mapping[str, np.ndarray], tells: _Tells) -> Counterexample:
+        """The counterexample at one element, its inputs made small."""
+        a, b = self.at(place)
+
+        def values(at: Mapping[str, np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
+            every = {**self.held, **at}
+            return evaluate_expr(a, every, self.binding, ()), evaluate_expr(b, every, self.binding, ())
+
+        first = values(inputs)
+        both = bool(np.isfinite(first).all())
+        apart = float(abs(first[0] - first[1]) / (max(abs(first[0]), abs(first[1])) or 1.0)) if both else 0.0
+        # A difference that was plain stays so, and one that rounding does not explain.
+        least = max(RTOL, apart / 2 if self.fixed.rounded else min(1e-2, apart / 2))
+
+        def differs(at: Mapping[str, np.ndarray]) -> bool:
+            left, right = values(at)
+            if not both:
+                # The same kinds of values, for the same reason.
+                return _kinds(left, right) == _kinds(*first) and self._told(a, b, at) is tells
+            if not np.isfinite(left) or not np.isfinite(right):
+                return False
+            return bool(abs(left - right) > least * max(abs(left), abs(right)) and abs(left - right) > 1e-9)
+
+        found = {name: np.asarray(v, dtype=np.float64) for name, v in inputs.items()}
+        if differs(found):
+            work = max(_work(e, self.binding) for e in (a, b)) + sum(v.size for v in found.values())
+            found = shrink(found, differs, max(8, min(TRIES, SHRINK_WORK // work)))
+        left, right = values(found)
+        where = f"{self.formula.tensor.name} at {_place(zip(self.axes, place, strict=True))}: "
+        where += f"{float(left):.6g} against {float(right):.6g}"
+        if self.binding:
+            where += f", with {', '.join(f'{k}={v}' for k, v in sorted(self.binding.items()))}"
+        return Counterexample(found, f"{where}, where {written(found)}", both)
 
 
-def _smallest(
-    formula: Formula,
-    pair: tuple[Expr, Expr],
-    spot: Mapping[Axis, int],
-    inputs: Mapping[str, np.ndarray],
-    held: Mapping[str, np.ndarray],
-    fixed: Fixed,
-    binding: Mapping[str, int],
-    strict: bool,
-) -> Counterexample:
-    """The counterexample at one element of the output, its inputs made small."""
-    a, b = (substitute(e, {x: Index.const(n) for x, n in spot.items()}) for e in pair)
-
-    def values(at: Mapping[str, np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
-        every = {**held, **at}
-        return evaluate_expr(a, every, binding, ()), evaluate_expr(b, every, binding, ())
-
-    first = values(inputs)
-    both = bool(np.isfinite(first).all())
-    apart = float(abs(first[0] - first[1]) / (max(abs(first[0]), abs(first[1])) or 1.0)) if both else 0.0
-    # A difference that was plain stays so, and one that rounding does not explain.
-    least = max(RTOL, apart / 2 if fixed.rounded else min(1e-2, apart / 2))
-
-    def differs(at: Mapping[str, np.ndarray]) -> bool:
-        left, right = values(at)
-        if not np.isfinite(left) or (both and not np.isfinite(right)):
-            return False
-        if not both:
-            return _difference(left, right, strict) is not None
-        return bool(abs(left - right) > least * max(abs(left), abs(right)) and abs(left - right) > 1e-9)
-
-    found = {name: np.asarray(v, dtype=np.float64) for name, v in inputs.items()}
-    if differs(found):
-        work = max(_work(e, binding) for e in (a, b)) + sum(v.size for v in found.values())
-        found = shrink(found, differs, max(8, min(TRIES, SHRINK_WORK // work)))
-    left, right = values(found)
-    where = f"{formula.tensor.name} at {_place(formula, spot)}: {float(left):.6g} against {float(right):.6g}"
-    if binding:
-        where += f", with {', '.join(f'{k}={v}' for k, v in sorted(binding.items()))}"
-    return Counterexample(found, f"{where}, where {written(found)}", bool(np.isfinite(right)))
+def _kinds(*values: np.ndarray) -> list[str]:
+    """Of each value: number, nan, inf or -inf."""
+    return ["number" if np.isfinite(v) else str(float(v)) for v in values]
 
 
-def _place(formula: Formula, spot: Mapping[Axis, int]) -> str:
+def _place(spot: Iterable[tuple[Axis, int]]) -> str:
     """The element of the output: its axes and their values."""
-    return f"[{', '.join(f'{x}={n}' for x, n in spot.items())}]"
+    return f"[{', '.join(f'{x}={n}' for x, n in spot)}]"
 
 
-def _difference(
-    left: np.ndarray, right: np.ndarray, strict: bool, rtol: float = RTOL, atol: float = ATOL
-) -> tuple[int, ...] | None:
-    """An element at which the two differ. A NaN of the right alone counts only in strict draws."""
+def _difference(left: np.ndarray, right: np.ndarray, rtol: float = RTOL, atol: float = ATOL) -> tuple[int, ...] | None:
+    """An element at which the two are finite and differ."""
     finite = np.isfinite(left)
     if not finite.any():
         return None
     with np.errstate(all="ignore"):
         size = np.maximum(np.abs(left), np.abs(right)) + 1e-3 * np.abs(left[finite]).max()
         wrong = finite & np.isfinite(right) & (np.abs(left - right) > rtol * size + atol)
-    if strict:
-        wrong |= finite & ~np.isfinite(right)
     if not wrong.any():
         return None
     return tuple(int(n) for n in np.argwhere(wrong)[0])
+
+
+def _suspects(left: np.ndarray, right: np.ndarray) -> list[tuple[int, ...]]:
+    """Elements that float64 has not finite on one side and otherwise on the other, by whether the reference is NaN."""
+    other = ~(np.isfinite(left) & np.isfinite(right)) & (left != right) & ~(np.isnan(left) & np.isnan(right))
+    if not other.any():
+        return []
+    kinds = (other & ~np.isnan(left), other & np.isnan(left))
+    return [tuple(int(n) for n in np.argwhere(kind)[0]) for kind in kinds if kind.any()]
 
 
 def _bindings(
@@ -385,8 +457,8 @@ def _top(index: Index, binding: Mapping[str, int]) -> int:
 
 def _draws(
     rng: np.random.Generator, shapes: Mapping[str, tuple[int, ...]], dtypes: Mapping[str, DType], kinds: Sequence[str]
-) -> Iterator[tuple[bool, dict[str, np.ndarray]]]:
-    """(strict, inputs): see `_difference` for strict."""
+) -> Iterator[tuple[str, dict[str, np.ndarray]]]:
+    """(kind, inputs)."""
 
     def fill(kind: str, shape: tuple[int, ...]) -> np.ndarray:
         match kind:
@@ -402,8 +474,10 @@ def _draws(
                 return rng.standard_normal(shape) * 1e3
             case "tiny":
                 return rng.standard_normal(shape) * 1e-3
-            case "positive":
-                return np.asarray(np.abs(rng.standard_normal(shape)) + 0.1)
+            case "positive" | "negative":
+                return np.asarray(np.abs(rng.standard_normal(shape)) + 0.1) * (1 if kind == "positive" else -1)
+            case "nothing" | "far below" | "far above":
+                return np.full(shape, {"nothing": 0.0, "far below": -1e3, "far above": 1e3}[kind])
             case "halves":
                 return rng.integers(-5, 6, shape) / 2.0
             case "one number":
@@ -419,10 +493,12 @@ def _draws(
         inputs: dict[str, np.ndarray] = {}
         for name, shape in shapes.items():
             dtype = dtypes.get(name, DType.FLOAT32)
-            if dtype is DType.BOOL:
+            if not dtype.is_float and kind in EVERYWHERE:
+                inputs[name] = np.full(shape, EVERYWHERE[kind])
+            elif dtype is DType.BOOL:
                 inputs[name] = rng.integers(0, 2, shape).astype(np.float64)
             elif not dtype.is_float:
                 inputs[name] = rng.integers(0, 4, shape).astype(np.float64)
             else:
                 inputs[name] = fill(kind, shape)
-        yield kind == "normal", inputs
+        yield kind, inputs

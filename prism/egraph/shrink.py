@@ -82,5 +82,7 @@ def written(inputs: Mapping[str, np.ndarray]) -> str:
         some = [f"{name}[{', '.join(map(str, p))}] = {a[tuple(p)]:.6g}" for p in places[:SHOWN]]
         more = f" and {len(places) - SHOWN} more" if len(places) > SHOWN else ""
         parts.append(", ".join(some) + more)
+    if len(zero) == len(inputs):
+        return "all inputs are 0"
     others = ["all else 0"] if zero or any(a.size > np.count_nonzero(a) for a in inputs.values()) else []
     return ", ".join(parts + others)

@@ -1,4 +1,9 @@
-"""What the prover says of a candidate."""
+"""What the prover says of a candidate.
+
+*Proved* is: for all inputs that are finite numbers, the candidate has the reference's value wherever the reference has
+one, over the real numbers extended by the infinities that constants bring in (a mask's -inf); see docs/rules.md. What
+else a proof rests on is named, clause by clause, in `assumptions`.
+"""
 
 from __future__ import annotations
 
@@ -28,6 +33,7 @@ class Verdict:
         rules: the names of the rule families that were loaded.
         classes: for `proved`: the floating-point classes of the rules that matched on the way; it used at most these.
         weights: what of the candidate's weights was read as what of the reference's, a clause each.
+        assumptions: for `proved`: what it rests on besides finite inputs, a clause each; the reason names them, too.
     """
 
     status: Status
@@ -38,6 +44,7 @@ class Verdict:
     rules: tuple[str, ...] = ()
     classes: tuple[str, ...] = ()
     weights: tuple[str, ...] = ()
+    assumptions: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         said = f"{self.status.value}: {self.reason}" if self.reason else self.status.value
