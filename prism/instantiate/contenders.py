@@ -1,0 +1,141 @@
+"""What is timed on a CPU, as functions that make one call: emitted modules, torch in several ways, onnxruntime.
+
+A baseline is what a user of the same model would run: the function that was traced, the model's operators by torch's own
+calls (`native`), either of them compiled by torch, or the ONNX file in onnxruntime.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import numpy as np
+import torch
+
+from prism.backends.protocol import Config
+from prism.instantiate.cpu_backend import CppBackend, launcher
+from prism.instantiate.native import native
+
+Call: TypeAlias = Callable[[], Sequence[Any]]
+
+
+def tensors_of(result: Any) -> list[torch.Tensor]:
+    """A function's result as a list."""
+    return list(result) if isinstance(result, (tuple, list)) else [result]
+
+
+def torch_call(fn: Callable[..., Any], inputs: Sequence[torch.Tensor]) -> Call:
+    """A torch function on these inputs."""
+
+    def call() -> Sequence[Any]:
+        with torch.inference_mode():
+            return tensors_of(fn(*inputs))
+
+    return call
+
+
+def module_call(module: Path, inputs: Sequence[torch.Tensor], threads: int, config: Any = None) -> Call:
+    """An emitted module as its user calls it: the outputs are its own."""
+    launch = launcher(module)
+
+    def call() -> Sequence[Any]:
+        return tensors_of(launch(*inputs, config=config, threads=threads))
+
+    return call
+
+
+def onnx_call(
+    path: Path, inputs: Sequence[torch.Tensor] | Mapping[str, Any], threads: int, processors: Sequence[int] = ()
+) -> Call:
+    """onnxruntime on a model, inputs and outputs bound once.
+
+    Args:
+        path: the model.
+        inputs: by name, or in the order of the model's.
+        threads: that it runs on.
+        processors: where threads are pinned, the processors that its threads are pinned to.
+    """
+    import onnxruntime as ort
+
+    options = ort.SessionOptions()
+    options.intra_op_num_threads = threads
+    options.inter_op_num_threads = 1
+    options.log_severity_level = 3
+    if os.environ.get("OMP_PROC_BIND", "false") != "false" and 1 < threads <= len(processors):
+        # OpenMP has bound this thread to the first place, and a thread that it starts would be bound to it, too.
+        others = ";".join(str(n + 1) for n in processors[1:threads])
+        options.add_session_config_entry("session.intra_op_thread_affinities", others)
+    session = ort.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+    names = [i.name for i in session.get_inputs()]
+    given = inputs if isinstance(inputs, Mapping) else dict(zip(names, (t.numpy() for t in inputs), strict=True))
+    binding = session.io_binding()
+    for name in names:
+        binding.bind_cpu_input(name, np.ascontiguousarray(given[name]))
+    for o, value in zip(session.get_outputs(), session.run(None, {n: given[n] for n in names}), strict=True):
+        held = ort.OrtValue.ortvalue_from_numpy(value)
+        binding.bind_ortvalue_output(o.name, held)
+
+    def call() -> Sequence[Any]:
+        session.run_with_iobinding(binding)
+        return [torch.from_numpy(o.numpy()) for o in binding.get_outputs()]
+
+    return call
+
+
+def config_from(given: Mapping[str, Mapping[str, int]]) -> Config:
+    """A configuration from plain dictionaries."""
+    return Config(given["symbols"], given["warps"], given["stages"])
+
+
+class Contenders:
+    """Makes the contenders of one request; what several of them are made from is made once.
+
+    Args:
+        inputs: the program's.
+        outputs: for each contender that is a module and does not make its own, what it writes.
+    """
+
+    def __init__(self, inputs: Sequence[torch.Tensor]) -> None:
+        self._inputs = inputs
+        self._functions: dict[tuple[str, str], tuple[Callable[..., Any], list[torch.Tensor]]] = {}
+
+    def call(self, spec: Mapping[str, Any], threads: int, outputs: Sequence[torch.Tensor] | None = None) -> Call:
+        """A function that calls a contender once and returns where the results are.
+
+        Args:
+            spec: of kind `module` (with module, config and the places of its inputs), `onnxruntime` (with a model and
+                the places of its inputs), `eager` or `compiled` (with a pickled program, or with an exported function
+                and the places of its inputs).
+            threads: that it runs on.
+            outputs: what a module writes; None where it makes them, as it does for its user.
+        """
+        match spec["kind"]:
+            case "module":
+                takes = [self._inputs[n] for n in spec["inputs"]]
+                if outputs is None:
+                    return module_call(Path(spec["module"]), takes, threads, spec["config"])
+                return CppBackend(threads).call(Path(spec["module"]), config_from(spec["config"]), takes, outputs)
+            case "onnxruntime":
+                return onnx_call(Path(spec["model"]), [self._inputs[n] for n in spec["inputs"]], threads)
+            case "compiled":
+                function, takes = self._function(spec)
+                torch._dynamo.reset()
+                return torch_call(torch.compile(function, dynamic=False), takes)
+        return torch_call(*self._function(spec))
+
+    def _function(self, spec: Mapping[str, Any]) -> tuple[Callable[..., Any], list[torch.Tensor]]:
+        """What torch runs, and on what."""
+        key = (spec.get("exported", ""), spec["program"])
+        if key not in self._functions:
+            # Both were written by the parent, in a folder of its own; nothing else is ever unpickled.
+            if spec.get("exported"):
+                found: Callable[..., Any] = torch.export.load(spec["exported"]).module()
+                takes = [self._inputs[n] for n in spec["inputs"]]
+            else:
+                takes = list(self._inputs)
+                found = native(pickle.loads(Path(spec["program"]).read_bytes()), takes)
+            self._functions[key] = (found, takes)
+        return self._functions[key]

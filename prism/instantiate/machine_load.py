@@ -1,0 +1,126 @@
+"""How busy other processes keep the machine while something is timed: from the kernel's own count of busy time.
+
+A load average lags by a minute and counts what waits for a disk. `/proc/stat` counts what each core did; what this
+process did of it is known, the rest is others', time that a hypervisor took away included.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+STAT = Path("/proc/stat")
+CROWDED = 0.5
+"""From how many cores on, beyond those that there are, a load is too much: what any system does by itself is less."""
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """What a machine did while something was timed.
+
+    Attributes:
+        cores: that this process may use.
+        threads: the most that a contender runs on.
+        others: how many cores other processes kept busy, on average; None where the system does not tell.
+        average: the load average of the last minute; None where there is none.
+    """
+
+    cores: int
+    threads: int
+    others: float | None
+    average: float | None
+
+    @property
+    def crowded(self) -> bool:
+        """Whether others and the contender's threads together want more cores than there are."""
+        if self.others is not None:
+            return self.others + self.threads > self.cores + CROWDED
+        return self.average is not None and self.average > self.cores + CROWDED
+
+
+class Watch:
+    """Watches from its making until it is asked.
+
+    Args:
+        cores: the processors to look at.
+        stat: the text of /proc/stat, now; empty where there is none.
+        clock: seconds from some fixed point.
+        own: seconds of processor time that this process has taken.
+    """
+
+    def __init__(
+        self,
+        cores: frozenset[int] | None = None,
+        stat: Callable[[], str] | None = None,
+        clock: Callable[[], float] = time.perf_counter,
+        own: Callable[[], float] = time.process_time,
+    ) -> None:
+        self._cores = cores if cores is not None else usable_cores()
+        self._stat = stat or _stat
+        self._clock = clock
+        self._own = own
+        self._start = self._now()
+
+    def _now(self) -> tuple[float, float, float | None]:
+        return self._clock(), self._own(), busy_seconds(self._stat(), self._cores)
+
+    def load(self, threads: int) -> Load:
+        """What was seen since the watch began.
+
+        Args:
+            threads: the most that a contender ran on.
+        """
+        (start, own, busy), (end, own_end, busy_end) = self._start, self._now()
+        others = None
+        if busy is not None and busy_end is not None and end > start:
+            others = max(0.0, (busy_end - busy) - (own_end - own)) / (end - start)
+        average = os.getloadavg()[0] if hasattr(os, "getloadavg") else None
+        return Load(len(self._cores), threads, others, average)
+
+
+def plain(load: Load) -> dict[str, Any]:
+    """As JSON takes it."""
+    return {"cores": load.cores, "threads": load.threads, "others": load.others, "average": load.average}
+
+
+def from_plain(found: Mapping[str, Any]) -> Load:
+    """What `plain` made."""
+    return Load(int(found["cores"]), int(found["threads"]), found["others"], found["average"])
+
+
+def usable_cores() -> frozenset[int]:
+    """The processors that this process may run on."""
+    if hasattr(os, "sched_getaffinity"):
+        return frozenset(os.sched_getaffinity(0))
+    return frozenset(range(os.cpu_count() or 1))
+
+
+def busy_seconds(stat: str, cores: frozenset[int]) -> float | None:
+    """Seconds for which these processors have not been idle, since the system started; None where it is not told.
+
+    Args:
+        stat: the text of /proc/stat.
+        cores: the processors' numbers.
+    """
+    ticks = 0
+    seen = 0
+    for line in stat.splitlines():
+        name, *counts = line.split()
+        if not (name.startswith("cpu") and name[3:].isdecimal() and int(name[3:]) in cores):
+            continue
+        # user nice system idle iowait irq softirq steal guest guest_nice; the last two are in the first two.
+        numbers = [int(c) for c in counts[:8]]
+        ticks += sum(numbers) - sum(numbers[3:5])
+        seen += 1
+    return ticks / os.sysconf("SC_CLK_TCK") if seen else None
+
+
+def _stat() -> str:
+    try:
+        return STAT.read_text()
+    except OSError:
+        return ""

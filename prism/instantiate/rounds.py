@@ -1,0 +1,144 @@
+"""Timing by interleaved rounds: every contender is called in turn, and judged by the lower quartile of its samples.
+
+Other processes only ever make a call slower, and what stalls once (a parallel region whose thread has lost its core)
+takes hundreds of times as long. A mean says how often that happened, a lower quartile what the call takes. Contenders
+that have no chance leave after a few rounds, so that the others get more.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from prism.backends.triton.timing import interleave
+
+SAMPLE_S = 2e-3
+"""A sample should take about this long, seconds, so that the clock does not count."""
+MAX_CALLS = 500
+LEAST_ROUNDS = 3
+LONG_S = 0.2
+"""A call that takes longer needs no warming up, seconds."""
+SETTLE_S = 4e-3
+"""How long to wait before a contender's turn, seconds: threads of another runtime spin about as long."""
+WARM_S = 5e-3
+"""A turn begins with calls that are not counted, seconds: a processor that rested is slow. At least one is."""
+FIRST_CALLS = 6
+"""Calls that tell how long one takes, but for the first; fewer where they are long."""
+ENDLESS_S = 10.0
+"""A first call that takes longer is the only one before the rounds, seconds."""
+HEATS = 4
+"""Rounds that all contenders run; those that are near the best of their side run the others."""
+NEAR = 2.0
+"""How many times the best of its side a contender may have taken to go on."""
+HOPELESS = 8.0
+"""How many times the best of its side a first call may have taken to be sampled at all."""
+
+
+def _nothing() -> None:
+    pass
+
+
+class Prepared:
+    """A contender that has been called, and how many calls make a sample.
+
+    Args:
+        call: calls it once.
+        settle_s: how long to wait before its turn, seconds.
+        warm_s: how long calls are not counted after that, seconds; at least one is not.
+        ready: what is to be done before its turn, beside the clock: sets a number of threads, say.
+        clock: seconds from some fixed point.
+        sleep: waits for so many seconds.
+    """
+
+    def __init__(
+        self,
+        call: Callable[[], Sequence[Any]],
+        settle_s: float = SETTLE_S,
+        warm_s: float = WARM_S,
+        *,
+        ready: Callable[[], None] = _nothing,
+        clock: Callable[[], float] = time.perf_counter,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self._call = call
+        self._settle_s = settle_s
+        self._ready = ready
+        self._clock = clock
+        self._sleep = sleep
+        self.results: Sequence[Any] = ()
+        self.call_s = math.inf
+        ready()
+        for n in range(FIRST_CALLS):
+            start = clock()
+            self.results = call()
+            taken = clock() - start
+            # The first call may compile, and touches memory that is new.
+            self.call_s = taken if n < 2 else min(self.call_s, taken)
+            if (n and taken > SAMPLE_S) or taken > ENDLESS_S:
+                break
+        self.calls = max(1, min(MAX_CALLS, math.ceil(SAMPLE_S / max(self.call_s, 1e-9))))
+        self._warm = 0 if self.call_s > LONG_S else max(1, math.ceil(warm_s / max(self.call_s, 1e-9)))
+
+    def sample(self) -> float:
+        """Seconds a call, over one sample."""
+        self._ready()
+        self._sleep(self._settle_s)
+        for _ in range(self._warm):
+            self._call()
+        start = self._clock()
+        for _ in range(self.calls):
+            self.results = self._call()
+        return (self._clock() - start) / self.calls
+
+    @property
+    def sample_s(self) -> float:
+        """About how long a sample takes, seconds."""
+        return self._settle_s + (self.calls + self._warm) * self.call_s
+
+
+def rounds(contenders: Sequence[Prepared], wanted: int, limit_s: float) -> int:
+    """How many rounds to run: as many as are wanted, fewer where they would take longer than so many seconds."""
+    each = sum(c.sample_s for c in contenders)
+    return max(LEAST_ROUNDS, min(wanted, int(limit_s / max(each, 1e-9))))
+
+
+def contest(contenders: Sequence[Prepared], sides: Sequence[str], wanted: int, limit_s: float) -> list[list[float]]:
+    """Seconds of each contender: heats of all, then rounds of those that are near the best of their side.
+
+    Args:
+        contenders: what is timed.
+        sides: of each contender, whom it is compared with: only the best of a side matters.
+        wanted: rounds after the heats.
+        limit_s: what these should take at most, seconds; `LEAST_ROUNDS` run whatever they take.
+
+    Returns:
+        for each contender, its samples: at least one.
+    """
+    samples: list[list[float]] = [[] for _ in contenders]
+    running = _near([c.call_s for c in contenders], sides, HOPELESS)
+    for n in set(range(len(contenders))) - set(running):
+        samples[n].append(contenders[n].call_s)
+    most = rounds([contenders[n] for n in running], HEATS, limit_s)
+    for count in (most, None):
+        if count is None:
+            # The least and not a quartile: of few samples most may have stalled.
+            left = _near([min(s) for s in samples], sides, NEAR)
+            running = [n for n in running if n in left]
+            # What a call takes is known better by now.
+            for n in running:
+                contenders[n].call_s = min(samples[n])
+            count = rounds([contenders[n] for n in running], wanted, limit_s)
+        turns = [contenders[n].sample for n in running]
+        for n, found in zip(running, interleave(turns, count), strict=True):
+            samples[n] += found
+    return samples
+
+
+def _near(seconds: Sequence[float], sides: Sequence[str], factor: float) -> list[int]:
+    """The places of those that took no more than `factor` times the least of their side."""
+    least: dict[str, float] = {}
+    for s, side in zip(seconds, sides, strict=True):
+        least[side] = min(s, least.get(side, math.inf))
+    return [n for n, (s, side) in enumerate(zip(seconds, sides, strict=True)) if s <= factor * least[side]]
