@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -33,7 +34,7 @@ def load(path: str | os.PathLike[str], *, rules: Sequence[Path | str] = ()) -> P
 
     program = load_file(path, operators=_declared(rules))
     spec.check(program)
-    return program
+    return replace(program, source=Path(path).resolve())
 
 
 def trace(
@@ -63,7 +64,7 @@ def trace(
     operators = _declared(rules)
     program = trace_function(fn, example_inputs, name=name, dynamic_shapes=dynamic_shapes, operators=operators)
     spec.check(program)
-    return program
+    return replace(program, source=fn)
 
 
 def _declared(rules: Sequence[Path | str]) -> tuple[Operator, ...]:

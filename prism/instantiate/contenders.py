@@ -1,7 +1,7 @@
 """What is timed on a CPU, as functions that make one call: emitted modules, torch in several ways, onnxruntime.
 
-A baseline is what a user of the same model would run: the function that was traced, the model's operators by torch's own
-calls (`native`), either of them compiled by torch, or the ONNX file in onnxruntime.
+A baseline is what a user of the same model would run: the function that was traced, the model's operators by torch's
+own calls (`native`), either of them compiled by torch, or the ONNX file in onnxruntime.
 """
 
 from __future__ import annotations
@@ -95,7 +95,6 @@ class Contenders:
 
     Args:
         inputs: the program's.
-        outputs: for each contender that is a module and does not make its own, what it writes.
     """
 
     def __init__(self, inputs: Sequence[torch.Tensor]) -> None:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from prism.backends.cpu.machine import Machine, describe
 from prism.backends.protocol import Config, Resources, plain
 from prism.backends.triton.crosscompile import arguments, worker_command, worker_environment
+from prism.instantiate.cache import cache_root
 from prism.instantiate.check import KernelRunner
 from prism.instantiate.cpu_backend import CppBackend
 from prism.instantiate.cpu_device import DEFAULT_HZ, CpuDevice
@@ -16,6 +17,7 @@ from prism.instantiate.cpu_model import CpuModel, CpuOptions
 from prism.instantiate.estimating import Estimating
 from prism.instantiate.measure import Bench, Measuring
 from prism.instantiate.space import Space
+from prism.instantiate.stored import Store
 from prism.instantiate.study import Candidate, Failure, Outcome
 from prism.instantiate.workers import Ending, Pool, Reply, Worker
 from prism.program.nodes import Program
@@ -32,7 +34,7 @@ COMPILE_LIMIT_S = 60.0
 """How long one compilation (all launches of a module, one configuration) may take, seconds."""
 GRACE_S = 10.0
 """What a worker may take beyond the compiler's own limit, seconds."""
-PROTOCOL = "cpu protocol 2"
+PROTOCOL = "cpu protocol 3"
 """Raise it when what is timed changes, so that old times are not taken for new ones."""
 
 
@@ -113,11 +115,21 @@ class CpuPlatform:
 
     def bench(self, program: Program, seed: int) -> Bench:
         """See Platform."""
-        return Bench(program, CpuHost(self.device.name), program.hints, seed=seed, worker=self.worker())
+        host = CpuHost(self.device.name)
+        return Bench(program, host, program.hints, seed=seed, worker=self.worker(), arena=self.arena)
 
-    def measuring(self, bench: Bench) -> Measuring:
+    def arena(self) -> Worker:
+        """A fresh child that times as the user would: in the user's own environment."""
+        return Worker(worker_command(WORKER), user_environment())
+
+    def thread_counts(self) -> tuple[int, ...]:
+        """All cores, and one: what runs on all of them stalls where one is taken."""
+        return tuple(dict.fromkeys((default_threads(self.device.cores), 1)))
+
+    def measuring(self, bench: Bench, store: Store) -> Measuring:
         """See Platform."""
-        return Measuring(bench, compiler=CpuCompiler(self.backend, self.compiler, bench.hints), shared=True)
+        compiler = CpuCompiler(self.backend, self.compiler, bench.hints)
+        return Measuring(bench, compiler=compiler, shared=True, store=store)
 
     def estimating(self, hints: Mapping[str, int]) -> Estimating:
         """See Platform.
@@ -221,6 +233,23 @@ def cpu_environment(threads: int, pinned: bool = False) -> dict[str, str]:
     if pinned:
         env.update(OMP_PROC_BIND="close", OMP_PLACES="cores")
     return env
+
+
+def user_environment() -> dict[str, str]:
+    """The environment of a child that times what a user would run: the user's own, and a cache for torch's compiler."""
+    env = worker_environment()
+    for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
+        env.pop(name)
+        if name in os.environ:
+            env[name] = os.environ[name]
+    env.setdefault("TORCHINDUCTOR_CACHE_DIR", str(cache_root() / "inductor"))
+    return env
+
+
+def default_threads(cores: int) -> int:
+    """The threads that an emitted module and torch take where they are told nothing."""
+    given = os.environ.get("OMP_NUM_THREADS", "").split(",")[0]
+    return max(1, min(int(given), cores)) if given.isdecimal() and int(given) else cores
 
 
 def cpu_device(machine: Machine) -> CpuDevice:

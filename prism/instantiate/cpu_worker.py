@@ -3,156 +3,85 @@
     python -m prism.instantiate.cpu_worker
 
 A request with `compile` is for the compiler, one with `contenders` for the clock (see `time_contenders`), any other for
-the gate (see `run_module`); the last two have the form that the GPU's workers take. All contenders share inputs and
-outputs that are allocated once, and are called in turn, contender by contender, so that a clock that drifts drifts for
-all. Before each sample the contender is called once unheard: its threads wake, the other runtime's have gone to sleep,
-and caches hold what they would in a loop. What fits in the caches is therefore found there; what does not comes from
-memory.
+the gate (see `run_module`); the last two have the form that the GPU's workers take. All contenders share inputs, and
+are called in turn, contender by contender, so that a clock that drifts drifts for all. Before each sample the contender
+is called once unheard: its threads wake, the other runtime's have gone to sleep, and caches hold what they would in a
+loop. What fits in the caches is therefore found there; what does not comes from memory.
 """
 
 from __future__ import annotations
 
-import math
 import os
-import pickle
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from prism.backends.protocol import Argument, Config
+from prism.backends.protocol import Argument
 from prism.backends.triton.check_worker import FRAME, poison_of, with_poison
 from prism.backends.triton.serve import Answer, Request, one_line, serve
 from prism.backends.triton.timing import interleave
+from prism.instantiate.contenders import Contenders, config_from
 from prism.instantiate.cpu_backend import CppBackend
+from prism.instantiate.machine_load import Watch, plain
+from prism.instantiate.rounds import SETTLE_S, WARM_S, Prepared, contest, rounds
 
-SAMPLE_S = 2e-3
-"""A sample should take about this long, seconds, so that the clock does not count."""
-MAX_CALLS = 500
 ROUNDS_S = 4.0
-"""Rounds of all contenders should take no longer than this, seconds; at least `LEAST_ROUNDS` run."""
-LEAST_ROUNDS = 3
-LONG_S = 0.2
-"""A call that takes longer needs no warming up, seconds."""
-SETTLE_S = 4e-3
-"""How long to wait before a contender's turn, seconds: threads of another runtime spin about as long."""
-WARM_S = 5e-3
-"""A turn begins with calls that are not counted, seconds: a processor that rested is slow. At least one is."""
-FIRST_CALLS = 6
-"""Calls that tell how long one takes, but for the first; fewer where they are long."""
+"""Rounds of a study's trial should take no longer than this, seconds."""
+CONTEST_SETTLE_S = 4e-2
+"""The same before a turn of a contest, seconds: onnxruntime's threads spin for longer than OpenMP's."""
+CONTEST_WARM_S = 2e-2
+"""How long a turn of a contest begins with calls that are not counted, seconds."""
 
 
 def threads() -> int:
-    """The threads of every contender."""
+    """The threads of every contender that names no number of its own."""
     return int(os.environ.get("OMP_NUM_THREADS", "0")) or len(os.sched_getaffinity(0))
 
 
-def config_from(given: Mapping[str, Mapping[str, int]]) -> Config:
-    """A configuration from plain dictionaries."""
-    return Config(given["symbols"], given["warps"], given["stages"])
-
-
-def contender(spec: Mapping[str, Any], inputs: Sequence[Any], outputs: Sequence[Any]) -> Callable[[], Sequence[Any]]:
-    """A function that calls a contender once and returns where the results are.
-
-    Args:
-        spec: of kind `module` (with module, config and the places of its inputs), `eager` or `compiled` (with a
-            pickled program).
-        inputs: the program's.
-        outputs: what a module writes.
-    """
-    if spec["kind"] == "module":
-        takes = [inputs[n] for n in spec["inputs"]]
-        return CppBackend(threads()).call(Path(spec["module"]), config_from(spec["config"]), takes, outputs)
-    import torch
-
-    from prism.backends.eager import eager
-
-    # Written by the parent, in a folder of its own; nothing else is ever unpickled.
-    call = eager(pickle.loads(Path(spec["program"]).read_bytes()))
-    if spec["kind"] == "compiled":
-        call = torch.compile(call, fullgraph=False)
-
-    def once() -> Sequence[Any]:
-        with torch.inference_mode():
-            return call(*inputs)
-
-    return once
-
-
-class Prepared:
-    """A contender that has been called, and how many calls make a sample.
-
-    Args:
-        call: calls it once.
-        settle_s: how long to wait before its turn, seconds.
-        warm_s: how long calls are not counted after that, seconds; at least one is not.
-    """
-
-    def __init__(self, call: Callable[[], Sequence[Any]], settle_s: float = SETTLE_S, warm_s: float = WARM_S) -> None:
-        self._call = call
-        self._settle_s = settle_s
-        self.results: Sequence[Any] = ()
-        self.call_s = math.inf
-        for n in range(FIRST_CALLS):
-            start = time.perf_counter()
-            self.results = call()
-            taken = time.perf_counter() - start
-            # The first call may compile, and touches memory that is new.
-            self.call_s = taken if n < 2 else min(self.call_s, taken)
-            if n and taken > SAMPLE_S:
-                break
-        self.calls = max(1, min(MAX_CALLS, math.ceil(SAMPLE_S / max(self.call_s, 1e-9))))
-        self._warm = 0 if self.call_s > LONG_S else max(1, math.ceil(warm_s / max(self.call_s, 1e-9)))
-
-    def sample(self) -> float:
-        """Seconds a call, over one sample."""
-        time.sleep(self._settle_s)
-        for _ in range(self._warm):
-            self._call()
-        start = time.perf_counter()
-        for _ in range(self.calls):
-            self.results = self._call()
-        return (time.perf_counter() - start) / self.calls
-
-    @property
-    def sample_s(self) -> float:
-        """About how long a sample takes, seconds."""
-        return self._settle_s + (self.calls + self._warm) * self.call_s
-
-
-def rounds(contenders: Sequence[Prepared], wanted: int, limit_s: float = ROUNDS_S) -> int:
-    """How many rounds to run: as many as are wanted, fewer where they would take longer than so many seconds."""
-    each = sum(c.sample_s for c in contenders)
-    return max(LEAST_ROUNDS, min(wanted, int(limit_s / max(each, 1e-9))))
-
-
 def time_contenders(request: Request) -> Answer:
-    """Time contenders against each other; request and answer are those of `prism.backends.triton.timing`."""
+    """Time contenders against each other; request and answer are those of `prism.backends.triton.timing`.
+
+    Where the request has `limit_s` it is a contest: each contender names its `side` and its `threads`, modules are
+    called as their users call them, and the answer says how busy the machine was. Otherwise it is a study's trial,
+    whose modules write into outputs that are poisoned before.
+    """
     import torch
 
     torch.set_num_threads(threads())
     inputs = torch.load(request["inputs"])
     specs: Sequence[Mapping[str, Any]] = request["contenders"]
+    limit_s = request.get("limit_s")
+    pauses = (SETTLE_S, WARM_S) if limit_s is None else (CONTEST_SETTLE_S, CONTEST_WARM_S)
+    makes = Contenders(inputs)
     prepared: list[Prepared | None] = []
     answers: list[dict[str, Any]] = []
     held: list[list[Any]] = []
     for spec in specs:
         outputs = [torch.empty(shape, dtype=getattr(torch, dtype)) for shape, dtype in request["outputs"]]
-        for t in outputs:
-            t.fill_(float("nan") if t.is_floating_point() else 1)
+        _poison(outputs)
         held.append(outputs)
+        many = int(spec.get("threads") or threads())
+        ready = partial(torch.set_num_threads, many)
         try:
-            prepared.append(Prepared(contender(spec, inputs, outputs)))
+            ready()
+            call = makes.call(spec, many, outputs if limit_s is None else None)
+            prepared.append(Prepared(call, *pauses, ready=ready))
             answers.append({})
         except Exception as error:
             prepared.append(None)
             answers.append({"error": one_line(error)})
-    ready = [p for p in prepared if p is not None]
+    able = [p for p in prepared if p is not None]
     for outputs in held:
-        for t in outputs:
-            t.fill_(float("nan") if t.is_floating_point() else 1)
-    samples = iter(interleave([p.sample for p in ready], rounds(ready, int(request["repeats"]))))
+        _poison(outputs)
+    watch = Watch()
+    if limit_s is None:
+        taken = interleave([p.sample for p in able], rounds(able, int(request["repeats"]), ROUNDS_S))
+    else:
+        sides = [str(s["side"]) for s, p in zip(specs, prepared, strict=True) if p is not None]
+        taken = contest(able, sides, int(request["repeats"]), float(limit_s))
+    load = watch.load(max(int(s.get("threads") or threads()) for s in specs))
+    samples = iter(taken)
     results = []
     for answer, p in zip(answers, prepared, strict=True):
         results.append([t.detach().clone() for t in p.results] if p is not None else [])
@@ -160,7 +89,12 @@ def time_contenders(request: Request) -> Answer:
             answer["samples"] = next(samples)
             answer["calls"] = p.calls
     torch.save(results, request["results"])
-    return {"contenders": answers}
+    return {"contenders": answers, "load": plain(load)}
+
+
+def _poison(outputs: Sequence[Any]) -> None:
+    for t in outputs:
+        t.fill_(float("nan") if t.is_floating_point() else 1)
 
 
 def run_module(request: Request) -> Answer:

@@ -17,12 +17,13 @@ class OptunaJournal:
         folder: where journals are kept; made when it is missing.
         name: the study's name, which names everything that its outcomes depend on.
         proposer: knows the points as Optuna's parameters.
+        anew: whether an earlier journal of that name is forgotten.
 
     Raises:
         UsageError: the folder cannot be written.
     """
 
-    def __init__(self, folder: Path, name: str, proposer: Proposer) -> None:
+    def __init__(self, folder: Path, name: str, proposer: Proposer, *, anew: bool = False) -> None:
         import optuna
         from optuna.storages import JournalStorage
         from optuna.storages.journal import JournalFileBackend
@@ -30,6 +31,8 @@ class OptunaJournal:
         quiet()
         try:
             folder.mkdir(parents=True, exist_ok=True)
+            if anew:
+                (folder / f"{name}.log").unlink(missing_ok=True)
             storage = JournalStorage(JournalFileBackend(str(folder / f"{name}.log")))
         except OSError as e:
             raise UsageError("the tuning journal cannot be written", where=str(folder), why=str(e)) from e

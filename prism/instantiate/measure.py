@@ -7,28 +7,32 @@ failed trial.
 
 from __future__ import annotations
 
+import hashlib
 import pickle
 import statistics
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 
 from prism.backends.protocol import Config, plain
 from prism.backends.triton.crosscompile import worker_command, worker_environment
 from prism.backends.triton.timing import WORKER
-from prism.errors import BackendError
 from prism.events import Evidence
-from prism.instantiate.cache import cache_root, version_of
+from prism.instantiate.cache import cache_root, digest, version_of
 from prism.instantiate.draws import draw_inputs
 from prism.instantiate.estimating import Compiler, over_limit
 from prism.instantiate.gate import judge
-from prism.instantiate.study import Candidate, Failure, Outcome
+from prism.instantiate.lock import program_hash
+from prism.instantiate.machine_load import Load, from_plain
+from prism.instantiate.stored import Store
+from prism.instantiate.study import Candidate, Failure, Outcome, outcome_from, plain_outcome, sources_of
 from prism.instantiate.workers import Ending, Worker
 from prism.program.extents import evaluate
 from prism.program.nodes import Program
@@ -36,13 +40,16 @@ from prism.sgraph.nodes import SGraph
 
 REPEATS = 10
 """Timed replays of a trial's graph."""
-CONFIRMATIONS = 30
-"""Timed replays of each contender when winners meet the baseline."""
 TIMING_LIMIT_S = 60.0
 """How long one timing request may take for each contender, seconds."""
 BASELINE_CALLS = 6
 """Calls of a baseline on this processor that a request takes at most, when each takes seconds."""
-PROTOCOL = 1
+COMPILE_S = 120.0
+"""What torch.compile may take for a baseline, seconds."""
+FAR_OFF = 0.05
+"""By how much a baseline may be off, relative to an output's root mean square: beyond, it computes something else."""
+KERNEL, BASELINE = "kernel", "baseline"
+PROTOCOL = 2
 """Raise it when what is timed changes, so that old times are not taken for new ones."""
 
 
@@ -114,11 +121,6 @@ def summarise(samples: Sequence[float]) -> Measurement:
     return Measurement(median, lower, upper, len(samples))
 
 
-def beats(challenger: Measurement, baseline: Measurement) -> bool:
-    """Whether the challenger is faster beyond the spread of both: the quartiles do not overlap."""
-    return challenger.upper < baseline.lower
-
-
 @dataclass(frozen=True, slots=True)
 class Contender:
     """What is timed: a module under a configuration, or (without a module) the program itself.
@@ -128,14 +130,21 @@ class Contender:
         module: the emitted module, or None for the baseline.
         sgraph: its sGraph.
         config: its configuration.
-        compiled: for the baseline, whether torch.compile runs it, or eager.
+        kind: of a baseline, what runs it: `eager` and `compiled` are torch's, `onnxruntime`.
+        threads: that it runs on; 0 for what it takes by itself.
     """
 
     name: str
     module: Path | None = None
     sgraph: SGraph | None = None
     config: Config | None = None
-    compiled: bool = False
+    kind: str = "eager"
+    threads: int = 0
+
+    @property
+    def side(self) -> str:
+        """Whom it is compared with."""
+        return KERNEL if self.module is not None else BASELINE
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,6 +157,18 @@ class Timed:
     detail: str = ""
 
 
+@dataclass(frozen=True, slots=True)
+class Match:
+    """What a contest gave: each contender's measurement, in order, and how busy the machine was meanwhile."""
+
+    timed: tuple[Timed, ...]
+    load: Load | None = None
+
+
+_Lost: TypeAlias = tuple[Failure, str]
+"""Why a child was lost, and its last words."""
+
+
 class Bench:
     """The program, its inputs on disk, the oracle's answers, and the child that times.
 
@@ -158,6 +179,7 @@ class Bench:
         seed: of the draws.
         worker: the child; a fresh one by default.
         root: the cache folder; the user's by default.
+        arena: makes a child for a contest; by default it is `worker`'s, started again.
     """
 
     def __init__(
@@ -169,6 +191,7 @@ class Bench:
         seed: int = 0,
         worker: Worker | None = None,
         root: Path | None = None,
+        arena: Callable[[], Worker] | None = None,
     ) -> None:
         self.program = program
         self.gpu = gpu
@@ -179,6 +202,9 @@ class Bench:
         self._seed = seed
         self._references: list[tuple[np.ndarray, np.ndarray]] | None = None
         self._eager_s = 0.0
+        self._arena = arena
+        self._exported: bool | None = None
+        self._graph = ""
 
     def _prepare(self) -> list[tuple[np.ndarray, np.ndarray]]:
         """(oracle, eager) per output; inputs and program are written to disk on the way, once."""
@@ -192,7 +218,7 @@ class Bench:
         tensors = draw_inputs(self.program, "normal", self.hints, self._seed)
         ordered = [tensors[t.name] for t in self.program.inputs]
         torch.save(ordered, self._path("inputs.pt"))
-        self._path("program.pickle").write_bytes(pickle.dumps(self.program))
+        self._path("program.pickle").write_bytes(pickle.dumps(replace(self.program, source=None)))
         exact = oracle_of(self.program, {n: t.to(torch.float64).numpy() for n, t in tensors.items()})
         start = time.perf_counter()
         given = eager(self.program)(*ordered)
@@ -200,6 +226,20 @@ class Bench:
         names = self.program.outputs
         self._references = [(exact[n], g.to(torch.float64).numpy()) for n, g in zip(names, given, strict=True)]
         return self._references
+
+    @property
+    def program_key(self) -> str:
+        """What tells the program, at these extents, from others."""
+        return digest(program_hash(self.program), sorted(self.hints.items()), self._seed)
+
+    @property
+    def source_key(self) -> str:
+        """What tells the model or function that the program was read from from others."""
+        source = self.program.source
+        if isinstance(source, Path):
+            return hashlib.sha256(source.read_bytes()).hexdigest() if source.is_file() else ""
+        self._prepare()
+        return self._graph if self._export() else ""
 
     def _path(self, name: str) -> Path:
         return Path(self._folder.name) / name
@@ -222,6 +262,50 @@ class Bench:
         failure = {Ending.HANG: Failure.HANG}.get(reply.ending, Failure.CRASH)
         return [Timed(contenders[0].name, None, failure, reply.detail or str(reply.answer.get("error", "")))]
 
+    def contest(self, contenders: Sequence[Contender], rounds: int, limit_s: float) -> Match:
+        """Time kernels and baselines against each other in a fresh child, called as their users call them.
+
+        Where one of them takes the child with it, those that can be timed alone meet without it.
+
+        Args:
+            contenders: who meets.
+            rounds: how many are wanted.
+            limit_s: what they should take at most, seconds.
+        """
+        self._prepare()
+        found = self._contest(contenders, rounds, limit_s)
+        if isinstance(found, Match):
+            return found
+        alone = {c: self._contest([c], 1, 0.0) for c in contenders} if len(contenders) > 1 else {contenders[0]: found}
+        able = [c for c, m in alone.items() if isinstance(m, Match) and m.timed[0].measurement is not None]
+        again = self._contest(able, rounds, limit_s) if 0 < len(able) < len(contenders) else found
+        met = dict(zip(able, again.timed, strict=True)) if isinstance(again, Match) else {}
+        timed = []
+        for c, m in alone.items():
+            failed = Timed(c.name, None, found[0], found[1])
+            lost = Timed(c.name, None, m[0], m[1]) if not isinstance(m, Match) else m.timed[0]
+            timed.append(met.get(c) or (lost if lost.measurement is None else failed))
+        return Match(tuple(timed), again.load if isinstance(again, Match) else None)
+
+    def _contest(self, contenders: Sequence[Contender], rounds: int, limit_s: float) -> Match | tuple[Failure, str]:
+        """The match, or why the child was lost."""
+        slow = sum(c.kind == "compiled" for c in contenders) * COMPILE_S
+        limit = TIMING_LIMIT_S * len(contenders) + slow + limit_s
+        limit += BASELINE_CALLS * self._eager_s * sum(c.module is None for c in contenders)
+        request = self._request(contenders, rounds) | {"limit_s": limit_s}
+        if self._arena is None:
+            self._worker.kill()
+            reply = self._worker.ask(request, limit)
+        else:
+            with closing(self._arena()) as worker:
+                reply = worker.ask(request, limit)
+        if reply.ending is not Ending.ANSWERED or reply.answer.get("error"):
+            lost = Failure.HANG if reply.ending is Ending.HANG else Failure.CRASH
+            return lost, reply.detail or str(reply.answer.get("error", ""))
+        load = reply.answer.get("load")
+        timed = self._checked(contenders, reply.answer["contenders"])
+        return Match(tuple(timed), from_plain(load) if load else None)
+
     def _request(self, contenders: Sequence[Contender], repeats: int) -> dict[str, Any]:
         outputs = [self.program.tensor(n) for n in self.program.outputs]
         return {
@@ -234,11 +318,37 @@ class Bench:
         }
 
     def _spec(self, c: Contender) -> dict[str, Any]:
-        if c.module is None or c.sgraph is None or c.config is None:
-            return {"kind": "compiled" if c.compiled else "eager", "program": str(self._path("program.pickle"))}
         places = {t.name: n for n, t in enumerate(self.program.inputs)}
-        takes = [places[t.name] for t in c.sgraph.inputs]
-        return {"kind": "module", "module": str(c.module), "config": plain(c.config), "inputs": takes}
+        spec: dict[str, Any] = {"side": c.side, "threads": c.threads}
+        if c.module is not None and c.sgraph is not None and c.config is not None:
+            takes = [places[t.name] for t in c.sgraph.inputs]
+            return spec | {"kind": "module", "module": str(c.module), "config": plain(c.config), "inputs": takes}
+        given = [n for t, n in places.items() if t not in self.program.weights]
+        if c.kind == "onnxruntime":
+            return spec | {"kind": c.kind, "model": str(self.program.source), "inputs": given}
+        spec |= {"kind": c.kind, "program": str(self._path("program.pickle"))}
+        return spec | ({"exported": str(self._path("exported.pt2")), "inputs": given} if self._export() else {})
+
+    def _export(self) -> bool:
+        """Write the function that was traced, at these shapes; whether there is one that can be written."""
+        if self._exported is None:
+            function = self.program.source
+            self._exported = self.gpu.target == "cpu" and callable(function) and self._written(function)
+        return self._exported
+
+    def _written(self, function: Callable[..., object]) -> bool:
+        import torch
+
+        tensors = torch.load(self._path("inputs.pt"))
+        given = [x for t, x in zip(self.program.inputs, tensors, strict=True) if t.name not in self.program.weights]
+        try:
+            with torch.no_grad():
+                exported = torch.export.export(as_module(function), tuple(given))
+                torch.export.save(exported, self._path("exported.pt2"))
+            self._graph = str(exported.graph)
+        except Exception:  # as torch.export does; the program itself is then what torch runs
+            return False
+        return True
 
     def _checked(self, contenders: Sequence[Contender], answers: Sequence[Mapping[str, Any]]) -> list[Timed]:
         import torch
@@ -249,7 +359,7 @@ class Bench:
             if answer.get("error"):
                 found.append(Timed(c.name, None, classify(str(answer["error"])), str(answer["error"])))
                 continue
-            reason = self._wrong(tensors) if c.module is not None else ""
+            reason = self._wrong(tensors) if c.module is not None else self._far_off(tensors)
             if reason:
                 found.append(Timed(c.name, None, Failure.WRONG, reason))
             else:
@@ -266,10 +376,71 @@ class Bench:
                 return f"{name}: {verdict.reason}"
         return ""
 
+    def _far_off(self, tensors: Sequence[Any]) -> str:
+        """Why the outputs of a baseline are not those of the program; how they round is its own affair."""
+        import torch
+
+        if self.gpu.target != "cpu":
+            return ""
+        for name, t, (exact, given) in zip(self.program.outputs, tensors, self._prepare(), strict=True):
+            found = t.to(torch.float64).numpy()
+            if found.shape != exact.shape:
+                return f"{name} has shape {list(found.shape)}"
+            finite = np.isfinite(exact) & np.isfinite(given)
+            scale = float(np.sqrt(np.mean(exact[finite] ** 2))) if finite.any() else 0.0
+            allowed = max(FAR_OFF * scale, 8.0 * float(np.abs(given - exact)[finite].max(initial=0.0)))
+            if not np.abs(found - exact)[finite].max(initial=0.0) <= allowed:
+                return f"{name} is another function's"
+        return ""
+
     def close(self) -> None:
         """Kill the child and remove the files."""
         self._worker.close()
         self._folder.cleanup()
+
+
+def as_module(function: Callable[..., object]) -> Any:
+    """The function or module as a module that takes its tensors by position, as torch.export wants it."""
+    import torch
+
+    class Positional(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.function = function
+
+        def forward(self, *tensors: torch.Tensor) -> object:
+            return self.function(*tensors)
+
+    return Positional()
+
+
+def identity(c: Contender) -> list[object]:
+    """What tells a contender from others, in every run."""
+    if c.module is None or c.config is None:
+        return [c.name, c.kind, c.threads]
+    return [sources_of(c.module), c.config.key(), c.threads]
+
+
+def plain_timed(t: Timed) -> dict[str, Any]:
+    """As JSON takes it."""
+    m = t.measurement
+    return {
+        "name": t.name,
+        "measurement": None if m is None else [m.median, m.lower, m.upper, m.samples],
+        "failure": t.failure.value if t.failure else None,
+        "detail": t.detail,
+    }
+
+
+def timed_from(found: Mapping[str, Any]) -> Timed:
+    """What `plain_timed` made."""
+    m = found["measurement"]
+    return Timed(
+        str(found["name"]),
+        None if m is None else Measurement(float(m[0]), float(m[1]), float(m[2]), int(m[3])),
+        Failure(found["failure"]) if found["failure"] else None,
+        str(found["detail"]),
+    )
 
 
 def classify(error: str) -> Failure:
@@ -294,6 +465,7 @@ class Measuring:
         compiler: compiles ahead; Triton's for the bench's GPU by default.
         shared: whether others use the device, too: they only ever slow it down, so trials are ranked by the lower
             quartile and not by the median.
+        store: where meetings of leaders are stored; nowhere by default.
     """
 
     evidence = Evidence.MEASURED
@@ -306,9 +478,11 @@ class Measuring:
         size: int = 2,
         compiler: Compiling | None = None,
         shared: bool = False,
+        store: Store | None = None,
     ) -> None:
         self.bench = bench
         self._shared = shared
+        self._store = store or Store()
         # The same Triton cache as the timing child's: it finds the kernels compiled.
         self.compiler: Compiling = compiler or Compiler(bench.gpu.target, bench.hints, size=size, root=root)
 
@@ -333,6 +507,26 @@ class Measuring:
             seconds = None if timed.measurement is None else self.rank(timed.measurement)
             yield Outcome(seconds, timed.failure, timed.detail, outcome.resources)
 
+    def remembered(self, points: Sequence[tuple[Candidate, Config]]) -> list[Outcome]:
+        """The measurements of points that are in no study's journal, or what an earlier run found."""
+        key = digest("points", self.basis, [[sources_of(c.module), config.key()] for c, config in points])
+        known = self._store.get(key) if points else None
+        if known is not None:
+            return [outcome_from(o) for o in known["outcomes"]]
+        found = list(self.evaluate(points))
+        self._store.put(key, {"outcomes": [plain_outcome(o) for o in found]})
+        return found
+
+    def meet(self, contenders: Sequence[Contender], repeats: int) -> list[Timed]:
+        """Modules timed against each other, interleaved, or what an earlier run found."""
+        key = digest("meeting", self.basis, self.bench.program_key, [identity(c) for c in contenders], repeats)
+        known = self._store.get(key)
+        if known is not None:
+            return [timed_from(t) for t in known["timed"]]
+        found = self.bench.time(contenders, repeats)
+        self._store.put(key, {"timed": [plain_timed(t) for t in found]})
+        return found
+
     def rank(self, measurement: Measurement) -> float:
         """The seconds that trials are ranked by."""
         return measurement.lower if self._shared else measurement.median
@@ -348,35 +542,3 @@ class Measuring:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
-
-
-@dataclass(frozen=True, slots=True)
-class Confirmation:
-    """The winners against the baseline, interleaved in one process.
-
-    Attributes:
-        baseline: torch's measurement.
-        winner: the fastest contender that beats the baseline beyond the spread, or None: then the baseline stays.
-        measured: every contender, in the order given.
-    """
-
-    baseline: Measurement
-    winner: Timed | None
-    measured: tuple[Timed, ...]
-
-
-def confirm(bench: Bench, contenders: Sequence[Contender], *, repeats: int = CONFIRMATIONS) -> Confirmation:
-    """Let the best contenders meet the baseline.
-
-    Raises:
-        BackendError: the baseline itself cannot be timed.
-    """
-    timed = bench.time([Contender("torch eager"), *contenders], repeats)
-    baseline, others = timed[0], timed[1:]
-    if baseline.measurement is None:
-        raise BackendError(
-            "the baseline cannot be timed", why=baseline.detail, fix=f"check that torch can use {bench.gpu.name}"
-        )
-    faster = [t for t in others if t.measurement is not None and beats(t.measurement, baseline.measurement)]
-    winner = min(faster, key=lambda t: t.measurement.median if t.measurement else 0.0, default=None)
-    return Confirmation(baseline.measurement, winner, tuple(others))

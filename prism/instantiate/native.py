@@ -4,7 +4,7 @@
 a baseline it is a straw man: torch has one call for a softmax, a norm, an activation or attention, and computes in half
 precision without a float32 copy of each tensor. Here a definition is torch's own call wherever one computes the same,
 which is found by trying it: on the inputs at hand, within a small multiple of the rounding of the type. What is
-recorded is a flat graph of torch's operators without an interpreter's overhead, which is also what torch.compile makes most of.
+recorded is a flat graph of torch's operators without an interpreter's overhead, of which torch.compile makes most, too.
 """
 
 from __future__ import annotations
@@ -180,11 +180,14 @@ def _attentions(d: Definition, program: Program, known: Known) -> Iterator[Step]
 def _attention(
     queries: str, keys: str, values: str, mask: str | None, scale: float, turned: bool, tensors: Known
 ) -> torch.Tensor:
-    k = tensors[keys].transpose(-1, -2) if turned else tensors[keys]
+    q, k, v = tensors[queries], tensors[keys], tensors[values]
+    k = k.transpose(-1, -2) if turned else k
     given = tensors[mask] if mask else None
-    return F.scaled_dot_product_attention(
-        tensors[queries], k, tensors[values], given, is_causal=mask is None, scale=scale
-    )
+    if q.dim() == 4:
+        return F.scaled_dot_product_attention(q, k, v, given, is_causal=mask is None, scale=scale)
+    # Its fast path is for four dimensions.
+    q, k, v = q[None], k[None], v[None]
+    return F.scaled_dot_product_attention(q, k, v, given, is_causal=mask is None, scale=scale)[0]
 
 
 def _norms(d: Definition, known: Known, main: str, others: Sequence[str], numbers: Sequence[float]) -> Iterator[Step]:

@@ -21,6 +21,7 @@ from prism.instantiate.estimating import Estimating
 from prism.instantiate.measure import Bench, Measuring
 from prism.instantiate.model import CostModel, Model, baseline_estimate
 from prism.instantiate.space import Space
+from prism.instantiate.stored import Store
 from prism.program.nodes import Program
 from prism.sgraph.nodes import SGraph
 
@@ -87,7 +88,11 @@ class Platform(Protocol):
         """Times the kernels of a program; only where `timed`."""
         ...
 
-    def measuring(self, bench: Bench) -> AbstractContextManager[Measuring]:
+    def thread_counts(self) -> tuple[int, ...]:
+        """On how many threads contenders are timed; 0 where that is not for the host to say."""
+        ...
+
+    def measuring(self, bench: Bench, store: Store) -> AbstractContextManager[Measuring]:
         """The evaluator that times; only where `timed`."""
         ...
 
@@ -161,9 +166,13 @@ class TritonPlatform:
         assert self.gpu is not None
         return Bench(program, self.gpu, program.hints, seed=seed)
 
-    def measuring(self, bench: Bench) -> Measuring:
+    def thread_counts(self) -> tuple[int, ...]:
         """See Platform."""
-        return Measuring(bench)
+        return (0,)
+
+    def measuring(self, bench: Bench, store: Store) -> Measuring:
+        """See Platform."""
+        return Measuring(bench, store=store)
 
     def estimating(self, hints: Mapping[str, int]) -> Estimating:
         """See Platform."""

@@ -41,7 +41,7 @@ def rematch(found: TuneResult, candidates: Sequence[Candidate], measuring: Measu
         contenders.append(Contender(str(n), c.module, c.sgraph, t.point.config))
     again = leading(
         Best(t.point.candidate, t.point.config, measuring.rank(timed.measurement), t.outcome.resources)
-        for t, timed in zip(leaders, measuring.bench.time(contenders, REPEATS), strict=True)
+        for t, timed in zip(leaders, measuring.meet(contenders, REPEATS), strict=True)
         if timed.measurement is not None
     )
     met = {b.candidate for b in again}
@@ -61,7 +61,7 @@ def challenged(
     """
     made = [(b.candidate, twin(b)) for b in found.ranking[:CHALLENGED]]
     points = [Point(n, config) for n, config in made if config is not None]
-    outcomes = measuring.evaluate([(candidates[p.candidate], p.config) for p in points])
+    outcomes = measuring.remembered([(candidates[p.candidate], p.config) for p in points])
     trials = [Trial(p, o) for p, o in zip(points, outcomes, strict=True)]
     timed = [
         Best(t.point.candidate, t.point.config, t.outcome.seconds, t.outcome.resources)

@@ -172,6 +172,7 @@ def tune(
     budget: int = DEFAULT_BUDGET,
     storage_dir: Path | None = None,
     seed: int = 0,
+    anew: bool = False,
     on_trial: Callable[[int, int], None] | None = None,
 ) -> TuneResult:
     """Find the best configuration of each candidate and rank the candidates.
@@ -183,6 +184,7 @@ def tune(
         budget: trials, those in the journal included.
         storage_dir: where the journal is kept; nothing is kept when None.
         seed: of TPE.
+        anew: whether what the journal holds is forgotten first.
         on_trial: told the number of trials done and to do, after each.
 
     Raises:
@@ -195,11 +197,13 @@ def tune(
     by_key = {_key(candidates, p): p for p in ordered}
     goal = min(budget, len(ordered))
     sequential = len(ordered) <= max(SWEEP, budget)
-    journal = _journal(candidates, evaluator, region, storage_dir, seed, "sweep" if sequential else "tpe", proposer)
+    journal = _journal(
+        candidates, evaluator, region, storage_dir, seed, "sweep" if sequential else "tpe", proposer, anew
+    )
     known: list[Trial] = []
     for key, plain in journal.load():
         if key in by_key and all(t.point != by_key[key] for t in known):
-            known.append(Trial(by_key[key], _outcome(plain)))
+            known.append(Trial(by_key[key], outcome_from(plain)))
     before = len(known)
     repeats = 0
     while len(known) < goal or (
@@ -227,7 +231,7 @@ def tune(
                 break
         outcomes = evaluator.evaluate([(candidates[p.candidate], p.config) for p in fresh])
         for point, outcome in zip(fresh, outcomes, strict=True):
-            journal.append(_key(candidates, point), point, _plain(outcome), outcome.seconds)
+            journal.append(_key(candidates, point), point, plain_outcome(outcome), outcome.seconds)
             known.append(Trial(point, outcome))
             if on_trial is not None:
                 on_trial(len(known), goal)
@@ -291,7 +295,8 @@ def _result(trials: Sequence[Trial], evidence: Evidence, feasible: int, repeats:
     )
 
 
-def _plain(outcome: Outcome) -> dict[str, object]:
+def plain_outcome(outcome: Outcome) -> dict[str, object]:
+    """As JSON takes it."""
     return {
         "seconds": outcome.seconds,
         "failure": outcome.failure.value if outcome.failure else None,
@@ -300,7 +305,8 @@ def _plain(outcome: Outcome) -> dict[str, object]:
     }
 
 
-def _outcome(plain: Mapping[str, object]) -> Outcome:
+def outcome_from(plain: Mapping[str, object]) -> Outcome:
+    """What `plain_outcome` made."""
     seconds, failure, resources = plain["seconds"], plain["failure"], plain["resources"]
     return Outcome(
         float(seconds) if isinstance(seconds, (int, float)) else None,
@@ -328,18 +334,19 @@ def _journal(
     seed: int,
     strategy: str,
     proposer: Proposer,
+    anew: bool,
 ) -> Journal:
     if storage_dir is None:
         return _Forgotten()
     from prism.instantiate.journal import OptunaJournal
 
-    texts = [[c.key, *_sources(c.module), [p.key() for p in c.points]] for c in candidates]
+    texts = [[c.key, *sources_of(c.module), [p.key() for p in c.points]] for c in candidates]
     # An estimate is a function of its inputs, so these name the study; another seed or space is another study.
     name = digest(region, evaluator.evidence.value, evaluator.basis, seed, strategy, texts)[:32]
-    return OptunaJournal(storage_dir, name, proposer)
+    return OptunaJournal(storage_dir, name, proposer, anew=anew)
 
 
-def _sources(module: Path) -> list[str]:
+def sources_of(module: Path) -> list[str]:
     """The text of a module, and of the kernels that are beside it where it does not hold them."""
     if not module.is_file():
         return [""]

@@ -20,9 +20,10 @@ stay cheap.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from pathlib import Path
 
 from prism.program.extents import Extent
 from prism.program.index import Axis, Index
@@ -272,6 +273,8 @@ class Program:
         ranges: for each symbol that an extent mentions, its range.
         weights: values of those inputs that the model itself fixes (numpy arrays, in the inputs' dtype where numpy
             has it; bfloat16 as float32). Never used by search or proof.
+        source: what it was read from: the path of an ONNX file, or the function that was traced; None when that is not
+            known. Only timing looks at it, to run what the user would run.
     """
 
     name: str
@@ -280,6 +283,7 @@ class Program:
     outputs: tuple[str, ...]
     ranges: Mapping[str, SymbolRange] = field(default_factory=dict)
     weights: Mapping[str, object] = field(default_factory=dict, compare=False, repr=False)
+    source: Path | Callable[..., object] | None = field(default=None, compare=False, repr=False)
 
     def tensor(self, name: str) -> Tensor:
         """The declaration of an input or a defined tensor.

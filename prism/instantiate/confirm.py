@@ -1,0 +1,230 @@
+"""The winners against the baselines: matches in processes of their own, of which the one that flatters least counts.
+
+One match of interleaved rounds tells what is faster while the machine is as it is; another one, minutes or a process
+later, may tell something else. So a win takes two matches at least, the second of those that were near the front in the
+first, more where they do not agree, and longer ones where the gain is too good to be believed at once. What is said in
+the end is the least gain of all of them, and the range where they still disagree.
+
+Matches are stored by all that they depend on: the same command ends the same way, and says when what it says was
+measured.
+"""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from prism.errors import BackendError
+from prism.instantiate.cache import digest
+from prism.instantiate.machine_load import Load, from_plain, plain
+from prism.instantiate.measure import (
+    BASELINE,
+    KERNEL,
+    Bench,
+    Contender,
+    Match,
+    Timed,
+    identity,
+    plain_timed,
+    timed_from,
+)
+from prism.instantiate.rounds import NEAR
+from prism.instantiate.stored import Store
+
+ROUNDS = 24
+"""Rounds of a match."""
+ROUNDS_S = 6.0
+"""What the rounds of a match should take, seconds."""
+LONGER = 3
+"""How many times as long a match is after one whose gain is hard to believe."""
+INCREDIBLE = 3.0
+"""A gain above this is hard to believe."""
+AGREE = 1.2
+"""Matches agree whose gains are no further apart than this, as a ratio."""
+MATCHES = 4
+"""Matches at most."""
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """One contender in one match.
+
+    Attributes:
+        name: the contender's.
+        side: kernel or baseline.
+        threads: that it ran on.
+        timed: its measurement, or why there is none.
+    """
+
+    name: str
+    side: str
+    threads: int
+    timed: Timed
+
+    @property
+    def seconds(self) -> float:
+        """The lower quartile; only of one that was timed."""
+        assert self.timed.measurement is not None
+        return self.timed.measurement.lower
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """A match.
+
+    Attributes:
+        standings: of the contenders, in order.
+        load: how busy the machine was; None where it is not known.
+    """
+
+    standings: tuple[Standing, ...]
+    load: Load | None = None
+
+    def best(self, side: str) -> Standing | None:
+        """The fastest of a side by lower quartiles; None where none was timed."""
+        timed = [s for s in self.standings if s.side == side and s.timed.measurement is not None]
+        return min(timed, key=lambda s: s.seconds, default=None)
+
+    @property
+    def ratio(self) -> float:
+        """How many times as long the best baseline takes as the best kernel; 0 where one of them has no time."""
+        kernel, baseline = self.best(KERNEL), self.best(BASELINE)
+        return baseline.seconds / kernel.seconds if kernel is not None and baseline is not None else 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Confirmation:
+    """What the matches come to.
+
+    Attributes:
+        matches: in the order in which they were played.
+        date: when, UTC.
+        stored: whether they were played in an earlier run.
+    """
+
+    matches: tuple[Result, ...]
+    date: str
+    stored: bool = False
+
+    @property
+    def deciding(self) -> Result:
+        """The match with the least gain."""
+        return min(self.matches, key=lambda m: m.ratio)
+
+    @property
+    def ratios(self) -> tuple[float, ...]:
+        """The gain in each match."""
+        return tuple(m.ratio for m in self.matches)
+
+    @property
+    def won(self) -> bool:
+        """Whether the kernel was faster than the best baseline in every match."""
+        return min(self.ratios) > 1.0
+
+    @property
+    def loads(self) -> tuple[Load, ...]:
+        """How busy the machine was, match by match."""
+        return tuple(m.load for m in self.matches if m.load is not None)
+
+
+def confirm(
+    bench: Bench,
+    kernels: Sequence[Contender],
+    baselines: Sequence[Contender],
+    *,
+    store: Store,
+    basis: str = "",
+) -> Confirmation:
+    """Let the best kernels meet the baselines, or remember how they did.
+
+    Args:
+        bench: where they meet.
+        kernels: the best ones, each on every number of threads.
+        baselines: what is there to compare with; where there are none, the fastest kernel is looked for, in one match.
+        store: of matches of earlier runs.
+        basis: what measurements depend on besides the program and the contenders.
+
+    Raises:
+        BackendError: no baseline can be timed.
+    """
+    limits = (ROUNDS, ROUNDS_S, LONGER, INCREDIBLE, AGREE, MATCHES)
+    who = [identity(c) for c in (*baselines, *kernels)]
+    key = digest("matches", basis, bench.program_key, bench.source_key if baselines else "", who, limits)
+    entry = store.get(key)
+    found = None if entry is None else confirmation_from(entry)
+    if found is not None:
+        return replace(found, stored=True)
+    found = Confirmation(tuple(_matches(bench, kernels, baselines)), _now())
+    store.put(key, plain_confirmation(found))
+    return found
+
+
+def _matches(bench: Bench, kernels: Sequence[Contender], baselines: Sequence[Contender]) -> list[Result]:
+    contenders = [*baselines, *kernels]
+    first = _result(contenders, bench.contest(contenders, ROUNDS, ROUNDS_S))
+    kernel, baseline = first.best(KERNEL), first.best(BASELINE)
+    if baselines and baseline is None:
+        why = "; ".join(f"{s.name}: {s.timed.detail}" for s in first.standings if s.side == BASELINE)
+        raise BackendError("the baseline cannot be timed", why=why, fix=f"check that torch can use {bench.gpu.name}")
+    if kernel is None or baseline is None or first.ratio < 1 / AGREE:
+        return [first]
+    # Of kernels the one that is chosen; of baselines those that may be the best next time.
+    least = {KERNEL: kernel.seconds, BASELINE: baseline.seconds}
+    again = [
+        c
+        for c, s in zip(contenders, first.standings, strict=True)
+        if s.timed.measurement is not None
+        and s.seconds <= NEAR * least[s.side]
+        and (s.side == BASELINE or s.name == kernel.name)
+    ]
+    found = [first]
+    while len(found) < MATCHES and (len(found) == 1 or not agree(found)):
+        times = LONGER if max(m.ratio for m in found) > INCREDIBLE else 1
+        found.append(_result(again, bench.contest(again, times * ROUNDS, times * ROUNDS_S)))
+    return found
+
+
+def agree(matches: Sequence[Result]) -> bool:
+    """Whether the matches say the same but for noise."""
+    ratios = [m.ratio for m in matches]
+    return min(ratios) > 0 and max(ratios) <= AGREE * min(ratios)
+
+
+def _result(contenders: Sequence[Contender], match: Match) -> Result:
+    standings = tuple(Standing(c.name, c.side, c.threads, t) for c, t in zip(contenders, match.timed, strict=True))
+    return Result(standings, match.load)
+
+
+def _now() -> str:
+    return datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M UTC")
+
+
+def plain_confirmation(c: Confirmation) -> dict[str, Any]:
+    """As JSON takes it."""
+    return {
+        "date": c.date,
+        "matches": [
+            {
+                "load": None if m.load is None else plain(m.load),
+                "standings": [[s.name, s.side, s.threads, plain_timed(s.timed)] for s in m.standings],
+            }
+            for m in c.matches
+        ],
+    }
+
+
+def confirmation_from(found: Mapping[str, Any]) -> Confirmation | None:
+    """What `plain_confirmation` made; None where it is damaged, which only costs the time to measure again."""
+    try:
+        matches = tuple(
+            Result(
+                tuple(Standing(str(n), str(side), int(k), timed_from(t)) for n, side, k, t in m["standings"]),
+                None if m["load"] is None else from_plain(m["load"]),
+            )
+            for m in found["matches"]
+        )
+        return Confirmation(matches, str(found["date"])) if matches else None
+    except (KeyError, TypeError, ValueError, IndexError):
+        return None
