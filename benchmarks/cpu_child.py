@@ -27,7 +27,8 @@ from benchmarks.cpu_cases import CASES, Case
 from benchmarks.cpu_report import DRAM_BYTES
 from prism.backends.triton.timing import interleave
 from prism.instantiate.cpu_backend import launcher
-from prism.instantiate.cpu_worker import Prepared, rounds, threads
+from prism.instantiate.cpu_worker import threads
+from prism.instantiate.rounds import Prepared, rounds
 
 MATMUL = 1024
 """Rows, columns and depth of the float32 product whose rate bounds products."""

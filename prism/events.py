@@ -194,6 +194,56 @@ class CheckSummary:
 
 
 @dataclass(frozen=True, slots=True)
+class ContenderReport:
+    """What was timed against others: a kernel or a baseline, on a number of threads. Seconds of one call.
+
+    Attributes:
+        name: of what runs it: `torch eager`, `onnxruntime`, `prism`.
+        threads: that it ran on; 0 where that is not for the host to say.
+        lower: the lower quartile, which is what counts: other processes only ever make a call slower.
+        median: the median.
+        upper: the upper quartile.
+        samples: how many samples these are of.
+        chosen: whether the report's times are this one's.
+    """
+
+    name: str
+    threads: int
+    lower: float
+    median: float
+    upper: float
+    samples: int
+    chosen: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class MeasurementReport:
+    """How the report's times were measured.
+
+    Attributes:
+        contenders: of the measurement that counts, the one with the least gain; then what was out of reach before.
+        gains: of the best kernel over the best baseline, in each measurement, each in a process of its own.
+        date: when it was measured, UTC.
+        stored: whether an earlier run of the same command measured it.
+        cores: that this process may use; 0 where it was not looked at.
+        threads: the most that a contender ran on.
+        others: how many cores other processes kept busy meanwhile, at most; None where that is not known.
+        load_average: of the last minute, at most; None where that is not known.
+        missing: baselines that were not timed, and why.
+    """
+
+    contenders: tuple[ContenderReport, ...]
+    gains: tuple[float, ...]
+    date: str
+    stored: bool = False
+    cores: int = 0
+    threads: int = 0
+    others: float | None = None
+    load_average: float | None = None
+    missing: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
 class ProofRecord:
     """What it takes to prove the chosen sGraph again (the *replay* rung).
 
@@ -249,6 +299,7 @@ class LockRecord:
         budget: the search's bounds, by name.
         versions: of prism and the packages that the choice depends on.
         compiler: the system's compiler that the kernels were timed with; empty where a package brings it.
+        baseline: what the kernels were found to be faster than.
     """
 
     program: str
@@ -263,6 +314,7 @@ class LockRecord:
     budget: Mapping[str, int]
     versions: Mapping[str, str]
     compiler: str = ""
+    baseline: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -319,6 +371,7 @@ class RunReport:
         compiler: the system's compiler that they were timed with; empty where a package brings it.
         memory: what the kernels' `shared` counts, in a word.
         arguments: what the emitted function is called with, in order.
+        measurement: how times were measured; None where they are estimated.
     """
 
     name: str
@@ -355,6 +408,7 @@ class RunReport:
     compiler: str = ""
     memory: str = "shared"
     arguments: tuple[Argument, ...] = ()
+    measurement: MeasurementReport | None = None
 
     @property
     def speedup(self) -> float:

@@ -32,10 +32,10 @@ from prism.instantiate.check_plan import Sample
 from prism.instantiate.cpu_backend import CppBackend
 from prism.instantiate.cpu_device import CpuDevice
 from prism.instantiate.cpu_model import CpuModel, CpuOptions
-from prism.instantiate.cpu_worker import Prepared, rounds
 from prism.instantiate.devices import Target, device
 from prism.instantiate.measure import Contender
 from prism.instantiate.platforms import TritonPlatform, platform_of
+from prism.instantiate.rounds import Prepared, rounds
 from prism.instantiate.space import Space
 from prism.instantiate.study import Candidate, Failure
 from prism.instantiate.workers import Ending, Reply, Worker
@@ -269,9 +269,9 @@ def test_slow_contenders_are_sampled_less_and_fast_ones_in_bulk() -> None:
     warmed, before = Prepared(call, warm_s=100 * fast.call_s), len(calls)
     warmed.sample()
     assert len(calls) > before + warmed.calls + 1
-    assert rounds([fast], 30) == 30
+    assert rounds([fast], 30, 4.0) == 30
     fast.call_s = 10.0
-    assert rounds([fast], 30) == 3
+    assert rounds([fast], 30, 4.0) == 3
 
 
 def test_what_does_not_compile_and_what_crashes_is_a_failed_trial(tmp_path: Path) -> None:

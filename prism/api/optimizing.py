@@ -31,20 +31,25 @@ from prism.backends.protocol import Config, ModuleSource, write_module
 from prism.egraph.worker import Worker
 from prism.errors import NoImprovementError, UnsupportedError, UsageError, VerificationError
 from prism.events import CheckSummary, Listener, Recorder, RunReport
-from prism.instantiate.cache import cache_root
+from prism.instantiate.baselines import NAMES as BASELINES
+from prism.instantiate.baselines import installed
+from prism.instantiate.cache import Cache, cache_root, version_of
 from prism.instantiate.check import Drawn, KernelRunner, check_module
+from prism.instantiate.confirm import confirm
 from prism.instantiate.estimating import Estimating
-from prism.instantiate.lock import program_hash
-from prism.instantiate.measure import Bench, Contender, Measuring, confirm
+from prism.instantiate.lock import program_hash, versions
+from prism.instantiate.measure import BASELINE, KERNEL, PROTOCOL, Bench, Contender, Measuring
 from prism.instantiate.model import CostModel, Model
 from prism.instantiate.persistence import persistent
 from prism.instantiate.platforms import Platform, platform_of
 from prism.instantiate.rematch import challenged, rematch
+from prism.instantiate.stored import Store
 from prism.instantiate.study import Best, Candidate, TuneResult, tune
 from prism.program.nodes import DType, Program
 from prism.program.partition import partition
 from prism.program.region import Region
 from prism.report.folder import check_writable, render_folder, write_folder
+from prism.report.units import duration, on_threads
 from prism.sgraph.nodes import SGraph
 from prism.sgraph.show import key
 
@@ -56,6 +61,8 @@ ALIKE = 2
 """Finalists that cut the program in the same way."""
 POINTS = 256
 """Configurations of a finalist that the study may choose from: the best by the cost model."""
+ESTIMATED_BASELINE = "operator by operator"
+"""What estimates are compared with."""
 MINOR = 0.25
 """A launch that takes less of the time than this is tuned by the cost model alone."""
 CONFIRMED = 3
@@ -102,6 +109,7 @@ class _Tools:
         runner: runs kernels for the numeric gate.
         folder: for modules, gone at the end.
         recorder: gets the stages.
+        store: measurements of earlier runs.
     """
 
     platform: Platform
@@ -109,6 +117,7 @@ class _Tools:
     runner: KernelRunner
     folder: Path
     recorder: Recorder
+    store: Store
 
 
 def optimize(
@@ -123,6 +132,8 @@ def optimize(
     listener: Listener | None = None,
     rules: Sequence[Path | str] = (),
     only_better: bool = True,
+    baselines: Sequence[str] | None = None,
+    anew: bool = False,
 ) -> OptimizeResult:
     """Search, prove, tune, check and write the kernels of a program.
 
@@ -140,6 +151,9 @@ def optimize(
         rules: rule files of your own, beside those that ship with prism; see docs/rules.md.
         only_better: whether kernels that do not beat what was given are an error; with False, which is for benchmarks,
             they are returned, and no folder may be asked for.
+        baselines: what kernels are timed against on a device that is here, of `eager`, `compile` and `onnxruntime`:
+            the best of those that are installed counts; all by default.
+        anew: whether everything is timed again; by default what an earlier run of the same program stored is used.
 
     Raises:
         UsageError: the target is unknown, a shape is not one of the program's, or the folder cannot be written.
@@ -150,6 +164,11 @@ def optimize(
     """
     if out is not None and not only_better:
         raise UsageError("kernels that may be slower are not written", where="only_better", fix="leave out away")
+    for name in baselines or ():
+        if name not in BASELINES:
+            raise UsageError(
+                f"no baseline is called {name}", where="baselines", fix=f"there are {', '.join(BASELINES)}"
+            )
     recorder = Recorder(listener)
     platform = platform_of(target, recorder.warn)
     device = platform.device
@@ -158,10 +177,11 @@ def optimize(
     folder = check_writable(Path(out)) if out is not None else None
     files = rule_paths(rules)
     bounds = budget or SearchBudget()
-    request = Request(program, platform.target, device, platform.device_name, bounds, trials, seed, files)
+    compared = tuple(BASELINES) if baselines is None else tuple(baselines)
+    request = Request(program, platform.target, device, platform.device_name, bounds, trials, seed, files, compared)
     with ExitStack() as stack:
         worker = stack.enter_context(Worker(files, fp=request.budget.fp))
-        tools = _tools(request, platform, recorder, stack)
+        tools = _tools(request, platform, recorder, stack, Store(Cache("timings"), anew=anew))
         regions = partition(program, machine=machine_of(device, program.tensor(program.outputs[0]).dtype))
         known: dict[str, SearchResult] = {}
         if len(regions) == 1:
@@ -171,14 +191,15 @@ def optimize(
             choice = _chosen(request, found, tools, tools.folder)
         else:
             found, choice = _composed(request, regions, worker, tools, known)
-        if only_better and choice.best.seconds >= choice.baseline_seconds:
+        if only_better and not choice.better:
             raise NoImprovementError(
                 "nothing beats what was given",
                 where=program.name,
-                why=f"the best takes {choice.best.seconds * 1e6:.1f} µs, {choice.baseline} "
-                f"{choice.baseline_seconds * 1e6:.1f} µs ({choice.tuned.evidence.value})",
-                fix="keep the model as it is, or tune at other shapes (--shape)",
+                why=_no_better(choice),
+                fix="keep the model as it is, or tune at other shapes (--shape)"
+                + ("; --anew times again" if choice.confirmation is not None and choice.confirmation.stored else ""),
             )
+        _warn_of_load(choice, recorder)
         module = platform.backend.emit(
             choice.proved.sgraph,
             formula=_formula(found),
@@ -192,7 +213,35 @@ def optimize(
     return OptimizeResult(made.report, made.module, found, folder, replace(module, text=made.module))
 
 
-def _tools(request: Request, platform: Platform, recorder: Recorder, stack: ExitStack) -> _Tools:
+def _no_better(choice: Choice) -> str:
+    """What both take, in one clause, and how that is known."""
+    ours, theirs = duration(choice.best.seconds), duration(choice.baseline_seconds)
+    found = choice.confirmation
+    if found is None:
+        return f"the best takes {ours}, {choice.baseline} {theirs} ({choice.tuned.evidence.value})"
+    when = f"stored, of {found.date}" if found.stored else f"timed anew, {found.date}"
+    gains = ", ".join(f"{g:.2f}x" for g in found.ratios)
+    return f"the best takes {ours}, {choice.baseline} {theirs} (measured {gains}; {when})"
+
+
+def _warn_of_load(choice: Choice, recorder: Recorder) -> None:
+    """Say so where others wanted the cores that kernels were timed on."""
+    crowded = [load for load in (choice.confirmation.loads if choice.confirmation else ()) if load.crowded]
+    if not crowded:
+        return
+    load = max(crowded, key=lambda x: x.others or 0.0)
+    busy = (
+        f"other processes kept {load.others:.1f} of {load.cores} cores busy"
+        if load.others is not None
+        else (f"the load average was {load.average:.1f} on {load.cores} cores")
+    )
+    recorder.warn(
+        f"{busy} while kernels were timed on up to {load.threads} threads: more than there are cores; "
+        "on an idle machine times are others, and the gain may be (--anew times again)"
+    )
+
+
+def _tools(request: Request, platform: Platform, recorder: Recorder, stack: ExitStack, store: Store) -> _Tools:
     """They end with the stack; their processes start when they are first needed."""
     return _Tools(
         platform,
@@ -200,6 +249,7 @@ def _tools(request: Request, platform: Platform, recorder: Recorder, stack: Exit
         stack.enter_context(platform.runner()),
         Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="prism-"))),
         recorder,
+        store,
     )
 
 
@@ -255,7 +305,7 @@ def _composed(
         place = tools.folder / str(n)
         place.mkdir()
         try:
-            choices[name] = _chosen(replace(request, program=r.canonical.program), r.result, tools, place)
+            choices[name] = _chosen(replace(request, program=r.canonical.program, baselines=()), r.result, tools, place)
         except (NoImprovementError, VerificationError) as error:
             # Said of the region as the user knows it.
             where = f"{r.region.program.name} ({', '.join(r.region.outputs)})"
@@ -275,15 +325,13 @@ def _composed(
         checked = merged_checks([right[0][1], *(c.checked for c in choices.values())])
         detail.append(f"{len(whole.proved.sgraph.kernels)} kernels, {right[0][1].cases} cases")
     right = _beside([finalist], [(whole.best, checked)], platform.timed)
-    best, name = right[0][0], "operator by operator"
+    opinion = merged(c.opinion for c in choices.values())
+    whole = replace(whole, checked=checked, opinion=opinion)
     if not platform.timed:
         seconds = platform.baseline_seconds(program)
-    else:
-        with recorder.stage("confirmation"), closing(platform.bench(program, request.seed)) as bench:
-            best, _, seconds = _confirmed(bench, [finalist], right)
-        name = "torch eager"
-    opinion = merged(c.opinion for c in choices.values())
-    return found, replace(whole, best=best, checked=checked, baseline_seconds=seconds, baseline=name, opinion=opinion)
+        return found, replace(whole, best=right[0][0], baseline_seconds=seconds, baseline=ESTIMATED_BASELINE)
+    with closing(platform.bench(program, request.seed)) as bench:
+        return found, _confirmed(request, bench, [finalist], right, tools, whole)
 
 
 def _supported(program: Program) -> Program:
@@ -380,15 +428,11 @@ def _choose(request: Request, finalists: list[_Finalist], tools: _Tools) -> Choi
             detail.append(f"{right[0][1].cases} cases")
         right = _beside(finalists, right, platform.timed)
         best, checked = right[0]
+        winner = finalists[best.candidate]
+        choice = Choice(winner.proved, best, winner.model, tuned, checked, 0.0, ESTIMATED_BASELINE)
         if bench is None:
-            seconds = platform.baseline_seconds(request.program)
-            name = "operator by operator"
-        else:
-            with recorder.stage("confirmation"):
-                best, checked, seconds = _confirmed(bench, finalists, right)
-            name = "torch eager"
-    winner = finalists[best.candidate]
-    return Choice(winner.proved, best, winner.model, tuned, checked, seconds, name)
+            return replace(choice, baseline_seconds=platform.baseline_seconds(request.program))
+        return _confirmed(request, bench, finalists, right, tools, choice)
 
 
 def _tuned(request: Request, finalists: list[_Finalist], bench: Bench | None, tools: _Tools) -> TuneResult:
@@ -396,7 +440,7 @@ def _tuned(request: Request, finalists: list[_Finalist], bench: Bench | None, to
     with ExitStack() as own:
         evaluator: Estimating | Measuring
         if bench is not None:
-            evaluator = own.enter_context(tools.platform.measuring(bench))
+            evaluator = own.enter_context(tools.platform.measuring(bench, tools.store))
         else:
             assert tools.estimating is not None
             evaluator = tools.estimating
@@ -408,12 +452,15 @@ def _tuned(request: Request, finalists: list[_Finalist], bench: Bench | None, to
                 budget=request.trials,
                 storage_dir=cache_root() / "studies",
                 seed=request.seed,
+                anew=tools.store.anew and bench is not None,
                 on_trial=lambda done, total: tools.recorder.count("trials", done, total),
             )
             if isinstance(evaluator, Measuring):
                 tuned = challenged(tuned, [f.candidate for f in finalists], evaluator, partial(_persistent, finalists))
                 tuned = rematch(tuned, [f.candidate for f in finalists], evaluator)
             detail.append(f"{tuned.compiled} compiled, {tuned.evidence.value}")
+            if tuned.resumed:
+                detail.append(f"{tuned.resumed} of {len(tuned.trials)} stored")
     return tuned
 
 
@@ -489,16 +536,41 @@ def _beside(
 
 
 def _confirmed(
-    bench: Bench, finalists: list[_Finalist], right: list[tuple[Best, CheckSummary]]
-) -> tuple[Best, CheckSummary, float]:
-    """The winner and the baseline's seconds, timed interleaved; the fastest contender when none beats the baseline."""
-    contenders = []
+    request: Request,
+    bench: Bench,
+    finalists: list[_Finalist],
+    right: list[tuple[Best, CheckSummary]],
+    tools: _Tools,
+    choice: Choice,
+) -> Choice:
+    """The choice by how the best finalists do against the baselines: the kernel's own time, and the best baseline's."""
+    platform = tools.platform
+    threads = platform.thread_counts()
+    found, missing = installed(request.program, platform.target, request.baselines, threads)
+    if not found and len(right) == 1:
+        return choice
+    kernels = []
     for n, (best, _) in enumerate(right):
         c = finalists[best.candidate].candidate
-        contenders.append(Contender(str(n), c.module, c.sgraph, best.config))
-    outcome = confirm(bench, contenders)
-    if outcome.winner is None or outcome.winner.measurement is None:
-        best, checked = right[0]
-        return replace(best, seconds=max(best.seconds, outcome.baseline.median)), checked, outcome.baseline.median
-    best, checked = right[int(outcome.winner.name)]
-    return replace(best, seconds=outcome.winner.measurement.median), checked, outcome.baseline.median
+        kernels += [Contender(str(n), c.module, c.sgraph, best.config, threads=k) for k in threads]
+    with tools.recorder.stage("confirmation") as detail:
+        basis = (
+            f"{platform.device_name} {platform.compiler} {versions()} {version_of('onnxruntime')} protocol {PROTOCOL}"
+        )
+        outcome = confirm(bench, kernels, found, store=tools.store, basis=basis)
+        detail.append(f"stored, of {outcome.date}" if outcome.stored else "timed anew")
+    ours, theirs = outcome.deciding.best(KERNEL), outcome.deciding.best(BASELINE)
+    if ours is not None:
+        best, checked = right[int(ours.name)]
+        winner = finalists[best.candidate]
+        best = replace(best, seconds=ours.seconds)
+        choice = replace(choice, proved=winner.proved, best=best, model=winner.model, checked=checked)
+    if theirs is None:
+        return choice
+    return replace(
+        choice,
+        baseline_seconds=theirs.seconds,
+        baseline=on_threads(theirs.name, theirs.threads),
+        confirmation=outcome,
+        missing=missing,
+    )

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import resource
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from prism.api import sgraph_file
@@ -16,9 +16,21 @@ from prism.egraph.encode import Derivation, replay
 from prism.egraph.rules import load_rules, rule_files
 from prism.egraph.worker import Worker
 from prism.errors import WorkerError
-from prism.events import Argument, Artifacts, CheckSummary, KernelReport, ProofRecord, Recorder, RunReport
+from prism.events import (
+    Argument,
+    Artifacts,
+    CheckSummary,
+    ContenderReport,
+    KernelReport,
+    MeasurementReport,
+    ProofRecord,
+    Recorder,
+    RunReport,
+)
+from prism.instantiate.confirm import Confirmation
 from prism.instantiate.devices import Target
 from prism.instantiate.lock import flat, make_lock, versions
+from prism.instantiate.measure import BASELINE, KERNEL
 from prism.instantiate.model import CostModel
 from prism.instantiate.platforms import Platform
 from prism.instantiate.study import Best, TuneResult
@@ -26,6 +38,7 @@ from prism.program.extents import Extent, evaluate
 from prism.program.finite import Opinion
 from prism.program.nodes import Expr, Program, Reduce, walk
 from prism.program.pretty import formula_text
+from prism.report.units import OURS, on_threads
 from prism.sgraph.constraints import constraints
 from prism.sgraph.denote import expand, split_axes
 from prism.sgraph.folding import bound, folds
@@ -46,6 +59,8 @@ class Choice:
         baseline_seconds: the time of what was given.
         baseline: what that is.
         opinion: what the identity test says of the proof.
+        confirmation: how both were measured; None where they are estimated.
+        missing: baselines that were not timed, and why.
     """
 
     proved: ProvedSGraph
@@ -56,11 +71,21 @@ class Choice:
     baseline_seconds: float
     baseline: str
     opinion: Opinion | None = None
+    confirmation: Confirmation | None = None
+    missing: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def better(self) -> bool:
+        """Whether it is faster than what it was compared with: in every measurement, where times are measured."""
+        return self.best.seconds < self.baseline_seconds if self.confirmation is None else self.confirmation.won
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What was asked for: see `optimize`; `rules` are all rule files, None for those that ship with prism."""
+    """What was asked for: see `optimize`; `rules` are all rule files, None for those that ship with prism.
+
+    A program that need not beat anything by itself, being a region of another, has no `baselines`.
+    """
 
     program: Program
     target: str
@@ -70,6 +95,7 @@ class Request:
     trials: int
     seed: int
     rules: tuple[Path, ...] | None = None
+    baselines: tuple[str, ...] = ()
 
 
 def formulas(found: SearchResult) -> dict[str, str]:
@@ -109,6 +135,7 @@ def artifacts(
             trials=request.trials,
             budget=request.budget.as_dict(),
             compiler=platform.compiler,
+            baseline=choice.baseline,
         ),
         str(request.program),
         weights_bytes(request.program),
@@ -185,6 +212,38 @@ def _report(request: Request, found: SearchResult, choice: Choice, recorder: Rec
         warnings=tuple(recorder.warnings),
         baseline=choice.baseline,
         arguments=_arguments(request.program),
+        measurement=_measurement(choice),
+    )
+
+
+def _measurement(choice: Choice) -> MeasurementReport | None:
+    """How the times were measured."""
+    found = choice.confirmation
+    if found is None:
+        return None
+    deciding = found.deciding
+    kernel, baseline = deciding.best(KERNEL), deciding.best(BASELINE)
+    met = {(s.name, s.threads) for s in deciding.standings}
+    others = [s for s in found.matches[0].standings if s.side == BASELINE and (s.name, s.threads) not in met]
+    missing = dict(choice.missing)
+    contenders = []
+    for s in (*deciding.standings, *others):
+        m = s.timed.measurement
+        if m is None:
+            missing[on_threads(OURS if s.side == KERNEL else s.name, s.threads)] = s.timed.detail
+        elif s.side == BASELINE or (kernel is not None and s.name == kernel.name):
+            name, chosen = OURS if s.side == KERNEL else s.name, s in (kernel, baseline)
+            contenders.append(ContenderReport(name, s.threads, m.lower, m.median, m.upper, m.samples, chosen))
+    return MeasurementReport(
+        tuple(contenders),
+        found.ratios,
+        found.date,
+        found.stored,
+        max((x.cores for x in found.loads), default=0),
+        max((x.threads for x in found.loads), default=0),
+        max((x.others for x in found.loads if x.others is not None), default=None),
+        max((x.average for x in found.loads if x.average is not None), default=None),
+        missing,
     )
 
 

@@ -25,6 +25,7 @@ from prism.errors import ExitCode, PrismError, UsageError
 
 Target = Literal["sm_80", "sm_89", "sm_90", "sm_100", "cuda", "cpu"]
 _Positive = Number(gte=1)
+Baseline = Literal["eager", "compile", "onnxruntime"]
 FpClass = Literal["exact", "reassociates", "domain"]
 _Bound = Annotated[int | None, Parameter(validator=_Positive)]
 
@@ -110,6 +111,8 @@ def optimize(
     off: Annotated[tuple[str, ...], Parameter(negative=())] = (),
     fp: FpClass = "domain",
     rules: Annotated[tuple[Path, ...], Parameter(negative=())] = (),
+    baseline: Annotated[tuple[Baseline, ...], Parameter(negative=())] = (),
+    anew: Annotated[bool, Parameter(negative=())] = False,
     verbose: Annotated[bool, Parameter(negative=())] = False,
     json: Annotated[bool, Parameter(negative=())] = False,
 ) -> int:
@@ -139,6 +142,9 @@ def optimize(
         fp: what the rules used may do to rounding: "exact" nothing, "reassociates" other orders of sums and products,
             "domain", the default, also other places of overflow and NaN.
         rules: a rule file of your own; give it again for others. docs/rules.md says how to write one.
+        baseline: what kernels are timed against where they are timed: torch "eager", torch "compile", "onnxruntime"; give
+            it again for others. By default all that are installed; the best of them counts.
+        anew: time everything again, instead of using what an earlier run stored.
         verbose: show every step.
         json: print the report as JSON instead of the summary.
     """
@@ -175,6 +181,8 @@ def optimize(
             seed=seed,
             shapes=_shapes(shape),
             listener=progress.listen,
+            baselines=baseline or None,
+            anew=anew,
             **own,
         )
     from prism.cli.output import print_report

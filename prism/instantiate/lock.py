@@ -70,6 +70,7 @@ def make_lock(
     trials: int,
     budget: Mapping[str, int],
     compiler: str = "",
+    baseline: str = "",
 ) -> LockRecord:
     """The record of a choice; see `LockRecord` for the fields."""
     return LockRecord(
@@ -85,6 +86,7 @@ def make_lock(
         budget=dict(sorted(budget.items())),
         versions=versions(),
         compiler=compiler,
+        baseline=baseline,
     )
 
 

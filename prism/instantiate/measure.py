@@ -276,18 +276,22 @@ class Bench:
         found = self._contest(contenders, rounds, limit_s)
         if isinstance(found, Match):
             return found
-        alone = {c: self._contest([c], 1, 0.0) for c in contenders} if len(contenders) > 1 else {contenders[0]: found}
-        able = [c for c, m in alone.items() if isinstance(m, Match) and m.timed[0].measurement is not None]
-        again = self._contest(able, rounds, limit_s) if 0 < len(able) < len(contenders) else found
-        met = dict(zip(able, again.timed, strict=True)) if isinstance(again, Match) else {}
-        timed = []
-        for c, m in alone.items():
-            failed = Timed(c.name, None, found[0], found[1])
-            lost = Timed(c.name, None, m[0], m[1]) if not isinstance(m, Match) else m.timed[0]
-            timed.append(met.get(c) or (lost if lost.measurement is None else failed))
+        if len(contenders) == 1:
+            return Match((Timed(contenders[0].name, None, *found),))
+        timed = [self._alone(c) for c in contenders]
+        able = [n for n, t in enumerate(timed) if t.measurement is not None]
+        again = self._contest([contenders[n] for n in able], rounds, limit_s) if 0 < len(able) < len(timed) else found
+        for place, n in enumerate(able):
+            name = contenders[n].name
+            timed[n] = again.timed[place] if isinstance(again, Match) else Timed(name, None, *again)
         return Match(tuple(timed), again.load if isinstance(again, Match) else None)
 
-    def _contest(self, contenders: Sequence[Contender], rounds: int, limit_s: float) -> Match | tuple[Failure, str]:
+    def _alone(self, c: Contender) -> Timed:
+        """Whether a contender can be timed by itself, of several that lost the child together."""
+        found = self._contest([c], 1, 0.0)
+        return found.timed[0] if isinstance(found, Match) else Timed(c.name, None, *found)
+
+    def _contest(self, contenders: Sequence[Contender], rounds: int, limit_s: float) -> Match | _Lost:
         """The match, or why the child was lost."""
         slow = sum(c.kind == "compiled" for c in contenders) * COMPILE_S
         limit = TIMING_LIMIT_S * len(contenders) + slow + limit_s

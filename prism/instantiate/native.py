@@ -260,5 +260,7 @@ def _alike(before: torch.fx.Node, after: torch.fx.Node) -> bool:
     a, b = before.meta.get("val"), after.meta.get("val")
     if not isinstance(a, torch.Tensor) or not isinstance(b, torch.Tensor) or a.shape != b.shape:
         return False
-    order = after.args[1] if after.target is torch.ops.aten.permute.default else ()
-    return a.stride() == b.stride() and list(order) == sorted(order)
+    if after.target is torch.ops.aten.permute.default:
+        order = after.args[1]
+        return isinstance(order, (list, tuple)) and list(order) == list(range(a.dim()))
+    return a.stride() == b.stride()

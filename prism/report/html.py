@@ -10,7 +10,19 @@ from collections.abc import Iterable, Sequence
 from html import escape as _escape
 
 from prism.events import ProofRecord, RunReport
-from prism.report.units import check_line, config_text, duration, evidence_note, funnel_rows, number, size, speedup
+from prism.report.units import (
+    check_line,
+    config_text,
+    contender_rows,
+    duration,
+    evidence_note,
+    funnel_rows,
+    load_line,
+    measured_line,
+    number,
+    size,
+    speedup,
+)
 
 _STYLE = """
 :root{color-scheme:light dark;--ink:#1d2330;--dim:#667;--line:#d5d9e2;--bar:#3b6fd4;--cut:#c9783a;--bg:#fff;
@@ -37,7 +49,8 @@ def escape(text: object) -> str:
 
 def render_html(report: RunReport, proof: ProofRecord | None = None) -> str:
     """The page. Equal reports give equal pages."""
-    sections = [_lead(report), _formulas(report), _kernels(report), _funnel(report), _stages(report)]
+    sections = [_lead(report), _formulas(report), _kernels(report), _measurement(report), _funnel(report)]
+    sections += [_stages(report)]
     sections += [_proof(report, proof), _sgraph(report), _reproduce(report)]
     title = escape(f"prism: {report.name} for {report.target}")
     return "\n".join(
@@ -91,6 +104,16 @@ def _kernels(r: RunReport) -> str:
         for k in r.kernels
     ]
     return f"<h2>Kernels</h2>\n{_table(head, rows, numeric=range(3, 7))}"
+
+
+def _measurement(r: RunReport) -> str:
+    m = r.measurement
+    if m is None:
+        return ""
+    head = ["timed against each other", "lower quartile", "median", "upper quartile", "samples"]
+    notes = [measured_line(m), load_line(m), *(f"not timed: {name}, {why}" for name, why in m.missing.items())]
+    lines = "".join(f'<p class="dim">{escape(n)}</p>\n' for n in notes if n)
+    return f"<h2>Measurement</h2>\n{_table(head, contender_rows(m), numeric=range(1, 5))}\n{lines}"
 
 
 def _funnel(r: RunReport) -> str:

@@ -11,18 +11,22 @@ from prism.events import RunReport
 from prism.report.units import (
     check_line,
     config_text,
+    contender_rows,
     duration,
     evidence_note,
     funnel_rows,
+    load_line,
+    measured_line,
     number,
     size,
-    speedup,
+    times_line,
 )
 
 
 def summary(report: RunReport) -> ConsoleRenderable:
     """Stages, funnel, kernels, baseline against best, proof and check, as one rich renderable."""
-    parts: list[ConsoleRenderable] = [_heading(report), _stages_and_funnel(report), _kernels(report), _outcome(report)]
+    parts: list[ConsoleRenderable] = [_heading(report), _stages_and_funnel(report), _kernels(report)]
+    parts += [*_contenders(report), _outcome(report)]
     parts += [Text(f"warning: {w}", style="yellow") for w in report.warnings]
     return Group(*parts)
 
@@ -80,6 +84,16 @@ def _kernels(report: RunReport) -> ConsoleRenderable:
     return table
 
 
+def _contenders(report: RunReport) -> list[ConsoleRenderable]:
+    """What was timed against what; nothing where times are estimated."""
+    if report.measurement is None:
+        return []
+    table = _plain_table("timed against each other", "lower quartile", "median", "upper quartile", "samples")
+    for name, *numbers in contender_rows(report.measurement):
+        table.add_row(Text(name), *numbers)
+    return [table]
+
+
 def _outcome(report: RunReport) -> ConsoleRenderable:
     rows = Table.grid(padding=(0, 2))
     rows.add_column(style="bold", no_wrap=True)
@@ -88,10 +102,13 @@ def _outcome(report: RunReport) -> ConsoleRenderable:
     def row(name: str, value: str) -> None:
         rows.add_row(name, Text(value))
 
-    row(
-        f"time ({report.evidence})",
-        f"{duration(report.baseline_seconds)} {report.baseline} → {duration(report.best_seconds)}, {speedup(report)}",
-    )
+    row(f"time ({report.evidence})", times_line(report))
+    if report.measurement is not None:
+        row("measured", measured_line(report.measurement))
+        if load_line(report.measurement):
+            row("load", load_line(report.measurement))
+        for name, why in report.measurement.missing.items():
+            row("not timed", f"{name}: {why}")
     row("kernels", f"{report.operator_count} → {report.kernel_count}")
     if report.shapes:
         row("at shapes", config_text(report.shapes))

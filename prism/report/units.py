@@ -5,7 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
-from prism.events import Evidence, RunReport
+from prism.events import Evidence, MeasurementReport, RunReport
+
+DISAGREE = 1.2
+"""Measurements disagree whose gains are further apart than this, as a ratio."""
+OURS = "prism"
+"""The name of what was emitted, among contenders."""
 
 
 def duration(seconds: float) -> str:
@@ -40,10 +45,58 @@ def number(count: int) -> str:
 
 
 def speedup(report: RunReport) -> str:
-    """The gain in words: `1.85x as fast`, or that there is none."""
+    """The gain in words: `1.85x as fast`, a range where measurements disagree, or that there is none."""
     if report.best_seconds >= report.baseline_seconds:
         return "no faster"
+    gains = report.measurement.gains if report.measurement is not None else ()
+    if gains and max(gains) > DISAGREE * min(gains):
+        return f"{min(gains):.2f}x to {max(gains):.2f}x as fast: measurements disagree"
     return f"{report.speedup:.2f}x as fast"
+
+
+def on_threads(name: str, threads: int) -> str:
+    """A contender's name with its threads: `torch eager on 1 thread`."""
+    return name if not threads else f"{name} on {threads} thread{'s' * (threads != 1)}"
+
+
+def times_line(report: RunReport) -> str:
+    """Baseline and best, each by name, and the gain."""
+    contenders = report.measurement.contenders if report.measurement is not None else ()
+    ours = next((on_threads("", c.threads) for c in contenders if c.chosen and c.name == OURS), "")
+    before, after = duration(report.baseline_seconds), duration(report.best_seconds)
+    return f"{before} {report.baseline} → {after}{ours}, {speedup(report)}"
+
+
+def contender_rows(m: MeasurementReport) -> list[tuple[str, str, str, str, str]]:
+    """Name, lower quartile, median, upper quartile and samples of each contender, fastest first; `*` is chosen."""
+    return [
+        (
+            on_threads(c.name, c.threads) + (" *" if c.chosen else ""),
+            duration(c.lower),
+            duration(c.median),
+            duration(c.upper),
+            str(c.samples),
+        )
+        for c in sorted(m.contenders, key=lambda c: (c.lower, c.name, c.threads))
+    ]
+
+
+def measured_line(m: MeasurementReport) -> str:
+    """When, how often and with what result it was measured."""
+    when = f"stored, of {m.date} (--anew measures again)" if m.stored else f"timed anew, {m.date}"
+    gains = ", ".join(f"{g:.2f}x" for g in m.gains)
+    times = f"{len(m.gains)} time{'s' * (len(m.gains) != 1)}"
+    return f"{when}; {times}, by lower quartiles of interleaved rounds: {gains}"
+
+
+def load_line(m: MeasurementReport) -> str:
+    """How busy others kept the machine meanwhile; empty where that is not known."""
+    parts = []
+    if m.others is not None:
+        parts.append(f"other processes kept {m.others:.1f} of {m.cores} cores busy")
+    if m.load_average is not None:
+        parts.append(f"load average {m.load_average:.1f}")
+    return ", ".join(parts)
 
 
 def evidence_note(report: RunReport) -> str:

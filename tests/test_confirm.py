@@ -1,0 +1,381 @@
+"""What is printed as measured: matches of interleaved rounds, the least gain of several, stored for the next run."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from test_measure import GPU, GRAPH, PROGRAM
+
+import prism
+from prism.api import optimize
+from prism.backends.protocol import Config
+from prism.errors import BackendError, NoImprovementError, UsageError
+from prism.events import ContenderReport, MeasurementReport, RunReport
+from prism.instantiate import cpu_platform
+from prism.instantiate.baselines import installed
+from prism.instantiate.cache import Cache
+from prism.instantiate.confirm import (
+    AGREE,
+    LONGER,
+    MATCHES,
+    ROUNDS,
+    Confirmation,
+    confirm,
+    confirmation_from,
+    plain_confirmation,
+)
+from prism.instantiate.machine_load import Load, Watch, busy_seconds
+from prism.instantiate.measure import KERNEL, Bench, Contender, summarise
+from prism.instantiate.rounds import HEATS, Prepared, contest
+from prism.instantiate.stored import Store
+from prism.instantiate.study import Failure
+from prism.instantiate.workers import Ending, Reply, Worker
+from prism.report.units import load_line, measured_line, speedup, times_line
+
+# Rounds, on a clock that only the contenders move.
+
+
+class Clock:
+    """Seconds that pass when something is called or waited for."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
+
+    def contender(self, seconds: float, stalls: Callable[[int], float] = lambda n: 1.0) -> Prepared:
+        """One whose n-th call takes `stalls(n)` times as long."""
+        calls = [0]
+
+        def call() -> Sequence[Any]:
+            self.now += seconds * stalls(calls[0])
+            calls[0] += 1
+            return ()
+
+        return Prepared(call, clock=self, sleep=self.sleep)
+
+
+def gain(samples: Sequence[Sequence[float]]) -> float:
+    """Of the second contender over the first."""
+    baseline, kernel = (summarise(s) for s in samples)
+    return baseline.lower / kernel.lower
+
+
+@pytest.mark.parametrize("every", [2, 3])
+def test_a_baseline_that_stalls_in_half_of_its_rounds_makes_no_speed_up(every: int) -> None:
+    clock = Clock()
+    # Five milliseconds a call, so that each call is a sample; a stall takes a hundred times as long.
+    stalling = clock.contender(5e-3, lambda n: 100.0 if n > 8 and n // 2 % every else 1.0)
+    samples = contest([stalling, clock.contender(5e-3)], ["baseline", "kernel"], 24, 60.0)
+    assert summarise(samples[0]).upper > 50 * summarise(samples[0]).lower, "it did stall, and the spread tells"
+    assert 1 / AGREE < gain(samples) < AGREE
+
+
+def test_of_eager_on_one_thread_and_on_all_the_one_that_does_not_stall_counts() -> None:
+    clock = Clock()
+    everything, one, kernel = clock.contender(4e-3, lambda n: 50.0), clock.contender(5e-3), clock.contender(5e-3)
+    samples = contest([everything, one, kernel], ["baseline", "baseline", "kernel"], 20, 60.0)
+    assert len(samples[0]) < len(samples[1]) == len(samples[2]), "what has no chance leaves after the heats"
+    best = min(summarise(s).lower for s in samples[:2])
+    assert best / summarise(samples[2]).lower == pytest.approx(1.0)
+
+
+def test_heats_keep_who_is_near_the_best_of_its_side() -> None:
+    clock = Clock()
+    times = [5e-3, 9e-3, 11e-3, 1.0]
+    samples = contest([clock.contender(t) for t in times], ["a", "a", "a", "a"], 10, 60.0)
+    assert [len(s) for s in samples] == [HEATS + 10, HEATS + 10, HEATS, 1]
+    assert [min(s) for s in samples] == pytest.approx(times)
+    other_sides = contest([clock.contender(t) for t in (5e-3, 1.0)], ["a", "b"], 3, 60.0)
+    assert [len(s) for s in other_sides] == [HEATS + 3, HEATS + 3], "the best of a side stays whatever it takes"
+
+
+def test_a_turn_begins_with_its_threads() -> None:
+    said: list[str] = []
+    clock = Clock()
+
+    def call() -> Sequence[Any]:
+        clock.sleep(1.0)
+        return ()
+
+    made = [Prepared(call, ready=partial(said.append, n), clock=clock, sleep=clock.sleep) for n in ("one", "all")]
+    said.clear()
+    contest(made, ["a", "b"], 1, 1.0)
+    assert said[:4] == ["one", "all", "all", "one"]
+
+
+# The machine's load.
+
+STAT = """cpu  100 0 100 1000 0 0 0 0 0 0
+cpu0 {0} 0 50 500 7 0 0 {1} 0 0
+cpu1 10 0 50 500 7 0 0 0 0 0
+cpu11 99999 0 0 0 0 0 0 0 0 0
+intr 5
+"""
+
+
+def test_busy_time_is_counted_without_idle_time_and_of_our_cores_alone() -> None:
+    hz = 100
+    assert busy_seconds(STAT.format(20, 30), frozenset({0, 1})) == pytest.approx((100 + 60) / hz)
+    assert busy_seconds(STAT.format(20, 30), frozenset({1})) == pytest.approx(60 / hz)
+    assert busy_seconds("", frozenset({0})) is None
+
+
+def test_what_this_process_did_is_not_others_load() -> None:
+    clock, own, counts = Clock(), [0.0], [100]
+    watch = Watch(frozenset({0, 1}), lambda: STAT.format(counts[0], 0), clock, lambda: own[0])
+    clock.now, own[0], counts[0] = 10.0, 4.0, 100 + 1400
+    load = watch.load(2)
+    assert load.others == pytest.approx(1.0), "14 seconds of processor time in 10, 4 of them ours"
+    assert (load.cores, load.threads) == (2, 2)
+
+
+def test_a_load_beyond_the_cores_is_told() -> None:
+    assert Load(4, 4, 1.0, 0.0).crowded
+    assert not Load(4, 4, 0.2, 9.0).crowded, "the average lags"
+    assert not Load(4, 1, 2.0, 0.0).crowded, "there is room for one thread"
+    assert Load(4, 4, None, 9.0).crowded
+    assert not Load(4, 4, None, None).crowded
+
+
+# Matches.
+
+
+class Arena(Worker):
+    """Answers as the timing child would, by a script of one entry a match: seconds by contender."""
+
+    def __init__(self, *matches: Mapping[str, float], others: float = 0.0) -> None:
+        super().__init__([sys.executable], {})
+        self.matches = matches
+        self.requests: list[Mapping[str, Any]] = []
+        self.others = others
+
+    def ask(self, request: Mapping[str, Any], timeout_s: float) -> Reply:
+        times = self.matches[min(len(self.requests), len(self.matches) - 1)]
+        self.requests.append(request)
+        inputs = torch.load(request["inputs"])
+        answers: list[dict[str, Any]] = []
+        results = []
+        for c in request["contenders"]:
+            name = c["kind"] if c["kind"] != "module" else Path(c["module"]).stem
+            name += str(c.get("threads") or "")
+            if name == "dies4":
+                return Reply(Ending.CRASH, detail="lost")
+            seconds = times.get(name, 1.0)
+            answers.append({"samples": [seconds * (1 + n / 1000) for n in range(8)], "calls": 1})
+            results.append(self.results(inputs))
+        torch.save(results, request["results"])
+        load = {"cores": 4, "threads": 4, "others": self.others, "average": 1.0}
+        return Reply(Ending.ANSWERED, {"contenders": answers, "load": load})
+
+    def results(self, inputs: Sequence[Any]) -> list[Any]:
+        return [2 * inputs[0]]
+
+
+def kernel(name: str, threads: int = 4) -> Contender:
+    return Contender(name, Path(f"{name}.py"), GRAPH, Config({}, {}, {}), threads=threads)
+
+
+EAGER = [Contender("torch eager", threads=n) for n in (4, 1)]
+
+
+def confirmed(arena: Arena, store: Store | None = None, baselines: Sequence[Contender] = EAGER) -> Confirmation:
+    with closing(Bench(PROGRAM, GPU, {}, worker=arena)) as bench:
+        return confirm(bench, [kernel("k"), kernel("k", 1)], baselines, store=store or Store())
+
+
+def test_the_best_of_each_side_over_threads_is_compared() -> None:
+    arena = Arena({"eager4": 8.0, "eager1": 2.0, "k4": 9.0, "k1": 1.0})
+    found = confirmed(arena)
+    assert found.ratios == pytest.approx([2.0, 2.0])
+    assert found.won
+    best = found.deciding.best(KERNEL)
+    assert best is not None
+    assert (best.name, best.threads) == ("k", 1)
+    assert best.seconds == pytest.approx(1.0, rel=0.01)
+    assert len(arena.requests[0]["contenders"]) == 4
+    assert len(arena.requests[1]["contenders"]) == 2, "those that had no chance stay away"
+
+
+def test_a_gain_above_three_is_measured_again_for_longer_and_the_lesser_counts() -> None:
+    arena = Arena({"eager4": 171.0, "eager1": 171.0}, {"eager4": 1.05, "eager1": 1.05}, {"eager4": 1.1, "eager1": 1.1})
+    found = confirmed(arena)
+    assert [r["repeats"] for r in arena.requests][:2] == [ROUNDS, LONGER * ROUNDS]
+    assert found.deciding.ratio == pytest.approx(1.05)
+    assert max(found.ratios) == pytest.approx(171.0), "what was seen is told"
+
+
+def test_matches_that_disagree_are_repeated_up_to_a_bound() -> None:
+    arena = Arena(*({"eager4": s, "eager1": s} for s in (2.0, 1.5, 2.0, 1.5, 2.0, 1.5)))
+    found = confirmed(arena)
+    assert len(arena.requests) == MATCHES
+    assert found.deciding.ratio == pytest.approx(1.5)
+    agreeing = Arena({"eager4": 2.0, "eager1": 2.0}, {"eager4": 1.9, "eager1": 1.9})
+    assert len(confirmed(agreeing).matches) == 2
+
+
+def test_a_win_is_a_win_in_every_match_and_a_clear_loss_needs_one() -> None:
+    arena = Arena({"eager4": 1.15, "eager1": 1.15}, {"eager4": 0.97, "eager1": 0.97})
+    assert not confirmed(arena).won
+    lost = Arena({"eager4": 0.5, "eager1": 0.5})
+    found = confirmed(lost)
+    assert not found.won
+    assert len(lost.requests) == 1
+    best = found.deciding.best(KERNEL)
+    assert best is not None
+    assert best.seconds == pytest.approx(1.0, rel=0.01), "its own time, whatever the baseline takes"
+
+
+def test_a_stored_confirmation_is_the_same_and_a_new_one_replaces_it(tmp_path: Path) -> None:
+    cache = Cache("timings", tmp_path)
+    first = confirmed(Arena({"eager4": 2.0, "eager1": 2.0}), Store(cache))
+    assert not first.stored
+    other = Arena({"eager4": 0.5, "eager1": 0.5})
+    again = confirmed(other, Store(cache))
+    assert not other.requests
+    assert again.stored
+    assert (again.matches, again.date) == (first.matches, first.date)
+    anew = confirmed(other, Store(cache, anew=True))
+    assert not anew.won
+    assert not anew.stored
+    assert confirmed(Arena({}), Store(cache)).matches == anew.matches, "what was measured last is what is stored"
+    assert confirmation_from(plain_confirmation(anew)) == anew
+    assert confirmation_from({"matches": [{"standings": [1]}]}) is None
+
+
+def test_what_takes_the_child_with_it_is_left_out_and_the_others_meet() -> None:
+    arena = Arena({"eager4": 2.0, "eager1": 2.0, "k4": 1.0})
+    with closing(Bench(PROGRAM, GPU, {}, worker=arena)) as bench:
+        match = bench.contest([*EAGER, kernel("dies"), kernel("k")], 5, 1.0)
+    assert [t.failure for t in match.timed] == [None, None, Failure.CRASH, None]
+    assert len(arena.requests[-1]["contenders"]) == 3
+
+
+def test_without_any_baseline_that_can_be_timed_there_is_an_error() -> None:
+    class Dead(Arena):
+        def ask(self, request: Mapping[str, Any], timeout_s: float) -> Reply:
+            return Reply(Ending.CRASH, detail="no CUDA")
+
+    with pytest.raises(BackendError, match="no CUDA"):
+        confirmed(Dead({}))
+
+
+def test_the_baselines_are_those_that_are_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    from dataclasses import replace
+    from importlib import util
+
+    model = replace(PROGRAM, source=Path("m.onnx"))
+    monkeypatch.setattr(util, "find_spec", lambda name: object())
+    found, missing = installed(model, "cpu", ("eager", "compile", "onnxruntime"), (4, 1))
+    assert [(c.name, c.threads) for c in found] == [
+        (n, k) for n in ("torch eager", "torch.compile", "onnxruntime") for k in (4, 1)
+    ]
+    assert not missing
+    monkeypatch.setattr(util, "find_spec", lambda name: None)
+    assert installed(model, "cpu", ("onnxruntime",), (1,)) == ([], {"onnxruntime": "it is not installed"})
+    assert "ONNX file" in installed(PROGRAM, "cpu", ("onnxruntime",), (1,))[1]["onnxruntime"]
+    assert "CPUs" in installed(model, "cuda", ("onnxruntime",), (0,))[1]["onnxruntime"]
+    with pytest.raises(UsageError, match="tvm"):
+        optimize(PROGRAM, target="cpu", baselines=["tvm"])
+
+
+# What a run ends in: an optimized function, timed by a script.
+
+
+class Study(Arena):
+    """The same for a program of the test below."""
+
+    def results(self, inputs: Sequence[Any]) -> list[Any]:
+        return [function(*inputs)]
+
+
+def function(x: torch.Tensor, g: torch.Tensor) -> torch.Tensor:
+    return torch.softmax(x * g, -1)
+
+
+@pytest.fixture
+def run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., Any]:
+    """Optimizes `function`, its kernels timed by a script, with the measurements of earlier calls stored."""
+    monkeypatch.setenv("PRISM_CACHE_DIR", str(tmp_path))
+    program = prism.trace(function, (torch.randn(4, 32), torch.randn(32)))
+
+    def optimized(eager: float, kernels: float, others: float = 0.0, **options: Any) -> Any:
+        times = {f"eager{n}": eager for n in range(100)} | {f"kernels{n}": kernels for n in ("", *range(100))}
+        child = Study(times, others=others)
+        monkeypatch.setattr(cpu_platform.CpuPlatform, "arena", lambda self: child)
+        platform = cpu_platform.cpu_platform()
+        assert platform is not None
+
+        def bench(self: Any, program: Any, seed: int) -> Bench:
+            host = cpu_platform.CpuHost(self.device.name)
+            return Bench(program, host, program.hints, seed=seed, worker=child, arena=self.arena)
+
+        monkeypatch.setattr(cpu_platform.CpuPlatform, "bench", bench)
+        budget = prism.api.SearchBudget(max_sgraphs=1)
+        return optimize(program, target="cpu", trials=1, budget=budget, baselines=["eager"], **options)
+
+    return optimized
+
+
+def test_a_run_ends_as_before_with_the_kernels_own_time(run: Callable[..., Any]) -> None:
+    with pytest.raises(NoImprovementError) as lost:
+        run(eager=2e-3, kernels=5e-3)
+    assert "the best takes 5.0" in lost.value.why, "not the baseline's time"
+    assert "torch eager" in lost.value.why
+    assert " 2.0" in lost.value.why
+    assert "timed anew" in lost.value.why
+    # Faster now; but what was measured was stored.
+    with pytest.raises(NoImprovementError) as again:
+        run(eager=2e-3, kernels=1e-3)
+    assert again.value.why.split(" (")[0] == lost.value.why.split(" (")[0]
+    assert "stored, of 20" in again.value.why
+    assert "--anew" in again.value.fix
+    report: RunReport = run(eager=2e-3, kernels=1e-3, anew=True).report
+    assert report.speedup == pytest.approx(2.0)
+    assert report.measurement is not None
+    assert not report.measurement.stored
+    stored: RunReport = run(eager=9e-3, kernels=8e-3).report
+    assert stored.measurement is not None
+    assert stored.measurement.stored
+    assert times_line(stored) == times_line(report)
+    assert stored.baseline.startswith("torch eager on ")
+    assert "--anew" in measured_line(stored.measurement)
+
+
+def test_a_report_holds_quartiles_and_the_load_and_warns_of_too_much(run: Callable[..., Any]) -> None:
+    report: RunReport = run(eager=2e-3, kernels=1e-3, others=3.0).report
+    m = report.measurement
+    assert m is not None
+    assert {(c.name, c.chosen) for c in m.contenders} >= {("torch eager", True), ("prism", True)}
+    assert all(0 < c.lower <= c.median <= c.upper for c in m.contenders)
+    assert (m.cores, m.others) == (4, 3.0)
+    assert "3.0 of 4 cores" in load_line(m)
+    (warning,) = [w for w in report.warnings if "busy" in w]
+    assert "3.0 of 4 cores" in warning
+    quiet: RunReport = run(eager=2e-3, kernels=1e-3, others=0.1, anew=True).report
+    assert not [w for w in quiet.warnings if "busy" in w]
+
+
+def test_gains_that_disagree_are_printed_as_a_range() -> None:
+    from report_samples import report
+
+    contenders = (
+        ContenderReport("torch eager", 1, 2e-3, 2e-3, 3e-3, 20, True),
+        ContenderReport("prism", 4, 1e-3, 2e-3, 3e-3, 20, True),
+    )
+    m = MeasurementReport(contenders, (2.0, 3.1, 2.9), "2026-01-01 00:00 UTC")
+    made = report(baseline_seconds=2e-3, best_seconds=1e-3, measurement=m, baseline="torch eager on 1 thread")
+    assert speedup(made) == "2.00x to 3.10x as fast: measurements disagree"
+    assert times_line(made).startswith("2.00 ms torch eager on 1 thread → 1.00 ms on 4 threads, 2.00x to 3.10x")
+    assert speedup(report(measurement=MeasurementReport(contenders, (1.85, 1.9), ""))) == "1.85x as fast"
