@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from functools import partial
@@ -11,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+from scripted_clock import Arena, scripted
 from test_measure import GPU, GRAPH, PROGRAM
 
 import prism
@@ -18,7 +18,6 @@ from prism.api import optimize
 from prism.backends.protocol import Config
 from prism.errors import BackendError, NoImprovementError, UsageError
 from prism.events import ContenderReport, MeasurementReport, RunReport
-from prism.instantiate import cpu_platform
 from prism.instantiate.baselines import installed
 from prism.instantiate.cache import Cache
 from prism.instantiate.confirm import (
@@ -36,7 +35,7 @@ from prism.instantiate.measure import KERNEL, Bench, Contender, summarise
 from prism.instantiate.rounds import HEATS, Prepared, contest
 from prism.instantiate.stored import Store
 from prism.instantiate.study import Failure
-from prism.instantiate.workers import Ending, Reply, Worker
+from prism.instantiate.workers import Ending, Reply
 from prism.report.units import load_line, measured_line, speedup, times_line
 
 # Rounds, on a clock that only the contenders move.
@@ -152,37 +151,6 @@ def test_a_load_beyond_the_cores_is_told() -> None:
 # Matches.
 
 
-class Arena(Worker):
-    """Answers as the timing child would, by a script of one entry a match: seconds by contender."""
-
-    def __init__(self, *matches: Mapping[str, float], others: float = 0.0) -> None:
-        super().__init__([sys.executable], {})
-        self.matches = matches
-        self.requests: list[Mapping[str, Any]] = []
-        self.others = others
-
-    def ask(self, request: Mapping[str, Any], timeout_s: float) -> Reply:
-        times = self.matches[min(len(self.requests), len(self.matches) - 1)]
-        self.requests.append(request)
-        inputs = torch.load(request["inputs"])
-        answers: list[dict[str, Any]] = []
-        results = []
-        for c in request["contenders"]:
-            name = c["kind"] if c["kind"] != "module" else Path(c["module"]).stem
-            name += str(c.get("threads") or "")
-            if name == "dies4":
-                return Reply(Ending.CRASH, detail="lost")
-            seconds = times.get(name, 1.0)
-            answers.append({"samples": [seconds * (1 + n / 1000) for n in range(8)], "calls": 1})
-            results.append(self.results(inputs))
-        torch.save(results, request["results"])
-        load = {"cores": 4, "threads": 4, "others": self.others, "average": 1.0}
-        return Reply(Ending.ANSWERED, {"contenders": answers, "load": load})
-
-    def results(self, inputs: Sequence[Any]) -> list[Any]:
-        return [2 * inputs[0]]
-
-
 def kernel(name: str, threads: int = 4) -> Contender:
     return Contender(name, Path(f"{name}.py"), GRAPH, Config({}, {}, {}), threads=threads)
 
@@ -293,13 +261,6 @@ def test_the_baselines_are_those_that_are_installed(monkeypatch: pytest.MonkeyPa
 # What a run ends in: an optimized function, timed by a script.
 
 
-class Study(Arena):
-    """The same for a program of the test below."""
-
-    def results(self, inputs: Sequence[Any]) -> list[Any]:
-        return [function(*inputs)]
-
-
 def function(x: torch.Tensor, g: torch.Tensor) -> torch.Tensor:
     return torch.softmax(x * g, -1)
 
@@ -311,17 +272,7 @@ def run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., Any]:
     program = prism.trace(function, (torch.randn(4, 32), torch.randn(32)))
 
     def optimized(eager: float, kernels: float, others: float = 0.0, **options: Any) -> Any:
-        times = {f"eager{n}": eager for n in range(100)} | {f"kernels{n}": kernels for n in ("", *range(100))}
-        child = Study(times, others=others)
-        monkeypatch.setattr(cpu_platform.CpuPlatform, "arena", lambda self: child)
-        platform = cpu_platform.cpu_platform()
-        assert platform is not None
-
-        def bench(self: Any, program: Any, seed: int) -> Bench:
-            host = cpu_platform.CpuHost(self.device.name)
-            return Bench(program, host, program.hints, seed=seed, worker=child, arena=self.arena)
-
-        monkeypatch.setattr(cpu_platform.CpuPlatform, "bench", bench)
+        scripted(monkeypatch, {"eager": eager, "kernels": kernels}, others=others)
         budget = prism.api.SearchBudget(max_sgraphs=1)
         return optimize(program, target="cpu", trials=1, budget=budget, baselines=["eager"], **options)
 

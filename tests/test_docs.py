@@ -15,6 +15,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
+from scripted_clock import scripted
 
 from prism.cli import main
 from prism.errors import ExitCode
@@ -131,7 +132,10 @@ def test_the_commands_of_the_readme_in_their_order(folder: Path, capsys: pytest.
     assert 'device="cuda"' in lines["call"]
 
 
-def test_what_a_run_says_to_type_next_can_be_typed(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_a_run_says_to_type_next_can_be_typed(
+    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scripted(monkeypatch, {"eager": 2e-3, "compiled": 2e-3, "onnxruntime": 2e-3, "kernels": 1e-3})
     cli(MEASURING[0], *QUICK, "--target", "cpu", "--out", "with a space/model")
     lines = next_lines(capsys.readouterr().out)
     setting, program, *arguments = shlex.split(lines["call"])

@@ -142,7 +142,7 @@ def optimize(
         fp: what the rules used may do to rounding: "exact" nothing, "reassociates" other orders of sums and products,
             "domain", the default, also other places of overflow and NaN.
         rules: a rule file of your own; give it again for others. docs/rules.md says how to write one.
-        baseline: what kernels are timed against where they are timed: torch "eager", torch "compile", "onnxruntime"; give
+        baseline: what kernels are timed against where they are timed: torch "eager" or "compile", "onnxruntime"; give
             it again for others. By default all that are installed; the best of them counts.
         anew: time everything again, instead of using what an earlier run stored.
         verbose: show every step.
