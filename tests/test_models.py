@@ -259,6 +259,19 @@ def test_more_than_rounding_is_not_read_as_rounding(worker: Worker) -> None:
     assert verdict(a.build(), b.build({"w": off}), worker).status is Status.REFUTED
 
 
+def test_sums_hide_no_change(worker: Worker) -> None:
+    """One element of a sum of many products: no rounding of the product, whatever its size."""
+    one, two = draw(D, 256, seed=20), draw(256, N, seed=21)
+    a = graph({"w": one, "v": two}, ("MatMul", "x w", "t"), ("MatMul", "t v", "y"))
+    for times in (1.01, 1 + 1e-4, 1 + 1e-6):
+        off = one.copy()
+        off[2, 77] *= times
+        for other in (a.build({"w": off}), graph({"w": off @ two}, ("MatMul", "x w", "y")).build()):
+            found = verdict(a.build(), other, worker)
+            assert found.status is not Status.PROVED or times < 1 + 1e-5, (times, found.weights)
+        assert verdict(a.build(), a.build({"w": off}), worker).status is Status.REFUTED, times
+
+
 def test_a_mask_that_is_stored_is_the_mask_that_is_computed(worker: Worker) -> None:
     """An optimiser folds the causal mask of a fixed length into an array with -inf."""
     scores = {"wk": SQUARE, "none": f32(-np.inf), "zero": f32(0)}

@@ -6,9 +6,10 @@ have) is its coefficient; terms that are alike otherwise have one, the sum of th
 read at `V[k, n + 16]`. A coefficient is a function of axes: how its array lies in memory does not matter.
 
 All elements are compared. Where the values are equal the candidate's expression is replaced by the reference's, and the
-rest is left to the prover. They may differ by as much as the operations that lead from the one to the other round, in
-the type in which the result is stored; each reading is said with the verdict. Arrays that are stored, and not computed,
-are never near each other: they are equal or they are not.
+rest is left to the prover. Where a program stores what the other computes, they may differ by as much as computing it
+rounds, in the type in which it is stored; where both compute, by as much as the stored arrays may be rounded that only
+one of them has. Each reading is said with the verdict. Arrays that both store are equal or they are not, and one that
+has the other's elements is no rounded one.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from typing import TypeGuard
 
@@ -27,7 +28,7 @@ from prism.egraph.normal import Unfit, normal_form
 from prism.egraph.pieces import bounds
 from prism.egraph.polynomials import BOOLEAN
 from prism.program.build import add, const, mul, neg
-from prism.program.constants import simplest_between
+from prism.program.constants import rounded_constants, simplest_between
 from prism.program.evaluate import evaluate_expr
 from prism.program.extents import is_static
 from prism.program.index import Axis, Index
@@ -43,6 +44,11 @@ _SIMPLE = 1 << 16
 # Characters of an expression in a verdict.
 _SHOWN = 60
 _FLOAT32 = 2.0**-24
+# What is as near as this is one number, computed in float64 in two ways.
+_SAME = 2.0**-46
+# Roundings that an array may have behind it which is stored, and computed with: of coarse types, and of others.
+_FEW = 1.5
+_SOME = 8.0
 # Types of which one rounding is coarser than this are computed with in float32.
 _COARSE = 2.0**-20
 
@@ -67,8 +73,8 @@ def stored_alike(left: Sequence[Expr], right: Sequence[Expr], weights: Mapping[s
 
     Masks that are stored become the predicates of positions that one of the two computes.
     """
-    table = _Table(weights, multiples=None)
-    masks = _Table(weights, multiples=None)
+    table = _Table(weights)
+    masks = _Table(weights)
     for e in {x: None for expr in (*left, *right) for x in walk(expr) if isinstance(x, Map) and x.op in BOOLEAN}:
         if free_axes(e) and not any(isinstance(x, Read) for x in walk(e)):
             masks.of(e)
@@ -99,14 +105,23 @@ def _within(e: Expr, weights: Mapping[str, Weight]) -> TypeGuard[Read]:
     return all(x is not None and x[0] >= 0 and x[1] < n for x, n in zip(limits, extents, strict=True))
 
 
-def read_alike(left: Sequence[Expr], right: Sequence[Expr], weights: Mapping[str, Weight]) -> Alike | None:
-    """Both lists with the candidate's coefficients as the reference has them; None where one has no normal form."""
+def read_alike(
+    left: Sequence[Expr], right: Sequence[Expr], weights: Mapping[str, Weight], rounded: Mapping[str, float]
+) -> Alike | None:
+    """Both lists with the candidate's coefficients as the reference has them; None where one has no normal form.
+
+    Args:
+        left: the reference's expressions.
+        right: the candidate's.
+        weights: of both.
+        rounded: those that may be rounded values of the other program's, with the unit roundoff of their type.
+    """
     try:
         forms = [[normal_form(e) for e in side] for side in (left, right)]
     except Unfit:
         return None
     numbers = {abs(x.value) for e in left for x in walk(e) if isinstance(x, Const) and x.value not in (0, 1, -1)}
-    table = _Table(weights, multiples=tuple(sorted(c for c in numbers if math.isfinite(c))))
+    table = _Table(weights, rounded=rounded, multiples=tuple(sorted(c for c in numbers if math.isfinite(c))))
     ours = _Side(table, weights)
     one = [canonical(ours.of(e)) for e in forms[0]]
     table.learning = False
@@ -124,21 +139,22 @@ class _Coefficient:
         axes: the axes that it depends on, by name.
         array: its values over them.
         size: for each element, the sum of the sizes of what is added up for it.
-        roundings: how many roundings it takes to compute it.
-        unit: the unit roundoff of the coarsest type among its weights; 0 without any.
+        scale: its factors that are numbers.
+        stored: whether nothing else is computed: it is an element of an array.
+        roundings: how many roundings it takes to compute it, but for its scale.
+        leaves: the weights that it is computed from.
+        numbers: constants in it that may have been rounded to float32.
     """
 
     expr: Expr
     axes: tuple[Axis, ...]
     array: np.ndarray
     size: np.ndarray
+    scale: tuple[Expr, ...]
+    stored: bool
     roundings: float
-    unit: float
-
-    @property
-    def stored(self) -> bool:
-        """Whether nothing is computed: an element of an array."""
-        return isinstance(self.expr, Read)
+    leaves: frozenset[str]
+    numbers: frozenset[float]
 
 
 @dataclass(slots=True)
@@ -147,6 +163,7 @@ class _Table:
 
     Attributes:
         weights: of both.
+        rounded: the weights that may be rounded values of the other program's, with the unit roundoff of their type.
         multiples: numbers that the reference has, which are tried first where one is a multiple of another; None where
             only what is equal counts.
         learning: whether coefficients are the reference's.
@@ -154,7 +171,8 @@ class _Table:
     """
 
     weights: Mapping[str, Weight]
-    multiples: tuple[float, ...] | None
+    rounded: Mapping[str, float] = field(default_factory=dict)
+    multiples: tuple[float, ...] | None = None
     learning: bool = True
     said: list[str] = field(default_factory=list)
     _known: dict[tuple[str, ...], list[_Coefficient]] = field(default_factory=dict)
@@ -174,7 +192,7 @@ class _Table:
         if made is None:
             return e
         if not made.array.any():
-            self._say(e, const(0.0), 0.0, made.unit)
+            self._say(e, const(0.0), 0.0, made)
             return const(0.0)
         key = tuple(sorted(str(a.extent) for a in made.axes))
         others = self._known.setdefault(key, [])
@@ -189,7 +207,7 @@ class _Table:
         if best is None and not self.learning and self.multiples is not None:
             best = self._multiple(made, others, self.multiples)
         if best is not None and (best[0] == 0.0 or not self.learning):
-            self._say(e, best[1], best[0], made.unit)
+            self._say(e, best[1], best[0], made)
             return best[1]
         if self.learning:
             others.append(made)
@@ -206,19 +224,17 @@ class _Table:
                 one = other.array.transpose(order).reshape(-1)
                 if one[top] == 0:
                     continue
-                times = _simple(
-                    float(made.array.reshape(-1)[top]) / float(one[top]), max(made.unit, other.unit), numbers
-                )
+                unit = max((self.weights[n].unit for n in made.leaves | other.leaves), default=0.0)
+                times = _simple(float(made.array.reshape(-1)[top]) / float(one[top]), unit, numbers)
                 if times is None or times == 1.0:
                     continue
                 expr = mul(const(times), substitute(other.expr, {a: Index.axis(b) for a, b in names.items()}))
-                scaled = _Coefficient(
-                    expr,
-                    other.axes,
-                    other.array * times,
-                    other.size * abs(times),
-                    other.roundings + (math.frexp(times)[0] not in (0.5, -0.5)),
-                    other.unit,
+                scaled = replace(
+                    other,
+                    expr=expr,
+                    array=other.array * times,
+                    size=other.size * abs(times),
+                    scale=(const(times), *other.scale),
                 )
                 apart = self._apart(scaled, made, names)
                 if apart is not None:
@@ -241,15 +257,20 @@ class _Table:
         if not np.isfinite(array).all():
             return None
         size = array if isinstance(e, Read | Position) else evaluate_expr(_sizes_of(e), arrays, {}, axes)
-        unit = max((self.weights[name].unit for name in arrays), default=0.0)
-        return _Coefficient(e, axes, array, np.abs(size), _roundings(e), unit)
+        factors = list(_factors(e))
+        scale = tuple(f for f in factors if not free_axes(f) and not any(isinstance(x, Read) for x in walk(f)))
+        rest = [f for f in factors if f not in scale]
+        stored = len(rest) == 1 and isinstance(rest[0], Read)
+        roundings = max(len(rest) - 1, 0) + sum(map(_roundings, rest))
+        numbers = frozenset(rounded_constants([e], ()))
+        return _Coefficient(e, axes, array, np.abs(size), scale, stored, roundings, frozenset(arrays), numbers)
 
     def _apart(self, a: _Coefficient, b: _Coefficient, names: Mapping[Axis, Axis]) -> float | None:
         """How many units in the last place the two are apart at most; None where rounding does not explain it."""
         order = [next(n for n, x in enumerate(a.axes) if names[x] == y) for y in b.axes]
         one, other = a.array.transpose(order), b.array
         step = max(1, other.size // 64)
-        allowed = _allowed(a, b)
+        allowed = self._allowed(a, b)
         sizes = a.size.transpose(order)
         for part in (slice(None, None, step), slice(None)):
             # A few elements tell most apart.
@@ -258,14 +279,34 @@ class _Table:
             size = np.maximum(some[2], some[3])
             if (gap > allowed * size).any():
                 return None
-        unit = max(a.unit, b.unit) if a.stored or b.stored else _FLOAT32
-        return float((gap[gap > 0] / (2 * unit * size[gap > 0])).max(initial=0.0)) if unit else 0.0
+        far = float((gap[gap > 0] / size[gap > 0]).max(initial=0.0))
+        return 0.0 if far <= _SAME else far
 
-    def _say(self, e: Expr, read: Expr, apart: float, unit: float) -> None:
+    def _allowed(self, a: _Coefficient, b: _Coefficient) -> float:
+        """How far the two may be apart, for each unit of their sizes."""
+        stored = [c for c in (a, b) if c.stored]
+        scaled = a.scale != b.scale
+        units = [max((self.rounded.get(n, 0.0) for n in c.leaves), default=0.0) for c in stored]
+        own = [u for n in a.leaves ^ b.leaves if (u := self.rounded.get(n, 0.0))]
+        roundings = a.roundings + b.roundings + (scaled and not _exact(a.scale, b.scale))
+        computing = 2.0**-50 * (1 + roundings) + len(a.numbers ^ b.numbers) * _FLOAT32
+        match units:
+            case [one, other] if not scaled:
+                kinds = {self.weights[n].dtype for n in a.leaves | b.leaves}
+                return max(one, other) if len(kinds) == 2 else 0.0
+            case [_, *_]:
+                unit = max(units)
+                if unit > _COARSE:
+                    return min(2.0, roundings) * unit + roundings * _FLOAT32 + computing
+                return roundings * unit + sum(own) - unit + computing if unit else computing
+        return sum(u * (_FEW if u > _COARSE else _SOME) for u in own) + computing
+
+    def _say(self, e: Expr, read: Expr, apart: float, made: _Coefficient) -> None:
         if e == read or not any(isinstance(x, Read) for x in walk(e)):
             return
-        name = {2.0**-53: "float64", 2.0**-24: "float32", 2.0**-11: "float16", 2.0**-8: "bfloat16"}.get(unit, "float32")
-        near = "" if apart == 0 else f" (to within {max(apart, 0.01):.2g} ulp of {name})"
+        types = {w.unit: w.dtype.value for n, w in self.weights.items() if n in made.leaves and w.unit}
+        unit = max(types, default=_FLOAT32)
+        near = f" (to within {apart / (2 * unit):.2g} ulp of {types.get(unit, 'float32')})" if apart else ""
         # A factor that both have says nothing.
         ours, theirs = list(_factors(e)), list(_factors(read))
         for c in [f for f in ours if not any(isinstance(x, Read) for x in walk(f))]:
@@ -512,6 +553,11 @@ def _roundings(e: Expr) -> float:
     return total
 
 
+def _exact(*scales: Sequence[Expr]) -> bool:
+    """Whether the numbers are powers of two: with them, nothing is rounded."""
+    return all(isinstance(c, Const) and abs(math.frexp(c.value)[0]) == 0.5 for scale in scales for c in scale)
+
+
 def _simple(ratio: float, unit: float, numbers: Sequence[float]) -> float | None:
     """The number of these, or the simple one, or root of one, that a quotient of two rounded numbers is."""
     if not 1e-9 < abs(ratio) < 1e9:
@@ -526,16 +572,3 @@ def _simple(ratio: float, unit: float, numbers: Sequence[float]) -> float | None
         if found.numerator * found.denominator <= _SIMPLE:
             return math.copysign(float(found) if power == 1 else math.sqrt(found), ratio)
     return None
-
-
-def _allowed(a: _Coefficient, b: _Coefficient) -> float:
-    """How far the two may be apart, for each unit of their sizes."""
-    stored = [c for c in (a, b) if c.stored]
-    roundings = a.roundings + b.roundings
-    if len(stored) == 2 and a.unit == b.unit:
-        return 0.0
-    unit = max((c.unit for c in stored), default=_FLOAT32)
-    float64 = 2.0**-50 * (1 + roundings)
-    if unit > _COARSE:
-        return min(2.0, 1 + roundings) * unit + roundings * _FLOAT32 + float64
-    return (min(1.0, roundings) + roundings + (len(stored) == 2)) * unit + float64

@@ -95,12 +95,12 @@ class Matched:
         held = bool(_reads([*left, *right]) & self.weights.keys())
         return held and (self.unlike(left, right) or bool(rounded_constants(left, right)))
 
-    def fixed(self, exprs: Sequence[Expr]) -> Fixed:
+    def fixed(self, exprs: Sequence[Expr], sharp: bool = False) -> Fixed:
         """The weights that the expressions read, for the search for inputs at which they differ."""
         read = _reads(exprs)
         mine = {n: w for n, w in self.weights.items() if n in read}
         rounded = {n: w.unit for n, w in mine.items() if not all(w.sides) and self._made(w)}
-        return Fixed({n: w.array for n, w in mine.items()}, rounded)
+        return Fixed({n: w.array for n, w in mine.items()}, rounded, sharp)
 
     def _made(self, weight: Weight) -> bool:
         """Whether a weight of one program may have been computed from the other's: else it has elements of theirs."""

@@ -127,7 +127,7 @@ def _judged(
 ) -> Examined:
     """The verdict on formulas with equal indices."""
     one, other = list(read.left), list(read.right)
-    fixed = both.fixed([*one, *other])
+    fixed = both.fixed([*one, *other], sharp=both.unlike(one, other))
     attempt = refute(left, right, both.tensors, both.ranges, fixed=fixed)
     found = attempt.found
     if read.unclear and found is None:
@@ -144,7 +144,7 @@ def _judged(
     parts = pieces(one, other)
     same = _same_forms(*parts) is not None
     if not same and found is None and both.computed(*parts):
-        alike = read_alike(*parts, both.weights)
+        alike = read_alike(*parts, both.weights, both.fixed([*one, *other]).rounded)
         if alike is not None:
             parts = list(alike.left), list(alike.right)
             read = replace(read, left=alike.left, right=alike.right, weights=(*read.weights, *alike.said))

@@ -55,7 +55,11 @@ SHRINK_WORK = 1 << 27
 # A difference has to be so many times what rounding weights makes.
 NOISE = 8.0
 
+# Slight differences of one window that are looked into.
+LOOKS = 4
 _FLOAT32 = 2.0**-24
+# A few roundings of float64.
+_FLOAT64 = 2.0**-50
 
 # Products and sums of an expression at one point up to which its errors are tracked, and how often that is done.
 TRACKED_WORK = 1 << 18
@@ -122,18 +126,22 @@ class Fixed:
     Attributes:
         arrays: their values.
         rounded: those that may be rounded values of others, with the unit roundoff of their type.
+        sharp: whether any difference counts that rounding, also that of float64, does not explain.
     """
 
     arrays: Mapping[str, np.ndarray] = field(default_factory=dict)
     rounded: Mapping[str, float] = field(default_factory=dict)
+    sharp: bool = False
 
     def cut(self, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, np.ndarray]:
         """The elements that are read."""
         return {n: self.arrays[n][tuple(map(slice, s))] for n, s in shapes.items() if n in self.arrays}
 
-    def disturbed(self, held: Mapping[str, np.ndarray], rng: np.random.Generator) -> dict[str, np.ndarray]:
+    def disturbed(self, arrays: Mapping[str, np.ndarray], rng: np.random.Generator) -> dict[str, np.ndarray]:
         """Arrays as other roundings would have left them."""
-        return {n: v * (1 + self.rounded.get(n, 0.0) * rng.uniform(-1, 1, v.shape)) for n, v in held.items()}
+        least = _FLOAT64 if self.sharp else 0.0
+        far = {n: max(self.rounded.get(n, 0.0), least) for n in arrays}
+        return {n: v * (1 + far[n] * rng.uniform(-1, 1, v.shape)) for n, v in arrays.items()}
 
 
 NOTHING_FIXED = Fixed()
@@ -176,6 +184,7 @@ def refute(
                 skipped = "the inputs are too large to draw"
                 continue
             rng = np.random.default_rng([seed, number])
+            looks = LOOKS
             kinds = KINDS + MORE_KINDS * bool(held) if elements <= DRAW_ELEMENTS else FEW_KINDS
             for kind, inputs in _draws(rng, shapes, dtypes, kinds):
                 for formula, (a, b) in zip(reference, pairs, strict=True):
@@ -184,11 +193,17 @@ def refute(
                     right = evaluate_expr(b, {**held, **inputs}, binding, axes)
                     points += int(np.isfinite(left).sum())
                     pair = _Pair(formula, (a, b), axes, binding, held, fixed, kind == "normal")
+                    limits = (RTOL, ATOL)
                     at = _difference(left, right)
+                    if at is None and fixed.sharp and looks:
+                        limits = (SLIGHT_RTOL, SLIGHT_ATOL)
+                        at = _difference(left, right, *limits)
+                        looks -= at is not None
                     if at is not None:
-                        at = _difference(left, right, max(RTOL, NOISE * pair.noise((left, right), inputs)))
+                        limits = (max(limits[0], NOISE * pair.noise((left, right), inputs)), limits[1])
+                        at = _difference(left, right, *limits)
                     if at is not None:
-                        return Attempt(pair.smallest(at, inputs, _Tells.DIFFER), points)
+                        return Attempt(pair.smallest(at, inputs, _Tells.DIFFER, limits[0]), points)
                     for at in _suspects(left, right)[:tries]:
                         tries -= 1
                         tells = pair.tells(at, inputs)
@@ -198,7 +213,7 @@ def refute(
                             undefined = pair.smallest(at, inputs, tells)
                     at = None if slight else _difference(left, right, SLIGHT_RTOL, SLIGHT_ATOL)
                     if at is not None:
-                        sides = f"{float(left[at]):.15g} against {float(right[at]):.15g}"
+                        sides = _sides(float(left[at]), float(right[at]))
                         where = f"{formula.tensor.name} at {_place(zip(axes, at, strict=True))}: {sides}"
                         slight = Counterexample({n: np.asarray(v, float) for n, v in inputs.items()}, where)
     return Attempt(None, points, skipped if points == 0 else "", slight, undefined)
@@ -254,15 +269,15 @@ class _Pair:
         return _Tells.NOTHING if left == right else _Tells.DIFFER
 
     def noise(self, values: tuple[np.ndarray, np.ndarray], inputs: Mapping[str, np.ndarray]) -> float:
-        """How far other roundings of weights and constants move the values, relative to their size."""
+        """How far other roundings move the values, relative to their size (see `_difference`)."""
         rng = np.random.default_rng(len(self.axes))
         numbers = rounded_constants(self.exprs[:1], self.exprs[1:])
         most = 0.0
-        for _ in range(3 if numbers or self.fixed.rounded else 0):
-            other = self.fixed.disturbed(self.held, rng)
+        for _ in range(3 if numbers or self.fixed.rounded or self.fixed.sharp else 0):
+            other = self.fixed.disturbed({**self.held, **inputs}, rng)
             rounded = {c: c * (1 + float(rng.uniform(-1, 1)) * _FLOAT32) for c in numbers}
             for e, v in zip(renumbered(self.exprs, rounded), values, strict=True):
-                moved = evaluate_expr(e, {**other, **inputs}, self.binding, self.axes)
+                moved = evaluate_expr(e, other, self.binding, self.axes)
                 with np.errstate(all="ignore"):
                     finite = np.isfinite(v)
                     far = np.abs(moved - v)[finite] / (np.abs(v) + 1e-3 * np.abs(v[finite]).max(initial=0.0))[finite]
@@ -270,8 +285,10 @@ class _Pair:
                 most = max(most, float(far.max(initial=0.0)))
         return most
 
-    def smallest(self, place: tuple[int, ...], inputs: Mapping[str, np.ndarray], tells: _Tells) -> Counterexample:
-        """The counterexample at one element, its inputs made small."""
+    def smallest(
+        self, place: tuple[int, ...], inputs: Mapping[str, np.ndarray], tells: _Tells, rtol: float = RTOL
+    ) -> Counterexample:
+        """The counterexample at one element, its inputs made small; a difference stays more than `rtol`."""
         a, b = self.at(place)
 
         def values(at: Mapping[str, np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
@@ -282,7 +299,8 @@ class _Pair:
         both = bool(np.isfinite(first).all())
         apart = float(abs(first[0] - first[1]) / (max(abs(first[0]), abs(first[1])) or 1.0)) if both else 0.0
         # A difference that was plain stays so, and one that rounding does not explain.
-        least = max(RTOL, apart / 2 if self.fixed.rounded else min(1e-2, apart / 2))
+        least = max(RTOL, min(1e-2, apart / 2)) if rtol == RTOL else max(rtol, apart / 2)
+        gap = 1e-9 if rtol >= RTOL else 0.0
 
         def differs(at: Mapping[str, np.ndarray]) -> bool:
             left, right = values(at)
@@ -291,7 +309,7 @@ class _Pair:
                 return _kinds(left, right) == _kinds(*first) and self._told(a, b, at) is tells
             if not np.isfinite(left) or not np.isfinite(right):
                 return False
-            return bool(abs(left - right) > least * max(abs(left), abs(right)) and abs(left - right) > 1e-9)
+            return bool(abs(left - right) > least * max(abs(left), abs(right)) and abs(left - right) > gap)
 
         found = {name: np.asarray(v, dtype=np.float64) for name, v in inputs.items()}
         if differs(found):
@@ -299,7 +317,7 @@ class _Pair:
             found = shrink(found, differs, max(8, min(TRIES, SHRINK_WORK // work)))
         left, right = values(found)
         where = f"{self.formula.tensor.name} at {_place(zip(self.axes, place, strict=True))}: "
-        where += f"{float(left):.6g} against {float(right):.6g}"
+        where += _sides(float(left), float(right))
         if self.binding:
             where += f", with {', '.join(f'{k}={v}' for k, v in sorted(self.binding.items()))}"
         return Counterexample(found, f"{where}, where {written(found)}", both)
@@ -308,6 +326,15 @@ class _Pair:
 def _kinds(*values: np.ndarray) -> list[str]:
     """Of each value: number, nan, inf or -inf."""
     return ["number" if np.isfinite(v) else str(float(v)) for v in values]
+
+
+def _sides(left: float, right: float) -> str:
+    """Two values, with as many digits as tell them apart."""
+    for digits in (6, 9, 12, 17):
+        one, other = f"{left:.{digits}g}", f"{right:.{digits}g}"
+        if one != other:
+            break
+    return f"{one} against {other}"
 
 
 def _place(spot: Iterable[tuple[Axis, int]]) -> str:
