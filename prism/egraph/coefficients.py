@@ -84,7 +84,7 @@ def stored_alike(left: Sequence[Expr], right: Sequence[Expr], weights: Mapping[s
         if not _within(e, weights) or not np.isin(weights[e.tensor].array, (0.0, 1.0)).all():
             return e
         found = masks.of(e)
-        if found is e:
+        if found == e:
             opposite = masks.of(add(const(1.0), neg(e)))
             found = e if any(isinstance(x, Read) for x in walk(opposite)) else Map("not", (opposite,))
         return found
