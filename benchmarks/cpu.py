@@ -5,7 +5,8 @@
 
 NAME is part of a case's name; all cases of `cpu_cases.py` and the examples by default. Each case is optimized, then
 timed in a process of its own (`cpu_child.py`): all contenders interleaved in one run, threads pinned, the same inputs,
-medians with quartiles, results checked against float64, and the machine's copy bandwidth taken in the same rounds.
+lower quartiles with medians and upper ones, results checked against float64, and the machine's copy bandwidth taken in
+the same rounds.
 
 `floor_us` is the time in which the machine copies as many bytes as the case's inputs and outputs have, or does the
 case's matrix operations, whichever is longer. The baseline is a candidate: where a kernel is slower than the best of
@@ -42,7 +43,7 @@ if TYPE_CHECKING:
     from prism.program.nodes import Program
 
 ROOT = Path(__file__).resolve().parent.parent
-SCHEMA = "prism.bench/1"
+SCHEMA = "prism.bench/2"
 RESULTS = ROOT / "benchmarks" / "results"
 CHILD = ROOT / "benchmarks" / "cpu_child.py"
 CHILD_LIMIT_S = 900.0
@@ -109,7 +110,7 @@ def measure(job: Job, args: argparse.Namespace, target: CpuPlatform) -> dict[str
         folder, module = Path(name), ""
         start = time.perf_counter()
         try:
-            made = optimize(program, target="cpu", trials=args.trials, seed=args.seed, only_better=False)
+            made = optimize(program, target="cpu", trials=args.trials, seed=args.seed, only_better=False, baselines=())
         except PrismError as error:
             row |= {"sgraph": "", "config": {}, "why_no_kernel": error.one_line()}
         else:
@@ -192,7 +193,9 @@ def merged(path: Path, rows: Sequence[Mapping[str, Any]], order: Sequence[Job]) 
     """The rows, with those of other cases that are in the file already, in the order of the cases."""
     known: dict[tuple[str, str], Mapping[str, Any]] = {}
     if path.is_file():
-        known = {(r["name"], r["dtype"]): r for r in json.loads(path.read_text())["cases"]}
+        before = json.loads(path.read_text())
+        # What was timed in another way is not mixed in.
+        known = {(r["name"], r["dtype"]): r for r in before["cases"] if before["schema"] == SCHEMA}
     known |= {(r["name"], r["dtype"]): r for r in rows}
     place = {name: n for n, name in enumerate(dict.fromkeys(j.name for j in order))}
     return sorted(known.values(), key=lambda r: (place.get(r["name"], len(place)), r["dtype"] != "float32", r["dtype"]))
@@ -246,8 +249,16 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     warnings.simplefilter("ignore")  # torch's own
     args = arguments(argv)
-    chosen = [j for j in jobs() if not args.names or any(n.lower() in j.name.lower() for n in args.names)]
-    chosen = [j for j in chosen if args.dtype in (None, j.dtype) or (j.model is not None and not args.dtype)]
+    chosen = [j for j in jobs() if args.dtype in (None, j.dtype)]
+    if not chosen:
+        print(f"no case is in {args.dtype}: --list shows them all", file=sys.stderr)
+        return 2
+    unknown = [n for n in args.names if not any(n.lower() in j.name.lower() for j in chosen)]
+    if unknown:
+        of = f" in {args.dtype}" if args.dtype else ""
+        print(f"no case{of} is called {', '.join(unknown)}: --list shows them all", file=sys.stderr)
+        return 2
+    chosen = [j for j in chosen if not args.names or any(n.lower() in j.name.lower() for n in args.names)]
     if args.list:
         print("\n".join(f"{j.name} {j.dtype}".strip() for j in chosen))
         return 0

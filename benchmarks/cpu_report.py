@@ -26,7 +26,7 @@ def quartiles(seconds: Sequence[float]) -> list[float]:
 
 
 def figures(answer: Mapping[str, Any], flops: float, size: int, dtype: str, cache: int = 0) -> dict[str, Any]:
-    """A row's times, from the samples that the child took.
+    """A row's times, from the samples that the child took: lower quartiles, with all three quartiles beside them.
 
     A case is bound by memory where it moves more bytes than the last-level cache holds (`cache`); one that fits is
     bound by the caches: it may stay there from call to call, as its copy does. `share_of_floor` compares with a copy
@@ -35,7 +35,7 @@ def figures(answer: Mapping[str, Any], flops: float, size: int, dtype: str, cach
     """
     times = {name: quartiles(a["seconds"]) for name, a in answer.items() if "seconds" in a}
     copy, beyond, product = (times.pop(n) for n in ("copy", "copy beyond the caches", "float32 product"))
-    by_bytes, by_flops = copy[1], flops / (2 * 1024**3) * product[1]
+    by_bytes, by_flops = copy[0], flops / (2 * 1024**3) * product[0]
     floor = max(by_bytes, by_flops)
     bound = "memory" if by_bytes > MEMORY_BOUND * by_flops else "compute" if by_flops > by_bytes else "both"
     if bound == "memory" and size <= cache:
@@ -45,29 +45,30 @@ def figures(answer: Mapping[str, Any], flops: float, size: int, dtype: str, cach
     allowed = max(LEAST_ERROR[dtype], ERROR_FACTOR * errors.get("torch eager", 0.0))
     wrong = kernel is not None and not errors["prism"] <= allowed
     same = {n: t for n, t in times.items() if not n.endswith(" (float32)")}
-    best = min(same, key=lambda n: same[n][1])
-    any_type = min(times, key=lambda n: times[n][1])
-    ours = kernel is not None and not wrong and kernel[1] <= same[best][1]
+    best = min(same, key=lambda n: same[n][0])
+    any_type = min(times, key=lambda n: times[n][0])
+    ours = kernel is not None and not wrong and kernel[0] <= same[best][0]
     assert kernel is not None or not ours
     chosen = kernel if ours and kernel is not None else same[best]
     return {
         "floor_us": round(floor, 2),
         "bound": bound,
-        "prism_us": chosen[1],
-        "prism_quartiles_us": [chosen[0], chosen[2]],
-        "kernel_us": kernel[1] if kernel is not None else None,
-        "kernel_quartiles_us": [kernel[0], kernel[2]] if kernel is not None else None,
+        "prism_us": chosen[0],
+        "prism_quartiles_us": list(chosen),
+        "kernel_us": kernel[0] if kernel is not None else None,
+        "kernel_quartiles_us": list(kernel) if kernel is not None else None,
         "chosen": "kernel" if ours else "baseline",
-        "baselines": {n: t[1] for n, t in times.items()},
-        "baseline_quartiles_us": {n: [t[0], t[2]] for n, t in times.items()},
+        "baselines": {n: t[0] for n, t in times.items()},
+        "baseline_quartiles_us": {n: list(t) for n, t in times.items()},
         "best_baseline": best,
-        "speedup": round(same[best][1] / chosen[1], 3),
-        "speedup_any_type": round(times[any_type][1] / chosen[1], 3),
-        "kernel_speedup": round(same[best][1] / kernel[1], 3) if kernel is not None else None,
-        "share_of_floor": round(floor / chosen[1], 3),
-        "share_of_copy_bandwidth": round(size / chosen[1] * beyond[1] / DRAM_BYTES, 3),
-        "copy_gb_s": round(size / copy[1] / 1e3, 1),
-        "copy_beyond_caches_gb_s": round(DRAM_BYTES / beyond[1] / 1e3, 1),
+        "speedup": round(same[best][0] / chosen[0], 3),
+        "speedup_any_type": round(times[any_type][0] / chosen[0], 3),
+        "kernel_speedup": round(same[best][0] / kernel[0], 3) if kernel is not None else None,
+        "share_of_floor": round(floor / chosen[0], 3),
+        "share_of_copy_bandwidth": round(size / chosen[0] * beyond[0] / DRAM_BYTES, 3),
+        "copy_gb_s": round(size / copy[0] / 1e3, 1),
+        "copy_beyond_caches_gb_s": round(DRAM_BYTES / beyond[0] / 1e3, 1),
+        "threads": {n: a["threads"] for n, a in answer.items() if "threads" in a},
         "rms_error": {n: e if math.isfinite(e) else None for n, e in errors.items()},
         "wrong": wrong,
         "failed": {n: a["error"] for n, a in answer.items() if "error" in a},
@@ -111,9 +112,9 @@ def table(report: Mapping[str, Any]) -> str:
         f"Measured {report['date']}; compiler {m['compiler']}; "
         + ", ".join(f"{n} {v}" for n, v in report["versions"].items() if n in ("torch", "onnxruntime", "prism")),
         "",
-        "Microseconds, medians of interleaved samples; `floor` is the copy of as many bytes, or the matrix operations",
-        "at the rate of a large product. `kernel` is what prism emitted, whether or not it was chosen. `of copy` is",
-        f"the share of the bandwidth of a copy of {DRAM_BYTES >> 20} MiB, in the median "
+        "Microseconds, lower quartiles of interleaved samples; `floor` is the copy of as many bytes, or the matrix",
+        "operations at the rate of a large product. `kernel` is what prism emitted, whether or not it was chosen.",
+        f"`of copy` is the share of the bandwidth of a copy of {DRAM_BYTES >> 20} MiB, in the median "
         f"{report['copy_beyond_caches_gb_s']:.1f} GB/s.",
         "",
         "| case | type | floor | kernel | best baseline | | speedup | any type | of floor | of copy | chosen |",

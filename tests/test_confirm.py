@@ -256,6 +256,8 @@ def test_the_baselines_are_those_that_are_installed(monkeypatch: pytest.MonkeyPa
     assert "CPUs" in installed(model, "cuda", ("onnxruntime",), (0,))[1]["onnxruntime"]
     with pytest.raises(UsageError, match="tvm"):
         optimize(PROGRAM, target="cpu", baselines=["tvm"])
+    with pytest.raises(UsageError, match="nothing to compare with"):
+        optimize(PROGRAM, target="cpu", baselines=[])
 
 
 # What a run ends in: an optimized function, timed by a script.

@@ -177,6 +177,8 @@ def optimize(
     folder = check_writable(Path(out)) if out is not None else None
     files = rule_paths(rules)
     bounds = budget or SearchBudget()
+    if baselines is not None and not baselines and only_better:
+        raise UsageError("nothing to compare with", where="baselines", fix=f"name one: {', '.join(BASELINES)}")
     compared = tuple(BASELINES) if baselines is None else tuple(baselines)
     request = Request(program, platform.target, device, platform.device_name, bounds, trials, seed, files, compared)
     with ExitStack() as stack:
