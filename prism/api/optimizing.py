@@ -44,7 +44,7 @@ from prism.instantiate.persistence import persistent
 from prism.instantiate.platforms import Platform, platform_of
 from prism.instantiate.rematch import challenged, rematch
 from prism.instantiate.stored import Store
-from prism.instantiate.study import Best, Candidate, TuneResult, tune
+from prism.instantiate.study import LEADERS, Best, Candidate, Failure, TuneResult, tune
 from prism.program.nodes import DType, Program
 from prism.program.partition import partition
 from prism.program.region import Region
@@ -54,7 +54,7 @@ from prism.sgraph.nodes import SGraph
 from prism.sgraph.show import key
 
 FINALISTS = 4
-"""Proved sGraphs that are compiled."""
+"""Proved sGraphs that are compiled, beside the one that is as written."""
 ROUNDS = 3
 """How often others take their place when the numeric gate refuses all of them."""
 ALIKE = 2
@@ -67,6 +67,8 @@ MINOR = 0.25
 """A launch that takes less of the time than this is tuned by the cost model alone."""
 CONFIRMED = 3
 """Finalists that meet the baseline on a device that is here."""
+SHOWN = 4
+"""Candidates that rounded worse, of which an error tells."""
 WHOLE_CASES = 3
 """Cases of the numeric gate for a module of several regions, each of which has passed all of them by itself."""
 
@@ -159,13 +161,12 @@ def optimize(
         UsageError: the target is unknown, a shape is not one of the program's, or the folder cannot be written.
         RuleError: a rule file is not right, or one of its rules is wrong.
         UnsupportedError: the program holds something that cannot be searched.
-        NoImprovementError: nothing that was proved is better than what was given.
-        VerificationError: kernels that were proved compute something else: a bug in prism, and nothing is written.
+        NoImprovementError: nothing that was proved is better than what was given: as fast, or as well rounded.
+        VerificationError: kernels that were proved compute something else, more than rounding explains: a bug in prism,
+            and nothing is written.
     """
     if out is not None and not only_better:
         raise UsageError("kernels that may be slower are not written", where="only_better", fix="leave out away")
-    if baselines is not None and not baselines and only_better:
-        raise UsageError("nothing to compare with", where="baselines", fix=f"name one: {', '.join(BASELINES)}")
     for name in baselines or ():
         if name not in BASELINES:
             raise UsageError(
@@ -174,12 +175,13 @@ def optimize(
     recorder = Recorder(listener)
     platform = platform_of(target, recorder.warn)
     device = platform.device
-    program = _at(program, shapes or {})
+    program = _at(_supported(program), shapes or {})
     check_gain(program)
-    _supported(program)
     folder = check_writable(Path(out)) if out is not None else None
     files = rule_paths(rules)
     bounds = budget or SearchBudget()
+    if baselines is not None and not baselines and only_better:
+        raise UsageError("nothing to compare with", where="baselines", fix=f"name one: {', '.join(BASELINES)}")
     compared = tuple(BASELINES) if baselines is None else tuple(baselines)
     request = Request(program, platform.target, device, platform.device_name, bounds, trials, seed, files, compared)
     with ExitStack() as stack:
@@ -232,15 +234,15 @@ def _warn_of_load(choice: Choice, recorder: Recorder) -> None:
     crowded = [load for load in (choice.confirmation.loads if choice.confirmation else ()) if load.crowded]
     if not crowded:
         return
-    load = max(crowded, key=lambda x: (x.threads, x.others or 0.0))
+    load = max(crowded, key=lambda x: x.others or 0.0)
     busy = (
         f"other processes kept {load.others:.1f} of {load.cores} cores busy"
         if load.others is not None
         else (f"the load average was {load.average:.1f} on {load.cores} cores")
     )
     recorder.warn(
-        f"{busy} while contenders were timed on up to {load.threads} thread{'s' * (load.threads != 1)}: more than "
-        "there are cores for; on an idle machine times are others, and the gain may be (--anew times again)"
+        f"{busy} while kernels were timed on up to {load.threads} threads: more than there are cores; "
+        "on an idle machine times are others, and the gain may be (--anew times again)"
     )
 
 
@@ -270,27 +272,58 @@ def _chosen(request: Request, found: SearchResult, tools: _Tools, folder: Path) 
             fix="raise the search's bounds (--max-kernels, --enodes), or keep the model as it is",
         )
     refused: VerificationError | None = None
+    rounding: list[str] = []
     tried: set[int] = set()
-    for _ in range(ROUNDS):
+    # What is as written has a turn of its own where there are too few trials for every finalist to have one.
+    for alone in (*(False for _ in range(ROUNDS)), *(True for _ in range(request.trials < LEADERS))):
         with tools.recorder.stage("emission") as detail:
-            finalists = _finalists(request, found, tools.platform, folder, tried)
+            finalists = _finalists(request, found, tools.platform, folder, tried, alone)
             detail.append(f"{len(finalists)} of {len(found.proved)} proved sGraphs")
         if not finalists:
-            break
+            continue
         try:
             choice = _choose(request, finalists, tools)
         except VerificationError as error:
             # What rounds badly is often what looks fastest, in all its variants.
             refused = refused or error
             continue
+        except _RoundsWorseError as error:
+            rounding += error.failures
+            continue
         return replace(choice, opinion=choice.proved.opinion)
     if refused is not None:
         raise refused
+    if rounding:
+        raise _nothing_better(request.program.name, rounding)
     raise VerificationError(
         "no configuration fits the device",
         where=request.program.name,
         why=f"none of {len(found.proved)} proved sGraphs has one",
         fix="report it with the model: this is a bug in prism",
+    )
+
+
+class _RoundsWorseError(Exception):
+    """All finalists that could be run round worse than the numeric gate allows, and compute what they are to compute.
+
+    Attributes:
+        failures: a line for each.
+    """
+
+    def __init__(self, failures: Sequence[str]) -> None:
+        super().__init__(*failures)
+        self.failures = tuple(failures)
+
+
+def _nothing_better(name: str, failures: Sequence[str]) -> NoImprovementError:
+    shown = "; ".join(dict.fromkeys(failures[:SHOWN]))
+    more = f"; and {len(failures) - SHOWN} more" if len(failures) > SHOWN else ""
+    return NoImprovementError(
+        "nothing that was proved rounds as well as what was given",
+        where=name,
+        why=f"{len(failures)} {'candidate' if len(failures) == 1 else 'candidates'} failed the numeric gate by "
+        f"rounding alone: {shown}{more}",
+        fix="keep the model as it is, or leave rounding alone (--fp exact)",
     )
 
 
@@ -324,7 +357,10 @@ def _composed(
             Candidate(key(whole.proved.sgraph), whole.proved.sgraph, path, (whole.best.config,), whole.model.seconds),
             whole.model,
         )
-        right = _right(request, [finalist], whole.tuned, tools, 1, WHOLE_CASES)
+        try:
+            right = _right(request, [finalist], whole.tuned, tools, 1, WHOLE_CASES)
+        except _RoundsWorseError as error:
+            raise _nothing_better(program.name, error.failures) from None
         checked = merged_checks([right[0][1], *(c.checked for c in choices.values())])
         detail.append(f"{len(whole.proved.sgraph.kernels)} kernels, {right[0][1].cases} cases")
     right = _beside([finalist], [(whole.best, checked)], platform.timed)
@@ -337,8 +373,8 @@ def _composed(
         return found, _confirmed(request, bench, [finalist], right, tools, whole)
 
 
-def _supported(program: Program) -> None:
-    """Refuse a program for whose data types no kernels can be emitted."""
+def _supported(program: Program) -> Program:
+    """The program, if kernels can be emitted for its data types."""
     for t in (*program.inputs, *(program.tensor(n) for n in program.outputs)):
         if t.dtype is DType.FLOAT64:
             raise UnsupportedError(
@@ -355,6 +391,7 @@ def _supported(program: Program) -> None:
                 why="kernels compute floating-point numbers",
                 fix="cut the model before this output",
             )
+    return program
 
 
 def _at(program: Program, shapes: Mapping[str, int]) -> Program:
@@ -386,16 +423,25 @@ def _emitted(folder: Path, sgraph: SGraph, found: SearchResult, platform: Platfo
 
 
 def _finalists(
-    request: Request, found: SearchResult, platform: Platform, folder: Path, tried: set[int]
+    request: Request, found: SearchResult, platform: Platform, folder: Path, tried: set[int], alone: bool = False
 ) -> list[_Finalist]:
     """The proved sGraphs that are worth compiling, by the cost model's best configuration, with their modules.
 
-    Those in `tried`, by their place, are left out, and those that are returned are put in.
+    Those in `tried`, by their place, are left out, and those that are returned are put in. The one that computes every
+    value as the model does is always among those of the first call: rounding must not make all of them fail.
+
+    Args:
+        request: what is asked for.
+        found: the search.
+        platform: what is tuned for.
+        folder: for modules.
+        tried: what earlier calls returned.
+        alone: whether to return nothing but what is as written, be it tried or not.
     """
     hints = request.program.hints
     ranked = []
     for n, p in enumerate(found.proved):
-        if n in tried:
+        if (n in tried and not alone) or (alone and not p.written):
             continue
         model = platform.model(p.sgraph, hints)
         space = platform.space(p.sgraph, hints)
@@ -409,12 +455,12 @@ def _finalists(
         # Variants of one way to cut the program are alike: others get their chance, too.
         cut = tuple(k.name for k in p.sgraph.kernels)
         cuts[cut] += 1
-        if cuts[cut] > ALIKE or len(made) == FINALISTS:
+        if (cuts[cut] > ALIKE or len(made) >= FINALISTS) and not p.written:
             continue
         tried.add(n)
         points = space.points_ranked(model, POINTS, MINOR)
         configs = space.described([c for c, e in points if e.seconds <= platform.worst * points[0][1].seconds])
-        path = _emitted(folder / f"candidate_{n}", p.sgraph, found, platform, configs)
+        path = _emitted(folder / f"candidate_{n}{'_alone' if alone else ''}", p.sgraph, found, platform, configs)
         made.append(_Finalist(p, Candidate(key(p.sgraph), p.sgraph, path, configs, model.seconds), model))
     return made
 
@@ -474,8 +520,14 @@ def _right(
     wanted: int,
     limit: int | None = None,
 ) -> list[tuple[Best, CheckSummary]]:
-    """The fastest of the finalists that pass the numeric gate, at most `wanted`; `limit` as for `check_module`."""
+    """The fastest of the finalists that pass the numeric gate, at most `wanted`; `limit` as for `check_module`.
+
+    Raises:
+        VerificationError: none passes, and one computes something else than its sGraph, or nothing could be run.
+        _RoundsWorseError: none passes, by rounding alone.
+    """
     failures: list[str] = []
+    rounding: list[str] = []
     passed: list[tuple[Best, CheckSummary]] = []
     tools.runner.forget()
     drawn = Drawn(request.program)
@@ -497,10 +549,21 @@ def _right(
             if len(passed) == wanted:
                 return passed
         else:
-            failures += report.failures
+            named = f"{', '.join(k.name for k in c.sgraph.kernels)}: {report.failures[0]}"
+            (rounding if report.rounding else failures).append(named)
             tools.recorder.warn(f"a proved sGraph failed the numeric gate and was dropped: {report.failures[0]}")
     if passed:
         return passed
+    timed = {best.candidate for best in tuned.ranking}
+    for t in tuned.trials:
+        # In the timed runs, too, results are judged; what failed there has no time and is not in the ranking.
+        n, o = t.point.candidate, t.outcome
+        if n not in timed and o.failure in (Failure.WRONG, Failure.ROUNDING):
+            timed.add(n)
+            named = f"{', '.join(k.name for k in finalists[n].candidate.sgraph.kernels)}: {o.detail}"
+            (rounding if o.failure is Failure.ROUNDING else failures).append(named)
+    if rounding and not failures:
+        raise _RoundsWorseError(rounding)
     counts = ", ".join(f"{n} times {reason}" for reason, n in sorted(tuned.failures.items()))
     counts += "".join(f": {d}" for d in [t.outcome.detail for t in tuned.trials if t.outcome.detail][:1])
     raise VerificationError(

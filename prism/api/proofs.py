@@ -47,6 +47,7 @@ class ProvedSGraph:
         denotation: what it computes, as the prover read it off.
         seconds: its least estimated time by the ranking model; only for ordering.
         opinion: what the identity test over finite fields says of the proof.
+        written: whether it computes every value as the model does, in its order of operations.
     """
 
     sgraph: SGraph
@@ -54,6 +55,7 @@ class ProvedSGraph:
     denotation: Denotation
     seconds: float
     opinion: Opinion | None = None
+    written: bool = False
 
 
 class Proofs:
@@ -193,4 +195,4 @@ class Proofs:
             return
         sgraph, meaning = self._staged[n], self._meanings[m]
         opinion = self._second.of(sgraph, meaning) if self._second is not None else None
-        self.decided[n] = ProvedSGraph(sgraph, verdict, meaning, c.seconds, opinion)
+        self.decided[n] = ProvedSGraph(sgraph, verdict, meaning, c.seconds, opinion, c.written)

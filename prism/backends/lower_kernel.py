@@ -215,9 +215,16 @@ class KernelLowering:
         zero = rules.zero([a.zero if isinstance(a, Value) else a for a in args])
         self._values[s.dst] = Value(name, dims, rules.result, zero)
 
-    def _quotient(self, dividend: Operand, divisor: Operand) -> Value:
-        """A division, as a value."""
+    def _quotient(self, dividend: Operand, divisor: Operand, scale: float) -> Value:
+        """A division by a number times a value, as a value."""
         given = [self._cast(self._values[o], F32) if isinstance(o, str) else float(o) for o in (dividend, divisor)]
+        below = given[1]
+        if isinstance(below, Value) and scale != 1:
+            name = self.names.fresh(_NAMES["mul"])
+            self._out.append(tile.Pointwise(name, "mul", (below.name, scale), below.dims, F32))
+            given[1] = Value(name, below.dims, F32)
+        elif isinstance(below, float):
+            given[1] = below * scale
         dims = self._union(v for v in given if isinstance(v, Value))
         name = self.names.fresh(_NAMES["div"])
         made = tuple(v.name if isinstance(v, Value) else v for v in given)

@@ -9,8 +9,8 @@ extents, which is how shapes are computed.
 from __future__ import annotations
 
 import functools
+import itertools
 import keyword
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
@@ -32,8 +32,6 @@ from prism.program.transform import substitute
 Elements: TypeAlias = npt.NDArray[np.object_]
 MAX_ELEMENTS = 256
 """The largest integer tensor whose elements are followed at translation."""
-MAX_FORMULA = 64
-"""The largest closed formula, in nodes, that is written into what reads it; a larger one is a definition."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -237,7 +235,6 @@ class Graph:
     ranges: dict[str, SymbolRange] = field(default_factory=dict)
     _taken: set[str] = field(default_factory=set)
     _bounds: dict[str, Interval] = field(default_factory=dict)
-    _next: dict[str, int] = field(default_factory=dict)  # numbers to try next, so that many names alike stay cheap
     _stored: dict[int, tuple[str, object]] = field(
         default_factory=dict
     )  # holds the array, so that its id stays its own
@@ -245,10 +242,11 @@ class Graph:
     def fresh(self, wanted: str) -> str:
         """An identifier that no tensor has yet, like the one wanted."""
         base = identifier(wanted)
-        name, n = base, self._next.get(base, 1)
-        while name in self._taken:
-            name, n = f"{base}_{n}", n + 1
-        self._next[base] = n
+        name = base
+        for n in itertools.count(1):
+            if name not in self._taken:
+                break
+            name = f"{base}_{n}"
         self._taken.add(name)
         return name
 
@@ -274,8 +272,6 @@ class Graph:
         Raises:
             UnsupportedError: it is an integer that float64 does not hold.
         """
-        if len(index) != value.rank:
-            raise ValueError(f"{value.label or value.name} has {value.rank} dimensions, and {len(index)} are expected")
         if value.name:
             return Read(value.name, tuple(index))
         self._refuse_inexact(value)
@@ -350,27 +346,6 @@ class Graph:
             return functools.reduce(Interval.joined, parts, parts[0]) if parts else integers.of_type(value.dtype)
         return self._bound(value.name)
 
-    def may_be_infinite(self, value: Value) -> bool:
-        """Whether something infinite, or a division or a logarithm that may be, goes into a value of finite inputs."""
-        axes = axes_of(value.shape)
-        made = {d.name: d.expr for d in self.definitions}
-        seen: set[str] = set()
-        todo = [self.read(value, axes)]
-        while todo:
-            for e in walk(todo.pop()):
-                match e:
-                    case Const(number) if not math.isfinite(number):
-                        return True
-                    case Map("log" | "recip" | "pow", _):
-                        return True
-                    case Read(tensor, _) if tensor not in seen:
-                        seen.add(tensor)
-                        if tensor in made:
-                            todo.append(made[tensor])
-                        elif tensor in self.weights and not np.all(np.isfinite(self.weights[tensor])):
-                            return True
-        return False
-
     def _bound(self, tensor: str) -> Interval:
         return self._bounds.get(tensor, integers.REAL)
 
@@ -403,7 +378,7 @@ class Graph:
         if not dtype.is_float:
             expr, bounds = integers.stored(expr, dtype, bounds or self.bounds(expr), node.where)
         label = node.outputs[output] if output < len(node.outputs) and node.outputs[output] else node.label
-        if not any(isinstance(e, Read) for e in walk(expr)) and sum(1 for _ in walk(expr)) <= MAX_FORMULA:
+        if not any(isinstance(e, Read) for e in walk(expr)):
             return Value(shape, dtype, axes=tuple(axes), formula=expr, label=label)
         return self.define_tensor(label, axes, expr, dtype, origin=node.label, view=view, bounds=bounds)
 
@@ -419,13 +394,6 @@ class Graph:
         bounds: Interval | None = None,
     ) -> Value:
         """A definition of the program, of what its type stores."""
-        if any(isinstance(e, Const) and math.isnan(e.value) for e in walk(expr)):
-            raise UnsupportedError(
-                "a constant is NaN",
-                where=f"{self.where}, {origin if origin.startswith('output ') else f'node {origin!r}'}",
-                why="nothing can be proved of a value that is not a number",
-                fix="mask with a large number or an infinity in its place",
-            )
         d = Definition(self.fresh(label), tuple(axes), expr, dtype, origin, view)
         self._bounds[d.name] = bounds or self.bounds(expr)
         self.definitions.append(d)

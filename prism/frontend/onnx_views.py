@@ -14,7 +14,7 @@ import numpy as np
 import sympy
 
 from prism.frontend.onnx_algebra import apply, as_index, compare_extents, index_value, number
-from prism.frontend.onnx_graph import Elements, Graph, Node, Value, known_elements, progression, static_shape
+from prism.frontend.onnx_graph import Elements, Graph, Node, Value, known_elements, progression
 from prism.frontend.views import Shape, axes_of, broadcast_shapes, reshape_index, resolve_shape, same_extent
 from prism.program.extents import Extent, add, cdiv, is_static, mul, normal
 from prism.program.index import Axis, Index
@@ -89,12 +89,6 @@ def _flatten(graph: Graph, node: Node) -> Value:
 def _squeeze(graph: Graph, node: Node) -> Value:
     x = node.input(0)
     axes = node.numbers("axes", 1, "the list of axes")
-    if axes is None and static_shape(x.shape) is None:
-        raise node.unsupported(
-            "a Squeeze without axes of a symbolic shape has no translation",
-            why="a dimension is dropped where it is 1, so that the rank depends on it",
-            fix="name the axes",
-        )
     dropped = [d for d, e in enumerate(x.shape) if e == 1] if axes is None else [node.wrap(a, x.rank) for a in axes]
     for d in dropped:
         if x.shape[d] != 1:
@@ -177,17 +171,11 @@ def _cut(graph: Graph, node: Node, extent: Extent, start: Extent, end: Extent, s
     """(first element, number of elements) of a slice of one dimension."""
     if step == 0:
         raise node.shape_error("the step of a slice is 0")
-    if step < 0 and isinstance(end, int) and end >= _END:
-        raise node.unsupported(
-            "a backward slice that ends beyond the dimension has no translation",
-            why="it is empty by the operator's text, and all there is to runtimes",
-            fix="let it end at the least number of the type",
-        )
     if isinstance(extent, int) and isinstance(start, int) and isinstance(end, int):
         below = step < 0 and end < -extent
         chosen = range(extent)[slice(start, None if below else end, step)]
         return chosen.start, len(chosen)
-    if step == -1 and start == -1 and isinstance(end, int) and end <= -_END:
+    if step == -1 and start == -1 and isinstance(end, int) and end <= -(2**31) + 1:
         return add(extent, -1), extent
     if step < 1:
         raise node.unsupported("a backward slice of a symbolic dimension has no translation")
@@ -202,15 +190,11 @@ def _cut(graph: Graph, node: Node, extent: Extent, start: Extent, end: Extent, s
     return first, normal(cdiv(length, step))
 
 
-_END = 2**31 - 1
-"""From here on a bound of a slice means the dimension's end, and below its negative the beginning."""
-
-
 def _bound(graph: Graph, node: Node, extent: Extent, bound: Extent) -> Extent:
     """A bound of a slice wrapped and clamped to the dimension."""
-    if isinstance(bound, int) and bound >= _END:
+    if isinstance(bound, int) and bound >= 2**31 - 1:
         return extent
-    if isinstance(bound, int) and bound <= -_END:
+    if isinstance(bound, int) and bound <= -(2**31) + 1:
         return 0
     if compare_extents("lt", bound, 0):
         bound = add(bound, extent)
@@ -236,10 +220,7 @@ def _split(graph: Graph, node: Node) -> Sequence[Value]:
     if given is not None:
         sizes = given.ravel().tolist()
     else:
-        parts = int(node.attributes.get("num_outputs", len(node.outputs)))
-        if parts != len(node.outputs):
-            raise node.shape_error(f"{parts} parts are asked for and the node has {len(node.outputs)} outputs")
-        sizes = _even_parts(node, extent, parts)
+        sizes = _even_parts(node, extent, node.integer("num_outputs") or len(node.outputs))
     total: Extent = 0
     for s in sizes:
         total = add(total, s)
@@ -254,8 +235,6 @@ def _split(graph: Graph, node: Node) -> Sequence[Value]:
 
 
 def _even_parts(node: Node, extent: Extent, parts: int) -> list[Extent]:
-    if parts < 1:
-        raise node.shape_error(f"a dimension of extent {extent} cannot be split into {parts} parts")
     if isinstance(extent, int):
         each = -(-extent // parts)
         return [min(each, extent - each * n) for n in range(parts)]

@@ -22,7 +22,8 @@ from prism.errors import VerificationError
 from prism.events import CheckSummary
 from prism.instantiate.check_plan import Case, Sample, interpretable, plan_cases, plan_samples
 from prism.instantiate.draws import PATTERN_ONLY, draw_inputs
-from prism.instantiate.gate import judge
+from prism.instantiate.gate import Judgement, judge
+from prism.instantiate.orders import of_program, of_sgraph
 from prism.instantiate.workers import Ending, Worker
 from prism.program.extents import evaluate
 from prism.program.nodes import Program
@@ -169,6 +170,8 @@ class CheckReport:
         worst: by draw, the largest error as a multiple of what is allowed.
         failures: one line for each case that did not pass.
         sampled: how many cases ran only a sample of some kernel's programs.
+        rounding: whether rounding explains all failures: the sGraph itself, evaluated in torch, is as far from the
+            oracle as its kernels.
     """
 
     runner: str
@@ -176,6 +179,7 @@ class CheckReport:
     worst: Mapping[str, float]
     failures: tuple[str, ...]
     sampled: int = 0
+    rounding: bool = False
 
     @property
     def passed(self) -> bool:
@@ -227,7 +231,7 @@ def check_module(
     """
     worst: dict[str, float] = {}
     failures: list[str] = []
-    done = sampled = 0
+    done = sampled = unexplained = 0
     if drawn is None:
         runner.forget()
         drawn = Drawn(program)
@@ -242,14 +246,15 @@ def check_module(
         if runner.sampling:
             case = replace(case, config=interpretable(sgraph, case.config, case.binding))
             samples = plan_samples(sgraph, case.config, case.binding)
-        ratio, reasons = _run_case(drawn, module, sgraph, case, samples, runner)
+        ratio, reasons, rounding = _run_case(drawn, module, sgraph, case, samples, runner)
+        unexplained += bool(reasons) and not rounding
         done += 1
         sampled += any(s is not None for s in samples)
         worst[case.draw] = max(worst.get(case.draw, 0.0), ratio)
         failures += [f"{case}: {r}" for r in reasons]
         if failures and stop_at_failure:
             break
-    return CheckReport(runner.name, done, worst, tuple(failures), sampled)
+    return CheckReport(runner.name, done, worst, tuple(failures), sampled, bool(failures) and not unexplained)
 
 
 @dataclass(frozen=True, slots=True)
@@ -273,6 +278,7 @@ class Drawn:
 
     program: Program
     answers: dict[tuple[object, ...], Answers] = field(default_factory=dict)
+    shuffled: dict[tuple[object, ...], list[dict[str, np.ndarray]]] = field(default_factory=dict)
     tensors: dict[tuple[object, ...], Any] = field(default_factory=dict)
     wide: dict[int, np.ndarray] = field(default_factory=dict)
 
@@ -289,7 +295,7 @@ class Drawn:
         from prism.backends.eager import eager
         from prism.program.evaluate import evaluate as oracle_of
 
-        key = (case.draw, tuple(sorted(case.binding.items())), case.seed, case.struck)
+        key = _case_key(case)
         known = self.answers.get(key)
         if known is None:
             exact = oracle_of(self.program, wide)
@@ -303,8 +309,16 @@ class Drawn:
                 self.answers[key] = known
         return known
 
+    def others(self, case: Case, tensors: Mapping[str, Any]) -> list[dict[str, np.ndarray]]:
+        """What eager might as well have made of the case's inputs: the program in other orders."""
+        key = _case_key(case)
+        if key not in self.shuffled:
+            self.shuffled[key] = of_program(self.program, tensors, case.binding)
+        return self.shuffled[key]
+
     def drop(self) -> None:
         """Let go of all inputs but the ordinary ones."""
+        self.shuffled.clear()
         self.tensors = {key: t for key, t in self.tensors.items() if key[1] == "normal"}
         kept = {id(t) for t in self.tensors.values()}
         self.wide = {n: w for n, w in self.wide.items() if n in kept}
@@ -315,32 +329,48 @@ def _elements(program: Program, binding: Mapping[str, int]) -> int:
     return sum(math.prod(evaluate(e, binding) for e in t.shape) for t in program.inputs)
 
 
+def _case_key(case: Case) -> tuple[object, ...]:
+    return case.draw, tuple(sorted(case.binding.items())), case.seed, case.struck
+
+
 def _run_case(
     drawn: Drawn, module: Path, sgraph: SGraph, case: Case, samples: Sequence[Sample], runner: Runner
-) -> tuple[float, list[str]]:
+) -> tuple[float, list[str], bool]:
+    """The largest error as a multiple of what is allowed, what did not pass, and whether that is rounding alone."""
     tensors, wide = drawn.of(case)
     answers = drawn.answer(case, tensors, wide)
     shapes = [(tuple(evaluate(e, case.binding) for e in t.shape), t.dtype.value) for t in sgraph.outputs]
     found = runner.run(module, case.config, [tensors[t.name] for t in sgraph.inputs], shapes, samples)
     if isinstance(found, str):
-        return math.inf, [found]
-    ratio, reasons = 0.0, []
+        return math.inf, [found], False
     everything = all(s is None for s in samples)
-    for t, output in zip(sgraph.outputs, found, strict=True):
-        verdict = judge(
-            output.values,
-            answers.exact[t.name],
-            answers.given[t.name],
-            t.dtype,
-            output.written,
-            everything,
-            answers.clean.get(t.name),
-            case.draw not in PATTERN_ONLY,
-        )
-        ratio = max(ratio, verdict.ratio)
-        if not verdict:
-            reasons.append(f"{t.name}: {verdict.reason}")
-    return ratio, reasons
+
+    def verdicts(others: Sequence[Mapping[str, np.ndarray]]) -> dict[str, Judgement]:
+        return {
+            t.name: judge(
+                output.values,
+                answers.exact[t.name],
+                answers.given[t.name],
+                t.dtype,
+                output.written,
+                everything,
+                answers.clean.get(t.name),
+                case.draw not in PATTERN_ONLY,
+                [x[t.name] for x in others],
+            )
+            for t, output in zip(sgraph.outputs, found, strict=True)
+        }
+
+    made = verdicts(())
+    rounding = False
+    if not all(made.values()):
+        others = drawn.others(case, tensors)
+        made = verdicts(others)
+        if not all(made.values()):
+            own = of_sgraph(sgraph, drawn.program, tensors, case.binding)
+            rounding = all(verdicts([*others, *own]).values())
+    reasons = [f"{name}: {verdict.reason}" for name, verdict in made.items() if not verdict]
+    return max((v.ratio for v in made.values()), default=0.0), reasons, rounding
 
 
 def _without_non_finite(program: Program, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:

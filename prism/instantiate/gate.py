@@ -9,13 +9,17 @@ infinities is infinite or not a number, and rounding decides the sign of a small
 differ. And what a mask or a padding leaves out, as a factor of 0, need not be read: the result may be that in which 0
 times anything is 0, where eager makes a NaN of 0 * inf. FlashAttention, too, leaves out the tiles that are masked.
 
+What eager makes is one sample of what rounding does. Where it is much smaller than others of the same program, because
+a few sums decide the result and happen to come out right, it is no measure: where a result fails by eager's, the
+largest error of several runs of the program in other orders takes its place (`prism.backends.reordered`).
+
 Errors are relative to the root mean square of the oracle's values, row by row (a row is the last dimension), because
 rows of one tensor can differ by orders of magnitude.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 
@@ -67,6 +71,7 @@ def judge(
     everything: bool = True,
     clean: np.ndarray | None = None,
     errors: bool = True,
+    others: Sequence[np.ndarray] = (),
 ) -> Judgement:
     """Judge one output.
 
@@ -79,6 +84,7 @@ def judge(
         everything: whether every element had to be written; else only those that were are judged.
         clean: where inputs are not finite: the oracle's result where what a factor of 0 leaves out is not read.
         errors: whether errors are judged, or only what is finite.
+        others: what may as well be computed as what eager computed: the largest error of all counts.
     """
     held = np.ones(result.shape, dtype=bool) if written is None else written
     if everything and not held.all():
@@ -86,16 +92,16 @@ def judge(
     if not held.any():
         return Judgement(np.inf, "no element was written") if held.size else Judgement(0.0)
     if not dtype.is_float:
-        wrong = int(((result != oracle) & (result != eager) & held).sum())
+        wrong = int((held & np.logical_and.reduce([result != x for x in (oracle, eager, *others)])).sum())
         return Judgement(np.inf, f"{wrong} elements differ") if wrong else Judgement(0.0)
     unread = np.zeros(held.shape, dtype=bool)
     if clean is not None:
         unread = np.isfinite(clean) & np.isfinite(result) & ~np.isfinite(oracle)
         oracle = np.where(unread, clean, oracle)
-    pattern = _pattern(result, oracle, eager, dtype, held, loose=clean is not None)
+    pattern = _pattern(result, oracle, eager, dtype, held, clean is not None, others)
     if pattern:
         return Judgement(np.inf, pattern)
-    return _errors(result, oracle, eager, dtype, held, unread) if errors else Judgement(0.0)
+    return _errors(result, oracle, eager, dtype, held, unread, others) if errors else Judgement(0.0)
 
 
 def _class(values: np.ndarray) -> np.ndarray:
@@ -108,7 +114,13 @@ def _class(values: np.ndarray) -> np.ndarray:
 
 
 def _pattern(
-    result: np.ndarray, oracle: np.ndarray, eager: np.ndarray, dtype: DType, held: np.ndarray, loose: bool
+    result: np.ndarray,
+    oracle: np.ndarray,
+    eager: np.ndarray,
+    dtype: DType,
+    held: np.ndarray,
+    loose: bool,
+    others: Sequence[np.ndarray],
 ) -> str:
     # Mostly all is finite, and of large outputs each pass over them counts.
     if (np.isfinite(result) & np.isfinite(eager) | ~held).all():
@@ -119,6 +131,8 @@ def _pattern(
     got, exact, given = _class(result), _class(rounded), _class(eager)
     # A finite value where eager has none is right when the oracle is finite: only eager overflowed.
     wrong = held & (got != given) & (got != exact)
+    for also in map(_class, others):
+        wrong &= got != also
     if loose:
         wrong &= ~((got > 0) & (given > 0))
     if not wrong.any():
@@ -138,7 +152,13 @@ def _pattern(
 
 
 def _errors(
-    result: np.ndarray, oracle: np.ndarray, eager: np.ndarray, dtype: DType, held: np.ndarray, unread: np.ndarray
+    result: np.ndarray,
+    oracle: np.ndarray,
+    eager: np.ndarray,
+    dtype: DType,
+    held: np.ndarray,
+    unread: np.ndarray,
+    others: Sequence[np.ndarray],
 ) -> Judgement:
     # Where eager overflowed its error is infinite: nothing is asked of ours, and the rest of eager's is no measure.
     finite = held & np.isfinite(result) & np.isfinite(oracle)
@@ -149,8 +169,12 @@ def _errors(
     scale = _row_scale(oracle)
     floor = _SMALLEST[dtype]
     ours = _where(_relative(result, oracle, scale, floor), asked)
-    theirs = _where(_relative(eager, oracle, scale, floor), usable)
-    their_rms, their_max = (float(np.sqrt(np.mean(theirs**2))), float(theirs.max())) if theirs.size else (0.0, 0.0)
+    their_rms = their_max = 0.0
+    for x in (eager, *others):
+        theirs = _where(_relative(x, oracle, scale, floor), usable & np.isfinite(x) if others else usable)
+        if theirs.size:
+            their_rms = max(their_rms, float(np.sqrt(np.mean(theirs**2))))
+            their_max = max(their_max, float(theirs.max()))
     rms, largest = float(np.sqrt(np.mean(ours**2))), float(ours.max())
     rms_ratio = rms / (RMS_FACTOR * max(their_rms, roundoff))
     max_ratio = largest / (MAX_FACTOR * max(their_max, 4 * roundoff))

@@ -31,6 +31,7 @@ from prism.instantiate.estimating import Compiler, over_limit
 from prism.instantiate.gate import judge
 from prism.instantiate.lock import program_hash
 from prism.instantiate.machine_load import Load, from_plain
+from prism.instantiate.orders import of_program, of_sgraph
 from prism.instantiate.stored import Store
 from prism.instantiate.study import Candidate, Failure, Outcome, outcome_from, plain_outcome, sources_of
 from prism.instantiate.workers import Ending, Worker
@@ -205,6 +206,7 @@ class Bench:
         self._arena = arena
         self._exported: bool | None = None
         self._graph = ""
+        self._others: list[dict[str, np.ndarray]] | None = None
 
     def _prepare(self) -> list[tuple[np.ndarray, np.ndarray]]:
         """(oracle, eager) per output; inputs and program are written to disk on the way, once."""
@@ -365,17 +367,36 @@ class Bench:
                 continue
             reason = self._wrong(tensors) if c.module is not None else self._far_off(tensors)
             if reason:
-                found.append(Timed(c.name, None, Failure.WRONG, reason))
+                found.append(Timed(c.name, None, self._why(tensors, c), reason))
             else:
                 found.append(Timed(c.name, summarise(answer["samples"])))
         return found
 
     def _wrong(self, tensors: Sequence[Any]) -> str:
         """Why the outputs of a timed run do not pass; they were poisoned before it."""
+        if not self._judged(tensors, ()):
+            return ""
+        if self._others is None:
+            self._others = of_program(self.program, self._drawn(), self.hints)
+        return self._judged(tensors, self._others)
+
+    def _why(self, tensors: Sequence[Any], c: Contender) -> Failure:
+        """What kind of failure it is: whether the contender's sGraph rounds so, or it computes something else."""
+        if c.sgraph is None or self._others is None:
+            return Failure.WRONG
+        own = of_sgraph(c.sgraph, self.program, self._drawn(), self.hints)
+        return Failure.WRONG if self._judged(tensors, [*self._others, *own]) else Failure.ROUNDING
+
+    def _drawn(self) -> dict[str, Any]:
+        return draw_inputs(self.program, "normal", self.hints, self._seed)
+
+    def _judged(self, tensors: Sequence[Any], others: Sequence[Mapping[str, np.ndarray]]) -> str:
+        """The first output that does not pass, and why; nothing where all do."""
         import torch
 
         for name, t, (exact, given) in zip(self.program.outputs, tensors, self._prepare(), strict=True):
-            verdict = judge(t.to(torch.float64).numpy(), exact, given, self.program.tensor(name).dtype)
+            result, dtype = t.to(torch.float64).numpy(), self.program.tensor(name).dtype
+            verdict = judge(result, exact, given, dtype, others=[x[name] for x in others])
             if not verdict:
                 return f"{name}: {verdict.reason}"
         return ""

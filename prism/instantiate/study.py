@@ -27,8 +27,8 @@ SWEEP = 64
 """Up to this many points, a space is swept in the cost model's order."""
 SEEDS = 8
 """How many of the cost model's best points precede TPE."""
-LEADERS = 4
-"""How many sGraphs are sure of a first trial each before any gets a second one."""
+LEADERS = 5
+"""How many sGraphs are sure of a first trial each before any gets a second one: all finalists."""
 BATCH = 4
 """How many points are proposed, compiled and told together; constant, so that results are the same everywhere."""
 DEFAULT_BUDGET = 12
@@ -48,6 +48,7 @@ class Failure(StrEnum):
     CRASH = "crash"
     HANG = "hang"
     WRONG = "wrong result"
+    ROUNDING = "rounds worse than torch"
 
 
 @dataclass(frozen=True, slots=True)

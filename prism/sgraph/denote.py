@@ -28,7 +28,19 @@ import sympy
 from prism.errors import IllegalIRError
 from prism.program.extents import Extent, text
 from prism.program.index import Axis, Index
-from prism.program.nodes import Const, Expr, Map, Read, Reduce, ReduceKind, free_axes, walk
+from prism.program.nodes import (
+    Const,
+    Definition,
+    Expr,
+    Map,
+    Program,
+    Read,
+    Reduce,
+    ReduceKind,
+    SymbolRange,
+    free_axes,
+    walk,
+)
 from prism.program.nodes import Position as PositionExpr
 from prism.program.transform import Canonical, Interned, canonical, substitute
 from prism.sgraph.nodes import (
@@ -428,3 +440,48 @@ def kernel_values(sgraph: SGraph) -> dict[str, dict[str, Expr]]:
             if not isinstance(value, _Partial) and not memory.mentions_running(value)
         }
     return found
+
+
+def as_program(
+    sgraph: SGraph, ranges: Mapping[str, SymbolRange] | None = None
+) -> tuple[Program, dict[str, Extent]] | None:
+    """What the kernels compute one after another, as a program: a definition for each tensor that is stored.
+
+    A split axis has one part, so that the program can be run at every extent: the symbols of its parts, and of what is
+    in one, are returned with what they are then. None where a store is no definition: by another index than axes.
+
+    Args:
+        sgraph: a family.
+        ranges: of the symbols of the extents.
+
+    Raises:
+        IllegalIRError: a kernel has no denotation.
+    """
+    memory = _Memory()
+    shared = _Shared()
+    made: dict[str, Definition] = {}
+    for kernel in sgraph.kernels:
+        _Reader(kernel, shared, memory).run()
+        own = _Shared(parts=shared.parts)
+        _Reader(kernel, own, memory).run()
+        for name, (index, value) in own.stored.items():
+            tensor = sgraph.tensor(name)
+            axes: list[Axis] = []
+            if len(index) != len(tensor.shape):
+                return None
+            for n, (i, extent) in enumerate(zip(index, tensor.shape, strict=True)):
+                axis = i.as_axis()
+                if axis is None and not (extent == 1 and not i.terms):
+                    return None
+                axes.append(axis or Axis(f"one.{n}", 1))
+            if name in made or len(set(axes)) < len(axes):
+                return None
+            made[name] = Definition(name, tuple(axes), value, tensor.dtype)
+    if any(t.name not in made for t in sgraph.outputs):
+        return None
+    bound: dict[str, Extent] = {}
+    for extent in shared.parts.values():
+        part, rest = split_axes(extent)
+        bound |= {str(part.extent): 1, str(rest.extent): extent}
+    outputs = tuple(t.name for t in sgraph.outputs)
+    return Program(sgraph.name, sgraph.inputs, tuple(made.values()), outputs, ranges or {}), bound

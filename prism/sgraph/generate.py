@@ -3,6 +3,7 @@
     forms   an option for each e-class: how it is computed (extract.py, forms.py)
     cuts    which e-classes are materialised, so which kernels there are (cuts.py)
     roles   what each axis of each kernel is (roles.py), scheduled into loops (schedule.py, families.py)
+    written the form as the model has it has a place, whatever the bounds leave out (written.py)
     launch  independent kernels that read a common tensor are one launch (horizontal.py)
 
 Every value is an e-class and every op an e-node, so nothing is generated that could not be part of an equivalent
@@ -25,7 +26,7 @@ from prism.program.index import Axis
 from prism.program.nodes import Formula, Tensor
 from prism.sgraph.classes import EClasses
 from prism.sgraph.constraints import Limits, tile_bounds
-from prism.sgraph.cuts import Plan, Planner, below
+from prism.sgraph.cuts import Choices, Plan, Planner, below
 from prism.sgraph.extract import Weights, options
 from prism.sgraph.families import Family, Space, Target, families
 from prism.sgraph.forms import Form, forms
@@ -37,6 +38,7 @@ from prism.sgraph.plain_product import plain_product
 from prism.sgraph.prune import SLACK, Array, Rates, Reach, keep, reach
 from prism.sgraph.roles import RoleBounds
 from prism.sgraph.values import Builder
+from prism.sgraph.written import written
 
 # So many sGraphs of one way to cut the program are ranked together before other ways get their turn.
 PER_CUT = 4
@@ -44,6 +46,8 @@ PER_CUT = 4
 PATIENCE = 8
 # Each further form with the same cuts is looked at as if it took so much longer: others get their turn.
 ALIKE = 0.05
+# Plans of the form as written that are built until one can run.
+WRITTEN_PLANS = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,10 +117,12 @@ class Candidate:
     Attributes:
         sgraph: the family.
         seconds: its least estimated time over its feasible assignments, by the rates of the task; for ranking only.
+        written: whether it computes every value as the model does (see written.py); at most one of a generation does.
     """
 
     sgraph: SGraph
     seconds: float
+    written: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,6 +234,9 @@ def generate(task: Task, bounds: Bounds) -> Generated:
             complete = False
             break
         walk.visit(plan, looping)
+    own = written(task.classes, [f.expr for f in task.formulas], table)
+    if own is not None:
+        walk.keep_written(own, weights)
     return walk.result(complete)
 
 
@@ -245,12 +254,28 @@ class _Walk:
     kernels: dict[object, list[_Kept]] = field(default_factory=dict)
     numbers: dict[Family, int] = field(default_factory=dict)
     found: dict[object, _Pick] = field(default_factory=dict)
+    written: _Pick | None = None
 
     @property
     def points(self) -> tuple[Mapping[str, int], ...]:
         """The shape points, each once."""
         every = [self.task.hints, *self.task.points]
         return tuple({tuple(sorted(p.items())): p for p in every}.values())
+
+    def keep_written(self, choices: Choices, weights: Weights) -> None:
+        """Keep the fastest pick of the form as written; where the bounds let none be built, build one."""
+        task, bounds = self.task, self.bounds
+        picks = [p for p in self.found.values() if p.plan.choices == choices]
+        if not picks:
+            outlook = Outlook(weights, choices, task.inputs, task.rates)
+            planner = Planner(task.formulas, task.inputs, choices, weights, task.rates, bounds.off)
+            plans = sorted(planner.plans(bounds.max_kernels, bounds.max_cuts, Counter()), key=outlook.seconds)
+            for plan, looping in itertools.product(plans[:WRITTEN_PLANS], (False, True)):
+                self.visit(plan, looping)
+                picks = [p for p in self.found.values() if p.plan is plan]
+                if picks:
+                    break
+        self.written = min(picks, key=lambda p: p.seconds, default=None)
 
     def visit(self, plan: Plan, looping: bool) -> None:
         """Combine the families of the plan's kernels: those without loops over output axes first, then all."""
@@ -365,6 +390,9 @@ class _Walk:
         kept = sorted(turns, key=lambda t: t[:2])[: self.bounds.max_sgraphs]
         self.pruned["rank"] += len(turns) - len(kept)
         best_first = sorted(kept, key=lambda t: t[1])
+        if self.written is not None and all(p is not self.written for _, _, p in best_first):
+            best_first.append((0, len(ordered), self.written))
+            best_first.sort(key=lambda t: t[2].seconds)
         counts = {k: n for k, n in sorted(self.pruned.items()) if n}
         return Generated(tuple(self._candidate(p) for _, _, p in best_first), self.generated, counts, complete)
 
@@ -411,7 +439,7 @@ class _Walk:
         if pick.together:
             for names in fusable(sgraph):
                 sgraph = fuse(sgraph, names)
-        return Candidate(sgraph, pick.seconds)
+        return Candidate(sgraph, pick.seconds, pick is self.written)
 
 
 def _joinable(plan: Plan, pick: Sequence[_Kept]) -> int:
