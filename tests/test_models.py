@@ -20,7 +20,7 @@ import prism
 from prism.cli import main
 from prism.egraph.prove import prove_programs
 from prism.egraph.worker import Worker
-from prism.errors import ExitCode, ShapeError
+from prism.errors import ExitCode, ShapeError, UnsupportedError
 from prism.frontend.onnx import from_model
 from prism.sgraph.verdict import Status, Verdict
 
@@ -350,6 +350,49 @@ def test_what_onnxruntime_optimises_is_proved(
             tensor.CopyFrom(numpy_helper.from_array(array, tensor.name))
             break
     assert verdict(a, optimised, worker).status is Status.REFUTED
+
+
+SIMPLIFIED = Path(__file__).parent / "models"
+"""Models as torch exports them and as onnxsim leaves them; make.py there writes them."""
+
+
+@pytest.mark.parametrize("name", ["attention", "perceptron"])
+def test_what_onnxsim_optimises_is_proved(name: str, worker: Worker) -> None:
+    one, other = onnx.load(SIMPLIFIED / f"{name}.onnx"), onnx.load(SIMPLIFIED / f"{name}.sim.onnx")
+    found = verdict(one, other, worker)
+    assert found.status is Status.PROVED, found.reason
+    assert found.weights
+    for tensor in other.graph.initializer:
+        array = numpy_helper.to_array(tensor).copy()
+        if array.dtype == np.float32 and array.ndim == 2:
+            kept = tensor.SerializeToString()
+            array[-1, -1] *= 1.01
+            tensor.CopyFrom(numpy_helper.from_array(array, tensor.name))
+            assert verdict(one, other, worker).status is Status.REFUTED, tensor.name
+            tensor.ParseFromString(kept)
+
+
+def test_a_fused_attention_that_says_more_is_refused() -> None:
+    fused = onnx.load(SIMPLIFIED / "attention.sim.onnx")
+    (attention,) = [n for n in fused.graph.node if n.op_type == "Attention"]
+    masked = onnx.ModelProto()
+    masked.CopyFrom(fused)
+    masked.graph.node[0].input.append("x")
+    with pytest.raises(UnsupportedError, match="operand 3"):
+        from_model(masked, "masked.onnx", None)
+    attention.attribute.append(onnx.helper.make_attribute("unidirectional", 1))
+    with pytest.raises(UnsupportedError, match="unidirectional"):
+        from_model(fused, "causal.onnx", None)
+
+
+def test_what_does_not_count_may_be_changed(worker: Worker) -> None:
+    """A softmax is the same for all biases of the keys: a changed weight that changes nothing is proved."""
+    one, other = (onnx.load(SIMPLIFIED / "attention.onnx") for _ in range(2))
+    for tensor in other.graph.initializer:
+        if tensor.name == "k.bias":
+            array = numpy_helper.to_array(tensor) * np.float32(1.5)
+            tensor.CopyFrom(numpy_helper.from_array(array, tensor.name))
+    assert verdict(one, other, worker).status is Status.PROVED
 
 
 class Separate(torch.nn.Module):

@@ -25,6 +25,7 @@ from prism.errors import ModelError, ShapeError, UnsupportedError
 from prism.frontend import (
     onnx_attention,
     onnx_choose,
+    onnx_contrib,
     onnx_fold,
     onnx_linear,
     onnx_norms,
@@ -143,6 +144,7 @@ def from_model(
     opset = _opset(model, name)
     if model.functions:
         model = inliner.inline_local_functions(model)
+    model = onnx_contrib.expanded(model, name)
     declared = {op.name: op for op in operators}
     _refuse_unknown(model.graph.node, name, declared)
     graph = Graph(name)

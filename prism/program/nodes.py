@@ -272,7 +272,8 @@ class Program:
         outputs: names of definitions, in order.
         ranges: for each symbol that an extent mentions, its range.
         weights: values of those inputs that the model itself fixes (numpy arrays, in the inputs' dtype where numpy
-            has it; bfloat16 as float32). Never used by search or proof.
+            has it; bfloat16 as float32). Search and the proofs of what it finds are for all values; a comparison of two
+            programs is for these.
         source: what it was read from: the path of an ONNX file, or the function that was traced; None when that is not
             known. Only timing looks at it, to run what the user would run.
     """
