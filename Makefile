@@ -11,7 +11,7 @@ MIN := .venv-min
 STAMP := $(VENV)/.prism-dev
 DOCS_STAMP := $(VENV)/.prism-docs
 WORKERS ?= 2
-MODEL ?= examples/models/rmsnorm_linear.onnx
+MODEL ?= examples/models/gated_mlp.onnx
 SUPPORTED := import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))
 PYTHON ?= $(shell for p in python3.11 python3.12 python3.13 python3 python; do \
 	"$$p" -c '$(SUPPORTED)' >/dev/null 2>&1 && { echo "$$p"; break; }; done)

@@ -92,12 +92,20 @@ def test_of_eager_on_one_thread_and_on_all_the_one_that_does_not_stall_counts() 
 
 def test_heats_keep_who_is_near_the_best_of_its_side() -> None:
     clock = Clock()
-    times = [5e-3, 9e-3, 11e-3, 1.0]
+    times = [5e-3, 9e-3, 11e-3, 3.0]
     samples = contest([clock.contender(t) for t in times], ["a", "a", "a", "a"], 10, 60.0)
     assert [len(s) for s in samples] == [HEATS + 10, HEATS + 10, HEATS, 1]
     assert [min(s) for s in samples] == pytest.approx(times)
-    other_sides = contest([clock.contender(t) for t in (5e-3, 1.0)], ["a", "b"], 3, 60.0)
+    other_sides = contest([clock.contender(t) for t in (5e-3, 3.0)], ["a", "b"], 3, 60.0)
     assert [len(s) for s in other_sides] == [HEATS + 3, HEATS + 3], "the best of a side stays whatever it takes"
+
+
+def test_a_first_call_that_stalls_does_not_decide() -> None:
+    clock = Clock()
+    late = clock.contender(5e-3, lambda n: 100.0 if n < 3 else 1.0)
+    samples = contest([late, clock.contender(5e-3)], ["baseline", "baseline"], 10, 60.0)
+    assert [len(s) for s in samples] == [HEATS + 10, HEATS + 10]
+    assert gain(samples) == pytest.approx(1.0)
 
 
 def test_a_turn_begins_with_its_threads() -> None:

@@ -167,6 +167,8 @@ def optimize(
     """
     if out is not None and not only_better:
         raise UsageError("kernels that may be slower are not written", where="only_better", fix="leave out away")
+    if baselines is not None and not baselines and only_better:
+        raise UsageError("nothing to compare with", where="baselines", fix=f"name one: {', '.join(BASELINES)}")
     for name in baselines or ():
         if name not in BASELINES:
             raise UsageError(
@@ -180,8 +182,6 @@ def optimize(
     folder = check_writable(Path(out)) if out is not None else None
     files = rule_paths(rules)
     bounds = budget or SearchBudget()
-    if baselines is not None and not baselines and only_better:
-        raise UsageError("nothing to compare with", where="baselines", fix=f"name one: {', '.join(BASELINES)}")
     compared = tuple(BASELINES) if baselines is None else tuple(baselines)
     request = Request(program, platform.target, device, platform.device_name, bounds, trials, seed, files, compared)
     with ExitStack() as stack:
@@ -234,15 +234,16 @@ def _warn_of_load(choice: Choice, recorder: Recorder) -> None:
     crowded = [load for load in (choice.confirmation.loads if choice.confirmation else ()) if load.crowded]
     if not crowded:
         return
-    load = max(crowded, key=lambda x: x.others or 0.0)
+    load = max(crowded, key=lambda x: (x.threads, x.others or 0.0))
+    cores = f"{load.cores} core{'s' * (load.cores != 1)}"
     busy = (
-        f"other processes kept {load.others:.1f} of {load.cores} cores busy"
-        if load.others is not None
-        else (f"the load average was {load.average:.1f} on {load.cores} cores")
+        f"the load average was {load.average:.1f} on {cores}"
+        if load.others is None
+        else (f"other processes kept {load.others:.1f} of {cores} busy")
     )
     recorder.warn(
-        f"{busy} while kernels were timed on up to {load.threads} threads: more than there are cores; "
-        "on an idle machine times are others, and the gain may be (--anew times again)"
+        f"{busy} while contenders were timed on up to {load.threads} thread{'s' * (load.threads != 1)}: more than "
+        "there are cores for; on an idle machine times are others, and the gain may be (--anew times again)"
     )
 
 

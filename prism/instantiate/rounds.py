@@ -26,14 +26,14 @@ WARM_S = 5e-3
 """A turn begins with calls that are not counted, seconds: a processor that rested is slow. At least one is."""
 FIRST_CALLS = 6
 """Calls that tell how long one takes, but for the first; fewer where they are long."""
-ENDLESS_S = 10.0
-"""A first call that takes longer is the only one before the rounds, seconds."""
+ENDLESS_S = 2.0
+"""A call that takes longer is made only once before the rounds, seconds: it costs too much to be sampled in vain."""
 HEATS = 4
 """Rounds that all contenders run; those that are near the best of their side run the others."""
 NEAR = 2.0
 """How many times the best of its side a contender may have taken to go on."""
 HOPELESS = 8.0
-"""How many times the best of its side a first call may have taken to be sampled at all."""
+"""How many times the best of its side an endless call may have taken to be sampled at all."""
 
 
 def _nothing() -> None:
@@ -117,7 +117,9 @@ def contest(contenders: Sequence[Prepared], sides: Sequence[str], wanted: int, l
         for each contender, its samples: at least one.
     """
     samples: list[list[float]] = [[] for _ in contenders]
-    running = _near([c.call_s for c in contenders], sides, HOPELESS)
+    near = _near([c.call_s for c in contenders], sides, HOPELESS)
+    # One call tells little: it may have stalled. Only where more of them take long does it decide.
+    running = [n for n, c in enumerate(contenders) if n in near or c.call_s <= ENDLESS_S]
     for n in set(range(len(contenders))) - set(running):
         samples[n].append(contenders[n].call_s)
     most = rounds([contenders[n] for n in running], HEATS, limit_s)

@@ -93,7 +93,7 @@ def load_line(m: MeasurementReport) -> str:
     """How busy others kept the machine meanwhile; empty where that is not known."""
     parts = []
     if m.others is not None:
-        parts.append(f"other processes kept {m.others:.1f} of {m.cores} cores busy")
+        parts.append(f"other processes kept {m.others:.1f} of {m.cores} core{'s' * (m.cores != 1)} busy")
     if m.load_average is not None:
         parts.append(f"load average {m.load_average:.1f}")
     return ", ".join(parts)
