@@ -18,17 +18,17 @@ from typing import Any
 import sympy
 import torch
 from torch._subclasses.fake_tensor import is_fake
-from torch.export.graph_signature import InputKind
+from torch.export.graph_signature import InputKind, OutputKind
 
 from prism.errors import UnsupportedError, UsageError
 from prism.frontend import torch_contract, torch_declared, torch_norms, torch_pointwise, torch_reduce, torch_views
-from prism.frontend.torch_values import Builder, Handler, Node, Value
+from prism.frontend.torch_values import Builder, Handler, Node, Value, constant
 from prism.frontend.views import Shape
 from prism.program import extents
 from prism.program.extents import Extent
 from prism.program.index import Axis, Index
 from prism.program.integers import Interval, of_type
-from prism.program.nodes import Const, DType, Program, Read, SymbolRange, walk
+from prism.program.nodes import DType, Program, Read, SymbolRange, walk
 from prism.program.operators import Operator
 
 HANDLERS: Mapping[str, Handler] = {
@@ -67,23 +67,31 @@ def trace(
         UsageError: an example input is not a tensor.
     """
     for position, example in enumerate(example_inputs):
-        if not isinstance(example, torch.Tensor):
-            raise UsageError(
-                f"example input {position} is a {type(example).__name__}",
-                where="trace",
-                why="only tensors vary between calls",
-                fix="bind other arguments beforehand, for example with functools.partial",
-            )
-        _check_assumed(position, example)
+        _check_example(position, example)
     title = _identifier(name or _name_of(fn_or_module))
     parameters = _parameter_names(fn_or_module, len(example_inputs))
     exported = _export(fn_or_module, _apart(example_inputs), _by_position(dynamic_shapes, parameters), title)
+    _refuse_mutation(exported, title)
     declared = {op.name: op for op in operators}
     return _Translation(exported, title, parameters, dynamic_shapes, declared).program()
 
 
-def _check_assumed(position: int, example: torch.Tensor) -> None:
-    """What is assumed of int64 inputs holds for the example."""
+def _check_example(position: int, example: torch.Tensor) -> None:
+    """An example is a tensor as a program takes them, and what is assumed of int64 inputs holds for it."""
+    if not isinstance(example, torch.Tensor):
+        raise UsageError(
+            f"example input {position} is a {type(example).__name__}",
+            where="trace",
+            why="only tensors vary between calls",
+            fix="bind other arguments beforehand, for example with functools.partial",
+        )
+    if example.layout is not torch.strided or example.is_quantized or example.is_nested:
+        raise UnsupportedError(
+            f"example input {position} is no dense tensor",
+            where="trace",
+            why="a program reads every element of its inputs by its place",
+            fix="pass x.to_dense(), or x.dequantize()",
+        )
     if example.dtype != torch.int64 or not example.numel() or example.is_meta or is_fake(example):
         return
     assumed = of_type(DType.INT64)
@@ -166,6 +174,18 @@ def _export(
             why=lines[0][:300],
             fix="make the function free of data-dependent control flow and of side effects",
         ) from error
+
+
+def _refuse_mutation(exported: torch.export.ExportedProgram, title: str) -> None:
+    """A program has results, and changes nothing that it is given."""
+    for spec in exported.graph_signature.output_specs:
+        if spec.kind != OutputKind.USER_OUTPUT:
+            raise UnsupportedError(
+                f"it changes {spec.target or 'an input'} in place",
+                where=title,
+                why="a program only computes results",
+                fix="return the new value, and change the tensor outside the traced function",
+            )
 
 
 def _key(overload: Any) -> str:
@@ -305,9 +325,11 @@ class _Translation:
         source = self._exported.state_dict if target in self._exported.state_dict else self._exported.constants
         tensor = source[target].detach()
         dtype = _dtype(tensor.dtype, target)
+        if tensor.numel() == 0:
+            raise UnsupportedError(f"shape {list(tensor.shape)} has no elements", where=target, fix="leave it out")
         if tensor.numel() == 1 and spec.kind == InputKind.CONSTANT_TENSOR:
             ones = tuple(Axis(f"i{d}", 1) for d in range(tensor.dim()))
-            self._values[node] = Value(tuple(tensor.shape), dtype, axes=ones, expr=Const(float(tensor.item())))
+            self._values[node] = Value(tuple(tensor.shape), dtype, axes=ones, expr=constant(tensor.item(), target))
             return
         bounds = None if dtype is not DType.INT64 else Interval(float(tensor.min()), float(tensor.max()), whole=True)
         declared = self._builder.input(target.removeprefix("function."), tuple(tensor.shape), dtype, bounds)
@@ -343,7 +365,12 @@ class _Translation:
         shapes = [self._shape(m, origin) for m in results]
         dtypes = [_dtype(m.dtype, origin) for m in results]
         call = Node(self._builder, node.name, str(target), origin, self._arguments(node, origin), shapes, dtypes)
-        self._values[node] = handler(call)
+        try:
+            self._values[node] = handler(call)
+        except UnsupportedError as error:
+            if error.where:
+                raise
+            raise UnsupportedError(error.what, where=origin, why=error.why, fix=error.fix) from None
         _refuse_unread(call, target)
 
     def _arguments(self, node: torch.fx.Node, origin: str) -> dict[str, Any]:

@@ -9,6 +9,7 @@ import torch
 
 from prism.frontend.torch_values import Handler, Node, Result, Value, converted, is_truth, number
 from prism.program import build
+from prism.program.extents import add
 from prism.program.fold import div, op, sub, truth
 from prism.program.formulas import (
     UNARY,
@@ -418,6 +419,26 @@ def _arange(n: Node) -> Result:
     return n.define(op("add", number(start, n.axes), op("mul", number(step, n.axes), position)))
 
 
+def _linear_space(n: Node) -> Expr:
+    """start + (end - start) * i / (steps - 1)."""
+    n.settled("dtype")
+    if not n.dtype.is_float:
+        raise n.unsupported("which side of a whole number it falls on is rounding", "make the range in floating point")
+    (axis,), steps = n.axes, n["steps"]
+    start, end = _operand(n, "start"), _operand(n, "end")
+    if steps == 1:
+        return start
+    return op("add", start, op("mul", sub(end, start), div(build.position(axis), build.size(add(steps, -1)))))
+
+
+def _linspace(n: Node) -> Result:
+    return n.define(_linear_space(n))
+
+
+def _logspace(n: Node) -> Result:
+    return n.define(op("pow", Const(float(n["base"])), _linear_space(n)))
+
+
 def _eye(n: Node) -> Result:
     n.settled("n", "m", "dtype")
     row, column = n.axes
@@ -506,6 +527,8 @@ HANDLERS: Mapping[str, Handler] = {
     "zeros_like": _filled(0.0),
     "new_zeros": _filled(0.0),
     "arange": _arange,
+    "linspace": _linspace,
+    "logspace": _logspace,
     "eye": _eye,
     "tril": _triangle(lower=True),
     "triu": _triangle(lower=False),

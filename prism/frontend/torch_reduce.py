@@ -115,6 +115,8 @@ def _variance(n: Node, r: Reduction) -> Expr:
     if correction is None:
         correction = 1 if unbiased else 0
     divisor = op("add", count(r.bound), Const(-float(correction)))
+    if isinstance(divisor, Const) and divisor.value <= 0:
+        raise n.unsupported("so few elements have no variance: it is NaN", "average over more, or with correction=0")
     return div(build.reduce(ReduceKind.SUM, r.bound, _central(r)), divisor)
 
 

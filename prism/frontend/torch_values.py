@@ -16,8 +16,8 @@ from prism.errors import UnsupportedError
 from prism.frontend.views import Shape, axes_of
 from prism.program.extents import Extent
 from prism.program.index import Axis, Index
-from prism.program.integers import Interval, from_fraction, interval, of_type, stored
-from prism.program.nodes import Const, Definition, DType, Expr, Position, Read, SymbolRange, Tensor, walk
+from prism.program.integers import EXACT, Interval, from_fraction, interval, of_type, stored
+from prism.program.nodes import Const, Definition, DType, Expr, Position, Read, Reduce, SymbolRange, Tensor, walk
 from prism.program.transform import substitute
 
 
@@ -231,6 +231,14 @@ class Builder:
     def _defined(
         self, name: str, axes: tuple[Axis, ...], expr: Expr, dtype: DType, origin: str, bounds: Interval, *, view: bool
     ) -> Value:
+        bound = [e.axis for e in walk(expr) if isinstance(e, Reduce)]
+        if any(a.extent == 0 for a in (*axes, *bound)):
+            raise UnsupportedError(
+                "a dimension has extent 0",
+                where=origin,
+                why="an axis has at least one element",
+                fix="leave out what has no elements",
+            )
         d = Definition(self.unique(name), axes, expr, dtype, origin, view and isinstance(expr, Read))
         self.definitions.append(d)
         self._bounds[d.name] = bounds
@@ -256,12 +264,25 @@ def number(value: Value | Extent | float | bool, axes: Sequence[Axis]) -> Expr:
     if isinstance(value, Value):
         return value.under(axes)
     if isinstance(value, (bool, int, float)):
-        if value != value:
-            raise UnsupportedError(
-                "NaN as a number", why="no formula has it", fix="say where it is to come from: 0 / 0"
-            )
-        return Const(float(value))
+        return constant(value)
     return build.size(value)
+
+
+def constant(value: float | bool, where: str = "") -> Const:
+    """A number of the model, which float64 must hold.
+
+    Raises:
+        UnsupportedError: it does not.
+    """
+    if value != value:
+        raise UnsupportedError(
+            "NaN as a number", where=where, why="no formula has it", fix="say where it is to come from: 0 / 0"
+        )
+    if isinstance(value, int) and abs(value) > EXACT and int(float(value)) != value:
+        raise UnsupportedError(
+            f"the number {value}", where=where, why="float64 does not hold it", fix="use numbers within ±2^53"
+        )
+    return Const(float(value))
 
 
 def is_truth(value: object) -> bool:

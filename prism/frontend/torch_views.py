@@ -126,8 +126,11 @@ def _parts(n: Node) -> Result:
 
 def _unfold(n: Node) -> Result:
     """Windows of a dimension, their elements along a new last one."""
-    d = n["dimension"] % len(n["self"].shape)
+    d = n["dimension"] % max(len(n["self"].shape), 1)
     n.settled("size")
+    if not n["self"].shape:  # one element, in a window of one
+        n.settled("step")
+        return _view(n, [])
     *axes, within = n.axes
     index = _indices(axes)
     index[d] = index[d].scaled(n["step"]) + Index.axis(within)
