@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 PARTS = 8
 
 # Samples of each operator and type in the quick run.
-MOST = 3
+MOST = 2
 
 
 def _quick(part: int) -> Sequence[Sample]:
@@ -29,9 +29,8 @@ def _quick(part: int) -> Sequence[Sample]:
         types = [t for t in db.DTYPES if rows.get(db.name_of(op), {}).get(db.type_name(t))]
         if place % PARTS != part or not types:
             continue
-        # two types of each, in turn, so that all of them come up
-        for dtype in {types[place // PARTS % len(types)], types[(place // PARTS + 3) % len(types)]}:
-            chosen += db.samples(op, dtype, MOST)
+        # one type of each, in turn, so that all of them come up
+        chosen += db.samples(op, types[place // PARTS % len(types)], MOST)
     return chosen
 
 
@@ -43,7 +42,7 @@ def test_samples_are_computed_right_or_refused(part: int) -> None:
     bad = [f"{o.op} {o.dtype} {o.index}: {o.status}: {o.detail}" for o in found if o.status in db.BAD]
     assert not bad, "\n".join(bad)
     rows = db.supported()
-    refused = {(o.op, o.dtype) for o in found if o.status == db.REFUSED}
+    refused = {(o.op, o.dtype) for o in found if o.status == db.REFUSED and not db.is_empty(o)}
     stale = sorted(f"{name} {dtype}" for name, dtype in refused if rows[name][dtype] == "all")
     assert not stale, f"the table says that all samples are read: {', '.join(stale)}; run {db.COMMAND}"
 
@@ -75,4 +74,4 @@ def test_every_sample_is_computed_right_or_refused() -> None:
     found = [o for op in db.operators() for o in db.every(op)]
     bad = [f"{o.op} {o.dtype} {o.index}: {o.status}: {o.detail}" for o in found if o.status in db.BAD]
     assert not bad, "\n".join(bad)
-    assert db.page(found) == db.PAGE.read_text(), f"run {db.COMMAND}"
+    assert db.read_rows(db.page(found)) == db.supported(), f"run {db.COMMAND}"

@@ -85,6 +85,10 @@ EXACT: dict[str, tuple[Fn, list[torch.Tensor]]] = {
         lambda x: (x // 49, x % 49, torch.floor_divide(x, 7)),
         [torch.tensor([49.0, 98.0, -49.0])],
     ),
+    "division_of_rounded_fractions": (
+        lambda x: (x // 0.1, torch.div(x, 0.1, rounding_mode="trunc"), torch.floor_divide(x, x / 10)),
+        [torch.tensor([1.0, -1.0, 49.0], dtype=torch.float64)],
+    ),
     "comparisons": (lambda u, i: (u > -1, u == -1, u < 300, i > 200, i == 200, u >= 0.5), [U8, I8]),
     "comparison_with_a_fraction": (lambda x: (x == 0.1, x > 0.1, x <= 0.3), [torch.tensor([0.1, 0.3])]),
     "clamps": (lambda u, i: (u.clamp(min=-1), i.clamp(-3, 5), i.relu(), i.clamp(max=7)), [U8, I8]),
@@ -129,7 +133,7 @@ REFUSED: dict[str, tuple[Fn, list[torch.Tensor], str]] = {
     "no_divisor": (lambda x: x // torch.zeros((), dtype=torch.int64), [I64], "divides whole numbers by 0"),
     "other_type": (lambda x: x.to(torch.int16), [I64], "int16"),
     "bits_of_fractions": (lambda x: x.view(torch.int32), [X], "dtype"),
-    "mask": (lambda x, m: x[m], [X, B], ""),
+    "mask": (lambda x, m: x[m], [X, B], "the size u0"),
     "large_examples": (lambda x: x + 1, [torch.tensor([2**40])], "positions, tokens or counts"),
 }
 

@@ -291,17 +291,22 @@ def _compared(s: Sample, program: Program, got: dict[str, np.ndarray]) -> Outcom
         exact = own
         with contextlib.suppress(Exception), _computing_in_float64():
             exact = _flat(s.call([t.double() if t.is_floating_point() else t.clone() for t in s.tensors]))
+    magnitudes = [float(np.abs(_array(t).astype(np.float64)).max(initial=0.0)) for t in s.tensors if t.dtype in DTYPES]
+    largest = max((m for m in magnitudes if np.isfinite(m)), default=0.0)
     for (name, value), mine, theirs in zip(got.items(), own, exact, strict=True):
         stored = program.tensor(name).dtype
         if str(mine.dtype).removeprefix("torch.") != stored.value:
             return _outcome(s, WRONG, f"type {stored.value}, not {mine.dtype}")
         if value.shape != tuple(mine.shape):
             return _outcome(s, WRONG, f"shape {value.shape}, not {tuple(mine.shape)}")
-        precise = _close(value, _array(theirs).astype(np.float64), 1e-7 if stored.is_float else 0.0)
+        wanted = _array(theirs).astype(np.float64)
+        precise = _close(value, wanted, 1e-7 if stored.is_float else 0.0, largest)
         rough = min((_TOLERANCE[t.dtype] for t in (mine, *s.tensors) if t.dtype in _TOLERANCE), default=0.0)
         rough = max((_TOLERANCE[t.dtype] for t in (mine, *s.tensors) if t.dtype in _TOLERANCE), default=rough)
-        if not precise and not _close(value, _array(mine).astype(np.float64), rough if stored.is_float else 0.0):
-            return _outcome(s, WRONG, _difference(value, _array(theirs).astype(np.float64)))
+        if not precise and not _close(
+            value, _array(mine).astype(np.float64), rough if stored.is_float else 0.0, largest
+        ):
+            return _outcome(s, WRONG, _difference(value, wanted))
     return _outcome(s, EQUAL)
 
 
@@ -310,14 +315,17 @@ def _reason(error: PrismError) -> str:
     return f"{error.what}: {error.why}" if error.why else error.what
 
 
-def _close(got: np.ndarray, want: np.ndarray, tolerance: float) -> bool:
+def _close(got: np.ndarray, want: np.ndarray, tolerance: float, largest: float) -> bool:
+    """Whether two results differ by no more than rounding: the tolerance, or what numbers up to the largest leave."""
     if got.shape != want.shape:
         return False
     if tolerance == 0:
         return bool(np.array_equal(got, want, equal_nan=True))
     finite = want[np.isfinite(want)]
     scale = float(np.abs(finite).max()) if finite.size else 1.0
-    return bool(np.allclose(got, want, rtol=tolerance, atol=tolerance * min(scale, 1.0) + 1e-300, equal_nan=True))
+    return bool(
+        np.allclose(got, want, rtol=tolerance, atol=tolerance * min(scale, 1.0) + 1e-13 * largest, equal_nan=True)
+    )
 
 
 def _difference(got: np.ndarray, want: np.ndarray) -> str:
@@ -374,7 +382,8 @@ def page(found: Sequence[Outcome]) -> str:
         f" gives, {len(found) - equal} are refused with an error that says why, and none is read as something else."
         " Samples of the types int16, uint16, uint32, uint64 and of complex types are refused for their type.",
         "",
-        "An operator is read where torch takes it apart into others that are, too.",
+        "An operator is read where torch takes it apart into others that are, too. Samples with a dimension of extent 0"
+        f" ({sum(map(is_empty, found))}) are refused for that, which is left out below.",
         "",
         "| operator | types | samples read | refused |",
         "|---|---|---:|---|",
@@ -393,9 +402,14 @@ def page(found: Sequence[Outcome]) -> str:
 
 
 def supported() -> Mapping[str, Mapping[str, str]]:
-    """The table as it stands: for each operator that is read, whether `all` or `some` samples of a type are."""
+    """The table as it stands."""
+    return read_rows(PAGE.read_text())
+
+
+def read_rows(text: str) -> Mapping[str, Mapping[str, str]]:
+    """Of a table, for each operator that is read, whether `all` or `some` samples of a type are."""
     rows: dict[str, dict[str, str]] = {}
-    for line in PAGE.read_text().splitlines():
+    for line in text.splitlines():
         cells = [c.strip() for c in line.strip("|").split("|")]
         if len(cells) == 4 and re.search(r"^\d+ of \d+$", cells[2]):
             whole, _, some = cells[1].partition("some of ")
@@ -405,10 +419,16 @@ def supported() -> Mapping[str, Mapping[str, str]]:
     return rows
 
 
+def is_empty(o: Outcome) -> bool:
+    """Whether a sample is refused because a dimension has no elements, which the table does not hold against a type."""
+    return o.status == REFUSED and ("has no elements" in o.detail or "has extent 0" in o.detail)
+
+
 def _types(own: Sequence[Outcome]) -> str:
     statuses: dict[str, set[str]] = defaultdict(set)
     for o in own:
-        statuses[o.dtype].add(o.status)
+        if not is_empty(o):
+            statuses[o.dtype].add(o.status)
     names = [type_name(t) for t in DTYPES]
     whole = [t for t in names if statuses[t] == {EQUAL}]
     some = [t for t in names if EQUAL in statuses[t] and len(statuses[t]) > 1]
@@ -420,17 +440,17 @@ def _short(detail: str) -> str:
     text = re.sub(r"\[[^]]*\]", "[…]", detail.replace("|", "/"))
     text = re.sub(r"\bt\d+\b", "an input", text)
     text = re.sub(r"-?\d+(\.\d+)?(e[+-]?\d+)?", "…", text) if "int" not in text and "float" not in text else text
-    return text if len(text) < 120 else text[:117] + "…"
+    return text if len(text) < 150 else text[:147] + "…"
 
 
 def _refusals(own: Sequence[Outcome]) -> str:
-    reasons = Counter(_short(o.detail) for o in own if o.status == REFUSED)
+    reasons = Counter(_short(o.detail) for o in own if o.status == REFUSED and not is_empty(o))
     return "; ".join(f"{why} ({n})" for why, n in sorted(reasons.items(), key=lambda r: (-r[1], r[0]))[:4])
 
 
 def _main_reason(own: Sequence[Outcome]) -> str:
     """Why an operator is refused altogether: the reason of most samples."""
-    reasons = Counter(_short(o.detail) for o in own if "no elements" not in o.detail)
+    reasons = Counter(_short(o.detail) for o in own if not is_empty(o))
     return min(reasons, key=lambda why: (-reasons[why], why)) if reasons else "its samples have no elements"
 
 

@@ -110,6 +110,8 @@ def _attention(n: Node) -> Result:
     q, k, v = n["query"], n["key"], n["value"]
     if n["dropout_p"] != 0:
         raise n.unsupported("dropout is random", "trace the module in eval mode, with dropout_p=0")
+    if len({len(t.shape) for t in (q, k, v)}) > 1:
+        raise n.unsupported("query, key and value are of different rank", "give them dimensions of extent 1")
     *stack, length, width = q.shape
     keys: Extent = k.shape[-2]
     scale = n["scale"]

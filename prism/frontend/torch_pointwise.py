@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -21,6 +22,7 @@ from prism.program.formulas import (
     quotient,
     rounded_to,
     softplus,
+    trunc_quotient,
     truncated,
 )
 from prism.program.index import Index
@@ -33,9 +35,9 @@ from prism.program.integers import (
     range_of,
     remainder_bounds,
     stored,
-    trunc_quotient,
     trunc_remainder,
 )
+from prism.program.integers import trunc_quotient as whole_trunc_quotient
 from prism.program.nodes import Const, DType, Expr
 
 _ROUNDING = frozenset({"floor", "ceil", "trunc", "round"})
@@ -131,6 +133,8 @@ def _dividing(
     def handle(n: Node) -> Result:
         common = _common(n, "self", "other")
         a, b = _cast_to(n, "self", common), _cast_to(n, "other", common)
+        if any(isinstance(e, Const) and math.isinf(e.value) for e in (a, b)):
+            raise n.unsupported("it divides by infinity, or infinity itself")
         if n.dtype.is_float:
             return n.define(real(_operand(n, "self"), _operand(n, "other")))
         if n.dtype is DType.BOOL:
@@ -146,7 +150,8 @@ def _dividing(
 
 
 _floor_divide = _dividing(floor_quotient, quotient_bounds, lambda a, b: op("floor", quotient(a, b)))
-_trunc_divide = _dividing(trunc_quotient, quotient_bounds, lambda a, b: truncated(quotient(a, b)))
+# torch rounds the quotient first here, and only here
+_trunc_divide = _dividing(whole_trunc_quotient, quotient_bounds, lambda a, b: truncated(quotient(a, b)))
 _remainder = _dividing(
     floor_remainder,
     lambda a, b: remainder_bounds(a, b, floor=True),
@@ -155,7 +160,7 @@ _remainder = _dividing(
 _fmod = _dividing(
     trunc_remainder,
     lambda a, b: remainder_bounds(a, b, floor=False),
-    lambda a, b: sub(a, op("mul", b, truncated(quotient(a, b)))),
+    lambda a, b: sub(a, op("mul", b, trunc_quotient(a, b))),
 )
 
 
@@ -174,6 +179,8 @@ def _extreme(name: str) -> Handler:
 def _pow(n: Node) -> Result:
     given = "exponent" if n.has("exponent") else "other"
     base, exponent = _operand(n, "self"), _operand(n, given)
+    if is_truth(n["self"]) and is_truth(n[given]):
+        raise n.unsupported("it raises a truth value to a truth value, of which torch is of two minds")
     if n.dtype.is_float:
         return n.define(power(base, exponent))
     if isinstance(exponent, Const) and exponent.value.is_integer() and exponent.value >= 0:

@@ -218,7 +218,11 @@ def _logsumexp(n: Node) -> Result:
     r = _reduction(n)
     highest = build.reduce(ReduceKind.MAX, r.bound, r.element)
     total = build.reduce(ReduceKind.SUM, r.bound, op("exp", sub(r.element, highest)))
-    return n.define(op("add", highest, op("log", total)), r.axes)
+    value = op("add", highest, op("log", total))
+    if n.builder.may_be_infinite(r.element):
+        # of nothing but masked elements torch gives -inf, where the shift by their maximum is not a number
+        value = op("where", op("eq", highest, Const(-math.inf)), Const(-math.inf), value)
+    return n.define(value, r.axes)
 
 
 # Normalisations

@@ -7,6 +7,7 @@ of them need no operator of their own, they are instantiated where they are used
 from __future__ import annotations
 
 import keyword
+import math
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -177,10 +178,18 @@ class Builder:
         self._taken: set[str] = set()
         self._bounds: dict[str, Interval] = {}
         self._known: dict[Expr, Interval] = {}
+        self._infinite: set[str] = set()
 
     def interval(self, expr: Expr) -> Interval:
         """Bounds of an expression's values, by those of the tensors that it reads."""
         return interval(expr, self._bounds.__getitem__, self.ranges, self._known)
+
+    def may_be_infinite(self, expr: Expr) -> bool:
+        """Whether an infinity of the program, such as a mask's, may be in the value; inputs are taken to be finite."""
+        return any(
+            (isinstance(e, Const) and math.isinf(e.value)) or (isinstance(e, Read) and e.tensor in self._infinite)
+            for e in walk(expr)
+        )
 
     def note(self, expr: Expr, bounds: Interval) -> None:
         """Remember bounds of an expression of which more is known than its operators say."""
@@ -242,6 +251,8 @@ class Builder:
         d = Definition(self.unique(name), axes, expr, dtype, origin, view and isinstance(expr, Read))
         self.definitions.append(d)
         self._bounds[d.name] = bounds
+        if dtype.is_float and self.may_be_infinite(expr):
+            self._infinite.add(d.name)
         return Value(d.tensor.shape, dtype, d.name)
 
 

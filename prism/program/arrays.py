@@ -150,6 +150,11 @@ class NumpyArrays:
         """See Arrays."""
         return np.asarray(_POINTWISE[op](*args), dtype=np.float64)
 
+    def floor_quotient(self, a: Array, b: Array) -> Array:
+        """floor(a / b) of the exact quotient; a library without this method rounds the quotient first."""
+        rounded = np.floor(np.divide(a, b))
+        return np.where(np.isfinite(rounded), np.floor_divide(a, b), rounded)
+
     def reduce(self, kind: ReduceKind, array: Array, dims: Sequence[int]) -> Array:
         """See Arrays."""
         axis = tuple(dims)

@@ -276,6 +276,10 @@ class Interpreter:
                 return self._pointwise("sub", (self.value(a), self.value(b)))
             case Map("mul", (a, Map("recip", (b,)))):
                 return self._pointwise("div", (self.value(a), self.value(b)))
+            case Map("floor", (Map("mul", (a, Map("recip", (b,)))),)) if hasattr(self._xp, "floor_quotient"):
+                # 1 / 0.1 rounds up to 10 in float64, and 0.1 in float64 is more than a tenth: it is in 1 nine times
+                axes, (dividend, divisor) = self._together([self.value(a), self.value(b)])
+                return Value(axes, self._xp.floor_quotient(dividend, divisor))
             case Map(op, args):
                 return self._pointwise(op, [self.value(a) for a in args])
         raise TypeError(f"not an expression: {expr!r}")
@@ -296,8 +300,13 @@ class Interpreter:
         return self._xp.reshape(array, [self.size(a) if a in place else 1 for a in axes])
 
     def _pointwise(self, op: str, args: Sequence[Value]) -> Value:
+        axes, arrays = self._together(args)
+        return Value(axes, self._xp.pointwise(op, arrays))
+
+    def _together(self, args: Sequence[Value]) -> tuple[tuple[Axis, ...], list[Array]]:
+        """The axes of all arguments, and their arrays over these."""
         axes = tuple(dict.fromkeys(a for v in sorted(args, key=lambda v: -len(v.axes)) for a in v.axes))
-        return Value(axes, self._xp.pointwise(op, [self._align(v, axes) for v in args]))
+        return axes, [self._align(v, axes) for v in args]
 
     # Reads
 

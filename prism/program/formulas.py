@@ -54,6 +54,11 @@ def quotient(a: Expr, b: Expr) -> Expr:
     return div(a, b)
 
 
+def trunc_quotient(a: Expr, b: Expr) -> Expr:
+    """a / b rounded towards 0."""
+    return op("mul", op("mul", op("sign", a), op("sign", b)), op("floor", quotient(op("abs", a), op("abs", b))))
+
+
 def rounded_to(x: Expr, decimals: int) -> Expr:
     """x rounded to decimals, half to even; negative ones count from the point to the left."""
     power_of_ten = Const(10.0 ** abs(decimals))
