@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import functools
 import hashlib
 import json
+import os
 import re
+import socket
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import cache
@@ -107,6 +110,88 @@ def test_every_file_is_compared_with_its_hash(tmp_path: Path, worker: Worker) ->
         assert name in [m.where for m in verify(out, worker=worker).mismatches]
         (out / name).write_bytes(before)
     assert verify(out, worker=worker)
+
+
+def listed(out: Path, name: str) -> None:
+    """Let the lock file name a file."""
+    lock = json.loads((out / LOCK_NAME).read_text())
+    lock["files"][name] = "0" * 64
+    (out / LOCK_NAME).write_text(json.dumps(lock))
+
+
+@pytest.mark.parametrize("name", ["/dev/zero", "../../x", "../x", "", ".", "inner/../../x", "a\0b", "/etc/hostname"])
+def test_only_files_of_the_folder_are_read(name: str, tmp_path: Path, worker: Worker) -> None:
+    out = folder(tmp_path, derivation())
+    for place in (tmp_path, tmp_path.parent):
+        (place / "x").write_text("secret")
+    listed(out, name)
+    (found,) = verify(out, worker=worker).mismatches
+    assert found.where == name
+    assert "not the name of a file of the folder itself" in found.what
+
+
+@pytest.mark.parametrize("kind", ["link", "link to a device", "pipe", "folder", "socket"])
+@pytest.mark.parametrize("name", ["sample.py", "proof.json", "derivation.json", sgraph_file.NAME])
+def test_only_regular_files_are_read(kind: str, name: str, tmp_path: Path, worker: Worker) -> None:
+    out = folder(tmp_path, derivation())
+    path = out / name
+    kept = path.rename(tmp_path / "kept")
+    match kind:
+        case "link":
+            path.symlink_to(kept)
+        case "link to a device":
+            path.symlink_to("/dev/zero")
+        case "pipe":
+            os.mkfifo(path)
+        case "folder":
+            path.mkdir()
+        case _:
+            with contextlib.chdir(out), contextlib.closing(socket.socket(socket.AF_UNIX)) as made:
+                made.bind(name)
+    wrong = verify(out, worker=worker).mismatches
+    assert {m.where for m in wrong} == {name}
+    assert all("cannot be read" in m.what for m in wrong)
+    assert main(["verify", str(out)]) == 5
+
+
+def test_what_the_lock_file_does_not_list_is_reported(tmp_path: Path, worker: Worker) -> None:
+    out = folder(tmp_path, derivation())
+    (out / "__pycache__").mkdir()
+    assert verify(out, worker=worker)
+    (out / "evil.py").write_text("")
+    (out / "more").mkdir()
+    found = verify(out, worker=worker).mismatches
+    assert [m.where for m in found] == ["evil.py", "more"]
+    assert "does not list it" in found[0].what
+
+
+@pytest.mark.parametrize(
+    "data", [b"", b"[", b"[" * 100_000, b'{"a":' * 50_000, b"\xff\xfe", b"null", b"{}", b"1e999999"]
+)
+@pytest.mark.parametrize("name", [LOCK_NAME, "proof.json", "derivation.json", sgraph_file.NAME])
+def test_damaged_json_is_named(
+    name: str, data: bytes, tmp_path: Path, worker: Worker, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = folder(tmp_path, derivation())
+    (out / name).write_bytes(data)
+    if name == LOCK_NAME:
+        with pytest.raises(VerificationError, match=LOCK_NAME):
+            verify(out, worker=worker)
+        assert main(["verify", str(out)]) == 5
+        assert "bug in prism" not in capsys.readouterr().err
+    else:
+        rehash(out)
+        assert name in {Path(m.where).name for m in verify(out, worker=worker).mismatches}
+    assert main(["explain", str(out)]) in (0, 2, 5)
+    assert "bug in prism" not in capsys.readouterr().err
+
+
+def test_a_lock_file_of_any_size_is_refused_unread(tmp_path: Path) -> None:
+    out = folder(tmp_path, derivation())
+    with (out / LOCK_NAME).open("r+b") as file:
+        file.truncate(2**40)  # sparse
+    with pytest.raises(VerificationError, match="1,099,511,627,776 bytes"):
+        verify(out)
 
 
 def other_step(out: Path) -> None:

@@ -38,7 +38,7 @@ def read(data: bytes, *, where: str = NAME) -> SGraph:
     """
     try:
         body = msgspec.json.decode(data)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise UsageError(f"not a {SCHEMA} record", where=where, why=str(error)) from error
     if not isinstance(body, dict) or body.get("schema") != SCHEMA:
         raise UsageError(f"not a {SCHEMA} record", where=where, fix="run prism optimize again")

@@ -29,7 +29,7 @@ from prism.program.index import Axis, Index
 from prism.program.inline import inline
 from prism.program.nodes import DType, Expr, Formula, Program, Reduce, Tensor, walk
 from prism.program.pretty import formula_lines
-from prism.report.folder import LOCK_NAME, certificate_name
+from prism.report.folder import LOCK_NAME, certificate_name, digest_of, read_file, unlisted
 from prism.report.records import from_json, recorded_files
 from prism.sgraph.denote import expand
 from prism.sgraph.show import key, text
@@ -92,27 +92,32 @@ def verify(
     Raises:
         UsageError: it is no output folder of prism.
         RuleError: a rule file is not right, or one of its rules is wrong.
+        VerificationError: its lock file cannot be read.
     """
     folder = Path(out)
-    try:
-        lock_data = (folder / LOCK_NAME).read_bytes()
-    except OSError as error:
+    if not os.path.lexists(folder / LOCK_NAME):
         raise UsageError(
             "not an output folder of prism", where=str(out), why=f"it has no {LOCK_NAME}", fix="give prism optimize's"
-        ) from error
-    lock = from_json(lock_data, LockRecord, where=str(folder / LOCK_NAME))
-    run = _Run(folder, lock, recorded_files(lock_data), rule_paths(rules) or rule_files())
+        )
+    lock_data = read_file(folder, LOCK_NAME)
+    where = str(folder / LOCK_NAME)
+    try:
+        lock, recorded = from_json(lock_data, LockRecord, where=where), recorded_files(lock_data, where=where)
+    except UsageError as error:
+        raise VerificationError(error.what, where=where, why=error.why, fix="run prism optimize again") from error
+    run = _Run(folder, lock, recorded, rule_paths(rules) or rule_files())
     run.step(run.files)
     run.step(run.versions)
-    proof = run.step(run.proof)
+    proof = run.step(run.proof, PROOF_NAME)
     if isinstance(proof, ProofRecord):
-        run.step(lambda: run.rules(proof))
-        reader = run.step(lambda: run.certificate(proof))
+        certificate = certificate_name(proof.rung)
+        run.step(lambda: run.rules(proof), PROOF_NAME)
+        reader = run.step(lambda: run.certificate(proof), certificate)
         if isinstance(reader, _Sides):
-            run.step(lambda: run.meaning(proof, reader))
-            run.step(lambda: run.again(reader, worker))
+            run.step(lambda: run.meaning(proof, reader), sgraph_file.NAME)
+            run.step(lambda: run.again(reader, worker), certificate)
             if program is not None:
-                run.step(lambda: run.model(program, proof, reader))
+                run.step(lambda: run.model(program, proof, reader), certificate)
     rung = proof.rung if isinstance(proof, ProofRecord) else ""
     return Verification(rung, tuple(run.passed), tuple(run.mismatches))
 
@@ -141,12 +146,15 @@ class _Run:
     passed: list[str] = field(default_factory=list)
     mismatches: list[Mismatch] = field(default_factory=list)
 
-    def step(self, work: Callable[[], object]) -> object:
-        """Do one part; an error of prism's own is a mismatch."""
+    def step(self, work: Callable[[], object], file: str = LOCK_NAME) -> object:
+        """Do one part, which reads the file; an error of prism's own is a mismatch, and so is what breaks a reader."""
         try:
             return work()
         except CertificateError as error:
             self.differs(self._certificate_name, str(error))
+        except (RecursionError, ArithmeticError, LookupError, TypeError, ValueError) as error:
+            # What is read here may have been made to break its reader.
+            self.differs(file, f"it is damaged: {type(error).__name__} {' '.join(str(error).split())[:200]}")
         except PrismError as error:
             self.differs(error.where or str(self.folder), error.what + (f": {error.why}" if error.why else ""))
         return None
@@ -162,12 +170,14 @@ class _Run:
         before = len(self.mismatches)
         for name, expected in self.recorded.items():
             try:
-                found = hashlib.sha256((self.folder / name).read_bytes()).hexdigest()
-            except OSError as error:
-                self.differs(name, f"it cannot be read: {error.strerror or error}")
+                found = digest_of(self.folder, name)
+            except VerificationError as error:
+                self.differs(name, f"{error.what}: {error.why}")
                 continue
             if found != expected:
                 self.differs(name, f"its SHA-256 is {found[:16]}…, the lock file says {expected[:16]}…")
+        for name in unlisted(self.folder, self.recorded):
+            self.differs(name, "the lock file does not list it: prism did not write it there")
         if len(self.mismatches) == before:
             self.passed.append(f"{len(self.recorded)} files have the hashes that the lock file says")
 
@@ -182,10 +192,7 @@ class _Run:
 
     def proof(self) -> ProofRecord:
         """The proof record."""
-        try:
-            data = (self.folder / PROOF_NAME).read_bytes()
-        except OSError as error:
-            raise VerificationError("it cannot be read", where=PROOF_NAME, why=str(error.strerror)) from error
+        data = read_file(self.folder, PROOF_NAME)
         record = from_json(data, ProofRecord, where=PROOF_NAME)
         if record.status != "proved":
             self.differs(PROOF_NAME, f"the verdict is {record.status}")
@@ -206,10 +213,7 @@ class _Run:
         name = self._certificate_name = certificate_name(proof.rung)
         if name not in self.recorded:
             raise VerificationError("there is no certificate", where=name, why=f"the proof is on rung {proof.rung}")
-        try:
-            data = (self.folder / name).read_bytes()
-        except OSError as error:
-            raise VerificationError("it cannot be read", where=name, why=str(error.strerror)) from error
+        data = read_file(self.folder, name)
         if proof.rung != "derivation":
             return _sides(data)
         accepted = check(data, _texts(self.rule_files))
@@ -222,9 +226,7 @@ class _Run:
         if sgraph_file.NAME not in self.recorded:
             raise VerificationError("it is missing", where=sgraph_file.NAME, why="there is nothing that was proved")
         try:
-            sgraph = sgraph_file.read((self.folder / sgraph_file.NAME).read_bytes())
-        except OSError as error:
-            raise VerificationError("it cannot be read", where=sgraph_file.NAME, why=str(error.strerror)) from error
+            sgraph = sgraph_file.read(read_file(self.folder, sgraph_file.NAME))
         except IllegalIRError as error:
             raise VerificationError(error.what, where=sgraph_file.NAME, why=error.why or error.where) from error
         if key(sgraph) != self.lock.sgraph:
@@ -308,10 +310,9 @@ def explain(out: str | os.PathLike[str], *, rules: Sequence[Path | str] = ()) ->
         VerificationError: the derivation is not right.
     """
     folder = Path(out)
-    try:
-        proof = from_json((folder / PROOF_NAME).read_bytes(), ProofRecord, where=str(folder / PROOF_NAME))
-    except OSError as error:
-        raise UsageError("not an output folder of prism", where=str(out), why=f"it has no {PROOF_NAME}") from error
+    if not os.path.lexists(folder / PROOF_NAME):
+        raise UsageError("not an output folder of prism", where=str(out), why=f"it has no {PROOF_NAME}")
+    proof = from_json(read_file(folder, PROOF_NAME), ProofRecord, where=str(folder / PROOF_NAME))
     files = rule_paths(rules) or rule_files()
     name = certificate_name(proof.rung)
     if proof.rung != "derivation":
@@ -319,9 +320,7 @@ def explain(out: str | os.PathLike[str], *, rules: Sequence[Path | str] = ()) ->
             "there is no derivation", where=str(folder), why=proof.why_not_derived or "none was looked for"
         )
     try:
-        accepted = check((folder / name).read_bytes(), _texts(files))
-    except OSError as error:
-        raise UsageError("the derivation cannot be read", where=str(folder / name), why=str(error.strerror)) from error
+        accepted = check(read_file(folder, name), _texts(files))
     except CertificateError as error:
         raise VerificationError(
             "the derivation is not right", where=str(folder / name), why=str(error), fix="run prism optimize again"

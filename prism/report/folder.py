@@ -24,15 +24,18 @@ ever replaced, so nobody's own files are lost.
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import os
 import secrets
 import shutil
+import stat
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from io import BufferedReader
 from pathlib import Path
 
-from prism.errors import UsageError
+from prism.errors import UsageError, VerificationError
 from prism.events import Artifacts
 from prism.report.html import render_html
 from prism.report.records import recorded_files, to_json
@@ -42,6 +45,8 @@ LOCK_NAME = "prism.lock.json"
 WEIGHTS_NAME = "weights.pt"
 _CACHES = ("__pycache__", "__cpp_cache__")
 """What Python, and a module of C++, leave beside the module when it is used."""
+LARGEST = 256 << 20
+"""The most bytes of a record, a certificate or an sGraph that are read from a folder."""
 
 
 def render_folder(artifacts: Artifacts) -> dict[str, bytes]:
@@ -76,6 +81,59 @@ def module_name(program: str) -> str:
     """The module's file name. With its folder on `sys.path`, it must not hide a module that it or torch imports."""
     hides = program in sys.stdlib_module_names or program in ("torch", "triton", "numpy")
     return f"{program}_kernels.py" if hides else f"{program}.py"
+
+
+def read_file(folder: Path, name: str, limit: int = LARGEST) -> bytes:
+    """The bytes of a file of an output folder, which is not trusted.
+
+    Args:
+        folder: the folder.
+        name: the file's name as the folder states it.
+        limit: more bytes than these are refused.
+
+    Raises:
+        VerificationError: the name leads elsewhere, it is no regular file of the folder itself (a link, a folder, a
+            device, a pipe), it is too large, or it cannot be read.
+    """
+    with _opened(folder, name, limit) as file:
+        return file.read(limit)
+
+
+def digest_of(folder: Path, name: str) -> str:
+    """The SHA-256 of a file of an output folder, however large; what is refused is what `read_file` refuses."""
+    with _opened(folder, name, None) as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def unlisted(folder: Path, recorded: Iterable[str]) -> list[str]:
+    """What lies in the folder that its lock file does not list, caches of Python and of compiled kernels left out."""
+    return sorted({entry.name for entry in folder.iterdir()} - set(recorded) - {LOCK_NAME, *_CACHES})
+
+
+@contextlib.contextmanager
+def _opened(folder: Path, name: str, limit: int | None) -> Iterator[BufferedReader]:
+    """A regular file that lies in the folder itself, open."""
+
+    def refused(why: str) -> VerificationError:
+        return VerificationError("it cannot be read", where=name, why=why, fix="run prism optimize again")
+
+    if name in ("", ".", "..") or "\0" in name or Path(name).name != name:
+        raise refused("it is not the name of a file of the folder itself, and nothing else is read")
+    try:
+        # Neither a link is followed nor a pipe waited for; what was opened is what is asked about.
+        handle = os.open(folder / name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+    except OSError as e:
+        link = e.errno in (errno.ELOOP, errno.EMLINK)
+        raise refused("it is a symbolic link, and none is followed" if link else e.strerror or str(e)) from e
+    status = os.fstat(handle)
+    why = "" if stat.S_ISREG(status.st_mode) else "it is not a regular file"
+    if limit is not None and status.st_size > limit:
+        why = why or f"it has {status.st_size:,} bytes, and no more than {limit:,} are read"
+    if why:
+        os.close(handle)
+        raise refused(why)
+    with os.fdopen(handle, "rb") as file:
+        yield file
 
 
 def _lines(text: str) -> bytes:

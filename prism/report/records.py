@@ -72,7 +72,7 @@ def recorded_files(data: bytes, *, where: str = "") -> dict[str, str]:
 def _object(data: bytes, schema: str, where: str) -> dict[str, Any]:
     try:
         body = msgspec.json.decode(data)
-    except (msgspec.DecodeError, UnicodeDecodeError) as e:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as e:
         raise UsageError(f"not a {schema} record", where=where, why=str(e)) from e
     if not isinstance(body, dict):
         raise UsageError(f"not a {schema} record", where=where, why="it is not a JSON object")
