@@ -19,6 +19,7 @@ from typing import Any
 from egglog import bindings
 
 from prism.egraph.budget import Budget
+from prism.egraph.facts import kept, masked
 from prism.egraph.language import DISTRIBUTE, EXPAND, EXPLORE, SIMPLIFY
 from prism.egraph.rules import RuleSet, install
 from prism.egraph.saturate import Contradiction, Saturation
@@ -183,7 +184,7 @@ class Engine:
             reference.widen()
             found = reference.holds(candidate)
         if found is not None:
-            return self._verdict(Status.PROVED, SATURATED, reference.saturated, 0, found)
+            return self._proved(SATURATED, reference, reference.saturated, 0, found)
         return self._beside(reference, candidate) or self._apart(reference, candidate)
 
     def _beside(self, reference: _Reference, candidate: Sequence[Expr]) -> Verdict | None:
@@ -194,7 +195,7 @@ class Engine:
             graph.step(SIMPLIFY)
             for round_, ruleset in enumerate([*BESIDE, ""]):
                 if graph.equal(reference.roots, roots):
-                    return self._verdict(Status.PROVED, SATURATED, graph, round_)
+                    return self._proved(SATURATED, reference, graph, round_)
                 size = graph.enodes()
                 if not ruleset or size > limit:
                     return None
@@ -210,34 +211,44 @@ class Engine:
             reference.terms.step(SIMPLIFY)
         with reference.terms.aside() as graph:
             right = graph.insert(candidate)
-            return self._search(graph, reference.left, right)
+            return self._search(graph, reference, right)
 
-    def _search(self, graph: Saturation, left: Sequence[str], right: Sequence[str]) -> Verdict:
+    def _search(self, graph: Saturation, reference: _Reference, right: Sequence[str]) -> Verdict:
+        left = reference.left
         graph.step(SIMPLIFY)
         for round_ in range(APART_BUDGET.iterations):
             changed = False
             for ruleset in APART:
                 if graph.equal(left, right):
-                    return self._verdict(Status.PROVED, "one e-class by all rules", graph, round_)
+                    return self._proved("one e-class by all rules", reference, graph, round_)
                 if graph.enodes() > APART_BUDGET.enodes:
                     reason = f"the e-graph grew past {APART_BUDGET.enodes} e-nodes"
-                    return self._verdict(Status.UNKNOWN, reason, graph, round_)
+                    return self._unknown(reason, graph, round_)
                 changed |= graph.step(ruleset)
             if graph.equal(left, right):
-                return self._verdict(Status.PROVED, "one e-class by all rules", graph, round_ + 1)
+                return self._proved("one e-class by all rules", reference, graph, round_ + 1)
             changed |= graph.rename()
             if not changed:
-                return self._verdict(Status.UNKNOWN, "no rule applies any more", graph, round_)
+                return self._unknown("no rule applies any more", graph, round_)
         if graph.equal(left, right):
-            return self._verdict(Status.PROVED, "one e-class by all rules", graph, APART_BUDGET.iterations)
+            return self._proved("one e-class by all rules", reference, graph, APART_BUDGET.iterations)
         reason = f"{APART_BUDGET.iterations} rounds did not join the two"
-        return self._verdict(Status.UNKNOWN, reason, graph, APART_BUDGET.iterations)
+        return self._unknown(reason, graph, APART_BUDGET.iterations)
 
-    def _verdict(
-        self, status: Status, reason: str, graph: Saturation, rounds: int, matched: frozenset[str] | None = None
+    def _unknown(self, reason: str, graph: Saturation, rounds: int) -> Verdict:
+        return Verdict(Status.UNKNOWN, reason, enodes=graph.enodes(), iterations=rounds, rules=self.rules.families)
+
+    def _proved(
+        self, how: str, reference: _Reference, graph: Saturation, rounds: int, matched: frozenset[str] | None = None
     ) -> Verdict:
-        used = (graph.matched if matched is None else matched) if status is Status.PROVED else frozenset()
-        classes = self.rules.classes(used)
-        return Verdict(
-            status, reason, enodes=graph.enodes(), iterations=rounds, rules=self.rules.families, classes=classes
+        """Proved, under the assumptions of the rules that matched."""
+        used = graph.matched if matched is None else matched
+        verdict = Verdict(
+            Status.PROVED,
+            how,
+            enodes=graph.enodes(),
+            iterations=rounds,
+            rules=self.rules.families,
+            classes=self.rules.classes(used),
         )
+        return verdict.assuming([kept(e) for e in masked(reference.formulas)] if self.rules.partial(used) else [])

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
@@ -278,4 +278,20 @@ _ARITHMETIC: Mapping[str, Callable[..., float]] = MappingProxyType(
 )
 
 
-__all__ = ["NONE", "Facts", "constant"]
+def kept(extreme: Expr) -> str:
+    """The assumption that a mask leaves something of every row, of whose maximum (minimum) this is."""
+    least = isinstance(extreme, Reduce) and extreme.kind is ReduceKind.MAX
+    return f"{extreme} {'> -inf' if least else '< inf'}: the mask keeps an element of every row"
+
+
+def masked(exprs: Iterable[Expr]) -> tuple[Expr, ...]:
+    """The maxima and minima of which a mask may hide all, in the order in which they are met."""
+    facts = Facts()
+    extremes = (e for x in exprs for e in walk(x) if isinstance(e, Reduce) and e.kind in _EXTREMES)
+    return tuple(dict.fromkeys(canonical(e) for e in extremes if facts.infinities(e)))
+
+
+_EXTREMES = (ReduceKind.MAX, ReduceKind.MIN)
+
+
+__all__ = ["NONE", "Facts", "constant", "kept", "masked"]

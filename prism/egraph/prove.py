@@ -18,7 +18,7 @@ import numpy as np
 
 from prism.egraph.budget import Budget
 from prism.egraph.coefficients import read_alike, stored_alike
-from prism.egraph.facts import Facts
+from prism.egraph.facts import Facts, kept
 from prism.egraph.matching import Matched, match
 from prism.egraph.normal import Unfit, normal_form
 from prism.egraph.pieces import pieces
@@ -28,7 +28,7 @@ from prism.errors import WorkerError
 from prism.program.constants import Reading, readings
 from prism.program.finite import Outcome, compare
 from prism.program.index import Axis, Index
-from prism.program.nodes import Expr, Formula, Program, Reduce, ReduceKind, SymbolRange, Tensor
+from prism.program.nodes import Expr, Formula, Program, SymbolRange, Tensor
 from prism.program.transform import canonical, substitute
 from prism.sgraph.verdict import Status, Verdict
 
@@ -166,15 +166,7 @@ def _judged(
     infinite = [n for n, values in fixed.arrays.items() if np.isinf(values).any()]
     large = [f"the infinities that {n} holds are taken for large numbers" for n in infinite]
     unlike = [f"the reference has a value, unlike {attempt.undefined.where}"] if attempt.undefined else []
-    return Examined(_assuming(verdict, (*read.assumed, *verdict.assumptions, *large, *unlike)), read)
-
-
-def _assuming(verdict: Verdict, assumptions: Sequence[str]) -> Verdict:
-    """The verdict with these assumptions, which its reason names."""
-    if not assumptions:
-        return verdict
-    reason = f"{verdict.reason}, assuming {'; '.join(assumptions)}"
-    return replace(verdict, reason=reason, assumptions=tuple(assumptions))
+    return Examined(verdict.assuming((*read.assumed, *large, *unlike)), read)
 
 
 def _decided(
@@ -208,16 +200,10 @@ def _decided(
         return verdict
     assumed = _same_forms(*parts, assume=True)
     if assumed is not None:
-        reason = "one normal form as sums of products"
-        return Verdict(Status.PROVED, reason, rules=(ARITHMETIC,), assumptions=tuple(map(_kept, assumed)))
+        proved = Verdict(Status.PROVED, "one normal form as sums of products", rules=(ARITHMETIC,))
+        return proved.assuming([kept(e) for e in assumed])
     tried = attempt.skipped or f"they agree at {attempt.points} random points"
     return replace(verdict, reason=f"{verdict.reason}; their normal forms differ; {tried}")
-
-
-def _kept(extreme: Expr) -> str:
-    """The assumption that a mask leaves something of every row."""
-    least = isinstance(extreme, Reduce) and extreme.kind is ReduceKind.MAX
-    return f"{extreme} {'> -inf' if least else '< inf'}: the mask keeps an element of every row"
 
 
 def _in_one_class(

@@ -32,6 +32,9 @@ if TYPE_CHECKING:
     from egglog.bindings import EGraph
 
 
+_ONE_SIDED = re.compile(r"\bNaN\b.* where\b")
+
+
 class FpClass(StrEnum):
     """What a rule does to floating-point results."""
 
@@ -74,6 +77,11 @@ class Rule:
     operators: tuple[Operator, ...] = ()
     definition: bool = False
 
+    @property
+    def partial(self) -> bool:
+        """Whether, as its formula says, one side alone is undefined somewhere: what it proves is so elsewhere."""
+        return self.fp_class is FpClass.DOMAIN and bool(_ONE_SIDED.search(self.formula))
+
 
 @dataclass(frozen=True, slots=True)
 class RuleSet:
@@ -94,6 +102,10 @@ class RuleSet:
     def allowed(self, fp: FpClass) -> RuleSet:
         """The rules of the class and those that change less."""
         return replace(self, rules=tuple(r for r in self.rules if r.fp_class in fp.within))
+
+    def partial(self, names: Collection[str]) -> bool:
+        """Whether one of the rules of those names is partial."""
+        return any(r.partial for r in self.rules if r.name in names)
 
     def classes(self, names: Collection[str]) -> tuple[str, ...]:
         """The floating-point classes of the rules of those names, in the order of FpClass."""

@@ -93,7 +93,7 @@ class Saturation:
                 f"(run-schedule (run {ruleset}) (saturate (seq (saturate (run {ANALYSIS})) (run {SIMPLIFY}))))"
             )
         outputs = self._change(*self._programs[ruleset])
-        self.matched |= outputs[0].report.num_matches_per_rule.keys()
+        self.matched |= _matched(outputs[0])
         return bool(outputs[0].report.updated)
 
     def run(self, schedule: str, matched: set[str] | None = None) -> None:
@@ -102,9 +102,7 @@ class Saturation:
             self._programs[schedule] = self.graph.parse_program(schedule)
         outputs = self._change(*self._programs[schedule])
         if matched is not None:
-            counts = outputs[0].report.num_matches_per_rule
-            # egglog calls the two directions of a birewrite NAME=> and NAME<=.
-            matched.update(name.removesuffix("=>").removesuffix("<=") for name, count in counts.items() if count)
+            matched |= _matched(outputs[0])
 
     def rename(self) -> bool:
         """Write reductions over other names of their axes where that helps (see alpha.py); whether any were."""
@@ -166,3 +164,10 @@ class Saturation:
                     fix="run `prism rules check` on the rule files",
                 ) from None
             raise WorkerError("egglog refused a command", why=error.context[:300]) from None
+
+
+def _matched(output: Any) -> set[str]:
+    """The names of the rules that matched in a run."""
+    # egglog calls the two directions of a birewrite NAME=> and NAME<=.
+    counts = output.report.num_matches_per_rule
+    return {name.removesuffix("=>").removesuffix("<=") for name, count in counts.items() if count}

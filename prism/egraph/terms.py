@@ -357,15 +357,25 @@ def decode(frozen: Frozen, start: Sequence[Any], iterations: int, stopped: str) 
     ids = {cls: n for n, cls in enumerate(order)}
     nodes: dict[int, tuple[ENode, ...]] = {}
     for cls in order:
+        usable = [n for n, row in enumerate(rows[cls]) if cls not in row[3] and all(k in ids for k in row[3])]
+        # What does not depend on an axis is not computed along it.
+        fitting = [n for n in usable if _along(rows[cls][n], frozen) <= frozen.axes.get(cls, frozenset())]
         mine = sorted(
             ((op, shown, tuple(ids[k] for k in kids)), n)
-            for n, (op, _, shown, kids) in enumerate(rows[cls])
-            if cls not in kids and all(k in ids for k in kids)
+            for n in fitting or usable
+            for op, _, shown, kids in (rows[cls][n],)
         )
         nodes[ids[cls]] = tuple(ENode(key[0], rows[cls][n][1], key[2]) for key, n in mine)
     found = {ids[c]: frozen.axes.get(c, frozenset()) for c in order}
     total = sum(len(n) for n in nodes.values())
     return EClasses(nodes, found, tuple(ids[c] for c in start), total, iterations, stopped)
+
+
+def _along(row: _Row, frozen: Frozen) -> frozenset[Axis]:
+    """The axes that an e-node's value is computed along."""
+    _, payload, _, kids = row
+    found = frozenset(a for k in kids for a in frozen.axes.get(k, frozenset()))
+    return found - {payload} if isinstance(payload, Axis) else found
 
 
 def _reader(graph: bindings.EGraph, name: str, leaves: Leaves) -> Callable[[Sequence[Any]], _Row] | None:

@@ -7,8 +7,8 @@ else a proof rests on is named, clause by clause, in `assumptions`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 
@@ -45,6 +45,14 @@ class Verdict:
     classes: tuple[str, ...] = ()
     weights: tuple[str, ...] = ()
     assumptions: tuple[str, ...] = ()
+
+    def assuming(self, clauses: Sequence[str]) -> Verdict:
+        """The verdict with these assumptions besides those that it has, all of which its reason names."""
+        if not clauses:
+            return self
+        start = "; " if self.assumptions else ", assuming "
+        said = f"{self.reason}{start}{'; '.join(clauses)}"
+        return replace(self, reason=said, assumptions=(*self.assumptions, *clauses))
 
     def __str__(self) -> str:
         said = f"{self.status.value}: {self.reason}" if self.reason else self.status.value

@@ -1,0 +1,106 @@
+"""Attention that is guarded against rows without a key: one kernel, proved, whose result there is 0.
+
+Exporters write the guard after the softmax (Softmax, IsNaN, Where), torch as a comparison of the maximum with -inf.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+import torch
+from cpu_batch import Case, run_batch
+from onnx import TensorProto, helper, numpy_helper
+from tile_simulator import run_module
+from torch.nn import functional as F
+
+import prism
+from prism.api.searching import SearchBudget
+from prism.backends.lower import lower
+from prism.frontend.torch import trace
+from prism.program.evaluate import evaluate
+from prism.program.nodes import Program
+from prism.sgraph.nodes import Accumulate, SGraph
+
+S, D = 640, 8
+
+
+def by_exporter(folder: Path, mask: int) -> Program:
+    """Softmax, IsNaN, Where, as torch exports attention for opset 18."""
+    scores = "Where" if mask == TensorProto.BOOL else "Add"
+    nodes = [
+        helper.make_node("Transpose", ["k"], ["t"], perm=[0, 2, 1]),
+        helper.make_node("MatMul", ["q", "t"], ["s"]),
+        helper.make_node(scores, ["m", "s", "hidden"] if scores == "Where" else ["s", "m"], ["a"]),
+        helper.make_node("Softmax", ["a"], ["p"], axis=-1),
+        helper.make_node("IsNaN", ["p"], ["n"]),
+        helper.make_node("Where", ["n", "zero", "p"], ["w"]),
+        helper.make_node("MatMul", ["w", "v"], ["y"]),
+    ]
+    numbers = {"hidden": -np.inf, "zero": 0.0} if scores == "Where" else {"zero": 0.0}
+    graph = helper.make_graph(
+        nodes,
+        "attention",
+        [
+            *(helper.make_tensor_value_info(n, TensorProto.FLOAT, [1, S, D]) for n in "qkv"),
+            helper.make_tensor_value_info("m", mask, [S, S]),
+        ],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [1, S, D])],
+        [numpy_helper.from_array(np.asarray(x, np.float32), n) for n, x in numbers.items()],
+    )
+    path = folder / "attention.onnx"
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9), path)
+    return prism.load_onnx(path)
+
+
+def by_torch(_: Path) -> Program:
+    """Attention in torch, by its own decomposition."""
+    q, k, v = (torch.randn(1, S, D) for _ in range(3))
+    mask = torch.ones(S, S, dtype=torch.bool)
+    return trace(lambda q, k, v, m: F.scaled_dot_product_attention(q, k, v, attn_mask=m), (q, k, v, mask))
+
+
+FORMS: Mapping[str, Callable[[Path], Program]] = {
+    "exporter, boolean mask": lambda folder: by_exporter(folder, TensorProto.BOOL),
+    "exporter, additive mask": lambda folder: by_exporter(folder, TensorProto.FLOAT),
+    "torch, boolean mask": by_torch,
+}
+
+
+def drawn(program: Program) -> list[np.ndarray]:
+    """Inputs whose mask hides all keys of some rows, and the first tiles of another."""
+    rng = np.random.default_rng(3)
+    *qkv, mask = program.inputs
+    keep = rng.random((S, S)) < 0.5
+    keep[[0, 7, S - 1]] = False
+    keep[5, : S - 3] = False
+    shown = keep if mask.dtype.value == "bool" else np.where(keep, 0.0, -np.inf).astype(np.float32)
+    return [*(rng.standard_normal([int(e) for e in t.shape]).astype(np.float32) for t in qkv), shown]
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_a_guard_is_fused_and_holds(form: str, tmp_path: Path) -> None:
+    program = FORMS[form](tmp_path)
+    with prism.search(program, budget=SearchBudget(max_sgraphs=8, max_families=48)) as found:
+        best = next(p for p in found if is_online(p.sgraph))
+    assert best.verdict
+    assert not best.verdict.assumptions
+    inputs = drawn(program)
+    want = evaluate(program, dict(zip((t.name for t in program.inputs), inputs, strict=True)))[program.outputs[0]]
+    assert (want.reshape(S, D)[[0, 7, S - 1]] == 0).all()
+    assert np.isfinite(want).all()
+    sgraph, tiles = best.sgraph, {str(s): 32 for s in best.sgraph.symbols}
+    simulated = run_module(lower(sgraph), inputs, tiles)[0][sgraph.outputs[0].name]
+    np.testing.assert_allclose(simulated.reshape(want.shape), want, rtol=0, atol=1e-5)
+    ((compiled,),) = run_batch([Case(sgraph, tiles, inputs)], tmp_path)
+    np.testing.assert_allclose(compiled.reshape(want.shape), want, rtol=0, atol=1e-5)
+
+
+def is_online(sgraph: SGraph) -> bool:
+    """Whether it is one kernel that goes over the keys once."""
+    return len(sgraph.kernels) == 1 and any(
+        isinstance(s, Accumulate) and s.shift for s in sgraph.kernels[0].statements()
+    )
