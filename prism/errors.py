@@ -94,6 +94,12 @@ class BackendError(PrismError):
     """A kernel could not be emitted, compiled or launched."""
 
 
+class CompilerError(BackendError):
+    """A compiler of this machine is missing, broken or hangs: nothing is wrong with prism or the model."""
+
+    exit_code = ExitCode.USAGE
+
+
 class NoImprovementError(PrismError):
     """Nothing that was proved and checked beats what was given."""
 

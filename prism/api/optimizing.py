@@ -29,7 +29,7 @@ from prism.api.searching import ProvedSGraph, SearchBudget, SearchResult, run_se
 from prism.api.second_opinion import merged, recorded
 from prism.backends.protocol import Config, ModuleSource, write_module
 from prism.egraph.worker import Worker
-from prism.errors import NoImprovementError, UnsupportedError, UsageError, VerificationError
+from prism.errors import CompilerError, NoImprovementError, UnsupportedError, UsageError, VerificationError
 from prism.events import CheckSummary, Listener, Recorder, RunReport
 from prism.instantiate.baselines import NAMES as BASELINES
 from prism.instantiate.baselines import installed
@@ -567,6 +567,13 @@ def _right(
         raise _RoundsWorseError(rounding)
     counts = ", ".join(f"{n} times {reason}" for reason, n in sorted(tuned.failures.items()))
     counts += "".join(f": {d}" for d in [t.outcome.detail for t in tuned.trials if t.outcome.detail][:1])
+    if not failures and set(tuned.failures) == {Failure.COMPILE.value}:
+        raise CompilerError(
+            "no kernel could be compiled",
+            where=f"{request.program.name}, target {request.target}",
+            why=counts,
+            fix="see whether the compiler works for other programs, has memory and disk space; report it if it does",
+        )
     raise VerificationError(
         "no proved kernel passed the numeric gate" if failures else "no configuration could be compiled and run",
         where=request.program.name,

@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from prism.backends.cpu.build import check_compiler
 from prism.backends.cpu.machine import Machine, describe
 from prism.backends.protocol import Config, Resources, plain
 from prism.backends.triton.crosscompile import arguments, worker_command, worker_environment
@@ -271,8 +272,13 @@ def cpu_device(machine: Machine) -> CpuDevice:
 
 
 def cpu_platform() -> CpuPlatform | None:
-    """The CPU that is here; None where there is no C++ compiler."""
+    """The CPU that is here; None where there is no C++ compiler.
+
+    Raises:
+        CompilerError: there is one and it does not work.
+    """
     if os.name != "posix":
         return None
+    check_compiler()
     machine = describe()
     return CpuPlatform(cpu_device(machine), machine.compiler) if machine.compiler else None

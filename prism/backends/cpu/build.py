@@ -3,19 +3,27 @@
 from __future__ import annotations
 
 import ast
+import contextlib
+import ctypes
+import os
+import signal
+import subprocess
+import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from prism.backends.cpu import support
 from prism.backends.protocol import Config
-from prism.errors import BackendError
+from prism.errors import BackendError, CompilerError
 
 COMPILE_LIMIT_S = 60.0
 """A compiler that takes longer hangs, or the tile is far too large to unroll."""
+PROBE_LIMIT_S = 20.0
+"""A compiler that takes longer for a function of one line hangs."""
 
-__all__ = ["Built", "compile_module", "find_compiler", "require_compiler"]
+__all__ = ["Built", "check_compiler", "compile_module", "find_compiler", "require_compiler"]
 
 find_compiler = support.find_compiler
 
@@ -39,11 +47,11 @@ def require_compiler() -> Path:
     """The C++ compiler.
 
     Raises:
-        BackendError: there is none; the message names what to install.
+        CompilerError: there is none; the message names what to install.
     """
     found = find_compiler()
     if found is None:
-        raise BackendError(
+        raise CompilerError(
             "no C++ compiler was found",
             where="the cpu target",
             why="its kernels are C++ that the system's compiler compiles",
@@ -51,6 +59,59 @@ def require_compiler() -> Path:
             "xcode-select --install), or set CXX to the compiler",
         )
     return found
+
+
+PROBE = 'extern "C" int prism_probe(int x) { return x + 1; }\n'
+
+
+def check_compiler(timeout_s: float = PROBE_LIMIT_S) -> None:
+    """Compile a function of one line with each set of flags until one works, load it and call it.
+
+    Raises:
+        CompilerError: there is a compiler and it does not do so; the message says its command and what it said.
+    """
+    found = find_compiler()
+    if found is None:
+        return
+    said = ""
+    with tempfile.TemporaryDirectory(prefix="prism-probe-") as folder:
+        source, library = Path(folder) / "probe.cpp", Path(folder) / "probe.so"
+        source.write_text(PROBE, encoding="utf-8")
+        for tuning in support.TUNING:
+            command = [str(found), *support.FLAGS, *tuning, str(source), "-o", str(library)]
+            try:
+                code, what = _run(command, timeout_s)
+                if code == 0 and ctypes.CDLL(str(library)).prism_probe(41) == 42:
+                    return
+                end = f"it was ended by signal {-code}" if code < 0 else f"it ended with status {code}"
+                said = said or (f"{end} and said: {what}" if what else f"{end} and said nothing")
+            except subprocess.TimeoutExpired:
+                said = f"it took more than {timeout_s:g} s for a function of one line"
+                break  # it would hang with other flags, too
+            except (OSError, AttributeError) as error:
+                said = said or f"what it made is no library that works: {' '.join(str(error).split())[:300]}"
+    raise CompilerError(
+        "the C++ compiler does not work",
+        where=str(found),
+        why=f"{said} (the command was {' '.join(Path(c).name for c in command)})",
+        fix="repair it, set CXX to another, or estimate for a GPU with --target sm_90",
+    )
+
+
+def _run(command: Sequence[str], timeout_s: float) -> tuple[int, str]:
+    """The status with which a command ends, and what it said; it is ended with all that it started."""
+    with tempfile.TemporaryFile() as said:
+        process = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=said, stderr=subprocess.STDOUT, start_new_session=True
+        )
+        try:
+            code = process.wait(timeout_s)
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+        said.seek(0)
+        return code, " ".join(said.read(4096).decode(errors="replace").split())[:300]
 
 
 def compile_module(module: Path, config: Config, *, timeout_s: float = COMPILE_LIMIT_S) -> Built:
@@ -62,7 +123,7 @@ def compile_module(module: Path, config: Config, *, timeout_s: float = COMPILE_L
         timeout_s: for one run of the compiler.
 
     Raises:
-        BackendError: there is no compiler.
+        CompilerError: there is no compiler.
     """
     require_compiler()
     symbols, source = _names(module)
