@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
 
+import ml_dtypes
 import numpy as np
 import onnx
 import onnxruntime
@@ -257,6 +258,24 @@ def test_more_than_rounding_is_not_read_as_rounding(worker: Worker) -> None:
     assert verdict(a.build(), b.build({"w": off}), worker).status is not Status.PROVED
     off[1, 2] *= 1 + 1e-4
     assert verdict(a.build(), b.build({"w": off}), worker).status is Status.REFUTED
+
+
+@pytest.mark.parametrize("kind", [np.float16, ml_dtypes.bfloat16])
+def test_coarse_types_hide_no_change_where_sums_cancel(kind: Any, worker: Worker) -> None:
+    one, two = draw(D, 16, seed=23).astype(kind), draw(16, N, seed=24).astype(kind)
+    whole = f32(f32(one) @ f32(two))
+    at = np.unravel_index(int(np.abs(whole).argmin()), whole.shape)
+    x = {"x": (onnx.helper.np_dtype_to_tensor_dtype(np.dtype(kind)), (3, D))}
+    nodes = [node("MatMul", ["x", "w"], ["t"]), node("MatMul", ["t", "v"], ["y"])]
+    a = model(nodes, x, ["y"], {"w": one, "v": two})
+
+    def folded(times: float) -> onnx.ModelProto:
+        changed = whole.copy()
+        changed[at] *= times
+        return model([node("MatMul", ["x", "u"], ["y"])], x, ["y"], {"u": changed.astype(kind)})
+
+    assert verdict(a, folded(1.0), worker).status is Status.PROVED
+    assert verdict(a, folded(1.05), worker).status is not Status.PROVED
 
 
 def test_sums_hide_no_change(worker: Worker) -> None:

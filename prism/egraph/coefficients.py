@@ -139,6 +139,7 @@ class _Coefficient:
         axes: the axes that it depends on, by name.
         array: its values over them.
         size: for each element, the sum of the sizes of what is added up for it.
+        terms: the same, a product of two arrays counting as one.
         scale: its factors that are numbers.
         stored: whether nothing else is computed: it is an element of an array.
         roundings: how many roundings it takes to compute it, but for its scale.
@@ -150,6 +151,7 @@ class _Coefficient:
     axes: tuple[Axis, ...]
     array: np.ndarray
     size: np.ndarray
+    terms: np.ndarray
     scale: tuple[Expr, ...]
     stored: bool
     roundings: float
@@ -234,6 +236,7 @@ class _Table:
                     expr=expr,
                     array=other.array * times,
                     size=other.size * abs(times),
+                    terms=other.terms * abs(times),
                     scale=(const(times), *other.scale),
                 )
                 apart = self._apart(scaled, made, names)
@@ -263,27 +266,33 @@ class _Table:
         stored = len(rest) == 1 and isinstance(rest[0], Read)
         roundings = max(len(rest) - 1, 0) + sum(map(_roundings, rest))
         numbers = frozenset(rounded_constants([e], ()))
-        return _Coefficient(e, axes, array, np.abs(size), scale, stored, roundings, frozenset(arrays), numbers)
+        parts = list(_added(e))
+        terms = sum(np.abs(evaluate_expr(p, arrays, {}, axes)) for p in parts) if len(parts) > 1 else np.abs(array)
+        leaves = frozenset(arrays)
+        return _Coefficient(e, axes, array, np.abs(size), np.asarray(terms), scale, stored, roundings, leaves, numbers)
 
     def _apart(self, a: _Coefficient, b: _Coefficient, names: Mapping[Axis, Axis]) -> float | None:
         """How many units in the last place the two are apart at most; None where rounding does not explain it."""
         order = [next(n for n, x in enumerate(a.axes) if names[x] == y) for y in b.axes]
         one, other = a.array.transpose(order), b.array
         step = max(1, other.size // 64)
-        allowed = self._allowed(a, b)
-        sizes = a.size.transpose(order)
+        allowed, coarse = self._allowed(a, b)
+        sizes, terms = a.size.transpose(order), a.terms.transpose(order)
         for part in (slice(None, None, step), slice(None)):
             # A few elements tell most apart.
-            some = [x.reshape(-1)[part] for x in (one, other, sizes, b.size)]
+            some = [x.reshape(-1)[part] for x in (one, other, sizes, b.size, terms, b.terms)]
             gap = np.abs(some[0] - some[1])
             size = np.maximum(some[2], some[3])
-            if (gap > allowed * size).any():
+            if (gap > allowed * size + coarse * np.maximum(some[4], some[5])).any():
                 return None
         far = float((gap[gap > 0] / size[gap > 0]).max(initial=0.0))
         return 0.0 if far <= _SAME else far
 
-    def _allowed(self, a: _Coefficient, b: _Coefficient) -> float:
-        """How far the two may be apart, for each unit of their sizes."""
+    def _allowed(self, a: _Coefficient, b: _Coefficient) -> tuple[float, float]:
+        """How far the two may be apart, for each unit of their sizes, and of their terms.
+
+        What is stored in a coarse type is computed, and added up, in float32, and rounded where it is stored.
+        """
         stored = [c for c in (a, b) if c.stored]
         scaled = a.scale != b.scale
         units = [max((self.rounded.get(n, 0.0) for n in c.leaves), default=0.0) for c in stored]
@@ -293,13 +302,13 @@ class _Table:
         match units:
             case [one, other] if not scaled:
                 kinds = {self.weights[n].dtype for n in a.leaves | b.leaves}
-                return max(one, other) if len(kinds) == 2 else 0.0
+                return max(one, other) if len(kinds) == 2 else 0.0, 0.0
             case [_, *_]:
                 unit = max(units)
                 if unit > _COARSE:
-                    return min(2.0, roundings) * unit + roundings * _FLOAT32 + computing
-                return roundings * unit + sum(own) - unit + computing if unit else computing
-        return sum(u * (_FEW if u > _COARSE else _SOME) for u in own) + computing
+                    return roundings * _FLOAT32 + computing, min(2.0, roundings) * unit
+                return (roundings * unit + sum(own) - unit + computing if unit else computing), 0.0
+        return sum(u * (_FEW if u > _COARSE else _SOME) for u in own) + computing, 0.0
 
     def _say(self, e: Expr, read: Expr, apart: float, made: _Coefficient) -> None:
         if e == read or not any(isinstance(x, Read) for x in walk(e)):
@@ -401,6 +410,15 @@ class _Side:
                 body = Reduce(ReduceKind.SUM, axis, body)
             parts.append(body)
         return add(*parts) if parts else const(0.0)
+
+
+def _added(e: Expr) -> Iterator[Expr]:
+    """What a sum at the top adds up."""
+    if isinstance(e, Map) and e.op == "add":
+        for a in e.args:
+            yield from _added(a)
+    else:
+        yield e
 
 
 def _terms(e: Expr) -> Iterator[tuple[list[Axis], list[Expr]]]:
