@@ -28,10 +28,19 @@ def inline(
         keep: definitions that are read as they are, not instantiated: materialised tensors.
 
     Raises:
-        UnsupportedError: an index cannot be made affine by splitting axes.
+        UnsupportedError: an index cannot be made affine by splitting axes, or operators follow one another in too long
+            a chain for one formula.
     """
     definitions = {d.name: d for d in program.definitions if d.name not in keep}
-    return tuple(_formula(program.definition(name), definitions) for name in outputs or program.outputs)
+    try:
+        return tuple(_formula(program.definition(name), definitions) for name in outputs or program.outputs)
+    except RecursionError:
+        raise UnsupportedError(
+            f"the {len(program.definitions):,} definitions are too deep for one formula",
+            where=program.name,
+            why="each operator stands within the one that reads it, and some hundreds do so at most",
+            fix="split the model, and take its parts one by one",
+        ) from None
 
 
 def _formula(definition: Definition, definitions: dict[str, Definition]) -> Formula:
