@@ -86,6 +86,10 @@ class IllegalIRError(PrismError):
     """A program, sGraph or tile program that breaks its specification: a bug in prism, never the user's doing."""
 
 
+class ConformanceError(PrismError):
+    """A program does not compute what the function or model that it was read from does: a bug in prism's reader."""
+
+
 class WorkerError(PrismError):
     """A worker process died, hung past its limit, or answered nonsense."""
 

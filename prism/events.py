@@ -372,6 +372,7 @@ class RunReport:
         memory: what the kernels' `shared` counts, in a word.
         arguments: what the emitted function is called with, in order.
         measurement: how times were measured; None where they are estimated.
+        conformance: what the program was compared with when it was read, as text; empty for one that was not read.
     """
 
     name: str
@@ -409,6 +410,7 @@ class RunReport:
     memory: str = "shared"
     arguments: tuple[Argument, ...] = ()
     measurement: MeasurementReport | None = None
+    conformance: str = ""
 
     @property
     def speedup(self) -> float:

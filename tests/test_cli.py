@@ -40,6 +40,13 @@ from prism.report.folder import render_folder, write_folder
 from prism.sgraph.verdict import Status, Verdict
 
 
+class FakeProgram(str):
+    """Stands in for a program."""
+
+    __slots__ = ()
+    conformance = None
+
+
 @dataclass
 class FakeApi:
     """Stands in for `prism.api`: records what it was asked, and ends as told."""
@@ -51,10 +58,10 @@ class FakeApi:
     def SearchBudget(self, **bounds: int) -> Mapping[str, int]:
         return bounds
 
-    def load(self, path: Path) -> str:
+    def load(self, path: Path, check: bool = True) -> str:
         if path.suffix == ".bad":
             raise ModelError("not an ONNX model", where=str(path), why="no graph in it", fix="export it again")
-        return f"program {path.stem}"
+        return FakeProgram(f"program {path.stem}")
 
     def optimize(self, program: str, **options: Any) -> object:
         self.asked = options | {"program": program}
@@ -68,7 +75,7 @@ class FakeApi:
         write_folder(options["out"], render_folder(artifacts()))
         return SimpleNamespace(report=report())
 
-    def prove_models(self, a: Path, b: Path) -> Verdict:
+    def prove_models(self, a: Path, b: Path, check: bool = True) -> Verdict:
         if self.failure is not None:
             raise self.failure
         return self.verdict
@@ -203,7 +210,7 @@ def test_a_folder_called_prism_is_not_the_package(
     api: FakeApi, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """`git clone` makes such a folder, and tests and users' own code lie below it."""
-    code, theirs = "def load(path):\n    raise ValueError(path)", dict[str, Any]()
+    code, theirs = "def load(path, check):\n    raise ValueError(path)", dict[str, Any]()
     exec(compile(code, "/home/u/my work/prism/tests/theirs.py", "exec"), theirs)
     monkeypatch.setattr(api, "load", theirs["load"], raising=False)
     assert main(["show", "model.onnx"]) == ExitCode.INTERNAL
@@ -284,7 +291,7 @@ def test_prove(api: FakeApi, capsys: pytest.CaptureFixture[str], verdict: Verdic
 
 def test_show(api: FakeApi, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["show", "model.onnx"]) == ExitCode.DONE
-    assert capsys.readouterr().out == "program model\n"
+    assert capsys.readouterr().out == "program model\nnot compared with the model: --no-check\n"
 
 
 def test_version(capsys: pytest.CaptureFixture[str]) -> None:
@@ -371,7 +378,7 @@ def slow(path, data):
 def optimize(program, *, out, **options):
     folder._write = slow
     folder.write_folder(out, {"a.py": b"1", "b.py": b"2"})
-api.load, api.SearchBudget, api.optimize = str, dict, optimize
+api.load, api.SearchBudget, api.optimize = (lambda path, check: str(path)), dict, optimize
 sys.modules["prism.api"] = prism.api = api
 from prism.cli import main
 sys.exit(main(["optimize", "m.onnx", "--out", sys.argv[1]]))

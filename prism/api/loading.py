@@ -16,15 +16,18 @@ if TYPE_CHECKING:
     import torch
 
 
-def load(path: str | os.PathLike[str], *, rules: Sequence[Path | str] = ()) -> Program:
+def load(path: str | os.PathLike[str], *, rules: Sequence[Path | str] = (), check: bool = True) -> Program:
     """The program of an ONNX file.
 
     Args:
         path: the file.
         rules: rule files of your own: what nodes of the domain `prism` mean, `prism::softcap` for instance, their
             declarations say. See docs/rules.md.
+        check: compare the program with the model, which onnx's reference runtime evaluates, node by node on a few
+            inputs; `program.conformance` says on which.
 
     Raises:
+        ConformanceError: the program does not compute what the model does: a bug in prism.
         ModelError: the file cannot be read or is not ONNX.
         RuleError: a rule file cannot be read, or a declaration in it is not right.
         UnsupportedError: it holds something that prism has no translation for.
@@ -32,7 +35,7 @@ def load(path: str | os.PathLike[str], *, rules: Sequence[Path | str] = ()) -> P
     """
     from prism.frontend.onnx import load as load_file
 
-    program = load_file(path, operators=_declared(rules))
+    program = load_file(path, operators=_declared(rules), check=check)
     spec.check(program)
     return replace(program, source=Path(path).resolve())
 
@@ -44,6 +47,7 @@ def trace(
     name: str | None = None,
     dynamic_shapes: Any = None,
     rules: Sequence[Path | str] = (),
+    check: bool = True,
 ) -> Program:
     """The program of a torch function or module, by `torch.export` on example inputs.
 
@@ -54,15 +58,20 @@ def trace(
         dynamic_shapes: as `torch.export.export` takes it, for symbolic dimensions.
         rules: rule files of your own: what custom operators of torch mean, their declarations say; `mylib::softcap` is
             the operator `softcap`. See docs/rules.md.
+        check: compare the program with the function, node by node on the example inputs and a few others;
+            `program.conformance` says on which.
 
     Raises:
+        ConformanceError: the program does not compute what the function does: a bug in prism.
         UnsupportedError: it calls something that prism has no translation for.
         RuleError: a rule file cannot be read, or a declaration in it is not right.
     """
     from prism.frontend.torch import trace as trace_function
 
     operators = _declared(rules)
-    program = trace_function(fn, example_inputs, name=name, dynamic_shapes=dynamic_shapes, operators=operators)
+    program = trace_function(
+        fn, example_inputs, name=name, dynamic_shapes=dynamic_shapes, operators=operators, check=check
+    )
     spec.check(program)
     return replace(program, source=fn)
 

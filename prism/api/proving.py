@@ -22,6 +22,7 @@ def prove(
     example_inputs: Sequence[torch.Tensor],
     *,
     rules: Sequence[Path | str] = (),
+    check: bool = True,
 ) -> Verdict:
     """Whether two torch functions compute the same, over the reals, at the shapes of the example inputs.
 
@@ -30,6 +31,7 @@ def prove(
         candidate: what may compute it.
         example_inputs: for their shapes and types.
         rules: rule files of your own, beside those that ship with prism; see docs/rules.md.
+        check: compare the programs with the functions as they are traced; see `trace`.
 
     Returns:
         A verdict: `proved`, `refuted` with inputs at which they differ, or `unknown` with the reason. Unless it is
@@ -42,17 +44,21 @@ def prove(
         RuleError: a rule file is not right, or one of its rules is wrong.
     """
     files = rule_paths(rules)
-    a = trace(reference, example_inputs, name="reference", rules=rules)
-    b = trace(candidate, example_inputs, name="candidate", rules=rules)
+    a = trace(reference, example_inputs, name="reference", rules=rules, check=check)
+    b = trace(candidate, example_inputs, name="candidate", rules=rules, check=check)
     return _proved(a, b, files)
 
 
 def prove_models(
-    reference: str | os.PathLike[str], candidate: str | os.PathLike[str], *, rules: Sequence[Path | str] = ()
+    reference: str | os.PathLike[str],
+    candidate: str | os.PathLike[str],
+    *,
+    rules: Sequence[Path | str] = (),
+    check: bool = True,
 ) -> Verdict:
     """Whether two ONNX models compute the same, over the reals; see `prove`."""
     files = rule_paths(rules)
-    return _proved(load(reference, rules=rules), load(candidate, rules=rules), files)
+    return _proved(load(reference, rules=rules, check=check), load(candidate, rules=rules, check=check), files)
 
 
 def _proved(a: Program, b: Program, files: Sequence[Path] | None) -> Verdict:

@@ -209,10 +209,11 @@ def _report(request: Request, found: SearchResult, choice: Choice, recorder: Rec
         seed=request.seed,
         versions=versions(),
         shapes=request.program.hints,
-        warnings=tuple(recorder.warnings),
+        warnings=(*recorder.warnings, *_not_compared(request.program)),
         baseline=choice.baseline,
         arguments=_arguments(request.program),
         measurement=_measurement(choice),
+        conformance=str(request.program.conformance or ""),
     )
 
 
@@ -245,6 +246,12 @@ def _measurement(choice: Choice) -> MeasurementReport | None:
         max((x.average for x in found.loads if x.average is not None), default=None),
         missing,
     )
+
+
+def _not_compared(program: Program) -> list[str]:
+    """What the comparison with the model, made as it was read, left out."""
+    made = program.conformance
+    return [str(made)] if made is not None and made.missing else []
 
 
 def _arguments(program: Program) -> tuple[Argument, ...]:

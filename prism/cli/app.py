@@ -113,6 +113,7 @@ def optimize(
     rules: Annotated[tuple[Path, ...], Parameter(negative=())] = (),
     baseline: Annotated[tuple[Baseline, ...], Parameter(negative=())] = (),
     anew: Annotated[bool, Parameter(negative=())] = False,
+    check: bool = True,
     verbose: Annotated[bool, Parameter(negative=())] = False,
     json: Annotated[bool, Parameter(negative=())] = False,
 ) -> int:
@@ -145,6 +146,7 @@ def optimize(
         baseline: what kernels are timed against where they are timed: torch "eager" or "compile", "onnxruntime"; give
             it again for others. By default all that are installed; the best of them counts.
         anew: time everything again, instead of using what an earlier run stored.
+        check: compare the program with the model as it is read, by onnx's reference runtime; on by default.
         verbose: show every step.
         json: print the report as JSON instead of the summary.
     """
@@ -157,7 +159,7 @@ def optimize(
         import prism.api as api
 
         with progress.recorder.stage("load"):
-            program = api.load(model, **own)
+            program = api.load(model, check=check, **own)
         bounds: dict[str, Any] = {
             "max_kernels": max_kernels,
             "max_ops": max_ops,
@@ -216,6 +218,7 @@ def prove(
     /,
     *,
     rules: Annotated[tuple[Path, ...], Parameter(negative=())] = (),
+    check: bool = True,
     json: Annotated[bool, Parameter(negative=())] = False,
 ) -> int:
     """Tell whether two ONNX models compute the same, for all inputs: exit 0 proved, 5 refuted, 4 unknown.
@@ -224,6 +227,7 @@ def prove(
         a: the reference model.
         b: the candidate model.
         rules: a rule file of your own; give it again for others.
+        check: compare the programs with the models as they are read, by onnx's reference runtime; on by default.
         json: print the verdict as JSON.
     """
     from prism.cli.output import print_verdict
@@ -234,7 +238,7 @@ def prove(
         import prism.api as api
 
         with progress.recorder.stage("prove"):
-            verdict = api.prove_models(a, b, **_own(rules))
+            verdict = api.prove_models(a, b, check=check, **_own(rules))
     print_verdict(verdict, as_json=json)
     codes = {
         Status.PROVED: ExitCode.DONE,
@@ -244,16 +248,21 @@ def prove(
     return codes[verdict.status]
 
 
-def show(model: Path, /) -> int:
-    """Print an ONNX model as a program in index notation.
+def show(model: Path, /, *, check: bool = True) -> int:
+    """Print an ONNX model as a program in index notation, and what it was compared with.
 
     Args:
         model: the ONNX file.
+        check: compare the program with the model, by onnx's reference runtime; on by default.
     """
     import prism.api as api
     from prism.cli.output import write_line
 
-    write_line(str(api.load(model)))
+    program = api.load(model, check=check)
+    write_line(str(program))
+    write_line(str(program.conformance or "not compared with the model: --no-check"))
+    for skipped in program.conformance.skipped if program.conformance is not None else ():
+        write_line(f"  {skipped}")
     return ExitCode.DONE
 
 

@@ -113,7 +113,7 @@ def profile(model: Path, /, *, rules: _Files = (), top: Annotated[int, Parameter
 
     own = own_rules(rules)
     loaded = load_rules((*rule_files(), *own))
-    found = measure(loaded, [f.expr for f in inline(api.load(model, rules=own))])
+    found = measure(loaded, [f.expr for f in inline(api.load(model, rules=own, check=False))])
     width = max((len(c.rule) for c in found.costs), default=4)
     lines = [f"{'rule'.ljust(width)}  {'ruleset':<8}  {'matches':>8}  {'e-nodes':>8}  {'ms':>8}"]
     lines += [

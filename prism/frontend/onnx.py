@@ -25,6 +25,7 @@ from prism.errors import ModelError, ShapeError, UnsupportedError
 from prism.frontend import (
     onnx_attention,
     onnx_choose,
+    onnx_conformance,
     onnx_contrib,
     onnx_fold,
     onnx_linear,
@@ -36,6 +37,7 @@ from prism.frontend import (
 )
 from prism.frontend.given import Given
 from prism.frontend.onnx_algebra import as_extent
+from prism.frontend.onnx_conformance import Reading
 from prism.frontend.onnx_dtypes import array_of, constant, dtype_of
 from prism.frontend.onnx_graph import Graph, Node, Value, identifier
 from prism.frontend.onnx_schemas import Signature
@@ -56,12 +58,13 @@ _CONTROL_FLOW = frozenset({"If", "Loop", "Scan"})
 _ONLY_KNOWN = frozenset({"Shape", "Size", "Constant"})
 
 
-def load(path: str | os.PathLike[str], *, operators: Sequence[Operator] = ()) -> Program:
+def load(path: str | os.PathLike[str], *, operators: Sequence[Operator] = (), check: bool = True) -> Program:
     """Read an ONNX file as a program.
 
     Args:
         path: the file; tensors that it keeps in other files are looked for beside it.
         operators: what nodes of the domain `prism` mean, by their names.
+        check: as for from_model.
 
     Returns:
         The program, called after the file.
@@ -85,7 +88,7 @@ def load(path: str | os.PathLike[str], *, operators: Sequence[Operator] = ()) ->
         _refuse_bytes(data, file)
     if not model.HasField("graph") or model.ir_version == 0:
         _refuse_bytes(data, file)
-    return from_model(model, str(file), file.parent, operators=operators)
+    return from_model(model, str(file), file.parent, operators=operators, check=check)
 
 
 def _refuse_garbled_names(model: onnx.ModelProto, where: str) -> None:
@@ -125,7 +128,12 @@ def _refuse_bytes(data: bytes, file: Path) -> NoReturn:
 
 
 def from_model(
-    model: onnx.ModelProto, name: str, directory: Path | None, *, operators: Sequence[Operator] = ()
+    model: onnx.ModelProto,
+    name: str,
+    directory: Path | None,
+    *,
+    operators: Sequence[Operator] = (),
+    check: bool = True,
 ) -> Program:
     """A model in memory as a program.
 
@@ -134,18 +142,29 @@ def from_model(
         name: its file name, or any name; errors say it and the program is called after it.
         directory: where its external data lie; None when it has none.
         operators: what nodes of the domain `prism` mean, by their names.
+        check: compare the program with what onnx's reference runtime computes; see onnx_conformance.py.
 
     Raises:
+        ConformanceError: the program does not compute what the model does: a bug in prism.
         ModelError: its external data are not there, or its graph is not well formed.
         UnsupportedError: it holds an operator, an attribute or a data type that has no translation.
         ShapeError: its shapes do not add up.
     """
     _refuse_garbled_names(model, name)
-    opset = _opset(model, name)
+    _opset(model, name)
     if model.functions:
         model = inliner.inline_local_functions(model)
     model = onnx_contrib.expanded(model, name)
     declared = {op.name: op for op in operators}
+    reading = _read(model, name, directory, declared)
+    if not check:
+        return reading.program
+    return onnx_conformance.checked(reading, lambda: _read(model, name, directory, declared))
+
+
+def _read(model: onnx.ModelProto, name: str, directory: Path | None, declared: Mapping[str, Operator]) -> Reading:
+    """A model without functions as a program, and what stands for each of its values."""
+    opset = _opset(model, name)
     _refuse_unknown(model.graph.node, name, declared)
     graph = Graph(name)
     values: dict[str, Value] = {}
@@ -174,7 +193,7 @@ def from_model(
         for label, value in zip(node.outputs, _translate(graph, node, signature), strict=False):
             if label:
                 values[label] = replace(value, label=label) if not value.name else value
-    return _finish(graph, model.graph.output, values, name)
+    return Reading(model, name, _finish(graph, model.graph.output, values, name), values)
 
 
 def _opset(model: onnx.ModelProto, name: str) -> int:

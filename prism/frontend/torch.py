@@ -21,7 +21,16 @@ from torch._subclasses.fake_tensor import is_fake
 from torch.export.graph_signature import InputKind, OutputKind
 
 from prism.errors import UnsupportedError, UsageError
-from prism.frontend import torch_contract, torch_declared, torch_norms, torch_pointwise, torch_reduce, torch_views
+from prism.frontend import (
+    torch_conformance,
+    torch_contract,
+    torch_declared,
+    torch_norms,
+    torch_pointwise,
+    torch_reduce,
+    torch_views,
+)
+from prism.frontend.torch_conformance import Reading
 from prism.frontend.torch_values import Builder, Handler, Node, Value, constant
 from prism.frontend.views import Shape
 from prism.program import extents
@@ -50,6 +59,7 @@ def trace(
     name: str | None = None,
     dynamic_shapes: Any = None,
     operators: Sequence[Operator] = (),
+    check: bool = True,
 ) -> Program:
     """The program that a function or module computes.
 
@@ -61,8 +71,11 @@ def trace(
         dynamic_shapes: as for torch.export.export: per argument (a sequence, or a mapping by parameter name), the
             dimensions that are symbolic, as {dimension: torch.export.Dim("batch", min=1, max=64)}.
         operators: what custom operators of torch mean: `mylib::softcap` is the one called `softcap`.
+        check: compare the program with the function, on the examples and on adversarial inputs; see
+            torch_conformance.py.
 
     Raises:
+        ConformanceError: the program does not compute what the function does: a bug in prism.
         UnsupportedError: it cannot be exported, or holds an operator without translation.
         UsageError: an example input is not a tensor.
     """
@@ -70,10 +83,20 @@ def trace(
         _check_example(position, example)
     title = _identifier(name or _name_of(fn_or_module))
     parameters = _parameter_names(fn_or_module, len(example_inputs))
-    exported = _export(fn_or_module, _apart(example_inputs), _by_position(dynamic_shapes, parameters), title)
-    _refuse_mutation(exported, title)
     declared = {op.name: op for op in operators}
-    return _Translation(exported, title, parameters, dynamic_shapes, declared).program()
+
+    def read(examples: tuple[torch.Tensor, ...]) -> Reading:
+        shapes = _by_position(dynamic_shapes, parameters)
+        captured, exported = _export(fn_or_module, _apart(examples), shapes, title)
+        _refuse_mutation(exported, title)
+        translation = _Translation(exported, title, parameters, dynamic_shapes, declared)
+        program = translation.program()
+        return Reading(title, fn_or_module, examples, captured, exported, program, translation.values, _origin)
+
+    reading = read(tuple(example_inputs))
+    if not check:
+        return reading.program
+    return torch_conformance.checked(reading, read if dynamic_shapes is None else None)
 
 
 def _check_example(position: int, example: torch.Tensor) -> None:
@@ -155,7 +178,8 @@ def _by_position(dynamic_shapes: Any, parameters: Sequence[str]) -> Any:
 
 def _export(
     fn: Callable[..., Any], examples: tuple[torch.Tensor, ...], shapes: Any, title: str
-) -> torch.export.ExportedProgram:
+) -> tuple[torch.export.ExportedProgram, torch.export.ExportedProgram]:
+    """torch's graph of the function: as it is captured, and with what has no translation decomposed."""
     try:
         with torch.no_grad(), warnings.catch_warnings():
             warnings.simplefilter("ignore")  # torch.export's own deprecations, of no use to whoever traces
@@ -165,7 +189,7 @@ def _export(
                 if _key(overload) in HANDLERS:
                     del table[overload]
             decomposed: torch.export.ExportedProgram = exported.run_decompositions(table)
-            return decomposed
+            return exported, decomposed
     except Exception as error:  # torch.export raises a wide range of types
         lines = str(error).strip().splitlines() or [type(error).__name__]
         raise UnsupportedError(
@@ -216,6 +240,11 @@ class _Translation:
         self._weights: dict[str, object] = {}
         self._symbols: dict[sympy.Symbol, sympy.Symbol] = {}
         self._ranges = self._builder.ranges
+
+    @property
+    def values(self) -> Mapping[torch.fx.Node, Any]:
+        """What stands for each node, once the graph is translated."""
+        return self._values
 
     def program(self) -> Program:
         """Translate the whole graph."""

@@ -261,6 +261,34 @@ class SymbolRange:
     hint: int
 
 
+@dataclass(frozen=True, slots=True)
+class Conformance:
+    """What a program was compared with as it was read: that it is the function or model that it came from.
+
+    Attributes:
+        against: the runtime that said what the values are.
+        draws: the inputs that it was compared on, by name; "example" are the user's own.
+        extents: the shapes of the inputs, as text, where they are not the program's own or are symbolic.
+        elements: how many elements were evaluated.
+        skipped: draws that the model does not take or gives no defined result for, and why.
+        missing: why there was no comparison, or what it leaves out; empty when nothing is.
+    """
+
+    against: str = ""
+    draws: tuple[str, ...] = ()
+    extents: str = ""
+    elements: int = 0
+    skipped: tuple[str, ...] = ()
+    missing: str = ""
+
+    def __str__(self) -> str:
+        if not self.draws:
+            return f"not compared with the model: {self.missing}"
+        where = f" at {self.extents}" if self.extents else ""
+        rest = f"; {self.missing}" if self.missing else ""
+        return f"compared with {self.against} on {len(self.draws)} inputs ({', '.join(self.draws)}){where}{rest}"
+
+
 @dataclass(frozen=True)
 class Program:
     """A tensor program in index notation.
@@ -276,6 +304,8 @@ class Program:
             programs is for these.
         source: what it was read from: the path of an ONNX file, or the function that was traced; None when that is not
             known. Only timing looks at it, to run what the user would run.
+        conformance: what the program was compared with when it was read; None for one that no reader made, or where
+            the comparison was switched off.
     """
 
     name: str
@@ -285,6 +315,7 @@ class Program:
     ranges: Mapping[str, SymbolRange] = field(default_factory=dict)
     weights: Mapping[str, object] = field(default_factory=dict, compare=False, repr=False)
     source: Path | Callable[..., object] | None = field(default=None, compare=False, repr=False)
+    conformance: Conformance | None = field(default=None, compare=False, repr=False)
 
     def tensor(self, name: str) -> Tensor:
         """The declaration of an input or a defined tensor.

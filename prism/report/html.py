@@ -85,7 +85,8 @@ def _lead(r: RunReport) -> str:
 
 def _formulas(r: RunReport) -> str:
     body = "\n".join(f"{output} = {formula}" for output, formula in r.formulas.items())
-    return f"<h2>What it computes</h2>\n<pre>{escape(body)}</pre>"
+    read = f"\n<p>As it was read: {escape(r.conformance)}.</p>" if r.conformance else ""
+    return f"<h2>What it computes</h2>\n<pre>{escape(body)}</pre>{read}"
 
 
 def _kernels(r: RunReport) -> str:

@@ -1,0 +1,564 @@
+"""Is the program the function that it was read from? Definition by definition, against values made by another's hand.
+
+A reader claims of each value of the model which tensor of the program, or which formula, it is. The model's own
+runtime says what the values are; each definition is evaluated on the runtime's values of what it reads, and must give
+the runtime's value of what it defines. Where all do, the program is right on these inputs, by induction; where one
+does not, that node was misread. No rounding adds up, and none decides: a comparison sees the same operands twice.
+
+Of large tensors a sample is evaluated, some places along each axis. A difference that rounding explains is none: what
+an element moves by when its operands move by a few last places is what it may be off by.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from types import MappingProxyType
+
+import numpy as np
+
+from prism.errors import ConformanceError
+from prism.program import example_draws, extents
+from prism.program.arrays import Array, NumpyArrays
+from prism.program.evaluate import Interpreter
+from prism.program.index import Axis, Index
+from prism.program.nodes import (
+    Conformance,
+    Definition,
+    DType,
+    Expr,
+    Map,
+    Program,
+    Read,
+    Reduce,
+    ReduceKind,
+    free_axes,
+    walk,
+)
+from prism.program.prefix import prefix_sum
+from prism.program.transform import substitute
+
+# What one draw may take: elements of all values in float64, and in float32 of all but the weights; the weights' own;
+# and multiply-adds. As many draws are made as take twice as many elements.
+_DOUBLE = 1 << 22
+_SINGLE = 1 << 25
+_WEIGHTS = 1 << 29
+_PRODUCTS = 1 << 34
+# What a large extent is reduced to: the first of these that the model takes.
+_REDUCED = (12, 16, 24, 32, 48, 64, 96, 128, 256, 512, 1024)
+# The most elements that are computed for one definition of one draw; of more, a sample is.
+_SAMPLE = 1 << 17
+# Integers up to here are exact in float64.
+_EXACT = float(1 << 53)
+_DECIDING = frozenset({"floor", "round", "sign", "lt", "le", "eq"})
+_ROUNDING = frozenset({"add", "mul", "recip", "exp", "log", "sqrt", "sin", "cos", "tanh", "erf", "sigmoid", "pow"})
+
+
+@dataclass(frozen=True, slots=True)
+class Precision:
+    """How exactly the reference was computed.
+
+    Attributes:
+        relative: what an element may be off by, relative to itself.
+        absolute: what it may be off by, relative to the largest.
+        step: a few units in the last place, relative: what operands are moved by to see what rounding explains.
+        slack: how many times as far as such a step moves it an element may be off.
+        dtype: the type that the reference computes floats in.
+    """
+
+    relative: float
+    absolute: float
+    step: float
+    slack: float
+    dtype: str
+
+
+DOUBLE = Precision(1e-10, 1e-14, 1e-14, 1e3, "float64")
+SINGLE = Precision(1e-5, 1e-5, 1e-6, 1e2, "float32")
+# In float64 with constants that are rounded to float32.
+MIXED = Precision(1e-6, 1e-8, 1e-8, 1e2, "float64")
+HALF = Precision(1e-2, 1e-2, 2e-3, 1e2, "float16")
+BFLOAT = Precision(5e-2, 5e-2, 1e-2, 1e2, "bfloat16")
+PRECISIONS: Mapping[DType, Precision] = {
+    DType.FLOAT64: DOUBLE,
+    DType.FLOAT32: SINGLE,
+    DType.FLOAT16: HALF,
+    DType.BFLOAT16: BFLOAT,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """What a reader says of one value of the model: it is a tensor of the program, or a formula without reads.
+
+    Attributes:
+        value: the value's name in the reference.
+        node: the node that it came from, as the user knows it.
+        dtype: how it is stored.
+        tensor: the tensor of the program.
+        axes, expr: the formula, where it is no tensor.
+    """
+
+    value: str
+    node: str
+    dtype: DType
+    tensor: str = ""
+    axes: tuple[Axis, ...] = ()
+    expr: Expr | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """A value that the program and the reference do not agree on.
+
+    Attributes:
+        node: the node, as the user knows it.
+        what: what differs.
+    """
+
+    node: str
+    what: str
+
+    def error(self, where: str, against: str, on: str, switch: str) -> ConformanceError:
+        """The error that says so: where the model is, what it was compared with, on which inputs, how to go on."""
+        return ConformanceError(
+            f"internal error: prism misread {self.node}",
+            where=where,
+            why=f"{self.what.format(against=against)}, {on}",
+            fix=f"this is a bug in prism, please report it with this line; {switch} goes on with the program as it is",
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """What running a program takes.
+
+    Attributes:
+        elements: of all arrays that are made on the way.
+        reads: elements that are read, each as often as it is.
+        products: multiply-adds of contractions.
+    """
+
+    elements: int
+    reads: int
+    products: int
+
+
+def work(program: Program, binding: Mapping[str, int]) -> Work:
+    """What one run of the program takes, every definition once."""
+    elements = sum(_count([extents.evaluate(e, binding) for e in t.shape]) for t in program.inputs)
+    reads = products = 0
+    for d in program.definitions:
+        made = _work(d.expr, d.axes, lambda a: extents.evaluate(a.extent, binding))
+        elements, reads, products = elements + made.elements, reads + made.reads, products + made.products
+    return Work(elements, reads, products)
+
+
+def affordable(program: Program, binding: Mapping[str, int]) -> tuple[Precision, int] | None:
+    """How exactly the model can be run at these extents, and how many elements a run takes; None: it is too large."""
+    made = work(program, binding)
+    weights = sum(int(np.size(np.asarray(w))) for w in program.weights.values())
+    if made.elements <= _DOUBLE and made.products <= _PRODUCTS // 8:
+        return DOUBLE, made.elements
+    if made.elements - weights <= _SINGLE and weights <= _WEIGHTS and made.products <= _PRODUCTS:
+        return SINGLE, made.elements
+    return None
+
+
+def draws_within(sizes: Sequence[tuple[Precision, int]], example: bool) -> list[tuple[str, int]]:
+    """The draws that are made, and which of the sizes (extents at which the model can be run) each is made at.
+
+    Args:
+        sizes: how exactly the model can be run at each, and how many elements that takes.
+        example: whether there are the user's own inputs, which are of the first size.
+    """
+    made = [("example", 0)] if example else []
+    spent = sizes[0][1] if example else 0
+    for n, name in enumerate(example_draws.DRAWS, len(made)):
+        at = n % len(sizes)
+        precision, each = sizes[at]
+        if made and spent + each > 2 * (_DOUBLE if precision is DOUBLE else _SINGLE):
+            continue
+        if precision is SINGLE and name != example_draws.DRAWS[0]:
+            continue  # what overflows or vanishes in float32 is no difference, and the first draw holds ties and zeros
+        spent += each
+        made.append((name, at))
+    return made
+
+
+def reduced(
+    shapes: Sequence[tuple[int, ...]], takes: Callable[[Sequence[tuple[int, ...]]], bool]
+) -> list[tuple[int, ...]] | None:
+    """Smaller shapes that a model takes; None when there are none.
+
+    Equal extents stay equal and different ones different: the largest goes first, to the least that is taken.
+    """
+    found = list(shapes)
+    for large in sorted({n for s in shapes for n in s if n > _REDUCED[1]}, reverse=True):
+        for small in _REDUCED:
+            if 2 * small > large:
+                break
+            if any(n == small for s in found for n in s):
+                continue
+            tried = [tuple(small if n == large else n for n in s) for s in found]
+            if takes(tried):
+                found = tried
+                break
+    return found if found != list(shapes) else None
+
+
+def same_form(a: Program, b: Program) -> bool:
+    """Whether two programs are the same but for their extents."""
+    return _form(a) == _form(b)
+
+
+def _form(program: Program) -> list[tuple[str, ...]]:
+    return [
+        (d.dtype.value, *(f"{type(e).__name__} {getattr(e, 'op', '')}" for e in walk(d.expr)))
+        for d in program.definitions
+    ]
+
+
+def _count(sizes: Sequence[int]) -> int:
+    return math.prod(sizes)
+
+
+def _work(expr: Expr, axes: Sequence[Axis], size: Callable[[Axis], int]) -> Work:
+    elements, reads, products = _count([size(a) for a in axes]), 0, 0
+    contracted: set[int] = set()
+    for e in reversed(list(walk(expr))):  # parents first
+        if isinstance(e, Reduce) and e.kind is ReduceKind.SUM and prefix_sum(e) is None:
+            inner: Expr = e
+            while isinstance(inner, Reduce) and inner.kind is ReduceKind.SUM:
+                contracted.add(id(inner))
+                inner = inner.body
+            if isinstance(inner, Map) and inner.op == "mul":
+                products += _count([size(a) for a in free_axes(inner)])
+                stack: list[Expr] = [inner]
+                while stack:
+                    factor = stack.pop()
+                    if isinstance(factor, Map) and factor.op in ("mul", "neg"):
+                        contracted.add(id(factor))
+                        stack += factor.args
+        if isinstance(e, Read):
+            reads += _count([size(a) for a in free_axes(e)])
+        elif isinstance(e, Map | Reduce) and id(e) not in contracted:
+            elements += _count([size(a) for a in free_axes(e)])
+    return Work(elements, reads, products)
+
+
+@dataclass(slots=True)
+class Comparison:
+    """Compares a program's definitions with a reference's values.
+
+    Attributes:
+        program: the program.
+        claims: what the reader says of the model's values.
+        binding: the value of every symbol.
+        elements: how many elements were evaluated and compared so far.
+        lenient: whether infinities and NaN on one side alone are no difference, but noted: a program is over the reals,
+            and says nothing of what the runtime's own order of operations makes of them.
+        noted: such differences.
+        second: what another runtime says a value is, and how exactly, where the reference is not believed at once.
+    """
+
+    program: Program
+    claims: Sequence[Claim]
+    binding: Mapping[str, int]
+    elements: int = 0
+    lenient: bool = False
+    noted: list[Difference] = field(default_factory=list)
+    second: Callable[[str], tuple[np.ndarray, Precision] | None] | None = None
+    _of: dict[str, list[Claim]] = field(default_factory=dict)
+    _undefined: Mapping[str, np.ndarray] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for claim in self.claims:
+            self._of.setdefault(claim.tensor, []).append(claim)
+
+    def difference(
+        self,
+        inputs: Mapping[str, np.ndarray],
+        reference: Mapping[str, np.ndarray],
+        precision: Mapping[str, Precision],
+        usual: Precision = DOUBLE,
+        undefined: Mapping[str, np.ndarray] = MappingProxyType({}),
+    ) -> Difference | None:
+        """The first value that the program and the reference do not agree on.
+
+        Args:
+            inputs: an array for every input, but for weights, whose values the program holds.
+            reference: the reference's values; claims of others are not compared.
+            precision: of those values that are not computed as usual.
+            usual: the precision of all others.
+            undefined: where values are not defined, or not known: there they are taken, and not compared.
+        """
+        self._undefined = undefined
+        known: dict[str, np.ndarray] = {}
+        for t in self.program.inputs:
+            known[t.name] = np.asarray(inputs[t.name] if t.name in inputs else self.program.weights[t.name])
+        for claim in self._of.get("", ()):
+            if claim.value in reference and claim.expr is not None:
+                values = reference[claim.value]
+                found = self._compare(claim, claim.expr, claim.axes, known, values, precision.get(claim.value, usual))
+                if found is not None:
+                    return found
+        for t in self.program.inputs:
+            found = self._same(t.name, known, reference, self._of.get(t.name, ()))
+            if found is not None:
+                return found
+        for d in self.program.definitions:
+            claims = [c for c in self._of.get(d.name, ()) if c.value in reference]
+            if not claims:
+                self.elements += _work(d.expr, d.axes, self._size).elements
+                known[d.name] = self._value(d, known)
+                continue
+            first, *others = claims
+            values = reference[first.value]
+            found = self._compare(first, d.expr, d.axes, known, values, precision.get(first.value, usual))
+            if found is None and first.dtype is not d.dtype:
+                found = Difference(
+                    first.node, f"it is stored as {d.dtype.value}, and as {first.dtype.value} by {{against}}"
+                )
+            known[d.name] = values
+            found = found or self._same(d.name, known, reference, others)
+            if found is not None:
+                return found
+        return None
+
+    def _size(self, axis: Axis) -> int:
+        return extents.evaluate(axis.extent, self.binding)
+
+    def _value(self, d: Definition, known: Mapping[str, np.ndarray]) -> np.ndarray:
+        with np.errstate(all="ignore"):
+            machine = Interpreter(known, self.binding, _Widening())
+            return np.asarray(machine.over(machine.value(d.expr), d.axes), dtype=np.float64)
+
+    def _same(
+        self,
+        tensor: str,
+        known: Mapping[str, np.ndarray],
+        reference: Mapping[str, np.ndarray],
+        claims: Sequence[Claim],
+    ) -> Difference | None:
+        """The first of the claims that a tensor is a value again, which it is not."""
+        for claim in claims:
+            if claim.value not in reference:
+                continue
+            values, mine = reference[claim.value], known[tensor]
+            if values.shape != mine.shape:
+                return Difference(claim.node, _shapes(mine.shape, values.shape))
+            if not np.array_equal(values, mine, equal_nan=values.dtype.kind == "f" and mine.dtype.kind == "f"):
+                return Difference(claim.node, f"its result is taken for {tensor}, which it is not for {{against}}")
+        return None
+
+    def _compare(
+        self,
+        claim: Claim,
+        expr: Expr,
+        axes: Sequence[Axis],
+        known: Mapping[str, np.ndarray],
+        values: np.ndarray,
+        precision: Precision,
+    ) -> Difference | None:
+        """How the formula differs from the reference's values, and from those of the second where there is one."""
+        found = self._compare_once(claim, expr, axes, known, values, precision)
+        other = self.second(claim.value) if found is not None and self.second is not None else None
+        if found is None or other is None or other[0].shape != values.shape:
+            return found
+        if self._compare_once(claim, expr, axes, known, *other) is not None:
+            return found
+        self.noted.append(found)
+        return None
+
+    def _compare_once(
+        self,
+        claim: Claim,
+        expr: Expr,
+        axes: Sequence[Axis],
+        known: Mapping[str, np.ndarray],
+        values: np.ndarray,
+        precision: Precision,
+    ) -> Difference | None:
+        sizes = [self._size(a) for a in axes]
+        if tuple(sizes) != values.shape:
+            return Difference(claim.node, _shapes(sizes, values.shape))
+        places = self._places(expr, axes)
+        sample = {
+            a: Axis(f"{a.name}'", p.count)
+            for a, p in zip(axes, places, strict=True)
+            if p.count != self._size(a) and a.extent != 1
+        }
+        over = [sample.get(a, a) for a in axes]
+        at = {
+            a: Index.axis(sample[a]).scaled(p.step) + p.first for a, p in zip(axes, places, strict=True) if a in sample
+        }
+        body = substitute(expr, at)
+        expected = values[tuple(slice(p.first, p.first + p.step * p.count, p.step) for p in places)]
+
+        def evaluated(step: float) -> np.ndarray:
+            with np.errstate(all="ignore"):
+                machine = Interpreter(known, self.binding, _Widening(step))
+                value = machine.over(machine.value(body), over)
+                self.elements += value.size
+                if claim.dtype.is_float and precision.dtype == "float32":
+                    value = np.asarray(value, dtype=np.float32)  # overflows where the reference does
+                return np.asarray(value, dtype=np.float64)
+
+        found = evaluated(0.0)
+        wrong = _wrong(found, expected, claim.dtype, precision)
+        if claim.value in self._undefined:
+            anything = np.broadcast_to(self._undefined[claim.value], values.shape)
+            wrong &= ~anything[tuple(slice(p.first, p.first + p.step * p.count, p.step) for p in places)]
+        if not wrong.any():
+            return None
+        if (claim.dtype.is_float or _decides_on_rounding(expr)) and not _decides_exactly(expr):
+            with np.errstate(all="ignore"):
+                moved = [np.abs(evaluated(s * precision.step) - found) for s in (1.0, -2.0, 3.0)]
+                reach = precision.slack * np.max([np.where(np.isnan(m), np.inf, m) for m in moved], axis=0)
+                wrong &= ~(np.abs(found - expected) <= reach)
+        if not wrong.any():
+            return None
+        both = np.isfinite(found) & np.isfinite(np.asarray(expected, dtype=np.float64))
+        odd = self.lenient and not (wrong & both).any()
+        if self.lenient and not odd:
+            wrong &= both
+        place = tuple(int(i) for i in np.argwhere(wrong)[0])
+        at_text = ", ".join(str(p.first + p.step * i) for p, i in zip(places, place, strict=True))
+        many = f"{int(wrong.sum())} of {wrong.size} elements differ, " if wrong.size > 1 else ""
+        there = f"at [{at_text}] " if at_text else ""
+        difference = Difference(
+            claim.node,
+            f"{many}{there}the program has {found[place]:.10g} where {{against}} has {float(expected[place]):.10g}",
+        )
+        if odd:
+            self.noted.append(difference)
+            return None
+        return difference
+
+    def _places(self, expr: Expr, axes: Sequence[Axis]) -> list[_Places]:
+        """Which places along each axis are evaluated: all, or as many as the sample may have."""
+        counts = {a: self._size(a) for a in axes}
+
+        def size(axis: Axis) -> int:
+            return counts[axis] if axis in counts else self._size(axis)
+
+        def much() -> bool:
+            made = _work(expr, axes, size)
+            return made.elements + made.reads > _SAMPLE
+
+        while max(counts.values(), default=1) > 1 and much():
+            longest = max(counts, key=lambda a: counts[a])
+            counts[longest] = -(-counts[longest] // 2)
+        return [_spread(self._size(a), counts[a]) for a in axes]
+
+
+@dataclass(frozen=True, slots=True)
+class _Places:
+    first: int
+    step: int
+    count: int
+
+
+def _spread(size: int, count: int) -> _Places:
+    """So many places along an axis, up to its last; an odd number apart, so that they meet every residue."""
+    if count >= size:
+        return _Places(0, 1, size)
+    step = max(1, (size - 1) // max(1, count - 1))
+    step -= step % 2 == 0
+    return _Places(size - 1 - step * (count - 1), step, count)
+
+
+class _Widening(NumpyArrays):
+    """numpy in float64 over arrays of any type: what is read is widened.
+
+    Where asked, floats that are read and results that are rounded are moved by a relative step, up or down.
+    """
+
+    def __init__(self, step: float = 0.0) -> None:
+        self._step = step
+        self._moves = 0
+
+    def _read(self, taken: Array) -> Array:
+        array = np.asarray(taken)
+        wide = np.asarray(array, dtype=np.float64)
+        return self._moved(wide) if array.dtype.kind == "f" else wide
+
+    def _moved(self, array: Array) -> Array:
+        if not self._step:
+            return array
+        self._moves += 1
+        rng = np.random.default_rng(self._moves)
+        return array * (1.0 + self._step * rng.choice(np.array([-1.0, 1.0]), np.shape(array)))
+
+    def strided(
+        self, array: Array, shape: Sequence[int], first: Sequence[int], steps: Sequence[Sequence[int]]
+    ) -> Array | None:
+        """See Arrays."""
+        return self._read(super().strided(array, shape, first, steps))
+
+    def gather(self, array: Array, indices: Sequence[Array], valid: Array | None) -> Array:
+        """See Arrays."""
+        taken = np.asarray(super().gather(array, indices, valid))
+        return self._read(taken if array.dtype.kind == "f" else taken.astype(np.float64))
+
+    def pointwise(self, op: str, args: Sequence[Array]) -> Array:
+        """See Arrays."""
+        made = super().pointwise(op, args)
+        return self._moved(made) if op in _ROUNDING or op in ("sub", "div") else made
+
+    def reduce(self, kind: ReduceKind, array: Array, dims: Sequence[int]) -> Array:
+        """See Arrays."""
+        made = super().reduce(kind, array, dims)
+        return self._moved(made) if kind in (ReduceKind.SUM, ReduceKind.PROD) else made
+
+    def matmul(self, a: Array, b: Array) -> Array:
+        """See Arrays."""
+        return self._moved(super().matmul(a, b))
+
+
+def _wrong(found: np.ndarray, expected: np.ndarray, dtype: DType, precision: Precision) -> np.ndarray:
+    """Where the two are not the same up to the precision; integers and truth values are exact."""
+    wide = np.asarray(expected, dtype=np.float64)
+    with np.errstate(all="ignore"):
+        same = np.asarray((found == wide) | (np.isnan(found) & np.isnan(wide)))
+        if same.all():
+            return ~same
+        error = np.abs(found - wide)
+        if not dtype.is_float:
+            return np.asarray(~(same | ((np.abs(wide) > _EXACT) & (error <= 1e-15 * np.abs(wide)))))
+        finite = np.abs(wide[np.isfinite(wide)])
+        largest = float(finite.max()) if finite.size else 0.0
+        allowed = precision.relative * np.abs(wide) + precision.absolute * largest
+        return np.asarray(~(same | (np.isfinite(wide) & (error <= allowed))))
+
+
+def _shapes(mine: Sequence[int], theirs: Sequence[int]) -> str:
+    return f"the program has the shape {list(mine)} where {{against}} has {list(theirs)}"
+
+
+def _decides_on_rounding(expr: Expr) -> bool:
+    """Whether a rounding or a comparison in it is of something that is rounded itself."""
+    return any(isinstance(e, Map) and e.op in _DECIDING and _rounds(e) for e in walk(expr))
+
+
+def _decides_exactly(expr: Expr) -> bool:
+    """Whether a rounding or a comparison in it is of stored numbers as they are."""
+    return any(
+        isinstance(e, Map) and e.op in _DECIDING and not _rounds(e) and any(isinstance(r, Read) for r in walk(e))
+        for e in walk(expr)
+    )
+
+
+def _rounds(expr: Expr) -> bool:
+    return any(
+        (isinstance(e, Map) and e.op in _ROUNDING)
+        or (isinstance(e, Reduce) and e.kind in (ReduceKind.SUM, ReduceKind.PROD))
+        for e in walk(expr)
+    )
+
+
+def unchecked(why: str) -> Conformance:
+    """The record of a program that could not be compared."""
+    return Conformance(missing=why)

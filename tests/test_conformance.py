@@ -1,0 +1,407 @@
+"""A program is compared, as it is read, with what it was read from: what is misread is caught, and named.
+
+The comparison must not rest on the translation, so each test here translates wrongly on purpose.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+import torch
+from onnx import TensorProto, helper
+from torch.nn import functional
+
+import prism
+from prism.bench import functions
+from prism.cli.app import main
+from prism.errors import ConformanceError, RuleError, UnsupportedError
+from prism.frontend import onnx as onnx_frontend
+from prism.frontend import torch as torch_frontend
+from prism.frontend.onnx import from_model
+from prism.frontend.torch_values import Node
+from prism.program import conformance, example_draws
+from prism.program.build import const, op
+from prism.program.conformance import Claim, Comparison
+from prism.program.index import Axis, Index
+from prism.program.nodes import Definition, DType, Program, Read, Tensor
+
+EXAMPLES = Path(__file__).parents[1] / "examples" / "models"
+
+
+# torch
+
+
+def misread(monkeypatch: pytest.MonkeyPatch, operator: str, wrong: Callable[[Node], Any]) -> None:
+    monkeypatch.setattr(torch_frontend, "HANDLERS", {**torch_frontend.HANDLERS, operator: wrong})
+
+
+def instead(operator: str, **arguments: Any) -> Callable[[Node], Any]:
+    """The handler of an operator, told that some arguments are others than they are."""
+    original = torch_frontend.HANDLERS[operator]
+
+    def wrong(n: Node) -> Any:
+        changed = {**{a: n[a] for a in n.unread()}, **arguments}
+        return original(Node(n.builder, n.name, n.operator, n.origin, changed, n.shapes, n.dtypes))
+
+    return wrong
+
+
+def whole(expr: Callable[[Node], Any]) -> Callable[[Node], Any]:
+    """A handler that reads every argument and defines a formula."""
+
+    def wrong(n: Node) -> Any:
+        n.values()
+        return n.define(expr(n))
+
+    return wrong
+
+
+def unwrapped(n: Node) -> Any:
+    """A sum as of real numbers."""
+    n.values()
+    expr = op("add", n["self"].under(n.axes), n["other"].under(n.axes))
+    return n.builder.materialise(n.name, n.axes, expr, n.dtype, n.origin)
+
+
+WRONG: dict[str, tuple[Callable[..., Any], tuple[Any, ...], str, Callable[[Node], Any]]] = {
+    "another function": (
+        lambda x: torch.tanh(x) + 1,
+        (torch.randn(4, 5),),
+        "tanh",
+        lambda n: n.define(op("sigmoid", n["self"].under(n.axes))),
+    ),
+    "an epsilon": (
+        lambda x, g: functional.layer_norm(x, (6,), g, eps=1e-5),
+        (torch.randn(4, 6), torch.randn(6)),
+        "layer_norm",
+        instead("layer_norm", eps=2e-5),
+    ),
+    "an epsilon in half precision": (
+        lambda x, g: functional.layer_norm(x, (6,), g, eps=1e-5),
+        (torch.randn(4, 6, dtype=torch.bfloat16), torch.randn(6, dtype=torch.bfloat16)),
+        "layer_norm",
+        instead("layer_norm", eps=2e-5),
+    ),
+    "the approximation": (
+        lambda x: functional.gelu(x, approximate="tanh"),
+        (torch.randn(8),),
+        "gelu",
+        instead("gelu", approximate="none"),
+    ),
+    "a tie": (
+        lambda x: (x >= 0.5).float(),
+        (torch.randn(3, 7),),
+        "ge",
+        whole(lambda n: op("lt", const(0.5), n["self"].under(n.axes))),
+    ),
+    "the axis": (lambda x: x.sum(0), (torch.randn(4, 4),), "sum", instead("sum", dim=[1])),
+    "a view": (
+        lambda x: x.flip(0) * 2,
+        (torch.randn(4, 5),),
+        "flip",
+        whole(lambda n: n["self"].under(n.axes)),
+    ),
+    "integers that wrap": (
+        lambda x, y: x + y,
+        (torch.ones(5, dtype=torch.int8), torch.ones(5, dtype=torch.int8)),
+        "add",
+        unwrapped,
+    ),
+}
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_a_misread_node_of_torch_is_named(case: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    fn, inputs, operator, wrong = WRONG[case]
+    assert prism.trace(fn, inputs).conformance is not None
+    misread(monkeypatch, operator, wrong)
+    with pytest.raises(ConformanceError) as caught:
+        prism.trace(fn, inputs)
+    line = caught.value.one_line()
+    assert f"prism misread aten.{operator}" in line
+    assert "where torch has" in line or "not for torch" in line
+    assert "please report it" in line
+    assert "check=False" in line
+    prism.trace(fn, inputs, check=False)
+
+
+def test_the_node_that_was_misread_is_named_and_none_after_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fn(x: torch.Tensor) -> torch.Tensor:
+        return (torch.exp(x).sum(-1) - 1).cos() / 3
+
+    misread(monkeypatch, "exp", lambda n: n.define(op("exp", op("neg", n["self"].under(n.axes)))))
+    with pytest.raises(ConformanceError, match=r"misread aten.exp.default \(exp\)"):
+        prism.trace(fn, (torch.randn(3, 4),))
+
+
+@pytest.mark.parametrize("device", ["cpu", "meta"])
+def test_large_extents_are_reduced_and_their_work_is_bounded(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fn(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        return torch.tanh(x @ w)
+
+    inputs = (torch.zeros(8192, 4096, device=device), torch.zeros(4096, 2048, device=device))
+    made = prism.trace(fn, inputs).conformance
+    assert made is not None
+    assert made.extents == "x[12, 16], w[16, 24]"
+    assert ("example" in made.draws) == (device == "cpu")
+    assert made.elements < 20_000
+    misread(monkeypatch, "tanh", lambda n: n.define(op("sigmoid", n["self"].under(n.axes))))
+    with pytest.raises(ConformanceError, match=r"misread aten\.tanh"):
+        prism.trace(fn, inputs)
+
+
+def test_weights_that_cannot_be_reduced_are_compared_in_float32_on_a_sample(monkeypatch: pytest.MonkeyPatch) -> None:
+    module = torch.nn.Sequential(torch.nn.Linear(2048, 4096), torch.nn.GELU(), torch.nn.Linear(4096, 2048))
+    x = torch.randn(16, 2048)
+    made = prism.trace(module, (x,)).conformance
+    assert made is not None
+    assert made.against.endswith("float32")
+    assert made.draws[0] == "example"
+    assert made.elements < 200_000
+    misread(monkeypatch, "gelu", instead("gelu", approximate="tanh"))
+    with pytest.raises(ConformanceError, match=r"misread aten\.gelu"):
+        prism.trace(module, (x,))
+
+
+def test_symbolic_extents_are_compared_at_others_as_well() -> None:
+    seq = torch.export.Dim("seq", min=2, max=4096)
+    program = prism.trace(lambda x: x.sum(0) / x.shape[0], (torch.randn(5, 3),), dynamic_shapes=[{0: seq}])
+    made = program.conformance
+    assert made is not None
+    assert len(made.draws) == 1 + len(example_draws.DRAWS)
+
+
+def test_a_function_that_takes_no_smaller_inputs_says_that_it_was_not_compared() -> None:
+    def fn(x: torch.Tensor) -> torch.Tensor:
+        return x.view(8192, 8192).t() * 2
+
+    made = prism.trace(fn, (torch.empty(8192, 8192, device="meta"),)).conformance
+    assert made is not None
+    assert not made.draws
+    assert "too large" in made.missing
+    assert str(made).startswith("not compared with the model")
+
+
+def test_what_another_call_gives_is_no_misreading() -> None:
+    calls = []
+
+    def fn(x: torch.Tensor) -> torch.Tensor:
+        calls.append(1)
+        return x * (1.0 if len(calls) < 2 else float(np.random.default_rng().random()))
+
+    assert prism.trace(fn, (torch.randn(3),)).conformance is not None
+
+
+def test_a_graph_that_is_not_the_function_is_refused() -> None:
+    seen: list[int] = []
+
+    def fn(x: torch.Tensor) -> torch.Tensor:
+        seen.append(1)
+        return x * (2.0 if len(seen) == 1 else 3.0)
+
+    with pytest.raises(ConformanceError, match="is not the function"):
+        prism.trace(fn, (torch.randn(3),))
+
+
+def test_undefined_conversions_are_no_misreading() -> None:
+    made = prism.trace(lambda x: (x * 1e9).to(torch.int32), (torch.randn(4),)).conformance
+    assert made is not None
+    assert made.draws == ("example", *example_draws.DRAWS)
+
+
+def test_integers_that_index_are_drawn_as_the_function_takes_them() -> None:
+    def fn(x: torch.Tensor, i: torch.Tensor) -> torch.Tensor:
+        return x.gather(1, i)
+
+    made = prism.trace(fn, (torch.randn(4, 5), torch.randint(0, 5, (4, 3)))).conformance
+    assert made is not None
+    assert "large" in made.draws
+    assert not made.missing
+
+
+def test_a_function_that_writes_to_its_argument_is_refused() -> None:
+    with pytest.raises(UnsupportedError, match="it changes"):
+        prism.trace(lambda x: x.add_(1) * 2, (torch.randn(3),))
+
+
+def test_a_declaration_that_is_not_the_operator_is_a_rule_error(tmp_path: Path) -> None:
+    @torch.library.custom_op("conformance_test::bump", mutates_args=())
+    def bump(x: torch.Tensor) -> torch.Tensor:
+        return x * x + 1
+
+    @bump.register_fake
+    def _(x: torch.Tensor) -> torch.Tensor:
+        return torch.empty_like(x)
+
+    rules = tmp_path / "own.egg"
+    rules.write_text('(operator bump (x) "x * x")\n')
+    with pytest.raises(RuleError, match=r"the declaration of conformance_test\.bump\.default is not what"):
+        prism.trace(lambda x: bump(x) * 2, (torch.randn(4),), rules=[rules])
+    rules.write_text('(operator bump (x) "x * x + 1")\n')
+    assert prism.trace(lambda x: bump(x) * 2, (torch.randn(4),), rules=[rules]).conformance is not None
+
+
+def heads(s: int = 6) -> tuple[torch.Tensor, ...]:
+    return torch.randn(1, 4, s, 8), torch.randn(1, 2, s, 8), torch.randn(1, 2, s, 8)
+
+
+SUITE: dict[str, Callable[[], Sequence[torch.Tensor]]] = {
+    "rmsnorm_linear": lambda: (torch.randn(4, 8), torch.randn(8), torch.randn(6, 8)),
+    "rmsnorm_gate_up": lambda: (torch.randn(4, 8), torch.randn(8), torch.randn(6, 8), torch.randn(6, 8)),
+    "gated_mlp": lambda: (torch.randn(4, 8), torch.randn(6, 8), torch.randn(6, 8), torch.randn(8, 6)),
+    "gqa_decode": lambda: (torch.randn(2, 4, 1, 8), torch.randn(2, 2, 5, 8), torch.randn(2, 2, 5, 8)),
+    "gqa_prefill": heads,
+}
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32], ids=str)
+@pytest.mark.parametrize("name", SUITE)
+def test_rounding_is_no_misreading(name: str, dtype: torch.dtype) -> None:
+    torch.manual_seed(0)
+    made = prism.trace(getattr(functions, name), tuple(t.to(dtype) for t in SUITE[name]())).conformance
+    assert made is not None
+    assert made.draws == ("example", *example_draws.DRAWS)
+    assert not made.skipped
+    assert not made.missing
+
+
+# ONNX
+
+
+def model(*nodes: onnx.NodeProto, shape: Sequence[Any] = (3, 4), dtype: int = TensorProto.FLOAT) -> onnx.ModelProto:
+    graph = helper.make_graph(
+        list(nodes),
+        "g",
+        [helper.make_tensor_value_info("x", dtype, list(shape))],
+        [helper.make_tensor_value_info("y", dtype, None)],
+    )
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
+
+
+def misread_onnx(monkeypatch: pytest.MonkeyPatch, operator: str, by: str) -> None:
+    table = {**onnx_frontend.TRANSLATORS, operator: onnx_frontend.TRANSLATORS[by]}
+    monkeypatch.setattr(onnx_frontend, "TRANSLATORS", table)
+
+
+@pytest.mark.parametrize("shape", [(3, 4), ("n", 4), (2000, 3000), (16384, 8192)], ids=str)
+@pytest.mark.parametrize("dtype", [TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.BFLOAT16])
+def test_a_misread_node_of_onnx_is_named(shape: Sequence[Any], dtype: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    nodes = [
+        helper.make_node("Exp", ["x"], ["e"], name="first"),
+        helper.make_node("Sin", ["e"], ["s"], name="second"),
+        helper.make_node("Neg", ["s"], ["y"], name="third"),
+    ]
+    built = model(*nodes, shape=shape, dtype=dtype)
+    made = from_model(built, "m", None).conformance
+    assert made is not None
+    assert made.draws
+    assert made.elements < 2_000_000
+    misread_onnx(monkeypatch, "Sin", "Cos")
+    with pytest.raises(ConformanceError) as caught:
+        from_model(built, "m", None)
+    line = caught.value.one_line()
+    assert "prism misread node 'second' (Sin)" in line
+    assert "--no-check" in line
+    from_model(built, "m", None, check=False)
+
+
+def test_the_command_ends_in_an_internal_error_and_goes_on_without_the_check(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "m.onnx"
+    onnx.save(model(helper.make_node("Sin", ["x"], ["y"], name="wave")), path)
+    assert main(["show", str(path)]) == 0
+    assert "compared with onnx.reference" in capsys.readouterr().out
+    misread_onnx(monkeypatch, "Sin", "Cos")
+    assert main(["show", str(path)]) == 1
+    assert "prism misread node 'wave' (Sin)" in capsys.readouterr().err
+    assert main(["show", str(path), "--no-check"]) == 0
+    assert "not compared" in capsys.readouterr().out
+
+
+def test_a_node_that_no_runtime_evaluates_is_named_and_the_rest_compared(tmp_path: Path) -> None:
+    rules = tmp_path / "own.egg"
+    rules.write_text('(operator bump (x) "x * x")\n')
+    nodes = [
+        helper.make_node("bump", ["x"], ["b"], name="own", domain="prism"),
+        helper.make_node("Sin", ["b"], ["y"], name="wave"),
+    ]
+    built = model(*nodes)
+    built.opset_import.append(helper.make_opsetid("prism", 1))
+    path = tmp_path / "m.onnx"
+    onnx.save(built, path)
+    made = prism.load_onnx(path, rules=[rules]).conformance
+    assert made is not None
+    assert made.missing == "not compared: node 'own' (bump)"
+    assert made.draws
+
+
+@pytest.mark.parametrize("path", sorted(EXAMPLES.glob("*.onnx")), ids=lambda p: p.stem)
+def test_every_example_is_compared(path: Path) -> None:
+    made = prism.load_onnx(path).conformance
+    assert made is not None
+    assert made.draws
+    assert not made.missing
+    assert not made.skipped
+    assert made.elements < 2_000_000
+
+
+# The comparison itself
+
+
+def one(expr: Any, axes: tuple[Axis, ...], dtype: DType = DType.FLOAT32, of: DType = DType.FLOAT32) -> Comparison:
+    shape = tuple(a.extent for a in axes)
+    program = Program("p", (Tensor("x", shape, of),), (Definition("y", axes, expr, dtype, "node"),), ("y",))
+    return Comparison(program, [Claim("y", "node", dtype, "y")], {})
+
+
+PLACES = Axis("i", 50)
+X = Read("x", (Index.axis(PLACES),))
+
+
+def test_a_tie_is_excused_where_rounding_decides_it_alone() -> None:
+    x = np.full(50, 2.5)
+    rounded = one(op("floor", op("add", X, const(0.5))), (PLACES,))
+    assert rounded.difference({"x": x}, {"y": np.round(x)}, {}) is None
+    exact = one(op("floor", X), (PLACES,))
+    assert exact.difference({"x": np.full(50, 3.0)}, {"y": np.full(50, 2.0)}, {}) is not None
+
+
+def test_a_cancelled_sum_is_excused_and_a_wrong_one_is_not() -> None:
+    x = np.linspace(1, 2, 50) * 1e6
+    sub = one(op("add", op("mul", X, const(1e3)), op("neg", op("mul", X, const(1e3 - 1e-9)))), (PLACES,))
+    exact = (x.astype(np.longdouble) * 1e3 - x.astype(np.longdouble) * (1e3 - 1e-9)).astype(np.float64)
+    assert sub.difference({"x": x}, {"y": exact}, {}) is None
+    assert sub.difference({"x": x}, {"y": exact + 1.0}, {}) is not None
+
+
+def test_integers_are_exact_up_to_two_to_the_fifty_third() -> None:
+    x = np.arange(50)
+    same = one(op("add", X, const(2.0**40)), (PLACES,), DType.INT64, DType.INT64)
+    assert same.difference({"x": x}, {"y": x + 2**40}, {}) is None
+    assert same.difference({"x": x}, {"y": x + 2**40 + (x == 7)}, {}) is not None
+
+
+def test_a_sample_meets_every_residue_and_the_last_place() -> None:
+    places = conformance._spread(4096, 64)
+    taken = {places.first + places.step * n for n in range(places.count)}
+    assert max(taken) == 4095
+    assert min(taken) >= 0
+    assert {t % 64 for t in taken} == set(range(64))
+
+
+def test_shapes_and_types_are_compared() -> None:
+    c = one(X, (PLACES,))
+    found = c.difference({"x": np.zeros(50)}, {"y": np.zeros((50, 1))}, {})
+    assert found is not None
+    assert "shape" in found.what
+    other = replace(c.claims[0], dtype=DType.FLOAT16)
+    found = Comparison(c.program, [other], {}).difference({"x": np.zeros(50)}, {"y": np.zeros(50)}, {})
+    assert found is not None
+    assert "stored as" in found.what
