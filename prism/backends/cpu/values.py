@@ -237,9 +237,10 @@ class Values:
             case tile.Full(_, _, dims, dtype):
                 define(self._lanes(dims), KINDS[dtype])
             case tile.Cast(dst, src, dtype):
-                if dst in self._alias:
-                    return
                 source = self.resolve(src)
+                if dst in self._alias and self.kind_of(source) == "f":
+                    return
+                self._alias.pop(dst, None)  # integers and truth values are converted, not rounded
                 if KINDS[dtype] == self.kind_of(source) and dtype not in HALF:
                     self._alias[dst] = src
                     return

@@ -71,7 +71,7 @@ class _Process:
         inputs = self._folder / f"inputs{self._number}.npz"
         outputs = self._folder / f"outputs{self._number}.npz"
         outputs.unlink(missing_ok=True)
-        arrays = {str(n): np.ascontiguousarray(a) for n, a in enumerate(job.inputs)}
+        arrays = {str(n): np.asarray(a, order="C") for n, a in enumerate(job.inputs)}
         np.savez(inputs, **arrays)  # type: ignore[arg-type]
         request = {
             "module": str(job.module),
