@@ -21,14 +21,15 @@ from cpu_batch import Array, Case, numpy_type, run_batch
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import seed as seeded
 from program_random import programs
-from sgraph_programs import ALL, task
+from sgraph_programs import ALL, K, M, N, add, const, mul, op, program, read, reduce, task
 from sgraph_samples import BF16, F16, F32, SAMPLES, Sample
 
 from prism.backends.cpu.emit import support
 from prism.backends.cpu.support import compile_source, find_compiler
 from prism.errors import UnsupportedError
 from prism.program.evaluate import evaluate
-from prism.program.nodes import DType, Program
+from prism.program.index import Index
+from prism.program.nodes import DType, Position, Program
 from prism.sgraph.generate import Bounds, generate
 from prism.sgraph.nodes import SGraph
 from prism.sgraph.roles import RoleBounds
@@ -304,3 +305,30 @@ def test_long_sums_of_one_sign_stay_precise(tmp_path: Path) -> None:
         x, w = (np.asarray(a, np.float64) for a in case.inputs)
         error = np.sqrt((((got - x @ w) / (x @ w)) ** 2).mean())
         assert error < 3e-7
+
+
+@pytest.mark.parametrize("dtype", [F16, BF16], ids=lambda d: d.value)
+def test_half_precision_stores_what_is_no_floating_point_number(dtype: DType, tmp_path: Path) -> None:
+    """Comparisons, sums of truth values and integers are converted, where a store or a product drops the rounding."""
+    x, w = read("x", M, K), read("w", K, N)
+    product = reduce("sum", K, mul(x, w))
+    positive = op("lt", const(0.0), product)
+    odd = op("eq", Position(Index.axis(N)), const(3.0))
+    outputs = {
+        "compared": ((M, N), positive),
+        "counted": ((M, N), add(positive, odd)),
+        "placed": ((M, N), op("where", positive, Position(Index.axis(N)), const(-1.0))),
+        "multiplied": ((M, N), reduce("sum", K, mul(op("lt", const(0.0), x), w))),
+    }
+    plain = program("truths", {"x": (6, 24), "w": (24, 10)}, outputs)
+    p = replace(
+        plain,
+        inputs=tuple(replace(t, dtype=dtype) for t in plain.inputs),
+        definitions=tuple(replace(d, dtype=dtype) for d in plain.definitions),
+    )
+    made = generated(p, 6, random.Random(1))
+    stored = [[np.asarray(a).astype(numpy_type(dtype)) for a in c.inputs] for c in made]
+    for case, inputs, got in zip(made, stored, run_batch(made, tmp_path), strict=True):
+        named = {t.name: np.asarray(a, np.float64) for t, a in zip(case.sgraph.inputs, inputs, strict=True)}
+        expected = evaluate(p, named)
+        close(got, [expected[t.name] for t in case.sgraph.outputs], TOLERANCE[dtype], f"{dict(case.symbols)}")

@@ -23,7 +23,7 @@ from prism.program.extents import cdiv, symbol
 from prism.program.index import Axis, Index
 from prism.program.nodes import DType, ReduceKind, Tensor
 from prism.sgraph import spec
-from prism.sgraph.nodes import Grid, Kernel, Load, SGraph, Store, TileReduce, Whole
+from prism.sgraph.nodes import Grid, Kernel, Load, Pointwise, SGraph, Store, TileReduce, Whole
 
 # Against the largest output: rounding of the outputs, and of intermediate values to the storage type.
 TOLERANCE = {F32: 2e-6, F16: 2e-3, BF16: 1.5e-2}
@@ -281,6 +281,33 @@ def test_a_length_is_told_from_a_multiple_of_it(pool: InterpreterPool, tmp_path:
     (x,) = sample.inputs({"N": 13})
     (got,) = pool.run(job(tmp_path, sample, [x], {"T_n": 8}))
     np.testing.assert_array_equal(got, x[1::2])
+
+
+def test_scalars_are_loaded_also_under_a_mask(tmp_path: Path, pool: InterpreterPool) -> None:
+    """A tensor without dimensions, and elements of a vector one a program, some of them beyond its ends."""
+    b, n = Axis("b", 5), Axis("n", 6)
+    tensors = {"x": (5, 6), "z": (3,), "s": ()}
+    inputs = tuple(Tensor(name, shape, F32) for name, shape in tensors.items())
+    body = (
+        Load("v1", "x", at(b, n)),
+        Load("v2", "z", (Index.axis(b) + (-1),)),
+        Load("v3", "s", ()),
+        Pointwise("v4", "mul", ("v1", "v2")),
+        Pointwise("v5", "add", ("v4", "v3")),
+        Store("y", at(b, n), "v5"),
+    )
+    kernel = Kernel("k", ((b, Grid(1)), (n, Grid(sym("T_n")))), body)
+    graph = SGraph("scalars", inputs, (), (Tensor("y", (5, 6), F32),), (kernel,))
+    values = [np.random.default_rng(0).standard_normal(shape).astype(np.float32) for shape in tensors.values()]
+    source = emit_module(graph, formula="", configs={})
+    assert "mask=" in source.text
+    path = tmp_path / "scalars.py"
+    path.write_text(source.text)
+    x, z, scalar = values
+    want = x * np.pad(z, 1)[:, None] + scalar
+    for tile in (1, 4, 8):
+        made = InterpretJob(path, source.entry, tuple(values), ("float32",) * 3, config(source, {"T_n": tile}))
+        np.testing.assert_allclose(pool.run(made)[0], want, rtol=1e-6)
 
 
 # The interpreter's process.
