@@ -10,9 +10,11 @@ from __future__ import annotations
 import ctypes
 import math
 import random
+import subprocess
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -25,7 +27,7 @@ from sgraph_programs import ALL, K, M, N, add, const, mul, op, program, read, re
 from sgraph_samples import BF16, F16, F32, SAMPLES, Sample
 
 from prism.backends.cpu.emit import support
-from prism.backends.cpu.support import compile_source, find_compiler
+from prism.backends.cpu.support import CompilerError, compile_source, find_compiler
 from prism.errors import UnsupportedError
 from prism.program.evaluate import evaluate
 from prism.program.index import Index
@@ -332,3 +334,27 @@ def test_half_precision_stores_what_is_no_floating_point_number(dtype: DType, tm
         named = {t.name: np.asarray(a, np.float64) for t, a in zip(case.sgraph.inputs, inputs, strict=True)}
         expected = evaluate(p, named)
         close(got, [expected[t.name] for t in case.sgraph.outputs], TOLERANCE[dtype], f"{dict(case.symbols)}")
+
+
+def test_a_compiler_that_optimises_too_long_is_asked_to_optimise_less(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+    run = subprocess.run
+
+    def slow(command: Sequence[str], **settings: Any) -> subprocess.CompletedProcess[str]:
+        asked.append(command[1])
+        if command[1] == "-O3" or stuck:
+            raise subprocess.TimeoutExpired(command, settings["timeout"])
+        return run(command, **settings)
+
+    monkeypatch.setattr("prism.backends.cpu.support.subprocess.run", slow)
+    main = tmp_path / "kernel.cpp"
+    main.write_text('extern "C" int answer() { return 42; }\n')
+    stuck = False
+    library, known = compile_source(main, {})
+    assert (ctypes.CDLL(str(library)).answer(), known, asked) == (42, False, ["-O3", "-O1"])
+    main.write_text('extern "C" int answer() { return 43; }\n')
+    stuck = True
+    with pytest.raises(CompilerError, match=r"took more than 120 s for kernel\.cpp"):
+        compile_source(main, {})
