@@ -23,15 +23,16 @@ from cpu_batch import Array, Case, numpy_type, run_batch
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import seed as seeded
 from program_random import programs
-from sgraph_programs import ALL, K, M, N, add, const, mul, op, program, read, reduce, task
+from sgraph_programs import ALL, K, M, N, program, task
 from sgraph_samples import BF16, F16, F32, SAMPLES, Sample
 
 from prism.backends.cpu.emit import support
 from prism.backends.cpu.support import CompilerError, compile_source, find_compiler
 from prism.errors import UnsupportedError
+from prism.program.build import add, const, mul, op, read, reduce
 from prism.program.evaluate import evaluate
-from prism.program.index import Index
-from prism.program.nodes import DType, Position, Program
+from prism.program.index import Axis, Index
+from prism.program.nodes import DType, Expr, Position, Program
 from prism.sgraph.generate import Bounds, generate
 from prism.sgraph.nodes import SGraph
 from prism.sgraph.roles import RoleBounds
@@ -316,7 +317,7 @@ def test_half_precision_stores_what_is_no_floating_point_number(dtype: DType, tm
     product = reduce("sum", K, mul(x, w))
     positive = op("lt", const(0.0), product)
     odd = op("eq", Position(Index.axis(N)), const(3.0))
-    outputs = {
+    outputs: dict[str, tuple[tuple[Axis, ...], Expr]] = {
         "compared": ((M, N), positive),
         "counted": ((M, N), add(positive, odd)),
         "placed": ((M, N), op("where", positive, Position(Index.axis(N)), const(-1.0))),
