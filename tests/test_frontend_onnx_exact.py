@@ -281,6 +281,25 @@ def test_what_exporters_write_for_queries_without_keys() -> None:
         check(built, {"x": f(4, 4), "mask": keep, "v": f(4, 3)})
 
 
+def test_a_log_sum_exp_of_what_is_all_masked_is_minus_infinity() -> None:
+    nodes = [
+        node("Where", ["mask", "x", "low"], ["s"]),
+        node("ReduceLogSumExp", ["s", "last"], ["y"], keepdims=0),
+        node("ReduceLogSumExp", ["x", "last"], ["z"]),
+    ]
+    constants = {"low": f32(-np.inf), "last": i64([-1])}
+    built = model(nodes, {"x": (FLOAT, [3, 4]), "mask": (BOOL, [3, 4])}, ["y", "z"], constants)
+    keep = np.eye(3, 4, dtype=np.bool_)
+    keep[1] = False
+    program = from_model(built, "m", None)
+    x = f(3, 4)
+    found = run_program(program, {"x": x, "mask": keep})[0]
+    np.testing.assert_allclose(found, [x[0, 0], -np.inf, x[2, 2]])
+    # What cannot be infinite has no test in it.
+    plain = program.definition(program.outputs[1])
+    assert not any(isinstance(e, Map) and e.op == "where" for e in walk(plain.expr))
+
+
 def test_a_cache_before_the_keys_and_the_windows() -> None:
     q, k, past = f(2, 4, 3, 8), f(2, 2, 3, 8), f(2, 2, 5, 8)
     for attributes in ({"is_causal": 1}, {"left_window_size": 2}, {"left_window_size": 1, "right_window_size": 1}):

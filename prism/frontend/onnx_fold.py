@@ -224,6 +224,8 @@ def _slice(node: Node) -> Elements:
     steps = _numbers(node, 4) if node.optional(4) is not None else [1] * len(starts)
     index = [slice(None)] * data.ndim
     for axis, start, end, step in zip(axes, starts, ends, steps, strict=True):
+        if step < 0 and end >= 2**31 - 1:
+            raise _NotFolded  # refused by the translator
         below = step < 0 and end < -data.shape[axis]
         index[axis] = slice(start, None if below else end, step)
     return data[tuple(index)]

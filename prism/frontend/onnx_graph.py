@@ -11,6 +11,7 @@ from __future__ import annotations
 import functools
 import itertools
 import keyword
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
@@ -345,6 +346,27 @@ class Graph:
             parts = [self.bounds(number(e)) for e in value.elements.ravel()]
             return functools.reduce(Interval.joined, parts, parts[0]) if parts else integers.of_type(value.dtype)
         return self._bound(value.name)
+
+    def may_be_infinite(self, value: Value) -> bool:
+        """Whether something infinite, or a division or a logarithm that may be, goes into a value of finite inputs."""
+        axes = axes_of(value.shape)
+        made = {d.name: d.expr for d in self.definitions}
+        seen: set[str] = set()
+        todo = [self.read(value, axes)]
+        while todo:
+            for e in walk(todo.pop()):
+                match e:
+                    case Const(number) if not math.isfinite(number):
+                        return True
+                    case Map("log" | "recip" | "pow", _):
+                        return True
+                    case Read(tensor, _) if tensor not in seen:
+                        seen.add(tensor)
+                        if tensor in made:
+                            todo.append(made[tensor])
+                        elif tensor in self.weights and not np.all(np.isfinite(self.weights[tensor])):
+                            return True
+        return False
 
     def _bound(self, tensor: str) -> Interval:
         return self._bounds.get(tensor, integers.REAL)

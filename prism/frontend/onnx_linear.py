@@ -45,13 +45,14 @@ def _gemm(graph: Graph, node: Node) -> Value:
     rows, columns = Axis("m", m), Axis("n", n)
     left = graph.read(a, (k, rows) if turn_a else (rows, k))
     right = graph.read(b, (columns, k) if turn_b else (k, columns))
-    expr = _scaled(node.number("alpha"), build.reduce(ReduceKind.SUM, k, apply("mul", left, right)))
+    alpha, beta = node.number("alpha"), node.number("beta")
+    expr = _scaled(alpha, build.reduce(ReduceKind.SUM, k, apply("mul", left, right)))
     if c is not None:
         axes = (rows, columns)
         result = broadcast_shapes((m, n), c.shape, where=node.where)
         if len(result) != 2 or not all(same_extent(e, x.extent) for e, x in zip(result, axes, strict=True)):
             raise node.shape_error(f"the bias of shape {list(c.shape)} does not broadcast to [{m}, {n}]")
-        expr = apply("add", expr, _scaled(node.number("beta"), graph.read(c, axes)))
+        expr = apply("add", expr, _scaled(beta, graph.read(c, axes)))
     return graph.define(node, (rows, columns), expr, a.dtype)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 
@@ -98,15 +99,29 @@ def _log_sum_exp(body: Body) -> Expr:
     return apply("add", shift, apply("log", total))
 
 
+def _guarded_log_sum_exp(body: Body) -> Expr:
+    """The same where elements may be infinite: -inf of a row that is all masked, which has no maximum to subtract."""
+    max_axes, inner = body("m")
+    highest = build.reduce(ReduceKind.MAX, max_axes, inner)
+    shift = apply("where", apply("eq", apply("abs", highest), Const(math.inf)), Const(0.0), highest)
+    sum_axes, element = body("s")
+    total = build.reduce(ReduceKind.SUM, sum_axes, apply("exp", sub(element, shift)))
+    return apply("add", shift, apply("log", total))
+
+
+def _reduce_log_sum_exp(graph: Graph, node: Node) -> Value:
+    guarded = graph.may_be_infinite(node.input(0))
+    return _reduction(_guarded_log_sum_exp if guarded else _log_sum_exp)(graph, node)
+
+
 def _reduction(f: Callable[[Body], Expr], alone: Callable[[Expr], Expr] = lambda x: x) -> Translator:
     """A translator of a reduction; `alone` is what it does to an element when it reduces nothing."""
 
     def translate(graph: Graph, node: Node) -> Value:
         x = node.input(0)
-        reduced = _axes(node, x.rank)
+        reduced, keep = _axes(node, x.rank), bool(node.integer("keepdims"))
         if reduced is None:
             return graph.pointwise(node, [x], alone)
-        keep = bool(node.integer("keepdims"))
         kept = axes_of([1 if d in reduced else e for d, e in enumerate(x.shape)])
         expr = f(rows(graph, x, kept, reduced))
         if not x.dtype.is_float and any(x.shape[d] == 0 for d in reduced):
@@ -155,7 +170,7 @@ TRANSLATORS: Mapping[str, Translator] = MappingProxyType(
         "ReduceL1": _reduction(lambda b: _sum(b, lambda x: apply("abs", x)), lambda x: apply("abs", x)),
         "ReduceL2": _reduction(lambda b: apply("sqrt", _sum(b, square)), lambda x: apply("abs", x)),
         "ReduceLogSum": _reduction(lambda b: apply("log", _sum(b)), lambda x: apply("log", x)),
-        "ReduceLogSumExp": _reduction(_log_sum_exp),
+        "ReduceLogSumExp": _reduce_log_sum_exp,
         "CumSum": _cum_sum,
     }
 )

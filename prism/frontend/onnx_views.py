@@ -171,11 +171,17 @@ def _cut(graph: Graph, node: Node, extent: Extent, start: Extent, end: Extent, s
     """(first element, number of elements) of a slice of one dimension."""
     if step == 0:
         raise node.shape_error("the step of a slice is 0")
+    if step < 0 and isinstance(end, int) and end >= _END:
+        raise node.unsupported(
+            "a backward slice that ends beyond the dimension has no translation",
+            why="it is empty by the operator's text, and all there is to runtimes",
+            fix="let it end at the least number of the type",
+        )
     if isinstance(extent, int) and isinstance(start, int) and isinstance(end, int):
         below = step < 0 and end < -extent
         chosen = range(extent)[slice(start, None if below else end, step)]
         return chosen.start, len(chosen)
-    if step == -1 and start == -1 and isinstance(end, int) and end <= -(2**31) + 1:
+    if step == -1 and start == -1 and isinstance(end, int) and end <= -_END:
         return add(extent, -1), extent
     if step < 1:
         raise node.unsupported("a backward slice of a symbolic dimension has no translation")
@@ -190,11 +196,15 @@ def _cut(graph: Graph, node: Node, extent: Extent, start: Extent, end: Extent, s
     return first, normal(cdiv(length, step))
 
 
+_END = 2**31 - 1
+"""From here on a bound of a slice means the dimension's end, and below its negative the beginning."""
+
+
 def _bound(graph: Graph, node: Node, extent: Extent, bound: Extent) -> Extent:
     """A bound of a slice wrapped and clamped to the dimension."""
-    if isinstance(bound, int) and bound >= 2**31 - 1:
+    if isinstance(bound, int) and bound >= _END:
         return extent
-    if isinstance(bound, int) and bound <= -(2**31) + 1:
+    if isinstance(bound, int) and bound <= -_END:
         return 0
     if compare_extents("lt", bound, 0):
         bound = add(bound, extent)

@@ -252,7 +252,7 @@ def _extent(extent: Extent, ranges: Mapping[str, SymbolRange]) -> tuple[float, f
     if isinstance(extent, int):
         return float(extent), float(extent)
     match extent:
-        case sympy.Integer():
+        case sympy.Rational():  # a whole number, or a factor within a floor
             return float(extent), float(extent)
         case sympy.Symbol():
             given = ranges.get(extent.name)
@@ -270,6 +270,13 @@ def _extent(extent: Extent, ranges: Mapping[str, SymbolRange]) -> tuple[float, f
             low, high = _extent(base, ranges)
             top = _raised(max(abs(low), abs(high)), float(power))
             return (_raised(low, float(power)) if low >= 0 else -top), top
+        case sympy.Pow(args=(base, power)) if power == -1:
+            low, high = _extent(base, ranges)
+            return (1 / high, 1 / low) if low > 0 else (-math.inf, math.inf)
+        case sympy.floor(args=(value,)) | sympy.ceiling(args=(value,)):
+            f = math.floor if isinstance(extent, sympy.floor) else math.ceil
+            low, high = _extent(value, ranges)
+            return _rounded(f, low), _rounded(f, high)
     return -math.inf, math.inf
 
 
