@@ -10,7 +10,7 @@ import numpy as np
 import onnx
 import pytest
 from frontend_onnx_models import BOOL, FLOAT, INT64, check, model, node_model, run_program
-from onnx import TensorProto
+from onnx import TensorProto, helper
 from onnx.helper import make_node as node
 from onnx.reference import ReferenceEvaluator
 
@@ -87,6 +87,40 @@ def test_a_version_that_is_not_known_is_refused(monkeypatch: pytest.MonkeyPatch)
     assert result("Relu", [f(3)], 13).shape == (3,)
     line = refusal(UnsupportedError, "Relu", [f(3)], 14)
     assert "version 14 of Relu is not supported: prism knows 6 to 13" in line
+
+
+def test_a_function_of_another_operator_set_is_refused() -> None:
+    body = [node("Softmax", ["a"], ["b"])]
+    built = model([node("F", ["x"], ["y"], domain="own")], {"x": (FLOAT, [2, 3, 4])}, ["y"])
+    built.opset_import.append(helper.make_opsetid("own", 1))
+    for opset in (11, 18):
+        del built.functions[:]
+        built.functions.append(helper.make_function("own", "F", ["a"], ["b"], body, [helper.make_opsetid("", opset)]))
+        if opset == 18:
+            assert from_model(built, "m", None).outputs
+            continue
+        with pytest.raises(UnsupportedError, match="Softmax is version 11 of itself in one and 13 in the other"):
+            from_model(built, "m", None)
+
+
+def test_the_type_that_the_file_states_for_an_output_is_checked() -> None:
+    built = model([node("Shape", ["x"], ["y"])], {"x": (FLOAT, [2])}, ["y"])
+    built.graph.output[0].CopyFrom(helper.make_tensor_value_info("y", FLOAT, [1]))
+    with pytest.raises(ModelError, match="of type int64"):
+        from_model(built, "m", None)
+
+
+def test_statistics_have_the_type_that_they_are_computed_in() -> None:
+    x = f(2, 3).astype(np.float16)
+    built, _ = node_model("LayerNormalization", [x, x[0]], {}, 17, outputs=3)
+    program = from_model(built, "m", None)
+    assert [program.tensor(t).dtype for t in program.outputs] == [DType.FLOAT16, DType.FLOAT32, DType.FLOAT32]
+
+
+def test_which_symbolic_dimensions_are_1_is_not_guessed() -> None:
+    built = model([node("Squeeze", ["x"], ["y"])], {"x": (FLOAT, ["n", 1])}, ["y"])
+    with pytest.raises(UnsupportedError, match="Squeeze without axes"):
+        from_model(built, "m", None)
 
 
 # Nothing is dropped

@@ -153,6 +153,7 @@ def from_model(
     _refuse_garbled_names(model, name)
     _opset(model, name)
     if model.functions:
+        _refuse_other_versions(model, opset, name)
         model = inliner.inline_local_functions(model)
     model = onnx_contrib.expanded(model, name)
     declared = {op.name: op for op in operators}
@@ -200,6 +201,10 @@ def _opset(model: onnx.ModelProto, name: str) -> int:
     versions = [o.version for o in model.opset_import if o.domain in _MAIN_DOMAINS]
     if not versions:
         raise ModelError("the model does not say which operator set it uses", where=name, fix="export it again")
+    if len(set(versions)) > 1:
+        raise ModelError(
+            "the model says two operator sets", where=name, why=" and ".join(map(str, versions)), fix="export it again"
+        )
     if versions[0] not in OPSETS:
         raise UnsupportedError(
             f"operator set {versions[0]} is not supported",
@@ -208,6 +213,24 @@ def _opset(model: onnx.ModelProto, name: str) -> int:
             fix="convert the model with onnx.version_converter or export it again",
         )
     return int(versions[0])
+
+
+def _refuse_other_versions(model: onnx.ModelProto, opset: int, name: str) -> None:
+    """Refuse functions that mean other versions of operators than the model: they would be written out as its own."""
+    for function in model.functions:
+        own = next((int(o.version) for o in function.opset_import if o.domain in _MAIN_DOMAINS), opset)
+        for node in function.node:
+            known = all(onnx.defs.has(node.op_type, max_inclusive_version=v) for v in (own, opset))
+            if node.domain not in _MAIN_DOMAINS or not known:
+                continue
+            versions = [onnx_schemas.signature(node.op_type, v).version for v in (own, opset)]
+            if versions[0] != versions[1]:
+                raise UnsupportedError(
+                    f"the function {function.name} is of operator set {own}, the model of {opset}",
+                    where=name,
+                    why=f"{node.op_type} is version {versions[0]} of itself in one and {versions[1]} in the other",
+                    fix="convert the model with onnx.version_converter or export it again",
+                )
 
 
 def _refuse_unknown(nodes: Iterable[onnx.NodeProto], name: str, declared: Mapping[str, Operator]) -> None:
@@ -446,8 +469,15 @@ def _finish(graph: Graph, outputs: Iterable[onnx.ValueInfoProto], values: dict[s
 
 
 def _check_output(info: onnx.ValueInfoProto, value: Value, name: str) -> None:
-    """Compare the shape that the file states for an output with the one that follows from its nodes."""
+    """Compare the type and the shape that the file states for an output with those that follow from its nodes."""
     kind = info.type.tensor_type
+    if kind.elem_type and dtype_of(kind.elem_type, f"{name}, output {info.name!r}") != value.dtype:
+        raise ModelError(
+            f"the output is of type {value.dtype.value}",
+            where=f"{name}, output {info.name!r}",
+            why=f"the file states {dtype_of(kind.elem_type, name).value}",
+            fix="export the model again",
+        )
     if not kind.HasField("shape"):
         return
     stated: list[Extent | None] = [int(d.dim_value) if d.HasField("dim_value") else None for d in kind.shape.dim]

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 
 from prism.frontend.onnx_algebra import apply, div, recip, sub
+from prism.frontend.onnx_dtypes import dtype_of
 from prism.frontend.onnx_graph import Graph, Node, Value
 from prism.frontend.onnx_reduce import mean, rows, square
 from prism.frontend.views import axes_of, same_extent
@@ -35,6 +36,7 @@ def _layer_norm(graph: Graph, node: Node) -> Sequence[Value]:
     x, scale, bias = node.input(0), node.input(1), node.optional(2)
     axis, eps = node.axis("axis", x.rank), node.number("epsilon")
     reduced = list(range(axis, x.rank))
+    stash = dtype_of(node.integer("stash_type"), node.where)  # that of the statistics
     _fits(node, scale, x.shape, "the scale")
 
     def statistics(axes: Sequence[Axis]) -> tuple[Expr, Expr]:
@@ -54,7 +56,7 @@ def _layer_norm(graph: Graph, node: Node) -> Sequence[Value]:
     if any(node.outputs[1:]):
         centre, variance = statistics(kept)
         for n, value in enumerate((centre, _inverse_deviation(variance, eps))[: len(node.outputs) - 1], 1):
-            results.append(graph.define(node, kept, value, x.dtype, output=n))
+            results.append(graph.define(node, kept, value, stash, output=n))
     return results
 
 

@@ -14,7 +14,7 @@ import numpy as np
 import sympy
 
 from prism.frontend.onnx_algebra import apply, as_index, compare_extents, index_value, number
-from prism.frontend.onnx_graph import Elements, Graph, Node, Value, known_elements, progression
+from prism.frontend.onnx_graph import Elements, Graph, Node, Value, known_elements, progression, static_shape
 from prism.frontend.views import Shape, axes_of, broadcast_shapes, reshape_index, resolve_shape, same_extent
 from prism.program.extents import Extent, add, cdiv, is_static, mul, normal
 from prism.program.index import Axis, Index
@@ -89,6 +89,12 @@ def _flatten(graph: Graph, node: Node) -> Value:
 def _squeeze(graph: Graph, node: Node) -> Value:
     x = node.input(0)
     axes = node.numbers("axes", 1, "the list of axes")
+    if axes is None and static_shape(x.shape) is None:
+        raise node.unsupported(
+            "a Squeeze without axes of a symbolic shape has no translation",
+            why="a dimension is dropped where it is 1, so that the rank depends on it",
+            fix="name the axes",
+        )
     dropped = [d for d, e in enumerate(x.shape) if e == 1] if axes is None else [node.wrap(a, x.rank) for a in axes]
     for d in dropped:
         if x.shape[d] != 1:
