@@ -291,6 +291,18 @@ def test_sums_hide_no_change(worker: Worker) -> None:
         assert verdict(a.build(), a.build({"w": off}), worker).status is Status.REFUTED, times
 
 
+def test_a_change_is_found_wherever_it_is(worker: Worker) -> None:
+    """Of a large output only a few elements are evaluated: among them those that a changed weight moves."""
+    w = draw(64, 700, seed=22)
+    a = model([node("MatMul", ["x", "w"], ["y"])], {"x": (FLOAT, (96, 64))}, ["y"], {"w": w})
+    off = w.copy()
+    off[11, 333] *= 1.01
+    b = model([node("MatMul", ["x", "w"], ["y"])], {"x": (FLOAT, (96, 64))}, ["y"], {"w": off})
+    found = verdict(a, b, worker)
+    assert found.status is Status.REFUTED, found.reason
+    assert "d700=333" in found.reason
+
+
 def test_a_mask_that_is_stored_is_the_mask_that_is_computed(worker: Worker) -> None:
     """An optimiser folds the causal mask of a fixed length into an array with -inf."""
     scores = {"wk": SQUARE, "none": f32(-np.inf), "zero": f32(0)}

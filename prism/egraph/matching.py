@@ -14,10 +14,12 @@ from dataclasses import dataclass
 import numpy as np
 import sympy
 
-from prism.egraph.refute import Fixed
+from prism.egraph.refute import Fixed, draws, work
 from prism.errors import ShapeError
 from prism.program.constants import rounded_constants
+from prism.program.evaluate import evaluate
 from prism.program.extents import Extent, is_static, normal
+from prism.program.extents import evaluate as evaluate_extent
 from prism.program.index import Axis, Index
 from prism.program.inline import inline
 from prism.program.nodes import (
@@ -37,6 +39,8 @@ from prism.program.nodes import (
 )
 from prism.program.transform import with_args
 
+# Products and sums of two programs that are run whole to see where they are apart.
+MAX_RUN = 1 << 35
 _UNITS = {DType.FLOAT64: 2.0**-53, DType.FLOAT32: 2.0**-24, DType.FLOAT16: 2.0**-11, DType.BFLOAT16: 2.0**-8}
 
 
@@ -72,6 +76,8 @@ class Matched:
         tensors: the inputs that a caller passes, and the weights.
         ranges: of the symbols.
         weights: by the name that the formulas use.
+        programs: both, where there are any.
+        inputs: the names in both of what a caller passes.
     """
 
     reference: tuple[Formula, ...]
@@ -79,6 +85,32 @@ class Matched:
     tensors: tuple[Tensor, ...]
     ranges: Mapping[str, SymbolRange]
     weights: Mapping[str, Weight]
+    programs: tuple[Program, Program] | None = None
+    inputs: tuple[tuple[str, str], ...] = ()
+
+    def furthest(self, binding: Mapping[str, int]) -> list[tuple[int, ...] | None]:
+        """For each output the element at which the programs, run whole on a draw, are furthest apart; None for none."""
+        nowhere: list[tuple[int, ...] | None] = [None] * len(self.reference)
+        if self.programs is None:
+            return nowhere
+        if sum(work(d.expr, binding) for p in self.programs for d in p.definitions) > MAX_RUN:
+            return nowhere
+        a, b = self.programs
+        passed = {s for s, _ in self.inputs}
+        shapes = {t.name: tuple(evaluate_extent(e, binding) for e in t.shape) for t in a.inputs if t.name in passed}
+        dtypes = {t.name: t.dtype for t in a.inputs}
+        found = nowhere
+        for _, given in draws(np.random.default_rng(0), shapes, dtypes, ("normal", "ties")):
+            left = evaluate(a, given)
+            right = evaluate(b, {t: given[s] for s, t in self.inputs})
+            for n, (x, y) in enumerate(zip(a.outputs, b.outputs, strict=True)):
+                one, other = left[x], right[y]
+                with np.errstate(all="ignore"):
+                    gap = np.abs(one - other) / (np.abs(one) + 1e-3 * np.nanmax(np.abs(one), initial=0.0))
+                gap = np.where(np.isfinite(gap), gap, 0.0)
+                if found[n] is None and gap.any():
+                    found[n] = tuple(int(i) for i in np.unravel_index(int(gap.argmax()), gap.shape))
+        return found
 
     def apart(self, left: Sequence[Expr], right: Sequence[Expr]) -> tuple[str, ...]:
         """The weights that only one side reads, where each side has such; else none."""
@@ -132,7 +164,8 @@ def match(a: Program, b: Program) -> Matched:
     weights = {n: w for n, w in held.weights.items() if n in read}
     tensors = [s for s, _ in pairs]
     tensors += [Tensor(n, w.array.shape, w.dtype) for n, w in weights.items()]
-    return Matched(reference, candidate, tuple(tensors), {**b.ranges, **a.ranges}, weights)
+    names = tuple((s.name, t.name) for s, t in pairs)
+    return Matched(reference, candidate, tuple(tensors), {**b.ranges, **a.ranges}, weights, (a, b), names)
 
 
 def _reads(exprs: Sequence[Expr]) -> set[str]:

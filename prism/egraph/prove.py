@@ -128,7 +128,7 @@ def _judged(
     """The verdict on formulas with equal indices."""
     one, other = list(read.left), list(read.right)
     fixed = both.fixed([*one, *other], sharp=both.unlike(one, other))
-    attempt = refute(left, right, both.tensors, both.ranges, fixed=fixed)
+    attempt = refute(left, right, both.tensors, both.ranges, fixed=fixed, furthest=both.furthest)
     found = attempt.found
     if read.unclear and found is None:
         reason = f"the constants {read.unclear} are different numbers, too near each other for the prover"

@@ -18,10 +18,11 @@ it; where the reference has none (inf - inf, 0*inf, 1/0), the candidate may have
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from types import MappingProxyType
+from typing import TypeAlias
 
 import numpy as np
 
@@ -145,6 +146,7 @@ class Fixed:
 
 
 NOTHING_FIXED = Fixed()
+Furthest: TypeAlias = Callable[[Mapping[str, int]], Sequence[tuple[int, ...] | None]]
 
 
 def refute(
@@ -154,6 +156,7 @@ def refute(
     ranges: Mapping[str, SymbolRange],
     seed: int = 0,
     fixed: Fixed = NOTHING_FIXED,
+    furthest: Furthest | None = None,
 ) -> Attempt:
     """Look for inputs at which the formulas differ. Formulas come in pairs with equal indices.
 
@@ -164,6 +167,7 @@ def refute(
         ranges: of the symbols; those that are missing may be any positive integer.
         seed: of the draws.
         fixed: tensors that keep their values.
+        furthest: for each output, given the symbols, an element to look at first where not all are looked at.
     """
     points, skipped = 0, ""
     slight: Counterexample | None = None
@@ -171,9 +175,9 @@ def refute(
     dtypes = {t.name: t.dtype for t in tensors}
     number, tries = 0, TRACKED_TRIES
     for binding in _bindings(reference, candidate, tensors, ranges):
-        for pairs in _windows(reference, candidate, binding):
+        for pairs, starts in _windows(reference, candidate, binding, furthest):
             number += 1
-            if any(_work(e, binding) > MAX_WORK for pair in pairs for e in pair):
+            if any(work(e, binding) > MAX_WORK for pair in pairs for e in pair):
                 skipped = "the formulas are too large to evaluate"
                 continue
             shapes = _shapes([e for pair in pairs for e in pair], tensors, binding)
@@ -186,13 +190,13 @@ def refute(
             rng = np.random.default_rng([seed, number])
             looks = LOOKS
             kinds = KINDS + MORE_KINDS * bool(held) if elements <= DRAW_ELEMENTS else FEW_KINDS
-            for kind, inputs in _draws(rng, shapes, dtypes, kinds):
-                for formula, (a, b) in zip(reference, pairs, strict=True):
+            for kind, inputs in draws(rng, shapes, dtypes, kinds):
+                for formula, (a, b), start in zip(reference, pairs, starts, strict=True):
                     axes = tuple(sorted(free_axes(a) | free_axes(b), key=lambda x: x.name))
                     left = evaluate_expr(a, {**held, **inputs}, binding, axes)
                     right = evaluate_expr(b, {**held, **inputs}, binding, axes)
                     points += int(np.isfinite(left).sum())
-                    pair = _Pair(formula, (a, b), axes, binding, held, fixed, kind == "normal")
+                    pair = _Pair(formula, (a, b), axes, start, binding, held, fixed, kind == "normal")
                     limits = (RTOL, ATOL)
                     at = _difference(left, right)
                     if at is None and fixed.sharp and looks:
@@ -214,7 +218,7 @@ def refute(
                     at = None if slight else _difference(left, right, SLIGHT_RTOL, SLIGHT_ATOL)
                     if at is not None:
                         sides = _sides(float(left[at]), float(right[at]))
-                        where = f"{formula.tensor.name} at {_place(zip(axes, at, strict=True))}: {sides}"
+                        where = f"{formula.tensor.name} at {_place(start, zip(axes, at, strict=True))}: {sides}"
                         slight = Counterexample({n: np.asarray(v, float) for n, v in inputs.items()}, where)
     return Attempt(None, points, skipped if points == 0 else "", slight, undefined)
 
@@ -227,6 +231,7 @@ class _Pair:
         formula: the output.
         exprs: both sides, over the output's axes.
         axes: these axes.
+        start: the first values of those that are cut.
         binding: the values of the symbols.
         held: the elements of tensors that keep their values.
         fixed: these tensors.
@@ -236,6 +241,7 @@ class _Pair:
     formula: Formula
     exprs: tuple[Expr, Expr]
     axes: tuple[Axis, ...]
+    start: Mapping[str, int]
     binding: Mapping[str, int]
     held: Mapping[str, np.ndarray]
     fixed: Fixed
@@ -253,7 +259,7 @@ class _Pair:
 
     def _told(self, a: Expr, b: Expr, drawn: Mapping[str, np.ndarray]) -> _Tells:
         inputs = {**self.held, **drawn}
-        if max(_work(e, self.binding) for e in (a, b)) > TRACKED_WORK:
+        if max(work(e, self.binding) for e in (a, b)) > TRACKED_WORK:
             one, other = (float(evaluate_expr(e, inputs, self.binding, ())) for e in (a, b))
             apart = self.tame and math.isfinite(one) and not math.isfinite(other)
             return _Tells.DIFFER if apart else _Tells.NOTHING
@@ -313,10 +319,10 @@ class _Pair:
 
         found = {name: np.asarray(v, dtype=np.float64) for name, v in inputs.items()}
         if differs(found):
-            work = max(_work(e, self.binding) for e in (a, b)) + sum(v.size for v in found.values())
-            found = shrink(found, differs, max(8, min(TRIES, SHRINK_WORK // work)))
+            each = max(work(e, self.binding) for e in (a, b)) + sum(v.size for v in found.values())
+            found = shrink(found, differs, max(8, min(TRIES, SHRINK_WORK // each)))
         left, right = values(found)
-        where = f"{self.formula.tensor.name} at {_place(zip(self.axes, place, strict=True))}: "
+        where = f"{self.formula.tensor.name} at {_place(self.start, zip(self.axes, place, strict=True))}: "
         where += _sides(float(left), float(right))
         if self.binding:
             where += f", with {', '.join(f'{k}={v}' for k, v in sorted(self.binding.items()))}"
@@ -337,9 +343,12 @@ def _sides(left: float, right: float) -> str:
     return f"{one} against {other}"
 
 
-def _place(spot: Iterable[tuple[Axis, int]]) -> str:
-    """The element of the output: its axes and their values."""
-    return f"[{', '.join(f'{x}={n}' for x, n in spot)}]"
+def _place(start: Mapping[str, int], spot: Iterable[tuple[Axis, int]]) -> str:
+    """The element of the output, at a place of a window: its axes and their values."""
+    places = dict(start)
+    for x, n in spot:
+        places[x.name] = places.get(x.name, 0) + n
+    return f"[{', '.join(f'{x}={n}' for x, n in places.items())}]"
 
 
 def _difference(left: np.ndarray, right: np.ndarray, rtol: float = RTOL, atol: float = ATOL) -> tuple[int, ...] | None:
@@ -390,7 +399,7 @@ def _bindings(
     return chosen
 
 
-def _work(expr: Expr, binding: Mapping[str, int]) -> int:
+def work(expr: Expr, binding: Mapping[str, int]) -> int:
     """The number of terms of the largest reduction, or of the result."""
     memo: dict[int, frozenset[Axis]] = {}
     largest = 1
@@ -413,20 +422,49 @@ def _work(expr: Expr, binding: Mapping[str, int]) -> int:
 
 
 def _windows(
-    reference: Sequence[Formula], candidate: Sequence[Formula], binding: Mapping[str, int]
-) -> Iterator[list[tuple[Expr, Expr]]]:
-    """The pairs of expressions; where they are too large to evaluate whole, over a few values of their free axes."""
+    reference: Sequence[Formula],
+    candidate: Sequence[Formula],
+    binding: Mapping[str, int],
+    furthest: Furthest | None,
+) -> Iterator[tuple[list[tuple[Expr, Expr]], list[dict[str, int]]]]:
+    """The pairs of expressions; where they are too large to evaluate whole, over a few values of their free axes.
+
+    With each pair the first values of its axes, where that is not 0 for all.
+    """
     pairs = [(a.expr, b.expr) for a, b in zip(reference, candidate, strict=True)]
-    if all(_work(e, binding) <= WHOLE_WORK for pair in pairs for e in pair):
-        yield pairs
+    if all(work(e, binding) <= WHOLE_WORK for pair in pairs for e in pair):
+        yield pairs, [{} for _ in pairs]
         return
     borders = [_borders(pair, binding, KEPT) for pair in pairs]
     kept = KEPT
-    if any(_work(e, binding) > MAX_WORK for pair in _moved(pairs, borders, 0, KEPT, binding) for e in pair):
+    if any(work(e, binding) > MAX_WORK for pair in _moved(pairs, borders, 0, KEPT, binding) for e in pair):
         kept = 1
         borders = [_borders(pair, binding, kept) for pair in pairs]
+    spots = furthest(binding) if furthest is not None else ()
+    if any(s is not None for s in spots):
+        first = [_starts(f, s, per, binding) for f, s, per in zip(reference, spots, borders, strict=True)]
+        yield _moved(pairs, first, 0, 1, binding), _first(first, 0)
     for turn in range(max((len(n) for per in borders for n in per.values()), default=1)):
-        yield _moved(pairs, borders, turn, kept, binding)
+        yield _moved(pairs, borders, turn, kept, binding), _first(borders, turn)
+
+
+def _first(borders: Sequence[Mapping[Axis, Sequence[int]]], turn: int) -> list[dict[str, int]]:
+    """Where each axis of the windows of a turn starts."""
+    return [{a.name: starts[min(turn, len(starts) - 1)] for a, starts in per.items()} for per in borders]
+
+
+def _starts(
+    formula: Formula, spot: tuple[int, ...] | None, per: Mapping[Axis, list[int]], binding: Mapping[str, int]
+) -> dict[Axis, list[int]]:
+    """The window of one element of the output; where none is given, that at the start."""
+    found: dict[Axis, list[int]] = dict(per)
+    for index, place in zip(formula.index, spot or (), strict=spot is not None):
+        rest = place - evaluate(index.offset, binding)
+        for atom, c in sorted(index.terms, key=lambda t: -evaluate(t[1], binding)):
+            if isinstance(atom, Axis):
+                value, rest = divmod(rest, evaluate(c, binding))
+                found[atom] = [value]
+    return {a: found[a] for a in per}
 
 
 def _moved(
@@ -482,7 +520,7 @@ def _top(index: Index, binding: Mapping[str, int]) -> int:
     return total
 
 
-def _draws(
+def draws(
     rng: np.random.Generator, shapes: Mapping[str, tuple[int, ...]], dtypes: Mapping[str, DType], kinds: Sequence[str]
 ) -> Iterator[tuple[str, dict[str, np.ndarray]]]:
     """(kind, inputs)."""
