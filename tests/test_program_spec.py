@@ -19,6 +19,7 @@ from prism.program.spec import check
 F32 = DType.FLOAT32
 N = symbol("n")
 M, J, K = Axis("i", 3), Axis("j", 4), Axis("k", 5)
+NONE = Axis("o", 0)
 INPUTS = (Tensor("x", (3, 5), F32), Tensor("w", (5, 4), F32), Tensor("m", (3, 4), DType.BOOL), Tensor("s", (N,), F32))
 MATMUL = reduce("sum", K, mul(read("x", M, K), read("w", K, J)))
 LEGAL = Program(
@@ -43,6 +44,7 @@ def with_definition(expr: Expr, axes: tuple[Axis, ...] = (M, J), view: bool = Fa
 
 def test_a_legal_program_passes() -> None:
     check(LEGAL)
+    check(dataclasses.replace(with_definition(const(0), (NONE,)), inputs=(*INPUTS, Tensor("e", (0, 3), F32))))
     shifted = Index.axis(K) + (-1)
     guarded = op("where", op("le", const(1), position(K)), Read("x", (Index.axis(M), shifted)), const(0))
     check(with_definition(reduce("sum", K, guarded), (M,)))
@@ -67,7 +69,15 @@ ILLEGAL: dict[str, tuple[Program, str]] = {
     "not of a number": (with_definition(op("not", read("y", M, J))), "takes a truth value"),
     "symbol without range": (dataclasses.replace(LEGAL, ranges={}), "symbol n has no range"),
     "range": (dataclasses.replace(LEGAL, ranges={"n": SymbolRange(1, 64, 65)}), "hint 65"),
-    "extent 0": (dataclasses.replace(LEGAL, inputs=(*INPUTS, Tensor("e", (0,), F32))), "less than 1"),
+    "extent -1": (dataclasses.replace(LEGAL, inputs=(*INPUTS, Tensor("e", (-1,), F32))), "less than 0"),
+    "computed extent 0": (with_definition(read("s", NONE), (NONE,)), "less than 1"),
+    "reduced extent 0": (with_definition(reduce("sum", NONE, read("s", NONE)), ()), "less than 1"),
+    "read of no elements": (
+        dataclasses.replace(
+            with_definition(Read("e", (Index.axis(M),)), (M,)), inputs=(*INPUTS, Tensor("e", (0,), F32))
+        ),
+        "e is read and has no elements",
+    ),
     "sympy number": (dataclasses.replace(LEGAL, inputs=(*INPUTS, Tensor("e", (sympy.Integer(3),), F32))), "not an int"),
     "out of bounds": (with_definition(Read("x", (Index.axis(M) + 1, Index.const(0)))), "leaves dimension 0 of x"),
     "below 0": (with_definition(Read("x", (Index.axis(M) + (-1), Index.const(0)))), "leaves dimension 0 of x"),

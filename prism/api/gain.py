@@ -13,9 +13,12 @@ from prism.program.nodes import Expr, Map, Program, Read, Reduce, ReduceKind, wa
 
 def nothing_to_gain(program: Program) -> str:
     """Why nothing can be gained, in one clause; empty where something may be."""
-    kernels = [d for d in program.definitions if not d.view]
+    computed = [d for d in program.definitions if not d.view]
+    constant = constants(program)
+    kernels = [d for d in computed if d.name not in constant]
     if not kernels:
-        return "it only re-indexes its inputs, which takes no kernel"
+        kept = "returns constants" if computed else "only re-indexes its inputs"
+        return f"it {kept}, which takes no kernel"
     if len(kernels) > 1:
         return ""
     body, reductions = kernels[0].expr, 0
@@ -31,6 +34,15 @@ def nothing_to_gain(program: Program) -> str:
     if kinds == {ReduceKind.SUM} and _is_product(body):
         return "it is one plain product, which is left to the vendor's library"
     return ""
+
+
+def constants(program: Program) -> frozenset[str]:
+    """The definitions that depend on no input: numbers, positions and extents."""
+    found: set[str] = set()
+    for d in program.definitions:
+        if all(e.tensor in found for e in walk(d.expr) if isinstance(e, Read)):
+            found.add(d.name)
+    return frozenset(found)
 
 
 def check_gain(program: Program) -> None:

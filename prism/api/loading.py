@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from prism.errors import IllegalIRError, ModelError
 from prism.program import spec
 from prism.program.nodes import Program
 from prism.program.operators import Operator
@@ -36,7 +37,15 @@ def load(path: str | os.PathLike[str], *, rules: Sequence[Path | str] = (), chec
     from prism.frontend.onnx import load as load_file
 
     program = load_file(path, operators=_declared(rules), check=check)
-    spec.check(program)
+    try:
+        spec.check(program)
+    except IllegalIRError as error:
+        raise ModelError(
+            "the model is not legal",
+            where=f"{path}, {error.where}",
+            why=error.what,
+            fix="check it with onnx.checker.check_model(path, full_check=True), and report a right one",
+        ) from error
     return replace(program, source=Path(path).resolve())
 
 

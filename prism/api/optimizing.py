@@ -177,8 +177,9 @@ def optimize(
     recorder = Recorder(listener)
     platform = platform_of(target, recorder.warn)
     device = platform.device
-    program = _at(_supported(program), shapes or {})
+    program = _at(program, shapes or {})
     check_gain(program)
+    _supported(program)
     folder = check_writable(Path(out)) if out is not None else None
     files = rule_paths(rules)
     bounds = budget or SearchBudget()
@@ -373,8 +374,8 @@ def _composed(
         return found, _confirmed(request, bench, [finalist], right, tools, whole)
 
 
-def _supported(program: Program) -> Program:
-    """The program, if kernels can be emitted for its data types."""
+def _supported(program: Program) -> None:
+    """Refuse a program for whose data types no kernels can be emitted."""
     for t in (*program.inputs, *(program.tensor(n) for n in program.outputs)):
         if t.dtype is DType.FLOAT64:
             raise UnsupportedError(
@@ -391,7 +392,6 @@ def _supported(program: Program) -> Program:
                 why="kernels compute floating-point numbers",
                 fix="cut the model before this output",
             )
-    return program
 
 
 def _at(program: Program, shapes: Mapping[str, int]) -> Program:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import ast
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
@@ -19,7 +20,7 @@ from typing import Any, NoReturn
 import numpy as np
 import onnx
 from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
-from onnx import checker, external_data_helper, helper, inliner
+from onnx import checker, external_data_helper, helper
 
 from prism.errors import ModelError, ShapeError, UnsupportedError
 from prism.frontend import (
@@ -28,6 +29,7 @@ from prism.frontend import (
     onnx_conformance,
     onnx_contrib,
     onnx_fold,
+    onnx_functions,
     onnx_linear,
     onnx_norms,
     onnx_pointwise,
@@ -42,6 +44,7 @@ from prism.frontend.onnx_dtypes import array_of, constant, dtype_of
 from prism.frontend.onnx_graph import Graph, Node, Value, identifier
 from prism.frontend.onnx_schemas import Signature
 from prism.frontend.views import axes_of, same_extent
+from prism.program.empty import without_empty
 from prism.program.extents import Extent, is_static, normal, symbol
 from prism.program.nodes import DType, Program, Read, SymbolRange, walk
 from prism.program.operators import Operator
@@ -51,6 +54,8 @@ OPSETS = range(7, onnx.defs.onnx_opset_version() + 1)
 SYMBOL_RANGE = SymbolRange(1, 32768, hint=1024)
 BATCH_HINT = 4
 """The value at which costs are quoted for a dimension that its name calls a batch."""
+MAX_BYTES = 2**31 - 1
+"""The largest model without its external data."""
 _MAIN_DOMAINS = ("", "ai.onnx")
 DECLARED_DOMAIN = "prism"
 """The domain of nodes that call an operator that the user declares."""
@@ -76,11 +81,15 @@ def load(path: str | os.PathLike[str], *, operators: Sequence[Operator] = (), ch
     """
     file = Path(path)
     try:
-        data = file.read_bytes()
-    except OSError as error:
-        raise ModelError(
-            "the model cannot be read", where=str(file), why=error.strerror or str(error), fix="check the path"
-        ) from None
+        size = file.stat().st_size
+        why = "" if file.is_file() else "it is not a regular file"
+        if size > MAX_BYTES:
+            why = f"it has {size:,} bytes, and a message of protobuf {MAX_BYTES:,} at most"
+        data = b"" if why else file.read_bytes()
+    except (OSError, ValueError) as error:
+        why = getattr(error, "strerror", None) or str(error)
+    if why:
+        raise ModelError("the model cannot be read", where=str(file), why=why, fix="check the path")
     model = onnx.ModelProto()
     try:
         model.ParseFromString(data)
@@ -99,7 +108,10 @@ def _refuse_garbled_names(model: onnx.ModelProto, where: str) -> None:
         yield from (o.domain for o in model.opset_import)
         yield from (named.name for named in (*graph.initializer, *graph.input, *graph.output))
         yield from (d.dim_param for i in graph.input for d in i.type.tensor_type.shape.dim)
-        for node in (*graph.node, *(n for function in model.functions for n in function.node)):
+        for f in model.functions:
+            yield from (f.name, f.domain, f.overload, *f.input, *f.output, *f.attribute)
+            yield from (o.domain for o in f.opset_import)
+        for node in onnx_functions.nodes_within((*graph.node, *(n for f in model.functions for n in f.node))):
             yield from (node.name, node.op_type, node.domain, *node.input, *node.output)
             yield from (attribute.name for attribute in node.attribute)
 
@@ -154,8 +166,9 @@ def from_model(
     _opset(model, name)
     if model.functions:
         _refuse_other_versions(model, opset, name)
-        model = inliner.inline_local_functions(model)
-    model = onnx_contrib.expanded(model, name)
+    model = onnx_functions.expanded(model, name)
+    if not model.graph.output:
+        raise ModelError("the model has no outputs", where=name, why="it computes nothing", fix="export it again")
     declared = {op.name: op for op in operators}
     reading = _read(model, name, directory, declared)
     if not check:
@@ -185,16 +198,32 @@ def _read(model: onnx.ModelProto, name: str, directory: Path | None, declared: M
         own = proto.domain == DECLARED_DOMAIN
         if not own:
             _check(proto, name, context)
-        node = _node(proto, name, 0 if own else opset, values)
-        if own:
-            values[node.outputs[0]] = onnx_pointwise.declared(graph, node, declared[node.op])
-            continue
-        signature = onnx_schemas.signature(node.op, opset)
-        onnx_schemas.check_types(node, signature.inputs)
-        for label, value in zip(node.outputs, _translate(graph, node, signature), strict=False):
+        with _naming(proto, name):
+            node = _node(proto, name, 0 if own else opset, values)
+            if own:
+                values[node.outputs[0]] = onnx_pointwise.declared(graph, node, declared[node.op])
+                continue
+            signature = onnx_schemas.signature(node.op, opset)
+            onnx_schemas.check_types(node, signature.inputs)
+            results = _translate(graph, node, signature)
+        for label, value in zip(node.outputs, results, strict=False):
             if label:
                 values[label] = replace(value, label=label) if not value.name else value
     return Reading(model, name, _finish(graph, model.graph.output, values, name), values)
+
+
+@contextmanager
+def _naming(proto: onnx.NodeProto, name: str) -> Iterator[None]:
+    """Name the node at which reading failed in a way that its translator has no word for."""
+    try:
+        yield
+    except (ArithmeticError, AssertionError, AttributeError, LookupError, RecursionError, TypeError, ValueError) as e:
+        raise ModelError(
+            "the node cannot be read",
+            where=f"{name}, node {_label(proto)!r}",
+            why=" ".join((str(e) if isinstance(e, ValueError) else f"{type(e).__name__} {e}").split()),
+            fix="check the model with onnx.checker.check_model(path, full_check=True), and report a right one",
+        ) from e
 
 
 def _opset(model: onnx.ModelProto, name: str) -> int:
@@ -268,7 +297,18 @@ def _load_external(tensor: onnx.TensorProto, name: str, directory: Path | None) 
             why="the model keeps this tensor in another file",
             fix="put that file beside the model",
         )
-    needed = int(entries.get("offset", 0)) + int(entries.get("length", 0))
+    try:
+        offset, length = (int(entries.get(key, 0)) for key in ("offset", "length"))
+    except ValueError:
+        offset = length = -1
+    if offset < 0 or length < 0:
+        raise ModelError(
+            f"the place of the tensor in the external data file {location!r} cannot be read",
+            where=where,
+            why="its offset and length are not both whole numbers that are not negative",
+            fix="export it again",
+        )
+    needed = offset + length
     if (directory / location).stat().st_size < needed:
         raise ModelError(
             f"the external data file {location!r} is too short",
@@ -414,6 +454,8 @@ def _translate(graph: Graph, node: Node, signature: Signature) -> Sequence[Value
         onnx_schemas.check_all_read(reader, signature.defaults, len(folded))
         if node.op in _ONLY_KNOWN or (node.op != "Range" and not any(_varies(v) for v in node.inputs)):
             return _known(node, folded)
+    if node.op in _ONLY_KNOWN:
+        raise node.unsupported("its result is not known", why="it depends on data")
     try:
         results = TRANSLATORS[node.op](graph, node)
         onnx_schemas.check_all_read(node, signature.defaults, len(results))
@@ -440,17 +482,20 @@ def _known(node: Node, folded: Sequence[Any]) -> list[Value]:
 def _finish(graph: Graph, outputs: Iterable[onnx.ValueInfoProto], values: dict[str, Value], name: str) -> Program:
     """The program of what the outputs need."""
     names: list[str] = []
+    defined = {d.name for d in graph.definitions}
+    taken: set[str] = set()
     for info in outputs:
         if info.name not in values:
             raise ModelError(f"the output {info.name!r} is defined nowhere", where=name, fix="export the model again")
         value = values[info.name]
         _check_output(info, value, name)
-        if not any(d.name == value.name for d in graph.definitions) or value.name in names:
+        if value.name not in defined or value.name in taken:
             axes = axes_of(value.shape)
-            value = graph.define_tensor(
-                info.name, axes, graph.read(value, axes), value.dtype, origin=f"output {info.name}", view=True
-            )
+            expr = graph.read(value, axes)
+            origin = f"output {info.name}"
+            value = graph.define_tensor(info.name, axes, expr, value.dtype, origin=origin, view=isinstance(expr, Read))
         names.append(value.name)
+        taken.add(value.name)
     needed = set(names)
     kept = []
     for d in reversed(graph.definitions):
@@ -458,14 +503,12 @@ def _finish(graph: Graph, outputs: Iterable[onnx.ValueInfoProto], values: dict[s
             kept.append(d)
             needed |= {e.tensor for e in walk(d.expr) if isinstance(e, Read)}
     inputs = tuple(t for t in graph.inputs if t.name not in graph.weights or t.name in needed)
-    return Program(
-        name=identifier(Path(name).stem),
-        inputs=inputs,
-        definitions=tuple(reversed(kept)),
-        outputs=tuple(names),
-        ranges=dict(graph.ranges),
-        weights={t.name: graph.weights[t.name] for t in inputs if t.name in graph.weights},
-    )
+    weights = {t.name: graph.weights[t.name] for t in inputs if t.name in graph.weights}
+    title, definitions = identifier(Path(name).stem), tuple(reversed(kept))
+    try:
+        return without_empty(Program(title, inputs, definitions, tuple(names), dict(graph.ranges), weights))
+    except ModelError as error:
+        raise type(error)(error.what, where=f"{name}, {error.where}", why=error.why, fix=error.fix) from None
 
 
 def _check_output(info: onnx.ValueInfoProto, value: Value, name: str) -> None:

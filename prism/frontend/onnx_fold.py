@@ -32,7 +32,7 @@ def fold(node: Node) -> tuple[Elements, ...] | None:
         return None
     try:
         results = rule(node)
-    except (_NotFolded, IndexError, ValueError, TypeError):
+    except (_NotFolded, ArithmeticError, IndexError, ValueError, TypeError):
         return None  # malformed operands are reported by the translator, which knows what they should be
     if any(r.size > MAX_ELEMENTS for r in results):
         return None

@@ -9,7 +9,6 @@ extents, which is how shapes are computed.
 from __future__ import annotations
 
 import functools
-import itertools
 import keyword
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -33,6 +32,8 @@ from prism.program.transform import substitute
 Elements: TypeAlias = npt.NDArray[np.object_]
 MAX_ELEMENTS = 256
 """The largest integer tensor whose elements are followed at translation."""
+MAX_FORMULA = 64
+"""The largest closed formula, in nodes, that is written into what reads it; a larger one is a definition."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -236,6 +237,7 @@ class Graph:
     ranges: dict[str, SymbolRange] = field(default_factory=dict)
     _taken: set[str] = field(default_factory=set)
     _bounds: dict[str, Interval] = field(default_factory=dict)
+    _next: dict[str, int] = field(default_factory=dict)  # numbers to try next, so that many names alike stay cheap
     _stored: dict[int, tuple[str, object]] = field(
         default_factory=dict
     )  # holds the array, so that its id stays its own
@@ -243,11 +245,10 @@ class Graph:
     def fresh(self, wanted: str) -> str:
         """An identifier that no tensor has yet, like the one wanted."""
         base = identifier(wanted)
-        name = base
-        for n in itertools.count(1):
-            if name not in self._taken:
-                break
-            name = f"{base}_{n}"
+        name, n = base, self._next.get(base, 1)
+        while name in self._taken:
+            name, n = f"{base}_{n}", n + 1
+        self._next[base] = n
         self._taken.add(name)
         return name
 
@@ -273,6 +274,8 @@ class Graph:
         Raises:
             UnsupportedError: it is an integer that float64 does not hold.
         """
+        if len(index) != value.rank:
+            raise ValueError(f"{value.label or value.name} has {value.rank} dimensions, and {len(index)} are expected")
         if value.name:
             return Read(value.name, tuple(index))
         self._refuse_inexact(value)
@@ -400,7 +403,7 @@ class Graph:
         if not dtype.is_float:
             expr, bounds = integers.stored(expr, dtype, bounds or self.bounds(expr), node.where)
         label = node.outputs[output] if output < len(node.outputs) and node.outputs[output] else node.label
-        if not any(isinstance(e, Read) for e in walk(expr)):
+        if not any(isinstance(e, Read) for e in walk(expr)) and sum(1 for _ in walk(expr)) <= MAX_FORMULA:
             return Value(shape, dtype, axes=tuple(axes), formula=expr, label=label)
         return self.define_tensor(label, axes, expr, dtype, origin=node.label, view=view, bounds=bounds)
 
@@ -416,6 +419,13 @@ class Graph:
         bounds: Interval | None = None,
     ) -> Value:
         """A definition of the program, of what its type stores."""
+        if any(isinstance(e, Const) and math.isnan(e.value) for e in walk(expr)):
+            raise UnsupportedError(
+                "a constant is NaN",
+                where=f"{self.where}, {origin if origin.startswith('output ') else f'node {origin!r}'}",
+                why="nothing can be proved of a value that is not a number",
+                fix="mask with a large number or an infinity in its place",
+            )
         d = Definition(self.fresh(label), tuple(axes), expr, dtype, origin, view)
         self._bounds[d.name] = bounds or self.bounds(expr)
         self.definitions.append(d)

@@ -236,7 +236,10 @@ def _split(graph: Graph, node: Node) -> Sequence[Value]:
     if given is not None:
         sizes = given.ravel().tolist()
     else:
-        sizes = _even_parts(node, extent, node.integer("num_outputs") or len(node.outputs))
+        parts = int(node.attributes.get("num_outputs", len(node.outputs)))
+        if parts != len(node.outputs):
+            raise node.shape_error(f"{parts} parts are asked for and the node has {len(node.outputs)} outputs")
+        sizes = _even_parts(node, extent, parts)
     total: Extent = 0
     for s in sizes:
         total = add(total, s)
@@ -251,6 +254,8 @@ def _split(graph: Graph, node: Node) -> Sequence[Value]:
 
 
 def _even_parts(node: Node, extent: Extent, parts: int) -> list[Extent]:
+    if parts < 1:
+        raise node.shape_error(f"a dimension of extent {extent} cannot be split into {parts} parts")
     if isinstance(extent, int):
         each = -(-extent // parts)
         return [min(each, extent - each * n) for n in range(parts)]

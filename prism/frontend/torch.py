@@ -34,6 +34,7 @@ from prism.frontend.torch_conformance import Reading
 from prism.frontend.torch_values import Builder, Handler, Node, Value, constant
 from prism.frontend.views import Shape
 from prism.program import extents
+from prism.program.empty import without_empty
 from prism.program.extents import Extent
 from prism.program.index import Axis, Index
 from prism.program.integers import Interval, of_type
@@ -267,17 +268,13 @@ class _Translation:
                     )
         reads = [e for d in self._builder.definitions for e in walk(d.expr)]
         read = {e.tensor for e in reads if isinstance(e, Read)} | set(outputs)
-        return Program(
-            self._title,
-            (
-                *(t for t in self._builder.inputs if t.name not in self._weights),
-                *(t for t in self._builder.inputs if t.name in self._weights and t.name in read),
-            ),
-            tuple(self._builder.definitions),
-            outputs,
-            self._ranges,
-            {name: w for name, w in self._weights.items() if name in read},
+        inputs = (
+            *(t for t in self._builder.inputs if t.name not in self._weights),
+            *(t for t in self._builder.inputs if t.name in self._weights and t.name in read),
         )
+        weights = {name: w for name, w in self._weights.items() if name in read}
+        definitions = tuple(self._builder.definitions)
+        return without_empty(Program(self._title, inputs, definitions, outputs, self._ranges, weights))
 
     # Symbols and shapes
 
@@ -344,8 +341,6 @@ class _Translation:
             users = [s for s in self._exported.graph_signature.input_specs if s.kind == InputKind.USER_INPUT]
             name = self._parameters[users.index(spec)]
             shape = self._shape(value, name)
-            if 0 in shape:
-                raise UnsupportedError(f"shape {list(shape)} has no elements", where=name, fix="pass a larger example")
             self._values[node] = self._builder.input(name, shape, _dtype(value.dtype, name))
             return
         if spec.kind not in (InputKind.PARAMETER, InputKind.BUFFER, InputKind.CONSTANT_TENSOR) or spec.target is None:
@@ -445,8 +440,11 @@ class _Translation:
             if value.tensor not in defined:
                 axes = tuple(Axis(f"i{d}", e) for d, e in enumerate(value.shape))
                 expr = value.at([Index.axis(a) for a in axes])
-                value = self._builder.materialise(f"out{position}", axes, expr, value.dtype, "the output", view=True)
+                view = isinstance(expr, Read)
+                value = self._builder.materialise(f"out{position}", axes, expr, value.dtype, "the output", view=view)
             names.append(value.tensor)
+        if not names:
+            raise UnsupportedError("it returns no tensors", where=self._title, fix="return what it computes")
         return tuple(names)
 
 

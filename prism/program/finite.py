@@ -48,7 +48,7 @@ With exponentials, roots or choices no bound is stated: that of the paper rests 
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
@@ -69,6 +69,7 @@ from prism.program.nodes import (
     Read,
     Reduce,
     ReduceKind,
+    Size,
     SymbolRange,
     Tensor,
     free_axes,
@@ -209,12 +210,13 @@ class _Pair:
         every = _nodes((*reference, *candidate))
         ops = frozenset(e.op if isinstance(e, Map) else e.kind.value for e in every if isinstance(e, Map | Reduce))
         extents = frozenset(a.extent for e in every for a in _axes(e)) | frozenset(x for p in parts.values() for x in p)
+        symbols = symbols_of(extents | {x for e in every for x in _mentioned(e)})
         depth = max((_depth(e) for e in (*reference, *candidate)), default=0)
         needed = 1 + depth + ("log" in ops)
         roots = "sqrt" in ops or any(_halved(e) for e in every)
         constants = meanings(*[[e.value for e in side if isinstance(e, Const)] for side in nodes])
         return _Pair(
-            reference, candidate, tensors, ranges, parts, seed, ops, roots, every, symbols_of(extents), extents,
+            reference, candidate, tensors, ranges, parts, seed, ops, roots, every, symbols, extents,
             min(needed, len(PRIMES)), needed > len(PRIMES), constants, _doubts(ops, roots, constants, every),
             _joined(every, parts), kept,
         )  # fmt: skip
@@ -381,6 +383,19 @@ def _nodes(exprs: Sequence[Expr]) -> list[Expr]:
     for e in exprs:
         found.update((id(n), n) for n in walk(e))
     return list(found.values())
+
+
+def _mentioned(e: Expr) -> Iterator[Extent]:
+    """The extents that a node mentions beside those of axes: sizes, and places counted from the end."""
+    match e:
+        case Size(extent):
+            yield extent
+        case Position(i):
+            yield from (i.offset, *(c for _, c in i.terms))
+        case Read(_, index):
+            yield from (x for i in index for x in (i.offset, *(c for _, c in i.terms)))
+        case _:
+            pass
 
 
 def _axes(e: Expr) -> tuple[Axis, ...]:

@@ -3,7 +3,8 @@
 names        the program, its tensors and its symbols have identifiers; no tensor is named twice
 order        a definition reads inputs and earlier definitions, with one index per dimension
 scope        an expression's free axes are axes of its definition; a name means one axis throughout a scope
-extents      at least 1; every symbol has a range, 1 <= low <= hint <= high
+extents      at least 1, but for tensors without elements: inputs and constant outputs that nothing reads
+symbols      each has a range, 1 <= low <= hint <= high
 operations   known ones, with their number of operands; truth values where truth values are expected
 bounds       every index is within its dimension, except under a branch of `where`, which guards it
 views        a view is a single read
@@ -17,6 +18,7 @@ import math
 from collections.abc import Iterator, Mapping
 
 from prism.errors import IllegalIRError
+from prism.program.empty import is_empty
 from prism.program.extents import Extent, at_most, is_static
 from prism.program.index import Axis, FloorDiv, Index, Mod
 from prism.program.nodes import (
@@ -49,7 +51,7 @@ def check(program: Program) -> None:
         at = f"{program.name}, input {t.name}"
         _declare(t, tensors, at)
         for extent in t.shape:
-            _extent(extent, program, at)
+            _extent(extent, program, at, least=0)
     for d in program.definitions:
         _definition(d, program, tensors)
     if not program.outputs:
@@ -73,12 +75,12 @@ def _declare(tensor: Tensor, tensors: dict[str, Tensor], at: str) -> None:
     tensors[tensor.name] = tensor
 
 
-def _extent(extent: Extent, program: Program, at: str) -> None:
+def _extent(extent: Extent, program: Program, at: str, least: int = 1) -> None:
     if is_static(extent):
         if not isinstance(extent, int):
             raise IllegalIRError(f"extent {extent} is a sympy number, not an int", where=at)
-        if extent < 1:
-            raise IllegalIRError(f"extent {extent} is less than 1", where=at)
+        if extent < least:
+            raise IllegalIRError(f"extent {extent} is less than {least}", where=at)
         return
     for s in extent.free_symbols:  # type: ignore[union-attr]
         if s.name not in program.ranges:
@@ -114,7 +116,7 @@ def _definition(d: Definition, program: Program, tensors: dict[str, Tensor]) -> 
     if len(set(names)) != len(names):
         raise IllegalIRError("two dimensions have axes of one name", where=at)
     for a in d.axes:
-        _extent(a.extent, program, at)
+        _extent(a.extent, program, at, least=0 if isinstance(d.expr, Const) else 1)
     for a in free_axes(d.expr):
         if a not in d.axes:
             raise IllegalIRError(f"axis {a.name} of extent {a.extent} is free and is not a dimension", where=at)
@@ -203,6 +205,8 @@ class _Checker:
         if tensor not in self._tensors:
             raise self._illegal(f"{tensor} is read and is neither an input nor an earlier definition")
         shape = self._tensors[tensor].shape
+        if is_empty(shape):
+            raise self._illegal(f"{tensor} is read and has no elements")
         if len(shape) != len(index):
             raise self._illegal(f"{tensor} has {len(shape)} dimensions and is read with {len(index)} indices")
         if guarded:

@@ -1,0 +1,117 @@
+"""The local functions of an ONNX model, written out: what that makes is counted first.
+
+A function may call others, and forty that each call the one before twice are 2^40 nodes in a file of a few kilobytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import TypeAlias
+
+import onnx
+from onnx import inliner
+
+from prism.errors import ModelError, UnsupportedError
+
+MAX_NODES = 200_000
+"""The most nodes that a model may have, its functions written out."""
+MAX_DEPTH = 100
+"""The most calls of functions within functions: onnx writes out no more."""
+
+_Key: TypeAlias = tuple[str, str, str]
+
+
+def expanded(model: onnx.ModelProto, name: str) -> onnx.ModelProto:
+    """The model without functions of its own: each call replaced by the nodes of its function.
+
+    Args:
+        model: the model.
+        name: the file, for errors.
+
+    Raises:
+        ModelError: a function calls itself, or calls are nested too deep.
+        UnsupportedError: there would be too many nodes.
+    """
+    total = _count(model, name)
+    if total > MAX_NODES:
+        many = f"{total:,}" if total < 10**12 else f"more than {10**12:,}"
+        raise UnsupportedError(
+            f"the model has {many} nodes",
+            where=name,
+            why=f"{'its functions call one another, and ' if model.functions else ''}prism takes {MAX_NODES:,} at most",
+            fix="split the model, or export the part that is to be optimised",
+        )
+    if not model.functions:
+        return model
+    try:
+        return inliner.inline_local_functions(model)
+    except Exception as error:  # what onnx refuses it refuses with errors of several kinds
+        raise ModelError(
+            "the functions of the model cannot be written out",
+            where=name,
+            why=str(error).split("\n")[0],
+            fix="export the model without functions of its own",
+        ) from None
+
+
+def nodes_within(nodes: Iterable[onnx.NodeProto]) -> Iterator[onnx.NodeProto]:
+    """The nodes and those of their sub-graphs."""
+    stack = [iter(nodes)]
+    while stack:
+        for node in stack[-1]:
+            yield node
+            graphs = [g for a in node.attribute for g in (a.g, *a.graphs)]
+            if any(g.node for g in graphs):
+                stack.append(n for g in graphs for n in g.node)
+                break
+        else:
+            stack.pop()
+
+
+def _count(model: onnx.ModelProto, name: str) -> int:
+    """How many nodes there are when every call is written out."""
+    functions: dict[_Key, onnx.FunctionProto] = {(f.domain, f.name, f.overload): f for f in model.functions}
+    if not functions:
+        return sum(1 for _ in nodes_within(model.graph.node))
+    calls = {key: [_called(n) for n in nodes_within(f.node)] for key, f in functions.items()}
+    known: dict[_Key, int] = {}
+    depth: dict[_Key, int] = {}
+    for start in functions:
+        path: list[_Key] = [start]
+        on_path = {start}
+        while path:
+            key = path[-1]
+            callees = dict.fromkeys(c for c in calls[key] if c in functions)
+            todo = next((c for c in callees if c not in known), None)
+            if todo is None:
+                known[key] = sum(known.get(c, 1) for c in calls[key])
+                depth[key] = 1 + max((depth[c] for c in callees), default=0)
+                on_path.discard(path.pop())
+            elif todo in on_path:
+                raise ModelError(
+                    "a function calls itself",
+                    where=f"{name}, function {_text(todo)}",
+                    why=" calls ".join(_text(k) for k in [*path[path.index(todo) :], todo]),
+                    fix="export the model without functions of its own; ONNX has no recursion",
+                )
+            else:
+                path.append(todo)
+                on_path.add(todo)
+    deepest = max(depth, key=lambda k: depth[k])
+    if depth[deepest] > MAX_DEPTH:
+        raise UnsupportedError(
+            f"calls of functions are nested {depth[deepest]} deep",
+            where=f"{name}, function {_text(deepest)}",
+            why=f"{MAX_DEPTH} at most are written out",
+            fix="export the model without functions of its own",
+        )
+    return sum(known.get(_called(n), 1) for n in nodes_within(model.graph.node))
+
+
+def _called(node: onnx.NodeProto) -> _Key:
+    return node.domain, node.op_type, node.overload
+
+
+def _text(key: _Key) -> str:
+    domain, op, overload = key
+    return f"{domain}::{op}" + (f":{overload}" if overload else "")
