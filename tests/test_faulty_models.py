@@ -183,6 +183,13 @@ def test_the_time_to_read_grows_with_the_nodes_alone(tmp_path: Path) -> None:
     assert many < 4.5 * few
 
 
+def test_a_chain_that_is_too_long_to_prove_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "m.onnx"
+    path.write_bytes(chain(1000).SerializeToString())
+    assert main(["prove", str(path), str(path)]) == ExitCode.UNSUPPORTED
+    assert "too deep for one formula" in capsys.readouterr().err
+
+
 @pytest.mark.slow
 def test_a_chain_of_100_000_nodes_is_read(tmp_path: Path) -> None:
     path = tmp_path / "m.onnx"

@@ -236,6 +236,7 @@ def _warn_of_load(choice: Choice, recorder: Recorder) -> None:
     if not crowded:
         return
     load = max(crowded, key=lambda x: (x.threads, x.others or 0.0))
+    cores = f"{load.cores} core{'s' * (load.cores != 1)}"
     busy = (
         f"the load average was {load.average:.1f} on {cores}"
         if load.others is None

@@ -166,7 +166,7 @@ def from_model(
     _opset(model, name)
     if model.functions:
         _refuse_other_versions(model, opset, name)
-    model = onnx_functions.expanded(model, name)
+    model = onnx_contrib.expanded(onnx_functions.expanded(model, name), name)
     if not model.graph.output:
         raise ModelError("the model has no outputs", where=name, why="it computes nothing", fix="export it again")
     declared = {op.name: op for op in operators}

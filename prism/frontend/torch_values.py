@@ -18,7 +18,7 @@ from prism.frontend.views import Shape, axes_of
 from prism.program.extents import Extent
 from prism.program.index import Axis, Index
 from prism.program.integers import EXACT, Interval, from_fraction, interval, of_type, stored
-from prism.program.nodes import Const, Definition, DType, Expr, Position, Read, Reduce, SymbolRange, Tensor, walk
+from prism.program.nodes import Const, Definition, DType, Expr, Position, Read, SymbolRange, Tensor, walk
 from prism.program.transform import substitute
 
 
@@ -240,14 +240,6 @@ class Builder:
     def _defined(
         self, name: str, axes: tuple[Axis, ...], expr: Expr, dtype: DType, origin: str, bounds: Interval, *, view: bool
     ) -> Value:
-        bound = [e.axis for e in walk(expr) if isinstance(e, Reduce)]
-        if any(a.extent == 0 for a in (*axes, *bound)):
-            raise UnsupportedError(
-                "a dimension has extent 0",
-                where=origin,
-                why="an axis has at least one element",
-                fix="leave out what has no elements",
-            )
         d = Definition(self.unique(name), axes, expr, dtype, origin, view and isinstance(expr, Read))
         self.definitions.append(d)
         self._bounds[d.name] = bounds
