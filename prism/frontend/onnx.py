@@ -163,7 +163,7 @@ def from_model(
         ShapeError: its shapes do not add up.
     """
     _refuse_garbled_names(model, name)
-    _opset(model, name)
+    opset = _opset(model, name)
     if model.functions:
         _refuse_other_versions(model, opset, name)
     model = onnx_contrib.expanded(onnx_functions.expanded(model, name), name)
