@@ -64,6 +64,7 @@ class _Reference:
         wide: whether the table of the widened one was made, as far as it may be.
         classes: what the generator gets.
         terms: an e-graph of the formulas alone; `left` are the formulas in it.
+        kept: what a proof by one-sided rules assumes of the formulas' masks, once it was asked for.
     """
 
     formulas: tuple[Expr, ...]
@@ -75,6 +76,13 @@ class _Reference:
     classes: EClasses | None = None
     terms: Saturation | None = None
     left: list[str] = field(default_factory=list)
+    kept: list[str] | None = None
+
+    def assumed(self) -> list[str]:
+        """That the masks keep an element of every row, where that is not known."""
+        if self.kept is None:
+            self.kept = [kept(e) for e in masked(self.formulas)]
+        return self.kept
 
     def look(self, graph: Saturation, table: Table) -> None:
         """Remember the table of the e-graph as it is now."""
@@ -251,4 +259,4 @@ class Engine:
             rules=self.rules.families,
             classes=self.rules.classes(used),
         )
-        return verdict.assuming([kept(e) for e in masked(reference.formulas)] if self.rules.partial(used) else [])
+        return verdict.assuming(reference.assumed() if self.rules.partial(used) else [])
