@@ -16,7 +16,7 @@ from prism.backends.cpu.schedule import Group, Root, Scheduler
 from prism.backends.cpu.values import Lane, Values, find_products
 from prism.backends.tile import Stmt, TileProgram, scalars, statements
 from prism.program.extents import Extent, mul
-from prism.program.nodes import DType
+from prism.program.nodes import DType, ReduceKind
 
 TENSOR_TYPES = {
     DType.FLOAT32: "float",
@@ -28,6 +28,9 @@ TENSOR_TYPES = {
     DType.UINT8: "uint8_t",
     DType.BOOL: "bool",
 }
+
+SHORT = 32
+"""Sums of so few elements are added up one after another."""
 
 
 @dataclass(slots=True)
@@ -60,6 +63,7 @@ class KernelEmitter:
         self.storage = Storage(self.v, self.scheduler)
         self._local = self._locals()
         self.storage.arrays = {n for n in self._made() if self.v.lanes_of(n)} - self._local
+        self.storage.blocked = frozenset(r.dst for _, r in self._roots(self._groups) if self._is_long_sum(r))
 
     @property
     def uneven(self) -> bool:
@@ -90,6 +94,14 @@ class KernelEmitter:
                 found -= {n for n in r.reads if n in home and home[n] is not g}
         return frozenset(found)
 
+    def _is_long_sum(self, root: Root) -> bool:
+        """Whether it is a sum into an array, along a lane of more elements than a block."""
+        if root.kind != "reduce" or root.gone is None or root.dst not in self.storage.arrays:
+            return False
+        lane = self.v.lanes[root.gone]
+        short = isinstance(lane.extent, int) and lane.extent <= SHORT
+        return isinstance(root.stmt, tile.Reduce) and root.stmt.kind is ReduceKind.SUM and not short
+
     def _made(self) -> Iterator[str]:
         for _, r in self._roots(self._groups):
             if r.kind in ("fill", "keep", "reduce", "product"):
@@ -106,6 +118,8 @@ class KernelEmitter:
             for name in sorted(self.storage.arrays):
                 kind = KIND_TYPES[self.v.kind_of(name)]
                 w.line(f"bytes += v_room({self._room(self.v.lanes_of(name))}, sizeof({kind}));")
+            for name in sorted(self.storage.blocked):
+                w.line(f"bytes += v_room({self._room(self.v.lanes_of(name))}, sizeof(float));")
             for size in self._packing():
                 w.line(f"bytes += v_room({size}, sizeof(float));")
             w.line("return bytes;")
@@ -121,6 +135,9 @@ class KernelEmitter:
                 kind = KIND_TYPES[self.v.kind_of(name)]
                 room = self._room(self.v.lanes_of(name))
                 w.line(f"{kind}* __restrict t_{self.names(name)} = v_take<{kind}>(at, {room});")
+            for name in sorted(self.storage.blocked):
+                room = self._room(self.v.lanes_of(name))
+                w.line(f"float* __restrict b_{self.names(name)} = v_take<float>(at, {room});")
             packing = self._packing()
             if packing:
                 w.line(f"float* packed_a = v_take<float>(at, {packing[0]});")

@@ -21,6 +21,8 @@ REDUCERS: Mapping[ReduceKind, str] = {
     ReduceKind.MAX: "Max",
     ReduceKind.MIN: "Min",
 }
+BLOCK = 64
+"""Elements that are added up by themselves, at least, before an accumulator of a loop takes their sum."""
 UNROLLED = 4
 """Sums that a vectorised reduction keeps side by side, to hide the latency of an addition."""
 
@@ -41,11 +43,13 @@ class Storage:
         v: the values.
         scheduler: what is kept, and in which order of lanes.
         arrays: names of values in arrays; those without lanes are variables.
+        blocked: those of them whose sums are added up in blocks: an array for the block's sums is beside them.
     """
 
     v: Values
     scheduler: Scheduler
     arrays: set[str] = field(default_factory=set)
+    blocked: frozenset[str] = frozenset()
 
     def lanes(self, name: str) -> tuple[str, ...]:
         """The lanes of an array in the order of memory, the slowest first."""
@@ -91,6 +95,7 @@ class NestEmitter:
     _memo: dict[str, Text] = field(default_factory=dict)
     _sums: list[tuple[str, str]] = field(default_factory=list)
     _heavy: bool = False
+    _every: dict[str, str] = field(default_factory=dict)
 
     @property
     def v(self) -> Values:
@@ -226,7 +231,14 @@ class NestEmitter:
                 self._reduce(root, depth)
 
     def _declare(self, root: Root) -> None:
-        """Where a fresh reduction goes."""
+        """Where a fresh reduction goes, and the sums of a block."""
+        if root.kind == "reduce" and self._in_blocks(root):
+            own, every = self.names(root.dst), self.names.fresh(f"every_{self.names(root.dst)}")
+            count = " * ".join(f"n_{self.names(n)}" for n in self.v.lanes_of(root.dst))
+            length = f"v_block(n_{self.names(root.gone or '')}, {16 if root.into is None else BLOCK})"
+            self.w.line(f"const int64_t {every} = {length};")
+            self.w.line(f"v_fill(b_{own}, {count}, 0.0f);")
+            self._every[root.dst] = every
         if root.kind != "reduce" or root.into is not None:
             return
         assert isinstance(root.stmt, tile.Reduce)
@@ -236,6 +248,10 @@ class NestEmitter:
         elif root.gone != self.vector:
             count = " * ".join(f"n_{self.names(n)}" for n in lanes)
             self.w.line(f"v_fill(t_{own}, {count}, {REDUCERS[root.stmt.kind]}::start);")
+
+    def _in_blocks(self, root: Root) -> bool:
+        """Whether it is a sum along another lane than that of the vectors, and long."""
+        return root.dst in self.storage.blocked and root.gone != self.vector
 
     def _write(self, name: str, text: Text, depth: int, declare: bool = False) -> None:
         """A value into its array or variable, and what it is from here on."""
@@ -302,13 +318,26 @@ class NestEmitter:
             address, stride = self._place(dst)
             old = f"v_ld(full, {address}, lanes)" if stride == "1" else f"v_gather(full, {address}, {stride}, lanes)"
             name = self.names.fresh(self.names(dst))
-            self._put(depth, f"const vf {name} = {kind}::of({old}, {self._as(text, True)});")
-            self._put(
-                depth,
-                f"v_st(full, {address}, {name}, lanes);"
-                if stride == "1"
-                else f"v_scatter(full, {address}, {stride}, {name}, lanes);",
-            )
+
+            def store(at: str, value: str) -> str:
+                if stride == "1":
+                    return f"v_st(full, {at}, {value}, lanes);"
+                return f"v_scatter(full, {at}, {stride}, {value}, lanes);"
+
+            if not self._in_blocks(root):
+                self._put(depth, f"const vf {name} = {kind}::of({old}, {self._as(text, True)});")
+                self._put(depth, store(address, name))
+                return
+            # One after another, sums round worse than torch's, which adds in blocks as well.
+            block = f"b_{address.removeprefix('t_')}"
+            place, count = f"i_{self.names(root.gone or '')}", f"n_{self.names(root.gone or '')}"
+            last = f"({place} & ({self._every[dst]} - 1)) == {self._every[dst]} - 1 || {place} == {count} - 1"
+            partial = old.replace(address, block, 1)
+            self._put(depth, f"const vf {name} = {partial} + {self._as(text, True)};")
+            self._put(depth, f"if ({last}) {{")
+            self._put(depth, f"    {store(address, f'{old} + {name}')}")
+            self._put(depth, f"    {store(block, 'v_all(0.0f)')}")
+            self._put(depth, f"}} else {store(block, name)}")
             return
         own = self.names.fresh(f"s_{self.names(dst)}")
         self._sums.append((own, kind))

@@ -302,6 +302,11 @@ template <class F, class S, class X> PRISM_INLINE void v_scatter(F, S* p, int64_
     v_store(buffer, x);
     for (int64_t l = 0; l < (F::all ? VL : n); ++l) p[l * stride] = buffer[l];
 }
+// How many elements of a sum are a block: about twice the root of all, a power of two.
+constexpr int64_t v_block(int64_t count, int64_t block = 16) {
+    return block * block >= 4 * count ? block : v_block(count, 2 * block);
+}
+
 PRISM_INLINE void v_fill(float* p, int64_t n, float x) {
     for (int64_t i = 0; i < n; ++i) p[i] = x;
 }
