@@ -31,7 +31,7 @@ class Order(StrEnum):
 
     PLAIN = "as torch does"
     SHUFFLED = "in another order, functions off by a unit in the last place"
-    SEQUENTIAL = "one after another"
+    SEQUENTIAL = "one after another, and products with reciprocals for divisions"
     HALVES = "as torch does, of factors that are rounded to half precision"
 
 
@@ -52,6 +52,9 @@ class Reordered(TorchArrays):
 
     def pointwise(self, op: str, args: Sequence[Any]) -> torch.Tensor:
         """See Arrays."""
+        if self._order is Order.SEQUENTIAL and op == "div":
+            # Matrix units cannot divide: what is infinite as a reciprocal is so in their products.
+            return super().pointwise("mul", (args[0], super().pointwise("recip", args[1:])))
         made = super().pointwise(op, args)
         if self._order is Order.SHUFFLED and op in _INEXACT and made.dtype == torch.float32:
             off = torch.randint(-1, 2, made.shape, generator=self._random).to(torch.float32)
