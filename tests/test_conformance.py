@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -405,3 +406,17 @@ def test_shapes_and_types_are_compared() -> None:
     found = Comparison(c.program, [other], {}).difference({"x": np.zeros(50)}, {"y": np.zeros(50)}, {})
     assert found is not None
     assert "stored as" in found.what
+
+
+def test_a_long_chain_is_compared_on_fewer_inputs_and_an_endless_one_on_none() -> None:
+    def chain(many: int) -> onnx.ModelProto:
+        names = ["x", *(f"v{n}" for n in range(many - 1)), "y"]
+        nodes = [helper.make_node("Neg", [a], [b]) for a, b in pairwise(names)]
+        return model(*nodes)
+
+    short, long = from_model(chain(20), "m", None).conformance, from_model(chain(9000), "m", None).conformance
+    assert short is not None
+    assert long is not None
+    assert len(short.draws) == len(example_draws.DRAWS)
+    assert not long.draws
+    assert "too large" in long.missing

@@ -45,6 +45,9 @@ _DOUBLE = 1 << 22
 _SINGLE = 1 << 25
 _WEIGHTS = 1 << 29
 _PRODUCTS = 1 << 34
+# What running one node takes beside its elements, in elements; and the most nodes that are run at all.
+_NODE = 1 << 11
+_NODES = 1 << 13
 # What a large extent is reduced to: the first of these that the model takes.
 _REDUCED = (12, 16, 24, 32, 48, 64, 96, 128, 256, 512, 1024)
 # The most elements that are computed for one definition of one draw; of more, a sample is.
@@ -158,11 +161,14 @@ def work(program: Program, binding: Mapping[str, int]) -> Work:
 def affordable(program: Program, binding: Mapping[str, int]) -> tuple[Precision, int] | None:
     """How exactly the model can be run at these extents, and how many elements a run takes; None: it is too large."""
     made = work(program, binding)
+    nodes = len(program.definitions)
+    if nodes > _NODES:
+        return None
     weights = sum(int(np.size(np.asarray(w))) for w in program.weights.values())
     if made.elements <= _DOUBLE and made.products <= _PRODUCTS // 8:
-        return DOUBLE, made.elements
+        return DOUBLE, made.elements + _NODE * nodes
     if made.elements - weights <= _SINGLE and weights <= _WEIGHTS and made.products <= _PRODUCTS:
-        return SINGLE, made.elements
+        return SINGLE, made.elements + _NODE * nodes
     return None
 
 
@@ -397,9 +403,9 @@ class Comparison:
         body = substitute(expr, at)
         expected = values[tuple(slice(p.first, p.first + p.step * p.count, p.step) for p in places)]
 
-        def evaluated(step: float) -> np.ndarray:
+        def evaluated(step: float, seed: int = 0) -> np.ndarray:
             with np.errstate(all="ignore"):
-                machine = Interpreter(known, self.binding, _Widening(step))
+                machine = Interpreter(known, self.binding, _Widening(step, seed))
                 value = machine.over(machine.value(body), over)
                 self.elements += value.size
                 if claim.dtype.is_float and precision.dtype == "float32":
@@ -415,7 +421,9 @@ class Comparison:
             return None
         if (claim.dtype.is_float or _decides_on_rounding(expr)) and not _decides_exactly(expr):
             with np.errstate(all="ignore"):
-                moved = [np.abs(evaluated(s * precision.step) - found) for s in (1.0, -2.0, 3.0)]
+                # each way and its opposite: one of the two takes a tie to its other side
+                steps = [(s * precision.step, seed) for seed in range(4) for s in (-2.0, 2.0)]
+                moved = [np.abs(evaluated(*step) - found) for step in steps]
                 reach = precision.slack * np.max([np.where(np.isnan(m), np.inf, m) for m in moved], axis=0)
                 wrong &= ~(np.abs(found - expected) <= reach)
         if not wrong.any():
@@ -476,8 +484,9 @@ class _Widening(NumpyArrays):
     Where asked, floats that are read and results that are rounded are moved by a relative step, up or down.
     """
 
-    def __init__(self, step: float = 0.0) -> None:
+    def __init__(self, step: float = 0.0, seed: int = 0) -> None:
         self._step = step
+        self._seed = seed
         self._moves = 0
 
     def _read(self, taken: Array) -> Array:
@@ -489,8 +498,9 @@ class _Widening(NumpyArrays):
         if not self._step:
             return array
         self._moves += 1
-        rng = np.random.default_rng(self._moves)
-        return array * (1.0 + self._step * rng.choice(np.array([-1.0, 1.0]), np.shape(array)))
+        # Any part of the step, and another at every step: equal signs would let a difference of two stand still.
+        rng = np.random.default_rng([self._moves, self._seed])
+        return array * (1.0 + self._step * rng.uniform(-1.0, 1.0, np.shape(array)))
 
     def strided(
         self, array: Array, shape: Sequence[int], first: Sequence[int], steps: Sequence[Sequence[int]]
