@@ -7,13 +7,16 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 import pytest
+import torch
 
+import prism
 from prism.errors import UnsupportedError
 from prism.program import build, extents
 from prism.program.evaluate import evaluate_expr
 from prism.program.fold import op
 from prism.program.index import Axis, Index
 from prism.program.integers import (
+    INT64_ASSUMED,
     Interval,
     floor_quotient,
     floor_remainder,
@@ -159,3 +162,13 @@ def test_bounds_of_quotients_and_remainders_hold() -> None:
             (remainder_bounds(one, two, floor=False), np.fmod(a, b)),
         ):
             assert bounds.low <= values.min() <= values.max() <= bounds.high
+
+
+def test_a_verdict_names_what_is_taken_for_granted_of_int64() -> None:
+    ids, x = torch.tensor([3, 1, 2]), torch.randn(3)
+    proved = prism.prove(lambda i, x: (i + 1) * x, lambda i, x: i * x + x, (ids, x))
+    assert proved
+    assert proved.assumptions == (INT64_ASSUMED,)
+    assert INT64_ASSUMED in proved.reason
+    assert not prism.prove(lambda i, x: (i + 1) * x, lambda i, x: i * x - x, (ids, x)).assumptions
+    assert not prism.prove(lambda i, x: (i + 1) * x, lambda i, x: i * x + x, (ids.int(), x)).assumptions

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from prism.api.loading import load, trace
 from prism.api.rules import rule_paths
+from prism.program.integers import assumptions
 from prism.program.nodes import Program
 from prism.sgraph.verdict import Verdict
 
@@ -69,4 +70,5 @@ def _proved(a: Program, b: Program, files: Sequence[Path] | None) -> Verdict:
 
     both = match(a, b)
     with Worker(files) as worker:
-        return with_opinion(examine(both, worker=worker), both, rules=files, name=a.name)
+        verdict = with_opinion(examine(both, worker=worker), both, rules=files, name=a.name)
+    return verdict.assuming(tuple(dict.fromkeys((*assumptions(a), *assumptions(b))))) if verdict else verdict

@@ -36,6 +36,7 @@ from prism.instantiate.platforms import Platform
 from prism.instantiate.study import Best, TuneResult
 from prism.program.extents import Extent, evaluate
 from prism.program.finite import Opinion
+from prism.program.integers import assumptions
 from prism.program.nodes import Expr, Program, Reduce, walk
 from prism.program.pretty import formula_text
 from prism.report.units import OURS, on_threads
@@ -44,6 +45,7 @@ from prism.sgraph.denote import expand, split_axes
 from prism.sgraph.folding import bound, folds
 from prism.sgraph.nodes import Grid, LoopRole, Role, Split
 from prism.sgraph.show import dot, key, text
+from prism.sgraph.verdict import Verdict
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,7 +184,7 @@ def _rung(derived: Derivation) -> str:
 
 
 def _report(request: Request, found: SearchResult, choice: Choice, recorder: Recorder) -> RunReport:
-    sgraph, best, verdict = choice.proved.sgraph, choice.best, choice.proved.verdict
+    sgraph, best, verdict = choice.proved.sgraph, choice.best, _verdict(request, choice.proved)
     return RunReport(
         name=request.program.name,
         formulas=formulas(found),
@@ -252,6 +254,11 @@ def _not_compared(program: Program) -> list[str]:
     """What the comparison with the model, made as it was read, left out."""
     made = program.conformance
     return [str(made)] if made is not None and made.missing else []
+
+
+def _verdict(request: Request, proved: ProvedSGraph) -> Verdict:
+    """The proof's verdict, with what the program takes for granted of its inputs."""
+    return proved.verdict.assuming(assumptions(request.program))
 
 
 def _arguments(program: Program) -> tuple[Argument, ...]:
@@ -328,7 +335,7 @@ def _config(launch: str, symbols: Sequence[str], config: Config) -> str:
 
 
 def _proof(request: Request, proved: ProvedSGraph, derived: Derivation) -> ProofRecord:
-    verdict = proved.verdict
+    verdict = _verdict(request, proved)
     return ProofRecord(
         status=verdict.status.value,
         reason=verdict.reason,
