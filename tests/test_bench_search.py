@@ -67,7 +67,7 @@ def test_a_search_is_measured() -> None:
     assert r.generated >= r.proved
     assert r.saturation_s + r.generation_s + r.proof_s <= r.total_s
     assert min(r.import_s, r.start_s, r.saturation_s, r.generation_s, r.proof_s, r.best_s) > 0
-    assert 50 < r.peak_mb < 1000
+    assert r.peak_mb > 50  # of this whole process, whatever other tests it has run
 
 
 def test_json_has_the_agreed_keys_first(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

@@ -394,7 +394,7 @@ def test_a_disagreement_stops_the_run_and_writes_a_report(
     monkeypatch.setenv("PRISM_CACHE_DIR", str(tmp_path))
     program = load(MODELS / "mul_silu.onnx")
     found = run_search(program, device("sm_90"), SearchBudget(max_sgraphs=1), worker, Recorder())
-    (proved,) = found.proved
+    proved, *_ = found.proved  # and the form as written, which comes besides the bound
     wrong = Denotation(tuple(neg(e) for e in proved.denotation.outputs), ())
     with pytest.raises(VerificationError) as raised:
         SecondOpinions(program, found.formulas).of(proved.sgraph, wrong)
