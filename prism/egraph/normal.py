@@ -242,12 +242,14 @@ class _Machine(Algebra):
         return self.scaled(self.atom(base), lead)
 
     def _where(self, p: Expr, a: Expr, b: Expr) -> Poly:
+        known = self._truth(p)
+        if not known or known == {ONE: UNIT}:
+            return self.poly(a if known else b)
         if not (self.facts.finite(a) and self.facts.finite(b)):
             parts = [self._masked(x) for x in (a, b)]
             return self.atom(self._chosen(p, *parts))
-        t = self._truth(p)
-        other = self.sum([{ONE: UNIT}, self.scaled(t, -1)])
-        return self.sum([self.times(t, self.poly(a)), self.times(other, self.poly(b))])
+        other = self.sum([{ONE: UNIT}, self.scaled(known, -1)])
+        return self.sum([self.times(known, self.poly(a)), self.times(other, self.poly(b))])
 
     def _chosen(self, p: Expr, a: Expr, b: Expr) -> Expr:
         """A choice, by the predicate or by its negation."""
