@@ -423,7 +423,7 @@ class _Run:
 
 
 def _explicit(node: torch.fx.Node, args: Any, kwargs: Any) -> tuple[Any, Any]:
-    """The arguments with those made explicit whose default depends on the type of a tensor."""
+    """The arguments with those made explicit that depend on the type of a tensor, by default or by rounding."""
     first = node.args[0].meta.get("val") if node.args and isinstance(node.args[0], torch.fx.Node) else None
     if not isinstance(first, torch.Tensor) or not first.is_floating_point():
         return args, kwargs
@@ -443,6 +443,11 @@ def _explicit(node: torch.fx.Node, args: Any, kwargs: Any) -> tuple[Any, Any]:
             # half precision is computed in float32
             wide = torch.promote_types(first.dtype, torch.float32)
             return (x, shape, weight, torch.finfo(wide).eps if eps is None else eps), {}
+        case "eq" | "ne" | "lt" | "le" | "gt" | "ge" if target._overloadname == "Scalar" and len(args) == 2:
+            # torch compares with the number as the tensor's own type holds it
+            x, number = args
+            if isinstance(number, (bool, int, float)):
+                return (x, torch.tensor(number, dtype=first.dtype).item()), kwargs
     return args, kwargs
 
 

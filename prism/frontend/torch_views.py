@@ -202,7 +202,7 @@ def _roll(n: Node) -> Result:
         extent = x.shape[d]
         if not isinstance(extent, int):
             raise n.unsupported("it rolls a dimension of symbolic extent")
-        by = shift % extent
+        by = shift % extent if extent else 0
         if by == 0:
             continue
         wrapped = op("lt", build.position(n.axes[d]), Const(float(by)))
