@@ -138,6 +138,8 @@ TRACED: dict[str, tuple[Callable[..., object], tuple[tuple[int, ...], ...]]] = {
     "norm": (lambda x: x.norm(), ((0, 4),)),
     "matmul": (lambda a, b: a @ b, ((3, 0), (0, 4))),
     "cat": (lambda a, b: torch.cat([a, b]).softmax(-1), ((0, 4), (5, 4))),
+    "cat of empty vectors": (lambda a, b: torch.cat([a, b]), ((0,), (0,))),
+    "cat with an empty vector": (lambda a, b: torch.cat([a, b], 1), ((0,), (5, 4))),
     "slice": (lambda a: a[2:2].sum() + a, ((5, 4),)),
     "pad": (lambda a: torch.nn.functional.pad(a, (0, 0, 1, 1)), ((0, 4),)),
     "reshape": (lambda a: a.reshape(2, 3, 0).sum((1, 2)), ((0, 4),)),

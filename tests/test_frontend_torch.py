@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Callable
 from typing import Any
@@ -333,6 +334,16 @@ def test_what_has_no_translation_is_refused_with_the_reason(case: str) -> None:
     assert caught.value.where
     assert caught.value.fix
     assert "\n" not in caught.value.one_line()
+
+
+def test_torch_says_nothing_besides_the_error() -> None:
+    handler = logging.getLogger("torch._subclasses.fake_tensor").handlers[0]
+    said: list[logging.LogRecord] = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(handler, "handle", lambda r: said.append(r) if handler.filter(r) else None)
+        with pytest.raises(UnsupportedError, match="Sizes of tensors must match"):
+            trace(lambda x, y: torch.cat([x, y]), [torch.randn(2, 3), torch.randn(2, 4)])
+    assert not said
 
 
 def test_only_tensors_are_example_inputs() -> None:

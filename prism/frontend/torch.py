@@ -7,8 +7,10 @@ by torch first. Parameters, buffers and constants become inputs with weights; to
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import keyword
+import logging
 import operator
 import re
 import warnings
@@ -177,13 +179,35 @@ def _by_position(dynamic_shapes: Any, parameters: Sequence[str]) -> Any:
     return (tuple(d or None for d in dynamic_shapes),)
 
 
+@contextlib.contextmanager
+def _quietly() -> Iterator[None]:
+    """Hold back what torch prints of its own accord.
+
+    Its deprecations are of no use to whoever traces, and what it cannot capture becomes an error of ours.
+    """
+    loggers = [logging.getLogger(n) for n in list(logging.root.manager.loggerDict) if n.split(".")[0] == "torch"]
+    handlers = {handler for logger in loggers for handler in logger.handlers}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for handler in handlers:
+            handler.addFilter(_nothing)
+        try:
+            yield
+        finally:
+            for handler in handlers:
+                handler.removeFilter(_nothing)
+
+
+def _nothing(_: logging.LogRecord) -> bool:
+    return False
+
+
 def _export(
     fn: Callable[..., Any], examples: tuple[torch.Tensor, ...], shapes: Any, title: str
 ) -> tuple[torch.export.ExportedProgram, torch.export.ExportedProgram]:
     """torch's graph of the function: as it is captured, and with what has no translation decomposed."""
     try:
-        with torch.no_grad(), warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # torch.export's own deprecations, of no use to whoever traces
+        with torch.no_grad(), _quietly():
             exported = torch.export.export(_Positional(fn), examples, dynamic_shapes=shapes)
             table = torch.export.default_decompositions()
             for overload in list(table):

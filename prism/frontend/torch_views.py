@@ -159,7 +159,8 @@ def joined(n: Node, elements: Sequence[Expr], starts: Sequence[Extent], axis: Ax
 
 
 def _cat(n: Node) -> Result:
-    tensors: list[Value] = [t for t in n["tensors"] if not (len(t.shape) == 1 and t.shape[0] == 0)]
+    # torch lets empty vectors stand beside parts of any rank; of nothing but these the result is one, too
+    tensors: list[Value] = [t for t in n["tensors"] if not (len(t.shape) == 1 and t.shape[0] == 0)] or n["tensors"]
     d = n["dim"] % len(n.shape)
     elements, starts, offset = [], [], 0
     total: Extent = offset
