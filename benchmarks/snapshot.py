@@ -1,12 +1,12 @@
-"""What prism makes of every example, search workload and case of the suite, as files to compare before and after a change.
+"""What prism makes of every example, search workload and case of the suite: files to compare before and after a change.
 
-    python benchmarks/snapshot.py record FOLDER [NAME ...]   a few minutes on two cores; NAME is a part of a program's name
+    python benchmarks/snapshot.py record FOLDER [NAME ...]   minutes on two cores; NAME is a part of a program's name
     python benchmarks/snapshot.py compare BEFORE AFTER       what differs; exit status 1 where anything does
 
 For each program there are, under the folder of the device (sm_90, and for all but the suite's a CPU that is described
 here, so that the machine does not matter):
 
-    sgraphs/NAME.txt     the regions; of each the search's counts and its proved sGraphs in order, as text; who wins where
+    sgraphs/NAME.txt     the regions; of each the search's counts, its proved sGraphs in order, and who wins where
     ranking/NAME.txt     the baseline's estimate; of each sGraph the size of its space and its best configurations, with
                          the cost model's parts of every launch
     modules/NAME-...     the modules of the first sGraphs: one that every configuration fits, and one for the best
