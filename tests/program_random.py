@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 from hypothesis import strategies as st
 
-from prism.frontend.views import axes_of, concat, concat_shape, reshape_index
 from prism.program import build
 from prism.program.index import Axis, Index
 from prism.program.nodes import Definition, DType, Expr, Program, Read, ReduceKind, Tensor
+from prism.program.views import axes_of, concat, concat_shape, reshape_index
 
 F64 = DType.FLOAT64
 # Shapes of equal number of elements, with equal extents among them, so that reshapes and name clashes happen.

@@ -42,7 +42,7 @@ from torch import Tensor
 from prism.api import trace
 from prism.api.searching import SearchBudget, SearchResult, run_search
 from prism.egraph.budget import Budget
-from prism.egraph.prove import prove_programs
+from prism.egraph.programs import prove_programs
 from prism.egraph.worker import Worker
 from prism.events import Recorder
 from prism.instantiate.devices import device

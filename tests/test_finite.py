@@ -426,17 +426,17 @@ def test_verdicts_on_programs_say_it(tmp_path: Path, monkeypatch: pytest.MonkeyP
     a, b = load(MODELS / "mul_silu.onnx"), load(MODELS / "add_silu.onnx")
     proved = Verdict(Status.PROVED, "one e-class")
     same, apart = match(a, a), match(a, _as(b, a))
-    alike, unlike = examine(same), examine(apart)
-    said = with_opinion(replace(alike, verdict=proved), same)
+    alike, unlike = (replace(e, parts=((e, m),)) for m in (same, apart) for e in (examine(m),))
+    said = with_opinion(replace(alike, verdict=proved))
     assert said.status is Status.PROVED
     assert said.reason.startswith("one e-class; identity test: 16 rounds")
     assert "agree" in said.reason
     refuted = Verdict(Status.REFUTED, "y differs")
-    assert with_opinion(replace(alike, verdict=refuted), same) is refuted
-    unknown = with_opinion(replace(unlike, verdict=Verdict(Status.UNKNOWN, "out of nodes")), apart)
+    assert with_opinion(replace(alike, verdict=refuted)) is refuted
+    unknown = with_opinion(replace(unlike, verdict=Verdict(Status.UNKNOWN, "out of nodes")))
     assert "disagree at" in unknown.reason
     with pytest.raises(VerificationError, match="disagree"):
-        with_opinion(replace(unlike, verdict=proved), apart)
+        with_opinion(replace(unlike, verdict=proved))
     assert list((tmp_path / "bug-reports").iterdir())
 
 

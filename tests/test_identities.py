@@ -15,7 +15,8 @@ from torch.nn import functional as F
 
 from prism.egraph.normal import Unfit, normal_form
 from prism.egraph.pieces import pieces
-from prism.egraph.prove import prove_formulas, prove_programs
+from prism.egraph.programs import prove_programs
+from prism.egraph.prove import prove_formulas
 from prism.egraph.refute import refute
 from prism.egraph.shrink import shrink, written
 from prism.egraph.worker import Worker

@@ -19,7 +19,7 @@ from onnx.helper import make_node as node
 
 import prism
 from prism.cli import main
-from prism.egraph.prove import prove_programs
+from prism.egraph.programs import prove_programs
 from prism.egraph.worker import Worker
 from prism.errors import ExitCode, ShapeError, UnsupportedError
 from prism.frontend.onnx import from_model

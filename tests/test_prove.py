@@ -9,7 +9,8 @@ import pytest
 from egraph_identities import RIGHT, WRONG
 
 from prism.egraph.budget import Budget
-from prism.egraph.prove import prove_formulas, prove_programs
+from prism.egraph.programs import prove_programs
+from prism.egraph.prove import prove_formulas
 from prism.egraph.refute import refute
 from prism.egraph.worker import Worker
 from prism.errors import ShapeError

@@ -64,11 +64,9 @@ def prove_models(
 
 def _proved(a: Program, b: Program, files: Sequence[Path] | None) -> Verdict:
     from prism.api.second_opinion import with_opinion
-    from prism.egraph.matching import match
-    from prism.egraph.prove import examine
+    from prism.egraph.programs import examine_programs
     from prism.egraph.worker import Worker
 
-    both = match(a, b)
     with Worker(files) as worker:
-        verdict = with_opinion(examine(both, worker=worker), both, rules=files, name=a.name)
+        verdict = with_opinion(examine_programs(a, b, worker=worker), rules=files, name=a.name)
     return verdict.assuming(tuple(dict.fromkeys((*assumptions(a), *assumptions(b))))) if verdict else verdict

@@ -89,13 +89,12 @@ class SecondOpinions:
 
 
 def with_opinion(
-    examined: Examined, both: Matched, seed: int = 0, rules: Sequence[Path] | None = None, name: str = "candidate"
+    examined: Examined, seed: int = 0, rules: Sequence[Path] | None = None, name: str = "candidate"
 ) -> Verdict:
     """The prover's verdict on two programs, with the tester's opinion as a last clause; refuted ones need none.
 
     Args:
-        examined: the verdict, and what was compared for it.
-        both: the two programs.
+        examined: the verdict, and what was compared for it, part by part.
         seed: of the draws.
         rules: the rule files that were used, None for those that ship with prism.
         name: what a bug report is called after.
@@ -106,10 +105,15 @@ def with_opinion(
     verdict = examined.verdict
     if verdict.status is Status.REFUTED:
         return verdict
-    opinion = _of_programs(examined, both, seed)
-    if verdict and opinion.outcome is Outcome.DISAGREE:
-        texts = {"reference": _text(both.reference), "candidate": _text(both.candidate)}
-        raise disagreement(name, opinion, texts, rules)
+    opinions: list[Opinion] = []
+    for part, both in examined.parts:
+        opinions.append(_of_programs(part, both, seed))
+        if verdict and opinions[-1].outcome is Outcome.DISAGREE:
+            texts = {"reference": _text(both.reference), "candidate": _text(both.candidate)}
+            raise disagreement(name, opinions[-1], texts, rules)
+    opinion = merged(opinions)
+    if opinion is None:
+        return verdict
     return replace(verdict, reason=f"{verdict.reason}; {opinion}" if verdict.reason else str(opinion))
 
 

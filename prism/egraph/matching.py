@@ -9,7 +9,7 @@ symbols are those of the reference.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import sympy
@@ -20,7 +20,7 @@ from prism.program.constants import rounded_constants
 from prism.program.evaluate import evaluate
 from prism.program.extents import Extent, is_static, normal
 from prism.program.extents import evaluate as evaluate_extent
-from prism.program.index import Axis, Index
+from prism.program.index import Axis, FloorDiv, Index, Mod
 from prism.program.inline import inline
 from prism.program.nodes import (
     Const,
@@ -78,6 +78,7 @@ class Matched:
         weights: by the name that the formulas use.
         programs: both, where there are any.
         inputs: the names in both of what a caller passes.
+        copies: the weights of one program that have elements of the other's: they are no rounded values of these.
     """
 
     reference: tuple[Formula, ...]
@@ -87,6 +88,7 @@ class Matched:
     weights: Mapping[str, Weight]
     programs: tuple[Program, Program] | None = None
     inputs: tuple[tuple[str, str], ...] = ()
+    copies: frozenset[str] = frozenset()
 
     def furthest(self, binding: Mapping[str, int]) -> list[tuple[int, ...] | None]:
         """For each output the element at which the programs, run whole on a draw, are furthest apart; None for none."""
@@ -131,18 +133,66 @@ class Matched:
         """The weights that the expressions read, for the search for inputs at which they differ."""
         read = _reads(exprs)
         mine = {n: w for n, w in self.weights.items() if n in read}
-        rounded = {n: w.unit for n, w in mine.items() if not all(w.sides) and self._made(w)}
+        rounded = {n: w.unit for n, w in mine.items() if not all(w.sides) and n not in self.copies}
         return Fixed({n: w.array for n, w in mine.items()}, rounded, sharp)
 
-    def _made(self, weight: Weight) -> bool:
-        """Whether a weight of one program may have been computed from the other's: else it has elements of theirs."""
-        some = weight.array.flat[:: max(1, weight.array.size // 256)]
-        other = weight.sides.index(False)
-        copied = np.zeros(some.shape, bool)
-        for w in self.weights.values():
-            if w.sides[other]:
-                copied |= np.isin(some, w.array)
-        return float(copied.mean()) < 0.5
+
+@dataclass(frozen=True, slots=True)
+class Names:
+    """One set of names for the inputs, symbols and weights of two programs.
+
+    Attributes:
+        a: the reference.
+        b: the candidate, over the symbols of the reference.
+        pairs: the inputs that a caller passes, of both.
+        ours: what tensors of `a` are called, or which number a weight is.
+        theirs: the same of `b`.
+        weights: by name, whether or not an output needs them.
+        copies: see `Matched`.
+    """
+
+    a: Program
+    b: Program
+    pairs: tuple[tuple[Tensor, Tensor], ...]
+    ours: Mapping[str, Expr | str]
+    theirs: Mapping[str, Expr | str]
+    weights: Mapping[str, Weight]
+    copies: frozenset[str]
+
+    @property
+    def ranges(self) -> Mapping[str, SymbolRange]:
+        """Of the symbols of both."""
+        return {**self.b.ranges, **self.a.ranges}
+
+    def matched(self, a: Program, b: Program, given: Sequence[Tensor] = ()) -> Matched:
+        """Parts of the two programs, written down to inputs, weights, and tensors that are called alike in both.
+
+        Raises:
+            UnsupportedError: a part has an output whose indices cannot be made affine.
+        """
+        reference = tuple(_renamed(f, self.ours) for f in inline(a))
+        candidate = tuple(_renamed(f, self.theirs) for f in inline(b))
+        read = _reads([f.expr for f in (*reference, *candidate)])
+        weights = {n: w for n, w in self.weights.items() if n in read}
+        tensors = [s for s, _ in self.pairs]
+        tensors += [t for t in given if t.name in read]
+        tensors += [Tensor(n, w.array.shape, w.dtype) for n, w in weights.items()]
+        return Matched(reference, candidate, tuple(tensors), self.ranges, weights, copies=self.copies)
+
+
+def named(a: Program, b: Program) -> Names:
+    """One set of names for what both programs read.
+
+    Raises:
+        ShapeError: the programs take different numbers of inputs, or inputs of different shapes or kinds.
+    """
+    pairs = _inputs(a, b)
+    symbols = _symbols(pairs, a, b)
+    held = _Held({t.name for t in a.inputs} | {t.name for p in pairs for t in p})
+    ours: dict[str, Expr | str] = {n: held.add(n, w, _dtype(a, n), 0) for n, w in a.weights.items()}
+    theirs: dict[str, Expr | str] = {n: held.add(n, w, _dtype(b, n), 1) for n, w in b.weights.items()}
+    theirs |= {t.name: s.name for s, t in pairs}
+    return Names(a, _over(b, symbols), tuple(pairs), ours, theirs, held.weights, _copies(held.weights))
 
 
 def match(a: Program, b: Program) -> Matched:
@@ -152,20 +202,40 @@ def match(a: Program, b: Program) -> Matched:
         ShapeError: the programs take different numbers of inputs, or inputs of different shapes or kinds.
         UnsupportedError: a program has an output whose indices cannot be made affine.
     """
-    pairs = _inputs(a, b)
-    symbols = _symbols(pairs, a, b)
-    held = _Held({t.name for t in a.inputs} | {t.name for p in pairs for t in p})
-    ours: dict[str, Expr | str] = {n: held.add(n, w, _dtype(a, n), 0) for n, w in a.weights.items()}
-    theirs: dict[str, Expr | str] = {n: held.add(n, w, _dtype(b, n), 1) for n, w in b.weights.items()}
-    theirs |= {t.name: s.name for s, t in pairs}
-    reference = tuple(_renamed(f, ours, {}) for f in inline(a))
-    candidate = tuple(_renamed(f, theirs, symbols) for f in inline(b))
-    read = _reads([f.expr for f in (*reference, *candidate)])
-    weights = {n: w for n, w in held.weights.items() if n in read}
-    tensors = [s for s, _ in pairs]
-    tensors += [Tensor(n, w.array.shape, w.dtype) for n, w in weights.items()]
-    names = tuple((s.name, t.name) for s, t in pairs)
-    return Matched(reference, candidate, tuple(tensors), {**b.ranges, **a.ranges}, weights, (a, b), names)
+    return whole(named(a, b))
+
+
+def whole(names: Names) -> Matched:
+    """Both programs, written down to their inputs and weights.
+
+    Raises:
+        UnsupportedError: a program has an output whose indices cannot be made affine.
+    """
+    inputs = tuple((s.name, t.name) for s, t in names.pairs)
+    return replace(names.matched(names.a, names.b), programs=(names.a, names.b), inputs=inputs)
+
+
+def _copies(weights: Mapping[str, Weight]) -> frozenset[str]:
+    """The weights of one side of which half of the elements, or more, stand in the other's.
+
+    One with an element edited is a copy, too, and no rounded value of what the other side computes.
+    """
+    mine = {n: w.array.flat[:: max(1, w.array.size // 256)] for n, w in weights.items() if not all(w.sides)}
+    found: set[str] = set()
+    for side in (0, 1):
+        some = {n: x for n, x in mine.items() if weights[n].sides[side]}
+        if not some:
+            continue
+        sought = np.unique(np.concatenate(list(some.values())))
+        met = np.zeros(sought.shape, bool)
+        for w in weights.values():
+            if w.sides[1 - side]:
+                values = w.array.reshape(-1)
+                at = np.minimum(np.searchsorted(sought, values), sought.size - 1)
+                met[at[sought[at] == values]] = True
+        kept = sought[met]
+        found |= {n for n, x in some.items() if np.isin(x, kept).mean() >= 0.5}
+    return frozenset(found)
 
 
 def _reads(exprs: Sequence[Expr]) -> set[str]:
@@ -271,19 +341,46 @@ def _extent(extent: Extent, symbols: Mapping[sympy.Basic, Extent]) -> Extent:
     return normal(sympy.expand(extent.xreplace({s: sympy.sympify(e) for s, e in symbols.items()})))
 
 
-def _renamed(formula: Formula, names: Mapping[str, Expr | str], symbols: Mapping[sympy.Basic, Extent]) -> Formula:
-    """The formula over other names and symbols, its axes named anew; some reads are expressions."""
+def _over(program: Program, symbols: Mapping[sympy.Basic, Extent]) -> Program:
+    """The program over other symbols."""
     changed = {s: e for s, e in symbols.items() if s != e}
+    if not changed:
+        return program
+    definitions = [
+        replace(d, axes=tuple([_axis(a, changed) for a in d.axes]), expr=_rewritten(d.expr, {}, changed))
+        for d in program.definitions
+    ]
+    inputs = [replace(t, shape=tuple([_extent(e, changed) for e in t.shape])) for t in program.inputs]
+    return replace(program, inputs=tuple(inputs), definitions=tuple(definitions))
 
-    def axis(a: Axis) -> Axis:
-        return Axis(a.name, _extent(a.extent, changed))
 
-    def index(i: Index) -> Index:
-        total = Index((), _extent(i.offset, changed))
-        for atom, c in i.terms:
-            assert isinstance(atom, Axis)
-            total = total + Index(((axis(atom), 1),)).scaled(_extent(c, changed))
-        return total
+def _renamed(formula: Formula, names: Mapping[str, Expr | str]) -> Formula:
+    """The formula over other names; some reads are expressions."""
+    return replace(formula, expr=_rewritten(formula.expr, names, {}))
+
+
+def _axis(a: Axis, symbols: Mapping[sympy.Basic, Extent]) -> Axis:
+    return Axis(a.name, _extent(a.extent, symbols)) if symbols else a
+
+
+def _index(i: Index, symbols: Mapping[sympy.Basic, Extent]) -> Index:
+    if not symbols:
+        return i
+    total = Index((), _extent(i.offset, symbols))
+    for atom, c in i.terms:
+        match atom:
+            case Axis():
+                part = Index(((_axis(atom, symbols), 1),))
+            case FloorDiv(value, divisor):
+                part = _index(value, symbols).floordiv(_extent(divisor, symbols))
+            case Mod(value, divisor):
+                part = _index(value, symbols).mod(_extent(divisor, symbols))
+        total = total + part.scaled(_extent(c, symbols))
+    return total
+
+
+def _rewritten(expr: Expr, names: Mapping[str, Expr | str], symbols: Mapping[sympy.Basic, Extent]) -> Expr:
+    """The expression over other names and symbols; some reads are expressions."""
 
     def element(e: Expr, at: tuple[Index, ...]) -> Expr:
         """What a weight is at an element: its masks and parts are read there."""
@@ -295,23 +392,21 @@ def _renamed(formula: Formula, names: Mapping[str, Expr | str], symbols: Mapping
         return e
 
     memo: dict[int, Expr] = {}
-    for e in walk(formula.expr):
+    for e in walk(expr):
         match e:
             case Read(name, indices):
-                at = tuple(map(index, indices))
+                at = tuple([_index(i, symbols) for i in indices])
                 known = names.get(name, name)
                 memo[id(e)] = Read(known, at) if isinstance(known, str) else element(known, at)
             case Position(i):
-                memo[id(e)] = Position(index(i))
+                memo[id(e)] = Position(_index(i, symbols))
             case Size(extent):
-                length = _extent(extent, changed)
+                length = _extent(extent, symbols)
                 memo[id(e)] = Const(float(int(length))) if is_static(length) else Size(length)
             case Map(_, args):
                 memo[id(e)] = with_args(e, tuple([memo[id(x)] for x in args]))
             case Reduce(kind, a, body):
-                memo[id(e)] = Reduce(kind, axis(a), memo[id(body)])
+                memo[id(e)] = Reduce(kind, _axis(a, symbols), memo[id(body)])
             case _:
                 memo[id(e)] = e
-    t = formula.tensor
-    tensor = Tensor(t.name, tuple(_extent(e, changed) for e in t.shape), t.dtype)
-    return Formula(tensor, tuple(map(index, formula.index)), memo[id(formula.expr)])
+    return memo[id(expr)]

@@ -19,7 +19,7 @@ import numpy as np
 from prism.egraph.budget import Budget
 from prism.egraph.coefficients import read_alike, stored_alike
 from prism.egraph.facts import Facts, kept
-from prism.egraph.matching import Matched, match
+from prism.egraph.matching import Matched
 from prism.egraph.normal import Unfit, normal_form
 from prism.egraph.pieces import pieces
 from prism.egraph.refute import Attempt, refute
@@ -28,7 +28,7 @@ from prism.errors import WorkerError
 from prism.program.constants import Reading, readings
 from prism.program.finite import Outcome, compare
 from prism.program.index import Axis, Index
-from prism.program.nodes import Expr, Formula, Program, SymbolRange, Tensor
+from prism.program.nodes import Expr, Formula, SymbolRange, Tensor
 from prism.program.transform import canonical, substitute
 from prism.sgraph.verdict import Status, Verdict
 
@@ -62,20 +62,6 @@ def prove_formulas(
     return examine(both, budget=budget, worker=worker).verdict
 
 
-def prove_programs(a: Program, b: Program, *, budget: Budget | None = None, worker: Worker | None = None) -> Verdict:
-    """Whether `b` computes what `a` does, output by output, with the weights that each holds.
-
-    Inputs are matched by name where the names agree, else by position; outputs by position. Symbols of `b` are matched
-    to those of `a` by the inputs' shapes.
-
-    Raises:
-        ShapeError: the programs take different numbers of inputs, or inputs of different shapes or kinds.
-        UnsupportedError: a program has an output whose indices cannot be made affine.
-        WorkerError: the worker died or ran past its limit.
-    """
-    return examine(match(a, b), budget=budget, worker=worker).verdict
-
-
 @dataclass(frozen=True, slots=True)
 class Examined:
     """A verdict, and what was compared for it.
@@ -84,14 +70,16 @@ class Examined:
         verdict: the prover's.
         read: the outputs of both over the same inputs, axes and symbols, weights and constants read alike; None where
             the outputs do not meet.
+        parts: where it was proved part by part, those that are not the same formula, and what was compared of each.
     """
 
     verdict: Verdict
     read: Reading | None = None
+    parts: tuple[tuple[Examined, Matched], ...] = ()
 
 
 def examine(both: Matched, *, budget: Budget | None = None, worker: Worker | None = None) -> Examined:
-    """The verdict on two programs; see `prove_programs`.
+    """The verdict on two lists of formulas.
 
     Raises:
         WorkerError: the worker died or ran past its limit.
@@ -104,7 +92,7 @@ def examine(both: Matched, *, budget: Budget | None = None, worker: Worker | Non
         if a.tensor.shape != b.tensor.shape:
             shapes = " against ".join(f"[{', '.join(map(str, t.shape))}]" for t in (a.tensor, b.tensor))
             return Examined(Verdict(Status.REFUTED, f"output {a.tensor.name} has shape {shapes}"))
-        aligned = _align(a, b)
+        aligned = align(a, b)
         if aligned is None:
             places = " against ".join(f"[{', '.join(map(str, f.index))}]" for f in (a, b))
             reason = f"output {a.tensor.name} is stored by indices that do not meet: {places}"
@@ -243,7 +231,7 @@ def _same_forms(
     return tuple(assumed)
 
 
-def _align(a: Formula, b: Formula) -> tuple[Formula, Formula] | None:
+def align(a: Formula, b: Formula) -> tuple[Formula, Formula] | None:
     """The two over one set of free axes, stored by the same indices; None where that is not simple.
 
     Free axes are set apart first, then each dimension whose index is a plain axis takes the other formula's index.

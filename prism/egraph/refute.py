@@ -198,14 +198,14 @@ def refute(
                     points += int(np.isfinite(left).sum())
                     pair = _Pair(formula, (a, b), axes, start, binding, held, fixed, kind == "normal")
                     limits = (RTOL, ATOL)
-                    at = _difference(left, right)
+                    at = difference(left, right)
                     if at is None and fixed.sharp and looks:
                         limits = (SLIGHT_RTOL, SLIGHT_ATOL)
-                        at = _difference(left, right, *limits)
+                        at = difference(left, right, *limits)
                         looks -= at is not None
                     if at is not None:
                         limits = (max(limits[0], NOISE * pair.noise((left, right), inputs)), limits[1])
-                        at = _difference(left, right, *limits)
+                        at = difference(left, right, *limits)
                     if at is not None:
                         return Attempt(pair.smallest(at, inputs, _Tells.DIFFER, limits[0]), points)
                     for at in _suspects(left, right)[:tries]:
@@ -215,9 +215,9 @@ def refute(
                             return Attempt(pair.smallest(at, inputs, tells), points)
                         if tells is _Tells.UNDEFINED and undefined is None:
                             undefined = pair.smallest(at, inputs, tells)
-                    at = None if slight else _difference(left, right, SLIGHT_RTOL, SLIGHT_ATOL)
+                    at = None if slight else difference(left, right, SLIGHT_RTOL, SLIGHT_ATOL)
                     if at is not None:
-                        sides = _sides(float(left[at]), float(right[at]))
+                        sides = sides_text(float(left[at]), float(right[at]))
                         where = f"{formula.tensor.name} at {_place(start, zip(axes, at, strict=True))}: {sides}"
                         slight = Counterexample({n: np.asarray(v, float) for n, v in inputs.items()}, where)
     return Attempt(None, points, skipped if points == 0 else "", slight, undefined)
@@ -275,7 +275,7 @@ class _Pair:
         return _Tells.NOTHING if left == right else _Tells.DIFFER
 
     def noise(self, values: tuple[np.ndarray, np.ndarray], inputs: Mapping[str, np.ndarray]) -> float:
-        """How far other roundings move the values, relative to their size (see `_difference`)."""
+        """How far other roundings move the values, relative to their size (see `difference`)."""
         rng = np.random.default_rng(len(self.axes))
         numbers = rounded_constants(self.exprs[:1], self.exprs[1:])
         most = 0.0
@@ -323,7 +323,7 @@ class _Pair:
             found = shrink(found, differs, max(8, min(TRIES, SHRINK_WORK // each)))
         left, right = values(found)
         where = f"{self.formula.tensor.name} at {_place(self.start, zip(self.axes, place, strict=True))}: "
-        where += _sides(float(left), float(right))
+        where += sides_text(float(left), float(right))
         if self.binding:
             where += f", with {', '.join(f'{k}={v}' for k, v in sorted(self.binding.items()))}"
         return Counterexample(found, f"{where}, where {written(found)}", both)
@@ -334,7 +334,7 @@ def _kinds(*values: np.ndarray) -> list[str]:
     return ["number" if np.isfinite(v) else str(float(v)) for v in values]
 
 
-def _sides(left: float, right: float) -> str:
+def sides_text(left: float, right: float) -> str:
     """Two values, with as many digits as tell them apart."""
     for digits in (6, 9, 12, 17):
         one, other = f"{left:.{digits}g}", f"{right:.{digits}g}"
@@ -351,7 +351,7 @@ def _place(start: Mapping[str, int], spot: Iterable[tuple[Axis, int]]) -> str:
     return f"[{', '.join(f'{x}={n}' for x, n in places.items())}]"
 
 
-def _difference(left: np.ndarray, right: np.ndarray, rtol: float = RTOL, atol: float = ATOL) -> tuple[int, ...] | None:
+def difference(left: np.ndarray, right: np.ndarray, rtol: float = RTOL, atol: float = ATOL) -> tuple[int, ...] | None:
     """An element at which the two are finite and differ."""
     finite = np.isfinite(left)
     if not finite.any():

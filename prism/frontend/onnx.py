@@ -43,11 +43,11 @@ from prism.frontend.onnx_conformance import Reading
 from prism.frontend.onnx_dtypes import array_of, constant, dtype_of
 from prism.frontend.onnx_graph import Graph, Node, Value, identifier
 from prism.frontend.onnx_schemas import Signature
-from prism.frontend.views import axes_of, same_extent
 from prism.program.empty import without_empty
 from prism.program.extents import Extent, is_static, normal, symbol
 from prism.program.nodes import DType, Program, Read, SymbolRange, walk
 from prism.program.operators import Operator
+from prism.program.views import axes_of, same_extent
 
 OPSETS = range(7, onnx.defs.onnx_opset_version() + 1)
 """Operator sets whose nodes may be read; whether one can be depends on its operator (onnx_schemas.VERSIONS)."""

@@ -11,12 +11,12 @@ import math
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
-from prism.frontend.views import same_extent
 from prism.program import build
 from prism.program.extents import Extent, add, at_most, is_static, normal
 from prism.program.index import Index
 from prism.program.nodes import Const, Expr, Map, Position, Size
 from prism.program.ops import OPS
+from prism.program.views import same_extent
 
 
 def _sign(a: float) -> float:

@@ -17,13 +17,13 @@ import numpy as np
 from prism.frontend.onnx_algebra import TRUE, apply, as_index, compare_extents, index_value, number, sub
 from prism.frontend.onnx_graph import Graph, Node, Value, static_shape
 from prism.frontend.onnx_reduce import rows, softmax
-from prism.frontend.views import Shape, axes_of, broadcast_shapes, same_extent
 from prism.program import build
 from prism.program.evaluate import evaluate_expr
 from prism.program.extents import Extent, add, mul
 from prism.program.index import Axis, Index
 from prism.program.nodes import Const, DType, Expr, Map, Read, ReduceKind, walk
 from prism.program.transform import substitute
+from prism.program.views import Shape, axes_of, broadcast_shapes, same_extent
 
 Translator = Callable[[Graph, Node], Sequence[Value]]
 _PARTS = ("Q", "K", "V")

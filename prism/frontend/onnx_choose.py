@@ -13,10 +13,10 @@ from prism.frontend.onnx_algebra import apply, sub
 from prism.frontend.onnx_dtypes import dtype_of
 from prism.frontend.onnx_graph import Graph, Node, Value
 from prism.frontend.onnx_reduce import log_softmax, rows
-from prism.frontend.views import axes_of, same_extent
 from prism.program import build
 from prism.program.index import Axis, Index
 from prism.program.nodes import Const, DType, Expr, ReduceKind
+from prism.program.views import axes_of, same_extent
 
 Translator = Callable[[Graph, Node], Sequence[Value]]
 

@@ -14,9 +14,9 @@ from onnx import TensorProto, numpy_helper
 from prism.errors import ModelError, UnsupportedError
 from prism.frontend.onnx_algebra import index_value
 from prism.frontend.onnx_graph import MAX_ELEMENTS, Value, progression
-from prism.frontend.views import axes_of
 from prism.program.index import Index
 from prism.program.nodes import Const, DType
+from prism.program.views import axes_of
 
 _DTYPES: Mapping[int, DType] = MappingProxyType(
     {

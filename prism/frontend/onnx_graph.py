@@ -21,13 +21,13 @@ import numpy.typing as npt
 from prism.errors import ShapeError, UnsupportedError
 from prism.frontend.given import Given
 from prism.frontend.onnx_algebra import apply, as_extent, index_value, number
-from prism.frontend.views import Shape, axes_of, broadcast_shapes, product, same_extent
 from prism.program import integers
 from prism.program.extents import Extent, is_static
 from prism.program.index import Axis, Index
 from prism.program.integers import Interval
 from prism.program.nodes import Const, Definition, DType, Expr, Map, Position, Read, SymbolRange, Tensor, walk
 from prism.program.transform import substitute
+from prism.program.views import Shape, axes_of, broadcast_shapes, product, same_extent
 
 Elements: TypeAlias = npt.NDArray[np.object_]
 MAX_ELEMENTS = 256

@@ -7,11 +7,11 @@ from types import MappingProxyType
 
 from prism.frontend.onnx_algebra import apply
 from prism.frontend.onnx_graph import Graph, Node, Value
-from prism.frontend.views import axes_of, broadcast_shapes, same_extent
 from prism.program import build
 from prism.program.extents import Extent
 from prism.program.index import Axis, Index
 from prism.program.nodes import Const, Expr, ReduceKind
+from prism.program.views import axes_of, broadcast_shapes, same_extent
 
 
 def _contracted(node: Node, a: Extent, b: Extent) -> Axis:

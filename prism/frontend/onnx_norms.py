@@ -9,11 +9,11 @@ from prism.frontend.onnx_algebra import apply, div, recip, sub
 from prism.frontend.onnx_dtypes import dtype_of
 from prism.frontend.onnx_graph import Graph, Node, Value
 from prism.frontend.onnx_reduce import mean, rows, square
-from prism.frontend.views import axes_of, same_extent
 from prism.program import build
 from prism.program.extents import Extent
 from prism.program.index import Axis, Index
 from prism.program.nodes import Const, Expr, ReduceKind
+from prism.program.views import axes_of, same_extent
 
 Translator = Callable[[Graph, Node], Sequence[Value]]
 

@@ -15,12 +15,12 @@ import numpy as np
 from prism.frontend.onnx_algebra import apply, as_index, as_predicate, div, index_value, power, recip, sub
 from prism.frontend.onnx_dtypes import constant, dtype_of
 from prism.frontend.onnx_graph import Graph, Node, Value, known_elements, whole_range
-from prism.frontend.views import axes_of, broadcast_shapes, same_extent
 from prism.program import integers
 from prism.program.index import Index
 from prism.program.integers import Interval
 from prism.program.nodes import Const, DType, Expr
 from prism.program.operators import Operator
+from prism.program.views import axes_of, broadcast_shapes, same_extent
 
 Translator = Callable[[Graph, Node], Value]
 

@@ -9,10 +9,10 @@ from types import MappingProxyType
 from prism.frontend.onnx_algebra import apply, sub
 from prism.frontend.onnx_graph import Graph, Node, Value
 from prism.frontend.onnx_pointwise import Translator
-from prism.frontend.views import axes_of
 from prism.program import build, integers
 from prism.program.index import Axis, Index
 from prism.program.nodes import Const, DType, Expr, Reduce, ReduceKind
+from prism.program.views import axes_of
 
 Body = Callable[[str], tuple[tuple[Axis, ...], Expr]]
 """Under a prefix, the axes that are reduced and the operand's element over them."""

@@ -15,10 +15,10 @@ import sympy
 
 from prism.frontend.onnx_algebra import apply, as_index, compare_extents, index_value, number
 from prism.frontend.onnx_graph import Elements, Graph, Node, Value, known_elements, progression, static_shape
-from prism.frontend.views import Shape, axes_of, broadcast_shapes, reshape_index, resolve_shape, same_extent
 from prism.program.extents import Extent, add, cdiv, is_static, mul, normal
 from prism.program.index import Axis, Index
 from prism.program.nodes import Const, DType, Expr
+from prism.program.views import Shape, axes_of, broadcast_shapes, reshape_index, resolve_shape, same_extent
 
 Translator = Callable[[Graph, Node], Sequence[Value]]
 MAX_CHOICES = 64

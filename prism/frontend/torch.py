@@ -34,7 +34,6 @@ from prism.frontend import (
 )
 from prism.frontend.torch_conformance import Reading
 from prism.frontend.torch_values import Builder, Handler, Node, Value, constant
-from prism.frontend.views import Shape
 from prism.program import extents
 from prism.program.empty import without_empty
 from prism.program.extents import Extent
@@ -42,6 +41,7 @@ from prism.program.index import Axis, Index
 from prism.program.integers import Interval, of_type
 from prism.program.nodes import DType, Program, Read, SymbolRange, walk
 from prism.program.operators import Operator
+from prism.program.views import Shape
 
 HANDLERS: Mapping[str, Handler] = {
     **torch_pointwise.HANDLERS,

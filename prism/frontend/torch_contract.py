@@ -7,12 +7,12 @@ from collections.abc import Mapping, Sequence
 
 from prism.frontend.torch_reduce import shifted
 from prism.frontend.torch_values import Handler, Node, Result, Value, number
-from prism.frontend.views import axes_of, same_extent
 from prism.program import build
 from prism.program.extents import Extent
 from prism.program.fold import div, op
 from prism.program.index import Axis, Index
 from prism.program.nodes import Const, DType, Expr, ReduceKind
+from prism.program.views import axes_of, same_extent
 
 
 def _matmul(n: Node) -> Result:

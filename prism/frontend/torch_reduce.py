@@ -6,13 +6,13 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 
 from prism.frontend.torch_values import Handler, Node, Result, Value, converted, is_truth
-from prism.frontend.views import axes_of
 from prism.program import build
 from prism.program.extents import Extent
 from prism.program.fold import div, op, sub, truth
 from prism.program.formulas import power
 from prism.program.index import Axis, Index
 from prism.program.nodes import Const, Expr, ReduceKind
+from prism.program.views import axes_of
 
 
 def dimensions(rank: int, dims: int | Sequence[int] | None) -> list[int]:

@@ -14,12 +14,12 @@ from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 from prism.errors import UnsupportedError
-from prism.frontend.views import Shape, axes_of
 from prism.program.extents import Extent
 from prism.program.index import Axis, Index
 from prism.program.integers import EXACT, Interval, from_fraction, interval, of_type, stored
 from prism.program.nodes import Const, Definition, DType, Expr, Position, Read, SymbolRange, Tensor, walk
 from prism.program.transform import substitute
+from prism.program.views import Shape, axes_of
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from prism.frontend.torch_values import Handler, Node, Result, Value, converted, number
-from prism.frontend.views import axes_of, reshape_index
 from prism.program import build
 from prism.program.extents import Extent, add
 from prism.program.fold import op
 from prism.program.index import Axis, Index
 from prism.program.integers import Interval
 from prism.program.nodes import Const, DType, Expr, ReduceKind
+from prism.program.views import axes_of, reshape_index
 
 
 def _indices(axes: Sequence[Axis]) -> list[Index]:

@@ -10,7 +10,7 @@ prism/backends/eager.py).
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -100,7 +100,13 @@ def evaluate_expr(
         return np.array(machine.over(machine.value(expr), axes), dtype=np.float64)
 
 
-def run(program: Program, tensors: Mapping[str, Array], binding: Mapping[str, int], xp: Arrays) -> dict[str, Array]:
+def run(
+    program: Program,
+    tensors: Mapping[str, Array],
+    binding: Mapping[str, int],
+    xp: Arrays,
+    seen: Callable[[str, Array], None] | None = None,
+) -> dict[str, Array]:
     """The program's outputs by name, computed by `xp`: each definition that an output needs, once.
 
     Args:
@@ -108,6 +114,7 @@ def run(program: Program, tensors: Mapping[str, Array], binding: Mapping[str, in
         tensors: an array for every input.
         binding: the value of every symbol.
         xp: the array library; where it has a method `store(array, dtype)`, every defined tensor passes through it.
+        seen: called with each defined tensor, which is not kept longer than it is needed.
     """
     store = getattr(xp, "store", None)
     last = _last_uses(program)
@@ -118,6 +125,8 @@ def run(program: Program, tensors: Mapping[str, Array], binding: Mapping[str, in
         machine = Interpreter(known, binding, xp)
         array = machine.over(machine.value(d.expr), d.axes)
         known[d.name] = array if store is None else store(array, d.dtype)
+        if seen is not None:
+            seen(d.name, known[d.name])
         for name in [n for n in known if last.get(n) == position and n not in program.outputs]:
             del known[name]
     return {name: known[name] for name in program.outputs}

@@ -1,0 +1,95 @@
+"""Are two programs one function? As whole formulas where they are small, and part by part where they are deep."""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from dataclasses import replace
+
+import numpy as np
+
+from prism.egraph.budget import Budget
+from prism.egraph.cutpoints import Cuts
+from prism.egraph.matching import Names, named, whole
+from prism.egraph.prove import Examined, examine
+from prism.egraph.whole_runs import Runs
+from prism.egraph.worker import Worker
+from prism.errors import UnsupportedError
+from prism.program.nodes import Program, Reduce, walk
+from prism.program.views import same_extent
+from prism.sgraph.verdict import Status, Verdict
+
+# Reductions of a program up to which its formulas are compared as a whole first, and up to which they are at all.
+_SMALL = 10
+_LARGE = 24
+
+
+def prove_programs(a: Program, b: Program, *, budget: Budget | None = None, worker: Worker | None = None) -> Verdict:
+    """Whether `b` computes what `a` does, output by output, with the weights that each holds.
+
+    Inputs are matched by name where the names agree, else by position; outputs by position. Symbols of `b` are matched
+    to those of `a` by the inputs' shapes.
+
+    Raises:
+        ShapeError: the programs take different numbers of inputs, or inputs of different shapes or kinds.
+        UnsupportedError: a program has an output whose indices cannot be made affine.
+        WorkerError: the worker died or ran past its limit.
+    """
+    return examine_programs(a, b, budget=budget, worker=worker).verdict
+
+
+def examine_programs(a: Program, b: Program, *, budget: Budget | None = None, worker: Worker | None = None) -> Examined:
+    """The verdict on two programs; see `prove_programs`."""
+    names = named(a, b)
+    if len(a.outputs) != len(b.outputs):
+        return Examined(Verdict(Status.REFUTED, f"{len(a.outputs)} outputs against {len(b.outputs)}"))
+    for x, y in zip(a.outputs, names.b.outputs, strict=True):
+        one, other = a.tensor(x).shape, names.b.tensor(y).shape
+        if len(one) != len(other) or not all(map(same_extent, one, other)):
+            shapes = " against ".join(f"[{', '.join(map(str, s))}]" for s in (one, other))
+            return Examined(Verdict(Status.REFUTED, f"output {x} has shape {shapes}"))
+    with nullcontext(worker) if worker is not None else Worker() as running:
+        assert running is not None
+        return _examined(names, budget, running)
+
+
+def _examined(names: Names, budget: Budget | None, worker: Worker) -> Examined:
+    many = max(_reductions(p) for p in (names.a, names.b))
+    small = many <= _SMALL
+    first: Examined | None = None
+    if small:
+        first = _whole(names, budget, worker)
+        if first.verdict.status is not Status.UNKNOWN:
+            return first
+    runs = Runs.of(names)
+    undefined = [w.name for w in names.weights.values() if np.isnan(w.array).any()]
+    if runs is None or undefined:
+        return first or _whole(names, budget, worker)
+    if not small:
+        found = runs.attempt().found
+        if found is not None:
+            return Examined(Verdict(Status.REFUTED, found.where, counterexample=dict(found.inputs)))
+    by_cuts = Cuts(names, worker).examine(runs)
+    if by_cuts.verdict:
+        return by_cuts
+    if first is None and many <= _LARGE:
+        try:
+            first = _whole(names, budget, worker)
+        except UnsupportedError:
+            first = None
+    if first is None:
+        return by_cuts
+    if first.verdict.status is Status.UNKNOWN:
+        reason = f"{first.verdict.reason}; by cuts: {by_cuts.verdict.reason}"
+        first = replace(first, verdict=replace(first.verdict, reason=reason))
+    return first
+
+
+def _whole(names: Names, budget: Budget | None, worker: Worker) -> Examined:
+    """The verdict on the outputs as one formula each."""
+    both = whole(names)
+    examined = examine(both, budget=budget, worker=worker)
+    return replace(examined, parts=((examined, both),))
+
+
+def _reductions(program: Program) -> int:
+    return sum(isinstance(e, Reduce) for d in program.definitions for e in walk(d.expr))
