@@ -135,7 +135,7 @@ def measure(job: Job, args: argparse.Namespace, target: CpuPlatform) -> dict[str
         load = os.getloadavg()[0]
         done = subprocess.run(
             [sys.executable, str(CHILD), str(folder / "request.json"), str(folder / "answer.json")],
-            env=cpu_environment(target.device.cores, pinned=not args.loose),
+            env=cpu_environment(target.device.processors, pinned=not args.loose),
             capture_output=True,
             text=True,
             timeout=CHILD_LIMIT_S,
@@ -144,7 +144,9 @@ def measure(job: Job, args: argparse.Namespace, target: CpuPlatform) -> dict[str
         if done.returncode:
             raise RuntimeError(f"{job.name}: {done.stderr.strip().splitlines()[-1:]}")
         answer = json.loads((folder / "answer.json").read_text())
-    return row | figures(answer, flops_of(job), size, dtype, target.device.llc_bytes) | {"load_before": round(load, 2)}
+    return (
+        row | figures(answer, flops_of(job), size, dtype, target.device.cache_bytes) | {"load_before": round(load, 2)}
+    )
 
 
 def flops_of(job: Job) -> float:
@@ -159,11 +161,11 @@ def described(target: CpuPlatform) -> dict[str, Any]:
     d = target.device
     return {
         "name": d.name,
-        "cores": d.cores,
-        "vector_bits": 8 * d.vector_bytes,
-        "l1_bytes": d.l1_bytes,
-        "l2_bytes": d.l2_bytes,
-        "l3_bytes": d.llc_bytes,
+        "cores": d.processors,
+        "vector_bits": 8 * d.core.vector_bytes,
+        "l1_bytes": d.core.l1_bytes,
+        "l2_bytes": d.core.l2_bytes,
+        "l3_bytes": d.cache_bytes,
         "compiler": target.compiler,
         "system": f"{platform.system()} {platform.release()}",
     }
@@ -214,7 +216,7 @@ def write(rows: Sequence[Mapping[str, Any]], target: CpuPlatform, args: argparse
         "machine": described(target),
         "versions": versions(),
         "date": time.strftime("%Y-%m-%d"),
-        "threads": target.device.cores,
+        "threads": target.device.processors,
         "trials": args.trials,
         "repeats": args.repeats,
         "copy_beyond_caches_gb_s": statistics.median(r["copy_beyond_caches_gb_s"] for r in every),

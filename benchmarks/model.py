@@ -9,7 +9,7 @@ that the model likes best over that of the fastest. A fit sees two of three conf
 held out, and what is said of the fitted model is said of those alone.
 
 Four numbers are fitted: how many times the model's memory, compute and latency seconds the device takes, and the
-overhead of a launch. The first three are written as rates of `prism.instantiate.devices.Device`.
+overhead of a launch. The first three are written as rates of `prism.cost.device.Device`.
 """
 
 from __future__ import annotations
@@ -237,16 +237,15 @@ def predicted(found: Sequence[Point], scales: Scales) -> list[Point]:
 
 def constants(scales: Scales, target: str) -> dict[str, float]:
     """The fitted numbers as fields of the target's `Device`: those that `dataclasses.replace` would take."""
-    from prism.instantiate.devices import device
+    from prism.cost.device import device
 
     d = device(target)
     return {
         "bandwidth_bytes_s": d.bandwidth_bytes_s / scales.memory,
-        "l2_bandwidth_bytes_s": d.l2_bandwidth_bytes_s / scales.memory,
-        "fp32_flops": d.fp32_flops / scales.compute,
-        "fp16_dot_flops": d.fp16_dot_flops / scales.compute,
-        "tf32_dot_flops": d.tf32_dot_flops / scales.compute,
-        "fp64_flops": d.fp64_flops / scales.compute,
+        "cache_bandwidth_bytes_s": d.cache_bandwidth_bytes_s / scales.memory,
+        "multiply_adds_s": d.multiply_adds_s / scales.compute,
+        "half_dot_flops": d.half_dot_flops / scales.compute,
+        "double_dot_flops": d.double_dot_flops / scales.compute,
         "memory_latency_s": d.memory_latency_s * scales.latency,
         "launch_overhead_s": 1e-6 * scales.launch_us,
     }

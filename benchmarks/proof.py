@@ -89,16 +89,16 @@ def wrong(expr: Expr) -> Expr:
 def searched(name: str) -> list[SearchResult]:
     """The search of an example: one result a distinct region."""
     from prism.api import SearchBudget, load
-    from prism.api.partitioned import machine_of, search_regions
+    from prism.api.partitioned import search_regions
     from prism.api.searching import run_search
+    from prism.cost.device import device
     from prism.egraph.worker import Worker
     from prism.events import Recorder
-    from prism.instantiate.devices import device
-    from prism.program.partition import partition
+    from prism.generate.partition import partition
 
     program, target = load(MODELS / f"{name}.onnx"), device("sm_90")
     with Worker() as worker:
-        regions = partition(program, machine=machine_of(target, program.tensor(program.outputs[0]).dtype))
+        regions = partition(program, device=target)
         if len(regions) == 1:
             return [run_search(program, target, SearchBudget(), worker, Recorder())]
         found = search_regions(program, regions, target, SearchBudget(), [worker], Recorder())

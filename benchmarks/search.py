@@ -87,14 +87,14 @@ def measure(workload: Workload, repeat: int, budgets: Sequence[SearchBudget]) ->
 
 
 def _run(workload: Workload, budget: SearchBudget) -> Row:
-    from prism.api.partitioned import machine_of, search_regions
+    from prism.api.partitioned import search_regions
     from prism.api.searching import run_search
+    from prism.cost.device import device
     from prism.egraph.budget import Budget
     from prism.egraph.worker import Worker
     from prism.events import Recorder
-    from prism.instantiate.devices import device
+    from prism.generate.partition import partition
     from prism.program.nodes import Const
-    from prism.program.partition import partition
 
     start = time.perf_counter()
     program = workload.program()
@@ -105,7 +105,7 @@ def _run(workload: Workload, budget: SearchBudget) -> Row:
         worker.explore([Const(1.0)], Budget())
         started = time.perf_counter() - start
         start = time.perf_counter()
-        regions = partition(program, machine=machine_of(target))
+        regions = partition(program, device=target)
         if len(regions) == 1:
             cut = time.perf_counter() - start
             distinct = [run_search(program, target, budget, worker, Recorder())]

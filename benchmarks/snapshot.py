@@ -98,11 +98,11 @@ class Machine:
     def device(self) -> Any:
         """Its description."""
         if self.target == CPU:
-            from prism.instantiate.cpu_device import CpuDevice
+            from prism.cost.device import multicore
 
             kib = 1024
-            return CpuDevice("a CPU", 8, 32, 32 * kib, 1024 * kib, 32 * 1024 * kib, bf16_dot=False)
-        from prism.instantiate.devices import device
+            return multicore("a CPU", 8, 32, 32 * kib, 1024 * kib, 32 * 1024 * kib)
+        from prism.cost.device import device
 
         return device(self.target)
 
@@ -135,7 +135,7 @@ class Machine:
 
         write = cpu.emit_module if self.target == CPU else triton.emit_module
         try:
-            source = write(sgraph, formula=formula, configs={self.device.key: list(configs)} if configs else {})
+            source = write(sgraph, formula=formula, configs={self.device.target: list(configs)} if configs else {})
         except PrismError as error:
             return {".error": f"{error.one_line()}\n"}
         return {".py": source.text, **{f"-{name}": text for name, text in source.extra.items()}}
@@ -143,15 +143,15 @@ class Machine:
 
 def record(task: Task, worker: Worker) -> Files:
     """The files of one program, by their names."""
-    from prism.api.partitioned import machine_of, search_regions
-    from prism.api.searching import SearchBudget, rates
+    from prism.api.partitioned import search_regions
+    from prism.api.searching import SearchBudget
     from prism.events import Recorder
-    from prism.program.partition import partition
+    from prism.generate.partition import partition
     from prism.sgraph.winners import winners
 
     program, machine = task.read(), Machine(task.target)
     device = machine.device
-    regions = partition(program, machine=machine_of(device))
+    regions = partition(program, device=device)
     found = search_regions(program, regions, device, SearchBudget(), [worker], Recorder())
     places = {key: n for n, key in enumerate(found.distinct)}
     head = [f"region {places[r.canonical.key]}: {' '.join(r.region.outputs)}" for r in found.regions]
@@ -162,7 +162,7 @@ def record(task: Task, worker: Worker) -> Files:
         sgraphs.append(title + _searched(r.result))
         own = [p.sgraph for p in r.result.proved]
         part = r.canonical.program
-        for w in winners(own, part.ranges, device, rates(device)) if part.ranges else ():
+        for w in winners(own, part.ranges, device) if part.ranges else ():
             sgraphs.append(f"winner {w.place}: {w.text} (loses {_number(w.loss)})\n")
         ranking.append(title + _ranked(own, part, machine))
         formula = str(part)

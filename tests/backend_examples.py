@@ -17,8 +17,8 @@ from sgraph_programs import task
 from examples import decoder_layer
 from examples.common import MODELS, load_example, names
 from prism.frontend.onnx import load
+from prism.generate.partition import partition
 from prism.program.nodes import Program
-from prism.program.partition import partition
 from prism.sgraph.compose import Part, compose
 from prism.sgraph.generate import Bounds, generate
 from prism.sgraph.nodes import SGraph

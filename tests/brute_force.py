@@ -122,7 +122,7 @@ class BruteForce:
             found.append(np.hstack([rows, np.full((len(rows), 1), float(launches))]))
             if shares and launches == 2:
                 # Independent kernels that read a common tensor may be one launch.
-                less = rows - np.array([0.0, 0.0, task.rates.launch])
+                less = rows - np.array([0.0, 0.0, task.device.launch_overhead_s])
                 found.append(np.hstack([less, np.full((len(rows), 1), 1.0)]))
         return found
 
@@ -148,7 +148,7 @@ class BruteForce:
             # Kernels that differ by names alone are measured once.
             like = likeness(kernels, whole)
             if like not in self.reached:
-                answer = reach(kernels, whole, self.task.limits, self.task.rates, (self.task.hints,))
+                answer = reach(kernels, whole, self.task.device, (self.task.hints,))
                 self.reached[like] = None if isinstance(answer, str) else answer.points[0]
             rows = self.reached[like]
             if rows is not None:
@@ -245,11 +245,11 @@ def attained(task: Task, sgraphs: Sequence[SGraph]) -> Array:
             else:
                 units.append([k])
         for unit in units:
-            answer = reach(unit, g, task.limits, task.rates, (task.hints,))
+            answer = reach(unit, g, task.device, (task.hints,))
             assert not isinstance(answer, str), answer
             total = (total[:, None] + answer.points[0][None]).reshape(-1, 3)
         launches = len(g.launches)
-        total[:, 2] -= (len(g.kernels) - launches) * task.rates.launch
+        total[:, 2] -= (len(g.kernels) - launches) * task.device.launch_overhead_s
         rows.append(np.hstack([total, np.full((len(total), 1), float(launches))]))
     return np.concatenate(rows)
 

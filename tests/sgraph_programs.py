@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 
+from prism.cost.device import device
 from prism.program.build import add, const, div, mean, mul, op, position, read, recip, reduce, sub
 from prism.program.index import Axis
 from prism.program.inline import inline
@@ -25,13 +26,8 @@ from prism.program.nodes import (
 from prism.sgraph.classes import EClasses, ENode
 from prism.sgraph.generate import Task
 
-
-@dataclass(frozen=True)
-class SmallLimits:
-    """A device that is large enough for every test."""
-
-    shared_limit_bytes: int = 232448
-    registers_per_sm: int = 65536
+PLAIN = replace(device("sm_90"), name="plain", bandwidth_bytes_s=4e12, multiply_adds_s=3e13, library=False)
+"""A device of round numbers that is large enough for every test and has no library."""
 
 
 def classes_of(exprs: Sequence[Expr]) -> EClasses:
@@ -63,7 +59,7 @@ def classes_of(exprs: Sequence[Expr]) -> EClasses:
 def task(p: Program) -> Task:
     """The program as a generation task over the e-graph without rules."""
     formulas = inline(p)
-    return Task(p.name, p.inputs, formulas, classes_of([f.expr for f in formulas]), p.hints, SmallLimits())
+    return Task(p.name, p.inputs, formulas, classes_of([f.expr for f in formulas]), p.hints, PLAIN)
 
 
 def program(

@@ -12,11 +12,11 @@ import torch
 import prism
 from prism.api import SearchBudget, load, optimize
 from prism.api.searching import SearchResult, run_search
+from prism.cost.device import device
 from prism.egraph.programs import prove_programs
 from prism.egraph.worker import Worker
 from prism.errors import NoImprovementError, UnsupportedError, UsageError
 from prism.events import Event, Recorder, StageFinished
-from prism.instantiate.devices import device
 from prism.program.evaluate import evaluate
 from prism.program.nodes import Program
 from prism.sgraph.nodes import Accumulate, Split

@@ -15,11 +15,11 @@ import torch
 from benchmarks import cpu, cpu_child
 from benchmarks.cpu_cases import CASES, Case
 from benchmarks.cpu_report import figures, geometric_mean, plot, quartiles, summary, table
+from prism.cost.device import multicore
 from prism.instantiate.contenders import tensors_of
-from prism.instantiate.cpu_device import CpuDevice
 from prism.instantiate.cpu_platform import CpuPlatform
 
-TARGET = CpuPlatform(CpuDevice("A CPU, 2 cores", 2, 32, 1 << 15, 1 << 19, 1 << 23), "g++ (GCC) 12")
+TARGET = CpuPlatform(multicore("A CPU, 2 cores", 2, 32, 1 << 15, 1 << 19, 1 << 23), "g++ (GCC) 12")
 MIB = 1 << 20
 
 

@@ -48,8 +48,8 @@ from prism.bench.results import (
 from prism.bench.streaming import Child
 from prism.bench.suite import CASES, Case, reduced
 from prism.cli import main
+from prism.cost.device import device
 from prism.errors import UsageError
-from prism.instantiate.devices import device
 
 WORKLOADS = {c.workload.name: c for c in CASES}
 

@@ -8,7 +8,7 @@ import pytest
 from brute_force import BruteForce, TooMany, attained, front
 from hypothesis import HealthCheck, assume, given, seed, settings
 from hypothesis import strategies as st
-from sgraph_programs import SmallLimits, program
+from sgraph_programs import PLAIN, program
 
 from prism.egraph.budget import Budget
 from prism.egraph.engine import Engine
@@ -47,7 +47,7 @@ def search_task(p: Program, engine: Engine | None) -> Task:
     formulas = inline(p)
     assert engine is not None
     classes = engine.explore([f.expr for f in formulas], Budget(enodes=400, iterations=4, seconds=60))
-    return Task(p.name, p.inputs, formulas, classes, p.hints, SmallLimits())
+    return Task(p.name, p.inputs, formulas, classes, p.hints, PLAIN)
 
 
 @st.composite

@@ -27,6 +27,7 @@ from prism.backends.eager import eager
 from prism.backends.protocol import Argument, Backend, Compiled, Config, ModuleSource, write_module
 from prism.backends.triton.backend import TritonBackend
 from prism.cli import main
+from prism.cost.device import Device, Tiles, device, multicore
 from prism.errors import ExitCode, UsageError
 from prism.events import Evidence
 from prism.frontend.onnx import load
@@ -35,9 +36,7 @@ from prism.instantiate import cpu_platform as cpu
 from prism.instantiate.check import Output
 from prism.instantiate.check_plan import Sample
 from prism.instantiate.cpu_backend import CppBackend
-from prism.instantiate.cpu_device import CpuDevice
 from prism.instantiate.cpu_model import CpuModel, CpuOptions
-from prism.instantiate.devices import Target, device
 from prism.instantiate.measure import Contender
 from prism.instantiate.platforms import TritonPlatform, platform_of
 from prism.instantiate.rounds import Prepared, rounds
@@ -45,17 +44,17 @@ from prism.instantiate.space import Space
 from prism.instantiate.study import Candidate, Failure
 from prism.instantiate.workers import Ending, Reply, Worker
 from prism.program.nodes import DType, Program
-from prism.sgraph.constraints import GPU_TILES, checks, constraints, domains, footprint, prune, tile_bounds
+from prism.sgraph.constraints import checks, constraints, domains, footprint, prune
 from prism.sgraph.nodes import SGraph
 
 ROOT = Path(__file__).resolve().parent.parent
 MODEL = ROOT / "examples" / "models" / "rmsnorm_linear.onnx"
 KIB, MIB = 1 << 10, 1 << 20
-CPU = CpuDevice("a CPU", cores=4, vector_bytes=32, l1_bytes=32 * KIB, l2_bytes=512 * KIB, llc_bytes=16 * MIB)
-SMALL = CpuDevice("a small CPU", cores=1, vector_bytes=16, l1_bytes=16 * KIB, l2_bytes=64 * KIB, llc_bytes=64 * KIB)
+CPU = multicore("a CPU", cores=4, vector_bytes=32, l1_bytes=32 * KIB, l2_bytes=512 * KIB, llc_bytes=16 * MIB)
+SMALL = multicore("a small CPU", cores=1, vector_bytes=16, l1_bytes=16 * KIB, l2_bytes=64 * KIB, llc_bytes=64 * KIB)
 
 
-def space(g: SGraph, d: CpuDevice = CPU) -> Space:
+def space(g: SGraph, d: Device = CPU) -> Space:
     return Space(g, d, {}, CpuOptions(d))
 
 
@@ -63,25 +62,25 @@ def space(g: SGraph, d: CpuDevice = CPU) -> Space:
 
 
 def test_a_gpu_keeps_its_bounds() -> None:
-    assert tile_bounds(device("sm_90")) is GPU_TILES
-    assert tile_bounds(CPU).dot == 1
-    assert device("sm_90").rates.dot < CPU.rates.dot == 0.5
+    assert device("sm_90").tiles == Tiles()
+    assert CPU.tiles.dot == 1
+    assert device("sm_90").matrix_operation < CPU.matrix_operation == 0.5
 
 
 def test_short_tiles_and_one_row_are_feasible_on_a_cpu() -> None:
     g = matmul(8, 64, 64)
     (k,) = g.kernels
-    least = {d.symbol: d.low for d in domains(footprint(k, g), {}, tile_bounds(CPU))}
+    least = {d.symbol: d.low for d in domains(footprint(k, g), {}, CPU.tiles)}
     assert least["T_m"] == least["T_n"] == 1
-    assert least["T_k"] == CPU.lanes, "a loop's tile is a vector long"
-    assert {d.symbol: d.low for d in domains(footprint(k, g), {})} == {"T_m": 8, "T_n": 16, "T_k": 16}
+    assert least["T_k"] == CPU.core.lanes, "a loop's tile is a vector long"
+    assert {d.symbol: d.low for d in domains(footprint(k, g), {}, Tiles())} == {"T_m": 8, "T_n": 16, "T_k": 16}
     assert all(ok for _, ok in checks(footprint(k, g), CPU, {"T_m": 1, "T_n": 8, "T_k": 8}))
     assert prune(matmul(1, 64, 64), CPU, {}) is None
 
 
 @pytest.mark.parametrize("make", ALL)
 @pytest.mark.parametrize("d", [CPU, SMALL], ids=["large", "small"])
-def test_what_is_live_together_fits_in_the_second_level_cache(make: object, d: CpuDevice) -> None:
+def test_what_is_live_together_fits_in_the_second_level_cache(make: object, d: Device) -> None:
     assert callable(make)
     g = make()
     configs = list(space(g, d).configs(400))
@@ -89,9 +88,9 @@ def test_what_is_live_together_fits_in_the_second_level_cache(make: object, d: C
     for config in configs[::13]:
         assert not config.warps
         assert not config.stages
-        for r in cpu.working_sets(g, config, {}, d.cores):
-            assert r.shared <= d.l2_bytes
-            assert r.warps == d.cores
+        for r in cpu.working_sets(g, config, {}, d.processors):
+            assert r.shared <= d.core.l2_bytes
+            assert r.warps == d.processors
         assert space(g, d).feasible(config)
 
 
@@ -141,7 +140,7 @@ def test_the_model_is_above_the_roofline_and_below_a_second() -> None:
 
 def test_pairs_of_bfloat16_are_multiplied_twice_as_fast_where_the_processor_can() -> None:
     g = matmul(256, 512, 1024, DType.BFLOAT16)
-    paired = replace(CPU, bf16_dot=True)
+    paired = replace(CPU, processor=replace(CPU.core, bf16_dot=True))
     tiles = {"T_n": 128, "T_k": 64}
 
     def ratio(graph: SGraph, rows: int) -> float:
@@ -229,20 +228,17 @@ def test_without_a_compiler_it_says_what_to_install_and_estimates(
     assert "estimated for sm_90" in line
 
 
-def test_every_device_is_a_target_and_has_a_machine() -> None:
+def test_the_cpu_that_is_here_is_a_device_as_others_are() -> None:
     found = cpu.cpu_platform()
     assert found is not None
-    devices: list[Target] = [device("sm_90"), CPU, found.device]
-    for d in devices:
-        program = load(MODEL)
-        machine = d.machine(program.tensor(program.outputs[0]).dtype)
-        assert min(machine.memory, machine.cache, machine.matrix, machine.vector, machine.units) > 0
-        assert d.rates.programs >= 1
+    for d in (device("sm_90"), CPU, found.device):
+        rates = (d.bandwidth_bytes_s, d.cache_bandwidth_bytes_s, d.multiply_adds_s, d.launch_overhead_s)
+        assert min(*rates, d.processors, *(d.dot_flops(t) for t in DType)) > 0
     d = found.device
-    assert d.cores == len(os.sched_getaffinity(0)) or d.cores >= 1
-    assert 16 <= d.vector_bytes <= 256
-    assert d.l1_bytes <= d.l2_bytes <= d.llc_bytes
-    assert str(d.cores) in d.name
+    assert d.processors == len(os.sched_getaffinity(0)) or d.processors >= 1
+    assert 16 <= d.core.vector_bytes <= 256
+    assert d.core.l1_bytes <= d.core.l2_bytes <= d.cache_bytes
+    assert str(d.processors) in d.name
 
 
 def test_the_child_has_every_thread_and_keeps_its_memory(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,21 +20,21 @@ from hypothesis import strategies as st
 
 import prism.checker
 from prism.api import SearchBudget, load
-from prism.api.partitioned import machine_of, search_regions
+from prism.api.partitioned import search_regions
 from prism.api.searching import SearchResult, run_search
 from prism.checker import CertificateError, GuardError, Term, Terms, check, digest, instance, read_rules
+from prism.cost.device import device
 from prism.egraph.derive import Deriver, canonical
 from prism.egraph.encode import REPLAY_SCHEMA, Decoder, Derivation, Encoder
 from prism.egraph.language import ANALYSIS
 from prism.egraph.rules import load_rules, rule_files
 from prism.egraph.worker import Worker
 from prism.events import Recorder
-from prism.instantiate.devices import device
+from prism.generate.partition import partition
 from prism.program.build import add, const, mul, neg, op, read, recip, reduce
 from prism.program.constants import readings
 from prism.program.evaluate import evaluate_expr
 from prism.program.nodes import Expr, free_axes, walk
-from prism.program.partition import partition
 from prism.program.transform import canonical as canonical_expr
 from prism.program.transform import instance as axis_of
 from prism.sgraph.denote import expand
@@ -83,7 +83,7 @@ def test_an_example_has_a_derivation(name: str, deriver: Deriver, worker: Worker
 
 def test_every_region_of_the_decoder_layer_has_a_derivation(deriver: Deriver, worker: Worker) -> None:
     program, target = load(MODELS / "decoder_layer.onnx"), device("sm_90")
-    regions = partition(program, machine=machine_of(target, program.tensor(program.outputs[0]).dtype))
+    regions = partition(program, device=target)
     found = search_regions(program, regions, target, SearchBudget(), [worker], Recorder())
     assert sum(derived(deriver, r.result).steps for r in found.distinct.values()) > 0
 

@@ -48,9 +48,9 @@ from prism.backends.triton.emit import emit_module, tile_module
 from prism.backends.triton.interpret import Interpreted, InterpreterPool, InterpretJob
 from prism.bench.own import module_facts
 from prism.bench.prepare import twins
+from prism.cost.device import device
 from prism.errors import BackendError
 from prism.instantiate.check import KernelRunner, check_module
-from prism.instantiate.devices import device
 from prism.instantiate.estimating import candidate
 from prism.instantiate.lock import config_of, flat
 from prism.instantiate.model import Model

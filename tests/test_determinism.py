@@ -14,9 +14,9 @@ import pytest
 
 from prism.api import SearchBudget, load
 from prism.api.searching import Search, SearchResult
+from prism.cost.device import device
 from prism.egraph.worker import Worker
 from prism.events import Recorder
-from prism.instantiate.devices import device
 from prism.sgraph.show import key, text
 
 MODELS = Path(__file__).resolve().parent.parent / "examples" / "models"

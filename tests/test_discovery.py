@@ -41,11 +41,11 @@ from torch import Tensor
 
 from prism.api import trace
 from prism.api.searching import SearchBudget, SearchResult, run_search
+from prism.cost.device import device
 from prism.egraph.budget import Budget
 from prism.egraph.programs import prove_programs
 from prism.egraph.worker import Worker
 from prism.events import Recorder
-from prism.instantiate.devices import device
 from prism.program.evaluate import evaluate
 from prism.program.inline import inline
 from prism.sgraph import show

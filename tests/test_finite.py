@@ -24,12 +24,12 @@ from rich.console import Console
 from prism.api import load
 from prism.api.searching import SearchBudget, run_search
 from prism.api.second_opinion import SecondOpinions, merged, opinion_of, recorded, with_opinion
+from prism.cost.device import device
 from prism.egraph.matching import match
 from prism.egraph.prove import examine
 from prism.egraph.worker import Worker
 from prism.errors import ExitCode, VerificationError
 from prism.events import Recorder
-from prism.instantiate.devices import device
 from prism.program.build import add, const, div, mean, mul, neg, op, position, read, recip, reduce, sub
 from prism.program.constants import readings
 from prism.program.extents import symbol

@@ -31,11 +31,11 @@ from prism.backends.triton.crosscompile import arguments, worker_environment
 from prism.backends.triton.emit import emit_module
 from prism.backends.triton.interpret import Interpreted, InterpreterPool, InterpretJob
 from prism.bench.own import module_facts
+from prism.cost.device import device
 from prism.errors import BackendError, IllegalIRError
 from prism.instantiate.check import KernelRunner
 from prism.instantiate.check import check_module as check_numbers
 from prism.instantiate.check_plan import cost_s, plan_samples
-from prism.instantiate.devices import device
 from prism.instantiate.lock import config_of, flat
 from prism.instantiate.model import Model
 from prism.instantiate.proposals import Point, Proposer
@@ -645,7 +645,7 @@ def test_a_second_stage_that_the_splits_tile_has_no_room_for_is_not_folded() -> 
     assert 0 < folded.sum() < (~folded).sum()
     # All parts of a tile are in registers at once.
     held = table.column("T_m") * table.column("T_n") * table.column("S_k")
-    assert held[folded].max() <= H200.registers_per_sm < held[~folded].max()
+    assert held[folded].max() <= H200.multiprocessor.registers < held[~folded].max()
     big = Config({"T_m": 128, "T_n": 128, "T_k": 64, "S_k": 8, "T_m2": 128, "T_n2": 128}, {"parts": 8}, {"parts": 2})
     assert not space.feasible(dataclasses.replace(big, folded=frozenset({"combine"})))
 

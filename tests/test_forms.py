@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from brute_force import EVERY_PRUNER, every_form
-from sgraph_programs import SmallLimits, gated, low_rank, norm_linear
+from sgraph_programs import PLAIN, gated, low_rank, norm_linear
 
 from prism.egraph.budget import Budget
 from prism.egraph.engine import Engine
@@ -26,7 +26,7 @@ def engine() -> Engine:
 def saturated(p: Program, engine: Engine) -> Task:
     formulas = inline(p)
     classes = engine.explore([f.expr for f in formulas], Budget(enodes=8000, iterations=16, seconds=60))
-    return Task(p.name, p.inputs, formulas, classes, p.hints, SmallLimits())
+    return Task(p.name, p.inputs, formulas, classes, p.hints, PLAIN)
 
 
 def listed(t: Task, limit: int, off: frozenset[str] = frozenset()) -> Forms:

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from sgraph_programs import ALL, attention, decode, gated, layer_norm, norm_linear, program, task
 from sgraph_simulator import simulate
 
+from prism.cost.device import Tiles
 from prism.errors import IllegalIRError
 from prism.program.build import add, const, mul, op, read, recip, reduce
 from prism.program.evaluate import evaluate
@@ -168,7 +169,7 @@ def test_loops_over_short_axes_may_take_few_of_them() -> None:
         for c in generate(task(grouped(32, 64)), bounds).candidates
         if any(isinstance(r, LoopRole) for _, r in c.sgraph.kernels[0].roles)
     )
-    ranges = {d.symbol: d for d in domains(footprint(sgraph.kernels[0], sgraph), {})}
+    ranges = {d.symbol: d for d in domains(footprint(sgraph.kernels[0], sgraph), {}, Tiles())}
     assert ranges["T_d32"].values == (2, 4, 8, 16, 32)
 
 

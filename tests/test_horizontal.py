@@ -29,10 +29,10 @@ from prism.backends.triton.crosscompile import (
 )
 from prism.backends.triton.emit import emit_module
 from prism.backends.triton.interpret import InterpreterPool, InterpretJob
+from prism.cost.device import device
 from prism.errors import IllegalIRError
 from prism.instantiate.check import KernelRunner, check_module
 from prism.instantiate.check_plan import cost_s, plan_samples
-from prism.instantiate.devices import device
 from prism.instantiate.launch_model import KernelModel, LaunchModel
 from prism.instantiate.model import Estimate, Model
 from prism.instantiate.space import Space

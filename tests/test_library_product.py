@@ -15,7 +15,8 @@ import pytest
 import sgraph_samples as samples
 import sgraph_small as small
 import torch
-from sgraph_programs import SmallLimits, classes_of
+from sgraph_programs import PLAIN as DEVICE
+from sgraph_programs import classes_of
 from sgraph_samples import BF16, F16, F32, SUM, Sample, at, op, sym
 
 import prism
@@ -25,12 +26,11 @@ from prism.backends.triton.crosscompile import CompileJob, arguments, compile_on
 from prism.backends.triton.emit import emit_module
 from prism.backends.triton.interpret import InterpreterPool, InterpretJob
 from prism.bench.own import module_facts
+from prism.cost.device import device, multicore
 from prism.errors import BackendError
 from prism.events import Evidence
 from prism.instantiate.check import KernelRunner, check_module
-from prism.instantiate.cpu_device import CpuDevice
 from prism.instantiate.cpu_model import CpuOptions
-from prism.instantiate.devices import device
 from prism.instantiate.library import LIBRARY_EFFICIENCY, library_times
 from prism.instantiate.lock import config_of, flat
 from prism.instantiate.model import Model
@@ -63,7 +63,7 @@ from prism.sgraph.nodes import (
 )
 from prism.sgraph.outlook import Outlook
 from prism.sgraph.plain_product import PlainProduct, plain_product, plain_products
-from prism.sgraph.prune import Rates, reach
+from prism.sgraph.prune import reach
 
 H200 = device("sm_90")
 M, N, K, B, H = Axis("m", 12), Axis("n", 20), Axis("k", 24), Axis("b", 3), Axis("h", 4)
@@ -398,7 +398,7 @@ def test_the_library_is_one_point_of_a_product_and_none_of_anything_else() -> No
 
 
 def test_where_launches_have_no_options_there_is_no_library() -> None:
-    cpu = CpuDevice("a CPU", cores=4, vector_bytes=32, l1_bytes=1 << 15, l2_bytes=1 << 19, llc_bytes=1 << 24)
+    cpu = multicore("a CPU", cores=4, vector_bytes=32, l1_bytes=1 << 15, l2_bytes=1 << 19, llc_bytes=1 << 24)
     space = Space(small.matmul(64, 64, 64), cpu, {}, CpuOptions(cpu))
     assert not space.products
     assert not any(c.library for c in space.configs(500))
@@ -449,7 +449,7 @@ def test_the_model_takes_the_library_for_a_large_product() -> None:
     assert best.library == {"first", "second"}
     assert set(best.warps) == set(best.stages) == {"act"}
     # Each of the library's at no more than its share of the peak, and the ranking is that of the estimates.
-    peak = 2 * 4096**3 / (H200.fp16_dot_flops * LIBRARY_EFFICIENCY)
+    peak = 2 * 4096**3 / (H200.half_dot_flops * LIBRARY_EFFICIENCY)
     for launch in estimate.per_kernel[1:]:
         assert peak <= launch.seconds <= 1.35 * peak
         assert launch.limiter == "compute"
@@ -500,8 +500,8 @@ def test_symbolic_rows_are_taken_at_their_hint() -> None:
 def test_a_family_that_the_library_makes_good_is_kept() -> None:
     g = chain(2048)
     kernel = g.kernels[1]
-    without = reach([kernel], g, H200, Rates(), [{}])
-    with_it = reach([kernel], g, H200, dataclasses.replace(Rates(), library=True), [{}])
+    without = reach([kernel], g, DEVICE, [{}])
+    with_it = reach([kernel], g, dataclasses.replace(DEVICE, library=True), [{}])
     assert not isinstance(without, str)
     assert not isinstance(with_it, str)
     # Each element once: no tiling moves so little.
@@ -509,25 +509,25 @@ def test_a_family_that_the_library_makes_good_is_kept() -> None:
     assert not with_it.covered([without])
     assert without.covered([with_it])
     act = g.kernels[0]
-    plain_ = [reach([act], g, H200, r, [{}]) for r in (Rates(), dataclasses.replace(Rates(), library=True))]
+    plain_ = [reach([act], g, d, [{}]) for d in (DEVICE, dataclasses.replace(DEVICE, library=True))]
     assert [r.ideal[0].tolist() for r in plain_ if not isinstance(r, str)] == [plain_[0].ideal[0].tolist()] * 2  # type: ignore[union-attr]
 
 
 def test_a_library_shares_the_depth_of_a_product_of_few_tiles() -> None:
-    rates = dataclasses.replace(Rates(), library=True)
+    device = dataclasses.replace(DEVICE, library=True)
 
     def ranked(m: int, n: int, k: int) -> tuple[float, float]:
         g = small.matmul(m, n, k, BF16)
-        r = reach(g.kernels, g, H200, rates, [{}])
+        r = reach(g.kernels, g, device, [{}])
         assert not isinstance(r, str)
-        return r.seconds, 2.0 * (m * k + k * n + m * n) / rates.bytes
+        return r.seconds, 2.0 * (m * k + k * n + m * n) / device.bandwidth_bytes_s
 
     # 64 tiles of 64 x 64 fill half of the device; parts of the depth fill it, for a launch more and what they store.
     seconds, least = ranked(64, 4096, 14_336)
-    assert least + 2 * rates.launch < seconds < 1.2 * least + 2 * rates.launch
+    assert least + 2 * device.launch_overhead_s < seconds < 1.2 * least + 2 * device.launch_overhead_s
     # Tiles that fill it need none.
     seconds, least = ranked(64, 64 * 132, 14_336)
-    assert seconds == pytest.approx(least + rates.launch)
+    assert seconds == pytest.approx(least + device.launch_overhead_s)
 
 
 # Proposals, compilation, the gate.
@@ -659,8 +659,8 @@ def mlp_task(dtype: DType, library: bool) -> Task:
     y = Definition("y", (i, o), build.reduce("sum", h, build.mul(active, build.read("v", h, o))), dtype)
     p = Program("mlp", inputs, (y,), ("y",))
     formulas = inline(p)
-    rates = dataclasses.replace(Rates(), library=library)
-    return Task(p.name, p.inputs, formulas, classes_of([f.expr for f in formulas]), {}, SmallLimits(), rates)
+    device = dataclasses.replace(DEVICE, library=library)
+    return Task(p.name, p.inputs, formulas, classes_of([f.expr for f in formulas]), {}, device)
 
 
 @pytest.mark.parametrize("dtype", [BF16, F16, F32])
@@ -693,10 +693,10 @@ def test_the_outlook_of_a_product_counts_each_element_once() -> None:
     form = forms(task.classes, options(task.classes, frozenset(), Counter()), weights, 4).found[0]
 
     def outlook(library: bool) -> list[float]:
-        rates = dataclasses.replace(Rates(), library=library)
-        planner = Planner(task.formulas, task.inputs, form.choices, weights, rates)
+        device = dataclasses.replace(DEVICE, library=library)
+        planner = Planner(task.formulas, task.inputs, form.choices, weights, device)
         plans = list(planner.plans(2, 4, Counter()))
-        return [Outlook(weights, form.choices, task.inputs, rates).seconds(p) for p in plans]
+        return [Outlook(weights, form.choices, task.inputs, device).seconds(p) for p in plans]
 
     with_it, without = outlook(True), outlook(False)
     assert all(a <= b for a, b in zip(with_it, without, strict=True))

@@ -28,11 +28,10 @@ from prism.backends.tile import GridAxis, Groups, Sections, TileModule, TileProg
 from prism.backends.tile_spec import check, check_module
 from prism.backends.triton.emit import emit_module
 from prism.backends.triton.interpret import InterpreterPool, InterpretJob
+from prism.cost.device import device, multicore
 from prism.errors import IllegalIRError
-from prism.instantiate.cpu_device import CpuDevice
 from prism.instantiate.cpu_model import CpuKernelModel, cpu_times
 from prism.instantiate.dealing import dealt
-from prism.instantiate.devices import device
 from prism.instantiate.launch_model import KernelModel
 from prism.sgraph.folding import folds
 from prism.sgraph.nodes import SGraph
@@ -287,7 +286,7 @@ def test_the_order_pays_where_long_programs_would_be_left(monkeypatch: pytest.Mo
 
 def test_a_cpu_core_is_done_after_the_longest_program() -> None:
     g = narrowed(samples.attention(F32, heads=1, seq=512, d=64).sgraph)
-    cpu = CpuDevice("a CPU", cores=4, vector_bytes=32, l1_bytes=1 << 15, l2_bytes=1 << 19, llc_bytes=1 << 24)
+    cpu = multicore("a CPU", cores=4, vector_bytes=32, l1_bytes=1 << 15, l2_bytes=1 << 19, llc_bytes=1 << 24)
     model = CpuKernelModel(g.kernels[0], g, cpu, {})
     assert float(model.skew({"T_i": 64, "T_j": 64})) == pytest.approx(8 / 4.5)
     # Two programs, of 4 and of 8 tiles: four cores are no faster than two, and wait for the second.

@@ -10,7 +10,7 @@ import pytest
 from sgraph_small import F16, F32, attention, layer_norm, matmul, matvec, split_k
 
 from prism.backends.protocol import Config, Resources
-from prism.instantiate.devices import DEVICES, Device, device
+from prism.cost.device import DEVICES, Device, device
 from prism.instantiate.launch_model import DOT_EFFICIENCY, FULL_DOT_REUSE, L2_SHARE
 from prism.instantiate.model import Estimate, Model, baseline_estimate, estimate
 from prism.instantiate.space import Space
@@ -27,7 +27,7 @@ def best(g: SGraph, d: Device = H200) -> Estimate:
     return Space(g, d, {}).points_ranked(Model(g, d, {}), 1)[0][1]
 
 
-@pytest.mark.parametrize("d", DEVICES.values(), ids=lambda d: d.sm)
+@pytest.mark.parametrize("d", DEVICES.values(), ids=lambda d: d.target)
 def test_a_long_matrix_times_vector_is_bound_by_memory(d: Device) -> None:
     n, k = 16_384, 16_384
     e = best(matvec(n, k), d)
@@ -36,18 +36,18 @@ def test_a_long_matrix_times_vector_is_bound_by_memory(d: Device) -> None:
     assert ideal < e.seconds < 2 * ideal
 
 
-@pytest.mark.parametrize("d", DEVICES.values(), ids=lambda d: d.sm)
+@pytest.mark.parametrize("d", DEVICES.values(), ids=lambda d: d.target)
 def test_a_big_matmul_is_bound_by_compute(d: Device) -> None:
     n = 8192
     e = best(matmul(n, n, n), d)
     assert e.limiter == "compute"
-    ideal = 2 * n**3 / d.fp16_dot_flops
+    ideal = 2 * n**3 / d.half_dot_flops
     assert ideal < e.seconds < 3 * ideal
 
 
 def test_float32_products_do_not_run_at_the_matrix_units_rate() -> None:
     n = 4096
-    assert best(matmul(n, n, n, F32)).seconds > 2 * n**3 / H200.fp32_flops > best(matmul(n, n, n, F16)).seconds
+    assert best(matmul(n, n, n, F32)).seconds > n**3 / H200.multiply_adds_s > best(matmul(n, n, n, F16)).seconds
 
 
 def test_tiny_kernels_are_bound_by_latency_or_launch() -> None:
@@ -137,7 +137,7 @@ def part_of(g: SGraph, config: Config, kernel: int = 0) -> Any:
 
 def test_each_matrix_product_reaches_its_own_part_of_the_rate() -> None:
     h, i, d = 8, 1024, 256
-    rate = H200.fp16_dot_flops * DOT_EFFICIENCY
+    rate = H200.half_dot_flops * DOT_EFFICIENCY
     flops = 2.0 * h * i * i * d
 
     def share(rows: int, columns: int) -> float:
@@ -165,10 +165,10 @@ def test_what_a_launch_has_just_stored_is_read_from_l2_if_it_stays_there() -> No
         config = config_of(g, T_m=128, T_n=128, T_k=64, S_k=4, T_m2=16, T_n2=64)
         second = Model(g, H200, {}).estimate(config).per_kernel[1]
         partial, result = 4 * 1024 * columns * 4, 1024 * columns * 2
-        assert (partial <= L2_SHARE * H200.l2_bytes) == stays
+        assert (partial <= L2_SHARE * H200.cache_bytes) == stays
         assert second.bytes == result + (0 if stays else partial)
         # It takes what L2 needs in any case.
-        assert second.memory >= (partial + result) / H200.l2_bandwidth_bytes_s
+        assert second.memory >= (partial + result) / H200.cache_bandwidth_bytes_s
 
 
 # The baseline.
@@ -186,7 +186,7 @@ def test_the_baseline_reads_from_l2_what_an_operator_has_just_written() -> None:
     size = 1024 * 4096 * 2
     e = baseline_estimate(program, H200, {})
     assert [k.bytes for k in e.per_kernel] == [2 * size, size]
-    assert e.per_kernel[1].memory >= 2 * size / H200.l2_bandwidth_bytes_s
+    assert e.per_kernel[1].memory >= 2 * size / H200.cache_bandwidth_bytes_s
 
 
 def _definition(name: str, axes: tuple[Axis, ...], expr: Expr, dtype: DType = F16, view: bool = False) -> Definition:

@@ -25,19 +25,19 @@ from examples.common import MODELS
 from examples.decoder_layer import Sizes, formula, inputs, layer
 from prism.api import load, trace
 from prism.api.optimizing import optimize
-from prism.api.partitioned import PartitionedSearch, machine_of, search_regions
+from prism.api.partitioned import PartitionedSearch, search_regions
 from prism.api.searching import ProvedSGraph, SearchBudget
 from prism.api.searching import search as prism_search
+from prism.cost.device import device
 from prism.egraph.worker import Worker
 from prism.errors import IllegalIRError, NoImprovementError
 from prism.events import Recorder
-from prism.instantiate.devices import device
+from prism.generate.partition import RegionBounds, partition
 from prism.program import spec as program_spec
 from prism.program.build import const, mul, op, read, reduce
 from prism.program.evaluate import evaluate
 from prism.program.index import Axis
 from prism.program.nodes import Definition, DType, Expr, Program, Reduce, Tensor, walk
-from prism.program.partition import RegionBounds, partition
 from prism.program.region import Region, canonical, subprogram
 from prism.sgraph import spec
 from prism.sgraph.compose import Part, compose
@@ -112,7 +112,7 @@ def chain(sizes: list[int], rows: int) -> Program:
 @pytest.mark.parametrize("path", sorted(p for p in MODELS.glob("*.onnx") if p.stem != "decoder_layer"))
 def test_a_small_program_is_one_region(path: Path) -> None:
     program = load(path)
-    (region,) = partition(program, machine=machine_of(SM_90))
+    (region,) = partition(program, device=SM_90)
     assert region.program is program
 
 
@@ -128,7 +128,7 @@ def products(program: Program) -> int:
 @pytest.mark.parametrize("target", ["sm_80", "sm_89", "sm_90", "sm_100"])
 def test_a_decoder_layer_is_a_handful_of_regions(target: str) -> None:
     program = load(MODELS / "decoder_layer.onnx")
-    regions = partition(program, machine=machine_of(device(target)))
+    regions = partition(program, device=device(target))
     assert 3 <= len(regions) <= 7
     written: set[str] = {t.name for t in program.inputs}
     for r in regions:
@@ -146,7 +146,7 @@ def test_a_decoder_layer_is_a_handful_of_regions(target: str) -> None:
 
 
 def test_what_a_decoder_layer_stores_comes_out_of_products() -> None:
-    regions = partition(load(MODELS / "decoder_layer.onnx"), machine=machine_of(SM_90))
+    regions = partition(load(MODELS / "decoder_layer.onnx"), device=SM_90)
     assert all(products(subprogram(r.program, "part", (o,))) for r in regions for o in r.outputs)
 
 
@@ -230,7 +230,7 @@ def test_a_quadratic_intermediate_is_never_stored() -> None:
 
 
 def test_a_view_is_stored_instead_where_that_merges_axes() -> None:
-    regions = partition(load(MODELS / "decoder_layer.onnx"), machine=machine_of(SM_90))
+    regions = partition(load(MODELS / "decoder_layer.onnx"), device=SM_90)
     (output_projection,) = (r for r in regions if "w_o" in r.inputs)
     heads_merged = next(t for t in output_projection.program.inputs if t.name not in ("x", "w_o"))
     assert len(heads_merged.shape) == 2, "the heads are merged by who stores them, not by who reads"
@@ -356,7 +356,7 @@ def test_the_whole_layer_is_found_and_proved_in_time(tmp_path: Path) -> None:
     program = load(MODELS / "decoder_layer.onnx")
     with Worker() as first, Worker() as second:
         start = time.perf_counter()
-        regions = partition(program, machine=machine_of(SM_90))
+        regions = partition(program, device=SM_90)
         found = search_regions(program, regions, SM_90, SearchBudget(), [first, second], Recorder())
         seconds = time.perf_counter() - start
     assert all(r.result.proved for r in found.regions)
@@ -371,10 +371,11 @@ def test_the_whole_layer_is_found_and_proved_in_time(tmp_path: Path) -> None:
 SAME = """
 from examples.common import MODELS
 from prism.frontend.onnx import load
-from prism.program.partition import partition
-from prism.program.region_cost import Machine
+from prism.generate.partition import partition
+from dataclasses import replace
+from prism.cost.device import DEVICES
 for launch in (1e-6, 5e-6):
-    for r in partition(load(MODELS / "decoder_layer.onnx"), machine=Machine(launch=launch)):
+    for r in partition(load(MODELS / "decoder_layer.onnx"), device=replace(DEVICES["sm_80"], launch_overhead_s=launch)):
         print(r.program, r.canonical().key)
 """
 
@@ -422,7 +423,7 @@ def test_the_number_of_workers_does_not_show(worker: Worker) -> None:
 
 def test_optimize_writes_one_module_for_all_regions(tmp_path: Path) -> None:
     program = chain([32, 48, 32, 64, 32, 16], 20)
-    assert len(partition(program, machine=machine_of(SM_90))) > 1
+    assert len(partition(program, device=SM_90)) > 1
     made = optimize(program, target="sm_90", out=tmp_path / "out", trials=1, budget=SMALL)
     report = made.report
     assert report.verdict == "proved"

@@ -22,8 +22,8 @@ from prism.backends.triton.interpret import InterpreterPool, InterpretJob
 from prism.bench.cross import TARGETS, WORKER
 from prism.bench.own import module_facts
 from prism.bench.twins import TWINS, persistent_twins, settled
+from prism.cost.device import device
 from prism.errors import BackendError
-from prism.instantiate.devices import device
 from prism.instantiate.lock import config_of, flat
 from prism.instantiate.measure import Bench, Measuring
 from prism.instantiate.model import Model

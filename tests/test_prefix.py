@@ -8,7 +8,7 @@ import torch
 
 from prism.api import trace
 from prism.backends.eager import eager
-from prism.instantiate.devices import device
+from prism.cost.device import device
 from prism.instantiate.model import baseline_estimate
 from prism.program.build import add, const, mul, op, position, read, reduce
 from prism.program.evaluate import evaluate

@@ -30,12 +30,11 @@ from prism.backends.triton.crosscompile import (
 )
 from prism.backends.triton.emit import emit_module
 from prism.backends.triton.interpret import InterpreterPool, InterpretJob
+from prism.cost.device import device, multicore
 from prism.egraph.budget import Budget
 from prism.egraph.worker import Worker
 from prism.errors import IllegalIRError, UnsupportedError
 from prism.events import Recorder
-from prism.instantiate.cpu_device import CpuDevice
-from prism.instantiate.devices import device
 from prism.instantiate.workers import Pool
 from prism.program.build import op as mapped
 from prism.program.build import position
@@ -54,7 +53,7 @@ from prism.sgraph.show import key, text
 M, K, J = Axis("d20", 20), Axis("d24", 24), Axis("d24_1", 24)
 TOLERANCE = {F32: 2e-6, F16: 2e-3, BF16: 1.5e-2}
 BUILDS = (running_state, *TILED_SCANS)
-CPU = CpuDevice("a CPU", cores=4, vector_bytes=32, l1_bytes=1 << 15, l2_bytes=1 << 19, llc_bytes=1 << 24)
+CPU = multicore("a CPU", cores=4, vector_bytes=32, l1_bytes=1 << 15, l2_bytes=1 << 19, llc_bytes=1 << 24)
 
 
 def graph(*inner: Stmt, role: Role | None = None, before: tuple[Stmt, ...] = (), ranged: bool = False) -> SGraph:
@@ -205,7 +204,7 @@ def test_kernels_compile_without_spills(tmp_path: Path) -> None:
 
 
 def test_cpp_sums_from_tile_to_tile_only() -> None:
-    assert not CPU.tile_bounds.scans
+    assert not CPU.tiles.scans
     with pytest.raises(UnsupportedError, match="tiles of one element"):
         emit_cpp(prefix_sums().sgraph, formula="sums", configs={})
 

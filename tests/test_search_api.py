@@ -19,10 +19,10 @@ from prism.api import SearchBudget, load, optimize, searching
 from prism.api.gain import nothing_to_gain
 from prism.api.searching import Search, SearchInterruptedError, SearchResult, run_search
 from prism.cli import main
+from prism.cost.device import device
 from prism.egraph.worker import Worker
 from prism.errors import ExitCode, NoImprovementError, UsageError
 from prism.events import Event, Recorder, StageFinished, StageStarted, Warned
-from prism.instantiate.devices import device
 from prism.program.nodes import Program
 from prism.sgraph.prune import BOUNDS, PRUNERS
 from prism.sgraph.show import key

@@ -14,8 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sgraph_small import ALL, F16, F32, SUM, at, attention, layer_norm, matmul, matvec, split_k, tile
 
+from prism.cost.device import Device, Tiles, device
 from prism.errors import UnsupportedError
-from prism.instantiate.devices import Device, device
 from prism.program.extents import evaluate as extent_value
 from prism.program.extents import symbol
 from prism.program.index import Axis
@@ -328,7 +328,7 @@ def test_more_parts_than_tiles_is_named() -> None:
 def test_short_axes_of_a_product_are_padded_not_refused() -> None:
     g = matmul(4, 8, 1024)
     assert unsatisfiable(g) == [None]
-    ranges = {d.symbol: d.values for d in domains(footprint(g.kernels[0], g), {})}
+    ranges = {d.symbol: d.values for d in domains(footprint(g.kernels[0], g), {}, Tiles())}
     assert ranges["T_m"] == (4,)
     assert min(ranges["T_k"]) == 16
 
@@ -339,7 +339,7 @@ def test_relationals_agree_with_the_fast_checks() -> None:
         stated = constraints(g, H200)
         for kernel in g.kernels:
             f = footprint(kernel, g)
-            ranges = domains(f, {})
+            ranges = domains(f, {}, Tiles())
             rng = np.random.default_rng(0)
             for _ in range(20):
                 env = {d.symbol: int(rng.choice(d.values)) for d in ranges}
@@ -382,7 +382,7 @@ def test_the_grid_is_searched_when_the_smallest_corner_fails() -> None:
     tensors = (Tensor("x", (64, 64, 256), F16), Tensor("w", (256, 64), F16))
     g = replace(base, inputs=tensors, outputs=(Tensor("y", (64, 64, 64), F16),), kernels=(kernel,))
     f = footprint(kernel, g)
-    corner = {d.symbol: d.low for d in domains(f, {})}
+    corner = {d.symbol: d.low for d in domains(f, {}, Tiles())}
     assert not all(ok for _, ok in checks(f, H200, corner))
     assert unsatisfiable(g) == [None]
 

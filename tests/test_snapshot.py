@@ -52,5 +52,5 @@ def test_records_are_equal_and_differences_are_told(tmp_path: Path, capsys: pyte
 
 
 def test_the_cpu_does_not_depend_on_the_machine() -> None:
-    assert Machine(CPU).device.cores == 8
-    assert Machine(GPU).device.key == GPU
+    assert Machine(CPU).device.processors == 8
+    assert Machine(GPU).device.target == GPU

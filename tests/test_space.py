@@ -10,8 +10,8 @@ import pytest
 from sgraph_small import ALL, attention, layer_norm, matmul, split_k
 
 from prism.backends.protocol import Config
+from prism.cost.device import DEVICES, device
 from prism.errors import UsageError
-from prism.instantiate.devices import DEVICES, device
 from prism.instantiate.model import Model
 from prism.instantiate.space import Space
 from prism.program.extents import symbol

@@ -22,7 +22,7 @@ from prism.backends.triton.crosscompile import (
 )
 from prism.backends.triton.emit import emit_module
 from prism.backends.triton.interpret import InterpreterPool, InterpretJob
-from prism.instantiate.devices import device
+from prism.cost.device import device
 from prism.instantiate.model import Model
 from prism.instantiate.streamed import L2_TRIP, streamed
 from prism.instantiate.workers import Pool

@@ -21,8 +21,8 @@ from prism.backends.protocol import Config, load_module, plain
 from prism.backends.triton.emit import emit_module
 from prism.bench.own import module_facts
 from prism.bench.twins import TWINS, on_streams
+from prism.cost.device import device
 from prism.errors import BackendError
-from prism.instantiate.devices import device
 from prism.instantiate.lock import config_of, flat
 from prism.instantiate.model import Model
 from prism.instantiate.space import Space

@@ -16,8 +16,9 @@ import pytest
 import sympy
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from sgraph_programs import SmallLimits, task
+from sgraph_programs import PLAIN, task
 
+from prism.cost.device import Device
 from prism.errors import UsageError
 from prism.program.build import div, mul, op, read, reduce, sub
 from prism.program.extents import Extent, symbol
@@ -25,16 +26,15 @@ from prism.program.index import Axis
 from prism.program.nodes import Definition, DType, Expr, Program, SymbolRange, Tensor
 from prism.sgraph.generate import Bounds, generate
 from prism.sgraph.nodes import Grid, Kernel, LoopRole, SGraph, Split
-from prism.sgraph.prune import Rates, reach
+from prism.sgraph.prune import reach
 from prism.sgraph.shape_regions import Condition, Losses, Splits, Tree, intervals, regions, roundest
 from prism.sgraph.shape_times import TimeModel, lattice
 from prism.sgraph.winners import TOLERANCE, Winner, points, winner_at, winners
 
 Ranges = Mapping[str, SymbolRange]
 F16 = DType.FLOAT16
-LIMITS = SmallLimits()
 # Nothing but work counts, and one program fills the device.
-WORK_ALONE = Rates(bytes=1e16, launch=0.0, programs=1)
+WORK_ALONE = replace(PLAIN, bandwidth_bytes_s=1e16, launch_overhead_s=0.0, processors=1)
 
 M, N, SEQ, BATCH = symbol("m"), symbol("n"), symbol("seq"), symbol("b")
 
@@ -100,11 +100,11 @@ def batched() -> tuple[SGraph, ...]:
 
 
 def lost(
-    found: Sequence[Winner], sgraphs: Sequence[SGraph], shapes: Sequence[Mapping[str, int]], rates: Rates
+    found: Sequence[Winner], sgraphs: Sequence[SGraph], shapes: Sequence[Mapping[str, int]], device: Device
 ) -> list[float]:
     """What the winner loses to the best, shape by shape, by the generator's own estimate of each sGraph."""
     result = []
-    seconds = TimeModel(LIMITS, rates).seconds(sgraphs, shapes)
+    seconds = TimeModel(device).seconds(sgraphs, shapes)
     for n, p in enumerate(shapes):
         result.append(float(seconds[winner_at(found, p).place, n] / seconds[:, n].min()) - 1)
     return result
@@ -123,14 +123,14 @@ def families(sgraph: SGraph) -> list[list[Kernel]]:
 def test_times_are_those_of_the_generator(which: str) -> None:
     sgraphs = {"chain": chains_m, "decode": decodes, "batched": batched}[which]()[::3]
     shapes = [{"m": v, "seq": v, "b": 1 + v % 7} for v in (1, 2, 17, 64, 100, 513, 1200)]
-    rates = Rates(programs=60)
-    seconds = TimeModel(LIMITS, rates).seconds(sgraphs, shapes)
+    device = replace(PLAIN, processors=60)
+    seconds = TimeModel(device).seconds(sgraphs, shapes)
     infeasible = 0
     for (n, sgraph), (m, shape) in itertools.product(enumerate(sgraphs), enumerate(shapes)):
         # As the generator does, family by family: a kernel, or the stages of a split.
-        expected = -rates.launch * (len(sgraph.kernels) - len(sgraph.launches))
+        expected = -device.launch_overhead_s * (len(sgraph.kernels) - len(sgraph.launches))
         for family in families(sgraph):
-            reached = reach(family, sgraph, LIMITS, rates, [shape])
+            reached = reach(family, sgraph, device, [shape])
             expected += np.inf if isinstance(reached, str) else reached.seconds
         infeasible += expected == np.inf
         assert seconds[n, m] == pytest.approx(expected, rel=1e-9), (sgraph.name, shape)
@@ -141,15 +141,15 @@ def test_times_are_those_of_the_generator(which: str) -> None:
 @pytest.mark.parametrize(("which", "ranges"), [("chain", CHAIN_M), ("decode", DECODE)])
 def test_one_symbol_against_every_integer(which: str, ranges: Ranges) -> None:
     sgraphs = chains_m() if which == "chain" else decodes()
-    found = winners(sgraphs, ranges, LIMITS, Rates())
+    found = winners(sgraphs, ranges, PLAIN)
     (name, r), *_ = ranges.items()
     shapes = [{name: v} for v in range(r.low, r.high + 1)]
-    losses = lost(found, sgraphs, shapes, Rates())
+    losses = lost(found, sgraphs, shapes, PLAIN)
     assert 2 <= len(found) <= 4
     assert max(losses) <= found[0].tolerance == TOLERANCE
     assert max(w.loss for w in found) <= TOLERANCE
     # Breakpoints are exact: on either side of one its own sGraph is no slower than the other.
-    seconds = TimeModel(LIMITS, Rates()).seconds(sgraphs, shapes)
+    seconds = TimeModel(PLAIN).seconds(sgraphs, shapes)
     places = [winner_at(found, p).place for p in shapes]
     borders = [n for n in range(1, len(places)) if places[n] != places[n - 1]]
     assert len(borders) >= len(found) - 1
@@ -166,24 +166,24 @@ def test_split_against_unsplit_has_a_breakpoint() -> None:
     split = next(s for s in decodes() if Split in roles(s) and Grid not in roles(s))
     unsplit = next(s for s in decodes() if roles(s) == {LoopRole} and len(s.kernels) == 1)
     ranges = {"seq": SymbolRange(1, 32768, 512)}
-    short, long = winners([split, unsplit], ranges, LIMITS, Rates())
+    short, long = winners([split, unsplit], ranges, PLAIN)
     assert (short.place, long.place) == (1, 0)
     assert isinstance(short.predicate, sympy.Le)
     assert isinstance(long.predicate, sympy.Ge)
     border = int(short.predicate.rhs)
     assert 16 < border < 4096
     assert (short.text, long.text) == (f"seq <= {border}", f"seq >= {border + 1}")
-    seconds = TimeModel(LIMITS, Rates()).seconds([split, unsplit], [{"seq": border}, {"seq": border + 1}])
+    seconds = TimeModel(PLAIN).seconds([split, unsplit], [{"seq": border}, {"seq": border + 1}])
     assert seconds[1, 0] <= seconds[0, 0]
     assert seconds[0, 1] < seconds[1, 1]
     # Where a launch costs nothing, splitting pays earlier.
-    early = winners([split, unsplit], ranges, LIMITS, Rates(launch=0.0))
+    early = winners([split, unsplit], ranges, replace(PLAIN, launch_overhead_s=0.0))
     assert int(early[0].predicate.rhs) < border
 
 
 def test_matrix_chain_by_the_cheaper_order() -> None:
     left, right = chains_mn()
-    found = winners([*left, *right], CHAIN_MN, LIMITS, WORK_ALONE)
+    found = winners([*left, *right], CHAIN_MN, WORK_ALONE)
     first, last = sorted(found, key=lambda w: w.place)
     assert first.place < len(left) <= last.place
     # FLOPs: 2*m*n*(1024 + 2048) on the left, 2*1024*2048*(n + m) on the right.
@@ -193,7 +193,7 @@ def test_matrix_chain_by_the_cheaper_order() -> None:
         cheaper = first if m * n * 3072 < 1024 * 2048 * (m + n) else last
         assert winner_at(found, {"m": m, "n": n}) == cheaper
     # By the device's own rates launches, memory and tiles count as well: each order still has its shapes.
-    real = winners([*left, *right], CHAIN_MN, LIMITS, Rates())
+    real = winners([*left, *right], CHAIN_MN, PLAIN)
     assert {w.place < len(left) for w in real} == {True, False}
 
 
@@ -203,8 +203,8 @@ def test_several_symbols_against_every_shape() -> None:
     both = [generated(chain(left, M, symbol("k"), 32, 32, ranges)) for left in (True, False)]
     sgraphs = [s for some in both for s in some]
     shapes = [{"m": a, "k": b} for a in range(1, 45) for b in range(1, 45)]
-    for rates in (Rates(), WORK_ALONE):
-        losses = lost(winners(sgraphs, ranges, LIMITS, rates), sgraphs, shapes, rates)
+    for device in (PLAIN, WORK_ALONE):
+        losses = lost(winners(sgraphs, ranges, device), sgraphs, shapes, device)
         strays = sum(x > TOLERANCE for x in losses)
         assert strays <= 0.03 * len(shapes)
         assert all(np.isfinite(losses))
@@ -225,9 +225,9 @@ def test_disjoint_and_covering(m: int, n: int, b: int, seq: int) -> None:
 def _answers() -> tuple[tuple[Winner, ...], ...]:
     left, right = chains_mn()
     return (
-        winners([*left, *right], CHAIN_MN, LIMITS, Rates()),
-        winners(batched(), DECODE_BATCH, LIMITS, Rates()),
-        winners(decodes(), {"seq": SymbolRange(1, 32768, 512)}, LIMITS, Rates()),
+        winners([*left, *right], CHAIN_MN, PLAIN),
+        winners(batched(), DECODE_BATCH, PLAIN),
+        winners(decodes(), {"seq": SymbolRange(1, 32768, 512)}, PLAIN),
     )
 
 
@@ -236,7 +236,7 @@ def test_answers_are_few_and_lose_little() -> None:
         assert 2 <= len(found) <= 5
         assert all(w.tolerance <= 0.16 and w.loss <= 0.3 for w in found)
     shapes = lattice(DECODE_BATCH, 900)
-    losses = lost(_answers()[1], batched(), shapes, Rates())
+    losses = lost(_answers()[1], batched(), shapes, PLAIN)
     assert sum(x > _answers()[1][0].tolerance for x in losses) <= 0.06 * len(losses)
 
 
@@ -261,32 +261,32 @@ def test_the_same_in_another_process() -> None:
 
 def test_equals_and_one_shape() -> None:
     a, b = decodes()[:2]
-    assert [w.place for w in winners([a, a], DECODE, LIMITS, Rates())] == [0]
-    (only,) = winners([b], DECODE, LIMITS, Rates())
+    assert [w.place for w in winners([a, a], DECODE, PLAIN)] == [0]
+    (only,) = winners([b], DECODE, PLAIN)
     assert only.predicate == sympy.true
     assert only.text == "everywhere"
     assert only.holds({"seq": 7})
-    (there,) = winners(decodes(), {"seq": SymbolRange(900, 900, 900)}, LIMITS, Rates())
+    (there,) = winners(decodes(), {"seq": SymbolRange(900, 900, 900)}, PLAIN)
     assert there.text == "everywhere"
-    assert there.place == int(np.argmin(TimeModel(LIMITS, Rates()).seconds(decodes(), [{"seq": 900}])[:, 0]))
-    assert winners([], DECODE, LIMITS, Rates()) == ()
+    assert there.place == int(np.argmin(TimeModel(PLAIN).seconds(decodes(), [{"seq": 900}])[:, 0]))
+    assert winners([], DECODE, PLAIN) == ()
 
 
 def test_where_nothing_is_feasible_there_is_no_extra_region() -> None:
     sgraphs = generated(chain(True, M, 256, N, 256, {"m": SymbolRange(1, 4096, 64), "n": SymbolRange(1, 4096, 64)}))
     ranges = {"m": SymbolRange(1, 1 << 20, 64), "n": SymbolRange(1, 1 << 20, 64)}
     corner = {"m": 1 << 20, "n": 1 << 20}
-    assert not np.isfinite(TimeModel(LIMITS, Rates()).seconds(sgraphs, [corner])).all()
-    found = winners(sgraphs, ranges, LIMITS, Rates())
+    assert not np.isfinite(TimeModel(PLAIN).seconds(sgraphs, [corner])).all()
+    found = winners(sgraphs, ranges, PLAIN)
     assert sum(w.holds(corner) for w in found) == 1
 
 
 def test_errors() -> None:
     with pytest.raises(UsageError, match="extent m has no value"):
-        winners(chains_m(), {"n": SymbolRange(1, 8, 4)}, LIMITS, Rates())
+        winners(chains_m(), {"n": SymbolRange(1, 8, 4)}, PLAIN)
     with pytest.raises(UsageError, match="low <= high"):
-        winners(chains_m(), {"m": SymbolRange(8, 1, 4)}, LIMITS, Rates())
-    found = winners(chains_m()[:9], {"m": SymbolRange(2, 400, 4)}, LIMITS, Rates())
+        winners(chains_m(), {"m": SymbolRange(8, 1, 4)}, PLAIN)
+    found = winners(chains_m()[:9], {"m": SymbolRange(2, 400, 4)}, PLAIN)
     bounded = [replace(w, predicate=sympy.And(w.predicate, symbol("m") <= 400)) for w in found]
     with pytest.raises(UsageError, match="no sGraph is the winner"):
         winner_at(bounded, {"m": 401})

@@ -22,7 +22,7 @@ from functools import partial
 from pathlib import Path
 
 from prism.api.gain import check_gain
-from prism.api.partitioned import composed_choice, machine_of, merged_checks, search_regions
+from prism.api.partitioned import composed_choice, merged_checks, search_regions
 from prism.api.records import Choice, Request, artifacts, formulas
 from prism.api.rules import rule_paths
 from prism.api.searching import ProvedSGraph, SearchBudget, SearchResult, run_search
@@ -31,6 +31,7 @@ from prism.backends.protocol import Config, ModuleSource, write_module
 from prism.egraph.worker import Worker
 from prism.errors import CompilerError, NoImprovementError, UnsupportedError, UsageError, VerificationError
 from prism.events import CheckSummary, Listener, Recorder, RunReport
+from prism.generate.partition import partition
 from prism.instantiate.baselines import NAMES as BASELINES
 from prism.instantiate.baselines import installed
 from prism.instantiate.cache import Cache, cache_root, version_of
@@ -46,7 +47,6 @@ from prism.instantiate.rematch import challenged, rematch
 from prism.instantiate.stored import Store
 from prism.instantiate.study import LEADERS, Best, Candidate, Failure, TuneResult, tune
 from prism.program.nodes import DType, Program
-from prism.program.partition import partition
 from prism.program.region import Region
 from prism.report.folder import check_writable, render_folder, write_folder
 from prism.report.units import duration, on_threads
@@ -188,7 +188,7 @@ def optimize(
     with ExitStack() as stack:
         worker = stack.enter_context(Worker(files, fp=request.budget.fp))
         tools = _tools(request, platform, recorder, stack, Store(Cache("timings"), anew=anew))
-        regions = partition(program, machine=machine_of(device, program.tensor(program.outputs[0]).dtype))
+        regions = partition(program, device=device)
         known: dict[str, SearchResult] = {}
         if len(regions) == 1:
             found = run_search(program, device, request.budget, worker, recorder)
@@ -209,7 +209,7 @@ def optimize(
         module = platform.backend.emit(
             choice.proved.sgraph,
             formula=_formula(found),
-            configs={device.key: [choice.best.config]},
+            configs={device.target: [choice.best.config]},
             weights=bool(program.weights),
         )
         made = recorded(artifacts(request, found, choice, module, platform, recorder, worker), choice.opinion)
@@ -419,7 +419,7 @@ def _formula(found: SearchResult) -> str:
 def _emitted(folder: Path, sgraph: SGraph, found: SearchResult, platform: Platform, points: Sequence[Config]) -> Path:
     """The sGraph's module, written to a folder of its own, as all these configurations need it; the first is in it."""
     folder.mkdir()
-    configs = {platform.device.key: [points[0], *(c for c in points[1:] if c.descriptors)]}
+    configs = {platform.device.target: [points[0], *(c for c in points[1:] if c.descriptors)]}
     return write_module(platform.backend.emit(sgraph, formula=_formula(found), configs=configs), folder / "kernels.py")
 
 

@@ -1,6 +1,6 @@
 """Programs of several regions: each region is searched, equal ones once, and the results are put together.
 
-    partition      program -> regions                        (prism.program.partition)
+    partition      program -> regions                        (prism.generate.partition)
     search         distinct regions -> proved sGraphs        here, by `run_search`
     compose        a proved sGraph a region -> one sGraph    (prism.sgraph.compose)
 
@@ -21,17 +21,16 @@ from prism.api.records import Choice
 from prism.api.searching import ProvedSGraph, Search, SearchBudget, SearchResult, run_search
 from prism.api.second_opinion import merged
 from prism.backends.protocol import Config, Resources
+from prism.cost.device import Device
 from prism.egraph.rules import FpClass
 from prism.egraph.worker import Worker
 from prism.errors import UsageError
 from prism.events import CheckSummary, Recorder
-from prism.instantiate.devices import Target
+from prism.generate.partition import RegionBounds, partition
 from prism.instantiate.model import CostModel
 from prism.instantiate.study import Best, Trial, TuneResult
-from prism.program.nodes import DType, Expr, Formula, Map, Program, Read, Reduce, Tensor
-from prism.program.partition import RegionBounds, partition
+from prism.program.nodes import Expr, Formula, Map, Program, Read, Reduce, Tensor
 from prism.program.region import Canonical, Region
-from prism.program.region_cost import Machine
 from prism.sgraph.compose import Composed, Part, compose
 from prism.sgraph.denote import Denotation
 from prism.sgraph.generate import Generated
@@ -142,15 +141,10 @@ class PartitionedSearch:
         )
 
 
-def machine_of(device: Target, dtype: DType = DType.FLOAT16) -> Machine:
-    """The device as the partitioner sees it, for matrix products of that type."""
-    return device.machine(dtype)
-
-
 def search_regions(
     program: Program,
     regions: Sequence[Region],
-    target: Target,
+    target: Device,
     budget: SearchBudget,
     workers: Sequence[Worker],
     recorder: Recorder,
@@ -209,7 +203,7 @@ class RegionalSearch(Search):
         self,
         program: Program,
         regions: Sequence[Region],
-        target: Target,
+        target: Device,
         budget: SearchBudget,
         workers: Sequence[Worker],
         recorder: Recorder,
@@ -288,7 +282,7 @@ def _picks(found: PartitionedSearch, limit: int) -> list[tuple[ProvedSGraph, ...
 def _searched(
     program: Program,
     regions: Sequence[Region],
-    target: Target,
+    target: Device,
     budget: SearchBudget,
     workers: Sequence[Worker],
     recorder: Recorder,

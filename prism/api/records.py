@@ -12,6 +12,7 @@ from prism.api import sgraph_file
 from prism.api.searching import ProvedSGraph, SearchBudget, SearchResult
 from prism.backends.protocol import Config, ModuleSource
 from prism.backends.weights import weights_bytes
+from prism.cost.device import Device
 from prism.egraph.encode import Derivation, replay
 from prism.egraph.rules import load_rules, rule_files
 from prism.egraph.worker import Worker
@@ -28,7 +29,6 @@ from prism.events import (
     RunReport,
 )
 from prism.instantiate.confirm import Confirmation
-from prism.instantiate.devices import Target
 from prism.instantiate.lock import flat, make_lock, versions
 from prism.instantiate.measure import BASELINE, KERNEL
 from prism.instantiate.model import CostModel
@@ -91,7 +91,7 @@ class Request:
 
     program: Program
     target: str
-    device: Target
+    device: Device
     device_name: str
     budget: SearchBudget
     trials: int

@@ -21,19 +21,19 @@ from prism.api.gain import nothing_to_gain
 from prism.api.proofs import Proofs, ProvedSGraph
 from prism.api.rules import rule_paths
 from prism.api.second_opinion import SecondOpinions
+from prism.cost.device import Device
 from prism.egraph.budget import Budget
 from prism.egraph.rules import FpClass
 from prism.egraph.worker import Worker
 from prism.errors import UsageError
 from prism.events import Funnel, Listener, Recorder
-from prism.instantiate.devices import Target
+from prism.generate.partition import partition
 from prism.instantiate.platforms import platform_of
 from prism.program.inline import inline
 from prism.program.nodes import Formula, Program
-from prism.program.partition import partition
 from prism.sgraph.classes import EClasses
 from prism.sgraph.generate import Bounds, Generated, Task, generate
-from prism.sgraph.prune import PRUNERS, Rates
+from prism.sgraph.prune import PRUNERS
 from prism.sgraph.shape_times import points
 from prism.sgraph.verdict import Status
 from prism.sgraph.winners import Winner, winners
@@ -46,7 +46,6 @@ __all__ = [
     "SearchBudget",
     "SearchInterruptedError",
     "SearchResult",
-    "rates",
     "run_search",
     "search",
 ]
@@ -178,7 +177,7 @@ class Search(Iterator[ProvedSGraph]):
 
     Args:
         program: what is searched.
-        target: the device whose limits prune and whose rates order.
+        target: the device that it is for.
         budget: bounds.
         workers: the e-graph worker, and others that take references off it where there are several.
         recorder: gets the stages.
@@ -189,7 +188,7 @@ class Search(Iterator[ProvedSGraph]):
     def __init__(
         self,
         program: Program,
-        target: Target,
+        target: Device,
         budget: SearchBudget,
         workers: Sequence[Worker],
         recorder: Recorder,
@@ -290,7 +289,7 @@ class Search(Iterator[ProvedSGraph]):
         one winner, everywhere. By estimate, see prism.sgraph.winners.
         """
         found = [p.sgraph for p in self.proved]
-        return winners(found, self._program.ranges, self._target, rates(self._target))
+        return winners(found, self._program.ranges, self._target)
 
     def close(self) -> None:
         """End the search; its own workers are killed, what was proved stays."""
@@ -328,7 +327,7 @@ class Search(Iterator[ProvedSGraph]):
     def _generate(self, formulas: tuple[Formula, ...], classes: EClasses) -> Generated:
         p = self._program
         shapes = points(p.ranges) if p.ranges else ()
-        task = Task(p.name, p.inputs, formulas, classes, p.hints, self._target, rates(self._target), shapes)
+        task = Task(p.name, p.inputs, formulas, classes, p.hints, self._target, shapes)
         return generate(task, self._budget.bounds())
 
     def _timed(self, stage: str, work: Callable[[], T]) -> T:
@@ -362,14 +361,9 @@ class _Ready:
     proofs: Proofs
 
 
-def rates(d: Target) -> Rates:
-    """The device as the generator ranks by it."""
-    return d.rates
-
-
 def run_search(
     program: Program,
-    target: Target,
+    target: Device,
     budget: SearchBudget,
     worker: Worker,
     recorder: Recorder,
@@ -379,7 +373,7 @@ def run_search(
 
     Args:
         program: what is searched.
-        target: the device whose limits prune and whose rates order.
+        target: the device that it is for.
         budget: bounds.
         worker: the e-graph worker.
         recorder: gets the stages.
@@ -412,7 +406,7 @@ def search(
 ) -> Search:
     """Proved sGraphs of a program, best bound first, each as soon as it is proved.
 
-    A program of several regions (`prism.program.partition`) is searched region by region; what is yielded then are
+    A program of several regions (`prism.generate.partition`) is searched region by region; what is yielded then are
     sGraphs of the whole program: the best of each region first, later with other ones in place of one of them.
 
         for found in prism.search(program):        # stop whenever you have seen enough
@@ -420,7 +414,7 @@ def search(
 
     Args:
         program: from `load` or `trace`.
-        target: the device whose limits prune and whose rates order: sm_80, sm_89, sm_90, sm_100, or cpu or cuda for the
+        target: the device that it is for: sm_80, sm_89, sm_90, sm_100, or cpu or cuda for the
             one that is here.
         budget: bounds of the search.
         listener: called with progress events.
@@ -437,11 +431,11 @@ def search(
     """
     if workers < 1:
         raise UsageError(f"{workers} workers", where="search", fix="give 1 or more")
-    from prism.api.partitioned import RegionalSearch, machine_of
+    from prism.api.partitioned import RegionalSearch
 
     recorder = Recorder(listener)
     chosen = platform_of(target, recorder.warn).device
-    regions = partition(program, machine=machine_of(chosen))
+    regions = partition(program, device=chosen)
     files = rule_paths(rules)
     fp = (budget or SearchBudget()).fp
     running = [Worker(files, fp=fp) if files or fp != FpClass.DOMAIN else Worker() for _ in range(workers)]

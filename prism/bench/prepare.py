@@ -34,8 +34,8 @@ from prism.backends.triton.emit import emit_module
 from prism.bench.cross import SHARED_LIMIT_BYTES, TARGETS, WORKER
 from prism.bench.suite import Case
 from prism.bench.twins import on_streams, persistent_twins, settled
+from prism.cost.device import DEVICES, Device, device
 from prism.instantiate.cache import cache_root, version_of
-from prism.instantiate.devices import DEVICES, Device, device
 from prism.instantiate.estimating import over_limit
 from prism.instantiate.joined import PointSpace
 from prism.instantiate.model import Model, baseline_estimate

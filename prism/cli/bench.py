@@ -65,7 +65,7 @@ def bench(
 
 
 def _target(gpu: Gpu | None) -> str:
-    from prism.instantiate.devices import DEVICES
+    from prism.cost.device import DEVICES
 
     return gpu.target if gpu is not None and gpu.target in DEVICES else "sm_90"
 

@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from prism.backends.protocol import Config, Resources
-from prism.instantiate.cpu_device import CpuDevice
+from prism.cost.device import Device
 from prism.instantiate.dealing import dealt
 from prism.instantiate.launch_model import Times
 from prism.instantiate.model import Estimate, kernel_estimate, sum_estimates
@@ -63,7 +63,7 @@ class CpuKernelModel:
         hints: a value for every symbol of the extents.
     """
 
-    def __init__(self, kernel: Kernel, sgraph: SGraph, device: CpuDevice, hints: Mapping[str, int]) -> None:
+    def __init__(self, kernel: Kernel, sgraph: SGraph, device: Device, hints: Mapping[str, int]) -> None:
         self.kernel = kernel
         self.device = device
         self.hints = dict(hints)
@@ -78,8 +78,8 @@ class CpuKernelModel:
                 n = n * value(extent, self.hints) if not _unbound(extent, self.hints) else n
             self.whole[t.name] = n
         floats = {t.dtype for t in sgraph.inputs if t.dtype.is_float}
-        self.paired = device.bf16_dot and floats == {DType.BFLOAT16}
-        kept = CACHE_PART * device.llc_bytes
+        self.paired = device.core.bf16_dot and floats == {DType.BFLOAT16}
+        kept = CACHE_PART * device.cache_bytes
         given = {t.name for t in (*sgraph.inputs, *sgraph.outputs)}
         together = sum(self.whole.values())
         # What a kernel leaves for the next one is still there, unless it is large itself.
@@ -99,13 +99,13 @@ class CpuKernelModel:
         sizes = tile_sizes(self.kernel, env)
         programs = self.cost.programs.evaluate(env) * 1.0
         trips = self.cost.loop_trips.evaluate(env) * 1.0
-        rate = d.multiply_adds_s / d.cores
+        rate = d.multiply_adds_s / d.processors
         dots = self.cost.padded_dot_flops.evaluate(env) / 2.0
         pointwise = self.cost.padded_flops.evaluate(env) * 1.0
         work = dots / (rate * DOT_SHARE * self._dot_share(sizes)) + pointwise / (rate * POINTWISE_SHARE)
         live = live_elements(self.footprint, sizes) * 4.0
         # What is kept between the nests of a program is written and read again, from the cache that holds the tiles.
-        spread = np.where(live > d.l1_bytes, 1.0 * pointwise / (d.l2_bandwidth_bytes_s / d.cores), 0.0)
+        spread = np.where(live > d.core.l1_bytes, 1.0 * pointwise / d.core.l2_bandwidth_bytes_s, 0.0)
         overhead = programs * (1 + trips) * self.statements * STATEMENT_S
         moved: Any = 0.0
         streamed: Any = 0.0
@@ -157,7 +157,7 @@ class CpuKernelModel:
             rows, columns = elements(m, sizes) * 1.0, elements(n, sizes) * 1.0
             # Either side may be the one that fills the vectors.
             long, short = np.maximum(rows, columns), np.minimum(rows, columns)
-            lanes = np.minimum(1.0, long / self.device.lanes)
+            lanes = np.minimum(1.0, long / self.device.core.lanes)
             share = lanes * np.minimum(1.0, (1.0 + short) / (1.0 + FULL_ROWS))
             worst = np.minimum(worst, share * np.where(short >= PAIRED_ROWS, 2.0, 1.0) if self.paired else share)
         return worst
@@ -175,12 +175,12 @@ def cpu_times(kernels: Sequence[CpuKernelModel], binding: Mapping[str, Any]) -> 
     for k in kernels:
         p, w, m, s, o = k.parts(env)
         programs, work, moved, streamed, distinct = programs + p, work + w, moved + m, streamed + s, distinct + o
-    active = np.minimum(programs, d.cores)
+    active = np.minimum(programs, d.processors)
     skew = sum(k.cost.programs.evaluate(env) / programs * k.skew(env) for k in kernels)
-    compute = work / programs * dealt(programs, d.cores, skew, all(ordered(k.kernel) for k in kernels))
+    compute = work / programs * dealt(programs, d.processors, skew, all(ordered(k.kernel) for k in kernels))
     # One core alone draws no more than its own share of the memory's bandwidth.
-    filled = active / d.cores
-    cached = moved / (d.llc_bandwidth_bytes_s * STREAM_SHARE * filled)
+    filled = active / d.processors
+    cached = moved / (d.cache_bandwidth_bytes_s * STREAM_SHARE * filled)
     # What is asked for again comes from memory again, unless the programs that run at the same time share it.
     again = np.minimum(np.maximum(distinct, streamed / np.maximum(active, 1.0)), MOST_AGAIN * distinct)
     memory = np.maximum(cached, again / (d.bandwidth_bytes_s * STREAM_SHARE * filled))
@@ -212,7 +212,7 @@ class CpuOptions:
         device: whose model ranks.
     """
 
-    device: CpuDevice
+    device: Device
 
     @property
     def warps(self) -> tuple[int, ...]:
@@ -237,7 +237,7 @@ class CpuModel:
         hints: a value for every symbol of the extents.
     """
 
-    def __init__(self, sgraph: SGraph, device: CpuDevice, hints: Mapping[str, int]) -> None:
+    def __init__(self, sgraph: SGraph, device: Device, hints: Mapping[str, int]) -> None:
         self.device = device
         self.kernels = tuple(CpuKernelModel(k, sgraph, device, hints) for k in sgraph.kernels)
         left = iter(self.kernels)

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from prism.backends.cpu.build import check_compiler
 from prism.backends.cpu.machine import Machine, describe
 from prism.backends.protocol import Config, Resources, plain
 from prism.backends.triton.crosscompile import arguments, worker_command, worker_environment
+from prism.cost.device import Device, multicore
 from prism.instantiate.cache import cache_root
 from prism.instantiate.check import KernelRunner
 from prism.instantiate.cpu_backend import CppBackend
-from prism.instantiate.cpu_device import DEFAULT_HZ, CpuDevice
 from prism.instantiate.cpu_model import CpuModel, CpuOptions
 from prism.instantiate.estimating import Estimating
 from prism.instantiate.measure import Bench, Measuring
@@ -65,7 +65,7 @@ class CpuPlatform:
         compiler: the compiler's name and version.
     """
 
-    device: CpuDevice
+    device: Device
     compiler: str
 
     @property
@@ -81,7 +81,7 @@ class CpuPlatform:
     @property
     def backend(self) -> CppBackend:
         """See Platform."""
-        return CppBackend(self.device.cores)
+        return CppBackend(self.device.processors)
 
     @property
     def memory(self) -> str:
@@ -108,7 +108,7 @@ class CpuPlatform:
 
     def worker(self) -> Worker:
         """The child that runs kernels."""
-        return Worker(worker_command(WORKER), cpu_environment(self.device.cores))
+        return Worker(worker_command(WORKER), cpu_environment(self.device.processors))
 
     def runner(self) -> KernelRunner:
         """See Platform."""
@@ -125,7 +125,7 @@ class CpuPlatform:
 
     def thread_counts(self) -> tuple[int, ...]:
         """All cores, and one: what runs on all of them stalls where one is taken."""
-        return tuple(dict.fromkeys((default_threads(self.device.cores), 1)))
+        return tuple(dict.fromkeys((default_threads(self.device.processors), 1)))
 
     def measuring(self, bench: Bench, store: Store) -> Measuring:
         """See Platform."""
@@ -253,22 +253,19 @@ def default_threads(cores: int) -> int:
     return max(1, min(int(given), cores)) if given.isdecimal() and int(given) else cores
 
 
-def cpu_device(machine: Machine) -> CpuDevice:
+def cpu_device(machine: Machine) -> Device:
     """The machine as the search and the model see it."""
     vector = max(16, machine.vector_bits // 8)
     cores = max(1, machine.cores)
-    device = CpuDevice(
-        machine.name,
+    return multicore(
+        f"{machine.name}, {cores} {'core' if cores == 1 else 'cores'}, {8 * vector}-bit vectors",
         cores,
         vector,
         machine.l1_bytes or 32 << 10,
         machine.l2_bytes or 512 << 10,
         max(machine.l3_bytes, machine.l2_bytes) or 8 << 20,
-        DEFAULT_HZ,
         any("bf16" in f for f in machine.flags),
     )
-    unit = "core" if cores == 1 else "cores"
-    return replace(device, name=f"{machine.name}, {cores} {unit}, {8 * vector}-bit vectors")
 
 
 def cpu_platform() -> CpuPlatform | None:

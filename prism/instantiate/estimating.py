@@ -20,9 +20,9 @@ from prism.backends.triton.crosscompile import (
     worker_command,
     worker_environment,
 )
+from prism.cost.device import Device
 from prism.events import Evidence
 from prism.instantiate.cache import Cache, cache_root, digest, version_of
-from prism.instantiate.devices import Device
 from prism.instantiate.model import Model
 from prism.instantiate.space import Space
 from prism.instantiate.study import Candidate, Failure, Outcome

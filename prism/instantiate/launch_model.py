@@ -14,9 +14,9 @@ import numpy as np
 
 from prism.backends.longest_first import SECTION
 from prism.backends.protocol import Config, Resources
+from prism.cost.device import Device
 from prism.errors import BackendError
 from prism.instantiate.dealing import dealt
-from prism.instantiate.devices import Device
 from prism.instantiate.streamed import streamed
 from prism.program.index import Axis
 from prism.program.nodes import DType
@@ -176,34 +176,34 @@ class KernelModel:
         env = {**self.hints, **binding}
         p = self.part(env, warps, stages, None)
         dram, moved = self.traffic(env, p.sizes, p.resident, {})
-        memory = np.maximum(dram / self.device.bandwidth_bytes_s, moved / self.device.l2_bandwidth_bytes_s)
+        memory = np.maximum(dram / self.device.bandwidth_bytes_s, moved / self.device.cache_bandwidth_bytes_s)
         seconds = np.maximum(memory / DRAM_EFFICIENCY, p.compute(p.resident)) + p.spill
         return np.where(p.fits, seconds, np.inf)
 
     def part(self, env: Mapping[str, Any], warps: Any, stages: Any, resources: Resources | None) -> _Part:
         """Its share of a launch; `env` also binds the symbols of the extents."""
-        d = self.device
+        d, m = self.device, self.device.multiprocessor
         sizes = tile_sizes(self.kernel, env)
         live = live_elements(self.footprint, sizes)
         if self.footprint.full_precision:
             # Both operands of a product outside the matrix units are in registers while it runs.
             held: Any = 0.0
-            for m, n, k in self.footprint.dots:
-                held = np.maximum(held, np.sqrt(operand_registers(m, n, k, sizes, warps * 32)))
+            for dims in self.footprint.dots:
+                held = np.maximum(held, np.sqrt(operand_registers(*dims, sizes, warps * 32)))
             live = live + held * warps * 32
         shared: Any = staged_bytes(self.footprint, sizes) * stages + self.streamed.buffer_bytes(sizes, stages)
         shared = shared + self._held_bytes(sizes)
         registers = live / (warps * 32) + BASE_REGISTERS
         # Every value over the limit is stored once and loaded once, four bytes each.
-        spills = np.maximum(registers - d.registers_per_thread, 0) * 8
+        spills = np.maximum(registers - m.registers_per_thread, 0) * 8
         if resources is not None:
             shared = resources.shared
             registers = resources.registers or registers
             spills = resources.spills
-        registers = np.minimum(registers, d.registers_per_thread)
-        resident = np.minimum(d.registers_per_sm / (registers * 32 * warps), d.warps_per_sm / warps)
-        resident = np.minimum(resident, d.shared_per_sm_bytes / np.maximum(shared + 1024, 1))
-        resident = np.floor(np.minimum(resident, d.blocks_per_sm))
+        registers = np.minimum(registers, m.registers_per_thread)
+        resident = np.minimum(m.registers / (registers * 32 * warps), m.warps / warps)
+        resident = np.minimum(resident, m.shared_bytes / np.maximum(shared + 1024, 1))
+        resident = np.floor(np.minimum(resident, m.blocks))
         fits = (resident >= 1) & (shared <= d.shared_limit_bytes)
         programs = self.cost.programs.evaluate(env) * 1.0
         # Warps without elements of their own do not help.
@@ -230,13 +230,13 @@ class KernelModel:
             programs=programs,
             useful=useful,
             dot_seconds=dot_seconds,
-            vector_seconds=work / (d.fp32_flops / 2 * VECTOR_EFFICIENCY),
+            vector_seconds=work / (d.multiply_adds_s * VECTOR_EFFICIENCY),
             chain=2 + trips * waiting,
             longest_chain=2 + longest * waiting,
             skew=np.where(trips > 0, longest / np.where(trips > 0, trips, 1.0), 1.0),
             ordered=ordered(self.kernel),
             hidden=hidden,
-            spill=spills * 32 * warps * programs * np.maximum(trips, 1) / d.l2_bandwidth_bytes_s,
+            spill=spills * 32 * warps * programs * np.maximum(trips, 1) / d.cache_bandwidth_bytes_s,
         )
 
     def traffic(
@@ -259,7 +259,7 @@ class KernelModel:
         programs: Any = 1.0
         for _, n in order:
             programs = programs * n
-        wave = np.minimum(programs, d.sms * resident)
+        wave = np.minimum(programs, d.processors * resident)
         dram: Any = 0.0
         moved: Any = 0.0
         for a in self.cost.accesses:
@@ -276,14 +276,14 @@ class KernelModel:
                 if axis in a.axes:
                     distinct = distinct * covered
             by_waves = traffic * distinct / wave
-            from_dram = np.where(once <= L2_SHARE * d.l2_bytes, once, np.maximum(once, by_waves))
+            from_dram = np.where(once <= L2_SHARE * d.cache_bytes, once, np.maximum(once, by_waves))
             from_dram = np.minimum(from_dram, traffic)
             if a.tensor in self.handed_over:
                 # An earlier launch has just stored it.
-                from_dram = np.where(once <= L2_SHARE * d.l2_bytes, 0.0, from_dram)
+                from_dram = np.where(once <= L2_SHARE * d.cache_bytes, 0.0, from_dram)
             # A tensor that is read by several loads of one launch comes from DRAM once if it stays in L2.
             previous = seen.get(key)
-            again = 0.0 if previous is None else np.where(once <= L2_SHARE * d.l2_bytes, 0.0, 1.0)
+            again = 0.0 if previous is None else np.where(once <= L2_SHARE * d.cache_bytes, 0.0, 1.0)
             seen[key] = from_dram
             dram = dram + (from_dram if previous is None else from_dram * again)
         return dram, moved
@@ -312,7 +312,7 @@ class KernelModel:
     def _held_bytes(self, sizes: Mapping[Axis, Any]) -> Any:
         """Shared memory of operands that stay there while loops run: those that groups of warps multiply."""
         total: Any = 0
-        for v in self.footprint.held if self.device.warp_groups else ():
+        for v in self.footprint.held if self.device.multiprocessor.warp_groups else ():
             mine = self.footprint.axes[v]
             feeds = [d for d in self.cost.dots if d.depth in mine and not {*mine}.isdisjoint((*d.rows, *d.columns))]
             longest: Any = 0
@@ -365,7 +365,7 @@ def _times(
     if then is not None:
         p = then.part(env, warps, 1, resources)
         resident, fits = np.minimum(resident, p.resident), fits & p.fits
-    busiest = np.ceil(programs / d.sms)
+    busiest = np.ceil(programs / d.processors)
     active = np.minimum(resident, busiest)
 
     dram: Any = 0.0
@@ -390,16 +390,16 @@ def _times(
         longest_chain = np.maximum(longest_chain, p.longest_chain)
         hidden = hidden + p.hidden * (p.programs / programs)
         spill = spill + p.spill
-    reached = np.minimum(1.0, SM_BANDWIDTH_SHARE * np.minimum(programs, d.sms) / d.sms)
+    reached = np.minimum(1.0, SM_BANDWIDTH_SHARE * np.minimum(programs, d.processors) / d.processors)
     memory = dram / (d.bandwidth_bytes_s * DRAM_EFFICIENCY * reached)
-    memory = np.maximum(memory, moved / (d.l2_bandwidth_bytes_s * DRAM_EFFICIENCY * reached))
+    memory = np.maximum(memory, moved / (d.cache_bandwidth_bytes_s * DRAM_EFFICIENCY * reached))
     # Kernels of one launch come one after another, so that the long programs of one meet the short ones of the next.
     in_order = all(p.ordered for p in parts)
     # The multiprocessor that is done last, and at least the longest program of any kernel.
-    compute = np.maximum(work / programs * dealt(programs, d.sms, skew, in_order), longest) * d.sms
+    compute = np.maximum(work / programs * dealt(programs, d.processors, skew, in_order), longest) * d.processors
     if then is not None:
         chain, longest_chain = chain + ARRIVAL_TRIPS, longest_chain + ARRIVAL_TRIPS
-    waits = dealt(programs, d.sms * resident, longest_chain / chain, in_order and len(parts) == 1)
+    waits = dealt(programs, d.processors * resident, longest_chain / chain, in_order and len(parts) == 1)
     latency = d.memory_latency_s * chain * waits
     overlap = 1 - 1 / (active * hidden + 1)
     return Times(memory, compute, latency, overlap, spill, fits, dram)

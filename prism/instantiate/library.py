@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 
-from prism.instantiate.devices import Device
+from prism.cost.device import Device
 from prism.instantiate.launch_model import DRAM_EFFICIENCY, FULL_DOT_REUSE, SM_BANDWIDTH_SHARE, Times
 from prism.program.index import Axis
 from prism.program.nodes import DType
@@ -48,7 +48,7 @@ def product_times(batch: int, rows: int, columns: int, depth: int, dtype: DType,
     """The same of a product of these extents: batch * [rows, depth] x [depth, columns]."""
     width = dtype.bytes
     once = batch * (rows * depth + depth * columns + rows * columns) * width
-    rate = device.dot_flops(dtype) * LIBRARY_EFFICIENCY / device.sms
+    rate = device.dot_flops(dtype) * LIBRARY_EFFICIENCY / device.processors
     found: list[tuple[float, int, Times]] = []
     for high, wide in LIBRARY_TILES:
         reuse = min(1.0, 2 * high * wide / (high + wide) / FULL_DOT_REUSE)
@@ -57,13 +57,13 @@ def product_times(batch: int, rows: int, columns: int, depth: int, dtype: DType,
             if parts > 1 and own < LEAST_DEPTH:
                 break
             programs = batch * math.ceil(rows / high) * math.ceil(columns / wide) * parts
-            waves = math.ceil(programs / device.sms)
+            waves = math.ceil(programs / device.processors)
             # Partial results are written and read in float32.
             moved = once + (8 * parts * batch * rows * columns if parts > 1 else 0)
             # Two neighbours load the longer side of their tiles together.
             through_l2 = programs * own * (min(high, wide) + max(high, wide) / 2) * width
-            reached = min(1.0, SM_BANDWIDTH_SHARE * min(programs, device.sms) / device.sms)
-            memory = max(moved / device.bandwidth_bytes_s, through_l2 / device.l2_bandwidth_bytes_s)
+            reached = min(1.0, SM_BANDWIDTH_SHARE * min(programs, device.processors) / device.processors)
+            memory = max(moved / device.bandwidth_bytes_s, through_l2 / device.cache_bandwidth_bytes_s)
             times = Times(
                 memory=memory / (DRAM_EFFICIENCY * reached),
                 compute=waves * 2.0 * high * wide * own / (rate * reuse),

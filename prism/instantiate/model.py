@@ -22,7 +22,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal, Protocol, TypeAlias
 
 from prism.backends.protocol import Config, Resources
-from prism.instantiate.devices import Device
+from prism.cost.device import Device
 from prism.instantiate.launch_model import (
     DRAM_EFFICIENCY,
     L2_SHARE,
@@ -312,16 +312,16 @@ def _operator(definition: Definition, program: Program, device: Device, hints: M
     written = product([a.extent for a in definition.axes])
     moved = sum(touched.values()) + written * definition.dtype.bytes
     stored = (n for t, n in touched.items() if _is_stored(t, program))
-    kept = sum(n for n in stored if n <= L2_SHARE * device.l2_bytes)
+    kept = sum(n for n in stored if n <= L2_SHARE * device.cache_bytes)
     # The parallel work of a reduction is split among programs, so the larger side counts.
     largest = max([written, *(over(axes_of(e)) for e in nodes if isinstance(e, Read))])
     programs = max(1.0, math.ceil(largest / BASELINE_TILE))
-    reached = min(1.0, SM_BANDWIDTH_SHARE * min(programs, device.sms) / device.sms)
+    reached = min(1.0, SM_BANDWIDTH_SHARE * min(programs, device.processors) / device.processors)
     dtype = joined_dtype(dtypes)
-    busy = min(1.0, programs / device.sms)
-    memory = max((moved - kept) / device.bandwidth_bytes_s, moved / device.l2_bandwidth_bytes_s)
+    busy = min(1.0, programs / device.processors)
+    memory = max((moved - kept) / device.bandwidth_bytes_s, moved / device.cache_bandwidth_bytes_s)
     memory /= DRAM_EFFICIENCY * reached
-    compute = pointwise / (device.fp32_flops / 2 * VECTOR_EFFICIENCY * busy)
+    compute = pointwise / (device.multiply_adds_s * VECTOR_EFFICIENCY * busy)
     latency, overlap, spill = 2 * device.memory_latency_s, 1.0, 0.0
     for t in (product_times(*p, dtype, device) for p in products):
         # As a library call of an sGraph is judged, so that the same call takes the same time on either side.

@@ -31,6 +31,6 @@ def persistent(sgraph: SGraph, model: Model, config: Config, resources: Sequence
         if name in config.library or name in config.folded:
             continue
         programs, blocks = model.occupancy(name, config, known.get(name))
-        if programs > blocks * model.device.sms:
+        if programs > blocks * model.device.processors:
             found[name] = blocks
     return replace(config, persistent=found) if found else None

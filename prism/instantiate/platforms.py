@@ -14,9 +14,9 @@ from typing import Protocol
 from prism.backends.protocol import Backend
 from prism.backends.triton.backend import TritonBackend
 from prism.backends.triton.device import Gpu, describe_gpu
+from prism.cost.device import Device, device
 from prism.errors import UsageError
 from prism.instantiate.check import KernelRunner
-from prism.instantiate.devices import Device, Target, device
 from prism.instantiate.estimating import Estimating
 from prism.instantiate.measure import Bench, Measuring
 from prism.instantiate.model import CostModel, Model, baseline_estimate
@@ -38,7 +38,7 @@ class Platform(Protocol):
         ...
 
     @property
-    def device(self) -> Target:
+    def device(self) -> Device:
         """The device as the search, the constraints and the partitioner see it."""
         ...
 
@@ -127,7 +127,7 @@ class TritonPlatform:
     @property
     def backend(self) -> TritonBackend:
         """See Platform."""
-        return TritonBackend(self.device.sm)
+        return TritonBackend(self.device.target)
 
     @property
     def compiler(self) -> str:
@@ -177,7 +177,7 @@ class TritonPlatform:
     def estimating(self, hints: Mapping[str, int]) -> Estimating:
         """See Platform."""
         d = self.device
-        return Estimating(d.sm, d.name, d.shared_limit_bytes, hints)
+        return Estimating(d.target, d.name, d.shared_limit_bytes, hints)
 
     def baseline_seconds(self, program: Program) -> float:
         """See Platform."""

@@ -31,11 +31,11 @@ from prism.backends.protocol import Config
 from prism.backends.tile import TileModule
 from prism.backends.triton.boxes import LaunchBoxes, boxes, fitting
 from prism.backends.triton.emit import tile_module
-from prism.instantiate.devices import Device
+from prism.cost.device import Device
 from prism.instantiate.joined import MAX_POINTS, KernelTimes, PointSpace, joined
 from prism.instantiate.launch_model import LIBRARY_STAGES, KernelModel, folding
 from prism.instantiate.model import CostModel, Estimate, LaunchTimes
-from prism.sgraph.constraints import Footprint, Limits, checks, domains, footprint, tile_bounds
+from prism.sgraph.constraints import Footprint, checks, domains, footprint
 from prism.sgraph.folding import Fold, folds
 from prism.sgraph.nodes import Kernel, Loop, SGraph
 from prism.sgraph.persistent import persistable
@@ -109,10 +109,9 @@ class Space:
     """
 
     def __init__(
-        self, sgraph: SGraph, device: Limits, hints: Mapping[str, int], options: Options | None = None
+        self, sgraph: SGraph, device: Device, hints: Mapping[str, int], options: Options | None = None
     ) -> None:
         if options is None:
-            assert isinstance(device, Device)
             options = GpuOptions(device)
         self.options: Options = options
         self.sgraph = sgraph
@@ -244,7 +243,7 @@ class Space:
 
     def _descriptors(self, config: Config) -> frozenset[str]:
         """The launches that can have descriptors under a configuration."""
-        if not isinstance(self.device, Device) or not self.device.descriptors:
+        if not self.device.descriptors:
             return frozenset()
         module, held = self._boxes
         return fitting(module, held, config.symbols, self.hints) - config.library
@@ -323,9 +322,9 @@ class Space:
 
 
 def _kernel_space(
-    f: Footprint, warps: tuple[int, ...], stages: tuple[int, ...], device: Limits, hints: Mapping[str, int]
+    f: Footprint, warps: tuple[int, ...], stages: tuple[int, ...], device: Device, hints: Mapping[str, int]
 ) -> PointSpace:
-    ranges = domains(f, hints, tile_bounds(device))
+    ranges = domains(f, hints, device.tiles)
     names = (*(d.symbol for d in ranges), "warps", "stages")
     values = _thinned([*(d.values for d in ranges), warps, stages])
     grid = np.meshgrid(*(np.array(v, dtype=np.int64) for v in values), indexing="ij")

@@ -15,14 +15,15 @@ import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 import sympy
 
+from prism.cost.device import Device, Tiles
 from prism.program.extents import Extent
 from prism.program.index import Axis
 from prism.sgraph.compiled_expr import value
-from prism.sgraph.cost import MAX_PARTS, dot_dims, drops_dimension, is_dot, next_power_of_two, power_of_two_above
+from prism.sgraph.cost import dot_dims, drops_dimension, is_dot, next_power_of_two, power_of_two_above
 from prism.sgraph.nodes import (
     Accumulate,
     Contract,
@@ -45,16 +46,8 @@ from prism.sgraph.nodes import (
 )
 from prism.sgraph.roles import RoleBounds
 
-# Matrix units take operands of at least 16 in each dimension.
-DOT_MIN = 16
-# A tile of 65,536 four-byte elements fills the whole register file of a multiprocessor.
-MAX_TILE_ELEMENTS = 65_536
-# Beyond this a tile dimension only costs registers; below 16 a loop's trips cost more than its work.
-MAX_TILE = 8_192
-MIN_LOOP_TILE = 16
 REGISTER_BYTES = 4
-# Hardware limit of a thread, and the widest block that is tuned: 8 warps of 32 threads.
-MAX_REGISTERS_PER_THREAD = 255
+# The widest block that is tuned: 8 warps of 32 threads.
 WARP = 32
 MAX_WARPS = 8
 INT32_MAX = 2**31 - 1
@@ -62,59 +55,6 @@ _ROLES = RoleBounds()
 # Operands of one matrix product that a thread may hold. In full precision the product is unrolled, operands in
 # registers: beyond this they spill, and one kernel takes ten seconds to compile.
 MAX_OPERANDS = 384
-
-
-@dataclass(frozen=True, slots=True)
-class TileBounds:
-    """How a device computes on tiles; the defaults are a GPU's.
-
-    Attributes:
-        dot: the least elements of a matrix product's operand in each dimension.
-        tile: the longest useful tile dimension.
-        loop_tile: the shortest useful tile of a loop.
-        elements: the most elements of one tile.
-        live: the most elements that may be live together; None for what a block's registers hold.
-        parts: the most parts of a split.
-        unrolled: whether products in full precision are unrolled, operands in registers.
-        scans: whether the elements of a tile can be summed up along one of its dimensions.
-        held: what holds live values, as constraints are named.
-        memory: the same in full.
-    """
-
-    dot: int = DOT_MIN
-    tile: int = MAX_TILE
-    loop_tile: int = MIN_LOOP_TILE
-    elements: int = MAX_TILE_ELEMENTS
-    live: int | None = None
-    parts: int = MAX_PARTS
-    unrolled: bool = True
-    scans: bool = True
-    held: str = "registers"
-    memory: str = "register file"
-
-
-GPU_TILES = TileBounds()
-
-
-class Limits(Protocol):
-    """What the constraints need to know of a device; `tile_bounds` where it has tile bounds of its own."""
-
-    @property
-    def shared_limit_bytes(self) -> int:
-        """The most shared memory that one block can have."""
-        ...
-
-    @property
-    def registers_per_sm(self) -> int:
-        """32-bit registers of a multiprocessor."""
-        ...
-
-
-def tile_bounds(limits: Limits) -> TileBounds:
-    """The device's own tile bounds, or a GPU's."""
-    own = getattr(limits, "tile_bounds", GPU_TILES)
-    assert isinstance(own, TileBounds)
-    return own
 
 
 @dataclass(frozen=True, slots=True)
@@ -342,25 +282,25 @@ def _padded(extent: Extent, hints: Mapping[str, int]) -> int:
     return int(next_power_of_two(value(extent, hints)))
 
 
-def domains(f: Footprint, hints: Mapping[str, int], bounds: TileBounds = GPU_TILES) -> tuple[Domain, ...]:
+def domains(f: Footprint, hints: Mapping[str, int], tiles: Tiles) -> tuple[Domain, ...]:
     """The domain of every tile and part symbol of the kernel; `hints` binds the symbols of the extents."""
     single = {side[0] for m, n, k in f.dots for side in (m, n, (k,)) if len(side) == 1}
     found: dict[str, Domain] = {}
 
     def tile(symbol: Any, axis: Axis, low: int) -> None:
         # The parts of a split are bound by their own kernel; here any number of them may come.
-        above = bounds.parts if axis.name.endswith(".part") else _padded(axis.extent, hints)
+        above = tiles.parts if axis.name.endswith(".part") else _padded(axis.extent, hints)
         low = min(low, above)
         if axis in single:
-            low = max(low, min(bounds.dot, above))
-        found.setdefault(symbol.name, Domain(symbol.name, low, max(low, min(above, bounds.tile))))
+            low = max(low, min(tiles.dot, above))
+        found.setdefault(symbol.name, Domain(symbol.name, low, max(low, min(above, tiles.tile))))
 
     def least(axis: Axis) -> int:
         """The shortest tile of a loop; a short axis is one because of what is held whole inside of it."""
         held = math.prod(_padded(a.extent, hints) for a, r in f.kernel.roles if isinstance(r, Whole))
         length = _padded(axis.extent, hints)
         nested = length <= _ROLES.short and length * held > _ROLES.joint
-        return min(bounds.loop_tile, 2) if nested else bounds.loop_tile
+        return min(tiles.loop_tile, 2) if nested else tiles.loop_tile
 
     for axis, role in f.kernel.roles:
         match role:
@@ -370,44 +310,43 @@ def domains(f: Footprint, hints: Mapping[str, int], bounds: TileBounds = GPU_TIL
                 tile(t, axis, 2 if axis.name.endswith(".part") else least(axis))
             case Split(s, t):
                 tile(t, axis, least(axis))
-                found.setdefault(s.name, Domain(s.name, 2, bounds.parts))
+                found.setdefault(s.name, Domain(s.name, 2, tiles.parts))
             case _:
                 pass
     for symbol in f.kernel.symbols:
         # The part count of a split in an earlier kernel.
-        found.setdefault(symbol.name, Domain(symbol.name, 2, bounds.parts))
+        found.setdefault(symbol.name, Domain(symbol.name, 2, tiles.parts))
     return tuple(found.values())
 
 
 def checks(
-    f: Footprint, limits: Limits, binding: Mapping[str, Any], stages: Any = 1, warps: Any = MAX_WARPS
+    f: Footprint, device: Device, binding: Mapping[str, Any], stages: Any = 1, warps: Any = MAX_WARPS
 ) -> Iterator[tuple[str, Any]]:
     """Name and outcome (a bool, or a boolean array) of every constraint that is not a domain, cheap ones first.
 
     Args:
         f: the kernel's footprint.
-        limits: the device.
+        device: what it runs on.
         binding: symbol name (tiles, parts and extents) to int or integer array.
         stages: software-pipelining stages, int or array.
         warps: warps per block, int or array.
     """
     sizes = tile_sizes(f.kernel, binding)
-    bounds = tile_bounds(limits)
+    tiles = device.tiles
     for axis, role in f.kernel.roles:
         if isinstance(role, Split):
-            tiles = -(-value(axis.extent, binding) // sizes[axis])
-            yield "parts", binding[role.parts.name] <= tiles
+            yield "parts", binding[role.parts.name] <= -(-value(axis.extent, binding) // sizes[axis])
         elif axis.name.endswith(".part") and not isinstance(role, Whole) and not drops_dimension(role):
             yield "tile_bound", sizes[axis] <= value(axis.extent, binding)
     for m, n, k in f.dots:
         for name, side in (("dot_m", m), ("dot_n", n), ("dot_k", (k,))):
-            yield name, elements(side, sizes) >= _dot_least(side, binding, bounds.dot)
+            yield name, elements(side, sizes) >= _dot_least(side, binding, tiles.dot)
     for shape in f.tiles:
-        yield "tile_elements", elements(shape, sizes) <= bounds.elements
-    yield bounds.held, live_elements(f, sizes) <= (bounds.live or _register_elements(limits, warps))
+        yield "tile_elements", elements(shape, sizes) <= tiles.elements
+    yield tiles.held, live_elements(f, sizes) <= (tiles.live or _register_elements(device, warps))
     if f.staged:
-        yield "shared", staged_bytes(f, sizes) * stages <= limits.shared_limit_bytes
-    if f.full_precision and bounds.unrolled:
+        yield "shared", staged_bytes(f, sizes) * stages <= device.shared_limit_bytes
+    if f.full_precision and tiles.unrolled:
         for m, n, k in f.dots:
             yield "unrolled", operand_registers(m, n, k, sizes, 1) <= MAX_OPERANDS**2 * WARP * warps
 
@@ -433,22 +372,22 @@ def _dot_least(side: Sequence[Axis], binding: Mapping[str, Any], least: int) -> 
     return numpy.minimum(least, n)
 
 
-def _register_elements(limits: Limits, warps: Any) -> Any:
-    per_block = MAX_REGISTERS_PER_THREAD * WARP * warps
+def _register_elements(device: Device, warps: Any) -> Any:
+    per_block = device.multiprocessor.registers_per_thread * WARP * warps
     if isinstance(per_block, int):
-        return min(per_block, limits.registers_per_sm)
+        return min(per_block, device.multiprocessor.registers)
     import numpy
 
-    return numpy.minimum(per_block, limits.registers_per_sm)
+    return numpy.minimum(per_block, device.multiprocessor.registers)
 
 
-def first_unsatisfiable(f: Footprint, sgraph: SGraph, limits: Limits, hints: Mapping[str, int]) -> str | None:
+def first_unsatisfiable(f: Footprint, sgraph: SGraph, device: Device, hints: Mapping[str, int]) -> str | None:
     """The name of the first constraint that no assignment satisfies along with those before it, or None.
 
     Args:
         f: the kernel's footprint.
         sgraph: declares the tensors.
-        limits: the device.
+        device: what it runs on.
         hints: a value for every symbol of the extents.
     """
     for name in (*f.kernel.reads, *f.kernel.writes):
@@ -458,34 +397,34 @@ def first_unsatisfiable(f: Footprint, sgraph: SGraph, limits: Limits, hints: Map
             n *= value(extent, hints) if isinstance(extent, int) or _bound(extent, hints) else 1
         if n > INT32_MAX:
             return "int32_offsets"
-    ranges = domains(f, hints, tile_bounds(limits))
+    ranges = domains(f, hints, device.tiles)
     corner: dict[str, Any] = {**hints, **{d.symbol: d.low for d in ranges}}
-    if all(ok for _, ok in checks(f, limits, corner)):
+    if all(ok for _, ok in checks(f, device, corner)):
         return None
-    return _over_grid(f, limits, hints, ranges)
+    return _over_grid(f, device, hints, ranges)
 
 
 def _bound(extent: sympy.Expr, hints: Mapping[str, int]) -> bool:
     return all(s.name in hints for s in extent.free_symbols)
 
 
-def _over_grid(f: Footprint, limits: Limits, hints: Mapping[str, int], ranges: Sequence[Domain]) -> str | None:
+def _over_grid(f: Footprint, device: Device, hints: Mapping[str, int], ranges: Sequence[Domain]) -> str | None:
     import numpy
 
     axes = numpy.ix_(*(numpy.array(d.values, dtype=numpy.int64) for d in ranges)) if ranges else ()
     binding: dict[str, Any] = {**hints, **{d.symbol: a for d, a in zip(ranges, axes, strict=True)}}
     mask: Any = numpy.ones((1,) * len(ranges), dtype=bool)
-    for name, ok in checks(f, limits, binding):
+    for name, ok in checks(f, device, binding):
         mask = mask & ok
         if not mask.any():
             return name
     return None
 
 
-def prune(sgraph: SGraph, limits: Limits, hints: Mapping[str, int]) -> tuple[str, str] | None:
+def prune(sgraph: SGraph, device: Device, hints: Mapping[str, int]) -> tuple[str, str] | None:
     """(kernel name, constraint name) of the first kernel that cannot run under any assignment, or None."""
     for kernel in sgraph.kernels:
-        name = first_unsatisfiable(footprint(kernel, sgraph), sgraph, limits, hints)
+        name = first_unsatisfiable(footprint(kernel, sgraph), sgraph, device, hints)
         if name is not None:
             return kernel.name, name
     return None
@@ -494,14 +433,14 @@ def prune(sgraph: SGraph, limits: Limits, hints: Mapping[str, int]) -> tuple[str
 # Relationals, to read.
 
 
-def constraints(sgraph: SGraph, limits: Limits) -> tuple[Constraint, ...]:
+def constraints(sgraph: SGraph, device: Device) -> tuple[Constraint, ...]:
     """Every constraint as a sympy relational, kernel by kernel.
 
     Part counts and tiles are also powers of two, which a relational cannot say. `stages_<launch>` stands for the
     pipeline stages of a launch; it is called as its kernel, or as its kernels together.
     """
     found: list[Constraint] = []
-    bounds = tile_bounds(limits)
+    tiles = device.tiles
     launch_of = {k.name: launch.name for launch in sgraph.launches for k in launch.kernels}
     for kernel in sgraph.kernels:
         f = footprint(kernel, sgraph)
@@ -515,30 +454,30 @@ def constraints(sgraph: SGraph, limits: Limits) -> tuple[Constraint, ...]:
             if isinstance(role, Grid | LoopRole | Split) and isinstance(role.tile, sympy.Symbol):
                 longest = power_of_two_above(sympy.sympify(axis.extent))
                 add("tile_bound", sympy.Le(role.tile, longest), f"a longer tile than axis {axis} is masked work")
-                add("tile_bound", sympy.Le(role.tile, bounds.tile), f"a longer tile dimension only costs {bounds.held}")
+                add("tile_bound", sympy.Le(role.tile, tiles.tile), f"a longer tile dimension only costs {tiles.held}")
             if isinstance(role, Split):
-                tiles = sympy.ceiling(sympy.sympify(axis.extent) / role.tile)
-                add("parts", sympy.Le(role.parts, tiles), f"a part of axis {axis} would be empty")
-        for m, n, k in f.dots if bounds.dot > 1 else ():
+                most = sympy.ceiling(sympy.sympify(axis.extent) / role.tile)
+                add("parts", sympy.Le(role.parts, most), f"a part of axis {axis} would be empty")
+        for m, n, k in f.dots if tiles.dot > 1 else ():
             for name, side in (("dot_m", m), ("dot_n", n), ("dot_k", (k,))):
                 all_there_is = sympy.Mul(*(power_of_two_above(sympy.sympify(a.extent)) for a in side))
                 add(
                     name,
-                    sympy.Ge(elements(side, sizes), sympy.Min(bounds.dot, all_there_is)),
-                    f"matrix units take operands of at least {bounds.dot}",
+                    sympy.Ge(elements(side, sizes), sympy.Min(tiles.dot, all_there_is)),
+                    f"matrix units take operands of at least {tiles.dot}",
                 )
         for shape in sorted(f.tiles, key=lambda s: [str(a) for a in s]):
             total = sympy.sympify(elements(shape, sizes))
-            add("tile_elements", sympy.Le(total, bounds.elements), f"the tile alone would fill the {bounds.memory}")
-        limit = (bounds.live or _register_elements(limits, MAX_WARPS)) * REGISTER_BYTES
+            add("tile_elements", sympy.Le(total, tiles.elements), f"the tile alone would fill the {tiles.memory}")
+        limit = (tiles.live or _register_elements(device, MAX_WARPS)) * REGISTER_BYTES
         for shapes in f.live_shapes():
             total = sympy.Add(*(REGISTER_BYTES * elements(s, sizes) for s in shapes))
-            add(bounds.held, sympy.Le(total, limit), "the values that are live together would spill")
+            add(tiles.held, sympy.Le(total, limit), "the values that are live together would spill")
         if f.staged:
             stages = sympy.Symbol(f"stages_{launch_of[kernel.name]}", integer=True, positive=True)
             total = sympy.sympify(staged_bytes(f, sizes)) * stages
-            add("shared", sympy.Le(total, limits.shared_limit_bytes), "the operands of the loop's dots would not fit")
-        if f.full_precision and bounds.unrolled:
+            add("shared", sympy.Le(total, device.shared_limit_bytes), "the operands of the loop's dots would not fit")
+        if f.full_precision and tiles.unrolled:
             for m, n, k in f.dots:
                 held = sympy.sympify(operand_registers(m, n, k, sizes, 1))
                 add(

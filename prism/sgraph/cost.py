@@ -24,6 +24,7 @@ from typing import Any, Literal, TypeAlias
 
 import sympy
 
+from prism.cost.device import MATRIX_OPERATION, Tiles
 from prism.program.extents import Extent
 from prism.program.index import Axis, Index
 from prism.program.ops import OPS
@@ -55,11 +56,6 @@ FactorKind: TypeAlias = Literal["size", "padded", "tiles", "parts", "share"]
 Binding: TypeAlias = Mapping[str, Any]
 # The enclosing loops, outermost first: the axis, and the share of its tiles that is visited where it has a range.
 _Nest: TypeAlias = "tuple[tuple[Axis, Visited | None], ...]"
-
-# A dot flop against a pointwise one, for bounds in one number: matrix units are about 16 times as fast, and a
-# multiply-add counts as two dot flops.
-DOT_WEIGHT = 1 / 32
-MAX_PARTS = 128
 
 
 @dataclass(frozen=True, slots=True)
@@ -548,7 +544,7 @@ def lower_bound(sgraph: SGraph, hints: Mapping[str, int], cost: SGraphCost | Non
                     loads[tensor] = max(loads.get(tensor, 0), touched)
         moved += sum(loads.values())
     for k in known.kernels:
-        work += k.flops.lower(env) + DOT_WEIGHT * k.dot_flops.lower(env)
+        work += k.flops.lower(env) + MATRIX_OPERATION * k.dot_flops.lower(env)
     return Bound(moved, work, known.launches)
 
 
@@ -575,18 +571,20 @@ def upper_bound(sgraph: SGraph, hints: Mapping[str, int], cost: SGraphCost | Non
             if isinstance(tile, sympy.Symbol):
                 env[tile.name] = 1
             if parts is not None:
-                env[parts.name] = MAX_PARTS
+                env[parts.name] = Tiles().parts
     known = cost or sgraph_cost(sgraph)
     names = ("bytes_read", "bytes_written", "flops", "dot_flops")
     read, written, flops, dots = (known.total(n).without_ranges().evaluate(env) for n in names)
-    return Bound(read + written, flops + DOT_WEIGHT * dots, known.launches)
+    return Bound(read + written, flops + MATRIX_OPERATION * dots, known.launches)
 
 
 def attained(sgraph: SGraph, binding: Mapping[str, int], cost: SGraphCost | None = None) -> Bound:
     """The cost at one assignment: what a family surely reaches, sharper than its upper bound."""
     known = cost or sgraph_cost(sgraph)
     at = known.evaluate(binding)
-    return Bound(at["bytes_read"] + at["bytes_written"], at["flops"] + DOT_WEIGHT * at["dot_flops"], known.launches)
+    return Bound(
+        at["bytes_read"] + at["bytes_written"], at["flops"] + MATRIX_OPERATION * at["dot_flops"], known.launches
+    )
 
 
 def dominates(reached: Bound, best: Bound) -> bool:

@@ -13,13 +13,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
+from prism.cost.device import Device
 from prism.program.index import Axis, Index
 from prism.program.nodes import DType, Formula, Position, Read, Tensor
 from prism.program.ops import OPS
 from prism.sgraph.classes import EClasses
 from prism.sgraph.extract import COMMUTATIVE, Along, Choice, Weights
 from prism.sgraph.families import Target
-from prism.sgraph.prune import Rates
 
 Choices: TypeAlias = Mapping[int, Choice]
 
@@ -89,7 +89,7 @@ def cuts(
     formulas: Sequence[Formula],
     choices: Choices,
     weights: Weights,
-    rates: Rates,
+    device: Device,
     off: frozenset[str] = frozenset(),
     pruned: Counter[str] | None = None,
 ) -> tuple[Cut, ...]:
@@ -116,7 +116,7 @@ def cuts(
         tiles = 1.0
         for axis in sorted(axes, key=lambda a: a.name):
             tiles *= max(1.0, weights.size(frozenset({axis})) / TILE)
-        return max(1.0, rates.programs / tiles)
+        return max(1.0, device.processors / tiles)
 
     fused = idle(outer)
 
@@ -126,8 +126,8 @@ def cuts(
         for axis in outer:
             if axis not in own:
                 repeated *= max(1.0, weights.size(frozenset({axis})) / TILE)
-        again = sum(work[c] for c in under[cls]) * (repeated * fused - idle(own)) / rates.work
-        return again - weights.size(own) * 4 / rates.bytes - rates.launch
+        again = sum(work[c] for c in under[cls]) * (repeated * fused - idle(own)) / device.multiply_adds_s
+        return again - weights.size(own) * 4 / device.bandwidth_bytes_s - device.launch_overhead_s
 
     free = [c for c in order if choices[c].children and c not in roots and classes.axes[c] and reading[c]]
     names = _Names(choices, classes)
@@ -318,7 +318,7 @@ class Planner:
         inputs: the program's inputs.
         choices: the form.
         weights: what values cost, at the shape that is looked at first.
-        rates: the device.
+        device: what kernels run on.
         off: names of pruners that are switched off.
     """
 
@@ -326,7 +326,7 @@ class Planner:
     inputs: Sequence[Tensor]
     choices: Choices
     weights: Weights
-    rates: Rates
+    device: Device
     off: frozenset[str] = frozenset()
     _buffers: dict[int, Tensor] = field(default_factory=dict)
 
@@ -340,7 +340,7 @@ class Planner:
         """
         every: tuple[Cut, ...] = ()
         if max_kernels > 1:
-            every = cuts(self.formulas, self.choices, self.weights, self.rates, self.off, pruned)
+            every = cuts(self.formulas, self.choices, self.weights, self.device, self.off, pruned)
         pruned["max_cuts"] += max(0, len(every) - max_cuts)
         for count in range(max_kernels):
             for chosen in itertools.combinations(every[:max_cuts], count):

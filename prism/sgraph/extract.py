@@ -18,14 +18,13 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
+from prism.cost.device import MATRIX_OPERATION
 from prism.program.extents import evaluate
 from prism.program.index import Axis
 from prism.program.nodes import Const, Position
 from prism.program.ops import OPS
 from prism.sgraph.classes import EClasses, Payload
 
-# One multiply-add of a matrix unit against one of the vector units.
-MATRIX_UNIT = 1 / 16
 REDUCTIONS = frozenset({"sum", "max", "min", "prod"})
 REDUCING = REDUCTIONS | {"contract", "rescaled", "scan"}
 COMMUTATIVE = frozenset({"add", "mul", "maximum", "minimum", "and", "or", "eq"})
@@ -243,7 +242,7 @@ class Weights:
         return known
 
     def work(self, cls: int, choice: Choice) -> float:
-        """Multiply-adds of vector units, those of matrix units weighed by MATRIX_UNIT."""
+        """Multiply-adds of vector units, those of matrix units weighed by MATRIX_OPERATION."""
         axes = [self.classes.axes[k] for k in choice.children]
         match choice.op:
             case "contract":
@@ -263,4 +262,4 @@ class Weights:
 
     @staticmethod
     def _product(a: frozenset[Axis], b: frozenset[Axis]) -> float:
-        return MATRIX_UNIT if a - b and b - a else 1.0
+        return 2 * MATRIX_OPERATION if a - b and b - a else 1.0

@@ -22,10 +22,10 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from prism.cost.device import Device
 from prism.program.index import Axis
 from prism.program.nodes import Formula, Tensor
 from prism.sgraph.classes import EClasses
-from prism.sgraph.constraints import Limits, tile_bounds
 from prism.sgraph.cuts import Choices, Plan, Planner, below
 from prism.sgraph.extract import Weights, options
 from prism.sgraph.families import Family, Space, Target, families
@@ -35,7 +35,7 @@ from prism.sgraph.likeness import likeness
 from prism.sgraph.nodes import SGraph
 from prism.sgraph.outlook import Outlook
 from prism.sgraph.plain_product import plain_product
-from prism.sgraph.prune import SLACK, Array, Rates, Reach, keep, reach
+from prism.sgraph.prune import SLACK, Array, Reach, keep, reach
 from prism.sgraph.roles import RoleBounds
 from prism.sgraph.values import Builder
 from prism.sgraph.written import written
@@ -95,8 +95,7 @@ class Task:
         formulas: the outputs; `classes.roots` are their e-classes.
         classes: the saturated e-graph.
         hints: the value of every symbol at which costs are compared first.
-        limits: what a kernel may use on the device.
-        rates: how fast the device is, for ranking.
+        device: what the sGraphs are for.
         points: further values of the symbols: a family is kept that is best at any of them.
     """
 
@@ -105,8 +104,7 @@ class Task:
     formulas: tuple[Formula, ...]
     classes: EClasses
     hints: Mapping[str, int]
-    limits: Limits
-    rates: Rates = field(default_factory=Rates)
+    device: Device
     points: tuple[Mapping[str, int], ...] = ()
 
 
@@ -116,7 +114,7 @@ class Candidate:
 
     Attributes:
         sgraph: the family.
-        seconds: its least estimated time over its feasible assignments, by the rates of the task; for ranking only.
+        seconds: its least estimated time over its feasible assignments, on the device of the task; for ranking only.
         written: whether it computes every value as the model does (see written.py); at most one of a generation does.
     """
 
@@ -198,7 +196,7 @@ class _Kept:
 
 def generate(task: Task, bounds: Bounds) -> Generated:
     """The sGraphs in the bounds that no pruner removes, best first, in an order that depends on the task alone."""
-    scans = bounds.roles.scans and tile_bounds(task.limits).scans
+    scans = bounds.roles.scans and task.device.tiles.scans
     bounds = replace(bounds, roles=replace(bounds.roles, scans=scans))
     walk = _Walk(task, bounds)
     table = options(task.classes, bounds.off, walk.pruned)
@@ -214,8 +212,8 @@ def generate(task: Task, bounds: Bounds) -> Generated:
     weights = Weights(task.classes, task.hints)
     todo: list[tuple[float, int, Plan]] = []
     for form in found.values():
-        outlook = Outlook(weights, form.choices, task.inputs, task.rates)
-        planner = Planner(task.formulas, task.inputs, form.choices, weights, task.rates, bounds.off)
+        outlook = Outlook(weights, form.choices, task.inputs, task.device)
+        planner = Planner(task.formulas, task.inputs, form.choices, weights, task.device, bounds.off)
         for plan in planner.plans(bounds.max_kernels, bounds.max_cuts, walk.pruned):
             todo.append((outlook.seconds(plan), len(todo), plan))
     # The best of each likeness first: the n-th of one kind, by its cost, waits for the others' n-th.
@@ -267,8 +265,8 @@ class _Walk:
         task, bounds = self.task, self.bounds
         picks = [p for p in self.found.values() if p.plan.choices == choices]
         if not picks:
-            outlook = Outlook(weights, choices, task.inputs, task.rates)
-            planner = Planner(task.formulas, task.inputs, choices, weights, task.rates, bounds.off)
+            outlook = Outlook(weights, choices, task.inputs, task.device)
+            planner = Planner(task.formulas, task.inputs, choices, weights, task.device, bounds.off)
             plans = sorted(planner.plans(bounds.max_kernels, bounds.max_cuts, Counter()), key=outlook.seconds)
             for plan, looping in itertools.product(plans[:WRITTEN_PLANS], (False, True)):
                 self.visit(plan, looping)
@@ -300,7 +298,7 @@ class _Walk:
         joined = _joinable(plan, pick)
         for together in (True, False)[0 if joined else 1 :]:
             saved = joined if together else 0
-            made = _Pick(plan, pick, together, launches - saved, seconds - saved * self.task.rates.launch)
+            made = _Pick(plan, pick, together, launches - saved, seconds - saved * self.task.device.launch_overhead_s)
             key = (tuple(k.number for k in pick), plan.buffers, together)
             if key in self.found and looping:
                 continue  # seen when the plan was visited first
@@ -361,11 +359,11 @@ class _Walk:
             seen.add(family)
             whole = SGraph(task.name, task.inputs, (*plan.buffers, *family.buffers), outputs, family.kernels)
             # A library has something for a product, and nothing for what costs the same.
-            products = task.rates.library and tuple(plain_product(k, whole) is not None for k in family.kernels)
+            products = task.device.library and tuple(plain_product(k, whole) is not None for k in family.kernels)
             like = products, likeness(family.kernels, whole)
             answer = self.reaches.get(like)
             if answer is None:
-                answer = reach(family.kernels, whole, task.limits, task.rates, self.points)
+                answer = reach(family.kernels, whole, task.device, self.points)
                 self.reaches[like] = answer
             if isinstance(answer, str):
                 self.pruned[answer] += 1

@@ -22,20 +22,18 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
+from prism.cost.device import Device, Tiles
 from prism.program.index import Axis
 from prism.program.nodes import Read, Tensor
-from prism.sgraph.constraints import MAX_TILE_ELEMENTS, MIN_LOOP_TILE
-from prism.sgraph.cost import MAX_PARTS
 from prism.sgraph.cuts import Choices, Plan, below
 from prism.sgraph.extract import REDUCING, Weights
 from prism.sgraph.families import Target
-from prism.sgraph.prune import Rates
 from prism.sgraph.roles import RoleBounds
 
 TILE = 128
 SHORTEST = 16
 # A result's tile: half of what registers hold, as its operands need some.
-RESULT = MAX_TILE_ELEMENTS // 2
+RESULT = Tiles().elements // 2
 # Shorter reductions are one tile and cannot be shared.
 SHORT = RoleBounds().short
 
@@ -62,22 +60,22 @@ class _Kernel:
     stored: float
     parts: float
 
-    def seconds(self, rates: Rates) -> float:
+    def seconds(self, device: Device) -> float:
         """The time at the best of the tilings."""
-        best = self._whole(rates)
+        best = self._whole(device)
         for lengths in self._tilings():
             tiles = self._tiles(lengths)
-            short = rates.programs / math.prod(tiles.values())
+            short = device.processors / math.prod(tiles.values())
             if short > 1:
                 if self.parts >= 2:
                     parts = min(-(-short // 1), self.parts)
-                    combined = 2 * parts * self.stored / rates.bytes + rates.launch
-                    best = min(best, self.roofline(tiles, rates) * max(1.0, short / parts) + combined)
-                tiles = self._filling(lengths, rates)
-            best = min(best, self.roofline(tiles, rates))
+                    combined = 2 * parts * self.stored / device.bandwidth_bytes_s + device.launch_overhead_s
+                    best = min(best, self.roofline(tiles, device) * max(1.0, short / parts) + combined)
+                tiles = self._filling(lengths, device)
+            best = min(best, self.roofline(tiles, device))
         return best
 
-    def roofline(self, tiles: Mapping[Axis, float], rates: Rates) -> float:
+    def roofline(self, tiles: Mapping[Axis, float], device: Device) -> float:
         """The time with so many tiles of the output axes, were the device full."""
         moved, work = self.stored, 0.0
         for (over, again), (loaded, computed) in self.costs.items():
@@ -89,15 +87,15 @@ class _Kernel:
                     repeated *= n
             moved += loaded * repeated
             work += computed * repeated
-        return max(moved / rates.bytes, work / rates.work)
+        return max(moved / device.bandwidth_bytes_s, work / device.multiply_adds_s)
 
-    def _whole(self, rates: Rates) -> float:
+    def _whole(self, device: Device) -> float:
         """The time where each program has all of the axes that are also reduced."""
         reduced = frozenset(a for _, again in self.costs for a in again)
         if not reduced:
             return float("inf")
-        tiles = self._filling({**self._even(), **{a: self.outer[a] for a in reduced}}, rates, reduced)
-        return self.roofline(tiles, rates) * max(1.0, rates.programs / math.prod(tiles.values()))
+        tiles = self._filling({**self._even(), **{a: self.outer[a] for a in reduced}}, device, reduced)
+        return self.roofline(tiles, device) * max(1.0, device.processors / math.prod(tiles.values()))
 
     def _even(self) -> dict[Axis, float]:
         return {a: 1.0 if a in self.batch else min(n, float(TILE)) for a, n in self.outer.items()}
@@ -118,14 +116,14 @@ class _Kernel:
     def _tiles(self, lengths: Mapping[Axis, float]) -> dict[Axis, float]:
         return {a: -(-n // lengths[a]) for a, n in self.outer.items()}
 
-    def _filling(self, lengths: Mapping[Axis, float], rates: Rates, kept: _Axes = _NONE) -> dict[Axis, float]:
+    def _filling(self, lengths: Mapping[Axis, float], device: Device, kept: _Axes = _NONE) -> dict[Axis, float]:
         """How many tiles there are of each axis, tiles made shorter until they fill the device.
 
         Beside axes that are `kept`, as for norms, others may be one element, which products could not use.
         """
         shortest = 1.0 if kept else float(SHORTEST)
         shorter = dict(lengths)
-        while math.prod(self._tiles(shorter).values()) < rates.programs:
+        while math.prod(self._tiles(shorter).values()) < device.processors:
             long = [a for a in self.outer if shorter[a] > shortest and a not in kept]
             if not long:
                 break
@@ -142,13 +140,13 @@ class Outlook:
         weights: what values cost, at one shape.
         choices: the form.
         inputs: the program's inputs.
-        rates: the device.
+        device: what kernels run on.
     """
 
     weights: Weights
     choices: Choices
     inputs: Sequence[Tensor]
-    rates: Rates
+    device: Device
     _width: dict[str, int] = field(init=False)
     _costs: dict[int, tuple[frozenset[Axis], float, float]] = field(default_factory=dict)
     _known: dict[object, float] = field(default_factory=dict)
@@ -170,8 +168,8 @@ class Outlook:
             looked = self._look(plan, group, used, read)
             # A library's product reads what it needs about once.
             product = self._is_product(group, read)
-            known = looked.roofline({}, self.rates) if product else looked.seconds(self.rates)
-            self._known[key] = known = known + self.rates.launch
+            known = looked.roofline({}, self.device) if product else looked.seconds(self.device)
+            self._known[key] = known = known + self.device.launch_overhead_s
         return known
 
     def _look(self, plan: Plan, group: Sequence[Target], used: Sequence[int], read: set[int]) -> _Kernel:
@@ -250,11 +248,11 @@ class Outlook:
             choice = self.choices[cls]
             before = max((passes.get(c, 0) for c in choice.children), default=0)
             passes[cls] = before + (choice.op in REDUCING and choice.payload == axis)
-        return min(float(MAX_PARTS), extent / MIN_LOOP_TILE) if max(passes.values()) == 1 else 1.0
+        return min(float(Tiles().parts), extent / Tiles().loop_tile) if max(passes.values()) == 1 else 1.0
 
     def _is_product(self, group: Sequence[Target], read: set[int]) -> bool:
         """Whether the kernel is one product of two tensors as they are stored, and a library is there to compute it."""
-        if not self.rates.library or len(group) != 1:
+        if not self.device.library or len(group) != 1:
             return False
         choice = self.choices[group[0].cls]
         return choice.op == "contract" and all(c in read or self.choices[c].op == "read" for c in choice.children)

@@ -1,7 +1,7 @@
 """Pruning: what generation may leave out, each with its argument, its counter and its switch.
 
-Costs are compared as vectors: bytes moved, work (multiply-adds, those of matrix units weighed by DOT_WEIGHT), launches,
-and estimated seconds on the device, for which masked lanes count as well. All four add up over kernels, so replacing a
+Costs are compared as vectors: bytes moved, work (vector multiply-adds, see `Device.matrix_operation`), launches, and
+estimated seconds on the device, for which masked lanes count as well. All four add up over kernels, so replacing a
 kernel by one that is no worse in each of them makes no sGraph worse. A family of kernels stands for all its feasible
 assignments of tiles and parts; its *front* is the set of vectors that no other assignment of it beats.
 
@@ -20,18 +20,18 @@ from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 
+from prism.cost.device import Device
+from prism.cost.roofline import seconds
 from prism.program.extents import Extent
 from prism.sgraph.compiled_expr import value
 from prism.sgraph.constraints import (
     Footprint,
-    Limits,
     checks,
     domains,
     first_unsatisfiable,
     footprint,
-    tile_bounds,
 )
-from prism.sgraph.cost import DOT_WEIGHT, KernelCost, kernel_cost
+from prism.sgraph.cost import KernelCost, kernel_cost
 from prism.sgraph.nodes import Kernel, SGraph, Split
 from prism.sgraph.plain_product import PlainProduct, plain_product
 
@@ -161,39 +161,6 @@ BOUNDS = _named(
 
 
 @dataclass(frozen=True, slots=True)
-class Rates:
-    """What turns bytes and work into time, roughly.
-
-    Attributes:
-        bytes: memory bandwidth, bytes per second.
-        work: vector multiply-adds per second (matrix work is weighed against it by `dot`).
-        launch: seconds per launch.
-        programs: how many programs fill the device.
-        dot: an operation of a matrix product, of which a multiply-add is two, against a vector multiply-add.
-        library: whether a vendor's library computes kernels that are plain matrix products.
-    """
-
-    bytes: float = 4.0e12
-    work: float = 3.0e13
-    launch: float = 2.0e-6
-    programs: int = 132
-    dot: float = DOT_WEIGHT
-    library: bool = False
-
-    def seconds(self, moved: Any, work: Any, programs: Any) -> Any:
-        """The time of one launch: a roofline, at the share of the device that the programs fill.
-
-        Args:
-            moved: bytes, a number or an array.
-            work: vector multiply-adds.
-            programs: how many are launched.
-        """
-        filled = np.minimum(np.asarray(programs, dtype=np.float64), self.programs)
-        least = np.maximum(np.asarray(moved) / self.bytes, np.asarray(work) / self.work)
-        return least * (self.programs / filled) + self.launch
-
-
-@dataclass(frozen=True, slots=True)
 class Reach:
     """What a family can do over its feasible assignments, shape point by shape point.
 
@@ -244,8 +211,7 @@ def front(rows: Array) -> Array:
 def reach(
     kernels: Sequence[Kernel],
     sgraph: SGraph,
-    limits: Limits,
-    rates: Rates,
+    device: Device,
     points: Sequence[Mapping[str, int]],
 ) -> Reach | str:
     """What the kernels, run one after another, can reach; or the name of the constraint that rules them out.
@@ -253,8 +219,7 @@ def reach(
     Args:
         kernels: a kernel, or the two stages of a split.
         sgraph: declares the tensors that they touch.
-        limits: what a kernel may use.
-        rates: for the seconds.
+        device: what they run on.
         points: values of the extents' symbols; a family must run at one of them.
     """
     prints = [footprint(k, sgraph) for k in kernels]
@@ -262,17 +227,17 @@ def reach(
     parts = [r.parts.name for k in kernels for _, r in k.roles if isinstance(r, Split)]
     fronts: list[Array] = []
     failed: str | None = None
-    products = [plain_product(k, sgraph) if rates.library else None for k in kernels]
+    products = [plain_product(k, sgraph) if device.library else None for k in kernels]
     for hints in points:
         tables: list[tuple[Array, Array | None]] = []
         for f, cost, product in zip(prints, costs, products, strict=True):
-            failed = first_unsatisfiable(f, sgraph, limits, hints)
-            binding = _feasible(f, limits, hints) if failed is None else None
+            failed = first_unsatisfiable(f, sgraph, device, hints)
+            binding = _feasible(f, device, hints) if failed is None else None
             if binding is None:
                 break
-            rows = _measures(cost, rates, binding)
+            rows = _measures(cost, device, binding)
             if product is not None:
-                rows = np.concatenate([rows, _by_library(product, sgraph, rates, hints)])
+                rows = np.concatenate([rows, _by_library(product, sgraph, device, hints)])
             shared = [np.asarray(binding[p]) for p in parts if p in binding]
             tables.append((rows, np.broadcast_to(shared[0], rows.shape[:1]) if shared else None))
         fronts.append(_together(tables) if len(tables) == len(kernels) else np.empty((0, 3)))
@@ -284,16 +249,16 @@ def reach(
     return Reach(len(kernels), tuple(fronts), ideal, corners, float(ideal[0][2]))
 
 
-def _measures(cost: KernelCost, rates: Rates, binding: Mapping[str, Any]) -> Array:
+def _measures(cost: KernelCost, device: Device, binding: Mapping[str, Any]) -> Array:
     """A row of (bytes, work, seconds) for each assignment."""
     moved = cost.bytes_read.evaluate(binding) + cost.bytes_written.evaluate(binding)
-    work = cost.padded_flops.evaluate(binding) + rates.dot * cost.padded_dot_flops.evaluate(binding)
-    flops = cost.flops.evaluate(binding) + rates.dot * cost.dot_flops.evaluate(binding)
-    columns = np.broadcast_arrays(moved, flops, rates.seconds(moved, work, cost.programs.evaluate(binding)))
+    work = cost.padded_flops.evaluate(binding) + device.matrix_operation * cost.padded_dot_flops.evaluate(binding)
+    flops = cost.flops.evaluate(binding) + device.matrix_operation * cost.dot_flops.evaluate(binding)
+    columns = np.broadcast_arrays(moved, flops, seconds(device, moved, work, cost.programs.evaluate(binding)))
     return np.stack([np.asarray(c, dtype=np.float64).reshape(-1) for c in columns], axis=1)
 
 
-def _by_library(product: PlainProduct, sgraph: SGraph, rates: Rates, hints: Mapping[str, int]) -> Array:
+def _by_library(product: PlainProduct, sgraph: SGraph, device: Device, hints: Mapping[str, int]) -> Array:
     """The same where a library computes the product: it moves every element once, by tiles of TILE.
 
     It may share the depth among programs where that fills the device, each with LEAST_DEPTH of it: a row for each
@@ -306,28 +271,28 @@ def _by_library(product: PlainProduct, sgraph: SGraph, rates: Rates, hints: Mapp
     touched = [sgraph.tensor(v.tensor) for v in (product.lhs, product.rhs, product.out)]
     moved = sum(t.dtype.bytes * size(t.shape) for t in touched)
     axes = (*product.batch, *product.rows, *product.columns, product.depth)
-    work = rates.dot * 2 * size(a.extent for a in axes)
+    work = device.matrix_operation * 2 * size(a.extent for a in axes)
     programs = size(a.extent for a in product.batch)
     for side in (product.rows, product.columns):
         programs *= np.ceil(size(a.extent for a in side) / TILE)
-    rows = [[moved, work, float(rates.seconds(moved, work, programs))]]
+    rows = [[moved, work, float(seconds(device, moved, work, programs))]]
     parts, partial = 2, 8 * size(a.extent for a in (*product.batch, *product.rows, *product.columns))
-    while programs * parts <= 2 * rates.programs and size((product.depth.extent,)) >= parts * LEAST_DEPTH:
+    while programs * parts <= 2 * device.processors and size((product.depth.extent,)) >= parts * LEAST_DEPTH:
         more = moved + parts * partial
-        rows.append([more, work, float(rates.seconds(more, work, programs * parts)) + rates.launch])
+        rows.append([more, work, float(seconds(device, more, work, programs * parts)) + device.launch_overhead_s])
         parts *= 2
     return np.array(rows)
 
 
-def _feasible(f: Footprint, limits: Limits, hints: Mapping[str, int]) -> dict[str, Any] | None:
+def _feasible(f: Footprint, device: Device, hints: Mapping[str, int]) -> dict[str, Any] | None:
     """Every feasible assignment, as one array a symbol, all of one length; None when there is none."""
-    ranges = domains(f, hints, tile_bounds(limits))
+    ranges = domains(f, hints, device.tiles)
     if not ranges:
         return dict(hints)
     grids = np.ix_(*(np.array(d.values, dtype=np.int64) for d in ranges))
     open_: dict[str, Any] = {**hints, **{d.symbol: g for d, g in zip(ranges, grids, strict=True)}}
     mask: Any = np.ones((1,) * len(ranges), dtype=bool)
-    for _, ok in checks(f, limits, open_):
+    for _, ok in checks(f, device, open_):
         mask = mask & ok
     where = np.nonzero(np.broadcast_to(mask, tuple(len(d.values) for d in ranges)))
     if where[0].size == 0:

@@ -20,6 +20,8 @@ from typing import Any, TypeAlias
 import numpy as np
 import sympy
 
+from prism.cost import roofline
+from prism.cost.device import Device, Tiles
 from prism.errors import UsageError
 from prism.program.extents import is_static
 from prism.program.nodes import SymbolRange
@@ -28,16 +30,12 @@ from prism.sgraph.constraints import (
     INT32_MAX,
     Domain,
     Footprint,
-    Limits,
-    TileBounds,
     checks,
     domains,
     footprint,
-    tile_bounds,
 )
 from prism.sgraph.cost import KernelCost, Polynomial, kernel_cost, next_power_of_two
 from prism.sgraph.nodes import Kernel, SGraph, Whole
-from prism.sgraph.prune import Rates
 
 Array: TypeAlias = "np.ndarray[Any, Any]"
 Point: TypeAlias = Mapping[str, int]
@@ -53,20 +51,18 @@ class TimeModel:
     """The roofline estimate as a function of sGraph and shape; it remembers the kernels that it has seen.
 
     Attributes:
-        limits: what a kernel may use on the device.
-        rates: how fast the device is.
+        device: what the sGraphs run on.
     """
 
-    limits: Limits
-    rates: Rates
+    device: Device
     _kernels: dict[object, _Kernel] = field(default_factory=dict, repr=False, compare=False)
     _sgraphs: dict[SGraph, _SGraph] = field(default_factory=dict, repr=False, compare=False)
 
     def __str__(self) -> str:
-        r = self.rates
+        d = self.device
         return (
-            f"roofline: {r.bytes / 1e12:.3g} TB/s, {r.work / 1e12:.3g} T multiply-adds/s, "
-            f"{r.launch * 1e6:.3g} us a launch, {r.programs} programs fill the device"
+            f"roofline: {d.bandwidth_bytes_s / 1e12:.3g} TB/s, {d.multiply_adds_s / 1e12:.3g} T multiply-adds/s, "
+            f"{d.launch_overhead_s * 1e6:.3g} us a launch, {d.processors} programs fill the device"
         )
 
     def seconds(self, sgraphs: Sequence[SGraph], points: Sequence[Point]) -> Array:
@@ -132,9 +128,9 @@ class TimeModel:
         parts: list[tuple[tuple[str, ...], Array]] = []
         for k in made.kernels:
             if k.number not in tables:
-                tables[k.number] = (k.shared, k.seconds(shapes, count, self.limits, self.rates))
+                tables[k.number] = (k.shared, k.seconds(shapes, count, self.device))
             parts.append(tables[k.number])
-        saved = self.rates.launch * (len(made.kernels) - made.launches)
+        saved = self.device.launch_overhead_s * (len(made.kernels) - made.launches)
         result: Array = _least_sum(parts, count) - saved
         return result
 
@@ -192,11 +188,11 @@ class _Kernel:
     shared: tuple[str, ...]
     domains: dict[tuple[int, ...], tuple[Domain, ...]] = field(default_factory=dict, repr=False, compare=False)
 
-    def seconds(self, shapes: Mapping[str, Array], count: int, limits: Limits, rates: Rates) -> Array:
+    def seconds(self, shapes: Mapping[str, Array], count: int, device: Device) -> Array:
         """Least times: shapes by exponents of the shared symbols; infinite where nothing is feasible."""
         out = np.full((count, *([EXPONENTS] * len(self.shared))), np.inf)
-        grid = _Grid.of(self, shapes, count, tile_bounds(limits))
-        conditions = [np.asarray(ok) for _, ok in checks(self.footprint, limits, grid.binding)]
+        grid = _Grid.of(self, shapes, count, device.tiles)
+        conditions = [np.asarray(ok) for _, ok in checks(self.footprint, device, grid.binding)]
         grid = grid.listed([c for c in conditions if c.ndim == 0 or c.shape[0] == 1])
         if grid.length == 0:
             return out
@@ -209,8 +205,10 @@ class _Kernel:
             rows = slice(start, min(start + step, count))
             table = listed.rows(rows)
             moved = table.total(self.cost.bytes_read) + table.total(self.cost.bytes_written)
-            work = table.total(self.cost.padded_flops) + rates.dot * table.total(self.cost.padded_dot_flops)
-            time = rates.seconds(moved, work, table.total(self.cost.programs))
+            work = table.total(self.cost.padded_flops) + device.matrix_operation * table.total(
+                self.cost.padded_dot_flops
+            )
+            time = roofline.seconds(device, moved, work, table.total(self.cost.programs))
             feasible: Any = short[rows, None]
             for m in masks:
                 feasible = feasible & table.look(m)
@@ -266,7 +264,7 @@ class _Grid:
     length: int = 1
 
     @staticmethod
-    def of(kernel: _Kernel, shapes: Mapping[str, Array], count: int, bounds: TileBounds) -> _Grid:
+    def of(kernel: _Kernel, shapes: Mapping[str, Array], count: int, tiles: Tiles) -> _Grid:
         """The grid that holds every shape's domains."""
         f = kernel.footprint
         # Domains only depend on the powers of two above the extents.
@@ -276,7 +274,7 @@ class _Grid:
         each: list[tuple[Domain, ...]] = []
         for row, i in zip(map(tuple, rows.tolist()), first.tolist(), strict=True):
             if row not in kernel.domains:
-                kernel.domains[row] = domains(f, {n: int(v[i]) for n, v in shapes.items()}, bounds)
+                kernel.domains[row] = domains(f, {n: int(v[i]) for n, v in shapes.items()}, tiles)
             each.append(kernel.domains[row])
         names = tuple(d.symbol for d in each[0])
         where = which.reshape(-1)

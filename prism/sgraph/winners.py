@@ -24,14 +24,13 @@ from typing import Any
 import numpy as np
 import sympy
 
+from prism.cost.device import Device
 from prism.errors import UsageError
 from prism.program.extents import symbol
 from prism.program.nodes import SymbolRange
 from prism.sgraph.compiled_expr import compiled
-from prism.sgraph.constraints import Limits
 from prism.sgraph.cost import SGraphCost, sgraph_cost
 from prism.sgraph.nodes import SGraph
-from prism.sgraph.prune import Rates
 from prism.sgraph.shape_regions import MAX_REGIONS, Array, Condition, Leaf, Losses, Splits, Tree, intervals, regions
 from prism.sgraph.shape_times import Point, TimeModel, lattice, levels, middle, points
 
@@ -108,8 +107,7 @@ def winner_at(found: Sequence[Winner], point: Point) -> Winner:
 def winners(
     sgraphs: Sequence[SGraph],
     ranges: Mapping[str, SymbolRange],
-    limits: Limits,
-    rates: Rates,
+    device: Device,
     tolerance: float = TOLERANCE,
 ) -> tuple[Winner, ...]:
     """The few sGraphs that win over the box of the ranges, each with where.
@@ -117,8 +115,7 @@ def winners(
     Args:
         sgraphs: alternatives for one program; of equals the earlier one wins.
         ranges: the range of every symbol of the extents; more do no harm.
-        limits: what a kernel may use on the device.
-        rates: how fast the device is.
+        device: what they run on.
         tolerance: see TOLERANCE.
 
     Returns:
@@ -132,7 +129,7 @@ def winners(
             raise UsageError(f"the range [{r.low}, {r.high}]", where=name, fix="give 1 <= low <= high")
     if not sgraphs:
         return ()
-    return _Contest(tuple(sgraphs), ranges, TimeModel(limits, rates), tolerance).winners()
+    return _Contest(tuple(sgraphs), ranges, TimeModel(device), tolerance).winners()
 
 
 @dataclass(frozen=True, slots=True)

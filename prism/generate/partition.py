@@ -39,12 +39,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
+from prism.cost.device import DEVICES, Device
+from prism.cost.regions import Costs, RootCost, Size
 from prism.errors import UnsupportedError
 from prism.program.extents import Extent, mul
 from prism.program.inline import inline
 from prism.program.nodes import Definition, Program, Reduce, walk
 from prism.program.region import Region, reads, subprogram
-from prism.program.region_cost import Costs, Machine, RootCost, Size
 
 _Entry: TypeAlias = "tuple[tuple[bool, float], int, str]"
 
@@ -79,22 +80,20 @@ class RegionBounds:
         )
 
 
-def partition(
-    program: Program, bounds: RegionBounds | None = None, machine: Machine | None = None
-) -> tuple[Region, ...]:
+def partition(program: Program, bounds: RegionBounds | None = None, device: Device | None = None) -> tuple[Region, ...]:
     """The program's regions, in an order in which they can run.
 
     Args:
         program: a legal program.
         bounds: how large a region may be.
-        machine: the rates that costs are compared by.
+        device: what it runs on; an A100 by default.
 
     Returns:
         One region, the program itself, when it is within the bounds.
     """
     limits = bounds or RegionBounds()
     graph = _Graph.of(program)
-    costs = Costs(program, machine or Machine())
+    costs = Costs(program, device or DEVICES["sm_80"], program.tensor(program.outputs[0]).dtype)
     whole = [costs.root(r, frozenset()) for r in graph.forced]
     total = Size()
     for c in whole:

@@ -24,35 +24,15 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
+from prism.cost.device import Device
 from prism.program.extents import Extent, evaluate
 from prism.program.index import Atom, Axis, Index
-from prism.program.nodes import Definition, Expr, Map, Program, Read, Reduce, ReduceKind, free_axes, walk
+from prism.program.nodes import Definition, DType, Expr, Map, Program, Read, Reduce, ReduceKind, free_axes, walk
 from prism.program.ops import OPS
 from prism.program.prefix import prefix_sum, stepwise
 
 TILE = 128
 """Elements of a program's tile along an axis."""
-
-
-@dataclass(frozen=True, slots=True)
-class Machine:
-    """Rates that costs are compared by; the defaults are of the order of a data-centre GPU's.
-
-    Attributes:
-        memory: bytes a second, device memory.
-        cache: bytes a second, shared cache.
-        matrix: flops a second of matrix products.
-        vector: flops a second of everything else.
-        launch: seconds from one kernel to the next.
-        units: programs that it takes to keep all matrix units busy.
-    """
-
-    memory: float = 2.0e12
-    cache: float = 5.0e12
-    matrix: float = 3.0e14
-    vector: float = 2.0e13
-    launch: float = 2.5e-6
-    units: int = 108
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,11 +96,13 @@ class Costs:
 
     Attributes:
         program: the program.
-        machine: the rates.
+        device: what the regions run on.
+        dtype: of matrix products.
     """
 
     program: Program
-    machine: Machine
+    device: Device
+    dtype: DType
     _facts: dict[str, _Facts] = field(default_factory=dict)
     _lengths: dict[Extent, int] = field(default_factory=dict)
     _elements: dict[str, int] = field(default_factory=dict)
@@ -192,19 +174,21 @@ class Costs:
             else:
                 traffic[tensor] = max(traffic.get(tensor, 0.0), spread)
         seconds = self._seconds(name, traffic, matrix, vector)
-        work = matrix / self.machine.matrix + vector / self.machine.vector
+        work = matrix / self.device.dot_flops(self.dtype) + vector / self.device.multiply_adds_s
         return RootCost(seconds, work, frozenset(members), frozenset(traffic), size)
 
     def _seconds(self, name: str, traffic: Mapping[str, float], matrix: float, vector: float) -> float:
-        machine = self.machine
+        device = self.device
         lengths = sorted(self._length(a) for a in self._facts[name].definition.axes)
         # A tile is of the two longest axes.
         programs = math.prod(lengths[:-2]) * math.prod(-(-n // TILE) for n in lengths[-2:])
-        busy = min(1.0, programs / machine.units)
-        memory = self._bytes[name] / machine.memory
+        busy = min(1.0, programs / device.processors)
+        memory = self._bytes[name] / device.bandwidth_bytes_s
         for tensor, spread in traffic.items():
-            memory += self._bytes[tensor] * (1.0 / machine.memory + max(0.0, spread - 1.0) / machine.cache)
-        return machine.launch + max(memory, matrix / (machine.matrix * busy), vector / machine.vector)
+            again = max(0.0, spread - 1.0) / device.cache_bandwidth_bytes_s
+            memory += self._bytes[tensor] * (1.0 / device.bandwidth_bytes_s + again)
+        products = matrix / (device.dot_flops(self.dtype) * busy)
+        return device.launch_overhead_s + max(memory, products, vector / device.multiply_adds_s)
 
     def _length(self, axis: Axis) -> int:
         if isinstance(axis.extent, int):

@@ -1,0 +1,344 @@
+"""What kernels run on, as data: its rates and memories, how it holds tiles, and what it can do.
+
+Everything that ranks, prunes, cuts or tunes asks a `Device`; nothing else in prism knows a rate. Where a number is
+from, it says:
+
+    data sheet    the vendor's, dense (without sparsity); what a kernel reaches of it is the model's business
+    reported      no data sheet states it: the order of magnitude that microbenchmarks report
+    measured      on the machines named beside it
+    guess         nobody has measured it
+
+Nothing here is read from a clock, so that the same device always gives the same search.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+
+from prism.errors import UsageError
+from prism.program.nodes import DType
+
+KIB = 1024
+MIB = 1024 * KIB
+
+MATRIX_OPERATION = 1 / 32
+"""An operation of a matrix product on matrix units, of which a multiply-add is two, in vector multiply-adds.
+
+Data sheet, roughly: matrix units are about 16 times as fast (A100 16, L40S 4, H200 15, B200 30).
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Tiles:
+    """How a device computes on tiles; the defaults are a GPU's.
+
+    Attributes:
+        dot: the least elements of a matrix product's operand in each dimension. Matrix units take 16 (data sheet).
+        tile: the longest useful tile dimension: a longer one only costs registers (guess).
+        loop_tile: the shortest useful tile of a loop: below, its trips cost more than its work (guess).
+        elements: the most elements of one tile: so many of four bytes fill a multiprocessor's registers (data sheet).
+        live: the most elements that may be live together; None for what a block's registers hold.
+        parts: the most parts of a split (guess).
+        unrolled: whether products in full precision are unrolled, operands in registers.
+        scans: whether the elements of a tile can be summed up along one of its dimensions.
+        held: what holds live values, as constraints are named.
+        memory: the same in full.
+    """
+
+    dot: int = 16
+    tile: int = 8_192
+    loop_tile: int = 16
+    elements: int = 65_536
+    live: int | None = None
+    parts: int = 128
+    unrolled: bool = True
+    scans: bool = True
+    held: str = "registers"
+    memory: str = "register file"
+
+
+@dataclass(frozen=True, slots=True)
+class Multiprocessor:
+    """A GPU's processor; data sheet.
+
+    Attributes:
+        shared_bytes: shared memory.
+        registers: 32-bit registers.
+        registers_per_thread: the most of one thread.
+        threads: resident threads.
+        blocks: resident blocks.
+        warp_groups: whether groups of warps multiply matrices that lie in shared memory, and boxes of tensors are
+            copied by descriptors: NVIDIA's GPUs from Hopper on.
+    """
+
+    shared_bytes: int
+    registers: int = 65_536
+    registers_per_thread: int = 255
+    threads: int = 2048
+    blocks: int = 32
+    warp_groups: bool = False
+
+    @property
+    def warps(self) -> int:
+        """Resident warps."""
+        return self.threads // 32
+
+
+@dataclass(frozen=True, slots=True)
+class Core:
+    """A CPU's processor, as the machine describes it.
+
+    Attributes:
+        vector_bytes: of a vector register.
+        l1_bytes: first-level data cache.
+        l2_bytes: second-level cache.
+        l2_bandwidth_bytes_s: of the second-level cache.
+        bf16_dot: whether the vector unit multiplies bfloat16 pairs into float32.
+    """
+
+    vector_bytes: int
+    l1_bytes: int
+    l2_bytes: int
+    l2_bandwidth_bytes_s: float
+    bf16_dot: bool = False
+
+    @property
+    def lanes(self) -> int:
+        """float32 elements of a vector register."""
+        return max(1, self.vector_bytes // 4)
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    """What kernels run on.
+
+    Attributes:
+        name: the product.
+        target: what is compiled for, `sm_90` or `cpu`, and what tuned configurations are called by in modules.
+        processor: what runs programs, and what it can do.
+        processors: how many of them: multiprocessors, or cores.
+        bandwidth_bytes_s: of the memory, bytes a second.
+        cache_bytes: the cache that all processors share: a GPU's L2, a CPU's last level.
+        cache_bandwidth_bytes_s: its bandwidth.
+        multiply_adds_s: float32 multiply-adds a second of all vector units.
+        half_dot_flops: operations a second of matrix products of float16 and bfloat16 with float32 accumulation.
+        double_dot_flops: of those of float64.
+        launch_overhead_s: from the end of one launch to the start of the next.
+        memory_latency_s: a load from memory, unloaded; 0 where caches fetch ahead.
+        shared_limit_bytes: the most memory that the operands of a loop's products may take: a block's shared memory, a
+            core's second-level cache.
+        matrix_operation: what an operation of a matrix product weighs, in vector multiply-adds.
+        library: whether a vendor's library computes launches that are plain matrix products.
+        tiles: how it computes on tiles.
+    """
+
+    name: str
+    target: str
+    processor: Multiprocessor | Core
+    processors: int
+    bandwidth_bytes_s: float
+    cache_bytes: int
+    cache_bandwidth_bytes_s: float
+    multiply_adds_s: float
+    half_dot_flops: float
+    double_dot_flops: float
+    launch_overhead_s: float
+    memory_latency_s: float
+    shared_limit_bytes: int
+    matrix_operation: float = MATRIX_OPERATION
+    library: bool = True
+    tiles: Tiles = Tiles()
+
+    @property
+    def multiprocessor(self) -> Multiprocessor:
+        """The processor of a GPU."""
+        assert isinstance(self.processor, Multiprocessor)
+        return self.processor
+
+    @property
+    def core(self) -> Core:
+        """The processor of a CPU."""
+        assert isinstance(self.processor, Core)
+        return self.processor
+
+    @property
+    def is_gpu(self) -> bool:
+        """Whether launches have warps and pipeline stages."""
+        return isinstance(self.processor, Multiprocessor)
+
+    @property
+    def descriptors(self) -> bool:
+        """Whether it copies boxes of tensors by descriptors."""
+        return self.is_gpu and self.multiprocessor.warp_groups
+
+    def dot_flops(self, dtype: DType) -> float:
+        """The rate of matrix products of that operand type, operations a second.
+
+        float32 products are computed in full precision, which matrix units do not have.
+        """
+        match dtype:
+            case DType.FLOAT16 | DType.BFLOAT16:
+                return self.half_dot_flops
+            case DType.FLOAT64:
+                return self.double_dot_flops
+            case _:
+                return 2 * self.multiply_adds_s
+
+
+# Peak rates, sizes and limits: data sheets. L2 bandwidth, latency and launch overhead: reported.
+
+_A100 = Device(
+    name="NVIDIA A100 80GB",
+    target="sm_80",
+    processor=Multiprocessor(shared_bytes=164 * KIB),
+    processors=108,
+    bandwidth_bytes_s=2.04e12,
+    cache_bytes=40 * MIB,
+    cache_bandwidth_bytes_s=5.1e12,
+    multiply_adds_s=19.5e12 / 2,
+    half_dot_flops=312e12,
+    double_dot_flops=9.7e12,
+    launch_overhead_s=2.5e-6,
+    memory_latency_s=0.55e-6,
+    shared_limit_bytes=163 * KIB,
+)
+
+_L40S = Device(
+    name="NVIDIA L40S",
+    target="sm_89",
+    processor=Multiprocessor(shared_bytes=100 * KIB, threads=1536, blocks=24),
+    processors=142,
+    bandwidth_bytes_s=0.864e12,
+    cache_bytes=96 * MIB,
+    cache_bandwidth_bytes_s=5.0e12,
+    multiply_adds_s=91.6e12 / 2,
+    half_dot_flops=362e12,
+    double_dot_flops=1.4e12,
+    launch_overhead_s=2.5e-6,
+    memory_latency_s=0.6e-6,
+    shared_limit_bytes=99 * KIB,
+)
+
+_H200 = Device(
+    name="NVIDIA H200",
+    target="sm_90",
+    processor=Multiprocessor(shared_bytes=228 * KIB, warp_groups=True),
+    processors=132,
+    bandwidth_bytes_s=4.8e12,
+    cache_bytes=60 * MIB,
+    cache_bandwidth_bytes_s=9.0e12,
+    multiply_adds_s=67e12 / 2,
+    half_dot_flops=989e12,
+    double_dot_flops=34e12,
+    launch_overhead_s=2.0e-6,
+    memory_latency_s=0.65e-6,
+    shared_limit_bytes=227 * KIB,
+)
+
+_B200 = Device(
+    name="NVIDIA B200",
+    target="sm_100",
+    processor=Multiprocessor(shared_bytes=228 * KIB, warp_groups=True),
+    processors=148,
+    bandwidth_bytes_s=8.0e12,
+    cache_bytes=126 * MIB,
+    cache_bandwidth_bytes_s=20.0e12,
+    multiply_adds_s=75e12 / 2,
+    half_dot_flops=2250e12,
+    double_dot_flops=37e12,
+    launch_overhead_s=2.0e-6,
+    memory_latency_s=0.7e-6,
+    shared_limit_bytes=227 * KIB,
+)
+
+DEVICES: Mapping[str, Device] = MappingProxyType({d.target: d for d in (_A100, _L40S, _H200, _B200)})
+
+
+def device(target: str) -> Device:
+    """The GPU of a compilation target such as `sm_90`.
+
+    Raises:
+        UsageError: the target is not known.
+    """
+    known = DEVICES.get(target)
+    if known is None:
+        raise UsageError(
+            f"unknown target {target!r}",
+            where="--target",
+            why="no device is described for it",
+            fix=f"use one of {', '.join(DEVICES)}, or cuda or cpu for what is here",
+        )
+    return known
+
+
+# What no CPU reports: that of server cores of the last ten years.
+
+CPU_HZ = 2.5e9
+"""Cycles a second (guess)."""
+FMA_PIPES = 2
+"""Multiply-add instructions that a core starts in a cycle (data sheet, of most)."""
+CORE_BANDWIDTH, SOCKET_BANDWIDTH = 14e9, 200e9
+"""Bytes a second that one core draws from memory, and that all can draw together (reported)."""
+LLC_BYTES_PER_CYCLE, L2_BYTES_PER_CYCLE = 12.0, 32.0
+"""Bytes in a cycle and a core from the last-level and the second-level cache (reported)."""
+PARALLEL_REGION_S = 4e-6
+"""From the end of one parallel region to the start of the next, and the call from Python (reported)."""
+LEAST_LIVE = 4096
+"""Elements that a processor's caches need at least for tiles to be worth anything (guess)."""
+
+
+def multicore(
+    name: str, cores: int, vector_bytes: int, l1_bytes: int, l2_bytes: int, llc_bytes: int, bf16_dot: bool = False
+) -> Device:
+    """A CPU, from what the machine says of itself.
+
+    Tiles are cache blocks: one may be as short as one element, and all that live together fit in the second-level
+    cache. A loop's tile is at least a vector long, where its axis is.
+
+    Args:
+        name: the product, with its cores and vector unit.
+        cores: threads that kernels run on.
+        vector_bytes: of a vector register.
+        l1_bytes: data cache of a core.
+        l2_bytes: second-level cache of a core.
+        llc_bytes: the last-level cache, of all cores.
+        bf16_dot: whether the vector unit multiplies bfloat16 pairs into float32.
+    """
+    core = Core(vector_bytes, l1_bytes, l2_bytes, CPU_HZ * L2_BYTES_PER_CYCLE, bf16_dot)
+    live = max(LEAST_LIVE, l2_bytes // 4)
+    parts = 4
+    while parts < 2 * cores:
+        parts *= 2
+    multiply_adds = cores * CPU_HZ * core.lanes * FMA_PIPES
+    return Device(
+        name=name,
+        target="cpu",
+        processor=core,
+        processors=cores,
+        bandwidth_bytes_s=min(cores * CORE_BANDWIDTH, SOCKET_BANDWIDTH),
+        cache_bytes=llc_bytes,
+        cache_bandwidth_bytes_s=cores * CPU_HZ * LLC_BYTES_PER_CYCLE,
+        multiply_adds_s=multiply_adds,
+        half_dot_flops=2 * multiply_adds,
+        double_dot_flops=2 * multiply_adds,
+        launch_overhead_s=PARALLEL_REGION_S,
+        memory_latency_s=0.0,
+        shared_limit_bytes=l2_bytes,
+        # There is no matrix unit: two operations are one multiply-add.
+        matrix_operation=0.5,
+        library=False,
+        tiles=Tiles(
+            dot=1,
+            tile=1 << 14,
+            loop_tile=core.lanes,
+            elements=live,
+            live=live,
+            parts=parts,
+            unrolled=False,
+            scans=False,
+            held="cache",
+            memory="second-level cache",
+        ),
+    )
