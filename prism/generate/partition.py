@@ -4,10 +4,10 @@ The search inside a region considers every way to cut it into kernels, with the 
 its space grow with the region. So a program is cut where fusing could gain nothing, and only if it has to be:
 
 1.  *A program within the bounds is one region.* `RegionBounds` bounds what a search has to look at: matrix products,
-    reductions and pointwise operations, each counted once per distinct instance (see region_cost.py).
+    reductions and pointwise operations, each counted once per distinct instance (see cost/regions.py).
 2.  *Which results are materialised.* To begin with, every operator's is (views never are: they are indices of what
     reads them). Then, greatest gain first, a result is made internal, which is to say computed by those that need it,
-    as long as that gains time by the estimate of region_cost.py and keeps every region within the bounds:
+    as long as that gains time by the estimate of cost/regions.py and keeps every region within the bounds:
 
         gain(t) = time of t's own kernel + what its readers save by not reading t
                   - what they take to compute t, as often as their tiles need it, and to read what t reads
