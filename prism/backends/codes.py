@@ -16,8 +16,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from prism.backends.lower_clean import clean
-from prism.backends.tile import Cast, For, Load, Pointwise, Stmt, TileModule, TileProgram, statements
+from prism.backends.tile import Cast, Load, Pointwise, Stmt, TileModule, TileProgram, statements
 from prism.backends.tile_rename import names_beside
+from prism.ir.kit import rewrite
 from prism.program.nodes import DType
 
 MOST = 8
@@ -93,22 +94,16 @@ class _Codes:
         """The body anew; what is not needed any more is still there."""
         names = names_beside(program)
 
-        def visit(body: Sequence[Stmt]) -> tuple[Stmt, ...]:
-            made: list[Stmt] = []
-            for s in body:
-                if isinstance(s, For):
-                    made.append(replace(s, body=visit(s.body)))
-                elif isinstance(s, Pointwise) and s.dst in self.high:
-                    whole, bits = self.high[s.dst]
-                    made += _through(s, names.fresh("upper"), "shift", whole, bits)
-                elif isinstance(s, Pointwise) and s.dst in self.low:
-                    whole, bits = self.low[s.dst]
-                    made += _through(s, names.fresh("lower"), "bits", whole, (1 << bits) - 1)
-                else:
-                    made.append(s)
-            return tuple(made)
+        def integral(s: Stmt) -> Stmt | Sequence[Stmt]:
+            if isinstance(s, Pointwise) and s.dst in self.high:
+                whole, bits = self.high[s.dst]
+                return _through(s, names.fresh("upper"), "shift", whole, bits)
+            if isinstance(s, Pointwise) and s.dst in self.low:
+                whole, bits = self.low[s.dst]
+                return _through(s, names.fresh("lower"), "bits", whole, (1 << bits) - 1)
+            return s
 
-        return visit(program.body)
+        return rewrite(program.body, integral)
 
 
 def _through(s: Pointwise, name: str, op: str, whole: str, number: int) -> list[Stmt]:

@@ -11,7 +11,7 @@ split's programs of its tile have in their grid, and reads what they stored:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 import sympy
@@ -40,6 +40,7 @@ from prism.backends.tile import (
     symbol,
 )
 from prism.backends.tile_rename import names_beside
+from prism.ir.kit import rewrite
 from prism.program.extents import Extent, mul
 from prism.program.nodes import Tensor
 from prism.sgraph.folding import Fold
@@ -146,13 +147,13 @@ def _slotted(
         terms = tuple((slots[n].dst, strides[s.tensor][n]) for n in missing[s.tensor])
         return replace(s, offset=_with(s.offset, terms))
 
-    body = _rewritten(split.body, stored)
+    body = rewrite(split.body, stored)
     used = {name for s in statements(body) for name in operands(s)}
     body = tuple(s for s in body if not (isinstance(s, InBounds) and s.dst in firsts - used))
     known = (*split.constants, *combine.constants)
     return (
         _completed(module, split, body, buffers, known),
-        _completed(module, combine, (*slots.values(), *_rewritten(combine.body, loaded)), buffers, known),
+        _completed(module, combine, (*slots.values(), *rewrite(combine.body, loaded)), buffers, known),
         tuple(buffers),
     )
 
@@ -169,10 +170,6 @@ def _is_first(s: InBounds, indices: set[str]) -> bool:
 def _with(offset: Affine, terms: tuple[tuple[str, Extent], ...]) -> Affine:
     """The address, further on: scalars come first."""
     return replace(offset, terms=(*terms, *offset.terms))
-
-
-def _rewritten(body: Sequence[Stmt], change: Callable[[Stmt], Stmt]) -> tuple[Stmt, ...]:
-    return tuple(replace(s, body=_rewritten(s.body, change)) if isinstance(s, For) else change(s) for s in body)
 
 
 def _completed(

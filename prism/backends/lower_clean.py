@@ -8,6 +8,7 @@ from dataclasses import replace
 
 from prism.backends.tile import Cast, Dot, For, Full, Load, Stmt, Store, Update, defined, operands, statements
 from prism.backends.tile import integers as integer_symbols
+from prism.ir.kit import rewrite
 
 
 def clean(body: Sequence[Stmt]) -> tuple[Stmt, ...]:
@@ -29,18 +30,11 @@ def _live(body: Sequence[Stmt]) -> tuple[Stmt, ...]:
                 needed |= integer_symbols(s)
         grown = len(needed) > before
 
-    def keep(body: Sequence[Stmt]) -> tuple[Stmt, ...]:
-        kept: list[Stmt] = []
-        for s in body:
-            if isinstance(s, For):
-                inner = keep(s.body)
-                if inner:
-                    kept.append(replace(s, body=inner))
-            elif isinstance(s, Store) or defined(s) in needed:
-                kept.append(s)
-        return tuple(kept)
+    def kept(s: Stmt) -> Sequence[Stmt]:
+        useful = s.body if isinstance(s, For) else isinstance(s, Store) or defined(s) in needed
+        return (s,) if useful else ()
 
-    return keep(body)
+    return rewrite(body, kept)
 
 
 def _fold_loads(body: Sequence[Stmt]) -> tuple[Stmt, ...]:
@@ -50,21 +44,20 @@ def _fold_loads(body: Sequence[Stmt]) -> tuple[Stmt, ...]:
     loads = {s.dst: s for s in everything if isinstance(s, Load)}
     casts = {s.src: s for s in everything if isinstance(s, Cast) and s.src in loads and uses[s.src] == 1}
 
-    def visit(body: Sequence[Stmt]) -> tuple[Stmt, ...]:
-        made: list[Stmt] = []
-        for s in body:
-            match s:
-                case For():
-                    made.append(replace(s, body=visit(s.body)))
-                case Load(dst=dst) if dst in casts and any(x is casts[dst] for x in body):
-                    made.append(replace(s, dst=casts[dst].dst, dtype=casts[dst].dtype))
-                case Cast(src=src) if src in casts and any(isinstance(x, Load) and x.dst == src for x in body):
-                    pass
-                case _:
-                    made.append(s)
-        return tuple(made)
+    blocks = [body, *(s.body for s in everything if isinstance(s, For))]
+    where = {id(s): n for n, block in enumerate(blocks) for s in block}
+    together = {src for src, cast in casts.items() if where.get(id(cast)) == where.get(id(loads[src]))}
 
-    return visit(body)
+    def converted(s: Stmt) -> Stmt | Sequence[Stmt]:
+        match s:
+            case Load(dst=dst) if dst in together:
+                return replace(s, dst=casts[dst].dst, dtype=casts[dst].dtype)
+            case Cast(src=src) if src in together:
+                return ()
+            case _:
+                return s
+
+    return rewrite(body, converted)
 
 
 def accumulators(body: Sequence[Stmt]) -> frozenset[str]:

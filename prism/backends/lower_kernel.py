@@ -32,6 +32,7 @@ from prism.sgraph.nodes import (
     Stmt,
     Store,
     TileReduce,
+    operands,
     statements,
     value_axes,
 )
@@ -117,7 +118,7 @@ class KernelLowering:
     def run(self) -> tuple[tile.Stmt, ...]:
         """The body."""
         for s in self.kernel.statements():
-            for name in _operands(s):
+            for name in operands(s):
                 self._uses[name] = self._uses.get(name, 0) + 1
             if isinstance(s, Accumulate | Scan):
                 self._accumulated.add(s.src)
@@ -173,7 +174,7 @@ class KernelLowering:
         """The dimensions in the order that products want them, when nothing but products uses the value."""
         found: set[tile.Dims] = set()
         for s in self.kernel.statements():
-            if name not in _operands(s):
+            if name not in operands(s):
                 continue
             product = self.layout.products.get(s.dst) if isinstance(s, Contract) else None
             if product is None or len(product.m) != 1 or len(product.n) != 1:
@@ -369,7 +370,7 @@ class KernelLowering:
             return []
         products = any(isinstance(s, Contract) and s.dst in self.layout.products for s in body)
         made = {s.dst: s for s in body if isinstance(s, TileReduce | Contract) and s.axis == axis}
-        read = {name for s in statements(body) for name in _operands(s)}
+        read = {name for s in statements(body) for name in operands(s)}
         found: list[Accumulate] = []
         for s in body:
             if isinstance(s, Accumulate) and s.shift is None and s.dst not in read and self._uses[s.src] == 1:
@@ -491,21 +492,3 @@ class KernelLowering:
         address = self._indexing.address(tensor, s.index)
         masks = self._indexing.masks(axes) + self._indexing.first(axes)
         self._out.append(tile.Store(s.tensor, address, masks, dims, src))
-
-
-def _operands(s: Stmt) -> tuple[str, ...]:
-    match s:
-        case Pointwise(_, _, args):
-            return tuple(a for a in args if isinstance(a, str))
-        case TileReduce(_, _, _, src):
-            return (src,)
-        case Contract(_, _, lhs, rhs):
-            return (lhs, rhs)
-        case Accumulate(_, _, src, shift):
-            return (src,) if shift is None else (src, shift)
-        case Scan(_, _, src):
-            return (src,)
-        case Store(_, _, src):
-            return (src,) if isinstance(src, str) else ()
-        case _:
-            return ()

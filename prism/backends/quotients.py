@@ -20,7 +20,7 @@ from prism.program.index import Axis
 from prism.program.nodes import Const, Expr, Map
 from prism.sgraph.denote import kernel_values
 from prism.sgraph.divisors import Divisors
-from prism.sgraph.nodes import Accumulate, Contract, Kernel, Operand, Pointwise, SGraph, Stmt, value_axes
+from prism.sgraph.nodes import Accumulate, Contract, Kernel, Operand, Pointwise, SGraph, Stmt, operands, value_axes
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +65,7 @@ def _divisions(kernel: Kernel, values: Mapping[str, Expr], divisors: Divisors) -
     for s in kernel.statements():
         if isinstance(s, Accumulate):
             changing.add(s.dst)
-        for name in {a for a in _operands(s) if isinstance(a, str)}:
+        for name in set(operands(s)):
             users.setdefault(name, []).append(s)
     inverses: dict[str, tuple[Operand, float]] = {}
     found: dict[str, tuple[Operand, float]] = {}
@@ -112,14 +112,3 @@ def _inverse(s: Stmt, inverses: Mapping[str, tuple[Operand, float]]) -> tuple[Op
 
 def _elementwise(s: Pointwise, inverse: str, axes: Mapping[str, tuple[Axis, ...]]) -> bool:
     return s.args.count(inverse) == 1 and set(axes[s.dst]) == set(axes[inverse])
-
-
-def _operands(s: Stmt) -> tuple[Operand, ...]:
-    match s:
-        case Pointwise(_, _, args):
-            return args
-        case Contract(_, _, lhs, rhs):
-            return lhs, rhs
-        case _:
-            # Whatever else reads it is no product.
-            return tuple(n for n in (getattr(s, "src", None), getattr(s, "shift", None)) if n is not None)

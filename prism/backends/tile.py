@@ -47,20 +47,23 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from types import MappingProxyType
-from typing import TypeAlias
+from typing import Annotated, TypeAlias
 
 import sympy
 
+from prism.ir import kit
+from prism.ir.kit import Changed, Defined, Holds, Used
 from prism.program.extents import Extent
 from prism.program.index import Axis
 from prism.program.nodes import DType, ReduceKind, Tensor
 from prism.program.ops import OPS, Op
 
-Size: TypeAlias = "int | str"
+Size: TypeAlias = int | str
 """The elements of a tile along an axis: a number, or the name of a constant."""
 
-Operand: TypeAlias = "str | float"
-Dims: TypeAlias = "tuple[str, ...]"
+Operand: TypeAlias = str | float
+Dims: TypeAlias = tuple[str, ...]
+Integer: TypeAlias = Annotated[Extent, Holds.INTEGER]
 
 
 TILE_OPS: Mapping[str, Op] = MappingProxyType({**OPS, "div": Op(2, 4), "exp2": Op(1, 4), "shift": Op(2), "bits": Op(2)})
@@ -140,8 +143,8 @@ class Dim:
 class Affine:
     """sum(coefficient * value) + offset, over names of integer values; `wide` asks for 64-bit arithmetic."""
 
-    terms: tuple[tuple[str, Extent], ...]
-    offset: Extent = 0
+    terms: tuple[tuple[Used, Integer], ...]
+    offset: Integer = 0
     wide: bool = False
 
 
@@ -149,18 +152,18 @@ class Affine:
 class Scalar:
     """dst = an integer expression."""
 
-    dst: str
-    value: Extent
+    dst: Defined
+    value: Integer
 
 
 @dataclass(frozen=True, slots=True)
 class Offsets:
     """dst[dim] = start + the position along axis number `axis` of the dimension."""
 
-    dst: str
+    dst: Defined
     dim: str
     axis: int
-    start: Extent
+    start: Integer
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,10 +174,10 @@ class InBounds:
     `tile` divides `high`.
     """
 
-    dst: str
+    dst: Defined
     index: Affine
-    high: Extent | None
-    low: Extent | None
+    high: Integer | None
+    low: Integer | None
     dims: Dims
     tile: Size | None = None
 
@@ -183,7 +186,7 @@ class InBounds:
 class IndexValue:
     """dst = the value of an affine index."""
 
-    dst: str
+    dst: Defined
     index: Affine
     dims: Dims
 
@@ -196,10 +199,10 @@ class Load:
     read by one program once. It is None where nothing is known, and where a program reads elements several times.
     """
 
-    dst: str
-    tensor: str
+    dst: Defined
+    tensor: Annotated[str, Holds.TENSOR]
     offset: Affine
-    masks: tuple[str, ...]
+    masks: tuple[Used, ...]
     dims: Dims
     dtype: DType
     readers: tuple[str, ...] | None = None
@@ -209,7 +212,7 @@ class Load:
 class Full:
     """dst = one number everywhere; an accumulator when it is updated later."""
 
-    dst: str
+    dst: Defined
     value: float
     dims: Dims
     dtype: DType
@@ -219,8 +222,8 @@ class Full:
 class Cast:
     """dst = src as dtype; to bool: src != 0."""
 
-    dst: str
-    src: str
+    dst: Defined
+    src: Used
     dtype: DType
 
 
@@ -228,17 +231,17 @@ class Cast:
 class Copy:
     """dst = the present value of an accumulator."""
 
-    dst: str
-    src: str
+    dst: Defined
+    src: Used
 
 
 @dataclass(frozen=True, slots=True)
 class Pointwise:
     """dst = op(args...), broadcast to `dims`."""
 
-    dst: str
+    dst: Defined
     op: str
-    args: tuple[Operand, ...]
+    args: tuple[Annotated[Operand, Holds.USES], ...]
     dims: Dims
     dtype: DType
 
@@ -247,9 +250,9 @@ class Pointwise:
 class Select:
     """dst = src where the mask holds, else `otherwise`."""
 
-    dst: str
-    mask: str
-    src: str
+    dst: Defined
+    mask: Used
+    src: Used
     otherwise: float
 
 
@@ -257,9 +260,9 @@ class Select:
 class Reduce:
     """dst = the reduction of src along the whole of one of its dimensions."""
 
-    dst: str
+    dst: Defined
     kind: ReduceKind
-    src: str
+    src: Used
     dim: str
 
 
@@ -267,8 +270,8 @@ class Reduce:
 class Prefix:
     """dst = the sum of src over the places of one of its dimensions up to each place, that one included."""
 
-    dst: str
-    src: str
+    dst: Defined
+    src: Used
     dim: str
 
 
@@ -276,11 +279,11 @@ class Prefix:
 class Dot:
     """dst[M, N] = lhs[M, K] @ rhs[K, N] + add, in float32; `dst` may be `add`, an accumulator."""
 
-    dst: str
-    lhs: str
-    rhs: str
+    dst: Defined
+    lhs: Used
+    rhs: Used
     precision: Precision = Precision.IEEE
-    add: str | None = None
+    add: Used | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -291,8 +294,8 @@ class Rearrange:
     called so is taken apart again by naming its parts in groups of their own.
     """
 
-    dst: str
-    src: str
+    dst: Defined
+    src: Used
     groups: tuple[tuple[str, ...], ...]
 
 
@@ -300,11 +303,11 @@ class Rearrange:
 class For:
     """The body for index = start, start + step, ... below stop."""
 
-    index: str
-    start: Extent
-    stop: Extent
-    step: Extent
-    body: tuple[Stmt, ...]
+    index: Annotated[str, Holds.BINDS]
+    start: Integer
+    stop: Integer
+    step: Integer
+    body: tuple[Annotated[Stmt, Holds.BODY], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -314,22 +317,22 @@ class Within:
     `index` is a scalar; a bound that is None is not checked. The body holds no loop, no store and no update.
     """
 
-    dst: str
-    index: str
-    low: Extent | None
-    high: Extent | None
-    src: str
-    body: tuple[Stmt, ...]
-    value: str
+    dst: Defined
+    index: Annotated[str, Holds.SCALAR]
+    low: Integer | None
+    high: Integer | None
+    src: Used
+    body: tuple[Annotated[Stmt, Holds.BODY], ...]
+    value: Used
 
 
 @dataclass(frozen=True, slots=True)
 class Update:
     """acc := acc <kind> src; `prod` rescales."""
 
-    acc: str
+    acc: Changed
     kind: ReduceKind
-    src: str
+    src: Used
 
 
 @dataclass(frozen=True, slots=True)
@@ -339,11 +342,11 @@ class Store:
     `streamed` is for caches: no program of the module reads the tensor.
     """
 
-    tensor: str
+    tensor: Annotated[str, Holds.TENSOR]
     offset: Affine
-    masks: tuple[str, ...]
+    masks: tuple[Used, ...]
     dims: Dims
-    src: Operand
+    src: Annotated[Operand, Holds.USES]
     streamed: bool = False
 
 
@@ -497,47 +500,17 @@ def place(program: TileProgram, counts: Sequence[int], number: int) -> dict[str,
 
 def statements(body: Sequence[Stmt]) -> Iterator[Stmt]:
     """All statements of a body, one that has a body before its own."""
-    for s in body:
-        yield s
-        if isinstance(s, For | Within):
-            yield from statements(s.body)
+    return kit.walk(body)
 
 
 def operands(s: Stmt) -> tuple[str, ...]:
     """The names of values that a statement reads, its own accumulator included."""
-    match s:
-        case InBounds(index=index) | IndexValue(index=index):
-            return tuple(name for name, _ in index.terms)
-        case Load(offset=offset, masks=masks):
-            return (*(name for name, _ in offset.terms), *masks)
-        case Cast(src=src) | Copy(src=src) | Reduce(src=src) | Prefix(src=src) | Rearrange(src=src):
-            return (src,)
-        case Pointwise(args=args):
-            return tuple(a for a in args if isinstance(a, str))
-        case Select(mask=mask, src=src):
-            return (mask, src)
-        case Within(src=src, value=value):
-            return (src, value)
-        case Dot(lhs=lhs, rhs=rhs, add=add):
-            return (lhs, rhs) if add is None else (lhs, rhs, add)
-        case Update(acc=acc, src=src):
-            return (acc, src)
-        case Store(offset=offset, masks=masks, src=src):
-            named = (src,) if isinstance(src, str) else ()
-            return (*(name for name, _ in offset.terms), *masks, *named)
-        case _:
-            return ()
+    return kit.names(s, Holds.CHANGES, Holds.USES)
 
 
 def defined(s: Stmt) -> str | None:
     """The name that a statement gives a value to, if any."""
-    match s:
-        case For() | Store():
-            return None
-        case Update(acc=acc):
-            return acc
-        case _:
-            return s.dst
+    return next(iter(kit.names(s, Holds.DEFINES, Holds.CHANGES)), None)
 
 
 _OWN = """
@@ -563,29 +536,8 @@ def symbol(name: str) -> sympy.Symbol:
 
 def integers(s: Stmt) -> frozenset[str]:
     """The names of the scalars in a statement's integer expressions (those of a loop's body not included)."""
-    expressions: list[Extent] = []
-    match s:
-        case Scalar(value=value):
-            expressions = [value]
-        case Offsets(start=start):
-            expressions = [start]
-        case InBounds(index=index, high=high, low=low):
-            expressions = [*_extents(index), *(e for e in (high, low) if e is not None)]
-        case IndexValue(index=index):
-            expressions = _extents(index)
-        case Load(offset=offset) | Store(offset=offset):
-            expressions = _extents(offset)
-        case For(start=start, stop=stop, step=step):
-            expressions = [start, stop, step]
-        case Within(index=name, low=low, high=high):
-            expressions = [symbol(name), *(e for e in (low, high) if e is not None)]
-        case _:
-            pass
-    return frozenset(name for e in expressions for name in scalars(e))
-
-
-def _extents(affine: Affine) -> list[Extent]:
-    return [affine.offset, *(c for _, c in affine.terms)]
+    expressions = kit.parts(s, Holds.INTEGER)
+    return frozenset(name for e in expressions for name in scalars(e)).union(kit.names(s, Holds.SCALAR))
 
 
 def scalars(expression: Extent) -> frozenset[str]:

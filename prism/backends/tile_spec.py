@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import NoReturn
@@ -63,10 +63,10 @@ def check_module(module: TileModule) -> None:
         for program in launch.programs:
             check(program)
             checker = _Checker(program)
-            for s in checker.flat(program.body):
+            for s in statements(program.body):
                 if isinstance(s, Load) and s.tensor not in ready:
                     checker.fail(f"loads {s.tensor}, which no earlier launch stores")
-            stored |= {s.tensor for s in checker.flat(program.body) if isinstance(s, Store)}
+            stored |= {s.tensor for s in statements(program.body) if isinstance(s, Store)}
         ready |= stored
         _check_launch(launch)
     for t in (*module.buffers, *module.outputs):
@@ -172,12 +172,6 @@ class _Checker:
             what, where=f"tile program {self.program.name}", fix="this is a bug in prism; please report it"
         )
 
-    def flat(self, body: Sequence[Stmt]) -> Iterable[Stmt]:
-        for s in body:
-            yield s
-            if isinstance(s, For | Within):
-                yield from self.flat(s.body)
-
     def run(self) -> None:
         p = self.program
         if not p.name.isidentifier():
@@ -208,7 +202,7 @@ class _Checker:
             if p.sections.programs < 1:
                 self.fail(f"sections of {p.sections.programs} programs")
         self.body(p.body, ())
-        if not any(isinstance(s, Store) for s in self.flat(p.body)):
+        if not any(isinstance(s, Store) for s in statements(p.body)):
             self.fail("the program stores nothing")
 
     def body(self, body: Sequence[Stmt], fresh: tuple[str, ...]) -> None:
@@ -350,7 +344,7 @@ class _Checker:
                     self.fail(f"accumulator {acc} takes {src}, which is {given.dtype.value}")
             case Store(tensor, offset, masks, dims, src, streamed):
                 by = f"store to {tensor}"
-                if streamed and any(isinstance(x, Load) and x.tensor == tensor for x in self.flat(self.program.body)):
+                if streamed and any(isinstance(x, Load) and x.tensor == tensor for x in statements(self.program.body)):
                     self.fail(f"{by} is streamed, and the program loads it")
                 self.ordered(dims, by)
                 self.affine(offset, dims, by)

@@ -17,27 +17,19 @@ from dataclasses import dataclass, field
 import sympy
 
 from prism.errors import IllegalIRError
+from prism.ir.kit import Holds, mapped
 from prism.program.extents import Extent, normal
 from prism.program.index import Axis, Index
 from prism.program.nodes import Tensor
 from prism.sgraph.nodes import (
-    Accumulate,
-    Contract,
     Grid,
     Kernel,
     Launch,
-    Load,
-    Loop,
     LoopRole,
-    Pointwise,
-    Position,
     Role,
-    Scan,
     SGraph,
     Split,
     Stmt,
-    Store,
-    TileReduce,
     part_axis,
 )
 
@@ -194,22 +186,16 @@ class _Renaming:
             return index
         return index.substitute({a: Index.axis(b) for a, b in self.axes.items()})
 
+    def _axis(self, axis: Axis) -> Axis:
+        return self.axes.get(axis, axis)
+
     def _statement(self, s: Stmt) -> Stmt:
-        match s:
-            case Load(dst, tensor, index):
-                return Load(dst, self.tensors[tensor], tuple(map(self._index, index)))
-            case Store(tensor, index, src):
-                return Store(self.tensors[tensor], tuple(map(self._index, index)), src)
-            case Position(dst, index):
-                return Position(dst, self._index(index))
-            case TileReduce(dst, kind, axis, src):
-                return TileReduce(dst, kind, self.axes.get(axis, axis), src)
-            case Contract(dst, axis, lhs, rhs):
-                return Contract(dst, self.axes.get(axis, axis), lhs, rhs)
-            case Loop(axis, body, conditions):
-                inner = tuple(map(self._statement, body))
-                return Loop(self.axes.get(axis, axis), inner, tuple(map(self._index, conditions)))
-            case Scan(dst, axis, src):
-                return Scan(dst, self.axes.get(axis, axis), src)
-            case Pointwise() | Accumulate():
-                return s
+        return mapped(
+            s,
+            {
+                Holds.TENSOR: self.tensors.__getitem__,
+                Holds.AXIS: self._axis,
+                Holds.INDEX: self._index,
+                Holds.BODY: self._statement,
+            },
+        )

@@ -39,8 +39,8 @@ from prism.sgraph.nodes import (
     Split,
     Stmt,
     Store,
-    TileReduce,
     Whole,
+    operands,
     statements,
     value_axes,
 )
@@ -184,21 +184,8 @@ def footprint(kernel: Kernel, sgraph: SGraph) -> Footprint:
 
 
 def _uses(s: Stmt) -> tuple[str, ...]:
-    match s:
-        case Pointwise(_, _, args):
-            return tuple(a for a in args if isinstance(a, str))
-        case TileReduce(_, _, _, src):
-            return (src,)
-        case Contract(_, _, lhs, rhs):
-            return (lhs, rhs)
-        case Accumulate(dst, _, src, shift):
-            return (dst, src) if shift is None else (dst, src, shift)
-        case Scan(dst, _, src):
-            return (dst, src)
-        case Store(_, _, src):
-            return (src,) if isinstance(src, str) else ()
-        case _:
-            return ()
+    """The values that a statement reads: the running value of a sum is one."""
+    return (s.dst, *operands(s)) if isinstance(s, Accumulate | Scan) else operands(s)
 
 
 def _liveness(

@@ -43,15 +43,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Annotated, TypeAlias
 
 import sympy
 
+from prism.ir import kit
+from prism.ir.kit import Changed, Defined, Holds, Used
 from prism.program.index import Axis, Index
 from prism.program.nodes import ReduceKind, Tensor
 
-Operand: TypeAlias = "str | float"
+Operand: TypeAlias = str | float
 Tile: TypeAlias = "sympy.Symbol | int"
+Affine: TypeAlias = Annotated[Index, Holds.INDEX]
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,46 +91,46 @@ Role: TypeAlias = Grid | LoopRole | Whole | Split
 class Load:
     """dst = tensor[index...], one tile; the index is affine in the kernel's axes."""
 
-    dst: str
-    tensor: str
-    index: tuple[Index, ...]
+    dst: Defined
+    tensor: Annotated[str, Holds.TENSOR]
+    index: tuple[Affine, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Position:
     """dst = the value of an affine index, as a number."""
 
-    dst: str
-    index: Index
+    dst: Defined
+    index: Affine
 
 
 @dataclass(frozen=True, slots=True)
 class Pointwise:
     """dst = op(args...), broadcast over the union of the arguments' axes."""
 
-    dst: str
+    dst: Defined
     op: str
-    args: tuple[Operand, ...]
+    args: tuple[Annotated[Operand, Holds.USES], ...]
 
 
 @dataclass(frozen=True, slots=True)
 class TileReduce:
     """dst = the reduction of src over the tile's part of the axis."""
 
-    dst: str
+    dst: Defined
     kind: ReduceKind
-    axis: Axis
-    src: str
+    axis: Annotated[Axis, Holds.AXIS]
+    src: Used
 
 
 @dataclass(frozen=True, slots=True)
 class Contract:
     """dst = sum over the tile's part of the axis of lhs * rhs; both operands have the axis."""
 
-    dst: str
-    axis: Axis
-    lhs: str
-    rhs: str
+    dst: Defined
+    axis: Annotated[Axis, Holds.AXIS]
+    lhs: Used
+    rhs: Used
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,37 +144,37 @@ class Loop:
             visited when each of them holds for some element of it and some of the program's tiles of the others.
     """
 
-    axis: Axis
-    body: tuple[Stmt, ...]
-    range: tuple[Index, ...] = ()
+    axis: Annotated[Axis, Holds.AXIS]
+    body: tuple[Annotated[Stmt, Holds.BODY], ...]
+    range: tuple[Affine, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Accumulate:
     """dst = dst <kind> src, rescaled by exp(old shift - new shift) first when there is a shift."""
 
-    dst: str
+    dst: Changed
     kind: ReduceKind
-    src: str
-    shift: str | None = None
+    src: Used
+    shift: Used | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Scan:
     """dst = for each place of the axis, the sum of src over the places up to it, that one included."""
 
-    dst: str
-    axis: Axis
-    src: str
+    dst: Defined
+    axis: Annotated[Axis, Holds.AXIS]
+    src: Used
 
 
 @dataclass(frozen=True, slots=True)
 class Store:
     """tensor[index...] = src. Along a grid axis that the index does not mention, only the first program stores."""
 
-    tensor: str
-    index: tuple[Index, ...]
-    src: Operand
+    tensor: Annotated[str, Holds.TENSOR]
+    index: tuple[Affine, ...]
+    src: Annotated[Operand, Holds.USES]
 
 
 Stmt: TypeAlias = Load | Position | Pointwise | TileReduce | Contract | Loop | Accumulate | Scan | Store
@@ -332,10 +335,12 @@ def _joined(names: Sequence[str]) -> str:
 
 def statements(body: Sequence[Stmt]) -> Iterator[Stmt]:
     """All statements of a body, a loop before its own."""
-    for s in body:
-        yield s
-        if isinstance(s, Loop):
-            yield from statements(s.body)
+    return kit.walk(body)
+
+
+def operands(s: Stmt) -> tuple[str, ...]:
+    """The names of values that a statement reads, in order; an accumulator's own is not among them."""
+    return kit.names(s, Holds.USES)
 
 
 def part_axis(axis: Axis, parts: sympy.Symbol) -> Axis:

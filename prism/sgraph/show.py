@@ -30,6 +30,7 @@ from prism.sgraph.nodes import (
     Store,
     TileReduce,
     Whole,
+    operands,
     part_axis,
 )
 
@@ -187,22 +188,10 @@ class _Drawing:
                     self.lines.append(f"{indent}{me} [label={_quoted(formula(s))}{shape}];")
                     if isinstance(s, Load):
                         self.edge(_quoted("tensor " + s.tensor), me, indent)
-                    for operand in _operands(s):
-                        self.edge(self.node(operand), me, indent)
-                    if isinstance(s, Accumulate) and s.shift is not None:
-                        self.edge(self.node(s.shift), me, indent, ' [style=dashed, label="rescales"]')
-
-
-def _operands(s: Stmt) -> tuple[str, ...]:
-    match s:
-        case Pointwise(_, _, args):
-            return tuple(dict.fromkeys(a for a in args if isinstance(a, str)))
-        case TileReduce(_, _, _, src) | Accumulate(_, _, src, _) | Scan(_, _, src):
-            return (src,)
-        case Contract(_, _, lhs, rhs):
-            return tuple(dict.fromkeys((lhs, rhs)))
-        case _:
-            return ()
+                    shift = s.shift if isinstance(s, Accumulate) else None
+                    for operand in dict.fromkeys(operands(s)):
+                        style = ' [style=dashed, label="rescales"]' if operand == shift else ""
+                        self.edge(self.node(operand), me, indent, style)
 
 
 def _quoted(name: str) -> str:

@@ -1,0 +1,1 @@
+"""What the representations have in common, and nothing of any one of them."""
