@@ -16,7 +16,7 @@ from prism.backends.tile_rename import renamed
 from prism.ir import kit
 from prism.ir.kit import Changed, Defined, Holds, Used
 from prism.program.index import Axis, Index
-from prism.program.nodes import DType
+from prism.program.nodes import DType, ReduceKind
 from prism.sgraph import nodes
 
 
@@ -130,7 +130,7 @@ def test_renaming_every_name_and_back_is_the_program(sample: Callable[[DType], o
 def test_an_sgraph_statement_takes_another_axis_everywhere() -> None:
     k, q = Axis("old", 8), Axis("q", 8)
     at = (Index.axis(k),)
-    loop = nodes.Loop(k, (nodes.Load("x", "a", at), nodes.TileReduce("s", nodes.ReduceKind.SUM, k, "x")), at)
+    loop = nodes.Loop(k, (nodes.Load("x", "a", at), nodes.TileReduce("s", ReduceKind.SUM, k, "x")), at)
 
     def renewed(s: nodes.Stmt) -> nodes.Stmt:
         return kit.mapped(

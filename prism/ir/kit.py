@@ -22,9 +22,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import fields, is_dataclass, replace
 from enum import Enum
 from functools import cache
-from typing import Annotated, Any, TypeAlias, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, ParamSpec, TypeAlias, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
 N = TypeVar("N")
+P = ParamSpec("P")
+R = TypeVar("R")
 
 
 class Holds(Enum):
@@ -54,7 +56,7 @@ _Collect: TypeAlias = Callable[[Any, list[Any]], None]
 _Change: TypeAlias = Callable[[Any, Mapping[Holds, Callable[[Any], Any]]], Any]
 
 
-def parts(node: Any, *kinds: Holds) -> list[Any]:
+def parts(node: object, *kinds: Holds) -> list[Any]:
     """What stands in the node's fields in places of these kinds, in the order of the fields; None is left out."""
     found: list[Any] = []
     for name, collect in _collectors(type(node), kinds):
@@ -62,7 +64,7 @@ def parts(node: Any, *kinds: Holds) -> list[Any]:
     return found
 
 
-def names(node: Any, *kinds: Holds) -> tuple[str, ...]:
+def names(node: object, *kinds: Holds) -> tuple[str, ...]:
     """The names that stand in the node's fields in places of these kinds, in the order of the fields."""
     found: list[Any] = []
     for name, collect in _collectors(type(node), kinds):
@@ -78,8 +80,7 @@ def mapped(node: N, changes: Mapping[Holds, Callable[[Any], Any]]) -> N:
         changes: by kind, what stands for an element; of BODY, for a statement inside.
     """
     made: dict[str, Any] = {}
-    kind: type[Any] = type(node)
-    for name, kinds, change in _changers(kind):
+    for name, kinds, change in _changers(type(node)):
         if kinds.isdisjoint(changes):
             continue
         old = getattr(node, name)
@@ -93,8 +94,7 @@ def walk(body: Sequence[N]) -> Iterator[N]:
     """All statements of a body, one that has a body before its own."""
     for s in body:
         yield s
-        kind: type[Any] = type(s)
-        for name in _bodies(kind):
+        for name in _bodies(type(s)):
             yield from walk(getattr(s, name))
 
 
@@ -105,8 +105,7 @@ def rewrite(body: Sequence[N], change: Callable[[N], N | Sequence[N]]) -> tuple[
     """
     made: list[N] = []
     for s in body:
-        kind: type[Any] = type(s)
-        held = _bodies(kind)
+        held = _bodies(type(s))
         if held:
             s = _with(s, {name: rewrite(getattr(s, name), change) for name in held})
         new = change(s)
@@ -130,19 +129,24 @@ def _same(old: Sequence[object], new: Sequence[object]) -> bool:
 # The grammar of a class, read from the types of its fields once.
 
 
-@cache
+def _once(function: Callable[P, R]) -> Callable[P, R]:
+    """`functools.cache`, with the function's own type."""
+    return cast("Callable[P, R]", cache(function))
+
+
+@_once
 def _bodies(kind: type) -> tuple[str, ...]:
     """The fields that are bodies: tuples of statements inside."""
     return tuple(name for name, kinds, _ in _changers(kind) if Holds.BODY in kinds)
 
 
-@cache
+@_once
 def _collectors(kind: type, kinds: tuple[Holds, ...]) -> tuple[tuple[str, _Collect], ...]:
     made = ((name, _collector(hint, kinds)) for name, hint in _hints(kind))
     return tuple((name, collect) for name, collect in made if collect is not None)
 
 
-@cache
+@_once
 def _changers(kind: type) -> tuple[tuple[str, frozenset[Holds], _Change], ...]:
     made = ((name, _kinds(hint), _changer(hint)) for name, hint in _hints(kind))
     return tuple((name, kinds, change) for name, kinds, change in made if change is not None)
