@@ -328,7 +328,7 @@ def test_a_baseline_that_takes_a_minute_is_waited_for(monkeypatch: pytest.Monkey
     assert found is not None
     monkeypatch.setattr(measure, "TIMING_LIMIT_S", 10.0)
     program = rmsnorm_program(DType.FLOAT32)
-    for host, more in ((cpu.CpuHost("a CPU"), measure.BASELINE_CALLS * 50.0), (cpu.CpuHost("a GPU", "sm_90"), 0.0)):
+    for host, more in ((CPU, measure.BASELINE_CALLS * 50.0), (device("sm_90"), 0.0)):
         with closing(measure.Bench(program, host, program.hints, worker=Waiting([], {}))) as bench:
             bench._prepare()
             assert 0.0 < bench._eager_s < 10.0

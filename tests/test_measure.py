@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +12,9 @@ import pytest
 import torch
 
 from prism.backends.protocol import Config
-from prism.backends.triton.device import Gpu, detect_gpu, parse_gpu
+from prism.backends.triton.device import describe_gpu, parse_gpu
 from prism.backends.triton.timing import MAX_COPIES, calls, copies, interleave, is_sticky
+from prism.cost.device import device
 from prism.instantiate.measure import Bench, Contender, classify, summarise
 from prism.instantiate.study import Failure
 from prism.instantiate.workers import Ending, Reply, Worker
@@ -22,7 +24,7 @@ from prism.program.nodes import Definition, DType, Program, Tensor
 from prism.sgraph.nodes import SGraph
 
 MIB = 1 << 20
-GPU = Gpu("fake", "sm_90", 60 * MIB, 232448, 1 << 34)
+GPU = replace(device("sm_90"), name="fake")
 X = Tensor("x", (8, 16), DType.FLOAT32)
 ROW, COLUMN = Axis("i", 8), Axis("j", 16)
 PROGRAM = Program(
@@ -89,15 +91,18 @@ def test_errors_are_told_apart() -> None:
 
 
 def test_the_childs_description_of_the_gpu_is_read() -> None:
-    text = 'warning\n{"name": "H", "target": "sm_90", "l2_bytes": 1, "shared_limit_bytes": 2, "memory_bytes": 3}\n'
-    assert parse_gpu(text) == Gpu("H", "sm_90", 1, 2, 3)
+    text = 'warning\n{"name": "H", "target": "sm_90", "cache_bytes": 1, "shared_limit_bytes": 0}\n'
+    assert parse_gpu(text) == replace(device("sm_90"), name="H", cache_bytes=1)
+    other = parse_gpu(text.replace("sm_90", "sm_120"))
+    assert other is not None
+    assert other.target == "sm_120"
     assert parse_gpu("") is None
     assert parse_gpu("Traceback\nboom") is None
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
 def test_no_gpu_is_found_where_there_is_none() -> None:
-    assert detect_gpu() is None
+    assert describe_gpu() is None
 
 
 class FakeChild(Worker):

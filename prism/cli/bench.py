@@ -12,7 +12,7 @@ from cyclopts.validators import Number
 from prism.errors import ExitCode, UsageError
 
 if TYPE_CHECKING:
-    from prism.backends.triton.device import Gpu
+    from prism.cost.device import Device
     from prism.program.nodes import Program
 
 _Positive = Number(gte=1)
@@ -64,13 +64,13 @@ def bench(
     return ExitCode.DONE
 
 
-def _target(gpu: Gpu | None) -> str:
+def _target(gpu: Device | None) -> str:
     from prism.cost.device import DEVICES
 
     return gpu.target if gpu is not None and gpu.target in DEVICES else "sm_90"
 
 
-def _suite(case: tuple[str, ...], out: Path, trials: int, gpu: Gpu | None) -> list[dict[str, Any]]:
+def _suite(case: tuple[str, ...], out: Path, trials: int, gpu: Device | None) -> list[dict[str, Any]]:
     """The suite's cases, prepared."""
     from prism.bench.prepare import Effort, prepare
     from prism.bench.suite import CASES
@@ -82,7 +82,7 @@ def _suite(case: tuple[str, ...], out: Path, trials: int, gpu: Gpu | None) -> li
     return prepare(chosen, out, effort=effort, say=_progress, target=_target(gpu))
 
 
-def _own(model: Path, kernels: Path | None, out: Path, trials: int, gpu: Gpu | None) -> dict[str, Any]:
+def _own(model: Path, kernels: Path | None, out: Path, trials: int, gpu: Device | None) -> dict[str, Any]:
     """The user's model, prepared; with the kernels of an output folder, if one is given."""
     from prism.api.loading import load
     from prism.bench.own import from_output, own_case, save_program

@@ -167,7 +167,7 @@ def _matches(bench: Bench, kernels: Sequence[Contender], baselines: Sequence[Con
     kernel, baseline = first.best(KERNEL), first.best(BASELINE)
     if baselines and baseline is None:
         why = "; ".join(f"{s.name}: {s.timed.detail}" for s in first.standings if s.side == BASELINE)
-        raise BackendError("the baseline cannot be timed", why=why, fix=f"check that torch can use {bench.gpu.name}")
+        raise BackendError("the baseline cannot be timed", why=why, fix=f"check that torch can use {bench.device.name}")
     if kernel is None or baseline is None or first.ratio < 1 / AGREE:
         return [first]
     # Of kernels the one that is chosen; of baselines those that may be the best next time.

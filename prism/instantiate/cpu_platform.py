@@ -40,23 +40,6 @@ PROTOCOL = "cpu protocol 3"
 
 
 @dataclass(frozen=True, slots=True)
-class CpuHost:
-    """The CPU in a GPU's place, as `Bench` asks for it.
-
-    Attributes:
-        name: the product.
-        target: what is compiled for.
-        l2_bytes: zero: caches are not emptied between calls.
-        shared_limit_bytes: zero: there is no limit.
-    """
-
-    name: str
-    target: str = "cpu"
-    l2_bytes: int = 0
-    shared_limit_bytes: int = 0
-
-
-@dataclass(frozen=True, slots=True)
 class CpuPlatform:
     """C++ on the CPU that is here.
 
@@ -116,8 +99,7 @@ class CpuPlatform:
 
     def bench(self, program: Program, seed: int) -> Bench:
         """See Platform."""
-        host = CpuHost(self.device.name)
-        return Bench(program, host, program.hints, seed=seed, worker=self.worker(), arena=self.arena)
+        return Bench(program, self.device, program.hints, seed=seed, worker=self.worker(), arena=self.arena)
 
     def arena(self) -> Worker:
         """A fresh child that times as the user would: in the user's own environment."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import pickle
 import statistics
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -24,6 +25,7 @@ import numpy as np
 from prism.backends.protocol import Config, plain
 from prism.backends.triton.crosscompile import worker_command, worker_environment
 from prism.backends.triton.timing import WORKER
+from prism.cost.device import Device
 from prism.events import Evidence
 from prism.instantiate.cache import cache_root, digest, version_of
 from prism.instantiate.draws import draw_inputs
@@ -52,30 +54,6 @@ FAR_OFF = 0.05
 KERNEL, BASELINE = "kernel", "baseline"
 PROTOCOL = 3
 """Raise it when what is timed changes, so that old times are not taken for new ones."""
-
-
-class TimedDevice(Protocol):
-    """What is timed on: a `Gpu`, or a CPU in its place."""
-
-    @property
-    def name(self) -> str:
-        """The product."""
-        ...
-
-    @property
-    def target(self) -> str:
-        """What is compiled for."""
-        ...
-
-    @property
-    def l2_bytes(self) -> int:
-        """The cache that is to be found cold; 0 when not known."""
-        ...
-
-    @property
-    def shared_limit_bytes(self) -> int:
-        """The most shared memory of one block; 0 when there is no limit."""
-        ...
 
 
 class Compiling(Protocol):
@@ -175,7 +153,7 @@ class Bench:
 
     Args:
         program: the program; its inputs are drawn at `hints`.
-        gpu: what is timed on.
+        device: what is timed on.
         hints: the value of every symbol.
         seed: of the draws.
         worker: the child; a fresh one by default.
@@ -186,7 +164,7 @@ class Bench:
     def __init__(
         self,
         program: Program,
-        gpu: TimedDevice,
+        device: Device,
         hints: Mapping[str, int],
         *,
         seed: int = 0,
@@ -195,7 +173,7 @@ class Bench:
         arena: Callable[[], Worker] | None = None,
     ) -> None:
         self.program = program
-        self.gpu = gpu
+        self.device = device
         self.hints = dict(hints)
         environment = worker_environment((root or cache_root()) / "triton")
         self._worker = worker or Worker(worker_command(WORKER), environment)
@@ -253,7 +231,7 @@ class Bench:
         """
         self._prepare()
         limit = TIMING_LIMIT_S * len(contenders)
-        if self.gpu.target == "cpu":
+        if not self.device.is_gpu:
             # torch has no fast half-precision product for most CPUs: a layer can take it a minute.
             limit += BASELINE_CALLS * self._eager_s * sum(c.module is None for c in contenders)
         reply = self._worker.ask(self._request(contenders, repeats), limit)
@@ -319,7 +297,7 @@ class Bench:
             "inputs": str(self._path("inputs.pt")),
             "results": str(self._path("results.pt")),
             "outputs": [[[evaluate(e, self.hints) for e in t.shape], t.dtype.value] for t in outputs],
-            "l2_bytes": self.gpu.l2_bytes or 64 << 20,
+            "l2_bytes": self.device.cache_bytes,
             "repeats": repeats,
         }
 
@@ -339,7 +317,7 @@ class Bench:
         """Write the function that was traced, at these shapes; whether there is one that can be written."""
         if self._exported is None:
             function = self.program.source
-            self._exported = self.gpu.target == "cpu" and callable(function) and self._written(function)
+            self._exported = not self.device.is_gpu and callable(function) and self._written(function)
         return self._exported
 
     def _written(self, function: Callable[..., object]) -> bool:
@@ -405,7 +383,7 @@ class Bench:
         """Why the outputs of a baseline are not those of the program; how they round is its own affair."""
         import torch
 
-        if self.gpu.target != "cpu":
+        if self.device.is_gpu:
             return ""
         for name, t, (exact, given) in zip(self.program.outputs, tensors, self._prepare(), strict=True):
             found = t.to(torch.float64).numpy()
@@ -509,16 +487,18 @@ class Measuring:
         self._shared = shared
         self._store = store or Store()
         # The same Triton cache as the timing child's: it finds the kernels compiled.
-        self.compiler: Compiling = compiler or Compiler(bench.gpu.target, bench.hints, size=size, root=root)
+        self.compiler: Compiling = compiler or Compiler(bench.device.target, bench.hints, size=size, root=root)
 
     @property
     def basis(self) -> str:
         """What a measurement depends on besides the point."""
-        return f"{self.bench.gpu.name} {self.compiler.basis} torch {version_of('torch')} protocol {PROTOCOL}"
+        return f"{self.bench.device.name} {self.compiler.basis} torch {version_of('torch')} protocol {PROTOCOL}"
 
     def evaluate(self, points: Sequence[tuple[Candidate, Config]]) -> Iterator[Outcome]:
         """The measurements, in the order of the points."""
-        limit = self.bench.gpu.shared_limit_bytes or (1 << 30)
+        device = self.bench.device
+        # What a CPU's programs hold at a time has no limit.
+        limit = device.shared_limit_bytes if device.is_gpu else sys.maxsize
         for (candidate, config), outcome in zip(points, self.compiler.compile(points), strict=True):
             if outcome.failure is not None:
                 yield outcome

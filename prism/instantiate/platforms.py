@@ -13,7 +13,7 @@ from typing import Protocol
 
 from prism.backends.protocol import Backend
 from prism.backends.triton.backend import TritonBackend
-from prism.backends.triton.device import Gpu, describe_gpu
+from prism.backends.triton.device import describe_gpu
 from prism.cost.device import Device, device
 from prism.errors import UsageError
 from prism.instantiate.check import KernelRunner
@@ -111,18 +111,18 @@ class TritonPlatform:
 
     Attributes:
         target: `cuda`, or `sm_90` and the like.
-        device: the GPU's limits and rates.
-        gpu: the GPU to time on; None where times are estimated.
+        device: the GPU.
+        timed: whether it is here; else times are estimated.
     """
 
     target: str
     device: Device
-    gpu: Gpu | None = None
+    timed: bool = False
 
     @property
     def device_name(self) -> str:
         """See Platform."""
-        return self.gpu.name if self.gpu is not None else self.device.name
+        return self.device.name
 
     @property
     def backend(self) -> TritonBackend:
@@ -138,11 +138,6 @@ class TritonPlatform:
     def memory(self) -> str:
         """See Platform."""
         return "shared"
-
-    @property
-    def timed(self) -> bool:
-        """See Platform."""
-        return self.gpu is not None
 
     @property
     def worst(self) -> float:
@@ -163,8 +158,7 @@ class TritonPlatform:
 
     def bench(self, program: Program, seed: int) -> Bench:
         """See Platform."""
-        assert self.gpu is not None
-        return Bench(program, self.gpu, program.hints, seed=seed)
+        return Bench(program, self.device, program.hints, seed=seed)
 
     def thread_counts(self) -> tuple[int, ...]:
         """See Platform."""
@@ -197,7 +191,8 @@ def platform_of(target: str | None, warn: Callable[[str], None]) -> Platform:
     if target in (None, "cuda"):
         gpu = describe_gpu()
         if gpu is not None:
-            return TritonPlatform("cuda", device(gpu.target), gpu)
+            device(gpu.target)  # no others can be compiled for
+            return TritonPlatform("cuda", gpu, timed=True)
         if target == "cuda":
             fix = f"time on the CPU with --target cpu, or name a GPU to compile for: --target {ESTIMATED}"
             raise UsageError("no GPU was found", where="--target cuda", fix=fix)

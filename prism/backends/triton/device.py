@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from dataclasses import dataclass
+from dataclasses import replace
 from pathlib import Path
 
 from prism.backends.triton.crosscompile import worker_environment
+from prism.cost.device import DEVICES, Device
 
 _ASK = """
 import json, torch
@@ -17,35 +18,15 @@ if torch.cuda.is_available() and torch.version.cuda:
     print(json.dumps({
         "name": p.name,
         "target": f"sm_{p.major}{p.minor}",
-        "l2_bytes": int(getattr(p, "L2_cache_size", 0) or 0),
+        "cache_bytes": int(getattr(p, "L2_cache_size", 0) or 0),
         "shared_limit_bytes": int(getattr(p, "shared_memory_per_block_optin", 0) or 0),
-        "memory_bytes": int(p.total_memory),
     }))
 """
 _LIMIT_S = 60.0
 _DRIVERS = ("/dev/nvidiactl", "/dev/nvidia0", "/dev/dxg")
 
 
-@dataclass(frozen=True, slots=True)
-class Gpu:
-    """The first GPU of this machine.
-
-    Attributes:
-        name: the product.
-        target: `sm_90` and the like.
-        l2_bytes: L2 cache; 0 when not known.
-        shared_limit_bytes: the most shared memory of one block; 0 when not known.
-        memory_bytes: device memory.
-    """
-
-    name: str
-    target: str
-    l2_bytes: int
-    shared_limit_bytes: int
-    memory_bytes: int
-
-
-def describe_gpu() -> Gpu | None:
+def describe_gpu() -> Device | None:
     """The first CUDA GPU, or None when there is none that torch can use.
 
     Takes microseconds where there is no driver, else the seconds that torch takes to import.
@@ -66,18 +47,23 @@ def describe_gpu() -> Gpu | None:
     return parse_gpu(done.stdout)
 
 
-def parse_gpu(text: str) -> Gpu | None:
-    """The child's answer as data; None when it said nothing."""
+def parse_gpu(text: str) -> Device | None:
+    """The child's answer as a device; None when it said nothing.
+
+    What the child does not know is as the described device of its target has it, or an H200 where none is.
+    """
     lines = text.strip().splitlines()
-    if not lines:
-        return None
     try:
-        return Gpu(**json.loads(lines[-1]))
-    except (ValueError, TypeError):
+        said = json.loads(lines[-1]) if lines else None
+    except ValueError:
         return None
-
-
-def detect_gpu() -> str | None:
-    """The compilation target of the GPU that is here, as `sm_90`, or None."""
-    found = describe_gpu()
-    return found.target if found else None
+    if not isinstance(said, dict):
+        return None
+    known = DEVICES.get(said["target"], DEVICES["sm_90"])
+    return replace(
+        known,
+        name=said["name"],
+        target=said["target"],
+        cache_bytes=said["cache_bytes"] or known.cache_bytes,
+        shared_limit_bytes=said["shared_limit_bytes"] or known.shared_limit_bytes,
+    )
