@@ -28,12 +28,12 @@ demo: $(STAMP) ## optimize a shipped ONNX model into out/demo
 	$(BIN)/prism optimize $(MODEL) --out out/demo
 
 test: lint ## lint, check types and imports, run the tests
-	$(BIN)/python -m pytest -n $(WORKERS)
+	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 test-min: ## run the tests with the oldest versions that are supported, in a .venv-min of their own
 	@"$(MIN)/bin/python" -m pip --version >/dev/null 2>&1 || "$(PYTHON)" -m venv --clear $(MIN)
 	$(MIN)/bin/python -m pip install --disable-pip-version-check --quiet $(PIP_FLAGS) -c constraints-min.txt -e '.[dev]'
-	$(MIN)/bin/python -m pytest -n $(WORKERS)
+	$(MIN)/bin/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 lint: $(STAMP) ## ruff, mypy and the import contract
 	$(BIN)/ruff check .

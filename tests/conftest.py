@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 import tempfile
 
 import pytest
@@ -11,6 +12,10 @@ from hypothesis import settings
 # Two workers share two cores: a library that starts a thread for each core in each worker only slows all of them.
 for _variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
     os.environ.setdefault(_variable, "1")
+
+# Child processes, of which there are many, would compile all of prism anew, each, and workers the tests.
+sys.dont_write_bytecode = False
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 # The same draws on every run and no time limit per example: a loaded machine must not fail a test.
 settings.register_profile("prism", deadline=None, derandomize=True, print_blob=True)

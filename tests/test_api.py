@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -37,31 +38,34 @@ def run(program: Program, worker: Worker, budget: SearchBudget | None = None) ->
     return run_search(program, device("sm_90"), budget or SearchBudget(), worker, Recorder())
 
 
+@pytest.fixture(scope="module")
+def found(worker: Worker) -> Callable[[str], SearchResult]:
+    """What the search finds of an example, each once in a module."""
+    return cache(lambda name: run(load(next(p for p in MODELS if p.stem == name)), worker))
+
+
 @pytest.mark.parametrize("path", MODELS, ids=lambda p: p.stem)
-def test_every_example_has_a_proved_sgraph_with_fewer_kernels(path: Path, worker: Worker) -> None:
-    program = load(path)
-    found = run(program, worker)
-    assert found.proved
-    assert found.refuted == 0
-    assert min(len(p.sgraph.kernels) for p in found.proved) < program.operator_count
-    assert found.generated.generated >= len(found.generated.candidates)
+def test_every_example_has_a_proved_sgraph_with_fewer_kernels(path: Path, found: Callable[[str], SearchResult]) -> None:
+    result = found(path.stem)
+    assert result.proved
+    assert result.refuted == 0
+    assert min(len(p.sgraph.kernels) for p in result.proved) < load(path).operator_count
+    assert result.generated.generated >= len(result.generated.candidates)
 
 
 @pytest.mark.parametrize("name", ["causal_attention", "qknorm_attention"])
-def test_attention_is_one_kernel_that_rescales(name: str, worker: Worker) -> None:
-    found = run(load(next(p for p in MODELS if p.stem == name)), worker)
-    fused = [p.sgraph for p in found.proved if len(p.sgraph.kernels) == 1]
+def test_attention_is_one_kernel_that_rescales(name: str, found: Callable[[str], SearchResult]) -> None:
+    fused = [p.sgraph for p in found(name).proved if len(p.sgraph.kernels) == 1]
     assert any(
         sum(isinstance(s, Accumulate) and s.shift is not None for s in g.kernels[0].statements()) == 2 for g in fused
     )
     assert all(not g.buffers for g in fused)
 
 
-def test_decode_attention_is_split_over_the_keys_and_proved(worker: Worker) -> None:
-    found = run(load(next(p for p in MODELS if p.stem == "gqa_decode")), worker)
+def test_decode_attention_is_split_over_the_keys_and_proved(found: Callable[[str], SearchResult]) -> None:
     split = [
         p.sgraph
-        for p in found.proved
+        for p in found("gqa_decode").proved
         if len(p.sgraph.kernels) == 2 and any(isinstance(r, Split) for _, r in p.sgraph.kernels[0].roles)
     ]
     # The query heads of a group share one read of the keys: the key's index has no axis of the group.
@@ -70,20 +74,16 @@ def test_decode_attention_is_split_over_the_keys_and_proved(worker: Worker) -> N
     )
 
 
-def test_a_norm_moves_past_its_product(worker: Worker) -> None:
-    found = run(load(next(p for p in MODELS if p.stem == "rmsnorm_linear")), worker)
-    single = [p.sgraph.kernels[0] for p in found.proved if len(p.sgraph.kernels) == 1]
+def test_a_norm_moves_past_its_product(found: Callable[[str], SearchResult]) -> None:
+    single = [p.sgraph.kernels[0] for p in found("rmsnorm_linear").proved if len(p.sgraph.kernels) == 1]
     # Both sums in one pass over the weight.
     assert any(sum(isinstance(s, Accumulate) for s in k.statements()) == 2 for k in single)
 
 
-def test_the_same_search_gives_the_same_sgraphs() -> None:
-    texts = []
-    for _ in range(2):
-        with Worker() as w:
-            found = run(load(next(p for p in MODELS if p.stem == "qknorm_attention")), w)
-        texts.append([text(p.sgraph) for p in found.proved])
-    assert texts[0] == texts[1]
+def test_the_same_search_gives_the_same_sgraphs(found: Callable[[str], SearchResult]) -> None:
+    with Worker() as other:
+        again = run(load(next(p for p in MODELS if p.stem == "qknorm_attention")), other)
+    assert [text(p.sgraph) for p in again.proved] == [text(p.sgraph) for p in found("qknorm_attention").proved]
 
 
 def test_search_from_a_torch_function() -> None:

@@ -17,7 +17,7 @@ from prism.program.build import add, const, mul, op, read, reduce
 from prism.program.index import Axis
 from prism.program.inline import inline
 from prism.program.nodes import Expr, Program
-from prism.sgraph.generate import Bounds, Task, generate
+from prism.sgraph.generate import Bounds, Generated, Task, generate
 from prism.sgraph.prune import PRUNERS
 from prism.sgraph.roles import RoleBounds
 
@@ -33,7 +33,7 @@ OPEN = Bounds(
     roles=RoleBounds(short=0, narrow=64),
 )
 FORMS = 8
-PROGRAMS = 50  # a part
+PROGRAMS, FEW = 50, 8  # a part, and what is compared of the first one without --run-slow
 MEASURES = (0, 1, 3)  # bytes, work, launches
 EXTENTS = (4, 20, 32)
 
@@ -98,12 +98,15 @@ def compare(t: Task, bounds: Bounds) -> bool:
 
 
 # Each part compares random programs of its own in the same way.
-@pytest.mark.parametrize("part", [0, *(pytest.param(n, marks=pytest.mark.slow) for n in range(1, 4))])
-def test_the_pruned_search_finds_the_best_of_the_whole_space(engine: Engine, part: int) -> None:
+PARTS = [(0, FEW), *(pytest.param(n, PROGRAMS, marks=pytest.mark.slow) for n in range(4))]
+
+
+@pytest.mark.parametrize(("part", "many"), PARTS)
+def test_the_pruned_search_finds_the_best_of_the_whole_space(engine: Engine, part: int, many: int) -> None:
     compared = 0
 
     @seed(part)
-    @settings(max_examples=PROGRAMS, deadline=None, suppress_health_check=list(HealthCheck), database=None)
+    @settings(max_examples=many, deadline=None, suppress_health_check=list(HealthCheck), database=None)
     @given(programs())
     def run(p: Program) -> None:
         nonlocal compared
@@ -112,18 +115,28 @@ def test_the_pruned_search_finds_the_best_of_the_whole_space(engine: Engine, par
         assume(same)
 
     run()
-    assert compared >= PROGRAMS
+    assert compared >= many
 
 
-@pytest.mark.parametrize("name", sorted(PRUNERS))
-def test_a_pruner_that_is_off_changes_no_best_cost(engine: Engine, name: str) -> None:
+def best_costs(t: Task, found: Generated) -> set[tuple[float, ...]]:
+    return front(attained(t, [c.sgraph for c in found.candidates])[:, MEASURES])
+
+
+@pytest.fixture(scope="module")
+def scaled(engine: Engine) -> tuple[Task, set[tuple[float, ...]]]:
+    """A product that is scaled by the exponential of a sum, and the best costs of what the pruned search finds."""
     a, b, c = Axis("a", 20), Axis("b", 32), Axis("c", 4)
     x, y, u = read("x", a, b), read("y", b, c), read("u", b)
     scale = op("exp", reduce("sum", b, mul(x, u)))
     body = mul(scale, reduce("sum", b, mul(mul(x, u), y)))
     shapes = {"x": (20, 32), "y": (32, 4), "u": (32,)}
     t = search_task(program("p", shapes, {"o": ((a, c), body)}), engine)
-    on, without = generate(t, OPEN), generate(t, replace(OPEN, off=frozenset({name})))
+    return t, best_costs(t, generate(t, OPEN))
+
+
+@pytest.mark.parametrize("name", sorted(PRUNERS))
+def test_a_pruner_that_is_off_changes_no_best_cost(scaled: tuple[Task, set[tuple[float, ...]]], name: str) -> None:
+    t, best = scaled
+    without = generate(t, replace(OPEN, off=frozenset({name})))
     assert name not in without.pruned
-    fronts = [front(attained(t, [c.sgraph for c in g.candidates])[:, MEASURES]) for g in (on, without)]
-    assert fronts[0] == fronts[1]
+    assert best_costs(t, without) == best

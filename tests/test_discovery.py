@@ -6,15 +6,16 @@ Nothing below the front end knows any of these workloads. Run with `-s` to see h
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from functools import cache
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import pytest
 import torch
 from discovery_programs import SMALL, WORKLOADS, contracted_scale, program, small_program
+from quick import slow_but
 from sgraph_programs import task
 from sgraph_properties import (
     accumulators,
@@ -59,6 +60,29 @@ Search: TypeAlias = Callable[..., SearchResult]
 
 ENODES = 3000
 
+REPEATED = frozenset({
+    "attention",  # causal_attention, without a mask
+    "cross_entropy_mean",  # cross_entropy, and its mean
+    "int4_linear",  # packed_int4_linear, unpacked
+    "int8_linear",  # int8_zero_linear, without zero points
+    "linear_attention",  # linear_attention_normalised, without the quotient
+    "logsumexp",  # cross_entropy, without the label
+    "lora_square",  # lora, with equal extents
+    "masked_attention",  # causal_attention, with a tensor for a mask
+    "one_input",  # as x_times_silu_y
+    "rms_norm_gated",  # rms_norm_linear, twice
+    "rope_attention",  # qk_norm_attention, and rotations
+    "running_twice",  # running_softmax, with sums of sums
+    "softmax_short",  # softmax, in one tile
+    "x_plus_silu_y",  # as x_times_silu_y
+})  # fmt: skip
+"""Workloads that take the path of another one, which is named."""
+
+
+def once(names: Iterable[str]) -> list[Any]:
+    """The workloads as parameters, those marked slow that take another one's path."""
+    return slow_but(frozenset(names) - REPEATED, names)
+
 
 @pytest.fixture(scope="module")
 def worker() -> Iterator[Worker]:
@@ -100,7 +124,7 @@ def one_pass(sgraph: SGraph, *tensors: str) -> bool:
     return all(passes(sgraph, t) == 1 and not repeats(sgraph, t) for t in tensors)
 
 
-@pytest.mark.parametrize("name", WORKLOADS)
+@pytest.mark.parametrize("name", once(WORKLOADS))
 def test_the_e_graph_saturates_small_and_everything_is_proved(name: str, search: Search) -> None:
     found = search(name)
     assert found.stopped == "saturated"
@@ -109,7 +133,10 @@ def test_the_e_graph_saturates_small_and_everything_is_proved(name: str, search:
     assert (found.refuted, found.unknown) == (0, 0)
 
 
-@pytest.mark.parametrize("name", SMALL)
+FEW = {"decayed_attention", "gqa_decode", "latent_decode", "layer_norm_linear", "packed_int4_linear", "running_softmax"}
+
+
+@pytest.mark.parametrize("name", slow_but(FEW, SMALL))
 def test_what_is_proved_computes_the_program(name: str, worker: Worker) -> None:
     """At extents of a few elements, tile by tile in numpy, with tiles of any size."""
     p = small_program(name)
@@ -146,6 +173,7 @@ def test_rms_norm_and_linear_are_one_pass_over_the_weight(search: Search) -> Non
     assert {frozenset({"x", "g"}), frozenset({"w"})} in map(set, plain_products(kernel))
 
 
+@pytest.mark.slow
 def test_rms_norm_into_two_gated_linears_is_one_kernel(search: Search) -> None:
     found = search("rms_norm_gated")
     assert stages(best(found)) == 1
@@ -204,7 +232,7 @@ def test_gate_and_up_in_one_weight_are_one_pass_over_the_input(search: Search) -
     assert len(plain_products(kernel)) == len(accumulators(kernel)) == 2
 
 
-@pytest.mark.parametrize("name", ["lora", "lora_square"])
+@pytest.mark.parametrize("name", once(["lora", "lora_square"]))
 def test_lora_never_materialises_the_low_rank_product(name: str, search: Search) -> None:
     found = search(name)
     assert stages(best(found)) == 1
@@ -221,7 +249,7 @@ def test_two_products_in_the_cheaper_order(name: str, first: str, never: str, se
     assert not contracts(graph, *never)
 
 
-@pytest.mark.parametrize("name", ["linear_attention", "linear_attention_normalised"])
+@pytest.mark.parametrize("name", once(["linear_attention", "linear_attention_normalised"]))
 def test_linear_attention_is_associated_anew(name: str, search: Search) -> None:
     graph = best(search(name))
     assert contracts(graph, "k", "v")
@@ -254,6 +282,7 @@ def test_the_softmax_of_prefix_sums_takes_two_passes(search: Search) -> None:
     assert rescaled(graph) == 1
 
 
+@pytest.mark.slow
 def test_prefix_sums_of_prefix_sums_share_a_loop(search: Search) -> None:
     graph = best(search("running_twice"))
     assert one_pass(graph, "x", "g")
@@ -281,7 +310,7 @@ def test_a_chunk_of_a_state_space_model_is_one_kernel(search: Search) -> None:
 # Attention
 
 
-@pytest.mark.parametrize("name", ["attention", "causal_attention", "masked_attention"])
+@pytest.mark.parametrize("name", once(["attention", "causal_attention", "masked_attention"]))
 def test_attention_is_one_kernel_with_rescaled_accumulators(name: str, search: Search) -> None:
     graph = best(search(name))
     assert len(graph.kernels) == 1
@@ -321,7 +350,7 @@ def test_attention_over_a_latent_cache_splits_it_and_reads_each_tile_once(search
     assert not set(second.reads) & {"q", "qr", "c", "kr"}
 
 
-@pytest.mark.parametrize("name", ["qk_norm_attention", "rope_attention"])
+@pytest.mark.parametrize("name", once(["qk_norm_attention", "rope_attention"]))
 def test_norms_of_queries_and_keys_are_folded_into_attention(name: str, search: Search) -> None:
     """All of it in one kernel; where rotating keys for every tile of queries costs more, they are stored once."""
     assert not stores(best(search(name)), 4096, 4096)
@@ -343,13 +372,16 @@ def test_a_long_softmax_is_one_pass_for_its_statistics_and_one_that_writes(searc
     assert [a.shift is not None for a in accumulators(kernel)] == [False, True]
 
 
+@pytest.mark.slow
 def test_a_short_softmax_holds_its_row(search: Search) -> None:
     graph = best(search("softmax_short"))
     assert len(graph.kernels) == 1
     assert one_pass(graph, "x")
 
 
-@pytest.mark.parametrize(("name", "sums_"), [("logsumexp", 2), ("cross_entropy", 4)])
+@pytest.mark.parametrize(
+    ("name", "sums_"), [pytest.param("logsumexp", 2, marks=pytest.mark.slow), ("cross_entropy", 4)]
+)
 def test_one_pass_over_the_logits(name: str, sums_: int, search: Search) -> None:
     """cross_entropy beside maximum and sum: the label's logit, and whether there is one."""
     graph, kernel = single(search(name))
@@ -358,6 +390,7 @@ def test_one_pass_over_the_logits(name: str, sums_: int, search: Search) -> None
     assert (rescaled(graph), len(accumulators(kernel))) == (1, sums_)
 
 
+@pytest.mark.slow
 def test_mean_cross_entropy_reads_the_logits_once(search: Search) -> None:
     graph = best(search("cross_entropy_mean"))
     assert one_pass(graph, "x")
@@ -380,6 +413,7 @@ def test_a_normalised_residual_is_one_kernel(search: Search) -> None:
 # Quantised weights
 
 
+@pytest.mark.slow
 def test_the_scale_of_an_int8_weight_comes_after_the_product(search: Search) -> None:
     graph = best(search("int8_linear"))
     assert stages(graph) == 1
@@ -396,7 +430,9 @@ def test_a_zero_point_of_a_column_comes_after_the_product(search: Search) -> Non
     assert frozenset({"x"}) in sums(kernel, "x")
 
 
-@pytest.mark.parametrize(("name", "weight"), [("int4_linear", "q"), ("packed_int4_linear", "packed")])
+@pytest.mark.parametrize(
+    ("name", "weight"), [pytest.param("int4_linear", "q", marks=pytest.mark.slow), ("packed_int4_linear", "packed")]
+)
 def test_scale_and_zero_point_of_a_group_are_pulled_out_of_its_sum(name: str, weight: str, search: Search) -> None:
     graph = best(search(name))
     assert stages(graph) == 1
@@ -411,7 +447,7 @@ def test_scale_and_zero_point_of_a_group_are_pulled_out_of_its_sum(name: str, we
 # What the released system of the Prism paper fails on
 
 
-@pytest.mark.parametrize("name", ["x_times_silu_y", "x_plus_silu_y", "one_input", "four_inputs", "row_scale"])
+@pytest.mark.parametrize("name", once(["x_times_silu_y", "x_plus_silu_y", "one_input", "four_inputs", "row_scale"]))
 def test_every_number_and_order_of_inputs_gives_one_kernel(name: str, search: Search) -> None:
     graph, _ = single(search(name))
     assert one_pass(graph, *(t.name for t in graph.inputs))

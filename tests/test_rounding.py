@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from quick import slow_but
 from sgraph_samples import SAMPLES, Sample, at, sym
 
 import prism
@@ -195,7 +196,8 @@ def searched(program: Program, budget: SearchBudget = SMALL) -> SearchResult:
         return run_search(program, platform_of("sm_90", lambda m: None).device, budget, worker, Recorder(None))
 
 
-@pytest.mark.parametrize("name", FUNCTIONS)
+# A rule moves a factor, folds a norm, rescales a sum; the others repeat one of these.
+@pytest.mark.parametrize("name", slow_but(["a norm before a product", "softmax", "a factor of a sum"], FUNCTIONS))
 def test_the_form_as_written_is_always_proved(name: str) -> None:
     fn, shapes = FUNCTIONS[name]
     program = traced(fn, *shapes)
@@ -253,6 +255,6 @@ def test_what_rounding_does_not_explain_is_a_bug(monkeypatch: pytest.MonkeyPatch
 def test_quotients_by_sums_pass() -> None:
     """Issue 13: subnormal rows, whose reciprocals are infinite, and rows that cancel, where eager is right by luck."""
     program = traced(lambda x: x / x.sum(-1, keepdim=True), (8, 64))
-    found = optimize(program, target="sm_90", budget=SearchBudget(max_sgraphs=2), trials=1, only_better=False)
+    found = optimize(program, target="sm_90", budget=SearchBudget(max_sgraphs=1), trials=1, only_better=False)
     assert found.report.check is not None
     assert {"subnormals", "large"} <= found.report.check.worst.keys()

@@ -88,8 +88,8 @@ def different(a: Formula, b: Formula) -> str:
 
 
 def test_mutants_are_not_proved_by_normal_forms() -> None:
-    counts = hunt(range(150), (SMALL, EQUAL, LARGE), by_forms)
-    assert counts[False] > 100
+    counts = hunt(range(50), (SMALL, EQUAL, LARGE), by_forms)
+    assert counts[False] > 33
 
 
 def test_mutants_are_not_proved_by_rules(worker: Worker, monkeypatch: pytest.MonkeyPatch) -> None:
