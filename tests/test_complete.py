@@ -33,7 +33,7 @@ OPEN = Bounds(
     roles=RoleBounds(short=0, narrow=64),
 )
 FORMS = 8
-PROGRAMS, FEW = 50, 8  # a part, and what is compared of the first one without --run-slow
+PROGRAMS, FEW = 50, 5  # a part, and what is compared of the first one without --run-slow
 MEASURES = (0, 1, 3)  # bytes, work, launches
 EXTENTS = (4, 20, 32)
 
