@@ -18,7 +18,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sgraph_programs import PLAIN, task
 
-from prism.cost.device import Device
 from prism.errors import UsageError
 from prism.program.build import div, mul, op, read, reduce, sub
 from prism.program.extents import Extent, symbol
