@@ -12,8 +12,8 @@ from collections.abc import Iterator
 from prism.errors import UnsupportedError
 from prism.program.extents import Extent, at_most, cdiv, is_static, mul, normal
 from prism.program.index import Axis, FloorDiv, Index, Mod
-from prism.program.nodes import Definition, Expr, Formula, Map, Position, Program, Read, Reduce, walk
-from prism.program.transform import canonical, least_instance, substitute
+from prism.program.nodes import Definition, Expr, Formula, Position, Program, Read, Reduce, walk
+from prism.program.transform import canonical, least_instance, rebuilt, replaced, substitute
 from prism.program.unroll import unrolled
 
 
@@ -95,29 +95,17 @@ def _order(coefficient: Extent) -> float:
 
 def _expand(expr: Expr, definitions: dict[str, Definition], memo: dict[Read, Expr]) -> Expr:
     """`expr` with reads of definitions replaced by their instantiated expressions."""
-    done: dict[int, Expr] = {}
 
-    def visit(e: Expr) -> Expr:
-        known = done.get(id(e))
-        if known is not None:
-            return known
-        match e:
-            case Read(tensor, index) if tensor in definitions:
-                if e not in memo:
-                    d = definitions[tensor]
-                    body = substitute(d.expr, dict(zip(d.axes, index, strict=True)))
-                    memo[e] = _expand(body, definitions, memo)
-                new: Expr = memo[e]
-            case Map(op, args):
-                new = Map(op, tuple(visit(a) for a in args))
-            case Reduce(kind, axis, body):
-                new = Reduce(kind, axis, visit(body))
-            case _:
-                new = e
-        done[id(e)] = new
-        return new
+    def instance(e: Expr) -> Expr:
+        if not isinstance(e, Read) or e.tensor not in definitions:
+            return e
+        if e not in memo:
+            d = definitions[e.tensor]
+            body = substitute(d.expr, dict(zip(d.axes, e.index, strict=True)))
+            memo[e] = _expand(body, definitions, memo)
+        return memo[e]
 
-    return visit(expr)
+    return replaced([expr], instance)[0]
 
 
 def _indices(expr: Expr) -> Iterator[Index]:
@@ -169,26 +157,16 @@ def _gcd(a: int, b: int) -> int:
 
 def _split(expr: Expr, axis: Axis, high: Axis, low: Axis, replacement: Index) -> Expr:
     """`expr` with `axis` split into (high, low), bound or free."""
-    done: dict[int, Expr] = {}
 
-    def visit(e: Expr) -> Expr:
-        known = done.get(id(e))
-        if known is not None:
-            return known
+    def halved(e: Expr) -> Expr:
         match e:
             case Read(tensor, index):
-                new: Expr = Read(tensor, tuple(i.substitute({axis: replacement}) for i in index))
+                return Read(tensor, tuple(i.substitute({axis: replacement}) for i in index))
             case Position(index):
-                new = Position(index.substitute({axis: replacement}))
-            case Map(op, args):
-                new = Map(op, tuple(visit(a) for a in args))
+                return Position(index.substitute({axis: replacement}))
             case Reduce(kind, bound, body) if bound == axis:
-                new = Reduce(kind, high, Reduce(kind, low, visit(body)))
-            case Reduce(kind, bound, body):
-                new = Reduce(kind, bound, visit(body))
+                return Reduce(kind, high, Reduce(kind, low, body))
             case _:
-                new = e
-        done[id(e)] = new
-        return new
+                return e
 
-    return visit(expr)
+    return rebuilt([expr], halved)[0]

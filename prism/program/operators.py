@@ -20,6 +20,7 @@ from types import MappingProxyType
 from prism.program import formulas
 from prism.program.fold import div, op, sub
 from prism.program.nodes import Const, Expr, Map, Read, walk
+from prism.program.transform import replaced
 
 
 class ExpressionError(Exception):
@@ -63,13 +64,7 @@ class Operator:
         given: dict[Expr, Expr] = {
             Read(p, ()): argument for p, argument in zip(self.parameters, arguments, strict=True)
         }
-        done: dict[int, Expr] = {}
-        for e in walk(self.body):
-            if isinstance(e, Map):
-                done[id(e)] = Map(e.op, tuple([done[id(a)] for a in e.args]))
-            else:
-                done[id(e)] = given.get(e, e)
-        return done[id(self.body)]
+        return replaced([self.body], lambda e: given.get(e, e))[0]
 
 
 def syntax(torch: str) -> ast.expr:

@@ -14,7 +14,8 @@ from dataclasses import dataclass
 
 from prism.program.extents import Extent
 from prism.program.index import Axis, Index
-from prism.program.nodes import Definition, Expr, Map, Position, Program, Read, Reduce, Size, Tensor, walk
+from prism.program.nodes import Definition, Expr, Position, Program, Read, Reduce, Size, Tensor, walk
+from prism.program.transform import rebuilt
 
 CANONICAL_NAME = "region"
 """What canonical regions are called."""
@@ -185,24 +186,17 @@ def _renamed(d: Definition, tensors: Mapping[str, str]) -> Definition:
             bound.setdefault(e.axis, Axis(f"r{len(bound)}", e.axis.extent))
     names = axes | bound
     mapping = {a: Index.axis(b) for a, b in names.items() if a.extent != 1}
-    done: dict[int, Expr] = {}
 
-    def visit(e: Expr) -> Expr:
-        known = done.get(id(e))
-        if known is not None:
-            return known
+    def renamed(e: Expr) -> Expr:
         match e:
             case Read(tensor, index):
-                new: Expr = Read(tensors[tensor], tuple(i.substitute(mapping) for i in index))
+                return Read(tensors[tensor], tuple(i.substitute(mapping) for i in index))
             case Position(index):
-                new = Position(index.substitute(mapping))
-            case Map(op, args):
-                new = Map(op, tuple(visit(a) for a in args))
+                return Position(index.substitute(mapping))
             case Reduce(kind, axis, body):
-                new = Reduce(kind, names[axis], visit(body))
+                return Reduce(kind, names[axis], body)
             case _:
-                new = e
-        done[id(e)] = new
-        return new
+                return e
 
-    return Definition(tensors[d.name], tuple(axes[a] for a in d.axes), visit(d.expr), d.dtype, "", d.view)
+    (expr,) = rebuilt([d.expr], renamed)
+    return Definition(tensors[d.name], tuple(axes[a] for a in d.axes), expr, d.dtype, "", d.view)

@@ -127,8 +127,12 @@ def least_instance(extent: Extent, taken: Iterable[Axis]) -> Axis:
         number += 1
 
 
-def replaced(exprs: Sequence[Expr], leaf: Callable[[Expr], Expr]) -> list[Expr]:
-    """The expressions with their leaves (numbers, positions, reads) replaced; what is left alone is not built anew."""
+def rebuilt(exprs: Sequence[Expr], change: Callable[[Expr], Expr]) -> list[Expr]:
+    """The expressions with every node changed, operands first: `change` sees a node that has its new operands.
+
+    A node whose operands are its own objects is handed over as it is, so what is left alone is not built anew. Parts
+    that are one object are changed once, and stay one object, in all of the expressions.
+    """
     done: dict[int, Expr] = {}
     for expr in exprs:
         for e in walk(expr):
@@ -136,13 +140,19 @@ def replaced(exprs: Sequence[Expr], leaf: Callable[[Expr], Expr]) -> list[Expr]:
                 continue
             match e:
                 case Map(_, args):
-                    done[id(e)] = with_args(e, tuple([done[id(a)] for a in args]))
+                    new: Expr = with_args(e, tuple([done[id(a)] for a in args]))
                 case Reduce(kind, axis, body):
                     inner = done[id(body)]
-                    done[id(e)] = e if inner is body else Reduce(kind, axis, inner)
+                    new = e if inner is body else Reduce(kind, axis, inner)
                 case _:
-                    done[id(e)] = leaf(e)
+                    new = e
+            done[id(e)] = change(new)
     return [done[id(e)] for e in exprs]
+
+
+def replaced(exprs: Sequence[Expr], leaf: Callable[[Expr], Expr]) -> list[Expr]:
+    """The expressions with their leaves (numbers, positions, reads) replaced; what is left alone is not built anew."""
+    return rebuilt(exprs, lambda e: e if isinstance(e, Map | Reduce) else leaf(e))
 
 
 def canonical(expr: Expr) -> Expr:
@@ -242,16 +252,4 @@ class Interned:
 
     def all(self, expr: Expr) -> Expr:
         """The one object for an expression of any make."""
-        done: dict[int, Expr] = {}
-        for e in walk(expr):
-            match e:
-                case Map(op, args):
-                    new = tuple([done[id(a)] for a in args])
-                    same = all(a is b for a, b in zip(new, args, strict=True))
-                    done[id(e)] = self.node(e if same else Map(op, new))
-                case Reduce(kind, axis, body):
-                    inner = done[id(body)]
-                    done[id(e)] = self.node(e if inner is body else Reduce(kind, axis, inner))
-                case _:
-                    done[id(e)] = self.node(e)
-        return done[id(expr)]
+        return rebuilt([expr], self.node)[0]

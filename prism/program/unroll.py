@@ -17,7 +17,7 @@ from prism.program.build import position
 from prism.program.extents import is_static
 from prism.program.index import Axis, Index
 from prism.program.nodes import Const, Expr, Map, Position, Reduce, ReduceKind, walk
-from prism.program.transform import substitute, with_args
+from prism.program.transform import rebuilt, substitute
 
 LONGEST = 4
 """Of the axes that are written out; each element is a term of its own."""
@@ -32,21 +32,14 @@ _COMBINE = {
 
 def unrolled(expr: Expr) -> Expr:
     """The expression with every reduction written out whose short axis alone decides a choice in its body."""
-    done: dict[int, Expr] = {}
-    for e in walk(expr):
-        match e:
-            case Map(_, args):
-                done[id(e)] = with_args(e, tuple([done[id(a)] for a in args]))
-            case Reduce(kind, axis, body):
-                inner = done[id(body)]
-                if _decides(axis, inner):
-                    terms = [_at(inner, axis, n) for n in range(int(axis.extent))]
-                    done[id(e)] = reduce(partial(fold.op, _COMBINE[kind]), terms)
-                else:
-                    done[id(e)] = e if inner is body else Reduce(kind, axis, inner)
-            case _:
-                done[id(e)] = e
-    return done[id(expr)]
+
+    def written(e: Expr) -> Expr:
+        if not isinstance(e, Reduce) or not _decides(e.axis, e.body):
+            return e
+        terms = [_at(e.body, e.axis, n) for n in range(int(e.axis.extent))]
+        return reduce(partial(fold.op, _COMBINE[e.kind]), terms)
+
+    return rebuilt([expr], written)[0]
 
 
 def _decides(axis: Axis, body: Expr) -> bool:
