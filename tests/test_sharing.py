@@ -18,7 +18,6 @@ from tile_simulator import run_module
 
 from prism.backends.cpu.support import find_compiler
 from prism.backends.lower import lower
-from prism.backends.peel import peel_module
 from prism.backends.protocol import Config
 from prism.backends.sharing import grouped, hinted, share_module
 from prism.backends.tile import GridAxis, Groups, Load, Store, TileModule, TileProgram, place, statements
@@ -104,9 +103,9 @@ def test_grouped_programs_compute_the_closed_form_in_triton(tmp_path: Path) -> N
 
 
 @pytest.mark.skipif(find_compiler() is None, reason="needs a C++ compiler: install g++ or clang++")
-def test_the_other_backend_takes_groups_and_peeled_loops(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_other_backend_takes_groups(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def changed(g: SGraph, *, defer: bool) -> TileModule:
-        return peel_module(share_module(lower(g, defer=defer)))
+        return share_module(lower(g, defer=defer))
 
     monkeypatch.setattr("prism.backends.cpu.emit.lower", changed)
     cases = [(s, Case(s.sgraph, symbols, s.inputs({}))) for s, symbols in SHAPES]

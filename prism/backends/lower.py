@@ -10,7 +10,7 @@ lower_clean.py      dead statements
 What a backend may do to tile programs besides, tile program in, tile program out, each by itself:
 
 exponents.py        exponentials to the base 2, log2 e in the scale of their argument
-guards.py, peel.py  masks only where they do not hold for whole tiles: as a branch in the loop, or as loops of their own
+guards.py           masks only where they do not hold for whole tiles, as a branch in the loop
 sharing.py          the order of programs in the grid, hints for caches
 longest_first.py    the order of programs where some do more than others
 """

@@ -3,7 +3,7 @@
 A predicate is a comparison of integers, or the bound of an axis or of a dimension, that is affine in the loop's index
 and in lanes: `a*L + b + sum(c*lane) >= 0`. It holds for the whole tile where it does in the worst lane, hence from some
 iteration on (a > 0) or up to one (a < 0), and so do several together. Of `where(keep, number, x)` it is the negation
-that should hold. peel.py and guards.py are what is made of that.
+that should hold. guards.py is what is made of that.
 """
 
 from __future__ import annotations
@@ -98,13 +98,11 @@ class Predicates:
 
     Attributes:
         program: the tile program.
-        ragged: whether bounds of tiles count as predicates; a backend whose tiles end with their axis needs none.
         names: hands out names that the program does not have.
         dims: the dimensions of every value.
     """
 
     program: TileProgram
-    ragged: bool = True
     names: Names = field(init=False)
     dims: Mapping[str, Dims] = field(init=False)
     _changing: frozenset[str] = field(init=False)
@@ -202,7 +200,7 @@ class Predicates:
             match s:
                 case InBounds(_, index, high, low, _, size):
                     at = self._affine(index)
-                    if at is None or (size is not None and not self.ragged):
+                    if at is None:
                         continue
                     if high is not None:
                         wanted.append(_Linear(self.resolved(high) - 1) + at.scaled(-1))
@@ -376,7 +374,6 @@ def rewritten(
     body: Sequence[Stmt],
     known: Predicates,
     change: Callable[[For, Sequence[Predicate]], list[Stmt]],
-    largest: int | None = None,
 ) -> tuple[Stmt, ...]:
     """The statements with each innermost loop that has useful predicates changed; one around a changed loop stays.
 
@@ -384,7 +381,6 @@ def rewritten(
         body: the statements.
         known: what is known of their values; it learns as it goes.
         change: what takes a loop's place.
-        largest: statements of a loop beyond which it stays as it is.
     """
     made: list[Stmt] = []
     for s in body:
@@ -392,11 +388,10 @@ def rewritten(
             known.know(s)
             made.append(s)
             continue
-        inner = rewritten(s.body, known, change, largest)
+        inner = rewritten(s.body, known, change)
         if inner != s.body:
             made.append(replace(s, body=inner))
             continue
-        too_large = largest is not None and sum(1 for _ in statements(s.body)) > largest
-        predicates = [] if too_large else known.useful(s)
+        predicates = known.useful(s)
         made += change(s, predicates) if predicates else [s]
     return tuple(made)

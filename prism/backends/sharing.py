@@ -9,7 +9,7 @@ Where there are no groups, an axis that is counted down orders its grid in secti
 
 Hints. A load is `readers=()` when no two programs, no two iterations, and no other load read an element of it, so that
 caches need not keep it; else it names the grid indices that it does not mention. A store is `streamed` when nothing
-loads the tensor. Loops that are split afterwards (peel.py) keep their hints.
+loads the tensor.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Predicates on positions: loops that are split by them, and selections that are made only where they are needed."""
+"""Predicates on positions: selections that are made only where they are needed."""
 
 from __future__ import annotations
 
@@ -13,14 +13,13 @@ import sgraph_samples as samples
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 from sgraph_samples import BF16, F32, SAMPLES, Sample, op
-from test_ranges import CAUSAL, SHAPES, WINDOW, below, i, j, narrowed, resized
+from test_ranges import CAUSAL, SHAPES, below, i, j, narrowed, resized
 from tile_simulator import Array, run_module
 
 from prism.backends.guards import guard_module
 from prism.backends.lower import lower
-from prism.backends.peel import peel_module
 from prism.backends.protocol import Config
-from prism.backends.tile import For, InBounds, Load, Pointwise, Select, TileModule, TileProgram, Within, statements
+from prism.backends.tile import For, InBounds, Pointwise, Select, TileProgram, Within
 from prism.backends.tile_spec import check, check_module
 from prism.backends.triton.crosscompile import CompileJob, arguments, compile_once
 from prism.backends.triton.emit import emit_module
@@ -29,26 +28,17 @@ from prism.program.index import Index
 from prism.program.nodes import DType
 from prism.sgraph.nodes import Loop, SGraph
 
-Change = Callable[[TileModule], TileModule]
-CHANGES: Mapping[str, Change] = {
-    "peel": peel_module,
-    "peel ragged": lambda m: peel_module(m, ragged=True),
-    "guard": guard_module,
-}
 
-
-def same(g: SGraph, inputs: Sequence[Array], binding: Mapping[str, int]) -> dict[str, Counter[str]]:
-    """Checks that every change is legal and computes the same bits; what was executed, by change."""
+def same(g: SGraph, inputs: Sequence[Array], binding: Mapping[str, int]) -> Counter[str]:
+    """Checks that guards are legal and that the same bits are computed with them; what was executed."""
     module = lower(g)
     wanted, work = run_module(module, inputs, binding)
-    found = {"": work}
-    for name, change in CHANGES.items():
-        changed = change(module)
-        check_module(changed)
-        got, found[name] = run_module(changed, inputs, binding)
-        for tensor, want in wanted.items():
-            np.testing.assert_array_equal(got[tensor], want, err_msg=f"{name} {dict(binding)}")
-        assert found[name]["iterations"] == work["iterations"], "no tile is visited twice or left out"
+    changed = guard_module(module)
+    check_module(changed)
+    got, found = run_module(changed, inputs, binding)
+    for tensor, want in wanted.items():
+        np.testing.assert_array_equal(got[tensor], want, err_msg=str(dict(binding)))
+    assert found["iterations"] == work["iterations"], "no tile is visited twice or left out"
     return found
 
 
@@ -56,29 +46,7 @@ def loops(p: TileProgram) -> list[For]:
     return [s for s in p.body if isinstance(s, For)]
 
 
-def selections(f: For) -> int:
-    return sum(isinstance(s, Select) or (isinstance(s, Pointwise) and s.op in ("le", "lt")) for s in statements(f.body))
-
-
 # What is made of a loop.
-
-
-def test_a_causal_loop_is_split_at_the_diagonal() -> None:
-    (p,) = peel_module(lower(narrowed(samples.attention().sgraph))).programs
-    inner, edge = loops(p)
-    assert (selections(inner), selections(edge)) == (2, 3)
-    assert str(inner.stop) == str(edge.start) == "whole_j"
-    # The masks of the ragged edge are the backend's own; with them nothing is left in the inner loop.
-    (p,) = peel_module(lower(narrowed(samples.attention().sgraph)), ragged=True).programs
-    inner, edge = loops(p)
-    assert (selections(inner), selections(edge)) == (0, 3)
-    assert not any("mask_j" in s.masks for s in statements(inner.body) if isinstance(s, Load))
-
-
-def test_a_window_has_two_edges() -> None:
-    (p,) = peel_module(lower(narrowed(resized(WINDOW, 64, 64).sgraph())), ragged=True).programs
-    before, inner, after = loops(p)
-    assert selections(before) == selections(after) > selections(inner) == 0
 
 
 def test_a_causal_loop_selects_at_the_diagonal_alone() -> None:
@@ -96,7 +64,6 @@ def test_nothing_changes_where_loads_alone_are_masked() -> None:
     for build in (samples.matmul, samples.rmsnorm_linear, samples.split_k_matmul):
         module = lower(build().sgraph)
         assert guard_module(module) == module
-        assert peel_module(module, ragged=True) == module
 
 
 def test_a_masked_value_may_be_the_first_choice() -> None:
@@ -115,7 +82,7 @@ def test_a_masked_value_may_be_the_first_choice() -> None:
     drawn = list(masked.draw().values())
     work = same(g, drawn, {"T_i": 16, "T_j": 16})
     # Every tile is visited, because there is no range; 15 of 36 are below the diagonal.
-    assert work["guard"]["guarded"] * 36 == work["guard"]["Within"] * 21
+    assert work["guarded"] * 36 == work["Within"] * 21
     got = run_module(guard_module(lower(g)), drawn, {"T_i": 16, "T_j": 16})[0]["y"]
     np.testing.assert_allclose(got.reshape(96, 16), base.reference(*drawn), rtol=1e-5, atol=1e-6)
 
@@ -128,8 +95,7 @@ def test_samples_compute_the_same(build: Callable[[DType], Sample]) -> None:
     sample = build(F32)
     if build in (samples.heads_projection, samples.batched_loop, samples.functions):
         # Rearranged products, and operations that the simulator has not: nothing is to be changed there.
-        for change in CHANGES.values():
-            assert change(lower(sample.sgraph)) == lower(sample.sgraph)
+        assert guard_module(lower(sample.sgraph)) == lower(sample.sgraph)
         return
     for binding in sample.bindings:
         for symbols in sample.symbols:
@@ -183,10 +149,9 @@ def test_below_the_diagonal_nothing_is_selected() -> None:
     # 8 rows of tiles: the diagonal is 8 of 36 tiles.
     sample = resized(CAUSAL, 128, 128)
     work = same(narrowed(sample.sgraph()), list(sample.draw().values()), {"T_i": 16, "T_j": 16})
-    assert work[""]["iterations"] == 36
-    assert work["guard"]["Within"] == 3 * 36
-    assert work["guard"]["guarded"] == 3 * 8
-    assert work["peel"]["Pointwise"] < work[""]["Pointwise"]
+    assert work["iterations"] == 36
+    assert work["Within"] == 3 * 36
+    assert work["guarded"] == 3 * 8
 
 
 def test_lengths_that_are_known_at_launch() -> None:
