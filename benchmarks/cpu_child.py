@@ -26,10 +26,10 @@ import torch
 
 from benchmarks.cpu_cases import CASES, Case
 from benchmarks.cpu_report import DRAM_BYTES, quartiles
+from prism.backends.native import native
 from prism.backends.triton.timing import interleave
 from prism.instantiate.contenders import Call, module_call, onnx_call, tensors_of, torch_call
 from prism.instantiate.cpu_worker import threads
-from prism.instantiate.native import native
 from prism.instantiate.rounds import Prepared, contest
 
 MATMUL = 1024
@@ -134,7 +134,7 @@ def example_contenders(request: Mapping[str, Any]) -> tuple[dict[str, Maker], li
     inputs = [drawn[t.name] for t in program.inputs]
     wide = evaluate(program, {n: t.to(torch.float64).numpy() for n, t in drawn.items()})
     exact = [torch.from_numpy(np.asarray(wide[n])) for n in program.outputs]
-    run = native(program, inputs)
+    run = native(program, inputs).forward
     made: dict[str, Maker] = {}
     if request["module"]:
         made["prism"] = lambda n: module_call(Path(request["module"]), inputs, n)
@@ -162,7 +162,9 @@ def run(request: Mapping[str, Any], folder: Path) -> dict[str, Any]:
             turn = partial(torch.set_num_threads, n)
             try:
                 turn()
-                prepared = Prepared(make(n), SETTLE_S, WARM_S, ready=turn)
+                call = make(n)
+                with torch.inference_mode():
+                    prepared = Prepared(call, SETTLE_S, WARM_S, ready=turn)
             except Exception as error:
                 answer[name] = {"error": f"{type(error).__name__}: {str(error)[:300]}"}
                 break
@@ -176,7 +178,8 @@ def run(request: Mapping[str, Any], folder: Path) -> dict[str, Any]:
     }
     before = interleave([p.sample for p in rates.values()], RATE_SAMPLES)
     sides = [name for name, _ in ready]
-    samples = contest(list(ready.values()), sides, int(request["repeats"]), ROUNDS_S)
+    with torch.inference_mode():
+        samples = contest(list(ready.values()), sides, int(request["repeats"]), ROUNDS_S)
     torch.set_num_threads(threads())
     after = interleave([p.sample for p in rates.values()], RATE_SAMPLES)
     for (name, n), seconds in zip(ready, samples, strict=True):

@@ -157,12 +157,12 @@ class TorchArrays:
             p, a, b = args
             return torch.where(self._truth(p), self._wide(a), self._wide(b))
         if op in ("and", "or", "not"):
-            return _POINTWISE[op](*(self._truth(a) for a in args))
+            return POINTWISE[op](*(self._truth(a) for a in args))
         if all(not isinstance(a, torch.Tensor) for a in args):
             args = [self.number(args[0]), *args[1:]]
         if op in _NO_NUMBERS:
             args = [self.number(a) for a in args]
-        return _POINTWISE[op](*(self._wide(a) for a in args))
+        return POINTWISE[op](*(self._wide(a) for a in args))
 
     def _wide(self, a: Any) -> Any:
         return a.to(self._compute) if isinstance(a, torch.Tensor) else a
@@ -207,7 +207,7 @@ class TorchArrays:
 # torch takes a Python number as an operand of most of these, but not of these.
 _NO_NUMBERS = frozenset({"maximum", "minimum"})
 
-_POINTWISE: Mapping[str, Callable[..., torch.Tensor]] = {
+POINTWISE: Mapping[str, Callable[..., torch.Tensor]] = {
     "add": lambda a, b: a + b,
     "sub": lambda a, b: a - b,
     "mul": lambda a, b: a * b,

@@ -7,7 +7,6 @@ own calls (`native`), either of them compiled by torch, or the ONNX file in onnx
 from __future__ import annotations
 
 import os
-import pickle
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -15,9 +14,9 @@ from typing import Any, TypeAlias
 import numpy as np
 import torch
 
+from prism.backends.native import baseline
 from prism.backends.protocol import Config
 from prism.instantiate.cpu_backend import CppBackend, launcher
-from prism.instantiate.native import native
 
 Call: TypeAlias = Callable[[], Sequence[Any]]
 
@@ -28,13 +27,8 @@ def tensors_of(result: Any) -> list[torch.Tensor]:
 
 
 def torch_call(fn: Callable[..., Any], inputs: Sequence[torch.Tensor]) -> Call:
-    """A torch function on these inputs."""
-
-    def call() -> Sequence[Any]:
-        with torch.inference_mode():
-            return tensors_of(fn(*inputs))
-
-    return call
+    """A torch function on these inputs; to be called in inference mode, which takes time to enter."""
+    return lambda: tensors_of(fn(*inputs))
 
 
 def module_call(module: Path, inputs: Sequence[torch.Tensor], threads: int, config: Any = None) -> Call:
@@ -123,7 +117,8 @@ class Contenders:
                 function, takes = self._function(spec)
                 torch._dynamo.reset()
                 call = torch_call(torch.compile(function, dynamic=False), takes)
-                call()  # compiles: that is no time of a call
+                with torch.inference_mode():
+                    call()  # compiles: that is no time of a call
                 return call
         return torch_call(*self._function(spec))
 
@@ -131,12 +126,5 @@ class Contenders:
         """What torch runs, and on what."""
         key = (spec.get("exported", ""), spec["program"])
         if key not in self._functions:
-            # Both were written by the parent, in a folder of its own; nothing else is ever unpickled.
-            if spec.get("exported"):
-                found: Callable[..., Any] = torch.export.load(spec["exported"]).module()
-                takes = [self._inputs[n] for n in spec["inputs"]]
-            else:
-                takes = list(self._inputs)
-                found = native(pickle.loads(Path(spec["program"]).read_bytes()), takes)
-            self._functions[key] = (found, takes)
+            self._functions[key] = baseline(spec, self._inputs)
         return self._functions[key]

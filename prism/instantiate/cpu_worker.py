@@ -66,7 +66,8 @@ def time_contenders(request: Request) -> Answer:
         try:
             ready()
             call = makes.call(spec, many, outputs if limit_s is None else None)
-            prepared.append(Prepared(call, *pauses, ready=ready))
+            with torch.inference_mode():
+                prepared.append(Prepared(call, *pauses, ready=ready))
             answers.append({})
         except Exception as error:
             prepared.append(None)
@@ -75,11 +76,12 @@ def time_contenders(request: Request) -> Answer:
     for outputs in held:
         _poison(outputs)
     watch = Watch()
-    if limit_s is None:
-        taken = interleave([p.sample for p in able], rounds(able, int(request["repeats"]), ROUNDS_S))
-    else:
-        sides = [str(s["side"]) for s, p in zip(specs, prepared, strict=True) if p is not None]
-        taken = contest(able, sides, int(request["repeats"]), float(limit_s))
+    with torch.inference_mode():
+        if limit_s is None:
+            taken = interleave([p.sample for p in able], rounds(able, int(request["repeats"]), ROUNDS_S))
+        else:
+            sides = [str(s["side"]) for s, p in zip(specs, prepared, strict=True) if p is not None]
+            taken = contest(able, sides, int(request["repeats"]), float(limit_s))
     load = watch.load(max(int(s.get("threads") or threads()) for s in specs))
     samples = iter(taken)
     results = []

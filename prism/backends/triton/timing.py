@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import math
 import os
-import pickle
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from pathlib import Path
@@ -86,10 +85,16 @@ def is_sticky(message: str) -> bool:
     return "cuda" in lowered or "illegal" in lowered or "device-side assert" in lowered
 
 
-def _contender(spec: Mapping[str, Any]) -> tuple[Callable[[Sequence[Any], Sequence[Any]], Sequence[Any]], Any]:
+def contender(
+    spec: Mapping[str, Any], tensors: Sequence[Any]
+) -> tuple[Callable[[Sequence[Any], Sequence[Any]], Sequence[Any]], Any]:
     """A function of (inputs, outputs) that launches one call and returns where the results are.
 
     And GraphArrivals of an emitted module that has it, else None.
+
+    Args:
+        spec: see `time_contenders`.
+        tensors: the inputs, on the device.
     """
     if spec["kind"] == "module":
         module, config = load_module(Path(spec["module"])), spec["config"]
@@ -101,15 +106,22 @@ def _contender(spec: Mapping[str, Any]) -> tuple[Callable[[Sequence[Any], Sequen
             return outputs
 
         return launch, getattr(module, "GraphArrivals", None)
-    from prism.backends.eager import eager
+    import torch
 
-    # Written by the parent, in a folder of its own; nothing else is ever unpickled.
-    call = eager(pickle.loads(Path(spec["program"]).read_bytes()))
+    from prism.backends.native import baseline
+
+    call, _ = baseline(spec, tensors)
     if spec["kind"] == "compiled":
-        import torch
+        call = torch.compile(call, dynamic=False)
+    places: Sequence[int] = spec["inputs"] if spec.get("exported") else range(len(tensors))
 
-        call = torch.compile(call, fullgraph=False)
-    return lambda inputs, outputs: call(*inputs), None
+    def run(inputs: Sequence[Any], outputs: Sequence[Any]) -> Sequence[Any]:
+        # Not in inference mode: its results cannot be overwritten outside of it.
+        with torch.no_grad():
+            result = call(*(inputs[n] for n in places))
+        return list(result) if isinstance(result, (tuple, list)) else [result]
+
+    return run, None
 
 
 def _event() -> Any:
@@ -124,7 +136,7 @@ class _Prepared:
     def __init__(self, spec: Mapping[str, Any], request: Request, inputs: Sequence[Any], contenders: int) -> None:
         import torch
 
-        launch, arrivals = _contender(spec)
+        launch, arrivals = contender(spec, inputs)
         outputs = [
             torch.empty(shape, dtype=getattr(torch, dtype), device="cuda") for shape, dtype in request["outputs"]
         ]
@@ -183,9 +195,9 @@ def time_contenders(request: Request) -> Answer:
     """Time contenders against each other.
 
     The request holds `contenders` (each of kind `module` with module, config and the places of its inputs; `eager` or
-    `compiled` with a pickled program), the files of inputs and results, the outputs' shapes and dtypes, `l2_bytes` and
-    `repeats`. The answer holds, per contender, its samples in seconds or its error; the results' file, per contender,
-    its outputs.
+    `compiled` with what `prism.backends.native.baseline` takes), the files of inputs and results, the outputs' shapes
+    and dtypes, `l2_bytes` and `repeats`. The answer holds, per contender, its samples in seconds or its error; the
+    results' file, per contender, its outputs.
     """
     import torch
 

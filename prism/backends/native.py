@@ -1,0 +1,375 @@
+"""A Program in torch as its user would have written it: the baseline that is timed.
+
+`prism.backends.eager` is the yardstick of rounding: everything but products in float32, from elementary operations. As
+a baseline it is a straw man: torch has one call for a softmax, a norm, an activation or attention, and computes in half
+precision without a float32 copy of each tensor. Here a definition is torch's own call wherever one computes the same,
+which is found by trying it: on the inputs at hand, within a small multiple of the rounding of the type. A call may
+stand for several definitions (`silu` is two nodes of an ONNX file, a norm seven); those that nobody reads then are not
+run. What is recorded is a flat graph of torch's functions, without an interpreter's overhead.
+"""
+
+from __future__ import annotations
+
+import math
+import pickle
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import torch
+import torch.nn.functional as F
+from torch.fx import GraphModule
+
+from prism.backends.eager import POINTWISE, TorchArrays, torch_dtype
+from prism.backends.torch_graph import as_written, exported, one_thread
+from prism.program.evaluate import Interpreter, bind
+from prism.program.nodes import Const, Definition, Expr, Map, Program, Read, Reduce, ReduceKind, walk
+
+Call: TypeAlias = Callable[..., torch.Tensor]
+Known: TypeAlias = Mapping[str, torch.Tensor]
+Step: TypeAlias = Callable[[Known], torch.Tensor]
+
+ALIKE = 1e-4
+"""By how much torch's call may differ in float32, relative to the largest result."""
+DEEP = 12
+"""Definitions that one call may stand for."""
+
+# Of one tensor, with the operations that its formula has.
+_ACTIVATIONS: tuple[tuple[frozenset[str], Call], ...] = (
+    (frozenset({"sigmoid"}), F.silu),
+    (frozenset({"erf"}), F.gelu),
+    (frozenset({"tanh"}), lambda x: F.gelu(x, approximate="tanh")),
+    (frozenset({"tanh"}), F.mish),
+    (frozenset({"log", "exp"}), F.softplus),
+    (frozenset({"exp"}), F.elu),
+    (frozenset({"maximum"}), F.relu),
+    (frozenset({"maximum", "minimum"}), F.hardswish),
+)
+_REDUCTIONS: Mapping[ReduceKind, tuple[Call, ...]] = {
+    ReduceKind.SUM: (torch.sum, torch.mean, partial(torch.var, correction=0)),
+    ReduceKind.MAX: (torch.amax, torch.logsumexp),
+    ReduceKind.MIN: (torch.amin,),
+}
+
+
+def baseline(spec: Mapping[str, Any], tensors: Sequence[torch.Tensor]) -> tuple[Callable[..., Any], list[torch.Tensor]]:
+    """What a user of torch runs, and on which tensors; on the device that these are on.
+
+    Args:
+        spec: of a contender: `program`, the file of a pickled program, or `exported`, that of the function that it was
+            traced from, with the places of the inputs that the function takes.
+        tensors: one per input of the program.
+    """
+    # Both files were written by the parent, in a folder of its own; nothing else is ever unpickled.
+    if spec.get("exported"):
+        takes = [tensors[n] for n in spec["inputs"]]
+        graph = exported(Path(spec["exported"]), takes)
+    else:
+        takes = list(tensors)
+        graph = native(pickle.loads(Path(spec["program"]).read_bytes()), takes)
+    # The function and not the module, whose call looks for hooks first.
+    return graph.forward, takes
+
+
+def native(program: Program, tensors: Sequence[torch.Tensor]) -> GraphModule:
+    """The program as a graph of torch's own functions, at the shapes of these tensors and on their device.
+
+    Args:
+        program: what is run.
+        tensors: one per input of the program; they are computed with, to see which calls compute the same.
+    """
+    from torch.fx.experimental.proxy_tensor import make_fx
+
+    given = {t.name: x for t, x in zip(program.inputs, tensors, strict=True)}
+    binding = bind(program.inputs, {n: x.shape for n, x in given.items()})
+    needed = _needed(program)
+    with torch.no_grad(), one_thread():
+        # In float32, where half precision would overflow and so tell nothing apart.
+        known = {n: x.float() if x.is_floating_point() else x for n, x in given.items()}
+        calls: dict[str, Step] = {}
+        for d in needed:
+            known[d.name] = _elementary(d, binding, torch.float32)(known)
+            same = (c for c in _candidates(d, program, known) if _same(c, known, known[d.name]))
+            calls[d.name] = next(same, _elementary(d, binding, torch_dtype(d.dtype)))
+        known.clear()
+
+        def run(*inputs: torch.Tensor) -> list[torch.Tensor]:
+            values = dict(zip(given, inputs, strict=True))
+            for d in needed:
+                values[d.name] = calls[d.name](values)
+            return [values[n].contiguous() for n in program.outputs]
+
+        return as_written(make_fx(run, pre_dispatch=True)(*tensors), tensors)
+
+
+def _needed(program: Program) -> list[Definition]:
+    """The definitions that outputs need, in order."""
+    names = set(program.outputs)
+    for d in reversed(program.definitions):
+        if d.name in names:
+            names |= {e.tensor for e in walk(d.expr) if isinstance(e, Read)}
+    return [d for d in program.definitions if d.name in names]
+
+
+def _elementary(d: Definition, binding: Mapping[str, int], dtype: torch.dtype) -> Step:
+    """The definition, stored in a type, from elementary operations: one alone is in that type, several in float32."""
+    alone = isinstance(d.expr, Map) and sum(isinstance(e, Map) for e in walk(d.expr)) == 1
+
+    def call(known: Known) -> torch.Tensor:
+        device = next((t.device for t in known.values()), torch.device("cpu"))
+        arrays = TorchArrays(device, dtype if alone and dtype.is_floating_point else torch.float32)
+        machine = Interpreter(known, binding, arrays)
+        result: torch.Tensor = machine.over(machine.value(d.expr), d.axes)
+        return result.to(dtype)
+
+    return call
+
+
+@dataclass(frozen=True, slots=True)
+class _Cone:
+    """A definition with some of those that it rests on, as one formula.
+
+    Attributes:
+        leaves: the tensors that it is of, in order.
+        ops: the pointwise operations in it.
+        kinds: the reductions in it.
+        numbers: the constants in it.
+        definitions: how many it holds.
+    """
+
+    leaves: tuple[str, ...]
+    ops: frozenset[str]
+    kinds: frozenset[ReduceKind]
+    numbers: tuple[float, ...]
+    definitions: int
+
+
+def _cones(d: Definition, program: Program) -> list[_Cone]:
+    """The definition alone, then with ever more of those before it, the latest first."""
+    place = {x.name: n for n, x in enumerate(program.definitions)}
+    found: list[_Cone] = []
+    inside: list[Definition] = [d]
+    while True:
+        nodes = [e for x in inside for e in walk(x.expr)]
+        names = {x.name for x in inside}
+        leaves = tuple(dict.fromkeys(e.tensor for e in nodes if isinstance(e, Read) and e.tensor not in names))
+        found.append(
+            _Cone(
+                leaves,
+                frozenset(e.op for e in nodes if isinstance(e, Map)),
+                frozenset(e.kind for e in nodes if isinstance(e, Reduce)),
+                tuple(dict.fromkeys(float(e.value) for e in nodes if isinstance(e, Const))),
+                len(inside),
+            )
+        )
+        further = [n for n in leaves if n in place]
+        if not further or len(inside) == DEEP:
+            return found
+        inside.append(program.definitions[max(place[n] for n in further)])
+
+
+def _candidates(d: Definition, program: Program, known: Known) -> Iterator[Step]:
+    """torch's calls that may compute the definition, by the operations that it has, the best first."""
+    cones = _cones(d, program)
+    yield from _attentions(d, program, known)
+    if known[d.name].is_floating_point() and not d.view:
+        for cone in reversed(cones):
+            yield from _fused(cone, d, known)
+    alone = cones[0]
+    if len(alone.leaves) > 1 and "where" in alone.ops and not alone.kinds:
+        for dim in range(known[alone.leaves[0]].dim()):
+            for order in (alone.leaves, alone.leaves[::-1]):
+                yield _of(lambda *parts, dim=dim: torch.cat(parts, dim), *order)
+    if d.view and len(alone.leaves) == 1:
+        yield from _views(d, known, alone.leaves[0])
+    scores = _product(d.expr)
+    if scores is not None:
+        a, b = scores
+        for x, y in ((a, b), (b, a)):
+            yield _of(torch.matmul, x, y)
+            yield _of(lambda x, y: torch.matmul(x, y.transpose(-1, -2)), x, y)
+            yield _of(lambda x, y: torch.matmul(x.transpose(-1, -2), y), x, y)
+    if not any(isinstance(e, Reduce) for e in walk(d.expr)):
+        direct = _direct(d.expr)
+        if direct is not None:
+            yield direct
+
+
+def _of(call: Call, *names: str) -> Step:
+    """The call on tensors of these names."""
+    return lambda tensors: call(*(tensors[n] for n in names))
+
+
+def _views(d: Definition, known: Known, main: str) -> Iterator[Step]:
+    """The elements of a tensor in another shape."""
+    shape = tuple(known[d.name].shape)
+    if known[main].numel() == known[d.name].numel():
+        yield _of(lambda x: x.reshape(shape), main)
+    elif known[main].dim() == len(shape):
+        for dim in range(len(shape)):
+            times = shape[dim] // max(known[main].shape[dim], 1)
+            yield _of(lambda x, dim=dim, times=times: x.repeat_interleave(times, dim), main)
+
+
+def _fused(cone: _Cone, d: Definition, known: Known) -> Iterator[Step]:
+    """torch's calls for what has several operations."""
+    leaves, ops, kinds = cone.leaves, cone.ops, cone.kinds
+    floating = [n for n in leaves if known[n].is_floating_point()]
+    if not leaves or len(floating) < len(leaves):
+        return
+    dims = known[leaves[0]].dim()
+    if len(leaves) == 1 and not kinds:
+        for has, activation in _ACTIVATIONS:
+            if has <= ops:
+                yield _of(activation, leaves[0])
+        if ops == {"sqrt", "recip"}:
+            yield _of(torch.rsqrt, leaves[0])
+    if len(leaves) == 1 and kinds:
+        # A small number that is added would not be missed.
+        share = known[d.name].numel() / max(known[leaves[0]].numel(), 1)
+        plain = all(math.isclose(n, share, rel_tol=1e-3) or n == 2 for n in cone.numbers)
+        for dim in reversed(range(dims)):
+            if "exp" in ops and ReduceKind.MAX in kinds:
+                yield _of(lambda x, dim=dim: torch.softmax(x, dim), *leaves)
+                yield _of(lambda x, dim=dim: torch.log_softmax(x, dim), *leaves)
+            for call in (c for kind in kinds if plain for c in _REDUCTIONS.get(kind, ())):
+                yield _of(partial(call, dim=dim, keepdim=known[d.name].dim() == dims), *leaves)
+    if kinds == {ReduceKind.SUM} and ops & {"sqrt", "pow"} and ops & {"recip", "div", "pow"} and len(leaves) <= 3:
+        main = max(leaves, key=lambda n: known[n].numel())
+        yield from _norms(cone, known, main, [n for n in leaves if n != main])
+    if kinds == {ReduceKind.SUM} and "mul" in ops and len(leaves) == 3 and cone.definitions <= 2:
+        bias = min(leaves, key=lambda n: known[n].dim())
+        x, w = (n for n in leaves if n != bias)
+        if known[w].dim() == 2:
+            yield _of(F.linear, x, w, bias)
+            yield _of(lambda x, w, b: F.linear(x, w.t(), b), x, w, bias)
+
+
+def _direct(e: Expr) -> Step | None:
+    """A pointwise formula on tensors as they are, whatever their indices, as torch broadcasts; None for any other."""
+    match e:
+        case Const(value):
+            return lambda known, value=float(value): value  # type: ignore[misc]
+        case Read(name):
+            return lambda known: known[name]
+        case Map("add", (a, Map("neg", (b,)))):
+            return _applied("sub", (a, b))
+        case Map("mul", (a, Map("recip", (b,)))):
+            return _applied("div", (a, b))
+        case Map("maximum", (a, Const(value))) if float(value) == 0.0:
+            inner = _direct(a)
+            return None if inner is None else lambda known: F.relu(inner(known))
+        case Map("where", (p, a, b)):
+            return _applied("where", (p, a, b))
+        case Map(op, args):
+            return _applied(op, args)
+    return None
+
+
+def _applied(op: str, args: Sequence[Expr]) -> Step | None:
+    """An operation on what `_direct` makes of its arguments."""
+    steps = [_direct(a) for a in args]
+    call: Call | None = torch.where if op == "where" else POINTWISE.get(op)
+    if call is None or any(s is None for s in steps):
+        return None
+    return lambda known: call(*(s(known) for s in steps if s is not None))
+
+
+def _product(e: Expr) -> tuple[str, str] | None:
+    """The two tensors whose products a formula sums, once; None where it is something else."""
+    found = [x for x in walk(e) if isinstance(x, Reduce)]
+    if len(found) != 1 or found[0].kind is not ReduceKind.SUM:
+        return None
+    match found[0].body:
+        case Map("mul", (Read(a), Read(b))):
+            return a, b
+    return None
+
+
+def _attentions(d: Definition, program: Program, known: Known) -> Iterator[Step]:
+    """Attention, where the definition sums values with weights that go back to another such product.
+
+    What lies between the two products is not looked at, but for its numbers and tensors: scale and mask are among them.
+    """
+    weights, values = _product(d.expr) or ("", "")
+    by_name = {x.name: x for x in program.definitions}
+    numbers, name = [1.0], weights
+    masks: list[str | None] = [None, ""]
+    softened, scores = False, None
+    while name in by_name and scores is None:
+        nodes = list(walk(by_name[name].expr))
+        numbers += [float(e.value) for e in nodes if isinstance(e, Const) and math.isfinite(e.value) and e.value]
+        softened |= any(isinstance(e, Map) and e.op == "exp" for e in nodes)
+        scores = _product(by_name[name].expr)
+        read = list(dict.fromkeys(e.tensor for e in nodes if isinstance(e, Read)))
+        of = max(read, key=lambda n: known[n].numel(), default="")
+        masks += [n for n in read if n not in (of, *(scores or ()))]
+        name = name if scores is not None else of
+    if name == weights or scores is None or not softened or known[values].dim() not in (3, 4):
+        return
+    queries, keys = scores
+    for mask in dict.fromkeys(masks):
+        for scale in dict.fromkeys([*numbers, *(1 / n for n in numbers)]):
+            for turned in (True, False):
+                yield partial(_attention, queries, keys, values, mask, scale, turned)
+
+
+def _attention(
+    queries: str, keys: str, values: str, mask: str | None, scale: float, turned: bool, tensors: Known
+) -> torch.Tensor:
+    q, k, v = tensors[queries], tensors[keys], tensors[values]
+    k = k.transpose(-1, -2) if turned else k
+    given = tensors[mask] if mask else None
+    if q.dim() == 4:
+        return F.scaled_dot_product_attention(q, k, v, given, is_causal=mask is None, scale=scale)
+    # Its fast path is for four dimensions.
+    q, k, v = q[None], k[None], v[None]
+    return F.scaled_dot_product_attention(q, k, v, given, is_causal=mask is None, scale=scale)[0]
+
+
+def _norms(cone: _Cone, known: Known, main: str, others: Sequence[str]) -> Iterator[Step]:
+    """Layer and RMS norms over the last dimensions, with each number of the formula as epsilon."""
+    x = known[main]
+    orders = [tuple(others), tuple(reversed(others))] if len(others) == 2 else [tuple(others)]
+    for shape in (tuple(x.shape[-trailing:]) for trailing in range(1, x.dim() + 1)):
+        if any(tuple(known[n].shape) != shape for n in others):
+            continue
+        for eps in [n for n in cone.numbers if 0 < n < 1e-2] or [0.0]:
+            for order in orders:
+                if len(order) <= 2:
+                    yield partial(_layer_norm, main, order, shape, eps)
+                if len(order) <= 1 and cone.definitions == 1:
+                    yield partial(_rms_norm, main, order, shape, eps)
+
+
+def _layer_norm(main: str, others: Sequence[str], shape: Sequence[int], eps: float, tensors: Known) -> torch.Tensor:
+    scale, bias = ([*(tensors[n] for n in others), None, None])[:2]
+    return F.layer_norm(tensors[main], shape, scale, bias, eps)
+
+
+def _rms_norm(main: str, others: Sequence[str], shape: Sequence[int], eps: float, tensors: Known) -> torch.Tensor:
+    """Written out where the type can hold squares: torch's call takes 1.5 to 6 times as long on CPUs."""
+    x, scale = tensors[main], next((tensors[n] for n in others), None)
+    if x.dtype == torch.float16:
+        return F.rms_norm(x, list(shape), scale, eps)
+    dims = tuple(range(x.dim() - len(shape), x.dim()))
+    normed = x * torch.rsqrt(x.pow(2).mean(dims, keepdim=True) + eps)
+    return normed if scale is None else normed * scale
+
+
+def _same(call: Step, known: Known, wanted: torch.Tensor) -> bool:
+    """Whether the call gives the wanted tensor, but for rounding."""
+    try:
+        found: Any = call(known)
+    except (RuntimeError, ValueError, TypeError, IndexError):
+        return False
+    if not isinstance(found, torch.Tensor) or found.shape != wanted.shape or found.dtype != wanted.dtype:
+        return False
+    if not wanted.is_floating_point():
+        return torch.equal(found, wanted)
+    scale = float(wanted.abs().amax()) if wanted.numel() else 0.0
+    if not math.isfinite(scale):
+        return False
+    return bool(torch.allclose(found, wanted, rtol=ALIKE, atol=ALIKE * scale))
