@@ -78,7 +78,7 @@ def sample_cases(dtype: DType) -> list[tuple[Sample, Case]]:
     return made
 
 
-@pytest.mark.parametrize("dtype", [F32, F16, BF16], ids=lambda d: d.value)
+@pytest.mark.parametrize("dtype", [F32, pytest.param(F16, marks=pytest.mark.slow), BF16], ids=lambda d: d.value)
 def test_hand_written_sgraphs_compute_their_closed_forms(dtype: DType, tmp_path: Path) -> None:
     cases = sample_cases(dtype)
     assert len(cases) >= len(SAMPLES)
@@ -119,8 +119,8 @@ def check_generated(made: Sequence[tuple[Program, Case]], folder: Path) -> None:
 
 def test_generated_sgraphs_compute_their_programs(tmp_path: Path) -> None:
     choose = random.Random(0)
-    made = [(make(), c) for make in ALL for c in generated(make(), 4, choose)]
-    assert len(made) >= 20
+    made = [(make(), c) for make in ALL for c in generated(make(), 2, choose)]
+    assert len(made) >= 12
     assert any(len(c.sgraph.kernels) > 1 for _, c in made)
     check_generated(made, tmp_path)
 
@@ -156,8 +156,8 @@ def random_cases(count: int, each: int, seed: int) -> list[tuple[Program, Case]]
 
 
 def test_random_programs(tmp_path: Path) -> None:
-    made = random_cases(30, 1, 0)
-    assert len(made) >= 18
+    made = random_cases(14, 1, 0)
+    assert len(made) >= 8
     check_generated(made, tmp_path)
 
 
@@ -310,7 +310,7 @@ def test_long_sums_of_one_sign_stay_precise(tmp_path: Path) -> None:
         assert error < 3e-7
 
 
-@pytest.mark.parametrize("dtype", [F16, BF16], ids=lambda d: d.value)
+@pytest.mark.parametrize("dtype", [F16, pytest.param(BF16, marks=pytest.mark.slow)], ids=lambda d: d.value)
 def test_half_precision_stores_what_is_no_floating_point_number(dtype: DType, tmp_path: Path) -> None:
     """Comparisons, sums of truth values and integers are converted, where a store or a product drops the rounding."""
     x, w = read("x", M, K), read("w", K, N)

@@ -116,11 +116,14 @@ def test_every_command_is_run_or_said_to_be_run_elsewhere() -> None:
     assert not [p for p in PAGES if p not in ("README.md", "cpu.md", "search.md", "rules.md") and blocks(p, "python")]
 
 
-def test_the_commands_of_the_readme_in_their_order(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("more", [QUICK, pytest.param((), marks=pytest.mark.slow)], ids=["quick", "literally"])
+def test_the_commands_of_the_readme_in_their_order(
+    more: tuple[str, ...], folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert [c for c in commands("README.md") if c in LITERAL] == list(LITERAL)
     printed: dict[str, str] = {}
     for command in LITERAL[1:]:
-        cli(command)
+        cli(command, *(more if command.startswith("prism optimize ") else ()))
         printed[command] = capsys.readouterr().out
     assert printed[LITERAL[1]].startswith("program model\n")
     assert printed[LITERAL[2]].startswith("proved")
@@ -136,7 +139,7 @@ def test_what_a_run_says_to_type_next_can_be_typed(
     folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     scripted(monkeypatch, {"eager": 2e-3, "compiled": 2e-3, "onnxruntime": 2e-3, "kernels": 1e-3})
-    cli(MEASURING[0], *QUICK, "--target", "cpu", "--out", "with a space/model")
+    cli(MEASURING[0], *QUICK, "--baseline", "eager", "--target", "cpu", "--out", "with a space/model")
     lines = next_lines(capsys.readouterr().out)
     setting, program, *arguments = shlex.split(lines["call"])
     assert (setting, program) == ("PYTHONPATH=with a space/model", "python")
@@ -160,8 +163,17 @@ def test_what_a_run_says_to_type_next_can_be_typed(
     finished(run_python("-c", call))
 
 
-def test_the_snippet_of_the_readme(tmp_path: Path) -> None:
-    (tmp_path / "snippet.py").write_text(FROM_PYTHON)
+LESS = """
+import functools
+import prism
+less = prism.api.SearchBudget(max_sgraphs=2, max_families=10)
+prism.optimize = functools.partial(prism.optimize, trials=2, budget=less)
+"""
+
+
+@pytest.mark.parametrize("before", [LESS, pytest.param("", marks=pytest.mark.slow)], ids=["quick", "literally"])
+def test_the_snippet_of_the_readme(before: str, tmp_path: Path) -> None:
+    (tmp_path / "snippet.py").write_text(before + FROM_PYTHON)
     printed = finished(run_python("snippet.py", cwd=tmp_path))
     assert "proved: " in printed
     assert "\nsgraph reference(" in printed

@@ -35,7 +35,9 @@ TOLERANCE = {DType.FLOAT32: 1e-5, DType.FLOAT16: 1e-2, DType.BFLOAT16: 5e-2}
 def made(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     """The model and its output folder."""
     out = tmp_path_factory.mktemp(request.param.stem) / "out"
-    code = main(["optimize", str(request.param), "--target", "sm_90", "--trials", "4", "--out", str(out)])
+    code = main(
+        ["optimize", str(request.param), "--target", "sm_90", "--trials", "2", "--max-sgraphs", "4", "--out", str(out)]
+    )
     assert code == 0
     return request.param, out
 

@@ -5,12 +5,14 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from quick import slow_but
 
 from prism.backends.eager import eager
 from prism.errors import UnsupportedError, UsageError
@@ -18,6 +20,7 @@ from prism.frontend.torch import trace
 from prism.program.evaluate import evaluate, evaluate_formula
 from prism.program.inline import inline
 from prism.program.nodes import Map, Position, Program, walk
+from prism.program.region import subprogram
 from prism.program.spec import check
 
 Fn = Callable[..., Any]
@@ -160,12 +163,52 @@ CASES: dict[str, tuple[Fn, list[tuple[int, ...]]]] = {
 }
 
 
+# A repeat or an uneven reshape cannot be inlined to affine indices; the definitions still can be run.
+NOT_INLINED = ("views", "pad_repeat")
+
+
+def tensors_of(case: str) -> list[torch.Tensor]:
+    return [draw(*shape, seed=10 * n) for n, shape in enumerate(CASES[case][1])]
+
+
+@pytest.fixture(scope="module")
+def together() -> dict[str, Program]:
+    """All cases, traced as one function, since an export costs half a second whatever it holds; then taken apart."""
+    examples = {case: tensors_of(case) for case in CASES}
+    counts: dict[str, int] = {}
+
+    def everything(*tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        left = iter(tensors)
+        results: list[torch.Tensor] = []
+        for case, (fn, shapes) in CASES.items():
+            made = fn(*(next(left) for _ in shapes))
+            results += made if isinstance(made, (tuple, list)) else [made]
+            counts[case] = len(results)
+        return tuple(results)
+
+    whole = trace(everything, [t for tensors in examples.values() for t in tensors], check=False)
+    names = iter(t.name for t in whole.inputs if t.name not in whole.weights)
+    parts, start = {}, 0
+    for case, tensors in examples.items():
+        inputs = {next(names) for _ in tensors}
+        part = subprogram(whole, "case", whole.outputs[start : counts[case]])
+        start = counts[case]
+        mine = tuple(t for t in whole.inputs if t.name in inputs)
+        others = tuple(t for t in part.inputs if t.name in whole.weights)
+        assert {t.name for t in part.inputs} <= {t.name for t in (*mine, *others)}, "a case reads its own inputs"
+        parts[case] = replace(part, inputs=(*mine, *others))
+    return parts
+
+
 @pytest.mark.parametrize("case", CASES)
-def test_it_computes_what_torch_computes(case: str) -> None:
-    fn, shapes = CASES[case]
-    tensors = [draw(*shape, seed=10 * n) for n, shape in enumerate(shapes)]
-    # A repeat or an uneven reshape cannot be inlined to affine indices; the definitions still can be run.
-    agree(trace(fn, tensors, name="case"), fn, tensors, inlined=case not in ("views", "pad_repeat"))
+def test_it_computes_what_torch_computes(case: str, together: dict[str, Program]) -> None:
+    agree(together[case], CASES[case][0], tensors_of(case), inlined=case not in NOT_INLINED)
+
+
+@pytest.mark.parametrize("case", slow_but(["self_attention", "identity", "moments"], CASES))
+def test_it_does_by_itself_and_checked(case: str) -> None:
+    fn, tensors = CASES[case][0], tensors_of(case)
+    agree(trace(fn, tensors, name="case"), fn, tensors, inlined=case not in NOT_INLINED)
 
 
 def test_nan_as_a_number_is_refused_where_it_stands() -> None:
@@ -283,7 +326,7 @@ CHOSEN: dict[str, Fn] = {
 }
 
 
-@pytest.mark.parametrize("name", CHOSEN)
+@pytest.mark.parametrize("name", slow_but(["gather", "cross_entropy", "smoothed", "weighted"], CHOSEN))
 def test_what_an_index_chooses_is_a_sum(name: str) -> None:
     agree(trace(CHOSEN[name], [draw(4, 5), LABELS]), CHOSEN[name], [draw(4, 5), LABELS])
 
@@ -306,7 +349,7 @@ BITS: dict[str, Fn] = {
 }
 
 
-@pytest.mark.parametrize("dtype", [torch.uint8, torch.int8])
+@pytest.mark.parametrize("dtype", [torch.uint8, pytest.param(torch.int8, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", BITS)
 def test_packed_integers_come_apart(name: str, dtype: torch.dtype) -> None:
     q = torch.arange(-128, 128).to(dtype).view(4, 64)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from functools import cache
 
 import numpy as np
 import pytest
@@ -62,6 +63,11 @@ def without_neg(e: Expr) -> Expr:
             return e
 
 
+@cache
+def wide(make: Callable[[], Program]) -> tuple[Candidate, ...]:
+    return generate(task(make()), WIDE).candidates
+
+
 def draw(p: Program, seed: int) -> dict[str, np.ndarray]:
     rng = np.random.default_rng(seed)
     return {t.name: rng.normal(size=t.shape) for t in p.inputs}
@@ -76,12 +82,12 @@ def sample(candidates: tuple[Candidate, ...], count: int) -> list[Candidate]:
 @pytest.mark.parametrize("make", ALL, ids=lambda f: f.__name__)
 def test_every_sgraph_computes_the_program(make: Callable[[], Program]) -> None:
     p = make()
-    found = generate(task(p), WIDE).candidates
+    found = wide(make)
     assert found
     tensors = draw(p, 1)
     expected = evaluate(p, tensors)
     tiles = random.Random(1)
-    for c in sample(found, 40):
+    for c in sample(found, 12):
         check(c.sgraph)
         binding = {s.name: tiles.choice([1, 2, 4, 8]) for s in c.sgraph.symbols}
         got = simulate(c.sgraph, tensors, binding)
@@ -93,7 +99,7 @@ def test_every_sgraph_computes_the_program(make: Callable[[], Program]) -> None:
 def test_without_rules_every_denotation_is_the_reference(make: Callable[[], Program]) -> None:
     t = task(make())
     rescaled = 0
-    for c in generate(t, WIDE).candidates:
+    for c in wide(make):
         meaning = denote(c.sgraph)
         reference = tuple(expand(canonical(without_neg(f.expr)), meaning.split) for f in t.formulas)
         if meaning.split:
@@ -110,13 +116,13 @@ def test_generation_is_deterministic() -> None:
 
 
 def test_one_pass_over_the_weight() -> None:
-    one = [c.sgraph for c in generate(task(norm_linear()), WIDE).candidates if len(c.sgraph.kernels) == 1]
+    one = [c.sgraph for c in wide(norm_linear) if len(c.sgraph.kernels) == 1]
     loops = [[s for s in g.kernels[0].statements() if isinstance(s, Loop)] for g in one]
     assert any(len(found) == 1 and sum(isinstance(s, Accumulate) for s in found[0].body) == 2 for found in loops)
 
 
 def test_attention_in_one_kernel_with_a_rescaled_accumulator() -> None:
-    for c in generate(task(attention()), WIDE).candidates:
+    for c in wide(attention):
         if len(c.sgraph.kernels) == 1:
             shifts = [s for s in c.sgraph.kernels[0].statements() if isinstance(s, Accumulate) and s.shift]
             if len(shifts) == 2:
@@ -125,7 +131,7 @@ def test_attention_in_one_kernel_with_a_rescaled_accumulator() -> None:
 
 
 def test_gate_and_up_share_one_pass() -> None:
-    found = generate(task(gated()), WIDE).candidates
+    found = wide(gated)
     two = [c.sgraph for c in found if len(c.sgraph.kernels) == 2]
     assert any(
         sum(isinstance(s, Accumulate) for s in g.kernels[0].statements()) == 2 and g.kernels[0].reads.count("x") == 1

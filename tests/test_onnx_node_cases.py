@@ -13,9 +13,10 @@ RELEASE = tuple(int(part) for part in onnx.__version__.split(".")[:2])
 
 
 @pytest.mark.skipif(RELEASE < (1, 23), reason="cases of Attention were corrected in onnx 1.23")
-def test_node_cases_are_read_right_or_refused() -> None:
+@pytest.mark.parametrize("check", [False, pytest.param(True, marks=pytest.mark.slow)], ids=["read", "read and checked"])
+def test_node_cases_are_read_right_or_refused(check: bool) -> None:
     # One test, because making the cases takes longer than reading them.
-    outcomes = [outcome(case) for case in collect()]
+    outcomes = [outcome(case, check) for case in collect()]
     bad = [f"{o.case.name}: {o.kind}: {o.why}" for o in outcomes if o.kind in (WRONG, CRASHED)]
     assert not bad, "\n".join(bad)
     assert sum(o.kind == EQUAL for o in outcomes) > len(outcomes) / 2

@@ -330,7 +330,7 @@ def test_a_certificate_altered_in_any_one_place_is_rejected(tmp_path: Path, work
     assert len(every) > 20
     for place, old in zip(every, pool, strict=True):
         others = [v for v in dict.fromkeys(pool) if type(v) is type(old) and v != old]
-        for new in (*others[:2], "zz" if old != "zz" else 0):
+        for new in (*others[:1], "zz" if old != "zz" else 0):
             changed = copy.deepcopy(body)
             inner = functools.reduce(lambda v, k: v[k], place[:-1], changed)
             inner[place[-1]] = new
