@@ -13,10 +13,10 @@ from onnx import TensorProto, numpy_helper
 
 from prism.errors import ModelError, UnsupportedError
 from prism.frontend.onnx_algebra import index_value
-from prism.frontend.onnx_graph import MAX_ELEMENTS, Value, progression
+from prism.frontend.onnx_graph import MAX_ELEMENTS, Value
 from prism.program.index import Index
 from prism.program.nodes import Const, DType
-from prism.program.views import axes_of
+from prism.program.views import axes_of, progression
 
 _DTYPES: Mapping[int, DType] = MappingProxyType(
     {

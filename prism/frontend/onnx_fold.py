@@ -15,10 +15,10 @@ import sympy
 
 from prism.frontend.onnx_algebra import compare_extents
 from prism.frontend.onnx_dtypes import dtype_of
-from prism.frontend.onnx_graph import MAX_ELEMENTS, Elements, Node, known_elements, whole_range
+from prism.frontend.onnx_graph import MAX_ELEMENTS, Node, known_elements, whole_range
 from prism.program.extents import Extent, add, is_static, mul, normal
 from prism.program.nodes import DType
-from prism.program.views import resolve_shape
+from prism.program.views import Elements, resolve_shape
 
 
 class _NotFolded(Exception):

@@ -13,7 +13,7 @@ import keyword
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -27,9 +27,8 @@ from prism.program.index import Axis, Index
 from prism.program.integers import Interval
 from prism.program.nodes import Const, Definition, DType, Expr, Map, Position, Read, SymbolRange, Tensor, walk
 from prism.program.transform import substitute
-from prism.program.views import Shape, axes_of, broadcast_shapes, product, same_extent
+from prism.program.views import Elements, Shape, axes_of, broadcast_shapes, product, progression
 
-Elements: TypeAlias = npt.NDArray[np.object_]
 MAX_ELEMENTS = 256
 """The largest integer tensor whose elements are followed at translation."""
 MAX_FORMULA = 64
@@ -473,22 +472,6 @@ def _bounds_of(array: npt.NDArray[Any], dtype: DType) -> Interval:
     if dtype.is_float or array.size == 0:
         return integers.of_type(dtype)
     return Interval(float(array.min()), float(array.max()), whole=True)
-
-
-def progression(elements: Elements) -> tuple[Extent, tuple[Extent, ...]] | None:
-    """(first, step per dimension) of elements that are an affine function of their place, None for others."""
-    if elements.size == 0:
-        return None
-    first = elements.ravel()[0]
-    steps: list[Extent] = []
-    for d, extent in enumerate(elements.shape):
-        unit = tuple(1 if e == d else 0 for e in range(elements.ndim))
-        steps.append(elements[unit] - first if extent > 1 else 0)
-    for place in np.ndindex(elements.shape):
-        expected = first + sum(s * p for s, p in zip(steps, place, strict=True))
-        if not same_extent(expected, elements[place]):
-            return None
-    return first, tuple(steps)
 
 
 def _position(index: Index) -> Expr:

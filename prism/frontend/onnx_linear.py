@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 
 from prism.frontend.onnx_algebra import apply
@@ -61,34 +61,53 @@ def _scaled(factor: float, expr: Expr) -> Expr:
 
 
 def _einsum(graph: Graph, node: Node) -> Value:
-    equation = str(node.attributes["equation"]).replace(" ", "")
-    if "." in equation:
-        raise node.unsupported("an ellipsis in Einsum has no translation", fix="name every dimension")
-    left, arrow, result = equation.partition("->")
-    terms = left.split(",")
     operands = [node.input(place) for place in range(len(node.inputs))]
-    if len(terms) != len(operands) or any(len(t) != v.rank for t, v in zip(terms, operands, strict=False)):
-        raise node.shape_error(f"the equation {equation!r} does not fit the operands")
-    if not arrow:
-        result = "".join(sorted(c for c in set(left) - {","} if left.count(c) == 1))
+    terms, result = _subscripts(node, operands)
     extents: dict[str, Extent] = {}
-    for letters, v in zip(terms, operands, strict=True):
-        for c, e in zip(letters, v.shape, strict=True):
+    for labels, v in zip(terms, operands, strict=True):
+        for c, e in zip(labels, v.shape, strict=True):
             known = extents.get(c, 1)
             if known != 1 and e != 1 and not same_extent(known, e):
                 raise node.shape_error(f"dimension {c} has extents {known} and {e}")
             extents[c] = e if known == 1 else known
     axes = {c: Axis(c, e) for c, e in extents.items()}
     product: Expr | None = None
-    for letters, v in zip(terms, operands, strict=True):
-        index = [Index.const(0) if e == 1 else Index.axis(axes[c]) for c, e in zip(letters, v.shape, strict=True)]
+    for labels, v in zip(terms, operands, strict=True):
+        index = [Index.const(0) if e == 1 else Index.axis(axes[c]) for c, e in zip(labels, v.shape, strict=True)]
         element = graph.at(v, index)
         product = element if product is None else apply("mul", product, element)
     assert product is not None
-    summed = tuple(axes[c] for c in dict.fromkeys(left.replace(",", "")) if c not in result)
+    summed = tuple(axes[c] for c in dict.fromkeys(c for term in terms for c in term) if c not in result)
     return graph.define(
         node, [axes[c] for c in result], build.reduce(ReduceKind.SUM, summed, product), operands[0].dtype
     )
+
+
+def _subscripts(node: Node, operands: Sequence[Value]) -> tuple[list[list[str]], list[str]]:
+    """The labels of every operand's dimensions and of the result's; what an ellipsis stands for is labelled `e`."""
+    equation = str(node.attributes["equation"]).replace(" ", "")
+    left, arrow, right = equation.partition("->")
+    texts = left.split(",")
+    named = [text.replace("...", "") for text in texts]
+    covered = [v.rank - len(n) for v, n in zip(operands, named, strict=False)]
+    fits = all(c == 0 or (c > 0 and "..." in t) for c, t in zip(covered, texts, strict=False))
+    if len(texts) != len(operands) or not fits or any("." in n for n in (*named, right.replace("...", ""))):
+        raise node.shape_error(f"the equation {equation!r} does not fit the operands")
+    most = max(covered)
+    if most and arrow and "..." not in right:
+        raise node.unsupported(f"the result of {equation!r} has no ellipsis", fix="sum what it stands for by a letter")
+
+    def labels(text: str, many: int) -> list[str]:
+        before, _, after = text.partition("...")
+        return [*before, *(f"e{d}" for d in range(most - many, most) if "..." in text), *after]
+
+    if not arrow:
+        letters = [c for n in named for c in n]
+        right = ("..." if most else "") + "".join(sorted(c for c in set(letters) if letters.count(c) == 1))
+    result = labels(right, most)
+    if len(set(result)) < len(result) or not set(result) <= {c for t in texts for c in labels(t, most)}:
+        raise node.shape_error(f"the equation {equation!r} has no such result")
+    return [labels(t, c) for t, c in zip(texts, covered, strict=True)], result
 
 
 TRANSLATORS: Mapping[str, Callable[[Graph, Node], Value]] = MappingProxyType(

@@ -14,15 +14,23 @@ import numpy as np
 import sympy
 
 from prism.frontend.onnx_algebra import apply, as_index, compare_extents, index_value, number
-from prism.frontend.onnx_graph import Elements, Graph, Node, Value, known_elements, progression, static_shape
+from prism.frontend.onnx_graph import Graph, Node, Value, known_elements, static_shape
 from prism.program.extents import Extent, add, cdiv, is_static, mul, normal
 from prism.program.index import Axis, Index
 from prism.program.nodes import Const, DType, Expr
-from prism.program.views import Shape, axes_of, broadcast_shapes, reshape_index, resolve_shape, same_extent
+from prism.program.views import (
+    MAX_CHOICES,
+    Elements,
+    Shape,
+    axes_of,
+    broadcast_shapes,
+    progression,
+    reshape_index,
+    resolve_shape,
+    same_extent,
+)
 
 Translator = Callable[[Graph, Node], Sequence[Value]]
-MAX_CHOICES = 64
-"""The most places a lookup at constant, irregular indices may name."""
 
 
 def _reshaped(graph: Graph, node: Node, value: Value, shape: Sequence[Extent]) -> Value:

@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import contextlib
 import inspect
+import io
 import keyword
 import logging
 import operator
 import re
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import sympy
@@ -33,7 +35,7 @@ from prism.frontend import (
     torch_views,
 )
 from prism.frontend.torch_conformance import Reading
-from prism.frontend.torch_values import Builder, Handler, Node, Value, constant
+from prism.frontend.torch_values import UNINITIALISED, Builder, Handler, Node, Value, constant
 from prism.program import extents
 from prism.program.empty import without_empty
 from prism.program.extents import Extent
@@ -53,6 +55,9 @@ HANDLERS: Mapping[str, Handler] = {
 
 # The largest value of a symbol that the user gives no bound for.
 _UNBOUNDED = 1 << 16
+
+# The most elements of a tensor of whole numbers that are followed at translation.
+_FOLLOWED = 256
 
 
 def trace(
@@ -187,7 +192,7 @@ def _quietly() -> Iterator[None]:
     """
     loggers = [logging.getLogger(n) for n in list(logging.root.manager.loggerDict) if n.split(".")[0] == "torch"]
     handlers = {handler for logger in loggers for handler in logger.handlers}
-    with warnings.catch_warnings():
+    with warnings.catch_warnings(), contextlib.redirect_stderr(io.StringIO()):
         warnings.simplefilter("ignore")
         for handler in handlers:
             handler.addFilter(_nothing)
@@ -233,7 +238,8 @@ def _refuse_mutation(exported: torch.export.ExportedProgram, title: str) -> None
                 f"it changes {spec.target or 'an input'} in place",
                 where=title,
                 why="a program only computes results",
-                fix="return the new value, and change the tensor outside the traced function",
+                fix="call .eval() on the module before tracing it, as normalisations and dropout want it; "
+                "else return the new value, and change the tensor outside the traced function",
             )
 
 
@@ -262,6 +268,7 @@ class _Translation:
         self._declared = declared
         self._builder = Builder()
         self._values: dict[torch.fx.Node, Any] = {}
+        self._known: dict[torch.fx.Node, torch.Tensor] = {}
         self._weights: dict[str, object] = {}
         self._symbols: dict[sympy.Symbol, sympy.Symbol] = {}
         self._ranges = self._builder.ranges
@@ -377,11 +384,15 @@ class _Translation:
             raise UnsupportedError(f"shape {list(tensor.shape)} has no elements", where=target, fix="leave it out")
         if tensor.numel() == 1 and spec.kind == InputKind.CONSTANT_TENSOR:
             ones = tuple(Axis(f"i{d}", 1) for d in range(tensor.dim()))
-            self._values[node] = Value(tuple(tensor.shape), dtype, axes=ones, expr=constant(tensor.item(), target))
+            number = Value(tuple(tensor.shape), dtype, axes=ones, expr=constant(tensor.item(), target))
+            whole = dtype in (DType.INT64, DType.INT32)
+            self._values[node] = self._knowing(node, number, tensor) if whole else number
             return
         bounds = None if dtype is not DType.INT64 else Interval(float(tensor.min()), float(tensor.max()), whole=True)
         declared = self._builder.input(target.removeprefix("function."), tuple(tensor.shape), dtype, bounds)
         self._values[node] = declared
+        if dtype in (DType.INT64, DType.INT32) and tensor.numel() <= _FOLLOWED:
+            self._values[node] = self._knowing(node, declared, tensor)
         held = tensor.float() if tensor.dtype == torch.bfloat16 else tensor
         self._weights[declared.tensor] = held.cpu().numpy()
 
@@ -404,7 +415,7 @@ class _Translation:
             raise UnsupportedError(
                 f"{target} has no translation",
                 where=origin,
-                why=_why_not(_key(target)),
+                why=_why_not(target),
                 fix=torch_declared.how(target)
                 or "rewrite this part with supported operations, or keep it outside the traced function",
             )
@@ -414,12 +425,34 @@ class _Translation:
         dtypes = [_dtype(m.dtype, origin) for m in results]
         call = Node(self._builder, node.name, str(target), origin, self._arguments(node, origin), shapes, dtypes)
         try:
-            self._values[node] = handler(call)
+            made = handler(call)
         except UnsupportedError as error:
             if error.where:
                 raise
             raise UnsupportedError(error.what, where=origin, why=error.why, fix=error.fix) from None
+        except (ArithmeticError, AssertionError, AttributeError, LookupError, TypeError, ValueError) as error:
+            raise call.unsupported(f"this form of it is not known ({type(error).__name__}: {error})") from error
         _refuse_unread(call, target)
+        self._values[node] = self._followed(node, made) if isinstance(made, Value) else made
+
+    def _followed(self, node: torch.fx.Node, value: Value) -> Value:
+        """The value with its elements, where they are a few whole numbers that are known: torch computes them."""
+        meta, target = node.meta["val"], node.target
+        few = value.dtype is not DType.BOOL and not value.dtype.is_float and all(isinstance(e, int) for e in meta.shape)
+        if not few or meta.numel() > _FOLLOWED or any(n not in self._known for n in node.all_input_nodes):
+            return value
+        if torch.Tag.nondeterministic_seeded in target.tags or _key(target) in UNINITIALISED:  # type: ignore[union-attr]
+            return value
+        args, kwargs = torch.fx.map_arg((node.args, node.kwargs), lambda n: self._known[n])
+        try:
+            made = target(*args, **{**kwargs, **({"device": "cpu"} if "device" in kwargs else {})})  # type: ignore[operator]
+        except (RuntimeError, NotImplementedError):  # what torch does not take, the function does not either
+            return value
+        return self._knowing(node, value, made)
+
+    def _knowing(self, node: torch.fx.Node, value: Value, held: torch.Tensor) -> Value:
+        self._known[node] = held
+        return replace(value, elements=held.detach().cpu().numpy())
 
     def _arguments(self, node: torch.fx.Node, origin: str) -> dict[str, Any]:
         """Every argument of the operator's schema by name, with what stands for each node."""
@@ -461,7 +494,7 @@ class _Translation:
                 raise UnsupportedError(
                     f"output {position} is not a tensor", where=self._title, fix="return tensors alone"
                 )
-            if value.tensor not in defined:
+            if value.tensor not in defined or value.tensor in names:
                 axes = tuple(Axis(f"i{d}", e) for d, e in enumerate(value.shape))
                 expr = value.at([Index.axis(a) for a in axes])
                 view = isinstance(expr, Read)
@@ -505,9 +538,14 @@ def _flat(results: Any) -> Iterator[Any]:
         yield results
 
 
-def _why_not(key: str) -> str:
-    if key in ("embedding", "index_select", "scatter", "index_put", "take_along_dim", "nonzero"):
+def _why_not(target: Any) -> str:
+    key = _key(target)
+    if key in ("embedding", "scatter", "scatter_add", "take_along_dim", "nonzero", "masked_scatter"):
         return "which element is read or written depends on data"
+    if key == "_local_scalar_dense":
+        return "a number is taken out of a tensor, as .item() does"
+    if torch.Tag.nondeterministic_seeded in getattr(target, "tags", ()):
+        return "it is random"
     if key in ("topk", "sort", "argmax", "argmin"):
         return "it orders elements, which is not a formula of sums and extremes"
     return ""

@@ -23,8 +23,8 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.export.graph_signature import InputKind
 from torch.utils import _pytree as pytree
 
-from prism.errors import ConformanceError, PrismError, RuleError
-from prism.frontend.torch_values import Value
+from prism.errors import ConformanceError, PrismError, RuleError, UnsupportedError
+from prism.frontend.torch_values import UNINITIALISED, Value
 from prism.program import conformance, example_draws, extents
 from prism.program.conformance import DOUBLE, PRECISIONS, Claim, Comparison, Difference, Precision
 from prism.program.evaluate import bind
@@ -331,7 +331,7 @@ class _Run:
                 spec = next(specs)
                 if spec.kind is InputKind.USER_INPUT:
                     device = _device(next(examples).device)
-                    tensor = torch.from_numpy(np.ascontiguousarray(inputs[next(names)])).to(device)
+                    tensor = torch.from_numpy(np.asarray(inputs[next(names)], order="C")).to(device)
                 else:
                     assert spec.target is not None
                     state = exported.state_dict
@@ -356,6 +356,8 @@ class _Run:
         self._note_undefined(node, args, kwargs)
         if not isinstance(target, torch._ops.OpOverload):  # arithmetic on sizes, getitem
             return target(*args, **kwargs)
+        if str(target._schema.name).removeprefix("aten::") in UNINITIALISED:
+            return torch.zeros_like(self._lift(target(*args, **kwargs)))
         if str(target) != "aten.view.dtype":
             try:
                 args, kwargs = _explicit(node, args, kwargs)
@@ -470,13 +472,21 @@ def _compare_function(reading: Reading) -> None:
     with torch.no_grad():
         try:
             expected = _called(reading)
+            changing = _unequal(expected, _called(reading))
             module = reading.captured.module()
             found = [t for t in pytree.tree_leaves(module(*_copies(reading))) if isinstance(t, torch.Tensor)]
         except Exception:  # it cannot be called on these inputs: nothing to hold the graph to
             return
         differing = _unequal(expected, found)
-        if differing is None or _unequal(expected, _called(reading)) is not None:
-            return  # the second: it gives another result at every call
+    if changing is not None:
+        raise UnsupportedError(
+            "the function gives another result when it is called again",
+            where=reading.title,
+            why=f"{changing}, on the example inputs: it changes what it depends on, or draws numbers",
+            fix="make it depend on nothing but its arguments, and bind what it holds at a fixed value",
+        )
+    if differing is None:
+        return
     raise ConformanceError(
         "internal error: the graph that torch.export captured is not the function",
         where=reading.title,

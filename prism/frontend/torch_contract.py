@@ -41,9 +41,11 @@ def _outer(n: Node) -> Result:
 
 def _linear(n: Node) -> Result:
     x: Value = n["input"]
-    *rows, column = n.axes
+    weight: Value = n["weight"]
+    many = len(weight.shape) - 1  # a weight of one dimension has no columns
+    rows, column = n.axes[: len(x.shape) - 1], n.axes[len(n.axes) - many :]
     k = Axis("k", x.shape[-1])
-    product = op("mul", x.under([*rows, k]), n["weight"].under([column, k]))
+    product = op("mul", x.under([*rows, k]), weight.under([*column, k]))
     value = build.reduce(ReduceKind.SUM, k, product)
     if n["bias"] is not None:
         value = op("add", value, n["bias"].under(n.axes))
@@ -112,7 +114,8 @@ def _attention(n: Node) -> Result:
         raise n.unsupported("dropout is random", "trace the module in eval mode, with dropout_p=0")
     if len({len(t.shape) for t in (q, k, v)}) > 1:
         raise n.unsupported("query, key and value are of different rank", "give them dimensions of extent 1")
-    *stack, length, width = q.shape
+    stack = n.shape[:-2]  # what all three broadcast to
+    length, width = q.shape[-2:]
     keys: Extent = k.shape[-2]
     scale = n["scale"]
     factor = div(Const(1.0), op("sqrt", build.size(width))) if scale is None else number(scale, ())

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from prism.frontend.torch_values import Handler, Node, Result, Value, converted, is_truth, number
+from prism.frontend.torch_values import UNINITIALISED, Handler, Node, Result, Value, converted, is_truth, number
 from prism.program import build
 from prism.program.extents import add
 from prism.program.fold import div, op, sub, truth
@@ -396,7 +396,21 @@ def _dropout(n: Node) -> Result:
     return value
 
 
+def _native_dropout(n: Node) -> Result:
+    p, train = n["p"], n["train"]
+    if train is not False and p != 0:
+        raise n.unsupported("it is random", "call .eval() on the module before tracing it")
+    value: Value = n["input"]
+    return value, None
+
+
 # Constants
+
+
+def _uninitialised(n: Node) -> Result:
+    """Memory that nothing was written to may hold anything, zeros too; a function does not depend on it."""
+    n.settled("self", "size", "stride", "physical_layout", "dtype")
+    return n.define(Const(0.0))
 
 
 def _filled(value: float) -> Handler:
@@ -523,6 +537,7 @@ HANDLERS: Mapping[str, Handler] = {
     "lift_fresh_copy": _same,
     "lift_fresh": _same,
     "dropout": _dropout,
+    "native_dropout": _native_dropout,
     "full": _full,
     "full_like": _full,
     "new_full": _full,
@@ -533,6 +548,7 @@ HANDLERS: Mapping[str, Handler] = {
     "zeros": _filled(0.0),
     "zeros_like": _filled(0.0),
     "new_zeros": _filled(0.0),
+    **dict.fromkeys(UNINITIALISED, _uninitialised),
     "arange": _arange,
     "linspace": _linspace,
     "logspace": _logspace,

@@ -154,8 +154,10 @@ def _norm(n: Node) -> Result:
 
 def _any_all(kind: ReduceKind) -> Handler:
     def handle(n: Node) -> Result:
-        r = _reduction(n)
-        element = r.element if is_truth(n["self"]) else truth(r.element)
+        x: Value = n["self"]
+        none = n.get("dim") == []  # of these two alone no dimensions are not all
+        r = Reduction(x, [] if none else dimensions(len(x.shape), n.get("dim")), bool(n.get("keepdim", False)))
+        element = r.element if is_truth(x) else truth(r.element)
         return n.define(build.reduce(kind, r.bound, element), r.axes)
 
     return handle
@@ -263,7 +265,27 @@ def _layer_norm(n: Node) -> Result:
     return result if len(n.shapes) == 1 else (result, None, None)
 
 
+def _batch_norm(n: Node) -> Result:
+    """Normalised by what the batch's own elements are, those of each channel together."""
+    x: Value = n["input"]
+    if n.get("running_mean") is not None or n.get("running_var") is not None or not n["training"]:
+        raise n.unsupported("it keeps running statistics", "call .eval() on the module before tracing it")
+    n.settled("momentum")  # of the running statistics
+    r = Reduction(x, [d for d in range(len(x.shape)) if d != 1], keepdim=True)
+    inner = r.again()
+    average = mean(inner, r.at(inner))
+    scale = op("recip", op("sqrt", op("add", mean(r.bound, _central(r)), Const(float(n["eps"])))))
+    normal = op("mul", sub(x.under(n.axes), average), scale)
+    weight, bias = n["weight"], n["bias"]
+    if weight is not None:
+        normal = op("mul", normal, weight.under(n.axes[1:2]))
+    if bias is not None:
+        normal = op("add", normal, bias.under(n.axes[1:2]))
+    return n.define(normal), None, None
+
+
 HANDLERS: Mapping[str, Handler] = {
+    "_native_batch_norm_legit": _batch_norm,
     "sum": _folded(ReduceKind.SUM),
     "prod": _folded(ReduceKind.PROD),
     "amax": _folded(ReduceKind.MAX),

@@ -13,6 +13,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
+import numpy as np
+
 from prism.errors import UnsupportedError
 from prism.program.extents import Extent
 from prism.program.index import Axis, Index
@@ -20,6 +22,9 @@ from prism.program.integers import EXACT, Interval, from_fraction, interval, of_
 from prism.program.nodes import Const, Definition, DType, Expr, Position, Read, SymbolRange, Tensor, walk
 from prism.program.transform import substitute
 from prism.program.views import Shape, axes_of
+
+UNINITIALISED = frozenset({"empty", "empty_like", "empty_permuted", "empty_strided", "new_empty", "new_empty_strided"})
+"""ATen's operators whose results hold what happens to be in memory."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +34,7 @@ class Value:
     Attributes:
         shape: elements per dimension, outermost first.
         dtype: how torch stores it.
+        elements: its elements, when they are a few whole numbers that do not depend on data.
     """
 
     shape: Shape
@@ -36,6 +42,7 @@ class Value:
     tensor: str = ""
     axes: tuple[Axis, ...] = ()
     expr: Expr = field(default_factory=lambda: Const(0.0))
+    elements: np.ndarray | None = field(default=None, compare=False)
 
     def at(self, index: Sequence[Index]) -> Expr:
         """The element at an index per dimension."""

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import reduce
+
+import numpy as np
 
 from prism.frontend.torch_values import Handler, Node, Result, Value, converted, number
 from prism.program import build
-from prism.program.extents import Extent, add
+from prism.program.extents import Extent, add, mul
 from prism.program.fold import op
 from prism.program.index import Axis, Index
 from prism.program.integers import Interval
 from prism.program.nodes import Const, DType, Expr, ReduceKind
-from prism.program.views import axes_of, reshape_index
+from prism.program.views import MAX_CHOICES, axes_of, progression, reshape_index
 
 
 def _indices(axes: Sequence[Axis]) -> list[Index]:
@@ -268,29 +271,91 @@ def _index(n: Node) -> Result:
     given: list[Value | None] = list(n["indices"]) + [None] * (len(x.shape) - len(n["indices"]))
     chosen = [d for d, v in enumerate(given) if v is not None]
     values = [v for v in given if v is not None]
-    if any(v.position is None or v.dtype in (DType.BOOL, DType.UINT8) for v in values):
-        raise n.unsupported("which element is read depends on data", "keep lookups outside the traced function")
     rank = max(len(v.shape) for v in values)
     adjacent = chosen == list(range(chosen[0], chosen[0] + len(chosen)))
     at = chosen[0] if adjacent else 0
     own, rest = n.axes[at : at + rank], iter([*n.axes[:at], *n.axes[at + rank :]])
-    index = []
-    for d, v in enumerate(given):
-        if v is None:
-            index.append(Index.axis(next(rest)))
-            continue
-        aligned = own[rank - len(v.shape) :]
-        position = v.position
-        assert position is not None
-        mapping = {a: Index.const(0) if a.extent == 1 else Index.axis(b) for a, b in zip(v.axes, aligned, strict=True)}
-        moved = position.substitute(mapping)
-        if moved.within(x.shape[d]):
-            index.append(moved)
-        elif (moved + Index.const(x.shape[d])).within(x.shape[d]):
-            index.append(moved + Index.const(x.shape[d]))
+    index = [Index.const(0) if v is not None else Index.axis(next(rest)) for v in given]
+    return _looked_up(n, index, {d: (v, own[rank - len(v.shape) :]) for d, v in enumerate(given) if v is not None})
+
+
+def _index_select(n: Node) -> Result:
+    """Slices of a dimension at positions."""
+    places: Value = n["index"]
+    if not n["self"].shape:
+        n.settled("dim")
+        return _same(n)
+    d = n["dim"] % len(n["self"].shape)
+    return _looked_up(n, _indices(n.axes), {d: (places, n.axes[d : d + 1] if places.shape else ())}, negative=False)
+
+
+def _looked_up(
+    n: Node, index: list[Index], places: Mapping[int, tuple[Value, Sequence[Axis]]], *, negative: bool = True
+) -> Value:
+    """The element at positions, in some dimensions those that values over the given axes hold.
+
+    Args:
+        n: the node.
+        index: the positions, of which those of `places` are replaced.
+        places: the values, by dimension.
+        negative: whether negative positions count from the end.
+    """
+    x: Value = n["self"]
+    table: dict[tuple[int, ...], dict[int, int]] = {}
+    scattered: list[int] = []
+    for d, (v, axes) in places.items():
+        found = _places(n, v, axes, x.shape[d], negative)
+        if found is None:
+            scattered.append(d)
         else:
-            raise n.unsupported(f"index {moved} is not known to lie in a dimension of extent {x.shape[d]}")
-    return _view(n, index)
+            index[d] = found
+    if not scattered:
+        return _view(n, index)
+    # few places that follow no line: one after another, each where the result is at it
+    axes = max((places[d][1] for d in scattered), key=len)
+    shape = tuple(int(a.extent) for a in axes)
+    for at in np.ndindex(shape):
+        for d in scattered:
+            elements = places[d][0].elements
+            assert elements is not None
+            table.setdefault(at, {})[d] = int(np.broadcast_to(elements, shape)[at]) % int(x.shape[d])
+    *others, last = table.items()
+    value = x.at([Index.const(last[1][k]) if k in last[1] else i for k, i in enumerate(index)])
+    for at, chosen in reversed(others):
+        here = [op("eq", build.position(a), Const(float(p))) for a, p in zip(axes, at, strict=True) if a.extent != 1]
+        element = x.at([Index.const(chosen[k]) if k in chosen else i for k, i in enumerate(index)])
+        value = op("where", reduce(lambda p, q: op("and", p, q), here), element, value)
+    return n.define(value)
+
+
+def _places(n: Node, v: Value, axes: Sequence[Axis], extent: Extent, negative: bool) -> Index | None:
+    """What a value says of positions along a dimension, as an index over the axes; None for a few on no line."""
+    if v.dtype in (DType.BOOL, DType.UINT8):
+        raise n.unsupported("which element is read depends on data", "keep lookups outside the traced function")
+    position = v.position
+    known = v.elements
+    if known is not None and isinstance(extent, int):
+        wrapped = np.where((known < 0) & negative, known + extent, known)
+        if wrapped.size and (wrapped.min() < 0 or wrapped.max() >= extent):
+            raise n.unsupported(f"index {int(known.flat[0])} is not in a dimension of extent {extent}")
+        line = progression(wrapped.astype(object))
+        if line is not None:
+            total = Index.const(line[0])
+            for step, a in zip(line[1], axes, strict=True):
+                total = total + Index.axis(a).scaled(step)
+            return total
+        if known.size <= MAX_CHOICES:
+            return None
+    if position is None:
+        if known is not None:
+            raise n.unsupported(f"it looks {known.size} places up that follow no rule", "look up fewer at a time")
+        raise n.unsupported("which element is read depends on data", "keep lookups outside the traced function")
+    mapping = {a: Index.const(0) if a.extent == 1 else Index.axis(b) for a, b in zip(v.axes, axes, strict=True)}
+    moved = position.substitute(mapping)
+    for index in (moved, moved + Index.const(extent)):
+        if index.within(extent):
+            return index
+    raise n.unsupported(f"index {moved} is not known to lie in a dimension of extent {extent}")
 
 
 def _gather(n: Node) -> Result:
@@ -305,6 +370,8 @@ def _gather(n: Node) -> Result:
         return n.define(x.at([]))
     d = n["dim"] % len(x.shape)
     places = _indices(n.axes)
+    if index.elements is not None:
+        return _looked_up(n, places, {d: (index, n.axes)}, negative=False)
     if index.position is not None:
         at = index.position.substitute(dict(zip(index.axes, places, strict=True)))
         if at.within(x.shape[d]):
@@ -317,7 +384,103 @@ def _gather(n: Node) -> Result:
     return n.define(total, bounds=held.joined(Interval(0.0, 0.0, whole=True)))
 
 
+# Writing into a part of a tensor, as assignments to slices and in-place operations on views are exported
+
+
+def _written(n: Node, inside: Sequence[Expr], source: Expr) -> Value:
+    """The tensor with another value where all conditions hold."""
+    value = n["self"].under(n.axes)
+    for condition in inside[:0:-1]:
+        source = op("where", condition, source, value)
+    return n.define(op("where", inside[0], source, value) if inside else source)
+
+
+def _slice_scatter(n: Node) -> Result:
+    """The tensor with a slice of it replaced: place p is the source's (p - start) / step."""
+    source: Value = n["src"]
+    n.settled("end")
+    d, step = n["dim"] % len(n.shape), n["step"]
+    start, length, axis = _wrapped(n["start"], n.shape[d]), source.shape[d], n.axes[d]
+    if length == 0:
+        return _same(n)
+    index, inside = _indices(n.axes), []
+    position = build.position(axis)
+    if start != 0:
+        inside.append(op("le", build.position(Index.const(start)), position))
+    end = add(start, mul(step, add(length, -1)))
+    if end != add(n.shape[d], -1):
+        inside.append(op("le", position, build.position(Index.const(end))))
+    if step == 1:
+        index[d] = index[d] + Index.const(start).scaled(-1)
+    else:
+        if not isinstance(start, int):
+            raise n.unsupported("it writes with a step from a place that is not a number")
+        shifted = index[d] + (-start) % step
+        index[d] = shifted.floordiv(step) + -((start + (-start) % step) // step)
+        inside.append(op("eq", build.position(shifted.mod(step)), Const(0.0)))
+    index = [Index.const(0) if e == 1 else i for i, e in zip(index, source.shape, strict=True)]
+    return _written(n, inside, converted(n, source.at(index), n.dtype))
+
+
+def _same(n: Node) -> Value:
+    value: Value = n["self"]
+    return value
+
+
+def _select_scatter(n: Node) -> Result:
+    """The tensor with one place of a dimension replaced."""
+    source: Value = n["src"]
+    d, at = n["dim"] % len(n.shape), n["index"]
+    if isinstance(at, Value):
+        raise n.unsupported("which element is written depends on data")
+    place = add(n.shape[d], at) if isinstance(at, int) and at < 0 else at
+    inside = op("eq", build.position(n.axes[d]), build.position(Index.const(place)))
+    element = source.under([a for k, a in enumerate(n.axes) if k != d])
+    return _written(n, [inside], converted(n, element, n.dtype))
+
+
+def _diagonal_scatter(n: Node) -> Result:
+    """The tensor with a diagonal replaced."""
+    source: Value = n["src"]
+    a, b = n["dim1"] % len(n.shape), n["dim2"] % len(n.shape)
+    low, high = max(0, -n["offset"]), max(0, n["offset"])
+    row, column = Index.axis(n.axes[a]) + -low, Index.axis(n.axes[b]) + -high
+    inside = op("eq", build.position(row), build.position(column))
+    rest = [Index.axis(axis) for d, axis in enumerate(n.axes) if d not in (a, b)]
+    return _written(n, [inside], converted(n, source.at([*rest, row]), n.dtype))
+
+
+def _copy(n: Node) -> Result:
+    """What is copied over the whole of a tensor, in its type."""
+    n.settled("self")
+    return n.define(converted(n, n["src"].under(n.axes), n.dtype))
+
+
+def _index_put(n: Node) -> Result:
+    """Writing where a mask holds: one value, or one for each place of the dimensions that the mask has not."""
+    given: list[Value | None] = n["indices"]
+    masks = [(d, v) for d, v in enumerate(given) if v is not None]
+    values: Value = n["values"]
+    if len(masks) != 1 or masks[0][1].dtype is not DType.BOOL:
+        raise n.unsupported("which element is written depends on data", "write it as torch.where of a condition")
+    before, mask = masks[0]
+    after = before + len(mask.shape)
+    own, rest = n.axes[before:after], n.axes[after:]
+    # one of the places that the mask holds at is a dimension between those before and those behind
+    if any(e != 1 for e in values.shape[: max(len(values.shape) - len(rest), 0)]):
+        raise n.unsupported("which value goes where depends on data", "write it as torch.where of a condition")
+    written = values.under((*n.axes, *rest))
+    if n["accumulate"]:
+        written = op("add", n["self"].under(n.axes), written)
+    return _written(n, [mask.under(own)], converted(n, written, n.dtype))
+
+
 HANDLERS: Mapping[str, Handler] = {
+    "copy": _copy,
+    "slice_scatter": _slice_scatter,
+    "select_scatter": _select_scatter,
+    "diagonal_scatter": _diagonal_scatter,
+    "index_put": _index_put,
     "permute": _permute,
     "unfold": _unfold,
     "transpose": _transpose,
@@ -351,5 +514,6 @@ HANDLERS: Mapping[str, Handler] = {
     "constant_pad_nd": _pad,
     "diagonal": _diagonal,
     "index": _index,
+    "index_select": _index_select,
     "gather": _gather,
 }

@@ -9,6 +9,8 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import TypeAlias
 
+import numpy as np
+import numpy.typing as npt
 import sympy
 
 from prism.errors import ShapeError
@@ -17,6 +19,11 @@ from prism.program.index import Axis, Index
 from prism.program.nodes import Const, Expr, Map, Position, Read, Tensor
 
 Shape: TypeAlias = tuple[Extent, ...]
+Elements: TypeAlias = npt.NDArray[np.object_]
+"""Whole numbers known at translation, as extents."""
+
+MAX_CHOICES = 64
+"""The most places of a lookup that are written out, one choice for each."""
 
 
 def axes_of(shape: Sequence[Extent], prefix: str = "i") -> tuple[Axis, ...]:
@@ -201,3 +208,19 @@ def concat_shape(parts: Sequence[Tensor], dimension: int, where: str = "") -> Sh
 
 def _text(shape: Sequence[Extent]) -> str:
     return f"[{', '.join(map(str, shape))}]"
+
+
+def progression(elements: Elements) -> tuple[Extent, tuple[Extent, ...]] | None:
+    """(first, step per dimension) of elements that are an affine function of their place, None for others."""
+    if elements.size == 0:
+        return None
+    first = elements.ravel()[0]
+    steps: list[Extent] = []
+    for d, extent in enumerate(elements.shape):
+        unit = tuple(1 if e == d else 0 for e in range(elements.ndim))
+        steps.append(elements[unit] - first if extent > 1 else 0)
+    for place in np.ndindex(elements.shape):
+        expected = first + sum(s * p for s, p in zip(steps, place, strict=True))
+        if not same_extent(expected, elements[place]):
+            return None
+    return first, tuple(steps)
