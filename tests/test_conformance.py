@@ -189,14 +189,15 @@ def test_a_function_that_takes_no_smaller_inputs_says_that_it_was_not_compared()
     assert str(made).startswith("not compared with the model")
 
 
-def test_what_another_call_gives_is_no_misreading() -> None:
+def test_what_every_call_gives_anew_is_refused_and_no_misreading() -> None:
     calls = []
 
     def fn(x: torch.Tensor) -> torch.Tensor:
         calls.append(1)
         return x * (1.0 if len(calls) < 2 else float(np.random.default_rng().random()))
 
-    assert prism.trace(fn, (torch.randn(3),)).conformance is not None
+    with pytest.raises(UnsupportedError, match="another result when it is called again"):
+        prism.trace(fn, (torch.randn(3),))
 
 
 def test_a_graph_that_is_not_the_function_is_refused() -> None:

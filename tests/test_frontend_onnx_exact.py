@@ -235,8 +235,29 @@ def test_whole_numbers_that_float64_does_not_have_are_refused() -> None:
     np.testing.assert_array_equal(result("Clip", [x, np.array(1), top], fixed=[1, 2]), [1, 1, 2])
     assert "divided by 0" in refusal(UnsupportedError, "Div", [x, np.array(0)], fixed=[1])
     assert "a power that may be" in refusal(UnsupportedError, "Pow", [x, np.array(-1)], fixed=[1])
-    assert "rounding decides" in refusal(UnsupportedError, "Mod", [f(3), f(3)], fmod=1)
+    assert "fmod=1" in refusal(UnsupportedError, "Mod", [f(3), f(3)])
     assert "not known to be a whole number" in refusal(UnsupportedError, "ReduceMean", [x])
+
+
+def test_a_backward_slice_from_before_the_dimension_is_refused() -> None:
+    places = [np.array([n]) for n in (-7, -7, 0, -2)]
+    assert "starts before" in refusal(UnsupportedError, "Slice", [f(5), *places], fixed=[1, 2, 3, 4])
+
+
+def test_the_remainder_of_fractions_has_the_sign_of_the_dividend() -> None:
+    x, y = f32([-7.5, 7.5, 5.0, -5.0, 4.9, 0.0]), f32([2.0, -2.0, 5.0, 2.5, 5.0, -3.0])
+    np.testing.assert_allclose(result("Mod", [x, y], fmod=1), np.fmod(x, y), atol=1e-6)
+    assert "may be infinite" in refusal(UnsupportedError, "Mod", [x, f32(np.inf)], fixed=[1], fmod=1)
+
+
+@pytest.mark.parametrize("equation", ["...ij,...jk->...ik", "...ij,...jk", "i...j,jk...->...ki", "...ij,jk->ik..."])
+def test_an_ellipsis_stands_for_dimensions_that_broadcast(equation: str) -> None:
+    x, y = f(2, 1, 3, 4), f(4, 5)
+    if equation.startswith("..."):
+        x, y = f(2, 1, 3, 4), f(2, 4, 5) if equation.count("...") > 2 or "->" not in equation else f(4, 5)
+    else:
+        x, y = f(3, 2, 4), f(4, 5, 2)
+    np.testing.assert_allclose(result("Einsum", [x, y], equation=equation), np.einsum(equation, x, y), atol=1e-5)
 
 
 def test_a_range_of_fractions_has_a_number_of_elements_that_no_rounding_decides() -> None:

@@ -16,7 +16,7 @@ from prism.frontend.onnx_algebra import apply, as_index, as_predicate, div, inde
 from prism.frontend.onnx_dtypes import constant, dtype_of
 from prism.frontend.onnx_graph import Graph, Node, Value, known_elements, whole_range
 from prism.program import integers
-from prism.program.formulas import quotient, trunc_quotient
+from prism.program.formulas import trunc_quotient
 from prism.program.index import Index
 from prism.program.integers import Interval
 from prism.program.nodes import Const, DType, Expr
@@ -84,21 +84,22 @@ def _divide(graph: Graph, node: Node) -> Value:
 def _remainder(graph: Graph, node: Node) -> Value:
     truncated = bool(node.integer("fmod"))
     if node.input(0).dtype.is_float:
+        if not truncated:
+            raise node.unsupported(
+                "the remainder of fractions with the sign of the divisor has no translation",
+                why="by infinity it is the dividend or the divisor, where the formula is not a number",
+                fix="export it with fmod=1",
+            )
         if graph.may_be_infinite(node.input(1)):
             raise node.unsupported(
                 "the remainder by what may be infinite has no translation",
                 why="it is the dividend there, where the formula is not a number",
                 fix="clip the divisor",
             )
-        whole = trunc_quotient if truncated else _floor_quotient
-        return binary(lambda a, b: sub(a, apply("mul", b, whole(a, b))))(graph, node)
+        return binary(lambda a, b: sub(a, apply("mul", b, trunc_quotient(a, b))))(graph, node)
     bounds = functools.partial(integers.remainder_bounds, floor=not truncated)
     formula = integers.trunc_remainder if truncated else integers.floor_remainder
     return _whole_division(graph, node, bounds, Index.mod, formula)
-
-
-def _floor_quotient(a: Expr, b: Expr) -> Expr:
-    return apply("floor", quotient(a, b))
 
 
 def _whole_division(

@@ -191,6 +191,12 @@ def _cut(graph: Graph, node: Node, extent: Extent, start: Extent, end: Extent, s
             why="it is empty by the operator's text, and all there is to runtimes",
             fix="let it end at the least number of the type",
         )
+    if step < 0 and isinstance(extent, int) and isinstance(start, int) and start < -extent:
+        raise node.unsupported(
+            "a backward slice that starts before the dimension has no translation",
+            why="it starts at the first element by the operator's text, and is empty to onnx's own runtime",
+            fix="let it start within the dimension",
+        )
     if isinstance(extent, int) and isinstance(start, int) and isinstance(end, int):
         below = step < 0 and end < -extent
         chosen = range(extent)[slice(start, None if below else end, step)]
