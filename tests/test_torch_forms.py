@@ -152,6 +152,7 @@ REFUSED: dict[str, tuple[Fn, list[torch.Tensor], str]] = {
     "an_input_written_to": (lambda x: (x.view(-1)[:2].zero_(), x * 2)[1], [X.clone()], "in place"),
     "running_statistics": (torch.nn.BatchNorm1d(4), [X], "in place"),
     "dropout": (torch.nn.Dropout(0.5), [X], "is random"),
+    "memory_as_it_is": (torch.empty_like, [X], "nothing was written to"),
     "random": (lambda x: x + torch.rand(4), [X], "is random"),
     "a_number_of_a_tensor": (lambda x: x * x[0, 0].item(), [X], "taken out of a tensor"),
     "out_of_range": (lambda x: x.index_select(0, torch.tensor([-1, 0])), [X], "not in a dimension"),

@@ -494,6 +494,13 @@ class _Translation:
                 raise UnsupportedError(
                     f"output {position} is not a tensor", where=self._title, fix="return tensors alone"
                 )
+            if _key(result.target) in UNINITIALISED:
+                raise UnsupportedError(
+                    f"output {position} is memory that nothing was written to",
+                    where=self._title,
+                    why="it may hold anything",
+                    fix="return what the function computes",
+                )
             if value.tensor not in defined or value.tensor in names:
                 axes = tuple(Axis(f"i{d}", e) for d, e in enumerate(value.shape))
                 expr = value.at([Index.axis(a) for a in axes])

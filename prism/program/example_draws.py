@@ -58,7 +58,7 @@ def draw(
     Args:
         name: one of DRAWS.
         shape: its shape.
-        dtype: its type; floats come as float64.
+        dtype: its type; floats come as float64, many as float32.
         seed: of the generator: the same seed, name and shape give the same numbers.
         within: the numbers that an integer may be, both included; all of its type, in turns, by default.
     """
@@ -66,7 +66,14 @@ def draw(
     size = int(np.prod(shape, dtype=np.int64))
     many = min(size, _BLOCK)
     x = _FLOATS[name](rng, many) if dtype.is_float else _integers(name, rng, many, dtype, within)
-    return np.resize(x, size).reshape(shape)
+    if many == size:
+        return x.reshape(shape)
+    if dtype.is_float:
+        x = x.astype(np.float32)  # half of what a large one takes
+    made = np.empty(size, dtype=x.dtype)
+    for start in range(0, size, many):
+        made[start : start + many] = x[: size - start]
+    return made.reshape(shape)
 
 
 def _integers(
