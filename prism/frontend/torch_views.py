@@ -165,8 +165,6 @@ def _cat(n: Node) -> Result:
     # torch lets empty vectors stand beside parts of any rank; of nothing but these the result is one, too
     tensors: list[Value] = [t for t in n["tensors"] if not (len(t.shape) == 1 and t.shape[0] == 0)] or n["tensors"]
     d = n["dim"] % len(n.shape)
-    if not tensors:
-        return n.define(Const(0.0))  # of no elements
     elements, starts, offset = [], [], 0
     total: Extent = offset
     for t in tensors:
