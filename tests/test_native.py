@@ -29,7 +29,8 @@ def attention(q: Any, k: Any, v: Any) -> Any:
 
 def ops(graph: torch.fx.GraphModule) -> list[str]:
     """The functions that a graph calls, in order, by name."""
-    return [str(getattr(n.target, "__name__", n.target)) for n in graph.graph.nodes if n.op == "call_function"]
+    called = [n.target for n in graph.graph.nodes if n.op in ("call_function", "call_method")]
+    return [str(getattr(t, "__name__", t)) for t in called]
 
 
 def silu_in_two(x: Any, y: Any) -> Any:
@@ -96,6 +97,13 @@ def test_what_only_looks_alike_is_no_call_of_torchs() -> None:
     graph = native(prism.trace(almost, (X,)), (X,))
     assert "softmax" not in ops(graph)
     torch.testing.assert_close(graph(X)[0], almost(X), rtol=1e-4, atol=1e-5)
+
+
+def test_casts_are_where_the_program_has_them() -> None:
+    x = X.half()
+    graph = native(prism.trace(lambda x: (x * x).float().exp(), (x,)), (x,))
+    assert ops(graph) == ["mul", "to", "exp"]
+    torch.testing.assert_close(graph(x)[0], (x * x).float().exp())
 
 
 def test_constants_are_computed_once() -> None:

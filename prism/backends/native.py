@@ -98,7 +98,8 @@ def native(program: Program, tensors: Sequence[torch.Tensor]) -> GraphModule:
         def run(*inputs: torch.Tensor) -> list[torch.Tensor]:
             values = dict(zip(given, inputs, strict=True))
             for d in needed:
-                values[d.name] = calls[d.name](values)
+                # Where the type is the same already, this is a view that changes nothing.
+                values[d.name] = calls[d.name](values).to(torch_dtype(d.dtype))
             return [values[n].contiguous() for n in program.outputs]
 
         return as_written(make_fx(run, pre_dispatch=True)(*tensors), tensors)

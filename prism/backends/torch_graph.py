@@ -82,7 +82,7 @@ def as_written(graph: GraphModule, tensors: Sequence[torch.Tensor]) -> GraphModu
     with torch.no_grad(), one_thread():
         found.run(*tensors)
     for node, function in found.functions.items():
-        node.target = function
+        node.op, node.target = ("call_method", function.__name__) if _is_method(function) else (node.op, function)
     for node, before in found.same.items():
         node.replace_all_uses_with(found.same.get(before, before))
     graph.graph.eliminate_dead_code()
@@ -129,6 +129,11 @@ def _functions(operator: torch._ops.OpOverload) -> list[Callable[..., Any]]:
     name = operator._schema.name.rpartition("::")[2]
     found = [getattr(place, name, None) for place in (torch, torch._C._nn, torch.Tensor)]
     return [f for f in found if callable(f) and not inspect.isclass(f)]
+
+
+def _is_method(function: Callable[..., Any]) -> bool:
+    """Whether it is a tensor's method, which is called as one."""
+    return getattr(torch.Tensor, function.__name__, None) is function
 
 
 def _gives(function: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any], value: Any) -> bool:

@@ -28,8 +28,8 @@ from prism.instantiate.rounds import SETTLE_S, WARM_S, Prepared, contest, rounds
 
 ROUNDS_S = 4.0
 """Rounds of a study's trial should take no longer than this, seconds."""
-CONTEST_SETTLE_S = 4e-2
-"""The same before a turn of a contest, seconds: onnxruntime's threads spin for longer than OpenMP's."""
+SPIN_S = 4e-2
+"""How long to wait after onnxruntime's turn, seconds: its threads spin for longer than OpenMP's."""
 CONTEST_WARM_S = 2e-2
 """How long a turn of a contest begins with calls that are not counted, seconds."""
 
@@ -52,7 +52,7 @@ def time_contenders(request: Request) -> Answer:
     inputs = torch.load(request["inputs"])
     specs: Sequence[Mapping[str, Any]] = request["contenders"]
     limit_s = request.get("limit_s")
-    pauses = (SETTLE_S, WARM_S) if limit_s is None else (CONTEST_SETTLE_S, CONTEST_WARM_S)
+    pauses = (SETTLE_S, WARM_S if limit_s is None else CONTEST_WARM_S)
     makes = Contenders(inputs)
     prepared: list[Prepared | None] = []
     answers: list[dict[str, Any]] = []
@@ -66,8 +66,9 @@ def time_contenders(request: Request) -> Answer:
         try:
             ready()
             call = makes.call(spec, many, outputs if limit_s is None else None)
+            rest_s = SPIN_S if spec["kind"] == "onnxruntime" else 0.0
             with torch.inference_mode():
-                prepared.append(Prepared(call, *pauses, ready=ready))
+                prepared.append(Prepared(call, *pauses, rest_s=rest_s, ready=ready))
             answers.append({})
         except Exception as error:
             prepared.append(None)

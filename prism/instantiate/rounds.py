@@ -46,6 +46,7 @@ class Prepared:
     Args:
         call: calls it once.
         settle_s: how long to wait before its turn, seconds.
+        rest_s: how long to wait after it, seconds: for threads of its own that go on spinning.
         warm_s: how long calls are not counted after that, seconds; at least one is not.
         ready: what is to be done before its turn, beside the clock: sets a number of threads, say.
         clock: seconds from some fixed point.
@@ -58,12 +59,14 @@ class Prepared:
         settle_s: float = SETTLE_S,
         warm_s: float = WARM_S,
         *,
+        rest_s: float = 0.0,
         ready: Callable[[], None] = _nothing,
         clock: Callable[[], float] = time.perf_counter,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         self._call = call
         self._settle_s = settle_s
+        self._rest_s = rest_s
         self._ready = ready
         self._clock = clock
         self._sleep = sleep
@@ -90,12 +93,14 @@ class Prepared:
         start = self._clock()
         for _ in range(self.calls):
             self.results = self._call()
-        return (self._clock() - start) / self.calls
+        taken = self._clock() - start
+        self._sleep(self._rest_s)
+        return taken / self.calls
 
     @property
     def sample_s(self) -> float:
         """About how long a sample takes, seconds."""
-        return self._settle_s + (self.calls + self._warm) * self.call_s
+        return self._settle_s + self._rest_s + (self.calls + self._warm) * self.call_s
 
 
 def rounds(contenders: Sequence[Prepared], wanted: int, limit_s: float) -> int:
