@@ -117,6 +117,8 @@ def check_generated(made: Sequence[tuple[Program, Case]], folder: Path) -> None:
         close(got, want, 2e-5, f"{p.name} {dict(case.symbols)}")
 
 
+# test_backends.py runs others of the same kind, with both backends.
+@pytest.mark.slow
 def test_generated_sgraphs_compute_their_programs(tmp_path: Path) -> None:
     choose = random.Random(0)
     made = [(make(), c) for make in ALL for c in generated(make(), 2, choose)]
@@ -155,6 +157,7 @@ def random_cases(count: int, each: int, seed: int) -> list[tuple[Program, Case]]
     return made
 
 
+@pytest.mark.slow
 def test_random_programs(tmp_path: Path) -> None:
     made = random_cases(14, 1, 0)
     assert len(made) >= 8

@@ -417,6 +417,7 @@ def test_an_optimized_folder_is_measured_and_says_on_what(
     assert (report["target"], report["backend"], report["baseline"]) == ("cpu", "C++", "torch eager on 1 thread")
     assert report["verdict"] == "proved"
     assert report["best_seconds"] < report["baseline_seconds"]
+    assert not [w for w in report["warnings"] if "busy" in w], "nothing else ran"
     assert "measured" in printed
     assert "estimated" not in printed
     lock = json.loads((out / "prism.lock.json").read_text())

@@ -36,7 +36,7 @@ def made(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     """The model and its output folder."""
     out = tmp_path_factory.mktemp(request.param.stem) / "out"
     code = main(
-        ["optimize", str(request.param), "--target", "sm_90", "--trials", "2", "--max-sgraphs", "4", "--out", str(out)]
+        ["optimize", str(request.param), "--target", "sm_90", "--trials", "1", "--max-sgraphs", "2", "--out", str(out)]
     )
     assert code == 0
     return request.param, out

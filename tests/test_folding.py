@@ -388,7 +388,7 @@ def run_twice(
     return pool.run_many([InterpretJob(path, "twice", tuple(sample.inputs({})), dtypes, config)])[0]
 
 
-@pytest.mark.parametrize("dtype", [F32, F16, BF16])
+@pytest.mark.parametrize("dtype", [F32, pytest.param(F16, marks=pytest.mark.slow), BF16])
 @pytest.mark.parametrize("build", BUILDS)
 def test_a_second_call_finds_the_counts_as_the_first_did(
     pool: InterpreterPool, tmp_path: Path, build: Callable[[DType], Sample], dtype: DType

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from quick import slow_but
 
 import prism
 from prism.api import SearchBudget, load, optimize, searching
@@ -96,7 +97,7 @@ def test_nothing_is_asked_for_nothing(workers: list[Worker], attention: Program)
     assert list(found) == []
 
 
-@pytest.mark.parametrize("how", ["exhausted", "closed", "dropped"])
+@pytest.mark.parametrize("how", slow_but(["exhausted", "dropped"], ["exhausted", "closed", "dropped"]))
 def test_the_processes_end_with_the_search(workers: list[Worker], attention: Program, how: str) -> None:
     found = prism.search(attention, budget=replace(SMALL, max_sgraphs=4), workers=2)
     next(found)

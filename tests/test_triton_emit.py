@@ -380,7 +380,7 @@ def test_a_hang_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 # The compiler.
 
 
-@pytest.mark.parametrize("build", [samples.attention, samples.split_k_matmul])
+@pytest.mark.parametrize("build", [pytest.param(samples.attention, marks=pytest.mark.slow), samples.split_k_matmul])
 def test_a_module_compiles_for_a_gpu(build: object, tmp_path: Path) -> None:
     assert callable(build)
     sample = build(BF16)
