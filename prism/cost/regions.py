@@ -25,11 +25,11 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from prism.cost.device import Device
+from prism.cost.work import work
 from prism.program.extents import Extent, evaluate
 from prism.program.index import Atom, Axis, Index
-from prism.program.nodes import Definition, DType, Expr, Map, Program, Read, Reduce, ReduceKind, free_axes, walk
-from prism.program.ops import OPS
-from prism.program.prefix import prefix_sum, stepwise
+from prism.program.nodes import Definition, DType, Program, Read, Reduce, walk
+from prism.program.prefix import prefix_sum
 
 TILE = 128
 """Elements of a program's tile along an axis."""
@@ -252,38 +252,10 @@ def _facts(d: Definition, hints: Mapping[str, int]) -> _Facts:
 
     distinct = list(dict.fromkeys(walk(d.expr)))
     sums = sum(prefix_sum(e) is not None for e in distinct)
-    steps = list(dict.fromkeys(walk(stepwise(d.expr)))) if sums else distinct
-    inside: set[Expr] = set()
-    products, reductions, operators = 0, sums, 0
-    matrix = vector = 0
-    for e in reversed(steps):
-        if isinstance(e, Reduce):
-            body, chain = e.body, {e.axis}
-            if e in inside:
-                continue  # part of a sum over several axes
-            reductions += 1
-            while isinstance(body, Reduce) and body.kind is e.kind:
-                inside.add(body)
-                chain.add(body.axis)
-                body = body.body
-            if e.kind is ReduceKind.SUM and _is_product(body, chain):
-                products += 1
-                inside.add(body)
-                matrix += 2 * elements(free_axes(body))
-            else:
-                vector += elements(free_axes(body))
-        elif isinstance(e, Map) and e not in inside:
-            operators += 1
-            vector += OPS[e.op].flops * elements(free_axes(e))
+    done = work(d.expr)
+    matrix = sum(2 * elements(p.axes) for p in done.products)
+    vector = sum(cost * elements(axes) for cost, axes in done.others)
     found = tuple(e for e in distinct if isinstance(e, Read))
     bound = tuple(dict.fromkeys(e.axis for e in distinct if isinstance(e, Reduce)))
-    size = Size(products, reductions, operators)
+    size = Size(len(done.products), sums + done.reductions, done.operators)
     return _Facts(d, found, bound, size, matrix, vector)
-
-
-def _is_product(body: Expr, bound: set[Axis]) -> bool:
-    """Whether a sum over `bound` of `body` is a matrix product: the factors share a bound axis and differ in others."""
-    if not (isinstance(body, Map) and body.op == "mul"):
-        return False
-    lhs, rhs = map(free_axes, body.args)
-    return bool(bound & lhs & rhs) and lhs - bound != rhs - bound

@@ -23,6 +23,7 @@ from typing import Any, Literal, Protocol, TypeAlias
 
 from prism.backends.protocol import Config, Resources
 from prism.cost.device import Device
+from prism.cost.work import work
 from prism.instantiate.launch_model import (
     DRAM_EFFICIENCY,
     L2_SHARE,
@@ -37,8 +38,7 @@ from prism.instantiate.library import library_times, product_times
 from prism.instantiate.streams import Demand, finished, placed
 from prism.program.extents import Extent
 from prism.program.index import Axis
-from prism.program.nodes import Definition, DType, Expr, Map, Program, Read, Reduce, ReduceKind, free_axes, walk
-from prism.program.ops import OPS
+from prism.program.nodes import Definition, DType, Program, Read, free_axes, walk
 from prism.program.prefix import stepwise
 from prism.sgraph.compiled_expr import value
 from prism.sgraph.launch_order import apart, waits
@@ -268,53 +268,29 @@ def _operator(definition: Definition, program: Program, device: Device, hints: M
     def over(axes: frozenset[Axis]) -> float:
         return product([a.extent for a in axes])
 
+    done = work(definition.expr)
+    products = [
+        (int(over(p.batch)), int(over(p.rows)), int(over(p.columns)), int(over(p.depth)))
+        for p in done.products
+        if p.is_matrix
+    ]
+    pointwise = sum(cost * over(axes) for cost, axes in done.others)
+    pointwise += sum(2 * over(p.axes) for p in done.products if not p.is_matrix)
+    reads = [e for e in walk(stepwise(definition.expr)) if isinstance(e, Read)]
     touched: dict[str, float] = {}
-    products: list[tuple[int, int, int, int]] = []
-    pointwise = 0.0
-    contracted: set[int] = set()
     dtypes: list[DType] = []
-    own_axes: dict[int, frozenset[Axis]] = {}
-
-    def axes_of(e: Expr) -> frozenset[Axis]:
-        known = own_axes.get(id(e))
-        if known is None:
-            known = own_axes[id(e)] = free_axes(e)
-        return known
-
-    nodes = list(walk(stepwise(definition.expr)))
-    for e in reversed(nodes):
-        # The innermost sums of a chain of them share one body; the outermost is seen first.
-        if isinstance(e, Reduce) and id(e) not in contracted:
-            bound, body, chain = {e.axis}, e.body, [e]
-            while isinstance(body, Reduce) and body.kind is e.kind is ReduceKind.SUM:
-                bound.add(body.axis)
-                chain.append(body)
-                body = body.body
-            sides = _sides(body, frozenset(bound), axes_of) if e.kind is ReduceKind.SUM else None
-            if sides is not None:
-                batch, rows, columns, depth = (int(over(s)) for s in sides)
-                products.append((batch, rows, columns, depth))
-                contracted.update(id(c) for c in (*chain, body))
-    for e in nodes:
-        match e:
-            case Read(tensor, _):
-                declared = program.tensor(tensor)
-                read = min(over(axes_of(e)), product(declared.shape)) * declared.dtype.bytes
-                touched[tensor] = max(touched.get(tensor, 0.0), read)
-                if declared.dtype.is_float:
-                    dtypes.append(declared.dtype)
-            case Map(op, _) if id(e) not in contracted:
-                pointwise += OPS[op].flops * over(axes_of(e))
-            case Reduce(_, _, body) if id(e) not in contracted:
-                pointwise += over(axes_of(body))
-            case _:
-                pass
+    for e in reads:
+        declared = program.tensor(e.tensor)
+        once = min(over(free_axes(e)), product(declared.shape)) * declared.dtype.bytes
+        touched[e.tensor] = max(touched.get(e.tensor, 0.0), once)
+        if declared.dtype.is_float:
+            dtypes.append(declared.dtype)
     written = product([a.extent for a in definition.axes])
     moved = sum(touched.values()) + written * definition.dtype.bytes
     stored = (n for t, n in touched.items() if _is_stored(t, program))
     kept = sum(n for n in stored if n <= L2_SHARE * device.cache_bytes)
     # The parallel work of a reduction is split among programs, so the larger side counts.
-    largest = max([written, *(over(axes_of(e)) for e in nodes if isinstance(e, Read))])
+    largest = max([written, *(over(free_axes(e)) for e in reads)])
     programs = max(1.0, math.ceil(largest / BASELINE_TILE))
     reached = min(1.0, SM_BANDWIDTH_SHARE * min(programs, device.processors) / device.processors)
     dtype = joined_dtype(dtypes)
@@ -343,17 +319,3 @@ def _is_stored(name: str, program: Program) -> bool:
             return True
         waiting += [e.tensor for e in walk(d.expr) if isinstance(e, Read)]
     return False
-
-
-def _sides(
-    body: Expr, bound: frozenset[Axis], axes_of: Callable[[Expr], frozenset[Axis]]
-) -> tuple[frozenset[Axis], ...] | None:
-    """The axes of batch, rows, columns and depth where a sum over `bound` of `body` is a matrix product, else None.
-
-    It is one where either factor has an axis of its own.
-    """
-    if not (isinstance(body, Map) and body.op == "mul"):
-        return None
-    lhs, rhs = (axes_of(a) for a in body.args)
-    rows, columns = lhs - rhs - bound, rhs - lhs - bound
-    return ((lhs & rhs) - bound, rows, columns, bound) if bound & lhs & rhs and rows and columns else None

@@ -1,0 +1,94 @@
+"""What an expression computes, by itself: its matrix products, its other operations, each once."""
+
+from __future__ import annotations
+
+from collections.abc import Set
+from dataclasses import dataclass
+
+from prism.program.index import Axis
+from prism.program.nodes import Expr, Map, Reduce, ReduceKind, free_axes, walk
+from prism.program.ops import OPS
+from prism.program.prefix import stepwise
+
+
+@dataclass(frozen=True, slots=True)
+class Product:
+    """A sum of products of two factors, which share an axis that is summed, and differ in others.
+
+    Attributes:
+        batch: the axes of both factors that are not summed.
+        rows: those of the first factor alone.
+        columns: those of the second one alone.
+        depth: those that are summed.
+    """
+
+    batch: frozenset[Axis]
+    rows: frozenset[Axis]
+    columns: frozenset[Axis]
+    depth: frozenset[Axis]
+
+    @property
+    def axes(self) -> frozenset[Axis]:
+        """All of them: as many multiply-adds as these have elements."""
+        return self.batch | self.rows | self.columns | self.depth
+
+    @property
+    def is_matrix(self) -> bool:
+        """Whether it is one of two matrices, and not of a matrix and a vector."""
+        return bool(self.rows and self.columns)
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """The operations of an expression.
+
+    Attributes:
+        products: its sums of products, those of a matrix and a vector included.
+        reductions: how many reductions there are, products included.
+        operators: how many pointwise operations, products' own not included.
+        others: what reductions and pointwise operations cost an element, by the axes that they are computed over.
+    """
+
+    products: tuple[Product, ...]
+    reductions: int
+    operators: int
+    others: tuple[tuple[int, frozenset[Axis]], ...]
+
+
+def work(expr: Expr) -> Work:
+    """The operations of an expression, equal parts once, prefix sums as a running sum takes them."""
+    inside: set[Expr] = set()
+    products: list[Product] = []
+    others: list[tuple[int, frozenset[Axis]]] = []
+    reductions = operators = 0
+    for e in reversed(list(dict.fromkeys(walk(stepwise(expr))))):
+        if isinstance(e, Reduce):
+            if e in inside:
+                continue  # part of a reduction over several axes
+            reductions += 1
+            body, bound = e.body, {e.axis}
+            while isinstance(body, Reduce) and body.kind is e.kind:
+                inside.add(body)
+                bound.add(body.axis)
+                body = body.body
+            found = product(body, bound) if e.kind is ReduceKind.SUM else None
+            if found is None:
+                others.append((1, free_axes(body)))
+            else:
+                inside.add(body)
+                products.append(found)
+        elif isinstance(e, Map) and e not in inside:
+            operators += 1
+            others.append((OPS[e.op].flops, free_axes(e)))
+    return Work(tuple(products), reductions, operators, tuple(others))
+
+
+def product(body: Expr, bound: Set[Axis]) -> Product | None:
+    """The product that a sum over `bound` of `body` is, a matrix and a vector's included; None where it is none."""
+    if not (isinstance(body, Map) and body.op == "mul"):
+        return None
+    lhs, rhs = map(free_axes, body.args)
+    rows, columns = lhs - rhs - bound, rhs - lhs - bound
+    if not (bound & lhs & rhs and rows | columns):
+        return None
+    return Product((lhs & rhs) - bound, rows, columns, (lhs | rhs) & bound)
