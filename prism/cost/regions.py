@@ -25,14 +25,12 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from prism.cost.device import Device
+from prism.cost.roofline import TILE
 from prism.cost.work import work
 from prism.program.extents import Extent, evaluate
 from prism.program.index import Atom, Axis, Index
 from prism.program.nodes import Definition, DType, Program, Read, Reduce, walk
 from prism.program.prefix import prefix_sum
-
-TILE = 128
-"""Elements of a program's tile along an axis."""
 
 
 @dataclass(frozen=True, slots=True)

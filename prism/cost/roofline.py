@@ -8,6 +8,13 @@ import numpy as np
 
 from prism.cost.device import Device
 
+TILE = 128
+"""A tile's length along an axis where tiles are not known yet, elements (guess)."""
+LIBRARY_TILE = 64
+"""The least tile of a library's product that runs at full rate: shorter results leave processors idle (guess)."""
+LIBRARY_DEPTH = 256
+"""The least part of its depth for which a library shares a product among programs (guess)."""
+
 
 def seconds(device: Device, moved: Any, work: Any, programs: Any) -> Any:
     """The time of one launch: the larger of traffic and work, at the share of the device that the programs fill.

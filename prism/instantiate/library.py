@@ -11,6 +11,7 @@ import math
 from collections.abc import Mapping, Sequence
 
 from prism.cost.device import Device
+from prism.cost.roofline import LIBRARY_DEPTH
 from prism.instantiate.launch_model import DRAM_EFFICIENCY, FULL_DOT_REUSE, SM_BANDWIDTH_SHARE, Times
 from prism.program.index import Axis
 from prism.program.nodes import DType
@@ -21,8 +22,6 @@ LIBRARY_EFFICIENCY = 0.8
 """What a large product reaches of the data sheet's dense rate: 790 of 989 TFLOP/s on an H200, the suite's floor."""
 LIBRARY_TILES = ((128, 256), (256, 128), (128, 128), (64, 128), (128, 64), (64, 64))
 SPLITS = (1, 2, 4, 8, 16)
-LEAST_DEPTH = 256
-"""The depth is not shared among programs that get less of it than this."""
 LIBRARY_OVERLAP = 0.95
 """The share of what does not bound a product that runs beside what does: its loads are warps of their own."""
 
@@ -54,7 +53,7 @@ def product_times(batch: int, rows: int, columns: int, depth: int, dtype: DType,
         reuse = min(1.0, 2 * high * wide / (high + wide) / FULL_DOT_REUSE)
         for parts in SPLITS:
             own = math.ceil(depth / parts)
-            if parts > 1 and own < LEAST_DEPTH:
+            if parts > 1 and own < LIBRARY_DEPTH:
                 break
             programs = batch * math.ceil(rows / high) * math.ceil(columns / wide) * parts
             waves = math.ceil(programs / device.processors)

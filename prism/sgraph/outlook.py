@@ -23,6 +23,7 @@ from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from prism.cost.device import Device, Tiles
+from prism.cost.roofline import TILE
 from prism.program.index import Axis
 from prism.program.nodes import Read, Tensor
 from prism.sgraph.cuts import Choices, Plan, below
@@ -30,7 +31,6 @@ from prism.sgraph.extract import REDUCING, Weights
 from prism.sgraph.families import Target
 from prism.sgraph.roles import RoleBounds
 
-TILE = 128
 SHORTEST = 16
 # A result's tile: half of what registers hold, as its operands need some.
 RESULT = Tiles().elements // 2

@@ -21,7 +21,7 @@ from typing import Any, TypeAlias, TypeVar
 import numpy as np
 
 from prism.cost.device import Device
-from prism.cost.roofline import seconds
+from prism.cost.roofline import LIBRARY_DEPTH, LIBRARY_TILE, seconds
 from prism.program.extents import Extent
 from prism.sgraph.compiled_expr import value
 from prism.sgraph.constraints import (
@@ -40,10 +40,6 @@ Array: TypeAlias = "np.ndarray[Any, np.dtype[np.float64]]"
 
 # Bytes, work and seconds within this of another count as no worse: the last bits of sums.
 SLACK = 1e-9
-# The least tile of a library's product that runs at full rate: shorter results leave programs of the device idle.
-TILE = 64
-# The least of its depth for which a library's product is shared among programs.
-LEAST_DEPTH = 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -259,9 +255,9 @@ def _measures(cost: KernelCost, device: Device, binding: Mapping[str, Any]) -> A
 
 
 def _by_library(product: PlainProduct, sgraph: SGraph, device: Device, hints: Mapping[str, int]) -> Array:
-    """The same where a library computes the product: it moves every element once, by tiles of TILE.
+    """The same where a library computes the product: it moves every element once, by tiles of LIBRARY_TILE.
 
-    It may share the depth among programs where that fills the device, each with LEAST_DEPTH of it: a row for each
+    It may share the depth among programs where that fills the device, each with LIBRARY_DEPTH of it: a row for each
     number of parts, which are stored in full precision, read again, and combined in one launch more.
     """
 
@@ -274,10 +270,10 @@ def _by_library(product: PlainProduct, sgraph: SGraph, device: Device, hints: Ma
     work = device.matrix_operation * 2 * size(a.extent for a in axes)
     programs = size(a.extent for a in product.batch)
     for side in (product.rows, product.columns):
-        programs *= np.ceil(size(a.extent for a in side) / TILE)
+        programs *= np.ceil(size(a.extent for a in side) / LIBRARY_TILE)
     rows = [[moved, work, float(seconds(device, moved, work, programs))]]
     parts, partial = 2, 8 * size(a.extent for a in (*product.batch, *product.rows, *product.columns))
-    while programs * parts <= 2 * device.processors and size((product.depth.extent,)) >= parts * LEAST_DEPTH:
+    while programs * parts <= 2 * device.processors and size((product.depth.extent,)) >= parts * LIBRARY_DEPTH:
         more = moved + parts * partial
         rows.append([more, work, float(seconds(device, more, work, programs * parts)) + device.launch_overhead_s])
         parts *= 2
