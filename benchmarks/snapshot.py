@@ -115,11 +115,8 @@ class Machine:
 
     def space(self, sgraph: SGraph, hints: Mapping[str, int]) -> Any:
         """Its configurations."""
-        from prism.instantiate.cpu_model import CpuOptions
         from prism.instantiate.space import Space
 
-        if self.target == CPU:
-            return Space(sgraph, self.device, hints, CpuOptions(self.device))
         return Space(sgraph, self.device, hints)
 
     def forms(self, sgraph: SGraph, program: Program) -> dict[str, list[Config]]:

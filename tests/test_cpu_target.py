@@ -36,7 +36,7 @@ from prism.instantiate import cpu_platform as cpu
 from prism.instantiate.check import Output
 from prism.instantiate.check_plan import Sample
 from prism.instantiate.cpu_backend import CppBackend
-from prism.instantiate.cpu_model import CpuModel, CpuOptions
+from prism.instantiate.cpu_model import CpuModel
 from prism.instantiate.measure import Contender
 from prism.instantiate.platforms import TritonPlatform, platform_of
 from prism.instantiate.rounds import Prepared, rounds
@@ -55,7 +55,7 @@ SMALL = multicore("a small CPU", cores=1, vector_bytes=16, l1_bytes=16 * KIB, l2
 
 
 def space(g: SGraph, d: Device = CPU) -> Space:
-    return Space(g, d, {}, CpuOptions(d))
+    return Space(g, d, {})
 
 
 # Constraints: tiles are cache blocks.

@@ -30,7 +30,6 @@ from prism.cost.device import device, multicore
 from prism.errors import BackendError
 from prism.events import Evidence
 from prism.instantiate.check import KernelRunner, check_module
-from prism.instantiate.cpu_model import CpuOptions
 from prism.instantiate.library import LIBRARY_EFFICIENCY, library_times
 from prism.instantiate.lock import config_of, flat
 from prism.instantiate.model import Model
@@ -399,7 +398,7 @@ def test_the_library_is_one_point_of_a_product_and_none_of_anything_else() -> No
 
 def test_where_launches_have_no_options_there_is_no_library() -> None:
     cpu = multicore("a CPU", cores=4, vector_bytes=32, l1_bytes=1 << 15, l2_bytes=1 << 19, llc_bytes=1 << 24)
-    space = Space(small.matmul(64, 64, 64), cpu, {}, CpuOptions(cpu))
+    space = Space(small.matmul(64, 64, 64), cpu, {})
     assert not space.products
     assert not any(c.library for c in space.configs(500))
 

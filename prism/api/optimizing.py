@@ -44,6 +44,7 @@ from prism.instantiate.model import CostModel, Model
 from prism.instantiate.persistence import persistent
 from prism.instantiate.platforms import Platform, platform_of
 from prism.instantiate.rematch import challenged, rematch
+from prism.instantiate.space import Space
 from prism.instantiate.stored import Store
 from prism.instantiate.study import LEADERS, Best, Candidate, Failure, TuneResult, tune
 from prism.program.nodes import DType, Program
@@ -445,7 +446,7 @@ def _finalists(
         if (n in tried and not alone) or (alone and not p.written):
             continue
         model = platform.model(p.sgraph, hints)
-        space = platform.space(p.sgraph, hints)
+        space = Space(p.sgraph, platform.device, hints)
         best = space.points_ranked(model, 1)
         if best:
             ranked.append((best[0][1].seconds, n, p, model, space))

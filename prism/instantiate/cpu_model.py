@@ -15,7 +15,6 @@ their traffic. Numbers and numpy arrays take the same path.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -28,7 +27,7 @@ from prism.instantiate.model import Estimate, kernel_estimate, sum_estimates
 from prism.program.index import Axis
 from prism.program.nodes import DType
 from prism.sgraph.compiled_expr import value
-from prism.sgraph.constraints import Footprint, elements, footprint, live_elements, tile_sizes
+from prism.sgraph.constraints import elements, footprint, live_elements, tile_sizes
 from prism.sgraph.cost import kernel_cost
 from prism.sgraph.nodes import Kernel, Load, SGraph, Store
 from prism.sgraph.uneven import ordered
@@ -202,30 +201,6 @@ class CpuLaunchModel:
     def seconds(self, binding: Mapping[str, Any], warps: Any, stages: Any) -> Any:
         """Seconds of the launch; infinite nowhere."""
         return cpu_times(self.kernels, binding).total(self.kernels[0].device.launch_overhead_s)
-
-
-@dataclass(frozen=True, slots=True)
-class CpuOptions:
-    """What `Space` asks for: launches have no options besides their tiles.
-
-    Attributes:
-        device: whose model ranks.
-    """
-
-    device: Device
-
-    @property
-    def warps(self) -> tuple[int, ...]:
-        """None."""
-        return ()
-
-    def stages(self, f: Footprint) -> tuple[int, ...]:
-        """One."""
-        return (1,)
-
-    def kernel_model(self, kernel: Kernel, sgraph: SGraph, hints: Mapping[str, int]) -> CpuKernelModel:
-        """The model of one kernel."""
-        return CpuKernelModel(kernel, sgraph, self.device, hints)
 
 
 class CpuModel:

@@ -14,10 +14,9 @@ from prism.cost.device import Device, multicore
 from prism.instantiate.cache import cache_root
 from prism.instantiate.check import KernelRunner
 from prism.instantiate.cpu_backend import CppBackend
-from prism.instantiate.cpu_model import CpuModel, CpuOptions
+from prism.instantiate.cpu_model import CpuModel
 from prism.instantiate.estimating import Estimating
 from prism.instantiate.measure import Bench, Measuring
-from prism.instantiate.space import Space
 from prism.instantiate.stored import Store
 from prism.instantiate.study import Candidate, Failure, Outcome
 from prism.instantiate.workers import Ending, Pool, Reply, Worker
@@ -84,10 +83,6 @@ class CpuPlatform:
     def model(self, sgraph: SGraph, hints: Mapping[str, int]) -> CpuModel:
         """See Platform."""
         return CpuModel(sgraph, self.device, hints)
-
-    def space(self, sgraph: SGraph, hints: Mapping[str, int]) -> Space:
-        """See Platform."""
-        return Space(sgraph, self.device, hints, CpuOptions(self.device))
 
     def worker(self) -> Worker:
         """The child that runs kernels."""

@@ -20,7 +20,6 @@ from prism.instantiate.check import KernelRunner
 from prism.instantiate.estimating import Estimating
 from prism.instantiate.measure import Bench, Measuring
 from prism.instantiate.model import CostModel, Model, baseline_estimate
-from prism.instantiate.space import Space
 from prism.instantiate.stored import Store
 from prism.program.nodes import Program
 from prism.sgraph.nodes import SGraph
@@ -74,10 +73,6 @@ class Platform(Protocol):
 
     def model(self, sgraph: SGraph, hints: Mapping[str, int]) -> CostModel:
         """The cost model of one sGraph."""
-        ...
-
-    def space(self, sgraph: SGraph, hints: Mapping[str, int]) -> Space:
-        """The feasible configurations of one sGraph."""
         ...
 
     def runner(self) -> AbstractContextManager[KernelRunner]:
@@ -147,10 +142,6 @@ class TritonPlatform:
     def model(self, sgraph: SGraph, hints: Mapping[str, int]) -> Model:
         """See Platform."""
         return Model(sgraph, self.device, hints)
-
-    def space(self, sgraph: SGraph, hints: Mapping[str, int]) -> Space:
-        """See Platform."""
-        return Space(sgraph, self.device, hints)
 
     def runner(self) -> KernelRunner:
         """See Platform."""

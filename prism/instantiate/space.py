@@ -22,7 +22,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
-from typing import Any, Protocol, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -32,12 +32,13 @@ from prism.backends.tile import TileModule
 from prism.backends.triton.boxes import LaunchBoxes, boxes, fitting
 from prism.backends.triton.emit import tile_module
 from prism.cost.device import Device
-from prism.instantiate.joined import MAX_POINTS, KernelTimes, PointSpace, joined
+from prism.instantiate.cpu_model import CpuKernelModel
+from prism.instantiate.joined import MAX_POINTS, PointSpace, joined
 from prism.instantiate.launch_model import LIBRARY_STAGES, KernelModel, folding
 from prism.instantiate.model import CostModel, Estimate, LaunchTimes
 from prism.sgraph.constraints import Footprint, checks, domains, footprint
 from prism.sgraph.folding import Fold, folds
-from prism.sgraph.nodes import Kernel, Loop, SGraph
+from prism.sgraph.nodes import Loop, SGraph
 from prism.sgraph.persistent import persistable
 from prism.sgraph.plain_product import plain_products
 
@@ -51,45 +52,6 @@ DESCRIBED = 2
 """How many of the best points are tried with descriptors, too."""
 
 
-class Options(Protocol):
-    """What a launch has besides tile sizes, and how kernels are ranked where several are launched together."""
-
-    @property
-    def warps(self) -> tuple[int, ...]:
-        """Values of warps; none where launches have no options."""
-        ...
-
-    def stages(self, f: Footprint) -> tuple[int, ...]:
-        """Pipeline stages that a kernel may have."""
-        ...
-
-    def kernel_model(self, kernel: Kernel, sgraph: SGraph, hints: Mapping[str, int]) -> KernelTimes:
-        """The model of one kernel."""
-        ...
-
-
-class GpuOptions:
-    """Warps and pipeline stages.
-
-    Args:
-        device: whose model ranks.
-    """
-
-    warps = WARPS
-
-    def __init__(self, device: Device) -> None:
-        self.device = device
-
-    def stages(self, f: Footprint) -> tuple[int, ...]:
-        """See Options."""
-        loops = any(isinstance(s, Loop) for s in f.kernel.body)
-        return STAGES if f.staged else PLAIN_STAGES if loops else (1,)
-
-    def kernel_model(self, kernel: Kernel, sgraph: SGraph, hints: Mapping[str, int]) -> KernelModel:
-        """See Options."""
-        return KernelModel(kernel, sgraph, self.device, hints)
-
-
 class Space:
     """All feasible configurations of an sGraph on a device; of launches of several kernels, those that may be good.
 
@@ -97,7 +59,6 @@ class Space:
         sgraph: the family.
         device: whose limits hold.
         hints: a value for every symbol of the extents.
-        options: what launches have besides tile sizes; a GPU's, when the device is one.
 
     Attributes:
         kernels: the points of each kernel.
@@ -108,12 +69,7 @@ class Space:
         shared: what several launches agree on: symbols, and whether second stages are folded.
     """
 
-    def __init__(
-        self, sgraph: SGraph, device: Device, hints: Mapping[str, int], options: Options | None = None
-    ) -> None:
-        if options is None:
-            options = GpuOptions(device)
-        self.options: Options = options
+    def __init__(self, sgraph: SGraph, device: Device, hints: Mapping[str, int]) -> None:
         self.sgraph = sgraph
         self.device = device
         self.hints = dict(hints)
@@ -121,22 +77,22 @@ class Space:
         self._members: dict[str, tuple[PointSpace, ...]] = {}
         for launch in sgraph.launches:
             own = [footprints[k.name] for k in launch.kernels]
-            stages = tuple(sorted({s for f in own for s in options.stages(f)}))
-            warps = options.warps or (1,)
+            stages = tuple(sorted({s for f in own for s in _stages(f, device)}))
+            warps = WARPS if device.is_gpu else (1,)
             self._members[launch.name] = tuple(_kernel_space(f, warps, stages, device, self.hints) for f in own)
         # Where launches have no options, that the library computes one is no option either.
-        products = plain_products(sgraph) if options.warps else {}
+        products = plain_products(sgraph) if device.is_gpu else {}
         self.products = tuple(products)
         self.kernels = tuple(k for members in self._members.values() for k in members)
         self._footprints = footprints
         self._symbols = {s.name for s in sgraph.symbols}
         self._launch_kernel = {x.name: x.kernels[0].name for x in sgraph.launches}
-        possible = folds(sgraph) if options.warps else {}
+        possible = folds(sgraph) if device.is_gpu else {}
         room = {
             n: self._room(f) for n, f in possible.items() if f.split not in self.products and n not in self.products
         }
         self.folds = {n: possible[n] for n, fits in room.items() if fits.any()}
-        self.persistent = persistable(sgraph) if options.warps else ()
+        self.persistent = persistable(sgraph) if device.is_gpu else ()
         uses = Counter(n for members in self._members.values() for n in {n for k in members for n in k.names[:-2]})
         self.shared = tuple(sorted(n for n, count in uses.items() if count > 1))
         made = {name: self._launch_space(name) for name in self._members}
@@ -184,7 +140,7 @@ class Space:
                 continue
             for k in members:
                 row = [config.symbols.get(n, 0) for n in k.names[:-2]]
-                absent = 0 if self.options.warps else 1
+                absent = 0 if self.device.is_gpu else 1
                 row += [config.warps.get(name, absent), config.stages.get(name, absent)]
                 if not bool((k.points == np.array(row, dtype=np.int64)).all(axis=1).any()):
                     return False
@@ -286,7 +242,7 @@ class Space:
                 library.add(name)
             elif name in self.folds and row[folding(name)]:
                 folded.add(name)
-            elif self.options.warps:
+            elif self.device.is_gpu:
                 warps[name], stages[name] = row["warps"], row["stages"]
         for name in folded:
             symbols.update(self.folds[name].bind(symbols))
@@ -317,8 +273,15 @@ class Space:
             return _with_library(members[0], self.shared) if name in self.products else members[0]
         by_name = {k.name: k for k in self.sgraph.kernels}
         (launch,) = (x for x in self.sgraph.launches if x.name == name)
-        models = [self.options.kernel_model(by_name[k.name], self.sgraph, self.hints) for k in launch.kernels]
+        model: type[KernelModel | CpuKernelModel] = KernelModel if self.device.is_gpu else CpuKernelModel
+        models = [model(by_name[k.name], self.sgraph, self.device, self.hints) for k in launch.kernels]
         return joined(members, models, self.shared)
+
+
+def _stages(f: Footprint, device: Device) -> tuple[int, ...]:
+    """Pipeline stages that a kernel may have; one where the device has no such option."""
+    loops = any(isinstance(s, Loop) for s in f.kernel.body)
+    return (STAGES if f.staged else PLAIN_STAGES if loops else (1,)) if device.is_gpu else (1,)
 
 
 def _kernel_space(
