@@ -23,11 +23,12 @@ from prism.backends.protocol import Config
 from prism.instantiate.draws import DRAWS, struck_sets
 from prism.program.extents import Extent, evaluate
 from prism.program.nodes import Program
-from prism.sgraph.folding import bound
+from prism.sgraph.folding import bound, folds
 from prism.sgraph.nodes import (
     Contract,
     Grid,
     Kernel,
+    Launch,
     Load,
     Loop,
     LoopRole,
@@ -134,19 +135,20 @@ def quick_config(program: Program, sgraph: SGraph, config: Config, alternatives:
     # Two parts of a split are enough: the first, and the last, which may have nothing to do.
     values |= {name: 2 for name, value in values.items() if name not in known and value > 2}
 
-    def cost(symbols: Mapping[str, int]) -> float:
-        made = replace(config, symbols=symbols)
-        shapes = plan_bindings(program, sgraph, made)
-        return cost_s(sgraph, made, shapes[min(2, len(shapes) - 1)])
-
-    at = cost(values)
+    shapes = plan_bindings(program, sgraph, replace(config, symbols=values))
+    costs = _Costs(sgraph, config, shapes[min(2, len(shapes) - 1)], values)
+    boxes = _Boxes(sgraph, values)
     while True:
-        steps = [{**values, n: 2 * values[n]} for n, s in sorted(grown.items()) if 2 * values[n] <= s.high]
-        steps = [v for v in steps if _largest_box(sgraph, v) <= LARGEST_TILE]
-        better = min(((cost(v), n) for n, v in enumerate(steps)), default=None)
-        if better is None or better[0] >= at:
+        # Tiles of fixed axes alone change, so the binding stays.
+        steps = [(n, 2 * values[n]) for n, s in sorted(grown.items()) if 2 * values[n] <= s.high]
+        found = [(costs.change(n, to), n, to) for n, to in steps if boxes.fit(n, to)]
+        better = min(found, default=None)
+        if better is None or better[0] >= 0:
             return replace(config, symbols=values)
-        at, values = better[0], steps[better[1]]
+        _, name, to = better
+        costs.take(name, to)
+        boxes.take(name, to)
+        values[name] = to
 
 
 def _tile_symbols(sgraph: SGraph, configs: Sequence[Config]) -> dict[str, _Symbol]:
@@ -173,10 +175,30 @@ def _tile_of(role: Role) -> Tile | None:
             return None
 
 
-def _largest_box(sgraph: SGraph, symbols: Mapping[str, int]) -> int:
-    """Elements of the largest kernel's tile over all its axes of fixed extents and all tiles."""
-    config = Config(symbols, {}, {})
-    return max(_box(k, config) for k in sgraph.kernels)
+@dataclass(slots=True)
+class _Boxes:
+    """Elements of each kernel's tile over all its axes of fixed extents and all tiles, as symbols change."""
+
+    sgraph: SGraph
+    values: Mapping[str, int]
+    having: dict[str, list[Kernel]] = field(default_factory=dict)
+    larger: int = 0
+
+    def __post_init__(self) -> None:
+        self.values = dict(self.values)
+        for kernel in self.sgraph.kernels:
+            for s in kernel.symbols:
+                self.having.setdefault(s.name, []).append(kernel)
+            self.larger += _box(kernel, Config(self.values, {}, {})) > LARGEST_TILE
+
+    def fit(self, name: str, to: int) -> bool:
+        """Whether no kernel's box is too large with this value."""
+        made = Config({**self.values, name: to}, {}, {})
+        return not self.larger and all(_box(k, made) <= LARGEST_TILE for k in self.having.get(name, ()))
+
+    def take(self, name: str, to: int) -> None:
+        """Give the symbol this value, which fits."""
+        self.values = {**self.values, name: to}
 
 
 def _box(kernel: Kernel, config: Config) -> int:
@@ -196,19 +218,16 @@ def interpretable(sgraph: SGraph, config: Config, binding: Mapping[str, int]) ->
     A launch that a later one reads from cannot be sampled. The emitted module takes any tile sizes, and the
     interpreter has neither shared memory nor registers to run out of.
     """
-    symbols = dict(config.symbols)
-    while True:
-        held = replace(config, symbols=dict(symbols))
-        # A sampled launch takes the target by itself; as much again is left for the others.
-        if cost_s(sgraph, held, binding, sampled=True) <= 2 * CASE_TARGET_S:
-            return held
-        better: list[tuple[float, str]] = []
-        for name in _enlargeable(sgraph, held, binding):
-            larger = replace(config, symbols={**symbols, name: 2 * symbols[name]})
-            better.append((cost_s(sgraph, larger, binding, sampled=True), name))
-        if not better:
-            return held
-        symbols[min(better)[1]] *= 2
+    costs = _Costs(sgraph, config, binding, config.symbols, sampled=True)
+    # A sampled launch takes the target by itself; as much again is left for the others.
+    while costs.total() > 2 * CASE_TARGET_S:
+        held = replace(config, symbols=dict(costs.values))
+        found = [(costs.change(n, 2 * costs.values[n]), n) for n in _enlargeable(sgraph, held, binding)]
+        if not found:
+            break
+        name = min(found)[1]
+        costs.take(name, 2 * costs.values[name])
+    return replace(config, symbols=dict(costs.values))
 
 
 def _enlargeable(sgraph: SGraph, config: Config, binding: Mapping[str, int]) -> list[str]:
@@ -301,17 +320,84 @@ def cost_s(sgraph: SGraph, config: Config, binding: Mapping[str, int], *, sample
         binding: the value of every symbol of the extents.
         sampled: whether launches that can be sampled are, or all programs run.
     """
-    samples = iter(plan_samples(sgraph, config, binding) if sampled else [])
-    config = replace(config, symbols=bound(sgraph, config.symbols, config.folded))
-    total = 0.0
-    for launch in sgraph.launches:
-        sample = None if launch.name in config.folded else next(samples, None)
-        if launch.name in config.library:
-            continue
+    return _Costs(sgraph, config, binding, config.symbols, sampled=sampled).total()
+
+
+@dataclass(slots=True)
+class _Costs:
+    """What the interpreter takes for each launch, as symbols change: a change looks at those that have the symbol.
+
+    Attributes:
+        sgraph: the sGraph.
+        config: the configuration, whose symbols are not looked at.
+        binding: the value of every symbol of the extents.
+        values: of the symbols.
+        sampled: whether launches that can be sampled are, or all programs run.
+    """
+
+    sgraph: SGraph
+    config: Config
+    binding: Mapping[str, int]
+    values: Mapping[str, int]
+    sampled: bool = False
+    _launches: tuple[Launch, ...] = ()
+    _read: frozenset[str] = frozenset()
+    _seconds: list[float] = field(default_factory=list)
+    _having: dict[str, list[int]] = field(default_factory=dict)
+    _known: dict[tuple[str, int], float] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.values = dict(self.values)
+        self._launches = self.sgraph.launches
+        self._read = frozenset(t for k in self.sgraph.kernels for t in k.reads)
+        for n, launch in enumerate(self._launches):
+            for name in dict.fromkeys(s.name for k in launch.kernels for s in k.symbols):
+                self._having.setdefault(name, []).append(n)
+        # A second stage that is folded has the symbols of its split.
+        for fold in folds(self.sgraph).values() if self.config.folded else ():
+            if fold.combine in self.config.folded:
+                combine = next(n for n, x in enumerate(self._launches) if x.name == fold.combine)
+                split = next(x for x in self._launches if x.name == fold.split)
+                for name in dict.fromkeys(s.name for k in split.kernels for s in k.symbols):
+                    self._having.setdefault(name, []).append(combine)
+        self._seconds = [self._launch(n, self.values) for n in range(len(self._launches))]
+
+    def total(self) -> float:
+        """Of all launches."""
+        return sum(self._seconds)
+
+    def change(self, name: str, to: int) -> float:
+        """By how much the total changes with a symbol's new value."""
+        known = self._known.get((name, to))
+        if known is None:
+            values = {**self.values, name: to}
+            known = sum(self._launch(n, values) - self._seconds[n] for n in self._having.get(name, ()))
+            self._known[name, to] = known
+        return known
+
+    def take(self, name: str, to: int) -> None:
+        """Give a symbol a new value."""
+        self.values = {**self.values, name: to}
+        touched = self._having.get(name, ())
+        for n in touched:
+            self._seconds[n] = self._launch(n, self.values)
+        # What other symbols change depends on this one where they share a launch.
+        self._known = {
+            key: known for key, known in self._known.items() if set(self._having.get(key[0], ())).isdisjoint(touched)
+        }
+
+    def _launch(self, place: int, values: Mapping[str, int]) -> float:
+        launch = self._launches[place]
+        if launch.name in self.config.library:
+            return 0.0
+        config = replace(self.config, symbols=bound(self.sgraph, values, self.config.folded))
+        whole = not self.sampled or launch.name in self.config.folded
+        sample = None if whole else _sample(launch, replace(config, symbols=values), self.binding, self._read)
+        total = 0.0
         for n, kernel in enumerate(launch.kernels):
-            grid, seconds = _grid_and_program(kernel, config, binding)
+            grid, seconds = _grid_and_program(kernel, config, self.binding)
             total += (sample[n][1] if sample else math.prod(grid)) * seconds
-    return total
+        return total
 
 
 @dataclass(slots=True)
@@ -369,17 +455,17 @@ def plan_samples(sgraph: SGraph, config: Config, binding: Mapping[str, int]) -> 
 
     A second stage that is folded is no launch: the programs of its split do it, and those are all run.
     """
-    found: list[Sample] = []
-    read = {t for k in sgraph.kernels for t in k.reads}
-    for launch in sgraph.launches:
-        if launch.name in config.folded:
-            continue
-        target = CASE_TARGET_S / len(launch.kernels)
-        sample: list[tuple[tuple[int, ...], int]] = []
-        for kernel in launch.kernels:
-            grid, seconds = _grid_and_program(kernel, config, binding)
-            affordable = max(LEAST_SAMPLE, int(target / seconds))
-            whole = not read.isdisjoint(kernel.writes)
-            sample.append((grid, math.prod(grid) if whole else min(affordable, math.prod(grid))))
-        found.append(tuple(sample) if any(limit < math.prod(grid) for grid, limit in sample) else None)
-    return found
+    read = frozenset(t for k in sgraph.kernels for t in k.reads)
+    return [_sample(launch, config, binding, read) for launch in sgraph.launches if launch.name not in config.folded]
+
+
+def _sample(launch: Launch, config: Config, binding: Mapping[str, int], read: frozenset[str]) -> Sample:
+    """What of a launch to interpret; `read` is what any launch reads."""
+    target = CASE_TARGET_S / len(launch.kernels)
+    sample: list[tuple[tuple[int, ...], int]] = []
+    for kernel in launch.kernels:
+        grid, seconds = _grid_and_program(kernel, config, binding)
+        affordable = max(LEAST_SAMPLE, int(target / seconds))
+        whole = not read.isdisjoint(kernel.writes)
+        sample.append((grid, math.prod(grid) if whole else min(affordable, math.prod(grid))))
+    return tuple(sample) if any(limit < math.prod(grid) for grid, limit in sample) else None

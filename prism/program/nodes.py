@@ -20,7 +20,7 @@ stay cheap.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
@@ -172,10 +172,7 @@ class Map(Expr):
         return self.args
 
     def __str__(self) -> str:
-        infix = {"add": " + ", "mul": "*", "le": " <= ", "lt": " < ", "eq": " == ", "and": " and ", "or": " or "}
-        if self.op in infix:
-            return f"({infix[self.op].join(map(str, self.args))})"
-        return f"{self.op}({', '.join(map(str, self.args))})"
+        return _text(self)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -214,7 +211,7 @@ class Reduce(Expr):
         return (self.body,)
 
     def __str__(self) -> str:
-        return f"{self.kind.value}_{self.axis}[{self.body}]"
+        return _text(self)
 
 
 @dataclass(frozen=True, slots=True)
@@ -417,3 +414,82 @@ def walk(expr: Expr) -> Iterator[Expr]:
         seen.add(id(e))
         stack.append((e, True))
         stack.extend((c, False) for c in reversed(e.children))
+
+
+_INFIX = {"add": " + ", "mul": "*", "le": " <= ", "lt": " < ", "eq": " == ", "and": " and ", "or": " or "}
+_TREE_NODES = 400
+_TREE_LENGTH = 20_000
+"""What an expression's text may be, in nodes at first and then in characters, before what it shares gets names."""
+
+
+def _text(expr: Expr) -> str:
+    """The expression as a tree; one that would be too long, with names for what it holds more than once.
+
+    `(s0*s0) where s0 = (x[m] + x[m])`: equal expressions have equal texts, whichever of their parts are one object.
+    """
+    try:
+        return _tree(expr, [_TREE_NODES])
+    except _TooLargeError:
+        return _shared_text(expr)
+
+
+class _TooLargeError(Exception):
+    """An expression has more nodes than are written out."""
+
+
+def _tree(e: Expr, left: list[int]) -> str:
+    left[0] -= 1
+    if left[0] < 0:
+        raise _TooLargeError
+    return _written(e, [_tree(c, left) for c in e.children])
+
+
+def _written(e: Expr, children: Sequence[str]) -> str:
+    """A node's text, given that of its children."""
+    match e:
+        case Map(op, _) if op in _INFIX:
+            return f"({_INFIX[op].join(children)})"
+        case Map(op, _):
+            return f"{op}({', '.join(children)})"
+        case Reduce(kind, axis, _):
+            return f"{kind.value}_{axis}[{children[0]}]"
+        case _:
+            return str(e)
+
+
+def _shared_text(expr: Expr) -> str:
+    place: dict[tuple[object, ...], int] = {}  # of each distinct node, by what it is and the places of its children
+    by_object: dict[int, int] = {}
+    nodes: list[tuple[Expr, tuple[int, ...]]] = []
+    length: list[int] = []
+    uses: list[int] = []
+    for e in walk(expr):
+        below = tuple([by_object[id(c)] for c in e.children])
+        key: tuple[object, ...]
+        match e:
+            case Map(op, _):
+                key = (op, below)
+            case Reduce(kind, axis, _):
+                key = (kind, axis, below)
+            case _:
+                key = (e,)
+        if key not in place:
+            place[key] = len(nodes)
+            nodes.append((e, below))
+            length.append(len(_written(e, ["" for _ in below])) + sum(length[n] + 2 for n in below))
+            uses.append(0)
+            for n in below:
+                uses[n] += 1
+        by_object[id(e)] = place[key]
+    named = [u > 1 and bool(below) for u, (_, below) in zip(uses, nodes, strict=True)]
+    if length[-1] <= _TREE_LENGTH:
+        named = [False] * len(nodes)
+    texts: list[str] = []
+    where: list[str] = []
+    for (e, below), name in zip(nodes, named, strict=True):
+        text = _written(e, [texts[n] for n in below])
+        if name:
+            where.append(f"s{len(where)} = {text}")
+            text = f"s{len(where) - 1}"
+        texts.append(text)
+    return f"{texts[-1]} where {', '.join(where)}" if where else texts[-1]
