@@ -14,8 +14,8 @@ concatenation is `where` over Positions with shifted reads, and an element that 
 Masks are `where(Position(j) <= Position(i), s, -inf)`. `Map` has no subtraction or division: they are add/neg and
 mul/recip, so that a rule is written once.
 
-Nodes are immutable; equality is structural, with the hash and the free axes computed once, so that shared expressions
-stay cheap.
+Nodes are immutable; equality is structural, with the hash and the free axes computed once and what was found equal
+remembered, so that shared expressions stay cheap.
 """
 
 from __future__ import annotations
@@ -151,6 +151,7 @@ class Map(Expr):
     args: tuple[Expr, ...]
     _hash: int = field(init=False, repr=False)
     _free: frozenset[Axis] | None = field(default=None, init=False, repr=False)
+    _same: Map | Reduce | None = field(default=None, init=False, repr=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "_hash", hash((self.op, self.args)))
@@ -161,7 +162,9 @@ class Map(Expr):
     def __eq__(self, other: object) -> bool:
         if self is other:
             return True
-        return isinstance(other, Map) and self._hash == other._hash and self.op == other.op and self.args == other.args
+        if not (isinstance(other, Map) and self._hash == other._hash and self.op == other.op):
+            return False
+        return _found_equal(self, other) or (self.args == other.args and _note_equal(self, other))
 
     def __reduce__(self) -> tuple[object, ...]:
         return (Map, (self.op, self.args))
@@ -184,6 +187,7 @@ class Reduce(Expr):
     body: Expr
     _hash: int = field(init=False, repr=False)
     _free: frozenset[Axis] | None = field(default=None, init=False, repr=False)
+    _same: Map | Reduce | None = field(default=None, init=False, repr=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "_hash", hash((self.kind, self.axis, self.body)))
@@ -194,13 +198,14 @@ class Reduce(Expr):
     def __eq__(self, other: object) -> bool:
         if self is other:
             return True
-        return (
+        if not (
             isinstance(other, Reduce)
             and self._hash == other._hash
             and self.kind == other.kind
             and self.axis == other.axis
-            and self.body == other.body
-        )
+        ):
+            return False
+        return _found_equal(self, other) or (self.body == other.body and _note_equal(self, other))
 
     def __reduce__(self) -> tuple[object, ...]:
         return (Reduce, (self.kind, self.axis, self.body))
@@ -212,6 +217,28 @@ class Reduce(Expr):
 
     def __str__(self) -> str:
         return _text(self)
+
+
+# Two objects that were found equal remember it, as a union-find: of what is shared below them, a comparison then sees
+# every pair once, where it would otherwise go through both as trees.
+
+
+def _first_equal(e: Map | Reduce) -> Map | Reduce:
+    """The one object that stands for all that were found equal to this one."""
+    while e._same is not None:
+        e = e._same
+    return e
+
+
+def _found_equal(a: Map | Reduce, b: Map | Reduce) -> bool:
+    return (a._same is not None or b._same is not None) and _first_equal(a) is _first_equal(b)
+
+
+def _note_equal(a: Map | Reduce, b: Map | Reduce) -> bool:
+    first, second = _first_equal(a), _first_equal(b)
+    if first is not second:
+        object.__setattr__(first, "_same", second)
+    return True
 
 
 @dataclass(frozen=True, slots=True)
