@@ -35,6 +35,8 @@ from prism.program.transform import least_instance, substitute
 # A polynomial, and the sums around one of its terms, may grow this far.
 MAX_TERMS = 600
 MAX_BOUND = 4
+# Terms that one normal form may take, those of polynomials on the way included.
+MAX_STEPS = 100_000
 
 BOOLEAN = ("lt", "le", "eq", "and", "or", "not", "isnan")
 
@@ -54,11 +56,13 @@ class Algebra:
         done: polynomials.
         above: bases of powers that are known to be more than 0, whatever their text shows.
         facts: what is known of expressions.
+        steps: terms that were made so far.
     """
 
     done: dict[Expr, Poly] = field(default_factory=dict)
     above: set[Expr] = field(default_factory=set)
     facts: Facts = field(default_factory=Facts)
+    steps: int = 0
 
     def poly(self, e: Expr) -> Poly:
         """The expression as a polynomial.
@@ -127,6 +131,9 @@ class Algebra:
 
     def term(self, bound: list[Axis], factors: list[tuple[Expr, Fraction]]) -> Poly:
         """sum over `bound` of the product of the factors: powers gathered, sums that can be done done."""
+        self.steps += 1
+        if self.steps > MAX_STEPS:
+            raise Unfit
         merged: dict[Expr, list[Fraction]] = {}
         for base, power in factors:
             powers = merged.setdefault(base, [])

@@ -152,6 +152,7 @@ class Map(Expr):
     _hash: int = field(init=False, repr=False)
     _free: frozenset[Axis] | None = field(default=None, init=False, repr=False)
     _same: Map | Reduce | None = field(default=None, init=False, repr=False)
+    _text: str | None = field(default=None, init=False, repr=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "_hash", hash((self.op, self.args)))
@@ -188,6 +189,7 @@ class Reduce(Expr):
     _hash: int = field(init=False, repr=False)
     _free: frozenset[Axis] | None = field(default=None, init=False, repr=False)
     _same: Map | Reduce | None = field(default=None, init=False, repr=False)
+    _text: str | None = field(default=None, init=False, repr=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "_hash", hash((self.kind, self.axis, self.body)))
@@ -447,17 +449,24 @@ _INFIX = {"add": " + ", "mul": "*", "le": " <= ", "lt": " < ", "eq": " == ", "an
 _TREE_NODES = 400
 _TREE_LENGTH = 20_000
 """What an expression's text may be, in nodes at first and then in characters, before what it shares gets names."""
+_KEPT_LENGTH = 2000
+"""Texts up to this are remembered, as expressions are sorted by them."""
 
 
-def _text(expr: Expr) -> str:
+def _text(expr: Map | Reduce) -> str:
     """The expression as a tree; one that would be too long, with names for what it holds more than once.
 
     `(s0*s0) where s0 = (x[m] + x[m])`: equal expressions have equal texts, whichever of their parts are one object.
     """
+    if expr._text is not None:
+        return expr._text
     try:
-        return _tree(expr, [_TREE_NODES])
+        text = _tree(expr, [_TREE_NODES])
     except _TooLargeError:
-        return _shared_text(expr)
+        text = _shared_text(expr)
+    if len(text) <= _KEPT_LENGTH:
+        object.__setattr__(expr, "_text", text)
+    return text
 
 
 class _TooLargeError(Exception):
