@@ -6,6 +6,8 @@ as the user knows it (a file, an ONNX node's name, a rule's file:line), never as
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from enum import IntEnum
 
 
@@ -94,6 +96,12 @@ class WorkerError(PrismError):
     """A worker process died, hung past its limit, or answered nonsense."""
 
 
+class TooDeepError(WorkerError):
+    """An expression of the model is nested deeper than can be handled."""
+
+    exit_code = ExitCode.UNSUPPORTED
+
+
 class BackendError(PrismError):
     """A kernel could not be emitted, compiled or launched."""
 
@@ -114,3 +122,21 @@ class VerificationError(PrismError):
     """A kernel computed something other than the oracle, or a record does not match what it records."""
 
     exit_code = ExitCode.VERIFICATION_FAILED
+
+
+@contextmanager
+def refusing_depth(where: str) -> Iterator[None]:
+    """Say that the model is nested too deeply where walking through it takes more stack than Python has.
+
+    Raises:
+        TooDeepError: it does.
+    """
+    try:
+        yield
+    except RecursionError:
+        raise TooDeepError(
+            "an expression is nested too deeply",
+            where=where,
+            why="operators stand within those that read them, some hundreds deep at most",
+            fix="split the model, and take its parts one by one",
+        ) from None

@@ -29,7 +29,14 @@ from prism.api.searching import ProvedSGraph, SearchBudget, SearchResult, run_se
 from prism.api.second_opinion import merged, recorded
 from prism.backends.protocol import Config, ModuleSource, write_module
 from prism.egraph.worker import Worker
-from prism.errors import CompilerError, NoImprovementError, UnsupportedError, UsageError, VerificationError
+from prism.errors import (
+    CompilerError,
+    NoImprovementError,
+    UnsupportedError,
+    UsageError,
+    VerificationError,
+    refusing_depth,
+)
 from prism.events import CheckSummary, Listener, Recorder, RunReport
 from prism.generate.partition import partition
 from prism.instantiate.baselines import NAMES as BASELINES
@@ -186,7 +193,7 @@ def optimize(
     bounds = budget or SearchBudget()
     compared = tuple(BASELINES) if baselines is None else tuple(baselines)
     request = Request(program, platform.target, device, platform.device_name, bounds, trials, seed, files, compared)
-    with ExitStack() as stack:
+    with refusing_depth(program.name), ExitStack() as stack:
         worker = stack.enter_context(Worker(files, fp=request.budget.fp))
         tools = _tools(request, platform, recorder, stack, Store(Cache("timings"), anew=anew))
         regions = partition(program, device=device)

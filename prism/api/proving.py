@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from prism.api.loading import load, trace
 from prism.api.rules import rule_paths
+from prism.errors import refusing_depth
 from prism.program.integers import assumptions
 from prism.program.nodes import Program
 from prism.sgraph.verdict import Verdict
@@ -67,6 +68,6 @@ def _proved(a: Program, b: Program, files: Sequence[Path] | None) -> Verdict:
     from prism.egraph.programs import examine_programs
     from prism.egraph.worker import Worker
 
-    with Worker(files) as worker:
+    with refusing_depth(a.name), Worker(files) as worker:
         verdict = with_opinion(examine_programs(a, b, worker=worker), rules=files, name=a.name)
     return verdict.assuming(tuple(dict.fromkeys((*assumptions(a), *assumptions(b))))) if verdict else verdict

@@ -25,7 +25,7 @@ from prism.cost.device import Device
 from prism.egraph.budget import Budget
 from prism.egraph.rules import FpClass
 from prism.egraph.worker import Worker
-from prism.errors import UsageError
+from prism.errors import UsageError, refusing_depth
 from prism.events import Funnel, Listener, Recorder
 from prism.generate.partition import partition
 from prism.instantiate.platforms import platform_of
@@ -223,6 +223,10 @@ class Search(Iterator[ProvedSGraph]):
         """
         if self._closed:
             raise StopIteration
+        with refusing_depth(self._program.name):
+            return self._following()
+
+    def _following(self) -> ProvedSGraph:
         if self._instead is not None:
             return next(self._instead)
         if self._ready is None:
@@ -435,7 +439,8 @@ def search(
 
     recorder = Recorder(listener)
     chosen = platform_of(target, recorder.warn).device
-    regions = partition(program, device=chosen)
+    with refusing_depth(program.name):
+        regions = partition(program, device=chosen)
     files = rule_paths(rules)
     fp = (budget or SearchBudget()).fp
     running = [Worker(files, fp=fp) if files or fp != FpClass.DOMAIN else Worker() for _ in range(workers)]

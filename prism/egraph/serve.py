@@ -73,11 +73,11 @@ def _methods(engine: Any, deriver: Any) -> dict[str, Callable[..., Any]]:
 
 
 def _sendable(error: BaseException) -> BaseException:
-    from prism.errors import PrismError, WorkerError
+    from prism.errors import PrismError, TooDeepError, WorkerError
 
     if isinstance(error, PrismError):
         return error
     if isinstance(error, RecursionError):
-        return WorkerError("an expression is nested too deeply", fix="split the program at a materialised tensor")
+        return TooDeepError("an expression is nested too deeply", fix="split the program at a materialised tensor")
     text = str(getattr(error, "context", "") or error)[:300]
     return WorkerError("egglog failed", why=f"{type(error).__name__}: {text}")

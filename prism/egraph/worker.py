@@ -19,7 +19,7 @@ from typing import Any
 
 from prism.egraph.budget import Budget
 from prism.egraph.encode import Derivation
-from prism.errors import PrismError, WorkerError
+from prism.errors import PrismError, TooDeepError, WorkerError
 from prism.program.nodes import Expr
 from prism.sgraph.classes import EClasses
 from prism.sgraph.verdict import Verdict
@@ -212,7 +212,7 @@ class Worker:
             ) from error
         except RecursionError as error:
             self._kill()
-            raise WorkerError(
+            raise TooDeepError(
                 "an expression is nested too deeply", where=method, fix="split the program at a materialised tensor"
             ) from error
         except BaseException:

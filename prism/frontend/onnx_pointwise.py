@@ -16,6 +16,7 @@ from prism.frontend.onnx_algebra import apply, as_index, as_predicate, div, inde
 from prism.frontend.onnx_dtypes import constant, dtype_of
 from prism.frontend.onnx_graph import Graph, Node, Value, known_elements, whole_range
 from prism.program import integers
+from prism.program.build import joined
 from prism.program.formulas import trunc_quotient
 from prism.program.index import Index
 from prism.program.integers import Interval
@@ -55,7 +56,7 @@ def declared(graph: Graph, node: Node, operator: Operator) -> Value:
 
 def _n_ary(name: str) -> Translator:
     def f(*args: Expr) -> Expr:
-        return functools.reduce(lambda a, b: apply(name, a, b), args)
+        return joined(lambda a, b: apply(name, a, b), args)
 
     return lambda graph, node: graph.pointwise(node, _all(node), f)
 
@@ -68,7 +69,7 @@ def _mean(graph: Graph, node: Node) -> Value:
     values = _all(node)
 
     def f(*args: Expr) -> Expr:
-        total = functools.reduce(lambda a, b: apply("add", a, b), args)
+        total = joined(lambda a, b: apply("add", a, b), args)
         return apply("mul", total, Const(1.0 / len(args)))
 
     return graph.pointwise(node, values, f)

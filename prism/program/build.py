@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import math
+from collections.abc import Callable, Sequence
 
 from prism.program.extents import Extent, is_static
 from prism.program.index import Axis, Index
@@ -22,6 +24,17 @@ def _index(i: Index | Axis | int) -> Index:
             return Index.axis(i)
         case _:
             return Index.const(i)
+
+
+_LONG = 16
+
+
+def joined(join: Callable[[Expr, Expr], Expr], items: Sequence[Expr]) -> Expr:
+    """The items combined from the left; a long list by halves, so that it is not nested as deeply as it is long."""
+    if len(items) <= _LONG:
+        return functools.reduce(join, items)
+    half = len(items) // 2
+    return join(joined(join, items[:half]), joined(join, items[half:]))
 
 
 def const(value: float) -> Const:

@@ -6,7 +6,6 @@ Each function returns the expression (or the indices) of one element of the resu
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import pairwise
 from typing import TypeAlias
 
 import numpy as np
@@ -158,6 +157,9 @@ def _group(shape: Sequence[Extent], axes: Sequence[Axis]) -> list[Index]:
     return index
 
 
+_MANY_PARTS = 16
+
+
 def concat(parts: Sequence[Tensor], axes: Sequence[Axis], dimension: int) -> Expr:
     """The element of the concatenation: `where` over the position along the dimension, with shifted reads.
 
@@ -175,13 +177,17 @@ def concat(parts: Sequence[Tensor], axes: Sequence[Axis], dimension: int) -> Exp
         index[dimension] = index[dimension] + Index.const(start).scaled(-1)
         return Read(part.name, tuple(index))
 
-    kept = [(p, s) for p, s in zip(parts, starts, strict=True) if p.shape[dimension] != 0]
-    value: Expr = element(*kept[-1])
-    for (part, start), (_, following) in reversed(list(pairwise(kept))):
+    def chosen(kept: Sequence[tuple[Tensor, Extent]]) -> Expr:
+        # Many parts are halved, so that the choice is not nested as deeply as there are parts.
+        first = 1 if len(kept) <= _MANY_PARTS else len(kept) // 2
+        if len(kept) == 1:
+            return element(*kept[0])
+        following = kept[first][1]
         bound = Const(float(int(following))) if is_static(following) else Position(Index.const(following))
         inside = Map("lt", (Position(Index.axis(axis)), bound))
-        value = Map("where", (inside, element(part, start), value))
-    return value
+        return Map("where", (inside, chosen(kept[:first]), chosen(kept[first:])))
+
+    return chosen([(p, s) for p, s in zip(parts, starts, strict=True) if p.shape[dimension] != 0])
 
 
 def concat_shape(parts: Sequence[Tensor], dimension: int, where: str = "") -> Shape:
