@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from prism.errors import NoImprovementError
 from prism.program.nodes import Expr, Map, Program, Read, Reduce, ReduceKind, walk
+from prism.program.returned import constants
 
 
 def nothing_to_gain(program: Program) -> str:
@@ -34,15 +35,6 @@ def nothing_to_gain(program: Program) -> str:
     if kinds == {ReduceKind.SUM} and _is_product(body):
         return "it is one plain product, which is left to the vendor's library"
     return ""
-
-
-def constants(program: Program) -> frozenset[str]:
-    """The definitions that depend on no input: numbers, positions and extents."""
-    found: set[str] = set()
-    for d in program.definitions:
-        if all(e.tensor in found for e in walk(d.expr) if isinstance(e, Read)):
-            found.add(d.name)
-    return frozenset(found)
 
 
 def check_gain(program: Program) -> None:

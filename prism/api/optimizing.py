@@ -56,6 +56,7 @@ from prism.instantiate.stored import Store
 from prism.instantiate.study import LEADERS, Best, Candidate, Failure, TuneResult, tune
 from prism.program.nodes import DType, Program
 from prism.program.region import Region
+from prism.program.returned import computed
 from prism.report.folder import check_writable, render_folder, write_folder
 from prism.report.units import duration, on_threads
 from prism.sgraph.nodes import SGraph
@@ -187,6 +188,8 @@ def optimize(
     device = platform.device
     program = _at(program, shapes or {})
     check_gain(program)
+    program, returned = computed(program)
+    check_gain(program)
     _supported(program)
     folder = check_writable(Path(out)) if out is not None else None
     files = rule_paths(rules)
@@ -219,6 +222,7 @@ def optimize(
             formula=_formula(found),
             configs={device.target: [choice.best.config]},
             weights=bool(program.weights),
+            returned=returned if program.places is not None else (),
         )
         made = recorded(artifacts(request, found, choice, module, platform, recorder, worker), choice.opinion)
     if folder is not None:

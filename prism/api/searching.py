@@ -31,6 +31,7 @@ from prism.generate.partition import partition
 from prism.instantiate.platforms import platform_of
 from prism.program.inline import inline
 from prism.program.nodes import Formula, Program
+from prism.program.returned import computed
 from prism.sgraph.classes import EClasses
 from prism.sgraph.generate import Bounds, Generated, Task, generate
 from prism.sgraph.prune import PRUNERS
@@ -410,6 +411,7 @@ def search(
 ) -> Search:
     """Proved sGraphs of a program, best bound first, each as soon as it is proved.
 
+    Outputs that need no kernel (constants, inputs as they are) are left out, unless there are no others.
     A program of several regions (`prism.generate.partition`) is searched region by region; what is yielded then are
     sGraphs of the whole program: the best of each region first, later with other ones in place of one of them.
 
@@ -437,6 +439,7 @@ def search(
         raise UsageError(f"{workers} workers", where="search", fix="give 1 or more")
     from prism.api.partitioned import RegionalSearch
 
+    program, _ = computed(program)
     recorder = Recorder(listener)
     chosen = platform_of(target, recorder.warn).device
     with refusing_depth(program.name):

@@ -13,6 +13,7 @@ from types import ModuleType
 from typing import Any, Protocol
 
 from prism.errors import BackendError
+from prism.program.returned import Returned
 from prism.sgraph.nodes import SGraph
 
 
@@ -146,6 +147,7 @@ class Backend(Protocol):
         formula: str = "",
         configs: Mapping[str, Sequence[Config]] | None = None,
         weights: bool = False,
+        returned: Sequence[Returned] = (),
     ) -> ModuleSource:
         """The sGraph, lowered and printed as a module of its own.
 
@@ -154,6 +156,7 @@ class Backend(Protocol):
             formula: what it computes, for the docstrings.
             configs: tuned configurations by target.
             weights: arguments may be left out, and are then read from the weights file beside the module.
+            returned: what the function returns, where that is not the sGraph's outputs in order.
         """
         ...
 

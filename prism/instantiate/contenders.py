@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -84,6 +85,12 @@ def config_from(given: Mapping[str, Mapping[str, int]]) -> Config:
     return Config(given["symbols"], given["warps"], given["stages"])
 
 
+def _picked(call: Call, places: Sequence[int]) -> Sequence[Any]:
+    """Of all that the source returns, what the program does."""
+    results = call()
+    return [results[n] for n in places]
+
+
 class Contenders:
     """Makes the contenders of one request; what several of them are made from is made once.
 
@@ -105,6 +112,11 @@ class Contenders:
             threads: that it runs on.
             outputs: what a module writes; None where it makes them, as it does for its user.
         """
+        call = self._call(spec, threads, outputs)
+        places = spec.get("places")
+        return call if places is None else partial(_picked, call, places)
+
+    def _call(self, spec: Mapping[str, Any], threads: int, outputs: Sequence[torch.Tensor] | None) -> Call:
         match spec["kind"]:
             case "module":
                 takes = [self._inputs[n] for n in spec["inputs"]]

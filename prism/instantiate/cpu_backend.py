@@ -13,6 +13,7 @@ from prism.backends.cpu.build import compile_module
 from prism.backends.cpu.emit import emit_module
 from prism.backends.protocol import Argument, Compiled, Config, ModuleSource, Resources, load_module, plain
 from prism.errors import BackendError
+from prism.program.returned import Returned
 from prism.sgraph.nodes import SGraph
 
 
@@ -38,9 +39,10 @@ class CppBackend:
         formula: str = "",
         configs: Mapping[str, Sequence[Config]] | None = None,
         weights: bool = False,
+        returned: Sequence[Returned] = (),
     ) -> ModuleSource:
         """See Backend."""
-        return emit_module(sgraph, formula=formula, configs=configs, weights=weights)
+        return emit_module(sgraph, formula=formula, configs=configs, weights=weights, returned=returned)
 
     def compile(self, module: Path, config: Config, arguments: Sequence[Argument], timeout_s: float) -> Compiled:
         """See Backend. The compiler is a process of its own; a compiled module takes all shapes.

@@ -308,10 +308,12 @@ class Bench:
             takes = [places[t.name] for t in c.sgraph.inputs]
             return spec | {"kind": "module", "module": str(c.module), "config": plain(c.config), "inputs": takes}
         given = [n for t, n in places.items() if t not in self.program.weights]
+        places_of = self.program.places
         if c.kind == "onnxruntime":
-            return spec | {"kind": c.kind, "model": str(self.program.source), "inputs": given}
+            return spec | {"kind": c.kind, "model": str(self.program.source), "inputs": given, "places": places_of}
         spec |= {"kind": c.kind, "program": str(self._path("program.pickle"))}
-        return spec | ({"exported": str(self._path("exported.pt2")), "inputs": given} if self._export() else {})
+        exported = {"exported": str(self._path("exported.pt2")), "inputs": given, "places": places_of}
+        return spec | (exported if self._export() else {})
 
     def _export(self) -> bool:
         """Write the function that was traced, at these shapes; whether there is one that can be written."""

@@ -330,6 +330,7 @@ class Program:
             programs is for these.
         source: what it was read from: the path of an ONNX file, or the function that was traced; None when that is not
             known. Only timing looks at it, to run what the user would run.
+        places: of the outputs of its source, which are its own; None where all are, in order.
         conformance: what the program was compared with when it was read; None for one that no reader made, or where
             the comparison was switched off.
     """
@@ -342,6 +343,7 @@ class Program:
     weights: Mapping[str, object] = field(default_factory=dict, compare=False, repr=False)
     source: Path | Callable[..., object] | None = field(default=None, compare=False, repr=False)
     conformance: Conformance | None = field(default=None, compare=False, repr=False)
+    places: tuple[int, ...] | None = field(default=None, compare=False, repr=False)
 
     def tensor(self, name: str) -> Tensor:
         """The declaration of an input or a defined tensor.

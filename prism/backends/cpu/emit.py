@@ -25,6 +25,7 @@ from prism.backends.tile_spec import check_module
 from prism.errors import BackendError
 from prism.program.extents import Extent, add, mul
 from prism.program.nodes import Tensor
+from prism.program.returned import Returned
 from prism.sgraph import show
 from prism.sgraph.nodes import SGraph
 
@@ -40,6 +41,7 @@ def emit_module(
     configs: Mapping[str, Sequence[Config]] | None = None,
     weights: bool = False,
     shapes: Mapping[str, Sequence[Ranges]] | None = None,
+    returned: Sequence[Returned] = (),
 ) -> ModuleSource:
     """The sGraph as C++ with its loader.
 
@@ -49,6 +51,7 @@ def emit_module(
         configs: the tuned configurations by target name, "cpu" mostly; without any the launcher asks for one.
         weights: arguments may be left out, and are then read from `weights.pt` beside the module.
         shapes: for each target, in step with `configs`, the lengths (inclusive) that a configuration is for.
+        returned: what the function returns, where that is not the sGraph's outputs in order.
 
     Returns:
         the loader's source; `extra` holds the C++ sources by file name.
@@ -65,7 +68,7 @@ def emit_module(
     while main in extra:
         main = main.removesuffix(".cpp") + "_all.cpp"
     extra[main] = _main(module)
-    text = loader_text(module, sgraph, main, formula, configs or {}, weights, shapes or {})
+    text = loader_text(module, sgraph, main, formula, configs or {}, weights, shapes or {}, returned)
     try:
         ast.parse(text)
     except SyntaxError as error:

@@ -15,6 +15,7 @@ from prism.backends.tile import TileModule, identifier, scalars
 from prism.backends.triton.emit_host import HostEmitter, name_tensors
 from prism.backends.triton.writer import Writer, integer
 from prism.program.extents import Extent
+from prism.program.returned import Returned
 from prism.sgraph import show
 from prism.sgraph.nodes import SGraph
 
@@ -148,6 +149,23 @@ def _call(config, tensors, lengths, threads):
 _THREADS = default_threads()
 '''
 
+CONSTANT = '''
+def _constant(like, values, shape, dtype):
+    """A new tensor of these values, of torch where `like` is: one for all elements, or one for each."""
+    made = _empty(like, shape, dtype)
+    if not values:
+        return made
+    if _is_torch(like):
+        import torch
+
+        return made.copy_(torch.tensor(values, dtype=made.dtype).reshape(shape if len(values) > 1 else ()))
+    numbers = np.array(values if len(values) > 1 else values[0])
+    if dtype == "bfloat16" and made.dtype == np.uint16:
+        numbers = (numbers.astype(np.float32).view(np.uint32) + 0x8000 >> 16).astype(np.uint16)
+    made[...] = numbers.reshape(shape if len(values) > 1 else ())
+    return made
+'''
+
 WEIGHT = '''
 _WEIGHTS = {}
 _STORAGES = {
@@ -215,6 +233,7 @@ def loader_text(
     configs: Mapping[str, Sequence[Config]],
     weights: bool,
     shapes: Mapping[str, Sequence[Mapping[str, tuple[int, int]]]],
+    returned: Sequence[Returned] = (),
 ) -> str:
     """The module's source.
 
@@ -226,6 +245,7 @@ def loader_text(
         configs: the tuned configurations by target.
         weights: whether arguments may be left out and read from the weights file.
         shapes: for each target, in step with `configs`, the lengths that a configuration is for.
+        returned: what the function returns, where that is not the module's outputs in order.
     """
     w = Writer()
     _header(w, sgraph, formula, len(module.launches))
@@ -241,12 +261,12 @@ def loader_text(
     w.line(f"SYMBOLS = {named!r}" if named else "SYMBOLS = {}")
     w.line(f'SOURCE = "{main}"')
     w.blank()
-    for source in (rest, RUNTIME, *((WEIGHT,) if weights else ())):
+    for source in (rest, RUNTIME, *((WEIGHT,) if weights else ()), *((CONSTANT,) if returned else ())):
         w.blank(2)
         for line in source.strip("\n").splitlines():
             w.line(line)
     w.blank(2)
-    _launcher(w, module, formula, weights)
+    _launcher(w, module, formula, weights, returned)
     return w.text
 
 
@@ -289,11 +309,11 @@ def _configs(
     w.line("}")
 
 
-def _launcher(w: Writer, module: TileModule, formula: str, weights: bool) -> None:
+def _launcher(w: Writer, module: TileModule, formula: str, weights: bool, returned: Sequence[Returned]) -> None:
     taken = {n for launch in module.launches for n in launch.lengths} | {identifier(module.name)}
     taken |= {identifier(s) for s in module.symbols} | _TAKEN
     tensors = name_tensors(module, taken)
-    host = HostEmitter(module, tensors, w, weights)
+    host = HostEmitter(module, tensors, w, weights, returned=returned)
     inputs = [tensors.host[t.name] for t in module.inputs]
     outputs = [tensors.host[t.name] for t in module.outputs]
     given = [f"{n}=None" for n in inputs] if weights else inputs
@@ -340,12 +360,13 @@ def _launcher(w: Writer, module: TileModule, formula: str, weights: bool) -> Non
         buffers = [f'_buffer("{b.name}", {_shape(b.shape)}, "{b.dtype.value}")' for b in module.buffers]
         own = sorted({n for launch in module.launches for n in launch.lengths})
         w.call("_call", ["config", f"[{', '.join([*inputs, *buffers, *outputs])}]", f"[{', '.join(own)}]", "threads"])
-        w.line(f"return {', '.join(outputs)}")
+        results = [r.replace("triton.cdiv(", "_cdiv(") for r in host.results(inputs[0])]
+        w.line(f"return {', '.join(results)}")
 
 
 _NAMES = """
 np os ctypes hashlib shutil subprocess tempfile threading Path FLAGS TUNING CONFIGS SYMBOLS SOURCE config out threads
-given choose load default_threads find_compiler sources_of machine cache_folders scratch_file compile_source
+given choose load _constant default_threads find_compiler sources_of machine cache_folders scratch_file compile_source
 CompilerError
 """
 _TAKEN = frozenset(_NAMES.split())

@@ -11,6 +11,7 @@ from typing import Any
 from prism.backends.protocol import Argument, Compiled, Config, ModuleSource, load_module, plain
 from prism.backends.triton.crosscompile import CompileJob, compile_once
 from prism.backends.triton.emit import emit_module
+from prism.program.returned import Returned
 from prism.sgraph.nodes import SGraph
 
 
@@ -36,9 +37,10 @@ class TritonBackend:
         formula: str = "",
         configs: Mapping[str, Sequence[Config]] | None = None,
         weights: bool = False,
+        returned: Sequence[Returned] = (),
     ) -> ModuleSource:
         """See Backend."""
-        return emit_module(sgraph, formula=formula, configs=configs or {}, weights=weights)
+        return emit_module(sgraph, formula=formula, configs=configs or {}, weights=weights, returned=returned)
 
     def compile(self, module: Path, config: Config, arguments: Sequence[Argument], timeout_s: float) -> Compiled:
         """See Backend; in a process of its own, which takes seconds to start: the tuner keeps a pool of them."""

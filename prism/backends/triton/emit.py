@@ -32,6 +32,7 @@ from prism.backends.triton.emit_host import (
     BOX,
     CAPTURE,
     CHOOSE,
+    CONSTANT,
     EXPECT,
     LIBRARY_PRODUCT,
     WEIGHT,
@@ -47,6 +48,7 @@ from prism.backends.triton.emit_stages import has_plain_loops, stages_parameter
 from prism.backends.triton.emit_streams import write_streams
 from prism.backends.triton.writer import Writer, fresh
 from prism.errors import BackendError
+from prism.program.returned import Made, Returned
 from prism.sgraph import show
 from prism.sgraph.folding import folds
 from prism.sgraph.launch_order import apart, waits
@@ -64,6 +66,7 @@ def emit_module(
     configs: Mapping[str, Sequence[Config]],
     weights: bool = False,
     shapes: Mapping[str, Sequence[Ranges]] | None = None,
+    returned: Sequence[Returned] = (),
 ) -> ModuleSource:
     """The sGraph as a Triton module.
 
@@ -73,6 +76,7 @@ def emit_module(
         configs: the tuned configurations by target name; may be empty, then the launcher asks for one.
         weights: arguments may be left out, and are then read from `weights.pt` beside the module.
         shapes: for each target, in step with `configs`, the lengths (inclusive) that a configuration is for.
+        returned: what the function returns, where that is not the sGraph's outputs in order.
 
     Raises:
         UnsupportedError: the sGraph holds something that cannot be emitted.
@@ -80,7 +84,7 @@ def emit_module(
     """
     module = tile_module(sgraph)
     check_module(module)
-    text = _text(module, sgraph, formula, configs, weights, shapes or {})
+    text = _text(module, sgraph, formula, configs, weights, shapes or {}, returned)
     try:
         ast.parse(text)
     except SyntaxError as error:
@@ -123,6 +127,7 @@ def _text(
     configs: Mapping[str, Sequence[Config]],
     weights: bool,
     shapes: Mapping[str, Sequence[Ranges]],
+    returned: Sequence[Returned],
 ) -> str:
     taken = {p.name for p in module.programs} | {launch.name for launch in module.launches}
     taken |= {c.name for launch in module.launches for c in launch.constants}
@@ -143,6 +148,7 @@ def _text(
     branches = apart(after)
     taken |= {"AFTER", "FOLDS", "_SIDES"} if branches else set()
     taken |= {"LibraryProduct"} if products else set()
+    taken |= {"_constant", "_CONSTANTS"} if returned else set()
     taken |= {"GraphArrivals"} if foldable else set()
     described = _described(module, configs)
     taken |= {"TensorDescriptor"} if described else set()
@@ -200,7 +206,7 @@ def _text(
     for name in sorted(helpers):
         _paste(w, HELPERS[name])
     _paste(w, kernels.text)
-    host = HostEmitter(module, tensors, w, weights, products, ends, described, looped)
+    host = HostEmitter(module, tensors, w, weights, products, ends, described, looped, returned)
     w.blank(2)
     if branches:
         write_streams(after, {f.combine: f.split for f in module.folds}, w)
@@ -208,7 +214,8 @@ def _text(
         w.line("@_on_streams")
     host.launches()
     particular = ((LIBRARY_PRODUCT, products), (ARRIVALS, ends), (BOX, described), (RESIDENT, looped))
-    optional = (*particular, (EXPECT, True), (CHOOSE, True), (WEIGHT, weights))
+    made = any(isinstance(r, Made) for r in returned)
+    optional = (*particular, (EXPECT, True), (CHOOSE, True), (WEIGHT, weights), (CONSTANT, made))
     for source in (text for text, wanted in optional if wanted):
         _paste(w, source)
     w.blank(2)

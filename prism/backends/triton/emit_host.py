@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import keyword
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -16,7 +17,8 @@ from prism.backends.triton.emit_stages import stages_parameter
 from prism.backends.triton.writer import Writer, factor, integer
 from prism.errors import UnsupportedError
 from prism.program.extents import Extent, is_static
-from prism.program.nodes import Tensor
+from prism.program.nodes import DType, Tensor
+from prism.program.returned import Computed, Made, Passed, Returned
 from prism.sgraph.plain_product import PlainProduct, View
 
 _RESERVED = frozenset(
@@ -65,6 +67,22 @@ def _weight(name, like):
     if (name, device) not in _WEIGHTS:
         _WEIGHTS[name, device] = _WEIGHTS[""][name].to(device)
     return _WEIGHTS[name, device]
+'''
+
+CONSTANT = '''
+_CONSTANTS = {}
+
+
+def _constant(device, values, shape, dtype):
+    """A new tensor of these values: one for all elements, or one for each."""
+    dtype = getattr(torch, dtype)
+    if len(values) < 2:
+        return torch.full(shape, *(values or (0,)), dtype=dtype, device=device)
+    # Kept on the device, as a CUDA graph cannot capture the copy from the host.
+    key = device, values, shape, dtype
+    if key not in _CONSTANTS:
+        _CONSTANTS[key] = torch.tensor(values, dtype=dtype, device=device).reshape(shape)
+    return _CONSTANTS[key].clone()
 '''
 
 BOX = '''
@@ -208,6 +226,7 @@ class HostEmitter:
         tails: how splits go on where their second stages are folded into them, by launch.
         boxes: the descriptors of launches that are printed with them.
         looped: the launches that may be persistent.
+        returned: what the function returns, where that is not the module's outputs in order.
     """
 
     module: TileModule
@@ -218,6 +237,7 @@ class HostEmitter:
     tails: Mapping[str, Tail] = field(default_factory=dict)
     boxes: Mapping[str, LaunchBoxes] = field(default_factory=dict)
     looped: Sequence[str] = ()
+    returned: Sequence[Returned] = ()
 
     @property
     def lengths(self) -> dict[str, str]:
@@ -436,7 +456,40 @@ class HostEmitter:
                 w.call("for kernel, grid, args, meta in launches", [*inputs, *outputs, "config=config"], ":")
                 with w.indented(), w.block("if grid[0] > 0:"):
                     w.line("kernel[grid](*args, **meta)")
-            w.line(f"return {', '.join(outputs)}")
+            w.line(f"return {', '.join(self.results(f'{inputs[0]}.device'))}")
+
+    def results(self, like: str) -> list[str]:
+        """What the function returns, as source; `like` is what constants are made beside."""
+        if not self.returned:
+            return [self.tensors.host[t.name] for t in self.module.outputs]
+        found = []
+        for r in self.returned:
+            match r:
+                case Computed(place):
+                    found.append(self.tensors.host[self.module.outputs[place].name])
+                case Passed(name):
+                    found.append(self.tensors.host[name])
+                case Made(t, values):
+                    numbers = _tuple([_value(v, t.dtype) for v in values]) if values else "()"
+                    found.append(f'_constant({like}, {numbers}, {_shape(t.shape)}, "{t.dtype.value}")')
+        return found
+
+    def _results(self) -> list[tuple[str, Tensor]]:
+        """Name and declaration of what the function returns."""
+        if not self.returned:
+            return [(self.tensors.host[t.name], t) for t in self.module.outputs]
+        inputs = {t.name: t for t in self.module.inputs}
+        found = []
+        for r in self.returned:
+            match r:
+                case Computed(place):
+                    t = self.module.outputs[place]
+                    found.append((self.tensors.host[t.name], t))
+                case Passed(name):
+                    found.append((self.tensors.host[name], inputs[name]))
+                case Made(t, _):
+                    found.append((identifier(t.name), t))
+        return found
 
     def _docstring(self, formula: str) -> None:
         lines = [
@@ -455,7 +508,7 @@ class HostEmitter:
         w.line("    config: one entry of CONFIGS; by default the one for the device and the shapes.")
         w.blank()
         w.line("Returns:")
-        w.line("    " + ", ".join(f"{self.tensors.host[t.name]}: {_declaration(t)}" for t in self.module.outputs) + ".")
+        w.line("    " + ", ".join(f"{name}: {_declaration(t)}" for name, t in self._results()) + ".")
         w.line('"""')
 
     def _checks(self) -> None:
@@ -496,6 +549,15 @@ def _solve(place: str, extent: Extent, found: dict[str, str]) -> bool:
     value = place if rest == 0 else f"({place} - {factor(rest, 'triton')})"
     found[identifier(s.name)] = value if per == 1 else f"{value} // {factor(per, 'triton')}"
     return True
+
+
+def _value(value: float | Extent, dtype: DType) -> str:
+    """A constant's element as source."""
+    if not isinstance(value, float):
+        return integer(value, "triton")
+    if not dtype.is_float:
+        return str(bool(value)) if dtype is DType.BOOL else str(int(value))
+    return repr(value) if math.isfinite(value) else f'float("{value}")'
 
 
 def _tuple(items: Sequence[str]) -> str:
