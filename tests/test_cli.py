@@ -398,3 +398,12 @@ def test_a_signal_in_the_middle_of_writing_leaves_nothing(tmp_path: Path, number
     assert time.monotonic() - start < 10
     assert err.splitlines()[-1] == "prism: error: interrupted"
     assert os.listdir(tmp_path) == []
+
+
+def test_a_log_says_what_takes_long() -> None:
+    out = StringIO()
+    with Progress(console=Console(file=out), silence_s=0.01) as progress, progress.recorder.stage("search"):
+        progress.recorder.count("regions", 2, 7)
+        while "so far" not in out.getvalue():
+            time.sleep(0.01)
+    assert "prism: search: 2/7 regions ... " in out.getvalue()

@@ -54,6 +54,7 @@ from prism.instantiate.rematch import challenged, rematch
 from prism.instantiate.space import Space
 from prism.instantiate.stored import Store
 from prism.instantiate.study import LEADERS, Best, Candidate, Failure, TuneResult, tune
+from prism.program.integers import Interval, interval, of_type, range_of
 from prism.program.nodes import DType, Program
 from prism.program.region import Region
 from prism.program.returned import computed
@@ -78,6 +79,8 @@ CONFIRMED = 3
 """Finalists that meet the baseline on a device that is here."""
 SHOWN = 4
 """Candidates that rounded worse, of which an error tells."""
+FLOAT32_WHOLE = 2.0**24
+"""float32 holds all whole numbers up to this."""
 WHOLE_CASES = 3
 """Cases of the numeric gate for a module of several regions, each of which has passed all of them by itself."""
 
@@ -167,6 +170,7 @@ def optimize(
         anew: whether everything is timed again; by default what an earlier run of the same program stored is used.
 
     Raises:
+        CompilerError: the compiler of the target is missing, broken or hangs.
         UsageError: the target is unknown, a shape is not one of the program's, or the folder cannot be written.
         RuleError: a rule file is not right, or one of its rules is wrong.
         UnsupportedError: the program holds something that cannot be searched.
@@ -192,6 +196,7 @@ def optimize(
     check_gain(program)
     _supported(program)
     folder = check_writable(Path(out)) if out is not None else None
+    platform.preflight()
     files = rule_paths(rules)
     bounds = budget or SearchBudget()
     compared = tuple(BASELINES) if baselines is None else tuple(baselines)
@@ -199,7 +204,10 @@ def optimize(
     with refusing_depth(program.name), ExitStack() as stack:
         worker = stack.enter_context(Worker(files, fp=request.budget.fp))
         tools = _tools(request, platform, recorder, stack, Store(Cache("timings"), anew=anew))
-        regions = partition(program, device=device)
+        with recorder.part("partition"):
+            regions = partition(program, device=device)
+        if len(regions) > 1:
+            recorder.finish("partition", f"{len(regions)} regions")
         known: dict[str, SearchResult] = {}
         if len(regions) == 1:
             found = run_search(program, device, request.budget, worker, recorder)
@@ -352,6 +360,7 @@ def _composed(
         detail.append(f"{len(searches.regions)} regions, {len(searches.distinct)} of them different, {proved} proved")
     choices: dict[str, Choice] = {}
     for n, (name, r) in enumerate(searches.distinct.items()):
+        recorder.count("regions tuned", n, len(searches.distinct))
         place = tools.folder / str(n)
         place.mkdir()
         try:
@@ -362,9 +371,9 @@ def _composed(
             raise type(error)(error.what, where=where, why=error.why, fix=error.fix) from error
     picks = [choices[r.canonical.key] for r in searches.regions]
     platform = tools.platform
-    whole = composed_choice(searches, picks, lambda g: platform.model(g, program.hints))
-    found = searches.result(whole.proved)
     with recorder.stage("composition") as detail:
+        whole = composed_choice(searches, picks, lambda g: platform.model(g, program.hints))
+        found = searches.result(whole.proved)
         path = _emitted(tools.folder / "whole", whole.proved.sgraph, found, platform, [whole.best.config])
         finalist = _Finalist(
             whole.proved,
@@ -397,12 +406,16 @@ def _supported(program: Program) -> None:
                 why="kernels compute in float32",
                 fix="convert the model to float32, float16 or bfloat16",
             )
+    bounds: dict[str, Interval] = {t.name: of_type(t.dtype) for t in program.inputs}
+    for d in program.definitions:
+        found = interval(d.expr, bounds.__getitem__, program.ranges)
+        bounds[d.name] = found if found.within(range_of(d.dtype)) else of_type(d.dtype)
     for name in program.outputs:
-        if not program.tensor(name).dtype.is_float:
+        if not program.tensor(name).dtype.is_float and bounds[name].largest > FLOAT32_WHOLE:
             raise UnsupportedError(
-                f"an output of type {program.tensor(name).dtype.value}",
+                f"an output of type {program.tensor(name).dtype.value} that may be large",
                 where=f"output {name}",
-                why="kernels compute floating-point numbers",
+                why="kernels compute in float32, which holds all whole numbers up to 2^24",
                 fix="cut the model before this output",
             )
 
@@ -650,6 +663,9 @@ def _confirmed(
         winner = finalists[best.candidate]
         best = replace(best, seconds=ours.seconds)
         choice = replace(choice, proved=winner.proved, best=best, model=winner.model, checked=checked)
+    for s in outcome.matches[0].standings:
+        if s.side == BASELINE and s.timed.measurement is None:
+            tools.recorder.warn(f"{on_threads(s.name, s.threads)} is not compared with: {s.timed.detail}")
     if theirs is None:
         return choice
     return replace(

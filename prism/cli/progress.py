@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+import time
 from types import TracebackType
 from typing import Self
 
@@ -12,34 +14,45 @@ from rich.text import Text
 from prism.events import Count, Event, Recorder, StageFinished, StageStarted, Warned
 from prism.report.units import duration, number
 
+SILENCE_S = 30.0
+"""A log that has said nothing for so long is told what is going on, seconds."""
+
 
 class Progress:
-    """Shows events until the `with` block ends.
+    """Shows events until the `with` block ends; in a log, also what takes long.
 
     Args:
         verbose: also log the start of stages and every count.
         console: where to write; stderr by default.
+        silence_s: how long a log says nothing.
 
     Attributes:
         recorder: for stages that the command itself runs.
     """
 
-    def __init__(self, *, verbose: bool = False, console: Console | None = None) -> None:
+    def __init__(self, *, verbose: bool = False, console: Console | None = None, silence_s: float = SILENCE_S) -> None:
         self._console = console or Console(stderr=True, highlight=False)
         self._verbose = verbose
         self._status: Status | None = None
         self._stage = ""
+        self._doing = ""
+        self._silence_s = silence_s
+        self._began = self._spoke = time.monotonic()
+        self._ended = threading.Event()
         self.recorder = Recorder(self.listen)
 
     def __enter__(self) -> Self:
         if self._console.is_terminal:
             self._status = self._console.status(Text(""))
             self._status.start()
+        else:
+            threading.Thread(target=self._beat, name="prism-progress", daemon=True).start()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self._ended.set()
         if self._status is not None:
             self._status.stop()  # clears the live line, so that an error line stands alone
             self._status = None
@@ -48,24 +61,36 @@ class Progress:
         """Show one event."""
         match event:
             case StageStarted(stage):
-                self._stage = stage
+                self._stage = self._doing = stage
+                self._began = time.monotonic()
                 self._live(stage)
                 if self._verbose:
                     self._line(f"{stage} ...")
             case StageFinished(stage, seconds, detail):
+                self._stage = self._doing = ""
+                self._began = time.monotonic()
                 self._live("")
                 self._line(f"{stage} {duration(seconds)}" + (f"  {detail}" if detail else ""))
             case Count(what, value, total):
                 of = number(value) if total is None else f"{number(value)}/{number(total)}"
-                self._live(f"{self._stage}: {of} {what}")
+                self._doing = f"{self._stage}: {of} {what}"
+                self._live(self._doing)
                 if self._verbose:
                     self._line(f"{self._stage}: {of} {what}")
             case Warned(message):
                 self._line(f"warning: {message}", style="yellow")
+
+    def _beat(self) -> None:
+        """Say what is going on where nothing has been said for long."""
+        while not self._ended.wait(max(0.01, self._spoke + self._silence_s - time.monotonic())):
+            now = time.monotonic()
+            if now - self._spoke >= self._silence_s:
+                self._line(f"{self._doing or 'working'} ... {duration(now - self._began)} so far")
 
     def _live(self, text: str) -> None:
         if self._status is not None:
             self._status.update(Text(text))
 
     def _line(self, text: str, style: str = "") -> None:
+        self._spoke = time.monotonic()
         self._console.print(Text(f"prism: {text}", style=style), soft_wrap=True)

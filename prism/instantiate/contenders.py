@@ -7,9 +7,13 @@ own calls (`native`), either of them compiled by torch, or the ONNX file in onnx
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+import signal
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
+from types import FrameType
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -91,6 +95,25 @@ def _picked(call: Call, places: Sequence[int]) -> Sequence[Any]:
     return [results[n] for n in places]
 
 
+@contextmanager
+def _limited(seconds: float | None, what: str) -> Iterator[None]:
+    """Interrupt what takes longer; only in the main thread, where signals arrive."""
+
+    def interrupt(_signum: int, _frame: FrameType | None) -> None:
+        raise TimeoutError(f"{what} took more than {seconds:g} s")
+
+    if seconds is None or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGALRM, interrupt)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
 class Contenders:
     """Makes the contenders of one request; what several of them are made from is made once.
 
@@ -100,6 +123,7 @@ class Contenders:
 
     def __init__(self, inputs: Sequence[torch.Tensor]) -> None:
         self._inputs = inputs
+        self._failed: dict[tuple[str, str], str] = {}
         self._functions: dict[tuple[str, str], tuple[Callable[..., Any], list[torch.Tensor]]] = {}
 
     def call(self, spec: Mapping[str, Any], threads: int, outputs: Sequence[torch.Tensor] | None = None) -> Call:
@@ -126,13 +150,24 @@ class Contenders:
             case "onnxruntime":
                 return onnx_call(Path(spec["model"]), [self._inputs[n] for n in spec["inputs"]], threads)
             case "compiled":
-                function, takes = self._function(spec)
-                torch._dynamo.reset()
-                call = torch_call(torch.compile(function, dynamic=False), takes)
-                with torch.inference_mode():
-                    call()  # compiles: that is no time of a call
-                return call
+                return self._compiled(spec)
         return torch_call(*self._function(spec))
+
+    def _compiled(self, spec: Mapping[str, Any]) -> Call:
+        """What torch.compile makes of the program; where that failed once, it is not tried again."""
+        key = (spec.get("exported", ""), spec["program"])
+        if key in self._failed:
+            raise RuntimeError(self._failed[key])
+        function, takes = self._function(spec)
+        torch._dynamo.reset()
+        call = torch_call(torch.compile(function, dynamic=False), takes)
+        try:
+            with _limited(spec.get("compile_s"), "torch.compile"), torch.inference_mode():
+                call()  # compiles: that is no time of a call
+        except Exception as error:
+            self._failed[key] = f"{type(error).__name__}: {error}"
+            raise
+        return call
 
     def _function(self, spec: Mapping[str, Any]) -> tuple[Callable[..., Any], list[torch.Tensor]]:
         """What torch runs, and on what."""

@@ -104,6 +104,9 @@ class CpuPlatform:
         """All cores, and one: what runs on all of them stalls where one is taken."""
         return tuple(dict.fromkeys((default_threads(self.device.processors), 1)))
 
+    def preflight(self) -> None:
+        """See Platform; the compiler worked when the platform was made."""
+
     def measuring(self, bench: Bench, store: Store) -> Measuring:
         """See Platform."""
         compiler = CpuCompiler(self.backend, self.compiler, bench.hints)

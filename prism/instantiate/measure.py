@@ -312,6 +312,7 @@ class Bench:
         if c.kind == "onnxruntime":
             return spec | {"kind": c.kind, "model": str(self.program.source), "inputs": given, "places": places_of}
         spec |= {"kind": c.kind, "program": str(self._path("program.pickle"))}
+        spec |= {"compile_s": COMPILE_S} if c.kind == "compiled" else {}
         exported = {"exported": str(self._path("exported.pt2")), "inputs": given, "places": places_of}
         return spec | (exported if self._export() else {})
 

@@ -14,6 +14,7 @@ from typing import Protocol
 from prism.backends.protocol import Backend
 from prism.backends.triton.backend import TritonBackend
 from prism.backends.triton.device import describe_gpu
+from prism.backends.triton.preflight import check_assembler, check_c_compiler
 from prism.cost.device import Device, device
 from prism.errors import UsageError
 from prism.instantiate.check import KernelRunner
@@ -87,6 +88,14 @@ class Platform(Protocol):
         """On how many threads contenders are timed; 0 where that is not for the host to say."""
         ...
 
+    def preflight(self) -> None:
+        """Make sure that what compiles works, before anything is searched.
+
+        Raises:
+            CompilerError: it does not.
+        """
+        ...
+
     def measuring(self, bench: Bench, store: Store) -> AbstractContextManager[Measuring]:
         """The evaluator that times; only where `timed`."""
         ...
@@ -154,6 +163,12 @@ class TritonPlatform:
     def thread_counts(self) -> tuple[int, ...]:
         """See Platform."""
         return (0,)
+
+    def preflight(self) -> None:
+        """See Platform."""
+        check_assembler(self.device.sm)
+        if self.timed:
+            check_c_compiler()
 
     def measuring(self, bench: Bench, store: Store) -> Measuring:
         """See Platform."""

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import ast
-import contextlib
 import ctypes
-import os
-import signal
 import subprocess
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from prism.backends.cpu import support
 from prism.backends.protocol import Config
+from prism.backends.tool import how_it_ended, run_tool
 from prism.errors import BackendError, CompilerError
 
 COMPILE_LIMIT_S = 60.0
@@ -80,11 +78,10 @@ def check_compiler(timeout_s: float = PROBE_LIMIT_S) -> None:
         for tuning in support.TUNING:
             command = [str(found), *support.FLAGS, *tuning, str(source), "-o", str(library)]
             try:
-                code, what = _run(command, timeout_s)
+                code, what = run_tool(command, timeout_s)
                 if code == 0 and ctypes.CDLL(str(library)).prism_probe(41) == 42:
                     return
-                end = f"it was ended by signal {-code}" if code < 0 else f"it ended with status {code}"
-                said = said or (f"{end} and said: {what}" if what else f"{end} and said nothing")
+                said = said or how_it_ended(code, what)
             except subprocess.TimeoutExpired:
                 said = f"it took more than {timeout_s:g} s for a function of one line"
                 break  # it would hang with other flags, too
@@ -96,22 +93,6 @@ def check_compiler(timeout_s: float = PROBE_LIMIT_S) -> None:
         why=f"{said} (the command was {' '.join(Path(c).name for c in command)})",
         fix="repair it, set CXX to another, or estimate for a GPU with --target sm_90",
     )
-
-
-def _run(command: Sequence[str], timeout_s: float) -> tuple[int, str]:
-    """The status with which a command ends, and what it said; it is ended with all that it started."""
-    with tempfile.TemporaryFile() as said:
-        process = subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=said, stderr=subprocess.STDOUT, start_new_session=True
-        )
-        try:
-            code = process.wait(timeout_s)
-        finally:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
-        said.seek(0)
-        return code, " ".join(said.read(4096).decode(errors="replace").split())[:300]
 
 
 def compile_module(module: Path, config: Config, *, timeout_s: float = COMPILE_LIMIT_S) -> Built:

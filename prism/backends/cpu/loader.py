@@ -21,6 +21,7 @@ from prism.sgraph.nodes import SGraph
 
 RUNTIME = '''
 _DTYPES = {
+    "float64": ("float64", np.float64),
     "float32": ("float32", np.float32),
     "float16": ("float16", np.float16),
     "bfloat16": ("bfloat16", np.uint16),
