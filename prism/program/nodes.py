@@ -143,7 +143,7 @@ class Position(Expr):
         return f"@({self.index})"
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Map(Expr):
     """A pointwise operation; its free axes are the union of its arguments' (broadcasting)."""
 
@@ -175,11 +175,14 @@ class Map(Expr):
         """The arguments."""
         return self.args
 
+    def __repr__(self) -> str:
+        return f"<{_text(self)}>"
+
     def __str__(self) -> str:
         return _text(self)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Reduce(Expr):
     """The reduction of `body` over the whole of `axis`, which is bound here."""
 
@@ -216,6 +219,9 @@ class Reduce(Expr):
     def children(self) -> tuple[Expr, ...]:
         """The body."""
         return (self.body,)
+
+    def __repr__(self) -> str:
+        return f"<{_text(self)}>"
 
     def __str__(self) -> str:
         return _text(self)
