@@ -5,7 +5,6 @@ Each is index arithmetic; all but the joins and the triangles are views, which n
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
@@ -15,6 +14,7 @@ import sympy
 
 from prism.frontend.onnx_algebra import apply, as_index, compare_extents, index_value, number
 from prism.frontend.onnx_graph import Graph, Node, Value, known_elements, static_shape
+from prism.program import build
 from prism.program.extents import Extent, add, cdiv, is_static, mul, normal
 from prism.program.index import Axis, Index
 from prism.program.nodes import Const, DType, Expr
@@ -305,10 +305,11 @@ def _concat(graph: Graph, node: Node) -> Value:
     def element(part: Value, start: Extent) -> Expr:
         return graph.at(part, _shifted(axes, axis, mul(-1, start)))
 
-    expr = element(*kept[-1])
-    for (part, start), (_, following) in reversed(list(itertools.pairwise(kept))):
-        inside = apply("lt", index_value(Index.axis(axes[axis])), number(following))
-        expr = apply("where", inside, element(part, start), expr)
+    def choose(place: int, before: Expr, after: Expr) -> Expr:
+        inside = apply("lt", index_value(Index.axis(axes[axis])), number(kept[place][1]))
+        return apply("where", inside, before, after)
+
+    expr = build.pieces(len(kept), lambda place: element(*kept[place]), choose)
     return graph.define(node, axes, expr, parts[0].dtype, view=len(kept) == 1)
 
 

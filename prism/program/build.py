@@ -37,6 +37,24 @@ def joined(join: Callable[[Expr, Expr], Expr], items: Sequence[Expr]) -> Expr:
     return join(joined(join, items[:half]), joined(join, items[half:]))
 
 
+def pieces(count: int, piece: Callable[[int], Expr], choose: Callable[[int, Expr, Expr], Expr]) -> Expr:
+    """What consists of pieces, one after another; of many, the choice is by halves, so that it is not nested deeply.
+
+    Args:
+        count: how many there are, one or more.
+        piece: the element of a piece.
+        choose: the first expression before the piece of that number, else the second.
+    """
+
+    def of(low: int, high: int) -> Expr:
+        if high - low == 1:
+            return piece(low)
+        middle = low + 1 if high - low <= _LONG else (low + high) // 2
+        return choose(middle, of(low, middle), of(middle, high))
+
+    return of(0, count)
+
+
 def const(value: float) -> Const:
     """A number."""
     return Const(float(value))

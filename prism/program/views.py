@@ -13,6 +13,7 @@ import numpy.typing as npt
 import sympy
 
 from prism.errors import ShapeError
+from prism.program import build
 from prism.program.extents import Extent, add, at_most, is_static, mul, normal
 from prism.program.index import Axis, Index
 from prism.program.nodes import Const, Expr, Map, Position, Read, Tensor
@@ -157,9 +158,6 @@ def _group(shape: Sequence[Extent], axes: Sequence[Axis]) -> list[Index]:
     return index
 
 
-_MANY_PARTS = 16
-
-
 def concat(parts: Sequence[Tensor], axes: Sequence[Axis], dimension: int) -> Expr:
     """The element of the concatenation: `where` over the position along the dimension, with shifted reads.
 
@@ -177,17 +175,14 @@ def concat(parts: Sequence[Tensor], axes: Sequence[Axis], dimension: int) -> Exp
         index[dimension] = index[dimension] + Index.const(start).scaled(-1)
         return Read(part.name, tuple(index))
 
-    def chosen(kept: Sequence[tuple[Tensor, Extent]]) -> Expr:
-        # Many parts are halved, so that the choice is not nested as deeply as there are parts.
-        first = 1 if len(kept) <= _MANY_PARTS else len(kept) // 2
-        if len(kept) == 1:
-            return element(*kept[0])
-        following = kept[first][1]
-        bound = Const(float(int(following))) if is_static(following) else Position(Index.const(following))
-        inside = Map("lt", (Position(Index.axis(axis)), bound))
-        return Map("where", (inside, chosen(kept[:first]), chosen(kept[first:])))
+    kept = [(p, s) for p, s in zip(parts, starts, strict=True) if p.shape[dimension] != 0]
 
-    return chosen([(p, s) for p, s in zip(parts, starts, strict=True) if p.shape[dimension] != 0])
+    def choose(place: int, before: Expr, after: Expr) -> Expr:
+        following = kept[place][1]
+        bound = Const(float(int(following))) if is_static(following) else Position(Index.const(following))
+        return Map("where", (Map("lt", (Position(Index.axis(axis)), bound)), before, after))
+
+    return build.pieces(len(kept), lambda place: element(*kept[place]), choose)
 
 
 def concat_shape(parts: Sequence[Tensor], dimension: int, where: str = "") -> Shape:
