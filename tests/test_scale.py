@@ -16,10 +16,10 @@ from prism.cli.app import main
 from prism.egraph import polynomials
 from prism.egraph.normal import Unfit, normal_form
 from prism.errors import ExitCode, TooDeepError, refusing_depth
+from prism.generate.partition import partition
 from prism.program.evaluate import evaluate
 from prism.program.index import Axis, Index
 from prism.program.nodes import Expr, Map, Read, Reduce, ReduceKind, walk
-from prism.program.partition import partition
 
 M, K = Axis("d4", 4), Axis("d4_1", 4)
 

@@ -166,7 +166,7 @@ class TritonPlatform:
 
     def preflight(self) -> None:
         """See Platform."""
-        check_assembler(self.device.sm)
+        check_assembler(self.device.target)
         if self.timed:
             check_c_compiler()
 
