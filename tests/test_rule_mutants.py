@@ -32,10 +32,6 @@ NOT_FOR_TRUTH = {
     ("sum-of-logs", "without (positive a)"): BOTH,
     ("sum-of-logs", "without (positive b)"): BOTH,
     ("recip-recip", "without (finite a)"): BOTH,
-    ("min2-by-where", "without (finite b)"): BOTH,
-    ("max2-by-where", "without (finite a)"): BOTH,
-    ("min2-by-where-le", "without (finite b)"): BOTH,
-    ("max2-by-where-le", "without (finite a)"): BOTH,
     # `and` takes anything but 0 for true, as `where` does.
     ("where-nested", "without (boolean p)"): OTHER,
     ("where-nested", "without (boolean q)"): OTHER,
