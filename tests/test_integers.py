@@ -8,16 +8,20 @@ from collections.abc import Callable, Mapping
 import numpy as np
 import pytest
 import torch
+from torch.nn import functional as F
 
 import prism
 from prism.errors import UnsupportedError
+from prism.frontend.torch import trace
 from prism.program import build, extents
 from prism.program.evaluate import evaluate_expr
 from prism.program.fold import op
 from prism.program.index import Axis, Index
 from prism.program.integers import (
+    CAST_ASSUMED,
     INT64_ASSUMED,
     Interval,
+    assumptions,
     floor_quotient,
     floor_remainder,
     from_fraction,
@@ -172,3 +176,28 @@ def test_a_verdict_names_what_is_taken_for_granted_of_int64() -> None:
     assert INT64_ASSUMED in proved.reason
     assert not prism.prove(lambda i, x: (i + 1) * x, lambda i, x: i * x - x, (ids, x)).assumptions
     assert not prism.prove(lambda i, x: (i + 1) * x, lambda i, x: i * x + x, (ids.int(), x)).assumptions
+
+
+IDS, X, N = torch.tensor([3, 1, 2]), torch.tensor([0.25, -1.5, 2.0]), torch.tensor([3, 1, 2], dtype=torch.int32)
+GRANTED: dict[str, tuple[Callable[..., torch.Tensor], tuple[torch.Tensor, ...], tuple[str, ...]]] = {
+    "a sum may leave int64": (lambda i: i + i, (IDS,), (INT64_ASSUMED,)),
+    "a total, too": (lambda i: i.sum(-1), (IDS,), (INT64_ASSUMED,)),
+    "an index does not": (lambda i: F.one_hot(i, 5) * 2, (IDS,), ()),
+    "nor does what is compared": (lambda i: torch.where(i <= i.flip(0), i, -1), (IDS,), ()),
+    "nor does a maximum": (lambda i: i.amax(-1), (IDS,), ()),
+    "nor what is computed in floats": (lambda i: i.float() * 2, (IDS,), ()),
+    "a number without bounds is cast": (lambda x: x.to(torch.int32), (X,), (CAST_ASSUMED,)),
+    "narrowly": (lambda x: x.to(torch.uint8), (X,), (CAST_ASSUMED,)),
+    "rounded before": (lambda x: (x * 3).round().to(torch.int8), (X,), (CAST_ASSUMED,)),
+    "one with bounds": (lambda x: (x.sigmoid() * 100).to(torch.int8), (X,), ()),
+    "a clamped one": (lambda x: x.clamp(-100, 100).round().to(torch.int8), (X,), ()),
+    "a choice by numbers": (lambda x, n: torch.where(x > 0, n, n % 5), (X, N), ()),
+    "a mean of integers": (lambda n: n.float().mean(-1).to(torch.int64), (N,), ()),
+    "both": (lambda i, x: i * 3 + x.to(torch.int64), (IDS, X), (INT64_ASSUMED, CAST_ASSUMED)),
+}
+
+
+@pytest.mark.parametrize("name", GRANTED)
+def test_what_is_taken_for_granted_is_named_where_it_matters(name: str) -> None:
+    function, inputs, clauses = GRANTED[name]
+    assert assumptions(trace(function, inputs, check=False)) == clauses

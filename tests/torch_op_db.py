@@ -26,6 +26,7 @@ import numpy as np
 import torch
 from torch.testing._internal.common_methods_invocations import op_db
 from torch.testing._internal.opinfo.core import OpInfo
+from tolerant_reader import Tolerant, flat
 from torch.utils import _pytree as pytree
 
 from prism.errors import IllegalIRError, PrismError, UnsupportedError
@@ -123,70 +124,6 @@ def _caller(op: OpInfo, leaves: list[Any], places: list[int], spec: pytree.TreeS
     return call
 
 
-def _flat(result: Any) -> list[Any]:
-    return list(reader._flat(tuple(result) if isinstance(result, (tuple, list)) else result))
-
-
-class _Spoiled:
-    """What a refused node stands for."""
-
-    def __init__(self, error: PrismError) -> None:
-        self.error = error
-
-
-class _Tolerant(reader._Translation):
-    """A translation in which a refusal spoils what depends on the node, and nothing else."""
-
-    def _placeholder(self, node: torch.fx.Node) -> None:
-        try:
-            super()._placeholder(node)
-        except PrismError as error:
-            self._values[node] = _Spoiled(error)
-
-    def _call(self, node: torch.fx.Node) -> None:
-        spoiled = [s for n in node.all_input_nodes if isinstance(s := self._values.get(n), _Spoiled)]
-        if spoiled:
-            self._values[node] = spoiled[0]
-            return
-        try:
-            super()._call(node)
-        except PrismError as error:
-            self._values[node] = _Spoiled(error)
-        except Exception as error:
-            self._values[node] = _Spoiled(IllegalIRError(f"{type(error).__name__}: {error}"))
-
-    def _outputs(self, node: torch.fx.Node) -> tuple[str, ...]:
-        kept: list[torch.fx.Node] = []
-        self.errors: dict[int, PrismError] = {}
-        self.names: dict[int, str] = {}
-        for place, result in enumerate(_flat(node.args[0])):
-            value = self._values.get(result) if isinstance(result, torch.fx.Node) else None
-            if isinstance(value, _Spoiled):
-                self.errors[place] = value.error
-                continue
-            names = self._output(place, result)
-            if isinstance(names, PrismError):
-                self.errors[place] = names
-            else:
-                self.names[place] = names
-                kept.append(result)
-        return tuple(self.names.values())
-
-    def _output(self, place: int, result: Any) -> str | PrismError:
-        try:
-            (name,) = super()._outputs(_Output(result))  # type: ignore[arg-type]
-        except PrismError as error:
-            return error
-        return name
-
-
-class _Output:
-    """An output node of one result."""
-
-    def __init__(self, result: Any) -> None:
-        self.args = ((result,),)
-
-
 def outcomes(given: Sequence[Sample]) -> list[Outcome]:
     """What becomes of each sample, traced as one function; halves are tried where torch cannot export the whole."""
     if not given:
@@ -230,7 +167,7 @@ def _traced(given: Sequence[Sample]) -> list[Outcome]:
         for s in given:
             own = [next(left) for _ in s.tensors]
             try:
-                made = _flat(s.call(own))
+                made = flat(s.call(own))
             except Exception as error:
                 counts.append(f"torch.export cannot capture it: {(str(error).splitlines() or [''])[0][:200]}")
                 continue
@@ -247,7 +184,7 @@ def _traced(given: Sequence[Sample]) -> list[Outcome]:
     with _quiet():
         _, exported = reader._export(every, reader._apart(tensors), None, "op")
         reader._refuse_mutation(exported, "op")
-    translation = _Tolerant(exported, "op", names, None, {})
+    translation = Tolerant(exported, "op", names, None, {})
     program = translation.program()
     arrays = {f"t{n}": _array(t) for n, t in enumerate(tensors) if t.dtype in DTYPES}
     found, place = list[Outcome](), 0
@@ -287,10 +224,10 @@ def _values(whole: Program, outputs: Sequence[str], arrays: dict[str, np.ndarray
 def _compared(s: Sample, program: Program, got: dict[str, np.ndarray]) -> Outcome:
     """Whether the outputs of one sample are what torch computes, in its own type or in float64."""
     with _quiet():
-        own = _flat(s.call([t.clone() for t in s.tensors]))
+        own = flat(s.call([t.clone() for t in s.tensors]))
         exact = own
         with contextlib.suppress(Exception), _computing_in_float64():
-            exact = _flat(s.call([t.double() if t.is_floating_point() else t.clone() for t in s.tensors]))
+            exact = flat(s.call([t.double() if t.is_floating_point() else t.clone() for t in s.tensors]))
     magnitudes = [float(np.abs(_array(t).astype(np.float64)).max(initial=0.0)) for t in s.tensors if t.dtype in DTYPES]
     largest = max((m for m in magnitudes if np.isfinite(m)), default=0.0)
     for (name, value), mine, theirs in zip(got.items(), own, exact, strict=True):

@@ -40,8 +40,11 @@ from prism.program.nodes import (
 EXACT = 2.0**53
 """Up to here float64 holds every whole number."""
 
-INT64_ASSUMED = "the elements of int64 inputs, and of fractions cast to integers, are at least -2^31 and below 2^31"
-"""The assumption of `of_type` and `from_fraction`, for those who list what a result rests on."""
+INT64_ASSUMED = "the elements of int64 inputs are at least -2^31 and below 2^31"
+"""The assumption of `of_type`, for those who list what a result rests on."""
+
+CAST_ASSUMED = "fractions that are cast to integers are above -2^31 and below 2^31"
+"""The assumption of `from_fraction`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,9 +111,52 @@ def of_type(dtype: DType) -> Interval:
 
 
 def assumptions(program: Program) -> tuple[str, ...]:
-    """What the program's formulas take for granted of its inputs, in words; none for most."""
-    reads_int64 = any(t.dtype is DType.INT64 and t.name not in program.weights for t in program.inputs)
-    return (INT64_ASSUMED,) if reads_int64 else ()
+    """What the program's formulas take for granted of its inputs, in words; none for most.
+
+    Numbers of int64 inputs matter where something of an integer type, computed of them, could leave its type; as
+    indices and in comparisons they do not. Fractions matter where nothing bounds one that is cast.
+    """
+    assumed: list[str] = []
+    if any(t.dtype is DType.INT64 and t.name not in program.weights for t in program.inputs):
+        _, leaves = _by_definition(program, range_of(DType.INT64))
+        assumed += [INT64_ASSUMED] * leaves
+    cast, _ = _by_definition(program, _ASSUMED)
+    return (*assumed, *([CAST_ASSUMED] * cast))
+
+
+def _by_definition(program: Program, int64: Interval) -> tuple[bool, bool]:
+    """Whether a fraction without known bounds is cast, and whether a value may leave its integer type.
+
+    Args:
+        program: the program.
+        int64: what inputs of that type may hold.
+    """
+    floats = {t.name for t in (*program.inputs, *program.definitions) if t.dtype.is_float}
+    of = {t.name: int64 if t.dtype is DType.INT64 else range_of(t.dtype) for t in program.inputs}
+    cast = leaves = False
+    for d in program.definitions:
+        found: dict[int, Interval] = {}
+        loose: set[int] = set()  # of no known bounds, as a fraction above which it stands
+        for e in walk(d.expr):
+            bounds = _bounds(e, [found[id(c)] for c in e.children], of.__getitem__, program.ranges)
+            known = e.tensor in floats if isinstance(e, Read) else not loose.isdisjoint(map(id, e.children))
+            if known and bounds.largest > EXACT:
+                loose.add(id(e))
+            found[id(e)] = bounds
+        own, bounds = range_of(d.dtype), found[id(d.expr)]
+        if not d.dtype.is_float:
+            cast |= any(id(e) in loose and _is_cast(e) for e in walk(d.expr)) or id(d.expr) in loose
+            leaves |= id(d.expr) not in loose and not bounds.within(own)
+        of[d.name] = bounds if bounds.within(own) else own
+    return cast, leaves
+
+
+def _is_cast(e: Expr) -> bool:
+    """Whether this is the whole part of a fraction, as a cast has it."""
+    match e:
+        case Map("mul", (Map("sign", (a,)), Map("floor", (Map("abs", (b,)),)))):
+            return a == b
+    return False
 
 
 # Bounds
@@ -344,7 +390,7 @@ def wrapped(expr: Expr, dtype: DType) -> Expr:
 
 
 def from_fraction(expr: Expr, bounds: Interval) -> tuple[Expr, Interval]:
-    """A number cast to whole numbers: rounded towards 0, and its bounds (where they are not known, INT64_ASSUMED)."""
+    """A number cast to whole numbers: rounded towards 0, and its bounds (where they are not known, CAST_ASSUMED)."""
     if bounds.whole:
         whole, cut = expr, bounds
     else:
