@@ -24,9 +24,9 @@ from typing import Any
 
 import numpy as np
 import torch
+from tolerant_reader import Tolerant, flat
 from torch.testing._internal.common_methods_invocations import op_db
 from torch.testing._internal.opinfo.core import OpInfo
-from tolerant_reader import Tolerant, flat
 from torch.utils import _pytree as pytree
 
 from prism.errors import IllegalIRError, PrismError, UnsupportedError

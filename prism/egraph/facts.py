@@ -32,10 +32,13 @@ class Facts:
 
     Attributes:
         assume: whether every maximum (minimum) is taken for a number that is one unless all of its range is masked.
+        trust: whether a finite number is taken to lie in the domain of what it is an argument of, so that infinities
+            alone are followed.
         assumed: the maxima and minima of which that was assumed, in the order in which they were met.
     """
 
     assume: bool = False
+    trust: bool = False
     assumed: dict[Expr, None] = field(default_factory=dict)
     # By identity; the expression is kept, so that its identity is not used again.
     _infinities: dict[int, tuple[Expr, frozenset[float] | None]] = field(default_factory=dict)
@@ -47,10 +50,10 @@ class Facts:
         match e:
             case Const(c):
                 return c > 0
-            case Size() | Map("sigmoid", _):
+            case Size():
                 return True
-            case Map("exp", (a,)):
-                return self.finite(a)
+            case Map("exp" | "sigmoid", (a,)):
+                return self.finite(a)  # 0 at -inf
             case Map("add", (a, b)):
                 return (self.positive(a) and self.nonneg(b)) or (self.nonneg(a) and self.positive(b))
             case Map("mul", (a, b)):
@@ -105,7 +108,7 @@ class Facts:
         match e:
             case Const(c):
                 return c >= 0
-            case Map("exp" | "abs" | "sqrt" | "lt" | "le" | "eq" | "and" | "or" | "not" | "isnan", _):
+            case Map("exp" | "sigmoid" | "abs" | "sqrt" | "lt" | "le" | "eq" | "and" | "or" | "not" | "isnan", _):
                 return True
             case Map("add", (a, b)):
                 return self.nonneg(a) and self.nonneg(b)
@@ -140,7 +143,7 @@ class Facts:
         if not self.assume:
             return None
         if self._sure is None:
-            self._sure = Facts()
+            self._sure = Facts(trust=self.trust)
         return self._sure.infinities(e)
 
     def _found(self, e: Expr) -> frozenset[float] | None:
@@ -182,13 +185,13 @@ class Facts:
             case "abs":
                 return frozenset({math.inf}) if x else NONE
             case "recip":
-                return NONE if self.nonzero(a) else None
+                return NONE if self.trust or self.nonzero(a) else None
             case "log":
-                return x if self.positive(a) else x | {-math.inf} if self.nonneg(a) else None
+                return x if self.positive(a) else x | {-math.inf} if self.trust or self.nonneg(a) else None
             case "sqrt":
-                return x if self.nonneg(a) else None
+                return x if self.trust or self.nonneg(a) else None
             case "pow":
-                return NONE if not x and self._power(a, args[1]) else None
+                return NONE if not x and (self.trust or self._power(a, args[1])) else None
             case "sigmoid" | "tanh" | "erf" | "sign":
                 return NONE
             case "floor" | "round":

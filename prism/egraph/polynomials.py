@@ -140,7 +140,7 @@ class Algebra:
             for n, other in enumerate(powers):
                 same = _whole(other) and _whole(power) and other * power > 0
                 roots = other * power > 0 and self.facts.nonneg(base)
-                if same or roots or self._positive(base):
+                if same or roots or self._cancels(base):
                     powers[n] = other + power
                     break
             else:
@@ -309,6 +309,10 @@ class Algebra:
     def _positive(self, base: Expr) -> bool:
         return base in self.above or self.facts.positive(base)
 
+    def _cancels(self, base: Expr) -> bool:
+        """Whether the base over itself is 1: it is more than 0, and finite."""
+        return self._positive(base) and self.facts.finite(base)
+
     def _above(self, t: Term) -> bool:
         return all(self._positive(b) for b, _ in t.factors)
 
@@ -322,7 +326,7 @@ class Algebra:
 
     def _gathered(self, p: Poly) -> Poly:
         """Terms over a common denominator that add up to a multiple of it: (a + a*b)/(1 + b) = a."""
-        bases = sorted({b for t in p for b, n in t.factors if n == -1 and is_sum(b) and self._positive(b)}, key=str)
+        bases = sorted({b for t in p for b, n in t.factors if n == -1 and is_sum(b) and self._cancels(b)}, key=str)
         for base in bases:
             whole = self.poly(base)
             over = {t: c for t, c in p.items() if (base, -UNIT) in t.factors}

@@ -18,7 +18,8 @@ import numpy as np
 
 from prism.egraph.budget import Budget
 from prism.egraph.coefficients import read_alike, stored_alike
-from prism.egraph.facts import Facts, kept
+from prism.egraph.emptied import defined_alike
+from prism.egraph.facts import Facts, kept, masked
 from prism.egraph.matching import Matched
 from prism.egraph.normal import Unfit, normal_form
 from prism.egraph.pieces import pieces
@@ -179,9 +180,9 @@ def _decided(
     if not apart:
         with nullcontext(worker) if worker is not None else Worker() as running:
             assert running is not None
-            verdict = _in_one_class(running, *whole, budget)
+            verdict = _with_values(_in_one_class(running, *whole, budget), *whole)
             if not verdict and parts != whole:
-                cut = _in_one_class(running, *parts, budget)
+                cut = _with_values(_in_one_class(running, *parts, budget), *parts)
                 if cut:
                     verdict = replace(cut, reason=f"{cut.reason}, cut into {len(parts[0])} pieces")
     if verdict:
@@ -203,6 +204,31 @@ def _in_one_class(
         return worker.prove([candidate])[0]
     except WorkerError as error:
         return Verdict(Status.UNKNOWN, error.one_line())
+
+
+def _with_values(verdict: Verdict, reference: Sequence[Expr], candidate: Sequence[Expr]) -> Verdict:
+    """A proof by rules, if infinities leave the candidate without a value only where the reference has none.
+
+    Rules hold where both of their sides have a value, and an infinite factor or addend that meets a sum or a maximum
+    may leave one of them without. So a candidate in which infinities may meet is proved only where the reference's
+    own masks keep them apart, which the verdict names unless the reference is as undefined in the rows they empty.
+    """
+    if not verdict:
+        return verdict
+    assumed: dict[str, None] = {}
+    for a, b in zip(reference, candidate, strict=True):
+        if Facts(trust=True).infinities(b) is not None:
+            continue
+        theirs = Facts(assume=True, trust=True)
+        defined = theirs.infinities(b) is not None
+        if not defined or not set(masked([a])).issuperset(theirs.assumed):
+            reason = (
+                f"{verdict.reason}, but infinities may leave the candidate without a value where the reference has one"
+            )
+            return replace(verdict, status=Status.UNKNOWN, reason=reason, classes=(), assumptions=())
+        if not defined_alike(a, b, tuple(theirs.assumed)):
+            assumed |= dict.fromkeys(map(kept, theirs.assumed))
+    return verdict.assuming([c for c in assumed if c not in verdict.assumptions])
 
 
 def _same_forms(

@@ -131,7 +131,7 @@ def _by_definition(program: Program, int64: Interval) -> tuple[bool, bool]:
         program: the program.
         int64: what inputs of that type may hold.
     """
-    floats = {t.name for t in (*program.inputs, *program.definitions) if t.dtype.is_float}
+    floats = {t.name for t in (*program.inputs, *(d.tensor for d in program.definitions)) if t.dtype.is_float}
     of = {t.name: int64 if t.dtype is DType.INT64 else range_of(t.dtype) for t in program.inputs}
     cast = leaves = False
     for d in program.definitions:
