@@ -180,6 +180,51 @@ WRONG: Mapping[str, tuple[One, One]] = {
     "a sine over itself": (lambda x: x, lambda x: x * x.sin() / x.sin()),
 }
 
+
+def rarely(x: Tensor) -> Tensor:
+    """Rows are masked as a whole where no draw of the refuter comes."""
+    return W(x < 1e5, x, -INF)
+
+
+def highest(x: Tensor) -> Tensor:
+    return rarely(x).amax(-1, keepdim=True)
+
+
+def infinite(x: Tensor) -> Tensor:
+    """1, and rarely infinite."""
+    return W(x < 1e5, 1.0, INF)
+
+
+# As wrong, and no draw shows it: the proof itself has to see it.
+UNSEEN: Mapping[str, tuple[One, One]] = {
+    "a chain through a rarely masked maximum": (
+        lambda x: (rarely(x) - 1).exp(),
+        lambda x: (rarely(x) - highest(x)).exp() * (highest(x) - 1).exp(),
+    ),
+    "a rarely infinite factor into a sum": (
+        lambda x: (-infinite(x[..., :1]) * x.relu().sum(-1, keepdim=True)).exp(),
+        lambda x: (-infinite(x[..., :1]) * x.relu()).sum(-1, keepdim=True).exp(),
+    ),
+    "an infinite factor into a product": (
+        lambda x: (-infinite(x[..., :1]) * (x.abs() @ x.abs())).exp(),
+        lambda x: ((-infinite(x[..., :1]) * x.abs()) @ x.abs()).exp(),
+    ),
+    "an infinite addend into a masked maximum": (
+        lambda x: rarely(x).amax(-1, keepdim=True) + infinite(x[..., :1]),
+        lambda x: (rarely(x) + infinite(x[..., :1])).amax(-1, keepdim=True),
+    ),
+    "an infinite addend into a larger one": (
+        lambda x: torch.maximum(rarely(x), x) + infinite(x),
+        lambda x: torch.maximum(rarely(x) + infinite(x), x + infinite(x)),
+    ),
+    "infinity over itself": (torch.ones_like, lambda x: infinite(x) / infinite(x)),
+    "a sigmoid that is 0 over itself": (lambda x: x, lambda x: x * rarely(x).sigmoid() / rarely(x).sigmoid()),
+    "a fraction gathered": (
+        torch.ones_like,
+        lambda x: rarely(x).sigmoid() + (-rarely(x)).exp() * rarely(x).sigmoid(),
+    ),
+}
+
 # Proved, and on no more than finite inputs.
 RIGHT: Mapping[str, tuple[Two, Two]] = {
     "causal, maximum dropped": (lambda s, v: attention(causal(s), v), lambda s, v: unshifted(causal(s), v)),
@@ -251,7 +296,7 @@ def verdicts() -> Iterator[Callable[[str], Verdict]]:
     """The verdict on a pair by its name."""
     x, v = torch.randn(N, N), torch.randn(N, 4)
     pairs: dict[str, tuple[Formula, Formula]] = {}
-    for table, inputs in ((WRONG, (x,)), (RIGHT, (x, v)), (ASSUMING, (x, v))):
+    for table, inputs in ((WRONG, (x,)), (UNSEEN, (x,)), (RIGHT, (x, v)), (ASSUMING, (x, v))):
         sides = [traced({name: pair[n] for name, pair in table.items()}, inputs) for n in (0, 1)]
         pairs |= {name: (sides[0][name], sides[1][name]) for name in table}
     with Worker() as worker:
@@ -274,6 +319,11 @@ def test_what_has_no_value_where_the_reference_has_one_is_refuted(
     assert verdict.status is Status.REFUTED, verdict.reason
     assert " against " in verdict.reason
     assert verdict.counterexample
+
+
+@pytest.mark.parametrize("name", UNSEEN)
+def test_what_no_draw_shows_is_not_proved(name: str, verdicts: Callable[[str], Verdict]) -> None:
+    assert verdicts(name).status is Status.UNKNOWN
 
 
 @pytest.mark.parametrize("name", RIGHT)

@@ -212,7 +212,7 @@ def _run(term: Term, inputs: Mapping[str, Tensor], record: Record, done: dict[in
                 record.undefined = True
         if term.op in ("softmax", "logsoftmax") and torch.isnan(value).any():
             record.undefined = True
-        if finite and bool((value.abs() > 1e150).any()):
+        if finite and bool((torch.isfinite(value) & (value.abs() > 1e150)).any()):
             record.overflown = True
         lost = term.op in ("exp", "softmax", "sigmoid") and bool(((value == 0) & torch.isfinite(args[0])).any())
         record.overflown |= lost or bool(((value != 0) & (value.abs() < 1e-150)).any())
@@ -877,7 +877,7 @@ class Judgement:
 
     Attributes:
         differ: inputs at which the reference is defined all along, and the candidate differs from it.
-        at_all: inputs at which both differ although the reference left a domain on the way.
+        at_all: inputs at which both differ although the reference left a domain on the way, or has no value.
         compared: on how many inputs that counts.
     """
 
@@ -913,8 +913,9 @@ def judge(made: Pair, count: int = 150) -> Judgement:
         ):
             continue
         compared += 1
-        if apart(a, b) and not (_unsure(made, inputs, b, made.candidate)):
-            if not one.undefined:
+        alone = a.is_floating_point() and bool((torch.isnan(a) & ~torch.isnan(b)).any())
+        if (alone or apart(a, b)) and not _unsure(made, inputs, b, made.candidate):
+            if not one.undefined and not alone:
                 return Judgement(inputs, undefined, compared)
             undefined = undefined or inputs
     return Judgement(None, undefined, compared)
