@@ -263,6 +263,7 @@ class ProofRecord:
         split: the extents of the axes over whose parts the reference was written, as the candidate is.
         identity: what the identity test over finite fields says, as text.
         classes: floating-point classes of the rules that matched on the way to the proof, which used at most these.
+        assumptions: what the proof rests on besides finite inputs, a clause each; the reason names them, too.
     """
 
     status: str
@@ -280,6 +281,7 @@ class ProofRecord:
     split: tuple[str, ...] = ()
     identity: str = ""
     classes: tuple[str, ...] = ()
+    assumptions: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -367,6 +369,7 @@ class RunReport:
         rung: the kind of certificate that the kernels have, with its size: `derivation of 12 steps`, `replay`.
         identity: what the identity test over finite fields says of the chosen sGraph, as text.
         classes: floating-point classes of the rules that matched on the way to the proof, which used at most these.
+        assumptions: what the proof rests on besides finite inputs, a clause each; the reason names them, too.
         backend: what the kernels are written in.
         compiler: the system's compiler that they were timed with; empty where a package brings it.
         memory: what the kernels' `shared` counts, in a word.
@@ -411,6 +414,7 @@ class RunReport:
     arguments: tuple[Argument, ...] = ()
     measurement: MeasurementReport | None = None
     conformance: str = ""
+    assumptions: tuple[str, ...] = ()
 
     @property
     def speedup(self) -> float:

@@ -329,6 +329,10 @@ def test_names_in_the_whole_are_its_own(tiny_search: PartitionedSearch) -> None:
     assert sorted(symbols) == sorted(s.name for s in composed.sgraph.symbols)
     assert {t.name for t in composed.sgraph.inputs} == {t.name for t in tiny_layer().inputs}
     whole = tiny_search.whole(chosen, composed)
+    granted = [replace(p, verdict=p.verdict.assuming([f"of {n}"])) for n, p in enumerate(chosen)]
+    assumed = tiny_search.whole(granted, composed).verdict
+    assert assumed.assumptions == tuple(f"of {n}" for n in range(len(chosen)))
+    assert assumed.reason.count("assuming") == 1
     assert whole.verdict
     reads_of_all = {t for k in composed.sgraph.kernels for t in k.reads}
     assert "region" not in text(composed.sgraph)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import html
 import json
 import re
+from dataclasses import replace
 from html.parser import HTMLParser
 from io import StringIO
 from typing import Any
@@ -14,6 +16,7 @@ from hypothesis import strategies as st
 from report_samples import artifacts, report
 from rich.console import Console
 
+from prism.api.records import labelled
 from prism.errors import UsageError
 from prism.events import (
     Count,
@@ -38,6 +41,17 @@ def table(made: RunReport, width: int = 120) -> str:
     out = StringIO()
     print_summary(made, Console(file=out, width=width))
     return out.getvalue()
+
+
+def test_what_a_proof_assumes_is_in_the_report_and_in_the_module() -> None:
+    clause = "max_j[where(m[i, j], s[i, j], -inf)] > -inf: the mask keeps an element of every row"
+    made = replace(report(), reason=f"one e-class, assuming {clause}", assumptions=(clause,))
+    assert html.escape(clause) in render_html(made)
+    assert clause in table(made, 400)
+    assert from_json(to_json(made), RunReport, where="report").assumptions == (clause,)
+    module = '"""sample.\n\nThe sGraph that it implements:\n"""\n'
+    assert f"For inputs that are finite numbers, assuming\n- {clause}\n" in labelled(module, made)
+    assert "assuming" not in labelled(module, report())
 
 
 class _Balance(HTMLParser):

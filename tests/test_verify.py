@@ -68,10 +68,17 @@ def product_sgraph(first: str, second: str) -> SGraph:
     return SGraph("sample", (X, Y), (), (Tensor("out", (4,), DType.FLOAT32),), (kernel,))
 
 
-def folder(at: Path, found: Derivation, rung: str = "derivation", sgraph: SGraph | None = None) -> Path:
+def folder(
+    at: Path,
+    found: Derivation,
+    rung: str = "derivation",
+    sgraph: SGraph | None = None,
+    assumptions: tuple[str, ...] = (),
+) -> Path:
     made = artifacts()
     sgraph = sgraph or product_sgraph("y", "x")
     proof = replace(made.proof, rule_hashes=HASHES, rung=rung, why_not_derived=found.reason, sgraph=text(sgraph))
+    proof = replace(proof, assumptions=assumptions)
     lock = replace(made.lock, versions=versions(), program=program_hash(product("x", "y")), sgraph=key(sgraph))
     extra = {sgraph_file.NAME: sgraph_file.written(sgraph)}
     made = replace(made, proof=proof, lock=lock, certificate=found.certificate, extra=extra)
@@ -346,6 +353,8 @@ def test_an_explanation_names_rules_and_prints_formulas(tmp_path: Path) -> None:
     assert "steps from the model's formula" in lines[0]
     assert any("sum-pull (reassociates): sum_k(a*f) = f * sum_k a" in line for line in lines)
     assert lines[1].strip().startswith("out[d512, d8] = sum_d256(")
+    assuming = folder(tmp_path, Deriver().derive(["out"], [a], [b]), assumptions=("m > -inf", "int64 is small"))
+    assert explain(assuming) == ["assuming m > -inf", "assuming int64 is small", *lines]
 
 
 def test_an_altered_derivation_is_not_explained(tmp_path: Path) -> None:

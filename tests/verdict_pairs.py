@@ -961,7 +961,8 @@ def matched(pairs: Sequence[Pair]) -> dict[int, Matched]:
 
 def asked(both: Matched, worker: Worker, opinion: bool = True) -> Verdict:
     """The verdict, as `prism.prove` gives it but for what a reader assumes."""
-    return with_opinion(examine(both, worker=worker), both) if opinion else examine(both, worker=worker).verdict
+    found = examine(both, worker=worker)
+    return with_opinion(replace(found, parts=((found, both),))) if opinion else found.verdict
 
 
 def used(p: Pair) -> list[str]:

@@ -98,14 +98,16 @@ class PartitionedSearch:
             outputs += [_renamed(e, r.canonical.names) for e in p.denotation.outputs]
         rules = dict.fromkeys(name for p in picks for name in p.verdict.rules)
         classes = {c for p in picks for c in p.verdict.classes}
+        how, _, _ = picks[0].verdict.reason.partition(", assuming ")
         verdict = Verdict(
             Status.PROVED,
-            f"region by region, {len(picks)} of them ({len(self.distinct)} different): {picks[0].verdict.reason}",
+            f"region by region, {len(picks)} of them ({len(self.distinct)} different): {how}",
             enodes=max(p.verdict.enodes for p in picks),
             iterations=max(p.verdict.iterations for p in picks),
             rules=tuple(rules),
             classes=tuple(c for c in FpClass if c in classes),
         )
+        verdict = verdict.assuming(tuple(dict.fromkeys(c for p in picks for c in p.verdict.assumptions)))
         splits = dict.fromkeys(e for p in picks for e in p.denotation.split)
         seconds = sum(p.seconds for p in picks)
         opinion = merged(p.opinion for p in picks)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -69,5 +70,8 @@ def _proved(a: Program, b: Program, files: Sequence[Path] | None) -> Verdict:
     from prism.egraph.worker import Worker
 
     with refusing_depth(a.name), Worker(files) as worker:
-        verdict = with_opinion(examine_programs(a, b, worker=worker), rules=files, name=a.name)
-    return verdict.assuming(tuple(dict.fromkeys((*assumptions(a), *assumptions(b))))) if verdict else verdict
+        found = examine_programs(a, b, worker=worker)
+        if found.verdict:
+            granted = dict.fromkeys((*assumptions(a), *assumptions(b)))
+            found = replace(found, verdict=found.verdict.assuming(tuple(granted)))
+        return with_opinion(found, rules=files, name=a.name)

@@ -147,9 +147,12 @@ def artifacts(
 
 
 def labelled(module: str, report: RunReport) -> str:
-    """The module's source with a line in its header that says how firmly it was proved, and by which rules."""
+    """The module's source; its header says how firmly it was proved, by which rules, and under which assumptions."""
     of = f", with rules of class {', '.join(report.classes)}" if report.classes else ""
     said = f"Proof: {report.verdict}, certificate: {report.rung}{of}. `prism verify` checks it again."
+    if report.assumptions:
+        said += "\nFor inputs that are finite numbers, assuming"
+        said += "".join(f"\n- {clause}" for clause in report.assumptions)
     return module.replace("\nThe sGraph that it implements", f"\n{said}\n\nThe sGraph that it implements", 1)
 
 
@@ -204,6 +207,7 @@ def _report(request: Request, found: SearchResult, choice: Choice, recorder: Rec
         sgraph_dot=dot(sgraph),
         verdict=verdict.status.value,
         reason=verdict.reason,
+        assumptions=verdict.assumptions,
         rules=verdict.rules,
         classes=verdict.classes,
         check=choice.checked,
@@ -339,6 +343,7 @@ def _proof(request: Request, proved: ProvedSGraph, derived: Derivation) -> Proof
     return ProofRecord(
         status=verdict.status.value,
         reason=verdict.reason,
+        assumptions=verdict.assumptions,
         rules=verdict.rules,
         classes=verdict.classes,
         rule_hashes=dict(load_rules(request.rules or rule_files()).hashes),

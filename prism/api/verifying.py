@@ -299,7 +299,7 @@ def _sides(data: bytes) -> _Sides:
 
 
 def explain(out: str | os.PathLike[str], *, rules: Sequence[Path | str] = ()) -> list[str]:
-    """The derivation of an output folder as mathematics, line by line; it is checked first.
+    """The derivation of an output folder as mathematics, line by line, after what it assumes; it is checked first.
 
     Args:
         out: the folder.
@@ -325,7 +325,8 @@ def explain(out: str | os.PathLike[str], *, rules: Sequence[Path | str] = ()) ->
         raise VerificationError(
             "the derivation is not right", where=str(folder / name), why=str(error), fix="run prism optimize again"
         ) from error
-    return list(explanation(accepted, load_rules(files)))
+    assumed = [f"assuming {clause}" for clause in proof.assumptions]
+    return [*assumed, *explanation(accepted, load_rules(files))]
 
 
 def explanation(accepted: Checked, rules: RuleSet) -> Iterator[str]:

@@ -135,6 +135,7 @@ def _stages(r: RunReport) -> str:
 
 def _proof(r: RunReport, proof: ProofRecord | None) -> str:
     rows = [["verdict", r.verdict], ["how", r.reason or "-"], ["rule families", ", ".join(r.rules) or "-"]]
+    rows.append(["for all inputs that are finite numbers, assuming", "; ".join(r.assumptions) or "nothing else"])
     if r.classes:
         rows.append(["what rules may have done to rounding, at most", ", ".join(r.classes)])
     if proof is not None:
