@@ -13,9 +13,13 @@ def slow_but(quick: Collection[Any], cases: Iterable[Any]) -> list[Any]:
 
     Args:
         quick: the cases that run always: together they take every path that the others take.
-        cases: all of them.
+        cases: all of them; a tuple is of several parameters.
     """
     made = list(cases)
     unknown = [case for case in quick if case not in made]
     assert not unknown, f"no such cases: {unknown}"
-    return [case if case in quick else pytest.param(case, marks=pytest.mark.slow) for case in made]
+    slow = pytest.mark.slow
+    return [
+        c if c in quick else pytest.param(*c, marks=slow) if isinstance(c, tuple) else pytest.param(c, marks=slow)
+        for c in made
+    ]

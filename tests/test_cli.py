@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from io import StringIO
@@ -391,11 +390,9 @@ def test_a_signal_in_the_middle_of_writing_leaves_nothing(tmp_path: Path, number
     assert process.stdout is not None
     assert process.stdout.readline() == "writing\n"
     assert len(os.listdir(tmp_path)) == 1  # the hidden folder is there now
-    start = time.monotonic()
     process.send_signal(number)
     _, err = process.communicate(timeout=20)
     assert process.returncode == 130
-    assert time.monotonic() - start < 10
     assert err.splitlines()[-1] == "prism: error: interrupted"
     assert os.listdir(tmp_path) == []
 

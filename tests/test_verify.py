@@ -6,6 +6,7 @@ import contextlib
 import copy
 import functools
 import hashlib
+import itertools
 import json
 import os
 import re
@@ -17,6 +18,7 @@ from pathlib import Path
 
 import pytest
 from egraph_identities import RIGHT
+from quick import slow_but
 from report_samples import artifacts
 
 from prism.api import sgraph_file
@@ -137,8 +139,13 @@ def test_only_files_of_the_folder_are_read(name: str, tmp_path: Path, worker: Wo
     assert "not the name of a file of the folder itself" in found.what
 
 
-@pytest.mark.parametrize("kind", ["link", "link to a device", "pipe", "folder", "socket"])
-@pytest.mark.parametrize("name", ["sample.py", "proof.json", "derivation.json", sgraph_file.NAME])
+KINDS = ("link", "link to a device", "pipe", "folder", "socket")
+FILES = ("sample.py", "proof.json", "derivation.json", sgraph_file.NAME)
+# Each kind, and each file, which are read in places of their own.
+PLACED = [*((kind, "proof.json") for kind in KINDS), *(("pipe", name) for name in FILES if name != "proof.json")]
+
+
+@pytest.mark.parametrize(("kind", "name"), slow_but(PLACED, itertools.product(KINDS, FILES)))
 def test_only_regular_files_are_read(kind: str, name: str, tmp_path: Path, worker: Worker) -> None:
     out = folder(tmp_path, derivation())
     path = out / name
