@@ -37,7 +37,7 @@ from prism.program.pretty import expr_text
 from prism.program.transform import canonical, least_instance, rename_free, replaced, substitute, with_args
 
 # Elements of a coefficient, and products of which it is the sum, up to which it is evaluated.
-MAX_ELEMENTS = 1 << 27
+MAX_ELEMENTS = 1 << 25
 MAX_WORK = 1 << 36
 # Numerator times denominator of a factor between two arrays, or of its square.
 _SIMPLE = 1 << 16
@@ -106,7 +106,11 @@ def _within(e: Expr, weights: Mapping[str, Weight]) -> TypeGuard[Read]:
 
 
 def read_alike(
-    left: Sequence[Expr], right: Sequence[Expr], weights: Mapping[str, Weight], rounded: Mapping[str, float]
+    left: Sequence[Expr],
+    right: Sequence[Expr],
+    weights: Mapping[str, Weight],
+    rounded: Mapping[str, float],
+    sharp: bool = False,
 ) -> Alike | None:
     """Both lists with the candidate's coefficients as the reference has them; None where one has no normal form.
 
@@ -115,13 +119,15 @@ def read_alike(
         right: the candidate's.
         weights: of both.
         rounded: those that may be rounded values of the other program's, with the unit roundoff of their type.
+        sharp: whether what both programs compute is equal or not, however their arrays may be rounded.
     """
     try:
         forms = [[normal_form(e) for e in side] for side in (left, right)]
     except Unfit:
         return None
     numbers = {abs(x.value) for e in left for x in walk(e) if isinstance(x, Const) and x.value not in (0, 1, -1)}
-    table = _Table(weights, rounded=rounded, multiples=tuple(sorted(c for c in numbers if math.isfinite(c))))
+    multiples = tuple(sorted(c for c in numbers if math.isfinite(c)))
+    table = _Table(weights, rounded=rounded, multiples=multiples, sharp=sharp)
     ours = _Side(table, weights)
     one = [canonical(ours.of(e)) for e in forms[0]]
     table.learning = False
@@ -169,6 +175,7 @@ class _Table:
         multiples: numbers that the reference has, which are tried first where one is a multiple of another; None where
             only what is equal counts.
         learning: whether coefficients are the reference's.
+        sharp: whether what both compute has to be equal.
         said: the readings so far.
     """
 
@@ -176,6 +183,7 @@ class _Table:
     rounded: Mapping[str, float] = field(default_factory=dict)
     multiples: tuple[float, ...] | None = None
     learning: bool = True
+    sharp: bool = False
     said: list[str] = field(default_factory=list)
     _known: dict[tuple[str, ...], list[_Coefficient]] = field(default_factory=dict)
     _done: dict[Expr, Expr] = field(default_factory=dict)
@@ -308,6 +316,8 @@ class _Table:
                 if unit > _COARSE:
                     return roundings * _FLOAT32 + computing, min(2.0, roundings) * unit
                 return (roundings * unit + sum(own) - unit + computing if unit else computing), 0.0
+        if self.sharp:
+            return computing, 0.0
         return sum(u * (_FEW if u > _COARSE else _SOME) for u in own) + computing, 0.0
 
     def _say(self, e: Expr, read: Expr, apart: float, made: _Coefficient) -> None:

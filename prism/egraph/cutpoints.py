@@ -24,16 +24,19 @@ from prism.egraph.whole_runs import Alike, Order, Runs
 from prism.egraph.worker import Worker
 from prism.errors import PrismError, ShapeError
 from prism.program.index import Axis, Index
-from prism.program.nodes import Definition, Expr, Program, Read, Tensor
+from prism.program.nodes import Definition, Expr, Program, Read, Reduce, Tensor, walk
 from prism.program.region import reads, subprogram
 from prism.program.views import axes_of, reshape_index, same_extent
 from prism.sgraph.verdict import Status, Verdict
 
-# How often the cuts before a cut are taken back, and definitions of a part beyond which they are not.
+# Parts that a tensor is tried with: the cuts that it reads are taken back, those before them, two more, four more.
 _LEVELS = 4
+# Reductions in the formulas of a part that is tried, and definitions of one that is looked through.
+_LARGEST = 14
 _LONGEST = 80
-# Saturations that may fail in one comparison; parts that fail after that had only their normal forms compared.
-_FAILURES = 12
+# Parts of one comparison that may fail, and what one counts that is refuted at once.
+_FAILURES = 12.0
+_EASY = 0.25
 _BUDGET = Budget(enodes=4000, iterations=16, seconds=20.0)
 _SAME = "the same formula"
 
@@ -68,8 +71,8 @@ class Cuts:
     _tensors: dict[str, Tensor] = field(default_factory=dict)
     _proved: dict[tuple[int, str], tuple[Alike, _Step]] = field(default_factory=dict)
     _open: dict[str, None] = field(default_factory=dict)
-    _failures: int = 0
-    _failed: list[tuple[str, str]] = field(default_factory=list)
+    _failures: float = 0.0
+    _failed: dict[str, str] = field(default_factory=dict)
 
     def examine(self, runs: Runs) -> Examined:
         """The verdict: proved, or unknown with the first parts that were not."""
@@ -121,37 +124,46 @@ class Cuts:
 
     def _step(self, side: int, alike: Alike) -> _Step | None:
         """How a tensor is proved to be its cut; None where it is not."""
-        dropped: set[str] = set()
+        taken: set[str] = set()
         reason = ""
-        for _ in range(_LEVELS):
-            given = frozenset(x for x in self._open if x not in dropped)
+        for level in range(_LEVELS):
             try:
-                right, theirs = self._part(side, alike.name, given, alike)
-                left, ours = self._part(0, alike.of, given - {alike.of})
-                if alike.of in theirs:
-                    left, ours = self._itself(alike.of), frozenset([alike.of])
-                used = ours | theirs
+                for _ in range(1 << level):
+                    right, left, used = self._parts(side, alike, taken)
+                    taken |= used
                 matched = self.names.matched(left, right, [self._tensors[x] for x in used])
                 if _same(matched):
                     return _Step(used)
-                if self._failures >= _FAILURES:
-                    reason = reason or "too many parts before it were not proved"
+                size = max(
+                    sum(isinstance(e, Reduce) for e in walk(f.expr)) for f in (*matched.reference, *matched.candidate)
+                )
+                if self._failures >= _FAILURES or size > _LARGEST:
+                    reason = reason or "too much before it was not proved"
                     break
-                examined = examine(matched, budget=_BUDGET, worker=self.worker)
+                # What was not equal within a part may not become so by the rounding of a larger one.
+                sharp = level > 0 or not self._failed.keys().isdisjoint(d.name for d in right.definitions)
+                examined = examine(replace(matched, sharp=sharp), budget=_BUDGET, worker=self.worker)
             except PrismError as error:
-                reason = error.one_line()
+                reason = reason or error.one_line()
                 break
             verdict = examined.verdict
             if verdict:
                 return _Step(used, examined, matched)
-            reason = verdict.reason
-            if verdict.status is Status.UNKNOWN:
-                self._failures += 1
-            if not used or max(len(p.definitions) for p in (left, right)) > _LONGEST:
+            reason = reason or verdict.reason
+            self._failures += 1 if verdict.status is Status.UNKNOWN else _EASY
+            if not used:
                 break
-            dropped |= used
-        self._failed.append((alike.name, reason))
+        self._failed[alike.name] = reason
         return None
+
+    def _parts(self, side: int, alike: Alike, taken: Iterable[str]) -> tuple[Program, Program, frozenset[str]]:
+        """The tensor's part, the cut's, and the cuts that they read; those that are taken back are computed."""
+        given = frozenset(self._open).difference(taken)
+        right, theirs = self._part(side, alike.name, given, alike)
+        if alike.of in theirs:
+            return right, self._itself(alike.of), theirs
+        left, ours = self._part(0, alike.of, given - {alike.of})
+        return right, left, ours | theirs
 
     def _part(
         self, side: int, target: str, given: Iterable[str], alike: Alike | None = None
@@ -268,8 +280,14 @@ class Cuts:
 
     def _reason(self, output: str, many: int) -> str:
         proved = sum(1 for side, _ in self._proved)
-        said = "; ".join(f"{name}: {reason}" for name, reason in self._failed[:2])
+        said = "; ".join(f"{name}: {reason}" for name, reason in list(self._failed.items())[:2])
         return f"{proved} of {many} tensors that are alike on random inputs were proved equal, {output} was not: {said}"
+
+
+def _size(matched: Matched) -> int:
+    """Reductions in the longer formula."""
+    formulas = (*matched.reference, *matched.candidate)
+    return max(sum(isinstance(e, Reduce) for e in walk(f.expr)) for f in formulas)
 
 
 def _same(matched: Matched) -> bool:

@@ -79,6 +79,7 @@ class Matched:
         programs: both, where there are any.
         inputs: the names in both of what a caller passes.
         copies: the weights of one program that have elements of the other's: they are no rounded values of these.
+        sharp: whether what both compute from weights is equal or not, however the weights may be rounded.
     """
 
     reference: tuple[Formula, ...]
@@ -89,6 +90,7 @@ class Matched:
     programs: tuple[Program, Program] | None = None
     inputs: tuple[tuple[str, str], ...] = ()
     copies: frozenset[str] = frozenset()
+    sharp: bool = False
 
     def furthest(self, binding: Mapping[str, int]) -> list[tuple[int, ...] | None]:
         """For each output the element at which the programs, run whole on a draw, are furthest apart; None for none."""

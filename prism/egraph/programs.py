@@ -14,6 +14,7 @@ from prism.egraph.prove import Examined, examine
 from prism.egraph.whole_runs import Runs
 from prism.egraph.worker import Worker
 from prism.errors import UnsupportedError
+from prism.program.finer import finer
 from prism.program.nodes import Program, Reduce, walk
 from prism.program.views import same_extent
 from prism.sgraph.verdict import Status, Verdict
@@ -60,6 +61,7 @@ def _examined(names: Names, budget: Budget | None, worker: Worker) -> Examined:
         first = _whole(names, budget, worker)
         if first.verdict.status is not Status.UNKNOWN:
             return first
+    names = replace(names, a=finer(names.a), b=finer(names.b))
     runs = Runs.of(names)
     undefined = [w.name for w in names.weights.values() if np.isnan(w.array).any()]
     if runs is None or undefined:

@@ -133,7 +133,7 @@ def _judged(
     parts = pieces(one, other)
     same = _same_forms(*parts) is not None
     if not same and found is None and both.computed(*parts):
-        alike = read_alike(*parts, both.weights, both.fixed([*one, *other]).rounded)
+        alike = read_alike(*parts, both.weights, both.fixed([*one, *other]).rounded, both.sharp)
         if alike is not None:
             parts = list(alike.left), list(alike.right)
             read = replace(read, left=alike.left, right=alike.right, weights=(*read.weights, *alike.said))
