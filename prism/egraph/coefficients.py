@@ -32,7 +32,7 @@ from prism.program.constants import rounded_constants, simplest_between
 from prism.program.evaluate import evaluate_expr
 from prism.program.extents import is_static
 from prism.program.index import Axis, Index
-from prism.program.nodes import Const, Expr, Map, Position, Read, Reduce, ReduceKind, free_axes, walk
+from prism.program.nodes import Const, DType, Expr, Map, Position, Read, Reduce, ReduceKind, free_axes, walk
 from prism.program.pretty import expr_text
 from prism.program.transform import canonical, least_instance, rename_free, replaced, substitute, with_args
 
@@ -49,6 +49,8 @@ _SAME = 2.0**-46
 # Roundings that an array may have behind it which is stored, and computed with: of coarse types, and of others.
 _FEW = 1.5
 _SOME = 8.0
+# The rounding of the smallest numbers of float16.
+_SUBNORMAL = 2.0**-25
 # Types of which one rounding is coarser than this are computed with in float32.
 _COARSE = 2.0**-20
 
@@ -285,13 +287,15 @@ class _Table:
         one, other = a.array.transpose(order), b.array
         step = max(1, other.size // 64)
         allowed, coarse = self._allowed(a, b)
+        halves = {self.weights[n].dtype for c in (a, b) if c.stored for n in c.leaves if n in self.rounded}
+        least = _SUBNORMAL if DType.FLOAT16 in halves and coarse else 0.0
         sizes, terms = a.size.transpose(order), a.terms.transpose(order)
         for part in (slice(None, None, step), slice(None)):
             # A few elements tell most apart.
             some = [x.reshape(-1)[part] for x in (one, other, sizes, b.size, terms, b.terms)]
             gap = np.abs(some[0] - some[1])
             size = np.maximum(some[2], some[3])
-            if (gap > allowed * size + coarse * np.maximum(some[4], some[5])).any():
+            if (gap > allowed * size + coarse * np.maximum(some[4], some[5]) + least).any():
                 return None
         far = float((gap[gap > 0] / size[gap > 0]).max(initial=0.0))
         return 0.0 if far <= _SAME else far

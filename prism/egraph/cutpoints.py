@@ -35,7 +35,7 @@ _LEVELS = 4
 _LARGEST = 14
 _LONGEST = 80
 # Parts of one comparison that may fail, and what one counts that is refuted at once.
-_FAILURES = 12.0
+_FAILURES = 8.0
 _EASY = 0.25
 _BUDGET = Budget(enodes=4000, iterations=16, seconds=20.0)
 _SAME = "the same formula"
@@ -63,10 +63,12 @@ class Cuts:
     Attributes:
         names: of both.
         worker: runs the rules.
+        sound: whether all tensors within that are alike were proved equal.
     """
 
     names: Names
     worker: Worker
+    sound: bool = True
     # Of each cut, by the reference's name: the tensor as the parts read it, and the tensors of each side that are it.
     _tensors: dict[str, Tensor] = field(default_factory=dict)
     _proved: dict[tuple[int, str], tuple[Alike, _Step]] = field(default_factory=dict)
@@ -85,6 +87,7 @@ class Cuts:
         targets.sort(key=lambda t: (t[0], t[1], later.get(t[2].name, 0)))
         for _, side, alike in targets:
             self._try(side, alike)
+        self.sound = not self._failed
         steps: list[_Step] = []
         for one, other in zip(self.names.a.outputs, self.names.b.outputs, strict=True):
             step = self._step(1, Alike(other, one, None))
@@ -141,7 +144,8 @@ class Cuts:
                     reason = reason or "too much before it was not proved"
                     break
                 # What was not equal within a part may not become so by the rounding of a larger one.
-                sharp = level > 0 or not self._failed.keys().isdisjoint(d.name for d in right.definitions)
+                stained = not self._failed.keys().isdisjoint(d.name for d in right.definitions)
+                sharp = level > 0 or stained
                 examined = examine(replace(matched, sharp=sharp), budget=_BUDGET, worker=self.worker)
             except PrismError as error:
                 reason = reason or error.one_line()
@@ -151,7 +155,7 @@ class Cuts:
                 return _Step(used, examined, matched)
             reason = reason or verdict.reason
             self._failures += 1 if verdict.status is Status.UNKNOWN else _EASY
-            if not used:
+            if not used or stained:
                 break
         self._failed[alike.name] = reason
         return None

@@ -55,30 +55,29 @@ def examine_programs(a: Program, b: Program, *, budget: Budget | None = None, wo
 
 def _examined(names: Names, budget: Budget | None, worker: Worker) -> Examined:
     many = max(_reductions(p) for p in (names.a, names.b))
-    small = many <= _SMALL
+    unlike = any(not all(w.sides) for w in names.weights.values())
     first: Examined | None = None
-    if small:
+    if many <= _SMALL and not unlike:
         first = _whole(names, budget, worker)
         if first.verdict.status is not Status.UNKNOWN:
             return first
-    names = replace(names, a=finer(names.a), b=finer(names.b))
-    runs = Runs.of(names)
-    undefined = [w.name for w in names.weights.values() if np.isnan(w.array).any()]
-    if runs is None or undefined:
+    fine = replace(names, a=finer(names.a), b=finer(names.b))
+    runs = Runs.of(fine)
+    if runs is None or any(np.isnan(w.array).any() for w in names.weights.values()):
         return first or _whole(names, budget, worker)
-    if not small:
+    if many > _SMALL:
         found = runs.attempt().found
         if found is not None:
             return Examined(Verdict(Status.REFUTED, found.where, counterexample=dict(found.inputs)))
-    by_cuts = Cuts(names, worker).examine(runs)
-    if by_cuts.verdict:
-        return by_cuts
-    if first is None and many <= _LARGE:
+    cuts = Cuts(fine, worker)
+    by_cuts = cuts.examine(runs)
+    if first is None and many <= _LARGE and (not by_cuts.verdict or many <= _SMALL):
         try:
-            first = _whole(names, budget, worker)
+            first = _whole(names, budget, worker, sharp=not cuts.sound)
         except UnsupportedError:
-            first = None
-    if first is None:
+            if not by_cuts.verdict:
+                raise
+    if first is None or (by_cuts.verdict and first.verdict.status is Status.UNKNOWN):
         return by_cuts
     if first.verdict.status is Status.UNKNOWN:
         reason = f"{first.verdict.reason}; by cuts: {by_cuts.verdict.reason}"
@@ -86,9 +85,9 @@ def _examined(names: Names, budget: Budget | None, worker: Worker) -> Examined:
     return first
 
 
-def _whole(names: Names, budget: Budget | None, worker: Worker) -> Examined:
-    """The verdict on the outputs as one formula each."""
-    both = whole(names)
+def _whole(names: Names, budget: Budget | None, worker: Worker, sharp: bool = False) -> Examined:
+    """The verdict on the outputs as one formula each; see `Matched` for `sharp`."""
+    both = replace(whole(names), sharp=sharp)
     examined = examine(both, budget=budget, worker=worker)
     return replace(examined, parts=((examined, both),))
 
