@@ -162,7 +162,7 @@ def test_one_changed_element_is_refuted(name: str, worker: Worker) -> None:
     assert np.abs(one - other).max() > 1e-7 * np.abs(one).max()
 
 
-@pytest.mark.parametrize("name", ["qkv1", "gate0"])
+@pytest.mark.parametrize("name", ["qkv1", pytest.param("gate0", marks=pytest.mark.slow)])
 def test_a_change_of_a_few_last_places_is_not_proved(name: str, worker: Worker) -> None:
     """Whatever is computed from it, by which rounding would be larger than the change."""
     w = weights()
@@ -177,6 +177,7 @@ def test_another_epsilon_is_refuted(worker: Worker) -> None:
     assert found.status is Status.REFUTED, found.reason
 
 
+@pytest.mark.slow
 def test_halves_that_are_folded_are_proved_and_a_changed_one_is_not(worker: Worker) -> None:
     w = weights(np.float16)
     assert verdict(reference(w), candidate(w), worker).status is Status.PROVED
