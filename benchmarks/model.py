@@ -77,7 +77,7 @@ class Scales:
     launch_us: float = 2.0
 
     def predict(self, launches: Sequence[Launch]) -> float:
-        """Microseconds; the model's own formula (`prism.instantiate.launch_model.Times.total`)."""
+        """Microseconds; the model's own formula (`prism.cost.gpu.Times.total`)."""
         total = 0.0
         for x in launches:
             parts = (x.memory * self.memory, x.compute * self.compute, x.latency * self.latency)

@@ -186,7 +186,7 @@ def ablation(chosen: Sequence[Workload], repeat: int, budget: SearchBudget) -> s
 
     `best` is the estimated time of the best proved sGraph: switching a pruner off may find no better one.
     """
-    from prism.sgraph.prune import PRUNERS
+    from prism.generate.pruning import PRUNERS
 
     lines = [["workload / without", "total s", "ratio", "built", "ratio", "proved", "best us"]]
     for w in chosen:

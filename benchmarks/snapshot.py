@@ -38,9 +38,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 if TYPE_CHECKING:
     from prism.api.searching import SearchResult
-    from prism.backends.protocol import Config
     from prism.egraph.worker import Worker
     from prism.program.nodes import Program
+    from prism.sgraph.config import Config
     from prism.sgraph.nodes import SGraph
 
 GPU = "sm_90"
@@ -108,8 +108,8 @@ class Machine:
 
     def model(self, sgraph: SGraph, hints: Mapping[str, int]) -> Any:
         """The cost model of one sGraph."""
-        from prism.instantiate.cpu_model import CpuModel
-        from prism.instantiate.model import Model
+        from prism.cost.cpu import CpuModel
+        from prism.cost.model import Model
 
         return (CpuModel if self.target == CPU else Model)(sgraph, self.device, hints)
 
@@ -143,8 +143,8 @@ def record(task: Task, worker: Worker) -> Files:
     from prism.api.partitioned import search_regions
     from prism.api.searching import SearchBudget
     from prism.events import Recorder
+    from prism.generate.dispatch import winners
     from prism.generate.partition import partition
-    from prism.sgraph.winners import winners
 
     program, machine = task.read(), Machine(task.target)
     device = machine.device
@@ -191,7 +191,7 @@ def _searched(result: SearchResult) -> str:
 
 def _ranked(sgraphs: Sequence[SGraph], program: Program, machine: Machine) -> str:
     """The configurations that the cost model likes best, and the baseline's estimate."""
-    from prism.instantiate.model import baseline_estimate
+    from prism.cost.model import baseline_estimate
 
     lines = []
     if machine.target != CPU:

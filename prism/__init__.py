@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from prism.api import explain, operators, optimize, prove, search, trace, verify
     from prism.api import load as load_onnx
     from prism.program.nodes import Program
-    from prism.sgraph.verdict import Verdict
+    from prism.program.verdict import Verdict
 
 __version__ = "0.1.0"
 
@@ -40,7 +40,7 @@ __all__ = [
 # Where each public name lives. Kept beside the imports above, which only type checkers follow.
 _HOMES = {
     "Program": ("prism.program.nodes", "Program"),
-    "Verdict": ("prism.sgraph.verdict", "Verdict"),
+    "Verdict": ("prism.program.verdict", "Verdict"),
     "explain": ("prism.api", "explain"),
     "load_onnx": ("prism.api", "load"),
     "operators": ("prism.api", "operators"),

@@ -11,9 +11,10 @@ import os
 import sys
 from pathlib import Path
 
-from prism.backends.protocol import Backend, Config
+from prism.backends.protocol import Backend
 from prism.backends.triton.check_worker import FRAME, poison_of, with_poison
 from prism.backends.triton.serve import Answer, Request, serve
+from prism.sgraph.config import Config
 
 
 def backend(target: str) -> Backend:

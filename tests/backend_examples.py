@@ -17,10 +17,10 @@ from sgraph_programs import task
 from examples import decoder_layer
 from examples.common import MODELS, load_example, names
 from prism.frontend.onnx import load
+from prism.generate.enumerate import Bounds, generate
 from prism.generate.partition import partition
 from prism.program.nodes import Program
 from prism.sgraph.compose import Part, compose
-from prism.sgraph.generate import Bounds, generate
 from prism.sgraph.nodes import SGraph
 
 BOUNDS = Bounds(max_families=300, max_sgraphs=20)

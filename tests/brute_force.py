@@ -13,17 +13,17 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from prism.generate.enumerate import Task
+from prism.generate.families import Target, _kernel, _split, bound_names
+from prism.generate.isomorphism import likeness
+from prism.generate.options import Choice, options
+from prism.generate.pruning import PRUNERS, Array, reach
+from prism.generate.roles import Kind, batch_axes, reduced_axes, roles
+from prism.generate.schedule import Output, Unschedulable
+from prism.generate.values import Builder
 from prism.program.index import Axis, Index
 from prism.program.nodes import Tensor
-from prism.sgraph.extract import Choice, options
-from prism.sgraph.families import Target, _kernel, _split, bound_names
-from prism.sgraph.generate import Task
-from prism.sgraph.likeness import likeness
 from prism.sgraph.nodes import Kernel, SGraph, Split
-from prism.sgraph.prune import PRUNERS, Array, reach
-from prism.sgraph.roles import Kind, batch_axes, reduced_axes, roles
-from prism.sgraph.schedule import Output, Unschedulable
-from prism.sgraph.values import Builder
 
 Form = Mapping[int, Choice]
 EVERY_PRUNER = frozenset(PRUNERS)

@@ -6,7 +6,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from prism.cost.device import device
+from prism.generate.enumerate import Task
 from prism.program.build import add, const, div, mean, mul, op, position, read, recip, reduce, sub
+from prism.program.classes import EClasses, ENode
 from prism.program.index import Axis
 from prism.program.inline import inline
 from prism.program.nodes import (
@@ -23,8 +25,6 @@ from prism.program.nodes import (
     Tensor,
     free_axes,
 )
-from prism.sgraph.classes import EClasses, ENode
-from prism.sgraph.generate import Task
 
 PLAIN = replace(device("sm_90"), name="plain", bandwidth_bytes_s=4e12, multiply_adds_s=3e13, library=False)
 """A device of round numbers that is large enough for every test and has no library."""

@@ -29,10 +29,11 @@ from test_cpu_conformance import TOLERANCE, WIDE, close, random_programs
 
 from prism.api.searching import SearchBudget, search
 from prism.backends.cpu.support import find_compiler
-from prism.backends.protocol import Argument, Backend, Config, write_module
+from prism.backends.protocol import Argument, Backend, write_module
 from prism.backends.triton.check_worker import FRAME, poison_of, with_poison
 from prism.backends.triton.crosscompile import worker_environment
 from prism.errors import UnsupportedError
+from prism.generate.enumerate import generate
 from prism.instantiate import check
 from prism.instantiate.check import KernelRunner, Output
 from prism.instantiate.check_plan import cost_s
@@ -40,7 +41,7 @@ from prism.instantiate.workers import Worker
 from prism.program.evaluate import bind, evaluate
 from prism.program.extents import evaluate as extent
 from prism.program.nodes import Program
-from prism.sgraph.generate import generate
+from prism.sgraph.config import Config
 from prism.sgraph.nodes import Grid, Kernel, LoopRole, SGraph, Split, Whole
 
 SIZES = (1, 2, 4, 8, 16, 32)

@@ -17,7 +17,6 @@ import triton_modules
 from bench_reference import REFERENCES
 
 from benchmarks import gpu, model
-from prism.backends.protocol import Config
 from prism.bench import functions
 from prism.bench.checking import structure
 from prism.bench.child import draw, errors, flat, interleave, judge
@@ -50,6 +49,7 @@ from prism.bench.suite import CASES, Case, reduced
 from prism.cli import main
 from prism.cost.device import device
 from prism.errors import UsageError
+from prism.sgraph.config import Config
 
 WORKLOADS = {c.workload.name: c for c in CASES}
 

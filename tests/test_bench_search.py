@@ -15,8 +15,8 @@ from benchmarks import search
 from benchmarks.search import Row, ablation, growth, main, measure, slope, table
 from benchmarks.workloads import TRACED, Workload, workloads
 from prism.api import SearchBudget
+from prism.generate.pruning import PRUNERS
 from prism.program.nodes import Program
-from prism.sgraph.prune import PRUNERS
 
 KEYS = [
     "name",

@@ -17,10 +17,11 @@ import sgraph_samples as samples
 import torch
 from sgraph_samples import F32, SUM, at, sym
 
-from prism.backends.protocol import Config, load_module, plain
+from prism.backends.protocol import load_module, plain
 from prism.backends.triton.emit import emit_module
 from prism.program.index import Axis
 from prism.program.nodes import Tensor
+from prism.sgraph.config import Config
 from prism.sgraph.nodes import Accumulate, Contract, Grid, Kernel, Load, Loop, LoopRole, SGraph, Store
 
 N = 8

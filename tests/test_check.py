@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 import triton_modules
 
-from prism.backends.protocol import Config
 from prism.backends.triton.check_worker import sample_programs
 from prism.errors import VerificationError
 from prism.instantiate.check import KernelRunner, check_module
@@ -20,6 +19,7 @@ from prism.program import build
 from prism.program.extents import symbol
 from prism.program.index import Axis, Index
 from prism.program.nodes import Definition, DType, Program, ReduceKind, SymbolRange, Tensor
+from prism.sgraph.config import Config
 from prism.sgraph.nodes import Accumulate, Grid, Kernel, Load, Loop, LoopRole, SGraph, Store, TileReduce
 
 M = symbol("seq")

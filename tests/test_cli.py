@@ -36,8 +36,8 @@ from prism.errors import (
     WorkerError,
 )
 from prism.events import Count, StageFinished, StageStarted, Warned
+from prism.program.verdict import Status, Verdict
 from prism.report.folder import render_folder, write_folder
-from prism.sgraph.verdict import Status, Verdict
 
 
 class FakeProgram(str):

@@ -11,7 +11,6 @@ from sgraph_small import at, tile
 
 from prism.backends.codes import coded
 from prism.backends.lower import lower
-from prism.backends.protocol import Config
 from prism.backends.tile import Pointwise as TilePointwise
 from prism.backends.tile import statements
 from prism.backends.tile_spec import check_module
@@ -20,6 +19,7 @@ from prism.backends.triton.interpret import InterpreterPool, InterpretJob
 from prism.program.index import Axis
 from prism.program.nodes import DType, Tensor
 from prism.sgraph import spec
+from prism.sgraph.config import Config
 from prism.sgraph.nodes import Grid, Kernel, Load, Pointwise, SGraph, Store
 
 M, N = 5, 21

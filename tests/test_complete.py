@@ -10,16 +10,16 @@ from hypothesis import HealthCheck, assume, given, seed, settings
 from hypothesis import strategies as st
 from sgraph_programs import PLAIN, program
 
+from prism.cost.constraints import RoleBounds
 from prism.egraph.budget import Budget
 from prism.egraph.engine import Engine
 from prism.egraph.rules import load_rules, rule_files
+from prism.generate.enumerate import Bounds, Generated, Task, generate
+from prism.generate.pruning import PRUNERS
 from prism.program.build import add, const, mul, op, read, reduce
 from prism.program.index import Axis
 from prism.program.inline import inline
 from prism.program.nodes import Expr, Program
-from prism.sgraph.generate import Bounds, Generated, Task, generate
-from prism.sgraph.prune import PRUNERS
-from prism.sgraph.roles import RoleBounds
 
 MANY = 10**6
 OPEN = Bounds(

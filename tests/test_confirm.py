@@ -15,7 +15,6 @@ from test_measure import GPU, GRAPH, PROGRAM
 
 import prism
 from prism.api import optimize
-from prism.backends.protocol import Config
 from prism.errors import BackendError, NoImprovementError, UsageError
 from prism.events import ContenderReport, MeasurementReport, RunReport
 from prism.instantiate.baselines import installed
@@ -37,6 +36,7 @@ from prism.instantiate.stored import Store
 from prism.instantiate.study import Failure
 from prism.instantiate.workers import Ending, Reply
 from prism.report.units import load_line, measured_line, speedup, times_line
+from prism.sgraph.config import Config
 
 # Rounds, on a clock that only the contenders move.
 

@@ -35,7 +35,7 @@ from prism.egraph.worker import Worker
 from prism.program.constants import readings, rounded_from
 from prism.program.finite import Outcome, compare
 from prism.program.transform import canonical
-from prism.sgraph.verdict import Status, Verdict
+from prism.program.verdict import Status, Verdict
 
 M = Axis("m", 3)
 

@@ -28,14 +28,14 @@ from sgraph_samples import BF16, F16, F32, SAMPLES, Sample
 
 from prism.backends.cpu.emit import support
 from prism.backends.cpu.support import CompilerError, compile_source, find_compiler
+from prism.cost.constraints import RoleBounds
 from prism.errors import UnsupportedError
+from prism.generate.enumerate import Bounds, generate
 from prism.program.build import add, const, mul, op, read, reduce
 from prism.program.evaluate import evaluate
 from prism.program.index import Axis, Index
 from prism.program.nodes import DType, Expr, Position, Program
-from prism.sgraph.generate import Bounds, generate
 from prism.sgraph.nodes import SGraph
-from prism.sgraph.roles import RoleBounds
 
 pytestmark = pytest.mark.skipif(find_compiler() is None, reason="needs a C++ compiler: install g++ or clang++")
 

@@ -23,7 +23,6 @@ from prism.backends.cpu.build import compile_module, find_compiler, require_comp
 from prism.backends.cpu.cxx import Names
 from prism.backends.cpu.emit import emit_module, write_module
 from prism.backends.lower import lower
-from prism.backends.protocol import Config
 from prism.backends.tile import For, Full, Update, statements
 from prism.backends.triton.crosscompile import worker_command
 from prism.errors import BackendError
@@ -32,6 +31,7 @@ from prism.instantiate.check import KernelRunner, Output
 from prism.instantiate.cpu_platform import WORKER, cpu_environment
 from prism.instantiate.workers import Worker
 from prism.program.nodes import DType
+from prism.sgraph.config import Config
 
 compiled = pytest.mark.skipif(find_compiler() is None, reason="needs a C++ compiler: install g++ or clang++")
 

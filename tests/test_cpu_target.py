@@ -24,9 +24,11 @@ from test_measure import PROGRAM as TWICE
 
 from examples.common import load_example
 from prism.backends.eager import eager
-from prism.backends.protocol import Argument, Backend, Compiled, Config, ModuleSource, write_module
+from prism.backends.protocol import Argument, Backend, Compiled, ModuleSource, write_module
 from prism.backends.triton.backend import TritonBackend
 from prism.cli import main
+from prism.cost.constraints import checks, constraints, domains, footprint, prune
+from prism.cost.cpu import CpuModel
 from prism.cost.device import Device, Tiles, device, multicore
 from prism.errors import ExitCode, UsageError
 from prism.events import Evidence
@@ -36,7 +38,6 @@ from prism.instantiate import cpu_platform as cpu
 from prism.instantiate.check import Output
 from prism.instantiate.check_plan import Sample
 from prism.instantiate.cpu_backend import CppBackend
-from prism.instantiate.cpu_model import CpuModel
 from prism.instantiate.measure import Contender
 from prism.instantiate.platforms import TritonPlatform, platform_of
 from prism.instantiate.rounds import Prepared, rounds
@@ -44,7 +45,7 @@ from prism.instantiate.space import Space
 from prism.instantiate.study import Candidate, Failure
 from prism.instantiate.workers import Ending, Reply, Worker
 from prism.program.nodes import DType, Program
-from prism.sgraph.constraints import checks, constraints, domains, footprint, prune
+from prism.sgraph.config import Config
 from prism.sgraph.nodes import SGraph
 
 ROOT = Path(__file__).resolve().parent.parent

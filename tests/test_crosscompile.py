@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 import triton_modules
 
-from prism.backends.protocol import Config, Resources
 from prism.backends.triton.crosscompile import (
     WORKER,
     Argument,
@@ -27,6 +26,7 @@ from prism.instantiate.estimating import Compiler, Estimating, over_limit
 from prism.instantiate.study import Candidate, Failure, tune
 from prism.instantiate.workers import Ending, Pool, Worker
 from prism.program.nodes import DType, Tensor
+from prism.sgraph.config import Config, Resources
 from prism.sgraph.nodes import SGraph
 
 X = Tensor("x", (64, 4096), DType.FLOAT32)

@@ -26,7 +26,7 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 
 from prism.api.records import _config
 from prism.backends import tile
-from prism.backends.protocol import Config, load_module, plain
+from prism.backends.protocol import load_module, plain
 from prism.backends.tile import (
     Affine,
     Dim,
@@ -49,17 +49,18 @@ from prism.backends.triton.interpret import Interpreted, InterpreterPool, Interp
 from prism.bench.own import module_facts
 from prism.bench.prepare import twins
 from prism.cost.device import device
+from prism.cost.model import Model
 from prism.errors import BackendError
 from prism.instantiate.check import KernelRunner, check_module
 from prism.instantiate.estimating import candidate
 from prism.instantiate.lock import config_of, flat
-from prism.instantiate.model import Model
 from prism.instantiate.proposals import Point, Proposer
 from prism.instantiate.space import DESCRIBED, Space
 from prism.instantiate.study import _ordered
 from prism.program.extents import Extent, evaluate
 from prism.program.index import Axis, Index
 from prism.program.nodes import DType, Tensor
+from prism.sgraph.config import Config
 from prism.sgraph.nodes import Load as SLoad
 from prism.sgraph.nodes import Loop, SGraph
 

@@ -42,19 +42,19 @@ from torch import Tensor
 
 from prism.api import trace
 from prism.api.searching import SearchBudget, SearchResult, run_search
+from prism.cost.constraints import RoleBounds
 from prism.cost.device import device
 from prism.egraph.budget import Budget
 from prism.egraph.programs import prove_programs
 from prism.egraph.worker import Worker
 from prism.events import Recorder
+from prism.generate.enumerate import Bounds, generate
 from prism.program.evaluate import evaluate
 from prism.program.inline import inline
+from prism.program.verdict import Status
 from prism.sgraph import show
 from prism.sgraph.denote import denote, expand
-from prism.sgraph.generate import Bounds, generate
 from prism.sgraph.nodes import Kernel, SGraph
-from prism.sgraph.roles import RoleBounds
-from prism.sgraph.verdict import Status
 
 Search: TypeAlias = Callable[..., SearchResult]
 

@@ -22,10 +22,10 @@ from prism.egraph.terms import decode, freeze
 from prism.egraph.worker import Worker
 from prism.errors import IllegalIRError, RuleError, WorkerError
 from prism.program.build import add, const, mul, neg, op, read, reduce
+from prism.program.classes import EClasses, ENode
 from prism.program.index import Axis
 from prism.program.nodes import Const, Expr, Map, Read
 from prism.program.transform import canonical
-from prism.sgraph.classes import EClasses, ENode
 
 RULES = load_rules(rule_files())
 

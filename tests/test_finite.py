@@ -40,10 +40,10 @@ from prism.program.finite_field import PRIMES, Field, Numbers
 from prism.program.finite_sample import Sample, bindings
 from prism.program.index import Axis, Index
 from prism.program.nodes import DType, Expr, Map, Program, SymbolRange, Tensor
+from prism.program.verdict import Status, Verdict
 from prism.report.html import render_html
 from prism.report.table import print_summary
 from prism.sgraph.denote import Denotation
-from prism.sgraph.verdict import Status, Verdict
 
 MODELS = Path(__file__).parent.parent / "examples" / "models"
 M, K, N, J = axis(8), axis(256), axis(512), axis(96)

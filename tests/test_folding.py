@@ -23,7 +23,7 @@ from tile_simulator import run_module
 from prism.backends.cpu.emit import emit_module as emit_cpp
 from prism.backends.fold import fold_module
 from prism.backends.lower import lower
-from prism.backends.protocol import Config, load_module, plain
+from prism.backends.protocol import load_module, plain
 from prism.backends.sharing import share_module
 from prism.backends.tile import TileFold, TileModule
 from prism.backends.tile_spec import check_module
@@ -32,18 +32,19 @@ from prism.backends.triton.emit import emit_module
 from prism.backends.triton.interpret import Interpreted, InterpreterPool, InterpretJob
 from prism.bench.own import module_facts
 from prism.cost.device import device
+from prism.cost.model import Model
 from prism.errors import BackendError, IllegalIRError
 from prism.instantiate.check import KernelRunner
 from prism.instantiate.check import check_module as check_numbers
 from prism.instantiate.check_plan import cost_s, plan_samples
 from prism.instantiate.lock import config_of, flat
-from prism.instantiate.model import Model
 from prism.instantiate.proposals import Point, Proposer
 from prism.instantiate.space import Space
 from prism.program import build
 from prism.program.index import Axis, Index
 from prism.program.nodes import Definition, DType, Program, Tensor
 from prism.sgraph import spec
+from prism.sgraph.config import Config
 from prism.sgraph.folding import bound, folds
 from prism.sgraph.nodes import (
     Accumulate,

@@ -9,11 +9,11 @@ from sgraph_programs import PLAIN, gated, low_rank, norm_linear
 from prism.egraph.budget import Budget
 from prism.egraph.engine import Engine
 from prism.egraph.rules import load_rules, rule_files
+from prism.generate.enumerate import Task
+from prism.generate.forms import Forms, forms
+from prism.generate.options import REDUCING, Weights, options
 from prism.program.inline import inline
 from prism.program.nodes import Program
-from prism.sgraph.extract import REDUCING, Weights, options
-from prism.sgraph.forms import Forms, forms
-from prism.sgraph.generate import Task
 
 MANY = 10**6
 

@@ -12,7 +12,7 @@ from prism.errors import UsageError
 from prism.program.build import add, mul, op, read, reduce
 from prism.program.index import Axis
 from prism.program.nodes import Definition, DType, Program, Tensor
-from prism.sgraph.verdict import Status
+from prism.program.verdict import Status
 
 i, k, n = Axis("i", 6), Axis("k", 8), Axis("n", 4)
 x = read("x", i, k)

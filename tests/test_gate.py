@@ -9,7 +9,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from prism.backends.protocol import Config
 from prism.instantiate.check import CheckReport, KernelRunner, check_module
 from prism.instantiate.check_plan import cost_s, plan_bindings, plan_cases, quick_config
 from prism.instantiate.draws import DRAWS, draw_inputs, struck_sets
@@ -18,6 +17,7 @@ from prism.program import build
 from prism.program.extents import symbol
 from prism.program.index import Axis, Index
 from prism.program.nodes import Definition, DType, Expr, Program, Reduce, ReduceKind, SymbolRange, Tensor
+from prism.sgraph.config import Config
 from prism.sgraph.nodes import Accumulate, Grid, Kernel, Load, Loop, LoopRole, SGraph, Split, Store, TileReduce
 
 F32 = DType.FLOAT32

@@ -13,16 +13,16 @@ from hypothesis import strategies as st
 from sgraph_programs import ALL, attention, decode, gated, layer_norm, norm_linear, program, task
 from sgraph_simulator import simulate
 
+from prism.cost.constraints import RoleBounds, domains, footprint
 from prism.cost.device import Tiles
 from prism.errors import IllegalIRError
+from prism.generate.enumerate import Bounds, Candidate, generate
 from prism.program.build import add, const, mul, op, read, recip, reduce
 from prism.program.evaluate import evaluate
 from prism.program.index import Axis, Index
 from prism.program.nodes import Const, Expr, Map, Program, Reduce, ReduceKind
 from prism.program.transform import canonical
-from prism.sgraph.constraints import domains, footprint
 from prism.sgraph.denote import denote, expand
-from prism.sgraph.generate import Bounds, Candidate, generate
 from prism.sgraph.nodes import (
     Accumulate,
     Grid,
@@ -37,7 +37,6 @@ from prism.sgraph.nodes import (
     TileReduce,
     Whole,
 )
-from prism.sgraph.roles import RoleBounds
 from prism.sgraph.spec import check
 
 WIDE = Bounds(

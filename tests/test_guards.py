@@ -18,7 +18,6 @@ from tile_simulator import Array, run_module
 
 from prism.backends.guards import guard_module
 from prism.backends.lower import lower
-from prism.backends.protocol import Config
 from prism.backends.tile import For, InBounds, Pointwise, Select, TileProgram, Within
 from prism.backends.tile_spec import check, check_module
 from prism.backends.triton.crosscompile import CompileJob, arguments, compile_once
@@ -26,6 +25,7 @@ from prism.backends.triton.emit import emit_module
 from prism.errors import IllegalIRError
 from prism.program.index import Index
 from prism.program.nodes import DType
+from prism.sgraph.config import Config
 from prism.sgraph.nodes import Loop, SGraph
 
 

@@ -17,7 +17,7 @@ from sgraph_simulator import simulate
 
 from prism.backends import tile_spec
 from prism.backends.lower import lower
-from prism.backends.protocol import Config, ModuleSource, Resources
+from prism.backends.protocol import ModuleSource
 from prism.backends.triton.crosscompile import (
     WORKER,
     CompileJob,
@@ -29,12 +29,14 @@ from prism.backends.triton.crosscompile import (
 )
 from prism.backends.triton.emit import emit_module
 from prism.backends.triton.interpret import InterpreterPool, InterpretJob
+from prism.cost.constraints import checks, footprint
+from prism.cost.counts import lower_bound, sgraph_cost
 from prism.cost.device import device
+from prism.cost.gpu import KernelModel, LaunchModel
+from prism.cost.model import Estimate, Model
 from prism.errors import IllegalIRError
 from prism.instantiate.check import KernelRunner, check_module
 from prism.instantiate.check_plan import cost_s, plan_samples
-from prism.instantiate.launch_model import KernelModel, LaunchModel
-from prism.instantiate.model import Estimate, Model
 from prism.instantiate.space import Space
 from prism.instantiate.workers import Pool
 from prism.program.build import mul, read, reduce
@@ -43,8 +45,7 @@ from prism.program.extents import Extent
 from prism.program.index import Axis
 from prism.program.nodes import Definition, DType, Program, ReduceKind, Tensor
 from prism.sgraph import spec
-from prism.sgraph.constraints import checks, footprint
-from prism.sgraph.cost import lower_bound, sgraph_cost
+from prism.sgraph.config import Config, Resources
 from prism.sgraph.denote import denote
 from prism.sgraph.horizontal import fusable, fuse
 from prism.sgraph.nodes import (

@@ -23,7 +23,7 @@ from prism.egraph.worker import Worker
 from prism.frontend.torch import trace
 from prism.program.evaluate import evaluate_expr
 from prism.program.nodes import Formula, Read, free_axes, walk
-from prism.sgraph.verdict import Status, Verdict
+from prism.program.verdict import Status, Verdict
 
 # True, and not proved: why. What becomes provable has to leave the table.
 UNKNOWN: Mapping[str, str] = {}

@@ -21,18 +21,24 @@ from sgraph_samples import BF16, F16, F32, SUM, Sample, at, op, sym
 
 import prism
 from prism.api.verifying import verify
-from prism.backends.protocol import Config, load_module, plain
+from prism.backends.protocol import load_module, plain
 from prism.backends.triton.crosscompile import CompileJob, arguments, compile_once
 from prism.backends.triton.emit import emit_module
 from prism.backends.triton.interpret import InterpreterPool, InterpretJob
 from prism.bench.own import module_facts
 from prism.cost.device import device, multicore
+from prism.cost.library import LIBRARY_EFFICIENCY, library_times
+from prism.cost.model import Model
 from prism.errors import BackendError
 from prism.events import Evidence
+from prism.generate.enumerate import Bounds, Task, generate
+from prism.generate.forms import forms
+from prism.generate.materialise import Planner
+from prism.generate.options import Weights, options
+from prism.generate.plan_estimate import Outlook
+from prism.generate.pruning import reach
 from prism.instantiate.check import KernelRunner, check_module
-from prism.instantiate.library import LIBRARY_EFFICIENCY, library_times
 from prism.instantiate.lock import config_of, flat
-from prism.instantiate.model import Model
 from prism.instantiate.proposals import Point, Proposer
 from prism.instantiate.space import Space
 from prism.program import build
@@ -41,10 +47,7 @@ from prism.program.index import Axis, Index
 from prism.program.inline import inline
 from prism.program.nodes import Definition, DType, Program, ReduceKind, SymbolRange, Tensor
 from prism.sgraph import spec
-from prism.sgraph.cuts import Planner
-from prism.sgraph.extract import Weights, options
-from prism.sgraph.forms import forms
-from prism.sgraph.generate import Bounds, Task, generate
+from prism.sgraph.config import Config
 from prism.sgraph.nodes import (
     Accumulate,
     Contract,
@@ -60,9 +63,7 @@ from prism.sgraph.nodes import (
     TileReduce,
     Whole,
 )
-from prism.sgraph.outlook import Outlook
-from prism.sgraph.plain_product import PlainProduct, plain_product, plain_products
-from prism.sgraph.prune import reach
+from prism.sgraph.products import PlainProduct, plain_product, plain_products
 
 H200 = device("sm_90")
 M, N, K, B, H = Axis("m", 12), Axis("n", 20), Axis("k", 24), Axis("b", 3), Axis("h", 4)

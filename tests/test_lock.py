@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from prism.backends.protocol import Config
 from prism.errors import VerificationError
 from prism.events import Evidence, LockRecord
 from prism.instantiate.cache import Cache, digest
@@ -18,6 +17,7 @@ from prism.program import build
 from prism.program.index import Axis
 from prism.program.nodes import Definition, DType, Program, SymbolRange, Tensor
 from prism.report.records import from_json, to_json
+from prism.sgraph.config import Config
 
 AXIS = Axis("i", 8)
 PROGRAM = Program(

@@ -22,20 +22,20 @@ from prism.backends.cpu.emit import emit_module as emit_cpu
 from prism.backends.cpu.support import find_compiler
 from prism.backends.fold import fold_module
 from prism.backends.lower import lower
-from prism.backends.protocol import Config
 from prism.backends.sharing import share_module
 from prism.backends.tile import GridAxis, Groups, Sections, TileModule, TileProgram, place
 from prism.backends.tile_spec import check, check_module
 from prism.backends.triton.emit import emit_module
 from prism.backends.triton.interpret import InterpreterPool, InterpretJob
+from prism.cost.cpu import CpuKernelModel, cpu_times
 from prism.cost.device import device, multicore
+from prism.cost.gpu import KernelModel
+from prism.cost.list_scheduling import dealt
 from prism.errors import IllegalIRError
-from prism.instantiate.cpu_model import CpuKernelModel, cpu_times
-from prism.instantiate.dealing import dealt
-from prism.instantiate.launch_model import KernelModel
+from prism.sgraph.config import Config
 from prism.sgraph.folding import folds
+from prism.sgraph.load_balance import growing, ordered
 from prism.sgraph.nodes import SGraph
-from prism.sgraph.uneven import growing, ordered
 
 
 def tiles(g: SGraph, sections: int | None = None) -> TileModule:
@@ -274,7 +274,7 @@ def test_the_order_pays_where_long_programs_would_be_left(monkeypatch: pytest.Mo
     model = KernelModel(g.kernels[0], g, device("sm_90"), {})
     binding = {"T_i": 64, "T_j": 64}
     first = model.times(binding, 4, 2)
-    monkeypatch.setattr("prism.instantiate.launch_model.ordered", lambda kernel: False)
+    monkeypatch.setattr("prism.cost.gpu.ordered", lambda kernel: False)
     any_way = model.times(binding, 4, 2)
     # Four and nearly two more, of which two thirds are done alone.
     assert float(any_way.compute) / float(first.compute) == pytest.approx(1 + 1.29 / 3.88, rel=0.05)

@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 import torch
 
-from prism.backends.protocol import Config
 from prism.backends.triton.device import describe_gpu, parse_gpu
 from prism.backends.triton.timing import MAX_COPIES, calls, copies, interleave, is_sticky
 from prism.cost.device import device
@@ -21,6 +20,7 @@ from prism.instantiate.workers import Ending, Reply, Worker
 from prism.program import build
 from prism.program.index import Axis
 from prism.program.nodes import Definition, DType, Program, Tensor
+from prism.sgraph.config import Config
 from prism.sgraph.nodes import SGraph
 
 MIB = 1 << 20

@@ -9,15 +9,15 @@ import numpy as np
 import pytest
 from sgraph_small import F16, F32, attention, layer_norm, matmul, matvec, split_k
 
-from prism.backends.protocol import Config, Resources
+from prism.cost.counts import evaluate, sgraph_cost
 from prism.cost.device import DEVICES, Device, device
-from prism.instantiate.launch_model import DOT_EFFICIENCY, FULL_DOT_REUSE, L2_SHARE
-from prism.instantiate.model import Estimate, Model, baseline_estimate, estimate
+from prism.cost.gpu import DOT_EFFICIENCY, FULL_DOT_REUSE, L2_SHARE
+from prism.cost.model import Estimate, Model, baseline_estimate, estimate
 from prism.instantiate.space import Space
 from prism.program.build import mul, op, read, reduce
 from prism.program.index import Axis
 from prism.program.nodes import Definition, DType, Expr, Program, Tensor
-from prism.sgraph.cost import evaluate, sgraph_cost
+from prism.sgraph.config import Config, Resources
 from prism.sgraph.nodes import SGraph
 
 H200 = device("sm_90")

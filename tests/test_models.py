@@ -23,7 +23,7 @@ from prism.egraph.programs import prove_programs
 from prism.egraph.worker import Worker
 from prism.errors import ExitCode, ShapeError, UnsupportedError
 from prism.frontend.onnx import from_model
-from prism.sgraph.verdict import Status, Verdict
+from prism.program.verdict import Status, Verdict
 
 D, H, N = 6, 8, 5
 Weights: TypeAlias = dict[str, np.ndarray]

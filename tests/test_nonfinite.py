@@ -23,7 +23,7 @@ from prism.program.extents import symbol
 from prism.program.index import Axis, Index
 from prism.program.inline import inline
 from prism.program.nodes import Expr, Formula
-from prism.sgraph.verdict import Status, Verdict
+from prism.program.verdict import Status, Verdict
 
 INF = float("inf")
 W = torch.where

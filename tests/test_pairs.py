@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 from sgraph_small import F32, SUM, at, tile
 
-from prism.backends.protocol import Config
 from prism.backends.triton.emit import emit_module
 from prism.backends.triton.interpret import InterpreterPool, InterpretJob
 from prism.program.index import Axis, Index
 from prism.program.nodes import Tensor
 from prism.sgraph import spec
+from prism.sgraph.config import Config
 from prism.sgraph.nodes import (
     Accumulate,
     Contract,

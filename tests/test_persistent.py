@@ -15,7 +15,7 @@ from test_measure import GPU, PROGRAM
 from test_ranges import narrowed
 from test_rematch import Clock, candidate, result, trial
 
-from prism.backends.protocol import Config, load_module, plain
+from prism.backends.protocol import load_module, plain
 from prism.backends.triton.crosscompile import arguments, worker_command, worker_environment
 from prism.backends.triton.emit import emit_module
 from prism.backends.triton.interpret import InterpreterPool, InterpretJob
@@ -23,19 +23,20 @@ from prism.bench.cross import TARGETS, WORKER
 from prism.bench.own import module_facts
 from prism.bench.twins import TWINS, persistent_twins, settled
 from prism.cost.device import device
+from prism.cost.model import Model
+from prism.cost.persistent import persistable
 from prism.errors import BackendError
 from prism.instantiate.lock import config_of, flat
 from prism.instantiate.measure import Bench, Measuring
-from prism.instantiate.model import Model
 from prism.instantiate.persistence import persistent
 from prism.instantiate.rematch import challenged
 from prism.instantiate.space import Space
 from prism.instantiate.study import Best, Candidate, Outcome
 from prism.instantiate.workers import Pool
 from prism.program.extents import evaluate
+from prism.sgraph.config import Config
 from prism.sgraph.horizontal import fuse
 from prism.sgraph.nodes import SGraph, Store
-from prism.sgraph.persistent import persistable
 
 H200 = device("sm_90")
 

@@ -9,7 +9,7 @@ import torch
 from prism.api import trace
 from prism.backends.eager import eager
 from prism.cost.device import device
-from prism.instantiate.model import baseline_estimate
+from prism.cost.model import baseline_estimate
 from prism.program.build import add, const, mul, op, position, read, reduce
 from prism.program.evaluate import evaluate
 from prism.program.index import Axis

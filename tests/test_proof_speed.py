@@ -14,9 +14,9 @@ from prism.egraph.engine import KEPT, Engine
 from prism.egraph.rules import load_rules, rule_files
 from prism.egraph.saturate import Saturation
 from prism.program.build import const, mul
+from prism.program.classes import EClasses
 from prism.program.nodes import Expr, Map, Reduce, ReduceKind
 from prism.program.transform import Interned
-from prism.sgraph.classes import EClasses
 from prism.sgraph.denote import Denotations, denote
 
 RULES = load_rules(rule_files())

@@ -20,7 +20,7 @@ from prism.program.evaluate import evaluate_formula
 from prism.program.extents import Extent, symbol
 from prism.program.index import Axis, Index
 from prism.program.nodes import Definition, DType, Expr, Formula, Program, Read, SymbolRange, Tensor, free_axes, walk
-from prism.sgraph.verdict import Status, Verdict
+from prism.program.verdict import Status, Verdict
 
 F32 = DType.FLOAT32
 

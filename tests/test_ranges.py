@@ -13,16 +13,17 @@ from hypothesis import strategies as st
 from sgraph_samples import MAX, SUM, at, grouped_attention, op, sym
 from sgraph_simulator import simulate
 
-from prism.backends.protocol import Config
 from prism.backends.triton.crosscompile import CompileJob, arguments, compile_once
 from prism.backends.triton.emit import emit_module
 from prism.backends.triton.interpret import InterpreterPool, InterpretJob
+from prism.cost.counts import kernel_cost, lower_bound, sgraph_cost, upper_bound
+from prism.cost.trip_counts import allowed, visited
 from prism.errors import IllegalIRError
 from prism.program.extents import Extent, evaluate, symbol
 from prism.program.index import Axis, Index
 from prism.program.nodes import DType, Tensor
 from prism.sgraph import spec
-from prism.sgraph.cost import kernel_cost, lower_bound, sgraph_cost, upper_bound
+from prism.sgraph.config import Config
 from prism.sgraph.denote import denote
 from prism.sgraph.nodes import (
     Accumulate,
@@ -45,7 +46,6 @@ from prism.sgraph.nodes import (
 from prism.sgraph.ranges import check_ranges, narrow, text
 from prism.sgraph.show import key
 from prism.sgraph.show import text as shown
-from prism.sgraph.visits import allowed, visited
 
 F32 = DType.FLOAT32
 ROW, KEY = Axis("i", 37), Axis("j", 37)

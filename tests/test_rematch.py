@@ -11,13 +11,13 @@ import pytest
 import torch
 from test_measure import GPU, GRAPH, PROGRAM
 
-from prism.backends.protocol import Config
 from prism.events import Evidence
 from prism.instantiate.measure import Bench, Measuring
 from prism.instantiate.proposals import Point
 from prism.instantiate.rematch import LEADERS, rematch
 from prism.instantiate.study import Best, Candidate, Failure, Outcome, Trial, TuneResult
 from prism.instantiate.workers import Ending, Reply, Worker
+from prism.sgraph.config import Config
 
 
 class Clock(Worker):

@@ -19,7 +19,7 @@ from prism.api.gain import check_gain
 from prism.api.loading import load
 from prism.api.optimizing import _supported
 from prism.api.proving import prove_models
-from prism.backends.protocol import Config, write_module
+from prism.backends.protocol import write_module
 from prism.backends.triton.backend import TritonBackend
 from prism.backends.weights import weights_bytes
 from prism.errors import NoImprovementError, UnsupportedError
@@ -27,7 +27,8 @@ from prism.instantiate.contenders import Contenders
 from prism.instantiate.cpu_backend import CppBackend
 from prism.program.nodes import Program
 from prism.program.returned import Computed, Made, Passed, computed
-from prism.sgraph.verdict import Status
+from prism.program.verdict import Status
+from prism.sgraph.config import Config
 
 LARGE = 2**40 + 1
 """A whole number that float32 does not hold."""

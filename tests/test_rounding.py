@@ -17,7 +17,6 @@ from prism.api import optimizing
 from prism.api.optimizing import optimize
 from prism.api.records import Request
 from prism.api.searching import SearchBudget, SearchResult, run_search
-from prism.backends.protocol import Config
 from prism.backends.reordered import Order, reordered
 from prism.egraph.worker import Worker
 from prism.errors import ExitCode, IllegalIRError, NoImprovementError, VerificationError
@@ -33,6 +32,7 @@ from prism.program.extents import evaluate
 from prism.program.index import Axis
 from prism.program.inline import inline
 from prism.program.nodes import DType, Program, ReduceKind, Tensor
+from prism.sgraph.config import Config
 from prism.sgraph.denote import as_program, denote
 from prism.sgraph.nodes import Grid, Kernel, Load, Pointwise, SGraph, Store, TileReduce, Whole
 from prism.sgraph.value_bounds import shape

@@ -17,7 +17,7 @@ from prism.egraph.profile import profile
 from prism.egraph.rules import Rule, load_rules, rule_files
 from prism.errors import ExitCode, RuleError
 from prism.program.inline import inline
-from prism.sgraph.verdict import Status
+from prism.program.verdict import Status
 
 SHIPPED = load_rules(rule_files())
 

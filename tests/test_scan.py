@@ -16,7 +16,6 @@ from prism.api import trace
 from prism.api.searching import SearchBudget, run_search
 from prism.backends.cpu.emit import emit_module as emit_cpp
 from prism.backends.lower import lower
-from prism.backends.protocol import Config
 from prism.backends.tile import Prefix, statements
 from prism.backends.tile_spec import check_module
 from prism.backends.triton.crosscompile import (
@@ -44,6 +43,7 @@ from prism.program.inline import inline
 from prism.program.nodes import Const, DType, Read, Reduce, Tensor
 from prism.program.transform import canonical
 from prism.sgraph import spec
+from prism.sgraph.config import Config
 from prism.sgraph.denote import denote
 from prism.sgraph.nodes import Grid, Kernel, Load, Loop, LoopRole, Role, Scan, SGraph, Stmt, Store, TileReduce
 from prism.sgraph.record import plain, sgraph_of

@@ -24,10 +24,10 @@ from prism.cost.device import device
 from prism.egraph.worker import Worker
 from prism.errors import ExitCode, NoImprovementError, UsageError
 from prism.events import Event, Recorder, StageFinished, StageStarted, Warned
+from prism.generate.pruning import BOUNDS, PRUNERS
 from prism.program.nodes import Program
-from prism.sgraph.prune import BOUNDS, PRUNERS
+from prism.program.verdict import Status, Verdict
 from prism.sgraph.show import key
-from prism.sgraph.verdict import Status, Verdict
 
 MODELS = Path(__file__).resolve().parent.parent / "examples" / "models"
 SMALL = SearchBudget(max_kernels=2, max_forms=4, max_families=24, max_sgraphs=12)

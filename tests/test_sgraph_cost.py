@@ -14,14 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sgraph_small import ALL, F16, F32, SUM, at, attention, layer_norm, matmul, matvec, split_k, tile
 
-from prism.cost.device import Device, Tiles, device
-from prism.errors import UnsupportedError
-from prism.program.extents import evaluate as extent_value
-from prism.program.extents import symbol
-from prism.program.index import Axis
-from prism.program.nodes import Tensor
-from prism.sgraph.compiled_expr import compiled, value
-from prism.sgraph.constraints import (
+from prism.cost.compiled_expr import compiled, value
+from prism.cost.constraints import (
     checks,
     constraints,
     domains,
@@ -32,15 +26,13 @@ from prism.sgraph.constraints import (
     staged_bytes,
     tile_sizes,
 )
-from prism.sgraph.cost import (
-    attained,
-    dominates,
-    evaluate,
-    kernel_cost,
-    lower_bound,
-    sgraph_cost,
-    upper_bound,
-)
+from prism.cost.counts import attained, dominates, evaluate, kernel_cost, lower_bound, sgraph_cost, upper_bound
+from prism.cost.device import Device, Tiles, device
+from prism.errors import UnsupportedError
+from prism.program.extents import evaluate as extent_value
+from prism.program.extents import symbol
+from prism.program.index import Axis
+from prism.program.nodes import Tensor
 from prism.sgraph.nodes import (
     Grid,
     Kernel,

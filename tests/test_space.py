@@ -9,13 +9,13 @@ from itertools import islice
 import pytest
 from sgraph_small import ALL, attention, layer_norm, matmul, split_k
 
-from prism.backends.protocol import Config
+from prism.cost.constraints import checks, footprint
 from prism.cost.device import DEVICES, device
+from prism.cost.model import Model
 from prism.errors import UsageError
-from prism.instantiate.model import Model
 from prism.instantiate.space import Space
 from prism.program.extents import symbol
-from prism.sgraph.constraints import checks, footprint
+from prism.sgraph.config import Config
 from prism.sgraph.nodes import SGraph
 
 H200 = device("sm_90")

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from sgraph_small import F16, F32, SUM, at, attention, matmul, matvec, tile
 
-from prism.backends.protocol import Compiled, Config
+from prism.backends.protocol import Compiled
 from prism.backends.triton.crosscompile import (
     WORKER,
     CompileJob,
@@ -22,15 +22,16 @@ from prism.backends.triton.crosscompile import (
 )
 from prism.backends.triton.emit import emit_module
 from prism.backends.triton.interpret import InterpreterPool, InterpretJob
+from prism.cost.constraints import footprint, tile_sizes
 from prism.cost.device import device
-from prism.instantiate.model import Model
-from prism.instantiate.streamed import L2_TRIP, streamed
+from prism.cost.model import Model
+from prism.cost.pipelining import L2_TRIP, streamed
 from prism.instantiate.workers import Pool
 from prism.program.extents import symbol
 from prism.program.index import Axis, Index
 from prism.program.nodes import Tensor
 from prism.sgraph import spec
-from prism.sgraph.constraints import footprint, tile_sizes
+from prism.sgraph.config import Config
 from prism.sgraph.nodes import (
     Accumulate,
     Contract,

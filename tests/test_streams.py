@@ -17,20 +17,21 @@ import torch
 from sgraph_samples import F32, at, op, sym
 from test_capture import OnDevice, Torch, chain
 
-from prism.backends.protocol import Config, load_module, plain
+from prism.backends.protocol import load_module, plain
 from prism.backends.triton.emit import emit_module
 from prism.bench.own import module_facts
 from prism.bench.twins import TWINS, on_streams
 from prism.cost.device import device
+from prism.cost.model import Model
+from prism.cost.streams import CROSSING_S, MOST_STREAMS, Demand, finished, placed
 from prism.errors import BackendError
 from prism.instantiate.lock import config_of, flat
-from prism.instantiate.model import Model
 from prism.instantiate.space import Space
-from prism.instantiate.streams import CROSSING_S, MOST_STREAMS, Demand, finished, placed
 from prism.program.index import Axis
 from prism.program.nodes import Tensor
 from prism.sgraph import spec
 from prism.sgraph.compose import Part, compose
+from prism.sgraph.config import Config
 from prism.sgraph.folding import folds
 from prism.sgraph.launch_order import apart, waits
 from prism.sgraph.nodes import Grid, Kernel, Load, SGraph, Store

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from prism.backends.protocol import Config, Resources
 from prism.errors import UsageError
 from prism.events import Evidence
 from prism.instantiate.study import BATCH, RESCUE, SEEDS, Candidate, Failure, Outcome, TuneResult, tune
+from prism.sgraph.config import Config, Resources
 from prism.sgraph.nodes import SGraph
 
 EMPTY = SGraph("p", (), (), (), ())

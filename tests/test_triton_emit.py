@@ -14,7 +14,7 @@ import pytest
 import sgraph_samples as samples
 from sgraph_samples import BF16, F16, F32, SAMPLES, Sample, at, sym
 
-from prism.backends.protocol import Config, ModuleSource
+from prism.backends.protocol import ModuleSource
 from prism.backends.triton.crosscompile import CompileJob, arguments, compile_once
 from prism.backends.triton.emit import emit_module
 from prism.backends.triton.interpret import Interpreted, InterpreterPool, InterpretJob, run_interpreted
@@ -24,6 +24,7 @@ from prism.program.extents import cdiv, symbol
 from prism.program.index import Axis, Index
 from prism.program.nodes import DType, ReduceKind, Tensor
 from prism.sgraph import spec
+from prism.sgraph.config import Config
 from prism.sgraph.nodes import Grid, Kernel, Load, Pointwise, SGraph, Store, TileReduce, Whole
 
 # Against the largest output: rounding of the outputs, and of intermediate values to the storage type.

@@ -33,7 +33,7 @@ from prism.program.index import Axis, Index
 from prism.program.inline import inline
 from prism.program.nodes import Definition, DType, Program, Read, Tensor
 from prism.program.operators import FUNCTIONS, ExpressionError, operator
-from prism.sgraph.verdict import Status
+from prism.program.verdict import Status
 
 SOFTCAP = '(operator softcap (x c) "c * torch.tanh(x / c)")\n'
 ODD = """

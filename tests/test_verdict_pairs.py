@@ -13,7 +13,7 @@ from prism.egraph.normal import Unfit, normal_form
 from prism.egraph.pieces import pieces
 from prism.egraph.worker import Worker
 from prism.program.constants import readings
-from prism.sgraph.verdict import Status, Verdict
+from prism.program.verdict import Status, Verdict
 
 ALIKE = Verdict(Status.PROVED, "one normal form")
 

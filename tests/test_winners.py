@@ -18,17 +18,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sgraph_programs import PLAIN, task
 
+from prism.cost.shapes import TimeModel, lattice
 from prism.errors import UsageError
+from prism.generate.dispatch import TOLERANCE, Winner, points, winner_at, winners
+from prism.generate.dispatch_regions import Condition, Losses, Splits, Tree, intervals, regions, roundest
+from prism.generate.enumerate import Bounds, generate
+from prism.generate.pruning import reach
 from prism.program.build import div, mul, op, read, reduce, sub
 from prism.program.extents import Extent, symbol
 from prism.program.index import Axis
 from prism.program.nodes import Definition, DType, Expr, Program, SymbolRange, Tensor
-from prism.sgraph.generate import Bounds, generate
 from prism.sgraph.nodes import Grid, Kernel, LoopRole, SGraph, Split
-from prism.sgraph.prune import reach
-from prism.sgraph.shape_regions import Condition, Losses, Splits, Tree, intervals, regions, roundest
-from prism.sgraph.shape_times import TimeModel, lattice
-from prism.sgraph.winners import TOLERANCE, Winner, points, winner_at, winners
 
 Ranges = Mapping[str, SymbolRange]
 F16 = DType.FLOAT16

@@ -36,7 +36,7 @@ from prism.egraph.worker import Worker
 from prism.errors import PrismError
 from prism.frontend import torch as reader
 from prism.program.inline import inline
-from prism.sgraph.verdict import Status, Verdict
+from prism.program.verdict import Status, Verdict
 
 Tensor: TypeAlias = torch.Tensor
 T = TypeVar("T")

@@ -27,7 +27,8 @@ from prism.api.records import Choice, Request, artifacts, formulas
 from prism.api.rules import rule_paths
 from prism.api.searching import ProvedSGraph, SearchBudget, SearchResult, run_search
 from prism.api.second_opinion import merged, recorded
-from prism.backends.protocol import Config, ModuleSource, write_module
+from prism.backends.protocol import ModuleSource, write_module
+from prism.cost.model import CostModel, Model
 from prism.egraph.worker import Worker
 from prism.errors import (
     CompilerError,
@@ -47,7 +48,6 @@ from prism.instantiate.confirm import confirm
 from prism.instantiate.estimating import Estimating
 from prism.instantiate.lock import program_hash, versions
 from prism.instantiate.measure import BASELINE, KERNEL, PROTOCOL, Bench, Contender, Measuring
-from prism.instantiate.model import CostModel, Model
 from prism.instantiate.persistence import persistent
 from prism.instantiate.platforms import Platform, platform_of
 from prism.instantiate.rematch import challenged, rematch
@@ -60,6 +60,7 @@ from prism.program.region import Region
 from prism.program.returned import computed
 from prism.report.folder import check_writable, render_folder, write_folder
 from prism.report.units import duration, on_threads
+from prism.sgraph.config import Config
 from prism.sgraph.nodes import SGraph
 from prism.sgraph.show import key
 

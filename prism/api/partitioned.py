@@ -20,22 +20,22 @@ from prism.api.gain import nothing_to_gain
 from prism.api.records import Choice
 from prism.api.searching import ProvedSGraph, Search, SearchBudget, SearchResult, run_search
 from prism.api.second_opinion import merged
-from prism.backends.protocol import Config, Resources
 from prism.cost.device import Device
+from prism.cost.model import CostModel
 from prism.egraph.rules import FpClass
 from prism.egraph.worker import Worker
 from prism.errors import UsageError
 from prism.events import CheckSummary, Recorder
+from prism.generate.enumerate import Generated
 from prism.generate.partition import RegionBounds, partition
-from prism.instantiate.model import CostModel
 from prism.instantiate.study import Best, Trial, TuneResult
 from prism.program.nodes import Expr, Formula, Map, Program, Read, Reduce, Tensor
 from prism.program.region import Canonical, Region
+from prism.program.verdict import Status, Verdict
 from prism.sgraph.compose import Composed, Part, compose
+from prism.sgraph.config import Config, Resources
 from prism.sgraph.denote import Denotation
-from prism.sgraph.generate import Generated
 from prism.sgraph.nodes import SGraph
-from prism.sgraph.verdict import Status, Verdict
 
 ONE_BY_ONE = RegionBounds(products=0, reductions=0, operators=0, outputs=1)
 """Bounds that nothing is within, so every operator is a region of its own."""

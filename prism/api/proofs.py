@@ -19,15 +19,15 @@ from prism.egraph.budget import Budget
 from prism.egraph.worker import Worker
 from prism.errors import IllegalIRError
 from prism.events import Recorder
+from prism.generate.enumerate import Candidate
 from prism.program.extents import Extent
 from prism.program.finite import Opinion
 from prism.program.nodes import Expr
+from prism.program.verdict import Status, Verdict
 from prism.sgraph import spec
 from prism.sgraph.denote import Denotation, denote, expand
-from prism.sgraph.generate import Candidate
 from prism.sgraph.nodes import SGraph
 from prism.sgraph.numerics import Numerics
-from prism.sgraph.verdict import Status, Verdict
 
 _Split: TypeAlias = tuple[Extent, ...]
 

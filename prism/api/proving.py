@@ -13,7 +13,7 @@ from prism.api.rules import rule_paths
 from prism.errors import refusing_depth
 from prism.program.integers import assumptions
 from prism.program.nodes import Program
-from prism.sgraph.verdict import Verdict
+from prism.program.verdict import Verdict
 
 if TYPE_CHECKING:
     import torch

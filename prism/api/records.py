@@ -10,9 +10,11 @@ from pathlib import Path
 
 from prism.api import sgraph_file
 from prism.api.searching import ProvedSGraph, SearchBudget, SearchResult
-from prism.backends.protocol import Config, ModuleSource
+from prism.backends.protocol import ModuleSource
 from prism.backends.weights import weights_bytes
+from prism.cost.constraints import constraints
 from prism.cost.device import Device
+from prism.cost.model import CostModel
 from prism.egraph.encode import Derivation, replay
 from prism.egraph.rules import load_rules, rule_files
 from prism.egraph.worker import Worker
@@ -31,7 +33,6 @@ from prism.events import (
 from prism.instantiate.confirm import Confirmation
 from prism.instantiate.lock import flat, make_lock, versions
 from prism.instantiate.measure import BASELINE, KERNEL
-from prism.instantiate.model import CostModel
 from prism.instantiate.platforms import Platform
 from prism.instantiate.study import Best, TuneResult
 from prism.program.extents import Extent, evaluate
@@ -39,13 +40,13 @@ from prism.program.finite import Opinion
 from prism.program.integers import assumptions
 from prism.program.nodes import Expr, Program, Reduce, walk
 from prism.program.pretty import formula_text
+from prism.program.verdict import Verdict
 from prism.report.units import OURS, on_threads
-from prism.sgraph.constraints import constraints
+from prism.sgraph.config import Config
 from prism.sgraph.denote import expand, split_axes
 from prism.sgraph.folding import bound, folds
 from prism.sgraph.nodes import Grid, LoopRole, Role, Split
 from prism.sgraph.show import dot, key, text
-from prism.sgraph.verdict import Verdict
 
 
 @dataclass(frozen=True, slots=True)

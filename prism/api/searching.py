@@ -22,22 +22,22 @@ from prism.api.proofs import Proofs, ProvedSGraph
 from prism.api.rules import rule_paths
 from prism.api.second_opinion import SecondOpinions
 from prism.cost.device import Device
+from prism.cost.shapes import points
 from prism.egraph.budget import Budget
 from prism.egraph.rules import FpClass
 from prism.egraph.worker import Worker
 from prism.errors import UsageError, refusing_depth
 from prism.events import Funnel, Listener, Recorder
+from prism.generate.dispatch import Winner, winners
+from prism.generate.enumerate import Bounds, Generated, Task, generate
 from prism.generate.partition import partition
+from prism.generate.pruning import PRUNERS
 from prism.instantiate.platforms import platform_of
+from prism.program.classes import EClasses
 from prism.program.inline import inline
 from prism.program.nodes import Formula, Program
 from prism.program.returned import computed
-from prism.sgraph.classes import EClasses
-from prism.sgraph.generate import Bounds, Generated, Task, generate
-from prism.sgraph.prune import PRUNERS
-from prism.sgraph.shape_times import points
-from prism.sgraph.verdict import Status
-from prism.sgraph.winners import Winner, winners
+from prism.program.verdict import Status
 
 T = TypeVar("T")
 
@@ -69,7 +69,7 @@ class SearchBudget:
         enodes: e-nodes at which saturation stops. 8000.
         iterations: rounds of the rules at which saturation stops. 16.
         seconds: limit at which the e-graph worker is killed; reaching it is an error, not a result. 120.
-        off: pruners (`prism.sgraph.prune.PRUNERS`) that are switched off: slower, and not better.
+        off: pruners (`prism.generate.pruning.PRUNERS`) that are switched off: slower, and not better.
         fp: what rules may do to rounding: `exact` nothing, `reassociates` other orders of sums and products, too,
             `domain` also other places of overflow and NaN (rules of this class derive no candidates). domain.
 
@@ -291,7 +291,7 @@ class Search(Iterator[ProvedSGraph]):
         """The few of what has been proved so far that are best somewhere, each with where.
 
         Predicates are over the program's symbolic dimensions, disjoint, and cover their ranges; without any there is
-        one winner, everywhere. By estimate, see prism.sgraph.winners.
+        one winner, everywhere. By estimate, see prism.generate.dispatch.
         """
         found = [p.sgraph for p in self.proved]
         return winners(found, self._program.ranges, self._target)

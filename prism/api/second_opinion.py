@@ -20,10 +20,10 @@ from prism.instantiate.cache import cache_root
 from prism.program.finite import Opinion, Outcome, compare
 from prism.program.finite_values import Evaluator
 from prism.program.nodes import Expr, Formula, Program, SymbolRange, Tensor
+from prism.program.verdict import Status, Verdict
 from prism.sgraph.denote import Denotation, split_axes
 from prism.sgraph.nodes import SGraph
 from prism.sgraph.show import text
-from prism.sgraph.verdict import Status, Verdict
 
 
 def opinion_of(

@@ -18,9 +18,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from prism.backends.tile import Sections, TileProgram
-
-SECTION = 512
-"""Programs of a section, at least, where there are as many."""
+from prism.sgraph.load_balance import SECTION
 
 
 def in_sections(program: TileProgram) -> TileProgram:

@@ -14,9 +14,9 @@ from prism.backends.tile import Affine, GridAxis, identifier, symbol
 from prism.program.extents import Extent, add, at_most, is_static, mul
 from prism.program.index import Axis, Index
 from prism.program.nodes import Tensor
+from prism.sgraph.load_balance import growing
 from prism.sgraph.nodes import Grid, Kernel, Loop, Split, part_axis
 from prism.sgraph.ranges import sign, slope
-from prism.sgraph.uneven import growing
 
 _INT32_MAX = 2**31 - 1
 

@@ -19,9 +19,9 @@ from prism.backends.triton.emit import emit_module
 from prism.bench.prepare import file_name, proved_sgraphs, trace_case
 from prism.bench.suite import Case, reduced
 from prism.cost.device import device
+from prism.cost.model import Model
 from prism.errors import PrismError
 from prism.instantiate.check import KernelRunner, check_module
-from prism.instantiate.model import Model
 from prism.instantiate.space import Space
 from prism.program.nodes import Program
 from prism.sgraph import show

@@ -27,7 +27,7 @@ import numpy as np
 
 import prism
 from prism.api.searching import ProvedSGraph, SearchBudget, SearchResult, search
-from prism.backends.protocol import Compiled, Config, Resources
+from prism.backends.protocol import Compiled
 from prism.backends.triton.crosscompile import arguments as launcher_arguments
 from prism.backends.triton.crosscompile import compiled, plain, worker_command, worker_environment
 from prism.backends.triton.emit import emit_module
@@ -35,14 +35,15 @@ from prism.bench.cross import SHARED_LIMIT_BYTES, TARGETS, WORKER
 from prism.bench.suite import Case
 from prism.bench.twins import on_streams, persistent_twins, settled
 from prism.cost.device import DEVICES, Device, device
+from prism.cost.model import Model, baseline_estimate
 from prism.instantiate.cache import cache_root, version_of
 from prism.instantiate.estimating import over_limit
 from prism.instantiate.joined import PointSpace
-from prism.instantiate.model import Model, baseline_estimate
 from prism.instantiate.space import Space
 from prism.instantiate.workers import Ending, Pool
 from prism.program.nodes import Program
 from prism.sgraph import show
+from prism.sgraph.config import Config, Resources
 from prism.sgraph.nodes import SGraph
 
 SCHEMA = "prism.bench/1"

@@ -10,9 +10,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from prism.backends.protocol import Config, Resources, plain
-from prism.instantiate.model import Model
+from prism.backends.protocol import plain
+from prism.cost.model import Model
 from prism.instantiate.persistence import persistent
+from prism.sgraph.config import Config, Resources
 from prism.sgraph.nodes import SGraph
 
 TWINS = 2

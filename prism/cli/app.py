@@ -232,7 +232,7 @@ def prove(
     """
     from prism.cli.output import print_verdict
     from prism.cli.progress import Progress
-    from prism.sgraph.verdict import Status
+    from prism.program.verdict import Status
 
     with Progress() as progress:
         import prism.api as api

@@ -21,7 +21,7 @@ from prism.report.units import number
 from prism.report.usage import next_lines
 
 if TYPE_CHECKING:
-    from prism.sgraph.verdict import Verdict
+    from prism.program.verdict import Verdict
 
 _LOG_WIDTH = 120  # columns when stdout is no terminal: a table folded at 80 is hard to read in a log
 _SHOWN = 16  # elements of a counterexample's array that are shown in text

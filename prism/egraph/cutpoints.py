@@ -26,8 +26,8 @@ from prism.errors import PrismError, ShapeError
 from prism.program.index import Axis, Index
 from prism.program.nodes import Definition, Expr, Program, Read, Reduce, Tensor, walk
 from prism.program.region import reads, subprogram
+from prism.program.verdict import Status, Verdict
 from prism.program.views import axes_of, reshape_index, same_extent
-from prism.sgraph.verdict import Status, Verdict
 
 # Parts that a tensor is tried with: the cuts that it reads are taken back, those before them, two more, four more.
 _LEVELS = 4

@@ -25,10 +25,10 @@ from prism.egraph.rules import RuleSet, install
 from prism.egraph.saturate import Contradiction, Saturation
 from prism.egraph.terms import Table
 from prism.errors import WorkerError
+from prism.program.classes import EClasses
 from prism.program.nodes import Expr
 from prism.program.transform import Interned
-from prism.sgraph.classes import EClasses
-from prism.sgraph.verdict import Status, Verdict
+from prism.program.verdict import Status, Verdict
 
 # How a saturated reference is widened, and up to how many e-nodes.
 WIDEN = (DISTRIBUTE, EXPLORE)

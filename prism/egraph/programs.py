@@ -16,8 +16,8 @@ from prism.egraph.worker import Worker
 from prism.errors import UnsupportedError
 from prism.program.finer import finer
 from prism.program.nodes import Program, Reduce, walk
+from prism.program.verdict import Status, Verdict
 from prism.program.views import same_extent
-from prism.sgraph.verdict import Status, Verdict
 
 # Reductions of a program up to which its formulas are compared as a whole first, and up to which they are at all.
 _SMALL = 10

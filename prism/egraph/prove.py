@@ -31,7 +31,7 @@ from prism.program.finite import Outcome, compare
 from prism.program.index import Axis, Index
 from prism.program.nodes import Expr, Formula, SymbolRange, Tensor
 from prism.program.transform import canonical, substitute
-from prism.sgraph.verdict import Status, Verdict
+from prism.program.verdict import Status, Verdict
 
 ARITHMETIC = "arithmetic"
 """Stands for the rule families in the verdict on what has one normal form."""

@@ -19,8 +19,8 @@ from prism.egraph.budget import Budget
 from prism.egraph.language import ANALYSIS, CONSTRUCTORS, EXPLORE, LEAVES, REDUCTIONS, SIMPLIFY
 from prism.egraph.terms import SPAN, Encoder, Frozen, Leaves, Table, decode, freeze, table
 from prism.errors import WorkerError
+from prism.program.classes import EClasses
 from prism.program.nodes import Expr
-from prism.sgraph.classes import EClasses
 
 TERMS = frozenset(LEAVES) | frozenset(CONSTRUCTORS.values()) | frozenset(REDUCTIONS.values())
 

@@ -18,11 +18,11 @@ from egglog import bindings
 
 from prism.egraph.language import CONSTRUCTORS, REDUCTIONS, snap
 from prism.errors import IllegalIRError
+from prism.program.classes import EClasses, ENode, Payload
 from prism.program.extents import is_static
 from prism.program.index import Axis
 from prism.program.nodes import Const, Expr, Map, Position, Read, Reduce, ReduceKind, Size, walk
 from prism.program.transform import Interned
-from prism.sgraph.classes import EClasses, ENode, Payload
 
 # No source text: egglog keeps the text of a span in every node.
 SPAN = bindings.EgglogSpan(bindings.SrcFile("term", ""), 0, 1)

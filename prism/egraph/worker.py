@@ -20,9 +20,9 @@ from typing import Any
 from prism.egraph.budget import Budget
 from prism.egraph.encode import Derivation
 from prism.errors import PrismError, TooDeepError, WorkerError
+from prism.program.classes import EClasses
 from prism.program.nodes import Expr
-from prism.sgraph.classes import EClasses
-from prism.sgraph.verdict import Verdict
+from prism.program.verdict import Verdict
 
 __all__ = ["Budget", "Worker"]
 

@@ -16,7 +16,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from prism.backends.protocol import Config, plain
+from prism.backends.protocol import plain
 from prism.backends.triton.crosscompile import worker_command, worker_environment
 from prism.errors import VerificationError
 from prism.events import CheckSummary
@@ -27,6 +27,7 @@ from prism.instantiate.orders import of_program, of_sgraph
 from prism.instantiate.workers import Ending, Worker
 from prism.program.extents import evaluate
 from prism.program.nodes import Program
+from prism.sgraph.config import Config
 from prism.sgraph.nodes import SGraph
 
 CASE_LIMIT_S = 120.0

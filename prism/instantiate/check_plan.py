@@ -19,10 +19,10 @@ from typing import TypeAlias
 
 import sympy
 
-from prism.backends.protocol import Config
 from prism.instantiate.draws import DRAWS, struck_sets
 from prism.program.extents import Extent, evaluate
 from prism.program.nodes import Program
+from prism.sgraph.config import Config
 from prism.sgraph.folding import bound, folds
 from prism.sgraph.nodes import (
     Contract,

@@ -20,8 +20,8 @@ import numpy as np
 import torch
 
 from prism.backends.native import baseline
-from prism.backends.protocol import Config
 from prism.instantiate.cpu_backend import CppBackend, launcher
+from prism.sgraph.config import Config
 
 Call: TypeAlias = Callable[[], Sequence[Any]]
 

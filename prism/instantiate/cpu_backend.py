@@ -11,9 +11,10 @@ from typing import Any
 
 from prism.backends.cpu.build import compile_module
 from prism.backends.cpu.emit import emit_module
-from prism.backends.protocol import Argument, Compiled, Config, ModuleSource, Resources, load_module, plain
+from prism.backends.protocol import Argument, Compiled, ModuleSource, load_module, plain
 from prism.errors import BackendError
 from prism.program.returned import Returned
+from prism.sgraph.config import Config, Resources
 from prism.sgraph.nodes import SGraph
 
 

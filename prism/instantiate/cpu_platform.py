@@ -8,20 +8,21 @@ from dataclasses import dataclass
 
 from prism.backends.cpu.build import check_compiler
 from prism.backends.cpu.machine import Machine, describe
-from prism.backends.protocol import Config, Resources, plain
+from prism.backends.protocol import plain
 from prism.backends.triton.crosscompile import arguments, worker_command, worker_environment
+from prism.cost.constraints import footprint, live_elements, tile_sizes
+from prism.cost.cpu import CpuModel
 from prism.cost.device import Device, multicore
 from prism.instantiate.cache import cache_root
 from prism.instantiate.check import KernelRunner
 from prism.instantiate.cpu_backend import CppBackend
-from prism.instantiate.cpu_model import CpuModel
 from prism.instantiate.estimating import Estimating
 from prism.instantiate.measure import Bench, Measuring
 from prism.instantiate.stored import Store
 from prism.instantiate.study import Candidate, Failure, Outcome
 from prism.instantiate.workers import Ending, Pool, Reply, Worker
 from prism.program.nodes import Program
-from prism.sgraph.constraints import footprint, live_elements, tile_sizes
+from prism.sgraph.config import Config, Resources
 from prism.sgraph.nodes import SGraph
 
 NO_COMPILER = (

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 
-from prism.backends.protocol import Compiled, Config, Resources
+from prism.backends.protocol import Compiled
 from prism.backends.triton.crosscompile import (
     COMPILE_LIMIT_S,
     WORKER,
@@ -21,12 +21,13 @@ from prism.backends.triton.crosscompile import (
     worker_environment,
 )
 from prism.cost.device import Device
+from prism.cost.model import Model
 from prism.events import Evidence
 from prism.instantiate.cache import Cache, cache_root, digest, version_of
-from prism.instantiate.model import Model
 from prism.instantiate.space import Space
 from prism.instantiate.study import Candidate, Failure, Outcome
 from prism.instantiate.workers import Ending, Pool, Reply
+from prism.sgraph.config import Config, Resources
 from prism.sgraph.nodes import SGraph
 
 POINTS = 256

@@ -6,11 +6,11 @@ import hashlib
 import platform
 from collections.abc import Mapping
 
-from prism.backends.protocol import Config
 from prism.errors import VerificationError
 from prism.events import Evidence, LockRecord
 from prism.instantiate.cache import version_of
 from prism.program.nodes import Program
+from prism.sgraph.config import Config
 
 PACKAGES: tuple[str, ...] = ("torch", "triton", "egglog", "sympy", "optuna", "onnx", "numpy")
 """The packages that a choice depends on."""

@@ -22,7 +22,7 @@ from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 
-from prism.backends.protocol import Config, plain
+from prism.backends.protocol import plain
 from prism.backends.triton.crosscompile import worker_command, worker_environment
 from prism.backends.triton.timing import WORKER
 from prism.cost.device import Device
@@ -39,6 +39,7 @@ from prism.instantiate.study import Candidate, Failure, Outcome, outcome_from, p
 from prism.instantiate.workers import Ending, Worker
 from prism.program.extents import evaluate
 from prism.program.nodes import Program
+from prism.sgraph.config import Config
 from prism.sgraph.nodes import SGraph
 
 REPEATS = 10

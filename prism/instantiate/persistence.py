@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from prism.backends.protocol import Config, Resources
-from prism.instantiate.model import Model
+from prism.cost.model import Model
+from prism.cost.persistent import persistable
+from prism.sgraph.config import Config, Resources
 from prism.sgraph.nodes import SGraph
-from prism.sgraph.persistent import persistable
 
 
 def persistent(sgraph: SGraph, model: Model, config: Config, resources: Sequence[Resources] = ()) -> Config | None:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from prism.backends.protocol import Config
+from prism.sgraph.config import Config
 
 if TYPE_CHECKING:
     import optuna

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from prism.backends.protocol import Config
 from prism.instantiate.measure import Contender, Measuring
 from prism.instantiate.proposals import Point
 from prism.instantiate.study import Best, Candidate, Trial, TuneResult, leading
+from prism.sgraph.config import Config
 
 LEADERS = 8
 """Trials that are timed again, at most."""

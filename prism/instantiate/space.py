@@ -27,20 +27,20 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from prism.backends.protocol import Config
 from prism.backends.tile import TileModule
 from prism.backends.triton.boxes import LaunchBoxes, boxes, fitting
 from prism.backends.triton.emit import tile_module
+from prism.cost.constraints import Footprint, checks, domains, footprint
+from prism.cost.cpu import CpuKernelModel
 from prism.cost.device import Device
-from prism.instantiate.cpu_model import CpuKernelModel
+from prism.cost.gpu import LIBRARY_STAGES, KernelModel, folding
+from prism.cost.model import CostModel, Estimate, LaunchTimes
+from prism.cost.persistent import persistable
 from prism.instantiate.joined import MAX_POINTS, PointSpace, joined
-from prism.instantiate.launch_model import LIBRARY_STAGES, KernelModel, folding
-from prism.instantiate.model import CostModel, Estimate, LaunchTimes
-from prism.sgraph.constraints import Footprint, checks, domains, footprint
+from prism.sgraph.config import Config
 from prism.sgraph.folding import Fold, folds
 from prism.sgraph.nodes import Loop, SGraph
-from prism.sgraph.persistent import persistable
-from prism.sgraph.plain_product import plain_products
+from prism.sgraph.products import plain_products
 
 Ints: TypeAlias = npt.NDArray[np.int64]
 

@@ -16,11 +16,11 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Protocol, TypeAlias
 
-from prism.backends.protocol import Config, Resources
 from prism.errors import UsageError
 from prism.events import Evidence
 from prism.instantiate.cache import digest
 from prism.instantiate.proposals import Point, Proposer
+from prism.sgraph.config import Config, Resources
 from prism.sgraph.nodes import SGraph
 
 SWEEP = 64

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from prism.backends.cpu import support
-from prism.backends.protocol import Config
 from prism.backends.tool import how_it_ended, run_tool
 from prism.errors import BackendError, CompilerError
+from prism.sgraph.config import Config
 
 COMPILE_LIMIT_S = 60.0
 """A compiler that takes longer hangs, or the tile is far too large to unroll."""

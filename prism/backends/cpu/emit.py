@@ -18,7 +18,7 @@ from prism.backends.cpu.cxx import Names, Writer, factor, integer
 from prism.backends.cpu.kernel import TENSOR_TYPES, KernelEmitter
 from prism.backends.cpu.loader import loader_text
 from prism.backends.lower import lower
-from prism.backends.protocol import Config, ModuleSource
+from prism.backends.protocol import ModuleSource
 from prism.backends.tile import Constant, TileLaunch, TileModule, TileProgram, identifier, scalars, statements
 from prism.backends.tile import Store as TileStore
 from prism.backends.tile_spec import check_module
@@ -27,6 +27,7 @@ from prism.program.extents import Extent, add, mul
 from prism.program.nodes import Tensor
 from prism.program.returned import Returned
 from prism.sgraph import show
+from prism.sgraph.config import Config
 from prism.sgraph.nodes import SGraph
 
 Ranges = Mapping[str, tuple[int, int]]

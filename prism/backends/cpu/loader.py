@@ -10,13 +10,13 @@ from collections.abc import Mapping, Sequence
 from importlib.resources import files
 from typing import Any
 
-from prism.backends.protocol import Config
 from prism.backends.tile import TileModule, identifier, scalars
 from prism.backends.triton.emit_host import HostEmitter, name_tensors
 from prism.backends.triton.writer import Writer, integer
 from prism.program.extents import Extent
 from prism.program.returned import Returned
 from prism.sgraph import show
+from prism.sgraph.config import Config
 from prism.sgraph.nodes import SGraph
 
 RUNTIME = '''

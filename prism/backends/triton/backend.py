@@ -8,10 +8,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from prism.backends.protocol import Argument, Compiled, Config, ModuleSource, load_module, plain
+from prism.backends.protocol import Argument, Compiled, ModuleSource, load_module, plain
 from prism.backends.triton.crosscompile import CompileJob, compile_once
 from prism.backends.triton.emit import emit_module
 from prism.program.returned import Returned
+from prism.sgraph.config import Config
 from prism.sgraph.nodes import SGraph
 
 

@@ -53,9 +53,9 @@ from prism.backends.tile import (
     symbol,
 )
 from prism.backends.tile_rename import names_beside
+from prism.cost.counts import next_power_of_two
 from prism.program.extents import Extent, add, at_most, cdiv, mul, normal
 from prism.program.nodes import DType, Tensor
-from prism.sgraph.cost import next_power_of_two
 
 MAX_RANK = 5
 MAX_BOX = 256

@@ -20,12 +20,13 @@ import platformdirs
 
 import prism
 from prism.backends.protocol import Argument as Argument
-from prism.backends.protocol import Compiled, Config, Resources
+from prism.backends.protocol import Compiled
 from prism.backends.protocol import load_module as load_module
 from prism.backends.protocol import plain as plain
 from prism.errors import UsageError
 from prism.program.extents import evaluate
 from prism.program.nodes import Tensor
+from prism.sgraph.config import Config, Resources
 from prism.sgraph.nodes import SGraph
 
 WORKER = "prism.backends.triton.compile_worker"

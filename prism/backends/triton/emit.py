@@ -21,7 +21,7 @@ from prism.backends.exponents import binary_module
 from prism.backends.fold import fold_module
 from prism.backends.guards import guard_module
 from prism.backends.lower import lower
-from prism.backends.protocol import Config, ModuleSource
+from prism.backends.protocol import ModuleSource
 from prism.backends.sharing import share_module
 from prism.backends.tile import TileLaunch, TileModule, identifier
 from prism.backends.tile_spec import check_module
@@ -47,14 +47,15 @@ from prism.backends.triton.emit_persistent import RESIDENT, write_persistent
 from prism.backends.triton.emit_stages import has_plain_loops, stages_parameter
 from prism.backends.triton.emit_streams import write_streams
 from prism.backends.triton.writer import Writer, fresh
+from prism.cost.persistent import persistable
 from prism.errors import BackendError
 from prism.program.returned import Made, Returned
 from prism.sgraph import show
+from prism.sgraph.config import Config
 from prism.sgraph.folding import folds
 from prism.sgraph.launch_order import apart, waits
 from prism.sgraph.nodes import SGraph
-from prism.sgraph.persistent import persistable
-from prism.sgraph.plain_product import plain_products
+from prism.sgraph.products import plain_products
 
 Ranges = Mapping[str, tuple[int, int]]
 

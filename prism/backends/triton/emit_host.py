@@ -19,7 +19,7 @@ from prism.errors import UnsupportedError
 from prism.program.extents import Extent, is_static
 from prism.program.nodes import DType, Tensor
 from prism.program.returned import Computed, Made, Passed, Returned
-from prism.sgraph.plain_product import PlainProduct, View
+from prism.sgraph.products import PlainProduct, View
 
 _RESERVED = frozenset(
     {"torch", "triton", "tl", "config", "symbols", "warps", "stages", "library", "kernel", "grid", "args", "meta"}

@@ -21,8 +21,9 @@ from typing import IO
 
 import numpy as np
 
-from prism.backends.protocol import Config, plain
+from prism.backends.protocol import plain
 from prism.errors import BackendError
+from prism.sgraph.config import Config
 
 RUNNER = Path(__file__).with_name("runner.py")
 START_LIMIT_S = 60.0

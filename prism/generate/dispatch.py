@@ -1,6 +1,6 @@
 """Which sGraph wins where: one search serves a range of shapes with a few sGraphs and a predicate for each.
 
-The time of an sGraph at a shape is the least estimate over its feasible assignments (shape_times), so it is made of
+The time of an sGraph at a shape is the least estimate over its feasible assignments (cost/shapes.py), so it is made of
 many pieces: tiles are powers of two. Whoever wins by less than a tolerance is not told apart from the second, and the
 answer is the few sGraphs that are within the tolerance of the best wherever they are named. How:
 
@@ -24,15 +24,25 @@ from typing import Any
 import numpy as np
 import sympy
 
+from prism.cost.compiled_expr import compiled
+from prism.cost.counts import SGraphCost, sgraph_cost
 from prism.cost.device import Device
+from prism.cost.shapes import Point, TimeModel, lattice, levels, middle, points
 from prism.errors import UsageError
+from prism.generate.dispatch_regions import (
+    MAX_REGIONS,
+    Array,
+    Condition,
+    Leaf,
+    Losses,
+    Splits,
+    Tree,
+    intervals,
+    regions,
+)
 from prism.program.extents import symbol
 from prism.program.nodes import SymbolRange
-from prism.sgraph.compiled_expr import compiled
-from prism.sgraph.cost import SGraphCost, sgraph_cost
 from prism.sgraph.nodes import SGraph
-from prism.sgraph.shape_regions import MAX_REGIONS, Array, Condition, Leaf, Losses, Splits, Tree, intervals, regions
-from prism.sgraph.shape_times import Point, TimeModel, lattice, levels, middle, points
 
 __all__ = ["TOLERANCE", "Winner", "points", "winner_at", "winners"]
 

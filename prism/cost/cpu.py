@@ -19,18 +19,18 @@ from typing import Any
 
 import numpy as np
 
-from prism.backends.protocol import Config, Resources
+from prism.cost.compiled_expr import value
+from prism.cost.constraints import elements, footprint, live_elements, tile_sizes
+from prism.cost.counts import kernel_cost
 from prism.cost.device import Device
-from prism.instantiate.dealing import dealt
-from prism.instantiate.launch_model import Times
-from prism.instantiate.model import Estimate, kernel_estimate, sum_estimates
+from prism.cost.gpu import Times
+from prism.cost.list_scheduling import dealt
+from prism.cost.model import Estimate, kernel_estimate, sum_estimates
 from prism.program.index import Axis
 from prism.program.nodes import DType
-from prism.sgraph.compiled_expr import value
-from prism.sgraph.constraints import elements, footprint, live_elements, tile_sizes
-from prism.sgraph.cost import kernel_cost
+from prism.sgraph.config import Config, Resources
+from prism.sgraph.load_balance import ordered
 from prism.sgraph.nodes import Kernel, Load, SGraph, Store
-from prism.sgraph.uneven import ordered
 
 # What compiled tiles reach of the vector units' peak: products, and pointwise chains with their conversions.
 DOT_SHARE = 0.55

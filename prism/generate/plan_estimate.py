@@ -22,14 +22,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
+from prism.cost.constraints import RoleBounds
 from prism.cost.device import Device, Tiles
 from prism.cost.roofline import TILE
+from prism.generate.families import Target
+from prism.generate.materialise import Choices, Plan, below
+from prism.generate.options import REDUCING, Weights
 from prism.program.index import Axis
 from prism.program.nodes import Read, Tensor
-from prism.sgraph.cuts import Choices, Plan, below
-from prism.sgraph.extract import REDUCING, Weights
-from prism.sgraph.families import Target
-from prism.sgraph.roles import RoleBounds
 
 SHORTEST = 16
 # A result's tile: half of what registers hold, as its operands need some.

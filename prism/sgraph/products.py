@@ -10,7 +10,7 @@ with a range, a split, a part of a tensor.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from prism.program.extents import Extent
@@ -19,11 +19,13 @@ from prism.program.nodes import DType, ReduceKind
 from prism.sgraph.nodes import (
     Accumulate,
     Contract,
+    Grid,
     Kernel,
     Load,
     Loop,
     LoopRole,
     Pointwise,
+    Role,
     SGraph,
     Split,
     Stmt,
@@ -229,3 +231,36 @@ def _view(tensor: str, axes: Sequence[Axis | None], groups: Sequence[Sequence[Ax
     dropped = tuple(n for n, a in enumerate(axes) if a is None)
     batch, first, second = map(len, groups)
     return View(tensor, dropped, tuple(order), (batch, first, second))
+
+
+def drops_dimension(role: Role) -> bool:
+    """Whether tiles have no dimension for an axis of this role."""
+    return isinstance(role, Grid | LoopRole) and role.tile == 1
+
+
+def is_dot(kernel: Kernel, contract: Contract, axes: Mapping[str, Sequence[Axis]]) -> bool:
+    """Whether a contraction is a matrix product: either operand has an axis of its own, both only the contracted one.
+
+    Only axes count that are dimensions of the tile.
+
+    Args:
+        kernel: the kernel it stands in.
+        contract: the statement.
+        axes: what `value_axes` says of the kernel.
+    """
+    m, n, batch = dot_dims(kernel, contract, axes)
+    return bool(m and n) and not batch and not drops_dimension(kernel.role(contract.axis))
+
+
+def dot_dims(
+    kernel: Kernel, contract: Contract, axes: Mapping[str, Sequence[Axis]]
+) -> tuple[tuple[Axis, ...], tuple[Axis, ...], tuple[Axis, ...]]:
+    """The tile dimensions that only lhs has, that only rhs has, and that both have besides the contracted axis."""
+    dims = {a for a, r in kernel.roles if not drops_dimension(r) and a.extent != 1}
+    lhs, rhs = axes[contract.lhs], axes[contract.rhs]
+    both = set(lhs) & set(rhs)
+    return (
+        tuple(a for a in lhs if a in dims and a not in both),
+        tuple(a for a in rhs if a in dims and a not in both),
+        tuple(a for a in lhs if a in dims and a in both and a != contract.axis),
+    )

@@ -15,10 +15,10 @@ from types import MappingProxyType
 from typing import TypeAlias
 
 from prism.errors import UnsupportedError
+from prism.generate.options import REDUCTIONS, Along, Choices
 from prism.program.index import Axis, Index
 from prism.program.nodes import Const, Position, Read, ReduceKind, Size
 from prism.program.transform import least_instance
-from prism.sgraph.extract import REDUCTIONS, Along, Choices
 
 Renaming: TypeAlias = "frozenset[tuple[Axis, Axis]] | None"
 UNCHANGED: Mapping[Axis, Axis] = MappingProxyType({})

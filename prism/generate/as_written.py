@@ -13,10 +13,10 @@ from typing import TypeAlias
 
 import numpy as np
 
+from prism.generate.options import COMMUTATIVE, Choice
 from prism.program.arrays import NumpyArrays
+from prism.program.classes import EClasses, Payload
 from prism.program.nodes import Const, Expr, Map, Position, Read, Reduce, ReduceKind, Size, walk
-from prism.sgraph.classes import EClasses, Payload
-from prism.sgraph.extract import COMMUTATIVE, Choice
 
 # The e-graph carries constants to 40 bits.
 SAME = 2.0**-38

@@ -14,12 +14,12 @@ from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from prism.cost.device import Device
+from prism.generate.families import Target
+from prism.generate.options import COMMUTATIVE, Along, Choice, Weights
+from prism.program.classes import EClasses
 from prism.program.index import Axis, Index
 from prism.program.nodes import DType, Formula, Position, Read, Tensor
 from prism.program.ops import OPS
-from prism.sgraph.classes import EClasses
-from prism.sgraph.extract import COMMUTATIVE, Along, Choice, Weights
-from prism.sgraph.families import Target
 
 Choices: TypeAlias = Mapping[int, Choice]
 

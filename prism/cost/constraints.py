@@ -19,11 +19,11 @@ from typing import Any
 
 import sympy
 
+from prism.cost.compiled_expr import value
+from prism.cost.counts import next_power_of_two, power_of_two_above
 from prism.cost.device import Device, Tiles
 from prism.program.extents import Extent
 from prism.program.index import Axis
-from prism.sgraph.compiled_expr import value
-from prism.sgraph.cost import dot_dims, drops_dimension, is_dot, next_power_of_two, power_of_two_above
 from prism.sgraph.nodes import (
     Accumulate,
     Contract,
@@ -44,17 +44,44 @@ from prism.sgraph.nodes import (
     statements,
     value_axes,
 )
-from prism.sgraph.roles import RoleBounds
+from prism.sgraph.products import dot_dims, drops_dimension, is_dot
 
 REGISTER_BYTES = 4
 # The widest block that is tuned: 8 warps of 32 threads.
 WARP = 32
 MAX_WARPS = 8
 INT32_MAX = 2**31 - 1
-_ROLES = RoleBounds()
 # Operands of one matrix product that a thread may hold. In full precision the product is unrolled, operands in
 # registers: beyond this they spill, and one kernel takes ten seconds to compile.
 MAX_OPERANDS = 384
+
+
+@dataclass(frozen=True, slots=True)
+class RoleBounds:
+    """What bounds the enumeration.
+
+    Attributes:
+        whole: the longest axis that one tile may hold, in elements.
+        short: an axis that is reduced and no longer than this is always one tile: a loop over a tile or two, or a
+            grid that makes each program reduce all of it again, buys nothing.
+        joint: unless what is reduced along several of these, one inside the other, is longer than this: then the
+            outermost of them may also be a loop or a split.
+        narrow: an output axis no longer than this may also take one element a program, which makes a matrix product
+            a vector product.
+        splits: whether reductions may be shared by several programs.
+        scans: whether prefix sums within a tile can be had; without them a scan goes from element to element, along
+            the batch of a matrix product.
+    """
+
+    whole: int = 16384
+    short: int = 128
+    joint: int = 512
+    narrow: int = 8
+    splits: bool = True
+    scans: bool = True
+
+
+_ROLES = RoleBounds()
 
 
 @dataclass(frozen=True, slots=True)

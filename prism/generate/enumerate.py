@@ -1,16 +1,16 @@
 """Generation: walk the saturated e-graph and list the sGraphs in it.
 
-    forms   an option for each e-class: how it is computed (extract.py, forms.py)
-    cuts    which e-classes are materialised, so which kernels there are (cuts.py)
+    forms   an option for each e-class: how it is computed (options.py, forms.py)
+    cuts    which e-classes are materialised, so which kernels there are (materialise.py)
     roles   what each axis of each kernel is (roles.py), scheduled into loops (schedule.py, families.py)
-    written the form as the model has it has a place, whatever the bounds leave out (written.py)
+    written the form as the model has it has a place, whatever the bounds leave out (as_written.py)
     launch  independent kernels that read a common tensor are one launch (horizontal.py)
 
 Every value is an e-class and every op an e-node, so nothing is generated that could not be part of an equivalent
-program; that it *is* one is for the prover to say. Pruners remove what cannot be best and lose nothing (prune.PRUNERS);
-bounds limit the space (`Bounds`, prune.BOUNDS). Both count what they left out. Up to the bounds the result holds, for
-every sGraph of the space and every feasible assignment of its symbols, an sGraph and an assignment with no more bytes,
-work, launches and estimated seconds.
+program; that it *is* one is for the prover to say. Pruners remove what cannot be best and lose nothing
+(pruning.PRUNERS); bounds limit the space (`Bounds`, pruning.BOUNDS). Both count what they left out. Up to the bounds
+the result holds, for every sGraph of the space and every feasible assignment of its symbols, an sGraph and an
+assignment with no more bytes, work, launches and estimated seconds.
 """
 
 from __future__ import annotations
@@ -22,23 +22,23 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from prism.cost.constraints import RoleBounds
 from prism.cost.device import Device
+from prism.generate.as_written import written
+from prism.generate.families import Family, Space, Target, families
+from prism.generate.forms import Form, forms
+from prism.generate.isomorphism import likeness
+from prism.generate.materialise import Choices, Plan, Planner, below
+from prism.generate.options import Weights, options
+from prism.generate.plan_estimate import Outlook
+from prism.generate.pruning import SLACK, Array, Reach, keep, reach
+from prism.generate.values import Builder
+from prism.program.classes import EClasses
 from prism.program.index import Axis
 from prism.program.nodes import Formula, Tensor
-from prism.sgraph.classes import EClasses
-from prism.sgraph.cuts import Choices, Plan, Planner, below
-from prism.sgraph.extract import Weights, options
-from prism.sgraph.families import Family, Space, Target, families
-from prism.sgraph.forms import Form, forms
 from prism.sgraph.horizontal import fusable, fuse
-from prism.sgraph.likeness import likeness
 from prism.sgraph.nodes import SGraph
-from prism.sgraph.outlook import Outlook
-from prism.sgraph.plain_product import plain_product
-from prism.sgraph.prune import SLACK, Array, Reach, keep, reach
-from prism.sgraph.roles import RoleBounds
-from prism.sgraph.values import Builder
-from prism.sgraph.written import written
+from prism.sgraph.products import plain_product
 
 # So many sGraphs of one way to cut the program are ranked together before other ways get their turn.
 PER_CUT = 4
@@ -67,7 +67,7 @@ class Bounds:
         spares: families kept beside although others do no worse by every measure, best first.
         per_plan: combinations of its kernels' families that are looked at for one plan, best first.
         max_sgraphs: sGraphs handed to the prover, best first.
-        off: names of pruners (prune.PRUNERS) that are switched off.
+        off: names of pruners (pruning.PRUNERS) that are switched off.
         roles: see RoleBounds.
     """
 
@@ -115,7 +115,7 @@ class Candidate:
     Attributes:
         sgraph: the family.
         seconds: its least estimated time over its feasible assignments, on the device of the task; for ranking only.
-        written: whether it computes every value as the model does (see written.py); at most one of a generation does.
+        written: whether it computes every value as the model does (see as_written.py); at most one does.
     """
 
     sgraph: SGraph

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from prism.sgraph.constraints import footprint
+from prism.cost.constraints import footprint
 from prism.sgraph.folding import folds
 from prism.sgraph.nodes import Contract, Loop, SGraph, Stmt
 

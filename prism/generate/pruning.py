@@ -20,20 +20,14 @@ from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 
+from prism.cost.compiled_expr import value
+from prism.cost.constraints import Footprint, checks, domains, first_unsatisfiable, footprint
+from prism.cost.counts import KernelCost, kernel_cost
 from prism.cost.device import Device
 from prism.cost.roofline import LIBRARY_DEPTH, LIBRARY_TILE, seconds
 from prism.program.extents import Extent
-from prism.sgraph.compiled_expr import value
-from prism.sgraph.constraints import (
-    Footprint,
-    checks,
-    domains,
-    first_unsatisfiable,
-    footprint,
-)
-from prism.sgraph.cost import KernelCost, kernel_cost
 from prism.sgraph.nodes import Kernel, SGraph, Split
-from prism.sgraph.plain_product import PlainProduct, plain_product
+from prism.sgraph.products import PlainProduct, plain_product
 
 T = TypeVar("T")
 Array: TypeAlias = "np.ndarray[Any, np.dtype[np.float64]]"

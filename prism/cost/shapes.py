@@ -21,20 +21,13 @@ import numpy as np
 import sympy
 
 from prism.cost import roofline
+from prism.cost.compiled_expr import value
+from prism.cost.constraints import INT32_MAX, Domain, Footprint, checks, domains, footprint
+from prism.cost.counts import KernelCost, Polynomial, kernel_cost, next_power_of_two
 from prism.cost.device import Device, Tiles
 from prism.errors import UsageError
 from prism.program.extents import is_static
 from prism.program.nodes import SymbolRange
-from prism.sgraph.compiled_expr import value
-from prism.sgraph.constraints import (
-    INT32_MAX,
-    Domain,
-    Footprint,
-    checks,
-    domains,
-    footprint,
-)
-from prism.sgraph.cost import KernelCost, Polynomial, kernel_cost, next_power_of_two
 from prism.sgraph.nodes import Kernel, SGraph, Whole
 
 Array: TypeAlias = "np.ndarray[Any, Any]"

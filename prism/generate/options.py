@@ -7,7 +7,7 @@ An *option* is an e-node, or one of three forms that an e-node of a sum implies:
                needs M's pass to end first
     scan       sum_m where(m <= n, f, 0), f without n and m as long as n: f's prefix sums along n, in one loop over it
 
-`options` lists them without those that the pruners commuted, leaf, operands and product remove (see prune.PRUNERS).
+`options` lists them without those that the pruners commuted, leaf, operands and product remove (see pruning.PRUNERS).
 `Weights` says what an option costs by itself, counted once: the measure by which forms are put in order.
 """
 
@@ -19,11 +19,11 @@ from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from prism.cost.device import MATRIX_OPERATION
+from prism.program.classes import EClasses, Payload
 from prism.program.extents import evaluate
 from prism.program.index import Axis
 from prism.program.nodes import Const, Position
 from prism.program.ops import OPS
-from prism.sgraph.classes import EClasses, Payload
 
 REDUCTIONS = frozenset({"sum", "max", "min", "prod"})
 REDUCING = REDUCTIONS | {"contract", "rescaled", "scan"}

@@ -8,7 +8,7 @@ tile sizes, and becomes a sympy expression on demand.
     tiles(N, T)        ceil(N/T)
     parts(S)           S programs share the axis
     share(N, T, S)     ceil(ceil(N/T)/S), the tiles of one program's chunk
-    visited(...)       the share of a ranged loop's tiles that programs visit on average (prism.sgraph.visits)
+    visited(...)       the share of a ranged loop's tiles that programs visit on average (prism.cost.trip_counts)
 
 A statement with value axes A runs, over all programs, on the product over the kernel's axes of: size for an axis in A;
 tiles for a grid axis, or the axis of an enclosing loop, that is not in A; parts (times share in the loop) for a split
@@ -24,11 +24,12 @@ from typing import Any, Literal, TypeAlias
 
 import sympy
 
+from prism.cost.compiled_expr import log2_ceil, value
 from prism.cost.device import MATRIX_OPERATION, Tiles
+from prism.cost.trip_counts import Visited, allowed, visited
 from prism.program.extents import Extent
 from prism.program.index import Axis, Index
 from prism.program.ops import OPS
-from prism.sgraph.compiled_expr import log2_ceil, value
 from prism.sgraph.nodes import (
     Accumulate,
     Contract,
@@ -50,7 +51,7 @@ from prism.sgraph.nodes import (
     Whole,
     value_axes,
 )
-from prism.sgraph.visits import Visited, allowed, visited
+from prism.sgraph.products import dot_dims, is_dot
 
 FactorKind: TypeAlias = Literal["size", "padded", "tiles", "parts", "share"]
 Binding: TypeAlias = Mapping[str, Any]
@@ -330,39 +331,6 @@ def _tile_of(role: Role) -> tuple[Tile | None, sympy.Symbol | None]:
             return tile, parts
         case Whole():
             return None, None
-
-
-def drops_dimension(role: Role) -> bool:
-    """Whether tiles have no dimension for an axis of this role."""
-    return isinstance(role, Grid | LoopRole) and role.tile == 1
-
-
-def is_dot(kernel: Kernel, contract: Contract, axes: Mapping[str, Sequence[Axis]]) -> bool:
-    """Whether a contraction is a matrix product: either operand has an axis of its own, both only the contracted one.
-
-    Only axes count that are dimensions of the tile.
-
-    Args:
-        kernel: the kernel it stands in.
-        contract: the statement.
-        axes: what `value_axes` says of the kernel.
-    """
-    m, n, batch = dot_dims(kernel, contract, axes)
-    return bool(m and n) and not batch and not drops_dimension(kernel.role(contract.axis))
-
-
-def dot_dims(
-    kernel: Kernel, contract: Contract, axes: Mapping[str, Sequence[Axis]]
-) -> tuple[tuple[Axis, ...], tuple[Axis, ...], tuple[Axis, ...]]:
-    """The tile dimensions that only lhs has, that only rhs has, and that both have besides the contracted axis."""
-    dims = {a for a, r in kernel.roles if not drops_dimension(r) and a.extent != 1}
-    lhs, rhs = axes[contract.lhs], axes[contract.rhs]
-    both = set(lhs) & set(rhs)
-    return (
-        tuple(a for a in lhs if a in dims and a not in both),
-        tuple(a for a in rhs if a in dims and a not in both),
-        tuple(a for a in lhs if a in dims and a in both and a != contract.axis),
-    )
 
 
 class _Counter:

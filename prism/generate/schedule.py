@@ -14,6 +14,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from prism.generate.values import Value
 from prism.program.index import Axis, Index
 from prism.program.nodes import Const, Read, ReduceKind
 from prism.program.nodes import Position as PositionExpr
@@ -34,7 +35,6 @@ from prism.sgraph.nodes import (
     TileReduce,
     Whole,
 )
-from prism.sgraph.values import Value
 
 
 class Unschedulable(Exception):

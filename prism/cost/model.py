@@ -21,10 +21,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, Protocol, TypeAlias
 
-from prism.backends.protocol import Config, Resources
+from prism.cost.compiled_expr import value
 from prism.cost.device import Device
-from prism.cost.work import work
-from prism.instantiate.launch_model import (
+from prism.cost.gpu import (
     DRAM_EFFICIENCY,
     L2_SHARE,
     SM_BANDWIDTH_SHARE,
@@ -34,16 +33,17 @@ from prism.instantiate.launch_model import (
     joined_dtype,
     launch_models,
 )
-from prism.instantiate.library import library_times, product_times
-from prism.instantiate.streams import Demand, finished, placed
+from prism.cost.library import library_times, product_times
+from prism.cost.streams import Demand, finished, placed
+from prism.cost.work import work
 from prism.program.extents import Extent
 from prism.program.index import Axis
 from prism.program.nodes import Definition, DType, Program, Read, free_axes, walk
 from prism.program.prefix import stepwise
-from prism.sgraph.compiled_expr import value
+from prism.sgraph.config import Config, Resources
 from prism.sgraph.launch_order import apart, waits
 from prism.sgraph.nodes import SGraph
-from prism.sgraph.plain_product import plain_products
+from prism.sgraph.products import plain_products
 
 Limiter: TypeAlias = Literal["memory", "compute", "latency", "launch"]
 Estimator: TypeAlias = Callable[[Config, Sequence[Resources]], float]

@@ -12,16 +12,8 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from prism.backends.longest_first import SECTION
-from prism.backends.protocol import Config, Resources
-from prism.cost.device import Device
-from prism.errors import BackendError
-from prism.instantiate.dealing import dealt
-from prism.instantiate.streamed import streamed
-from prism.program.index import Axis
-from prism.program.nodes import DType
-from prism.sgraph.compiled_expr import value
-from prism.sgraph.constraints import (
+from prism.cost.compiled_expr import value
+from prism.cost.constraints import (
     Footprint,
     elements,
     footprint,
@@ -30,10 +22,17 @@ from prism.sgraph.constraints import (
     staged_bytes,
     tile_sizes,
 )
-from prism.sgraph.cost import Access, Dot, KernelCost, kernel_cost
+from prism.cost.counts import Access, Dot, KernelCost, kernel_cost
+from prism.cost.device import Device
+from prism.cost.list_scheduling import dealt
+from prism.cost.pipelining import streamed
+from prism.errors import BackendError
+from prism.program.index import Axis
+from prism.program.nodes import DType
+from prism.sgraph.config import Config, Resources
 from prism.sgraph.folding import Fold, folds
+from prism.sgraph.load_balance import SECTION, growing, ordered
 from prism.sgraph.nodes import Contract, Grid, Kernel, Load, SGraph, Split
-from prism.sgraph.uneven import growing, ordered
 
 # Part of a tensor that a load touches: its name, and the names of the axes that the index mentions.
 _Region: TypeAlias = "tuple[str, tuple[str, ...]]"

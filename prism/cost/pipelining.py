@@ -14,11 +14,11 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from prism.cost.compiled_expr import value
+from prism.cost.constraints import Footprint, elements
 from prism.program.index import Axis, Index
-from prism.sgraph.compiled_expr import value
-from prism.sgraph.constraints import Footprint, elements
-from prism.sgraph.cost import is_dot
 from prism.sgraph.nodes import Contract, Grid, Load, Loop, statements, value_axes
+from prism.sgraph.products import is_dot
 
 COPY_BYTES = 4
 """The least that an asynchronous copy moves."""

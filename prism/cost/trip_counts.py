@@ -20,9 +20,9 @@ from typing import Any
 
 import sympy
 
+from prism.cost.compiled_expr import value
 from prism.program.extents import Extent, add, at_most, is_static, mul
 from prism.program.index import Axis, Index
-from prism.sgraph.compiled_expr import value
 from prism.sgraph.nodes import Tile
 from prism.sgraph.ranges import sign, slope
 

@@ -6,15 +6,15 @@ import itertools
 import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from enum import StrEnum
 
 import sympy
 
+from prism.cost.constraints import RoleBounds
+from prism.generate.values import Value, reachable
 from prism.program.extents import is_static
 from prism.program.index import Axis
 from prism.sgraph.nodes import Grid, LoopRole, Role, Split, Whole
-from prism.sgraph.values import Value, reachable
 
 
 class Kind(StrEnum):
@@ -28,31 +28,6 @@ class Kind(StrEnum):
 
 
 Assignment = Mapping[Axis, Kind]
-
-
-@dataclass(frozen=True, slots=True)
-class RoleBounds:
-    """What bounds the enumeration.
-
-    Attributes:
-        whole: the longest axis that one tile may hold, in elements.
-        short: an axis that is reduced and no longer than this is always one tile: a loop over a tile or two, or a
-            grid that makes each program reduce all of it again, buys nothing.
-        joint: unless what is reduced along several of these, one inside the other, is longer than this: then the
-            outermost of them may also be a loop or a split.
-        narrow: an output axis no longer than this may also take one element a program, which makes a matrix product
-            a vector product.
-        splits: whether reductions may be shared by several programs.
-        scans: whether prefix sums within a tile can be had; without them a scan goes from element to element, along
-            the batch of a matrix product.
-    """
-
-    whole: int = 16384
-    short: int = 128
-    joint: int = 512
-    narrow: int = 8
-    splits: bool = True
-    scans: bool = True
 
 
 def product_axes(outputs: Sequence[Value]) -> tuple[frozenset[Axis], frozenset[Axis]]:

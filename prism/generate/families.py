@@ -8,15 +8,16 @@ from dataclasses import dataclass
 
 import sympy
 
+from prism.cost.constraints import RoleBounds
+from prism.generate.roles import Kind, assignments, batch_axes, reduced_axes, roles, scanned_axes
+from prism.generate.schedule import Output, Scheduler, Unschedulable
+from prism.generate.values import Builder, Value, Values, reachable
 from prism.program.extents import is_static
 from prism.program.index import Axis, Index
 from prism.program.nodes import DType, Tensor
 from prism.program.transform import least_instance
 from prism.sgraph.nodes import Grid, Kernel, Loop, Role, Split, Whole, part_axis
 from prism.sgraph.ranges import narrow
-from prism.sgraph.roles import Kind, RoleBounds, assignments, batch_axes, reduced_axes, roles, scanned_axes
-from prism.sgraph.schedule import Output, Scheduler, Unschedulable
-from prism.sgraph.values import Builder, Value, Values, reachable
 
 LEAVES = frozenset({"read", "const", "position"})
 

@@ -10,13 +10,13 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 
+from prism.cost.compiled_expr import value
 from prism.cost.device import Device
+from prism.cost.gpu import DRAM_EFFICIENCY, FULL_DOT_REUSE, SM_BANDWIDTH_SHARE, Times
 from prism.cost.roofline import LIBRARY_DEPTH
-from prism.instantiate.launch_model import DRAM_EFFICIENCY, FULL_DOT_REUSE, SM_BANDWIDTH_SHARE, Times
 from prism.program.index import Axis
 from prism.program.nodes import DType
-from prism.sgraph.compiled_expr import value
-from prism.sgraph.plain_product import PlainProduct
+from prism.sgraph.products import PlainProduct
 
 LIBRARY_EFFICIENCY = 0.8
 """What a large product reaches of the data sheet's dense rate: 790 of 989 TFLOP/s on an H200, the suite's floor."""

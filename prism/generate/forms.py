@@ -18,8 +18,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from prism.sgraph.classes import EClasses
-from prism.sgraph.extract import REDUCING, Choice, Weights
+from prism.generate.options import REDUCING, Choice, Weights
+from prism.program.classes import EClasses
 
 # Beyond the bound, so many skeletons are kept for an e-class that is no output.
 SKELETONS = 12

@@ -6,6 +6,9 @@ from prism.program.index import Axis, Index
 from prism.sgraph.nodes import Grid, Kernel, Loop
 from prism.sgraph.ranges import sign
 
+SECTION = 512
+"""Programs of a section, at least, where there are as many."""
+
 
 def growing(kernel: Kernel) -> tuple[Axis, ...]:
     """The grid axes along which programs get longer, in the order of the roles.

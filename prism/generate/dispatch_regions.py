@@ -20,8 +20,8 @@ from typing import Any, TypeAlias
 import numpy as np
 import sympy
 
+from prism.cost.compiled_expr import compiled
 from prism.program.extents import symbol
-from prism.sgraph.compiled_expr import compiled
 
 Array: TypeAlias = "np.ndarray[Any, Any]"
 
