@@ -22,7 +22,7 @@ from prism.egraph.worker import Worker
 from prism.frontend.onnx import from_model
 from prism.program.evaluate import evaluate
 from prism.program.finer import finer
-from prism.sgraph.verdict import Status, Verdict
+from prism.program.verdict import Status, Verdict
 
 LAYERS, ROWS, D, H = 2, 4, 6, 8
 Weights: TypeAlias = dict[str, np.ndarray]
