@@ -165,7 +165,7 @@ def test_what_a_run_says_to_type_next_can_be_typed(
 
 LESS = """
 import functools
-import prism
+import prism.api
 less = prism.api.SearchBudget(max_sgraphs=2, max_families=10)
 prism.optimize = functools.partial(prism.optimize, trials=2, budget=less)
 """
