@@ -111,6 +111,15 @@ def test_constants_are_computed_once() -> None:
     assert "arange" not in ops(graph)
 
 
+def test_what_was_found_is_not_searched_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    program, kept = prism.trace(attention, (Q, K, V)), tmp_path / "program.calls"
+    first = native(program, (Q, K, V), kept)
+    monkeypatch.setattr("prism.backends.native._same", lambda *_: pytest.fail("searched again"))
+    again = native(program, (Q, K, V), kept)
+    assert again.code == first.code
+    torch.testing.assert_close(again(Q, K, V)[0], first(Q, K, V)[0])
+
+
 def test_an_exported_function_is_called_as_its_user_calls_it(tmp_path: Path) -> None:
     class Block(torch.nn.Module):
         def __init__(self) -> None:

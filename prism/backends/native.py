@@ -10,11 +10,13 @@ run. What is recorded is a flat graph of torch's functions, without an interpret
 
 from __future__ import annotations
 
+import json
 import math
 import pickle
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -24,6 +26,7 @@ from torch.fx import GraphModule
 
 from prism.backends.eager import POINTWISE, TorchArrays, torch_dtype
 from prism.backends.torch_graph import as_written, exported, one_thread
+from prism.program import extents
 from prism.program.evaluate import Interpreter, bind
 from prism.program.nodes import Const, Definition, Expr, Map, Program, Read, Reduce, ReduceKind, walk
 
@@ -68,32 +71,54 @@ def baseline(spec: Mapping[str, Any], tensors: Sequence[torch.Tensor]) -> tuple[
         graph = exported(Path(spec["exported"]), takes)
     else:
         takes = list(tensors)
-        graph = native(pickle.loads(Path(spec["program"]).read_bytes()), takes)
+        file = Path(spec["program"])
+        graph = native(pickle.loads(file.read_bytes()), takes, file.with_suffix(".calls"))
     # The function and not the module, whose call looks for hooks first.
     return graph.forward, takes
 
 
-def native(program: Program, tensors: Sequence[torch.Tensor]) -> GraphModule:
+def native(program: Program, tensors: Sequence[torch.Tensor], found: Path | None = None) -> GraphModule:
     """The program as a graph of torch's own functions, at the shapes of these tensors and on their device.
 
     Args:
         program: what is run.
         tensors: one per input of the program; they are computed with, to see which calls compute the same.
+        found: a file that keeps which calls do, for processes that ask the same again: of large tensors, that costs
+            many times what the program does.
     """
     from torch.fx.experimental.proxy_tensor import make_fx
 
     given = {t.name: x for t, x in zip(program.inputs, tensors, strict=True)}
     binding = bind(program.inputs, {n: x.shape for n, x in given.items()})
     needed = _needed(program)
+    earlier: dict[str, int | None] = json.loads(found.read_text()) if found is not None and found.exists() else {}
     with torch.no_grad(), one_thread():
         # In float32, where half precision would overflow and so tell nothing apart.
         known = {n: x.float() if x.is_floating_point() else x for n, x in given.items()}
+        # The same without elements: a call that gives another shape is told by them.
+        shapes = {n: x.to("meta") for n, x in known.items()}
         calls: dict[str, Step] = {}
+        places: dict[str, int | None] = {}
         for d in needed:
-            known[d.name] = _elementary(d, binding, torch.float32)(known)
-            same = (c for c in _candidates(d, program, known) if _same(c, known, known[d.name]))
-            calls[d.name] = next(same, _elementary(d, binding, torch_dtype(d.dtype)))
+            plain = _elementary(d, binding, torch_dtype(d.dtype))
+            if d.name in earlier:
+                dtype = torch_dtype(d.dtype)
+                shape = [extents.evaluate(a.extent, binding) for a in d.axes]
+                single = torch.float32 if dtype.is_floating_point else dtype
+                shapes[d.name] = torch.empty(shape, dtype=single, device="meta")
+                place = earlier[d.name]
+            else:
+                known[d.name] = _elementary(d, binding, torch.float32)(known)
+                shapes[d.name] = known[d.name].to("meta")
+                tried = enumerate(_candidates(d, program, shapes))
+                place = next((n for n, c in tried if _same(c, known, shapes, d.name)), None)
+            places[d.name] = place
+            calls[d.name] = (
+                plain if place is None else next(islice(_candidates(d, program, shapes), place, None), plain)
+            )
         known.clear()
+        if found is not None and not earlier:
+            found.write_text(json.dumps(places))
 
         def run(*inputs: torch.Tensor) -> list[torch.Tensor]:
             values = dict(zip(given, inputs, strict=True))
@@ -102,7 +127,9 @@ def native(program: Program, tensors: Sequence[torch.Tensor]) -> GraphModule:
                 values[d.name] = calls[d.name](values).to(torch_dtype(d.dtype))
             return [values[n].contiguous() for n in program.outputs]
 
-        return as_written(make_fx(run, pre_dispatch=True)(*tensors), tensors)
+        # Recorded without computing: that is done once, to see which of torch's functions give the same.
+        recorded = make_fx(run, tracing_mode="fake", pre_dispatch=True)(*tensors)
+        return as_written(recorded, tensors)
 
 
 def _needed(program: Program) -> list[Definition]:
@@ -360,13 +387,15 @@ def _rms_norm(main: str, others: Sequence[str], shape: Sequence[int], eps: float
     return normed if scale is None else normed * scale
 
 
-def _same(call: Step, known: Known, wanted: torch.Tensor) -> bool:
-    """Whether the call gives the wanted tensor, but for rounding."""
+def _same(call: Step, known: Known, shapes: Known, name: str) -> bool:
+    """Whether the call gives that tensor, but for rounding: first whether it gives one of its shape and type."""
+    wanted = known[name]
     try:
-        found: Any = call(known)
-    except (RuntimeError, ValueError, TypeError, IndexError):
-        return False
-    if not isinstance(found, torch.Tensor) or found.shape != wanted.shape or found.dtype != wanted.dtype:
+        made: Any = call(shapes)
+        if not isinstance(made, torch.Tensor) or made.shape != wanted.shape or made.dtype != wanted.dtype:
+            return False
+        found = call(known)
+    except (RuntimeError, ValueError, TypeError, IndexError, NotImplementedError):
         return False
     if not wanted.is_floating_point():
         return torch.equal(found, wanted)

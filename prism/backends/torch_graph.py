@@ -103,6 +103,7 @@ class _Reader(Interpreter):
         self.functions: dict[Node, Callable[..., Any]] = {}
         self.same: dict[Node, Node] = {}
         self._places: dict[Node, tuple[object, ...]] = {}
+        self._tried: dict[tuple[object, ...], Callable[..., Any] | None] = {}
 
     def run_node(self, n: Node) -> Any:
         """The node's value."""
@@ -111,7 +112,10 @@ class _Reader(Interpreter):
             self._places[n] = (value.data_ptr(), value.shape, value.stride(), value.dtype)
         if n.op == "call_function" and isinstance(n.target, torch._ops.OpOverload):
             args, kwargs = self.fetch_args_kwargs_from_env(n)
-            function = next((f for f in _functions(n.target) if _gives(f, args, kwargs, value)), None)
+            kind = (n.target, *(_kind(a) for a in (*args, *kwargs.items())))
+            if kind not in self._tried:
+                self._tried[kind] = next((f for f in _functions(n.target) if _gives(f, args, kwargs, value)), None)
+            function = self._tried[kind]
             if function is not None:
                 self.functions[n] = function
             at = n
@@ -120,6 +124,15 @@ class _Reader(Interpreter):
                 if self._places.get(at) == self._places.get(n):
                     self.same[n] = at
         return value
+
+
+def _kind(argument: Any) -> object:
+    """What tells arguments apart that a function may take differently: types, and the number of dimensions."""
+    if isinstance(argument, torch.Tensor):
+        return argument.dtype, argument.dim()
+    if isinstance(argument, Sequence) and not isinstance(argument, str):
+        return type(argument), *(_kind(a) for a in argument)
+    return type(argument), str(argument)
 
 
 def _functions(operator: torch._ops.OpOverload) -> list[Callable[..., Any]]:
