@@ -217,8 +217,8 @@ def random_ones(count: int, each: int, seed: int) -> list[Expected]:
     return found
 
 
-# Several regions; a split; a mask and a rescaled sum; a norm before a product, and what comes after it.
-FEW = ("decoder_layer", "gqa_decode", "causal_attention", "layernorm_linear_gelu")
+# Several regions, attention with a mask among them; a split; a norm before a product, and what comes after it.
+FEW = ("decoder_layer", "gqa_decode", "layernorm_linear_gelu")
 OTHERS = tuple(sorted(set(names()) - set(FEW)))
 
 
