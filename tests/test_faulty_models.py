@@ -106,6 +106,11 @@ FAULTY: dict[str, tuple[Callable[[], onnx.ModelProto], tuple[str, ...]]] = {
         lambda: model([node("ReduceMean", ["x"], ["y"], keepdims=0)], (info("x", FLOAT, [0]),), (SCALAR,)),
         ("ReduceMean", "NaN", "no elements"),
     ),
+    "a name defined twice": (
+        lambda: model([node("Exp", ["x"], ["y"]), node("Neg", ["x"], ["y"])]),
+        ("node 'Neg y'", "defined twice"),
+    ),
+    "an input defined again": (lambda: model([node("Exp", ["y"], ["x"])]), ("'x' is defined twice",)),
     "no outputs": (lambda: model([node("Exp", ["x"], ["y"])], outputs=()), ("no outputs",)),
     "nothing at all": (lambda: model([], (), ()), ("no outputs",)),
 }  # fmt: skip

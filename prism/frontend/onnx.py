@@ -401,6 +401,9 @@ def _node(proto: onnx.NodeProto, name: str, opset: int, values: dict[str, Value]
     """The node with its operands; of operator set 0 when the user declares its operator."""
     label = _label(proto)
     where = f"{name}, node {label!r}" + ("" if proto.op_type in label else f" ({proto.op_type})")
+    for o in proto.output:
+        if o and o in values:
+            raise ModelError(f"the result {o!r} is defined twice", where=where, fix="check the model with onnx.checker")
     for i in proto.input:
         if i and i not in values:
             raise ModelError(
