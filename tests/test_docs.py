@@ -22,7 +22,7 @@ from prism.errors import ExitCode
 
 ROOT = Path(__file__).parents[1]
 PAGES = {p.name: p.read_text("utf-8") for p in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))}
-QUICK = ("--trials", "2", "--max-sgraphs", "2", "--max-families", "10")
+QUICK = ("--trials", "1", "--max-sgraphs", "1", "--max-families", "10")
 """The same path with less to try: literally, these commands run with --run-slow."""
 
 
