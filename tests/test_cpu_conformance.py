@@ -34,8 +34,21 @@ from prism.generate.enumerate import Bounds, generate
 from prism.program.build import add, const, mul, op, read, reduce
 from prism.program.evaluate import evaluate
 from prism.program.index import Axis, Index
-from prism.program.nodes import DType, Expr, Position, Program
-from prism.sgraph.nodes import SGraph
+from prism.program.nodes import DType, Expr, Position, Program, ReduceKind, Tensor
+from prism.sgraph.nodes import (
+    Accumulate,
+    Grid,
+    Kernel,
+    Load,
+    Loop,
+    LoopRole,
+    Pointwise,
+    SGraph,
+    Stmt,
+    Store,
+    TileReduce,
+    Whole,
+)
 
 pytestmark = pytest.mark.skipif(find_compiler() is None, reason="needs a C++ compiler: install g++ or clang++")
 
@@ -311,6 +324,60 @@ def test_long_sums_of_one_sign_stay_precise(tmp_path: Path) -> None:
         x, w = (np.asarray(a, np.float64) for a in case.inputs)
         error = np.sqrt((((got - x @ w) / (x @ w)) ** 2).mean())
         assert error < 3e-7
+
+
+def summed(gone: Axis, kept: Axis, place: tuple[Axis, ...], op: str, tiled: bool) -> SGraph:
+    """y[kept] = the sum of a function of x along an axis, in one tile or in a loop."""
+    tile, total = samples.sym("T_gone"), "a" if tiled else "s"
+    body: tuple[Stmt, ...] = (
+        Load("x1", "x", samples.at(*place)),
+        Pointwise("x2", op, ("x1",)),
+        TileReduce("s", ReduceKind.SUM, gone, "x2"),
+    )
+    if tiled:
+        body = (Loop(gone, (*body, Accumulate("a", ReduceKind.SUM, "s"))),)
+    roles = ((kept, Grid(samples.sym("T_kept"))), (gone, LoopRole(tile) if tiled else Whole()))
+    shape = tuple(a.extent for a in place)
+    return SGraph(
+        "g",
+        (Tensor("x", shape, F32),),
+        (),
+        (Tensor("y", (kept.extent,), F32),),
+        (Kernel("k", roles, (*body, Store("y", samples.at(kept), total))),),
+    )
+
+
+@pytest.mark.parametrize("op", ["abs", "exp"])
+def test_sums_of_equal_numbers_stay_precise(op: str, tmp_path: Path) -> None:
+    """Each addition of one number to many of its like rounds the same way, and what one after another lose adds up."""
+    gone, kept = Axis("i", 20_000), Axis("j", 40)
+    value = np.random.default_rng(2).uniform(0.5, 1.5, 40).astype(np.float32)
+    cases = [
+        Case(
+            summed(gone, kept, place, op, tile is not None),
+            {"T_kept": 20} | ({} if tile is None else {"T_gone": tile}),
+            [np.broadcast_to(value if place[0] is gone else value[:, None], [int(str(a.extent)) for a in place])],
+        )
+        for place in ((gone, kept), (kept, gone))
+        for tile in (None, 4, 64, 4096)
+    ]
+    for case, (got,) in zip(cases, run_batch(cases, tmp_path), strict=True):
+        want = 20_000 * np.asarray(value if op == "abs" else np.exp(value.astype(np.float64)), np.float64)
+        assert np.sqrt(((got / want - 1) ** 2).mean()) < 5e-7, case.symbols
+
+
+def test_a_long_sum_that_is_infinite_or_not_a_number_stays_so(tmp_path: Path) -> None:
+    gone, kept = Axis("i", 5000), Axis("j", 4)
+    x = np.ones((5000, 4), np.float32)
+    x[70, 0], x[4000, 1], x[4001, 1], x[9, 2] = np.inf, np.inf, -np.inf, np.nan
+    graphs = [
+        (summed(gone, kept, place, "neg", tiled), x if place[0] is gone else np.ascontiguousarray(x.T))
+        for place in ((gone, kept), (kept, gone))
+        for tiled in (False, True)
+    ]
+    cases = [Case(g, {"T_kept": 4, "T_gone": 8} if len(g.symbols) > 1 else {"T_kept": 4}, [y]) for g, y in graphs]
+    for (got,) in run_batch(cases, tmp_path):
+        np.testing.assert_array_equal(got, [-np.inf, np.nan, np.nan, -5000])
 
 
 @pytest.mark.parametrize("dtype", [F16, pytest.param(BF16, marks=pytest.mark.slow)], ids=lambda d: d.value)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
@@ -31,6 +31,8 @@ TENSOR_TYPES = {
 
 SHORT = 32
 """Sums of so few elements are added up one after another."""
+MANY = 2048
+"""A loop along fewer elements seldom has many more trips."""
 
 
 @dataclass(slots=True)
@@ -50,6 +52,7 @@ class KernelEmitter:
     storage: Storage = field(init=False)
     _groups: list[Group] = field(default_factory=list)
     _local: frozenset[str] = frozenset()
+    _carried: Mapping[int, tuple[str, ...]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.v = Values(self.program)
@@ -64,6 +67,7 @@ class KernelEmitter:
         self._local = self._locals()
         self.storage.arrays = {n for n in self._made() if self.v.lanes_of(n)} - self._local
         self.storage.blocked = frozenset(r.dst for _, r in self._roots(self._groups) if self._is_long_sum(r))
+        self._carried = {r.place: self._summed(r) for _, r in self._roots(self._groups) if r.kind == "loop"}
 
     @property
     def uneven(self) -> bool:
@@ -102,6 +106,35 @@ class KernelEmitter:
         short = isinstance(lane.extent, int) and lane.extent <= SHORT
         return isinstance(root.stmt, tile.Reduce) and root.stmt.kind is ReduceKind.SUM and not short
 
+    def _summed(self, loop: Root) -> tuple[str, ...]:
+        """Plain sums of as many terms as the loop has trips, where those may be many; nothing in it reads them."""
+        s = loop.stmt
+        assert isinstance(s, tile.For)
+        if isinstance(s.stop, int) and isinstance(s.start, int) and s.stop - s.start <= MANY:
+            return ()
+        inside = [r for g in loop.body for r in g.roots]
+
+        def is_sum(r: Root) -> bool:
+            if r.kind == "product":
+                return r.into is not None
+            made = r.kind == "update" or (r.kind == "reduce" and r.into is not None)
+            return made and isinstance(r.stmt, tile.Update | tile.Reduce) and r.stmt.kind is ReduceKind.SUM
+
+        def touched(r: Root) -> frozenset[str]:
+            return r.reads | r.writes
+
+        return tuple(
+            r.dst
+            for r in inside
+            if is_sum(r) and not any(r.dst in touched(other) for other in inside if other is not r)
+        )
+
+    def _held(self, name: str) -> tuple[str, str]:
+        """The address and the number of elements of an accumulator, as source."""
+        lanes = self.v.lanes_of(name)
+        count = " * ".join(f"n_{self.names(n)}" for n in lanes) or "1"
+        return f"t_{self.names(name)}" if lanes else f"&{self.names(name)}", count
+
     def _made(self) -> Iterator[str]:
         for _, r in self._roots(self._groups):
             if r.kind in ("fill", "keep", "reduce", "product"):
@@ -119,7 +152,9 @@ class KernelEmitter:
                 kind = KIND_TYPES[self.v.kind_of(name)]
                 w.line(f"bytes += v_room({self._room(self.v.lanes_of(name))}, sizeof({kind}));")
             for name in sorted(self.storage.blocked):
-                w.line(f"bytes += v_room({self._room(self.v.lanes_of(name))}, sizeof(float));")
+                w.line(f"bytes += v_room(2 * {self._room(self.v.lanes_of(name))}, sizeof(float));")
+            for name in self._many():
+                w.line(f"bytes += v_room(2 * {self._room(self.v.lanes_of(name))}, sizeof(float));")
             for size in self._packing():
                 w.line(f"bytes += v_room({size}, sizeof(float));")
             w.line("return bytes;")
@@ -137,7 +172,9 @@ class KernelEmitter:
                 w.line(f"{kind}* __restrict t_{self.names(name)} = v_take<{kind}>(at, {room});")
             for name in sorted(self.storage.blocked):
                 room = self._room(self.v.lanes_of(name))
-                w.line(f"float* __restrict b_{self.names(name)} = v_take<float>(at, {room});")
+                w.line(f"float* __restrict b_{self.names(name)} = v_take<float>(at, 2 * {room});")
+            for name in self._many():
+                w.line(f"float* h_{self.names(name)} = v_take<float>(at, 2 * {self._room(self.v.lanes_of(name))});")
             packing = self._packing()
             if packing:
                 w.line(f"float* packed_a = v_take<float>(at, {packing[0]});")
@@ -227,8 +264,34 @@ class KernelEmitter:
         assert isinstance(s, tile.For)
         index = self.names(s.index)
         start, stop, step = (integer(e, self.names) for e in (s.start, s.stop, s.step))
-        with self.w.block(f"for (int64_t {index} = {start}, end = {stop}; {index} < end; {index} += {step})"):
-            self._block(s.body, root.body)
+        head, carried = (
+            f"for (int64_t {index} = {start}, end = {stop}; {index} < end; {index} += {step})",
+            self._carried,
+        )
+        if not carried[root.place]:
+            with self.w.block(head):
+                self._block(s.body, root.body)
+            return
+        # One after another, the sums of many tiles round worse than torch's: they are sums of sums, too (`v_cascade`).
+        trips = self.names.fresh("trips")
+        sums = [(f"h_{self.names(name)}", *self._held(name)) for name in carried[root.place]]
+        with self.w.block():
+            self.w.line(f"int64_t {trips} = 0;")
+            for held, _, count in sums:
+                self.w.line(f"v_fill({held}, 2 * {count}, 0.0f);")
+            with self.w.block(head):
+                self._block(s.body, root.body)
+                with self.w.block(f"if (++{trips} % 16 == 0)"):
+                    for held, address, count in sums:
+                        self.w.line(f"v_carry({held}, {address}, {count});")
+                        self.w.line(f"if ({trips} % 256 == 0) v_carry({held} + {count}, {held}, {count});")
+            for held, address, count in sums:
+                self.w.line(f"if ({trips} >= 16) v_carry({address}, {held}, {count});")
+                self.w.line(f"if ({trips} >= 256) v_carry({address}, {held} + {count}, {count});")
+
+    def _many(self) -> tuple[str, ...]:
+        """The sums of which an array beside theirs takes what several trips of a loop add up to."""
+        return tuple(sorted({name for names in self._carried.values() for name in names}))
 
     def _length(self, lane: Lane) -> str:
         """How many elements are inside of the axis."""

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 from prism.backends import tile
 from prism.backends.cpu.cxx import Names, Writer, factor, integer
@@ -21,10 +22,16 @@ REDUCERS: Mapping[ReduceKind, str] = {
     ReduceKind.MAX: "Max",
     ReduceKind.MIN: "Min",
 }
-BLOCK = 64
-"""Elements that are added up by themselves, at least, before an accumulator of a loop takes their sum."""
 UNROLLED = 4
 """Sums that a vectorised reduction keeps side by side, to hide the latency of an addition."""
+HEAVY = 12
+"""Operations from which on they, and not adding up what they make, take the time."""
+ROWS = 8
+"""Elements that a reduction along another lane than that of the vectors takes in registers."""
+RUN = 32
+"""Vectors that each of the sums of a vectorised reduction takes before a second sum takes theirs."""
+SMALLEST = 8
+"""Lanes that vectors have at least, where sums of many elements are worth a thought."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +50,7 @@ class Storage:
         v: the values.
         scheduler: what is kept, and in which order of lanes.
         arrays: names of values in arrays; those without lanes are variables.
-        blocked: those of them whose sums are added up in blocks: an array for the block's sums is beside them.
+        blocked: those of them whose sums are sums of sums: an array for those is beside them.
     """
 
     v: Values
@@ -94,8 +101,12 @@ class NestEmitter:
     _after: list[list[str]] = field(default_factory=list)
     _memo: dict[str, Text] = field(default_factory=dict)
     _sums: list[tuple[str, str]] = field(default_factory=list)
+    _rows: str | None = None
+    _run: tuple[str, str] = ("", "")
+    _starts: list[str] = field(default_factory=list)
+    _ends: list[str] = field(default_factory=list)
     _heavy: bool = False
-    _every: dict[str, str] = field(default_factory=dict)
+    _wide: bool = False
 
     @property
     def v(self) -> Values:
@@ -110,6 +121,10 @@ class NestEmitter:
     def run(self) -> None:
         """Writes the nest."""
         self._order = self._choose()
+        self._rows = self._taken_in_rows()
+        if self._rows is not None:
+            first, end = (self.names.fresh(f"{which}_{self.names(self._rows)}") for which in ("first", "end"))
+            self._run = first, end
         self._code = [[] for _ in range(len(self._order) + 1)]
         self._after = [[] for _ in range(len(self._order) + 1)]
         for root in self.group.roots:
@@ -129,31 +144,85 @@ class NestEmitter:
         lane = self._order[depth]
         index, count = f"i_{self.names(lane)}", f"n_{self.names(lane)}"
         if depth < len(self._order) - 1:
-            with w.block(f"for (int64_t {index} = 0; {index} < {count}; ++{index})"):
-                self._level(depth + 1)
+            if lane == self._rows:
+                first, end = self._run
+                with w.block(f"for (int64_t {first} = 0; {first} < {count}; {first} += {ROWS})"):
+                    w.line(f"const int64_t {end} = v_mini({count}, {first} + {ROWS});")
+                    self._level(depth + 1)
+            else:
+                with w.block(f"for (int64_t {index} = 0; {index} < {count}; ++{index})"):
+                    self._level(depth + 1)
             w.lines(self._after[depth])
             return
+        self._innermost(depth, index, count)
+        w.lines(self._after[depth])
+
+    def _innermost(self, depth: int, index: str, count: str) -> None:
+        """The loop in vectors, with its sums."""
+        w = self.w
         unrolled = 1 if self._heavy or not self._sums else UNROLLED
+        # One after another, many numbers round worse than torch's sums, which are of sums.
+        long = [name for name, kind in self._sums if kind == "Sum" and self._is_long(self._order[depth])]
         for name, kind in self._sums:
             starts = ", ".join([f"v_all({kind}::start)"] * unrolled)
             w.line(f"vf {name}[{unrolled}] = {{{starts}}};")
+            if name in long:
+                w.line(f"vf {name}_runs[{unrolled}] = {{{starts}}};")
         with w.block(f"auto body = [&](auto full, auto part, int64_t {index}, int64_t lanes) PRISM_BODY", ";"):
-            w.lines(self._code[depth + 1])
+            self._body(self._code[depth + 1])
         w.line(f"int64_t {index} = 0;")
+
+        def vectors(limit: str) -> None:
+            if unrolled > 1:
+                with w.block(f"for (; {index} + {unrolled} * VL <= {limit}; {index} += {unrolled} * VL)"):
+                    for n in range(unrolled):
+                        place = f"{index} + {n} * VL" if n else index
+                        w.line(f"body(Whole{{}}, Count<{n}>{{}}, {place}, VL);")
+            else:
+                w.line(f"for (; {index} + VL <= {limit}; {index} += VL) body(Whole{{}}, Count<0>{{}}, {index}, VL);")
+
+        if long:
+            with w.block(f"while ({index} + {unrolled} * VL <= {count})"):
+                w.line(f"const int64_t run = v_mini({count}, {index} + {RUN * unrolled} * VL);")
+                vectors("run")
+                for name in long:
+                    w.line(f"v_add_to({name}_runs, {name});")
+        else:
+            vectors(count)
         if unrolled > 1:
-            with w.block(f"for (; {index} + {unrolled} * VL <= {count}; {index} += {unrolled} * VL)"):
-                for n in range(unrolled):
-                    place = f"{index} + {n} * VL" if n else index
-                    w.line(f"body(Whole{{}}, Count<{n}>{{}}, {place}, VL);")
-        w.line(f"for (; {index} + VL <= {count}; {index} += VL) body(Whole{{}}, Count<0>{{}}, {index}, VL);")
+            w.line(f"for (; {index} + VL <= {count}; {index} += VL) body(Whole{{}}, Count<0>{{}}, {index}, VL);")
         w.line(f"if ({index} < {count}) body(Part{{}}, Count<0>{{}}, {index}, {count} - {index});")
+        for name in long:
+            w.line(f"v_add_to({name}, {name}_runs);")
         for name, kind in self._sums:
             text = f"{name}[0]"
             if unrolled == UNROLLED:
                 pairs = [f"{kind}::of({name}[{n}], {name}[{n + 1}])" for n in (0, 2)]
                 text = f"{kind}::of({pairs[0]}, {pairs[1]})"
             w.line(f"const float {name}_all = v_across({kind}{{}}, {text});")
-        w.lines(self._after[depth])
+
+    def _is_long(self, lane: str) -> bool:
+        """Whether it may have more elements than a vector's sums take one after another."""
+        extent = self.v.lanes[lane].extent
+        return not (isinstance(extent, int) and extent <= RUN * SMALLEST)
+
+    def _body(self, code: Sequence[str]) -> None:
+        """What is done for one vector: once, or for each of a few rows."""
+        if self._rows is None:
+            self.w.lines(code)
+            return
+        index, (first, end) = f"i_{self.names(self._rows)}", self._run
+        self.w.lines(self._starts)
+        if self._wide:
+            self.w.line(f"#pragma GCC unroll {ROWS}")
+        with self.w.block(f"for (int64_t {index} = {first}; {index} < {end}; ++{index})"):
+            self.w.lines(code)
+        self.w.lines(self._ends)
+
+    def _taken_in_rows(self) -> str | None:
+        """The lane of which a few elements are reduced in registers, in vectors along another one."""
+        gone = {r.gone for r in self.group.roots if r.kind == "reduce"}
+        return next(iter(gone)) if len(gone) == 1 and self.vector not in gone else None
 
     def _choose(self) -> tuple[str, ...]:
         """The loops, outermost first: the lane in which most of memory is contiguous is the last."""
@@ -196,6 +265,8 @@ class NestEmitter:
     # Roots.
 
     def _depth(self, lanes: Sequence[str]) -> int:
+        if self._rows in lanes:
+            return len(self._order)
         return max((self._order.index(n) + 1 for n in lanes), default=0)
 
     def _put(self, depth: int, line: str) -> None:
@@ -231,14 +302,10 @@ class NestEmitter:
                 self._reduce(root, depth)
 
     def _declare(self, root: Root) -> None:
-        """Where a fresh reduction goes, and the sums of a block."""
+        """Where a fresh reduction goes, and the sums of a few terms of it."""
         if root.kind == "reduce" and self._in_blocks(root):
-            own, every = self.names(root.dst), self.names.fresh(f"every_{self.names(root.dst)}")
             count = " * ".join(f"n_{self.names(n)}" for n in self.v.lanes_of(root.dst))
-            length = f"v_block(n_{self.names(root.gone or '')}, {16 if root.into is None else BLOCK})"
-            self.w.line(f"const int64_t {every} = {length};")
-            self.w.line(f"v_fill(b_{own}, {count}, 0.0f);")
-            self._every[root.dst] = every
+            self.w.line(f"v_fill(b_{self.names(root.dst)}, 2 * {count}, 0.0f);")
         if root.kind != "reduce" or root.into is not None:
             return
         assert isinstance(root.stmt, tile.Reduce)
@@ -324,24 +391,29 @@ class NestEmitter:
                     return f"v_st(full, {at}, {value}, lanes);"
                 return f"v_scatter(full, {at}, {stride}, {value}, lanes);"
 
+            lane = root.gone or ""
+            made, then = self._as(text, True), f"i_{self.names(lane)} + 1"
+            put: Callable[[str], None] = partial(self._put, depth)
+            if self._rows is not None:
+                several = self.names.fresh(f"s_{self.names(dst)}")
+                # Without jumps between them, one's operations fill the waits of another's.
+                self._wide = self._wide or HEAVY < self.storage.scheduler.cost(self.v.resolve(s.src)) < 4 * HEAVY
+                self._starts.append(f"vf {several} = v_all({kind}::start);")
+                self._put(depth, f"{several} = {kind}::of({several}, {made});")
+                made, then, put = several, self._run[1], self._ends.append
             if not self._in_blocks(root):
-                self._put(depth, f"const vf {name} = {kind}::of({old}, {self._as(text, True)});")
-                self._put(depth, store(address, name))
+                put(f"const vf {name} = {kind}::of({old}, {made});")
+                put(store(address, name))
                 return
-            # One after another, sums round worse than torch's, which adds in blocks as well.
-            block = f"b_{address.removeprefix('t_')}"
-            place, count = f"i_{self.names(root.gone or '')}", f"n_{self.names(root.gone or '')}"
-            last = f"({place} & ({self._every[dst]} - 1)) == {self._every[dst]} - 1 || {place} == {count} - 1"
-            partial = old.replace(address, block, 1)
-            self._put(depth, f"const vf {name} = {partial} + {self._as(text, True)};")
-            self._put(depth, f"if ({last}) {{")
-            self._put(depth, f"    {store(address, f'{old} + {name}')}")
-            self._put(depth, f"    {store(block, 'v_all(0.0f)')}")
-            self._put(depth, f"}} else {store(block, name)}")
+            # One after another, sums round worse than torch's, which are sums of sums as well.
+            held, last = f"b_{address.removeprefix('t_')}", f"{then} == n_{self.names(lane)}"
+            units = f"({then} + {ROWS - 1}) / {ROWS}" if self._rows is not None else then
+            count = " * ".join(f"n_{self.names(n)}" for n in self.v.lanes_of(dst))
+            put(f"v_cascade(full, {address}, {held}, {count}, {stride}, {made}, {units}, {last}, lanes);")
             return
         own = self.names.fresh(f"s_{self.names(dst)}")
         self._sums.append((own, kind))
-        self._heavy = self._heavy or self.storage.scheduler.cost(self.v.resolve(s.src)) > 12
+        self._heavy = self._heavy or self.storage.scheduler.cost(self.v.resolve(s.src)) > HEAVY
         # How many sums there are is known at the end; `part` then stands below that number.
         self._put(
             depth,

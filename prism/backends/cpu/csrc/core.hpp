@@ -302,13 +302,35 @@ template <class F, class S, class X> PRISM_INLINE void v_scatter(F, S* p, int64_
     v_store(buffer, x);
     for (int64_t l = 0; l < (F::all ? VL : n); ++l) p[l * stride] = buffer[l];
 }
-// How many elements of a sum are a block: about twice the root of all, a power of two.
-constexpr int64_t v_block(int64_t count, int64_t block = 16) {
-    return block * block >= 4 * count ? block : v_block(count, 2 * block);
+// The next term of a sum t, the done-th, as a sum of sums: 16 terms go into one of b's first `count` sums, and 16 of
+// those into one of its last, so that few numbers are added one after another.
+template <class F>
+PRISM_INLINE void v_cascade(F full, float* t, float* b, int64_t count, int64_t stride, vf x, int64_t done, bool last,
+                            int64_t n) {
+    auto get = [&](float* p) { return stride == 1 ? v_ld(full, p, n) : v_gather(full, p, stride, n); };
+    auto put = [&](float* p, vf v) {
+        if (stride == 1) v_st(full, p, v, n);
+        else v_scatter(full, p, stride, v, n);
+    };
+    x += get(b);
+    if (done % 16 && !last) return put(b, x);
+    put(b, vf{});
+    x += get(b + count);
+    if (done % 256 && !last) return put(b + count, x);
+    put(b + count, vf{});
+    put(t, get(t) + x);
 }
 
+// The sums of a run to those of all runs; the next run begins at 0.
+template <int N> PRISM_INLINE void v_add_to(vf (&all)[N], vf (&run)[N]) {
+    for (int n = 0; n < N; ++n) all[n] += run[n], run[n] = vf{};
+}
 PRISM_INLINE void v_fill(float* p, int64_t n, float x) {
     for (int64_t i = 0; i < n; ++i) p[i] = x;
+}
+// What was added up to what holds it; it begins anew.
+inline void v_carry(float* all, float* some, int64_t n) {
+    for (int64_t i = 0; i < n; ++i) all[i] += some[i], some[i] = 0.0f;
 }
 PRISM_INLINE bool v_any(vi m) {
     uint64_t words[sizeof(vi) / 8], any = 0;
