@@ -11,6 +11,7 @@ from functools import cache
 from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -22,14 +23,15 @@ from sgraph_simulator import simulate
 
 from examples.common import MODELS
 from examples.decoder_layer import Sizes, formula, inputs, layer
-from prism.api import load, trace
+from prism.api import load, optimizing, trace
 from prism.api.optimizing import optimize
 from prism.api.partitioned import PartitionedSearch, search_regions
+from prism.api.records import Request
 from prism.api.searching import ProvedSGraph, SearchBudget
 from prism.api.searching import search as prism_search
 from prism.cost.device import device
 from prism.egraph.worker import Worker
-from prism.errors import IllegalIRError, NoImprovementError
+from prism.errors import CompilerError, ExitCode, IllegalIRError, NoImprovementError, PrismError, VerificationError
 from prism.events import Recorder
 from prism.generate.partition import RegionBounds, partition
 from prism.program import spec as program_spec
@@ -435,6 +437,64 @@ def test_optimize_writes_one_module_for_all_regions(tmp_path: Path) -> None:
     module = (tmp_path / "out" / "chain.py").read_text()
     assert module.count("def chain(") == 1
     assert module.count("@triton.jit") == report.kernel_count
+
+
+QUICK = SearchBudget(max_sgraphs=1, max_families=4)
+ROUNDS_WORSE = NoImprovementError("nothing that was proved rounds as well as what was given", why="3.5 times")
+
+
+def refusing(monkeypatch: pytest.MonkeyPatch, operators: int, error: PrismError) -> None:
+    """No kernels of regions of so many operators, or more, will do."""
+    chosen = optimizing._chosen
+
+    def choose(request: Request, *rest: Any) -> object:
+        if request.program.operator_count >= operators:
+            raise error
+        return chosen(request, *rest)
+
+    monkeypatch.setattr(optimizing, "_chosen", choose)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        ROUNDS_WORSE,
+        optimizing._NothingRunsError("no configuration could be compiled and run", why="3 times compile"),
+        CompilerError("no kernel could be compiled", why="3 times compile"),
+    ],
+    ids=["rounding", "nothing runs", "nothing compiles"],
+)
+def test_a_region_for_which_nothing_will_do_is_kept_in_parts(
+    error: PrismError, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = chain([16] * 6, 20)
+    largest, other = partition(program, machine=SM_90.machine(DType.FLOAT16))
+    count = largest.program.operator_count
+    assert count > other.program.operator_count
+    refusing(monkeypatch, count, error)
+    report = optimize(program, target="sm_90", trials=1, budget=QUICK, only_better=False).report
+    (said,) = [w for w in report.warnings if "parts" in w]
+    assert f"({', '.join(largest.outputs)})" in said
+    assert error.what in said
+    assert error.why in said
+    assert report.verdict == "proved"
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (ROUNDS_WORSE, ExitCode.NO_IMPROVEMENT),
+        (VerificationError("no proved kernel passed the numeric gate", why="8.0 times"), ExitCode.VERIFICATION_FAILED),
+    ],
+    ids=["rounding", "a bug"],
+)
+def test_a_region_that_cannot_be_kept_ends_the_run_by_its_name(
+    error: PrismError, code: ExitCode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    refusing(monkeypatch, 1, error)
+    with pytest.raises(type(error), match=f"\\(y[0-9]\\): {error.what}: {error.why}") as caught:
+        optimize(chain([16] * 6, 20), target="sm_90", trials=1, budget=QUICK)
+    assert caught.value.exit_code is code
 
 
 def test_a_program_in_which_nothing_is_proved_is_cut_into_regions() -> None:

@@ -22,7 +22,7 @@ from functools import partial
 from pathlib import Path
 
 from prism.api.gain import check_gain
-from prism.api.partitioned import composed_choice, merged_checks, search_regions
+from prism.api.partitioned import PartitionedSearch, composed_choice, finer, merged_checks, search_regions
 from prism.api.records import Choice, Request, artifacts, formulas
 from prism.api.rules import rule_paths
 from prism.api.searching import ProvedSGraph, SearchBudget, SearchResult, run_search
@@ -318,12 +318,16 @@ def _chosen(request: Request, found: SearchResult, tools: _Tools, folder: Path) 
         raise refused
     if rounding:
         raise _nothing_better(request.program.name, rounding)
-    raise VerificationError(
+    raise _NothingRunsError(
         "no configuration fits the device",
         where=request.program.name,
         why=f"none of {len(found.proved)} proved sGraphs has one",
         fix="report it with the model: this is a bug in prism",
     )
+
+
+class _NothingRunsError(VerificationError):
+    """Nothing that was proved has a configuration that could be compiled and run."""
 
 
 class _RoundsWorseError(Exception):
@@ -359,17 +363,7 @@ def _composed(
         searches = search_regions(program, regions, request.device, request.budget, [worker], recorder, known)
         proved = sum(len(r.result.proved) for r in searches.distinct.values())
         detail.append(f"{len(searches.regions)} regions, {len(searches.distinct)} of them different, {proved} proved")
-    choices: dict[str, Choice] = {}
-    for n, (name, r) in enumerate(searches.distinct.items()):
-        recorder.count("regions tuned", n, len(searches.distinct))
-        place = tools.folder / str(n)
-        place.mkdir()
-        try:
-            choices[name] = _chosen(replace(request, program=r.canonical.program, baselines=()), r.result, tools, place)
-        except (NoImprovementError, VerificationError) as error:
-            # Said of the region as the user knows it.
-            where = f"{r.region.program.name} ({', '.join(r.region.outputs)})"
-            raise type(error)(error.what, where=where, why=error.why, fix=error.fix) from error
+    searches, choices = _each_chosen(request, searches, worker, tools)
     picks = [choices[r.canonical.key] for r in searches.regions]
     platform = tools.platform
     with recorder.stage("composition") as detail:
@@ -395,6 +389,53 @@ def _composed(
         return found, replace(whole, best=right[0][0], baseline_seconds=seconds, baseline=ESTIMATED_BASELINE)
     with closing(platform.bench(program, request.seed)) as bench:
         return found, _confirmed(request, bench, [finalist], right, tools, whole)
+
+
+def _each_chosen(
+    request: Request, searches: PartitionedSearch, worker: Worker, tools: _Tools
+) -> tuple[PartitionedSearch, dict[str, Choice]]:
+    """What is chosen for every region, by its canonical key, and the regions that these are.
+
+    A region's failure is not the model's: where all that was found for one rounds worse than what was given, or cannot
+    be compiled, it is cut into smaller ones, in the end the operators as they are written, and a warning says so.
+
+    Raises:
+        NoImprovementError: nothing that was found for one operator rounds as well as it, or nothing was found.
+        VerificationError: kernels that were proved compute something else.
+    """
+    choices: dict[str, Choice] = {}
+    while True:
+        refused: set[str] = set()
+        for key_, r in searches.distinct.items():
+            if key_ in choices:
+                continue
+            tools.recorder.count("regions tuned", len(choices), len(searches.distinct))
+            place = tools.folder / f"region_{len(choices)}_{len(searches.regions)}_{len(refused)}"
+            place.mkdir()
+            # Said of the region as the user knows it.
+            where = f"{r.region.program.name} ({', '.join(r.region.outputs)})"
+            try:
+                own = replace(request, program=r.canonical.program, baselines=())
+                choices[key_] = _chosen(own, r.result, tools, place)
+            except (NoImprovementError, _NothingRunsError, CompilerError) as error:
+                parts = finer(r.region)
+                if len(parts) == 1:
+                    raise type(error)(error.what, where=where, why=error.why, fix=error.fix) from error
+                tools.recorder.warn(f"{where} is kept as {len(parts)} parts: {error.what}: {error.why}")
+                refused.add(key_)
+            except VerificationError as error:
+                raise type(error)(error.what, where=where, why=error.why, fix=error.fix) from error
+        if not refused:
+            return searches, choices
+        regions = [
+            part for r in searches.regions for part in (finer(r.region) if r.canonical.key in refused else (r.region,))
+        ]
+        known = {r.canonical.key: r.result for r in searches.regions}
+        with tools.recorder.stage("search") as detail:
+            searches = search_regions(
+                searches.program, regions, request.device, request.budget, [worker], tools.recorder, known
+            )
+            detail.append(f"{len(searches.regions)} regions, {len(searches.distinct)} of them different")
 
 
 def _supported(program: Program) -> None:
@@ -600,11 +641,13 @@ def _right(
             why=counts,
             fix="see whether the compiler works for other programs, has memory and disk space; report it if it does",
         )
+    fix = "report it with the model: this is a bug in prism"
+    if not failures:
+        raise _NothingRunsError(
+            "no configuration could be compiled and run", where=request.program.name, why=counts, fix=fix
+        )
     raise VerificationError(
-        "no proved kernel passed the numeric gate" if failures else "no configuration could be compiled and run",
-        where=request.program.name,
-        why=failures[0] if failures else counts,
-        fix="report it with the model: this is a bug in prism",
+        "no proved kernel passed the numeric gate", where=request.program.name, why=failures[0], fix=fix
     )
 
 

@@ -5,7 +5,7 @@
     compose        a proved sGraph a region -> one sGraph    (prism.sgraph.compose)
 
 A region in which nothing is proved is cut into smaller ones, in the end operator by operator, so that one hard operator
-does not take the others with it.
+does not take the others with it. `optimize` does the same where a region's kernels round worse than what was given.
 """
 
 from __future__ import annotations
@@ -170,16 +170,16 @@ def search_regions(
     done = dict(known or {})
     while True:
         found = _searched(program, regions, target, budget, workers, recorder, done)
-        finer: list[Region] = []
+        parts: list[Region] = []
         for r in found:
-            finer += [r.region] if r.result.proved else _finer(r.region)
-        if len(finer) == len(found):
+            parts += [r.region] if r.result.proved else finer(r.region)
+        if len(parts) == len(found):
             return PartitionedSearch(program, tuple(found))
         done |= {r.canonical.key: r.result for r in found}
-        regions = finer
+        regions = parts
 
 
-def _finer(region: Region) -> Sequence[Region]:
+def finer(region: Region) -> Sequence[Region]:
     """Several regions that do the same; the region itself where it is one operator."""
     cut = (partition(region.program, bounds) for bounds in FINER)
     return next((regions for regions in cut if len(regions) > 1), (region,))
