@@ -459,8 +459,11 @@ def refusing(monkeypatch: pytest.MonkeyPatch, operators: int, error: PrismError)
     "error",
     [
         ROUNDS_WORSE,
-        optimizing._NothingRunsError("no configuration could be compiled and run", why="3 times compile"),
-        CompilerError("no kernel could be compiled", why="3 times compile"),
+        pytest.param(
+            optimizing._NothingRunsError("no configuration could be compiled and run", why="3 times compile"),
+            marks=pytest.mark.slow,
+        ),
+        pytest.param(CompilerError("no kernel could be compiled", why="3 times compile"), marks=pytest.mark.slow),
     ],
     ids=["rounding", "nothing runs", "nothing compiles"],
 )
