@@ -471,7 +471,7 @@ def test_a_region_for_which_nothing_will_do_is_kept_in_parts(
     error: PrismError, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     program = chain([16] * 6, 20)
-    largest, other = partition(program, machine=SM_90.machine(DType.FLOAT16))
+    largest, other = partition(program, device=SM_90)
     count = largest.program.operator_count
     assert count > other.program.operator_count
     refusing(monkeypatch, count, error)
