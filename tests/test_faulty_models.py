@@ -111,6 +111,24 @@ FAULTY: dict[str, tuple[Callable[[], onnx.ModelProto], tuple[str, ...]]] = {
         ("node 'Neg y'", "defined twice"),
     ),
     "an input defined again": (lambda: model([node("Exp", ["y"], ["x"])]), ("'x' is defined twice",)),
+    "neither yes nor no": (
+        lambda: model([node("ReduceSum", ["x"], ["y"], keepdims=3)]), ("ReduceSum", "keepdims is 3", "0 or 1")
+    ),
+    "no groups": (
+        lambda: model([node("GroupNormalization", ["x", "s", "s"], ["y"], num_groups=-1)], s=np.ones(4, np.float32)),
+        ("GroupNormalization", "-1 groups"),
+    ),
+    "an infinite attribute": (
+        lambda: model([node("Selu", ["x"], ["y"], alpha=math.inf)]), ("Selu", "alpha is inf")
+    ),
+    "division by an attribute": (lambda: model([node("Celu", ["x"], ["y"], alpha=0.0)]), ("Celu", "alpha is 0")),
+    "weights of other classes": (
+        lambda: model(
+            [node("SoftmaxCrossEntropyLoss", ["x", "l", "w"], ["y"])],
+            (X, info("w", FLOAT, ["n"])), (SCALAR,), l=np.array([0, 1, 2]),
+        ),
+        ("SoftmaxCrossEntropyLoss", "4 classes"),
+    ),
     "no outputs": (lambda: model([node("Exp", ["x"], ["y"])], outputs=()), ("no outputs",)),
     "nothing at all": (lambda: model([], (), ()), ("no outputs",)),
 }  # fmt: skip

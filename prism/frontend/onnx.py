@@ -226,7 +226,19 @@ def _naming(proto: onnx.NodeProto, name: str) -> Iterator[None]:
         ) from e
 
 
+_LARGEST_VERSION = 2**31 - 1
+"""What onnx itself can hold of a version."""
+
+
 def _opset(model: onnx.ModelProto, name: str) -> int:
+    for o in model.opset_import:
+        if not 0 <= o.version <= _LARGEST_VERSION:
+            raise ModelError(
+                f"the model asks for version {o.version} of the operator set {o.domain or 'ai.onnx'!r}",
+                where=name,
+                why="no operator set has such a version",
+                fix="export it again",
+            )
     versions = [o.version for o in model.opset_import if o.domain in _MAIN_DOMAINS]
     if not versions:
         raise ModelError("the model does not say which operator set it uses", where=name, fix="export it again")

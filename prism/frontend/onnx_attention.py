@@ -239,7 +239,7 @@ def _attended(call: _Call, axes: Sequence[Axis]) -> list[Expr]:
     bounds = [node.integer(name) if node.version >= 25 else -1 for name in ("left_window_size", "right_window_size")]
     if min(bounds) < -1:
         raise node.unsupported(f"a window of size {min(bounds)} is not known", fix="use -1 for none")
-    if node.integer("is_causal"):
+    if node.flag("is_causal"):
         tests.append(apply("le", index_value(j), here))
     if bounds[0] >= 0:
         tests.append(apply("le", sub(here, Const(float(bounds[0]))), index_value(j)))
@@ -348,7 +348,7 @@ def _rotary(graph: Graph, node: Node) -> Sequence[Value]:
         c, s, a, b = angle(cos, at), angle(sin, at), element(first), element(second)
         return sub(apply("mul", c, a), apply("mul", s, b)), apply("add", apply("mul", s, a), apply("mul", c, b))
 
-    if node.integer("interleaved"):
+    if node.flag("interleaved"):
         pair, parity = place.floordiv(2), place.mod(2)
         real, imaginary = turned(pair.scaled(2), pair.scaled(2) + 1, pair)
         expr = apply("where", apply("eq", index_value(parity), Const(0.0)), real, imaginary)

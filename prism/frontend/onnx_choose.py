@@ -48,6 +48,8 @@ def _likelihood(graph: Graph, node: Node, log_probability: Callable[[Sequence[Ax
     x, labels, weight = node.input(0), node.input(1), node.optional(2)
     if x.rank < 2 or labels.rank != x.rank - 1:
         raise node.shape_error(f"labels of {labels.rank} dimensions for scores of {x.rank}")
+    if weight is not None and tuple(weight.shape) != (x.shape[1],):
+        raise node.shape_error(f"weights of the shape {list(weight.shape)} for {x.shape[1]} classes")
     ignored = node.attributes.get("ignore_index")
     how = str(node.attributes["reduction"])
 

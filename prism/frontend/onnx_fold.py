@@ -157,7 +157,7 @@ def _divide(a: Extent, b: Extent) -> Extent:
 
 
 def _modulo(node: Node) -> Elements:
-    truncated = bool(node.integer("fmod"))
+    truncated = node.flag("fmod")
 
     def f(a: Extent, b: Extent) -> Extent:
         if not isinstance(a, int) or not isinstance(b, int) or b == 0:
@@ -243,7 +243,7 @@ def _squeeze(node: Node) -> Elements:
 
 def _reshape(node: Node) -> Elements:
     data = _known(node, 0)
-    keep = node.integer("allowzero")
+    keep = node.flag("allowzero")
     requested = [data.shape[d] if e == 0 and not keep else e for d, e in enumerate(_numbers(node, 1))]
     return data.reshape([int(e) for e in resolve_shape(data.shape, requested, node.where)])
 
@@ -279,13 +279,13 @@ def _split(node: Node) -> tuple[Elements, ...]:
 def _reduction(f: Callable[[Extent, Extent], Extent], start: Extent) -> Callable[[Node], Elements]:
     def rule(node: Node) -> Elements:
         data = _known(node, 0)
-        axes, noop = _listed(node, "axes", 1), node.integer("noop_with_empty_axes")
+        axes, noop = _listed(node, "axes", 1), node.flag("noop_with_empty_axes")
         if data.ndim != 1 or not set(axes or ()) <= {0, -1}:
             raise _NotFolded
         if not axes and noop:
             return data
         total = functools.reduce(f, data.tolist(), start)
-        return _array([total]) if node.integer("keepdims") else _scalar(total)
+        return _array([total]) if node.flag("keepdims") else _scalar(total)
 
     return rule
 

@@ -121,8 +121,26 @@ class Node:
         return int(self.attributes.get(name, 0))
 
     def number(self, name: str) -> float:
-        """A float attribute, exactly the float32 that ONNX stores; 0 as in `integer`."""
-        return float(self.attributes.get(name, 0.0))
+        """A float attribute, exactly the float32 that ONNX stores; 0 as in `integer`.
+
+        Raises:
+            UnsupportedError: it is NaN or an infinity.
+        """
+        found = float(self.attributes.get(name, 0.0))
+        if not math.isfinite(found):
+            raise self.unsupported(f"the attribute {name} is {found}", fix="export it with a finite number")
+        return found
+
+    def flag(self, name: str) -> bool:
+        """An integer attribute that says yes or no.
+
+        Raises:
+            UnsupportedError: it is neither 1 nor 0: what that means is not said anywhere.
+        """
+        found = self.integer(name)
+        if found not in (0, 1):
+            raise self.unsupported(f"the attribute {name} is {found}", why="it may be 0 or 1", fix="export it again")
+        return bool(found)
 
     def axis(self, name: str, rank: int) -> int:
         """An axis attribute, counted from the front."""
@@ -399,6 +417,12 @@ class Graph:
             UnsupportedError: the type stores something else, and no formula says what exactly.
         """
         shape = tuple(a.extent for a in axes)
+        negative = [e for e in shape if is_static(e) and int(e) < 0]
+        if negative:
+            raise node.shape_error(
+                f"a dimension of the result would have {negative[0]} elements",
+                why="more is taken away from a dimension than it has",
+            )
         if not dtype.is_float:
             expr, bounds = integers.stored(expr, dtype, bounds or self.bounds(expr), node.where)
         label = node.outputs[output] if output < len(node.outputs) and node.outputs[output] else node.label

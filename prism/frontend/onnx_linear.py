@@ -38,7 +38,7 @@ def _gemm(graph: Graph, node: Node) -> Value:
     a, b, c = node.input(0), node.input(1), node.optional(2)
     if a.rank != 2 or b.rank != 2:
         raise node.shape_error("Gemm needs two matrices")
-    turn_a, turn_b = bool(node.integer("transA")), bool(node.integer("transB"))
+    turn_a, turn_b = node.flag("transA"), node.flag("transB")
     m, ka = reversed(a.shape) if turn_a else a.shape
     kb, n = reversed(b.shape) if turn_b else b.shape
     k = _contracted(node, ka, kb)

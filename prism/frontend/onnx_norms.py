@@ -80,7 +80,7 @@ def _group_norm(graph: Graph, node: Node) -> Sequence[Value]:
     x, scale, bias = node.input(0), node.input(1), node.input(2)
     groups, eps = node.integer("num_groups"), node.number("epsilon")
     channels = x.shape[1]
-    if not isinstance(channels, int) or channels % groups:
+    if not isinstance(channels, int) or groups < 1 or channels % groups:
         raise node.shape_error(f"{channels} channels do not make up {groups} groups")
     return [_grouped(graph, node, x, channels // groups, eps, (scale, bias))]
 
@@ -114,7 +114,7 @@ def _parameter(graph: Graph, node: Node, value: Value, channel: Axis, each: int)
 
 
 def _batch_norm(graph: Graph, node: Node) -> Sequence[Value]:
-    if node.integer("training_mode"):
+    if node.flag("training_mode"):
         raise node.unsupported("BatchNormalization in training mode is not supported", fix="export in inference mode")
     x, eps = node.input(0), node.number("epsilon")
     axes = axes_of(x.shape)

@@ -83,7 +83,7 @@ def _divide(graph: Graph, node: Node) -> Value:
 
 
 def _remainder(graph: Graph, node: Node) -> Value:
-    truncated = bool(node.integer("fmod"))
+    truncated = node.flag("fmod")
     if node.input(0).dtype.is_float:
         if not truncated:
             raise node.unsupported(
@@ -245,6 +245,8 @@ def _selu(graph: Graph, node: Node) -> Value:
 
 
 def _celu(graph: Graph, node: Node) -> Value:
+    if node.number("alpha") == 0.0:
+        raise node.unsupported("alpha is 0", why="the operator divides by it", fix="use Relu, the limit")
     alpha = Const(node.number("alpha"))
     return unary(lambda x: _exponential_tail(x, alpha, alpha))(graph, node)
 

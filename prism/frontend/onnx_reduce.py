@@ -64,7 +64,7 @@ def _softmax(f: Callable[[Expr, Body], Expr]) -> Translator:
 def _axes(node: Node, rank: int) -> list[int] | None:
     """The dimensions to reduce, None when the node does nothing."""
     given = node.numbers("axes", 1, "the list of axes")
-    noop = node.integer("noop_with_empty_axes")
+    noop = node.flag("noop_with_empty_axes")
     if not given:
         return None if noop else list(range(rank))
     return sorted({node.wrap(a, rank) for a in given})
@@ -119,7 +119,7 @@ def _reduction(f: Callable[[Body], Expr], alone: Callable[[Expr], Expr] = lambda
 
     def translate(graph: Graph, node: Node) -> Value:
         x = node.input(0)
-        reduced, keep = _axes(node, x.rank), bool(node.integer("keepdims"))
+        reduced, keep = _axes(node, x.rank), node.flag("keepdims")
         if reduced is None:
             return graph.pointwise(node, [x], alone)
         kept = axes_of([1 if d in reduced else e for d, e in enumerate(x.shape)])
@@ -146,7 +146,7 @@ def _cum_sum(graph: Graph, node: Node) -> Value:
     x = node.input(0)
     axis = node.wrap(node.integers(1, "the axis")[0], x.rank)
     axes = axes_of(x.shape)
-    exclusive, reverse = bool(node.integer("exclusive")), bool(node.integer("reverse"))
+    exclusive, reverse = node.flag("exclusive"), node.flag("reverse")
     (bound,), element = rows(graph, x, axes, [axis])("r")
     there, here = build.position(bound), build.position(axes[axis])
     before, after = (here, there) if reverse else (there, here)

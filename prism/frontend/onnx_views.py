@@ -75,7 +75,7 @@ def _transpose(graph: Graph, node: Node) -> Value:
 def _reshape(graph: Graph, node: Node) -> Value:
     x = node.input(0)
     requested: list[Extent] = node.elements(1, "the target shape").ravel().tolist()
-    if not node.integer("allowzero"):
+    if not node.flag("allowzero"):
         for d, e in enumerate(requested):
             if e == 0 and d >= x.rank:
                 raise node.shape_error(f"dimension {d} of the target shape copies one that the operand does not have")
@@ -396,7 +396,7 @@ def _trilu(graph: Graph, node: Node) -> Value:
     axes = axes_of(x.shape)
     row = index_value(Index.axis(axes[-2]) + Index.const(shift))
     column = index_value(Index.axis(axes[-1]))
-    inside = apply("le", row, column) if node.integer("upper") else apply("le", column, row)
+    inside = apply("le", row, column) if node.flag("upper") else apply("le", column, row)
     uniform = _uniform(x)
     element = graph.read(x, axes) if uniform is None else Const(uniform)
     return graph.define(node, axes, apply("where", inside, element, Const(0.0)), x.dtype)
