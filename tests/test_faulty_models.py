@@ -114,6 +114,10 @@ FAULTY: dict[str, tuple[Callable[[], onnx.ModelProto], tuple[str, ...]]] = {
     "neither yes nor no": (
         lambda: model([node("ReduceSum", ["x"], ["y"], keepdims=3)]), ("ReduceSum", "keepdims is 3", "0 or 1")
     ),
+    "a table of starts": (
+        lambda: model([node("Slice", ["x", "s", "e"], ["y"])], s=np.array([[0]]), e=np.array([3])),
+        ("Slice", "2 dimensions"),
+    ),
     "no groups": (
         lambda: model([node("GroupNormalization", ["x", "s", "s"], ["y"], num_groups=-1)], s=np.ones(4, np.float32)),
         ("GroupNormalization", "-1 groups"),

@@ -81,9 +81,10 @@ def _known(node: Node, place: int) -> Elements:
 
 
 def _numbers(node: Node, place: int) -> list[int]:
-    found = _known(node, place).ravel().tolist()
-    if not all(is_static(e) for e in found):
-        raise _NotFolded
+    known = _known(node, place)
+    found = known.ravel().tolist()
+    if known.ndim > 1 or not all(is_static(e) for e in found):
+        raise _NotFolded  # no list: refused by the translator
     return [int(e) for e in found]
 
 

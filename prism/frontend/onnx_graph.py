@@ -173,7 +173,7 @@ class Node:
         """Integers that old versions of the operator have as an attribute and new ones as an operand, None without."""
         if name in self.attributes:
             return np.array(self.attributes[name], dtype=object)
-        return self.elements(place, what) if self.optional(place) is not None else None
+        return self._list(place, what) if self.optional(place) is not None else None
 
     def numbers(self, name: str, place: int, what: str) -> list[int] | None:
         """As `listed`, where each must be a number rather than an expression of symbolic dimensions."""
@@ -182,7 +182,13 @@ class Node:
 
     def integers(self, place: int, what: str) -> list[int]:
         """As `elements`, where each must be a number rather than an expression of symbolic dimensions."""
-        return self._static(self.elements(place, what), what)
+        return self._static(self._list(place, what), what)
+
+    def _list(self, place: int, what: str) -> Elements:
+        found = self.elements(place, what)
+        if found.ndim > 1:
+            raise self.shape_error(f"{what} has {found.ndim} dimensions", why="it is a list")
+        return found
 
     def _static(self, elements: Elements, what: str) -> list[int]:
         found = elements.ravel().tolist()
