@@ -205,7 +205,10 @@ def test_commands_that_want_the_checkout() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("command", [*MEASURING, *SLOW])
 def test_a_command_that_takes_long(command: str, folder: Path) -> None:
-    cli(command)
+    program, *arguments = shlex.split(command)
+    assert program == "prism"
+    # They time this machine: on some, and on a busy one, nothing is better than the best baseline.
+    assert main(arguments) in (ExitCode.DONE, ExitCode.NO_IMPROVEMENT)
 
 
 def test_links_between_pages_lead_somewhere() -> None:
