@@ -365,7 +365,8 @@ def test_a_closed_pipe_is_no_failure() -> None:
 
 
 INTERRUPTED_WRITE = """
-import sys, time, types
+import signal, sys, time, types
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs are started deaf to it
 import prism
 from pathlib import Path
 from prism.report import folder
