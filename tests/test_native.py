@@ -111,13 +111,21 @@ def test_constants_are_computed_once() -> None:
     assert "arange" not in ops(graph)
 
 
-def test_what_was_found_is_not_searched_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    program, kept = prism.trace(attention, (Q, K, V)), tmp_path / "program.calls"
-    first = native(program, (Q, K, V), kept)
+def chosen(x: Any, y: Any) -> Any:
+    whole = (x > y).long()
+    return torch.softmax(whole.float() * x, -1), whole + 1
+
+
+@pytest.mark.parametrize(("fn", "inputs"), [(attention, (Q, K, V)), (chosen, (X, Y))], ids=["attention", "integers"])
+def test_what_was_found_is_not_searched_again(
+    fn: Any, inputs: tuple[torch.Tensor, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program, kept = prism.trace(fn, inputs), tmp_path / "program.calls"
+    first = native(program, inputs, kept)
     monkeypatch.setattr("prism.backends.native._same", lambda *_: pytest.fail("searched again"))
-    again = native(program, (Q, K, V), kept)
+    again = native(program, inputs, kept)
     assert again.code == first.code
-    torch.testing.assert_close(again(Q, K, V)[0], first(Q, K, V)[0])
+    torch.testing.assert_close(again(*inputs)[0], first(*inputs)[0])
 
 
 def test_an_exported_function_is_called_as_its_user_calls_it(tmp_path: Path) -> None:

@@ -417,14 +417,13 @@ def _each_chosen(
             try:
                 own = replace(request, program=r.canonical.program, baselines=())
                 choices[key_] = _chosen(own, r.result, tools, place)
-            except (NoImprovementError, _NothingRunsError, CompilerError) as error:
-                parts = finer(r.region)
+            except (NoImprovementError, VerificationError, CompilerError) as error:
+                wrong = isinstance(error, VerificationError) and not isinstance(error, _NothingRunsError)
+                parts = (r.region,) if wrong else finer(r.region)
                 if len(parts) == 1:
                     raise type(error)(error.what, where=where, why=error.why, fix=error.fix) from error
                 tools.recorder.warn(f"{where} is kept as {len(parts)} parts: {error.what}: {error.why}")
                 refused.add(key_)
-            except VerificationError as error:
-                raise type(error)(error.what, where=where, why=error.why, fix=error.fix) from error
         if not refused:
             return searches, choices
         regions = [

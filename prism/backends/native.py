@@ -100,22 +100,19 @@ def native(program: Program, tensors: Sequence[torch.Tensor], found: Path | None
         calls: dict[str, Step] = {}
         places: dict[str, int | None] = {}
         for d in needed:
-            plain = _elementary(d, binding, torch_dtype(d.dtype))
-            if d.name in earlier:
-                dtype = torch_dtype(d.dtype)
-                shape = [extents.evaluate(a.extent, binding) for a in d.axes]
-                single = torch.float32 if dtype.is_floating_point else dtype
-                shapes[d.name] = torch.empty(shape, dtype=single, device="meta")
+            shape = [extents.evaluate(a.extent, binding) for a in d.axes]
+            shapes[d.name] = torch.empty(shape, dtype=torch.float32, device="meta")
+            if earlier:
                 place = earlier[d.name]
             else:
                 known[d.name] = _elementary(d, binding, torch.float32)(known)
-                shapes[d.name] = known[d.name].to("meta")
                 tried = enumerate(_candidates(d, program, shapes))
                 place = next((n for n, c in tried if _same(c, known, shapes, d.name)), None)
             places[d.name] = place
-            calls[d.name] = (
-                plain if place is None else next(islice(_candidates(d, program, shapes), place, None), plain)
-            )
+            if place is None:
+                calls[d.name] = _elementary(d, binding, torch_dtype(d.dtype))
+            else:
+                calls[d.name] = next(islice(_candidates(d, program, shapes), place, None))
         known.clear()
         if found is not None and not earlier:
             found.write_text(json.dumps(places))

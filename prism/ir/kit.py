@@ -66,10 +66,7 @@ def parts(node: object, *kinds: Holds) -> list[Any]:
 
 def names(node: object, *kinds: Holds) -> tuple[str, ...]:
     """The names that stand in the node's fields in places of these kinds, in the order of the fields."""
-    found: list[Any] = []
-    for name, collect in _collectors(type(node), kinds):
-        collect(getattr(node, name), found)
-    return tuple([n for n in found if isinstance(n, str)])
+    return tuple([n for n in parts(node, *kinds) if isinstance(n, str)])
 
 
 def mapped(node: N, changes: Mapping[Holds, Callable[[Any], Any]]) -> N:
@@ -249,4 +246,4 @@ def _changer(hint: Any) -> _Change | None:
     if _elements(hint):
         (some,) = [c for c in map(_changer, _elements(hint)) if c is not None]
         return lambda value, changes: None if value is None else some(value, changes)
-    return lambda value, changes: mapped(value, changes)
+    return mapped
