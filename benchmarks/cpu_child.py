@@ -126,7 +126,7 @@ def onnx_maker(path: Callable[[], Path], inputs: Any, request: Mapping[str, Any]
 def example_contenders(request: Mapping[str, Any]) -> tuple[dict[str, Maker], list[torch.Tensor]]:
     """The same of an ONNX model."""
     from prism.api import load
-    from prism.instantiate.draws import draw_inputs
+    from prism.instantiate.gate.draws import draw_inputs
     from prism.program.evaluate import evaluate
 
     program = load(Path(request["model"]))

@@ -122,8 +122,8 @@ def region(found: SearchResult, repeat: int, derive: bool) -> dict[str, Any]:
 
     from prism.egraph.budget import Budget
     from prism.egraph.engine import Engine
-    from prism.egraph.normal import Unfit, normal_form
-    from prism.egraph.refute import refute
+    from prism.egraph.prove.normal_form import Unfit, normal_form
+    from prism.egraph.prove.refutation import refute
     from prism.egraph.rules import load_rules, rule_files
     from prism.sgraph.denote import expand
 
@@ -174,7 +174,7 @@ def region(found: SearchResult, repeat: int, derive: bool) -> dict[str, Any]:
 def derivation(found: SearchResult, reference: Sequence[Expr], repeat: int) -> dict[str, Any]:
     """How long the derivation and its check take."""
     from prism.checker import check
-    from prism.egraph.derive import Deriver
+    from prism.egraph.derivation.derive import Deriver
     from prism.egraph.rules import rule_files
 
     deriver = Deriver()

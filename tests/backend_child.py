@@ -2,7 +2,8 @@
 
     python backend_child.py TARGET        sm_90 for Triton, in its interpreter; cpu for C++
 
-Requests and answers are those of `prism.instantiate.check.KernelRunner`; with `repeats`, the answer has `seconds`, too.
+Requests and answers are those of `prism.instantiate.gate.check.KernelRunner`; with `repeats`, the answer has `seconds`,
+too.
 """
 
 from __future__ import annotations

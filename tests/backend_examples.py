@@ -16,7 +16,7 @@ from sgraph_programs import task
 
 from examples import decoder_layer
 from examples.common import MODELS, load_example, names
-from prism.frontend.onnx import load
+from prism.frontend.onnx.reader import load
 from prism.generate.enumerate import Bounds, generate
 from prism.generate.partition import partition
 from prism.program.nodes import Program

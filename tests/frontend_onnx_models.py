@@ -10,7 +10,7 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 
-from prism.frontend.onnx import from_model
+from prism.frontend.onnx.reader import from_model
 from prism.program.evaluate import evaluate
 from prism.program.nodes import Program
 

@@ -25,8 +25,8 @@ from onnx import numpy_helper
 from onnx.backend.test.case.node import collect_testcases
 
 from prism.errors import PrismError
-from prism.frontend.onnx import TRANSLATORS, from_model
-from prism.frontend.onnx_schemas import VERSIONS
+from prism.frontend.onnx.reader import TRANSLATORS, from_model
+from prism.frontend.onnx.schemas import VERSIONS
 from prism.program.evaluate import evaluate
 from prism.program.nodes import Program
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from prism.egraph.rule_plan import RELATIONS
 from prism.egraph.rules import Rule
 from prism.egraph.sexpr import Form, definitions, parse, parts_of, show, subterms, variables
+from prism.egraph.soundness.plan import RELATIONS
 
 GUARDS = (*RELATIONS, "set-contains", "set-not-contains", "!=", "<", "<=", ">", ">=")
 """Heads of facts that only restrict: they give no variable a value."""

@@ -8,9 +8,9 @@ import torch
 import torch.nn.functional as F
 
 from prism.backends.eager import eager
-from prism.frontend.torch import trace
-from prism.instantiate.check import _without_non_finite
-from prism.instantiate.gate import judge
+from prism.frontend.torch.reader import trace
+from prism.instantiate.gate.check import _without_non_finite
+from prism.instantiate.gate.judge import judge
 from prism.program.annihilating import ANNIHILATING
 from prism.program.evaluate import evaluate
 from prism.program.nodes import DType

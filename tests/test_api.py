@@ -15,7 +15,7 @@ import prism
 from prism.api import SearchBudget, load, optimize
 from prism.api.searching import SearchResult, run_search
 from prism.cost.device import device
-from prism.egraph.programs import prove_programs
+from prism.egraph.prove.programs import prove_programs
 from prism.egraph.worker import Worker
 from prism.errors import NoImprovementError, UnsupportedError, UsageError
 from prism.events import Event, Recorder, StageFinished

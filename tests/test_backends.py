@@ -34,9 +34,9 @@ from prism.backends.triton.check_worker import FRAME, poison_of, with_poison
 from prism.backends.triton.crosscompile import worker_environment
 from prism.errors import UnsupportedError
 from prism.generate.enumerate import generate
-from prism.instantiate import check
-from prism.instantiate.check import KernelRunner, Output
-from prism.instantiate.check_plan import cost_s
+from prism.instantiate.gate import check
+from prism.instantiate.gate.check import KernelRunner, Output
+from prism.instantiate.gate.plan import cost_s
 from prism.instantiate.workers import Worker
 from prism.program.evaluate import bind, evaluate
 from prism.program.extents import evaluate as extent

@@ -11,10 +11,10 @@ import triton_modules
 
 from prism.backends.triton.check_worker import sample_programs
 from prism.errors import VerificationError
-from prism.instantiate.check import KernelRunner, check_module
-from prism.instantiate.check_plan import cost_s, interpretable, plan_bindings, plan_cases, plan_samples
-from prism.instantiate.draws import DRAWS, draw_inputs
-from prism.instantiate.gate import judge, unit_roundoff
+from prism.instantiate.gate.check import KernelRunner, check_module
+from prism.instantiate.gate.draws import DRAWS, draw_inputs
+from prism.instantiate.gate.judge import judge, unit_roundoff
+from prism.instantiate.gate.plan import cost_s, interpretable, plan_bindings, plan_cases, plan_samples
 from prism.program import build
 from prism.program.extents import symbol
 from prism.program.index import Axis, Index
@@ -111,7 +111,7 @@ def test_a_crash_and_an_exception_are_failures_and_the_runner_goes_on(runner: Ke
 def test_a_sample_of_programs_is_judged_on_what_it_wrote(
     runner: KernelRunner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("prism.instantiate.check_plan.CASE_TARGET_S", 0.01)
+    monkeypatch.setattr("prism.instantiate.gate.plan.CASE_TARGET_S", 0.01)
     dtype = DType.FLOAT32
     module = triton_modules.write(tmp_path, "right", triton_modules.rmsnorm())
     report = check_module(rmsnorm_program(dtype), module, rmsnorm_sgraph(dtype), config(128), runner=runner)

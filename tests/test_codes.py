@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from sgraph_small import at, tile
 
-from prism.backends.codes import coded
 from prism.backends.lower import lower
+from prism.backends.passes.codes import coded
 from prism.backends.tile import Pointwise as TilePointwise
 from prism.backends.tile import statements
 from prism.backends.tile_spec import check_module

@@ -22,10 +22,10 @@ import prism
 from prism.bench import functions
 from prism.cli.app import main
 from prism.errors import ConformanceError, RuleError, UnsupportedError
-from prism.frontend import onnx as onnx_frontend
-from prism.frontend import torch as torch_frontend
-from prism.frontend.onnx import from_model
-from prism.frontend.torch_values import Node
+from prism.frontend.onnx import reader as onnx_frontend
+from prism.frontend.onnx.reader import from_model
+from prism.frontend.torch import reader as torch_frontend
+from prism.frontend.torch.values import Node
 from prism.program import conformance, example_draws
 from prism.program.build import const, op
 from prism.program.conformance import Claim, Comparison

@@ -28,12 +28,12 @@ from identities_common import (
 )
 
 from prism.egraph.budget import Budget
-from prism.egraph.exact import exact, number
-from prism.egraph.normal import normal_form
-from prism.egraph.prove import prove_formulas
+from prism.egraph.prove.equality import prove_formulas
+from prism.egraph.prove.exact import exact, number
+from prism.egraph.prove.normal_form import normal_form
 from prism.egraph.worker import Worker
 from prism.program.constants import readings, rounded_from
-from prism.program.finite import Outcome, compare
+from prism.program.identity.testing import Outcome, compare
 from prism.program.transform import canonical
 from prism.program.verdict import Status, Verdict
 

@@ -26,9 +26,9 @@ from prism.backends.lower import lower
 from prism.backends.tile import For, Full, Update, statements
 from prism.backends.triton.crosscompile import worker_command
 from prism.errors import BackendError
-from prism.instantiate import check
-from prism.instantiate.check import KernelRunner, Output
 from prism.instantiate.cpu_platform import WORKER, cpu_environment
+from prism.instantiate.gate import check
+from prism.instantiate.gate.check import KernelRunner, Output
 from prism.instantiate.workers import Worker
 from prism.program.nodes import DType
 from prism.sgraph.config import Config

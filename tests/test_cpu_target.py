@@ -32,12 +32,13 @@ from prism.cost.cpu import CpuModel
 from prism.cost.device import Device, Tiles, device, multicore
 from prism.errors import ExitCode, UsageError
 from prism.events import Evidence
-from prism.frontend.onnx import load
-from prism.instantiate import check, measure, platforms
+from prism.frontend.onnx.reader import load
 from prism.instantiate import cpu_platform as cpu
-from prism.instantiate.check import Output
-from prism.instantiate.check_plan import Sample
+from prism.instantiate import measure, platforms
 from prism.instantiate.cpu_backend import CppBackend
+from prism.instantiate.gate import check
+from prism.instantiate.gate.check import Output
+from prism.instantiate.gate.plan import Sample
 from prism.instantiate.measure import Contender
 from prism.instantiate.platforms import TritonPlatform, platform_of
 from prism.instantiate.rounds import Prepared, rounds

@@ -14,12 +14,12 @@ from frontend_onnx_models import FLOAT, model
 from onnx.helper import make_node as node
 from test_models import runtime_basic
 
-from prism.egraph.cutpoints import Cuts
-from prism.egraph.matching import named
-from prism.egraph.programs import prove_programs
-from prism.egraph.whole_runs import Runs
+from prism.egraph.prove.cutpoints import Cuts
+from prism.egraph.prove.matching import named
+from prism.egraph.prove.programs import prove_programs
+from prism.egraph.prove.whole_runs import Runs
 from prism.egraph.worker import Worker
-from prism.frontend.onnx import from_model
+from prism.frontend.onnx.reader import from_model
 from prism.program.evaluate import evaluate
 from prism.program.finer import finer
 from prism.program.verdict import Status, Verdict

@@ -25,8 +25,8 @@ from prism.api.partitioned import search_regions
 from prism.api.searching import SearchResult, run_search
 from prism.checker import CertificateError, GuardError, Term, Terms, check, digest, instance, read_rules
 from prism.cost.device import device
-from prism.egraph.derive import Deriver, canonical
-from prism.egraph.encode import REPLAY_SCHEMA, Decoder, Derivation, Encoder
+from prism.egraph.derivation.certificate import REPLAY_SCHEMA, Decoder, Derivation, Encoder
+from prism.egraph.derivation.derive import Deriver, canonical
 from prism.egraph.language import ANALYSIS
 from prism.egraph.rules import load_rules, rule_files
 from prism.egraph.worker import Worker

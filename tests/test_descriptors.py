@@ -42,17 +42,17 @@ from prism.backends.tile import (
     TileProgram,
 )
 from prism.backends.tile import symbol as scalar
-from prism.backends.triton.boxes import BoxLoad, BoxView, boxes, program_boxes
 from prism.backends.triton.crosscompile import arguments, worker_environment
 from prism.backends.triton.emit import emit_module, tile_module
 from prism.backends.triton.interpret import Interpreted, InterpreterPool, InterpretJob
+from prism.backends.triton.tensor_descriptors import BoxLoad, BoxView, boxes, program_boxes
 from prism.bench.own import module_facts
 from prism.bench.prepare import twins
 from prism.cost.device import device
 from prism.cost.model import Model
 from prism.errors import BackendError
-from prism.instantiate.check import KernelRunner, check_module
 from prism.instantiate.estimating import candidate
+from prism.instantiate.gate.check import KernelRunner, check_module
 from prism.instantiate.lock import config_of, flat
 from prism.instantiate.proposals import Point, Proposer
 from prism.instantiate.space import DESCRIBED, Space

@@ -45,7 +45,7 @@ from prism.api.searching import SearchBudget, SearchResult, run_search
 from prism.cost.constraints import RoleBounds
 from prism.cost.device import device
 from prism.egraph.budget import Budget
-from prism.egraph.programs import prove_programs
+from prism.egraph.prove.programs import prove_programs
 from prism.egraph.worker import Worker
 from prism.events import Recorder
 from prism.generate.enumerate import Bounds, generate

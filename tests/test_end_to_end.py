@@ -14,7 +14,7 @@ import torch
 
 from examples.common import load_example
 from prism.cli import main
-from prism.frontend.onnx import load
+from prism.frontend.onnx.reader import load
 from prism.program.nodes import DType
 
 ROOT = Path(__file__).resolve().parent.parent

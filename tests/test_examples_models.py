@@ -13,7 +13,7 @@ from onnx.reference import ReferenceEvaluator
 from quick import slow_but
 
 from examples.common import MODELS, load_example, names
-from prism.frontend.onnx import load
+from prism.frontend.onnx.reader import load
 from prism.program.evaluate import evaluate
 from prism.program.nodes import DType
 

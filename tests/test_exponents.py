@@ -14,8 +14,8 @@ from sgraph_samples import BF16, F32, SAMPLES, Sample
 from test_ranges import CAUSAL, narrowed, resized
 from tile_simulator import run_module
 
-from prism.backends.exponents import LOG2_E, binary_module
 from prism.backends.lower import lower
+from prism.backends.passes.exponents import LOG2_E, binary_module
 from prism.backends.tile import For, Full, Pointwise, Stmt, Store, TileModule, TileProgram, statements
 from prism.backends.tile_spec import check_module
 from prism.backends.triton.emit import emit_module

@@ -16,7 +16,7 @@ from onnx_damage import many
 from prism.api.loading import load
 from prism.cli.app import main
 from prism.errors import ExitCode, PrismError
-from prism.frontend import onnx_functions
+from prism.frontend.onnx import functions as onnx_functions
 
 FLOAT, INT64 = TensorProto.FLOAT, TensorProto.INT64
 EXAMPLES = Path(__file__).parent.parent / "examples" / "models"

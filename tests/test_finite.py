@@ -25,19 +25,19 @@ from prism.api import load
 from prism.api.searching import SearchBudget, run_search
 from prism.api.second_opinion import SecondOpinions, merged, opinion_of, recorded, with_opinion
 from prism.cost.device import device
-from prism.egraph.matching import match
-from prism.egraph.prove import examine
+from prism.egraph.prove.equality import examine
+from prism.egraph.prove.matching import match
 from prism.egraph.worker import Worker
 from prism.errors import ExitCode, VerificationError
 from prism.events import Recorder
 from prism.program.build import add, const, div, mean, mul, neg, op, position, read, recip, reduce, sub
 from prism.program.constants import readings
 from prism.program.extents import symbol
-from prism.program.finite import Opinion, Outcome, compare
-from prism.program.finite_constants import Meaning, meanings
-from prism.program.finite_degree import degree
-from prism.program.finite_field import PRIMES, Field, Numbers
-from prism.program.finite_sample import Sample, bindings
+from prism.program.identity.constants import Meaning, meanings
+from prism.program.identity.degree import degree
+from prism.program.identity.field import PRIMES, Field, Numbers
+from prism.program.identity.sample import Sample, bindings
+from prism.program.identity.testing import Opinion, Outcome, compare
 from prism.program.index import Axis, Index
 from prism.program.nodes import DType, Expr, Map, Program, SymbolRange, Tensor
 from prism.program.verdict import Status, Verdict

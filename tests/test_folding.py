@@ -21,10 +21,10 @@ from sgraph_samples import BF16, EPS, F16, F32, SUM, Sample, at, op, sym
 from tile_simulator import run_module
 
 from prism.backends.cpu.emit import emit_module as emit_cpp
-from prism.backends.fold import fold_module
 from prism.backends.lower import lower
+from prism.backends.passes.folded_split import fold_module
+from prism.backends.passes.sharing import share_module
 from prism.backends.protocol import load_module, plain
-from prism.backends.sharing import share_module
 from prism.backends.tile import TileFold, TileModule
 from prism.backends.tile_spec import check_module
 from prism.backends.triton.crosscompile import arguments, worker_environment
@@ -34,9 +34,9 @@ from prism.bench.own import module_facts
 from prism.cost.device import device
 from prism.cost.model import Model
 from prism.errors import BackendError, IllegalIRError
-from prism.instantiate.check import KernelRunner
-from prism.instantiate.check import check_module as check_numbers
-from prism.instantiate.check_plan import cost_s, plan_samples
+from prism.instantiate.gate.check import KernelRunner
+from prism.instantiate.gate.check import check_module as check_numbers
+from prism.instantiate.gate.plan import cost_s, plan_samples
 from prism.instantiate.lock import config_of, flat
 from prism.instantiate.proposals import Point, Proposer
 from prism.instantiate.space import Space

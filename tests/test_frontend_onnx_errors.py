@@ -14,7 +14,7 @@ from frontend_onnx_models import FLOAT, INT64, model
 from onnx import TensorProto, helper
 
 from prism.errors import ExitCode, ModelError, PrismError, ShapeError, UnsupportedError
-from prism.frontend.onnx import from_model, load
+from prism.frontend.onnx.reader import from_model, load
 
 node = helper.make_node
 

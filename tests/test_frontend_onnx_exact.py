@@ -15,10 +15,10 @@ from onnx.helper import make_node as node
 from onnx.reference import ReferenceEvaluator
 
 from prism.errors import ModelError, PrismError, ShapeError, UnsupportedError
-from prism.frontend import onnx_schemas
-from prism.frontend.given import Given
-from prism.frontend.onnx import from_model
-from prism.frontend.onnx_graph import Node, Value
+from prism.frontend.arguments import Given
+from prism.frontend.onnx import schemas as onnx_schemas
+from prism.frontend.onnx.graph import Node, Value
+from prism.frontend.onnx.reader import from_model
 from prism.program.nodes import DType, Map, walk
 
 RNG = np.random.default_rng(3)

@@ -12,7 +12,7 @@ import pytest
 from frontend_onnx_models import BOOL, FLOAT, INT64, check, model, run_program
 from onnx import helper
 
-from prism.frontend.onnx import from_model, load
+from prism.frontend.onnx.reader import from_model, load
 from prism.program.evaluate import bind, evaluate_formula
 from prism.program.extents import symbol
 from prism.program.inline import inline

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from frontend_onnx_models import check, node_model
 
-from prism.frontend import onnx as frontend
+from prism.frontend.onnx import reader as frontend
 
 RNG = np.random.default_rng(7)
 

@@ -16,7 +16,7 @@ from quick import slow_but
 
 from prism.backends.eager import eager
 from prism.errors import UnsupportedError, UsageError
-from prism.frontend.torch import trace
+from prism.frontend.torch.reader import trace
 from prism.program.evaluate import evaluate, evaluate_formula
 from prism.program.inline import inline
 from prism.program.nodes import Map, Position, Program, walk

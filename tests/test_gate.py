@@ -9,10 +9,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from prism.instantiate.check import CheckReport, KernelRunner, check_module
-from prism.instantiate.check_plan import cost_s, plan_bindings, plan_cases, quick_config
-from prism.instantiate.draws import DRAWS, draw_inputs, struck_sets
-from prism.instantiate.gate import judge, unit_roundoff
+from prism.instantiate.gate.check import CheckReport, KernelRunner, check_module
+from prism.instantiate.gate.draws import DRAWS, draw_inputs, struck_sets
+from prism.instantiate.gate.judge import judge, unit_roundoff
+from prism.instantiate.gate.plan import cost_s, plan_bindings, plan_cases, quick_config
 from prism.program import build
 from prism.program.extents import symbol
 from prism.program.index import Axis, Index

@@ -16,8 +16,8 @@ from sgraph_samples import BF16, F32, SAMPLES, Sample, op
 from test_ranges import CAUSAL, SHAPES, below, i, j, narrowed, resized
 from tile_simulator import Array, run_module
 
-from prism.backends.guards import guard_module
 from prism.backends.lower import lower
+from prism.backends.passes.guards import guard_module
 from prism.backends.tile import For, InBounds, Pointwise, Select, TileProgram, Within
 from prism.backends.tile_spec import check, check_module
 from prism.backends.triton.crosscompile import CompileJob, arguments, compile_once

@@ -35,8 +35,8 @@ from prism.cost.device import device
 from prism.cost.gpu import KernelModel, LaunchModel
 from prism.cost.model import Estimate, Model
 from prism.errors import IllegalIRError
-from prism.instantiate.check import KernelRunner, check_module
-from prism.instantiate.check_plan import cost_s, plan_samples
+from prism.instantiate.gate.check import KernelRunner, check_module
+from prism.instantiate.gate.plan import cost_s, plan_samples
 from prism.instantiate.space import Space
 from prism.instantiate.workers import Pool
 from prism.program.build import mul, read, reduce
@@ -384,7 +384,7 @@ def test_long_launches_are_sampled_kernel_by_kernel() -> None:
 
 
 def test_the_numeric_gate_runs_samples_of_each_kernel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("prism.instantiate.check_plan.CASE_TARGET_S", 0.1)
+    monkeypatch.setattr("prism.instantiate.gate.plan.CASE_TARGET_S", 0.1)
     m, k = Axis("m", 200), Axis("k", 32)
     axes = {name: Axis(f"n_{name}", width) for name, width in (("q", 32), ("k", 16), ("v", 16))}
     weights = {name: reduce("sum", k, mul(read("x", m, k), read(f"w{name}", k, n))) for name, n in axes.items()}

@@ -13,14 +13,14 @@ from identities_false import FALSE
 from identities_true import TRUE
 from torch.nn import functional as F
 
-from prism.egraph.normal import Unfit, normal_form
-from prism.egraph.pieces import pieces
-from prism.egraph.programs import prove_programs
-from prism.egraph.prove import prove_formulas
-from prism.egraph.refute import refute
-from prism.egraph.shrink import shrink, written
+from prism.egraph.prove.equality import prove_formulas
+from prism.egraph.prove.normal_form import Unfit, normal_form
+from prism.egraph.prove.programs import prove_programs
+from prism.egraph.prove.refinement import pieces
+from prism.egraph.prove.refutation import refute
+from prism.egraph.prove.smaller_inputs import shrink, written
 from prism.egraph.worker import Worker
-from prism.frontend.torch import trace
+from prism.frontend.torch.reader import trace
 from prism.program.evaluate import evaluate_expr
 from prism.program.nodes import Formula, Read, free_axes, walk
 from prism.program.verdict import Status, Verdict

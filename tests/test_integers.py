@@ -12,7 +12,7 @@ from torch.nn import functional as F
 
 import prism
 from prism.errors import UnsupportedError
-from prism.frontend.torch import trace
+from prism.frontend.torch.reader import trace
 from prism.program import build, extents
 from prism.program.evaluate import evaluate_expr
 from prism.program.fold import op

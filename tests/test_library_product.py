@@ -37,7 +37,7 @@ from prism.generate.materialise import Planner
 from prism.generate.options import Weights, options
 from prism.generate.plan_estimate import Outlook
 from prism.generate.pruning import reach
-from prism.instantiate.check import KernelRunner, check_module
+from prism.instantiate.gate.check import KernelRunner, check_module
 from prism.instantiate.lock import config_of, flat
 from prism.instantiate.proposals import Point, Proposer
 from prism.instantiate.space import Space

@@ -20,9 +20,9 @@ from tile_simulator import run_module
 
 from prism.backends.cpu.emit import emit_module as emit_cpu
 from prism.backends.cpu.support import find_compiler
-from prism.backends.fold import fold_module
 from prism.backends.lower import lower
-from prism.backends.sharing import share_module
+from prism.backends.passes.folded_split import fold_module
+from prism.backends.passes.sharing import share_module
 from prism.backends.tile import GridAxis, Groups, Sections, TileModule, TileProgram, place
 from prism.backends.tile_spec import check, check_module
 from prism.backends.triton.emit import emit_module

@@ -20,7 +20,7 @@ from torch.nn import functional as F
 import prism
 from prism.api.searching import SearchBudget
 from prism.backends.lower import lower
-from prism.frontend.torch import trace
+from prism.frontend.torch.reader import trace
 from prism.program.evaluate import evaluate
 from prism.program.nodes import Program
 from prism.sgraph.nodes import Accumulate, SGraph

@@ -19,10 +19,10 @@ from onnx.helper import make_node as node
 
 import prism
 from prism.cli import main
-from prism.egraph.programs import prove_programs
+from prism.egraph.prove.programs import prove_programs
 from prism.egraph.worker import Worker
 from prism.errors import ExitCode, ShapeError, UnsupportedError
-from prism.frontend.onnx import from_model
+from prism.frontend.onnx.reader import from_model
 from prism.program.verdict import Status, Verdict
 
 D, H, N = 6, 8, 5

@@ -13,11 +13,11 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from prism.egraph.facts import Facts
-from prism.egraph.prove import prove_formulas
-from prism.egraph.tracked import tracked
+from prism.egraph.prove.equality import prove_formulas
+from prism.egraph.prove.error_bounds import tracked
+from prism.egraph.sign_analysis import Facts
 from prism.egraph.worker import Worker
-from prism.frontend.torch import trace
+from prism.frontend.torch.reader import trace
 from prism.program.build import add, const, mul, neg, op, position, read, recip, reduce, sub
 from prism.program.extents import symbol
 from prism.program.index import Axis, Index

@@ -6,8 +6,8 @@ import onnx
 import pytest
 from onnx_node_cases import CRASHED, EQUAL, PAGE, WRONG, collect, outcome, page
 
-from prism.frontend.onnx import TRANSLATORS
-from prism.frontend.onnx_schemas import MEANINGLESS, VERSIONS
+from prism.frontend.onnx.reader import TRANSLATORS
+from prism.frontend.onnx.schemas import MEANINGLESS, VERSIONS
 
 RELEASE = tuple(int(part) for part in onnx.__version__.split(".")[:2])
 

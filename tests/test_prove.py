@@ -9,9 +9,9 @@ import pytest
 from egraph_identities import RIGHT, WRONG
 
 from prism.egraph.budget import Budget
-from prism.egraph.programs import prove_programs
-from prism.egraph.prove import prove_formulas
-from prism.egraph.refute import refute
+from prism.egraph.prove.equality import prove_formulas
+from prism.egraph.prove.programs import prove_programs
+from prism.egraph.prove.refutation import refute
 from prism.egraph.worker import Worker
 from prism.errors import ShapeError
 from prism.program.build import add, const, mul, read, recip, reduce

@@ -15,10 +15,10 @@ import torch
 from onnx import TensorProto, helper, numpy_helper
 
 import prism
-from prism.api.gain import check_gain
 from prism.api.loading import load
 from prism.api.optimizing import _supported
 from prism.api.proving import prove_models
+from prism.api.trivial import check_gain
 from prism.backends.protocol import write_module
 from prism.backends.triton.backend import TritonBackend
 from prism.backends.weights import weights_bytes

@@ -21,9 +21,9 @@ from prism.backends.reordered import Order, reordered
 from prism.egraph.worker import Worker
 from prism.errors import ExitCode, IllegalIRError, NoImprovementError, VerificationError
 from prism.events import Recorder
-from prism.instantiate.check import CheckReport, Output, check_module
-from prism.instantiate.check_plan import Sample as Programs
-from prism.instantiate.gate import judge
+from prism.instantiate.gate.check import CheckReport, Output, check_module
+from prism.instantiate.gate.judge import judge
+from prism.instantiate.gate.plan import Sample as Programs
 from prism.instantiate.platforms import platform_of
 from prism.program.arrays import NumpyArrays
 from prism.program.evaluate import evaluate as oracle_of

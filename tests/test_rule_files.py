@@ -11,10 +11,10 @@ import torch
 import prism
 from prism.api.rules import rule_paths
 from prism.cli import main
-from prism.egraph.check import check_rule
 from prism.egraph.lint import Severity, lint
 from prism.egraph.profile import profile
 from prism.egraph.rules import Rule, load_rules, rule_files
+from prism.egraph.soundness.check import check_rule
 from prism.errors import ExitCode, RuleError
 from prism.program.inline import inline
 from prism.program.verdict import Status

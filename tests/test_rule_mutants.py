@@ -8,8 +8,8 @@ from dataclasses import replace
 import pytest
 from rule_mutants import Mutant, swapped, without_guards
 
-from prism.egraph.check import check_rule
 from prism.egraph.rules import Rule, load_rules, rule_files
+from prism.egraph.soundness.check import check_rule
 
 SHIPPED = load_rules(rule_files())
 DRAWS = 400

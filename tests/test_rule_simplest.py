@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from prism.cli import main
-from prism.egraph import rule_simplest
-from prism.egraph.check import check_rule
 from prism.egraph.rules import Rule, load_rules
+from prism.egraph.soundness import simplest as rule_simplest
+from prism.egraph.soundness.check import check_rule
 from prism.errors import ExitCode
 
 # What is wrong with each is hidden from a random draw by something that stepwise shrinking does not lead away from.

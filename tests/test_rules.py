@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from prism.egraph.check import check_rule, parse
 from prism.egraph.language import EXPLORE, RULESETS, snap
 from prism.egraph.rules import FpClass, Rule, forms, load_rules, rule_files
+from prism.egraph.soundness.check import check_rule, parse
 from prism.errors import RuleError
 
 SHIPPED = load_rules(rule_files())

@@ -13,8 +13,8 @@ from onnx import TensorProto, helper
 
 from prism.api.loading import load
 from prism.cli.app import main
-from prism.egraph import polynomials
-from prism.egraph.normal import Unfit, normal_form
+from prism.egraph.prove import polynomials
+from prism.egraph.prove.normal_form import Unfit, normal_form
 from prism.errors import ExitCode, TooDeepError, refusing_depth
 from prism.generate.partition import partition
 from prism.program.evaluate import evaluate

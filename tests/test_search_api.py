@@ -17,8 +17,8 @@ from quick import slow_but
 
 import prism
 from prism.api import SearchBudget, load, optimize, searching
-from prism.api.gain import nothing_to_gain
 from prism.api.searching import Search, SearchInterruptedError, SearchResult, run_search
+from prism.api.trivial import nothing_to_gain
 from prism.cli import main
 from prism.cost.device import device
 from prism.egraph.worker import Worker

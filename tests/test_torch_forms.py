@@ -11,7 +11,7 @@ import torch.nn.functional as F
 import torch_op_db as db
 
 from prism.errors import UnsupportedError
-from prism.frontend.torch import trace
+from prism.frontend.torch.reader import trace
 
 Fn = Callable[..., Any]
 

@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from quick import slow_but
 
 from prism.errors import UnsupportedError
-from prism.frontend.torch import trace
+from prism.frontend.torch.reader import trace
 from prism.program.evaluate import evaluate
 from prism.program.nodes import DType
 from prism.program.spec import check
@@ -165,7 +165,7 @@ def test_what_is_not_exact_is_refused(case: str) -> None:
 
 
 def test_an_argument_that_no_handler_asks_for_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    from prism.frontend import torch as reader
+    from prism.frontend.torch import reader
 
     careless = {**reader.HANDLERS, "add": lambda n: n.define(n["self"].under(n.axes))}
     monkeypatch.setattr(reader, "HANDLERS", careless)

@@ -21,12 +21,12 @@ from prism.checker import CertificateError, check, digest
 from prism.checker.operators import definitions
 from prism.checker.rules import read_rules, sexps
 from prism.cli import main
-from prism.egraph.check import check_rule
-from prism.egraph.derive import Deriver
+from prism.egraph.derivation.derive import Deriver
 from prism.egraph.lint import lint
 from prism.egraph.operators import body_of, constructor, declaration
 from prism.egraph.rules import load_rules, rule_files
 from prism.egraph.sexpr import show
+from prism.egraph.soundness.check import check_rule
 from prism.errors import ExitCode, RuleError, UnsupportedError, UsageError
 from prism.program.evaluate import evaluate
 from prism.program.index import Axis, Index

@@ -8,9 +8,9 @@ import torch
 import verdict_pairs
 from verdict_pairs import Pair, Record, Term, const, judge, pair, run, wrong
 
-from prism.egraph.matching import Matched
-from prism.egraph.normal import Unfit, normal_form
-from prism.egraph.pieces import pieces
+from prism.egraph.prove.matching import Matched
+from prism.egraph.prove.normal_form import Unfit, normal_form
+from prism.egraph.prove.refinement import pieces
 from prism.egraph.worker import Worker
 from prism.program.constants import readings
 from prism.program.verdict import Status, Verdict

@@ -25,8 +25,8 @@ from prism.api import sgraph_file
 from prism.api.verifying import _tuned_at, explain, verify
 from prism.checker import digest
 from prism.cli.app import main
-from prism.egraph.derive import Deriver
-from prism.egraph.encode import Derivation
+from prism.egraph.derivation.certificate import Derivation
+from prism.egraph.derivation.derive import Deriver
 from prism.egraph.rules import rule_files
 from prism.egraph.worker import Worker
 from prism.errors import UsageError, VerificationError
@@ -290,7 +290,7 @@ def test_the_proof_must_be_of_the_model(tmp_path: Path, worker: Worker) -> None:
 def test_the_replay_rung_is_proved_again(tmp_path: Path, worker: Worker, monkeypatch: pytest.MonkeyPatch) -> None:
     a, b = mul(read("x", M), read("y", M)), mul(read("y", M), read("x", M))
     with monkeypatch.context() as patch:
-        patch.setattr("prism.egraph.needed.ROUNDS", ())
+        patch.setattr("prism.egraph.derivation.explanation.ROUNDS", ())
         right = Deriver().derive(["out"], [a], [b])
         wrong = Deriver().derive(["out"], [a], [mul(read("x", M), read("x", M))])
     assert right.reason

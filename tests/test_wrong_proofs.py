@@ -16,14 +16,14 @@ from identities_common import EQUAL, LARGE, SMALL, Sizes, formulas
 from identities_true import TRUE
 from identity_mutants import mutant
 
-from prism.egraph.normal import Unfit, normal_form
-from prism.egraph.pieces import pieces
-from prism.egraph.prove import prove_formulas
-from prism.egraph.refute import Attempt, refute
+from prism.egraph.prove.equality import prove_formulas
+from prism.egraph.prove.normal_form import Unfit, normal_form
+from prism.egraph.prove.refinement import pieces
+from prism.egraph.prove.refutation import Attempt, refute
 from prism.egraph.worker import Worker
 from prism.errors import PrismError
 from prism.program.constants import readings
-from prism.program.finite import Outcome, compare
+from prism.program.identity.testing import Outcome, compare
 from prism.program.nodes import Formula
 
 NAMES = sorted(TRUE)
@@ -51,7 +51,7 @@ def by_everything(worker: Worker, monkeypatch: pytest.MonkeyPatch) -> Callable[[
 
     def proves(a: Formula, b: Formula) -> bool:
         with monkeypatch.context() as patch:
-            patch.setattr("prism.egraph.prove.refute", lambda *_, **__: Attempt(None, 1))
+            patch.setattr("prism.egraph.prove.equality.refute", lambda *_, **__: Attempt(None, 1))
             try:
                 return bool(prove_formulas([a], [b], tensors=(), worker=worker))
             except PrismError:

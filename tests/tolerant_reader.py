@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from prism.errors import IllegalIRError, PrismError
-from prism.frontend import torch as reader
+from prism.frontend.torch import reader
 
 
 def flat(result: Any) -> list[Any]:

@@ -30,7 +30,7 @@ from torch.testing._internal.opinfo.core import OpInfo
 from torch.utils import _pytree as pytree
 
 from prism.errors import IllegalIRError, PrismError, UnsupportedError
-from prism.frontend import torch as reader
+from prism.frontend.torch import reader
 from prism.program.evaluate import evaluate
 from prism.program.nodes import DType, Program
 from prism.program.spec import check

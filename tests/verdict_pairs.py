@@ -28,13 +28,13 @@ from tolerant_reader import Tolerant
 from torch.nn import functional as F
 
 from prism.api.second_opinion import with_opinion
-from prism.egraph import prove
-from prism.egraph.matching import Matched
-from prism.egraph.prove import examine
-from prism.egraph.refute import Attempt
+from prism.egraph.prove import equality as prove
+from prism.egraph.prove.equality import examine
+from prism.egraph.prove.matching import Matched
+from prism.egraph.prove.refutation import Attempt
 from prism.egraph.worker import Worker
 from prism.errors import PrismError
-from prism.frontend import torch as reader
+from prism.frontend.torch import reader
 from prism.program.inline import inline
 from prism.program.verdict import Status, Verdict
 

@@ -1,7 +1,7 @@
 """The Python API: load or trace a program, prove, search, optimize.
 
 loading.py     model file or torch function -> Program
-searching.py   Program -> proved sGraphs         (saturate, generate, prove; proofs.py, gain.py)
+searching.py   Program -> proved sGraphs         (saturate, generate, prove; proofs.py, trivial.py)
 partitioned.py a large program's regions, searched apart and composed
 optimizing.py  proved sGraphs -> output folder   (emit, check, tune, write)
 records.py     a finished run -> report, proof record, lock

@@ -34,7 +34,7 @@ def load(path: str | os.PathLike[str], *, rules: Sequence[Path | str] = (), chec
         UnsupportedError: it holds something that prism has no translation for.
         ShapeError: its shapes do not add up.
     """
-    from prism.frontend.onnx import load as load_file
+    from prism.frontend.onnx.reader import load as load_file
 
     program = load_file(path, operators=_declared(rules), check=check)
     try:
@@ -75,7 +75,7 @@ def trace(
         UnsupportedError: it calls something that prism has no translation for.
         RuleError: a rule file cannot be read, or a declaration in it is not right.
     """
-    from prism.frontend.torch import trace as trace_function
+    from prism.frontend.torch.reader import trace as trace_function
 
     operators = _declared(rules)
     program = trace_function(

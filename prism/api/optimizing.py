@@ -21,12 +21,12 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
-from prism.api.gain import check_gain
 from prism.api.partitioned import PartitionedSearch, composed_choice, finer, merged_checks, search_regions
 from prism.api.records import Choice, Request, artifacts, formulas
 from prism.api.rules import rule_paths
 from prism.api.searching import ProvedSGraph, SearchBudget, SearchResult, run_search
 from prism.api.second_opinion import merged, recorded
+from prism.api.trivial import check_gain
 from prism.backends.protocol import ModuleSource, write_module
 from prism.cost.model import CostModel, Model
 from prism.egraph.worker import Worker
@@ -43,9 +43,9 @@ from prism.generate.partition import partition
 from prism.instantiate.baselines import NAMES as BASELINES
 from prism.instantiate.baselines import installed
 from prism.instantiate.cache import Cache, cache_root, version_of
-from prism.instantiate.check import Drawn, KernelRunner, check_module
 from prism.instantiate.confirm import confirm
 from prism.instantiate.estimating import Estimating
+from prism.instantiate.gate.check import Drawn, KernelRunner, check_module
 from prism.instantiate.lock import program_hash, versions
 from prism.instantiate.measure import BASELINE, KERNEL, PROTOCOL, Bench, Contender, Measuring
 from prism.instantiate.persistence import persistent

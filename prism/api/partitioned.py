@@ -16,10 +16,10 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from queue import SimpleQueue
 
-from prism.api.gain import nothing_to_gain
 from prism.api.records import Choice
 from prism.api.searching import ProvedSGraph, Search, SearchBudget, SearchResult, run_search
 from prism.api.second_opinion import merged
+from prism.api.trivial import nothing_to_gain
 from prism.cost.device import Device
 from prism.cost.model import CostModel
 from prism.egraph.rules import FpClass

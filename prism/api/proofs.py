@@ -21,7 +21,7 @@ from prism.errors import IllegalIRError
 from prism.events import Recorder
 from prism.generate.enumerate import Candidate
 from prism.program.extents import Extent
-from prism.program.finite import Opinion
+from prism.program.identity.testing import Opinion
 from prism.program.nodes import Expr
 from prism.program.verdict import Status, Verdict
 from prism.sgraph import spec

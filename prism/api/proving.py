@@ -66,7 +66,7 @@ def prove_models(
 
 def _proved(a: Program, b: Program, files: Sequence[Path] | None) -> Verdict:
     from prism.api.second_opinion import with_opinion
-    from prism.egraph.programs import examine_programs
+    from prism.egraph.prove.programs import examine_programs
     from prism.egraph.worker import Worker
 
     with refusing_depth(a.name), Worker(files) as worker:

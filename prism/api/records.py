@@ -15,7 +15,7 @@ from prism.backends.weights import weights_bytes
 from prism.cost.constraints import constraints
 from prism.cost.device import Device
 from prism.cost.model import CostModel
-from prism.egraph.encode import Derivation, replay
+from prism.egraph.derivation.certificate import Derivation, replay
 from prism.egraph.rules import load_rules, rule_files
 from prism.egraph.worker import Worker
 from prism.errors import WorkerError
@@ -36,7 +36,7 @@ from prism.instantiate.measure import BASELINE, KERNEL
 from prism.instantiate.platforms import Platform
 from prism.instantiate.study import Best, TuneResult
 from prism.program.extents import Extent, evaluate
-from prism.program.finite import Opinion
+from prism.program.identity.testing import Opinion
 from prism.program.integers import assumptions
 from prism.program.nodes import Expr, Program, Reduce, walk
 from prism.program.pretty import formula_text

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
 
-from prism.egraph.check import check_rule
 from prism.egraph.lint import Severity, lint
 from prism.egraph.rules import load_rules, read_operators, rule_files
+from prism.egraph.soundness.check import check_rule
 from prism.errors import RuleError
 from prism.program.operators import Operator
 
@@ -43,7 +43,7 @@ def operators(*rules: Path | str | os.PathLike[str]) -> SimpleNamespace:
     Raises:
         RuleError: a file cannot be read, or a declaration is not right.
     """
-    from prism.frontend.torch_declared import function
+    from prism.frontend.torch.declared import function
 
     return SimpleNamespace(**{op.name: function(op) for op in declared(rules)})
 

@@ -17,10 +17,10 @@ from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import TypeVar
 
-from prism.api.gain import nothing_to_gain
 from prism.api.proofs import Proofs, ProvedSGraph
 from prism.api.rules import rule_paths
 from prism.api.second_opinion import SecondOpinions
+from prism.api.trivial import nothing_to_gain
 from prism.cost.device import Device
 from prism.cost.shapes import points
 from prism.egraph.budget import Budget

@@ -11,14 +11,14 @@ from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from prism.egraph.matching import Matched
-from prism.egraph.prove import Examined
+from prism.egraph.prove.equality import Examined
+from prism.egraph.prove.matching import Matched
 from prism.egraph.rules import load_rules, rule_files
 from prism.errors import VerificationError
 from prism.events import Artifacts
 from prism.instantiate.cache import cache_root
-from prism.program.finite import Opinion, Outcome, compare
-from prism.program.finite_values import Evaluator
+from prism.program.identity.testing import Opinion, Outcome, compare
+from prism.program.identity.values import Evaluator
 from prism.program.nodes import Expr, Formula, Program, SymbolRange, Tensor
 from prism.program.verdict import Status, Verdict
 from prism.sgraph.denote import Denotation, split_axes

@@ -17,7 +17,7 @@ from prism.api import sgraph_file
 from prism.api.rules import rule_paths
 from prism.checker import CertificateError, Checked, Reader, Rule, Step, Term, Terms, check, digest, read_rules
 from prism.egraph.budget import Budget
-from prism.egraph.encode import REPLAY_SCHEMA, Decoder, Encoder
+from prism.egraph.derivation.certificate import REPLAY_SCHEMA, Decoder, Encoder
 from prism.egraph.operators import constructor
 from prism.egraph.rules import RuleSet, load_rules, rule_files
 from prism.egraph.worker import Worker

@@ -10,7 +10,7 @@ from typing import NoReturn
 import sympy
 
 from prism.backends.lower_clean import accumulators
-from prism.backends.sharing import Mentions
+from prism.backends.passes.sharing import Mentions
 from prism.backends.tile import (
     TILE_OPS,
     Affine,

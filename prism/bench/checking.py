@@ -21,7 +21,7 @@ from prism.bench.suite import Case, reduced
 from prism.cost.device import device
 from prism.cost.model import Model
 from prism.errors import PrismError
-from prism.instantiate.check import KernelRunner, check_module
+from prism.instantiate.gate.check import KernelRunner, check_module
 from prism.instantiate.space import Space
 from prism.program.nodes import Program
 from prism.sgraph import show

@@ -14,8 +14,8 @@ from prism.errors import ExitCode, UsageError
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from prism.egraph.check import Finding
     from prism.egraph.rules import Rule
+    from prism.egraph.soundness.check import Finding
 
 _Draws = Annotated[int, Parameter(validator=Number(gte=1))]
 _Seed = Annotated[int, Parameter(validator=Number(gte=0))]
@@ -165,8 +165,8 @@ def configured_rules() -> tuple[Path, ...]:
 def _tested(rules: Iterable[Rule], draws: int, seed: int) -> int:
     """Test the rules, print what is wrong, and count it."""
     from prism.cli.output import write_line
-    from prism.egraph.check import check_rule
-    from prism.egraph.rule_simplest import available
+    from prism.egraph.soundness.check import check_rule
+    from prism.egraph.soundness.simplest import available
 
     wrong = 0
     for rule in rules:
@@ -183,7 +183,7 @@ def _tested(rules: Iterable[Rule], draws: int, seed: int) -> int:
 
 
 def _drawn(draws: int) -> str:
-    from prism.egraph.check import exact_draws
+    from prism.egraph.soundness.check import exact_draws
 
     return f"{draws:,} draws each; {exact_draws(draws):,} exact ones where rational"
 

@@ -19,10 +19,10 @@ from typing import Any
 from egglog import bindings
 
 from prism.egraph.budget import Budget
-from prism.egraph.facts import kept, masked
 from prism.egraph.language import DISTRIBUTE, EXPAND, EXPLORE, SIMPLIFY
 from prism.egraph.rules import RuleSet, install
 from prism.egraph.saturate import Contradiction, Saturation
+from prism.egraph.sign_analysis import kept, masked
 from prism.egraph.terms import Table
 from prism.errors import WorkerError
 from prism.program.classes import EClasses

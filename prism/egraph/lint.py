@@ -14,12 +14,12 @@ from pathlib import Path
 
 from prism.egraph.language import EXPLORE, REDUCTIONS, SIMPLIFY
 from prism.egraph.operators import constructor
-from prism.egraph.rule_plan import RELATIONS
 from prism.egraph.rules import Form as FileForm
 from prism.egraph.rules import Rule, RuleSet, declarations_first, forms, install, read_form, refusal
 from prism.egraph.sexpr import Form, definitions, expand, literal, parse, parts_of, places, show, subterms, variables
 from prism.egraph.sexpr import Path as Position
 from prism.egraph.signs import Signs
+from prism.egraph.soundness.plan import RELATIONS
 from prism.errors import RuleError
 from prism.program.operators import Operator
 

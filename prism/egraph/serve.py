@@ -22,7 +22,7 @@ def main(fd: int, files: Sequence[str], fp: str = "domain") -> None:
         files: the rule files to load.
         fp: the floating-point class that rules may be of, or of less.
     """
-    from prism.egraph.derive import Deriver
+    from prism.egraph.derivation.derive import Deriver
 
     connection = Connection(fd)
     engine, broken = _engine(files, fp)

@@ -18,7 +18,7 @@ from types import TracebackType
 from typing import Any
 
 from prism.egraph.budget import Budget
-from prism.egraph.encode import Derivation
+from prism.egraph.derivation.certificate import Derivation
 from prism.errors import PrismError, TooDeepError, WorkerError
 from prism.program.classes import EClasses
 from prism.program.nodes import Expr
@@ -145,7 +145,7 @@ class Worker:
         return verdicts
 
     def derive(self, names: Sequence[str], reference: Sequence[Expr], denotation: Sequence[Expr]) -> Derivation:
-        """A derivation from the reference to the denotation, output by output; see `prism.egraph.derive`.
+        """A derivation from the reference to the denotation, output by output; see `prism.egraph.derivation.derive`.
 
         Raises:
             WorkerError: the worker died or ran past its limit.

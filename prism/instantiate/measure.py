@@ -28,12 +28,12 @@ from prism.backends.triton.timing import WORKER
 from prism.cost.device import Device
 from prism.events import Evidence
 from prism.instantiate.cache import cache_root, digest, version_of
-from prism.instantiate.draws import draw_inputs
 from prism.instantiate.estimating import Compiler, over_limit
-from prism.instantiate.gate import judge
+from prism.instantiate.gate.draws import draw_inputs
+from prism.instantiate.gate.judge import judge
+from prism.instantiate.gate.yardsticks import of_program, of_sgraph
 from prism.instantiate.lock import program_hash
 from prism.instantiate.machine_load import Load, from_plain
-from prism.instantiate.orders import of_program, of_sgraph
 from prism.instantiate.stored import Store
 from prism.instantiate.study import Candidate, Failure, Outcome, outcome_from, plain_outcome, sources_of
 from prism.instantiate.workers import Ending, Worker

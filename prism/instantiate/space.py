@@ -28,8 +28,8 @@ import numpy as np
 import numpy.typing as npt
 
 from prism.backends.tile import TileModule
-from prism.backends.triton.boxes import LaunchBoxes, boxes, fitting
 from prism.backends.triton.emit import tile_module
+from prism.backends.triton.tensor_descriptors import LaunchBoxes, boxes, fitting
 from prism.cost.constraints import Footprint, checks, domains, footprint
 from prism.cost.cpu import CpuKernelModel
 from prism.cost.device import Device

@@ -22,7 +22,7 @@ class Config:
             (`prism.sgraph.folding`); they are no launches then, have neither warps nor stages, and their tiles are
             the splits'.
         descriptors: names of the launches whose loads are by tensor descriptors, where these and the tensors at hand
-            allow it (`prism.backends.triton.boxes`).
+            allow it (`prism.backends.triton.tensor_descriptors`).
         streams: launch name to the stream, from 1, of those that a captured graph has beside the first stream
             (`prism.cost.streams`).
         persistent: launch name to programs on a multiprocessor, of those whose programs take tile after tile

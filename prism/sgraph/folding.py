@@ -12,8 +12,9 @@ It is open to a second stage that
 - reads of each part what the split stores: the same index of bare axes, in grid tiles or whole in both kernels.
 
 What a program of the second stage reads is then stored by the programs of its tile alone, but for a partial result that
-lacks a grid axis, which one program stores for all: there every program keeps one of its own (`prism.backends.fold`).
-Its tile is the split's; whether that fits its registers is for the space of configurations to say.
+lacks a grid axis, which one program stores for all: there every program keeps one of its own
+(`prism.backends.passes.folded_split`). Its tile is the split's; whether that fits its registers is for the space of
+configurations to say.
 """
 
 from __future__ import annotations

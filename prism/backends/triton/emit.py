@@ -3,7 +3,8 @@
     CONFIGS      tuned configurations by target
     kernels      one @triton.jit function each (emit_kernel.py); where one launch is of several, one more that calls
                  each with its part of the programs (emit_launch.py); that of a split ends, where that is chosen,
-                 with the second stage of its tile (emit_fold.py); loads may be by tensor descriptors (boxes.py)
+                 with the second stage of its tile (emit_fold.py); loads may be by tensor descriptors
+                 (tensor_descriptors.py)
     launches     the launches for given tensors, in order (emit_host.py)
     <name>       the launcher: checks its arguments, chooses a configuration, allocates, launches, returns
     capture      of several launches: one CUDA graph of them, to be replayed
@@ -16,16 +17,15 @@ from __future__ import annotations
 import ast
 from collections.abc import Collection, Mapping, Sequence
 
-from prism.backends.codes import code_module
-from prism.backends.exponents import binary_module
-from prism.backends.fold import fold_module
-from prism.backends.guards import guard_module
 from prism.backends.lower import lower
+from prism.backends.passes.codes import code_module
+from prism.backends.passes.exponents import binary_module
+from prism.backends.passes.folded_split import fold_module
+from prism.backends.passes.guards import guard_module
+from prism.backends.passes.sharing import share_module
 from prism.backends.protocol import ModuleSource
-from prism.backends.sharing import share_module
 from prism.backends.tile import TileLaunch, TileModule, identifier
 from prism.backends.tile_spec import check_module
-from prism.backends.triton.boxes import LaunchBoxes, boxes
 from prism.backends.triton.emit_fold import ARRIVALS, tails, write_standalone
 from prism.backends.triton.emit_helpers import HELPERS
 from prism.backends.triton.emit_host import (
@@ -46,6 +46,7 @@ from prism.backends.triton.emit_launch import emit_launch
 from prism.backends.triton.emit_persistent import RESIDENT, write_persistent
 from prism.backends.triton.emit_stages import has_plain_loops, stages_parameter
 from prism.backends.triton.emit_streams import write_streams
+from prism.backends.triton.tensor_descriptors import LaunchBoxes, boxes
 from prism.backends.triton.writer import Writer, fresh
 from prism.cost.persistent import persistable
 from prism.errors import BackendError

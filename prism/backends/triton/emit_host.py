@@ -10,10 +10,10 @@ from dataclasses import dataclass, field, replace
 import sympy
 
 from prism.backends.tile import Constant, TileLaunch, TileModule, identifier, scalars
-from prism.backends.triton.boxes import BoxView, LaunchBoxes
 from prism.backends.triton.emit_fold import Tail
 from prism.backends.triton.emit_launch import programs_of
 from prism.backends.triton.emit_stages import stages_parameter
+from prism.backends.triton.tensor_descriptors import BoxView, LaunchBoxes
 from prism.backends.triton.writer import Writer, factor, integer
 from prism.errors import UnsupportedError
 from prism.program.extents import Extent, is_static

@@ -1,8 +1,9 @@
 """One tile program as one @triton.jit function: a kernel, or what a kernel of several programs calls (emit_launch.py).
 
 A value that is used once, on the spot, is written into the expression that uses it; the others are assigned. An operand
-that lacks dimensions of the result is indexed with None in their places. A load that a descriptor may do (boxes.py) is
-written in both forms: by pointers where the parameter for the descriptor is None, which is known when it is compiled.
+that lacks dimensions of the result is indexed with None in their places. A load that a descriptor may do
+(tensor_descriptors.py) is written in both forms: by pointers where the parameter for the descriptor is None, which is
+known when it is compiled.
 """
 
 from __future__ import annotations
@@ -17,11 +18,11 @@ import sympy
 from prism.backends import tile
 from prism.backends.lower_clean import accumulators
 from prism.backends.tile import Affine, Dims, Operand, Stmt, TileProgram, defined, operands, statements
-from prism.backends.triton.boxes import BoxLoad
 from prism.backends.triton.emit_fold import Tail
 from prism.backends.triton.emit_grid import write_place
 from prism.backends.triton.emit_pairs import pairs
 from prism.backends.triton.emit_stages import is_plain
+from prism.backends.triton.tensor_descriptors import BoxLoad
 from prism.backends.triton.writer import Writer, factor, integer
 from prism.errors import UnsupportedError
 from prism.program.extents import Extent

@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from prism.backends.tile import TileLaunch, TileProgram
-from prism.backends.triton.boxes import LaunchBoxes
 from prism.backends.triton.emit_stages import has_plain_loops
+from prism.backends.triton.tensor_descriptors import LaunchBoxes
 from prism.backends.triton.writer import Writer, factor, fresh
 
 

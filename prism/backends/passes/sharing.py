@@ -1,0 +1,169 @@
+"""Which programs read the same elements, from what addresses mention: the order of programs, and hints for caches.
+
+An address mentions a grid index when it does so by name, or by a loop over the share of an axis that the index selects.
+Programs that differ only in what it does not mention read the same elements.
+
+Order. Along two neighbouring axes of the grid where each has tiles that do not depend on the other (the rows and
+columns of a matrix product) programs are numbered in groups, so that those at work at a time have tiles in common.
+Where there are no groups, an axis that is counted down orders its grid in sections (longest_first.py).
+
+Hints. A load is `readers=()` when no two programs, no two iterations, and no other load read an element of it, so that
+caches need not keep it; else it names the grid indices that it does not mention. A store is `streamed` when nothing
+loads the tensor.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
+
+import sympy
+
+from prism.backends.passes.longest_first import in_sections
+from prism.backends.tile import (
+    Affine,
+    For,
+    Groups,
+    IndexValue,
+    Load,
+    Offsets,
+    Scalar,
+    Stmt,
+    Store,
+    TileModule,
+    TileProgram,
+    identifier,
+    scalars,
+    statements,
+)
+from prism.program.extents import Extent
+
+GROUP = 8
+"""Tiles of the slow axis in a group: with as many programs at work, about as many tiles of either axis are."""
+
+
+def share_module(module: TileModule) -> TileModule:
+    """The module with its programs in groups and hints on their loads and stores."""
+    read = Counter(s.tensor for p in module.programs for s in statements(p.body) if isinstance(s, Load))
+    launches = tuple(
+        replace(launch, programs=tuple(in_sections(grouped(hinted(p, read))) for p in launch.programs))
+        for launch in module.launches
+    )
+    return replace(module, launches=launches)
+
+
+def grouped(program: TileProgram, size: int = GROUP) -> TileProgram:
+    """The program, in groups where two neighbouring axes of the grid each have tiles that lack the other.
+
+    Args:
+        program: a legal tile program.
+        size: tiles of the slow axis in a group.
+    """
+    tiles = [of for s, of, looped in Mentions(program).loads() if looped or len(s.dims) > 1]
+    for slow, fast in pairwise(g.index for g in program.grid):
+        if any(slow in of and fast not in of for of in tiles) and any(fast in of and slow not in of for of in tiles):
+            return replace(program, groups=Groups(slow, fast, size))
+    return program
+
+
+def hinted(program: TileProgram, read: Mapping[str, int]) -> TileProgram:
+    """The program with `readers` of its loads and `streamed` stores.
+
+    Args:
+        program: a legal tile program.
+        read: for each tensor, how many loads of it the module has.
+    """
+    mentions = Mentions(program)
+    order = [g.index for g in program.grid]
+
+    def visit(body: Sequence[Stmt], loops: tuple[str, ...]) -> tuple[Stmt, ...]:
+        made: list[Stmt] = []
+        for s in body:
+            match s:
+                case For():
+                    made.append(replace(s, body=visit(s.body, (*loops, s.index))))
+                case Load():
+                    named = mentions.names(s.offset)
+                    readers = tuple(g for g in order if g not in mentions.grid(s.offset))
+                    # A loop that the address does not mention reads it again, and so does another load.
+                    again = (
+                        read[s.tensor] > 1 or any(loop not in named for loop in loops) or _overlaps(s.offset, mentions)
+                    )
+                    made.append(replace(s, readers=None if again else readers))
+                case Store(tensor=tensor):
+                    made.append(replace(s, streamed=tensor not in read))
+                case _:
+                    made.append(s)
+        return tuple(made)
+
+    return replace(program, body=visit(program.body, ()))
+
+
+def _overlaps(offset: Affine, mentions: Mentions) -> bool:
+    """Whether several elements of a tile may be one in memory: two terms along one dimension, or a stride of 0."""
+    dims = [mentions.dims[name] for name, _ in offset.terms if name in mentions.dims]
+    return len(dims) > len(set(dims)) or any(c == 0 for _, c in offset.terms)
+
+
+@dataclass(slots=True)
+class Mentions:
+    """What each name of a program is made from.
+
+    Attributes:
+        program: the tile program.
+        dims: dimension and axis of offsets.
+    """
+
+    program: TileProgram
+    dims: dict[str, tuple[str, int]] = field(default_factory=dict)
+    _from: dict[str, frozenset[str]] = field(default_factory=dict)
+    _scalars: dict[str, sympy.Expr] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for s in statements(self.program.body):
+            match s:
+                case Scalar(dst, value):
+                    self._scalars[dst] = self._resolved(value)
+                    self._from[dst] = self._names(value)
+                case Offsets(dst, dim, axis, start):
+                    self.dims[dst] = (dim, axis)
+                    self._from[dst] = self._names(start)
+                case IndexValue(dst, index, _):
+                    self._from[dst] = self.names(index)
+                case For(index, start, stop, _, _):
+                    self._from[index] = self._share(start, stop) | {index}
+                case _:
+                    pass
+
+    def names(self, offset: Affine) -> frozenset[str]:
+        """The scalars that an address is made from, grid and loop indices among them."""
+        found = {n for name, c in offset.terms if c != 0 for n in self._from.get(name, {name})}
+        return frozenset(found) | self._names(offset.offset)
+
+    def grid(self, offset: Affine) -> frozenset[str]:
+        """The grid indices that an address mentions."""
+        return self.names(offset) & {g.index for g in self.program.grid}
+
+    def loads(self) -> Iterator[tuple[Load, frozenset[str], bool]]:
+        """Every load, the grid indices that it mentions, and whether it is in a loop."""
+        looped = {id(x) for s in statements(self.program.body) if isinstance(s, For) for x in statements(s.body)}
+        for s in statements(self.program.body):
+            if isinstance(s, Load):
+                yield s, self.grid(s.offset), id(s) in looped
+
+    def _names(self, e: Extent) -> frozenset[str]:
+        return frozenset(n for name in scalars(e) for n in self._from.get(name, {name}))
+
+    def _share(self, start: Extent, stop: Extent) -> frozenset[str]:
+        """The grid indices that select a share of an axis: the loop's length does not depend on them."""
+        begin, end = self._resolved(start), self._resolved(stop)
+        ends = end.args if isinstance(end, sympy.Min) else (end,)
+        own = scalars(begin) & {g.index for g in self.program.grid}
+        lengths = [scalars(sympy.expand(e - begin)) for e in ends]
+        return frozenset(g for g in own if any(g not in of for of in lengths))
+
+    def _resolved(self, e: Extent) -> sympy.Expr:
+        e = sympy.sympify(e)
+        return e.xreplace({x: self._scalars.get(identifier(x.name), x) for x in e.free_symbols})

@@ -1,0 +1,254 @@
+"""Derivations: a chain of named rule instances from a reference to what an sGraph computes.
+
+egglog says that two terms are equal and not why. So a small schedule of rules that joins them is found with egglog
+(explanation.py), replayed in an e-graph that remembers its reasons (proof_forest.py), and the reasons are laid out as
+one chain of whole terms. What comes out is a certificate for `prism.checker`, which trusts none of this.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from prism.checker import REDUCTIONS, CertificateError, Rule, Term, Terms, check, read_rules, rename_data
+from prism.egraph.derivation.certificate import Derivation, Derived, Encoder, certificate, replay
+from prism.egraph.derivation.explanation import RENAME, Schedule, Trials
+from prism.egraph.derivation.proof_forest import MAX_STEPS, Explainer, Forest, Link, TooLongError
+from prism.egraph.derivation.proof_forest import RENAME as RENAMED
+from prism.egraph.rules import FpClass, load_rules, rule_files
+from prism.errors import IllegalIRError
+from prism.program.nodes import Expr
+
+# Terms past which a replay is given up.
+MAX_TERMS = 60_000
+
+# Times that the simplifying rules are run after a stage.
+MAX_SIMPLIFY = 8
+
+
+@dataclass(slots=True)
+class Deriver:
+    """Finds derivations. Bound to the thread that made it.
+
+    Attributes:
+        files: the rule files.
+        fp: only rules of this floating-point class, and those that change less, are used.
+    """
+
+    files: Sequence[Path] = field(default_factory=rule_files)
+    fp: str = FpClass.DOMAIN.value
+    _trials: Trials | None = None
+    _rules: dict[str, Rule] = field(default_factory=dict)
+    _texts: dict[str, bytes] = field(default_factory=dict)
+
+    def derive(self, names: Sequence[str], reference: Sequence[Expr], denotation: Sequence[Expr]) -> Derivation:
+        """A certificate that the expressions are pairwise equal.
+
+        Args:
+            names: of the outputs.
+            reference: with canonical axes, one an output, split as the denotation is.
+            denotation: as many.
+
+        Raises:
+            IllegalIRError: an expression has no term.
+        """
+        terms = Terms()
+        encoder = Encoder(terms)
+        pairs = [(name, encoder.of(a), encoder.of(b)) for name, a, b in zip(names, reference, denotation, strict=True)]
+        spent = {"find": 0.0, "replay": 0.0, "check": 0.0}
+        found: list[Derived] = []
+        schedules = 0
+        try:
+            trials = self._load()
+            for (name, left, right), a, b in zip(pairs, reference, denotation, strict=True):
+                start = time.perf_counter()
+                schedule = Schedule((), ()) if left is right else trials.find(a, b)
+                spent["find"] += time.perf_counter() - start
+                schedules += 0 if left is right else trials.count
+                if schedule is None:
+                    raise _GivenUpError(f"{name}: no schedule of the rules within the budget joins the two")
+                start = time.perf_counter()
+                links = self._replay(terms, left, right, schedule)
+                found.append(Derived(name, left, right, tuple(_flat(terms, left, right, links))))
+                spent["replay"] += time.perf_counter() - start
+            cited = {self._rules[s["rule"]].file for d in found for s in d.steps if s["kind"] == "rule"}
+            data = certificate(terms, found, {f: h for f, h in trials.rules.hashes if f in cited})
+            start = time.perf_counter()
+            check(data, self._texts)
+            spent["check"] = time.perf_counter() - start
+        except (_GivenUpError, IllegalIRError, CertificateError, RecursionError) as error:
+            again = replay(names, reference, denotation, str(error) or "the terms are nested too deeply")
+            return replace(again, schedules=schedules, seconds=spent)
+        return Derivation(data, "", sum(len(d.steps) for d in found), schedules, spent)
+
+    def _load(self) -> Trials:
+        if self._trials is None:
+            loaded = load_rules(self.files).allowed(FpClass(self.fp))
+            self._texts = {p.name: p.read_bytes() for p in self.files}
+            for name, data in self._texts.items():
+                self._rules |= read_rules(data.decode(), name)
+            self._trials = Trials(loaded)
+        return self._trials
+
+    def _replay(self, terms: Terms, left: Term, right: Term, schedule: Schedule) -> list[Link]:
+        forest = Forest(terms)
+        forest.add(left)
+        forest.add(right)
+        forest.rebuild()
+        self._simplify(forest, schedule.simple)
+        for stage in schedule.stages:
+            if forest.equal(left, right):
+                break
+            for name in stage:
+                if name == RENAME:
+                    _rename(forest)
+                else:
+                    self._apply(forest, name)
+            self._simplify(forest, schedule.simple)
+        if not forest.equal(left, right):
+            raise _GivenUpError("the replay of the rules did not join the two")
+        try:
+            return Explainer(forest).chain(left.id, right.id)
+        except TooLongError:
+            raise _GivenUpError(f"the derivation has more than {MAX_STEPS} steps") from None
+
+    def _simplify(self, forest: Forest, names: Sequence[str]) -> None:
+        for _ in range(MAX_SIMPLIFY if names else 0):
+            size = len(forest)
+            for name in names:
+                self._apply(forest, name)
+            if len(forest) == size:
+                break
+
+    def _apply(self, forest: Forest, name: str) -> None:
+        rule = self._rules.get(name)
+        if rule is None:
+            raise _GivenUpError(f"rule {name} is none that the checker reads")
+        index = forest.index()
+        forest.apply(rule, True, index)
+        if rule.both:
+            forest.apply(rule, False, index)
+        forest.rebuild()
+        if len(forest.terms.rows) > MAX_TERMS:
+            raise _GivenUpError(f"the replay grew past {MAX_TERMS} terms")
+
+
+class _GivenUpError(Exception):
+    """No derivation within the budget."""
+
+
+def _flat(terms: Terms, left: Term, right: Term, links: Sequence[Link]) -> list[dict[str, Any]]:
+    """The steps of a chain of whole terms, without what leads back to an earlier one."""
+    wholes = [left]
+    kept: list[Link] = []
+    for link in links:
+        whole = _applied(terms, wholes[-1], link)
+        if whole is None:
+            raise _GivenUpError("a chain does not fit together")
+        if whole in wholes:
+            at = wholes.index(whole)
+            del wholes[at + 1 :], kept[at:]
+        else:
+            wholes.append(whole)
+            kept.append(link)
+    if wholes[-1] is not right:
+        raise _GivenUpError("a chain ends elsewhere")
+    return [_step(link) for link in kept]
+
+
+def _applied(terms: Terms, whole: Term, link: Link) -> Term | None:
+    try:
+        if any(terms.at(whole, p) is not link.before for p in link.paths):
+            return None
+    except CertificateError:
+        return None
+    for p in link.paths:
+        whole = terms.put(whole, p, link.after)
+    return whole
+
+
+def _step(link: Link) -> dict[str, Any]:
+    r = link.reason
+    paths = [list(p) for p in link.paths]
+    if r.kind != "rule":
+        return {"kind": r.kind, "positions": paths, "to": link.after}
+    return {
+        "kind": "rule",
+        "rule": r.rule,
+        "direction": "forward" if r.forward else "backward",
+        "positions": paths,
+        "substitution": dict(sorted(r.given.items())),
+    }
+
+
+# --- names of bound axes -------------------------------------------------------------------------------------------
+
+
+def _rename(forest: Forest) -> None:
+    """Write reductions over other names of their axes where the prover would (see alpha.py)."""
+    terms = forest.terms
+    nodes = list(forest.nodes())
+    reductions = [t for t in nodes if t.op in REDUCTIONS]
+    inside: dict[int, list[Term]] = {}
+    for t in reductions:
+        inside.setdefault(forest.find(t.id), []).append(t)
+    wanted: dict[tuple[int, str], tuple[Term, str]] = {}
+    for t in reductions:
+        free = forest.spokesman(t).axes
+        wanted[t.id, "own"] = t, _least(terms, t.data, free)
+        for product in nodes:
+            if t.op != "Sum" or product.op != "Mul" or forest.find(product.id) != forest.find(t.kids[0].id):
+                continue
+            for u, b in (product.kids, product.kids[::-1]):
+                beside = forest.spokesman(b).axes
+                for inner in inside.get(forest.find(u.id), []):
+                    if inner.op == "Sum" and inner.data in beside and inner.data != t.data:
+                        within = forest.spokesman(inner.kids[0]).axes
+                        taken = beside | forest.spokesman(u).axes | within | {t.data}
+                        wanted[inner.id, "apart"] = inner, _least(terms, inner.data, taken)
+    for t, name in wanted.values():
+        body = forest.spokesman(t.kids[0])
+        if name == t.data or name in body.axes:
+            continue
+        old = terms.make(t.op, t.data, (body,))
+        new = terms.make(t.op, name, (canonical(terms, body, {t.data: name}),))
+        forest.add(old)
+        forest.add(new)
+        forest.union(old, new, RENAMED)
+    forest.rebuild()
+
+
+def _least(terms: Terms, axis: str, taken: frozenset[str]) -> str:
+    """The canonical name of an axis of that extent with the least number that is not taken."""
+    extent = terms.extents[axis]
+    base = f"d{extent}" if extent.isdecimal() else re.sub(r"[^A-Za-z0-9]", "_", extent)
+    number = 0
+    while True:
+        name = f"{base}_{number}" if number else base
+        if name not in taken:
+            terms.extents.setdefault(name, extent)
+            return name
+        number += 1
+
+
+def canonical(terms: Terms, term: Term, names: Mapping[str, str]) -> Term:
+    """The term with free axes renamed and its bound axes called as `prism.program.transform.canonical` calls them."""
+    done: dict[tuple[int, frozenset[tuple[str, str]]], Term] = {}
+
+    def visit(t: Term, env: Mapping[str, str]) -> Term:
+        env = {a: b for a, b in env.items() if a in t.axes}
+        key = t.id, frozenset(env.items())
+        if key not in done:
+            if t.op in REDUCTIONS:
+                name = _least(terms, t.data, frozenset(env.get(a, a) for a in t.axes))
+                done[key] = terms.make(t.op, name, (visit(t.kids[0], {**env, t.data: name}),))
+            else:
+                kids = tuple([visit(k, env) for k in t.kids])
+                done[key] = terms.make(t.op, rename_data(t, env), kids)
+        return done[key]
+
+    return visit(term, names)

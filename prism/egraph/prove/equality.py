@@ -1,0 +1,322 @@
+"""Proved, refuted or unknown: is a candidate the reference, for all inputs and all values of the symbols?
+
+Inputs that tell the two apart are looked for first. Without any, proved means, over the reals, one normal form by
+arithmetic once both are cut into their common pieces (refinement.py, normal_form.py), or else one e-class under the
+rules, of the whole or of the pieces. Normal forms that evaluation contradicts prove nothing. Inputs at which the
+reference has a value and the candidate is infinite or undefined refute it like any others. What is equal only where
+each row of a mask keeps an element is proved under that assumption, which the verdict names, as it names that the
+candidate has a value where the reference has none. Otherwise the answer is unknown, with what was tried.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from prism.egraph.budget import Budget
+from prism.egraph.prove.coefficients import read_alike, stored_alike
+from prism.egraph.prove.masked_rows import defined_alike
+from prism.egraph.prove.matching import Matched
+from prism.egraph.prove.normal_form import Unfit, normal_form
+from prism.egraph.prove.refinement import pieces
+from prism.egraph.prove.refutation import Attempt, refute
+from prism.egraph.sign_analysis import Facts, kept, masked
+from prism.egraph.worker import Worker
+from prism.errors import WorkerError
+from prism.program.constants import Reading, readings
+from prism.program.identity.testing import Outcome, compare
+from prism.program.index import Axis, Index
+from prism.program.nodes import Expr, Formula, SymbolRange, Tensor
+from prism.program.transform import canonical, substitute
+from prism.program.verdict import Status, Verdict
+
+ARITHMETIC = "arithmetic"
+"""Stands for the rule families in the verdict on what has one normal form."""
+
+
+def prove_formulas(
+    reference: Sequence[Formula],
+    candidate: Sequence[Formula],
+    *,
+    tensors: Sequence[Tensor],
+    ranges: Mapping[str, SymbolRange] | None = None,
+    budget: Budget | None = None,
+    worker: Worker | None = None,
+) -> Verdict:
+    """Whether every candidate formula is the reference formula of the same position.
+
+    Args:
+        reference: one formula per output.
+        candidate: as many, over the same input names.
+        tensors: the inputs that they read.
+        ranges: of the symbols; those that are missing may be any positive integer.
+        budget: of the reference's saturation.
+        worker: a running worker; one is started, and ended, by default.
+
+    Raises:
+        WorkerError: the worker died or ran past its limit.
+    """
+    both = Matched(tuple(reference), tuple(candidate), tuple(tensors), ranges or {}, {})
+    return examine(both, budget=budget, worker=worker).verdict
+
+
+@dataclass(frozen=True, slots=True)
+class Examined:
+    """A verdict, and what was compared for it.
+
+    Attributes:
+        verdict: the prover's.
+        read: the outputs of both over the same inputs, axes and symbols, weights and constants read alike; None where
+            the outputs do not meet.
+        parts: where it was proved part by part, those that are not the same formula, and what was compared of each.
+    """
+
+    verdict: Verdict
+    read: Reading | None = None
+    parts: tuple[tuple[Examined, Matched], ...] = ()
+
+
+def examine(both: Matched, *, budget: Budget | None = None, worker: Worker | None = None) -> Examined:
+    """The verdict on two lists of formulas.
+
+    Raises:
+        WorkerError: the worker died or ran past its limit.
+    """
+    if len(both.reference) != len(both.candidate):
+        return Examined(Verdict(Status.REFUTED, f"{len(both.reference)} outputs against {len(both.candidate)}"))
+    left: list[Formula] = []
+    right: list[Formula] = []
+    for a, b in zip(both.reference, both.candidate, strict=True):
+        if a.tensor.shape != b.tensor.shape:
+            shapes = " against ".join(f"[{', '.join(map(str, t.shape))}]" for t in (a.tensor, b.tensor))
+            return Examined(Verdict(Status.REFUTED, f"output {a.tensor.name} has shape {shapes}"))
+        aligned = align(a, b)
+        if aligned is None:
+            places = " against ".join(f"[{', '.join(map(str, f.index))}]" for f in (a, b))
+            reason = f"output {a.tensor.name} is stored by indices that do not meet: {places}"
+            return Examined(Verdict(Status.UNKNOWN, reason))
+        left.append(aligned[0])
+        right.append(aligned[1])
+    read = readings([f.expr for f in left], [f.expr for f in right])
+    left = [replace(f, expr=e) for f, e in zip(left, read.left, strict=True)]
+    right = [replace(f, expr=e) for f, e in zip(right, read.right, strict=True)]
+    return _judged(left, right, read, both, budget, worker)
+
+
+def _judged(
+    left: Sequence[Formula],
+    right: Sequence[Formula],
+    read: Reading,
+    both: Matched,
+    budget: Budget | None,
+    worker: Worker | None,
+) -> Examined:
+    """The verdict on formulas with equal indices."""
+    one, other = list(read.left), list(read.right)
+    fixed = both.fixed([*one, *other], sharp=both.unlike(one, other))
+    attempt = refute(left, right, both.tensors, both.ranges, fixed=fixed, furthest=both.furthest)
+    found = attempt.found
+    if read.unclear and found is None:
+        reason = f"the constants {read.unclear} are different numbers, too near each other for the prover"
+        return Examined(Verdict(Status.UNKNOWN, reason), read)
+    undefined = [n for n, values in fixed.arrays.items() if np.isnan(values).any()]
+    if undefined and found is None:
+        return Examined(Verdict(Status.UNKNOWN, f"weights hold NaN: {', '.join(undefined)}"), read)
+    rounded = both.unlike(one, other)
+    if rounded:
+        stored = stored_alike(one, other, both.weights)
+        one, other = list(stored.left), list(stored.right)
+        read = replace(read, left=stored.left, right=stored.right, weights=stored.said)
+    parts = pieces(one, other)
+    same = _same_forms(*parts) is not None
+    if not same and found is None and both.computed(*parts):
+        alike = read_alike(*parts, both.weights, both.fixed([*one, *other]).rounded, both.sharp)
+        if alike is not None:
+            parts = list(alike.left), list(alike.right)
+            read = replace(read, left=alike.left, right=alike.right, weights=(*read.weights, *alike.said))
+            one, other = parts
+            same = _same_forms(*parts) is not None
+    verdict = _decided(attempt, same, (one, other), parts, both.apart(*parts), budget, worker)
+    if attempt.slight is not None and not verdict and found is None and not rounded:
+        # float64 alone does not tell a small difference from rounding; residues have none.
+        opinion = compare(one, other, tensors=both.tensors, ranges=both.ranges)
+        if opinion.outcome is Outcome.DISAGREE:
+            where = f"{attempt.slight.where}; the identity test finds a difference, too: {opinion.where}"
+            inputs = dict(attempt.slight.inputs)
+            return Examined(replace(verdict, status=Status.REFUTED, reason=where, counterexample=inputs), read)
+    if not verdict:
+        return Examined(verdict, read)
+    if read.weights:
+        many = "1 weight" if len(read.weights) == 1 else f"{len(read.weights)} weights"
+        verdict = replace(verdict, reason=f"{verdict.reason}, with {many} read alike", weights=read.weights)
+    infinite = [n for n, values in fixed.arrays.items() if np.isinf(values).any()]
+    large = [f"the infinities that {n} holds are taken for large numbers" for n in infinite]
+    unlike = [f"the reference has a value, unlike {attempt.undefined.where}"] if attempt.undefined else []
+    return Examined(verdict.assuming((*read.assumed, *large, *unlike)), read)
+
+
+def _decided(
+    attempt: Attempt,
+    same: bool,
+    whole: tuple[Sequence[Expr], Sequence[Expr]],
+    parts: tuple[Sequence[Expr], Sequence[Expr]],
+    apart: Sequence[str],
+    budget: Budget | None,
+    worker: Worker | None,
+) -> Verdict:
+    """The verdict on expressions, after an attempt to refute them; `same` says that their normal forms are one."""
+    found = attempt.found
+    if found is not None:
+        if same and found.finite:
+            reason = f"the normal forms are one, but {found.where}: a bug in prism, please report it"
+            return Verdict(Status.UNKNOWN, reason)
+        return Verdict(Status.REFUTED, found.where, counterexample=dict(found.inputs))
+    if same:
+        return Verdict(Status.PROVED, "one normal form as sums of products", rules=(ARITHMETIC,))
+    verdict = Verdict(Status.UNKNOWN, f"nothing relates the weights {', '.join(apart)}")
+    if not apart:
+        with nullcontext(worker) if worker is not None else Worker() as running:
+            assert running is not None
+            verdict = _with_values(_in_one_class(running, *whole, budget), *whole)
+            if not verdict and parts != whole:
+                cut = _with_values(_in_one_class(running, *parts, budget), *parts)
+                if cut:
+                    verdict = replace(cut, reason=f"{cut.reason}, cut into {len(parts[0])} pieces")
+    if verdict:
+        return verdict
+    assumed = _same_forms(*parts, assume=True)
+    if assumed is not None:
+        proved = Verdict(Status.PROVED, "one normal form as sums of products", rules=(ARITHMETIC,))
+        return proved.assuming([kept(e) for e in assumed])
+    tried = attempt.skipped or f"they agree at {attempt.points} random points"
+    return replace(verdict, reason=f"{verdict.reason}; their normal forms differ; {tried}")
+
+
+def _in_one_class(
+    worker: Worker, reference: Sequence[Expr], candidate: Sequence[Expr], budget: Budget | None
+) -> Verdict:
+    """The e-graph's verdict: proved or unknown."""
+    try:
+        worker.explore(reference, budget or Budget())
+        return worker.prove([candidate])[0]
+    except WorkerError as error:
+        return Verdict(Status.UNKNOWN, error.one_line())
+
+
+def _with_values(verdict: Verdict, reference: Sequence[Expr], candidate: Sequence[Expr]) -> Verdict:
+    """A proof by rules, if infinities leave the candidate without a value only where the reference has none.
+
+    Rules hold where both of their sides have a value, and an infinite factor or addend that meets a sum or a maximum
+    may leave one of them without. So a candidate in which infinities may meet is proved only where the reference's
+    own masks keep them apart, which the verdict names unless the reference is as undefined in the rows they empty.
+    """
+    if not verdict:
+        return verdict
+    assumed: dict[str, None] = {}
+    for a, b in zip(reference, candidate, strict=True):
+        if Facts(trust=True).infinities(b) is not None:
+            continue
+        theirs = Facts(assume=True, trust=True)
+        defined = theirs.infinities(b) is not None
+        if not defined or not set(masked([a])).issuperset(theirs.assumed):
+            reason = (
+                f"{verdict.reason}, but infinities may leave the candidate without a value where the reference has one"
+            )
+            return replace(verdict, status=Status.UNKNOWN, reason=reason, classes=(), assumptions=())
+        if not defined_alike(a, b, tuple(theirs.assumed)):
+            assumed |= dict.fromkeys(map(kept, theirs.assumed))
+    return verdict.assuming([c for c in assumed if c not in verdict.assumptions])
+
+
+def _same_forms(
+    reference: Sequence[Expr], candidate: Sequence[Expr], *, assume: bool = False
+) -> tuple[Expr, ...] | None:
+    """Whether both have the same normal forms, expression by expression: None where not, else what that rests on.
+
+    Args:
+        reference: expressions with canonical axes.
+        candidate: as many.
+        assume: whether the maxima of the reference are assumed to be numbers where a mask may hide all of a row; those
+            are what it rests on. Of the candidate's own nothing is assumed.
+    """
+    assumed: dict[Expr, None] = {}
+    try:
+        for a, b in zip(reference, candidate, strict=True):
+            ours, theirs = Facts(assume), Facts(assume)
+            if normal_form(a, ours) != normal_form(b, theirs):
+                return None
+            known = {normal_form(e, Facts(assume)) for e in ours.assumed}
+            if not known.issuperset(normal_form(e, Facts(assume)) for e in theirs.assumed):
+                return None
+            assumed |= ours.assumed
+    except Unfit:
+        return None
+    return tuple(assumed)
+
+
+def align(a: Formula, b: Formula) -> tuple[Formula, Formula] | None:
+    """The two over one set of free axes, stored by the same indices; None where that is not simple.
+
+    Free axes are set apart first, then each dimension whose index is a plain axis takes the other formula's index.
+    """
+    left = _apart(a, "<")
+    right = _apart(b, ">")
+    to_left: dict[Axis, Index] = {}
+    to_right: dict[Axis, Index] = {}
+    for i, j in zip(left.index, right.index, strict=True):
+        ours, theirs = i.as_axis(), j.as_axis()
+        if theirs is not None and theirs not in to_right:
+            to_right[theirs] = i
+        elif ours is not None and ours not in to_left:
+            to_left[ours] = j
+        elif i != j:
+            split = _alike(i, j)
+            if split is None or not split.keys().isdisjoint(to_right):
+                return None
+            to_right.update(split)
+    # Axes go in the order of the result, so that both are named the same; the names are the left formula's where
+    # it has them.
+    index = tuple(i.substitute(to_left) for i in left.index)
+    if index != tuple(j.substitute(to_right) for j in right.index):
+        return None
+    names = _plain_names(index)
+    final = tuple(i.substitute(names) for i in index)
+    exprs = [
+        canonical(substitute(substitute(f.expr, mapping), names)) for f, mapping in ((left, to_left), (right, to_right))
+    ]
+    return Formula(a.tensor, final, exprs[0]), Formula(b.tensor, final, exprs[1])
+
+
+def _alike(i: Index, j: Index) -> dict[Axis, Index] | None:
+    """What the axes of j are in i, when both split a dimension in the same way; else None."""
+    ours = {str(c): a for a, c in i.terms if isinstance(a, Axis)}
+    theirs = {str(c): a for a, c in j.terms if isinstance(a, Axis)}
+    if i.offset != j.offset or not len(i.terms) == len(j.terms) == len(ours) == len(theirs):
+        return None
+    if ours.keys() != theirs.keys() or any(ours[c].extent != theirs[c].extent for c in ours):
+        return None
+    return {theirs[c]: Index.axis(ours[c]) for c in ours}
+
+
+def _apart(f: Formula, mark: str) -> Formula:
+    axes = {a for i in f.index for a in i.axes()}
+    mapping = {a: Index.axis(Axis(f"{a.name}{mark}", a.extent)) for a in axes}
+    return Formula(f.tensor, tuple(i.substitute(mapping) for i in f.index), substitute(f.expr, mapping))
+
+
+def _plain_names(index: Sequence[Index]) -> dict[Axis, Index]:
+    """Canonical names for the axes of an output's index, in the order of its dimensions."""
+    from prism.program.transform import least_instance
+
+    taken: list[Axis] = []
+    names: dict[Axis, Index] = {}
+    for i in index:
+        for atom, _ in i.terms:
+            assert isinstance(atom, Axis)
+            if atom not in names:
+                taken.append(least_instance(atom.extent, taken))
+                names[atom] = Index.axis(taken[-1])
+    return names

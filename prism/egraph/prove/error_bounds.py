@@ -1,0 +1,145 @@
+"""Values of expressions with bounds on their rounding errors: is one really infinite, or undefined, or only in float64?
+
+The interpreter (prism/program/evaluate.py) over the arithmetic of running_error.py: an overflow, or the root of what
+rounding made negative, is *undetermined*, while inf - inf, 0*inf and 1/0 are what they are over the extended reals.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from prism.egraph import running_error as floats
+from prism.egraph.running_error import Num
+from prism.program.arrays import NumpyArrays
+from prism.program.evaluate import Interpreter
+from prism.program.nodes import Expr, ReduceKind
+
+Array: TypeAlias = Any  # a Num, a numpy array of integers, or a number
+
+_NUMPY = NumpyArrays()
+_ROUNDING = 2.0**-52
+_HEADS = {ReduceKind.SUM: "Sum", ReduceKind.MAX: "Max", ReduceKind.MIN: "Min", ReduceKind.PROD: "Prod"}
+_INVERSES = {"sub": ("add", "neg"), "div": ("mul", "recip")}
+
+
+@dataclass(frozen=True, slots=True)
+class TrackedArrays:
+    """Arrays of numbers with error bounds; see prism.program.arrays.Arrays.
+
+    Attributes:
+        poles: what 1/0 is: infinite, as a processor has it, or undefined.
+    """
+
+    poles: float = np.inf
+
+    def arange(self, n: int) -> Array:
+        """See Arrays."""
+        return _NUMPY.arange(n)
+
+    def number(self, array: Array) -> Num:
+        """See Arrays."""
+        return _num(array)
+
+    def transpose(self, array: Num, order: Sequence[int]) -> Num:
+        """See Arrays."""
+        return Num(np.transpose(array.v, order), np.transpose(array.e, order))
+
+    def reshape(self, array: Array, shape: Sequence[int]) -> Array:
+        """See Arrays."""
+        if not isinstance(array, Num):
+            return _NUMPY.reshape(array, shape)
+        return Num(np.reshape(array.v, tuple(shape)), np.reshape(array.e, tuple(shape)))
+
+    def broadcast(self, array: Num, shape: Sequence[int]) -> Num:
+        """See Arrays."""
+        made = _num(array)
+        return Num(np.broadcast_to(made.v, tuple(shape)), np.broadcast_to(made.e, tuple(shape)))
+
+    def strided(
+        self, array: Array, shape: Sequence[int], first: Sequence[int], steps: Sequence[Sequence[int]]
+    ) -> Num | None:
+        """See Arrays: inputs are what they are."""
+        return floats.exactly(_NUMPY.strided(array, shape, first, steps))
+
+    def gather(self, array: Array, indices: Sequence[Array], valid: Array | None) -> Num:
+        """See Arrays."""
+        return floats.exactly(_NUMPY.gather(array, indices, valid))
+
+    def pointwise(self, op: str, args: Sequence[Array]) -> Num:
+        """See Arrays."""
+        nums = [_num(a) for a in args]
+        if op in _INVERSES:
+            outer, inner = _INVERSES[op]
+            return self.pointwise(outer, [nums[0], self.pointwise(inner, [nums[1]])])
+        made = floats.pointwise(op, nums)
+        if op in ("recip", "pow") and self.poles != np.inf:
+            pole = (nums[0].v == 0) & (nums[0].e == 0) & np.isinf(made.v)
+            made = Num(np.where(pole, self.poles, made.v), made.e)
+        return made
+
+    def reduce(self, kind: ReduceKind, array: Num, dims: Sequence[int]) -> Num:
+        """See Arrays."""
+        a = array
+        for d in sorted(dims, reverse=True):
+            a = self._reduced(kind, a, d)
+        return a
+
+    def _reduced(self, kind: ReduceKind, a: Num, dim: int) -> Num:
+        extent = a.v.shape[dim]
+        v, e = a.v, a.e
+        if kind is ReduceKind.PROD or extent == 0:
+            whole = floats.reduce(_HEADS[kind], a, dim, extent) if extent else floats.exactly(np.full_like(v, np.nan))
+            return Num(np.take(whole.v, 0, dim), np.take(whole.e, 0, dim))
+        if kind is ReduceKind.SUM:
+            total = np.sum(v, axis=dim)
+            error = np.sum(e, axis=dim) + extent * _ROUNDING * np.sum(np.abs(v), axis=dim)
+            # Infinite where no overflow made it so: with an infinite term.
+            genuine = ~np.isfinite(v).all(axis=dim)
+            known = (e < np.inf).all(axis=dim)
+            error = np.where(np.isfinite(total), error, np.where(genuine & known, 0.0, np.inf))
+            return Num(total, np.where(known, error, np.inf))
+        pick = np.max if kind is ReduceKind.MAX else np.min
+        return Num(pick(v, axis=dim), np.max(e, axis=dim))
+
+    def prefix_sums(self, array: Num, dim: int) -> Num:
+        """See Arrays."""
+        moved = np.moveaxis(np.arange(array.v.shape[dim])[:, None] >= np.arange(array.v.shape[dim]), 0, 0)
+        v, e = np.moveaxis(array.v, dim, -1)[..., None, :], np.moveaxis(array.e, dim, -1)[..., None, :]
+        kept = Num(np.where(moved, v, 0.0), np.where(moved, e, 0.0))
+        total = self._reduced(ReduceKind.SUM, kept, kept.v.ndim - 1)
+        return Num(np.moveaxis(total.v, -1, dim), np.moveaxis(total.e, -1, dim))
+
+    def matmul(self, a: Num, b: Num) -> Num:
+        """See Arrays."""
+        product = floats.pointwise("mul", [_at(a, -1), _at(b, -3)])
+        return self._reduced(ReduceKind.SUM, product, product.v.ndim - 2)
+
+    def all_finite(self, array: Array) -> bool:
+        """See Arrays."""
+        return bool(np.isfinite(_num(array).v).all())
+
+
+def _num(array: Array) -> Num:
+    return array if isinstance(array, Num) else floats.exactly(array)
+
+
+def _at(a: Num, place: int) -> Num:
+    """The numbers with a dimension of extent 1 more."""
+    return Num(np.expand_dims(a.v, place), np.expand_dims(a.e, place))
+
+
+def tracked(
+    expr: Expr, tensors: Mapping[str, np.ndarray], binding: Mapping[str, int], *, poles: float = np.inf
+) -> float | None:
+    """The value of an expression without free axes; None where rounding or overflow leaves open what it is.
+
+    Only whether it is finite, infinite or undefined is certain; a finite value is rounded.
+    """
+    with np.errstate(all="ignore"):
+        machine = Interpreter(dict(tensors), binding, TrackedArrays(poles))
+        found = _num(machine.over(machine.value(expr), ()))
+    return float(found.v) if bool(found.known.all()) else None

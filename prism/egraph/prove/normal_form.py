@@ -1,0 +1,366 @@
+"""A normal form of expressions as sums of products: what is equal by arithmetic alone becomes one expression.
+
+A polynomial is a sum of terms (products.py, polynomials.py). Products are multiplied out, like terms gathered; an
+exponential of a sum is a product of exponentials, a sine or cosine of one is taken apart by its addition theorem; a
+reciprocal, a root or a logarithm of a sum gives up the factors that its terms share and is else an atom over the sum's
+own normal form. Every step is an equality over the reals with its side condition (sign_analysis.py); where one is not
+known, the step is not taken. Numbers are exact (exact.py). It decides what makes an e-graph grow without end:
+distributivity with cancellation.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from dataclasses import dataclass
+from fractions import Fraction
+
+from prism.egraph.prove.exact import exact, factors
+from prism.egraph.prove.polynomials import BOOLEAN, UNIT, Algebra, Unfit
+from prism.egraph.prove.products import HALF, ONE, Poly, Term
+from prism.egraph.prove.refinement import margin, simplified
+from prism.egraph.sign_analysis import NONE, Facts
+from prism.program.build import add, const, mul, neg, op, position, recip
+from prism.program.extents import is_static
+from prism.program.index import Index
+from prism.program.nodes import Const, Expr, Map, Position, Read, Reduce, ReduceKind, Size
+from prism.program.transform import canonical
+
+
+def normal_form(expr: Expr, facts: Facts | None = None) -> Expr:
+    """The normal form, over the same free axes; equal forms are equal functions.
+
+    Args:
+        expr: the expression.
+        facts: what is known of expressions; what it assumes, the equality rests on.
+
+    Raises:
+        Unfit: it has none.
+    """
+    now = canonical(simplified(expr))
+    known = facts or Facts()
+    try:
+        for _ in range(3):
+            machine = _Machine(facts=known)
+            new = canonical(machine.expr(machine.poly(now)))
+            if new == now:
+                break
+            now = new
+    except (OverflowError, ZeroDivisionError, RecursionError):
+        raise Unfit from None
+    return now
+
+
+@dataclass(slots=True)
+class _Machine(Algebra):
+    """Normalises; equal expressions once."""
+
+    def poly(self, e: Expr) -> Poly:
+        """The expression as a polynomial."""
+        known = self.done.get(e)
+        if known is None:
+            known = self.done[e] = self._poly(e)
+        return known
+
+    def _poly(self, e: Expr) -> Poly:
+        match e:
+            case Const(c):
+                if not math.isfinite(c):
+                    raise Unfit
+                front, under = exact(c)
+                return self.scaled(self.root(under), front) if c else {}
+            case Position(index):
+                return self._position(index)
+            case Read() | Size():
+                return self.atom(e)
+            case Reduce():
+                return self._reduce(e)
+            case Map("add", (a, b)):
+                return self.sum([self.poly(a), self.poly(b)])
+            case Map("neg", (a,)):
+                return self.scaled(self.poly(a), -1)
+            case Map("mul", (a, b)):
+                p, q = self.poly(a), self.poly(b)
+                if (_is_sum(q) and self._infinite(a)) or (_is_sum(p) and self._infinite(b)):
+                    raise Unfit
+                return self.times(p, q)
+            case Map("maximum" | "minimum" as name, _) if any(map(self._infinite, e.args)):
+                return self._extreme(e, name)
+            case Map("abs", (a,)) if self._infinite(a):
+                raise Unfit
+            case Map("recip", (a,)):
+                return self.power(self.poly(a), -UNIT, a)
+            case Map("sqrt", (a,)):
+                return self.power(self.poly(a), HALF, a)
+            case Map("pow", (a, Const(c))):
+                return self._pow(a, c)
+            case Map("exp", (a,)):
+                return self._exp(a)
+            case Map("log", (a,)):
+                return self._log(a)
+            case Map("sigmoid", (a,)):
+                return self.poly(recip(add(const(1.0), op("exp", neg(a)))))
+            case Map("tanh", (a,)):
+                return self.sum([{ONE: -UNIT}, self.scaled(self.poly(op("sigmoid", mul(const(2.0), a))), 2)])
+            case Map("erf" as name, (a,)):
+                return self._odd(name, self.poly(a))
+            case Map("sin", (a,)):
+                return self._turn(self.poly(a))[1]
+            case Map("cos", (a,)):
+                return self._turn(self.poly(a))[0]
+            case Map("abs", (a,)):
+                return self.sum([self.scaled(self._ramp(self.poly(a)), 2), self.scaled(self.poly(a), -1)])
+            case Map("maximum", (a, b)):
+                return self._larger(self.poly(a), self.poly(b))
+            case Map("minimum", (a, b)):
+                minus = [self.scaled(self.poly(x), -1) for x in (a, b)]
+                return self.scaled(self._larger(*minus), -1)
+            case Map("where", (p, a, b)):
+                return self._where(p, a, b)
+            case Map(name, _) if name in BOOLEAN:
+                return self._truth(e)
+            case Map(name, args):
+                return self.atom(Map(name, tuple([self.within(a) for a in args])))
+        raise Unfit
+
+    def _pow(self, a: Expr, c: float) -> Poly:
+        if c in (2.0, 3.0, 4.0):
+            p = self.poly(a)
+            result = p
+            for _ in range(int(c) - 1):
+                result = self.times(result, p)
+            return result
+        if c in (-1.0, 0.5, 1.0):
+            return self.poly(a) if c == 1.0 else self.power(self.poly(a), Fraction(c), a)
+        if c == -0.5:
+            return self.poly(recip(op("sqrt", a)))
+        if c == -2.0:
+            return self.poly(recip(mul(a, a)))
+        return self.atom(Map("pow", (self.within(a), Const(c))))
+
+    # Functions
+
+    def _exp(self, a: Expr) -> Poly:
+        match a:
+            case Const(c) if c == -math.inf:
+                return {}
+            case Map("where", (p, x, y)) if not self.facts.finite(a):
+                return self._where(p, op("exp", x), op("exp", y))
+            case Map("add", (x, y)) if not self.facts.finite(a):
+                return self.times(self._exp(x), self._exp(y))
+            case Map("mul", (Const(c), Map("where", (p, x, y)))) if c > 0 and not self.facts.finite(a):
+                return self._where(p, op("exp", mul(Const(c), x)), op("exp", mul(Const(c), y)))
+        result: Poly = {ONE: UNIT}
+        for t, times in self.poly(a).items():
+            part: Poly
+            match t:
+                case Term((), ()):
+                    part = self.atom(op("exp", const(1.0)), times)
+                case Term((), ((Map("log", (Const() as x,)), 1),)):
+                    part = self.term([], [(x, times)])
+                case Term((), ((Map("log", (x,)), 1),)) if times == 1 and self._positive(x):
+                    part = self.poly(x)
+                case Term((), ((Map("log", (x,)), 1),)) if times == -1 and self._positive(x):
+                    part = self.power(self.poly(x), -UNIT, x)
+                case _:
+                    part = self.atom(Map("exp", (self.expr({t: UNIT}),)), times)
+            result = self.times(result, part)
+        return result
+
+    def _log(self, a: Expr) -> Poly:
+        p = self.poly(a)
+        if not p:
+            raise Unfit
+        shared, rest = self._shared(p)
+        ((common, scale),) = shared.items()
+        if not all(self._positive(b) for b, _ in common.factors):
+            return self.atom(Map("log", (self.expr(p),)))
+        parts = [self._log_number(scale)]
+        for b, n in common.factors:
+            match b:
+                case Map("exp", (x,)):
+                    parts.append(self.scaled(self.poly(x), n))
+                case _:
+                    parts.append(self.scaled(self.atom(Map("log", (b,))), n))
+        if rest != {ONE: 1}:
+            inner = self.expr(rest)
+            if self.facts.positive(a):
+                self.above.add(inner)
+            parts.append(self.atom(Map("log", (inner,))))
+        return self.sum(parts)
+
+    def _log_number(self, x: Fraction) -> Poly:
+        """log x of a positive number, by the logarithms of its factors."""
+        top, below = factors(x.numerator), factors(x.denominator)
+        if any(p > 1 << 53 for p in top.keys() | below.keys()):
+            raise Unfit
+        logs = [
+            (op("log", const(float(p))), top.get(p, 0) - below.get(p, 0)) for p in sorted(top.keys() | below.keys())
+        ]
+        return self.sum([self.scaled(self.atom(log), n) for log, n in logs if n])
+
+    def _odd(self, name: str, p: Poly) -> Poly:
+        if not p:
+            return {}
+        if _leading(p) < 0:
+            return self.scaled(self._odd(name, self.scaled(p, -1)), -1)
+        return self.atom(Map(name, (self.expr(p),)))
+
+    def _turn(self, p: Poly) -> tuple[Poly, Poly]:
+        """Cosine and sine of a sum, by the addition theorems."""
+        cosine: Poly = {ONE: UNIT}
+        sine: Poly = {}
+        for t, c in sorted(p.items(), key=lambda x: x[0].key):
+            angle = self.expr({t: abs(c)})
+            a = self.atom(Map("cos", (angle,)))
+            b = self.scaled(self.atom(Map("sin", (angle,))), 1 if c > 0 else -1)
+            both = self.times(cosine, a), self.times(sine, b), self.times(sine, a), self.times(cosine, b)
+            cosine = self.sum([both[0], self.scaled(both[1], -1)])
+            sine = self.sum([both[2], both[3]])
+        return cosine, sine
+
+    def _larger(self, p: Poly, q: Poly) -> Poly:
+        """max(p, q) = q + max(p - q, 0)."""
+        return self.sum([q, self._ramp(self.sum([p, self.scaled(q, -1)]))])
+
+    def _extreme(self, e: Map, name: str) -> Poly:
+        """A maximum (minimum) of several, of which one may be infinite: an atom, whatever their order."""
+        parts = {self._masked(x) for x in _flat(e, name)} - {const(-math.inf if name == "maximum" else math.inf)}
+        first, *rest = sorted(parts, key=str)
+        return self.atom(functools.reduce(lambda a, b: Map(name, (a, b)), rest, first))
+
+    def _ramp(self, p: Poly) -> Poly:
+        """max(p, 0), of p or of -p: max(-p, 0) = max(p, 0) - p."""
+        if not p:
+            return {}
+        if set(p) == {ONE}:
+            return {ONE: p[ONE]} if p[ONE] > 0 else {}
+        lead = _leading(p)
+        if lead < 0:
+            return self.sum([self._ramp(self.scaled(p, -1)), p])
+        base = Map("maximum", (self.expr(self.scaled(p, 1 / lead)), const(0.0)))
+        return self.scaled(self.atom(base), lead)
+
+    def _where(self, p: Expr, a: Expr, b: Expr) -> Poly:
+        known = self._truth(p)
+        if not known or known == {ONE: UNIT}:
+            return self.poly(a if known else b)
+        if not (self.facts.finite(a) and self.facts.finite(b)):
+            parts = [self._masked(x) for x in (a, b)]
+            return self.atom(self._chosen(p, *parts))
+        other = self.sum([{ONE: UNIT}, self.scaled(known, -1)])
+        return self.sum([self.times(known, self.poly(a)), self.times(other, self.poly(b))])
+
+    def _chosen(self, p: Expr, a: Expr, b: Expr) -> Expr:
+        """A choice, by the predicate or by its negation."""
+        t = self._truth(p)
+        other = self.sum([{ONE: UNIT}, self.scaled(t, -1)])
+        if len(t) == 2 and len(other) == 1:
+            return Map("where", (self.expr(other), b, a))
+        return Map("where", (self.expr(t), a, b))
+
+    def _truth(self, p: Expr) -> Poly:
+        """1 where the predicate holds, else 0."""
+        match p:
+            case Const(c):
+                return {ONE: UNIT} if c != 0 else {}
+            case Map("not", (a,)):
+                return self.sum([{ONE: UNIT}, self.scaled(self._truth(a), -1)])
+            case Map("and", (a, b)):
+                return self.times(self._truth(a), self._truth(b))
+            case Map("or", (a, b)):
+                x, y = self._truth(a), self._truth(b)
+                return self.sum([x, y, self.scaled(self.times(x, y), -1)])
+            case Map("eq", (a, Const(c))) | Map("eq", (Const(c), a)) if math.isinf(c):
+                known = self.facts.infinities(a)
+                if known is not None and c not in known:
+                    return {}
+                return self.atom(Map("eq", (self._masked(a), Const(c))))
+            case Map("lt" | "le" | "eq", (a, b)):
+                return self._compared(p)
+            case Map("isnan", (a,)):
+                return {} if self.facts.infinities(a) is not None else self.atom(Map("isnan", (self.within(a),)))
+        whole = self.within(p)
+        return self.atom(Map("not", (Map("eq", (whole, const(0.0))),)))
+
+    def _compared(self, e: Map) -> Poly:
+        d = margin(e)
+        if d is not None and d.terms and d.is_affine():
+            first = d.terms[0][1]
+            backwards = is_static(first) and int(first) < 0
+            if e.op == "eq":
+                d = d.scaled(-1) if backwards else d
+                return self.atom(Map("eq", (position(d), const(0.0))))
+            if backwards:
+                # d >= 0 unless -d - 1 >= 0
+                other = self.atom(Map("le", (const(0.0), position(d.scaled(-1) + (-1)))))
+                return self.sum([{ONE: UNIT}, self.scaled(other, -1)])
+            return self.atom(Map("le", (const(0.0), position(d))))
+        a, b = (x if isinstance(x, Const) else self.within(x) for x in e.args)
+        return self.atom(Map(e.op, (a, b)))
+
+    def _position(self, index: Index) -> Poly:
+        if not is_static(index.offset) or not all(is_static(c) for _, c in index.terms):
+            return self.atom(Position(index))
+        parts: list[Poly] = [{ONE: Fraction(int(index.offset))} if index.offset else {}]
+        for a, c in index.terms:
+            parts.append(self.scaled(self.atom(Position(Index(((a, 1),)))), int(c)))
+        return self.sum(parts)
+
+    def _reduce(self, e: Reduce) -> Poly:
+        axis = e.axis
+        match e.kind:
+            case ReduceKind.SUM:
+                return self.over(axis, self.poly(e.body))
+            case ReduceKind.MIN:
+                flipped = Reduce(ReduceKind.MAX, axis, neg(e.body))
+                return self.scaled(self.poly(flipped), -1)
+            case ReduceKind.PROD:
+                return self.atom(Reduce(e.kind, axis, self.within(e.body)))
+        if not self.facts.finite(e.body):
+            return self.atom(canonical(Reduce(e.kind, axis, self._masked(e.body))))
+        p = self.poly(e.body)
+        outside = {t: c for t, c in p.items() if axis not in t.free()}
+        inside = {t: c for t, c in p.items() if axis in t.free()}
+        if not inside:
+            return p
+        scale = abs(_leading(inside))
+        body = self.expr(self.scaled(inside, 1 / scale))
+        top = self.atom(canonical(Reduce(ReduceKind.MAX, axis, body)))
+        return self.sum([outside, self.scaled(top, scale)])
+
+    def _infinite(self, e: Expr) -> bool:
+        """Whether an infinite constant may make the value infinite, or undefined."""
+        known = self.facts.infinities(e)
+        if known is not None:
+            return known != NONE
+        match e:
+            case Const(c):
+                return not math.isfinite(c)
+        return any(self._infinite(c) for c in e.children)
+
+    def _masked(self, e: Expr) -> Expr:
+        """A body with -inf in it, its parts in normal form."""
+        match e:
+            case Map("where", (p, a, b)) if not self.facts.finite(e):
+                return self._chosen(p, self._masked(a), self._masked(b))
+            case Map("add" | "mul" as name, (a, b)) if not self.facts.finite(e):
+                return Map(name, (self._masked(a), self._masked(b)))
+        return e if isinstance(e, Const) else self.within(e)
+
+
+def _flat(e: Expr, name: str) -> list[Expr]:
+    """The operands of nested operations of that name."""
+    return [x for a in e.children for x in _flat(a, name)] if isinstance(e, Map) and e.op == name else [e]
+
+
+def _is_sum(p: Poly) -> bool:
+    """Whether an infinite factor must not be multiplied in: inf * (1 + 0) is infinite, inf*1 + inf*0 undefined."""
+    return len(p) > 1 or any(t.bound for t in p)
+
+
+def _leading(p: Poly) -> Fraction:
+    return p[min(p, key=lambda t: t.key)]
+
+
+__all__ = ["Unfit", "normal_form"]

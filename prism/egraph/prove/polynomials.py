@@ -1,0 +1,368 @@
+"""Polynomials: sums of terms (products.py) with exact coefficients, their products, sums over axes and powers.
+
+Every step is an equality over the reals with its side condition (sign_analysis.py); where one is not known, the step is
+not taken, or there is no normal form. Roots of numbers are powers of primes, and so are compared exactly, too.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from fractions import Fraction
+
+from prism.egraph.prove.exact import roots
+from prism.egraph.prove.products import HALF, ONE, Poly, Term, chosen_value, is_choice, is_sum, named, ordered, written
+from prism.egraph.prove.refinement import simplified
+from prism.egraph.sign_analysis import Facts
+from prism.program.build import add, const, size
+from prism.program.extents import is_static
+from prism.program.index import Axis, Index
+from prism.program.nodes import Const, Expr, Map, free_axes
+from prism.program.transform import least_instance, substitute
+
+# A polynomial, and the sums around one of its terms, may grow this far.
+MAX_TERMS = 600
+MAX_BOUND = 4
+# Terms that one normal form may take, those of polynomials on the way included.
+MAX_STEPS = 100_000
+
+BOOLEAN = ("lt", "le", "eq", "and", "or", "not", "isnan")
+
+_ZERO = Fraction(0)
+UNIT = Fraction(1)
+
+
+class Unfit(Exception):
+    """An expression has no normal form here."""
+
+
+@dataclass(slots=True)
+class Algebra:
+    """Arithmetic of polynomials; `poly` says what expression is which.
+
+    Attributes:
+        done: polynomials.
+        above: bases of powers that are known to be more than 0, whatever their text shows.
+        facts: what is known of expressions.
+        steps: terms that were made so far.
+    """
+
+    done: dict[Expr, Poly] = field(default_factory=dict)
+    above: set[Expr] = field(default_factory=set)
+    facts: Facts = field(default_factory=Facts)
+    steps: int = 0
+
+    def poly(self, e: Expr) -> Poly:
+        """The expression as a polynomial.
+
+        Raises:
+            Unfit: it is none.
+        """
+        raise Unfit
+
+    def within(self, e: Expr) -> Expr:
+        """The normal form as an expression; constants as they are."""
+        return e if isinstance(e, Const) else self.expr(self.poly(e))
+
+    def atom(self, base: Expr, power: Fraction = UNIT) -> Poly:
+        """One factor."""
+        return {Term((), ((base, power),)): UNIT}
+
+    def sum(self, polys: Iterable[Poly]) -> Poly:
+        """The sum; terms that cancel have to be finite."""
+        total: Poly = {}
+        for p in polys:
+            for t, c in p.items():
+                total[t] = total.get(t, _ZERO) + c
+        if len(total) > MAX_TERMS:
+            raise Unfit
+        kept: Poly = {}
+        for t, c in total.items():
+            if c:
+                kept[t] = c
+            elif not self._finite(t):
+                raise Unfit
+        return self._gathered(kept)
+
+    def scaled(self, p: Poly, factor: Fraction | int) -> Poly:
+        """factor * p."""
+        if factor == 0:
+            return self.sum([p, {t: -c for t, c in p.items()}])
+        return {t: c * factor for t, c in p.items()}
+
+    def times(self, p: Poly, q: Poly) -> Poly:
+        """The product, multiplied out."""
+        if not p or not q:
+            self.scaled(p or q, 0)
+            return {}
+        if len(p) * len(q) > MAX_TERMS:
+            raise Unfit
+        parts = []
+        for (s, c), (t, d) in itertools.product(p.items(), q.items()):
+            parts.append(self.scaled(self._product(s, t), c * d))
+        return self.sum(parts)
+
+    def _product(self, s: Term, t: Term) -> Poly:
+        """The product of two terms, the bound axes of both named apart from all others."""
+        taken = {a for b, _ in (*s.factors, *t.factors) for a in free_axes(b)} | set(s.bound) | set(t.bound)
+        bound: list[Axis] = []
+        factors: list[tuple[Expr, Fraction]] = []
+        for one in (s, t):
+            mapping: dict[Axis, Index] = {}
+            for a in one.bound:
+                fresh = least_instance(a.extent, taken)
+                taken.add(fresh)
+                bound.append(fresh)
+                mapping[a] = Index.axis(fresh)
+            factors += [(substitute(b, mapping), p) for b, p in one.factors]
+        return self.term(bound, factors)
+
+    def term(self, bound: list[Axis], factors: list[tuple[Expr, Fraction]]) -> Poly:
+        """sum over `bound` of the product of the factors: powers gathered, sums that can be done done."""
+        self.steps += 1
+        if self.steps > MAX_STEPS:
+            raise Unfit
+        merged: dict[Expr, list[Fraction]] = {}
+        for base, power in factors:
+            powers = merged.setdefault(base, [])
+            for n, other in enumerate(powers):
+                same = _whole(other) and _whole(power) and other * power > 0
+                roots = other * power > 0 and self.facts.nonneg(base)
+                if same or roots or self._cancels(base):
+                    powers[n] = other + power
+                    break
+            else:
+                powers.append(power)
+        flat: list[tuple[Expr, Fraction]] = []
+        expand: list[Poly] = []
+        scale = UNIT
+        for base, powers in merged.items():
+            for power in powers:
+                if power == 0:
+                    continue
+                if isinstance(base, Const):
+                    # A prime: what is left of its power is less than 1.
+                    outside, power = divmod(power, 1)
+                    scale *= Fraction(base.value) ** outside
+                    if power:
+                        flat.append((base, power))
+                    continue
+                if isinstance(base, Map) and base.op in BOOLEAN and power > 0:
+                    power = UNIT
+                whole = _whole(power) and power > 0
+                if whole and isinstance(base, Map) and base.op == "sin" and power >= 2:
+                    cosine = self.atom(Map("cos", base.args), Fraction(2))
+                    rest: list[tuple[Expr, Fraction]] = [(base, power - 2)] if power > 2 else []
+                    expand += [self.sum([{ONE: UNIT}, self.scaled(cosine, -1)]), self.term([], [*rest])]
+                elif whole and is_sum(base):
+                    expand += [self.poly(base)] * int(power)
+                else:
+                    flat.append((base, power))
+        if expand:
+            # Products of sums are multiplied out under the sums.
+            result: Poly = {Term((), ordered(flat)): scale}
+            for q in expand:
+                result = self.times(result, q)
+            for axis in bound:
+                result = self.over(axis, result)
+            return result
+        return self._summed(bound, flat, scale)
+
+    def _summed(self, bound: list[Axis], factors: list[tuple[Expr, Fraction]], scale: Fraction) -> Poly:
+        for axis in list(bound):
+            mine = [b for b, _ in factors if axis in free_axes(b)]
+            if not mine:
+                bound.remove(axis)
+                if is_static(axis.extent):
+                    scale *= int(axis.extent)
+                else:
+                    factors.append((size(axis.extent), UNIT))
+                continue
+            chosen = chosen_value(axis, factors)
+            if chosen is not None:
+                bound.remove(axis)
+                rest = [(substitute(b, {axis: chosen}), p) for b, p in factors if not is_choice(b, axis, chosen)]
+                again = [(simplified(b), p) for b, p in rest]
+                return self.scaled(self.term(bound, again), scale)
+        if len(bound) > MAX_BOUND:
+            raise Unfit
+        return {named(bound, factors): scale}
+
+    def over(self, axis: Axis, p: Poly) -> Poly:
+        """sum_axis p."""
+        parts = []
+        for t, c in p.items():
+            bound, factors = list(t.bound), list(t.factors)
+            if axis in bound:
+                other = least_instance(axis.extent, [*bound, *(a for b, _ in factors for a in free_axes(b))])
+                factors = [(substitute(b, {axis: Index.axis(other)}), q) for b, q in factors]
+                bound[bound.index(axis)] = other
+                # The axis was bound, so the factors do not depend on the new one.
+            parts.append(self.scaled(self.term([*bound, axis], factors), c))
+        return self.sum(parts)
+
+    # Powers
+
+    def power(self, p: Poly, q: Fraction, source: Expr) -> Poly:
+        """p^q for q that is -1, 1/2 or a product of the two; `source` is p as it was written."""
+        if not p:
+            raise Unfit
+        result, rest, sign = self._content(p, q)
+        if rest == {ONE: 1}:
+            return result
+        base = self.expr(rest)
+        if sign > 0 and self.facts.positive(source):
+            self.above.add(base)
+        return self.times(result, self.atom(base, q))
+
+    def root(self, x: Fraction) -> Poly:
+        """sqrt(x) of a positive number: roots of primes, and what is outside them.
+
+        Raises:
+            Unfit: a number under the root is too large.
+        """
+        found = roots(x)
+        if found is None:
+            raise Unfit
+        outside, primes = found
+        return {Term((), ordered([(const(float(p)), HALF) for p in primes])): outside}
+
+    def _shared(self, p: Poly) -> tuple[Poly, Poly]:
+        """(number and factors that all terms share, what is left)."""
+        first = min(p, key=lambda t: t.key)
+        scale = abs(p[first])
+        bases: dict[Expr, Fraction] = {}
+        for t in p:
+            for b, _ in t.factors:
+                bases.setdefault(b, _ZERO)
+        shared: list[tuple[Expr, Fraction]] = []
+        for b in bases:
+            if any(free_axes(b) & set(t.bound) for t in p):
+                continue
+            powers = [sum((x for y, x in t.factors if y == b), _ZERO) for t in p]
+            least = min(powers)
+            if least > 0 or (least != 0 and self._positive(b)):
+                shared.append((b, least))
+        if not shared:
+            return {ONE: scale}, {t: c / scale for t, c in p.items()}
+        left: Poly = {}
+        for t, c in p.items():
+            inverse = Term((), tuple((b, -n) for b, n in shared))
+            divided = self._divided(t, inverse)
+            left[divided] = left.get(divided, _ZERO) + c / scale
+        return {Term((), ordered(shared)): scale}, left
+
+    def _divided(self, t: Term, inverse: Term) -> Term:
+        taken = dict(inverse.factors)
+        kept: list[tuple[Expr, Fraction]] = []
+        for b, n in t.factors:
+            n += taken.pop(b, _ZERO)
+            if n:
+                kept.append((b, n))
+        kept += list(taken.items())
+        return named(list(t.bound), kept)
+
+    def _content(self, p: Poly, q: Fraction) -> tuple[Poly, Poly, int]:
+        """(the shared factors raised to q as far as that is sound, the rest that is to be raised, the sign between).
+
+        The sign is 1 where the rest is known to have that of p, else 0.
+        """
+        shared, rest = self._shared(p)
+        ((common, scale),) = shared.items()
+        sign = 1 if self._above(common) else 0
+        if len(rest) == 1 and next(iter(rest.values())) < 0 and _whole(q):
+            rest = {t: -c for t, c in rest.items()}
+            scale, sign = -scale, 0
+        out: list[tuple[Expr, Fraction]] = []
+        back: list[tuple[Expr, Fraction]] = []
+        for b, n in common.factors:
+            sure = self._positive(b)
+            if sure or (_whole(q) and _whole(n) and n > 0):
+                out.append((b, n * q))
+            elif q == HALF and n == 2:
+                absolute = self.poly(Map("abs", (b,)))
+                if len(absolute) == 1:
+                    out += next(iter(absolute)).factors
+                else:
+                    back.append((b, n))
+            else:
+                back.append((b, n))
+        if back:
+            rest = self.times({Term((), ordered(back)): UNIT}, rest)
+        number = {ONE: scale ** int(q)} if _whole(q) else self.root(scale ** int(2 * q))
+        return self.times(self.term([], out), number), rest, sign
+
+    # Facts
+
+    def _positive(self, base: Expr) -> bool:
+        return base in self.above or self.facts.positive(base)
+
+    def _cancels(self, base: Expr) -> bool:
+        """Whether the base over itself is 1: it is more than 0, and finite."""
+        return self._positive(base) and self.facts.finite(base)
+
+    def _above(self, t: Term) -> bool:
+        return all(self._positive(b) for b, _ in t.factors)
+
+    def _finite(self, t: Term) -> bool:
+        facts = self.facts
+        for b, p in t.factors:
+            defined = facts.nonneg(b) if p > 0 else facts.nonzero(b) and (_whole(p) or facts.positive(b))
+            if not facts.finite(b) or not (defined or (p > 0 and _whole(p)) or self._positive(b)):
+                return False
+        return True
+
+    def _gathered(self, p: Poly) -> Poly:
+        """Terms over a common denominator that add up to a multiple of it: (a + a*b)/(1 + b) = a."""
+        bases = sorted({b for t in p for b, n in t.factors if n == -1 and is_sum(b) and self._cancels(b)}, key=str)
+        for base in bases:
+            whole = self.poly(base)
+            over = {t: c for t, c in p.items() if (base, -UNIT) in t.factors}
+            for t, c in over.items():
+                part = self._quotient(t, base, whole)
+                if part is None:
+                    continue
+                factor, first = part
+                made = {s: d * c / first for s, d in self._multiple(factor, whole, base).items()}
+                if made and all(p.get(s, _ZERO) == d for s, d in made.items()):
+                    rest = {s: d for s, d in p.items() if s not in made}
+                    rest[factor] = rest.get(factor, _ZERO) + c / first
+                    return self.sum([rest])
+        return p
+
+    def _quotient(self, t: Term, base: Expr, whole: Poly) -> tuple[Term, Fraction] | None:
+        """(f, d) such that t is f times the first term of the sum, over the sum; d is that term's coefficient."""
+        for first, d in sorted(whole.items(), key=lambda x: x[0].key):
+            rest = [f for f in t.factors if f != (base, -UNIT)]
+            if first.bound:
+                if t.bound == first.bound and tuple(rest) == first.factors:
+                    return ONE, d
+            elif first == ONE:
+                return Term(t.bound, tuple(rest)), d
+        return None
+
+    def _multiple(self, factor: Term, whole: Poly, base: Expr) -> Poly:
+        made: Poly = {}
+        for t, d in whole.items():
+            taken = {a for b, _ in factor.factors for a in free_axes(b)} | set(factor.bound)
+            if set(t.bound) & taken:
+                return {}
+            factors = [*factor.factors, (base, -UNIT)]
+            powers = dict(t.factors)
+            joined = [(b, n + powers.pop(b, _ZERO)) for b, n in factors] + list(powers.items())
+            made[named([*factor.bound, *t.bound], [(b, n) for b, n in joined if n])] = d
+        return made
+
+    # Back to expressions
+
+    def expr(self, p: Poly) -> Expr:
+        """The polynomial as an expression."""
+        if not p:
+            return const(0.0)
+        parts = [written(t, c) for t, c in sorted(p.items(), key=lambda x: x[0].key)]
+        return add(*parts)
+
+
+def _whole(x: Fraction) -> bool:
+    return x.denominator == 1

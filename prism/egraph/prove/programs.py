@@ -1,0 +1,96 @@
+"""Are two programs one function? As whole formulas where they are small, and part by part where they are deep."""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from dataclasses import replace
+
+import numpy as np
+
+from prism.egraph.budget import Budget
+from prism.egraph.prove.cutpoints import Cuts
+from prism.egraph.prove.equality import Examined, examine
+from prism.egraph.prove.matching import Names, named, whole
+from prism.egraph.prove.whole_runs import Runs
+from prism.egraph.worker import Worker
+from prism.errors import UnsupportedError
+from prism.program.finer import finer
+from prism.program.nodes import Program, Reduce, walk
+from prism.program.verdict import Status, Verdict
+from prism.program.views import same_extent
+
+# Reductions of a program up to which its formulas are compared as a whole first, and up to which they are at all.
+_SMALL = 10
+_LARGE = 24
+
+
+def prove_programs(a: Program, b: Program, *, budget: Budget | None = None, worker: Worker | None = None) -> Verdict:
+    """Whether `b` computes what `a` does, output by output, with the weights that each holds.
+
+    Inputs are matched by name where the names agree, else by position; outputs by position. Symbols of `b` are matched
+    to those of `a` by the inputs' shapes.
+
+    Raises:
+        ShapeError: the programs take different numbers of inputs, or inputs of different shapes or kinds.
+        UnsupportedError: a program has an output whose indices cannot be made affine.
+        WorkerError: the worker died or ran past its limit.
+    """
+    return examine_programs(a, b, budget=budget, worker=worker).verdict
+
+
+def examine_programs(a: Program, b: Program, *, budget: Budget | None = None, worker: Worker | None = None) -> Examined:
+    """The verdict on two programs; see `prove_programs`."""
+    names = named(a, b)
+    if len(a.outputs) != len(b.outputs):
+        return Examined(Verdict(Status.REFUTED, f"{len(a.outputs)} outputs against {len(b.outputs)}"))
+    for x, y in zip(a.outputs, names.b.outputs, strict=True):
+        one, other = a.tensor(x).shape, names.b.tensor(y).shape
+        if len(one) != len(other) or not all(map(same_extent, one, other)):
+            shapes = " against ".join(f"[{', '.join(map(str, s))}]" for s in (one, other))
+            return Examined(Verdict(Status.REFUTED, f"output {x} has shape {shapes}"))
+    with nullcontext(worker) if worker is not None else Worker() as running:
+        assert running is not None
+        return _examined(names, budget, running)
+
+
+def _examined(names: Names, budget: Budget | None, worker: Worker) -> Examined:
+    many = max(_reductions(p) for p in (names.a, names.b))
+    unlike = any(not all(w.sides) for w in names.weights.values())
+    first: Examined | None = None
+    if many <= _SMALL and not unlike:
+        first = _whole(names, budget, worker)
+        if first.verdict.status is not Status.UNKNOWN:
+            return first
+    fine = replace(names, a=finer(names.a), b=finer(names.b))
+    runs = Runs.of(fine)
+    if runs is None or any(np.isnan(w.array).any() for w in names.weights.values()):
+        return first or _whole(names, budget, worker)
+    if many > _SMALL:
+        found = runs.attempt().found
+        if found is not None:
+            return Examined(Verdict(Status.REFUTED, found.where, counterexample=dict(found.inputs)))
+    cuts = Cuts(fine, worker)
+    by_cuts = cuts.examine(runs)
+    if first is None and many <= _LARGE and (not by_cuts.verdict or many <= _SMALL):
+        try:
+            first = _whole(names, budget, worker, sharp=not cuts.sound)
+        except UnsupportedError:
+            if not by_cuts.verdict:
+                raise
+    if first is None or (by_cuts.verdict and first.verdict.status is Status.UNKNOWN):
+        return by_cuts
+    if first.verdict.status is Status.UNKNOWN:
+        reason = f"{first.verdict.reason}; by cuts: {by_cuts.verdict.reason}"
+        first = replace(first, verdict=replace(first.verdict, reason=reason))
+    return first
+
+
+def _whole(names: Names, budget: Budget | None, worker: Worker, sharp: bool = False) -> Examined:
+    """The verdict on the outputs as one formula each; see `Matched` for `sharp`."""
+    both = replace(whole(names), sharp=sharp)
+    examined = examine(both, budget=budget, worker=worker)
+    return replace(examined, parts=((examined, both),))
+
+
+def _reductions(program: Program) -> int:
+    return sum(isinstance(e, Reduce) for d in program.definitions for e in walk(d.expr))

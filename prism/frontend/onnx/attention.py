@@ -1,0 +1,390 @@
+"""The ONNX function operators Attention and RotaryEmbedding, defined in index notation.
+
+Attention is three definitions, one for each kernel of an operator-by-operator run: the masked scores, their softmax,
+and its product with the values. A query that is left no key to attend to has a result of zeros, as the operator says;
+that costs a test, which is left out where every query is known to have one.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+
+import numpy as np
+
+from prism.frontend.onnx.algebra import TRUE, apply, as_index, compare_extents, index_value, number, sub
+from prism.frontend.onnx.graph import Graph, Node, Value, static_shape
+from prism.frontend.onnx.reduce import rows, softmax
+from prism.program import build
+from prism.program.evaluate import evaluate_expr
+from prism.program.extents import Extent, add, mul
+from prism.program.index import Axis, Index
+from prism.program.nodes import Const, DType, Expr, Map, Read, ReduceKind, walk
+from prism.program.transform import substitute
+from prism.program.views import Shape, axes_of, broadcast_shapes, same_extent
+
+Translator = Callable[[Graph, Node], Sequence[Value]]
+_PARTS = ("Q", "K", "V")
+
+
+def _heads(node: Node, value: Value, count: int | None, part: str) -> Shape:
+    """The operand's shape as [batch, heads, positions, size of a head]."""
+    if value.rank == 4:
+        return value.shape
+    if value.rank != 3 or count is None or count < 1:
+        raise node.shape_error(f"{part} needs 4 dimensions, or 3 and a number of heads")
+    hidden = value.shape[2]
+    if not isinstance(hidden, int) or hidden % count:
+        raise node.shape_error(f"the last dimension of {part}, {hidden}, does not split into {count} heads")
+    return (value.shape[0], count, value.shape[1], hidden // count)
+
+
+def _element(graph: Graph, value: Value, shape: Shape, at: tuple[Index, Index, Index, Index]) -> Expr:
+    """One element of the operand by batch, head, position and place in the head."""
+    batch, head, position, place = at
+    if value.rank == 4:
+        return graph.at(value, at)
+    return graph.at(value, (batch, position, head.scaled(shape[3]) + place))
+
+
+@dataclass(frozen=True, slots=True)
+class _Call:
+    """One call of Attention: its operands, each with its shape as [batch, heads, positions, size of a head].
+
+    Attributes:
+        q, k, v: queries, keys and values; keys and values with those of the cache before them.
+        past: how many keys come from the cache.
+        mask: the attention mask, or None.
+        used: for each batch, how many keys are not padding, or None.
+    """
+
+    graph: Graph
+    node: Node
+    q: tuple[Value, Shape]
+    k: tuple[Value, Shape]
+    v: tuple[Value, Shape]
+    past: Extent
+    mask: Value | None
+    used: Value | None
+
+    @property
+    def repeat(self) -> int:
+        """How many query heads share one head of keys and values."""
+        q, k, v = self.q[1], self.k[1], self.v[1]
+        agree = [(q[0], k[0]), (k[0], v[0]), (q[3], k[3]), (k[1], v[1]), (k[2], v[2])]
+        if not all(same_extent(a, b) for a, b in agree):
+            raise self.node.shape_error(f"Q {list(q)}, K {list(k)} and V {list(v)} do not fit together")
+        if not isinstance(q[1], int) or not isinstance(k[1], int) or q[1] % k[1]:
+            raise self.node.shape_error(f"{q[1]} query heads do not share {k[1]} key heads evenly")
+        return q[1] // k[1]
+
+
+def _attention(graph: Graph, node: Node) -> Sequence[Value]:
+    q, k, v = (node.input(place) for place in range(3))
+    counts = [node.attributes.get(name) for name in ("q_num_heads", "kv_num_heads", "kv_num_heads")]
+    shapes = [_heads(node, x, c, part) for x, c, part in zip((q, k, v), counts, _PARTS, strict=True)]
+    old = [node.optional(place) for place in (4, 5)]
+    used = node.optional(6)
+    if (old[0] is None) != (old[1] is None):
+        raise node.shape_error("past_key and past_value are given together or not at all")
+    if used is not None and old[0] is not None:
+        raise node.shape_error("nonpad_kv_seqlen is for calls without past_key")
+    if used is not None and (used.rank != 1 or not same_extent(used.shape[0], shapes[0][0])):
+        raise node.shape_error(f"nonpad_kv_seqlen of shape {list(used.shape)} for a batch of {shapes[0][0]}")
+    keys, values = (
+        _with_cache(graph, node, (x, shape), before, output)
+        for x, shape, before, output in zip((k, v), shapes[1:], old, (1, 2), strict=True)
+    )
+    call = _Call(
+        graph, node, (q, shapes[0]), keys, values, 0 if old[0] is None else old[0].shape[2], node.optional(3), used
+    )
+    steps = _scores(call)
+    scores = steps[2]
+    axes = axes_of(scores.shape)
+    empty = _may_be_empty(call)
+    weights = graph.define_tensor(
+        f"{node.outputs[0]}_softmax",
+        axes,
+        softmax(graph.read(scores, axes), rows(graph, scores, axes, [3])),
+        q.dtype,
+        origin=node.label,
+    )
+    results = [_weighted(call, scores, weights, guarded=empty), keys[0], values[0]]
+    if node.wanted(3):
+        mode = node.integer("qk_matmul_output_mode")
+        if mode not in range(4):
+            raise node.unsupported(f"qk_matmul_output_mode {mode} is not one of 0 to 3")
+        shown = steps[mode] if mode < 3 else weights
+        expr = graph.read(shown, axes)
+        if mode == 3 and empty:
+            expr = _unless_empty(call, scores, axes[:3], expr)
+        results.append(graph.define(node, axes, expr, q.dtype, view=mode < 3 or not empty, output=3))
+    else:
+        node.integer("qk_matmul_output_mode")
+    return results
+
+
+def _with_cache(
+    graph: Graph, node: Node, given: tuple[Value, Shape], before: Value | None, output: int
+) -> tuple[Value, Shape]:
+    """Keys or values after those of the cache, and their shape; a tensor of the program where they are a result."""
+    value, shape = given
+    if before is None and not node.wanted(output):
+        return given
+    start: Extent = 0
+    if before is not None:
+        fits = before.rank == 4 and all(same_extent(before.shape[d], shape[d]) for d in (0, 1, 3))
+        if not fits:
+            raise node.shape_error(f"a cache of shape {list(before.shape)} before {list(shape)}")
+        start = before.shape[2]
+    whole = (*shape[:2], add(start, shape[2]), shape[3])
+    axes = axes_of(whole)
+    batch, head, position, place = map(Index.axis, axes)
+    expr = _element(graph, value, shape, (batch, head, position + Index.const(mul(-1, start)), place))
+    if before is not None:
+        inside = apply("lt", index_value(position), number(start))
+        expr = apply("where", inside, graph.at(before, (batch, head, position, place)), expr)
+    return graph.define(node, axes, expr, value.dtype, view=before is None, output=output), whole
+
+
+def _weighted(call: _Call, scores: Value, weights: Value, *, guarded: bool) -> Value:
+    """The weights times the values; 0 where there is nothing to attend to, if that may be."""
+    graph, node = call.graph, call.node
+    (q, q_shape), (v, v_shape) = call.q, call.v
+    batch, head, position, size = Axis("b", q_shape[0]), Axis("h", q_shape[1]), Axis("i", q_shape[2]), v_shape[3]
+    j = Axis("j", v_shape[2])
+    if q.rank == 3:
+        flat = Axis("hd", _product(node, q_shape[1], size))
+        head_at, place = Index.axis(flat).floordiv(size), Index.axis(flat).mod(size)
+        result: tuple[Axis, ...] = (batch, position, flat)
+    else:
+        last = Axis("d", size)
+        head_at, place = Index.axis(head), Index.axis(last)
+        result = (batch, head, position, last)
+    row = (Index.axis(batch), head_at, Index.axis(position))
+    one = graph.at(weights, (*row, Index.axis(j)))
+    other = _element(graph, v, v_shape, (Index.axis(batch), head_at.floordiv(call.repeat), Index.axis(j), place))
+    total = build.reduce(ReduceKind.SUM, j, apply("mul", one, other))
+    if guarded:
+        total = _unless_empty(call, scores, row, total)
+    return graph.define(node, result, total, q.dtype)
+
+
+def _unless_empty(call: _Call, scores: Value, row: Sequence[Axis | Index], expr: Expr) -> Expr:
+    """0 for a query that has no key to attend to, all of whose scores are masked, as the operator says."""
+    j = Axis("e", scores.shape[3])
+    index = [at if isinstance(at, Index) else Index.axis(at) for at in row]
+    highest = build.reduce(ReduceKind.MAX, j, call.graph.at(scores, (*index, Index.axis(j))))
+    return apply("where", apply("eq", highest, Const(-math.inf)), Const(0.0), expr)
+
+
+def _product(node: Node, a: Extent, b: Extent) -> int:
+    if not isinstance(a, int) or not isinstance(b, int):
+        raise node.shape_error("the number and the size of the heads must be known")
+    return a * b
+
+
+def _scores(call: _Call) -> tuple[Value, Value, Value]:
+    """The scaled products of queries and keys, the same after the soft cap, and after the mask, which is defined."""
+    graph, node = call.graph, call.node
+    (q_value, q_shape), (k_value, k_shape) = call.q, call.k
+    axes = axes_of((*q_shape[:3], k_shape[2]))
+    batch, head, i, j = map(Index.axis, axes)
+    size = q_shape[3]
+    d = Axis("d", size)
+    left = _element(graph, q_value, q_shape, (batch, head, i, Index.axis(d)))
+    right = _element(graph, k_value, k_shape, (batch, head.floordiv(call.repeat), j, Index.axis(d)))
+    if "scale" in node.attributes:
+        scale = node.number("scale")
+    elif isinstance(size, int):
+        scale = 1.0 / math.sqrt(size)
+    else:
+        raise node.unsupported("the default scale needs the size of a head", fix="set the attribute scale")
+    expr = apply("mul", build.reduce(ReduceKind.SUM, d, apply("mul", left, right)), Const(scale))
+    mode, shown = node.integer("qk_matmul_output_mode"), node.wanted(3)
+
+    def step(name: str, value: Expr) -> Value:
+        return graph.define_tensor(f"{node.outputs[0]}_{name}", axes, value, q_value.dtype, origin=node.label)
+
+    plain = step("products", expr) if shown and mode == 0 else None
+    expr = expr if plain is None else graph.read(plain, axes)
+    cap = node.number("softcap")
+    if cap > 0:
+        expr = apply("mul", apply("tanh", apply("mul", expr, Const(1.0 / cap))), Const(cap))
+    capped = step("capped", expr) if shown and mode == 1 else None
+    expr = expr if capped is None else graph.read(capped, axes)
+    if call.mask is not None and call.mask.dtype != DType.BOOL:
+        expr = apply("add", expr, _mask_element(call, axes))
+    for inside in _attended(call, axes):
+        expr = apply("where", inside, expr, Const(-math.inf))
+    scores = step("scores", expr)
+    return plain or scores, capped or scores, scores
+
+
+def _attended(call: _Call, axes: Sequence[Axis]) -> list[Expr]:
+    """The conditions on batch, head, query and key, all of which hold where the query attends to the key."""
+    graph, node = call.graph, call.node
+    batch, _, i, j = map(Index.axis, axes)
+    tests: list[Expr] = []
+    if call.mask is not None and call.mask.dtype == DType.BOOL:
+        tests.append(_mask_element(call, axes))
+    # The key that stands where the query does: the queries come last.
+    here = index_value(i + Index.const(call.past))
+    if call.used is not None:
+        used = graph.at(call.used, (batch,))
+        tests.append(apply("lt", index_value(j), used))
+        here = apply("add", index_value(i + Index.const(mul(-1, axes[2].extent))), used)
+    bounds = [node.integer(name) if node.version >= 25 else -1 for name in ("left_window_size", "right_window_size")]
+    if min(bounds) < -1:
+        raise node.unsupported(f"a window of size {min(bounds)} is not known", fix="use -1 for none")
+    if node.flag("is_causal"):
+        tests.append(apply("le", index_value(j), here))
+    if bounds[0] >= 0:
+        tests.append(apply("le", sub(here, Const(float(bounds[0]))), index_value(j)))
+    if bounds[1] >= 0:
+        tests.append(apply("le", index_value(j), apply("add", here, Const(float(bounds[1])))))
+    return tests
+
+
+def _mask_element(call: _Call, axes: Sequence[Axis]) -> Expr:
+    """The mask's element; where it is shorter than the keys, the rest of them is masked."""
+    mask, node = call.mask, call.node
+    assert mask is not None
+    shape = tuple(a.extent for a in axes)
+    total = axes[3].extent
+    given = mask.shape[-1] if mask.rank else 1
+    short = not same_extent(given, total)
+    if short and given == 1:
+        raise node.unsupported(
+            "a mask of one key has no translation",
+            why="whether it holds for all keys, or the others are masked, is not settled between runtimes",
+            fix="pass the mask of all keys",
+        )
+    result = broadcast_shapes(shape[:3], mask.shape[:-1], where=node.where)
+    fits = mask.rank <= 4 and all(same_extent(a, b) for a, b in zip(result, shape[:3], strict=True))
+    if not fits or (short and compare_extents("lt", given, total) is not True):
+        raise node.shape_error(f"the mask of shape {list(mask.shape)} does not broadcast to {list(shape)}")
+    element = call.graph.read(mask, axes)
+    if not short:
+        return element
+    outside = Const(0.0 if mask.dtype == DType.BOOL else -math.inf)
+    return apply("where", apply("lt", index_value(Index.axis(axes[3])), number(given)), element, outside)
+
+
+_LARGEST_MASK = 1 << 22
+"""The most elements of a mask that is worked out to see whether it leaves every query a key."""
+
+
+def _may_be_empty(call: _Call) -> bool:
+    """Whether some query may have no key to attend to, so that the operator makes a row of zeros of it."""
+    graph = call.graph
+    axes = axes_of((*call.q[1][:3], call.k[1][2]))
+    tests = _attended(call, axes)
+    if call.mask is not None and call.mask.dtype != DType.BOOL:
+        tests.append(apply("lt", Const(-math.inf), _mask_element(call, axes)))
+    # Where the key at position 0, or the query's own, is attended to for certain, no row is empty.
+    first, own = Index.const(0), Index.axis(axes[2]) + Index.const(call.past)
+    candidates = [first, own] if same_extent(add(axes[2].extent, call.past), axes[3].extent) else [first]
+    for key in candidates:
+        if all(_holds(graph, substitute(test, {axes[3]: key})) for test in tests):
+            return False
+    inside: Expr = TRUE
+    for test in tests:
+        inside = apply("and", inside, test)
+    shape = static_shape([a.extent for a in axes])
+    reads = {e.tensor for e in walk(inside) if isinstance(e, Read)}
+    if shape is None or math.prod(shape) > _LARGEST_MASK or not reads <= graph.weights.keys():
+        return True
+    known = evaluate_expr(inside, {name: graph.weights[name] for name in reads}, {}, tuple(axes))
+    return not bool(np.all(np.any(known != 0, axis=3)))
+
+
+def _holds(graph: Graph, test: Expr) -> bool:
+    """Whether a condition on positions holds everywhere, as far as the bounds of its sides say."""
+    match test:
+        case Const(value):
+            return value != 0
+        case Map("and", (a, b)):
+            return _holds(graph, a) and _holds(graph, b)
+        case Map("or", (a, b)):
+            return _holds(graph, a) or _holds(graph, b)
+        case Map("le" | "lt" as name, (a, b)):
+            below, above = as_index(a), as_index(b)
+            if below is None or above is None:
+                return False
+            gap = graph.bounds(index_value(above + below.scaled(-1)))
+            return gap.low >= (0 if name == "le" else 1)
+    return False
+
+
+def _rotary(graph: Graph, node: Node) -> Sequence[Value]:
+    x, cos, sin = (node.input(place) for place in range(3))
+    heads = node.integer("num_heads") or None
+    shape = _heads(node, x, heads, "the operand")
+    size = shape[3]
+    if not isinstance(size, int):
+        raise node.unsupported("the size of a head must be known")
+    rotated = node.integer("rotary_embedding_dim") or size
+    half = rotated // 2
+    if rotated % 2 or rotated > size:
+        raise node.shape_error(f"{rotated} of {size} places in a head cannot be rotated in pairs")
+    axes = axes_of(x.shape)
+    if x.rank == 4:
+        batch, head, position, place = map(Index.axis, axes)
+    else:
+        batch, position, flat = map(Index.axis, axes)
+        head, place = flat.floordiv(size), flat.mod(size)
+
+    def element(at: Index) -> Expr:
+        return _element(graph, x, shape, (batch, head, position, at))
+
+    def angle(cache: Value, at: Index) -> Expr:
+        return graph.at(cache, _angle_index(graph, node, cache, shape, half, batch, position, at))
+
+    def turned(first: Index, second: Index, at: Index) -> tuple[Expr, Expr]:
+        """Both coordinates of the pair after the rotation."""
+        c, s, a, b = angle(cos, at), angle(sin, at), element(first), element(second)
+        return sub(apply("mul", c, a), apply("mul", s, b)), apply("add", apply("mul", s, a), apply("mul", c, b))
+
+    if node.flag("interleaved"):
+        pair, parity = place.floordiv(2), place.mod(2)
+        real, imaginary = turned(pair.scaled(2), pair.scaled(2) + 1, pair)
+        expr = apply("where", apply("eq", index_value(parity), Const(0.0)), real, imaginary)
+    else:
+        lower, upper = place + half, place + -half
+        real, _ = turned(place, lower, place)
+        _, imaginary = turned(upper, place, upper)
+        expr = apply("where", apply("lt", index_value(place), Const(float(half))), real, imaginary)
+    if rotated < size:
+        expr = apply("where", apply("lt", index_value(place), Const(float(rotated))), expr, element(place))
+    return [graph.define(node, axes, expr, x.dtype)]
+
+
+def _angle_index(
+    graph: Graph, node: Node, cache: Value, shape: Shape, half: int, batch: Index, position: Index, at: Index
+) -> tuple[Index, ...]:
+    """Where a cache holds the angle of a batch, a position and a pair."""
+    ids = node.optional(3)
+    if ids is None:
+        if cache.rank != 3 or cache.shape[2] != half or not same_extent(cache.shape[1], shape[2]):
+            raise node.shape_error(f"a cache of shape {list(cache.shape)} for {shape[2]} positions and {half} pairs")
+        if cache.shape[0] != 1 and not same_extent(cache.shape[0], shape[0]):
+            raise node.shape_error(f"a cache of shape {list(cache.shape)} for a batch of {shape[0]}")
+        return (Index.const(0) if cache.shape[0] == 1 else batch, position, at)
+    if cache.rank != 2 or cache.shape[1] != half:
+        raise node.shape_error(f"a cache of shape {list(cache.shape)} for {half} pairs")
+    index = None
+    if ids.rank == 2 and not ids.name:
+        index = as_index(graph.at(ids, (Index.const(0) if ids.shape[0] == 1 else batch, position)))
+    if index is None or not index.within(cache.shape[0]):
+        raise node.unsupported(
+            "position_ids that depend on data have no translation",
+            why="the angles would be looked up at run time",
+            fix="leave position_ids out and pass cos and sin by position",
+        )
+    return (index, at)
+
+
+TRANSLATORS: Mapping[str, Translator] = MappingProxyType({"Attention": _attention, "RotaryEmbedding": _rotary})

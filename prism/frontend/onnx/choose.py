@@ -1,0 +1,146 @@
+"""ONNX operators whose integer inputs choose among numbers or stand for them: losses, element lookups, dequantisation.
+
+An element at a place that data gives is a sum in which one term is not 0, sum_k where(k == place, x[k], 0): a reduction
+like the others over that dimension (a softmax's), with which it can share a pass.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
+
+from prism.frontend.onnx.algebra import apply, sub
+from prism.frontend.onnx.dtypes import dtype_of
+from prism.frontend.onnx.graph import Graph, Node, Value
+from prism.frontend.onnx.reduce import log_softmax, rows
+from prism.program import build
+from prism.program.index import Axis, Index
+from prism.program.nodes import Const, DType, Expr, ReduceKind
+from prism.program.views import axes_of, same_extent
+
+Translator = Callable[[Graph, Node], Sequence[Value]]
+
+
+def _chosen(place: Expr, axis: Axis, element: Expr) -> Expr:
+    """The element at a place along the axis that it is over; 0 where the place lies outside."""
+    here = apply("eq", build.position(axis), place)
+    return build.reduce(ReduceKind.SUM, axis, apply("where", here, element, Const(0.0)))
+
+
+def _gather_elements(graph: Graph, node: Node) -> Sequence[Value]:
+    x, places = node.input(0), node.input(1)
+    axis = node.axis("axis", x.rank)
+    if places.rank != x.rank:
+        raise node.shape_error(f"indices of {places.rank} dimensions for data of {x.rank}")
+    axes = axes_of(places.shape)
+    bound = axes_of(x.shape, "r")[axis]
+    place = graph.read(places, axes)
+    # A negative place counts from the end.
+    place = apply("where", apply("lt", place, Const(0.0)), apply("add", place, build.size(x.shape[axis])), place)
+    element = graph.at(x, [Index.axis(bound if d == axis else a) for d, a in enumerate(axes)])
+    if bound.extent == 1:
+        return [graph.define(node, axes, element, x.dtype)]
+    return [graph.define(node, axes, _chosen(place, bound, element), x.dtype)]
+
+
+def _likelihood(graph: Graph, node: Node, log_probability: Callable[[Sequence[Axis], Axis], Expr]) -> Value:
+    """-weight[label] * log_probability[label], 0 where the label is the ignored one, then the mean, sum or neither."""
+    x, labels, weight = node.input(0), node.input(1), node.optional(2)
+    if x.rank < 2 or labels.rank != x.rank - 1:
+        raise node.shape_error(f"labels of {labels.rank} dimensions for scores of {x.rank}")
+    if weight is not None and tuple(weight.shape) != (x.shape[1],):
+        raise node.shape_error(f"weights of the shape {list(weight.shape)} for {x.shape[1]} classes")
+    ignored = node.attributes.get("ignore_index")
+    how = str(node.attributes["reduction"])
+
+    def terms(axes: Sequence[Axis]) -> tuple[Expr, Expr]:
+        """(the loss of each label, what it weighs)."""
+        classes = axes_of(x.shape, "c")[1]
+        label = graph.read(labels, axes)
+        element = log_probability(axes, classes)
+        share: Expr = Const(1.0)
+        if weight is not None:
+            share = _chosen(label, classes, graph.at(weight, [Index.axis(classes)]))
+        loss = apply("neg", apply("mul", share, _chosen(label, classes, element)))
+        if ignored is not None:
+            skipped = apply("eq", label, Const(float(ignored)))
+            loss = apply("where", skipped, Const(0.0), loss)
+            share = apply("where", skipped, Const(0.0), share)
+        return loss, share
+
+    if how == "none":
+        axes = axes_of(labels.shape)
+        return graph.define(node, axes, terms(axes)[0], x.dtype)
+    bound = axes_of(labels.shape, "l")
+    loss, share = terms(bound)
+    total = build.reduce(ReduceKind.SUM, bound, loss)
+    if how == "mean":
+        total = apply("mul", total, apply("recip", build.reduce(ReduceKind.SUM, bound, share)))
+        if isinstance(share, Const):
+            total = build.mean(bound, loss)
+    elif how != "sum":
+        raise node.unsupported(f"reduction {how!r} is not one of mean, sum and none")
+    return graph.define(node, (), total, x.dtype)
+
+
+def _negative_log_likelihood(graph: Graph, node: Node) -> Sequence[Value]:
+    x = node.input(0)
+
+    def log_probability(axes: Sequence[Axis], classes: Axis) -> Expr:
+        return graph.at(x, [Index.axis(a) for a in (axes[0], classes, *axes[1:])])
+
+    return [_likelihood(graph, node, log_probability)]
+
+
+def _cross_entropy(graph: Graph, node: Node) -> Sequence[Value]:
+    x = node.input(0)
+
+    def log_probability(axes: Sequence[Axis], classes: Axis) -> Expr:
+        over = [axes[0], classes, *axes[1:]]
+        return log_softmax(graph.at(x, [Index.axis(a) for a in over]), rows(graph, x, over, [1]))
+
+    loss = _likelihood(graph, node, log_probability)
+    if not any(node.outputs[1:]):
+        return [loss]
+    axes = axes_of(x.shape)
+    logs = log_softmax(graph.read(x, axes), rows(graph, x, axes, [1]))
+    return [loss, graph.define(node, axes, logs, x.dtype, output=1)]
+
+
+def _dequantize(graph: Graph, node: Node) -> Sequence[Value]:
+    """(q - zero) * scale: one scale for the tensor, one for each place along an axis, or one for each block there."""
+    q, scale, zero = node.input(0), node.input(1), node.optional(2)
+    axes = axes_of(q.shape)
+    axis, block = 0, node.integer("block_size")
+    if scale.rank:
+        axis = node.axis("axis", q.rank)
+
+    def parameter(value: Value) -> Expr:
+        if value.rank == 0 or (value.rank == 1 and value.shape[0] == 1):
+            return graph.at(value, [Index.const(0)] * value.rank)
+        if value.rank == 1 and not block:
+            if not same_extent(value.shape[0], q.shape[axis]):
+                raise node.shape_error(f"{value.shape[0]} scales for a dimension of {q.shape[axis]}")
+            return graph.at(value, [Index.axis(axes[axis])])
+        if value.rank != q.rank or not block:
+            raise node.shape_error(f"scales of {value.rank} dimensions for a tensor of {q.rank}")
+        return graph.at(
+            value, [Index.axis(a).floordiv(block) if d == axis else Index.axis(a) for d, a in enumerate(axes)]
+        )
+
+    level = graph.read(q, axes)
+    if zero is not None:
+        level = sub(level, parameter(zero))
+    asked = node.integer("output_dtype")
+    dtype = dtype_of(asked, node.where) if asked else scale.dtype if scale.dtype.is_float else DType.FLOAT32
+    return [graph.define(node, axes, apply("mul", level, parameter(scale)), dtype)]
+
+
+TRANSLATORS: Mapping[str, Translator] = MappingProxyType(
+    {
+        "GatherElements": _gather_elements,
+        "NegativeLogLikelihoodLoss": _negative_log_likelihood,
+        "SoftmaxCrossEntropyLoss": _cross_entropy,
+        "DequantizeLinear": _dequantize,
+    }
+)

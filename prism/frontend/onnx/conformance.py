@@ -1,0 +1,467 @@
+"""Is a loaded program the ONNX model? The program's definitions against onnx's reference runtime, node by node.
+
+The runtime evaluates one node after another, every float type lifted to float64 where the node takes it; see
+prism/program/conformance.py. What it cannot evaluate, or gets wrong, onnxruntime is asked for where it is installed. A
+node that neither can run is given numbers of its result's shape and type, so that what follows is compared all the
+same, and is named in the record.
+
+A model without symbolic dimensions that is too large to run is read again at reduced extents, where its nodes take
+them. What decides is counted, never timed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import TensorProto, helper, numpy_helper
+from onnx.reference import ReferenceEvaluator
+
+from prism.errors import PrismError
+from prism.frontend.onnx.graph import Value
+from prism.program import conformance, example_draws, extents
+from prism.program.conformance import DOUBLE, MIXED, PRECISIONS, Claim, Comparison, Difference, Precision
+from prism.program.nodes import Conformance, DType, Program, Tensor
+
+_SWITCH = "--no-check (check=False)"
+_FLOATS = frozenset({TensorProto.DOUBLE, TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.BFLOAT16})
+# The reference runtime loops over the elements of these in Python: of more elements than these they are not run.
+_SLOW = frozenset({"MaxPool", "AveragePool", "LpPool", "Resize", "GridSample", "RoiAlign", "Col2Im", "ConvTranspose"})
+_SLOW_ELEMENTS = 1 << 12
+# Attributes that say how an operator computes inside, which lifting makes moot.
+_INNER_TYPES = frozenset({"stash_type", "softmax_precision"})
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """A model and the program that was made of it.
+
+    Attributes:
+        model: its graph, functions written out.
+        name: the file.
+        program: the translation.
+        values: what stands for each value of the graph, by its name there.
+    """
+
+    model: onnx.ModelProto
+    name: str
+    program: Program
+    values: Mapping[str, Value]
+
+
+def checked(reading: Reading, again: Callable[[], Reading]) -> Program:
+    """The program, once it has been compared with the model.
+
+    Args:
+        reading: the model and its program.
+        again: reads the model anew, as it then is.
+
+    Raises:
+        ConformanceError: they do not agree: a bug in prism.
+    """
+    return replace(reading.program, conformance=_record(reading, again))
+
+
+def _record(reading: Reading, again: Callable[[], Reading]) -> Conformance:
+    bindings = _bindings(reading.program)
+    sized = [(b, s) for b in bindings if (s := conformance.affordable(reading.program, b)) is not None]
+    if sized:
+        return _compared(reading, sized)
+    too_large = "its extents are too large to run"
+    shapes = _fixed(reading)
+    smaller = conformance.reduced(list(shapes.values()), lambda tried: _taken(reading, shapes, tried, again))
+    if smaller is None:
+        return conformance.unchecked(f"{too_large}, and it takes no smaller ones")
+    with _at(reading.model, dict(zip(shapes, smaller, strict=True))):
+        other = again()
+        bindings = _bindings(other.program)
+        sized = [(b, s) for b in bindings if (s := conformance.affordable(other.program, b)) is not None]
+        if not sized:
+            return conformance.unchecked(f"{too_large}, and so are the smaller ones that it takes")
+        record = _compared(other, sized)
+    shown = ", ".join(f"{n}[{', '.join(str(e or '?') for e in s)}]" for n, s in zip(shapes, smaller, strict=True))
+    note = "" if conformance.same_form(other.program, reading.program) else "the program has another form there"
+    where = f"{shown}, {record.extents}" if record.extents else shown
+    return replace(record, extents=where, missing=record.missing or note)
+
+
+def _fixed(reading: Reading) -> dict[str, tuple[int, ...]]:
+    """The extents of the inputs that the caller passes, by the names in the graph; 0 for symbolic ones."""
+    held = {t.name for t in reading.model.graph.initializer}
+    return {
+        i.name: tuple(int(d.dim_value) for d in i.type.tensor_type.shape.dim)
+        for i in reading.model.graph.input
+        if i.name not in held
+    }
+
+
+def _taken(
+    reading: Reading,
+    names: Iterable[str],
+    shapes: Sequence[tuple[int, ...]],
+    again: Callable[[], Reading],
+) -> bool:
+    """Whether the model takes inputs of other extents."""
+    try:
+        with _at(reading.model, dict(zip(names, shapes, strict=True))):
+            again()
+    except PrismError:
+        return False
+    return True
+
+
+def _bindings(program: Program) -> list[dict[str, int]]:
+    """Values of the symbols to compare at, the first that the model takes: small, different ones if it can be."""
+    if not program.ranges:
+        return [{}]
+
+    def within(at: Sequence[int]) -> dict[str, int]:
+        pairs = zip(program.ranges.items(), at, strict=True)
+        return {s: min(max(r.low, n), r.high) for (s, r), n in pairs}
+
+    many = len(program.ranges)
+    return [within([3 + 2 * n for n in range(many)]), within([8] * many), dict(program.hints)]
+
+
+def _compared(reading: Reading, sized: Sequence[tuple[dict[str, int], tuple[Precision, int]]]) -> Conformance:
+    program = reading.program
+    claims = _claims(reading)
+    runtime = _Runtime(reading)
+    for binding, size in sized:
+        done: list[str] = []
+        skipped: list[str] = []
+        elements = 0
+        precision = size[0]
+        for seed, (name, _) in enumerate(conformance.draws_within([size], example=False)):
+            compared = Comparison(program, claims, binding, lenient=name == "not finite", second=runtime.second)
+            why = ""
+            for inputs, last in _inputs(reading, name, seed, binding):
+                try:
+                    values, loose = runtime.run(inputs, precision, binding, last)
+                except _NotRunError as error:  # an index out of range, a division by zero
+                    why = str(error)
+                    continue
+                found = compared.difference(inputs, values, loose, precision, runtime.undefined)
+                if found is not None:
+                    raise _error(reading, found, name, seed)
+                why = ""
+                break
+            elements += compared.elements
+            if why:
+                skipped.append(f"{name}: {why[:200]}")
+            else:
+                done.append(name)
+                skipped += [f"{name}: {d.node}: {d.what.format(against='onnx')}" for d in compared.noted]
+        if done:
+            shown = ", ".join(f"{s}={n}" for s, n in binding.items())
+            missing = f"not compared: {', '.join(runtime.missing)}" if runtime.missing else ""
+            against = f"onnx.reference {onnx.__version__} in {precision.dtype}"
+            return Conformance(against, tuple(done), shown, elements, tuple(skipped), missing)
+    return conformance.unchecked("; ".join(skipped) or "the model could not be run")
+
+
+def _error(reading: Reading, found: Difference, name: str, seed: int) -> PrismError:
+    return found.error(reading.name, "onnx.reference", f"on the inputs drawn as {name!r} (seed {seed})", _SWITCH)
+
+
+def _claims(reading: Reading) -> list[Claim]:
+    program = reading.program
+    tensors = {t.name for t in program.inputs} | {d.name for d in program.definitions}
+    claims = []
+    for node in reading.model.graph.node:
+        for label in node.output:
+            value = reading.values.get(label)
+            if value is None:
+                continue
+            text = _text(node)
+            if value.name in tensors:
+                claims.append(Claim(label, text, value.dtype, value.name))
+            elif not value.name and value.formula is not None:
+                claims.append(Claim(label, text, value.dtype, axes=value.axes, expr=value.formula))
+    for name, output in zip(program.outputs, reading.model.graph.output, strict=True):
+        claims.append(Claim(output.name, f"output {output.name!r}", program.definition(name).dtype, name))
+    return claims
+
+
+def _text(node: onnx.NodeProto) -> str:
+    label = node.name or next((o for o in node.output if o), "")
+    return f"node {label!r} ({node.op_type})"
+
+
+def _given(program: Program) -> list[Tensor]:
+    return [t for t in program.inputs if t.name not in program.weights]
+
+
+def _inputs(
+    reading: Reading, name: str, seed: int, binding: Mapping[str, int]
+) -> Iterator[tuple[dict[str, np.ndarray], bool]]:
+    """The inputs of a draw; again with integers of a narrower range where the model did not take them."""
+    given = _given(reading.program)
+    whole = any(not t.dtype.is_float and t.dtype is not DType.BOOL for t in given)
+    attempts: tuple[tuple[int, int] | None, ...] = (None, (-2, 2), (0, 3), (0, 1), (0, 0)) if whole else (None,)
+    for n, within in enumerate(attempts):
+        yield (
+            {
+                t.name: example_draws.draw(
+                    name,
+                    tuple(extents.evaluate(e, binding) for e in t.shape),
+                    t.dtype,
+                    (seed, place),
+                    None if t.dtype.is_float else within,
+                )
+                for place, t in enumerate(given)
+            },
+            n == len(attempts) - 1,
+        )
+
+
+# onnx's own values
+
+
+class _NotRunError(Exception):
+    """The inputs are none that the model takes."""
+
+
+@dataclass(slots=True)
+class _Runtime:
+    """Runs the nodes of a model one after another.
+
+    Attributes:
+        reading: the model.
+        missing: the nodes that could not be run, as the user knows them.
+        undefined: where the values of the last run are not defined, or not the model's.
+    """
+
+    reading: Reading
+    missing: list[str] = field(default_factory=list)
+    undefined: dict[str, Any] = field(default_factory=dict)
+    _evaluators: dict[int, ReferenceEvaluator] = field(default_factory=dict)
+    _known: dict[str, np.ndarray] = field(default_factory=dict)
+
+    def run(
+        self, inputs: Mapping[str, np.ndarray], precision: Precision, binding: Mapping[str, int], last: bool
+    ) -> tuple[dict[str, np.ndarray], dict[str, Precision]]:
+        """The values of all nodes by name, and the precision of those that could not be computed in the lifted type.
+
+        Raises:
+            _NotRunError: a node does not take its inputs; others might do. Not for the last inputs that there are.
+        """
+        graph, values = self.reading.model.graph, self.reading.values
+        lifted = np.dtype(precision.dtype)
+        known = self._known = {}
+        self.undefined = {}
+        for t in graph.initializer:
+            array = values[t.name].array
+            known[t.name] = _lift(numpy_helper.to_array(t) if array is None else array, lifted)
+        for i in graph.input:
+            if i.name not in known:
+                known[i.name] = _lift(inputs[values[i.name].name], lifted)
+        loose: dict[str, Precision] = {}
+        results: dict[str, np.ndarray] = {}
+        with np.errstate(all="ignore"):
+            for place, node in enumerate(graph.node):
+                made = self._made(place, node, known, lifted, loose)
+                if made is not None and node.op_type in ("Div", "Mod"):
+                    divisor = known[node.input[1]]
+                    if divisor.dtype.kind in "iu":  # by 0 is not defined
+                        self.undefined[node.output[0]] = divisor == 0
+                if made is None and not last:
+                    raise _NotRunError(f"{_text(node)} does not take them")
+                if made is None and _text(node) not in self.missing:
+                    self.missing.append(_text(node))
+                for label in node.output:
+                    if not label:
+                        continue
+                    if made is not None and label in made:
+                        known[label] = results[label] = made[label]
+                    elif label in values:
+                        known[label] = results[label] = self._stand_in(values[label], binding, lifted)
+                        self.undefined[label] = np.True_
+        return results, loose
+
+    def _made(
+        self,
+        place: int,
+        node: onnx.NodeProto,
+        known: Mapping[str, np.ndarray],
+        lifted: np.dtype[Any],
+        loose: dict[str, Precision],
+    ) -> dict[str, np.ndarray] | None:
+        """The results of a node; None where it cannot be run."""
+        given = {i: known[i] for i in node.input if i}
+        if not _defined(node, given):
+            return None
+        slow = node.op_type in _SLOW and sum(a.size for a in given.values()) > _SLOW_ELEMENTS
+        if not slow:
+            made = self._evaluated(place, node, given)
+            if made is not None:
+                if _rounds_inside(self.reading.model, node) and lifted == _WIDE:
+                    loose.update(dict.fromkeys(made, MIXED))
+                return {label: _lift(a, lifted) for label, a in made.items()}
+        typed = {i: self._typed(i, a) for i, a in given.items()}
+        made = None if slow else self._evaluated(-place - 1, node, typed)
+        if made is None:
+            made = _onnxruntime(self.reading.model, node, typed)
+        if made is None:
+            return None
+        for label in made:
+            types = [self.reading.values[v].dtype for v in (label, *given) if v in self.reading.values]
+            loose[label] = _coarsest(types)
+        return {label: _lift(a, lifted) for label, a in made.items()}
+
+    def second(self, value: str) -> tuple[np.ndarray, Precision] | None:
+        """What onnxruntime says a value is, where its node was run last; None where it cannot tell."""
+        node = next((n for n in self.reading.model.graph.node if value in n.output), None)
+        if node is None:
+            return None
+        made = _onnxruntime(self.reading.model, node, {i: self._typed(i, self._known[i]) for i in node.input if i})
+        if made is None or value not in made:
+            return None
+        types = [self.reading.values[v].dtype for v in (value, *node.input) if v in self.reading.values]
+        return _lift(made[value], _WIDE), _coarsest(types)
+
+    def _evaluated(
+        self, key: int, node: onnx.NodeProto, given: Mapping[str, np.ndarray]
+    ) -> dict[str, np.ndarray] | None:
+        try:
+            if key not in self._evaluators:
+                self._evaluators[key] = ReferenceEvaluator(_alone(self.reading.model, node, given, lift=key >= 0))
+            made = self._evaluators[key].run(None, dict(given))
+        except Exception:  # whatever an operator raises for types or numbers that it does not take
+            return None
+        wanted = [o for o in node.output if o]
+        return {label: np.asarray(a) for label, a in zip(wanted, made, strict=True) if a is not None}
+
+    def _typed(self, name: str, array: np.ndarray) -> np.ndarray:
+        """A value in the model's own type."""
+        value = self.reading.values.get(name)
+        if value is None or not value.dtype.is_float:
+            return array
+        return array.astype(helper.tensor_dtype_to_np_dtype(TensorProto.DataType.Value(_NAMES[value.dtype])))
+
+    def _stand_in(self, value: Value, binding: Mapping[str, int], lifted: np.dtype[Any]) -> np.ndarray:
+        """Numbers of a value's shape and type, for one that could not be computed."""
+        shape = tuple(extents.evaluate(e, binding) for e in value.shape)
+        within = None if value.dtype.is_float else (0, 0)
+        return _lift(example_draws.draw("mixed", shape, value.dtype, (0,), within), lifted)
+
+
+_NAMES: Mapping[DType, str] = {
+    DType.FLOAT64: "DOUBLE",
+    DType.FLOAT32: "FLOAT",
+    DType.FLOAT16: "FLOAT16",
+    DType.BFLOAT16: "BFLOAT16",
+}
+
+
+def _coarsest(types: Sequence[DType]) -> Precision:
+    """The precision of what is computed of values of these types."""
+    return max((PRECISIONS[t] for t in types if t.is_float), key=lambda p: p.relative, default=DOUBLE)
+
+
+def _lift(array: np.ndarray, lifted: np.dtype[Any]) -> np.ndarray:
+    """Floats of any type, those of ml_dtypes included, in the lifted one."""
+    found = np.asarray(array)
+    if found.dtype.kind == "f" or found.dtype.name == "bfloat16":
+        return found.astype(lifted, copy=False)
+    return found
+
+
+def _defined(node: onnx.NodeProto, given: Mapping[str, np.ndarray]) -> bool:
+    """Whether the text defines the node for these inputs; where it does not, runtimes do as they like."""
+    attributes = {a.name: a.i for a in node.attribute if a.type == onnx.AttributeProto.INT}
+    match node.op_type:
+        case "Gather" | "GatherElements":
+            data, places = given[node.input[0]], given[node.input[1]]
+            many = data.shape[attributes.get("axis", 0)]
+            return bool(((places >= -many) & (places < many)).all())
+        case "NegativeLogLikelihoodLoss" | "SoftmaxCrossEntropyLoss":
+            scores, labels = given[node.input[0]], given[node.input[1]]
+            legal = (labels >= 0) & (labels < scores.shape[1])
+            return bool((legal | (labels == attributes.get("ignore_index", -1 << 63))).all())
+        case _:
+            return True
+
+
+def _rounds_inside(model: onnx.ModelProto, node: onnx.NodeProto) -> bool:
+    """Whether the reference runtime may compute with constants that are rounded to float32.
+
+    It does in operators that it expands, and defaults of attributes are rounded in some and not in others.
+    """
+    if node.op_type == "Erf":
+        return True
+    version = next((o.version for o in model.opset_import if o.domain == node.domain), 0)
+    if not onnx.defs.has(node.op_type, version, node.domain):
+        return False
+    schema = onnx.defs.get_schema(node.op_type, version, node.domain)
+    floats = any(a.type == onnx.defs.OpSchema.AttrType.FLOAT for a in schema.attributes.values())
+    expanded: Any = schema  # whose stubs lack these two
+    return bool(floats or expanded.has_function or expanded.has_context_dependent_function)
+
+
+def _alone(
+    model: onnx.ModelProto, node: onnx.NodeProto, given: Mapping[str, np.ndarray], *, lift: bool
+) -> onnx.ModelProto:
+    """A model of one node."""
+    copy = onnx.NodeProto()
+    copy.CopyFrom(node)
+    if lift:
+        kind = helper.np_dtype_to_tensor_dtype(next((a.dtype for a in given.values() if a.dtype.kind == "f"), _WIDE))
+        for a in copy.attribute:
+            if a.type == onnx.AttributeProto.INT and a.name in ("to", "dtype", "output_dtype") and a.i in _FLOATS:
+                a.i = kind
+            if a.type == onnx.AttributeProto.INT and a.name in _INNER_TYPES and a.i in _FLOATS:
+                a.i = kind
+    graph = helper.make_graph(
+        [copy],
+        "node",
+        [helper.make_tensor_value_info(i, helper.np_dtype_to_tensor_dtype(a.dtype), a.shape) for i, a in given.items()],
+        [onnx.ValueInfoProto(name=o) for o in node.output if o],
+    )
+    return helper.make_model(graph, opset_imports=model.opset_import, ir_version=model.ir_version)
+
+
+_WIDE = np.dtype(np.float64)
+
+
+def _onnxruntime(
+    model: onnx.ModelProto, node: onnx.NodeProto, given: Mapping[str, np.ndarray]
+) -> dict[str, np.ndarray] | None:
+    """The results of a node by onnxruntime; None where it is not installed or cannot run it."""
+    try:
+        import onnxruntime
+    except ImportError:
+        return None
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 4
+    options.intra_op_num_threads = 1
+    try:
+        data = _alone(model, node, given, lift=False).SerializeToString()
+        session = onnxruntime.InferenceSession(data, options, providers=["CPUExecutionProvider"])
+        wanted = [o for o in node.output if o]
+        return dict(zip(wanted, session.run(wanted, dict(given)), strict=True))
+    except Exception:  # no kernel for these types, or numbers that it does not take
+        return None
+
+
+@contextmanager
+def _at(model: onnx.ModelProto, shapes: Mapping[str, Sequence[int]]) -> Iterator[None]:
+    """The model with other extents of its inputs, and without what it states of its outputs' shapes."""
+    graph = model.graph
+    inputs = [(i, onnx.TypeProto.FromString(i.type.SerializeToString())) for i in graph.input]
+    outputs = [(o, onnx.TypeProto.FromString(o.type.SerializeToString())) for o in graph.output]
+    try:
+        for i in graph.input:
+            for d, n in zip(i.type.tensor_type.shape.dim, shapes.get(i.name, ()), strict=False):
+                if d.HasField("dim_value"):
+                    d.dim_value = n
+        for o in graph.output:
+            o.type.tensor_type.ClearField("shape")
+        yield
+    finally:
+        for i, before in (*inputs, *outputs):
+            i.type.CopyFrom(before)

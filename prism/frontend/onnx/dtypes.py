@@ -1,0 +1,90 @@
+"""ONNX element types as the program's, and constant arrays as numpy."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from onnx import TensorProto, numpy_helper
+
+from prism.errors import ModelError, UnsupportedError
+from prism.frontend.onnx.algebra import index_value
+from prism.frontend.onnx.graph import MAX_ELEMENTS, Value
+from prism.program.index import Index
+from prism.program.nodes import Const, DType
+from prism.program.views import axes_of, progression
+
+_DTYPES: Mapping[int, DType] = MappingProxyType(
+    {
+        TensorProto.DOUBLE: DType.FLOAT64,
+        TensorProto.FLOAT: DType.FLOAT32,
+        TensorProto.FLOAT16: DType.FLOAT16,
+        TensorProto.BFLOAT16: DType.BFLOAT16,
+        TensorProto.INT64: DType.INT64,
+        TensorProto.INT32: DType.INT32,
+        TensorProto.INT8: DType.INT8,
+        TensorProto.UINT8: DType.UINT8,
+        TensorProto.BOOL: DType.BOOL,
+    }
+)
+
+
+def dtype_of(element_type: int, where: str) -> DType:
+    """The program's type for an ONNX element type.
+
+    Raises:
+        UnsupportedError: there is none.
+    """
+    if element_type in _DTYPES:
+        return _DTYPES[element_type]
+    known = element_type in TensorProto.DataType.values()
+    name = TensorProto.DataType.Name(element_type).lower() if known else f"number {element_type}"
+    raise UnsupportedError(
+        f"the data type {name} is not supported",
+        where=where,
+        why="prism takes " + ", ".join(d.value for d in _DTYPES.values()),
+        fix="export the model in float32, float16 or bfloat16",
+    )
+
+
+def array_of(tensor: TensorProto, where: str) -> npt.NDArray[Any]:
+    """The values of a tensor that the model holds; bfloat16 as float32.
+
+    Raises:
+        UnsupportedError: its data type has no counterpart.
+        ModelError: the values are not there in full.
+    """
+    dtype = dtype_of(tensor.data_type, where)
+    try:
+        array = numpy_helper.to_array(tensor)
+    except Exception as error:  # onnx raises whatever numpy does on missing or extra bytes
+        raise ModelError(
+            f"the constant {tensor.name!r} cannot be read", where=where, why=str(error), fix="export the model again"
+        ) from None
+    return array.astype(np.float32) if dtype == DType.BFLOAT16 else array
+
+
+def constant(array: npt.NDArray[Any], dtype: DType, label: str) -> Value:
+    """A constant of the model: a number, a progression, known integers, or an array that is read as an input."""
+    exact = not dtype.is_float
+    elements = None
+    if exact and array.size <= MAX_ELEMENTS:
+        elements = np.empty(array.shape, dtype=object)
+        for place in np.ndindex(array.shape):
+            elements[place] = int(array[place])
+    axes = axes_of(array.shape)
+    value = Value(tuple(array.shape), dtype, axes=axes, array=array, label=label, elements=elements)
+    # A uniform array of floats stays an array: weights that were never trained are weights all the same.
+    if array.size == 1 or (exact and array.size > 1 and bool(np.all(array == array.flat[0]))):
+        return replace(value, formula=Const(float(array.flat[0])))
+    line = progression(elements) if elements is not None and elements.size > 2 else None
+    if line is None or dtype == DType.BOOL:
+        return value
+    index = Index.const(line[0])
+    for step, axis in zip(line[1], axes, strict=True):
+        index = index + Index.axis(axis).scaled(step)
+    return replace(value, formula=index_value(index))

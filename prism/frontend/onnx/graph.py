@@ -1,0 +1,528 @@
+"""The state of one translation: the values known so far, the definitions made, and what a translator asks of them.
+
+A value is one of three things: a tensor of the program (an input or a definition), a closed formula over its axes
+(a constant, a range, a mask of positions) that is written into whatever reads it, or an array of the model that
+becomes an input the first time it is read as data. Beside that a small integer tensor may have known elements, as
+extents, which is how shapes are computed.
+"""
+
+from __future__ import annotations
+
+import functools
+import keyword
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from prism.errors import ShapeError, UnsupportedError
+from prism.frontend.arguments import Given
+from prism.frontend.onnx.algebra import apply, as_extent, index_value, number
+from prism.program import integers
+from prism.program.extents import Extent, is_static
+from prism.program.index import Axis, Index
+from prism.program.integers import Interval
+from prism.program.nodes import Const, Definition, DType, Expr, Map, Position, Read, SymbolRange, Tensor, walk
+from prism.program.transform import substitute
+from prism.program.views import Elements, Shape, axes_of, broadcast_shapes, product, progression
+
+MAX_ELEMENTS = 256
+"""The largest integer tensor whose elements are followed at translation."""
+MAX_FORMULA = 64
+"""The largest closed formula, in nodes, that is written into what reads it; a larger one is a definition."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Value:
+    """What an ONNX value is to the translation.
+
+    Attributes:
+        shape: its extents.
+        dtype: how its elements are stored.
+        name: the tensor of the program, when it is one.
+        axes, formula: the closed formula of one element, when it is one; no reads in it.
+        array: the constant of the model, when it is one.
+        label: the name it has in the model.
+        elements: its elements when they are integers or booleans known at translation, as extents.
+    """
+
+    shape: Shape
+    dtype: DType
+    name: str = ""
+    axes: tuple[Axis, ...] = ()
+    formula: Expr | None = None
+    array: npt.NDArray[Any] | None = None
+    label: str = ""
+    elements: Elements | None = None
+
+    @property
+    def rank(self) -> int:
+        """The number of dimensions."""
+        return len(self.shape)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Node:
+    """One ONNX node as a translator sees it; it remembers which operands and attributes were looked at.
+
+    Attributes:
+        op: the operator's name.
+        label: the node as the user knows it.
+        where: the file and the node, for errors.
+        version: the version of the operator's schema; 0 for an operator that the user declares.
+        inputs: its operands; None for one that is left out.
+        outputs: the names of its results; empty for one that is not wanted.
+        attributes: by name, as Python values.
+    """
+
+    op: str
+    label: str
+    where: str
+    version: int
+    inputs: tuple[Value | None, ...]
+    outputs: tuple[str, ...]
+    attributes: Given
+    _read: set[int] = field(default_factory=set, repr=False)
+
+    def afresh(self) -> Node:
+        """The same node, of which nothing was looked at."""
+        return replace(self, attributes=self.attributes.afresh(), _read=set())
+
+    @property
+    def unread(self) -> list[int]:
+        """The places of the operands that are given and that nobody looked at."""
+        return [place for place, value in enumerate(self.inputs) if value is not None and place not in self._read]
+
+    def input(self, place: int) -> Value:
+        """The operand at that place.
+
+        Raises:
+            UnsupportedError: it is missing.
+        """
+        value = self.optional(place)
+        if value is None:
+            raise self.unsupported(f"operand {place} is missing", fix="check the model with onnx.checker")
+        return value
+
+    def optional(self, place: int) -> Value | None:
+        """The operand at that place, None when it is left out."""
+        self._read.add(place)
+        return self.inputs[place] if place < len(self.inputs) else None
+
+    def wanted(self, place: int) -> bool:
+        """Whether the result at that place has a name, by which something may ask for it."""
+        return place < len(self.outputs) and bool(self.outputs[place])
+
+    def integer(self, name: str) -> int:
+        """An integer attribute; 0 where the schema has none of that name, or no default for it."""
+        return int(self.attributes.get(name, 0))
+
+    def number(self, name: str) -> float:
+        """A float attribute, exactly the float32 that ONNX stores; 0 as in `integer`.
+
+        Raises:
+            UnsupportedError: it is NaN or an infinity.
+        """
+        found = float(self.attributes.get(name, 0.0))
+        if not math.isfinite(found):
+            raise self.unsupported(f"the attribute {name} is {found}", fix="export it with a finite number")
+        return found
+
+    def flag(self, name: str) -> bool:
+        """An integer attribute that says yes or no.
+
+        Raises:
+            UnsupportedError: it is neither 1 nor 0: what that means is not said anywhere.
+        """
+        found = self.integer(name)
+        if found not in (0, 1):
+            raise self.unsupported(f"the attribute {name} is {found}", why="it may be 0 or 1", fix="export it again")
+        return bool(found)
+
+    def axis(self, name: str, rank: int) -> int:
+        """An axis attribute, counted from the front."""
+        return self.wrap(self.integer(name), rank)
+
+    def wrap(self, axis: int, rank: int) -> int:
+        """The axis, counted from the front.
+
+        Raises:
+            ShapeError: there is no such axis.
+        """
+        if not -rank <= axis < rank:
+            raise self.shape_error(f"axis {axis} is out of range for {rank} dimensions")
+        return axis % rank
+
+    def elements(self, place: int, what: str) -> Elements:
+        """The elements of an integer operand that must be known at translation.
+
+        Raises:
+            UnsupportedError: they depend on data.
+        """
+        found = known_elements(self.input(place))
+        if found is None:
+            raise self.unsupported(
+                f"{what} is computed from data", fix="export the model with constant shapes, axes and indices"
+            )
+        return found
+
+    def listed(self, name: str, place: int, what: str) -> Elements | None:
+        """Integers that old versions of the operator have as an attribute and new ones as an operand, None without."""
+        if name in self.attributes:
+            return np.array(self.attributes[name], dtype=object)
+        return self._list(place, what) if self.optional(place) is not None else None
+
+    def numbers(self, name: str, place: int, what: str) -> list[int] | None:
+        """As `listed`, where each must be a number rather than an expression of symbolic dimensions."""
+        found = self.listed(name, place, what)
+        return None if found is None else self._static(found, what)
+
+    def integers(self, place: int, what: str) -> list[int]:
+        """As `elements`, where each must be a number rather than an expression of symbolic dimensions."""
+        return self._static(self._list(place, what), what)
+
+    def _list(self, place: int, what: str) -> Elements:
+        found = self.elements(place, what)
+        if found.ndim > 1:
+            raise self.shape_error(f"{what} has {found.ndim} dimensions", why="it is a list")
+        return found
+
+    def _static(self, elements: Elements, what: str) -> list[int]:
+        found = elements.ravel().tolist()
+        if not all(is_static(e) for e in found):
+            raise self.unsupported(f"{what} depends on a symbolic dimension", fix="export with that dimension fixed")
+        return [int(e) for e in found]
+
+    def unsupported(self, what: str, *, why: str = "", fix: str = "") -> UnsupportedError:
+        """The error to raise for something in this node that has no translation."""
+        return UnsupportedError(what, where=self.where, why=why, fix=fix or "rewrite the node in supported operators")
+
+    def shape_error(self, what: str, *, why: str = "") -> ShapeError:
+        """The error to raise for shapes that do not add up in this node."""
+        return ShapeError(what, where=self.where, why=why, fix="check the shapes of the node's operands")
+
+
+def known_elements(value: Value) -> Elements | None:
+    """The elements of a value as extents, when they are integers known at translation."""
+    if value.elements is not None:
+        return value.elements
+    shape = static_shape(value.shape)
+    if value.formula is None or value.dtype.is_float or shape is None:
+        return None
+    uniform = as_extent(value.formula)
+    if uniform is None or int(np.prod(shape)) > MAX_ELEMENTS:
+        return None
+    filled = np.empty(shape, dtype=object)
+    filled[...] = uniform
+    return filled
+
+
+def whole_range(dtype: DType) -> tuple[int, int]:
+    """The least and the greatest number of an integer type; of truth values, 0 and 1."""
+    if dtype == DType.BOOL:
+        return 0, 1
+    half = 1 << (8 * dtype.bytes - 1)
+    return (0, 2 * half - 1) if dtype == DType.UINT8 else (-half, half - 1)
+
+
+def static_shape(shape: Sequence[Extent]) -> tuple[int, ...] | None:
+    """The shape as numbers, None when a dimension is symbolic."""
+    return tuple(int(e) for e in shape) if all(is_static(e) for e in shape) else None
+
+
+def identifier(text: str) -> str:
+    """A legal Python identifier that resembles the text."""
+    cleaned = "".join(c if c.isascii() and (c.isalnum() or c == "_") else "_" for c in text) or "_"
+    if cleaned[0].isdigit():
+        cleaned = f"_{cleaned}"
+    return f"{cleaned}_" if keyword.iskeyword(cleaned) else cleaned
+
+
+@dataclass(slots=True)
+class Graph:
+    """The program under construction.
+
+    Attributes:
+        where: the file, for errors.
+        inputs: the tensors declared so far, the model's own inputs first.
+        weights: the values of those that the model fixes.
+        definitions: in order.
+        ranges: for each symbol, the values that it may take.
+    """
+
+    where: str
+    inputs: list[Tensor] = field(default_factory=list)
+    weights: dict[str, npt.NDArray[Any]] = field(default_factory=dict)
+    definitions: list[Definition] = field(default_factory=list)
+    ranges: dict[str, SymbolRange] = field(default_factory=dict)
+    _taken: set[str] = field(default_factory=set)
+    _bounds: dict[str, Interval] = field(default_factory=dict)
+    _next: dict[str, int] = field(default_factory=dict)  # numbers to try next, so that many names alike stay cheap
+    _stored: dict[int, tuple[str, object]] = field(
+        default_factory=dict
+    )  # holds the array, so that its id stays its own
+
+    def fresh(self, wanted: str) -> str:
+        """An identifier that no tensor has yet, like the one wanted."""
+        base = identifier(wanted)
+        name, n = base, self._next.get(base, 1)
+        while name in self._taken:
+            name, n = f"{base}_{n}", n + 1
+        self._next[base] = n
+        self._taken.add(name)
+        return name
+
+    def reserve(self, name: str) -> None:
+        """Keep a name from being given to a tensor."""
+        self._taken.add(name)
+
+    def limit(self, symbol: str, high: int) -> None:
+        """Note that the symbol is at most `high`: a slice or a lookup reads no further."""
+        r = self.ranges[symbol]
+        self.ranges[symbol] = replace(r, high=min(r.high, high), hint=min(r.hint, high))
+
+    def declare(self, label: str, shape: Shape, dtype: DType) -> Value:
+        """A new input of the program."""
+        tensor = Tensor(self.fresh(label), shape, dtype)
+        self.inputs.append(tensor)
+        self._bounds[tensor.name] = integers.of_type(dtype)
+        return Value(shape, dtype, name=tensor.name, label=label)
+
+    def at(self, value: Value, index: Sequence[Index]) -> Expr:
+        """One element of the value.
+
+        Raises:
+            UnsupportedError: it is an integer that float64 does not hold.
+        """
+        if len(index) != value.rank:
+            raise ValueError(f"{value.label or value.name} has {value.rank} dimensions, and {len(index)} are expected")
+        if value.name:
+            return Read(value.name, tuple(index))
+        self._refuse_inexact(value)
+        if value.formula is not None:
+            return _substituted(value.formula, dict(zip(value.axes, index, strict=True)))
+        if value.elements is not None:
+            return self._element(value.elements, value, index)
+        return Read(self._store(value), tuple(index))
+
+    def _refuse_inexact(self, value: Value) -> None:
+        """Refuse whole numbers beyond those that float64 has, in which programs are evaluated."""
+        source = value.array if value.array is not None else value.elements
+        if value.dtype != DType.INT64 or source is None:
+            return
+        ends = [int(source.min()), int(source.max())] if value.array is not None and source.size else source.ravel()
+        largest = max((abs(int(e)) for e in ends if is_static(e)), default=0)
+        if largest > integers.EXACT:
+            raise UnsupportedError(
+                f"the constant {value.label!r} holds {largest}",
+                where=self.where,
+                why="whole numbers beyond 2^53 are not computed with exactly",
+                fix="use smaller ones",
+            )
+
+    def _element(self, elements: Elements, value: Value, index: Sequence[Index]) -> Expr:
+        """One of several known elements: a progression is a position, a few others a choice, more an array."""
+        line = progression(elements)
+        if line is not None:
+            first, steps = line
+            total = Index.const(first)
+            for step, i in zip(steps, index, strict=True):
+                total = total + i.scaled(step)
+            return _position(total)
+        if value.array is not None or all(is_static(e) for e in elements.ravel()):
+            return Read(self._store(value), tuple(index))
+        expr = number(elements.ravel()[-1])
+        for place in reversed(list(np.ndindex(elements.shape))[:-1]):
+            test: Expr = Const(1.0)
+            for i, p in zip(index, place, strict=True):
+                test = apply("and", test, apply("eq", _position(i), Const(float(p))))
+            expr = apply("where", test, number(elements[place]), expr)
+        return expr
+
+    def _store(self, value: Value) -> str:
+        """The input that holds a constant array of the model, declared when it is first read."""
+        source: npt.NDArray[Any] | None = value.array if value.array is not None else value.elements
+        assert source is not None
+        if id(source) not in self._stored:
+            name = self.fresh(value.label or "constant")
+            self.inputs.append(Tensor(name, value.shape, value.dtype))
+            self.weights[name] = source if value.array is not None else source.astype(_NUMPY[value.dtype])
+            self._bounds[name] = _bounds_of(source, value.dtype)
+            self._stored[id(source)] = (name, source)
+        return self._stored[id(source)][0]
+
+    def read(self, value: Value, axes: Sequence[Axis]) -> Expr:
+        """One element of the value broadcast to the axes, aligned at the last dimension."""
+        aligned = axes[len(axes) - value.rank :]
+        index = [Index.const(0) if e == 1 else Index.axis(a) for e, a in zip(value.shape, aligned, strict=True)]
+        return self.at(value, index)
+
+    def bounds(self, value: Value | Expr) -> Interval:
+        """Bounds of the elements of a value, or of an expression over the program's tensors."""
+        if isinstance(value, Expr):
+            return integers.interval(value, self._bound, self.ranges)
+        if value.formula is not None:
+            return self.bounds(value.formula)
+        if value.array is not None:
+            return _bounds_of(value.array, value.dtype)
+        if value.elements is not None:
+            parts = [self.bounds(number(e)) for e in value.elements.ravel()]
+            return functools.reduce(Interval.joined, parts, parts[0]) if parts else integers.of_type(value.dtype)
+        return self._bound(value.name)
+
+    def may_be_infinite(self, value: Value) -> bool:
+        """Whether something infinite, or a division or a logarithm that may be, goes into a value of finite inputs."""
+        axes = axes_of(value.shape)
+        made = {d.name: d.expr for d in self.definitions}
+        seen: set[str] = set()
+        todo = [self.read(value, axes)]
+        while todo:
+            for e in walk(todo.pop()):
+                match e:
+                    case Const(number) if not math.isfinite(number):
+                        return True
+                    case Map("log" | "recip" | "pow", _):
+                        return True
+                    case Read(tensor, _) if tensor not in seen:
+                        seen.add(tensor)
+                        if tensor in made:
+                            todo.append(made[tensor])
+                        elif tensor in self.weights and not np.all(np.isfinite(self.weights[tensor])):
+                            return True
+        return False
+
+    def _bound(self, tensor: str) -> Interval:
+        return self._bounds.get(tensor, integers.REAL)
+
+    def define(
+        self,
+        node: Node,
+        axes: Sequence[Axis],
+        expr: Expr,
+        dtype: DType,
+        *,
+        view: bool = False,
+        output: int = 0,
+        bounds: Interval | None = None,
+    ) -> Value:
+        """The value of one element over the axes: a definition, or a closed formula when nothing is read.
+
+        Args:
+            node: where it comes from.
+            axes: one for each dimension.
+            expr: the element over the reals; what of it an integer type stores is seen to here.
+            dtype: how it is stored.
+            view: whether it only re-indexes.
+            output: which of the node's results it is.
+            bounds: of the element, where the caller knows better than the formula says.
+
+        Raises:
+            UnsupportedError: the type stores something else, and no formula says what exactly.
+        """
+        shape = tuple(a.extent for a in axes)
+        negative = [e for e in shape if is_static(e) and int(e) < 0]
+        if negative:
+            raise node.shape_error(
+                f"a dimension of the result would have {negative[0]} elements",
+                why="more is taken away from a dimension than it has",
+            )
+        if not dtype.is_float:
+            expr, bounds = integers.stored(expr, dtype, bounds or self.bounds(expr), node.where)
+        label = node.outputs[output] if output < len(node.outputs) and node.outputs[output] else node.label
+        if not any(isinstance(e, Read) for e in walk(expr)) and sum(1 for _ in walk(expr)) <= MAX_FORMULA:
+            return Value(shape, dtype, axes=tuple(axes), formula=expr, label=label)
+        return self.define_tensor(label, axes, expr, dtype, origin=node.label, view=view, bounds=bounds)
+
+    def define_tensor(
+        self,
+        label: str,
+        axes: Sequence[Axis],
+        expr: Expr,
+        dtype: DType,
+        *,
+        origin: str,
+        view: bool = False,
+        bounds: Interval | None = None,
+    ) -> Value:
+        """A definition of the program, of what its type stores."""
+        if any(isinstance(e, Const) and math.isnan(e.value) for e in walk(expr)):
+            raise UnsupportedError(
+                "a constant is NaN",
+                where=f"{self.where}, {origin if origin.startswith('output ') else f'node {origin!r}'}",
+                why="nothing can be proved of a value that is not a number",
+                fix="mask with a large number or an infinity in its place",
+            )
+        d = Definition(self.fresh(label), tuple(axes), expr, dtype, origin, view)
+        self._bounds[d.name] = bounds or self.bounds(expr)
+        self.definitions.append(d)
+        return Value(tuple(a.extent for a in axes), dtype, name=d.name, label=label)
+
+    def pointwise(
+        self,
+        node: Node,
+        values: Sequence[Value],
+        f: Callable[..., Expr],
+        dtype: DType | None = None,
+        bounds: Interval | None = None,
+    ) -> Value:
+        """`f` of the corresponding elements of the values, broadcast together."""
+        shape = broadcast_shapes(*(v.shape for v in values), where=node.where)
+        axes = axes_of(shape)
+        expr = f(*(self.read(v, axes) for v in values))
+        return self.define(node, axes, expr, dtype or values[0].dtype, bounds=bounds)
+
+    def view(
+        self,
+        node: Node,
+        value: Value,
+        shape: Shape,
+        index: Callable[[tuple[Axis, ...]], Sequence[Index]],
+        *,
+        output: int = 0,
+    ) -> Value:
+        """A re-indexing of the value: element `axes` of the result is element `index(axes)` of the value."""
+        axes = axes_of(shape)
+        return self.define(node, axes, self.at(value, index(axes)), value.dtype, view=True, output=output)
+
+
+_NUMPY: Mapping[DType, type[np.generic]] = {
+    DType.INT64: np.int64,
+    DType.INT32: np.int32,
+    DType.INT8: np.int8,
+    DType.UINT8: np.uint8,
+    DType.BOOL: np.bool_,
+}
+
+
+def _bounds_of(array: npt.NDArray[Any], dtype: DType) -> Interval:
+    """Bounds of a constant; nothing is said of fractions."""
+    if dtype.is_float or array.size == 0:
+        return integers.of_type(dtype)
+    return Interval(float(array.min()), float(array.max()), whole=True)
+
+
+def _position(index: Index) -> Expr:
+    return Position(index) if index.terms else number(index.offset)
+
+
+def _substituted(expr: Expr, mapping: Mapping[Axis, Index]) -> Expr:
+    """A closed formula with its axes replaced, and positions that became numbers folded."""
+
+    def fold(e: Expr) -> Expr:
+        match e:
+            case Position(index):
+                return index_value(index)
+            case Map(op, args):
+                return apply(op, *(fold(a) for a in args))
+            case _:
+                return e
+
+    return fold(substitute(expr, mapping))
+
+
+def count(value: Value) -> Extent:
+    """The number of elements."""
+    return product(value.shape)

@@ -1,0 +1,151 @@
+"""ONNX normalisations, each one definition with its eps and its 1/n: layer, RMS, group, instance, batch, Lp."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
+
+from prism.frontend.onnx.algebra import apply, div, recip, sub
+from prism.frontend.onnx.dtypes import dtype_of
+from prism.frontend.onnx.graph import Graph, Node, Value
+from prism.frontend.onnx.reduce import mean, rows, square
+from prism.program import build
+from prism.program.extents import Extent
+from prism.program.index import Axis, Index
+from prism.program.nodes import Const, Expr, ReduceKind
+from prism.program.views import axes_of, same_extent
+
+Translator = Callable[[Graph, Node], Sequence[Value]]
+
+
+def _inverse_deviation(variance: Expr, eps: float) -> Expr:
+    return recip(apply("sqrt", apply("add", variance, Const(eps))))
+
+
+def _fits(node: Node, parameter: Value, shape: Sequence[Extent], what: str) -> None:
+    """Check that a parameter broadcasts one way, to the dimensions that it scales."""
+    given = parameter.shape
+    fits = len(given) <= len(shape) and all(
+        g == 1 or same_extent(g, e) for g, e in zip(reversed(given), reversed(list(shape)), strict=False)
+    )
+    if not fits:
+        raise node.shape_error(f"{what} of shape {list(given)} does not broadcast to {list(shape)}")
+
+
+def _layer_norm(graph: Graph, node: Node) -> Sequence[Value]:
+    x, scale, bias = node.input(0), node.input(1), node.optional(2)
+    axis, eps = node.axis("axis", x.rank), node.number("epsilon")
+    reduced = list(range(axis, x.rank))
+    stash = dtype_of(node.integer("stash_type"), node.where)  # that of the statistics
+    _fits(node, scale, x.shape, "the scale")
+
+    def statistics(axes: Sequence[Axis]) -> tuple[Expr, Expr]:
+        row = rows(graph, x, axes, reduced)
+        centre = mean(lambda _: row("m"))
+        return centre, mean(lambda _: row("v"), lambda e: square(sub(e, centre)))
+
+    axes = axes_of(x.shape)
+    centre, variance = statistics(axes)
+    normal = apply("mul", sub(graph.read(x, axes), centre), _inverse_deviation(variance, eps))
+    expr = apply("mul", normal, graph.read(scale, axes))
+    if bias is not None:
+        _fits(node, bias, x.shape, "the bias")
+        expr = apply("add", expr, graph.read(bias, axes))
+    results = [graph.define(node, axes, expr, x.dtype)]
+    kept = axes_of([1 if d in reduced else e for d, e in enumerate(x.shape)])
+    if any(node.outputs[1:]):
+        centre, variance = statistics(kept)
+        for n, value in enumerate((centre, _inverse_deviation(variance, eps))[: len(node.outputs) - 1], 1):
+            results.append(graph.define(node, kept, value, stash, output=n))
+    return results
+
+
+def _rms_norm(graph: Graph, node: Node) -> Sequence[Value]:
+    x, scale = node.input(0), node.input(1)
+    axis, eps = node.axis("axis", x.rank), node.number("epsilon")
+    _fits(node, scale, x.shape, "the scale")
+    axes = axes_of(x.shape)
+    squares = mean(rows(graph, x, axes, list(range(axis, x.rank))), square)
+    normal = apply("mul", graph.read(x, axes), _inverse_deviation(squares, eps))
+    return [graph.define(node, axes, apply("mul", normal, graph.read(scale, axes)), x.dtype)]
+
+
+def _over_channels(graph: Graph, node: Node, value: Value, channel: Axis) -> Expr:
+    if value.rank != 1 or not same_extent(value.shape[0], channel.extent):
+        raise node.shape_error(f"a parameter of shape {list(value.shape)} for {channel.extent} channels")
+    return graph.at(value, [Index.axis(channel)])
+
+
+def _group_norm(graph: Graph, node: Node) -> Sequence[Value]:
+    x, scale, bias = node.input(0), node.input(1), node.input(2)
+    groups, eps = node.integer("num_groups"), node.number("epsilon")
+    channels = x.shape[1]
+    if not isinstance(channels, int) or groups < 1 or channels % groups:
+        raise node.shape_error(f"{channels} channels do not make up {groups} groups")
+    return [_grouped(graph, node, x, channels // groups, eps, (scale, bias))]
+
+
+def _instance_norm(graph: Graph, node: Node) -> Sequence[Value]:
+    x = node.input(0)
+    return [_grouped(graph, node, x, 1, node.number("epsilon"), (node.input(1), node.input(2)))]
+
+
+def _grouped(graph: Graph, node: Node, x: Value, each: int, eps: float, parameters: tuple[Value, Value]) -> Value:
+    """Normalise x[n, c, ...] over each group of `each` channels and all that follows them."""
+    axes = axes_of(x.shape)
+    group = Index.axis(axes[1]).floordiv(each)
+
+    def row(prefix: str) -> tuple[tuple[Axis, ...], Expr]:
+        bound = axes_of((each, *x.shape[2:]), prefix)
+        channel = group.scaled(each) + Index.axis(bound[0])
+        return bound, graph.at(x, [Index.axis(axes[0]), channel, *map(Index.axis, bound[1:])])
+
+    centre = mean(lambda _: row("m"))
+    variance = mean(lambda _: row("v"), lambda e: square(sub(e, centre)))
+    expr = apply("mul", sub(graph.read(x, axes), centre), _inverse_deviation(variance, eps))
+    scale, bias = (_parameter(graph, node, p, axes[1], each) for p in parameters)
+    return graph.define(node, axes, apply("add", apply("mul", expr, scale), bias), x.dtype)
+
+
+def _parameter(graph: Graph, node: Node, value: Value, channel: Axis, each: int) -> Expr:
+    if node.op == "GroupNormalization" and node.version < 21:  # one a group, not one a channel
+        return graph.at(value, [Index.axis(channel).floordiv(each)])
+    return _over_channels(graph, node, value, channel)
+
+
+def _batch_norm(graph: Graph, node: Node) -> Sequence[Value]:
+    if node.flag("training_mode"):
+        raise node.unsupported("BatchNormalization in training mode is not supported", fix="export in inference mode")
+    x, eps = node.input(0), node.number("epsilon")
+    axes = axes_of(x.shape)
+    channel = axes[1] if x.rank > 1 else Axis("c", 1)
+    scale, bias, centre, variance = (_over_channels(graph, node, node.input(p), channel) for p in range(1, 5))
+    normal = apply("mul", sub(graph.read(x, axes), centre), _inverse_deviation(variance, eps))
+    return [graph.define(node, axes, apply("add", apply("mul", normal, scale), bias), x.dtype)]
+
+
+def _lp_norm(graph: Graph, node: Node) -> Sequence[Value]:
+    x, p = node.input(0), node.integer("p")
+    axes = axes_of(x.shape)
+    bound, element = rows(graph, x, axes, [node.axis("axis", x.rank)])("r")
+    if p == 1:
+        length = build.reduce(ReduceKind.SUM, bound, apply("abs", element))
+    elif p == 2:
+        length = apply("sqrt", build.reduce(ReduceKind.SUM, bound, square(element)))
+    else:
+        raise node.unsupported(f"LpNormalization with p = {p} is not supported", fix="use p = 1 or p = 2")
+    # All elements of length 0 are 0, and so is the result.
+    safe = apply("where", apply("eq", length, Const(0.0)), Const(1.0), length)
+    return [graph.define(node, axes, div(graph.read(x, axes), safe), x.dtype)]
+
+
+TRANSLATORS: Mapping[str, Translator] = MappingProxyType(
+    {
+        "LayerNormalization": _layer_norm,
+        "RMSNormalization": _rms_norm,
+        "GroupNormalization": _group_norm,
+        "InstanceNormalization": _instance_norm,
+        "BatchNormalization": _batch_norm,
+        "LpNormalization": _lp_norm,
+    }
+)

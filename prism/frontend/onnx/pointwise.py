@@ -1,0 +1,344 @@
+"""Pointwise ONNX operators: arithmetic, comparisons, casts, activations, selection.
+
+An activation is written out in its parts (silu is `x * sigmoid(x)`), so that rules about the parts see it.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+
+import numpy as np
+
+from prism.frontend.onnx.algebra import apply, as_index, as_predicate, div, index_value, power, recip, sub
+from prism.frontend.onnx.dtypes import constant, dtype_of
+from prism.frontend.onnx.graph import Graph, Node, Value, known_elements, whole_range
+from prism.program import integers
+from prism.program.build import joined
+from prism.program.formulas import trunc_quotient
+from prism.program.index import Index
+from prism.program.integers import Interval
+from prism.program.nodes import Const, DType, Expr
+from prism.program.operators import Operator
+from prism.program.views import axes_of, broadcast_shapes, same_extent
+
+Translator = Callable[[Graph, Node], Value]
+
+
+def unary(f: Callable[[Expr], Expr], dtype: DType | None = None) -> Translator:
+    """A translator of one operand."""
+    return lambda graph, node: graph.pointwise(node, [node.input(0)], f, dtype)
+
+
+def binary(f: Callable[[Expr, Expr], Expr], dtype: DType | None = None) -> Translator:
+    """A translator of two operands, broadcast together."""
+    return lambda graph, node: graph.pointwise(node, [node.input(0), node.input(1)], f, dtype)
+
+
+def op(name: str, dtype: DType | None = None) -> Translator:
+    """A translator of an operator that `Map` has."""
+
+    def translate(graph: Graph, node: Node) -> Value:
+        return graph.pointwise(node, _all(node), lambda *args: apply(name, *args), dtype)
+
+    return translate
+
+
+def declared(graph: Graph, node: Node, operator: Operator) -> Value:
+    """A call of an operator that the user declares: its definition at the operands, broadcast together."""
+    if len(node.inputs) != len(operator.parameters) or node.attributes:
+        takes = ", ".join(operator.parameters)
+        raise node.unsupported(f"{operator.name} takes {takes} and no attributes; it is declared at {operator.where}")
+    return graph.pointwise(node, _all(node), lambda *args: operator.of(args))
+
+
+def _n_ary(name: str) -> Translator:
+    def f(*args: Expr) -> Expr:
+        return joined(lambda a, b: apply(name, a, b), args)
+
+    return lambda graph, node: graph.pointwise(node, _all(node), f)
+
+
+def _all(node: Node) -> list[Value]:
+    return [node.input(place) for place in range(len(node.inputs))]
+
+
+def _mean(graph: Graph, node: Node) -> Value:
+    values = _all(node)
+
+    def f(*args: Expr) -> Expr:
+        total = joined(lambda a, b: apply("add", a, b), args)
+        return apply("mul", total, Const(1.0 / len(args)))
+
+    return graph.pointwise(node, values, f)
+
+
+def _divide(graph: Graph, node: Node) -> Value:
+    a, b = node.input(0), node.input(1)
+    if a.dtype.is_float:
+        return graph.pointwise(node, [a, b], div)
+    return _whole_division(graph, node, integers.quotient_bounds, Index.floordiv, integers.trunc_quotient)
+
+
+def _remainder(graph: Graph, node: Node) -> Value:
+    truncated = node.flag("fmod")
+    if node.input(0).dtype.is_float:
+        if not truncated:
+            raise node.unsupported(
+                "the remainder of fractions with the sign of the divisor has no translation",
+                why="by infinity it is the dividend or the divisor, where the formula is not a number",
+                fix="export it with fmod=1",
+            )
+        if graph.may_be_infinite(node.input(1)):
+            raise node.unsupported(
+                "the remainder by what may be infinite has no translation",
+                why="it is the dividend there, where the formula is not a number",
+                fix="clip the divisor",
+            )
+        return binary(lambda a, b: sub(a, apply("mul", b, trunc_quotient(a, b))))(graph, node)
+    bounds = functools.partial(integers.remainder_bounds, floor=not truncated)
+    formula = integers.trunc_remainder if truncated else integers.floor_remainder
+    return _whole_division(graph, node, bounds, Index.mod, formula)
+
+
+def _whole_division(
+    graph: Graph,
+    node: Node,
+    bounds: Callable[[Interval, Interval], Interval],
+    of_index: Callable[[Index, int], Index],
+    formula: Callable[[Expr, Expr], Expr],
+) -> Value:
+    """A quotient or a remainder of integers: of indices that are not negative an index again, else its formula."""
+    a, b = node.input(0), node.input(1)
+    over, by = graph.bounds(a), graph.bounds(b)
+    if integers.is_zero(by):
+        raise node.unsupported("integers are divided by 0", fix="export the model again")
+
+    def f(x: Expr, y: Expr) -> Expr:
+        index = as_index(x)
+        if isinstance(y, Const) and y.value > 0 and index is not None and over.low >= 0:
+            return index_value(of_index(index, int(y.value)))
+        return formula(x, y)
+
+    return graph.pointwise(node, [a, b], f, bounds=bounds(over, by))
+
+
+def _power(graph: Graph, node: Node) -> Value:
+    base, exponent = node.input(0), node.input(1)
+    if not base.dtype.is_float:
+        range_ = graph.bounds(exponent)
+        if not range_.whole or range_.low < 0:
+            raise node.unsupported(
+                "an integer to a power that may be negative or a fraction has no translation",
+                why="how it is rounded is not part of the formula",
+                fix="cast the base to a floating-point type",
+            )
+    return graph.pointwise(node, [base, exponent], power)
+
+
+def _clip(graph: Graph, node: Node) -> Value:
+    x = node.input(0)
+    limits: list[tuple[str, Value]] = []
+    for place, (attribute, name) in enumerate((("min", "maximum"), ("max", "minimum")), 1):
+        limit = node.optional(place)
+        if node.version < 11 and abs(node.number(attribute)) < _LARGEST:
+            limit = constant(np.array(node.number(attribute)), x.dtype, node.label)
+        if limit is not None and not _says_nothing(limit, x.dtype):
+            limits.append((name, limit))
+
+    def f(value: Expr, *operands: Expr) -> Expr:
+        for (name, _), operand in zip(limits, operands, strict=True):
+            value = apply(name, value, operand)
+        return value
+
+    return graph.pointwise(node, [x, *(v for _, v in limits)], f)
+
+
+_LARGEST = float(np.finfo(np.float32).max)
+"""What the limits of Clip were before version 11 where none was meant."""
+
+
+def _says_nothing(limit: Value, dtype: DType) -> bool:
+    """Whether a limit of integers is the end of their type's range."""
+    known = None if dtype.is_float else known_elements(limit)
+    if known is None or known.size != 1 or not isinstance(known.ravel()[0], int):
+        return False
+    return int(known.ravel()[0]) in whole_range(dtype)
+
+
+def _cast(graph: Graph, node: Node) -> Value:
+    x = node.input(0)
+    target = node.optional(1)
+    to = target.dtype if target is not None else dtype_of(node.integer("to"), node.where)
+    return cast(graph, node, x, to)
+
+
+def cast(graph: Graph, node: Node, x: Value, to: DType) -> Value:
+    """The value stored as another type: over the reals nothing changes between floats, nor from integers to floats.
+
+    Raises:
+        UnsupportedError: an integer type whose wrapping of the operand's values no formula says.
+    """
+    if to == DType.BOOL and x.dtype != DType.BOOL:
+        return graph.pointwise(node, [x], lambda a: as_predicate(apply("not", apply("eq", a, Const(0.0)))), to)
+    if to.is_float or not x.dtype.is_float:
+        return _retyped(graph, node, x, to)
+    over = graph.bounds(x)
+    _, bounds = integers.from_fraction(Const(0.0), over)
+    return graph.pointwise(node, [x], lambda a: integers.from_fraction(a, over)[0], to, bounds)
+
+
+def _retyped(graph: Graph, node: Node, x: Value, to: DType) -> Value:
+    """The same numbers; between floats that is a view, from integers and booleans an operator of its own."""
+    axes, same = axes_of(x.shape), to == x.dtype
+    view = same or (to.is_float and x.dtype.is_float)
+    return graph.define(node, axes, graph.read(x, axes), to, view=view, bounds=graph.bounds(x))
+
+
+def _where(graph: Graph, node: Node) -> Value:
+    condition, then, otherwise = node.input(0), node.input(1), node.input(2)
+    return graph.pointwise(node, [condition, then, otherwise], lambda *args: apply("where", *args), then.dtype)
+
+
+def sigmoid(x: Expr) -> Expr:
+    """The logistic function 1 / (1 + exp(-x))."""
+    return apply("sigmoid", x)
+
+
+def relu(x: Expr) -> Expr:
+    """The larger of x and 0."""
+    return apply("maximum", x, Const(0.0))
+
+
+def softplus(x: Expr) -> Expr:
+    """The softplus log(1 + exp(x)), as max(x, 0) + log(1 + exp(-|x|)), which does not overflow."""
+    shrunk = apply("exp", apply("neg", apply("abs", x)))
+    return apply("add", relu(x), apply("log", apply("add", Const(1.0), shrunk)))
+
+
+def _leaky_relu(graph: Graph, node: Node) -> Value:
+    slope = Const(node.number("alpha"))
+    return unary(lambda x: apply("where", apply("lt", x, Const(0.0)), apply("mul", slope, x), x))(graph, node)
+
+
+def _p_relu(graph: Graph, node: Node) -> Value:
+    x, slope = node.input(0), node.input(1)
+    shape = broadcast_shapes(x.shape, slope.shape, where=node.where)
+    if len(shape) != x.rank or not all(same_extent(a, b) for a, b in zip(shape, x.shape, strict=True)):
+        raise node.shape_error(f"a slope of shape {list(slope.shape)} does not broadcast to {list(x.shape)}")
+    return binary(lambda a, s: apply("where", apply("lt", a, Const(0.0)), apply("mul", s, a), a))(graph, node)
+
+
+def _elu(graph: Graph, node: Node) -> Value:
+    alpha = Const(node.number("alpha"))
+    return unary(lambda x: _exponential_tail(x, alpha, Const(1.0)))(graph, node)
+
+
+def _selu(graph: Graph, node: Node) -> Value:
+    alpha, gamma = (
+        Const(node.number("alpha")),
+        Const(node.number("gamma")),
+    )
+    return unary(lambda x: apply("mul", gamma, _exponential_tail(x, alpha, Const(1.0))))(graph, node)
+
+
+def _celu(graph: Graph, node: Node) -> Value:
+    if node.number("alpha") == 0.0:
+        raise node.unsupported("alpha is 0", why="the operator divides by it", fix="use Relu, the limit")
+    alpha = Const(node.number("alpha"))
+    return unary(lambda x: _exponential_tail(x, alpha, alpha))(graph, node)
+
+
+def _exponential_tail(x: Expr, alpha: Expr, scale: Expr) -> Expr:
+    """The operand where positive, else alpha * (exp(x / scale) - 1)."""
+    inner = x if scale == Const(1.0) else div(x, scale)
+    tail = apply("mul", alpha, apply("add", apply("exp", inner), Const(-1.0)))
+    return apply("where", apply("lt", x, Const(0.0)), tail, x)
+
+
+def _swish(graph: Graph, node: Node) -> Value:
+    alpha = node.number("alpha")
+
+    def f(x: Expr) -> Expr:
+        return apply("mul", x, sigmoid(x if alpha == 1.0 else apply("mul", Const(alpha), x)))
+
+    return unary(f)(graph, node)
+
+
+def _gelu(graph: Graph, node: Node) -> Value:
+    kind = node.attributes.get("approximate", "none")
+    if kind not in ("none", "tanh"):
+        raise node.unsupported(f"the Gelu approximation {kind!r} is not known", fix="use 'none' or 'tanh'")
+    return unary(_gelu_erf if kind == "none" else _gelu_tanh)(graph, node)
+
+
+def _gelu_erf(x: Expr) -> Expr:
+    inner = apply("erf", apply("mul", x, Const(1.0 / math.sqrt(2.0))))
+    return apply("mul", apply("mul", Const(0.5), x), apply("add", Const(1.0), inner))
+
+
+def _gelu_tanh(x: Expr) -> Expr:
+    cube = apply("mul", Const(0.044715), power(x, Const(3.0)))
+    inner = apply("tanh", apply("mul", Const(math.sqrt(2.0 / math.pi)), apply("add", x, cube)))
+    return apply("mul", apply("mul", Const(0.5), x), apply("add", Const(1.0), inner))
+
+
+def _hard_sigmoid(x: Expr, alpha: float, beta: float) -> Expr:
+    line = apply("add", apply("mul", Const(alpha), x), Const(beta))
+    return apply("maximum", Const(0.0), apply("minimum", Const(1.0), line))
+
+
+def _hard_sigmoid_node(graph: Graph, node: Node) -> Value:
+    alpha, beta = node.number("alpha"), node.number("beta")
+    return unary(lambda x: _hard_sigmoid(x, alpha, beta))(graph, node)
+
+
+def _xor(a: Expr, b: Expr) -> Expr:
+    return apply("not", apply("eq", a, b))
+
+
+BOOL = DType.BOOL
+TRANSLATORS: Mapping[str, Translator] = MappingProxyType(
+    {
+        **{name: op(name.lower()) for name in ("Add", "Mul", "Neg", "Abs", "Exp", "Log", "Sqrt", "Sin", "Cos", "Tanh")},
+        **{name: op(name.lower()) for name in ("Erf", "Sigmoid", "Floor", "Round", "Sign")},
+        **{name: op(name.lower(), BOOL) for name in ("And", "Or", "Not")},
+        "Sub": binary(sub),
+        "Div": _divide,
+        "Mod": _remainder,
+        "Pow": _power,
+        "Reciprocal": unary(recip),
+        "Ceil": unary(lambda x: apply("neg", apply("floor", apply("neg", x)))),
+        "Tan": unary(lambda x: div(apply("sin", x), apply("cos", x))),
+        "Equal": op("eq", BOOL),
+        "Less": op("lt", BOOL),
+        "LessOrEqual": op("le", BOOL),
+        "Greater": binary(lambda a, b: apply("lt", b, a), BOOL),
+        "GreaterOrEqual": binary(lambda a, b: apply("le", b, a), BOOL),
+        "IsNaN": op("isnan", BOOL),
+        "Xor": binary(_xor, BOOL),
+        "Max": _n_ary("maximum"),
+        "Min": _n_ary("minimum"),
+        "Sum": _n_ary("add"),
+        "Mean": _mean,
+        "Clip": _clip,
+        "Cast": _cast,
+        "CastLike": _cast,
+        "Where": _where,
+        "Relu": unary(relu),
+        "LeakyRelu": _leaky_relu,
+        "PRelu": _p_relu,
+        "Elu": _elu,
+        "Selu": _selu,
+        "Celu": _celu,
+        "Swish": _swish,
+        "Gelu": _gelu,
+        "Softplus": unary(softplus),
+        "Softsign": unary(lambda x: div(x, apply("add", Const(1.0), apply("abs", x)))),
+        "HardSigmoid": _hard_sigmoid_node,
+        "HardSwish": unary(lambda x: apply("mul", x, _hard_sigmoid(x, 1.0 / 6.0, 0.5))),
+        "Mish": unary(lambda x: apply("mul", x, apply("tanh", softplus(x)))),
+    }
+)

@@ -1,0 +1,568 @@
+"""The ONNX front end: a file, of operator set 7 or later, to a program in index notation.
+
+Here is the reading of the file and the walk over its nodes; what each operator means is in the other modules
+beside this one, and which versions of it that is true of in `schemas`, which also sees to it that nothing a node
+says is dropped. The walk keeps what every ONNX value is known to be (`graph.Value`), computes shapes as extents
+where it can (`fold`), and turns every other node into definitions.
+"""
+
+from __future__ import annotations
+
+import ast
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, NoReturn
+
+import numpy as np
+import onnx
+from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
+from onnx import checker, external_data_helper, helper
+
+from prism.errors import ModelError, ShapeError, UnsupportedError
+from prism.frontend.arguments import Given
+from prism.frontend.onnx import (
+    attention,
+    choose,
+    conformance,
+    contrib,
+    fold,
+    functions,
+    linear,
+    norms,
+    pointwise,
+    reduce,
+    schemas,
+    views,
+)
+from prism.frontend.onnx.algebra import as_extent
+from prism.frontend.onnx.conformance import Reading
+from prism.frontend.onnx.dtypes import array_of, constant, dtype_of
+from prism.frontend.onnx.graph import Graph, Node, Value, identifier
+from prism.frontend.onnx.schemas import Signature
+from prism.program.empty import without_empty
+from prism.program.extents import Extent, is_static, normal, symbol
+from prism.program.nodes import DType, Program, Read, SymbolRange, walk
+from prism.program.operators import Operator
+from prism.program.views import axes_of, same_extent
+
+OPSETS = range(7, onnx.defs.onnx_opset_version() + 1)
+"""Operator sets whose nodes may be read; whether one can be depends on its operator (schemas.VERSIONS)."""
+SYMBOL_RANGE = SymbolRange(1, 32768, hint=1024)
+BATCH_HINT = 4
+"""The value at which costs are quoted for a dimension that its name calls a batch."""
+MAX_BYTES = 2**31 - 1
+"""The largest model without its external data."""
+_MAIN_DOMAINS = ("", "ai.onnx")
+DECLARED_DOMAIN = "prism"
+"""The domain of nodes that call an operator that the user declares."""
+_CONTROL_FLOW = frozenset({"If", "Loop", "Scan"})
+_ONLY_KNOWN = frozenset({"Shape", "Size", "Constant"})
+
+
+def load(path: str | os.PathLike[str], *, operators: Sequence[Operator] = (), check: bool = True) -> Program:
+    """Read an ONNX file as a program.
+
+    Args:
+        path: the file; tensors that it keeps in other files are looked for beside it.
+        operators: what nodes of the domain `prism` mean, by their names.
+        check: as for from_model.
+
+    Returns:
+        The program, called after the file.
+
+    Raises:
+        ModelError: the file is missing, is not ONNX, is truncated, or its external data are not there.
+        UnsupportedError: it holds an operator, an attribute or a data type that has no translation.
+        ShapeError: its shapes do not add up.
+    """
+    file = Path(path)
+    try:
+        size = file.stat().st_size
+        why = "" if file.is_file() else "it is not a regular file"
+        if size > MAX_BYTES:
+            why = f"it has {size:,} bytes, and a message of protobuf {MAX_BYTES:,} at most"
+        data = b"" if why else file.read_bytes()
+    except (OSError, ValueError) as error:
+        why = getattr(error, "strerror", None) or str(error)
+    if why:
+        raise ModelError("the model cannot be read", where=str(file), why=why, fix="check the path")
+    model = onnx.ModelProto()
+    try:
+        model.ParseFromString(data)
+    except DecodeError:
+        _refuse_bytes(data, file)
+    if not model.HasField("graph") or model.ir_version == 0:
+        _refuse_bytes(data, file)
+    return from_model(model, str(file), file.parent, operators=operators, check=check)
+
+
+def _refuse_garbled_names(model: onnx.ModelProto, where: str) -> None:
+    """Refuse names that are not UTF-8: protobuf hands them over as bytes where everything here takes text."""
+
+    def texts() -> Iterator[str]:
+        graph = model.graph
+        yield from (o.domain for o in model.opset_import)
+        yield from (named.name for named in (*graph.initializer, *graph.input, *graph.output))
+        yield from (d.dim_param for i in graph.input for d in i.type.tensor_type.shape.dim)
+        for f in model.functions:
+            yield from (f.name, f.domain, f.overload, *f.input, *f.output, *f.attribute)
+            yield from (o.domain for o in f.opset_import)
+        for node in functions.nodes_within((*graph.node, *(n for f in model.functions for n in f.node))):
+            yield from (node.name, node.op_type, node.domain, *node.input, *node.output)
+            yield from (attribute.name for attribute in node.attribute)
+
+    for text in texts():
+        if not isinstance(text, str):
+            raise ModelError(
+                "the model is damaged",
+                where=where,
+                why=f"the name {text!r} in it is not UTF-8",
+                fix="copy or export it again",
+            )
+
+
+def _refuse_bytes(data: bytes, file: Path) -> NoReturn:
+    # A model opens with field 1, its IR version, a small number: what does so and still does not parse was cut off.
+    if len(data) > 1 and data[0] == 0x08 and 1 <= data[1] < 64:
+        raise ModelError(
+            "the model is truncated or damaged",
+            where=str(file),
+            why=f"its {len(data)} bytes end before the message does",
+            fix="copy or export it again",
+        )
+    raise ModelError(
+        "not an ONNX model", where=str(file), why="its bytes are not a ModelProto", fix="pass an .onnx file"
+    )
+
+
+def from_model(
+    model: onnx.ModelProto,
+    name: str,
+    directory: Path | None,
+    *,
+    operators: Sequence[Operator] = (),
+    check: bool = True,
+) -> Program:
+    """A model in memory as a program.
+
+    Args:
+        model: the model.
+        name: its file name, or any name; errors say it and the program is called after it.
+        directory: where its external data lie; None when it has none.
+        operators: what nodes of the domain `prism` mean, by their names.
+        check: compare the program with what onnx's reference runtime computes; see conformance.py.
+
+    Raises:
+        ConformanceError: the program does not compute what the model does: a bug in prism.
+        ModelError: its external data are not there, or its graph is not well formed.
+        UnsupportedError: it holds an operator, an attribute or a data type that has no translation.
+        ShapeError: its shapes do not add up.
+    """
+    _refuse_garbled_names(model, name)
+    opset = _opset(model, name)
+    if model.functions:
+        _refuse_other_versions(model, opset, name)
+    model = contrib.expanded(functions.expanded(model, name), name)
+    if not model.graph.output:
+        raise ModelError("the model has no outputs", where=name, why="it computes nothing", fix="export it again")
+    declared = {op.name: op for op in operators}
+    reading = _read(model, name, directory, declared)
+    if not check:
+        return reading.program
+    return conformance.checked(reading, lambda: _read(model, name, directory, declared))
+
+
+def _read(model: onnx.ModelProto, name: str, directory: Path | None, declared: Mapping[str, Operator]) -> Reading:
+    """A model without functions as a program, and what stands for each of its values."""
+    opset = _opset(model, name)
+    _refuse_unknown(model.graph.node, name, declared)
+    graph = Graph(name)
+    values: dict[str, Value] = {}
+    for tensor in model.graph.initializer:
+        _load_external(tensor, name, directory)
+        where = f"{name}, initialiser {tensor.name!r}"
+        values[tensor.name] = constant(array_of(tensor, where), dtype_of(tensor.data_type, where), tensor.name)
+    if model.graph.sparse_initializer:
+        raise UnsupportedError("sparse initialisers are not supported", where=name, fix="store them dense")
+    for info in model.graph.input:
+        if info.name not in values:
+            values[info.name] = _input(graph, info, name)
+    context = checker.C.CheckerContext()
+    context.ir_version = model.ir_version
+    context.opset_imports = {o.domain: o.version for o in model.opset_import} | {"": opset}
+    for proto in model.graph.node:
+        own = proto.domain == DECLARED_DOMAIN
+        if not own:
+            _check(proto, name, context)
+        with _naming(proto, name):
+            node = _node(proto, name, 0 if own else opset, values)
+            if own:
+                values[node.outputs[0]] = pointwise.declared(graph, node, declared[node.op])
+                continue
+            signature = schemas.signature(node.op, opset)
+            schemas.check_types(node, signature.inputs)
+            results = _translate(graph, node, signature)
+        for label, value in zip(node.outputs, results, strict=False):
+            if label:
+                values[label] = replace(value, label=label) if not value.name else value
+    return Reading(model, name, _finish(graph, model.graph.output, values, name), values)
+
+
+@contextmanager
+def _naming(proto: onnx.NodeProto, name: str) -> Iterator[None]:
+    """Name the node at which reading failed in a way that its translator has no word for."""
+    try:
+        yield
+    except (ArithmeticError, AssertionError, AttributeError, LookupError, RecursionError, TypeError, ValueError) as e:
+        raise ModelError(
+            "the node cannot be read",
+            where=f"{name}, node {_label(proto)!r}",
+            why=" ".join((str(e) if isinstance(e, ValueError) else f"{type(e).__name__} {e}").split()),
+            fix="check the model with onnx.checker.check_model(path, full_check=True), and report a right one",
+        ) from e
+
+
+_LARGEST_VERSION = 2**31 - 1
+"""What onnx itself can hold of a version."""
+
+
+def _opset(model: onnx.ModelProto, name: str) -> int:
+    for o in model.opset_import:
+        if not 0 <= o.version <= _LARGEST_VERSION:
+            raise ModelError(
+                f"the model asks for version {o.version} of the operator set {o.domain or 'ai.onnx'!r}",
+                where=name,
+                why="no operator set has such a version",
+                fix="export it again",
+            )
+    versions = [o.version for o in model.opset_import if o.domain in _MAIN_DOMAINS]
+    if not versions:
+        raise ModelError("the model does not say which operator set it uses", where=name, fix="export it again")
+    if len(set(versions)) > 1:
+        raise ModelError(
+            "the model says two operator sets", where=name, why=" and ".join(map(str, versions)), fix="export it again"
+        )
+    if versions[0] not in OPSETS:
+        raise UnsupportedError(
+            f"operator set {versions[0]} is not supported",
+            where=name,
+            why=f"prism reads {OPSETS.start} to {OPSETS.stop - 1}",
+            fix="convert the model with onnx.version_converter or export it again",
+        )
+    return int(versions[0])
+
+
+def _refuse_other_versions(model: onnx.ModelProto, opset: int, name: str) -> None:
+    """Refuse functions that mean other versions of operators than the model: they would be written out as its own."""
+    for function in model.functions:
+        own = next((int(o.version) for o in function.opset_import if o.domain in _MAIN_DOMAINS), opset)
+        for node in function.node:
+            known = all(onnx.defs.has(node.op_type, max_inclusive_version=v) for v in (own, opset))
+            if node.domain not in _MAIN_DOMAINS or not known:
+                continue
+            versions = [schemas.signature(node.op_type, v).version for v in (own, opset)]
+            if versions[0] != versions[1]:
+                raise UnsupportedError(
+                    f"the function {function.name} is of operator set {own}, the model of {opset}",
+                    where=name,
+                    why=f"{node.op_type} is version {versions[0]} of itself in one and {versions[1]} in the other",
+                    fix="convert the model with onnx.version_converter or export it again",
+                )
+
+
+def _refuse_unknown(nodes: Iterable[onnx.NodeProto], name: str, declared: Mapping[str, Operator]) -> None:
+    """Name every operator without a translation at once."""
+    unknown: dict[str, str] = {}
+    for proto in nodes:
+        if proto.domain == DECLARED_DOMAIN and proto.op_type in declared and len(proto.output) == 1:
+            continue
+        if proto.domain not in _MAIN_DOMAINS:
+            unknown.setdefault(f"{proto.domain}.{proto.op_type}", _label(proto))
+        elif proto.op_type not in TRANSLATORS and proto.op_type not in _ONLY_KNOWN:
+            unknown.setdefault(proto.op_type, _label(proto))
+    if not unknown:
+        return
+    flow = [op for op in unknown if op in _CONTROL_FLOW]
+    many = "s" if len(unknown) > 1 else ""
+    raise UnsupportedError(
+        f"no translation for the operator{many} {', '.join(unknown)}",
+        where=f"{name}, node {next(iter(unknown.values()))!r}",
+        why=f"{', '.join(flow)} is control flow, and a program has none" if flow else "",
+        fix="split the model there" if not flow else "export the model with the branch or the loop resolved",
+    )
+
+
+def _load_external(tensor: onnx.TensorProto, name: str, directory: Path | None) -> None:
+    if not external_data_helper.uses_external_data(tensor):
+        return
+    where = f"{name}, initialiser {tensor.name!r}"
+    entries = {e.key: e.value for e in tensor.external_data}
+    location = entries.get("location", "")
+    if directory is None or not (directory / location).is_file():
+        raise ModelError(
+            f"the external data file {location!r} is missing",
+            where=where,
+            why="the model keeps this tensor in another file",
+            fix="put that file beside the model",
+        )
+    try:
+        offset, length = (int(entries.get(key, 0)) for key in ("offset", "length"))
+    except ValueError:
+        offset = length = -1
+    if offset < 0 or length < 0:
+        raise ModelError(
+            f"the place of the tensor in the external data file {location!r} cannot be read",
+            where=where,
+            why="its offset and length are not both whole numbers that are not negative",
+            fix="export it again",
+        )
+    needed = offset + length
+    if (directory / location).stat().st_size < needed:
+        raise ModelError(
+            f"the external data file {location!r} is too short",
+            where=where,
+            why=f"it has {(directory / location).stat().st_size} bytes of {needed}",
+            fix="copy or export it again",
+        )
+    try:
+        external_data_helper.load_external_data_for_tensor(tensor, str(directory))
+    except Exception as error:  # a path that leaves the directory, a link, a device: onnx refuses each in its way
+        raise ModelError(
+            f"the external data file {location!r} cannot be read", where=where, why=str(error), fix="export it again"
+        ) from None
+    # Older releases of onnx leave this to their loader of whole models, and would read the file again.
+    tensor.data_location = onnx.TensorProto.DEFAULT
+    del tensor.external_data[:]
+
+
+def _input(graph: Graph, info: onnx.ValueInfoProto, name: str) -> Value:
+    where = f"{name}, input {info.name!r}"
+    if not info.type.HasField("tensor_type"):
+        raise UnsupportedError("an input that is not a tensor", where=where, fix="export it as tensors")
+    kind = info.type.tensor_type
+    dtype = dtype_of(kind.elem_type, where)
+    if not kind.HasField("shape"):
+        raise UnsupportedError(
+            "an input without a shape", where=where, why="not even its rank is known", fix="export it with shapes"
+        )
+    shape = tuple(_dimension(graph, dim, f"{identifier(info.name)}_d{d}") for d, dim in enumerate(kind.shape.dim))
+    return graph.declare(info.name, shape, dtype)
+
+
+def _dimension(graph: Graph, dim: onnx.TensorShapeProto.Dimension, fallback: str) -> Extent:
+    """A dimension as an extent: a number, a named symbol, arithmetic on such, or a symbol of its own."""
+    if dim.HasField("dim_value") and dim.dim_value >= 0:  # some exporters write -1 for an unknown one
+        return int(dim.dim_value)
+    text = dim.dim_param or fallback
+    try:
+        return _arithmetic(graph, ast.parse(text, mode="eval").body)
+    except (SyntaxError, ValueError):
+        return _symbol(graph, identifier(text))
+
+
+def _arithmetic(graph: Graph, tree: ast.expr) -> Extent:
+    match tree:
+        case ast.Name(name):
+            return _symbol(graph, name)
+        case ast.Constant(int() as value):
+            return value
+        case ast.BinOp(left, ast.Add(), right):
+            return normal(_arithmetic(graph, left) + _arithmetic(graph, right))
+        case ast.BinOp(left, ast.Sub(), right):
+            return normal(_arithmetic(graph, left) - _arithmetic(graph, right))
+        case ast.BinOp(left, ast.Mult(), right):
+            return normal(_arithmetic(graph, left) * _arithmetic(graph, right))
+        case _:
+            raise ValueError("not arithmetic on dimensions")
+
+
+def _symbol(graph: Graph, name: str) -> Extent:
+    safe = identifier(name)
+    if safe not in graph.ranges:
+        batch = "batch" in safe.lower()
+        graph.ranges[safe] = replace(SYMBOL_RANGE, hint=BATCH_HINT) if batch else SYMBOL_RANGE
+        graph.reserve(safe)
+    return symbol(safe)
+
+
+def _label(proto: onnx.NodeProto) -> str:
+    return proto.name or f"{proto.op_type} {next((o for o in proto.output if o), '')}".strip()
+
+
+def _check(proto: onnx.NodeProto, name: str, context: Any) -> None:
+    """Check the node against its operator's schema, so that translators may trust its attributes."""
+    version = context.opset_imports[""]
+    if onnx.defs.has(proto.op_type, version) and onnx.defs.get_schema(proto.op_type, version).deprecated:
+        return  # GroupNormalization of 18 to 20: files hold it, and what it means is settled
+    try:
+        checker.check_node(proto, context)
+    except (checker.ValidationError, ValueError) as error:
+        raise ModelError(
+            f"the node is not a legal {proto.op_type}",
+            where=f"{name}, node {_label(proto)!r}",
+            why=str(error).split("\n")[0],
+            fix="export the model again",
+        ) from None
+
+
+def _node(proto: onnx.NodeProto, name: str, opset: int, values: dict[str, Value]) -> Node:
+    """The node with its operands; of operator set 0 when the user declares its operator."""
+    label = _label(proto)
+    where = f"{name}, node {label!r}" + ("" if proto.op_type in label else f" ({proto.op_type})")
+    for o in proto.output:
+        if o and o in values:
+            raise ModelError(f"the result {o!r} is defined twice", where=where, fix="check the model with onnx.checker")
+    for i in proto.input:
+        if i and i not in values:
+            raise ModelError(
+                f"the operand {i!r} is defined nowhere before", where=where, fix="check the model with onnx.checker"
+            )
+    attributes: dict[str, Any] = {}
+    version = 0
+    if opset:
+        signature = schemas.signature(proto.op_type, opset)
+        version = signature.version
+        schemas.check_version(proto.op_type, version, where)
+        attributes.update(signature.defaults)
+    for a in proto.attribute:
+        value = helper.get_attribute_value(a)
+        if isinstance(value, onnx.TensorProto):
+            dtype = dtype_of(value.data_type, where)
+            value = constant(array_of(value, where), dtype, label)
+        attributes[a.name] = value.decode() if isinstance(value, bytes) else value
+    if opset and proto.op_type == "ConstantOfShape" and "value" not in attributes:
+        attributes["value"] = _number(0.0, DType.FLOAT32, label)
+    inputs = tuple(values[i] if i else None for i in proto.input)
+    return Node(proto.op_type, label, where, version, inputs, tuple(proto.output), Given(attributes))
+
+
+def _number(values: Any, dtype: DType, label: str) -> Value:
+    return constant(np.asarray(values, dtype=dtype.value), dtype, label)
+
+
+def _constant_node(graph: Graph, node: Node) -> Value:
+    for key, value in node.attributes.items():
+        match key:
+            case "value":
+                assert isinstance(value, Value)
+                return replace(value, label=node.outputs[0])
+            case "value_float" | "value_floats":
+                return _number(value, DType.FLOAT32, node.outputs[0])
+            case "value_int" | "value_ints":
+                return _number(value, DType.INT64, node.outputs[0])
+            case _:
+                pass
+    raise node.unsupported(f"a constant given as {', '.join(node.attributes) or 'nothing'} is not supported")
+
+
+def _translate(graph: Graph, node: Node, signature: Signature) -> Sequence[Value]:
+    """The node's results: known elements where its operands are known, else what its translator makes of it."""
+    if node.op == "Constant":
+        return [_constant_node(graph, node)]
+    reader = node.afresh()  # what folding looks at says nothing of what the translator does
+    folded = fold.fold(reader)
+    if folded is not None:
+        schemas.check_all_read(reader, signature.defaults, len(folded))
+        if node.op in _ONLY_KNOWN or (node.op != "Range" and not any(_varies(v) for v in node.inputs)):
+            return _known(node, folded)
+    if node.op in _ONLY_KNOWN:
+        raise node.unsupported("its result is not known", why="it depends on data")
+    try:
+        results = TRANSLATORS[node.op](graph, node)
+        schemas.check_all_read(node, signature.defaults, len(results))
+    except UnsupportedError:
+        if folded is None:
+            raise
+        return _known(node, folded)
+    if folded is None:
+        return results
+    return [replace(v, elements=e) for v, e in zip(results, folded, strict=False)]
+
+
+def _varies(value: Value | None) -> bool:
+    """Whether it is a formula that says more than its elements do: positions, whose masks are to stay predicates."""
+    return value is not None and value.formula is not None and as_extent(value.formula) is None
+
+
+def _known(node: Node, folded: Sequence[Any]) -> list[Value]:
+    dtype = fold.folded_dtype(node)
+    labels = [*node.outputs, *[node.label] * len(folded)]
+    return [Value(tuple(e.shape), dtype, label=label, elements=e) for e, label in zip(folded, labels, strict=False)]
+
+
+def _finish(graph: Graph, outputs: Iterable[onnx.ValueInfoProto], values: dict[str, Value], name: str) -> Program:
+    """The program of what the outputs need."""
+    names: list[str] = []
+    defined = {d.name for d in graph.definitions}
+    taken: set[str] = set()
+    for info in outputs:
+        if info.name not in values:
+            raise ModelError(f"the output {info.name!r} is defined nowhere", where=name, fix="export the model again")
+        value = values[info.name]
+        _check_output(info, value, name)
+        if value.name not in defined or value.name in taken:
+            axes = axes_of(value.shape)
+            expr = graph.read(value, axes)
+            origin = f"output {info.name}"
+            value = graph.define_tensor(info.name, axes, expr, value.dtype, origin=origin, view=isinstance(expr, Read))
+        names.append(value.name)
+        taken.add(value.name)
+    needed = set(names)
+    kept = []
+    for d in reversed(graph.definitions):
+        if d.name in needed:
+            kept.append(d)
+            needed |= {e.tensor for e in walk(d.expr) if isinstance(e, Read)}
+    inputs = tuple(t for t in graph.inputs if t.name not in graph.weights or t.name in needed)
+    weights = {t.name: graph.weights[t.name] for t in inputs if t.name in graph.weights}
+    title, definitions = identifier(Path(name).stem), tuple(reversed(kept))
+    try:
+        return without_empty(Program(title, inputs, definitions, tuple(names), dict(graph.ranges), weights))
+    except ModelError as error:
+        raise type(error)(error.what, where=f"{name}, {error.where}", why=error.why, fix=error.fix) from None
+
+
+def _check_output(info: onnx.ValueInfoProto, value: Value, name: str) -> None:
+    """Compare the type and the shape that the file states for an output with those that follow from its nodes."""
+    kind = info.type.tensor_type
+    if kind.elem_type and dtype_of(kind.elem_type, f"{name}, output {info.name!r}") != value.dtype:
+        raise ModelError(
+            f"the output is of type {value.dtype.value}",
+            where=f"{name}, output {info.name!r}",
+            why=f"the file states {dtype_of(kind.elem_type, name).value}",
+            fix="export the model again",
+        )
+    if not kind.HasField("shape"):
+        return
+    stated: list[Extent | None] = [int(d.dim_value) if d.HasField("dim_value") else None for d in kind.shape.dim]
+    fits = len(stated) == value.rank and all(
+        s is None or not is_static(e) or same_extent(s, e) for s, e in zip(stated, value.shape, strict=True)
+    )
+    if not fits:
+        raise ShapeError(
+            f"the output has shape {[str(e) for e in value.shape]}",
+            where=f"{name}, output {info.name!r}",
+            why=f"the file states {['?' if s is None else s for s in stated]}",
+            fix="export the model again",
+        )
+
+
+def _single(f: Callable[[Graph, Node], Value]) -> Callable[[Graph, Node], Sequence[Value]]:
+    return lambda graph, node: [f(graph, node)]
+
+
+TRANSLATORS: Mapping[str, Callable[[Graph, Node], Sequence[Value]]] = MappingProxyType(
+    {
+        **{op: _single(f) for op, f in pointwise.TRANSLATORS.items()},
+        **{op: _single(f) for op, f in reduce.TRANSLATORS.items()},
+        **{op: _single(f) for op, f in linear.TRANSLATORS.items()},
+        **views.TRANSLATORS,
+        **norms.TRANSLATORS,
+        **attention.TRANSLATORS,
+        **choose.TRANSLATORS,
+    }
+)

@@ -1,0 +1,176 @@
+"""ONNX reductions and what is made of them: means, norms of vectors, softmax, log-sum-exp."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
+
+from prism.frontend.onnx.algebra import apply, sub
+from prism.frontend.onnx.graph import Graph, Node, Value
+from prism.frontend.onnx.pointwise import Translator
+from prism.program import build, integers
+from prism.program.index import Axis, Index
+from prism.program.nodes import Const, DType, Expr, Reduce, ReduceKind
+from prism.program.views import axes_of
+
+Body = Callable[[str], tuple[tuple[Axis, ...], Expr]]
+"""Under a prefix, the axes that are reduced and the operand's element over them."""
+
+
+def rows(graph: Graph, value: Value, axes: Sequence[Axis], reduced: Sequence[int]) -> Body:
+    """The operand with the reduced dimensions under bound axes and the others under the result's."""
+
+    def body(prefix: str) -> tuple[tuple[Axis, ...], Expr]:
+        bound = axes_of(value.shape, prefix)
+        index = [Index.axis(bound[d] if d in reduced else axes[d]) for d in range(value.rank)]
+        return tuple(bound[d] for d in sorted(reduced)), graph.at(value, index)
+
+    return body
+
+
+def softmax(x: Expr, row: Body) -> Expr:
+    """exp(x - max) / sum exp(x - max), for the element x of the row."""
+    shift, total = _shifted(row)
+    return apply("mul", apply("exp", sub(x, shift)), apply("recip", total))
+
+
+def log_softmax(x: Expr, row: Body) -> Expr:
+    """(x - max) - log sum exp(x - max)."""
+    shift, total = _shifted(row)
+    return sub(sub(x, shift), apply("log", total))
+
+
+def _shifted(row: Body) -> tuple[Expr, Expr]:
+    """(max of the row, sum over the row of exp(x - max))."""
+    max_axes, inner = row("m")
+    shift = build.reduce(ReduceKind.MAX, max_axes, inner)
+    sum_axes, element = row("s")
+    return shift, build.reduce(ReduceKind.SUM, sum_axes, apply("exp", sub(element, shift)))
+
+
+def _softmax(f: Callable[[Expr, Body], Expr]) -> Translator:
+    def translate(graph: Graph, node: Node) -> Value:
+        x = node.input(0)
+        axis = node.axis("axis", x.rank)
+        axes = axes_of(x.shape)
+        # Before version 13 the operand counts as a matrix, whose columns are the axis and all that follow it.
+        reduced = [axis] if node.version >= 13 else list(range(axis, x.rank))
+        return graph.define(node, axes, f(graph.read(x, axes), rows(graph, x, axes, reduced)), x.dtype)
+
+    return translate
+
+
+def _axes(node: Node, rank: int) -> list[int] | None:
+    """The dimensions to reduce, None when the node does nothing."""
+    given = node.numbers("axes", 1, "the list of axes")
+    noop = node.flag("noop_with_empty_axes")
+    if not given:
+        return None if noop else list(range(rank))
+    return sorted({node.wrap(a, rank) for a in given})
+
+
+def _sum(body: Body, f: Callable[[Expr], Expr] = lambda x: x) -> Expr:
+    axes, element = body("r")
+    return build.reduce(ReduceKind.SUM, axes, f(element))
+
+
+def _plain(kind: ReduceKind) -> Callable[[Body], Expr]:
+    def f(body: Body) -> Expr:
+        axes, element = body("r")
+        return build.reduce(kind, axes, element)
+
+    return f
+
+
+def mean(body: Body, f: Callable[[Expr], Expr] = lambda x: x) -> Expr:
+    """The mean of f over the row."""
+    axes, element = body("r")
+    return build.mean(axes, f(element))
+
+
+def square(x: Expr) -> Expr:
+    """The square x * x."""
+    return apply("mul", x, x)
+
+
+def _log_sum_exp(body: Body) -> Expr:
+    shift, total = _shifted(body)
+    return apply("add", shift, apply("log", total))
+
+
+def _guarded_log_sum_exp(body: Body) -> Expr:
+    """The same where elements may be infinite: -inf of a row that is all masked, which has no maximum to subtract."""
+    max_axes, inner = body("m")
+    highest = build.reduce(ReduceKind.MAX, max_axes, inner)
+    shift = apply("where", apply("eq", apply("abs", highest), Const(math.inf)), Const(0.0), highest)
+    sum_axes, element = body("s")
+    total = build.reduce(ReduceKind.SUM, sum_axes, apply("exp", sub(element, shift)))
+    return apply("add", shift, apply("log", total))
+
+
+def _reduce_log_sum_exp(graph: Graph, node: Node) -> Value:
+    guarded = graph.may_be_infinite(node.input(0))
+    return _reduction(_guarded_log_sum_exp if guarded else _log_sum_exp)(graph, node)
+
+
+def _reduction(f: Callable[[Body], Expr], alone: Callable[[Expr], Expr] = lambda x: x) -> Translator:
+    """A translator of a reduction; `alone` is what it does to an element when it reduces nothing."""
+
+    def translate(graph: Graph, node: Node) -> Value:
+        x = node.input(0)
+        reduced, keep = _axes(node, x.rank), node.flag("keepdims")
+        if reduced is None:
+            return graph.pointwise(node, [x], alone)
+        kept = axes_of([1 if d in reduced else e for d, e in enumerate(x.shape)])
+        expr = f(rows(graph, x, kept, reduced))
+        if not x.dtype.is_float and any(x.shape[d] == 0 for d in reduced):
+            expr = _of_nothing(expr, x.dtype)
+        return graph.define(node, [a for d, a in enumerate(kept) if keep or d not in reduced], expr, x.dtype)
+
+    return translate
+
+
+def _of_nothing(expr: Expr, dtype: DType) -> Expr:
+    """The reduction of no integers: a maximum of none is the least that the type holds, a minimum the greatest."""
+    match expr:
+        case Reduce(ReduceKind.MAX, _, _):
+            return Const(integers.range_of(dtype).low)
+        case Reduce(ReduceKind.MIN, _, _):
+            return Const(integers.range_of(dtype).high)
+    return expr
+
+
+def _cum_sum(graph: Graph, node: Node) -> Value:
+    """The sum over j of x[j] where j <= i: quadratic, and exactly what the operator means."""
+    x = node.input(0)
+    axis = node.wrap(node.integers(1, "the axis")[0], x.rank)
+    axes = axes_of(x.shape)
+    exclusive, reverse = node.flag("exclusive"), node.flag("reverse")
+    (bound,), element = rows(graph, x, axes, [axis])("r")
+    there, here = build.position(bound), build.position(axes[axis])
+    before, after = (here, there) if reverse else (there, here)
+    inside = apply("lt" if exclusive else "le", before, after)
+    total = build.reduce(ReduceKind.SUM, bound, apply("where", inside, element, build.const(0.0)))
+    if bound.extent == 1:
+        total = apply("where", inside, element, build.const(0.0))
+    return graph.define(node, axes, total, x.dtype)
+
+
+TRANSLATORS: Mapping[str, Translator] = MappingProxyType(
+    {
+        "Softmax": _softmax(softmax),
+        "LogSoftmax": _softmax(log_softmax),
+        "ReduceSum": _reduction(_plain(ReduceKind.SUM)),
+        "ReduceMax": _reduction(_plain(ReduceKind.MAX)),
+        "ReduceMin": _reduction(_plain(ReduceKind.MIN)),
+        "ReduceProd": _reduction(_plain(ReduceKind.PROD)),
+        "ReduceMean": _reduction(mean),
+        "ReduceSumSquare": _reduction(lambda b: _sum(b, square), square),
+        "ReduceL1": _reduction(lambda b: _sum(b, lambda x: apply("abs", x)), lambda x: apply("abs", x)),
+        "ReduceL2": _reduction(lambda b: apply("sqrt", _sum(b, square)), lambda x: apply("abs", x)),
+        "ReduceLogSum": _reduction(lambda b: apply("log", _sum(b)), lambda x: apply("log", x)),
+        "ReduceLogSumExp": _reduce_log_sum_exp,
+        "CumSum": _cum_sum,
+    }
+)

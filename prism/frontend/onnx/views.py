@@ -1,0 +1,491 @@
+"""ONNX operators that only move elements: reshapes, transposes, slices, joins, lookups at known places, triangles.
+
+Each is index arithmetic; all but the joins and the triangles are views, which need no kernel.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
+
+import numpy as np
+import sympy
+
+from prism.frontend.onnx.algebra import apply, as_index, compare_extents, index_value, number
+from prism.frontend.onnx.graph import Graph, Node, Value, known_elements, static_shape
+from prism.program import build
+from prism.program.extents import Extent, add, cdiv, is_static, mul, normal
+from prism.program.index import Axis, Index
+from prism.program.nodes import Const, DType, Expr
+from prism.program.views import (
+    MAX_CHOICES,
+    Elements,
+    Shape,
+    axes_of,
+    broadcast_shapes,
+    progression,
+    reshape_index,
+    resolve_shape,
+    same_extent,
+)
+
+Translator = Callable[[Graph, Node], Sequence[Value]]
+
+
+def _reshaped(graph: Graph, node: Node, value: Value, shape: Sequence[Extent]) -> Value:
+    target = resolve_shape(value.shape, shape, node.where)
+    return graph.view(node, value, target, lambda axes: reshape_index(value.shape, axes, node.where))
+
+
+def _identity(graph: Graph, node: Node) -> Value:
+    x = node.input(0)
+    return graph.view(node, x, x.shape, lambda axes: [Index.axis(a) for a in axes])
+
+
+def _dropout(graph: Graph, node: Node) -> Sequence[Value]:
+    training = node.optional(2)
+    if training is not None:
+        known = known_elements(training)
+        if known is None or known.ravel()[0] != 0:
+            raise node.unsupported(
+                "Dropout in training mode is not supported", fix="export the model in inference mode"
+            )
+    node.optional(1)  # the ratio: of no matter in inference mode
+    kept = _identity(graph, node)
+    if not node.wanted(1):
+        return [kept]
+    # Everything is kept; what type the mask has changed twice.
+    dtype = DType.BOOL if node.version >= 10 else kept.dtype
+    return [kept, graph.define(node, axes_of(kept.shape), Const(1.0), dtype, output=1)]
+
+
+def _transpose(graph: Graph, node: Node) -> Value:
+    x = node.input(0)
+    order = [int(d) for d in node.attributes.get("perm", range(x.rank - 1, -1, -1))]
+    if sorted(order) != list(range(x.rank)):
+        raise node.shape_error(f"{order} does not permute {x.rank} dimensions")
+
+    def index(axes: tuple[Axis, ...]) -> list[Index]:
+        return [Index.axis(axes[order.index(d)]) for d in range(x.rank)]
+
+    return graph.view(node, x, tuple(x.shape[d] for d in order), index)
+
+
+def _reshape(graph: Graph, node: Node) -> Value:
+    x = node.input(0)
+    requested: list[Extent] = node.elements(1, "the target shape").ravel().tolist()
+    if not node.flag("allowzero"):
+        for d, e in enumerate(requested):
+            if e == 0 and d >= x.rank:
+                raise node.shape_error(f"dimension {d} of the target shape copies one that the operand does not have")
+        requested = [x.shape[d] if e == 0 else e for d, e in enumerate(requested)]
+    return _reshaped(graph, node, x, requested)
+
+
+def _flatten(graph: Graph, node: Node) -> Value:
+    x = node.input(0)
+    axis = node.integer("axis")
+    axis = x.rank if axis == x.rank else node.wrap(axis, x.rank)
+    outer: Extent = 1
+    inner: Extent = 1
+    for d, e in enumerate(x.shape):
+        outer, inner = (mul(outer, e), inner) if d < axis else (outer, mul(inner, e))
+    return _reshaped(graph, node, x, (outer, inner))
+
+
+def _squeeze(graph: Graph, node: Node) -> Value:
+    x = node.input(0)
+    axes = node.numbers("axes", 1, "the list of axes")
+    if axes is None and static_shape(x.shape) is None:
+        raise node.unsupported(
+            "a Squeeze without axes of a symbolic shape has no translation",
+            why="a dimension is dropped where it is 1, so that the rank depends on it",
+            fix="name the axes",
+        )
+    dropped = [d for d, e in enumerate(x.shape) if e == 1] if axes is None else [node.wrap(a, x.rank) for a in axes]
+    for d in dropped:
+        if x.shape[d] != 1:
+            raise node.shape_error(f"dimension {d} of extent {x.shape[d]} cannot be squeezed")
+    kept = [d for d in range(x.rank) if d not in dropped]
+
+    def index(result: tuple[Axis, ...]) -> list[Index]:
+        return [Index.axis(result[kept.index(d)]) if d in kept else Index.const(0) for d in range(x.rank)]
+
+    return graph.view(node, x, tuple(x.shape[d] for d in kept), index)
+
+
+def _unsqueeze(graph: Graph, node: Node) -> Value:
+    x = node.input(0)
+    given = node.numbers("axes", 1, "the list of axes") or []
+    rank = x.rank + len(given)
+    new = {node.wrap(a, rank) for a in given}
+    if len(new) != len(given):
+        raise node.shape_error(f"axes {given} repeat one")
+    kept = [d for d in range(rank) if d not in new]
+    old = iter(x.shape)
+    shape = tuple(1 if d in new else next(old) for d in range(rank))
+    return graph.view(node, x, shape, lambda axes: [Index.axis(axes[d]) for d in kept])
+
+
+def _expand(graph: Graph, node: Node) -> Value:
+    x = node.input(0)
+    shape = broadcast_shapes(x.shape, node.elements(1, "the target shape").ravel().tolist(), where=node.where)
+    axes = axes_of(shape)
+    return graph.define(node, axes, graph.read(x, axes), x.dtype, view=True)
+
+
+def _tile(graph: Graph, node: Node) -> Value:
+    x = node.input(0)
+    repeats = node.elements(1, "the repeats").ravel().tolist()
+    if len(repeats) != x.rank:
+        raise node.shape_error(f"{len(repeats)} repeats for {x.rank} dimensions")
+
+    def index(axes: tuple[Axis, ...]) -> list[Index]:
+        return [
+            Index.const(0) if e == 1 else Index.axis(a) if r == 1 else Index.axis(a).mod(e)
+            for a, e, r in zip(axes, x.shape, repeats, strict=True)
+        ]
+
+    return graph.view(node, x, tuple(mul(e, r) for e, r in zip(x.shape, repeats, strict=True)), index)
+
+
+def _slice(graph: Graph, node: Node) -> Value:
+    x = node.input(0)
+    starts, ends = (
+        [] if found is None else found.ravel().tolist()
+        for found in (
+            node.listed("starts", 1, "the start of a slice"),
+            node.listed("ends", 2, "the end of a slice"),
+        )
+    )
+    given = node.numbers("axes", 3, "the list of axes")
+    named = list(range(len(starts))) if given is None else given
+    steps = node.integers(4, "the step of a slice") if node.optional(4) is not None else [1] * len(starts)
+    if not len(starts) == len(ends) == len(named) == len(steps):
+        raise node.shape_error("starts, ends, axes and steps differ in length")
+    shape = list(x.shape)
+    cuts: dict[int, tuple[Extent, int]] = {}
+    for axis, start, end, step in zip(named, starts, ends, steps, strict=True):
+        d = node.wrap(axis, x.rank)
+        first, shape[d] = _cut(graph, node, x.shape[d], start, end, step)
+        cuts[d] = (first, step)
+
+    def index(axes: tuple[Axis, ...]) -> list[Index]:
+        result = []
+        for d, a in enumerate(axes):
+            first, step = cuts.get(d, (0, 1))
+            result.append(Index.axis(a).scaled(step) + Index.const(first))
+        return result
+
+    return graph.view(node, x, tuple(shape), index)
+
+
+def _cut(graph: Graph, node: Node, extent: Extent, start: Extent, end: Extent, step: int) -> tuple[Extent, Extent]:
+    """(first element, number of elements) of a slice of one dimension."""
+    if step == 0:
+        raise node.shape_error("the step of a slice is 0")
+    if step < 0 and isinstance(end, int) and end >= _END:
+        raise node.unsupported(
+            "a backward slice that ends beyond the dimension has no translation",
+            why="it is empty by the operator's text, and all there is to runtimes",
+            fix="let it end at the least number of the type",
+        )
+    if step < 0 and isinstance(extent, int) and isinstance(start, int) and start < -extent:
+        raise node.unsupported(
+            "a backward slice that starts before the dimension has no translation",
+            why="it starts at the first element by the operator's text, and is empty to onnx's own runtime",
+            fix="let it start within the dimension",
+        )
+    if isinstance(extent, int) and isinstance(start, int) and isinstance(end, int):
+        below = step < 0 and end < -extent
+        chosen = range(extent)[slice(start, None if below else end, step)]
+        return chosen.start, len(chosen)
+    if step == -1 and start == -1 and isinstance(end, int) and end <= -_END:
+        return add(extent, -1), extent
+    if step < 1:
+        raise node.unsupported("a backward slice of a symbolic dimension has no translation")
+    first, last = (_bound(graph, node, extent, e) for e in (start, end))
+    length = add(last, mul(-1, first))
+    if compare_extents("le", 0, length) is not True:
+        raise node.unsupported(
+            f"the slice {start}:{end} of a dimension of extent {extent} may be empty",
+            why="its length is not known to be positive",
+            fix="export with that dimension fixed",
+        )
+    return first, normal(cdiv(length, step))
+
+
+_END = 2**31 - 1
+"""From here on a bound of a slice means the dimension's end, and below its negative the beginning."""
+
+
+def _bound(graph: Graph, node: Node, extent: Extent, bound: Extent) -> Extent:
+    """A bound of a slice wrapped and clamped to the dimension."""
+    if isinstance(bound, int) and bound >= _END:
+        return extent
+    if isinstance(bound, int) and bound <= -_END:
+        return 0
+    if compare_extents("lt", bound, 0):
+        bound = add(bound, extent)
+    if compare_extents("le", bound, extent):
+        return bound
+    if compare_extents("le", extent, bound):
+        return extent
+    if isinstance(bound, sympy.Symbol) and isinstance(extent, int):
+        # A longer slice would be cut short and no longer fit what it meets: the model means bound <= extent.
+        graph.limit(bound.name, extent)
+        return bound
+    raise node.unsupported(
+        f"the bound {bound} of a slice is not known to lie inside a dimension of extent {extent}",
+        fix="export with that dimension fixed",
+    )
+
+
+def _split(graph: Graph, node: Node) -> Sequence[Value]:
+    x = node.input(0)
+    axis = node.axis("axis", x.rank)
+    extent = x.shape[axis]
+    given = node.listed("split", 1, "the sizes of a split")
+    if given is not None:
+        sizes = given.ravel().tolist()
+    else:
+        parts = int(node.attributes.get("num_outputs", len(node.outputs)))
+        if parts != len(node.outputs):
+            raise node.shape_error(f"{parts} parts are asked for and the node has {len(node.outputs)} outputs")
+        sizes = _even_parts(node, extent, parts)
+    total: Extent = 0
+    for s in sizes:
+        total = add(total, s)
+    if not same_extent(total, extent) or len(sizes) != len(node.outputs):
+        raise node.shape_error(f"parts {sizes} do not make up a dimension of extent {extent}")
+    results, start = [], 0
+    for n, s in enumerate(sizes):
+        shape = tuple(s if d == axis else e for d, e in enumerate(x.shape))
+        results.append(graph.view(node, x, shape, lambda axes, at=start: _shifted(axes, axis, at), output=n))  # type: ignore[misc]
+        start = add(start, s)
+    return results
+
+
+def _even_parts(node: Node, extent: Extent, parts: int) -> list[Extent]:
+    if parts < 1:
+        raise node.shape_error(f"a dimension of extent {extent} cannot be split into {parts} parts")
+    if isinstance(extent, int):
+        each = -(-extent // parts)
+        return [min(each, extent - each * n) for n in range(parts)]
+    part = normal(sympy.expand(extent / parts))
+    if not getattr(part, "is_integer", True):
+        raise node.unsupported(f"a dimension of extent {extent} is not known to split into {parts} equal parts")
+    return [part] * parts
+
+
+def _shifted(axes: Sequence[Axis], dimension: int, start: Extent) -> list[Index]:
+    return [Index.axis(a) + Index.const(start if d == dimension else 0) for d, a in enumerate(axes)]
+
+
+def _concat(graph: Graph, node: Node) -> Value:
+    parts = [node.input(place) for place in range(len(node.inputs))]
+    rank = parts[0].rank
+    axis = node.axis("axis", rank)
+    total: Extent = 0
+    starts: list[Extent] = []
+    for part in parts:
+        fits = part.rank == rank and all(
+            d == axis or same_extent(a, b) for d, (a, b) in enumerate(zip(part.shape, parts[0].shape, strict=False))
+        )
+        if not fits:
+            raise node.shape_error(
+                f"shapes {_text(parts[0].shape)} and {_text(part.shape)} cannot be joined along axis {axis}"
+            )
+        starts.append(total)
+        total = add(total, part.shape[axis])
+    axes = axes_of([total if d == axis else e for d, e in enumerate(parts[0].shape)])
+    kept = [(p, s) for p, s in zip(parts, starts, strict=True) if p.shape[axis] != 0] or [(parts[0], 0)]
+
+    def element(part: Value, start: Extent) -> Expr:
+        return graph.at(part, _shifted(axes, axis, mul(-1, start)))
+
+    def choose(place: int, before: Expr, after: Expr) -> Expr:
+        inside = apply("lt", index_value(Index.axis(axes[axis])), number(kept[place][1]))
+        return apply("where", inside, before, after)
+
+    expr = build.pieces(len(kept), lambda place: element(*kept[place]), choose)
+    return graph.define(node, axes, expr, parts[0].dtype, view=len(kept) == 1)
+
+
+def _gather(graph: Graph, node: Node) -> Value:
+    x, places = node.input(0), node.input(1)
+    axis = node.axis("axis", x.rank)
+    axes = axes_of((*x.shape[:axis], *places.shape, *x.shape[axis + 1 :]))
+    chosen = axes[axis : axis + places.rank]
+
+    def element(at: Index) -> Expr:
+        before, after = axes[:axis], axes[axis + places.rank :]
+        return graph.at(x, [*map(Index.axis, before), at, *map(Index.axis, after)])
+
+    regular = _regular_places(graph, node, x.shape[axis], places, chosen)
+    if regular is not None:
+        return graph.define(node, axes, element(regular), x.dtype, view=True)
+    known = known_elements(places)
+    if known is None or known.size > MAX_CHOICES:
+        raise node.unsupported(
+            "a lookup at places that depend on data has no translation",
+            why=f"the indices {places.label or 'of Gather'} are not constants, ranges or positions",
+            fix="leave the embedding lookup out of the exported model and pass it the rows",
+        )
+    return graph.define(node, axes, _choice(node, known, x.shape[axis], chosen, element), x.dtype)
+
+
+def _regular_places(graph: Graph, node: Node, extent: Extent, places: Value, axes: Sequence[Axis]) -> Index | None:
+    """The places as an index of their own axes, when they are a progression or positions."""
+    known = known_elements(places)
+    if known is not None:
+        line = progression(_wrapped(node, known, extent))
+        if line is None:
+            return None
+        total = Index.const(line[0])
+        for step, a in zip(line[1], axes, strict=True):
+            total = total + Index.axis(a).scaled(step)
+        return total
+    if places.formula is None:
+        return None
+    index = as_index(graph.read(places, axes))
+    top = None if index is None else index.upper()
+    if index is None or top is None or compare_extents("le", 0, index.offset) is not True:
+        return None
+    if compare_extents("lt", top, extent) is not True:
+        match index.terms:
+            case ((Axis(extent=sympy.Symbol() as length), 1),) if isinstance(extent, int) and isinstance(
+                index.offset, int
+            ):
+                graph.limit(length.name, extent - index.offset)
+            case _:
+                return None
+    return index
+
+
+def _wrapped(node: Node, places: Elements, extent: Extent) -> Elements:
+    result = np.empty(places.shape, dtype=object)
+    for at in np.ndindex(places.shape):
+        place = places[at]
+        result[at] = add(place, extent) if compare_extents("lt", place, 0) else place
+        if compare_extents("lt", result[at], 0) or compare_extents("le", extent, result[at]):
+            raise node.shape_error(f"index {place} is out of range for a dimension of extent {extent}")
+    return result
+
+
+def _choice(
+    node: Node, known: Elements, extent: Extent, axes: Sequence[Axis], element: Callable[[Index], Expr]
+) -> Expr:
+    places = _wrapped(node, known, extent)
+    order = list(np.ndindex(places.shape))
+    expr = element(Index.const(places[order[-1]]))
+    for at in reversed(order[:-1]):
+        test: Expr = Const(1.0)
+        for a, p in zip(axes, at, strict=True):
+            test = apply("and", test, apply("eq", index_value(Index.axis(a)), Const(float(p))))
+        expr = apply("where", test, element(Index.const(places[at])), expr)
+    return expr
+
+
+def _trilu(graph: Graph, node: Node) -> Value:
+    x = node.input(0)
+    if x.rank < 2:
+        raise node.shape_error("Trilu needs two dimensions")
+    shift = node.elements(1, "the diagonal").ravel()[0] if node.optional(1) is not None else 0
+    axes = axes_of(x.shape)
+    row = index_value(Index.axis(axes[-2]) + Index.const(shift))
+    column = index_value(Index.axis(axes[-1]))
+    inside = apply("le", row, column) if node.flag("upper") else apply("le", column, row)
+    uniform = _uniform(x)
+    element = graph.read(x, axes) if uniform is None else Const(uniform)
+    return graph.define(node, axes, apply("where", inside, element, Const(0.0)), x.dtype)
+
+
+def _uniform(x: Value) -> float | None:
+    """The number that all elements of a constant array are."""
+    if x.array is None or x.array.size == 0 or not np.all(x.array == x.array.flat[0]):
+        return None
+    return float(x.array.flat[0])
+
+
+def _range(graph: Graph, node: Node) -> Value:
+    start, limit, step = (_scalar(graph, node, place) for place in range(3))
+    match start, limit, step:
+        case Const(a), Const(b), Const(by) if node.input(0).dtype.is_float and by != 0:
+            return _fractions(graph, node, a, b, by)
+    indices = [as_index(e) for e in (start, limit, step)]
+    if any(i is None or i.terms for i in indices):
+        raise node.unsupported("a Range whose bounds depend on data has no translation")
+    first, last, by = (i.offset for i in indices if i is not None)
+    if not is_static(by) or int(by) == 0:
+        raise node.unsupported(f"a Range with step {by} has no translation")
+    length = cdiv(add(last, mul(-1, first)), by) if int(by) > 0 else cdiv(add(first, mul(-1, last)), -int(by))
+    if is_static(length):
+        length = max(int(length), 0)
+    elif compare_extents("le", 0, length) is not True:
+        raise node.unsupported(f"the Range {first}:{last} may be empty", fix="export with that dimension fixed")
+    axis = Axis("i0", length)
+    value = index_value(Index.axis(axis).scaled(by) + Index.const(first))
+    return graph.define(node, (axis,), value, node.input(0).dtype)
+
+
+def _fractions(graph: Graph, node: Node, start: float, limit: float, step: float) -> Value:
+    """A range of fractions; their number is refused where it hangs on how the quotient is rounded."""
+    quotient = (limit - start) / step
+    if quotient != round(quotient) and abs(quotient - round(quotient)) < _ROUNDED * max(1.0, abs(quotient)):
+        raise node.unsupported(
+            f"the number of elements of the Range {start:g}:{limit:g} by {step:g} depends on how it is rounded",
+            fix="move the limit by half a step",
+        )
+    axis = Axis("i0", max(math.ceil(quotient), 0))
+    value = apply("add", Const(start), apply("mul", Const(step), index_value(Index.axis(axis))))
+    return graph.define(node, (axis,), value, node.input(0).dtype)
+
+
+_ROUNDED = 1e-3
+"""Below this a quotient may be rounded to the whole number that it is near, in one type or another."""
+
+
+def _scalar(graph: Graph, node: Node, place: int) -> Expr:
+    value = node.input(place)
+    if value.rank and value.shape != (1,):
+        raise node.shape_error(f"operand {place} is not a scalar")
+    return graph.at(value, [Index.const(0)] * value.rank)
+
+
+def _filled(graph: Graph, node: Node) -> Value:
+    shape: Shape = tuple(node.elements(0, "the target shape").ravel().tolist())
+    value: Value = node.attributes["value"]
+    fill = graph.at(value, [Index.const(0)] * value.rank)
+    return graph.define(node, axes_of(shape), fill, value.dtype)
+
+
+def _text(shape: Sequence[Extent]) -> str:
+    return f"[{', '.join(map(str, shape))}]"
+
+
+def _single(f: Callable[[Graph, Node], Value]) -> Translator:
+    return lambda graph, node: [f(graph, node)]
+
+
+TRANSLATORS: Mapping[str, Translator] = MappingProxyType(
+    {
+        "Identity": _single(_identity),
+        "Dropout": _dropout,
+        "Transpose": _single(_transpose),
+        "Reshape": _single(_reshape),
+        "Flatten": _single(_flatten),
+        "Squeeze": _single(_squeeze),
+        "Unsqueeze": _single(_unsqueeze),
+        "Expand": _single(_expand),
+        "Tile": _single(_tile),
+        "Slice": _single(_slice),
+        "Split": _split,
+        "Concat": _single(_concat),
+        "Gather": _single(_gather),
+        "Trilu": _single(_trilu),
+        "Range": _single(_range),
+        "ConstantOfShape": _single(_filled),
+    }
+)

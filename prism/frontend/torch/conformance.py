@@ -1,0 +1,527 @@
+"""Is a traced program the torch function? The program's definitions against torch's own values, node by node.
+
+The graph that torch.export captured runs in eager, every float type lifted to float64, so that what torch computes and
+what the program says differ by nothing but a wrong translation; see prism/program/conformance.py. Beside that the
+function itself is called once on the example inputs, and the captured graph must give the same.
+
+What is too large to run in float64 runs in float32, and what is too large to run at all is traced again at reduced
+extents, where the function takes them. What decides is counted, never timed.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch.export.graph_signature import InputKind
+from torch.utils import _pytree as pytree
+
+from prism.errors import ConformanceError, PrismError, RuleError, UnsupportedError
+from prism.frontend.torch.values import UNINITIALISED, Value
+from prism.program import conformance, example_draws, extents
+from prism.program.conformance import DOUBLE, PRECISIONS, Claim, Comparison, Difference, Precision
+from prism.program.evaluate import bind
+from prism.program.nodes import Conformance, DType, Program, Tensor
+
+_SWITCH = "check=False"
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """A function as it was captured, and the program that was made of it.
+
+    Attributes:
+        title: the program's name.
+        function: what was traced.
+        examples: the example inputs.
+        captured: torch's graph of the function, as torch.export gives it.
+        exported: the graph that was translated: the same, partly decomposed.
+        program: the translation.
+        values: what stands for each node of the translated graph.
+        origin: a node as the user knows it.
+    """
+
+    title: str
+    function: Callable[..., Any]
+    examples: tuple[torch.Tensor, ...]
+    captured: torch.export.ExportedProgram
+    exported: torch.export.ExportedProgram
+    program: Program
+    values: Mapping[torch.fx.Node, Any]
+    origin: Callable[[torch.fx.Node], str]
+
+
+def checked(reading: Reading, again: Callable[[tuple[torch.Tensor, ...]], Reading] | None) -> Program:
+    """The program, once it has been compared with the function.
+
+    Args:
+        reading: the function and its program.
+        again: reads the function at other examples; None where its extents are symbolic.
+
+    Raises:
+        ConformanceError: they do not agree: a bug in prism.
+        RuleError: an operator is declared to be something else than it computes.
+    """
+    if all(_size(reading, b) is None for b in _bindings(reading)):
+        record = _at_reduced_extents(reading, again)
+    else:
+        record = _compared(reading)
+    return replace(reading.program, conformance=record)
+
+
+def _given(program: Program) -> list[Tensor]:
+    """The inputs that the caller passes."""
+    return [t for t in program.inputs if t.name not in program.weights]
+
+
+def _has_values(tensor: torch.Tensor) -> bool:
+    return tensor.device.type != "meta" and not isinstance(tensor, FakeTensor)
+
+
+# How much of it is run
+
+
+def _bindings(reading: Reading) -> list[dict[str, int]]:
+    """The extents at which the program is compared: those of the examples, and small ones of its symbols."""
+    given = _given(reading.program)
+    shapes = {t.name: tuple(e.shape) for t, e in zip(given, reading.examples, strict=True)}
+    found = [bind(given, shapes)]
+    ranges = reading.program.ranges
+    if ranges:
+        found.append({s: min(max(r.low, 3 + 2 * n), r.high) for n, (s, r) in enumerate(ranges.items())})
+    return found
+
+
+def _size(reading: Reading, binding: Mapping[str, int]) -> tuple[Precision, int] | None:
+    """As conformance.affordable; None also where the symbols given do not determine an extent."""
+    try:
+        return conformance.affordable(reading.program, binding)
+    except KeyError:
+        return None
+
+
+def _at_reduced_extents(reading: Reading, again: Callable[[tuple[torch.Tensor, ...]], Reading] | None) -> Conformance:
+    """The comparison of the function at smaller examples, read anew."""
+    too_large = "its extents are too large to run, and "
+    if again is None:
+        return conformance.unchecked(too_large + "symbolic ones give no smaller")
+    smaller = _smaller(reading)
+    if smaller is None:
+        return conformance.unchecked(too_large + "the function takes no smaller ones")
+    try:
+        other = again(smaller)
+    except PrismError as error:
+        return conformance.unchecked(f"{too_large}at smaller ones: {error.what}")
+    if _size(other, {}) is None:
+        return conformance.unchecked(too_large + "the smaller ones that the function takes are as well")
+    record = _compared(other)
+    shown = ", ".join(f"{t.name}{list(e.shape)}" for t, e in zip(_given(other.program), smaller, strict=True))
+    note = "" if conformance.same_form(other.program, reading.program) else "the program has another form there"
+    return replace(record, extents=shown, missing=record.missing or note)
+
+
+def _smaller(reading: Reading) -> tuple[torch.Tensor, ...] | None:
+    """Examples of reduced extents that the function takes."""
+    shapes = [tuple(int(n) for n in e.shape) for e in reading.examples]
+    found = conformance.reduced(shapes, lambda tried: _takes(reading, tried))
+    if found is None:
+        return None
+    made = []
+    for shape, example in zip(found, reading.examples, strict=True):
+        if _has_values(example):
+            # the example's own corner: what is legal as an index or a count there is legal here, mostly
+            made.append(example.detach()[tuple(slice(0, k) for k in shape)].clone())
+        else:
+            made.append(torch.empty(shape, dtype=example.dtype, device=example.device))
+    return tuple(made)
+
+
+def _takes(reading: Reading, shapes: Sequence[tuple[int, ...]]) -> bool:
+    """Whether the function can be called at these shapes."""
+    try:
+        with torch.no_grad(), FakeTensorMode(allow_non_fake_inputs=True):
+            given = [
+                torch.empty(s, dtype=e.dtype, device=_device(e.device))
+                for s, e in zip(shapes, reading.examples, strict=True)
+            ]
+            reading.function(*given)
+    except Exception:  # whatever torch or the function raises: it does not take them
+        return False
+    return True
+
+
+# The comparison
+
+
+def _compared(reading: Reading) -> Conformance:
+    program = reading.program
+    claims = _claims(reading)
+    sizes = [(b, s) for b in _bindings(reading) if (s := _size(reading, b)) is not None]
+    given = _given(program)
+    shapes = {t.name: tuple(e.shape) for t, e in zip(given, reading.examples, strict=True)}
+    done: list[str] = []
+    skipped: list[str] = []
+    elements = 0
+    own = [s for b, s in sizes[:1] if b == bind(given, shapes)]
+    if own and all(_has_values(e) for e in reading.examples):
+        example = True
+        if own[0][0] is DOUBLE or all(e.element_size() >= 4 for e in reading.examples):
+            _compare_function(reading)
+    else:
+        example = False
+    for seed, (name, at) in enumerate(conformance.draws_within([s for _, s in sizes], example)):
+        binding, (precision, _) = sizes[at]
+        compared = Comparison(program, claims, binding, lenient=name == "not finite")
+        why = ""
+        for inputs in _inputs(reading, name, seed, binding, precision):
+            try:
+                run = _Run(reading, inputs, precision)
+            except _UndefinedError as undefined:
+                why = str(undefined)
+                break
+            except Exception as error:  # an index out of range, a division by zero: what torch itself refuses
+                why = (str(error).strip().splitlines() or [type(error).__name__])[0]
+                continue
+            found = compared.difference(inputs, run.values, run.loose, precision, run.undefined)
+            if found is not None:
+                raise _error(reading, found, run, name, seed)
+            why = ""
+            break
+        elements += compared.elements
+        if why:
+            skipped.append(f"{name}: {why[:200]}")
+        else:
+            done.append(name)
+            skipped += [f"{name}: {d.node}: {d.what.format(against='torch')}" for d in compared.noted]
+    against = f"torch {torch.__version__} in {sizes[0][1][0].dtype}"
+    if not done:
+        return conformance.unchecked("; ".join(skipped) or "there are no values to run it on")
+    return Conformance(against, tuple(done), "", elements, tuple(skipped))
+
+
+def _error(reading: Reading, found: Difference, run: _Run, name: str, seed: int) -> PrismError:
+    on = "on the example inputs" if name == "example" else f"on the inputs drawn as {name!r} (seed {seed})"
+    if run.declared.get(found.node):
+        return RuleError(
+            f"the declaration of {run.declared[found.node]} is not what the operator computes",
+            where=f"{reading.title}, {found.node}",
+            why=f"{found.what.format(against='torch')}, {on}",
+            fix="correct the declaration in the rule file, or the operator",
+        )
+    return found.error(reading.title, "torch", on, _SWITCH)
+
+
+def _claims(reading: Reading) -> list[Claim]:
+    program = reading.program
+    tensors = {t.name for t in program.inputs} | {d.name for d in program.definitions}
+    claims = []
+    for node, value in reading.values.items():
+        if not isinstance(value, Value) or node.op == "placeholder":
+            continue
+        made_by = node.args[0] if node.op == "call_function" and node.target is operator.getitem else node
+        assert isinstance(made_by, torch.fx.Node)
+        text = reading.origin(made_by)
+        if not value.tensor:
+            claims.append(Claim(node.name, text, value.dtype, axes=value.axes, expr=value.expr))
+        elif value.tensor in tensors:
+            claims.append(Claim(node.name, text, value.dtype, value.tensor))
+    returned = _flat(reading.exported)
+    for name, node in zip(program.outputs, returned, strict=True):
+        claims.append(Claim(node.name, f"the output {node.name}", program.definition(name).dtype, name))
+    return claims
+
+
+def _flat(exported: torch.export.ExportedProgram) -> list[torch.fx.Node]:
+    output = next(n for n in exported.graph.nodes if n.op == "output")
+    return [n for n in pytree.tree_leaves(output.args[0]) if isinstance(n, torch.fx.Node)]
+
+
+def _inputs(
+    reading: Reading, name: str, seed: int, binding: Mapping[str, int], precision: Precision
+) -> Iterator[dict[str, np.ndarray]]:
+    """The inputs of a draw; again with integers of a narrower range where the function did not take them."""
+    given = _given(reading.program)
+    if name == "example":
+        yield {t.name: _array(e, widen=precision is DOUBLE) for t, e in zip(given, reading.examples, strict=True)}
+        return
+    shapes = [tuple(extents.evaluate(e, binding) for e in t.shape) for t in given]
+    for attempt in range(5):
+        made = {}
+        for n, (t, shape, example) in enumerate(zip(given, shapes, reading.examples, strict=True)):
+            within = None if t.dtype.is_float else _within(example, attempt)
+            made[t.name] = example_draws.draw(name, shape, t.dtype, (seed, n), within)
+        yield made
+        if all(t.dtype.is_float or t.dtype is DType.BOOL for t in given):
+            return
+
+
+def _within(example: torch.Tensor, attempt: int) -> tuple[int, int] | None:
+    """The integers to draw from at each attempt: any, as large as the example's, its own range, and less."""
+    low, high = 0, 3
+    if _has_values(example) and example.numel():
+        low, high = int(example.min()), int(example.max())
+    most = max(abs(low), abs(high))
+    return (None, (-most, most), (low, high), (0, 1), (0, 0))[attempt]
+
+
+def _array(tensor: torch.Tensor, widen: bool = False) -> np.ndarray:
+    held = tensor.detach()
+    if held.dtype is torch.bfloat16:
+        held = held.float()
+    if widen and held.is_floating_point():
+        held = held.double()
+    return np.asarray(held.cpu().numpy())
+
+
+# torch's own values
+
+
+class _UndefinedError(Exception):
+    """The inputs make torch do what has no defined result."""
+
+
+@contextmanager
+def _default_dtype(dtype: torch.dtype) -> Iterator[None]:
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(dtype)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(before)
+
+
+def _device(device: torch.device) -> torch.device:
+    return torch.device("cpu") if device.type == "meta" else device
+
+
+class _Run:
+    """The translated graph in eager on some inputs, floats lifted to one type.
+
+    Attributes:
+        values: by node name.
+        loose: the precision of those that could not be computed in that type.
+        undefined: where the values of a node are not defined.
+        declared: nodes that call operators of the user's own, as the user knows them, and those operators' names.
+    """
+
+    def __init__(self, reading: Reading, inputs: Mapping[str, np.ndarray], precision: Precision) -> None:
+        self.values: dict[str, np.ndarray] = {}
+        self.loose: dict[str, Precision] = {}
+        self.undefined: dict[str, np.ndarray] = {}
+        self.declared: dict[str, str] = {}
+        self._lifted = torch.float64 if precision is DOUBLE else torch.float32
+        self._known: dict[torch.fx.Node, Any] = {}
+        with torch.no_grad(), _default_dtype(self._lifted):
+            self._run(reading, inputs)
+
+    def _run(self, reading: Reading, inputs: Mapping[str, np.ndarray]) -> None:
+        exported = reading.exported
+        specs = iter(exported.graph_signature.input_specs)
+        names = iter([t.name for t in _given(reading.program)])
+        examples = iter(reading.examples)
+        for node in exported.graph.nodes:
+            if node.op == "placeholder":
+                spec = next(specs)
+                if spec.kind is InputKind.USER_INPUT:
+                    device = _device(next(examples).device)
+                    tensor = torch.from_numpy(np.asarray(inputs[next(names)], order="C")).to(device)
+                else:
+                    assert spec.target is not None
+                    state = exported.state_dict
+                    tensor = (state if spec.target in state else exported.constants)[spec.target].detach()
+                self._known[node] = self._lift(tensor)
+            elif node.op == "call_function" and not _asserts(node):
+                self._known[node] = self._call(node)
+                if reading.origin(node) and _declared(node):
+                    self.declared[reading.origin(node)] = _declared(node)
+        for node, value in self._known.items():
+            if isinstance(value, torch.Tensor):
+                self.values[node.name] = _array(value)
+
+    def _lift(self, value: Any) -> Any:
+        if isinstance(value, torch.Tensor) and value.is_floating_point():
+            return value.to(self._lifted)
+        return value
+
+    def _call(self, node: torch.fx.Node) -> Any:
+        args, kwargs = pytree.tree_map(self._argument, (node.args, node.kwargs))
+        target: Any = node.target
+        self._note_undefined(node, args, kwargs)
+        if not isinstance(target, torch._ops.OpOverload):  # arithmetic on sizes, getitem
+            return target(*args, **kwargs)
+        if str(target._schema.name).removeprefix("aten::") in UNINITIALISED:
+            return torch.zeros_like(self._lift(target(*args, **kwargs)))
+        if str(target) != "aten.view.dtype":
+            try:
+                args, kwargs = _explicit(node, args, kwargs)
+                return pytree.tree_map(self._lift, target(*args, **self._lifted_types(kwargs)))
+            except (RuntimeError, TypeError, NotImplementedError) as error:
+                if isinstance(error, IndexError):
+                    raise
+        return self._native(node)
+
+    def _native(self, node: torch.fx.Node) -> Any:
+        """The node in its own types, where it takes no others."""
+        args, kwargs = pytree.tree_map(self._native_argument, (node.args, node.kwargs))
+        target: Any = node.target
+        result = target(*args, **kwargs)
+        meta = node.meta.get("val")
+        dtypes = [m.dtype for m in pytree.tree_leaves(meta) if isinstance(m, torch.Tensor) and m.is_floating_point()]
+        dtypes += [
+            a.dtype for a in pytree.tree_leaves((args, kwargs)) if isinstance(a, torch.Tensor) and a.is_floating_point()
+        ]
+        if dtypes:
+            worst = max((PRECISIONS[DType(str(d).removeprefix("torch."))] for d in dtypes), key=lambda p: p.relative)
+            self.loose[node.name] = worst
+            for user in node.users:
+                if user.op == "call_function" and not isinstance(user.target, torch._ops.OpOverload):
+                    self.loose[user.name] = worst
+        return pytree.tree_map(self._lift, result)
+
+    def _argument(self, given: Any) -> Any:
+        match given:
+            case torch.fx.Node():
+                return self._known[given]
+            case torch.dtype():
+                return self._lifted if given.is_floating_point else given
+            case torch.device():
+                return _device(given)
+        return given
+
+    def _native_argument(self, given: Any) -> Any:
+        match given:
+            case torch.fx.Node():
+                value, meta = self._known[given], given.meta.get("val")
+                if isinstance(value, torch.Tensor) and isinstance(meta, torch.Tensor):
+                    return value.to(meta.dtype)
+                return value
+            case torch.device():
+                return _device(given)
+        return given
+
+    def _lifted_types(self, kwargs: Mapping[str, Any]) -> dict[str, Any]:
+        return {k: self._argument(v) for k, v in kwargs.items()}
+
+    def _note_undefined(self, node: torch.fx.Node, args: Any, kwargs: Any) -> None:
+        """A float beyond an integer type is converted to anything."""
+        meta = node.meta.get("val")
+        if not isinstance(meta, torch.Tensor) or meta.is_floating_point() or meta.dtype is torch.bool:
+            return
+        for a in pytree.tree_leaves((args, kwargs)):
+            if not isinstance(a, torch.Tensor) or not a.is_floating_point():
+                continue
+            beyond = ~(a.abs() < 2.0**31)
+            if a.shape == meta.shape:
+                self.undefined[node.name] = _array(beyond)
+            elif bool(beyond.any()):
+                raise _UndefinedError(f"{node.target} of what {meta.dtype} does not hold is not defined")
+
+
+def _explicit(node: torch.fx.Node, args: Any, kwargs: Any) -> tuple[Any, Any]:
+    """The arguments with those made explicit that depend on the type of a tensor, by default or by rounding."""
+    first = node.args[0].meta.get("val") if node.args and isinstance(node.args[0], torch.fx.Node) else None
+    if not isinstance(first, torch.Tensor) or not first.is_floating_point():
+        return args, kwargs
+    target: Any = node.target
+    match str(target._schema.name).removeprefix("aten::"):
+        case "nan_to_num":
+            limits = torch.finfo(first.dtype)
+            given = [*args, *[None] * (4 - len(args))]
+            x, nan, high, low = (
+                kwargs.get(k, g) for k, g in zip(("self", "nan", "posinf", "neginf"), given, strict=True)
+            )
+            return (x, nan, limits.max if high is None else high, limits.min if low is None else low), {}
+        case "rms_norm" | "_fused_rms_norm":
+            given = [*args, *[None] * (4 - len(args))]
+            names = ("input", "normalized_shape", "weight", "eps")
+            x, shape, weight, eps = (kwargs.get(k, g) for k, g in zip(names, given, strict=True))
+            # half precision is computed in float32
+            wide = torch.promote_types(first.dtype, torch.float32)
+            return (x, shape, weight, torch.finfo(wide).eps if eps is None else eps), {}
+        case "eq" | "ne" | "lt" | "le" | "gt" | "ge" if target._overloadname == "Scalar" and len(args) == 2:
+            # torch compares with the number as the tensor's own type holds it
+            x, number = args
+            if isinstance(number, (bool, int, float)):
+                return (x, torch.tensor(number, dtype=first.dtype).item()), kwargs
+    return args, kwargs
+
+
+def _asserts(node: torch.fx.Node) -> bool:
+    return "_assert" in str(node.target) or "sym_constrain" in str(node.target)
+
+
+def _declared(node: torch.fx.Node) -> str:
+    target = node.target
+    if isinstance(target, torch._ops.OpOverload) and target.namespace not in ("aten", "prims", "prim"):
+        return str(target)
+    return ""
+
+
+# The function itself
+
+
+def _compare_function(reading: Reading) -> None:
+    """Compare what the function gives for the examples with what torch's graph of it gives, in their own types."""
+    with torch.no_grad():
+        try:
+            expected = _called(reading)
+            changing = _unequal(expected, _called(reading))
+            module = reading.captured.module()
+            found = [t for t in pytree.tree_leaves(module(*_detached(reading))) if isinstance(t, torch.Tensor)]
+        except Exception:  # it cannot be called on these inputs: nothing to hold the graph to
+            return
+        differing = _unequal(expected, found)
+    if changing is not None:
+        raise UnsupportedError(
+            "the function gives another result when it is called again",
+            where=reading.title,
+            why=f"{changing}, on the example inputs: it changes what it depends on, or draws numbers",
+            fix="make it depend on nothing but its arguments, and bind what it holds at a fixed value",
+        )
+    if differing is None:
+        return
+    raise ConformanceError(
+        "internal error: the graph that torch.export captured is not the function",
+        where=reading.title,
+        why=f"{differing}, on the example inputs",
+        fix="make sure that the function depends on nothing but its arguments; if so, please report it with this line; "
+        f"{_SWITCH} goes on with the graph",
+    )
+
+
+def _detached(reading: Reading) -> list[torch.Tensor]:
+    """The examples; as the graph writes to none of them, they need no copies."""
+    return [e.detach() for e in reading.examples]
+
+
+def _called(reading: Reading) -> list[torch.Tensor]:
+    result = reading.function(*_detached(reading))
+    return [t for t in pytree.tree_leaves(result) if isinstance(t, torch.Tensor)]
+
+
+def _unequal(expected: Sequence[torch.Tensor], found: Sequence[torch.Tensor]) -> str | None:
+    """How two lists of results differ beyond rounding; None when they do not."""
+    if len(expected) != len(found):
+        return f"the function gives {len(expected)} tensors, the graph {len(found)}"
+    for n, (a, b) in enumerate(zip(expected, found, strict=True)):
+        if a.shape != b.shape or a.dtype != b.dtype:
+            return f"output {n} is {a.dtype} {list(a.shape)}, in the graph {b.dtype} {list(b.shape)}"
+        if torch.equal(a, b) or not a.is_floating_point():
+            if not torch.equal(a, b):
+                return f"output {n} differs in {int((a != b).sum())} of {a.numel()} elements"
+            continue
+        x, y = a.double(), b.double()
+        finite = x[torch.isfinite(x)].abs()
+        largest = float(finite.max()) if finite.numel() else 0.0
+        allowed = math.sqrt(torch.finfo(a.dtype).eps) * largest
+        same = (x == y) | (x.isnan() & y.isnan()) | ((x - y).abs() <= allowed)
+        if not bool(same.all()):
+            return f"output {n} differs in {int((~same).sum())} of {a.numel()} elements"
+    return None

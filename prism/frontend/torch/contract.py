@@ -1,0 +1,212 @@
+"""ATen's contractions: matrix products of every spelling, einsum, attention and convolution, as sums of products."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+from prism.frontend.torch.reduce import shifted
+from prism.frontend.torch.values import Handler, Node, Result, Value, number
+from prism.program import build
+from prism.program.extents import Extent
+from prism.program.fold import div, op
+from prism.program.index import Axis, Index
+from prism.program.nodes import Const, DType, Expr, ReduceKind
+from prism.program.views import axes_of, same_extent
+
+
+def _matmul(n: Node) -> Result:
+    return n.define(_product(n, n["self"], n["mat2"] if n.has("mat2") else n["other"]))
+
+
+def _product(n: Node, a: Value, b: Value) -> Expr:
+    """The element of a @ b under the result's axes: torch.matmul's rules for vectors and for stacks of matrices."""
+    k = Axis("k", a.shape[-1])
+    axes = list(n.axes)
+    column = [axes.pop()] if len(b.shape) > 1 else []
+    row = [axes.pop()] if len(a.shape) > 1 else []
+    left = a.under([*axes, *row, k])
+    right = b.under([*axes, k, *column])
+    return build.reduce(ReduceKind.SUM, k, op("mul", left, right))
+
+
+def _vectors(n: Node) -> Result:
+    return n.define(_product(n, n["self"], n["vec"] if n.has("vec") else n["tensor"]))
+
+
+def _outer(n: Node) -> Result:
+    i, j = n.axes
+    return n.define(op("mul", n["self"].at([Index.axis(i)]), n["vec2"].at([Index.axis(j)])))
+
+
+def _linear(n: Node) -> Result:
+    x: Value = n["input"]
+    weight: Value = n["weight"]
+    many = len(weight.shape) - 1  # a weight of one dimension has no columns
+    rows, column = n.axes[: len(x.shape) - 1], n.axes[len(n.axes) - many :]
+    k = Axis("k", x.shape[-1])
+    product = op("mul", x.under([*rows, k]), weight.under([*column, k]))
+    value = build.reduce(ReduceKind.SUM, k, product)
+    if n["bias"] is not None:
+        value = op("add", value, n["bias"].under(n.axes))
+    return n.define(value)
+
+
+def _added(first: str, second: str) -> Handler:
+    """addmm and its kin: beta * self + alpha * (a @ b)."""
+
+    def handle(n: Node) -> Result:
+        product = op("mul", number(n["alpha"], n.axes), _product(n, n[first], n[second]))
+        added: Value = n["self"]
+        if n["beta"] == 0:
+            return n.define(product)
+        return n.define(op("add", op("mul", number(n["beta"], n.axes), added.under(n.axes)), product))
+
+    return handle
+
+
+def _einsum(n: Node) -> Result:
+    tensors: list[Value] = n["tensors"]
+    spelling = n["equation"].replace(" ", "")
+    inputs, arrow, output = spelling.partition("->")
+    terms = [_letters(n, t, len(v.shape)) for t, v in zip(inputs.split(","), tensors, strict=True)]
+    if not arrow:
+        letters = [c for t in terms for c in t]
+        dots = sorted({c for c in letters if len(c) > 1})
+        output = "".join(sorted(c for c in set(letters) if letters.count(c) == 1 and len(c) == 1))
+        wanted = dots + list(output)
+    else:
+        rank = max((len([c for c in t if len(c) > 1]) for t in terms), default=0)
+        wanted = _letters(n, output, len(output.replace("...", "")) + (rank if "..." in output else 0))
+    free = dict(zip(wanted, n.axes, strict=True))
+    extents: dict[str, Extent] = {}
+    for letters, value in zip(terms, tensors, strict=True):
+        for c, e in zip(letters, value.shape, strict=True):
+            if c not in extents or extents[c] == 1:
+                extents[c] = e
+    bound = {c: Axis(f"r{p}", extents[c]) for p, c in enumerate(extents) if c not in free}
+    factors = []
+    for letters, value in zip(terms, tensors, strict=True):
+        index = [
+            Index.const(0) if e == 1 else Index.axis(free.get(c) or bound[c])
+            for c, e in zip(letters, value.shape, strict=True)
+        ]
+        factors.append(value.at(index))
+    product = factors[0]
+    for f in factors[1:]:
+        product = op("mul", product, f)
+    return n.define(build.reduce(ReduceKind.SUM, tuple(bound.values()), product))
+
+
+def _letters(n: Node, term: str, rank: int) -> list[str]:
+    """The subscripts of one term; the dimensions of an ellipsis are called '.1' (the last), '.2', ..."""
+    before, dots, after = term.partition("...")
+    hidden = rank - len(before) - len(after)
+    if hidden < 0 or (hidden and not dots):
+        raise n.unsupported(f"subscripts {term!r} do not fit a tensor of {rank} dimensions")
+    return [*before, *(f".{d}" for d in range(hidden, 0, -1)), *after]
+
+
+def _attention(n: Node) -> Result:
+    """Scores with their mask, their softmax, and its product with the values: what eager torch launches."""
+    q, k, v = n["query"], n["key"], n["value"]
+    if n["dropout_p"] != 0:
+        raise n.unsupported("dropout is random", "trace the module in eval mode, with dropout_p=0")
+    if len({len(t.shape) for t in (q, k, v)}) > 1:
+        raise n.unsupported("query, key and value are of different rank", "give them dimensions of extent 1")
+    stack = n.shape[:-2]  # what all three broadcast to
+    length, width = q.shape[-2:]
+    keys: Extent = k.shape[-2]
+    scale = n["scale"]
+    factor = div(Const(1.0), op("sqrt", build.size(width))) if scale is None else number(scale, ())
+    score_axes = axes_of([*stack, length, keys])
+    *outer, i, j = score_axes
+    d = Axis("d", width)
+
+    def of_head(t: Value, over: Sequence[Axis], row: Axis, column: Axis) -> Expr:
+        """t[..., head, row, column]; with fewer heads than queries have, consecutive queries share one."""
+        index = [Index.const(0) if e == 1 else Index.axis(a) for a, e in zip(over, t.shape[:-2], strict=True)]
+        if n.get("enable_gqa") and over and t.shape[-3] != 1 and not same_extent(t.shape[-3], over[-1].extent):
+            heads, shared = over[-1].extent, t.shape[-3]
+            if not (isinstance(heads, int) and isinstance(shared, int)):
+                raise n.unsupported("the number of heads is symbolic")
+            index[-1] = Index.axis(over[-1]).floordiv(heads // shared)
+        return t.at([*index, Index.axis(row), Index.axis(column)])
+
+    product = op("mul", of_head(q, outer, i, d), of_head(k, outer, j, d))
+    score = op("mul", factor, build.reduce(ReduceKind.SUM, d, product))
+    mask: Value | None = n["attn_mask"]
+    if n["is_causal"]:
+        score = op("where", op("le", build.position(j), build.position(i)), score, Const(-math.inf))
+    if mask is not None:
+        chosen = mask.under(score_axes)
+        only = mask.dtype is DType.BOOL
+        score = op("where", chosen, score, Const(-math.inf)) if only else op("add", score, chosen)
+    scores = n.builder.define(f"{n.name}_scores", score_axes, score, n.dtype, n.origin)
+
+    def at(a: Axis) -> Expr:
+        return scores.at([*(Index.axis(x) for x in (*outer, i)), Index.axis(a)])
+
+    bound = Axis("r", keys)
+    shift, total = shifted(at, j, bound)
+    weight = div(op("exp", shift), total)
+    if mask is not None:
+        # torch gives 0, not NaN, to a query that may look at no key; only a given mask can leave one
+        nothing = op("eq", build.reduce(ReduceKind.MAX, bound, at(bound)), Const(-math.inf))
+        weight = op("where", nothing, Const(0.0), weight)
+    weights = n.builder.define(f"{n.name}_weights", score_axes, weight, n.dtype, n.origin)
+    *result_outer, row, column = n.axes
+    looked = weights.at([*(Index.axis(x) for x in (*result_outer, row)), Index.axis(bound)])
+    product = op("mul", looked, of_head(v, result_outer, bound, column))
+    return n.define(build.reduce(ReduceKind.SUM, bound, product))
+
+
+def _convolution(n: Node) -> Result:
+    x, w = n["input"], n["weight"]
+    if n["transposed"]:
+        raise n.unsupported("the convolution is transposed")
+    n.settled("output_padding")  # which only a transposed one has
+    batch, channel, *places = n.axes
+    spatial = len(places)
+    groups = n["groups"]
+    inner = Axis("c", w.shape[1])
+    taps = [Axis(f"k{d}", e) for d, e in enumerate(w.shape[2:])]
+    stride, padding, dilation = (_each(n[name], spatial) for name in ("stride", "padding", "dilation"))
+    group = Index.axis(channel).floordiv(w.shape[0] // groups) if groups > 1 else Index.const(0)
+    index = [Index.axis(batch), group.scaled(w.shape[1]) + Index.axis(inner)]
+    inside: list[Expr] = []
+    for d, (place, tap) in enumerate(zip(places, taps, strict=True)):
+        at = Index.axis(place).scaled(stride[d]) + Index.axis(tap).scaled(dilation[d]) + (-padding[d])
+        if padding[d]:
+            inside.append(op("le", Const(0.0), build.position(at)))
+            inside.append(op("lt", build.position(at), build.size(x.shape[2 + d])))
+        index.append(at)
+    element = x.at(index)
+    for condition in inside:
+        element = op("where", condition, element, Const(0.0))
+    weight = w.at([Index.axis(a) for a in (channel, inner, *taps)])
+    value = build.reduce(ReduceKind.SUM, (inner, *taps), op("mul", element, weight))
+    if n["bias"] is not None:
+        value = op("add", value, n["bias"].at([Index.axis(channel)]))
+    return n.define(value)
+
+
+def _each(values: Sequence[int], spatial: int) -> list[int]:
+    return list(values) if len(values) == spatial else [values[0]] * spatial
+
+
+HANDLERS: Mapping[str, Handler] = {
+    "mm": _matmul,
+    "bmm": _matmul,
+    "matmul": _matmul,
+    "dot": _vectors,
+    "mv": _vectors,
+    "outer": _outer,
+    "linear": _linear,
+    "addmm": _added("mat1", "mat2"),
+    "baddbmm": _added("batch1", "batch2"),
+    "addmv": _added("mat", "vec"),
+    "einsum": _einsum,
+    "scaled_dot_product_attention": _attention,
+    "convolution": _convolution,
+}

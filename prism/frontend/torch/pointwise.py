@@ -1,0 +1,558 @@
+"""ATen's pointwise operators, casts and constructors of constants, as formulas."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+
+from prism.frontend.torch.values import UNINITIALISED, Handler, Node, Result, Value, converted, is_truth, number
+from prism.program import build
+from prism.program.extents import add
+from prism.program.fold import div, op, sub, truth
+from prism.program.formulas import (
+    UNARY,
+    elu,
+    gelu,
+    leaky_relu,
+    log_sigmoid,
+    power,
+    quotient,
+    rounded_to,
+    softplus,
+    trunc_quotient,
+    truncated,
+)
+from prism.program.index import Index
+from prism.program.integers import (
+    Interval,
+    floor_quotient,
+    floor_remainder,
+    is_zero,
+    quotient_bounds,
+    range_of,
+    remainder_bounds,
+    stored,
+    trunc_remainder,
+)
+from prism.program.integers import trunc_quotient as whole_trunc_quotient
+from prism.program.nodes import Const, DType, Expr
+
+_ROUNDING = frozenset({"floor", "ceil", "trunc", "round"})
+
+
+def _unary(name: str) -> Handler:
+    function = UNARY[name]
+
+    def handle(n: Node) -> Result:
+        x: Value = n["self"]
+        if name in _ROUNDING and not n.dtype.is_float:
+            return x
+        return n.define(function(x.under(n.axes)))
+
+    return handle
+
+
+def _round(n: Node) -> Result:
+    decimals = n.get("decimals", 0)
+    if decimals == 0 or not n.dtype.is_float:
+        if decimals:
+            raise n.unsupported("it rounds whole numbers to decimals")
+        return _unary("round")(n)
+    return n.define(rounded_to(n["self"].under(n.axes), decimals))
+
+
+def _operand(n: Node, argument: str) -> Expr:
+    return number(n[argument], n.axes)
+
+
+def _common(n: Node, *arguments: str) -> torch.dtype:
+    """The type in which torch computes with these arguments: they are cast to it first."""
+    given = [_typed(n[a]) for a in arguments]
+    common = torch.result_type(given[0], given[1]) if len(given) > 1 else given[0].dtype
+    for more in given[2:]:
+        common = torch.promote_types(common, torch.result_type(given[0], more))
+    return common
+
+
+def _typed(value: Any) -> Any:
+    """What stands for an operand where torch decides about types: its type, and whether it has dimensions."""
+    if isinstance(value, Value):
+        return torch.empty([1] * len(value.shape), dtype=getattr(torch, value.dtype.value), device="meta")
+    return value if isinstance(value, (bool, int, float)) else 0
+
+
+def _cast_to(n: Node, argument: str, common: torch.dtype) -> Expr:
+    """An operand as the type in which torch computes holds it: a number is wrapped, or rounded to its type."""
+    value, e = n[argument], _operand(n, argument)
+    if common.is_floating_point:
+        return Const(float(torch.tensor(value, dtype=common))) if isinstance(value, float) else e
+    if common in _WHOLE:
+        return converted(n, e, _WHOLE[common])
+    return e
+
+
+_WHOLE: Mapping[torch.dtype, DType] = {getattr(torch, d.value): d for d in DType if not d.is_float}
+
+
+def _truth(n: Node, argument: str) -> Expr:
+    e = _operand(n, argument)
+    return e if is_truth(n[argument]) else truth(e)
+
+
+def _add(n: Node) -> Result:
+    return n.define(op("add", _operand(n, "self"), op("mul", number(n.get("alpha", 1), n.axes), _operand(n, "other"))))
+
+
+def _sub(n: Node) -> Result:
+    return n.define(sub(_operand(n, "self"), op("mul", number(n.get("alpha", 1), n.axes), _operand(n, "other"))))
+
+
+def _rsub(n: Node) -> Result:
+    return n.define(sub(_operand(n, "other"), op("mul", number(n.get("alpha", 1), n.axes), _operand(n, "self"))))
+
+
+def _div(n: Node) -> Result:
+    match n.get("rounding_mode"):
+        case "floor":
+            return _floor_divide(n)
+        case "trunc":
+            return _trunc_divide(n)
+    return n.define(div(_operand(n, "self"), _operand(n, "other")))
+
+
+def _dividing(
+    whole: Callable[[Expr, Expr], Expr],
+    within: Callable[[Interval, Interval], Interval],
+    real: Callable[[Expr, Expr], Expr],
+) -> Handler:
+    """Division with a rounding, or its remainder: of whole numbers, and of others."""
+
+    def handle(n: Node) -> Result:
+        common = _common(n, "self", "other")
+        a, b = _cast_to(n, "self", common), _cast_to(n, "other", common)
+        if any(isinstance(e, Const) and math.isinf(e.value) for e in (a, b)):
+            raise n.unsupported("it divides by infinity, or infinity itself")
+        if n.dtype.is_float:
+            return n.define(real(_operand(n, "self"), _operand(n, "other")))
+        if n.dtype is DType.BOOL:
+            raise n.unsupported("it divides truth values")
+        dividend, divisor = n.bounds(a), n.bounds(b)
+        if is_zero(divisor):
+            raise n.unsupported("it divides whole numbers by 0")
+        if not (dividend.exact and divisor.exact and dividend.largest <= 2.0**51):
+            raise n.unsupported(f"numbers within {dividend} are too large to be divided exactly in float64")
+        return n.define(whole(a, b), bounds=within(dividend, divisor))
+
+    return handle
+
+
+_floor_divide = _dividing(floor_quotient, quotient_bounds, lambda a, b: op("floor", quotient(a, b)))
+# torch rounds the quotient first here, and only here
+_trunc_divide = _dividing(whole_trunc_quotient, quotient_bounds, lambda a, b: truncated(quotient(a, b)))
+_remainder = _dividing(
+    floor_remainder,
+    lambda a, b: remainder_bounds(a, b, floor=True),
+    lambda a, b: sub(a, op("mul", b, op("floor", quotient(a, b)))),
+)
+_fmod = _dividing(
+    trunc_remainder,
+    lambda a, b: remainder_bounds(a, b, floor=False),
+    lambda a, b: sub(a, op("mul", b, trunc_quotient(a, b))),
+)
+
+
+def _binary(name: str) -> Handler:
+    return lambda n: n.define(op(name, _operand(n, "self"), _operand(n, "other")))
+
+
+def _extreme(name: str) -> Handler:
+    def handle(n: Node) -> Result:
+        common = _common(n, "self", "other")
+        return n.define(op(name, _cast_to(n, "self", common), _cast_to(n, "other", common)))
+
+    return handle
+
+
+def _pow(n: Node) -> Result:
+    given = "exponent" if n.has("exponent") else "other"
+    base, exponent = _operand(n, "self"), _operand(n, given)
+    if is_truth(n["self"]) and is_truth(n[given]):
+        raise n.unsupported("it raises a truth value to a truth value, of which torch is of two minds")
+    if n.dtype.is_float:
+        return n.define(power(base, exponent))
+    if isinstance(exponent, Const) and exponent.value.is_integer() and exponent.value >= 0:
+        return n.define(_whole_power(n, base, int(exponent.value)))
+    if n.bounds(exponent).low < 0:
+        raise n.unsupported("an exponent may be negative, which gives whole numbers no power")
+    return n.define(op("pow", base, exponent))
+
+
+def _whole_power(n: Node, base: Expr, exponent: int) -> Expr:
+    """A power of whole numbers by squaring, each product wrapped where it may leave the type."""
+    result: Expr | None = None
+    while exponent:
+        if exponent & 1:
+            result = base if result is None else _product(n, result, base)
+        exponent >>= 1
+        if exponent:
+            base = _product(n, base, base)
+    return Const(1.0) if result is None else result
+
+
+def _product(n: Node, a: Expr, b: Expr) -> Expr:
+    product = op("mul", a, b)
+    kept, within = stored(product, n.dtype, n.bounds(product), n.origin)
+    n.builder.note(kept, within)
+    return kept
+
+
+def _compare(name: str, *, swapped: bool = False, negated: bool = False) -> Handler:
+    def handle(n: Node) -> Result:
+        common = _common(n, "self", "other")
+        a, b = _cast_to(n, "self", common), _cast_to(n, "other", common)
+        result = op(name, b, a) if swapped else op(name, a, b)
+        return n.define(op("not", result) if negated else result)
+
+    return handle
+
+
+def _shifted(right: bool) -> Handler:
+    """x >> s = floor(x / 2^s), of negative numbers too: the sign is shifted in. x << s = x * 2^s."""
+
+    def handle(n: Node) -> Result:
+        if n.dtype.is_float or n.dtype is DType.BOOL:
+            raise n.unsupported("it shifts numbers that are no integers")
+        places = n.bounds(_operand(n, "other"))
+        if not (places.whole and places.low >= 0 and places.high < 8 * n.dtype.bytes):
+            raise n.unsupported("by how much it shifts depends on data", "shift by a number, or by an arange")
+        factor = op("pow", Const(0.5 if right else 2.0), _operand(n, "other"))
+        product = op("mul", converted(n, _operand(n, "self"), n.dtype), factor)
+        return n.define(op("floor", product) if right else product)
+
+    return handle
+
+
+def _low_bits(x: Expr, mask: int) -> Expr:
+    """x & (2^b - 1) = x modulo 2^b, of negative numbers too: they are stored as complements."""
+    modulus = float(mask + 1)
+    return sub(x, op("mul", Const(modulus), op("floor", op("mul", x, Const(1 / modulus)))))
+
+
+def _masked(x: Expr, mask: int) -> Expr:
+    """The bits of x that a mask has: of each run of ones, what is below its end without what is below its start."""
+    if mask < 0:
+        return sub(x, _masked(x, ~mask))
+    value: Expr = Const(0.0)
+    while mask:
+        start = mask & -mask
+        end = mask + start & -(mask + start)
+        value = op(
+            "add", value, _low_bits(x, end - 1) if start == 1 else sub(_low_bits(x, end - 1), _low_bits(x, start - 1))
+        )
+        mask &= -end
+    return value
+
+
+def _bits(n: Node, name: str) -> Result:
+    """Bitwise operations of whole numbers, all in terms of `and` with a number."""
+    own = range_of(n.dtype)
+    if n.dtype.is_float:
+        raise n.unsupported("floating-point numbers have no bits here")
+    if name == "not":
+        return n.define(sub(Const(own.low + own.high if n.dtype is DType.UINT8 else -1.0), _operand(n, "self")))
+    x, mask = n["self"], n["other"]
+    if isinstance(x, int):
+        x, mask = mask, x
+    match mask:
+        case Value(tensor="", expr=Const(value)) if not is_truth(mask):
+            mask = int(value)
+    if not isinstance(x, Value) or isinstance(mask, Value):
+        raise n.unsupported("only of truth values, or with a number, are bits a formula", "use % and //")
+    if not own.low <= mask <= own.high:
+        raise n.unsupported(f"{mask} has more bits than {n.dtype.value}")
+    e, number_of = converted(n, x.under(n.axes), n.dtype), Const(float(mask))
+    if n.bounds(e).largest > 2.0**51:
+        raise n.unsupported("the numbers are too large for float64")
+    both = _masked(e, mask)
+    match name:
+        case "and" if mask >= 0:
+            return n.define(both, bounds=Interval(0.0, float(mask), whole=True))
+        case "and":
+            return n.define(both, bounds=own)
+        case "or":
+            return n.define(sub(op("add", e, number_of), both), bounds=own)
+    return n.define(sub(op("add", e, number_of), op("mul", Const(2.0), both)), bounds=own)
+
+
+def _logical(name: str) -> Handler:
+    def handle(n: Node) -> Result:
+        bits = n.operator.startswith(("aten.bitwise", "aten.__")) and n.dtype is not DType.BOOL
+        if bits:
+            return _bits(n, name)
+        if name == "not":
+            return n.define(op("not", _truth(n, "self")))
+        a, b = _truth(n, "self"), _truth(n, "other")
+        if name == "xor":
+            return n.define(op("not", op("eq", a, b)))
+        return n.define(op(name, a, b))
+
+    return handle
+
+
+def _where(n: Node) -> Result:
+    if not n.has("self"):
+        raise n.unsupported("where with one argument gives positions that depend on the data")
+    then, otherwise = (converted(n, _operand(n, a), n.dtype) for a in ("self", "other"))
+    return n.define(op("where", _truth(n, "condition"), then, otherwise))
+
+
+def _xlogy(n: Node) -> Result:
+    """x * log y, 0 where x is; NaN where y is, of which y itself is one."""
+    x, y = _operand(n, "self"), _operand(n, "other")
+    product = op("where", op("eq", x, Const(0.0)), Const(0.0), op("mul", x, op("log", y)))
+    return n.define(op("where", op("isnan", y), y, product))
+
+
+def _masked_fill(n: Node) -> Result:
+    value = converted(n, _operand(n, "value"), n.dtype)
+    return n.define(op("where", _truth(n, "mask"), value, _operand(n, "self")))
+
+
+def _clamp(n: Node) -> Result:
+    x = converted(n, _operand(n, "self"), n.dtype)
+    low, high = n.get("min"), n.get("max")
+    if n.has("min_val"):  # hardtanh
+        low, high = n["min_val"], n["max_val"]
+    if low is not None:
+        x = op("maximum", x, converted(n, number(low, n.axes), n.dtype))
+    if high is not None:
+        x = op("minimum", x, converted(n, number(high, n.axes), n.dtype))
+    return n.define(x)
+
+
+def _leaky_relu(n: Node) -> Result:
+    return n.define(leaky_relu(_operand(n, "self"), float(n["negative_slope"])))
+
+
+def _softplus(n: Node) -> Result:
+    x = n["self"].under(n.axes)
+    return n.define(softplus(x, float(n.get("beta", 1)), float(n.get("threshold", 20))))
+
+
+def _elu(n: Node) -> Result:
+    x = n["self"].under(n.axes)
+    return n.define(elu(x, float(n.get("alpha", 1)), float(n.get("scale", 1)), float(n.get("input_scale", 1))))
+
+
+def _gelu(n: Node) -> Result:
+    return n.define(gelu(_operand(n, "self"), n["approximate"]))
+
+
+def _addcmul(n: Node) -> Result:
+    product = op("mul", _operand(n, "tensor1"), _operand(n, "tensor2"))
+    return n.define(op("add", _operand(n, "self"), op("mul", number(n["value"], n.axes), product)))
+
+
+def _addcdiv(n: Node) -> Result:
+    quotient = div(_operand(n, "tensor1"), _operand(n, "tensor2"))
+    return n.define(op("add", _operand(n, "self"), op("mul", number(n["value"], n.axes), quotient)))
+
+
+def _lerp(n: Node) -> Result:
+    start, end = _operand(n, "self"), _operand(n, "end")
+    return n.define(op("add", start, op("mul", _operand(n, "weight"), sub(end, start))))
+
+
+# Casts
+
+
+def _cast(n: Node) -> Result:
+    x: Value = n["self"]
+    n.settled("dtype", "other")
+    if x.dtype is n.dtype:
+        return x
+    e = x.under(n.axes)
+    if not n.dtype.is_float and x.dtype is not DType.BOOL:
+        return n.define(converted(n, e, n.dtype))
+    if x.dtype is DType.BOOL and not x.tensor:
+        # a mask as numbers: keep it a choice between numbers, which folds when it is compared again
+        return n.define(op("where", e, Const(1.0), Const(0.0)))
+    return n.define(e)
+
+
+def _same(n: Node) -> Result:
+    value: Value = n["self"]
+    return value
+
+
+def _dropout(n: Node) -> Result:
+    train, p = n["train"], n["p"]
+    if train and p != 0:
+        raise n.unsupported("it is random", "call .eval() on the module before tracing it")
+    value: Value = n["input"]
+    return value
+
+
+def _native_dropout(n: Node) -> Result:
+    p, train = n["p"], n["train"]
+    if train is not False and p != 0:
+        raise n.unsupported("it is random", "call .eval() on the module before tracing it")
+    value: Value = n["input"]
+    return value, None
+
+
+# Constants
+
+
+def _uninitialised(n: Node) -> Result:
+    """Memory that nothing was written to may hold anything, zeros too; a function does not depend on it."""
+    n.settled("self", "size", "stride", "physical_layout", "dtype")
+    return n.define(Const(0.0))
+
+
+def _filled(value: float) -> Handler:
+    def handle(n: Node) -> Result:
+        n.settled("self", "size", "dtype")
+        return n.define(Const(value))
+
+    return handle
+
+
+def _full(n: Node) -> Result:
+    n.settled("self", "size", "dtype")
+    value = n["fill_value"] if n.has("fill_value") else n["s"]
+    return n.define(converted(n, number(value, n.axes), n.dtype))
+
+
+def _arange(n: Node) -> Result:
+    start, step = n.get("start", 0), n.get("step", 1)
+    n.settled("end", "dtype")
+    (axis,) = n.axes
+    if not n.dtype.is_float:  # torch casts both first
+        start, step = (int(x) if isinstance(x, float) else x for x in (start, step))
+    whole = not isinstance(start, float) and not isinstance(step, float)
+    if whole:
+        return n.define(build.position(Index.axis(axis).scaled(step) + Index.const(start)))
+    position = build.position(axis)
+    return n.define(op("add", number(start, n.axes), op("mul", number(step, n.axes), position)))
+
+
+def _linear_space(n: Node) -> Expr:
+    """start + (end - start) * i / (steps - 1)."""
+    n.settled("dtype")
+    if not n.dtype.is_float:
+        raise n.unsupported("which side of a whole number it falls on is rounding", "make the range in floating point")
+    (axis,), steps = n.axes, n["steps"]
+    start, end = _operand(n, "start"), _operand(n, "end")
+    if steps == 1:
+        return start
+    return op("add", start, op("mul", sub(end, start), div(build.position(axis), build.size(add(steps, -1)))))
+
+
+def _linspace(n: Node) -> Result:
+    return n.define(_linear_space(n))
+
+
+def _logspace(n: Node) -> Result:
+    return n.define(op("pow", Const(float(n["base"])), _linear_space(n)))
+
+
+def _eye(n: Node) -> Result:
+    n.settled("n", "m", "dtype")
+    row, column = n.axes
+    same = op("eq", build.position(column), build.position(row))
+    return n.define(op("where", same, Const(1.0), Const(0.0)))
+
+
+def _triangle(lower: bool) -> Handler:
+    def handle(n: Node) -> Result:
+        axes = n.axes
+        row, column = build.position(axes[-2]), build.position(axes[-1])
+        limit = op("add", row, Const(float(n["diagonal"])))
+        kept = op("le", column, limit) if lower else op("le", limit, column)
+        return n.define(op("where", kept, n["self"].under(axes), Const(0.0)))
+
+    return handle
+
+
+HANDLERS: Mapping[str, Handler] = {
+    **{name: _unary(name) for name in UNARY},
+    "round": _round,
+    "log_sigmoid_forward": lambda n: (n.define(log_sigmoid(n["self"].under(n.axes))), None),
+    "softplus": _softplus,
+    "elu": _elu,
+    "add": _add,
+    "sub": _sub,
+    "rsub": _rsub,
+    "mul": _binary("mul"),
+    "div": _div,
+    "true_divide": _div,
+    "floor_divide": _floor_divide,
+    "remainder": _remainder,
+    "fmod": _fmod,
+    "maximum": _extreme("maximum"),
+    "minimum": _extreme("minimum"),
+    "pow": _pow,
+    "eq": _compare("eq"),
+    "ne": _compare("eq", negated=True),
+    "lt": _compare("lt"),
+    "le": _compare("le"),
+    "gt": _compare("lt", swapped=True),
+    "ge": _compare("le", swapped=True),
+    "logical_and": _logical("and"),
+    "logical_or": _logical("or"),
+    "logical_xor": _logical("xor"),
+    "logical_not": _logical("not"),
+    "bitwise_and": _logical("and"),
+    "__and__": _logical("and"),
+    "bitwise_right_shift": _shifted(right=True),
+    "__rshift__": _shifted(right=True),
+    "bitwise_left_shift": _shifted(right=False),
+    "__lshift__": _shifted(right=False),
+    "bitwise_or": _logical("or"),
+    "bitwise_xor": _logical("xor"),
+    "bitwise_not": _logical("not"),
+    "where": _where,
+    "xlogy": _xlogy,
+    "masked_fill": _masked_fill,
+    "clamp": _clamp,
+    "clamp_min": _clamp,
+    "clamp_max": _clamp,
+    "hardtanh": _clamp,
+    "leaky_relu": _leaky_relu,
+    "gelu": _gelu,
+    "addcmul": _addcmul,
+    "addcdiv": _addcdiv,
+    "lerp": _lerp,
+    "_to_copy": _cast,
+    "to": _cast,
+    "type_as": _cast,
+    "clone": _same,
+    "contiguous": _same,
+    "alias": _same,
+    "detach": _same,
+    "lift_fresh_copy": _same,
+    "lift_fresh": _same,
+    "dropout": _dropout,
+    "native_dropout": _native_dropout,
+    "full": _full,
+    "full_like": _full,
+    "new_full": _full,
+    "scalar_tensor": _full,
+    "ones": _filled(1.0),
+    "ones_like": _filled(1.0),
+    "new_ones": _filled(1.0),
+    "zeros": _filled(0.0),
+    "zeros_like": _filled(0.0),
+    "new_zeros": _filled(0.0),
+    **dict.fromkeys(UNINITIALISED, _uninitialised),
+    "arange": _arange,
+    "linspace": _linspace,
+    "logspace": _logspace,
+    "eye": _eye,
+    "tril": _triangle(lower=True),
+    "triu": _triangle(lower=False),
+}

@@ -1,0 +1,569 @@
+"""The torch front end: `trace(fn, example_inputs)` turns a function or module into a Program, over torch.export.
+
+torch.export gives a graph of ATen operators without side effects. Operators that have a translation here (the tables
+of pointwise, views, reduce, norms and contract) are kept whole; all others are decomposed
+by torch first. Parameters, buffers and constants become inputs with weights; torch's symbolic sizes become symbols.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+import io
+import keyword
+import logging
+import operator
+import re
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import sympy
+import torch
+from torch._subclasses.fake_tensor import is_fake
+from torch.export.graph_signature import InputKind, OutputKind
+
+from prism.errors import UnsupportedError, UsageError
+from prism.frontend.torch import conformance, contract, norms, pointwise, reduce, views
+from prism.frontend.torch import declared as declared_operators
+from prism.frontend.torch.conformance import Reading
+from prism.frontend.torch.values import UNINITIALISED, Builder, Handler, Node, Value, constant
+from prism.program import extents
+from prism.program.empty import without_empty
+from prism.program.extents import Extent
+from prism.program.index import Axis, Index
+from prism.program.integers import Interval, of_type
+from prism.program.nodes import DType, Program, Read, SymbolRange, walk
+from prism.program.operators import Operator
+from prism.program.views import Shape
+
+HANDLERS: Mapping[str, Handler] = {
+    **pointwise.HANDLERS,
+    **views.HANDLERS,
+    **reduce.HANDLERS,
+    **contract.HANDLERS,
+    **norms.HANDLERS,
+}
+
+# The largest value of a symbol that the user gives no bound for.
+_UNBOUNDED = 1 << 16
+
+# The most elements of a tensor of whole numbers that are followed at translation.
+_FOLLOWED = 256
+
+
+def trace(
+    fn_or_module: Callable[..., Any] | torch.nn.Module,
+    example_inputs: Sequence[torch.Tensor],
+    *,
+    name: str | None = None,
+    dynamic_shapes: Any = None,
+    operators: Sequence[Operator] = (),
+    check: bool = True,
+) -> Program:
+    """The program that a function or module computes.
+
+    Args:
+        fn_or_module: called with the example inputs as positional arguments; returns a tensor or a flat sequence of
+            tensors.
+        example_inputs: tensors whose shapes and data types the program is for.
+        name: the program's name; that of the function or class by default.
+        dynamic_shapes: as for torch.export.export: per argument (a sequence, or a mapping by parameter name), the
+            dimensions that are symbolic, as {dimension: torch.export.Dim("batch", min=1, max=64)}.
+        operators: what custom operators of torch mean: `mylib::softcap` is the one called `softcap`.
+        check: compare the program with the function, on the examples and on adversarial inputs; see
+            conformance.py.
+
+    Raises:
+        ConformanceError: the program does not compute what the function does: a bug in prism.
+        UnsupportedError: it cannot be exported, or holds an operator without translation.
+        UsageError: an example input is not a tensor.
+    """
+    for position, example in enumerate(example_inputs):
+        _check_example(position, example)
+    title = _identifier(name or _name_of(fn_or_module))
+    parameters = _parameter_names(fn_or_module, len(example_inputs))
+    declared = {op.name: op for op in operators}
+
+    def read(examples: tuple[torch.Tensor, ...]) -> Reading:
+        shapes = _by_position(dynamic_shapes, parameters)
+        captured, exported = _export(fn_or_module, _apart(examples), shapes, title)
+        _refuse_mutation(exported, title)
+        translation = _Translation(exported, title, parameters, dynamic_shapes, declared)
+        program = translation.program()
+        return Reading(title, fn_or_module, examples, captured, exported, program, translation.values, _origin)
+
+    reading = read(tuple(example_inputs))
+    if not check:
+        return reading.program
+    return conformance.checked(reading, read if dynamic_shapes is None else None)
+
+
+def _check_example(position: int, example: torch.Tensor) -> None:
+    """An example is a tensor as a program takes them, and what is assumed of int64 inputs holds for it."""
+    if not isinstance(example, torch.Tensor):
+        raise UsageError(
+            f"example input {position} is a {type(example).__name__}",
+            where="trace",
+            why="only tensors vary between calls",
+            fix="bind other arguments beforehand, for example with functools.partial",
+        )
+    if example.layout is not torch.strided or example.is_quantized or example.is_nested:
+        raise UnsupportedError(
+            f"example input {position} is no dense tensor",
+            where="trace",
+            why="a program reads every element of its inputs by its place",
+            fix="pass x.to_dense(), or x.dequantize()",
+        )
+    if example.dtype != torch.int64 or not example.numel() or example.is_meta or is_fake(example):
+        return
+    assumed = of_type(DType.INT64)
+    if not (assumed.low <= int(example.min()) and int(example.max()) <= assumed.high):
+        raise UnsupportedError(
+            f"example input {position} has elements of {int(example.min())} to {int(example.max())}",
+            where="trace",
+            why="int64 inputs are taken for positions, tokens or counts, within ±2^31",
+            fix="pass numbers of that size as floating point",
+        )
+
+
+def _apart(examples: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
+    """The examples, none twice: torch.export takes one tensor in two places for one input."""
+    seen: set[int] = set()
+    made = []
+    for example in examples:
+        made.append(torch.empty_like(example) if id(example) in seen else example)
+        seen.add(id(example))
+    return tuple(made)
+
+
+class _Positional(torch.nn.Module):
+    """A function or module as a module that takes its tensors by position."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        super().__init__()
+        self.function = function
+
+    def forward(self, *tensors: torch.Tensor) -> Any:
+        """Call the function."""
+        return self.function(*tensors)
+
+
+def _name_of(fn: Callable[..., Any] | torch.nn.Module) -> str:
+    return getattr(fn, "__name__", "") or getattr(getattr(fn, "func", None), "__name__", "") or type(fn).__name__
+
+
+def _identifier(text: str) -> str:
+    cleaned = re.sub(r"\W", "_", text).strip("_") or "program"
+    return cleaned if cleaned.isidentifier() and not keyword.iskeyword(cleaned) else f"p_{cleaned}"
+
+
+def _parameter_names(fn: Callable[..., Any] | torch.nn.Module, many: int) -> list[str]:
+    target = fn.forward if isinstance(fn, torch.nn.Module) else fn
+    try:
+        given = list(inspect.signature(target).parameters.values())
+    except (TypeError, ValueError):
+        given = []
+    names = [p.name for p in given if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)][:many]
+    return names + [f"input{i}" for i in range(len(names), many)]
+
+
+def _by_position(dynamic_shapes: Any, parameters: Sequence[str]) -> Any:
+    if dynamic_shapes is None:
+        return None
+    if isinstance(dynamic_shapes, Mapping):
+        dynamic_shapes = [dynamic_shapes.get(name) for name in parameters]
+    return (tuple(d or None for d in dynamic_shapes),)
+
+
+@contextlib.contextmanager
+def _quietly() -> Iterator[None]:
+    """Hold back what torch prints of its own accord.
+
+    Its deprecations are of no use to whoever traces, and what it cannot capture becomes an error of ours.
+    """
+    loggers = [logging.getLogger(n) for n in list(logging.root.manager.loggerDict) if n.split(".")[0] == "torch"]
+    handlers = {handler for logger in loggers for handler in logger.handlers}
+    with warnings.catch_warnings(), contextlib.redirect_stderr(io.StringIO()):
+        warnings.simplefilter("ignore")
+        for handler in handlers:
+            handler.addFilter(_nothing)
+        try:
+            yield
+        finally:
+            for handler in handlers:
+                handler.removeFilter(_nothing)
+
+
+def _nothing(_: logging.LogRecord) -> bool:
+    return False
+
+
+def _export(
+    fn: Callable[..., Any], examples: tuple[torch.Tensor, ...], shapes: Any, title: str
+) -> tuple[torch.export.ExportedProgram, torch.export.ExportedProgram]:
+    """torch's graph of the function: as it is captured, and with what has no translation decomposed."""
+    try:
+        with torch.no_grad(), _quietly():
+            exported = torch.export.export(_Positional(fn), examples, dynamic_shapes=shapes)
+            table = torch.export.default_decompositions()
+            for overload in list(table):
+                if _key(overload) in HANDLERS:
+                    del table[overload]
+            decomposed: torch.export.ExportedProgram = exported.run_decompositions(table)
+            return exported, decomposed
+    except Exception as error:  # torch.export raises a wide range of types
+        lines = str(error).strip().splitlines() or [type(error).__name__]
+        raise UnsupportedError(
+            "torch.export cannot capture it",
+            where=title,
+            why=lines[0][:300],
+            fix="make the function free of data-dependent control flow and of side effects",
+        ) from error
+
+
+def _refuse_mutation(exported: torch.export.ExportedProgram, title: str) -> None:
+    """A program has results, and changes nothing that it is given."""
+    for spec in exported.graph_signature.output_specs:
+        if spec.kind != OutputKind.USER_OUTPUT:
+            raise UnsupportedError(
+                f"it changes {spec.target or 'an input'} in place",
+                where=title,
+                why="a program only computes results",
+                fix="call .eval() on the module before tracing it, as normalisations and dropout want it; "
+                "else return the new value, and change the tensor outside the traced function",
+            )
+
+
+def _key(overload: Any) -> str:
+    """The operator's name in HANDLERS: ATen's without its overload."""
+    if isinstance(overload, torch._ops.OpOverload) and overload.namespace == "aten":
+        return str(overload._schema.name).removeprefix("aten::")
+    return ""
+
+
+class _Translation:
+    """One exported graph on its way to a Program."""
+
+    def __init__(
+        self,
+        exported: torch.export.ExportedProgram,
+        title: str,
+        parameters: Sequence[str],
+        dynamic: Any,
+        declared: Mapping[str, Operator],
+    ) -> None:
+        self._exported = exported
+        self._title = title
+        self._parameters = parameters
+        self._dynamic = dynamic
+        self._declared = declared
+        self._builder = Builder()
+        self._values: dict[torch.fx.Node, Any] = {}
+        self._known: dict[torch.fx.Node, torch.Tensor] = {}
+        self._weights: dict[str, object] = {}
+        self._symbols: dict[sympy.Symbol, sympy.Symbol] = {}
+        self._ranges = self._builder.ranges
+
+    @property
+    def values(self) -> Mapping[torch.fx.Node, Any]:
+        """What stands for each node, once the graph is translated."""
+        return self._values
+
+    def program(self) -> Program:
+        """Translate the whole graph."""
+        graph = self._exported.graph
+        self._name_symbols()
+        for node in graph.nodes:
+            match node.op:
+                case "placeholder":
+                    self._placeholder(node)
+                case "call_function":
+                    self._call(node)
+                case "output":
+                    outputs = self._outputs(node)
+                case _:
+                    raise UnsupportedError(
+                        f"a {node.op} node has no translation",
+                        where=_origin(node),
+                        why="the graph has a sub-graph, as control flow makes",
+                        fix="write it without torch.cond, torch.while_loop and the like",
+                    )
+        reads = [e for d in self._builder.definitions for e in walk(d.expr)]
+        read = {e.tensor for e in reads if isinstance(e, Read)} | set(outputs)
+        inputs = (
+            *(t for t in self._builder.inputs if t.name not in self._weights),
+            *(t for t in self._builder.inputs if t.name in self._weights and t.name in read),
+        )
+        weights = {name: w for name, w in self._weights.items() if name in read}
+        definitions = tuple(self._builder.definitions)
+        return without_empty(Program(self._title, inputs, definitions, outputs, self._ranges, weights))
+
+    # Symbols and shapes
+
+    def _name_symbols(self) -> None:
+        """A symbol for each of torch's, named as the user's Dim where there is one."""
+        specs = list(self._exported.graph_signature.input_specs)
+        nodes = [n for n in self._exported.graph.nodes if n.op == "placeholder"]
+        users = [n for n, s in zip(nodes, specs, strict=True) if s.kind == InputKind.USER_INPUT]
+        dynamic = self._dynamic or [None] * len(users)
+        if isinstance(dynamic, Mapping):
+            dynamic = [dynamic.get(name) for name in self._parameters]
+        for node, name, given in zip(users, self._parameters, dynamic, strict=False):
+            value = node.meta["val"]
+            if not isinstance(value, torch.Tensor):
+                continue
+            sizes: Sequence[Any] = value.shape  # ints and SymInts
+            for d, size in enumerate(sizes):
+                if isinstance(size, int):
+                    continue
+                expr = size.node.expr
+                dim = given.get(d) if isinstance(given, Mapping) else given[d] if given is not None else None
+                label = getattr(dim, "__name__", "") if not isinstance(dim, (str, int)) else str(dim)
+                if isinstance(expr, sympy.Symbol) and expr not in self._symbols:
+                    wanted = label if label.isidentifier() else f"{name}_{d}"
+                    self._symbol(expr, wanted, int(size.node.hint))
+
+    def _symbol(self, theirs: sympy.Symbol, wanted: str, hint: int) -> None:
+        taken, label, n = {s.name for s in self._symbols.values()}, wanted, 1
+        while label in taken:
+            label, n = f"{wanted}_{n}", n + 1
+        self._symbols[theirs] = extents.symbol(label)
+        given = self._exported.range_constraints.get(theirs)
+        low = max(1, int(given.lower)) if given is not None else 1
+        high = int(given.upper) if given is not None and sympy.sympify(given.upper).is_Integer else _UNBOUNDED
+        self._ranges[label] = SymbolRange(low, max(high, hint), hint)
+
+    def _extent(self, size: int | torch.SymInt, where: str) -> Extent:
+        if isinstance(size, int):
+            return size
+        return self._converted(size.node.expr, where)
+
+    def _converted(self, expr: sympy.Expr, where: str) -> Extent:
+        foreign = [s for s in expr.free_symbols if s not in self._symbols]
+        own_function = any(type(f).__module__.startswith("torch") for f in expr.atoms(sympy.Function))
+        if foreign or own_function:
+            raise UnsupportedError(
+                f"the size {expr} has no translation",
+                where=where,
+                why="it is not a polynomial of the inputs' symbolic sizes",
+                fix="give this dimension a fixed size",
+            )
+        return extents.normal(sympy.expand(expr.xreplace(self._symbols)))
+
+    def _shape(self, tensor: torch.Tensor, where: str) -> Shape:
+        return tuple(self._extent(size, where) for size in tensor.shape)
+
+    # Nodes
+
+    def _placeholder(self, node: torch.fx.Node) -> None:
+        position = len(self._values)
+        spec = self._exported.graph_signature.input_specs[position]
+        value = node.meta["val"]
+        if spec.kind == InputKind.USER_INPUT:
+            users = [s for s in self._exported.graph_signature.input_specs if s.kind == InputKind.USER_INPUT]
+            name = self._parameters[users.index(spec)]
+            shape = self._shape(value, name)
+            self._values[node] = self._builder.input(name, shape, _dtype(value.dtype, name))
+            return
+        if spec.kind not in (InputKind.PARAMETER, InputKind.BUFFER, InputKind.CONSTANT_TENSOR) or spec.target is None:
+            raise UnsupportedError(f"an input of kind {spec.kind} has no translation", where=node.name)
+        target = spec.target
+        source = self._exported.state_dict if target in self._exported.state_dict else self._exported.constants
+        tensor = source[target].detach()
+        dtype = _dtype(tensor.dtype, target)
+        if tensor.numel() == 0:
+            raise UnsupportedError(f"shape {list(tensor.shape)} has no elements", where=target, fix="leave it out")
+        if tensor.numel() == 1 and spec.kind == InputKind.CONSTANT_TENSOR:
+            ones = tuple(Axis(f"i{d}", 1) for d in range(tensor.dim()))
+            number = Value(tuple(tensor.shape), dtype, axes=ones, expr=constant(tensor.item(), target))
+            whole = dtype in (DType.INT64, DType.INT32)
+            self._values[node] = self._knowing(node, number, tensor) if whole else number
+            return
+        bounds = None if dtype is not DType.INT64 else Interval(float(tensor.min()), float(tensor.max()), whole=True)
+        declared = self._builder.input(target.removeprefix("function."), tuple(tensor.shape), dtype, bounds)
+        self._values[node] = declared
+        if dtype in (DType.INT64, DType.INT32) and tensor.numel() <= _FOLLOWED:
+            self._values[node] = self._knowing(node, declared, tensor)
+        held = tensor.float() if tensor.dtype == torch.bfloat16 else tensor
+        self._weights[declared.tensor] = held.cpu().numpy()
+
+    def _call(self, node: torch.fx.Node) -> None:
+        target, origin = node.target, _origin(node)
+        meta = node.meta.get("val")
+        if target is operator.getitem:
+            source, position = node.args
+            assert isinstance(source, torch.fx.Node)
+            assert isinstance(position, int)
+            self._values[node] = self._values[source][position]
+            return
+        if isinstance(meta, (int, torch.SymInt)) and not isinstance(meta, bool):
+            self._values[node] = self._extent(meta, origin)
+            return
+        if meta is None or "_assert" in str(target) or "sym_constrain" in str(target):
+            return
+        handler = HANDLERS.get(_key(target)) or declared_operators.handler(target, self._declared)
+        if handler is None:
+            raise UnsupportedError(
+                f"{target} has no translation",
+                where=origin,
+                why=_why_not(target),
+                fix=declared_operators.how(target)
+                or "rewrite this part with supported operations, or keep it outside the traced function",
+            )
+        many = list(meta) if isinstance(meta, (list, tuple)) else [meta]
+        results = [m for m in many if isinstance(m, torch.Tensor)]
+        shapes = [self._shape(m, origin) for m in results]
+        dtypes = [_dtype(m.dtype, origin) for m in results]
+        call = Node(self._builder, node.name, str(target), origin, self._arguments(node, origin), shapes, dtypes)
+        try:
+            made = handler(call)
+        except UnsupportedError as error:
+            if error.where:
+                raise
+            raise UnsupportedError(error.what, where=origin, why=error.why, fix=error.fix) from None
+        except (ArithmeticError, AssertionError, AttributeError, LookupError, TypeError, ValueError) as error:
+            raise call.unsupported(f"this form of it is not known ({type(error).__name__}: {error})") from error
+        _refuse_unread(call, target)
+        self._values[node] = self._followed(node, made) if isinstance(made, Value) else made
+
+    def _followed(self, node: torch.fx.Node, value: Value) -> Value:
+        """The value with its elements, where they are a few whole numbers that are known: torch computes them."""
+        meta, target = node.meta["val"], node.target
+        few = value.dtype is not DType.BOOL and not value.dtype.is_float and all(isinstance(e, int) for e in meta.shape)
+        if not few or meta.numel() > _FOLLOWED or any(n not in self._known for n in node.all_input_nodes):
+            return value
+        if torch.Tag.nondeterministic_seeded in target.tags or _key(target) in UNINITIALISED:  # type: ignore[union-attr]
+            return value
+        args, kwargs = torch.fx.map_arg((node.args, node.kwargs), lambda n: self._known[n])
+        try:
+            made = target(*args, **{**kwargs, **({"device": "cpu"} if "device" in kwargs else {})})  # type: ignore[operator]
+        except (RuntimeError, NotImplementedError):  # what torch does not take, the function does not either
+            return value
+        return self._knowing(node, value, made)
+
+    def _knowing(self, node: torch.fx.Node, value: Value, held: torch.Tensor) -> Value:
+        self._known[node] = held
+        return replace(value, elements=held.detach().cpu().numpy())
+
+    def _arguments(self, node: torch.fx.Node, origin: str) -> dict[str, Any]:
+        """Every argument of the operator's schema by name, with what stands for each node."""
+        bound: dict[str, Any] = {}
+        assert isinstance(node.target, torch._ops.OpOverload)
+        for position, argument in enumerate(node.target._schema.arguments):
+            if position < len(node.args) and not argument.kwarg_only:
+                given: Any = node.args[position]
+            elif argument.name in node.kwargs:
+                given = node.kwargs[argument.name]
+            else:
+                given = argument.default_value
+            bound[argument.name] = self._argument(given, origin)
+        return bound
+
+    def _argument(self, given: Any, origin: str) -> Any:
+        if isinstance(given, torch.fx.Node):
+            value = self._values[given]
+            if value is None:
+                raise UnsupportedError(
+                    f"the second result of {given.target} is used",
+                    where=origin,
+                    why="positions of extremes and saved statistics have no translation",
+                    fix="use only its first result",
+                )
+            return value
+        if isinstance(given, (list, tuple)):
+            return [self._argument(g, origin) for g in given]
+        if isinstance(given, torch.SymInt):
+            return self._extent(given, origin)
+        return given
+
+    def _outputs(self, node: torch.fx.Node) -> tuple[str, ...]:
+        defined = {d.name for d in self._builder.definitions}
+        names = []
+        for position, result in enumerate(_flat(node.args[0])):
+            value = self._values.get(result) if isinstance(result, torch.fx.Node) else None
+            if not isinstance(value, Value):
+                raise UnsupportedError(
+                    f"output {position} is not a tensor", where=self._title, fix="return tensors alone"
+                )
+            if _key(result.target) in UNINITIALISED:
+                raise UnsupportedError(
+                    f"output {position} is memory that nothing was written to",
+                    where=self._title,
+                    why="it may hold anything",
+                    fix="return what the function computes",
+                )
+            if value.tensor not in defined or value.tensor in names:
+                axes = tuple(Axis(f"i{d}", e) for d, e in enumerate(value.shape))
+                expr = value.at([Index.axis(a) for a in axes])
+                view = isinstance(expr, Read)
+                value = self._builder.materialise(f"out{position}", axes, expr, value.dtype, "the output", view=view)
+            names.append(value.tensor)
+        if not names:
+            raise UnsupportedError("it returns no tensors", where=self._title, fix="return what it computes")
+        return tuple(names)
+
+
+_WITHOUT_MEANING = frozenset(
+    {"layout", "device", "pin_memory", "memory_format", "non_blocking", "copy", "implicit", "requires_grad", "names"}
+    | {"sparse_grad", "cudnn_enable", "cudnn_enabled", "benchmark", "deterministic", "allow_tf32"}
+)
+"""Arguments that say where a tensor lies and how it is computed, never what its elements are."""
+
+
+def _refuse_unread(call: Node, target: Any) -> None:
+    """Arguments that the handler did not ask for are at their defaults, or this node has no translation."""
+    defaults = {a.name: a.default_value for a in target._schema.arguments if a.has_default_value()}
+    for argument in call.unread():
+        given = call[argument]
+        if argument in _WITHOUT_MEANING or (argument in defaults and _same(given, defaults[argument])):
+            continue
+        raise call.unsupported(f"its argument {argument} is {_short(given)}, which is not translated")
+
+
+def _same(a: Any, b: Any) -> bool:
+    return type(a) is type(b) and bool(a == b)
+
+
+def _short(given: Any) -> str:
+    return "a tensor" if isinstance(given, Value) else str(given)
+
+
+def _flat(results: Any) -> Iterator[Any]:
+    if isinstance(results, (list, tuple)):
+        for r in results:
+            yield from _flat(r)
+    else:
+        yield results
+
+
+def _why_not(target: Any) -> str:
+    key = _key(target)
+    if key in ("embedding", "scatter", "scatter_add", "take_along_dim", "nonzero", "masked_scatter"):
+        return "which element is read or written depends on data"
+    if key == "_local_scalar_dense":
+        return "a number is taken out of a tensor, as .item() does"
+    if torch.Tag.nondeterministic_seeded in getattr(target, "tags", ()):
+        return "it is random"
+    if key in ("topk", "sort", "argmax", "argmin"):
+        return "it orders elements, which is not a formula of sums and extremes"
+    return ""
+
+
+def _dtype(dtype: torch.dtype, where: str) -> DType:
+    text = str(dtype).removeprefix("torch.")
+    try:
+        return DType(text)
+    except ValueError:
+        raise UnsupportedError(
+            f"data type {text} is not supported", where=where, fix=f"use one of {', '.join(d.value for d in DType)}"
+        ) from None
+
+
+def _origin(node: torch.fx.Node) -> str:
+    """The node as the user knows it: operator, name and, where torch recorded it, file and line."""
+    frames = re.findall(r'File "([^"]+)", line (\d+)', node.meta.get("stack_trace") or "")
+    own = [(f, line) for f, line in frames if f != __file__]
+    place = f" at {own[-1][0].rsplit('/', 1)[-1]}:{own[-1][1]}" if own else ""
+    return f"{node.target} ({node.name}){place}"

@@ -1,0 +1,314 @@
+"""ATen's reductions, softmaxes and normalisations, as formulas with their reductions written out."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+
+from prism.frontend.torch.values import Handler, Node, Result, Value, converted, is_truth
+from prism.program import build
+from prism.program.extents import Extent
+from prism.program.fold import div, op, sub, truth
+from prism.program.formulas import power
+from prism.program.index import Axis, Index
+from prism.program.nodes import Const, Expr, ReduceKind
+from prism.program.views import axes_of
+
+
+def dimensions(rank: int, dims: int | Sequence[int] | None) -> list[int]:
+    """Dimensions as torch gives them (negative from the end; none or no list: all), in increasing order."""
+    if dims is None or (not isinstance(dims, int) and len(dims) == 0):
+        return list(range(rank))
+    return sorted(d % max(rank, 1) for d in ([dims] if isinstance(dims, int) else dims)) if rank else []
+
+
+class Reduction:
+    """The axes of a reduction of `x` over `dims`: those of the result, and those that are bound.
+
+    Attributes:
+        axes: the result's axes, one per dimension of the result.
+        bound: the axes that the reduction binds.
+    """
+
+    def __init__(self, x: Value, dims: Sequence[int], keepdim: bool) -> None:
+        self._x = x
+        self._dims = dims
+        self.bound = tuple(Axis(f"r{d}", x.shape[d]) for d in dims)
+        kept = [1 if d in dims else e for d, e in enumerate(x.shape) if keepdim or d not in dims]
+        self.axes = axes_of(kept)
+        outer = iter(a for p, a in enumerate(self.axes) if not keepdim or p not in dims)
+        self._outer = [None if d in dims else next(outer) for d in range(len(x.shape))]
+
+    def at(self, bound: Sequence[Axis]) -> Expr:
+        """The element of x under the result's axes and these in the reduced dimensions."""
+        inner = iter(bound)
+        return self._x.at([Index.axis(next(inner)) if a is None else Index.axis(a) for a in self._outer])
+
+    def again(self) -> tuple[Axis, ...]:
+        """Other names for the bound axes, for a reduction within the reduction."""
+        return tuple(Axis(f"q{d}", self._x.shape[d]) for d in self._dims)
+
+    @property
+    def element(self) -> Expr:
+        """The element of x under the result's and the bound axes."""
+        return self.at(self.bound)
+
+
+def _reduction(n: Node) -> Reduction:
+    x: Value = n["self"]
+    return Reduction(x, dimensions(len(x.shape), n.get("dim")), bool(n.get("keepdim", False)))
+
+
+def count(axes: Sequence[Axis]) -> Expr:
+    """The number of elements that a reduction combines."""
+    total: Extent = 1
+    for a in axes:
+        total = total * a.extent
+    return build.size(total)
+
+
+def _folded(kind: ReduceKind) -> Handler:
+    """A reduction of the elements, cast to the result's type first."""
+
+    def handle(n: Node) -> Result:
+        r = _reduction(n)
+        n.settled("dtype")
+        return n.define(build.reduce(kind, r.bound, converted(n, r.element, n.dtype)), r.axes)
+
+    return handle
+
+
+def _extreme(kind: ReduceKind) -> Handler:
+    """max.dim and min.dim give (values, positions); without a dim, or with another tensor, only values."""
+
+    def handle(n: Node) -> Result:
+        if n.has("other"):
+            name = "maximum" if kind is ReduceKind.MAX else "minimum"
+            return n.define(op(name, n["self"].under(n.axes), n["other"].under(n.axes)))
+        r = _reduction(n)
+        values = n.define(build.reduce(kind, r.bound, r.element), r.axes)
+        return values if len(n.shapes) == 1 else (values, None)
+
+    return handle
+
+
+def _mean(n: Node) -> Result:
+    r = _reduction(n)
+    n.settled("dtype")  # of floating point
+    return n.define(mean(r.bound, r.element), r.axes)
+
+
+def mean(bound: Sequence[Axis], element: Expr) -> Expr:
+    """The sum over the bound axes, divided by their number."""
+    return div(build.reduce(ReduceKind.SUM, tuple(bound), element), count(bound))
+
+
+def _central(r: Reduction) -> Expr:
+    """(x - mean)^2 at the bound axes."""
+    inner = r.again()
+    difference = sub(r.element, mean(inner, r.at(inner)))
+    return op("mul", difference, difference)
+
+
+def _variance(n: Node, r: Reduction) -> Expr:
+    correction, unbiased = n.get("correction"), n.get("unbiased", True)
+    if correction is None:
+        correction = 1 if unbiased else 0
+    divisor = op("add", count(r.bound), Const(-float(correction)))
+    if isinstance(divisor, Const) and divisor.value <= 0:
+        raise n.unsupported("so few elements have no variance: it is NaN", "average over more, or with correction=0")
+    return div(build.reduce(ReduceKind.SUM, r.bound, _central(r)), divisor)
+
+
+def _var(n: Node) -> Result:
+    r = _reduction(n)
+    return n.define(_variance(n, r), r.axes)
+
+
+def _std(n: Node) -> Result:
+    r = _reduction(n)
+    return n.define(op("sqrt", _variance(n, r)), r.axes)
+
+
+def _var_mean(n: Node) -> Result:
+    r = _reduction(n)
+    average = n.define(mean(r.bound, r.element), r.axes, result=1)
+    return n.define(_variance(n, r), r.axes, result=0), average
+
+
+def _norm(n: Node) -> Result:
+    r = _reduction(n)
+    n.settled("dtype")  # of floating point
+    order = n.get("ord", n.get("p"))
+    p = 2.0 if order is None else float(order)
+    x = op("abs", r.element)
+    if math.isinf(p):
+        return n.define(build.reduce(ReduceKind.MAX if p > 0 else ReduceKind.MIN, r.bound, x), r.axes)
+    if p == 0:
+        return n.define(build.reduce(ReduceKind.SUM, r.bound, op("where", truth(x), Const(1.0), Const(0.0))), r.axes)
+    if p == 1:
+        return n.define(build.reduce(ReduceKind.SUM, r.bound, x), r.axes)
+    base = r.element if p % 2 == 0 else x
+    return n.define(power(build.reduce(ReduceKind.SUM, r.bound, power(base, Const(p))), Const(1 / p)), r.axes)
+
+
+def _any_all(kind: ReduceKind) -> Handler:
+    def handle(n: Node) -> Result:
+        x: Value = n["self"]
+        none = n.get("dim") == []  # of these two alone no dimensions are not all
+        r = Reduction(x, [] if none else dimensions(len(x.shape), n.get("dim")), bool(n.get("keepdim", False)))
+        element = r.element if is_truth(x) else truth(r.element)
+        return n.define(build.reduce(kind, r.bound, element), r.axes)
+
+    return handle
+
+
+def _cumsum(n: Node) -> Result:
+    x: Value = n["self"]
+    n.settled("dtype")
+    d = n["dim"] % max(len(x.shape), 1)
+    if not x.shape:
+        return n.define(converted(n, x.at([]), n.dtype))
+    bound = Axis("r", x.shape[d])
+    index = [Index.axis(bound) if k == d else Index.axis(a) for k, a in enumerate(n.axes)]
+    before = op("le", build.position(bound), build.position(n.axes[d]))
+    element = converted(n, x.at(index), n.dtype)
+    return n.define(build.reduce(ReduceKind.SUM, bound, op("where", before, element, Const(0.0))))
+
+
+# Softmax
+
+
+def _along(n: Node) -> tuple[Callable[[Axis], Expr], Axis, Axis]:
+    """(the element of x with its softmax dimension under an axis, the result's axis there, one to bind)."""
+    x: Value = n["self"]
+    n.settled("dtype", "half_to_float")  # both of floating point
+    d = n["dim"] % max(len(x.shape), 1)
+    own = n.axes[d] if x.shape else Axis("i", 1)
+
+    def at(a: Axis) -> Expr:
+        return x.at([Index.axis(a if k == d else b) for k, b in enumerate(n.axes)])
+
+    return at, own, Axis("r", own.extent)
+
+
+def shifted(at: Callable[[Axis], Expr], own: Axis, bound: Axis) -> tuple[Expr, Expr]:
+    """(x - max x, sum of exp(x - max x)): what a softmax that does not overflow is made of."""
+    highest = build.reduce(ReduceKind.MAX, bound, at(bound))
+    total = build.reduce(ReduceKind.SUM, bound, op("exp", sub(at(bound), highest)))
+    return sub(at(own), highest), total
+
+
+def _softmax(n: Node) -> Result:
+    shift, total = shifted(*_along(n))
+    return n.define(div(op("exp", shift), total))
+
+
+def _safe_softmax(n: Node) -> Result:
+    at, own, bound = _along(n)
+    shift, total = shifted(at, own, bound)
+    masked = op("eq", build.reduce(ReduceKind.MAX, bound, at(bound)), Const(-math.inf))
+    return n.define(op("where", masked, Const(0.0), div(op("exp", shift), total)))
+
+
+def _log_softmax(n: Node) -> Result:
+    shift, total = shifted(*_along(n))
+    return n.define(sub(shift, op("log", total)))
+
+
+def _logsumexp(n: Node) -> Result:
+    r = _reduction(n)
+    highest = build.reduce(ReduceKind.MAX, r.bound, r.element)
+    total = build.reduce(ReduceKind.SUM, r.bound, op("exp", sub(r.element, highest)))
+    value = op("add", highest, op("log", total))
+    if n.builder.may_be_infinite(r.element):
+        # of nothing but masked elements torch gives -inf, where the shift by their maximum is not a number
+        value = op("where", op("eq", highest, Const(-math.inf)), Const(-math.inf), value)
+    return n.define(value, r.axes)
+
+
+# Normalisations
+
+
+def _scaled(n: Node, normal: Expr, rank: int) -> Expr:
+    """normal * weight + bias, those that are given, over the last `rank` axes."""
+    weight, bias = n.get("weight"), n.get("bias")
+    if weight is not None:
+        normal = op("mul", normal, weight.under(n.axes[len(n.axes) - rank :]))
+    if bias is not None:
+        normal = op("add", normal, bias.under(n.axes[len(n.axes) - rank :]))
+    return normal
+
+
+def _rms_norm(n: Node) -> Result:
+    x: Value = n["input"]
+    rank = len(n["normalized_shape"])
+    r = Reduction(x, range(len(x.shape) - rank, len(x.shape)), keepdim=True)
+    eps = n["eps"]
+    if eps is None:
+        # torch's own default: the epsilon of the type that it computes in, which is float32 for half precision
+        eps = 2.0**-52 if x.dtype.value == "float64" else 2.0**-23
+    square = mean(r.bound, op("mul", r.element, r.element))
+    scale = op("recip", op("sqrt", op("add", square, Const(float(eps)))))
+    result = n.define(_scaled(n, op("mul", x.under(n.axes), scale), rank))
+    return result if len(n.shapes) == 1 else (result, None)
+
+
+def _layer_norm(n: Node) -> Result:
+    x: Value = n["input"]
+    rank = len(n["normalized_shape"])
+    r = Reduction(x, range(len(x.shape) - rank, len(x.shape)), keepdim=True)
+    inner = r.again()
+    average = mean(inner, r.at(inner))
+    scale = op("recip", op("sqrt", op("add", mean(r.bound, _central(r)), Const(float(n["eps"])))))
+    result = n.define(_scaled(n, op("mul", sub(x.under(n.axes), average), scale), rank))
+    return result if len(n.shapes) == 1 else (result, None, None)
+
+
+def _batch_norm(n: Node) -> Result:
+    """Normalised by what the batch's own elements are, those of each channel together."""
+    x: Value = n["input"]
+    if n.get("running_mean") is not None or n.get("running_var") is not None or not n["training"]:
+        raise n.unsupported("it keeps running statistics", "call .eval() on the module before tracing it")
+    n.settled("momentum")  # of the running statistics
+    r = Reduction(x, [d for d in range(len(x.shape)) if d != 1], keepdim=True)
+    inner = r.again()
+    average = mean(inner, r.at(inner))
+    scale = op("recip", op("sqrt", op("add", mean(r.bound, _central(r)), Const(float(n["eps"])))))
+    normal = op("mul", sub(x.under(n.axes), average), scale)
+    weight, bias = n["weight"], n["bias"]
+    if weight is not None:
+        normal = op("mul", normal, weight.under(n.axes[1:2]))
+    if bias is not None:
+        normal = op("add", normal, bias.under(n.axes[1:2]))
+    return n.define(normal), None, None
+
+
+HANDLERS: Mapping[str, Handler] = {
+    "_native_batch_norm_legit": _batch_norm,
+    "sum": _folded(ReduceKind.SUM),
+    "prod": _folded(ReduceKind.PROD),
+    "amax": _folded(ReduceKind.MAX),
+    "amin": _folded(ReduceKind.MIN),
+    "max": _extreme(ReduceKind.MAX),
+    "min": _extreme(ReduceKind.MIN),
+    "any": _any_all(ReduceKind.MAX),
+    "all": _any_all(ReduceKind.MIN),
+    "mean": _mean,
+    "var": _var,
+    "std": _std,
+    "var_mean": _var_mean,
+    "linalg_vector_norm": _norm,
+    "norm": _norm,
+    "cumsum": _cumsum,
+    "softmax": _softmax,
+    "_softmax": _softmax,
+    "_safe_softmax": _safe_softmax,
+    "log_softmax": _log_softmax,
+    "_log_softmax": _log_softmax,
+    "logsumexp": _logsumexp,
+    "rms_norm": _rms_norm,
+    "_fused_rms_norm": _rms_norm,
+    "layer_norm": _layer_norm,
+    "native_layer_norm": _layer_norm,
+}

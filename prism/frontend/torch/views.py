@@ -1,0 +1,519 @@
+"""ATen's views, slices and concatenations, as reads."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import reduce
+
+import numpy as np
+
+from prism.frontend.torch.values import Handler, Node, Result, Value, converted, number
+from prism.program import build
+from prism.program.extents import Extent, add, mul
+from prism.program.fold import op
+from prism.program.index import Axis, Index
+from prism.program.integers import Interval
+from prism.program.nodes import Const, DType, Expr, ReduceKind
+from prism.program.views import MAX_CHOICES, axes_of, progression, reshape_index
+
+
+def _indices(axes: Sequence[Axis]) -> list[Index]:
+    return [Index.axis(a) for a in axes]
+
+
+def _view(n: Node, index: Sequence[Index], result: int = 0, axes: Sequence[Axis] | None = None) -> Value:
+    return n.define(n["self"].at(index), axes, result=result, view=True)
+
+
+def _permuted(n: Node, permutation: Sequence[int]) -> Value:
+    index = [Index.const(0)] * len(permutation)
+    for axis, source in zip(n.axes, permutation, strict=True):
+        index[source] = Index.axis(axis)
+    return _view(n, index)
+
+
+def _permute(n: Node) -> Result:
+    rank = len(n["self"].shape)
+    return _permuted(n, [d % rank for d in n["dims"]])
+
+
+def _transpose(n: Node) -> Result:
+    rank = len(n["self"].shape)
+    if rank == 0:
+        return _permuted(n, [])
+    order = list(range(rank))
+    a, b = n["dim0"] % rank, n["dim1"] % rank
+    order[a], order[b] = order[b], order[a]
+    return _permuted(n, order)
+
+
+def _reversed(n: Node) -> Result:
+    return _permuted(n, list(reversed(range(len(n["self"].shape)))))
+
+
+def _matrix_transpose(n: Node) -> Result:
+    rank = len(n["self"].shape)
+    return _permuted(n, [*range(rank - 2), rank - 1, rank - 2])
+
+
+def _reshape(*told: str) -> Handler:
+    """The elements in another shape, that of the result; the arguments `told` say which."""
+
+    def handle(n: Node) -> Result:
+        n.settled(*told)
+        return _reshaped(n)
+
+    return handle
+
+
+def _reshaped(n: Node) -> Result:
+    x: Value = n["self"]
+    return x if x.shape == n.shape else _view(n, reshape_index(x.shape, n.axes, n.origin))
+
+
+def _expand(n: Node) -> Result:
+    x: Value = n["self"]
+    n.settled("size", "other")
+    return x if x.shape == n.shape else n.define(x.under(n.axes), view=True)
+
+
+def _slice(n: Node) -> Result:
+    x: Value = n["self"]
+    n.settled("end", "length")
+    first, step = n["start"], n.get("step", 1)
+    d = n["dim"] % len(x.shape)
+    if x.shape == n.shape:
+        return x
+    if isinstance(first, Value):
+        raise n.unsupported("where it starts depends on data")
+    start = _wrapped(first, x.shape[d])
+    index = _indices(n.axes)
+    index[d] = index[d].scaled(step) + Index.const(start)
+    return _view(n, index)
+
+
+def _wrapped(start: Extent | None, extent: Extent) -> Extent:
+    """A start as Python slices read it: none is 0, a negative one counts from the end."""
+    if start is None:
+        return 0
+    if isinstance(start, int) and isinstance(extent, int):
+        return slice(start, None).indices(extent)[0]
+    return add(extent, start) if isinstance(start, int) and start < 0 else start
+
+
+def _select(n: Node) -> Result:
+    x: Value = n["self"]
+    d = n["dim"] % len(x.shape)
+    at = n["index"]
+    if isinstance(at, Value):
+        raise n.unsupported("which element is read depends on data")
+    index = _indices(n.axes)
+    index.insert(d, Index.const(add(x.shape[d], at) if isinstance(at, int) and at < 0 else at))
+    return _view(n, index)
+
+
+def _parts(n: Node) -> Result:
+    """split, split_with_sizes, chunk: consecutive slices, as long as the results' shapes say."""
+    d = n["dim"] % len(n["self"].shape)
+    n.settled("split_size", "split_sizes", "chunks")
+    start: Extent = 0
+    values = []
+    for result, shape in enumerate(n.shapes):
+        axes = axes_of(shape)
+        index = _indices(axes)
+        index[d] = index[d] + Index.const(start)
+        values.append(_view(n, index, result, axes))
+        start = add(start, shape[d])
+    return tuple(values)
+
+
+def _unfold(n: Node) -> Result:
+    """Windows of a dimension, their elements along a new last one."""
+    d = n["dimension"] % max(len(n["self"].shape), 1)
+    n.settled("size")
+    if not n["self"].shape:  # one element, in a window of one
+        n.settled("step")
+        return _view(n, [])
+    *axes, within = n.axes
+    index = _indices(axes)
+    index[d] = index[d].scaled(n["step"]) + Index.axis(within)
+    return _view(n, index)
+
+
+def _unbind(n: Node) -> Result:
+    d = n["dim"] % len(n["self"].shape)
+    values = []
+    for result, shape in enumerate(n.shapes):
+        axes = axes_of(shape)
+        index = _indices(axes)
+        index.insert(d, Index.const(result))
+        values.append(_view(n, index, result, axes))
+    return tuple(values)
+
+
+def joined(n: Node, elements: Sequence[Expr], starts: Sequence[Extent], axis: Axis) -> Value:
+    """The parts one after another along `axis`: part p is `elements[p]` from position starts[p] on."""
+    value = elements[-1]
+    position = build.position(axis)
+    for element, following in reversed(list(zip(elements[:-1], starts[1:], strict=True))):
+        inside = op("lt", position, build.position(Index.const(following)))
+        value = op("where", inside, element, value)
+    return n.define(value)
+
+
+def _cat(n: Node) -> Result:
+    # torch lets empty vectors stand beside parts of any rank; of nothing but these the result is one, too
+    tensors: list[Value] = [t for t in n["tensors"] if not (len(t.shape) == 1 and t.shape[0] == 0)] or n["tensors"]
+    d = n["dim"] % len(n.shape)
+    elements, starts, offset = [], [], 0
+    total: Extent = offset
+    for t in tensors:
+        index = _indices(n.axes)
+        # a part of one element is read at its only one, wherever it lies
+        index[d] = Index.const(0) if t.shape[d] == 1 else index[d] + Index.const(total).scaled(-1)
+        elements.append(t.at(index))
+        starts.append(total)
+        total = add(total, t.shape[d])
+    return joined(n, elements, starts, n.axes[d])
+
+
+def _stack(n: Node) -> Result:
+    d = n["dim"] % len(n.shape)
+    index = _indices([a for i, a in enumerate(n.axes) if i != d])
+    return joined(n, [t.at(index) for t in n["tensors"]], list(range(len(n["tensors"]))), n.axes[d])
+
+
+def _flip(n: Node) -> Result:
+    x: Value = n["self"]
+    if not x.shape:
+        n.settled("dims")
+        return x
+    flipped = {d % len(x.shape) for d in n["dims"]}
+    index = _indices(n.axes)
+    for d in flipped:
+        index[d] = index[d].scaled(-1) + Index.const(add(x.shape[d], -1))
+    return _view(n, index)
+
+
+def _roll(n: Node) -> Result:
+    """Shifted reads on either side of the seam, one dimension after another."""
+    x: Value = n["self"]
+    if not n["dims"]:
+        raise n.unsupported("it rolls the flattened tensor", "name the dimensions to roll")
+    places: list[tuple[Expr | None, list[Index]]] = [(None, _indices(n.axes))]
+    for shift, dim in zip(n["shifts"], n["dims"], strict=True):
+        d = dim % len(x.shape)
+        extent = x.shape[d]
+        if not isinstance(extent, int):
+            raise n.unsupported("it rolls a dimension of symbolic extent")
+        by = shift % extent if extent else 0
+        if by == 0:
+            continue
+        wrapped = op("lt", build.position(n.axes[d]), Const(float(by)))
+        split: list[tuple[Expr | None, list[Index]]] = []
+        for condition, index in places:
+            for first, offset in ((True, extent - by), (False, -by)):
+                side = wrapped if first else op("not", wrapped)
+                moved = [i + offset if k == d else i for k, i in enumerate(index)]
+                split.append((side if condition is None else op("and", condition, side), moved))
+        places = split
+    value = x.at(places[-1][1])
+    for condition, index in reversed(places[:-1]):
+        assert condition is not None
+        value = op("where", condition, x.at(index), value)
+    return n.define(value)
+
+
+def _repeat(n: Node) -> Result:
+    x: Value = n["self"]
+    n.settled("repeats")
+    own = n.axes[len(n.shape) - len(x.shape) :]
+    places = zip(own, x.shape, strict=True)
+    return n.define(x.at([Index.axis(a) if a.extent == e else Index.axis(a).mod(e) for a, e in places]))
+
+
+def _pad(n: Node) -> Result:
+    x: Value = n["self"]
+    pads: list[int] = n["pad"]
+    index, inside = _indices(n.axes), []
+    for pair in range(len(pads) // 2):
+        d = len(x.shape) - 1 - pair
+        before, after = pads[2 * pair], pads[2 * pair + 1]
+        index[d] = index[d] + (-before)
+        if before > 0:
+            inside.append(op("le", Const(float(before)), build.position(n.axes[d])))
+        if after > 0:
+            end = Index.const(add(x.shape[d], before))
+            inside.append(op("lt", build.position(n.axes[d]), build.position(end)))
+    value = x.at(index)
+    fill = converted(n, number(n.get("value") or 0, n.axes), n.dtype)
+    for condition in inside:
+        value = op("where", condition, value, fill)
+    return n.define(value)
+
+
+def _diagonal(n: Node) -> Result:
+    x: Value = n["self"]
+    a, b = n["dim1"] % len(x.shape), n["dim2"] % len(x.shape)
+    *rest, along = n.axes
+    index = iter(_indices(rest))
+    low, high = max(0, -n["offset"]), max(0, n["offset"])
+    places = [
+        Index.axis(along) + low if d == a else Index.axis(along) + high if d == b else next(index)
+        for d in range(len(x.shape))
+    ]
+    return _view(n, places)
+
+
+def _index(n: Node) -> Result:
+    """Indexing by tensors whose elements are positions (aranges and slices of them), never by data."""
+    x: Value = n["self"]
+    given: list[Value | None] = list(n["indices"]) + [None] * (len(x.shape) - len(n["indices"]))
+    chosen = [d for d, v in enumerate(given) if v is not None]
+    values = [v for v in given if v is not None]
+    rank = max(len(v.shape) for v in values)
+    adjacent = chosen == list(range(chosen[0], chosen[0] + len(chosen)))
+    at = chosen[0] if adjacent else 0
+    own, rest = n.axes[at : at + rank], iter([*n.axes[:at], *n.axes[at + rank :]])
+    index = [Index.const(0) if v is not None else Index.axis(next(rest)) for v in given]
+    return _looked_up(n, index, {d: (v, own[rank - len(v.shape) :]) for d, v in enumerate(given) if v is not None})
+
+
+def _index_select(n: Node) -> Result:
+    """Slices of a dimension at positions."""
+    places: Value = n["index"]
+    if not n["self"].shape:
+        n.settled("dim")
+        return _same(n)
+    d = n["dim"] % len(n["self"].shape)
+    return _looked_up(n, _indices(n.axes), {d: (places, n.axes[d : d + 1] if places.shape else ())}, negative=False)
+
+
+def _looked_up(
+    n: Node, index: list[Index], places: Mapping[int, tuple[Value, Sequence[Axis]]], *, negative: bool = True
+) -> Value:
+    """The element at positions, in some dimensions those that values over the given axes hold.
+
+    Args:
+        n: the node.
+        index: the positions, of which those of `places` are replaced.
+        places: the values, by dimension.
+        negative: whether negative positions count from the end.
+    """
+    x: Value = n["self"]
+    table: dict[tuple[int, ...], dict[int, int]] = {}
+    scattered: list[int] = []
+    for d, (v, axes) in places.items():
+        found = _places(n, v, axes, x.shape[d], negative)
+        if found is None:
+            scattered.append(d)
+        else:
+            index[d] = found
+    if not scattered:
+        return _view(n, index)
+    # few places that follow no line: one after another, each where the result is at it
+    axes = max((places[d][1] for d in scattered), key=len)
+    shape = tuple(int(a.extent) for a in axes)
+    for at in np.ndindex(shape):
+        for d in scattered:
+            elements = places[d][0].elements
+            assert elements is not None
+            table.setdefault(at, {})[d] = int(np.broadcast_to(elements, shape)[at]) % int(x.shape[d])
+    *others, last = table.items()
+    value = x.at([Index.const(last[1][k]) if k in last[1] else i for k, i in enumerate(index)])
+    for at, chosen in reversed(others):
+        here = [op("eq", build.position(a), Const(float(p))) for a, p in zip(axes, at, strict=True) if a.extent != 1]
+        element = x.at([Index.const(chosen[k]) if k in chosen else i for k, i in enumerate(index)])
+        value = op("where", reduce(lambda p, q: op("and", p, q), here), element, value)
+    return n.define(value)
+
+
+def _places(n: Node, v: Value, axes: Sequence[Axis], extent: Extent, negative: bool) -> Index | None:
+    """What a value says of positions along a dimension, as an index over the axes; None for a few on no line."""
+    if v.dtype in (DType.BOOL, DType.UINT8):
+        raise n.unsupported("which element is read depends on data", "keep lookups outside the traced function")
+    position = v.position
+    known = v.elements
+    if known is not None and isinstance(extent, int):
+        wrapped = np.where((known < 0) & negative, known + extent, known)
+        if wrapped.size and (wrapped.min() < 0 or wrapped.max() >= extent):
+            raise n.unsupported(f"index {int(known.flat[0])} is not in a dimension of extent {extent}")
+        line = progression(wrapped.astype(object))
+        if line is not None:
+            total = Index.const(line[0])
+            for step, a in zip(line[1], axes, strict=True):
+                total = total + Index.axis(a).scaled(step)
+            return total
+        if known.size <= MAX_CHOICES:
+            return None
+    if position is None:
+        if known is not None:
+            raise n.unsupported(f"it looks {known.size} places up that follow no rule", "look up fewer at a time")
+        raise n.unsupported("which element is read depends on data", "keep lookups outside the traced function")
+    mapping = {a: Index.const(0) if a.extent == 1 else Index.axis(b) for a, b in zip(v.axes, axes, strict=True)}
+    moved = position.substitute(mapping)
+    for index in (moved, moved + Index.const(extent)):
+        if index.within(extent):
+            return index
+    raise n.unsupported(f"index {moved} is not known to lie in a dimension of extent {extent}")
+
+
+def _gather(n: Node) -> Result:
+    """One element of a dimension, by position or, where data says which, as a sum in which one term is not 0.
+
+    out[.., i, ..] = sum_k where(k == index[.., i, ..], x[.., k, ..], 0): with other reductions over the dimension (a
+    softmax's) it can be one pass. torch wants every index to lie in the dimension; where one does not, this gives 0.
+    """
+    x: Value = n["self"]
+    index: Value = n["index"]
+    if not x.shape:
+        return n.define(x.at([]))
+    d = n["dim"] % len(x.shape)
+    places = _indices(n.axes)
+    if index.elements is not None:
+        return _looked_up(n, places, {d: (index, n.axes)}, negative=False)
+    if index.position is not None:
+        at = index.position.substitute(dict(zip(index.axes, places, strict=True)))
+        if at.within(x.shape[d]):
+            return _view(n, [at if k == d else i for k, i in enumerate(places)])
+    bound = Axis("r", x.shape[d])
+    held = n.bounds(x.at(_indices(axes_of(x.shape))))
+    chosen = op("eq", build.position(bound), index.under(n.axes))
+    element = x.at([Index.axis(bound) if k == d else i for k, i in enumerate(places)])
+    total = build.reduce(ReduceKind.SUM, bound, op("where", chosen, element, Const(0.0)))
+    return n.define(total, bounds=held.joined(Interval(0.0, 0.0, whole=True)))
+
+
+# Writing into a part of a tensor, as assignments to slices and in-place operations on views are exported
+
+
+def _written(n: Node, inside: Sequence[Expr], source: Expr) -> Value:
+    """The tensor with another value where all conditions hold."""
+    value = n["self"].under(n.axes)
+    for condition in inside[:0:-1]:
+        source = op("where", condition, source, value)
+    return n.define(op("where", inside[0], source, value) if inside else source)
+
+
+def _slice_scatter(n: Node) -> Result:
+    """The tensor with a slice of it replaced: place p is the source's (p - start) / step."""
+    source: Value = n["src"]
+    n.settled("end")
+    d, step = n["dim"] % len(n.shape), n["step"]
+    start, length, axis = _wrapped(n["start"], n.shape[d]), source.shape[d], n.axes[d]
+    if length == 0:
+        return _same(n)
+    index, inside = _indices(n.axes), []
+    position = build.position(axis)
+    if start != 0:
+        inside.append(op("le", build.position(Index.const(start)), position))
+    end = add(start, mul(step, add(length, -1)))
+    if end != add(n.shape[d], -1):
+        inside.append(op("le", position, build.position(Index.const(end))))
+    if step == 1:
+        index[d] = index[d] + Index.const(start).scaled(-1)
+    else:
+        if not isinstance(start, int):
+            raise n.unsupported("it writes with a step from a place that is not a number")
+        shifted = index[d] + (-start) % step
+        index[d] = shifted.floordiv(step) + -((start + (-start) % step) // step)
+        inside.append(op("eq", build.position(shifted.mod(step)), Const(0.0)))
+    index = [Index.const(0) if e == 1 else i for i, e in zip(index, source.shape, strict=True)]
+    return _written(n, inside, converted(n, source.at(index), n.dtype))
+
+
+def _same(n: Node) -> Value:
+    value: Value = n["self"]
+    return value
+
+
+def _select_scatter(n: Node) -> Result:
+    """The tensor with one place of a dimension replaced."""
+    source: Value = n["src"]
+    d, at = n["dim"] % len(n.shape), n["index"]
+    if isinstance(at, Value):
+        raise n.unsupported("which element is written depends on data")
+    place = add(n.shape[d], at) if isinstance(at, int) and at < 0 else at
+    inside = op("eq", build.position(n.axes[d]), build.position(Index.const(place)))
+    element = source.under([a for k, a in enumerate(n.axes) if k != d])
+    return _written(n, [inside], converted(n, element, n.dtype))
+
+
+def _diagonal_scatter(n: Node) -> Result:
+    """The tensor with a diagonal replaced."""
+    source: Value = n["src"]
+    a, b = n["dim1"] % len(n.shape), n["dim2"] % len(n.shape)
+    low, high = max(0, -n["offset"]), max(0, n["offset"])
+    row, column = Index.axis(n.axes[a]) + -low, Index.axis(n.axes[b]) + -high
+    inside = op("eq", build.position(row), build.position(column))
+    rest = [Index.axis(axis) for d, axis in enumerate(n.axes) if d not in (a, b)]
+    return _written(n, [inside], converted(n, source.at([*rest, row]), n.dtype))
+
+
+def _copy(n: Node) -> Result:
+    """What is copied over the whole of a tensor, in its type."""
+    n.settled("self")
+    return n.define(converted(n, n["src"].under(n.axes), n.dtype))
+
+
+def _index_put(n: Node) -> Result:
+    """Writing where a mask holds: one value, or one for each place of the dimensions that the mask has not."""
+    given: list[Value | None] = n["indices"]
+    masks = [(d, v) for d, v in enumerate(given) if v is not None]
+    values: Value = n["values"]
+    if len(masks) != 1 or masks[0][1].dtype is not DType.BOOL:
+        raise n.unsupported("which element is written depends on data", "write it as torch.where of a condition")
+    before, mask = masks[0]
+    after = before + len(mask.shape)
+    own, rest = n.axes[before:after], n.axes[after:]
+    # one of the places that the mask holds at is a dimension between those before and those behind
+    if any(e != 1 for e in values.shape[: max(len(values.shape) - len(rest), 0)]):
+        raise n.unsupported("which value goes where depends on data", "write it as torch.where of a condition")
+    written = values.under((*n.axes, *rest))
+    if n["accumulate"]:
+        written = op("add", n["self"].under(n.axes), written)
+    return _written(n, [mask.under(own)], converted(n, written, n.dtype))
+
+
+HANDLERS: Mapping[str, Handler] = {
+    "copy": _copy,
+    "slice_scatter": _slice_scatter,
+    "select_scatter": _select_scatter,
+    "diagonal_scatter": _diagonal_scatter,
+    "index_put": _index_put,
+    "permute": _permute,
+    "unfold": _unfold,
+    "transpose": _transpose,
+    "t": _reversed,
+    "numpy_T": _reversed,
+    "mT": _matrix_transpose,
+    "matrix_H": _matrix_transpose,
+    "view": _reshape("size"),
+    "_unsafe_view": _reshape("size"),
+    "reshape": _reshape("shape"),
+    "flatten": _reshape("start_dim", "end_dim"),
+    "unflatten": _reshape("dim", "sizes"),
+    "unsqueeze": _reshape("dim"),
+    "squeeze": _reshape("dim"),
+    "view_as": _reshape("other"),
+    "expand": _expand,
+    "expand_as": _expand,
+    "broadcast_to": _expand,
+    "slice": _slice,
+    "narrow": _slice,
+    "select": _select,
+    "split": _parts,
+    "split_with_sizes": _parts,
+    "chunk": _parts,
+    "unbind": _unbind,
+    "cat": _cat,
+    "stack": _stack,
+    "flip": _flip,
+    "roll": _roll,
+    "repeat": _repeat,
+    "constant_pad_nd": _pad,
+    "diagonal": _diagonal,
+    "index": _index,
+    "index_select": _index_select,
+    "gather": _gather,
+}

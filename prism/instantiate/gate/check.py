@@ -1,0 +1,399 @@
+"""The numeric gate: emitted kernels, run on many inputs at many shapes, against the float64 oracle and eager's error.
+
+A proof over the reals says nothing of rounding, nor of the emitter; this does. `plan` says which inputs, shapes
+and programs; `draws` makes the inputs; `gate` judges the results.
+"""
+
+from __future__ import annotations
+
+import math
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Protocol
+
+import numpy as np
+
+from prism.backends.protocol import plain
+from prism.backends.triton.crosscompile import worker_command, worker_environment
+from prism.errors import VerificationError
+from prism.events import CheckSummary
+from prism.instantiate.gate.draws import PATTERN_ONLY, draw_inputs
+from prism.instantiate.gate.judge import Judgement, judge
+from prism.instantiate.gate.plan import Case, Sample, interpretable, plan_cases, plan_samples
+from prism.instantiate.gate.yardsticks import of_program, of_sgraph
+from prism.instantiate.workers import Ending, Worker
+from prism.program.extents import evaluate
+from prism.program.nodes import Program
+from prism.sgraph.config import Config
+from prism.sgraph.nodes import SGraph
+
+CASE_LIMIT_S = 120.0
+"""A case that takes longer is hung."""
+KEPT_ELEMENTS = 1 << 22
+"""Inputs that have more are not kept from one case to the next, but for the ordinary ones: they fill the memory."""
+LARGE_ELEMENTS = 1 << 26
+"""Inputs that have more take seconds to draw and minutes in float64, so only LARGE_CASES run."""
+LARGE_CASES = 6
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """An output as a runner found it: values as float64, and which elements were written."""
+
+    values: np.ndarray
+    written: np.ndarray
+
+
+class Runner(Protocol):
+    """Runs the kernels of an emitted module."""
+
+    name: str
+    sampling: bool
+
+    def run(
+        self,
+        module: Path,
+        config: Config,
+        inputs: Sequence[Any],
+        outputs: Sequence[tuple[tuple[int, ...], str]],
+        samples: Sequence[Sample],
+    ) -> list[Output] | str:
+        """The outputs, or one line about why there are none.
+
+        Args:
+            module: the emitted module.
+            config: the configuration.
+            inputs: torch tensors on the CPU.
+            outputs: shape and dtype of each output.
+            samples: for each launch, which of its programs to run; None for all.
+        """
+        ...
+
+    def forget(self) -> None:
+        """Let go of the inputs that were passed."""
+        ...
+
+
+class KernelRunner:
+    """Runs kernels in a child process: in Triton's interpreter, on the GPU, or wherever a given worker does.
+
+    Args:
+        device: `interpreter`, `cuda`, or what the worker takes.
+        name: what reports call it.
+        worker: the child; by default one that runs Triton.
+    """
+
+    def __init__(self, device: str = "interpreter", name: str = "", worker: Worker | None = None) -> None:
+        self._device = device
+        self.sampling = device == "interpreter"
+        self.name = name or ("Triton's interpreter" if self.sampling else device)
+        environment = worker_environment()
+        if self.sampling:
+            environment["TRITON_INTERPRET"] = "1"
+        self._worker = worker or Worker(worker_command("prism.backends.triton.check_worker"), environment)
+        # Inputs that are passed again, as the same objects, are neither written nor read again.
+        self._folder = tempfile.TemporaryDirectory(prefix="prism-check-")
+        self._passed: dict[int, tuple[Any, Path]] = {}
+        self._count = 0
+
+    def run(
+        self,
+        module: Path,
+        config: Config,
+        inputs: Sequence[Any],
+        outputs: Sequence[tuple[tuple[int, ...], str]],
+        samples: Sequence[Sample],
+    ) -> list[Output] | str:
+        """See Runner."""
+        import torch
+
+        folder = Path(self._folder.name)
+        results = folder / "results.pt"
+        results.unlink(missing_ok=True)
+        request = {
+            "module": str(module),
+            "config": plain(config),
+            "device": self._device,
+            "inputs": [str(self._file(folder, t)) for t in inputs],
+            "results": str(results),
+            "outputs": [[list(shape), dtype] for shape, dtype in outputs],
+            "samples": list(samples),
+        }
+        reply = self._worker.ask(request, CASE_LIMIT_S)
+        if reply.ending is not Ending.ANSWERED:
+            return f"{reply.ending.value}: {reply.detail}"
+        if reply.answer.get("error"):
+            return str(reply.answer["error"])
+        return [Output(t.to(torch.float64).numpy(), w.numpy()) for t, w in torch.load(results)]
+
+    def forget(self) -> None:
+        """Let go of the inputs that were passed."""
+        for _, path in self._passed.values():
+            path.unlink(missing_ok=True)
+        self._passed.clear()
+
+    def _file(self, folder: Path, tensor: Any) -> Path:
+        import torch
+
+        if id(tensor) not in self._passed:
+            # Files are never written twice: the child remembers them by name.
+            self._count += 1
+            path = folder / f"input{self._count}.pt"
+            torch.save(tensor, path)
+            self._passed[id(tensor)] = tensor, path
+        return self._passed[id(tensor)][1]
+
+    def close(self) -> None:
+        """Kill the child."""
+        self._worker.close()
+        self._passed.clear()
+        self._folder.cleanup()
+
+    def __enter__(self) -> KernelRunner:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+@dataclass(frozen=True, slots=True)
+class CheckReport:
+    """What the gate found.
+
+    Attributes:
+        runner: where the kernels ran.
+        cases: how many cases ran.
+        worst: by draw, the largest error as a multiple of what is allowed.
+        failures: one line for each case that did not pass.
+        sampled: how many cases ran only a sample of some kernel's programs.
+        rounding: whether rounding explains all failures: the sGraph itself, evaluated in torch, is as far from the
+            oracle as its kernels.
+    """
+
+    runner: str
+    cases: int
+    worst: Mapping[str, float]
+    failures: tuple[str, ...]
+    sampled: int = 0
+    rounding: bool = False
+
+    @property
+    def passed(self) -> bool:
+        """Whether every case passed."""
+        return not self.failures
+
+    def summary(self) -> CheckSummary:
+        """The report as the run's report shows it.
+
+        Raises:
+            VerificationError: a case did not pass.
+        """
+        if self.failures:
+            raise VerificationError(
+                "an emitted kernel computes something else than the model",
+                why=self.failures[0],
+                fix="report it: the sGraph was proved, so the emitter or the rounding is at fault",
+            )
+        return CheckSummary(self.runner, self.cases, self.worst)
+
+
+def check_module(
+    program: Program,
+    module: Path,
+    sgraph: SGraph,
+    config: Config,
+    *,
+    seed: int = 0,
+    runner: Runner,
+    alternatives: Sequence[Config] = (),
+    stop_at_failure: bool = True,
+    limit: int | None = None,
+    drawn: Drawn | None = None,
+) -> CheckReport:
+    """Check an emitted module.
+
+    Args:
+        program: the program that it implements.
+        module: the emitted module.
+        sgraph: its sGraph.
+        config: the chosen configuration: checked on ordinary inputs at every shape.
+        seed: of the draws.
+        runner: where the kernels run.
+        alternatives: other feasible configurations; the cheapest to interpret is used for the adversarial draws.
+        stop_at_failure: whether to leave the other cases when one has failed.
+        limit: run the first so many cases (ordinary inputs, other shapes first); all when None.
+        drawn: of the same program, where several modules are checked: what they have in common is drawn, and computed
+            in float64, once.
+    """
+    worst: dict[str, float] = {}
+    failures: list[str] = []
+    done = sampled = unexplained = 0
+    if drawn is None:
+        runner.forget()
+        drawn = Drawn(program)
+    for case in plan_cases(program, sgraph, config, alternatives, seed)[:limit]:
+        elements = _elements(program, case.binding)
+        if elements > KEPT_ELEMENTS:
+            drawn.drop()
+            runner.forget()
+        if elements > LARGE_ELEMENTS and done == LARGE_CASES:
+            break
+        samples: list[Sample] = [None] * len(sgraph.launches)
+        if runner.sampling:
+            case = replace(case, config=interpretable(sgraph, case.config, case.binding))
+            samples = plan_samples(sgraph, case.config, case.binding)
+        ratio, reasons, rounding = _run_case(drawn, module, sgraph, case, samples, runner)
+        unexplained += bool(reasons) and not rounding
+        done += 1
+        sampled += any(s is not None for s in samples)
+        worst[case.draw] = max(worst.get(case.draw, 0.0), ratio)
+        failures += [f"{case}: {r}" for r in reasons]
+        if failures and stop_at_failure:
+            break
+    return CheckReport(runner.name, done, worst, tuple(failures), sampled, bool(failures) and not unexplained)
+
+
+@dataclass(frozen=True, slots=True)
+class Answers:
+    """What is right for a case, by output; see `judge`.
+
+    Attributes:
+        exact: the oracle's results.
+        given: eager's.
+        clean: the oracle's where what is not finite does not matter.
+    """
+
+    exact: Mapping[str, np.ndarray]
+    given: Mapping[str, np.ndarray]
+    clean: Mapping[str, np.ndarray]
+
+
+@dataclass(slots=True)
+class Drawn:
+    """The inputs of a program's cases, and what is right for them: what several have in common is made once."""
+
+    program: Program
+    answers: dict[tuple[object, ...], Answers] = field(default_factory=dict)
+    shuffled: dict[tuple[object, ...], list[dict[str, np.ndarray]]] = field(default_factory=dict)
+    tensors: dict[tuple[object, ...], Any] = field(default_factory=dict)
+    wide: dict[int, np.ndarray] = field(default_factory=dict)
+
+    def of(self, case: Case) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+        """The case's inputs: as tensors, and as float64."""
+        given = draw_inputs(self.program, case.draw, case.binding, case.seed, case.struck, self.tensors)
+        for t in given.values():
+            if id(t) not in self.wide:
+                self.wide[id(t)] = _float64(t)
+        return given, {name: self.wide[id(t)] for name, t in given.items()}
+
+    def answer(self, case: Case, tensors: Mapping[str, Any], wide: Mapping[str, np.ndarray]) -> Answers:
+        """What the oracle and eager say of the case's inputs."""
+        from prism.backends.eager import eager
+        from prism.program.evaluate import evaluate as oracle_of
+
+        key = _case_key(case)
+        known = self.answers.get(key)
+        if known is None:
+            exact = oracle_of(self.program, wide)
+            given = eager(self.program, plain=True)(*(tensors[t.name] for t in self.program.inputs))
+            known = Answers(
+                {name: exact[name] for name in self.program.outputs},
+                dict(zip(self.program.outputs, map(_float64, given), strict=True)),
+                _without_non_finite(self.program, wide),
+            )
+            if sum(x.size for x in known.exact.values()) <= KEPT_ELEMENTS:
+                self.answers[key] = known
+        return known
+
+    def others(self, case: Case, tensors: Mapping[str, Any]) -> list[dict[str, np.ndarray]]:
+        """What eager might as well have made of the case's inputs: the program in other orders."""
+        key = _case_key(case)
+        if key not in self.shuffled:
+            self.shuffled[key] = of_program(self.program, tensors, case.binding)
+        return self.shuffled[key]
+
+    def drop(self) -> None:
+        """Let go of all inputs but the ordinary ones."""
+        self.shuffled.clear()
+        self.tensors = {key: t for key, t in self.tensors.items() if key[1] == "normal"}
+        kept = {id(t) for t in self.tensors.values()}
+        self.wide = {n: w for n, w in self.wide.items() if n in kept}
+
+
+def _elements(program: Program, binding: Mapping[str, int]) -> int:
+    """Elements of all inputs."""
+    return sum(math.prod(evaluate(e, binding) for e in t.shape) for t in program.inputs)
+
+
+def _case_key(case: Case) -> tuple[object, ...]:
+    return case.draw, tuple(sorted(case.binding.items())), case.seed, case.struck
+
+
+def _run_case(
+    drawn: Drawn, module: Path, sgraph: SGraph, case: Case, samples: Sequence[Sample], runner: Runner
+) -> tuple[float, list[str], bool]:
+    """The largest error as a multiple of what is allowed, what did not pass, and whether that is rounding alone."""
+    tensors, wide = drawn.of(case)
+    answers = drawn.answer(case, tensors, wide)
+    shapes = [(tuple(evaluate(e, case.binding) for e in t.shape), t.dtype.value) for t in sgraph.outputs]
+    found = runner.run(module, case.config, [tensors[t.name] for t in sgraph.inputs], shapes, samples)
+    if isinstance(found, str):
+        return math.inf, [found], False
+    everything = all(s is None for s in samples)
+
+    def verdicts(others: Sequence[Mapping[str, np.ndarray]]) -> dict[str, Judgement]:
+        return {
+            t.name: judge(
+                output.values,
+                answers.exact[t.name],
+                answers.given[t.name],
+                t.dtype,
+                output.written,
+                everything,
+                answers.clean.get(t.name),
+                case.draw not in PATTERN_ONLY,
+                [x[t.name] for x in others],
+            )
+            for t, output in zip(sgraph.outputs, found, strict=True)
+        }
+
+    made = verdicts(())
+    rounding = False
+    if not all(made.values()):
+        others = drawn.others(case, tensors)
+        made = verdicts(others)
+        if not all(made.values()):
+            own = of_sgraph(sgraph, drawn.program, tensors, case.binding)
+            rounding = all(verdicts([*others, *own]).values())
+    reasons = [f"{name}: {verdict.reason}" for name, verdict in made.items() if not verdict]
+    return max((v.ratio for v in made.values()), default=0.0), reasons, rounding
+
+
+def _without_non_finite(program: Program, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """The results where infinities and NaN of the inputs are read only if they have to be; none if all is finite.
+
+    Two other numbers are put in their place: what those leave as it is does not depend on them. Elsewhere, what comes
+    of it where 0 times anything is 0, as masks and paddings are not read.
+    """
+    from prism.program.annihilating import ANNIHILATING
+    from prism.program.evaluate import evaluate as oracle_of
+
+    if all(np.isfinite(x).all() for x in inputs.values()):
+        return {}
+    one, other = (
+        oracle_of(program, {name: np.where(np.isfinite(x), x, number) for name, x in inputs.items()})
+        for number in (1.0, -2.0)
+    )
+    skipped = oracle_of(program, inputs, ANNIHILATING)
+    return {name: np.where(one[name] == other[name], one[name], skipped[name]) for name in program.outputs}
+
+
+def _float64(tensor: Any) -> np.ndarray:
+    import torch
+
+    return np.asarray(tensor.detach().to(torch.float64).cpu().numpy())

@@ -1,0 +1,471 @@
+"""What the numeric gate runs: which draws at which shapes under which configuration, and how much of each.
+
+Triton's interpreter takes about 0.1 ms for an operation whatever the size of its tiles, so a program of a kernel takes
+3 to 30 ms. Of the launches that nothing reads from only a sample of programs runs (corners and a few between), and what
+those wrote is compared; the others get larger tiles where they would take too long.
+
+The chosen configuration is checked at a multiple of its tiles and beside one. All other cases run under a *quick*
+configuration: tiles at which every loop runs twice and every axis has two tiles, where it is long enough, with as few
+operations as can be. An emitted module takes any tile sizes, so what a case exercises, ragged tails, masks, a second
+iteration that rescales the first, does not depend on which.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TypeAlias
+
+import sympy
+
+from prism.instantiate.gate.draws import DRAWS, struck_sets
+from prism.program.extents import Extent, evaluate
+from prism.program.nodes import Program
+from prism.sgraph.config import Config
+from prism.sgraph.folding import bound, folds
+from prism.sgraph.nodes import (
+    Contract,
+    Grid,
+    Kernel,
+    Launch,
+    Load,
+    Loop,
+    LoopRole,
+    Role,
+    SGraph,
+    Split,
+    Stmt,
+    Store,
+    Tile,
+    TileReduce,
+    value_axes,
+)
+
+Sample: TypeAlias = tuple[tuple[tuple[int, ...], int], ...] | None
+"""For each kernel of a launch, tiles along each axis of its grid, and how many programs to run; None: all of them."""
+
+OPERATION_S = 8e-5
+"""What the interpreter takes for one operation on small tiles, seconds."""
+ELEMENT_S = 4e-9
+"""What it takes for an element of an operation, seconds."""
+CASE_TARGET_S = 0.5
+"""What a case may cost in the interpreter before its programs are sampled, seconds."""
+LEAST_SAMPLE = 5
+LARGEST_TILE = 1 << 20
+"""Elements of the box of a kernel's tiles up to which tiles are enlarged for the interpreter."""
+LARGEST_EXTENT = 200
+"""Symbolic extents are checked up to here, tile sizes beyond it at their range's low end."""
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One run: a kind of draw at one binding of the symbols, under one configuration."""
+
+    draw: str
+    binding: Mapping[str, int]
+    config: Config
+    seed: int
+    struck: tuple[str, ...] | None = None
+
+    def __str__(self) -> str:
+        at = ", ".join(f"{k}={v}" for k, v in sorted(self.binding.items()))
+        of = f" ({', '.join(self.struck)})" if self.struck else ""
+        return f"{self.draw} inputs{of}" + (f" at {at}" if at else "") + f" with {self.config.key()}"
+
+
+def plan_cases(
+    program: Program, sgraph: SGraph, config: Config, alternatives: Sequence[Config] = (), seed: int = 0
+) -> list[Case]:
+    """The cases, in order: ordinary inputs at every kind of shape, then each other draw at one of them.
+
+    Args:
+        program: the program.
+        sgraph: what implements it.
+        config: the chosen configuration.
+        alternatives: other feasible ones: the quick configuration has no smaller tiles than these.
+        seed: of the draws.
+    """
+    quick = quick_config(program, sgraph, config, alternatives)
+    chosen, shapes = plan_bindings(program, sgraph, config), plan_bindings(program, sgraph, quick)
+    # Beside a multiple of the tiles first: a wrong mask shows there.
+    first = [(b, config) for b in (*chosen[2:3], *chosen[:1])]
+    others = [(b, quick) for b in (*shapes[3:], *shapes[1:2])]
+    others = others or [(b, quick) for b in shapes if quick != config]
+    ordinary = [*first[:1], *others, *first[1:]]
+    cases = [Case("normal", b, c, seed) for b, c in ordinary]
+    ragged = shapes[2:] or shapes
+    for draw in DRAWS:
+        if draw != "normal":
+            for struck in struck_sets(program, draw):
+                n = len(cases)
+                cases.append(Case(draw, ragged[n % len(ragged)], quick, seed, struck))
+    return cases
+
+
+@dataclass(slots=True)
+class _Symbol:
+    """What a tile symbol may be: at least what some configuration has, at most half of its longest fixed axis.
+
+    Attributes:
+        low: the least value.
+        high: the largest; of the fixed axes that are that long.
+        free: whether the extent of one of its axes is a symbol.
+        tiles: whether it is a tile size, and not the number of parts.
+    """
+
+    low: int
+    high: int = 0
+    free: bool = False
+    tiles: bool = False
+
+
+def quick_config(program: Program, sgraph: SGraph, config: Config, alternatives: Sequence[Config] = ()) -> Config:
+    """Tile sizes at which the interpreter is quick, every fixed axis has two tiles and symbolic ones can have.
+
+    Symbolic extents follow the tiles (see `plan_bindings`), so along those all tiles are as small as they may be, and
+    equal; along fixed ones they grow as long as that saves operations.
+    """
+    known = _tile_symbols(sgraph, [config, *alternatives])
+    values = dict(config.symbols)
+    least = max((s.low for s in known.values() if s.free and s.tiles), default=1)
+    values |= {name: least for name, s in known.items() if s.free}
+    grown = {name: s for name, s in known.items() if s.tiles and not s.free}
+    values |= {name: s.low for name, s in grown.items()}
+    # Two parts of a split are enough: the first, and the last, which may have nothing to do.
+    values |= {name: 2 for name, value in values.items() if name not in known and value > 2}
+
+    shapes = plan_bindings(program, sgraph, replace(config, symbols=values))
+    costs = _Costs(sgraph, config, shapes[min(2, len(shapes) - 1)], values)
+    boxes = _Boxes(sgraph, values)
+    while True:
+        # Tiles of fixed axes alone change, so the binding stays.
+        steps = [(n, 2 * values[n]) for n, s in sorted(grown.items()) if 2 * values[n] <= s.high]
+        found = [(costs.change(n, to), n, to) for n, to in steps if boxes.fit(n, to)]
+        better = min(found, default=None)
+        if better is None or better[0] >= 0:
+            return replace(config, symbols=values)
+        _, name, to = better
+        costs.take(name, to)
+        boxes.take(name, to)
+        values[name] = to
+
+
+def _tile_symbols(sgraph: SGraph, configs: Sequence[Config]) -> dict[str, _Symbol]:
+    found: dict[str, _Symbol] = {}
+    for kernel in sgraph.kernels:
+        for axis, role in kernel.roles:
+            tile = _tile_of(role)
+            if not isinstance(tile, sympy.Symbol):
+                continue
+            s = found.setdefault(tile.name, _Symbol(min(c.symbols[tile.name] for c in configs)))
+            s.tiles = True
+            if axis.extent.free_symbols if isinstance(axis.extent, sympy.Expr) else False:
+                s.free = True
+            else:
+                s.high = max(s.high, 1 << max(0, math.ceil(math.log2(max(1, int(str(axis.extent))))) - 1))
+    return found
+
+
+def _tile_of(role: Role) -> Tile | None:
+    match role:
+        case Grid(tile) | LoopRole(tile) | Split(_, tile):
+            return tile
+        case _:
+            return None
+
+
+@dataclass(slots=True)
+class _Boxes:
+    """Elements of each kernel's tile over all its axes of fixed extents and all tiles, as symbols change."""
+
+    sgraph: SGraph
+    values: Mapping[str, int]
+    having: dict[str, list[Kernel]] = field(default_factory=dict)
+    larger: int = 0
+
+    def __post_init__(self) -> None:
+        self.values = dict(self.values)
+        for kernel in self.sgraph.kernels:
+            for s in kernel.symbols:
+                self.having.setdefault(s.name, []).append(kernel)
+            self.larger += _box(kernel, Config(self.values, {}, {})) > LARGEST_TILE
+
+    def fit(self, name: str, to: int) -> bool:
+        """Whether no kernel's box is too large with this value."""
+        made = Config({**self.values, name: to}, {}, {})
+        return not self.larger and all(_box(k, made) <= LARGEST_TILE for k in self.having.get(name, ()))
+
+    def take(self, name: str, to: int) -> None:
+        """Give the symbol this value, which fits."""
+        self.values = {**self.values, name: to}
+
+
+def _box(kernel: Kernel, config: Config) -> int:
+    box = 1
+    for axis, role in kernel.roles:
+        tile = _tile_of(role)
+        if tile is not None:
+            box *= _value(tile, config)
+        elif not (isinstance(axis.extent, sympy.Expr) and axis.extent.free_symbols):
+            box *= int(str(axis.extent))
+    return box
+
+
+def interpretable(sgraph: SGraph, config: Config, binding: Mapping[str, int]) -> Config:
+    """The configuration, or where the interpreter would take too long for it, one with larger tiles.
+
+    A launch that a later one reads from cannot be sampled. The emitted module takes any tile sizes, and the
+    interpreter has neither shared memory nor registers to run out of.
+    """
+    costs = _Costs(sgraph, config, binding, config.symbols, sampled=True)
+    # A sampled launch takes the target by itself; as much again is left for the others.
+    while costs.total() > 2 * CASE_TARGET_S:
+        held = replace(config, symbols=dict(costs.values))
+        found = [(costs.change(n, 2 * costs.values[n]), n) for n in _enlargeable(sgraph, held, binding)]
+        if not found:
+            break
+        name = min(found)[1]
+        costs.take(name, 2 * costs.values[name])
+    return replace(config, symbols=dict(costs.values))
+
+
+def _enlargeable(sgraph: SGraph, config: Config, binding: Mapping[str, int]) -> list[str]:
+    """The tile symbols that are shorter than their axes and whose doubling leaves every kernel's box small enough."""
+    found: dict[str, bool] = {}
+    for kernel in sgraph.kernels:
+        box = 1
+        tiles: list[tuple[str, bool]] = []
+        for axis, role in kernel.roles:
+            extent = _extent(axis.extent, config, binding)
+            match role:
+                case Grid(tile) | LoopRole(tile) | Split(_, tile):
+                    size = _value(tile, config)
+                    box *= size
+                    if isinstance(tile, sympy.Symbol):
+                        tiles.append((tile.name, size < extent))
+                case _:
+                    box *= extent
+        for name, shorter in tiles:
+            found[name] = found.get(name, True) and shorter and 2 * box <= LARGEST_TILE
+    return sorted(name for name, fits in found.items() if fits)
+
+
+def plan_bindings(program: Program, sgraph: SGraph, config: Config) -> list[dict[str, int]]:
+    """Values of the symbolic extents: tile multiples, 1, one more and one less than a tile, and a mixture of those."""
+    names = sorted(program.ranges)
+    if not names:
+        return [{}]
+    tiles = {name: _tile(sgraph, name, config) for name in names}
+    patterns = [
+        [lambda t: t] * len(names),
+        [lambda t: 1] * len(names),
+        [lambda t: t + 1] * len(names),
+        [lambda t: t - 1] * len(names),
+        [(lambda t: t + 3, lambda t: 2, lambda t: 2 * t - 1)[n % 3] for n in range(len(names))],
+    ]
+    found: dict[tuple[int, ...], dict[str, int]] = {}
+    for pattern in patterns:
+        values = {}
+        for name, change in zip(names, pattern, strict=True):
+            held = program.ranges[name]
+            values[name] = min(max(change(tiles[name]), held.low, 1), held.high, max(held.low, LARGEST_EXTENT))
+        found.setdefault(tuple(values.values()), values)
+    return list(found.values())
+
+
+def _tile(sgraph: SGraph, name: str, config: Config) -> int:
+    """The largest tile of an axis whose extent is that symbol; 2 when there is none of more than 2 elements."""
+    sizes = [2]
+    for kernel in sgraph.kernels:
+        for axis, role in kernel.roles:
+            if isinstance(axis.extent, sympy.Symbol) and axis.extent.name == name:
+                match role:
+                    case Grid(tile) | LoopRole(tile) | Split(_, tile):
+                        sizes.append(_value(tile, config))
+                    case _:
+                        pass
+    return max(sizes)
+
+
+def _value(symbol: object, config: Config) -> int:
+    return int(config.symbols[symbol.name]) if isinstance(symbol, sympy.Symbol) else int(str(symbol))
+
+
+def _extent(extent: Extent, config: Config, binding: Mapping[str, int]) -> int:
+    return evaluate(extent, {**config.symbols, **binding})
+
+
+def _grid_and_program(kernel: Kernel, config: Config, binding: Mapping[str, int]) -> tuple[tuple[int, ...], float]:
+    """Tiles along each grid axis, the slowest first, and what a program takes at most, seconds."""
+    grid: list[int] = []
+    shares: list[int] = []
+    for axis, role in kernel.roles:
+        match role:
+            case Grid(tile):
+                grid.append(math.ceil(_extent(axis.extent, config, binding) / _value(tile, config)))
+            case Split(parts, _):
+                shares.append(_value(parts, config))
+            case _:
+                pass
+    return (*grid, *shares), _Pricing(kernel, config, binding).program_s()
+
+
+def cost_s(sgraph: SGraph, config: Config, binding: Mapping[str, int], *, sampled: bool = False) -> float:
+    """What the interpreter takes for all launches, seconds, roughly.
+
+    Args:
+        sgraph: the sGraph.
+        config: the configuration.
+        binding: the value of every symbol of the extents.
+        sampled: whether launches that can be sampled are, or all programs run.
+    """
+    return _Costs(sgraph, config, binding, config.symbols, sampled=sampled).total()
+
+
+@dataclass(slots=True)
+class _Costs:
+    """What the interpreter takes for each launch, as symbols change: a change looks at those that have the symbol.
+
+    Attributes:
+        sgraph: the sGraph.
+        config: the configuration, whose symbols are not looked at.
+        binding: the value of every symbol of the extents.
+        values: of the symbols.
+        sampled: whether launches that can be sampled are, or all programs run.
+    """
+
+    sgraph: SGraph
+    config: Config
+    binding: Mapping[str, int]
+    values: Mapping[str, int]
+    sampled: bool = False
+    _launches: tuple[Launch, ...] = ()
+    _read: frozenset[str] = frozenset()
+    _seconds: list[float] = field(default_factory=list)
+    _having: dict[str, list[int]] = field(default_factory=dict)
+    _known: dict[tuple[str, int], float] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.values = dict(self.values)
+        self._launches = self.sgraph.launches
+        self._read = frozenset(t for k in self.sgraph.kernels for t in k.reads)
+        for n, launch in enumerate(self._launches):
+            for name in dict.fromkeys(s.name for k in launch.kernels for s in k.symbols):
+                self._having.setdefault(name, []).append(n)
+        # A second stage that is folded has the symbols of its split.
+        for fold in folds(self.sgraph).values() if self.config.folded else ():
+            if fold.combine in self.config.folded:
+                combine = next(n for n, x in enumerate(self._launches) if x.name == fold.combine)
+                split = next(x for x in self._launches if x.name == fold.split)
+                for name in dict.fromkeys(s.name for k in split.kernels for s in k.symbols):
+                    self._having.setdefault(name, []).append(combine)
+        self._seconds = [self._launch(n, self.values) for n in range(len(self._launches))]
+
+    def total(self) -> float:
+        """Of all launches."""
+        return sum(self._seconds)
+
+    def change(self, name: str, to: int) -> float:
+        """By how much the total changes with a symbol's new value."""
+        known = self._known.get((name, to))
+        if known is None:
+            values = {**self.values, name: to}
+            known = sum(self._launch(n, values) - self._seconds[n] for n in self._having.get(name, ()))
+            self._known[name, to] = known
+        return known
+
+    def take(self, name: str, to: int) -> None:
+        """Give a symbol a new value."""
+        self.values = {**self.values, name: to}
+        touched = self._having.get(name, ())
+        for n in touched:
+            self._seconds[n] = self._launch(n, self.values)
+        # What other symbols change depends on this one where they share a launch.
+        self._known = {
+            key: known for key, known in self._known.items() if set(self._having.get(key[0], ())).isdisjoint(touched)
+        }
+
+    def _launch(self, place: int, values: Mapping[str, int]) -> float:
+        launch = self._launches[place]
+        if launch.name in self.config.library:
+            return 0.0
+        config = replace(self.config, symbols=bound(self.sgraph, values, self.config.folded))
+        whole = not self.sampled or launch.name in self.config.folded
+        sample = None if whole else _sample(launch, replace(config, symbols=values), self.binding, self._read)
+        total = 0.0
+        for n, kernel in enumerate(launch.kernels):
+            grid, seconds = _grid_and_program(kernel, config, self.binding)
+            total += (sample[n][1] if sample else math.prod(grid)) * seconds
+        return total
+
+
+@dataclass(slots=True)
+class _Pricing:
+    """What one program of a kernel takes."""
+
+    kernel: Kernel
+    config: Config
+    binding: Mapping[str, int]
+    sizes: dict[str, int] = field(default_factory=dict)
+    trips: dict[str, int] = field(default_factory=dict)
+
+    def program_s(self) -> float:
+        """Seconds."""
+        for axis, role in self.kernel.roles:
+            extent = _extent(axis.extent, self.config, self.binding)
+            tile = _tile_of(role)
+            size = extent if tile is None else _value(tile, self.config)
+            parts = _value(role.parts, self.config) if isinstance(role, Split) else 1
+            self.sizes[axis.name] = size
+            self.trips[axis.name] = math.ceil(extent / (parts * size))
+        axes = value_axes(self.kernel)
+        elements = {name: math.prod(self.sizes.get(a.name, 1) for a in of) for name, of in axes.items()}
+
+        def seconds(body: Sequence[Stmt]) -> float:
+            total = 0.0
+            for s in body:
+                match s:
+                    case Loop(axis, inner):
+                        total += self.trips[axis.name] * seconds(inner)
+                    case Load(dst, _, index):
+                        total += (8 + 8 * len(index)) * OPERATION_S + 10 * elements[dst] * ELEMENT_S
+                    case Store(_, index, src):
+                        size = elements[src] if isinstance(src, str) else 1
+                        total += (8 + 8 * len(index)) * OPERATION_S + 10 * size * ELEMENT_S
+                    case Contract(dst, axis, lhs, rhs):
+                        # A product of matrices takes little for an element; where a side is too short to be one, it
+                        # is three passes over all products.
+                        depth = self.sizes[axis.name]
+                        sides = elements[lhs] + elements[rhs]
+                        matrices = min(elements[lhs], elements[rhs]) >= 16 * depth >= 256
+                        total += 6 * OPERATION_S + sides * ELEMENT_S
+                        total += elements[dst] * depth * ELEMENT_S * (0.1 if matrices else 1)
+                    case TileReduce(_, _, _, src):
+                        total += 4 * OPERATION_S + elements[src] * ELEMENT_S
+                    case _:
+                        total += 2 * OPERATION_S + elements[s.dst] * ELEMENT_S
+            return total
+
+        return 10 * OPERATION_S + seconds(self.kernel.body)
+
+
+def plan_samples(sgraph: SGraph, config: Config, binding: Mapping[str, int]) -> list[Sample]:
+    """For each launch, which programs to interpret: all, unless it is long and nothing reads what it writes.
+
+    A second stage that is folded is no launch: the programs of its split do it, and those are all run.
+    """
+    read = frozenset(t for k in sgraph.kernels for t in k.reads)
+    return [_sample(launch, config, binding, read) for launch in sgraph.launches if launch.name not in config.folded]
+
+
+def _sample(launch: Launch, config: Config, binding: Mapping[str, int], read: frozenset[str]) -> Sample:
+    """What of a launch to interpret; `read` is what any launch reads."""
+    target = CASE_TARGET_S / len(launch.kernels)
+    sample: list[tuple[tuple[int, ...], int]] = []
+    for kernel in launch.kernels:
+        grid, seconds = _grid_and_program(kernel, config, binding)
+        affordable = max(LEAST_SAMPLE, int(target / seconds))
+        whole = not read.isdisjoint(kernel.writes)
+        sample.append((grid, math.prod(grid) if whole else min(affordable, math.prod(grid))))
+    return tuple(sample) if any(limit < math.prod(grid) for grid, limit in sample) else None

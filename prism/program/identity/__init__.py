@@ -1,0 +1,1 @@
+"""Identity testing over finite fields: an opinion on equality that owes nothing to rules."""
