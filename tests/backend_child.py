@@ -14,7 +14,7 @@ from pathlib import Path
 
 from prism.backends.protocol import Backend
 from prism.backends.triton.check_worker import FRAME, poison_of, with_poison
-from prism.backends.triton.serve import Answer, Request, serve
+from prism.process.serve import Answer, Request, serve
 from prism.sgraph.config import Config
 
 
@@ -52,7 +52,7 @@ def main() -> None:
     """The process."""
     (target,) = sys.argv[1:]
     if os.environ.get("TRITON_INTERPRET") == "1":
-        from prism.backends.triton.runner import harden
+        from prism.backends.triton.interpreter import harden
 
         harden()
     serve(lambda request: answer(backend(target), request))

@@ -13,7 +13,7 @@ import torch
 
 from prism.backends.eager import eager
 from prism.instantiate.cpu_platform import CpuPlatform
-from prism.instantiate.workers import Ending, Reply, Worker
+from prism.process.worker import Ending, Reply, Worker
 
 
 class Arena(Worker):

@@ -37,7 +37,7 @@ from prism.generate.enumerate import generate
 from prism.instantiate.gate import check
 from prism.instantiate.gate.check import KernelRunner, Output
 from prism.instantiate.gate.plan import cost_s
-from prism.instantiate.workers import Worker
+from prism.process.worker import Worker
 from prism.program.evaluate import bind, evaluate
 from prism.program.extents import evaluate as extent
 from prism.program.nodes import Program

@@ -44,11 +44,11 @@ from prism.bench.results import (
     quartiles,
     summary,
 )
-from prism.bench.streaming import Child
 from prism.bench.suite import CASES, Case, reduced
 from prism.cli import main
 from prism.cost.device import device
 from prism.errors import UsageError
+from prism.process.worker import EventWorker
 from prism.sgraph.config import Config
 
 WORKLOADS = {c.workload.name: c for c in CASES}
@@ -288,10 +288,10 @@ def test_a_structure_does_not_know_its_extents() -> None:
 # The child and the parent
 
 
-def scripted(*steps: str) -> Child:
+def scripted(*steps: str) -> EventWorker:
     """A child that answers each request by a line of Python."""
     code = "import sys, time, os\n" + "\n".join(f"sys.stdin.readline(); {s}; sys.stdout.flush()" for s in steps)
-    return Child({"PATH": ""}, [sys.executable, "-S", "-c", code])
+    return EventWorker([sys.executable, "-S", "-c", code], {"PATH": ""})
 
 
 def test_silence_and_death_are_told_apart() -> None:
@@ -310,11 +310,11 @@ def test_a_child_serves_several_requests() -> None:
     child.close()
 
 
-class Scripted(Child):
+class Scripted(EventWorker):
     """Stands in for the device: answers as a device would that hangs at one trial and crashes at one baseline."""
 
     def __init__(self, asked: list[Mapping[str, Any]]) -> None:
-        super().__init__({})
+        super().__init__([], {})
         self.asked = asked
 
     def ask(self, request: Mapping[str, Any], silence_s: float, until: float | None = None) -> Iterator[dict[str, Any]]:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from interpreting import InterpreterPool, InterpretJob
 from sgraph_small import at, tile
 
 from prism.backends.lower import lower
@@ -15,7 +16,6 @@ from prism.backends.tile import Pointwise as TilePointwise
 from prism.backends.tile import statements
 from prism.backends.tile_spec import check_module
 from prism.backends.triton.emit import emit_module
-from prism.backends.triton.interpret import InterpreterPool, InterpretJob
 from prism.program.index import Axis
 from prism.program.nodes import DType, Tensor
 from prism.sgraph import spec

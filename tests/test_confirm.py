@@ -34,7 +34,7 @@ from prism.instantiate.measure import KERNEL, Bench, Contender, summarise
 from prism.instantiate.rounds import HEATS, Prepared, contest
 from prism.instantiate.stored import Store
 from prism.instantiate.study import Failure
-from prism.instantiate.workers import Ending, Reply
+from prism.process.worker import Ending, Reply
 from prism.report.units import load_line, measured_line, speedup, times_line
 from prism.sgraph.config import Config
 

@@ -24,12 +24,12 @@ from prism.backends.cpu.cxx import Names
 from prism.backends.cpu.emit import emit_module, write_module
 from prism.backends.lower import lower
 from prism.backends.tile import For, Full, Update, statements
-from prism.backends.triton.crosscompile import worker_command
 from prism.errors import BackendError
 from prism.instantiate.cpu_platform import WORKER, cpu_environment
 from prism.instantiate.gate import check
 from prism.instantiate.gate.check import KernelRunner, Output
-from prism.instantiate.workers import Worker
+from prism.process.child import module_command
+from prism.process.worker import Worker
 from prism.program.nodes import DType
 from prism.sgraph.config import Config
 
@@ -309,7 +309,7 @@ def test_what_is_no_module_is_refused(tmp_path: Path) -> None:
 @pytest.fixture(scope="module")
 def runner() -> Iterator[KernelRunner]:
     """The child that the numeric gate runs kernels in, on two threads."""
-    with KernelRunner("cpu", "compiled C++", Worker(worker_command(WORKER), cpu_environment(2))) as made:
+    with KernelRunner("cpu", "compiled C++", Worker(module_command(WORKER), cpu_environment(2))) as made:
         yield made
 
 

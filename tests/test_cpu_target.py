@@ -44,7 +44,7 @@ from prism.instantiate.platforms import TritonPlatform, platform_of
 from prism.instantiate.rounds import Prepared, rounds
 from prism.instantiate.space import Space
 from prism.instantiate.study import Candidate, Failure
-from prism.instantiate.workers import Ending, Reply, Worker
+from prism.process.worker import Ending, Reply, Worker
 from prism.program.nodes import DType, Program
 from prism.sgraph.config import Config
 from prism.sgraph.nodes import SGraph

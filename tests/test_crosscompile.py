@@ -17,14 +17,14 @@ from prism.backends.triton.crosscompile import (
     capability,
     compiled,
     request,
-    worker_command,
     worker_environment,
 )
 from prism.backends.triton.resources import parse_spills, parse_usage
 from prism.errors import UsageError
 from prism.instantiate.estimating import Compiler, Estimating, over_limit
 from prism.instantiate.study import Candidate, Failure, tune
-from prism.instantiate.workers import Ending, Pool, Worker
+from prism.process.child import module_command
+from prism.process.worker import Ending, Pool, Worker
 from prism.program.nodes import DType, Tensor
 from prism.sgraph.config import Config, Resources
 from prism.sgraph.nodes import SGraph
@@ -43,7 +43,7 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def pool(cache: Path) -> Iterator[Pool]:
-    with Pool(worker_command(WORKER), worker_environment(cache), size=1) as found:
+    with Pool(module_command(WORKER), worker_environment(cache), size=1) as found:
         yield found
 
 
@@ -141,7 +141,7 @@ def test_an_unknown_target_is_refused_at_once() -> None:
 
 def test_nothing_imports_triton_in_the_parent() -> None:
     code = (
-        "import sys, prism.instantiate.estimating, prism.instantiate.study, prism.instantiate.workers\n"
+        "import sys, prism.instantiate.estimating, prism.instantiate.study, prism.process.worker\n"
         "print([m for m in ('triton', 'torch', 'optuna') if m in sys.modules])"
     )
     done = subprocess.run(

@@ -19,6 +19,7 @@ import sgraph_samples as samples
 import sgraph_small as small
 import sympy
 import torch
+from interpreting import Interpreted, InterpreterPool, InterpretJob
 from sgraph_samples import BF16, F16, F32, SAMPLES, Sample
 from test_folding import folded_config, program_of
 from test_horizontal import draw, qkv, reference, tiles
@@ -44,7 +45,6 @@ from prism.backends.tile import (
 from prism.backends.tile import symbol as scalar
 from prism.backends.triton.crosscompile import arguments, worker_environment
 from prism.backends.triton.emit import emit_module, tile_module
-from prism.backends.triton.interpret import Interpreted, InterpreterPool, InterpretJob
 from prism.backends.triton.tensor_descriptors import BoxLoad, BoxView, boxes, program_boxes
 from prism.bench.own import module_facts
 from prism.bench.prepare import twins

@@ -70,7 +70,7 @@ def test_the_module_computes_the_model_without_prism(made: tuple[Path, Path], tm
             program.name,
             str(tmp_path / "inputs.pt"),
             str(tmp_path / "outputs.pt"),
-            str(ROOT / "prism" / "backends" / "triton" / "runner.py"),
+            str(ROOT / "prism" / "backends" / "triton" / "interpreter.py"),
         ],
         cwd=tmp_path,
         env={**os.environ, "TRITON_INTERPRET": "1", "OPENBLAS_NUM_THREADS": "1"},

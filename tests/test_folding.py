@@ -17,6 +17,7 @@ import pytest
 import sgraph_samples as samples
 import sgraph_small as small
 import torch
+from interpreting import Interpreted, InterpreterPool, InterpretJob
 from sgraph_samples import BF16, EPS, F16, F32, SUM, Sample, at, op, sym
 from tile_simulator import run_module
 
@@ -29,7 +30,6 @@ from prism.backends.tile import TileFold, TileModule
 from prism.backends.tile_spec import check_module
 from prism.backends.triton.crosscompile import arguments, worker_environment
 from prism.backends.triton.emit import emit_module
-from prism.backends.triton.interpret import Interpreted, InterpreterPool, InterpretJob
 from prism.bench.own import module_facts
 from prism.cost.device import device
 from prism.cost.model import Model

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from interpreting import InterpreterPool, InterpretJob
 from sgraph_samples import BF16, F32, at, op, sym
 from sgraph_simulator import simulate
 
@@ -24,11 +25,9 @@ from prism.backends.triton.crosscompile import (
     arguments,
     compiled,
     request,
-    worker_command,
     worker_environment,
 )
 from prism.backends.triton.emit import emit_module
-from prism.backends.triton.interpret import InterpreterPool, InterpretJob
 from prism.cost.constraints import checks, footprint
 from prism.cost.counts import lower_bound, sgraph_cost
 from prism.cost.device import device
@@ -38,7 +37,8 @@ from prism.errors import IllegalIRError
 from prism.instantiate.gate.check import KernelRunner, check_module
 from prism.instantiate.gate.plan import cost_s, plan_samples
 from prism.instantiate.space import Space
-from prism.instantiate.workers import Pool
+from prism.process.child import module_command
+from prism.process.worker import Pool
 from prism.program.build import mul, read, reduce
 from prism.program.build import op as mapped
 from prism.program.extents import Extent
@@ -532,7 +532,7 @@ def test_a_launch_of_three_compiles_with_its_products_pipelined(tmp_path: Path) 
     path.write_text(source.text)
     tuned = config(source, {s.name: 64 for s in g.symbols}, stages=3)
     jobs = [CompileJob(path, target, tuned, arguments(g, {})) for target in ("sm_80", "sm_90")]
-    with Pool(worker_command(WORKER), worker_environment(tmp_path), size=1) as pool:
+    with Pool(module_command(WORKER), worker_environment(tmp_path), size=1) as pool:
         for reply in pool.map([request(j) for j in jobs], 60):
             done = compiled(reply.answer)
             assert not done.error

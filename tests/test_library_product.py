@@ -15,6 +15,7 @@ import pytest
 import sgraph_samples as samples
 import sgraph_small as small
 import torch
+from interpreting import InterpreterPool, InterpretJob
 from sgraph_programs import PLAIN as DEVICE
 from sgraph_programs import classes_of
 from sgraph_samples import BF16, F16, F32, SUM, Sample, at, op, sym
@@ -24,7 +25,6 @@ from prism.api.verifying import verify
 from prism.backends.protocol import load_module, plain
 from prism.backends.triton.crosscompile import CompileJob, arguments, compile_once
 from prism.backends.triton.emit import emit_module
-from prism.backends.triton.interpret import InterpreterPool, InterpretJob
 from prism.bench.own import module_facts
 from prism.cost.device import device, multicore
 from prism.cost.library import LIBRARY_EFFICIENCY, library_times

@@ -14,6 +14,7 @@ import sgraph_samples as samples
 from cpu_batch import Case, run_batch
 from hypothesis import given
 from hypothesis import strategies as st
+from interpreting import InterpreterPool, InterpretJob
 from sgraph_samples import F32, Sample, sym
 from test_ranges import CAUSAL, SHAPES, WINDOW, Masked, narrowed, resized
 from tile_simulator import run_module
@@ -26,7 +27,6 @@ from prism.backends.passes.sharing import share_module
 from prism.backends.tile import GridAxis, Groups, Sections, TileModule, TileProgram, place
 from prism.backends.tile_spec import check, check_module
 from prism.backends.triton.emit import emit_module
-from prism.backends.triton.interpret import InterpreterPool, InterpretJob
 from prism.cost.cpu import CpuKernelModel, cpu_times
 from prism.cost.device import device, multicore
 from prism.cost.gpu import KernelModel

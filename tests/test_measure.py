@@ -16,7 +16,7 @@ from prism.backends.triton.timing import MAX_COPIES, calls, copies, interleave, 
 from prism.cost.device import device
 from prism.instantiate.measure import Bench, Contender, classify, summarise
 from prism.instantiate.study import Failure
-from prism.instantiate.workers import Ending, Reply, Worker
+from prism.process.worker import Ending, Reply, Worker
 from prism.program import build
 from prism.program.index import Axis
 from prism.program.nodes import Definition, DType, Program, Tensor

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import os
 import subprocess
 import sys
@@ -113,26 +112,6 @@ def test_every_public_name_is_there_and_no_other() -> None:
         assert getattr(prism, name) is not None
     with pytest.raises(AttributeError, match="no_such_name"):
         _ = prism.no_such_name
-
-
-def _imported(path: Path) -> set[str]:
-    """The top-level packages that the file imports, anywhere in it."""
-    found: set[str] = set()
-    for node in ast.walk(ast.parse(path.read_text())):
-        if isinstance(node, ast.Import):
-            found |= {alias.name.split(".")[0] for alias in node.names}
-        elif isinstance(node, ast.ImportFrom) and node.level == 0 and node.module:
-            found.add(node.module.split(".")[0])
-    return found
-
-
-@pytest.mark.parametrize("library", ["onnx", "torch"])
-def test_each_front_end_library_stays_behind_its_own_files(library: str) -> None:
-    """The import contract cannot say this: its patterns know no part of a module's name."""
-    files = list((ROOT / "prism" / "frontend").rglob("*.py"))
-    users = {path.name for path in files if library in _imported(path)}
-    assert users, f"nothing in the front end imports {library}"
-    assert all(name.startswith(library) for name in users), users
 
 
 def test_every_requirement_is_pinned_within_its_bounds() -> None:

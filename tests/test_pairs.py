@@ -7,10 +7,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from interpreting import InterpreterPool, InterpretJob
 from sgraph_small import F32, SUM, at, tile
 
 from prism.backends.triton.emit import emit_module
-from prism.backends.triton.interpret import InterpreterPool, InterpretJob
 from prism.program.index import Axis, Index
 from prism.program.nodes import Tensor
 from prism.sgraph import spec

@@ -10,15 +10,15 @@ import numpy as np
 import pytest
 import sgraph_samples as samples
 import torch
+from interpreting import InterpreterPool, InterpretJob
 from sgraph_samples import BF16, F32, Sample, sym
 from test_measure import GPU, PROGRAM
 from test_ranges import narrowed
 from test_rematch import Clock, candidate, result, trial
 
 from prism.backends.protocol import load_module, plain
-from prism.backends.triton.crosscompile import arguments, worker_command, worker_environment
+from prism.backends.triton.crosscompile import arguments, worker_environment
 from prism.backends.triton.emit import emit_module
-from prism.backends.triton.interpret import InterpreterPool, InterpretJob
 from prism.bench.cross import TARGETS, WORKER
 from prism.bench.own import module_facts
 from prism.bench.twins import TWINS, persistent_twins, settled
@@ -32,7 +32,8 @@ from prism.instantiate.persistence import persistent
 from prism.instantiate.rematch import challenged
 from prism.instantiate.space import Space
 from prism.instantiate.study import Best, Candidate, Outcome
-from prism.instantiate.workers import Pool
+from prism.process.child import module_command
+from prism.process.worker import Pool
 from prism.program.extents import evaluate
 from prism.sgraph.config import Config
 from prism.sgraph.horizontal import fuse
@@ -140,7 +141,7 @@ def test_it_compiles_everywhere_and_keeps_its_pipeline(tmp_path: Path) -> None:
             for blocks in (0, 2):
                 chosen = plain(config(g, symbols, blocks))
                 requests.append({"module": str(path), "target": target, "config": chosen, "arguments": given})
-    with Pool(worker_command(WORKER), worker_environment(tmp_path / "cache"), size=1) as pool:
+    with Pool(module_command(WORKER), worker_environment(tmp_path / "cache"), size=1) as pool:
         found = []
         for reply in pool.map(requests, 120):
             assert "error" not in reply.answer, reply

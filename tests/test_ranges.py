@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from interpreting import InterpreterPool, InterpretJob
 from sgraph_samples import MAX, SUM, at, grouped_attention, op, sym
 from sgraph_simulator import simulate
 
 from prism.backends.triton.crosscompile import CompileJob, arguments, compile_once
 from prism.backends.triton.emit import emit_module
-from prism.backends.triton.interpret import InterpreterPool, InterpretJob
 from prism.cost.counts import kernel_cost, lower_bound, sgraph_cost, upper_bound
 from prism.cost.trip_counts import allowed, visited
 from prism.errors import IllegalIRError

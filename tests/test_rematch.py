@@ -16,7 +16,7 @@ from prism.instantiate.measure import Bench, Measuring
 from prism.instantiate.proposals import Point
 from prism.instantiate.rematch import LEADERS, rematch
 from prism.instantiate.study import Best, Candidate, Failure, Outcome, Trial, TuneResult
-from prism.instantiate.workers import Ending, Reply, Worker
+from prism.process.worker import Ending, Reply, Worker
 from prism.sgraph.config import Config
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from interpreting import InterpreterPool, InterpretJob
 from sgraph_samples import BF16, F16, F32, SUM, TILED_SCANS, Sample, at, op, prefix_sums, running_state, sym
 from sgraph_simulator import simulate
 
@@ -24,17 +25,16 @@ from prism.backends.triton.crosscompile import (
     arguments,
     compiled,
     request,
-    worker_command,
     worker_environment,
 )
 from prism.backends.triton.emit import emit_module
-from prism.backends.triton.interpret import InterpreterPool, InterpretJob
 from prism.cost.device import device, multicore
 from prism.egraph.budget import Budget
 from prism.egraph.worker import Worker
 from prism.errors import IllegalIRError, UnsupportedError
 from prism.events import Recorder
-from prism.instantiate.workers import Pool
+from prism.process.child import module_command
+from prism.process.worker import Pool
 from prism.program.build import op as mapped
 from prism.program.build import position
 from prism.program.evaluate import evaluate
@@ -196,7 +196,7 @@ def test_kernels_compile_without_spills(tmp_path: Path) -> None:
         path.write_text(source.text)
         tuned = config(source.kernels, {s.name: sizes[s.name] for s in sample.sgraph.symbols})
         jobs += [CompileJob(path, t, tuned, arguments(sample.sgraph, binding)) for t in ("sm_80", "sm_90")]
-    with Pool(worker_command(WORKER), worker_environment(tmp_path), size=1) as workers:
+    with Pool(module_command(WORKER), worker_environment(tmp_path), size=1) as workers:
         for reply in workers.map([request(j) for j in jobs], 60):
             done = compiled(reply.answer)
             assert not done.error

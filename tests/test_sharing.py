@@ -12,6 +12,7 @@ import sgraph_samples as samples
 from cpu_batch import Case, run_batch
 from hypothesis import given
 from hypothesis import strategies as st
+from interpreting import InterpreterPool, InterpretJob
 from sgraph_samples import BF16, F32, SAMPLES, Sample
 from test_ranges import narrowed
 from tile_simulator import run_module
@@ -22,7 +23,6 @@ from prism.backends.passes.sharing import grouped, hinted, share_module
 from prism.backends.tile import GridAxis, Groups, Load, Store, TileModule, TileProgram, place, statements
 from prism.backends.tile_spec import check, check_module
 from prism.backends.triton.emit import emit_module
-from prism.backends.triton.interpret import InterpreterPool, InterpretJob
 from prism.errors import IllegalIRError
 from prism.sgraph.config import Config
 from prism.sgraph.nodes import SGraph

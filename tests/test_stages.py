@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from interpreting import InterpreterPool, InterpretJob
 from sgraph_small import F16, F32, SUM, at, attention, matmul, matvec, tile
 
 from prism.backends.protocol import Compiled
@@ -17,16 +18,15 @@ from prism.backends.triton.crosscompile import (
     arguments,
     compiled,
     request,
-    worker_command,
     worker_environment,
 )
 from prism.backends.triton.emit import emit_module
-from prism.backends.triton.interpret import InterpreterPool, InterpretJob
 from prism.cost.constraints import footprint, tile_sizes
 from prism.cost.device import device
 from prism.cost.model import Model
 from prism.cost.pipelining import L2_TRIP, streamed
-from prism.instantiate.workers import Pool
+from prism.process.child import module_command
+from prism.process.worker import Pool
 from prism.program.extents import symbol
 from prism.program.index import Axis, Index
 from prism.program.nodes import Tensor
@@ -177,7 +177,7 @@ def test_a_launch_of_several_kernels_hands_them_on(interpreter: InterpreterPool,
 
 @pytest.fixture(scope="module")
 def compiler(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pool]:
-    with Pool(worker_command(WORKER), worker_environment(tmp_path_factory.mktemp("cache")), size=1) as found:
+    with Pool(module_command(WORKER), worker_environment(tmp_path_factory.mktemp("cache")), size=1) as found:
         yield found
 
 

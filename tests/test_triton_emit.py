@@ -12,12 +12,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 import sgraph_samples as samples
+from interpreting import Interpreted, InterpreterPool, InterpretJob
 from sgraph_samples import BF16, F16, F32, SAMPLES, Sample, at, sym
 
 from prism.backends.protocol import ModuleSource
 from prism.backends.triton.crosscompile import CompileJob, arguments, compile_once
 from prism.backends.triton.emit import emit_module
-from prism.backends.triton.interpret import Interpreted, InterpreterPool, InterpretJob, run_interpreted
 from prism.backends.triton.writer import Writer, factor, integer
 from prism.errors import BackendError, UnsupportedError
 from prism.program.extents import cdiv, symbol
@@ -371,11 +371,10 @@ def test_a_crash_is_an_error_and_the_next_job_runs(tmp_path: Path) -> None:
     assert not second.error
 
 
-def test_a_hang_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("prism.backends.triton.interpret.START_LIMIT_S", 0.0)
+def test_a_hang_is_an_error(tmp_path: Path) -> None:
     hung = mutilated(tmp_path, samples.add_silu(), "import torch\n", "import time\ntime.sleep(60)\n", timeout_s=0.5)
-    with pytest.raises(BackendError, match="hang"):
-        run_interpreted(hung.module, hung.entry, hung.inputs, hung.dtypes, hung.config, hung.timeout_s)
+    with InterpreterPool(start_limit_s=0.0) as own, pytest.raises(BackendError, match="hang"):
+        own.run(hung)
 
 
 # The compiler.

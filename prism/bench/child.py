@@ -25,6 +25,8 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, TypeAlias
 
+from prism.process.serve import one_line, private_output
+
 Request: TypeAlias = Mapping[str, Any]
 Event: TypeAlias = dict[str, Any]
 
@@ -42,11 +44,6 @@ REFUSED = ("out of resource", "outofresources", "out of memory", "too many resou
 SEED = 20240607
 LARGE = 1e30
 """In place of an infinite error, which JSON does not have."""
-
-
-def one_line(error: BaseException) -> str:
-    """An exception as one short line."""
-    return f"{type(error).__name__}: {' '.join(str(error).split())[:400]}"
 
 
 def is_sticky(message: str) -> bool:
@@ -556,15 +553,14 @@ HANDLERS: Mapping[str, Callable[[Request], Iterator[Event]]] = {
 
 def main() -> int:
     """Serve requests until standard input ends."""
-    answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
-    os.dup2(2, 1)
+    answers = os.fdopen(private_output(), "w", encoding="utf-8")
 
     def say(event: Event) -> None:
         answers.write(json.dumps(event) + "\n")
         answers.flush()
 
     if os.environ.get("TRITON_INTERPRET") == "1":
-        from prism.backends.triton.runner import harden
+        from prism.backends.triton.interpreter import harden
 
         harden()
     for line in sys.stdin:

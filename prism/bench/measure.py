@@ -21,9 +21,11 @@ from pathlib import Path
 from typing import Any
 
 from prism.bench.results import MEASURED, measured_row, summary
-from prism.bench.streaming import Child, child_environment
+from prism.process.child import child_environment, module_command, run_tool
+from prism.process.worker import EventWorker
 
 SCHEMA = "prism.bench.results/1"
+CHILD = "prism.bench.child"
 CLOCKS = "clocks.sm,clocks.mem,clocks.max.sm,temperature.gpu,power.draw,driver_version"
 
 
@@ -81,15 +83,15 @@ class Run:
         results: Path,
         plan: Plan,
         say: Callable[[str], None] = print,
-        child: Callable[[], Child] | None = None,
+        child: Callable[[], EventWorker] | None = None,
     ) -> None:
         self.folder = folder.resolve()
         self.results = results
         self.plan = plan
         self.say = say
         self.manifest: Mapping[str, Any] = json.loads((folder / "manifest.json").read_text())
-        environment = child_environment(plan.cache.resolve(), plan.device)
-        self._new = child or (lambda: Child(environment))
+        environment = device_environment(plan.cache.resolve(), plan.device)
+        self._new = child or (lambda: EventWorker(module_command(CHILD), environment))
         # One child for all cases: it starts anew after a crash or a hang alone.
         self._child = self._new()
         self.start = time.monotonic()
@@ -207,7 +209,7 @@ class Run:
         return measured_row(record, timed, kept)
 
     def _trials(
-        self, child: Child, request: Mapping[str, Any], until: float
+        self, child: EventWorker, request: Mapping[str, Any], until: float
     ) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
         found: list[dict[str, Any]] = []
         failures: list[dict[str, Any]] = []
@@ -256,7 +258,7 @@ class Run:
 
     def _confirm(
         self,
-        child: Child,
+        child: EventWorker,
         request: Mapping[str, Any],
         record: Mapping[str, Any],
         ranked: Sequence[tuple[float, int, int]],
@@ -304,17 +306,23 @@ def line(row: Mapping[str, Any]) -> str:
     return text + (f"  {failed} failed" if failed else "")
 
 
+def device_environment(cache: Path, device: str) -> dict[str, str]:
+    """The environment of the child that uses the device: caches under `cache`, one thread where numpy computes."""
+    env = child_environment(
+        TRITON_INTERPRET=None,
+        TRITON_CACHE_DIR=str(cache / "triton"),
+        TORCHINDUCTOR_CACHE_DIR=str(cache / "inductor"),
+    )
+    if device == "interpreter":
+        env |= {"TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+    return env
+
+
 def clocks() -> dict[str, str]:
     """What nvidia-smi says of clocks, temperature and power; empty where it says nothing."""
     try:
-        done = subprocess.run(
-            ["nvidia-smi", f"--query-gpu={CLOCKS}", "--format=csv,noheader"],
-            capture_output=True,
-            text=True,
-            timeout=10,
-            check=False,
-        )
+        done = run_tool(["nvidia-smi", f"--query-gpu={CLOCKS}", "--format=csv,noheader"], 10)
     except (OSError, subprocess.TimeoutExpired):
         return {}
-    values = [v.strip() for v in done.stdout.strip().splitlines()[0].split(",")] if done.stdout.strip() else []
+    values = [v.strip() for v in done.output.strip().splitlines()[0].split(",")] if done.output.strip() else []
     return dict(zip(CLOCKS.split(","), values, strict=False))

@@ -29,7 +29,7 @@ import prism
 from prism.api.searching import ProvedSGraph, SearchBudget, SearchResult, search
 from prism.backends.protocol import Compiled
 from prism.backends.triton.crosscompile import arguments as launcher_arguments
-from prism.backends.triton.crosscompile import compiled, plain, worker_command, worker_environment
+from prism.backends.triton.crosscompile import compiled, plain, worker_environment
 from prism.backends.triton.emit import emit_module
 from prism.bench.cross import SHARED_LIMIT_BYTES, TARGETS, WORKER
 from prism.bench.suite import Case
@@ -40,7 +40,8 @@ from prism.instantiate.cache import cache_root, version_of
 from prism.instantiate.estimating import over_limit
 from prism.instantiate.joined import PointSpace
 from prism.instantiate.space import Space
-from prism.instantiate.workers import Ending, Pool
+from prism.process.child import module_command
+from prism.process.worker import Ending, Pool
 from prism.program.nodes import Program
 from prism.sgraph import show
 from prism.sgraph.config import Config, Resources
@@ -98,7 +99,7 @@ def file_name(name: str) -> str:
 
 def compile_pool(root: Path, size: int) -> Pool:
     """Workers that compile; their Triton cache is under `root`."""
-    return Pool(worker_command(WORKER), worker_environment(root / "triton"), size)
+    return Pool(module_command(WORKER), worker_environment(root / "triton"), size)
 
 
 def trace_case(case: Case) -> Program:

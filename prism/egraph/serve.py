@@ -5,33 +5,35 @@ While nobody asks, e-graphs with the rules in them are made ahead of their use.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
+from prism.process.serve import private_output
+
 # A request that follows closely on an answer is not kept waiting by an e-graph in the making.
 IDLE_S = 0.02
 
 
-def main(fd: int, files: Sequence[str], fp: str = "domain") -> None:
-    """Answer requests on the socket `fd` until it closes.
+def main(files: Sequence[str], fp: str = "domain") -> None:
+    """Answer requests from standard input until it closes.
 
     Args:
-        fd: an inherited file descriptor.
         files: the rule files to load.
         fp: the floating-point class that rules may be of, or of less.
     """
     from prism.egraph.derivation.derive import Deriver
 
-    connection = Connection(fd)
+    requests, answers = Connection(os.dup(0), writable=False), Connection(private_output(), readable=False)
     engine, broken = _engine(files, fp)
     deriver = Deriver([Path(f) for f in files], fp)
     while True:
         try:
-            while engine is not None and not connection.poll(IDLE_S) and engine.prepare():
+            while engine is not None and not requests.poll(IDLE_S) and engine.prepare():
                 pass
-            method, args = connection.recv()
+            method, args = requests.recv()
         except (EOFError, OSError):
             return
         try:
@@ -43,7 +45,7 @@ def main(fd: int, files: Sequence[str], fp: str = "domain") -> None:
         except BaseException as error:  # egglog's panics are no Exceptions
             answer = False, _sendable(error)
         try:
-            connection.send(answer)
+            answers.send(answer)
         except (BrokenPipeError, OSError):
             return
 

@@ -1,15 +1,13 @@
 """The saturation worker: egglog in a process of its own, which can be killed.
 
 egglog cannot be interrupted, so every request has a hard limit in seconds, past which the child is killed and the next
-request starts a fresh one. The child is started at once and loads egglog and the rules while the caller goes on. It is
-a plain `python -c`: `multiprocessing` would import the user's script a second time.
+request starts a fresh one. The child is started at once and loads egglog and the rules while the caller goes on.
 """
 
 from __future__ import annotations
 
 import contextlib
-import socket
-import subprocess
+import os
 import sys
 from collections.abc import Iterator, Sequence
 from multiprocessing.connection import Connection
@@ -20,16 +18,14 @@ from typing import Any
 from prism.egraph.budget import Budget
 from prism.egraph.derivation.certificate import Derivation
 from prism.errors import PrismError, TooDeepError, WorkerError
+from prism.process.child import START_LIMIT_S, Child
 from prism.program.classes import EClasses
 from prism.program.nodes import Expr
 from prism.program.verdict import Verdict
 
 __all__ = ["Budget", "Worker"]
 
-_CHILD = "import sys; sys.path[:] = {path!r}; from prism.egraph.serve import main; main({fd}, {files!r}, {fp!r})"
-
-START_LIMIT_S = 60.0
-"""Extra time that the first request to a fresh child gets: it imports egglog and loads the rules."""
+_CHILD = "import sys; sys.path[:] = {path!r}; from prism.egraph.serve import main; main({files!r}, {fp!r})"
 
 PROVE_LIMIT_S = 30.0
 """Hard limit on one `prove`, for each candidate."""
@@ -47,13 +43,16 @@ class Worker:
     def __init__(
         self, rules: Sequence[Path] | None = None, *, prove_limit_s: float = PROVE_LIMIT_S, fp: str = "domain"
     ) -> None:
+        from prism.egraph.rules import rule_files
+
         self._rules = rules
-        self._fp = fp
         self._prove_limit_s = prove_limit_s
-        self._process: subprocess.Popen[bytes] | None = None
-        self._connection: Connection[Any, Any] | None = None
+        files = [str(p) for p in (rules if rules is not None else rule_files())]
+        self._child = Child([sys.executable, "-c", _CHILD.format(path=sys.path, files=files, fp=fp)])
+        # Copies of the child's pipes, which speak pickles.
+        self._requests: Connection[Any, Any] | None = None
+        self._answers: Connection[Any, Any] | None = None
         self._fresh = True
-        self._closed = False
         # What the child holds, as the request that made it so.
         self._reference: tuple[str, tuple[object, ...], float] | None = None
         # The limit in seconds of the request that is not collected yet.
@@ -74,7 +73,7 @@ class Worker:
     @property
     def pid(self) -> int | None:
         """The child's process id, when one is alive."""
-        return self._process.pid if self._process is not None else None
+        return self._child.pid
 
     def ready(self) -> None:
         """Wait until egglog and the rules are loaded.
@@ -156,42 +155,42 @@ class Worker:
 
     def close(self) -> None:
         """End the process."""
-        self._closed = True
         self._kill()
+        self._child.close()
 
     def _alive(self) -> bool:
         """Whether there is a child that waits for a request; one whose answer nobody collected does not."""
-        return self._process is not None and self._process.poll() is None and self._pending is None
+        return self._child.alive and self._pending is None
 
     def _ask(self, method: str, args: tuple[object, ...], seconds: float) -> Any:
         self._send(method, args, seconds)
         return self._receive(method)
 
     def _send(self, method: str, args: tuple[object, ...], seconds: float) -> None:
-        if self._closed:
+        if self._child.closed:
             raise WorkerError("the e-graph worker is closed")
         if not self._alive():
             self._kill()
             self._start()
-        connection = self._connection
-        assert connection is not None
+        requests = self._requests
+        assert requests is not None
         with self._failures(method):
-            connection.send((method, args))
+            requests.send((method, args))
         self._pending = seconds + (START_LIMIT_S if self._fresh else 0.0)
 
     def _receive(self, method: str) -> Any:
-        connection, limit = self._connection, self._pending
-        if connection is None or limit is None:
+        answers, limit = self._answers, self._pending
+        if answers is None or limit is None:
             raise WorkerError("the e-graph worker was asked nothing", where=method)
         with self._failures(method):
-            if not connection.poll(limit):
+            if not answers.poll(limit):
                 raise WorkerError(
                     f"the e-graph worker did not answer within {limit:g} s",
                     where=method,
                     why="it was killed",
                     fix="lower the budget's e-nodes, or raise its seconds",
                 )
-            ok, result = connection.recv()
+            ok, result = answers.recv()
         self._pending = None
         self._fresh = False
         if ok:
@@ -206,9 +205,9 @@ class Worker:
         try:
             yield
         except (EOFError, OSError) as error:
-            code = self._kill()
+            why = self._kill("it ended")
             raise WorkerError(
-                "the e-graph worker died", where=method, why=f"exit status {code}", fix="lower the budget's e-nodes"
+                "the e-graph worker died", where=method, why=why, fix="lower the budget's e-nodes"
             ) from error
         except RecursionError as error:
             self._kill()
@@ -220,31 +219,19 @@ class Worker:
             raise
 
     def _start(self) -> None:
-        from prism.egraph.rules import rule_files
-
-        files = [str(p) for p in (self._rules if self._rules is not None else rule_files())]
-        ours, theirs = socket.socketpair()
-        with theirs:
-            code = _CHILD.format(path=sys.path, fd=theirs.fileno(), files=files, fp=self._fp)
-            self._process = subprocess.Popen(
-                [sys.executable, "-c", code],
-                stdin=subprocess.DEVNULL,
-                pass_fds=(theirs.fileno(),),
-                start_new_session=True,  # a terminal's Ctrl-C is for the caller
-            )
-        self._connection = Connection(ours.detach())
+        self._child.start()
+        requests, answers = self._child.pipes()
+        self._requests = Connection(os.dup(requests.fileno()), readable=False)
+        self._answers = Connection(os.dup(answers.fileno()), writable=False)
+        requests.close()
         self._fresh = True
 
-    def _kill(self) -> int | None:
-        """End the process if there is one; its exit status."""
-        if self._connection is not None:
-            self._connection.close()
-            self._connection = None
-        process, self._process = self._process, None
+    def _kill(self, how: str = "it was killed") -> str:
+        """End the process if there is one; how it came to its end."""
+        for pipe in (self._requests, self._answers):
+            if pipe is not None:
+                pipe.close()
+        self._requests = self._answers = None
         self._fresh = True
         self._pending = None
-        if process is None:
-            return None
-        with contextlib.suppress(ProcessLookupError):
-            process.kill()
-        return process.wait()
+        return self._child.end(how)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from prism.backends.cpu.build import check_compiler
 from prism.backends.cpu.machine import Machine, describe
 from prism.backends.protocol import plain
-from prism.backends.triton.crosscompile import arguments, worker_command, worker_environment
+from prism.backends.triton.crosscompile import arguments, worker_environment
 from prism.cost.constraints import footprint, live_elements, tile_sizes
 from prism.cost.cpu import CpuModel
 from prism.cost.device import Device, multicore
@@ -20,7 +20,8 @@ from prism.instantiate.gate.check import KernelRunner
 from prism.instantiate.measure import Bench, Measuring
 from prism.instantiate.stored import Store
 from prism.instantiate.study import Candidate, Failure, Outcome
-from prism.instantiate.workers import Ending, Pool, Reply, Worker
+from prism.process.child import module_command
+from prism.process.worker import Ending, Pool, Reply, Worker
 from prism.program.nodes import Program
 from prism.sgraph.config import Config, Resources
 from prism.sgraph.nodes import SGraph
@@ -87,7 +88,7 @@ class CpuPlatform:
 
     def worker(self) -> Worker:
         """The child that runs kernels."""
-        return Worker(worker_command(WORKER), cpu_environment(self.device.processors))
+        return Worker(module_command(WORKER), cpu_environment(self.device.processors))
 
     def runner(self) -> KernelRunner:
         """See Platform."""
@@ -99,7 +100,7 @@ class CpuPlatform:
 
     def arena(self) -> Worker:
         """A fresh child that times as the user would: in the user's own environment."""
-        return Worker(worker_command(WORKER), user_environment())
+        return Worker(module_command(WORKER), user_environment())
 
     def thread_counts(self) -> tuple[int, ...]:
         """All cores, and one: what runs on all of them stalls where one is taken."""
@@ -150,7 +151,7 @@ class CpuCompiler:
         self._compiler = compiler
         self._hints = dict(hints)
         self._limit_s = limit_s
-        self._pool = Pool(worker_command(WORKER), cpu_environment(backend.threads), max(1, backend.threads))
+        self._pool = Pool(module_command(WORKER), cpu_environment(backend.threads), max(1, backend.threads))
 
     @property
     def basis(self) -> str:

@@ -19,12 +19,12 @@ from typing import Any
 
 from prism.backends.protocol import Argument
 from prism.backends.triton.check_worker import FRAME, poison_of, with_poison
-from prism.backends.triton.serve import Answer, Request, one_line, serve
 from prism.backends.triton.timing import interleave
 from prism.instantiate.contenders import Contenders, config_from
 from prism.instantiate.cpu_backend import CppBackend
 from prism.instantiate.machine_load import Watch, plain
 from prism.instantiate.rounds import SETTLE_S, WARM_S, Prepared, contest, rounds
+from prism.process.serve import Answer, Request, one_line, serve
 
 ROUNDS_S = 4.0
 """Rounds of a study's trial should take no longer than this, seconds."""

@@ -17,7 +17,6 @@ from prism.backends.triton.crosscompile import (
     capability,
     compiled,
     request,
-    worker_command,
     worker_environment,
 )
 from prism.cost.device import Device
@@ -26,7 +25,8 @@ from prism.events import Evidence
 from prism.instantiate.cache import Cache, cache_root, digest, version_of
 from prism.instantiate.space import Space
 from prism.instantiate.study import Candidate, Failure, Outcome
-from prism.instantiate.workers import Ending, Pool, Reply
+from prism.process.child import module_command
+from prism.process.worker import Ending, Pool, Reply
 from prism.sgraph.config import Config, Resources
 from prism.sgraph.nodes import SGraph
 
@@ -83,7 +83,7 @@ class Compiler:
         self._limit_s = limit_s
         base = root or cache_root()
         self._cache = Cache("compiled", base)
-        self._pool = Pool(worker_command(WORKER), worker_environment(base / "triton"), size)
+        self._pool = Pool(module_command(WORKER), worker_environment(base / "triton"), size)
         self.runs = 0
 
     @property

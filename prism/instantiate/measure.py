@@ -23,7 +23,7 @@ from typing import Any, Protocol, TypeAlias
 import numpy as np
 
 from prism.backends.protocol import plain
-from prism.backends.triton.crosscompile import worker_command, worker_environment
+from prism.backends.triton.crosscompile import worker_environment
 from prism.backends.triton.timing import WORKER
 from prism.cost.device import Device
 from prism.events import Evidence
@@ -36,7 +36,8 @@ from prism.instantiate.lock import program_hash
 from prism.instantiate.machine_load import Load, from_plain
 from prism.instantiate.stored import Store
 from prism.instantiate.study import Candidate, Failure, Outcome, outcome_from, plain_outcome, sources_of
-from prism.instantiate.workers import Ending, Worker
+from prism.process.child import module_command
+from prism.process.worker import Ending, Worker
 from prism.program.extents import evaluate
 from prism.program.nodes import Program
 from prism.sgraph.config import Config
@@ -177,7 +178,7 @@ class Bench:
         self.device = device
         self.hints = dict(hints)
         environment = worker_environment((root or cache_root()) / "triton")
-        self._worker = worker or Worker(worker_command(WORKER), environment)
+        self._worker = worker or Worker(module_command(WORKER), environment)
         self._folder = tempfile.TemporaryDirectory(prefix="prism-bench-")
         self._seed = seed
         self._references: list[tuple[np.ndarray, np.ndarray]] | None = None

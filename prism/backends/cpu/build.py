@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from prism.backends.cpu import support
-from prism.backends.tool import how_it_ended, run_tool
 from prism.errors import BackendError, CompilerError
+from prism.process.child import run_tool
 from prism.sgraph.config import Config
 
 COMPILE_LIMIT_S = 60.0
@@ -78,10 +78,10 @@ def check_compiler(timeout_s: float = PROBE_LIMIT_S) -> None:
         for tuning in support.TUNING:
             command = [str(found), *support.FLAGS, *tuning, str(source), "-o", str(library)]
             try:
-                code, what = run_tool(command, timeout_s)
-                if code == 0 and ctypes.CDLL(str(library)).prism_probe(41) == 42:
+                ended = run_tool(command, timeout_s)
+                if ended.code == 0 and ctypes.CDLL(str(library)).prism_probe(41) == 42:
                     return
-                said = said or how_it_ended(code, what)
+                said = said or str(ended)
             except subprocess.TimeoutExpired:
                 said = f"it took more than {timeout_s:g} s for a function of one line"
                 break  # it would hang with other flags, too

@@ -11,6 +11,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from prism.backends.cpu.support import find_compiler
+from prism.process.child import run_tool
 
 _CPU = Path("/sys/devices/system/cpu")
 # Where the system does not tell: what nearly every processor of the last ten years has.
@@ -101,7 +102,7 @@ def _compiler() -> str:
     if path is None:
         return ""
     try:
-        said = subprocess.run([str(path), "--version"], capture_output=True, text=True, timeout=30).stdout
+        said = run_tool([str(path), "--version"], 30).output
     except (OSError, subprocess.TimeoutExpired):
         return path.name
     first = said.splitlines()[0] if said else ""

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from prism.backends.triton.crosscompile import load_module
-from prism.backends.triton.serve import Answer, Request, serve
+from prism.process.serve import Answer, Request, serve
 
 FRAME = 256
 """Elements before and after each output; a multiple of every alignment that kernels are specialised on."""
@@ -138,7 +138,7 @@ if __name__ == "__main__":
     import os
 
     if os.environ.get("TRITON_INTERPRET") == "1":
-        from prism.backends.triton.runner import harden
+        from prism.backends.triton.interpreter import harden
 
         harden()
     serve(run_module)

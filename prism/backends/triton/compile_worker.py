@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from prism.backends.triton.crosscompile import load_module
-from prism.backends.triton.serve import Answer, Request, serve
+from prism.process.serve import Answer, Request, serve
 
 
 class _NamedTarget:

@@ -7,10 +7,6 @@ arguments.
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,12 +14,13 @@ from typing import Any
 
 import platformdirs
 
-import prism
 from prism.backends.protocol import Argument as Argument
 from prism.backends.protocol import Compiled
 from prism.backends.protocol import load_module as load_module
 from prism.backends.protocol import plain as plain
 from prism.errors import UsageError
+from prism.process.child import child_environment, module_command
+from prism.process.worker import Ending, Worker
 from prism.program.extents import evaluate
 from prism.program.nodes import Tensor
 from prism.sgraph.config import Config, Resources
@@ -107,17 +104,12 @@ def worker_environment(cache: Path | None = None) -> dict[str, str]:
     Triton decides when it is imported whether it interprets, so TRITON_INTERPRET must be gone; its cache is private, so
     that a stale or shared one cannot change what is reported.
     """
-    env = {k: v for k, v in os.environ.items() if k not in ("TRITON_INTERPRET", "TRITON_CACHE_DIR")}
-    env["TRITON_CACHE_DIR"] = str(cache or Path(platformdirs.user_cache_dir("prism")) / "triton")
-    env["OMP_NUM_THREADS"] = env["OPENBLAS_NUM_THREADS"] = "1"
-    root = str(Path(prism.__path__[0]).parent)
-    env["PYTHONPATH"] = os.pathsep.join([root, *filter(None, [env.get("PYTHONPATH")])])
-    return env
-
-
-def worker_command(module: str) -> list[str]:
-    """The command that starts a worker; -P, so that no file of the current directory shadows a library."""
-    return [sys.executable, "-P", "-m", module]
+    return child_environment(
+        TRITON_INTERPRET=None,
+        TRITON_CACHE_DIR=str(cache or Path(platformdirs.user_cache_dir("prism")) / "triton"),
+        OMP_NUM_THREADS="1",
+        OPENBLAS_NUM_THREADS="1",
+    )
 
 
 def compile_once(job: CompileJob, timeout_s: float = COMPILE_LIMIT_S, cache: Path | None = None) -> Compiled:
@@ -126,19 +118,11 @@ def compile_once(job: CompileJob, timeout_s: float = COMPILE_LIMIT_S, cache: Pat
     Raises:
         UsageError: the target is unknown.
     """
-    line = json.dumps(request(job, timeout_s)) + "\n"
+    worker = Worker(module_command(WORKER), worker_environment(cache))
     try:
-        done = subprocess.run(
-            worker_command(WORKER),
-            input=line,
-            capture_output=True,
-            text=True,
-            timeout=timeout_s + 30,
-            env=worker_environment(cache),
-            check=False,
-        )
-    except subprocess.TimeoutExpired:
-        return Compiled(error=f"hang: no answer in {timeout_s:g} s")
-    if not done.stdout.strip():
-        return Compiled(error=f"crash: the compiler's process ended with status {done.returncode}")
-    return compiled(json.loads(done.stdout))
+        reply = worker.ask(request(job, timeout_s), timeout_s)
+    finally:
+        worker.close()
+    if reply.ending is not Ending.ANSWERED:
+        return Compiled(error=f"{reply.ending}: {reply.detail}")
+    return compiled(reply.answer)

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from prism.backends.triton.crosscompile import worker_environment
 from prism.cost.device import DEVICES, Device
+from prism.process.child import run_tool
 
 _ASK = """
 import json, torch
@@ -34,17 +35,10 @@ def describe_gpu() -> Device | None:
     if not any(Path(p).exists() for p in _DRIVERS):
         return None
     try:
-        done = subprocess.run(
-            [sys.executable, "-P", "-c", _ASK],
-            capture_output=True,
-            text=True,
-            timeout=_LIMIT_S,
-            env=worker_environment(),
-            check=False,
-        )
+        done = run_tool([sys.executable, "-P", "-c", _ASK], _LIMIT_S, worker_environment())
     except subprocess.TimeoutExpired:
         return None
-    return parse_gpu(done.stdout)
+    return parse_gpu(done.output)
 
 
 def parse_gpu(text: str) -> Device | None:
@@ -52,12 +46,8 @@ def parse_gpu(text: str) -> Device | None:
 
     What the child does not know is as the described device of its target has it, or an H200 where none is.
     """
-    lines = text.strip().splitlines()
-    try:
-        said = json.loads(lines[-1]) if lines else None
-    except ValueError:
-        return None
-    if not isinstance(said, dict):
+    said = next((json.loads(line) for line in text.splitlines() if line.startswith("{")), None)
+    if said is None:
         return None
     known = DEVICES.get(said["target"], DEVICES["sm_90"])
     return replace(

@@ -13,8 +13,8 @@ import subprocess
 import tempfile
 from pathlib import Path
 
-from prism.backends.tool import how_it_ended, run_tool
 from prism.errors import CompilerError
+from prism.process.child import run_tool
 
 PROBE = """.version 7.0
 .target sm_80
@@ -45,8 +45,8 @@ def check_assembler(target: str, timeout_s: float = PROBE_LIMIT_S) -> None:
         why = ""
         for command in commands:
             try:
-                code, said = run_tool(command, timeout_s)
-                why = how_it_ended(code, said) if code else ""
+                ended = run_tool(command, timeout_s)
+                why = str(ended) if ended.code else ""
             except subprocess.TimeoutExpired:
                 why = f"it took more than {timeout_s:g} s for a kernel that does nothing"
             except OSError as error:

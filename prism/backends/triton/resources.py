@@ -7,10 +7,11 @@ kernel that uses a stack is assembled once more with `ptxas -v`, which tells spi
 from __future__ import annotations
 
 import re
-import subprocess
 import tempfile
 from pathlib import Path
 from typing import Any
+
+from prism.process.child import run_tool
 
 _USAGE = re.compile(r"REG:(\d+)\s+STACK:(\d+)")
 _SPILLS = re.compile(r"(\d+) bytes spill stores, (\d+) bytes spill loads")
@@ -89,5 +90,4 @@ def _spills(ptx: str, capability: int, folder: Path) -> int:
 
 
 def _run(command: list[str]) -> str:
-    done = subprocess.run(command, capture_output=True, text=True, timeout=_TOOL_LIMIT_S, check=False)
-    return done.stdout + done.stderr
+    return run_tool(command, _TOOL_LIMIT_S).output

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from prism.backends.triton.crosscompile import load_module
-from prism.backends.triton.serve import Answer, Request, one_line, serve
+from prism.process.serve import Answer, Request, one_line, serve
 
 WORKER = "prism.backends.triton.timing"
 """The module that `python -m` runs as the timing worker."""

@@ -17,14 +17,15 @@ from typing import Any, Protocol
 import numpy as np
 
 from prism.backends.protocol import plain
-from prism.backends.triton.crosscompile import worker_command, worker_environment
+from prism.backends.triton.crosscompile import worker_environment
 from prism.errors import VerificationError
 from prism.events import CheckSummary
 from prism.instantiate.gate.draws import PATTERN_ONLY, draw_inputs
 from prism.instantiate.gate.judge import Judgement, judge
 from prism.instantiate.gate.plan import Case, Sample, interpretable, plan_cases, plan_samples
 from prism.instantiate.gate.yardsticks import of_program, of_sgraph
-from prism.instantiate.workers import Ending, Worker
+from prism.process.child import module_command
+from prism.process.worker import Ending, Worker
 from prism.program.extents import evaluate
 from prism.program.nodes import Program
 from prism.sgraph.config import Config
@@ -93,7 +94,7 @@ class KernelRunner:
         environment = worker_environment()
         if self.sampling:
             environment["TRITON_INTERPRET"] = "1"
-        self._worker = worker or Worker(worker_command("prism.backends.triton.check_worker"), environment)
+        self._worker = worker or Worker(module_command("prism.backends.triton.check_worker"), environment)
         # Inputs that are passed again, as the same objects, are neither written nor read again.
         self._folder = tempfile.TemporaryDirectory(prefix="prism-check-")
         self._passed: dict[int, tuple[Any, Path]] = {}

@@ -1,4 +1,4 @@
-"""The child's side of a worker process: one JSON request a line on standard input, one JSON answer a line on the pipe.
+"""The child's side: one JSON request a line on standard input, one JSON answer a line on what standard output was.
 
 Compilers and kernels print to standard output as they like, so the answers go to a private copy of it and file
 descriptor 1 is pointed at standard error before anything heavy is imported.
@@ -30,6 +30,13 @@ def one_line(error: BaseException) -> str:
     return f"{name}: {text[:600]}" if text else name
 
 
+def private_output() -> int:
+    """A file descriptor for answers: standard output as it was, which from now on is standard error."""
+    answers = os.dup(1)
+    os.dup2(2, 1)
+    return answers
+
+
 def serve(handler: Callable[[Request], Answer]) -> None:
     """Answer requests until standard input ends.
 
@@ -37,8 +44,7 @@ def serve(handler: Callable[[Request], Answer]) -> None:
         handler: from a request to its answer. What it raises becomes the answer's `error`; a request's `timeout_s`
             arms an alarm, so that a hung child does not outlive its parent.
     """
-    answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
-    os.dup2(2, 1)
+    answers = os.fdopen(private_output(), "w", encoding="utf-8")
     # Not Python's handler: one would wait for the hung extension module to return.
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.SIG_IGN)

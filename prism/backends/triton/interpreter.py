@@ -1,11 +1,4 @@
-"""Runs emitted modules in Triton's interpreter on CPU tensors: a script of its own; torch, triton and numpy alone.
-
-One JSON request a line on standard input, one JSON answer a line on a private copy of standard output:
-
-    {"module": path, "entry": name, "inputs": npz, "dtypes": [...], "config": {...}, "outputs": npz}
-    -> {} or {"error": text}
-
-The interpreter is made stricter and more like a GPU than it is:
+"""Triton's interpreter made stricter and more like a GPU than it is; torch, triton and numpy alone.
 
 - a load or store outside the kernel's tensors is an error and not a crash, and so is storing an element twice;
 - fresh memory holds NaN, so that reading what nobody wrote shows;
@@ -14,26 +7,14 @@ The interpreter is made stricter and more like a GPU than it is:
 - a maximum or minimum over an axis is NaN where an element is, as the emitted `larger` and `smaller` are on a GPU;
 - functions that kernels call are prepared once a launch and not at every call, which costs as much as ten statements.
 
-prism cannot be imported here, which shows that the module does without.
+Triton decides when it is imported whether it interprets, so TRITON_INTERPRET has to be set before.
 """
 
 from __future__ import annotations
 
-import importlib.util
-import json
-import os
-import sys
-from collections.abc import Callable
-from types import ModuleType
 from typing import Any
 
-os.environ["TRITON_INTERPRET"] = "1"
-os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-os.environ.setdefault("OMP_NUM_THREADS", "1")
-
 import numpy as np
-
-FLOAT32_BITS = 23
 
 
 class MemoryGuard:
@@ -202,68 +183,3 @@ def harden() -> None:
         return made
 
     torch.empty = poisoned
-
-
-def load_module(path: str, known: dict[tuple[str, bytes], ModuleType]) -> ModuleType:
-    """The module at a path, imported once for each content."""
-    with open(path, "rb") as file:
-        content = file.read()
-    key = (path, content)
-    if key not in known:
-        name = f"emitted_{len(known)}"
-        spec = importlib.util.spec_from_file_location(name, path)
-        if spec is None or spec.loader is None:
-            raise ImportError(f"{path} is no Python module")
-        module = importlib.util.module_from_spec(spec)
-        # jit functions read their own source: an older module of that path must not be remembered.
-        import linecache
-
-        linecache.checkcache(path)
-        sys.modules[name] = module
-        spec.loader.exec_module(module)
-        known[key] = module
-    return known[key]
-
-
-def run(request: dict[str, Any], known: dict[tuple[str, bytes], ModuleType]) -> dict[str, Any]:
-    """One request."""
-    import torch
-
-    module = load_module(request["module"], known)
-    with np.load(request["inputs"]) as arrays:
-        inputs = [
-            torch.from_numpy(np.array(arrays[str(n)])).to(getattr(torch, dtype))
-            for n, dtype in enumerate(request["dtypes"])
-        ]
-    with np.errstate(all="ignore"):
-        outputs = getattr(module, request["entry"])(*inputs, config=request["config"])
-    made = outputs if isinstance(outputs, tuple) else (outputs,)
-    plain = [t.float() if t.dtype == torch.bfloat16 else t for t in made]
-    np.savez(request["outputs"], **{str(n): t.numpy() for n, t in enumerate(plain)})
-    return {}
-
-
-def serve(handler: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
-    """Answers requests until standard input ends."""
-    answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
-    os.dup2(2, 1)
-    for line in sys.stdin:
-        try:
-            answer = handler(json.loads(line))
-        except Exception as error:
-            text = " ".join(str(error).split())
-            answer = {"error": f"{type(error).__name__}: {text[:600]}"}
-        answers.write(json.dumps(answer) + "\n")
-        answers.flush()
-
-
-def main() -> None:
-    """The process."""
-    sys.modules["prism"] = None  # type: ignore[assignment]
-    harden()
-    known: dict[tuple[str, bytes], ModuleType] = {}
-    serve(lambda request: run(request, known))
-
-
-if __name__ == "__main__":
-    main()

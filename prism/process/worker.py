@@ -1,18 +1,8 @@
-"""Worker processes that stay alive between requests and are killed when they hang.
-
-A child is `python -m module`, speaking one JSON line a request (see `prism.backends.triton.serve`): no fork, so that
-torch's and LLVM's threads are safe, and no multiprocessing, so that the user's script is never imported a second time.
-"""
+"""Workers: children that answer a JSON line with one line (see `serve`), alone or as a pool, or with several."""
 
 from __future__ import annotations
 
-import contextlib
 import json
-import os
-import select
-import signal
-import subprocess
-import tempfile
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -22,8 +12,7 @@ from enum import StrEnum
 from types import TracebackType
 from typing import Any
 
-START_LIMIT_S = 60.0
-"""Extra time that the first request to a fresh child gets: it imports torch and triton."""
+from prism.process.child import START_LIMIT_S, Child
 
 
 class Ending(StrEnum):
@@ -50,7 +39,7 @@ class Reply:
 
 
 class Worker:
-    """One child process, started when first asked and again after it died. Not for several threads at once.
+    """One child, started when first asked and again after it died. Not for several threads at once.
 
     Args:
         command: how to start it.
@@ -61,108 +50,93 @@ class Worker:
     def __init__(
         self, command: Sequence[str], environment: Mapping[str, str], start_limit_s: float = START_LIMIT_S
     ) -> None:
-        self._command = list(command)
-        self._environment = dict(environment)
+        self._child = Child(command, environment)
         self._start_limit_s = start_limit_s
-        self._process: subprocess.Popen[bytes] | None = None
-        self._log = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the worker
-        self._lock = threading.Lock()
-        self._closed = False
-        self.starts = 0
+
+    @property
+    def starts(self) -> int:
+        """How many processes were started."""
+        return self._child.starts
 
     def ask(self, request: Mapping[str, Any], timeout_s: float) -> Reply:
         """Send one request and wait for its answer, `timeout_s` seconds at most; a hung child is killed."""
-        fresh = self._process is None or self._process.poll() is not None
-        if fresh:
-            self._start()
-        process = self._process
-        if process is None or process.stdin is None or process.stdout is None:
+        child = self._child
+        limit = timeout_s + (self._start_limit_s if child.start() else 0.0)
+        if child.closed:
             return Reply(Ending.CRASH, detail="the worker is closed")
-        limit = timeout_s + (self._start_limit_s if fresh else 0.0)
         try:
-            process.stdin.write((json.dumps({"timeout_s": limit, **request}) + "\n").encode())
-            process.stdin.flush()
-            line = _read_line(process.stdout.fileno(), limit)
-        except (BrokenPipeError, ValueError, OSError):
+            child.feed(json.dumps({"timeout_s": limit, **request}))
+            line = child.line(time.monotonic() + limit)
+        except OSError:
             line = b""
         if line is None:
-            self.kill()
+            child.kill()
             return Reply(Ending.HANG, detail=f"no answer in {limit:g} s")
-        if not line.endswith(b"\n"):
-            self.kill()
-            return Reply(Ending.CRASH, detail=self._last_words(process))
+        if not line:
+            return Reply(Ending.CRASH, detail=child.end("the process ended"))
         return Reply(Ending.ANSWERED, json.loads(line))
-
-    def _start(self) -> None:
-        with self._lock:
-            if self._closed:
-                self._process = None
-                return
-            self._log.seek(0)
-            self._log.truncate()
-            self._process = subprocess.Popen(
-                self._command,
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=self._log,
-                env=self._environment,
-                start_new_session=True,
-            )
-            self.starts += 1
-
-    def _last_words(self, process: subprocess.Popen[bytes]) -> str:
-        self._log.seek(0)
-        lines = self._log.read().decode(errors="replace").strip().splitlines()
-        words = f": {lines[-1][:300]}" if lines else ""
-        return f"the process ended with status {process.returncode}{words}"
 
     def kill(self) -> None:
         """Kill the child with whatever it started; the next request starts a fresh one."""
-        with self._lock:
-            process, self._process = self._process, None
-        if process is None:
-            return
-        _kill_group(process)
-        process.wait()
-        for pipe in (process.stdin, process.stdout):
-            if pipe is not None:
-                with contextlib.suppress(OSError):
-                    pipe.close()
+        self._child.kill()
 
     def interrupt(self) -> None:
         """Kill the child from another thread and start no more; a request that is under way ends as a crash."""
-        with self._lock:
-            self._closed = True
-            if self._process is not None:
-                _kill_group(self._process)
+        self._child.interrupt()
 
     def close(self) -> None:
         """Kill the child and start no more."""
-        self._closed = True
-        self.kill()
-        self._log.close()
+        self._child.close()
 
 
-def _kill_group(process: subprocess.Popen[bytes]) -> None:
-    # The child leads a session of its own, so this takes ptxas along and nothing else.
-    if process.poll() is None:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
+class EventWorker:
+    """One child that answers a request by events, a JSON line each, and is killed when it falls silent.
 
+    Args:
+        command: how to start it.
+        environment: its whole environment.
+        start_limit_s: extra seconds until the first event of a fresh child.
+    """
 
-def _read_line(fd: int, limit: float) -> bytes | None:
-    """One line from a pipe: None when time is up, without its newline when the pipe ended first."""
-    end = time.monotonic() + limit
-    data = bytearray()
-    while not data.endswith(b"\n"):
-        left = end - time.monotonic()
-        if left <= 0 or not select.select([fd], [], [], left)[0]:
-            return None
-        chunk = os.read(fd, 1 << 16)
-        if not chunk:
-            break
-        data += chunk
-    return bytes(data)
+    def __init__(self, command: Sequence[str], environment: Mapping[str, str], start_limit_s: float = 90.0) -> None:
+        self._child = Child(command, environment)
+        self._start_limit_s = start_limit_s
+
+    def ask(self, request: Mapping[str, Any], silence_s: float, until: float | None = None) -> Iterator[dict[str, Any]]:
+        """The events that answer a request; the last is `done` (with `error` if it failed) or `lost` (with `why`).
+
+        Args:
+            request: what is asked.
+            silence_s: how long the child may say nothing before it is killed, seconds.
+            until: `time.monotonic()` at which it is killed whatever it says.
+        """
+        child = self._child
+        limit = silence_s + (self._start_limit_s if child.start() else 0.0)
+        lost = ""
+        try:
+            child.feed(json.dumps(request))
+        except OSError:
+            lost = "the process ended before it was asked"
+        while not lost:
+            end = time.monotonic() + limit
+            line = child.line(min(end, until) if until is not None else end)
+            if line:
+                limit = silence_s
+                event: dict[str, Any] = json.loads(line)
+                yield event
+                if event["event"] == "done":
+                    return
+            else:
+                lost = "crash" if line is not None else "hang: killed after silence, or at the end of its time"
+        yield {"event": "lost", "why": child.end(lost)}
+
+    def kill(self) -> None:
+        """End the child and whatever it started; the next request starts a fresh one."""
+        self._child.kill()
+
+    def close(self) -> None:
+        """End it for good."""
+        self._child.close()
 
 
 class Pool:

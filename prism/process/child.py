@@ -1,0 +1,230 @@
+"""A child process: started, fed requests, listened to for so long and no longer, and killed with all that it started.
+
+A child is a fresh interpreter and a session of its own. No fork, so that torch's and LLVM's threads are safe; no
+multiprocessing, so that the user's script is never imported a second time; and a terminal's Ctrl-C is for the parent.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
+
+START_LIMIT_S = 60.0
+"""Extra time that the first request to a fresh child gets: it imports torch and triton, or egglog and the rules."""
+
+_LAST_MOMENT_S = 0.5
+
+
+def module_command(module: str) -> list[str]:
+    """The command that runs a module as a child; -P, so that no file of the current directory shadows a library."""
+    return [sys.executable, "-P", "-m", module]
+
+
+def child_environment(**changes: str | None) -> dict[str, str]:
+    """This process's environment with these variables (None: without them), in which prism can be imported."""
+    root = str(Path(__file__).resolve().parents[2])
+    env = {k: v for k, v in os.environ.items() if k not in changes}
+    env["PYTHONPATH"] = os.pathsep.join([root, *filter(None, [env.get("PYTHONPATH")])])
+    return env | {k: v for k, v in changes.items() if v is not None}
+
+
+class Child:
+    """One child process, started when it is needed and again after it died. One thread feeds it; any may interrupt.
+
+    Args:
+        command: how to start it.
+        environment: its whole environment; None for this process's.
+    """
+
+    def __init__(self, command: Sequence[str], environment: Mapping[str, str] | None = None) -> None:
+        self._command = list(command)
+        self._environment = dict(environment) if environment is not None else None
+        self._process: subprocess.Popen[bytes] | None = None
+        self._log = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the child
+        self._rest = b""
+        self._lock = threading.Lock()
+        self._closed = False
+        self.starts = 0
+
+    @property
+    def closed(self) -> bool:
+        """Whether no more will be started."""
+        return self._closed
+
+    @property
+    def alive(self) -> bool:
+        """Whether a process runs."""
+        return self._process is not None and self._process.poll() is None
+
+    @property
+    def pid(self) -> int | None:
+        """The process's id, where there is one."""
+        return self._process.pid if self._process is not None else None
+
+    def start(self) -> bool:
+        """See to it that a process runs; whether that took a fresh one. Does nothing once closed."""
+        if self.alive:
+            return False
+        self.kill()
+        with self._lock:
+            if self._closed:
+                return False
+            self._log.seek(0)
+            self._log.truncate()
+            self._rest = b""
+            self._process = subprocess.Popen(
+                self._command,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=self._log,
+                env=self._environment,
+                start_new_session=True,
+            )
+            self.starts += 1
+            return True
+
+    def pipes(self) -> tuple[IO[bytes], IO[bytes]]:
+        """Where requests go and where answers come from.
+
+        Raises:
+            BrokenPipeError: no process was started.
+        """
+        process = self._process
+        if process is None or process.stdin is None or process.stdout is None:
+            raise BrokenPipeError("no child was started")
+        return process.stdin, process.stdout
+
+    def feed(self, line: str) -> None:
+        """Send one line.
+
+        Raises:
+            OSError: the child has ended, or none was started.
+        """
+        requests, _ = self.pipes()
+        try:
+            requests.write(line.encode() + b"\n")
+            requests.flush()
+        except ValueError as error:  # closed from another thread
+            raise BrokenPipeError(str(error)) from error
+
+    def line(self, end: float) -> bytes | None:
+        """The next line of the child's; None when `time.monotonic()` has come to `end`, empty when the child has ended.
+
+        Raises:
+            OSError: no child was started.
+        """
+        _, answers = self.pipes()
+        while b"\n" not in self._rest:
+            left = end - time.monotonic()
+            if left <= 0 or not select.select([answers], [], [], left)[0]:
+                return None
+            chunk = os.read(answers.fileno(), 1 << 16)
+            if not chunk:
+                return b""
+            self._rest += chunk
+        line, _, self._rest = self._rest.partition(b"\n")
+        return line
+
+    def kill(self) -> int | None:
+        """End the process with whatever it started; its status, where there was one. A `start` starts a fresh one."""
+        with self._lock:
+            process, self._process = self._process, None
+        if process is None:
+            return None
+        _kill_session(process)
+        status = process.wait()
+        for pipe in (process.stdin, process.stdout):
+            if pipe is not None:
+                with contextlib.suppress(OSError):
+                    pipe.close()
+        return status
+
+    def end(self, how: str) -> str:
+        """Kill it: `how` it came to that, with its status where it ended by itself, and the last line that it said."""
+        process = self._process
+        if process is not None:
+            # Its pipe ends a moment before it does.
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(_LAST_MOMENT_S)
+        ended = not self.alive
+        status = self.kill()
+        self._log.seek(0)
+        lines = self._log.read().decode(errors="replace").strip().splitlines()
+        how += f" with status {status}" if ended and status is not None else ""
+        return f"{how}: {lines[-1].strip()[:300]}" if lines else how
+
+    def interrupt(self) -> None:
+        """Kill it from another thread and start no more; the one that waits for an answer sees the child end."""
+        with self._lock:
+            self._closed = True
+            if self._process is not None:
+                _kill_session(self._process)
+
+    def close(self) -> None:
+        """Kill it and start no more."""
+        self._closed = True
+        self.kill()
+        self._log.close()
+
+
+def _kill_session(process: subprocess.Popen[bytes]) -> None:
+    # The child leads a session of its own, so this takes a compiler that it runs along, and nothing else.
+    if process.poll() is None:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """A command that has ended.
+
+    Attributes:
+        code: its status; negative for the signal that ended it.
+        output: what it wrote to standard output and standard error.
+    """
+
+    code: int
+    output: str
+
+    def __str__(self) -> str:
+        """That in one line."""
+        end = f"it was ended by signal {-self.code}" if self.code < 0 else f"it ended with status {self.code}"
+        said = " ".join(self.output[:4096].split())[:300]
+        return f"{end} and said: {said}" if said else f"{end} and said nothing"
+
+
+def run_tool(command: Sequence[str], timeout_s: float, environment: Mapping[str, str] | None = None) -> Ended:
+    """Run a command to its end; it is ended in time, with all that it started.
+
+    Raises:
+        subprocess.TimeoutExpired: it took longer.
+        OSError: it cannot be started.
+    """
+    with tempfile.TemporaryFile() as said:
+        process = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=said,
+            stderr=subprocess.STDOUT,
+            env=environment,
+            start_new_session=True,
+        )
+        try:
+            code = process.wait(timeout_s)
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+        said.seek(0)
+        return Ended(code, said.read().decode(errors="replace"))
