@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass, field
 
 from prism.cost.device import Device
@@ -119,7 +119,7 @@ class Costs:
         """The size of a tensor at the hints."""
         return self._bytes[tensor]
 
-    def root(self, name: str, kept: frozenset[str]) -> RootCost:
+    def root(self, name: str, kept: Set[str]) -> RootCost:
         """The cost of computing and storing one definition from inputs and the tensors `kept`."""
         for read, cost in self._known.get(name, ()):
             # Only what is kept within reach matters: the tensors read, and that nothing computed became kept.
@@ -130,12 +130,18 @@ class Costs:
         self._known.setdefault(name, []).append((materialised, cost))
         return cost
 
-    def _root(self, name: str, kept: frozenset[str]) -> RootCost:
+    def forget(self, name: str) -> None:
+        """Let go of what is known of a root that will not be asked for again."""
+        self._known.pop(name, None)
+
+    def _root(self, name: str, kept: Set[str]) -> RootCost:
         facts = self._facts[name]
         free = {a: self._length(a) for a in facts.definition.axes}
         # By tensor and indices up to names: the greatest spread. The root itself is computed once.
         spreads: dict[tuple[str, tuple[object, ...]], float] = {(name, ()): 1.0}
         visited: set[tuple[str, tuple[Index, ...]]] = set()
+        # Most of what a root needs is read under the same few indices.
+        nameless: dict[tuple[Index, ...], tuple[tuple[object, ...], int]] = {}
         stack: list[tuple[str, tuple[Index, ...]]] = [(name, tuple(map(Index.axis, facts.definition.axes)))]
         fresh = 0
         while stack:
@@ -150,8 +156,10 @@ class Costs:
                 if (r.tensor, at) in visited:
                     continue
                 visited.add((r.tensor, at))
-                key = (r.tensor, _up_to_names(at))
-                spread = self._spread(r.tensor, at, free)
+                if at not in nameless:
+                    nameless[at] = _up_to_names(at), self._times(at, free)
+                key = (r.tensor, nameless[at][0])
+                spread = nameless[at][1] / self._elements[r.tensor]
                 known = spreads.get(key)
                 if known is not None and spread <= known:
                     continue  # seen under other names of axes: its operands are the same instances
@@ -196,13 +204,13 @@ class Costs:
             known = self._lengths[axis.extent] = evaluate(axis.extent, self.program.hints)
         return known
 
-    def _spread(self, tensor: str, index: tuple[Index, ...], free: Mapping[Axis, int]) -> float:
-        """How many times over the tensor is computed or read when it is needed at this index."""
+    def _times(self, index: tuple[Index, ...], free: Mapping[Axis, int]) -> int:
+        """How many elements are computed or read, again ones included, where a tensor is needed at this index."""
         own = {a for i in index for a in i.axes()}
         # Whole numbers, so that the order of a set does not show in the result.
         needed = math.prod(self._length(a) for a in own)
         tiles = math.prod(-(-n // TILE) for a, n in free.items() if a not in own)
-        return tiles * needed / self._elements[tensor]
+        return tiles * needed
 
 
 def _substituted(index: Index, mapping: Mapping[Axis, Index]) -> Index:

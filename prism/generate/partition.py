@@ -175,14 +175,14 @@ class _Greedy:
     graph: _Graph
     costs: Costs
     limits: RegionBounds
-    kept: frozenset[str] = frozenset()
+    kept: set[str] = field(default_factory=set)
     roots: dict[str, RootCost] = field(default_factory=dict)
     using: dict[str, set[str]] = field(default_factory=dict)
     rank: dict[str, tuple[bool, float]] = field(default_factory=dict)
 
     def run(self) -> frozenset[str]:
         """What stays materialised."""
-        self.kept = frozenset(self.graph.live)
+        self.kept = set(self.graph.live)
         for name in self.graph.live:
             self._set(name, self.costs.root(name, self.kept))
         heap: list[_Entry] = []
@@ -192,7 +192,7 @@ class _Greedy:
             if self.rank.get(name) != rank or name not in self.kept:
                 continue  # an entry that a later one replaced
             self._internal(name, heap)
-        return self.kept
+        return frozenset(self.kept)
 
     def _set(self, root: str, cost: RootCost) -> None:
         known = self.roots.get(root)
@@ -203,7 +203,8 @@ class _Greedy:
             self.using.setdefault(t, set()).add(root)
 
     def _internal(self, name: str, heap: list[_Entry]) -> None:
-        self.kept -= {name}
+        self.kept.remove(name)
+        self.costs.forget(name)
         gone = self.roots.pop(name)
         for t in gone.read:
             self.using[t].discard(name)
@@ -212,7 +213,7 @@ class _Greedy:
             touched.add(root)
             self._set(root, self.costs.root(root, self.kept))
             touched |= self.roots[root].read
-        self._update([t for t in self.graph.live if t in touched and t in self.kept], heap)
+        self._update(sorted(touched & self.kept, key=self.graph.place.__getitem__), heap)
 
     def _readers(self, name: str) -> list[str]:
         return sorted(self.using.get(name, ()), key=lambda r: self.graph.place[r])
@@ -230,14 +231,17 @@ class _Greedy:
         readers = self._readers(name)
         if name in self.graph.forced or not readers:
             return False, 0.0
-        after = self.kept - {name}
         gain, work = self.roots[name].seconds, -self.roots[name].work
-        for root in readers:
-            cost = self.costs.root(root, after)
-            if not self.limits.admits(cost.size):
-                return False, 0.0
-            gain += self.roots[root].seconds - cost.seconds
-            work += cost.work - self.roots[root].work
+        self.kept.remove(name)  # for the while: a copy of the set for each question would make the whole quadratic
+        try:
+            for root in readers:
+                cost = self.costs.root(root, self.kept)
+                if not self.limits.admits(cost.size):
+                    return False, 0.0
+                gain += self.roots[root].seconds - cost.seconds
+                work += cost.work - self.roots[root].work
+        finally:
+            self.kept.add(name)
         return work > AGAIN * self.roots[name].work, gain
 
 
@@ -295,20 +299,23 @@ def _depend(
 def _regions(graph: _Graph, kept: frozenset[str], groups: Sequence[Sequence[str]]) -> tuple[Region, ...]:
     """The groups as programs, in an order in which they can run."""
     boundary = {t: _boundary(graph, kept, t) for t in graph.live if t in kept}
-    given = frozenset(boundary.values())
+    final = set(graph.program.outputs)
+    views: dict[str, list[str]] = {}
+    for o in graph.program.outputs:
+        views.setdefault(graph.source(o), []).append(o)
+    given = {*boundary.values(), *final}
     made: dict[str, Region] = {}
     for group in groups:
         outputs: dict[str, None] = {}
         for root in group:
-            needed = boundary[root] in graph.program.outputs or _read_elsewhere(graph, kept, boundary[root])
-            if needed:
+            if boundary[root] in final or _read_elsewhere(graph, kept, boundary[root]):
                 outputs[boundary[root]] = None
-            for o in graph.program.outputs:
-                if graph.source(o) == root:
-                    outputs[o] = None
+            outputs |= dict.fromkeys(views.get(root, ()))
         name = f"{graph.program.name}_{len(made)}"
-        others = (given | set(graph.program.outputs)) - {boundary[root] for root in group}
-        part = subprogram(graph.program, name, tuple(outputs), others)
+        own = {boundary[root] for root in group}
+        given -= own
+        part = subprogram(graph.program, name, tuple(outputs), given)
+        given |= own
         made[group[0]] = Region(part, tuple(group))
     return _ordered(list(made.values()), graph)
 
@@ -321,13 +328,22 @@ def _read_elsewhere(graph: _Graph, kept: frozenset[str], tensor: str) -> bool:
 def _ordered(regions: Sequence[Region], graph: _Graph) -> tuple[Region, ...]:
     """Regions after those that they read from; otherwise by the place of what they write first. Named by position."""
     maker = {t: n for n, r in enumerate(regions) for t in r.outputs}
-    waiting = {n: {maker[t] for t in r.inputs if t in maker} for n, r in enumerate(regions)}
-    done: dict[int, None] = {}
-    while waiting:
-        ready = [n for n, needs in waiting.items() if needs <= done.keys()]
-        n = min(ready, key=lambda m: min(graph.place[t] for t in regions[m].roots))
-        done[n] = None
-        del waiting[n]
+    waiting = [{maker[t] for t in r.inputs if t in maker} for r in regions]
+    readers: dict[int, list[int]] = {}
+    for n, needs in enumerate(waiting):
+        for m in needs:
+            readers.setdefault(m, []).append(n)
+    first = [min(graph.place[t] for t in r.roots) for r in regions]
+    ready = [(first[n], n) for n, needs in enumerate(waiting) if not needs]
+    heapq.heapify(ready)
+    done: list[int] = []
+    while ready:
+        _, n = heapq.heappop(ready)
+        done.append(n)
+        for m in readers.get(n, ()):
+            waiting[m].remove(n)
+            if not waiting[m]:
+                heapq.heappush(ready, (first[m], m))
     name = graph.program.name
     return tuple(
         Region(replace(regions[n].program, name=f"{name}_{place}"), regions[n].roots) for place, n in enumerate(done)
@@ -347,12 +363,11 @@ def _boundary(graph: _Graph, kept: frozenset[str], root: str) -> str:
         chain.append(view.name)
     if len(chain) == 1:
         return root
-    computed = frozenset(d.name for d in graph.program.definitions if not d.view)
     consumers = _computing_readers(graph, chain[-1])
 
-    def axes(name: str, keep: frozenset[str]) -> int:
+    def axes(name: str, given: tuple[str, ...], within: tuple[str, ...]) -> int:
         try:
-            (formula,) = inline(graph.program, (name,), keep)
+            (formula,) = inline(graph.program, (name,), _Stored(graph.definitions, given, within))
         except UnsupportedError:
             return NOT_AFFINE
         return len({a for i in formula.index for a in i.axes()}) + sum(
@@ -360,11 +375,29 @@ def _boundary(graph: _Graph, kept: frozenset[str], root: str) -> str:
         )
 
     def score(tensor: str) -> int:
-        return axes(tensor, computed - {root, tensor}) + sum(
-            axes(c, (computed - {c, root}) | {tensor}) for c in consumers
-        )
+        return axes(tensor, (), (root, tensor)) + sum(axes(c, (tensor,), (c, root)) for c in consumers)
 
     return min(chain, key=score)
+
+
+@dataclass(frozen=True, slots=True)
+class _Stored:
+    """What is read as it is while a boundary is looked for: everything that is computed, but for what is within.
+
+    Attributes:
+        definitions: by name.
+        given: tensors that are read, too, though they may be views.
+        within: tensors that are written out.
+    """
+
+    definitions: Mapping[str, Definition]
+    given: tuple[str, ...]
+    within: tuple[str, ...]
+
+    def __contains__(self, name: object) -> bool:
+        if name in self.given:
+            return True
+        return isinstance(name, str) and name not in self.within and not self.definitions[name].view
 
 
 def _elements(d: Definition) -> Extent:

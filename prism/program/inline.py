@@ -7,7 +7,8 @@ removes them, because `(n*hi + lo)//n = hi`.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Container, Iterator
+from typing import TypeAlias
 
 from prism.errors import UnsupportedError
 from prism.program.extents import Extent, at_most, cdiv, is_static, mul, normal
@@ -16,9 +17,11 @@ from prism.program.nodes import Definition, Expr, Formula, Position, Program, Re
 from prism.program.transform import canonical, least_instance, rebuilt, replaced, substitute
 from prism.program.unroll import unrolled
 
+_Inner: TypeAlias = Callable[[str], Definition | None]
+
 
 def inline(
-    program: Program, outputs: tuple[str, ...] | None = None, keep: frozenset[str] = frozenset()
+    program: Program, outputs: tuple[str, ...] | None = None, keep: Container[str] = frozenset()
 ) -> tuple[Formula, ...]:
     """The program's outputs as formulas over its inputs.
 
@@ -31,9 +34,11 @@ def inline(
         UnsupportedError: an index cannot be made affine by splitting axes, or operators follow one another in too long
             a chain for one formula.
     """
-    definitions = {d.name: d for d in program.definitions if d.name not in keep}
+    def definition(name: str) -> Definition | None:
+        return program.definition(name) if name in program.order and name not in keep else None
+
     try:
-        return tuple(_formula(program.definition(name), definitions) for name in outputs or program.outputs)
+        return tuple(_formula(program.definition(name), definition) for name in outputs or program.outputs)
     except RecursionError:
         raise UnsupportedError(
             f"the {len(program.definitions):,} definitions are too deep for one formula",
@@ -43,8 +48,8 @@ def inline(
         ) from None
 
 
-def _formula(definition: Definition, definitions: dict[str, Definition]) -> Formula:
-    expr = _expand(definition.expr, definitions, {})
+def _formula(definition: Definition, inner: _Inner) -> Formula:
+    expr = _expand(definition.expr, inner, {})
     free = [(a, Index.axis(a)) for a in definition.axes]
     index = tuple(i for _, i in free)
     for _ in range(64):
@@ -93,16 +98,18 @@ def _order(coefficient: Extent) -> float:
     return float(coefficient) if is_static(coefficient) else float("inf")
 
 
-def _expand(expr: Expr, definitions: dict[str, Definition], memo: dict[Read, Expr]) -> Expr:
+def _expand(expr: Expr, inner: _Inner, memo: dict[Read, Expr]) -> Expr:
     """`expr` with reads of definitions replaced by their instantiated expressions."""
 
     def instance(e: Expr) -> Expr:
-        if not isinstance(e, Read) or e.tensor not in definitions:
+        if not isinstance(e, Read):
             return e
         if e not in memo:
-            d = definitions[e.tensor]
+            d = inner(e.tensor)
+            if d is None:
+                return e
             body = substitute(d.expr, dict(zip(d.axes, e.index, strict=True)))
-            memo[e] = _expand(body, definitions, memo)
+            memo[e] = _expand(body, inner, memo)
         return memo[e]
 
     return replaced([expr], instance)[0]

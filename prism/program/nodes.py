@@ -350,6 +350,8 @@ class Program:
     source: Path | Callable[..., object] | None = field(default=None, compare=False, repr=False)
     conformance: Conformance | None = field(default=None, compare=False, repr=False)
     places: tuple[int, ...] | None = field(default=None, compare=False, repr=False)
+    _inputs: Mapping[str, Tensor] | None = field(default=None, init=False, compare=False, repr=False)
+    _order: Mapping[str, int] | None = field(default=None, init=False, compare=False, repr=False)
 
     def tensor(self, name: str) -> Tensor:
         """The declaration of an input or a defined tensor.
@@ -357,10 +359,11 @@ class Program:
         Raises:
             KeyError: there is none of that name.
         """
-        for t in self.inputs:
-            if t.name == name:
-                return t
-        return self.definition(name).tensor
+        known = self._inputs
+        if known is None:
+            known = {t.name: t for t in reversed(self.inputs)}
+            object.__setattr__(self, "_inputs", known)
+        return known[name] if name in known else self.definition(name).tensor
 
     def definition(self, name: str) -> Definition:
         """The definition of that name.
@@ -368,10 +371,16 @@ class Program:
         Raises:
             KeyError: there is none.
         """
-        for d in self.definitions:
-            if d.name == name:
-                return d
-        raise KeyError(name)
+        return self.definitions[self.order[name]]
+
+    @property
+    def order(self) -> Mapping[str, int]:
+        """The place of each definition among them, by name."""
+        known = self._order
+        if known is None:
+            known = {d.name: n for n, d in reversed(list(enumerate(self.definitions)))}
+            object.__setattr__(self, "_order", known)
+        return known
 
     @property
     def operator_count(self) -> int:

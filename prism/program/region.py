@@ -9,7 +9,7 @@ model) then are one program, to be searched once.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from prism.program.extents import Extent
@@ -68,7 +68,7 @@ def reads(expr: Expr) -> tuple[str, ...]:
     return tuple(dict.fromkeys(e.tensor for e in walk(expr) if isinstance(e, Read)))
 
 
-def subprogram(program: Program, name: str, outputs: Sequence[str], given: Iterable[str] = ()) -> Program:
+def subprogram(program: Program, name: str, outputs: Sequence[str], given: Container[str] = ()) -> Program:
     """The part of a program that computes `outputs` from its inputs and the tensors `given`.
 
     Inputs that it does not read are left out, and so are symbols that it does not mention.
@@ -79,8 +79,8 @@ def subprogram(program: Program, name: str, outputs: Sequence[str], given: Itera
         outputs: names of definitions, in order.
         given: definitions whose results the part reads instead of computing them; outputs are always computed.
     """
-    definitions = {d.name: d for d in program.definitions}
-    kept = set(given) - set(outputs)
+    # Nothing here looks at the whole program's definitions: it is asked for part after part.
+    order = program.order
     needed: set[str] = set()
     read: set[str] = set()
     stack = list(outputs)
@@ -88,15 +88,15 @@ def subprogram(program: Program, name: str, outputs: Sequence[str], given: Itera
         tensor = stack.pop()
         if tensor in needed or tensor in read:
             continue
-        if tensor in definitions and tensor not in kept:
+        if tensor in order and (tensor in outputs or tensor not in given):
             needed.add(tensor)
-            stack.extend(reads(definitions[tensor].expr))
+            stack.extend(reads(program.definition(tensor).expr))
         else:
             read.add(tensor)
-    body = tuple(d for d in program.definitions if d.name in needed)
+    body = tuple(program.definitions[n] for n in sorted(order[t] for t in needed))
     inputs = (
         *(t for t in program.inputs if t.name in read),
-        *(d.tensor for d in program.definitions if d.name in read),
+        *(program.definitions[n].tensor for n in sorted(order[t] for t in read if t in order)),
     )
     mentioned = _symbols(inputs, body)
     return Program(
