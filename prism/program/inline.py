@@ -34,6 +34,7 @@ def inline(
         UnsupportedError: an index cannot be made affine by splitting axes, or operators follow one another in too long
             a chain for one formula.
     """
+
     def definition(name: str) -> Definition | None:
         return program.definition(name) if name in program.order and name not in keep else None
 

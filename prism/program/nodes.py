@@ -20,7 +20,7 @@ remembered, so that shared expressions stay cheap.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
@@ -446,8 +446,8 @@ def _free_axes(expr: Read | Map | Reduce) -> frozenset[Axis]:
     return largest.union(*parts)
 
 
-def walk(expr: Expr) -> Iterator[Expr]:
-    """Each distinct node once (by identity), children before parents."""
+def walk(expr: Expr, known: Container[int] = ()) -> Iterator[Expr]:
+    """Each distinct node once (by identity), children before parents; not what is known, by identity, nor below it."""
     seen: set[int] = set()
     stack: list[tuple[Expr, bool]] = [(expr, False)]
     while stack:
@@ -455,7 +455,7 @@ def walk(expr: Expr) -> Iterator[Expr]:
         if done:
             yield e
             continue
-        if id(e) in seen:
+        if id(e) in seen or id(e) in known:
             continue
         seen.add(id(e))
         stack.append((e, True))

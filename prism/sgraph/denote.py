@@ -63,6 +63,9 @@ from prism.sgraph.nodes import (
 )
 from prism.sgraph.ranges import check_ranges
 
+HORIZON = 500
+"""Operations and reads back to which a kernel's values are written out, where they are looked at to judge rounding."""
+
 
 @dataclass(frozen=True, slots=True)
 class Denotation:
@@ -145,14 +148,10 @@ class _Memory:
         return self.bound[id(e)]
 
     def mentions_running(self, e: Expr) -> bool:
-        known = self.running.get(id(e))
-        if known is None:
-            if isinstance(e, Read):
-                known = e.tensor.startswith("running ")
-            else:
-                known = any(self.mentions_running(c) for c in e.children)
-            self.running[id(e)] = known
-        return known
+        for x in walk(e, self.running):
+            mine = isinstance(x, Read) and x.tensor.startswith("running ")
+            self.running[id(x)] = mine or any(self.running[id(c)] for c in x.children)
+        return self.running[id(e)]
 
 
 @dataclass(slots=True)
@@ -423,7 +422,9 @@ def stored_values(sgraph: SGraph) -> tuple[dict[str, Expr], dict[str, Expr]]:
 def kernel_values(sgraph: SGraph) -> dict[str, dict[str, Expr]]:
     """By kernel, what each of its values is over the inputs; in a loop, of an accumulator what it is at the end.
 
-    What is a partial result, and what is made of the running value of an accumulator, is left out.
+    What is a partial result, and what is made of the running value of an accumulator, is left out. What is stored after
+    more than `HORIZON` operations is read from there on as if it were an input, so that the values of many kernels
+    after one another do not take the square of their number.
 
     Raises:
         IllegalIRError: a kernel has no denotation.
@@ -434,6 +435,9 @@ def kernel_values(sgraph: SGraph) -> dict[str, dict[str, Expr]]:
     for kernel in sgraph.kernels:
         reader = _Reader(kernel, shared, memory)
         reader.run()
+        for tensor in kernel.writes:
+            if tensor in shared.stored and sum(1 for _ in walk(shared.stored[tensor][1])) > HORIZON:
+                del shared.stored[tensor]
         found[kernel.name] = {
             name: value
             for name, value in reader.values.items()

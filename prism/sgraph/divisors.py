@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from prism.program.index import Index
-from prism.program.nodes import Const, DType, Expr, Map, Reduce, ReduceKind, Size, free_axes
+from prism.program.nodes import Const, DType, Expr, Map, Reduce, ReduceKind, Size, free_axes, walk
 from prism.program.transform import canonical, substitute
 from prism.sgraph.value_bounds import Bounds, flat, negated
 
@@ -50,10 +50,10 @@ class Divisors:
 
     def range(self, e: Expr) -> tuple[float, float]:
         """Bounds on the value where it is finite, as float32 computes it."""
-        if id(e) not in self._known:
-            low, high = self._range(e)
-            least, most = self._bounds.of(e)
-            self._known[id(e)] = e, (max(low, least), min(high, most))
+        for x in walk(e, self._known):
+            low, high = self._range(x)
+            least, most = self._bounds.of(x)
+            self._known[id(x)] = x, (max(low, least), min(high, most))
         return self._known[id(e)][1]
 
     def _range(self, e: Expr) -> tuple[float, float]:

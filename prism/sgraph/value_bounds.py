@@ -6,16 +6,25 @@ their *shape*, the text with axes told apart by their extents alone.
 
 from __future__ import annotations
 
+import hashlib
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from prism.program.extents import Extent
 from prism.program.index import Atom, Axis, Index
-from prism.program.nodes import Const, DType, Expr, Map, Position, Read, Reduce, ReduceKind, Size
+from prism.program.nodes import Const, DType, Expr, Map, Position, Read, Reduce, ReduceKind, Size, walk
 
 _UNIT = frozenset({"tanh", "erf", "sin", "cos", "sign"})
 _TRUTH = frozenset({"lt", "le", "eq", "and", "or", "not", "isnan", "sigmoid"})
 _ANY = (-math.inf, math.inf)
+
+
+MOST_TERMS = 64
+"""Terms that a sum, and factors that a product, is taken apart into at most: what is shared may have 2^n of them."""
+_LONGEST = 300
+"""The longest shape that is kept as text; of a longer one, its hash stands for it."""
 
 
 def shape(e: Expr) -> str:
@@ -23,42 +32,96 @@ def shape(e: Expr) -> str:
 
     Two axes of one extent that are swapped go unseen, which is near enough to say what the reference does, too.
     """
-    match e:
-        case Read(tensor, index):
-            return f"{tensor}[{','.join(map(_index, index))}]"
-        case Position(index):
-            return f"@{_index(index)}"
-        case Map("neg", (a,)):
-            return shape(Map("mul", (Const(-1.0), a)))
-        case Map("where", (p, Const(1.0), Const(0.0))) if _is_truth(p):
-            return shape(p)
-        case Map("where", (Map("not", (p,)), a, b)):
-            return shape(Map("where", (p, b, a)))
-        case Map("add" | "mul" as op, _):
-            return f"{op}({','.join(sorted(map(shape, flat(e, op))))})"
-        case Map(op, args):
-            return f"{op}({','.join(map(shape, args))})"
-        case Reduce(kind, axis, body):
-            return f"{kind.value}.{axis.extent}({shape(body)})"
-        case _:
-            return str(e)
+    return Shapes().of(e)
 
 
-def _is_truth(e: Expr) -> bool:
-    """Whether the value is 0 or 1 by its operator."""
-    match e:
-        case Map("lt" | "le" | "eq" | "not" | "isnan", _):
-            return True
-        case Map("and" | "or", args):
-            return all(map(_is_truth, args))
-        case Map("where", (_, a, b)):
-            return all(_is_truth(x) or x in (Const(0.0), Const(1.0)) for x in (a, b))
-        case _:
-            return False
+@dataclass(slots=True)
+class Shapes:
+    """Shapes of expressions; of what is shared, each is worked out once.
 
+    Attributes:
+        blurred: the extent of an axis whose elements are not told apart, nor those of the parts that it is split into.
+    """
 
-def _index(index: Index) -> str:
-    return f"{index.offset}+" + "+".join(sorted(f"{c}*{_atom(a)}" for a, c in index.terms))
+    blurred: Extent | None = None
+    _known: dict[int, tuple[Expr, str]] = field(default_factory=dict)
+    # Of sums and products: how often each term or factor stands in them.
+    _parts: dict[tuple[int, str], Mapping[str, int]] = field(default_factory=dict)
+    _truth: dict[int, bool] = field(default_factory=dict)
+
+    def of(self, e: Expr) -> str:
+        """The shape of an expression."""
+        if id(e) not in self._known:
+            for x in walk(e, self._known):
+                self._truth[id(x)] = self._is_truth(x)
+                self._known[id(x)] = x, self._shortened(self._of(x))
+        return self._known[id(e)][1]
+
+    @staticmethod
+    def _shortened(text: str) -> str:
+        return text if len(text) <= _LONGEST else f"#{hashlib.sha256(text.encode()).hexdigest()}"
+
+    def _of(self, e: Expr) -> str:
+        """The shape, given those of what is below."""
+        match e:
+            case Read(tensor, index):
+                return f"{tensor}[{','.join(map(self._index, index))}]"
+            case Position(index):
+                return f"@{self._index(index)}"
+            case Map("neg", _):
+                return self._joined(e, "mul")
+            case Map("where", (p, a, b)):
+                return self._choice(p, a, b)
+            case Map("add" | "mul" as op, _):
+                return self._joined(e, op)
+            case Map(op, args):
+                return f"{op}({','.join(map(self.of, args))})"
+            case Reduce(kind, axis, body):
+                return f"{kind.value}.{axis.extent}({self.of(body)})"
+            case _:
+                return str(e)
+
+    def _choice(self, p: Expr, a: Expr, b: Expr) -> str:
+        while True:
+            if a == Const(1.0) and b == Const(0.0) and self._truth[id(p)]:
+                return self.of(p)
+            if not (isinstance(p, Map) and p.op == "not"):
+                return f"where({self.of(p)},{self.of(a)},{self.of(b)})"
+            p, a, b = p.args[0], b, a
+
+    def _joined(self, e: Map, op: str) -> str:
+        total: Counter[str] = Counter({str(Const(-1.0)): 1} if e.op == "neg" else {})
+        for a in e.args:
+            total.update(self._within(a, op))
+        self._parts[id(e), op] = total
+        return f"{op}({','.join(p if n == 1 else f'{n} {p}' for p, n in sorted(total.items()))})"
+
+    def _within(self, e: Expr, op: str) -> Mapping[str, int]:
+        """The terms or factors that the expression is, counted."""
+        return self._parts.get((id(e), op)) or {self.of(e): 1}
+
+    def _is_truth(self, e: Expr) -> bool:
+        """Whether the value is 0 or 1 by its operator."""
+        match e:
+            case Map("lt" | "le" | "eq" | "not" | "isnan", _):
+                return True
+            case Map("and" | "or", args):
+                return all(self._truth[id(a)] for a in args)
+            case Map("where", (_, a, b)):
+                return all(self._truth[id(x)] or x in (Const(0.0), Const(1.0)) for x in (a, b))
+            case _:
+                return False
+
+    def _index(self, index: Index) -> str:
+        if self.blurred is None:
+            return f"{index.offset}+" + "+".join(sorted(f"{c}*{_atom(a)}" for a, c in index.terms))
+        split = any(_atom(a).startswith(("rest_", "parts_")) for a, _ in index.terms)
+        # The parts of a split axis, and what is within one, are the axis of that extent.
+        extent = str(self.blurred)
+        gone = {extent, extent.removeprefix("rest_").removeprefix("parts_")}
+        kept = [] if split else sorted(f"{c}*{_atom(a)}" for a, c in index.terms if _atom(a) not in gone)
+        free = split or len(kept) < len(index.terms)
+        return ("?" if free else f"{index.offset}") + "+".join(kept)
 
 
 def _atom(atom: Atom) -> str:
@@ -66,16 +129,22 @@ def _atom(atom: Atom) -> str:
     return str(atom.extent) if isinstance(atom, Axis) else str(atom)
 
 
-def flat(e: Expr, op: str) -> Iterator[Expr]:
-    """The terms of a sum, or the factors of a product."""
+def flat(e: Expr, op: str) -> list[Expr]:
+    """The terms of a sum, or the factors of a product; some are sums or products themselves where it has very many."""
+    parts = [e]
+    while True:
+        further = [inner for part in parts for inner in _apart(part, op)]
+        if len(further) == len(parts) or len(further) > MOST_TERMS:
+            return parts
+        parts = further
+
+
+def _apart(e: Expr, op: str) -> Sequence[Expr]:
     if isinstance(e, Map) and e.op == op:
-        for a in e.args:
-            yield from flat(a, op)
-    elif op == "mul" and isinstance(e, Map) and e.op == "neg":
-        yield Const(-1.0)
-        yield from flat(e.args[0], op)
-    else:
-        yield e
+        return e.args
+    if op == "mul" and isinstance(e, Map) and e.op == "neg":
+        return Const(-1.0), e.args[0]
+    return (e,)
 
 
 @dataclass(slots=True)
@@ -88,11 +157,14 @@ class Bounds:
 
     dtypes: Mapping[str, DType]
     _known: dict[int, tuple[Expr, tuple[float, float]]] = field(default_factory=dict)
+    _shapes: Shapes = field(default_factory=Shapes)
+    _blurred: dict[Extent, Shapes] = field(default_factory=dict)
 
     def of(self, e: Expr) -> tuple[float, float]:
         """The least and the largest value, as far as it is known."""
         if id(e) not in self._known:
-            self._known[id(e)] = e, self._of(e)
+            for x in walk(e, self._known):
+                self._known[id(x)] = x, self._of(x)
         return self._known[id(e)][1]
 
     def _of(self, e: Expr) -> tuple[float, float]:
@@ -125,32 +197,33 @@ class Bounds:
         terms = list(flat(e, "add"))
         low = sum(self.of(t)[0] for t in terms)
         high = sum(self.of(t)[1] for t in terms)
+        factors = [_factors(t) for t in terms]
         for n, t in enumerate(terms):
-            others = terms[:n] + terms[n + 1 :]
             # a - m, with a what m is a maximum of, or both times one factor; everything else of the sum stays.
-            for k, a in enumerate(others):
-                if self._exceeds(t, a):
-                    rest = others[:k] + others[k + 1 :]
-                    high = min(high, sum((self.of(r)[1] for r in rest), 0.0))
+            for k in range(len(terms) if factors[n][0] < 0 else 0):
+                if k != n and self._exceeds(factors[n], factors[k]):
+                    rest = (self.of(r)[1] for j, r in enumerate(terms) if j not in (n, k))
+                    high = min(high, sum(rest, 0.0))
             m = negated(t)
-            if m is not None and others and dominates(m, _added(others)):
+            others = terms[:n] + terms[n + 1 :]
+            if m is not None and others and self._dominates(m, _joined(others, "add")):
                 high = min(high, 0.0)
         return low if low == low else -math.inf, high if high == high else math.inf
 
-    def _exceeds(self, t: Expr, a: Expr) -> bool:
+    def _exceeds(self, t: tuple[float, list[Expr]], a: tuple[float, list[Expr]]) -> bool:
         """Whether t is -c*m and a is c*b, with c >= 0 and m at least b."""
-        (x, ours), (y, theirs) = _factors(t), _factors(a)
+        (x, ours), (y, theirs) = (t[0], list(t[1])), (a[0], list(a[1]))
         if not (x < 0 < y and math.isclose(-x, y, rel_tol=1e-5)):
             return False
         for f in list(ours):
             if f in theirs and self.of(f)[0] >= 0:
                 ours.remove(f)
                 theirs.remove(f)
-        return bool(ours and theirs) and dominates(_joined(ours, "mul"), _joined(theirs, "mul"))
+        return bool(ours and theirs) and self._dominates(_joined(ours, "mul"), _joined(theirs, "mul"))
 
     def _product(self, e: Expr) -> tuple[float, float]:
         factors = list(flat(e, "mul"))
-        shapes = [shape(f) for f in factors]
+        shapes = [self._shapes.of(f) for f in factors]
         # Squares are at least 0.
         left = [n for n, s in enumerate(shapes) if shapes.count(s) % 2 or shapes.index(s) == n]
         low, high = 1.0, 1.0
@@ -163,13 +236,50 @@ class Bounds:
             low, high = min(ends), max(ends)
         return low, high
 
+    def _dominates(self, m: Expr, a: Expr) -> bool:
+        """Whether m >= a wherever both are: m is a maximum of a over axes, or log(sum exp a), or has one of these."""
+        seen: set[int] = set()
+
+        def over(m: Expr) -> bool:
+            if m == a:
+                return True
+            if id(m) in seen:
+                return False  # looked at already
+            seen.add(id(m))
+            match m:
+                case Reduce(ReduceKind.MAX, axis, body):
+                    # Of the parts of a split axis, the program's own is as good as any: the index names are told apart
+                    # by extents, so the body is compared without the terms over the axis.
+                    alike = self._blurred.setdefault(axis.extent, Shapes(axis.extent))
+                    return over(body) or alike.of(body) == alike.of(a)
+                case Map("maximum", (x, y)):
+                    return over(x) or over(y)
+                case Map("log", (Reduce(ReduceKind.SUM, _, Map("exp", (body,))),)):
+                    return self._shapes.of(body) == self._shapes.of(a)
+                case Map("add", _):
+                    # logsumexp with the maximum apart: m' + log(sum exp(a - m')), whose sum is at least 1.
+                    terms = flat(m, "add")
+                    return len(terms) == 2 and any(
+                        over(x) and self._log_of_shifted(y, x) for x, y in (terms, terms[::-1])
+                    )
+                case _:
+                    return False
+
+        return over(m)
+
+    def _log_of_shifted(self, e: Expr, m: Expr) -> bool:
+        """Whether the expression is log(sum exp(a - m))."""
+        match e:
+            case Map("log", (Reduce(ReduceKind.SUM, _, Map("exp", (Map("add", (a, negative)),))),)):
+                shift = negated(negative)
+                same = shift is not None and self._shapes.of(shift) == self._shapes.of(m)
+                return same and self._dominates(m, a)
+            case _:
+                return False
+
 
 def _times(x: float, y: float) -> float:
     return 0.0 if x == 0 or y == 0 else x * y
-
-
-def _added(terms: Sequence[Expr]) -> Expr:
-    return _joined(terms, "add")
 
 
 def _joined(parts: Sequence[Expr], op: str) -> Expr:
@@ -234,60 +344,3 @@ def _image(op: str, of: Sequence[tuple[float, float]]) -> tuple[float, float]:
 
 def _exp(x: float) -> float:
     return math.inf if x > 700 else math.exp(x)
-
-
-def dominates(m: Expr, a: Expr) -> bool:
-    """Whether m >= a wherever both are: m is a maximum of a over axes, or log(sum exp a), or one of these is in m."""
-    if m == a:
-        return True
-    match m:
-        case Reduce(ReduceKind.MAX, axis, body):
-            # Of the parts of a split axis, the program's own is as good as any: the index names are told apart by
-            # extents, so the body is compared without the terms over the axis.
-            return dominates(body, a) or _blurred(body, axis.extent) == _blurred(a, axis.extent)
-        case Map("maximum", (x, y)):
-            return dominates(x, a) or dominates(y, a)
-        case Map("log", (Reduce(ReduceKind.SUM, _, Map("exp", (body,))),)):
-            return shape(body) == shape(a)
-        case Map("add", _):
-            # logsumexp with the maximum apart: m' + log(sum exp(a - m')), whose sum is at least 1.
-            terms = list(flat(m, "add"))
-            return len(terms) == 2 and any(dominates(x, a) and _log_of_shifted(y, x) for x, y in (terms, terms[::-1]))
-        case _:
-            return False
-
-
-def _blurred(e: Expr, extent: object) -> str:
-    """The shape without which element along an axis, or along the parts of a split one."""
-    match e:
-        case Read(tensor, index):
-            return f"{tensor}[{','.join(_blurred_index(i, extent) for i in index)}]"
-        case Position(index):
-            return f"@{_blurred_index(index, extent)}"
-        case Map("add" | "mul" as op, _):
-            return f"{op}({','.join(sorted(_blurred(x, extent) for x in flat(e, op)))})"
-        case Map(op, args):
-            return f"{op}({','.join(_blurred(x, extent) for x in args)})"
-        case Reduce(kind, axis, body):
-            return f"{kind.value}.{axis.extent}({_blurred(body, extent)})"
-        case _:
-            return str(e)
-
-
-def _blurred_index(index: Index, extent: object) -> str:
-    split = any(_atom(a).startswith(("rest_", "parts_")) for a, _ in index.terms)
-    # The parts of a split axis, and what is within one, are the axis of that extent.
-    gone = {str(extent), str(extent).removeprefix("rest_").removeprefix("parts_")}
-    kept = [] if split else sorted(f"{c}*{_atom(a)}" for a, c in index.terms if _atom(a) not in gone)
-    free = split or len(kept) < len(index.terms)
-    return ("?" if free else f"{index.offset}") + "+".join(kept)
-
-
-def _log_of_shifted(e: Expr, m: Expr) -> bool:
-    """Whether the expression is log(sum exp(a - m))."""
-    match e:
-        case Map("log", (Reduce(ReduceKind.SUM, _, Map("exp", (Map("add", (a, negative)),))),)):
-            shift = negated(negative)
-            return shift is not None and shape(shift) == shape(m) and dominates(m, a)
-        case _:
-            return False
