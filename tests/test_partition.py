@@ -371,7 +371,7 @@ def test_the_whole_layer_is_found_and_proved() -> None:
 
 SAME = """
 from examples.common import MODELS
-from prism.frontend.onnx import load
+from prism.frontend.onnx.reader import load
 from prism.generate.partition import partition
 from dataclasses import replace
 from prism.cost.device import DEVICES

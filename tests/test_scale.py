@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
+import math
 import pickle
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import numpy as np
@@ -13,13 +15,20 @@ from onnx import TensorProto, helper
 
 from prism.api.loading import load
 from prism.cli.app import main
+from prism.cost import regions
 from prism.egraph.prove import polynomials
 from prism.egraph.prove.normal_form import Unfit, normal_form
 from prism.errors import ExitCode, TooDeepError, refusing_depth
 from prism.generate.partition import partition
 from prism.program.evaluate import evaluate
+from prism.program.extents import symbol
 from prism.program.index import Axis, Index
-from prism.program.nodes import Expr, Map, Read, Reduce, ReduceKind, walk
+from prism.program.inline import inline
+from prism.program.nodes import Const, Definition, DType, Expr, Map, Program, Read, Reduce, ReduceKind, Tensor, walk
+from prism.program.region import subprogram
+from prism.sgraph.denote import kernel_values
+from prism.sgraph.nodes import Grid, Kernel, Load, Pointwise, SGraph, Store
+from prism.sgraph.value_bounds import Bounds, shape
 
 M, K = Axis("d4", 4), Axis("d4_1", 4)
 
@@ -41,6 +50,97 @@ def test_equal_expressions_are_compared_once_for_each_pair() -> None:
     body = Map("add", (one, Reduce(ReduceKind.SUM, K, one)))
     assert body == Map("add", (other, Reduce(ReduceKind.SUM, K, other)))
     assert body != Map("add", (other, Reduce(ReduceKind.MAX, K, other)))
+
+
+def test_what_is_known_of_shared_values_is_found_without_writing_them_out() -> None:
+    deep = doubled(100)
+    assert shape(deep) == shape(Map("add", (doubled(99), Map("tanh", (doubled(99),)))))
+    assert shape(deep) != shape(doubled(100, "z"))
+    squares: Expr = Read("x", (Index.axis(M),))
+    sums: Expr = Map("lt", (squares, Const(0.0)))
+    masks = sums
+    for _ in range(100):
+        squares, sums = Map("mul", (squares, squares)), Map("add", (sums, sums))
+        masks = Map("and", (masks, masks))
+    bounds = Bounds({})
+    assert bounds.of(squares)[0] == 0
+    assert bounds.of(sums) == (0.0, 2.0**100)
+    assert bounds.of(deep) == (-math.inf, math.inf)
+    assert shape(Map("where", (masks, Const(1.0), Const(0.0)))) == shape(masks)
+
+
+def test_nested_softmaxes_are_judged() -> None:
+    e: Expr = Read("x", (Index.axis(M),))
+    for _ in range(60):
+        e = Map("exp", (Map("add", (e, Map("mul", (Const(-1.0), Reduce(ReduceKind.MAX, M, e))))),))
+        e = Map("mul", (e, Map("recip", (Reduce(ReduceKind.SUM, M, e),))))
+    low, high = Bounds({}).of(e)
+    assert low == 0
+    assert high > 0
+
+
+def line(count: int) -> Program:
+    """A chain of operators, each under the same axes."""
+    names = ["x", *(f"v{n}" for n in range(count))]
+    made = tuple(
+        Definition(b, (M, K), Map("tanh", (Read(a, (Index.axis(M), Index.axis(K))),)), DType.FLOAT32)
+        for a, b in itertools.pairwise(names)
+    )
+    return Program("line", (Tensor("x", (4, 4), DType.FLOAT32),), made, (names[-1],))
+
+
+def test_a_chain_is_cut_in_a_number_of_steps_that_grows_with_its_length(monkeypatch: pytest.MonkeyPatch) -> None:
+    steps = 0
+    plain = regions._substituted
+
+    def counted(index: Index, mapping: Mapping[Axis, Index]) -> Index:
+        nonlocal steps
+        steps += 1
+        return plain(index, mapping)
+
+    monkeypatch.setattr(regions, "_substituted", counted)
+    taken = []
+    for count in (300, 600):
+        steps = 0
+        cut = partition(line(count))
+        assert [d.name for r in cut for d in r.program.definitions] == [f"v{n}" for n in range(count)]
+        assert all(a.outputs == b.inputs for a, b in itertools.pairwise(cut))
+        taken.append(steps)
+    assert taken[1] < 2.1 * taken[0]
+
+
+def test_what_is_cut_out_looks_at_nothing_else() -> None:
+    """A part of a long program takes no look at every definition of the whole."""
+    whole, asked = line(500), []
+
+    class Given(set[str]):
+        def __contains__(self, name: object) -> bool:
+            asked.append(name)
+            return super().__contains__(name)
+
+    part = subprogram(whole, "part", ["v300"], Given({"v290"}))
+    assert [d.name for d in part.definitions] == [f"v{n}" for n in range(291, 301)]
+    assert [t.name for t in part.inputs] == ["v290"]
+    assert len(asked) == 10
+    (formula,) = inline(whole, ("v300",), Given({"v298"}))
+    assert str(formula.expr) == "tanh(tanh(v298[d4, d4_1]))"
+
+
+def test_far_back_values_are_read_where_kernels_are_judged(monkeypatch: pytest.MonkeyPatch) -> None:
+    kernels = []
+    for n in range(6):
+        body = (
+            Load("a", f"t{n}", (Index.axis(M),)),
+            Pointwise("b", "tanh", ("a",)),
+            Store(f"t{n + 1}", (Index.axis(M),), "b"),
+        )
+        kernels.append(Kernel(f"k{n}", ((M, Grid(symbol(f"T{n}"))),), body))
+    x, *buffers, y = (Tensor(f"t{n}", (4,), DType.FLOAT32) for n in range(7))
+    sgraph = SGraph("s", (x,), tuple(buffers), (y,), tuple(kernels))
+    nested = "tanh(tanh(tanh(tanh(tanh(tanh(t0[d4]))))))"
+    assert str(kernel_values(sgraph)["k5"]["b"]) == nested
+    monkeypatch.setattr("prism.sgraph.denote.HORIZON", 3)
+    assert str(kernel_values(sgraph)["k5"]["b"]) == "tanh(tanh(tanh(t3[d4])))"
 
 
 def test_a_long_text_names_what_is_shared() -> None:

@@ -309,12 +309,12 @@ def _operator(definition: Definition, program: Program, device: Device, hints: M
 
 def _is_stored(name: str, program: Program) -> bool:
     """Whether an operator of the program writes the tensor: it is no input, nor a view of inputs alone."""
-    known = {d.name: d for d in program.definitions}
     waiting = [name]
     while waiting:
-        d = known.get(waiting.pop())
-        if d is None:
+        tensor = waiting.pop()
+        if tensor not in program.order:
             continue
+        d = program.definition(tensor)
         if not d.view:
             return True
         waiting += [e.tensor for e in walk(d.expr) if isinstance(e, Read)]
