@@ -16,9 +16,9 @@ from interpreting import Interpreted, InterpreterPool, InterpretJob
 from sgraph_samples import BF16, F16, F32, SAMPLES, Sample, at, sym
 
 from prism.backends.protocol import ModuleSource
+from prism.backends.source import HOST, KERNEL, Writer
 from prism.backends.triton.crosscompile import CompileJob, arguments, compile_once
 from prism.backends.triton.emit import emit_module
-from prism.backends.triton.writer import Writer, factor, integer
 from prism.errors import BackendError, UnsupportedError
 from prism.program.extents import cdiv, symbol
 from prism.program.index import Axis, Index
@@ -396,14 +396,14 @@ def test_a_module_compiles_for_a_gpu(build: object, tmp_path: Path) -> None:
 
 def test_integer_expressions_read_as_python() -> None:
     n, t = symbol("N"), symbol("T")
-    assert integer(cdiv(cdiv(n, t), 4), "tl") == "tl.cdiv(tl.cdiv(N, T), 4)"
-    assert integer(2 * n + 1, "tl") == "2 * N + 1"
-    assert factor(n + 1, "tl") == "(N + 1)"
-    assert integer(n / 2, "triton") == "N // 2"
-    assert integer(n * n, "tl") == "N * N"
+    assert KERNEL.text(cdiv(cdiv(n, t), 4)) == "tl.cdiv(tl.cdiv(N, T), 4)"
+    assert KERNEL.text(2 * n + 1) == "2 * N + 1"
+    assert KERNEL.factor(n + 1) == "(N + 1)"
+    assert HOST.text(n / 2) == "N // 2"
+    assert KERNEL.text(n * n) == "N * N"
     for expression in (cdiv(n, t) * t - n, 3 * (n + 1) - 2 * t, n * (t + 1)):
         values = {"N": 37, "T": 8, "triton": type("triton", (), {"cdiv": staticmethod(lambda a, b: -(-a // b))})}
-        text = integer(expression, "triton")
+        text = HOST.text(expression)
         assert eval(text, values) == int(expression.subs({n: 37, t: 8})), text
 
 

@@ -5,15 +5,10 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from typing import Any
 
-import sympy
-
-from prism.backends.tile import identifier
-from prism.errors import UnsupportedError
+from prism.backends.source import PRODUCT, IntegerPrinter, Lines
 from prism.program.extents import Extent
 
-WIDTH = 120
 _TAKEN = """
 alignas alignof and and_eq asm auto bitand bitor bool break case catch char class compl const constexpr continue
 decltype default delete do double else enum explicit export extern false float for friend goto if inline int long
@@ -59,45 +54,39 @@ class Names:
         return self._map.get(name, name)
 
 
-class Writer:
-    """Collects lines at a depth of indentation."""
-
-    def __init__(self, depth: int = 0) -> None:
-        self._lines: list[str] = []
-        self._depth = depth
-
-    def line(self, text: str = "") -> None:
-        """One line, or an empty one."""
-        self._lines.append("    " * self._depth + text if text else "")
-
-    def lines(self, texts: Iterable[str]) -> None:
-        """Several lines."""
-        for text in texts:
-            self.line(text)
+class Writer(Lines):
+    """C++."""
 
     @contextmanager
     def block(self, head: str = "", tail: str = "") -> Iterator[None]:
         """A block in braces after its head."""
         self.line(f"{head} {{" if head else "{")
-        self._depth += 1
-        yield
-        self._depth -= 1
+        with self.indented():
+            yield
         self.line("}" + tail)
 
-    @contextmanager
-    def indented(self) -> Iterator[None]:
-        """One level deeper."""
-        self._depth += 1
-        yield
-        self._depth -= 1
 
-    @property
-    def text(self) -> str:
-        """What was written."""
-        return "\n".join(self._lines).rstrip("\n") + "\n"
+class CxxIntegers(IntegerPrinter):
+    """As C++, over 64-bit integers.
 
+    Args:
+        names: what symbols are called.
+    """
 
-_SUM, _PRODUCT, _ATOM = range(3)
+    where = "C++ emission"
+    quotient, remainder = ("/", PRODUCT), ("%", PRODUCT)
+    cdiv, least, greatest = "v_cdiv", "v_mini", "v_maxi"
+
+    def __init__(self, names: Names) -> None:
+        self._names = names
+
+    def name(self, symbol: str) -> str:
+        """As `names` has it."""
+        return self._names(symbol)
+
+    def number(self, value: int) -> str:
+        """A literal of 64 bits where it needs them."""
+        return str(value) if abs(value) < 2**31 else f"INT64_C({value})"
 
 
 def integer(expression: Extent, names: Names) -> str:
@@ -106,58 +95,12 @@ def integer(expression: Extent, names: Names) -> str:
     Raises:
         UnsupportedError: it holds something else than sums, products, quotients, remainders, minima and maxima.
     """
-    return _print(sympy.sympify(expression), names)[0]
+    return CxxIntegers(names).text(expression)
 
 
 def factor(expression: Extent, names: Names) -> str:
     """The same, in parentheses where it must have them to be a factor."""
-    text, level = _print(sympy.sympify(expression), names)
-    return text if level == _ATOM else f"({text})"
-
-
-def _print(e: Any, names: Names) -> tuple[str, int]:
-    if isinstance(e, sympy.Symbol):
-        return names(identifier(e.name)), _ATOM
-    if isinstance(e, sympy.Integer):
-        text = str(int(e)) if abs(int(e)) < 2**31 else f"INT64_C({int(e)})"
-        return text, _ATOM if e >= 0 else _SUM
-    if isinstance(e, sympy.Add):
-        parts = [_print(a, names)[0] for a in _ordered(e)]
-        return " + ".join(parts).replace("+ -", "- "), _SUM
-    if isinstance(e, sympy.Mul):
-        top, bottom = sympy.fraction(e)
-        if bottom != 1:
-            # Extents are integers, so the quotient is exact.
-            return f"{factor(top, names)} / {factor(bottom, names)}", _PRODUCT
-        factors: list[Any] = _ordered(e)
-        sign = ""
-        if factors and factors[0] == -1:
-            sign, factors = "-", factors[1:]
-        text = sign + " * ".join(factor(a, names) for a in factors)
-        return text, _SUM if sign else (_PRODUCT if len(factors) > 1 else _ATOM)
-    if isinstance(e, sympy.Pow) and e.exp.is_Integer and 0 < int(e.exp) <= 8:
-        return " * ".join([factor(e.base, names)] * int(e.exp)), _PRODUCT
-    if isinstance(e, sympy.ceiling | sympy.floor):
-        top, bottom = sympy.fraction(sympy.together(e.args[0]))
-        if isinstance(e, sympy.ceiling):
-            return f"v_cdiv({integer(top, names)}, {integer(bottom, names)})", _ATOM
-        return f"{factor(top, names)} / {factor(bottom, names)}", _PRODUCT
-    if isinstance(e, sympy.Mod):
-        return f"{factor(e.args[0], names)} % {factor(e.args[1], names)}", _PRODUCT
-    if isinstance(e, sympy.Min | sympy.Max):
-        name = "v_maxi" if isinstance(e, sympy.Max) else "v_mini"
-        args = sorted(e.args, key=str)
-        text = integer(args[0], names)
-        for a in args[1:]:
-            text = f"{name}({text}, {integer(a, names)})"
-        return text, _ATOM
-    raise UnsupportedError(f"cannot print the integer expression {e}", where="C++ emission")
-
-
-def _ordered(e: Any) -> list[Any]:
-    numbers = [a for a in e.args if a.is_Number]
-    others = sorted((a for a in e.args if not a.is_Number), key=lambda a: (-len(str(a)), str(a)))
-    return numbers + others if isinstance(e, sympy.Mul) else others + numbers
+    return CxxIntegers(names).operand(expression)
 
 
 def number(value: float) -> str:

@@ -10,10 +10,9 @@ from collections.abc import Mapping, Sequence
 from importlib.resources import files
 from typing import Any
 
+from prism.backends.host import Signature, name_tensors, tuple_of
+from prism.backends.source import PythonIntegers, Writer
 from prism.backends.tile import TileModule, identifier, scalars
-from prism.backends.triton.emit_host import HostEmitter, name_tensors
-from prism.backends.triton.writer import Writer, integer
-from prism.program.extents import Extent
 from prism.program.returned import Returned
 from prism.sgraph import show
 from prism.sgraph.config import Config
@@ -314,29 +313,12 @@ def _launcher(w: Writer, module: TileModule, formula: str, weights: bool, return
     taken = {n for launch in module.launches for n in launch.lengths} | {identifier(module.name)}
     taken |= {identifier(s) for s in module.symbols} | _TAKEN
     tensors = name_tensors(module, taken)
-    host = HostEmitter(module, tensors, w, weights, returned=returned)
-    inputs = [tensors.host[t.name] for t in module.inputs]
-    outputs = [tensors.host[t.name] for t in module.outputs]
-    given = [f"{n}=None" for n in inputs] if weights else inputs
-    w.call(f"def {identifier(module.name)}", [*given, "*", "config=None", "out=None", "threads=None"], ":")
+    signature = Signature(module, tensors, PythonIntegers("_cdiv"), lambda d: f'"{d.value}"', weights, returned)
+    inputs, outputs = signature.inputs, signature.outputs
+    signature.define(w, ["config=None", "out=None", "threads=None"])
     with w.indented():
-        host._docstring(formula)
-        if weights:
-            w.line(f"given = next((t for t in {_tuple(inputs)} if t is not None), None)")
-            for n in inputs:
-                w.line(f'{n} = _weight("{n}", given) if {n} is None else {n}')
-        lengths = host.lengths
-        for t in module.inputs:
-            name = tensors.host[t.name]
-            shape = [str(e) if not scalars(e) else "None" for e in t.shape]
-            w.line(f'_expect("{name}", {name}, {_tuple(shape)}, "{t.dtype.value}")')
-        for n, text in lengths.items():
-            w.line(f"{n} = {text}")
-        for t in module.inputs:
-            if any(scalars(e) for e in t.shape):
-                name = tensors.host[t.name]
-                w.line(f'_expect("{name}", {name}, {_shape(t.shape)}, "{t.dtype.value}")')
-        sizes = ", ".join(f"{n}={n}" for n in lengths)
+        signature.checks(w, formula)
+        sizes = ", ".join(f"{n}={n}" for n in signature.lengths)
         w.line("if config is None:")
         with w.indented():
             w.line(f"config = choose(dict({sizes}))")
@@ -347,22 +329,19 @@ def _launcher(w: Writer, module: TileModule, formula: str, weights: bool, return
             w.line(f"{n} = _dense({n})")
         w.line("if out is None:")
         with w.indented():
-            made = [f'_empty({inputs[0]}, {_shape(t.shape)}, "{t.dtype.value}")' for t in module.outputs]
-            for n, text in zip(outputs, made, strict=True):
-                w.line(f"{n} = {text}")
+            for n, t in zip(outputs, module.outputs, strict=True):
+                w.line(f'{n} = _empty({inputs[0]}, {signature.shape(t.shape)}, "{t.dtype.value}")')
         w.line("else:")
         with w.indented():
-            w.line(f"{_tuple(outputs).strip('()')} = out")
-            for t in module.outputs:
-                name = tensors.host[t.name]
-                w.line(f'_expect("{name}", {name}, {_shape(t.shape)}, "{t.dtype.value}")')
-                with w.block(f"if {name} is not _dense({name}):"):
-                    w.line(f'raise ValueError("{name} must be contiguous")')
-        buffers = [f'_buffer("{b.name}", {_shape(b.shape)}, "{b.dtype.value}")' for b in module.buffers]
+            w.line(f"{tuple_of(outputs).strip('()')} = out")
+            for n, t in zip(outputs, module.outputs, strict=True):
+                signature.expect(w, t, signature.shape(t.shape))
+                with w.block(f"if {n} is not _dense({n}):"):
+                    w.line(f'raise ValueError("{n} must be contiguous")')
+        buffers = [f'_buffer("{b.name}", {signature.shape(b.shape)}, "{b.dtype.value}")' for b in module.buffers]
         own = sorted({n for launch in module.launches for n in launch.lengths})
         w.call("_call", ["config", f"[{', '.join([*inputs, *buffers, *outputs])}]", f"[{', '.join(own)}]", "threads"])
-        results = [r.replace("triton.cdiv(", "_cdiv(") for r in host.results(inputs[0])]
-        w.line(f"return {', '.join(results)}")
+        w.line(f"return {', '.join(signature.results(inputs[0]))}")
 
 
 _NAMES = """
@@ -371,16 +350,3 @@ given choose load _constant default_threads find_compiler sources_of machine cac
 CompilerError
 """
 _TAKEN = frozenset(_NAMES.split())
-
-
-def _tuple(items: Sequence[str]) -> str:
-    return f"({items[0]},)" if len(items) == 1 else f"({', '.join(items)})"
-
-
-def _shape(shape: Sequence[Extent]) -> str:
-    return _tuple([_python(e) for e in shape]) if shape else "()"
-
-
-def _python(e: Extent) -> str:
-    """An integer expression as Python, without Triton's helper for quotients that are rounded up."""
-    return integer(e, "_own").replace("_own.cdiv(", "_cdiv(")

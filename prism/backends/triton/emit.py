@@ -17,6 +17,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Collection, Mapping, Sequence
 
+from prism.backends.host import Signature, name_tensors
 from prism.backends.lower import lower
 from prism.backends.passes.codes import code_module
 from prism.backends.passes.exponents import binary_module
@@ -24,6 +25,7 @@ from prism.backends.passes.folded_split import fold_module
 from prism.backends.passes.guards import guard_module
 from prism.backends.passes.sharing import share_module
 from prism.backends.protocol import ModuleSource
+from prism.backends.source import HOST, Writer, fresh
 from prism.backends.tile import TileLaunch, TileModule, identifier
 from prism.backends.tile_spec import check_module
 from prism.backends.triton.emit_fold import ARRIVALS, tails, write_standalone
@@ -35,11 +37,11 @@ from prism.backends.triton.emit_host import (
     CONSTANT,
     EXPECT,
     LIBRARY_PRODUCT,
+    RESERVED,
     WEIGHT,
     WITH_ARRIVALS,
     WITH_GRAPH,
     HostEmitter,
-    name_tensors,
 )
 from prism.backends.triton.emit_kernel import KernelEmitter
 from prism.backends.triton.emit_launch import emit_launch
@@ -47,7 +49,6 @@ from prism.backends.triton.emit_persistent import RESIDENT, write_persistent
 from prism.backends.triton.emit_stages import has_plain_loops, stages_parameter
 from prism.backends.triton.emit_streams import write_streams
 from prism.backends.triton.tensor_descriptors import LaunchBoxes, boxes
-from prism.backends.triton.writer import Writer, fresh
 from prism.cost.persistent import persistable
 from prism.errors import BackendError
 from prism.program.returned import Made, Returned
@@ -157,7 +158,7 @@ def _text(
     entry = identifier(module.name)
     capture = "capture" if entry != "capture" else "capture_graph"
     taken |= {capture}
-    tensors = name_tensors(module, taken)
+    tensors = name_tensors(module, {*taken, *RESERVED})
     ends = tails(module, tensors.pointer, taken)
     functions = {t.fold.combine: t.function for t in ends.values()}
     functions |= {name: fresh(f"{name}_tile", taken) for name in looped}
@@ -208,7 +209,8 @@ def _text(
     for name in sorted(helpers):
         _paste(w, HELPERS[name])
     _paste(w, kernels.text)
-    host = HostEmitter(module, tensors, w, weights, products, ends, described, looped, returned)
+    signature = Signature(module, tensors, HOST, lambda d: f"torch.{d.value}", weights, returned)
+    host = HostEmitter(module, signature, w, products, ends, described, looped)
     w.blank(2)
     if branches:
         write_streams(after, {f.combine: f.split for f in module.folds}, w)

@@ -16,9 +16,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from prism.backends.source import KERNEL, Writer, fresh
 from prism.backends.tile import Constant, TileFold, TileLaunch, TileModule, TileProgram
 from prism.backends.tile_rename import names_beside
-from prism.backends.triton.writer import Writer, factor, fresh
 from prism.program.nodes import Tensor
 
 ARRIVALS = '''
@@ -96,7 +96,7 @@ class Tail:
         names = names_beside(self.program)
         names.taken |= {*self.lengths, *(c.name for c in self.constants), *self.arguments}
         tile, earlier = names.fresh("tile"), names.fresh("earlier")
-        parts = factor(self.program.grid[-1].count, "tl")
+        parts = KERNEL.factor(self.program.grid[-1].count)
         with writer.block(f"if {self.flag}:"):
             writer.line("# Every thread has stored its share before one of them counts the program in.")
             writer.line("tl.debug_barrier()")

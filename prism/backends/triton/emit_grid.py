@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from prism.backends.source import KERNEL, Writer
 from prism.backends.tile import GridAxis, Groups, Sections, TileProgram
 from prism.backends.tile_rename import names_beside
-from prism.backends.triton.writer import Writer, factor
 
 
 def write_place(program: TileProgram, number: str, writer: Writer) -> None:
@@ -37,21 +37,21 @@ def write_place(program: TileProgram, number: str, writer: Writer) -> None:
         if n == 0:
             _index(g, "pid", writer)
             break
-        count = factor(g.count, "tl")
+        count = KERNEL.factor(g.count)
         _index(g, f"pid % {count}", writer)
         writer.line(f"pid = pid // {count}")
 
 
 def _index(g: GridAxis, source: str, writer: Writer) -> None:
     """The index along one axis; `source`, a term, is what it would be if it counted up."""
-    writer.line(f"{g.index} = {factor(g.count, 'tl')} - 1 - {source}" if g.reversed else f"{g.index} = {source}")
+    writer.line(f"{g.index} = {KERNEL.factor(g.count)} - 1 - {source}" if g.reversed else f"{g.index} = {source}")
 
 
 def _grouped(program: TileProgram, n: int, groups: Groups, w: Writer) -> None:
     """The indices along the axes n-1 and n of the grid: groups of programs, of which the last may be smaller."""
     slow, fast = program.grid[n - 1], program.grid[n]
     names, size = names_beside(program), groups.size
-    rows, columns = (factor(g.count, "tl") for g in (slow, fast))
+    rows, columns = (KERNEL.factor(g.count) for g in (slow, fast))
     inside = "pid"
     if n > 1:
         inside = names.fresh("pid_in_layer")
@@ -73,7 +73,7 @@ def _sections(program: TileProgram, sections: Sections, w: Writer) -> list[GridA
     rows, first, count, inside = (
         names.fresh(base) for base in ("section", "section_first", "section_rows", "pid_in_section")
     )
-    length, total = factor(own.count, "tl"), " * ".join(factor(g.count, "tl") for g in others)
+    length, total = KERNEL.factor(own.count), " * ".join(KERNEL.factor(g.count) for g in others)
     w.line(f"{rows} = tl.cdiv({sections.programs}, {length})")
     w.line(f"{first} = pid // ({rows} * {length}) * {rows}")
     w.line(f"{count} = tl.minimum({total} - {first}, {rows})")

@@ -2,29 +2,27 @@
 
 from __future__ import annotations
 
-import keyword
-import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import sympy
 
+from prism.backends.host import Signature, Tensors, tuple_of
+from prism.backends.source import HOST, Writer
 from prism.backends.tile import Constant, TileLaunch, TileModule, identifier, scalars
 from prism.backends.triton.emit_fold import Tail
 from prism.backends.triton.emit_launch import programs_of
 from prism.backends.triton.emit_stages import stages_parameter
 from prism.backends.triton.tensor_descriptors import BoxView, LaunchBoxes
-from prism.backends.triton.writer import Writer, factor, integer
 from prism.errors import UnsupportedError
-from prism.program.extents import Extent, is_static
-from prism.program.nodes import DType, Tensor
-from prism.program.returned import Computed, Made, Passed, Returned
+from prism.program.extents import is_static
 from prism.sgraph.products import PlainProduct, View
 
-_RESERVED = frozenset(
+RESERVED = frozenset(
     {"torch", "triton", "tl", "config", "symbols", "warps", "stages", "library", "kernel", "grid", "args", "meta"}
     | {"folded", "arrived", "descriptors", "persistent", "tiles"}
 )
+"""What the emitted host's own variables are called."""
 
 EXPECT = '''
 def _expect(name, tensor, shape, dtype):
@@ -189,84 +187,31 @@ WITH_ARRIVALS = "GraphArrivals(side) as graph.arrivals, torch.cuda.graph(graph, 
 
 
 @dataclass(slots=True)
-class Tensors:
-    """What tensors are called in the module: by tensor name, the host's variable and the kernels' pointer."""
-
-    host: dict[str, str]
-    pointer: dict[str, str]
-
-
-def name_tensors(module: TileModule, taken: Iterable[str]) -> Tensors:
-    """Legal and distinct names."""
-    used = set(taken) | set(_RESERVED)
-    host: dict[str, str] = {}
-    for t in (*module.inputs, *module.buffers, *module.outputs):
-        base = identifier(t.name)
-        if keyword.iskeyword(base):
-            base += "_"
-        name, n = base, 1
-        while name in used:
-            n += 1
-            name = f"{base}_{n}"
-        used.add(name)
-        host[t.name] = name
-    return Tensors(host, {t: f"{name}_ptr" for t, name in host.items()})
-
-
-@dataclass(slots=True)
 class HostEmitter:
     """Writes the host side.
 
     Attributes:
         module: the tile programs.
-        tensors: the names of tensors.
+        signature: what the launcher takes and returns.
         writer: where it is written.
-        weights: whether arguments may be left out and read from the weights file.
         products: the launches that a library can compute as well, by name.
         tails: how splits go on where their second stages are folded into them, by launch.
         boxes: the descriptors of launches that are printed with them.
         looped: the launches that may be persistent.
-        returned: what the function returns, where that is not the module's outputs in order.
     """
 
     module: TileModule
-    tensors: Tensors
+    signature: Signature
     writer: Writer
-    weights: bool
     products: Mapping[str, PlainProduct] = field(default_factory=dict)
     tails: Mapping[str, Tail] = field(default_factory=dict)
     boxes: Mapping[str, LaunchBoxes] = field(default_factory=dict)
     looped: Sequence[str] = ()
-    returned: Sequence[Returned] = ()
 
     @property
-    def lengths(self) -> dict[str, str]:
-        """For each symbol of the extents, the expression that binds it."""
-        config = {identifier(s) for s in self.module.symbols}
-        found: dict[str, str] = {}
-        composite: list[tuple[str, Extent]] = []
-        for t in self.module.inputs:
-            for position, extent in enumerate(t.shape):
-                place = f"{self.tensors.host[t.name]}.shape[{position}]"
-                if isinstance(extent, sympy.Symbol):
-                    found.setdefault(identifier(extent.name), place)
-                elif not is_static(extent):
-                    composite.append((place, extent))
-        # Of `2*s + 1` and the like, what is not known yet follows from the rest.
-        while composite:
-            left = [(place, extent) for place, extent in composite if not _solve(place, extent, found)]
-            if len(left) == len(composite):
-                break
-            composite = left
-        everything = {n for t in (*self.module.inputs, *self.module.outputs) for e in t.shape for n in scalars(e)}
-        everything |= {n for launch in self.module.launches for n in launch.lengths}
-        for name in sorted(everything - set(found) - config):
-            raise UnsupportedError(
-                f"the length {name} cannot be told from the inputs' shapes",
-                where=f"emitting {self.module.name}",
-                fix="give an input a dimension of that length",
-            )
-        return found
+    def tensors(self) -> Tensors:
+        """The names of tensors."""
+        return self.signature.tensors
 
     def launches(self) -> None:
         """The generator of launches."""
@@ -284,14 +229,14 @@ class HostEmitter:
                 w.line('descriptors = config.get("descriptors", ())')
             if self.looped:
                 w.line('persistent = config.get("persistent", {})')
-            for name, text in self.lengths.items():
+            for name, text in self.signature.lengths.items():
                 w.line(f"{name} = {text}")
             for c in self._constants():
                 self._constant(c)
             for b in m.buffers:
                 w.call(
                     f"{self.tensors.host[b.name]} = torch.empty",
-                    [_shape(b.shape), f"dtype=torch.{b.dtype.value}", f"device={names[0]}.device"],
+                    [self.signature.shape(b.shape), f"dtype=torch.{b.dtype.value}", f"device={names[0]}.device"],
                 )
             for b in m.buffers:
                 if any(not is_static(e) for e in b.shape):
@@ -310,7 +255,7 @@ class HostEmitter:
                     continue
                 with w.block(f'if "{launch.name}" in library:'):
                     views = [_viewed(self.tensors.host[v.tensor], v) for v in (product.lhs, product.rhs, product.out)]
-                    w.call("yield ", [f'LibraryProduct("{launch.name}")', "(1,)", _tuple(views), "{}"])
+                    w.call("yield ", [f'LibraryProduct("{launch.name}")', "(1,)", tuple_of(views), "{}"])
                 with w.block("else:"):
                     self._launch(launch)
 
@@ -333,7 +278,7 @@ class HostEmitter:
             text = f'symbols["{c.symbol}"]'
         else:
             assert c.extent is not None
-            text = f"triton.next_power_of_2({integer(c.extent, 'triton')})"
+            text = f"triton.next_power_of_2({HOST.text(c.extent)})"
         self.writer.line(f"{c.name} = {text if c.least == 1 else f'max({text}, {c.least})'}")
 
     def _refuse_large(self, name: str, elements: str) -> None:
@@ -343,7 +288,7 @@ class HostEmitter:
 
     def _tiles(self, tail: Tail) -> str:
         """How many tiles the programs of a split share, as source."""
-        return programs_of(replace(tail.program, grid=tail.program.grid[:-1]), "triton")
+        return programs_of(replace(tail.program, grid=tail.program.grid[:-1]), HOST)
 
     def _arrivals(self, device: str) -> None:
         """What the programs of each split count in: of its own, as splits may run beside each other."""
@@ -373,7 +318,7 @@ class HostEmitter:
 
     def _launch(self, p: TileLaunch) -> None:
         w = self.writer
-        counts = [programs_of(program, "triton") for program in p.programs]
+        counts = [programs_of(program, HOST) for program in p.programs]
         tail = self.tails.get(p.name)
         tensors, lengths, constants = (p.tensors, p.lengths, p.constants)
         if tail is not None:
@@ -407,7 +352,7 @@ class HostEmitter:
                     for n, count in enumerate(counts):
                         w.line(f"{'+ ' if n else ''}{count}{',' if n == len(counts) - 1 else ''}")
                 w.line("),")
-            w.line(f"{_tuple(args)},")
+            w.line(f"{tuple_of(args)},")
             w.call("dict", options, ",")
         w.line(")")
 
@@ -420,163 +365,61 @@ class HostEmitter:
     def _view(self, view: BoxView) -> list[str]:
         tensor = self.tensors.host[view.tensor.name]
         if view.offset != 0:
-            start = integer(view.offset, "triton")
+            start = HOST.text(view.offset)
             tensor += f".flatten()[{start}{' ' * (not start.isalnum())}:]"
-        return [tensor, _shape(view.shape), _shape(view.strides), _tuple([str(b) for b in view.block])]
+        return [
+            tensor,
+            self.signature.shape(view.shape),
+            self.signature.shape(view.strides),
+            tuple_of([str(b) for b in view.block]),
+        ]
 
     def launcher(self, formula: str) -> None:
         """The function that a user calls."""
-        m, w = self.module, self.writer
-        inputs = [self.tensors.host[t.name] for t in m.inputs]
-        outputs = [self.tensors.host[t.name] for t in m.outputs]
-        given = [f"{n}=None" for n in inputs] if self.weights else inputs
-        w.call(f"def {identifier(m.name)}", [*given, "*", "config=None"], ":")
+        m, w, signature = self.module, self.writer, self.signature
+        inputs, outputs = signature.inputs, signature.outputs
+        signature.define(w, ["config=None"])
         with w.indented():
-            self._docstring(formula)
-            if self.weights:
-                w.line(f"given = next((t for t in {_tuple(inputs)} if t is not None), None)")
-                for n in inputs:
-                    w.line(f'{n} = _weight("{n}", given) if {n} is None else {n}')
-            self._checks()
+            signature.checks(w, formula)
+            self._device_checks()
             for n in inputs:
                 w.line(f"{n} = {n}.contiguous()")
-            lengths = self.lengths
-            if lengths:
-                sizes = ", ".join(f"{n}={n}" for n in lengths)
-                w.line(f"config = choose({inputs[0]}.device, dict({sizes})) if config is None else config")
-            else:
-                w.line(f"config = choose({inputs[0]}.device, {{}}) if config is None else config")
+            lengths = signature.lengths
+            sizes = f"dict({', '.join(f'{n}={n}' for n in lengths)})" if lengths else "{}"
+            w.line(f"config = choose({inputs[0]}.device, {sizes}) if config is None else config")
             for t in m.outputs:
                 w.call(
                     f"{self.tensors.host[t.name]} = torch.empty",
-                    [_shape(t.shape), f"dtype=torch.{t.dtype.value}", f"device={inputs[0]}.device"],
+                    [signature.shape(t.shape), f"dtype=torch.{t.dtype.value}", f"device={inputs[0]}.device"],
                 )
             w.line(f"with torch.cuda.device_of({inputs[0]}):")
             with w.indented():
                 w.call("for kernel, grid, args, meta in launches", [*inputs, *outputs, "config=config"], ":")
                 with w.indented(), w.block("if grid[0] > 0:"):
                     w.line("kernel[grid](*args, **meta)")
-            w.line(f"return {', '.join(self.results(f'{inputs[0]}.device'))}")
+            w.line(f"return {', '.join(signature.results(f'{inputs[0]}.device'))}")
 
-    def results(self, like: str) -> list[str]:
-        """What the function returns, as source; `like` is what constants are made beside."""
-        if not self.returned:
-            return [self.tensors.host[t.name] for t in self.module.outputs]
-        found = []
-        for r in self.returned:
-            match r:
-                case Computed(place):
-                    found.append(self.tensors.host[self.module.outputs[place].name])
-                case Passed(name):
-                    found.append(self.tensors.host[name])
-                case Made(t, values):
-                    numbers = _tuple([_value(v, t.dtype) for v in values]) if values else "()"
-                    found.append(f'_constant({like}, {numbers}, {_shape(t.shape)}, "{t.dtype.value}")')
-        return found
-
-    def _results(self) -> list[tuple[str, Tensor]]:
-        """Name and declaration of what the function returns."""
-        if not self.returned:
-            return [(self.tensors.host[t.name], t) for t in self.module.outputs]
-        inputs = {t.name: t for t in self.module.inputs}
-        found = []
-        for r in self.returned:
-            match r:
-                case Computed(place):
-                    t = self.module.outputs[place]
-                    found.append((self.tensors.host[t.name], t))
-                case Passed(name):
-                    found.append((self.tensors.host[name], inputs[name]))
-                case Made(t, _):
-                    found.append((identifier(t.name), t))
-        return found
-
-    def _docstring(self, formula: str) -> None:
-        lines = [
-            line.rstrip() for line in formula.strip().replace("\\", "\\\\").replace('"""', "'''").splitlines()
-        ] or [""]
+    def _device_checks(self) -> None:
+        """One device for all, and no tensor of more elements than offsets can count."""
         w = self.writer
-        w.line(f'"""{lines[0]}')
-        for line in lines[1:]:
-            w.line(line)
-        w.blank()
-        w.line("Args:")
-        for t in self.module.inputs:
-            w.line(f"    {self.tensors.host[t.name]}: {_declaration(t)}.")
-        if self.weights:
-            w.line("    Those that are the model's weights may be left out.")
-        w.line("    config: one entry of CONFIGS; by default the one for the device and the shapes.")
-        w.blank()
-        w.line("Returns:")
-        w.line("    " + ", ".join(f"{name}: {_declaration(t)}" for name, t in self._results()) + ".")
-        w.line('"""')
-
-    def _checks(self) -> None:
-        """Ranks and types first, then the lengths, then every dimension against them."""
-        w = self.writer
-        lengths = self.lengths
-        for t in self.module.inputs:
-            shape = tuple(str(e) if is_static(e) else "None" for e in t.shape)
-            name = self.tensors.host[t.name]
-            w.line(f'_expect("{name}", {name}, {_tuple(shape)}, torch.{t.dtype.value})')
-        for name, text in lengths.items():
-            w.line(f"{name} = {text}")
-        for t in self.module.inputs:
-            name = self.tensors.host[t.name]
-            if any(not is_static(e) for e in t.shape):
-                w.line(f'_expect("{name}", {name}, {_shape(t.shape)}, torch.{t.dtype.value})')
-        others = [self.tensors.host[t.name] for t in self.module.inputs][1:]
+        first, *others = self.signature.inputs
         if others:
-            first = self.tensors.host[self.module.inputs[0].name]
-            with w.block(f"if any(t.device != {first}.device for t in {_tuple(others)}):"):
+            with w.block(f"if any(t.device != {first}.device for t in {tuple_of(others)}):"):
                 w.line('raise ValueError("all arguments must be on one device")')
         for t in (*self.module.inputs, *self.module.outputs):
             if any(not is_static(e) for e in t.shape):
-                total = integer(sympy.Mul(*t.shape), "triton")
-                self._refuse_large(self.tensors.host[t.name], total)
-
-
-def _solve(place: str, extent: Extent, found: dict[str, str]) -> bool:
-    """Bind the one symbol of the extent that is not known; False when there are more of them."""
-    unknown = [s for s in getattr(extent, "free_symbols", ()) if identifier(s.name) not in found]
-    if len(unknown) != 1:
-        return not unknown
-    (s,) = unknown
-    expanded = sympy.expand(extent)
-    per, rest = expanded.coeff(s, 1), expanded.coeff(s, 0)
-    if per.has(s) or sympy.expand(per * s + rest - expanded) != 0:
-        return False
-    value = place if rest == 0 else f"({place} - {factor(rest, 'triton')})"
-    found[identifier(s.name)] = value if per == 1 else f"{value} // {factor(per, 'triton')}"
-    return True
-
-
-def _value(value: float | Extent, dtype: DType) -> str:
-    """A constant's element as source."""
-    if not isinstance(value, float):
-        return integer(value, "triton")
-    if not dtype.is_float:
-        return str(bool(value)) if dtype is DType.BOOL else str(int(value))
-    return repr(value) if math.isfinite(value) else f'float("{value}")'
-
-
-def _tuple(items: Sequence[str]) -> str:
-    return f"({items[0]},)" if len(items) == 1 else f"({', '.join(items)})"
-
-
-def _shape(shape: Sequence[Extent]) -> str:
-    return _tuple([integer(e, "triton") for e in shape]) if shape else "()"
+                self._refuse_large(self.tensors.host[t.name], HOST.text(sympy.Mul(*t.shape)))
 
 
 def _viewed(name: str, view: View) -> str:
     """The tensor as a matrix or a stack of them, as source; nothing is copied."""
     text = name
     if view.dropped:
-        text += f".squeeze({_tuple([str(n) for n in view.dropped])})"
+        text += f".squeeze({tuple_of([str(n) for n in view.dropped])})"
     if len(view.order) == 2 and view.order == (1, 0):
         text += ".mT"
     elif view.order != tuple(range(len(view.order))):
-        text += f".permute{_tuple([str(n) for n in view.order])}"
+        text += f".permute{tuple_of([str(n) for n in view.order])}"
     place = 0
     for n, many in enumerate(view.groups):
         if many == 0 and n > 0:
@@ -585,7 +428,3 @@ def _viewed(name: str, view: View) -> str:
             text += f".flatten({place}, {place + many - 1})"
         place += 1 if n or many else 0
     return text
-
-
-def _declaration(t: Tensor) -> str:
-    return f"{t.dtype.value}[{', '.join(str(e) for e in t.shape)}]"

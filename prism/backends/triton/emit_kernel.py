@@ -17,13 +17,13 @@ import sympy
 
 from prism.backends import tile
 from prism.backends.lower_clean import accumulators
+from prism.backends.source import KERNEL, Writer
 from prism.backends.tile import Affine, Dims, Operand, Stmt, TileProgram, defined, operands, statements
 from prism.backends.triton.emit_fold import Tail
 from prism.backends.triton.emit_grid import write_place
 from prism.backends.triton.emit_pairs import pairs
 from prism.backends.triton.emit_stages import is_plain
 from prism.backends.triton.tensor_descriptors import BoxLoad
-from prism.backends.triton.writer import Writer, factor, integer
 from prism.errors import UnsupportedError
 from prism.program.extents import Extent
 from prism.program.nodes import DType, ReduceKind
@@ -133,7 +133,7 @@ class KernelEmitter:
             name = defined(s)
             if isinstance(s, tile.For):
                 self._types[s.index] = DType.INT32
-                head = f"{integer(s.start, 'tl')}, {integer(s.stop, 'tl')}, {integer(s.step, 'tl')}"
+                head = f"{KERNEL.text(s.start)}, {KERNEL.text(s.stop)}, {KERNEL.text(s.step)}"
                 told = self.stages and is_plain(s)
                 head = f"tl.range({head}, num_stages={self.stages})" if told else f"range({head})"
                 with self.writer.block(f"for {s.index} in {head}:"):
@@ -147,7 +147,7 @@ class KernelEmitter:
             elif isinstance(s, tile.Update):
                 self._update(s)
             elif isinstance(s, tile.Scalar):
-                self.writer.line(f"{s.dst} = {integer(s.value, 'tl')}")
+                self.writer.line(f"{s.dst} = {KERNEL.text(s.value)}")
             elif isinstance(s, tile.Load) and s.dst in self._pairs:
                 self._load_pair(*self._pairs[s.dst])
             elif isinstance(s, tile.Load) and any(s in pair for pair in self._pairs.values()):
@@ -169,8 +169,8 @@ class KernelEmitter:
         text = self._operand(s.src)
         self.writer.assign(s.dst, text.source)
         self._dims[s.dst], self._types[s.dst] = text.dims, self._types.get(s.src, DType.FLOAT32)
-        tests = [] if s.low is None else [f"{s.index} < {integer(s.low, 'tl')}"]
-        tests += [] if s.high is None else [f"{s.index} >= {integer(s.high, 'tl')}"]
+        tests = [] if s.low is None else [f"{s.index} < {KERNEL.text(s.low)}"]
+        tests += [] if s.high is None else [f"{s.index} >= {KERNEL.text(s.high)}"]
         with self.writer.block(f"if {tests[0] if len(tests) == 1 else ' | '.join(f'({t})' for t in tests)}:"):
             self._body(s.body[:-1])
             last = s.body[-1]
@@ -215,7 +215,7 @@ class KernelEmitter:
                 lanes += f" // {divisor}"
             if s.axis > 0:
                 lanes = f"{lanes} % {size}"
-        start = "" if s.start == 0 else f"{integer(s.start, 'tl')} + "
+        start = "" if s.start == 0 else f"{KERNEL.text(s.start)} + "
         self.writer.line(f"{s.dst} = {start}{lanes}")
 
     def _store(self, s: tile.Store) -> None:
@@ -256,9 +256,9 @@ class KernelEmitter:
             elif coefficient == -1:
                 parts.append(f"-{value}")
             else:
-                parts.append(f"{value} * {factor(coefficient, 'tl')}")
+                parts.append(f"{value} * {KERNEL.factor(coefficient)}")
         if index.offset != 0 or not parts:
-            parts.append(integer(index.offset, "tl"))
+            parts.append(KERNEL.text(index.offset))
         return " + ".join(parts).replace("+ -", "- ")
 
     def _mask(self, masks: Sequence[str], dims: Dims) -> str:
@@ -342,12 +342,12 @@ class KernelEmitter:
         value = self._affine(index, dims)
         parts: list[str] = []
         if low is not None:
-            parts.append(f"{value} >= {integer(low, 'tl')}")
+            parts.append(f"{value} >= {KERNEL.text(low)}")
         if high is not None:
-            text = f"{value} < {integer(high, 'tl')}"
+            text = f"{value} < {KERNEL.text(high)}"
             if isinstance(size, str) and not tile.scalars(high) - {c.name for c in self.program.constants}:
                 # Known when compiled: where the tile divides the axis, the mask is all true and goes away.
-                return Text(f"({text}) | ({factor(high, 'tl')} % {size} == 0)", _OR, dims)
+                return Text(f"({text}) | ({KERNEL.factor(high)} % {size} == 0)", _OR, dims)
             parts.append(text)
         if len(parts) == 1:
             return Text(parts[0], _COMPARE, dims)
@@ -375,7 +375,7 @@ class KernelEmitter:
 
     def _box(self, s: tile.Load, descriptor: str, box: BoxLoad) -> str:
         """The box, in the shape of the tile."""
-        source = f"{descriptor}.load([{', '.join(integer(e, 'tl') for e in box.start)}])"
+        source = f"{descriptor}.load([{', '.join(KERNEL.text(e) for e in box.start)}])"
         dims = [d for d in box.dims if d is not None]
         if len(dims) < len(box.dims):
             source = f"tl.reshape({source}, ({', '.join(self._length(d) for d in dims)}))"
@@ -413,7 +413,7 @@ class KernelEmitter:
             return []
         if not counts:
             return ['eviction_policy="evict_first"']
-        alone = " and ".join(f"{factor(c, 'tl')} == 1" for c in counts)
+        alone = " and ".join(f"{KERNEL.factor(c)} == 1" for c in counts)
         return [f'eviction_policy="evict_first" if {alone} else ""']
 
     def _length(self, dim: str) -> str:

@@ -9,20 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from prism.backends.source import KERNEL, PythonIntegers, Writer, fresh
 from prism.backends.tile import TileLaunch, TileProgram
 from prism.backends.triton.emit_stages import has_plain_loops
 from prism.backends.triton.tensor_descriptors import LaunchBoxes
-from prism.backends.triton.writer import Writer, factor, fresh
 
 
-def programs_of(program: TileProgram, library: str) -> str:
-    """How many programs there are, as source.
-
-    Args:
-        program: the tile program.
-        library: where `cdiv` is: "tl" in a kernel, "triton" on the host.
-    """
-    return " * ".join(factor(g.count, library) for g in program.grid) or "1"
+def programs_of(program: TileProgram, printer: PythonIntegers) -> str:
+    """How many programs there are, as source, in a kernel or on the host."""
+    return " * ".join(printer.factor(g.count) for g in program.grid) or "1"
 
 
 def emit_launch(
@@ -54,7 +49,7 @@ def emit_launch(
         ends: list[str] = []
         for program in launch.programs[:-1]:
             end = fresh(f"end_{len(ends) + 1}", taken)
-            writer.line(f"{end} = {' + '.join([*ends[-1:], programs_of(program, 'tl')])}")
+            writer.line(f"{end} = {' + '.join([*ends[-1:], programs_of(program, KERNEL)])}")
             ends.append(end)
         for program, start, end in zip(launch.programs, ["", *ends], [*ends, ""], strict=True):
             bounds = [f"pid >= {start}"] * bool(start) + [f"pid < {end}"] * bool(end)

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from prism.backends.source import Writer
 from prism.backends.tile import TileLaunch
 from prism.backends.tile_rename import names_beside
-from prism.backends.triton.writer import Writer
 
 RESIDENT = '''
 def _resident(tiles, blocks, device):

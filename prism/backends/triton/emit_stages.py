@@ -8,10 +8,10 @@ kernel then has as a parameter.
 
 from __future__ import annotations
 
+from prism.backends.source import fresh
 from prism.backends.tile import Dot, For, Load, TileLaunch, TileProgram, statements
 from prism.backends.tile_rename import names_beside
 from prism.backends.triton.emit_fold import Tail
-from prism.backends.triton.writer import fresh
 
 
 def is_plain(loop: For) -> bool:

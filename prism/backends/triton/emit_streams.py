@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from prism.backends.triton.writer import Writer
+from prism.backends.source import Writer
 
 ON_STREAMS = '''
 _SIDES = {}

@@ -1,0 +1,218 @@
+"""The Python around emitted kernels, whatever they are written in: what a launcher takes, refuses and returns."""
+
+from __future__ import annotations
+
+import keyword
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+
+import sympy
+
+from prism.backends.source import PythonIntegers, Writer
+from prism.backends.tile import TileModule, identifier, scalars
+from prism.errors import UnsupportedError
+from prism.program.extents import Extent, is_static
+from prism.program.nodes import DType, Tensor
+from prism.program.returned import Computed, Made, Passed, Returned
+
+
+@dataclass(slots=True)
+class Tensors:
+    """What tensors are called in the module: by tensor name, the host's variable and the kernels' pointer."""
+
+    host: dict[str, str]
+    pointer: dict[str, str]
+
+
+def name_tensors(module: TileModule, taken: Iterable[str]) -> Tensors:
+    """Legal and distinct names, none of them taken."""
+    used = set(taken)
+    host: dict[str, str] = {}
+    for t in (*module.inputs, *module.buffers, *module.outputs):
+        base = identifier(t.name)
+        if keyword.iskeyword(base):
+            base += "_"
+        name, n = base, 1
+        while name in used:
+            n += 1
+            name = f"{base}_{n}"
+        used.add(name)
+        host[t.name] = name
+    return Tensors(host, {t: f"{name}_ptr" for t, name in host.items()})
+
+
+@dataclass(slots=True)
+class Signature:
+    """What a launcher takes and returns.
+
+    Attributes:
+        module: the tile programs.
+        tensors: the names of tensors.
+        integers: how lengths are printed.
+        dtype: how a data type is.
+        weights: whether arguments may be left out and read from the weights file.
+        returned: what the function returns, where that is not the module's outputs in order.
+    """
+
+    module: TileModule
+    tensors: Tensors
+    integers: PythonIntegers
+    dtype: Callable[[DType], str]
+    weights: bool = False
+    returned: Sequence[Returned] = ()
+    lengths: dict[str, str] = field(init=False)
+    """For each symbol of the extents, the expression that binds it."""
+
+    def __post_init__(self) -> None:
+        self.lengths = self._bound()
+
+    @property
+    def inputs(self) -> list[str]:
+        """The names of the inputs."""
+        return [self.tensors.host[t.name] for t in self.module.inputs]
+
+    @property
+    def outputs(self) -> list[str]:
+        """The names of the outputs."""
+        return [self.tensors.host[t.name] for t in self.module.outputs]
+
+    def shape(self, shape: Sequence[Extent]) -> str:
+        """A shape as a tuple."""
+        return tuple_of([self.integers.text(e) for e in shape]) if shape else "()"
+
+    def define(self, w: Writer, options: Sequence[str]) -> None:
+        """The line that a launcher begins with."""
+        given = [f"{n}=None" for n in self.inputs] if self.weights else self.inputs
+        w.call(f"def {identifier(self.module.name)}", [*given, "*", *options], ":")
+
+    def checks(self, w: Writer, formula: str) -> None:
+        """How its body begins: docstring, arguments that were left out, ranks and types, lengths, every dimension."""
+        self._docstring(w, formula)
+        inputs = self.inputs
+        if self.weights:
+            w.line(f"given = next((t for t in {tuple_of(inputs)} if t is not None), None)")
+            for n in inputs:
+                w.line(f'{n} = _weight("{n}", given) if {n} is None else {n}')
+        for t in self.module.inputs:
+            self.expect(w, t, tuple_of([str(e) if is_static(e) else "None" for e in t.shape]))
+        for name, text in self.lengths.items():
+            w.line(f"{name} = {text}")
+        for t in self.module.inputs:
+            if any(not is_static(e) for e in t.shape):
+                self.expect(w, t, self.shape(t.shape))
+
+    def expect(self, w: Writer, t: Tensor, shape: str) -> None:
+        """A check of one argument."""
+        name = self.tensors.host[t.name]
+        w.line(f'_expect("{name}", {name}, {shape}, {self.dtype(t.dtype)})')
+
+    def _bound(self) -> dict[str, str]:
+        config = {identifier(s) for s in self.module.symbols}
+        found: dict[str, str] = {}
+        composite: list[tuple[str, Extent]] = []
+        for t in self.module.inputs:
+            for position, extent in enumerate(t.shape):
+                place = f"{self.tensors.host[t.name]}.shape[{position}]"
+                if isinstance(extent, sympy.Symbol):
+                    found.setdefault(identifier(extent.name), place)
+                elif not is_static(extent):
+                    composite.append((place, extent))
+        # Of `2*s + 1` and the like, what is not known yet follows from the rest.
+        while composite:
+            left = [(place, extent) for place, extent in composite if not self._solve(place, extent, found)]
+            if len(left) == len(composite):
+                break
+            composite = left
+        everything = {n for t in (*self.module.inputs, *self.module.outputs) for e in t.shape for n in scalars(e)}
+        everything |= {n for launch in self.module.launches for n in launch.lengths}
+        for name in sorted(everything - set(found) - config):
+            raise UnsupportedError(
+                f"the length {name} cannot be told from the inputs' shapes",
+                where=f"emitting {self.module.name}",
+                fix="give an input a dimension of that length",
+            )
+        return found
+
+    def results(self, like: str) -> list[str]:
+        """What the function returns, as source; `like` is what constants are made beside."""
+        if not self.returned:
+            return self.outputs
+        found = []
+        for r in self.returned:
+            match r:
+                case Computed(place):
+                    found.append(self.tensors.host[self.module.outputs[place].name])
+                case Passed(name):
+                    found.append(self.tensors.host[name])
+                case Made(t, values):
+                    numbers = tuple_of([self._value(v, t.dtype) for v in values]) if values else "()"
+                    found.append(f'_constant({like}, {numbers}, {self.shape(t.shape)}, "{t.dtype.value}")')
+        return found
+
+    def _results(self) -> list[tuple[str, Tensor]]:
+        """Name and declaration of what the function returns."""
+        if not self.returned:
+            return [(self.tensors.host[t.name], t) for t in self.module.outputs]
+        inputs = {t.name: t for t in self.module.inputs}
+        found = []
+        for r in self.returned:
+            match r:
+                case Computed(place):
+                    t = self.module.outputs[place]
+                    found.append((self.tensors.host[t.name], t))
+                case Passed(name):
+                    found.append((self.tensors.host[name], inputs[name]))
+                case Made(t, _):
+                    found.append((identifier(t.name), t))
+        return found
+
+    def _docstring(self, w: Writer, formula: str) -> None:
+        lines = [
+            line.rstrip() for line in formula.strip().replace("\\", "\\\\").replace('"""', "'''").splitlines()
+        ] or [""]
+        w.line(f'"""{lines[0]}')
+        for line in lines[1:]:
+            w.line(line)
+        w.blank()
+        w.line("Args:")
+        for t in self.module.inputs:
+            w.line(f"    {self.tensors.host[t.name]}: {_declaration(t)}.")
+        if self.weights:
+            w.line("    Those that are the model's weights may be left out.")
+        w.line("    config: one entry of CONFIGS; by default the one for the device and the shapes.")
+        w.blank()
+        w.line("Returns:")
+        w.line("    " + ", ".join(f"{name}: {_declaration(t)}" for name, t in self._results()) + ".")
+        w.line('"""')
+
+    def _solve(self, place: str, extent: Extent, found: dict[str, str]) -> bool:
+        """Bind the one symbol of the extent that is not known; False when there are more of them."""
+        unknown = [s for s in getattr(extent, "free_symbols", ()) if identifier(s.name) not in found]
+        if len(unknown) != 1:
+            return not unknown
+        (s,) = unknown
+        expanded = sympy.expand(extent)
+        per, rest = expanded.coeff(s, 1), expanded.coeff(s, 0)
+        if per.has(s) or sympy.expand(per * s + rest - expanded) != 0:
+            return False
+        value = place if rest == 0 else f"({place} - {self.integers.factor(rest)})"
+        found[identifier(s.name)] = value if per == 1 else f"{value} // {self.integers.factor(per)}"
+        return True
+
+    def _value(self, value: float | Extent, dtype: DType) -> str:
+        """A constant's element as source."""
+        if not isinstance(value, float):
+            return self.integers.text(value)
+        if not dtype.is_float:
+            return str(bool(value)) if dtype is DType.BOOL else str(int(value))
+        return repr(value) if math.isfinite(value) else f'float("{value}")'
+
+
+def tuple_of(items: Sequence[str]) -> str:
+    """A tuple as source."""
+    return f"({items[0]},)" if len(items) == 1 else f"({', '.join(items)})"
+
+
+def _declaration(t: Tensor) -> str:
+    return f"{t.dtype.value}[{', '.join(str(e) for e in t.shape)}]"
