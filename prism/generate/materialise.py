@@ -8,6 +8,7 @@ cut: stored once, read back under either naming.
 from __future__ import annotations
 
 import itertools
+import math
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -15,10 +16,10 @@ from typing import TypeAlias
 
 from prism.cost.device import Device
 from prism.generate.families import Target
-from prism.generate.options import COMMUTATIVE, Along, Choice, Weights
+from prism.generate.options import COMMUTATIVE, REDUCING, Along, Choice, Weights
 from prism.program.classes import EClasses
 from prism.program.index import Axis, Index
-from prism.program.nodes import DType, Formula, Position, Read, Tensor
+from prism.program.nodes import Const, DType, Formula, Position, Read, Tensor
 from prism.program.ops import OPS
 
 Choices: TypeAlias = Mapping[int, Choice]
@@ -27,6 +28,8 @@ Choices: TypeAlias = Mapping[int, Choice]
 TILE = 64
 # A buffer that is so many times smaller than what it is computed from is stored in full precision.
 NEGLIGIBLE = 8
+# Of whole numbers these make whole numbers, as reductions do.
+WHOLE = ("add", "mul", "neg", "abs", "maximum", "minimum")
 
 
 @dataclass(frozen=True, slots=True)
@@ -349,7 +352,8 @@ class Planner:
                     yield plan
 
     def _buffer(self, name: str, cls: int, axes: tuple[Axis, ...]) -> Tensor:
-        """In the output's type, or in full precision where that is next to nothing: statistics keep their digits.
+        """In the type of what is computed from it, or in full precision: where that is next to nothing, statistics keep
+        their digits, and counts and positions theirs.
 
         What is only multiplied by what is of a half precision type that has float32's range stays in that type: the
         product rounds it to that type anyway.
@@ -357,19 +361,56 @@ class Planner:
         known = self._buffers.get(cls)
         if known is not None:
             return known
-        own = self.formulas[0].tensor.dtype
+        own = self._type_around(cls)
         widest = 0.0
         for c in below(self.choices, [cls]):
             if self.choices[c].op == "read":
                 widest = max(widest, self.weights.size(self.weights.classes.axes[c]))
         small = self.weights.size(frozenset(axes)) * NEGLIGIBLE <= widest
-        dtype = DType.FLOAT32 if small and not (own is DType.BFLOAT16 and self._is_factor(cls)) else own
-        self._buffers[cls] = made = Tensor(name, tuple(a.extent for a in axes), dtype)
+        full = (small and not (own is DType.BFLOAT16 and self._is_factor(cls))) or self._counts(cls)
+        self._buffers[cls] = made = Tensor(name, tuple(a.extent for a in axes), DType.FLOAT32 if full else own)
         return made
 
+    def _type_around(self, cls: int) -> DType:
+        """The widest floating-point type of the outputs that are computed from it, or else of the inputs."""
+        roots = zip(self.formulas, self.weights.classes.roots, strict=True)
+        around = [f.tensor.dtype for f, root in roots if cls in below(self.choices, [root])]
+        for types in (around, [t.dtype for t in self.inputs]):
+            floats = {t for t in types if t.is_float}
+            if floats:
+                widest = {t for t in floats if t.bytes == max(f.bytes for f in floats)}
+                return widest.pop() if len(widest) == 1 else DType.FLOAT32  # neither half type holds the other
+        return DType.FLOAT32
+
+    def _counts(self, cls: int) -> bool:
+        """Whether it holds whole numbers, which may be more than half precision tells apart; truth values are not."""
+        whole: dict[int, bool] = {}
+        for c in below(self.choices, [cls]):
+            whole[c] = self._is_whole(self.choices[c], whole)
+        op = self.choices[cls].op
+        return whole[cls] and not (op in OPS and OPS[op].boolean)
+
+    def _is_whole(self, choice: Choice, known: Mapping[int, bool]) -> bool:
+        """Whether what is computed is whole numbers, as is known of the operands."""
+        operands = choice.children
+        match choice:
+            case Choice(payload=Read(tensor)):
+                return not next(t.dtype for t in self.inputs if t.name == tensor).is_float
+            case Choice(payload=Const(number)):
+                return number == math.floor(number) if math.isfinite(number) else False
+            case Choice(op="position" | "size" | "floor" | "round" | "sign"):
+                return True
+            case Choice(op=op) if op in OPS and OPS[op].boolean:
+                return True
+            case Choice(op="where"):
+                operands = operands[1:]
+            case Choice(op=op) if op not in (*WHOLE, *REDUCING) or op == "rescaled":
+                return False
+        return all(known[c] for c in operands)
+
     def _is_factor(self, cls: int) -> bool:
-        """Whether contractions alone read it, and all inputs are of the output's type."""
-        own = self.formulas[0].tensor.dtype
+        """Whether contractions alone read it, and all inputs are of its type."""
+        own = self._type_around(cls)
         readers = [c for c in below(self.choices, self.weights.classes.roots) if cls in self.choices[c].children]
         alike = all(t.dtype is own for t in self.inputs if t.dtype.is_float)
         return alike and bool(readers) and all(self.choices[c].op == "contract" for c in readers)
