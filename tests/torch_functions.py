@@ -19,6 +19,7 @@ import torch
 from torch.nn import functional as F
 
 Tensor: TypeAlias = torch.Tensor
+Fn: TypeAlias = Callable[..., Any]
 T = TypeVar("T")
 SCOPE = {"torch": torch, "F": F, "inf": math.inf, "nan": math.nan}
 MOST = 4000
@@ -48,11 +49,11 @@ class Function:
         return f"def f({', '.join(self.inputs)}):\n" + textwrap.indent("\n".join(body), "    ") + "\n"
 
     @cached_property
-    def call(self) -> Callable[..., Any]:
+    def call(self) -> Fn:
         """The function itself."""
         scope: dict[str, Any] = dict(SCOPE)
         exec(self.source, scope)
-        made: Callable[..., Any] = scope["f"]
+        made: Fn = scope["f"]
         return made
 
     def __str__(self) -> str:
@@ -383,15 +384,15 @@ def _arithmetic(k: Maker) -> str:
     )
 
 
-_UNARY = (
+_UNARY = str.split(
     "abs neg sign floor ceil trunc round square relu exp sqrt reciprocal rsqrt sigmoid tanh sin cos log log1p expm1 erf"
     " exp2 log2 log10 isnan isinf isfinite logical_not bitwise_not sgn frac positive nan_to_num clone isneginf isposinf"
     " deg2rad rad2deg sinc"
-).split()
-_ACTIVATIONS = (
+)
+_ACTIVATIONS = str.split(
     "relu6 gelu silu mish softplus elu selu celu leaky_relu hardsigmoid hardswish hardshrink softshrink tanhshrink"
     " logsigmoid softsign hardtanh"
-).split()
+)
 
 
 def _unary(k: Maker) -> str:

@@ -352,11 +352,11 @@ class Planner:
                     yield plan
 
     def _buffer(self, name: str, cls: int, axes: tuple[Axis, ...]) -> Tensor:
-        """In the type of what is computed from it, or in full precision: where that is next to nothing, statistics keep
-        their digits, and counts and positions theirs.
+        """In the type of what is computed from it, or in full precision.
 
-        What is only multiplied by what is of a half precision type that has float32's range stays in that type: the
-        product rounds it to that type anyway.
+        Where that is next to nothing, statistics keep their digits, and whole numbers always do. What is only
+        multiplied by what is of a half precision type that has float32's range stays in that type: the product rounds
+        it to that type anyway.
         """
         known = self._buffers.get(cls)
         if known is not None:

@@ -1,0 +1,233 @@
+"""Random torch functions (torch_functions.py): read as what they are, and their kernels compute what torch computes.
+
+Each ends equal, or in an error that says what is not supported.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import torch_functions
+import torch_op_db as db
+from cpu_batch import Array, Case
+from sgraph_programs import task
+from test_backends import NEEDS_COMPILER, SIZES, Runs, assignment
+from test_cpu_conformance import WIDE
+from torch.nn import functional as F
+from torch_functions import Function
+
+from prism.api.searching import SearchBudget, search
+from prism.backends.cpu.support import find_compiler
+from prism.errors import UnsupportedError
+from prism.frontend.torch.reader import trace
+from prism.generate.enumerate import generate
+from prism.program.evaluate import evaluate
+from prism.program.nodes import DType, Program
+
+TOLERANCE = {DType.BFLOAT16: 6e-2, DType.FLOAT16: 8e-3}
+BUDGET = SearchBudget(max_sgraphs=8, enodes=4000, iterations=10)
+
+
+# What is masked
+
+
+@dataclass(frozen=True)
+class Kernels:
+    """An sGraph of a function, and what it has to compute.
+
+    Attributes:
+        function: where it is from.
+        case: the sGraph, its tile sizes and inputs.
+        want: the oracle's outputs.
+        defined: whether only what the oracle has a number for is compared: what was searched may differ elsewhere.
+        tolerance: of the outputs that are no whole numbers, against the largest.
+    """
+
+    function: Function
+    case: Case
+    want: Sequence[Array]
+    defined: bool
+    tolerance: float
+
+    def difference(self, got: Sequence[Array]) -> str:
+        """What differs; empty where nothing does."""
+        for t, mine, want in zip(self.case.sgraph.outputs, got, self.want, strict=True):
+            numbers = np.isfinite(want)
+            same = mine.shape == want.shape and np.isfinite(mine)[numbers].all()
+            if same and not self.defined and t.dtype.is_float:  # no whole number is NaN
+                same = np.array_equal(mine[~numbers], want[~numbers], equal_nan=True)
+            scale = np.abs(want[numbers]).max(initial=1e-30) * (self.tolerance if t.dtype.is_float else 0.0)
+            if not same or (np.abs(mine - want)[numbers] > scale).any():
+                return f"{t.name}: {mine.ravel()[:8]} for {want.ravel()[:8]}"
+        return ""
+
+    def __str__(self) -> str:
+        return f"{self.function}{dict(self.case.symbols)}"
+
+
+def arrays(f: Function, seed: int) -> Mapping[str, Array]:
+    """Inputs: the function's own, or halves, with ties among them."""
+    rng = np.random.default_rng([29, seed])
+    made = {}
+    for n, t in f.inputs.items():
+        floats = t.is_floating_point()
+        other = torch.tensor(rng.integers(-8, 9, t.shape) / 2).to(t.dtype) if floats and seed else t
+        made[n] = (other.float() if floats else other).numpy()
+    return made
+
+
+def traced(f: Function) -> Program | None:
+    """The program of a function; None where it is refused."""
+    try:
+        return trace(f.call, tuple(f.inputs.values()), name="f")
+    except UnsupportedError:
+        return None
+
+
+def kernels(f: Function, target: str, plain: int, searched: int) -> Iterator[Kernels]:
+    """Some sGraphs as the function is written, and some that the search proves."""
+    choose = random.Random(f.seed)
+    p = traced(f)
+    if p is None:
+        return
+    made = [c.sgraph for c in generate(task(p), WIDE).candidates]
+    chosen = [(g, False) for g in choose.sample(made, min(plain, len(made)))]
+    if searched:
+        with search(p, target=target, budget=BUDGET) as found:
+            proved = [(q.sgraph, True) for q in found]
+        chosen += choose.sample(proved, min(searched, len(proved)))
+    types = {t.dtype for t in p.inputs} | {d.dtype for d in p.definitions}
+    for n, (g, defined) in enumerate(chosen):
+        inputs = {**arrays(f, n), **{name: np.asarray(w) for name, w in p.weights.items()}}
+        with np.errstate(all="ignore"):
+            want = evaluate(p, inputs)
+        case = Case(g, assignment(g, choose, SIZES), [inputs[t.name] for t in g.inputs])
+        tolerance = max(TOLERANCE.get(t, 3e-5) for t in types)
+        yield Kernels(f, case, [np.asarray(want[t.name], np.float64) for t in g.outputs], defined, tolerance)
+
+
+def run(target: str, made: Sequence[Kernels], folder: Path) -> list[str]:
+    """What differs, of all."""
+    runs = Runs(target)
+    with closing(runs.child):
+        made = [k for k in made if k.defined or emitted(runs, k)]
+        cases = [k.case for k in made]
+        results = runs.together(cases, folder, "-O1") if target == "cpu" else runs.apart(cases, folder)
+        told = []
+        for k, got in zip(made, results, strict=True):
+            if isinstance(got, str):
+                told.append(f"{k}: {got}")
+            elif not all(o.written.all() for o in got):
+                told.append(f"{k}: not all is written")
+            elif difference := k.difference([o.values for o in got]):
+                told.append(f"{k}: {difference}")
+    return told
+
+
+def emitted(runs: Runs, made: Kernels) -> bool:
+    """Whether the backend takes an sGraph that was made for another device; what was searched for it, it takes."""
+    try:
+        runs.backend.emit(made.case.sgraph)
+    except UnsupportedError:
+        return False
+    return True
+
+
+def masked(seeds: Sequence[int]) -> list[Function]:
+    return [f for s in seeds if (f := torch_functions.masked(s)) is not None]
+
+
+@pytest.mark.skipif(find_compiler() is None, reason=NEEDS_COMPILER)
+def test_kernels_of_masked_functions(tmp_path: Path) -> None:
+    made = [k for f in masked((60, 134, 7)) for k in kernels(f, "cpu", 2, 0)]
+    assert len(made) >= 4
+    told = run("cpu", made, tmp_path)
+    assert not told, "\n".join(told)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("target", ["cpu", "sm_90"])
+@pytest.mark.parametrize("seed", range(10_000, 10_400, 25))
+def test_kernels_of_hundreds_of_masked_functions(target: str, seed: int, tmp_path: Path) -> None:
+    if target == "cpu" and find_compiler() is None:
+        pytest.skip(NEEDS_COMPILER)
+    made = [k for f in masked(range(seed, seed + 25)) for k in kernels(f, target, 2, 2)]
+    told = run(target, made, tmp_path)
+    assert not told, "\n".join(told)
+
+
+# What is stored between kernels
+
+
+def buffers(function: torch_functions.Fn, *inputs: torch.Tensor) -> set[DType]:
+    """The types of all buffers of all plans."""
+    p = trace(function, inputs, name="f")
+    return {b.dtype for c in generate(task(p), WIDE).candidates for b in c.sgraph.buffers}
+
+
+X = torch.linspace(-2, 2, 24).reshape(6, 4)
+
+
+def test_what_a_comparison_reads_is_not_stored_as_a_truth_value() -> None:
+    assert buffers(lambda x: F.pad(torch.tanh(x), (1, 1)) > 0, X) == {DType.FLOAT32}
+    assert buffers(lambda x: (torch.tanh(x).T > 0, x * 2), X.half()) == {DType.FLOAT16}
+    assert buffers(lambda x: (torch.tanh(x) * 9).to(torch.int8), X) == {DType.FLOAT32}
+
+
+def test_a_buffer_holds_what_is_computed_from_it() -> None:
+    def two(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        y = F.pad(torch.tanh(x), (1, 1))
+        return (y > 0).half(), y.exp()
+
+    assert DType.FLOAT32 in buffers(two, X)
+    # 300 and 301 are one number in bfloat16
+    found = buffers(lambda n: ((n * 300).flip(0) + n).to(torch.bfloat16), torch.arange(8).to(torch.int32))
+    assert found == {DType.FLOAT32}
+
+
+# What is read
+
+
+def read(functions: Sequence[Function]) -> list[str]:
+    """What is neither refused nor what torch computes."""
+
+    def sample(place: int, f: Function) -> db.Sample:
+        return db.Sample("f", torch.float32, place, tuple(f.inputs.values()), lambda tensors: f.call(*tensors))
+
+    given = [sample(n, f) for n, f in enumerate(functions)]
+    found = db.outcomes(given)
+    assert sum(o.status == db.EQUAL for o in found) > len(found) / 2
+    return [f"{functions[o.index]}{o.status}: {o.detail}" for o in found if o.status in db.BAD and not _cast(o.detail)]
+
+
+def _cast(detail: str) -> bool:
+    """Whether it is a NaN that was made a whole number, which is not defined."""
+    return "np.float64(nan) for np.float64(0.0)" in detail
+
+
+def wide(seeds: Sequence[int]) -> list[Function]:
+    return [f for s in seeds if (f := torch_functions.wide(s)) is not None]
+
+
+def test_random_functions_are_read_as_what_they_are() -> None:
+    told = read(wide(range(24)))
+    assert not told, "\n".join(told)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(20_000, 24_000, 200))
+def test_thousands_of_functions_are_read_as_what_they_are(seed: int) -> None:
+    told = read(wide(range(seed, seed + 200)))
+    assert not told, "\n".join(told)
+
+
+def test_functions_are_drawn_alike() -> None:
+    assert list(map(str, masked(range(20)))) == list(map(str, masked(range(20))))
+    assert list(map(str, wide(range(20)))) == list(map(str, wide(range(20))))
