@@ -146,7 +146,7 @@ def _problem(world: World, holds: np.ndarray) -> _Problem | None:
             continue
         _, *wrong = world.arithmetic.agreement(a, b)
         for kind, mask in zip((_DIFFER, _ONE_FINITE, _INFINITE), wrong, strict=True):
-            at = np.argwhere(mask & holds.reshape(-1, 1, 1, 1, 1))
+            at = np.argwhere(mask & (holds & world.defined).reshape(-1, 1, 1, 1, 1))
             if len(at):
                 pairs = [(_element(a.v, tuple(p)), _element(b.v, tuple(p))) for p in at]
                 # The worst: where the finite side is not even 0.
@@ -180,7 +180,7 @@ def _agreed(world: World, holds: np.ndarray) -> int:
         except Undefined:
             continue
         says = says | np.broadcast_to(same.any(axis=(1, 2, 3, 4)), holds.shape)
-    return int((says & holds).sum())
+    return int((says & holds & world.defined).sum())
 
 
 def _element(v: np.ndarray, place: tuple[int, ...]) -> float | int:

@@ -203,6 +203,8 @@ class World:
         owned: term variable to its axes; those that facts define are added.
         raw: term variable to what was drawn, [draw, i, j, k, l].
         env: all variables' values, once `settle` has been called.
+        defined: in which draws what is asked to be a constant is a finite number; once it has been called, of those
+            that satisfy the facts.
     """
 
     parts: Parts
@@ -212,6 +214,7 @@ class World:
     owned: dict[str, frozenset[str]] = field(default_factory=dict)
     raw: dict[str, Array] = field(default_factory=dict)
     env: dict[str, Value] = field(default_factory=dict)
+    defined: Mask = field(default_factory=lambda: np.ones(1, dtype=bool))
 
     # Drawing
 
@@ -247,6 +250,7 @@ class World:
         """
         self.env = {**self.axis, **{name: self.arithmetic.number(raw) for name, raw in self.raw.items()}}
         none = np.zeros(1, dtype=bool)
+        self.defined = np.ones(1, dtype=bool)
         equalities = [f for f in self.parts.facts if isinstance(f, list) and f[0] == "="]
         try:
             # Definitions may stand in any order; a few rounds settle them.
@@ -259,12 +263,13 @@ class World:
             for fact in self.parts.facts:
                 if any(fact is f for f in defining):
                     continue
-                holds = holds & self._holds(fact)
+                holds = holds & self._holds(fact) & self.defined
                 if not holds.any():
                     return none
         except Undefined:
             return none
-        return holds
+        self.defined = holds & self.defined
+        return self.defined
 
     def _define(self, fact: list[Form], defining: list[list[Form]]) -> bool:
         """Whether both sides have values; a variable is given that of the other side, and the fact is noted."""
@@ -407,8 +412,11 @@ class World:
         found = self.number(form)
         if self.axes(form) or found.v[0].size != 1:
             raise Undefined
-        if isinstance(found, Num) and not np.isfinite(found.v).all():
-            raise Undefined
+        if isinstance(found, Num):
+            # Each draw for itself: of many that are made at once, some are infinite nearly always.
+            self.defined = self.defined & np.isfinite(found.v).reshape(-1)
+            if not self.defined.any():
+                raise Undefined
         return found  # type: ignore[no-any-return]
 
     def _set(self, head: str, values: Sequence[Value]) -> Value:
