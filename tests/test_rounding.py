@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -21,15 +22,18 @@ from prism.backends.reordered import Order, reordered
 from prism.egraph.worker import Worker
 from prism.errors import ExitCode, IllegalIRError, NoImprovementError, VerificationError
 from prism.events import Recorder
-from prism.instantiate.gate.check import CheckReport, Output, check_module
+from prism.instantiate.gate.check import CheckReport, KernelRunner, Output, check_module
 from prism.instantiate.gate.judge import judge
 from prism.instantiate.gate.plan import Sample as Programs
 from prism.instantiate.platforms import platform_of
+from prism.process.child import child_environment
+from prism.process.worker import Ending, Reply
+from prism.process.worker import Worker as Process
 from prism.program.arrays import NumpyArrays
 from prism.program.evaluate import evaluate as oracle_of
 from prism.program.evaluate import run
 from prism.program.extents import evaluate
-from prism.program.index import Axis
+from prism.program.index import Axis, Index
 from prism.program.inline import inline
 from prism.program.nodes import DType, Program, ReduceKind, Tensor
 from prism.sgraph.config import Config
@@ -227,9 +231,10 @@ def test_the_finalists_have_it(tmp_path: Path) -> None:
 # How a run ends.
 
 
-def refusing(rounding: bool) -> Callable[..., CheckReport]:
+def refusing(rounding: bool, late: bool = False) -> Callable[..., CheckReport]:
     def check(*args: Any, **named: Any) -> CheckReport:
-        return CheckReport("told", 1, {"normal": 3.5}, ("normal inputs: y: 3.5 times what is allowed",), 0, rounding)
+        why = "hang: no answer in 9 s" if late else "y: 3.5 times what is allowed"
+        return CheckReport("told", 1, {"normal": 3.5}, (f"normal inputs: {why}",), 0, rounding, late)
 
     return check
 
@@ -243,6 +248,45 @@ def test_rounding_alone_is_nothing_better(monkeypatch: pytest.MonkeyPatch) -> No
     assert "3.5 times what is allowed" in caught.value.why
     assert "rounding alone" in caught.value.why
     assert "bug" not in caught.value.one_line()
+
+
+def test_kernels_that_take_too_long_to_check_are_no_bug(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(optimizing, "check_module", refusing(rounding=False, late=True))
+    program = traced(lambda x: x / x.sum(-1, keepdim=True), (8, 64))
+    with pytest.raises(NoImprovementError, match="no answer in 9 s") as caught:
+        optimize(program, target="sm_90", budget=SearchBudget(max_sgraphs=1), trials=1)
+    assert "bug" not in caught.value.one_line()
+
+
+def test_a_case_that_does_not_end_in_time_is_late(tmp_path: Path) -> None:
+    class Asked:
+        def __init__(self, ending: Ending) -> None:
+            self.ending = ending
+
+        def ask(self, request: object, timeout_s: float) -> Reply:
+            return Reply(self.ending, detail="told")
+
+    program = traced(lambda x: x.exp(), (8, 32))
+    (d,) = program.definitions
+    index = tuple(map(Index.axis, d.axes))
+    body = (Load("a", "x", index), Pointwise("b", "exp", ("a",)), Store(d.name, index, "b"))
+    kernel = Kernel("k", tuple((a, Grid(sym(f"T_{a.name}"))) for a in d.axes), body)
+    sgraph = SGraph("s", program.inputs, (), (d.tensor,), (kernel,))
+    config = Config({s.name: 4 for s in sgraph.symbols}, {}, {})
+    for ending in (Ending.HANG, Ending.CRASH):
+        runner = KernelRunner(worker=Asked(ending))  # type: ignore[arg-type]
+        report = check_module(program, tmp_path / "m.py", sgraph, config, runner=runner)
+        assert (report.passed, report.rounding, report.late) == (False, False, ending is Ending.HANG)
+
+
+def test_a_child_that_its_own_alarm_ends_hangs() -> None:
+    program = "import os, signal, sys; sys.stdin.readline(); os.kill(os.getpid(), signal.{})"
+    endings = []
+    for name in ("SIGALRM", "SIGKILL"):
+        worker = Process([sys.executable, "-c", program.format(name)], child_environment())
+        endings.append(worker.ask({}, 60).ending)
+        worker.close()
+    assert endings == [Ending.HANG, Ending.CRASH]
 
 
 def test_what_rounding_does_not_explain_is_a_bug(monkeypatch: pytest.MonkeyPatch) -> None:

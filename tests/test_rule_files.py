@@ -316,3 +316,18 @@ def test_a_users_rule_reaches_the_search(tmp_path: Path) -> None:
     program = prism.trace(lambda x: torch.sin(2 * x).sum(-1), (torch.randn(4, 8),))
     with prism.search(program, rules=[write(tmp_path, SIN)]) as found:
         assert "mine" in next(found).verdict.rules
+
+
+def test_a_file_that_is_missing_is_no_finding(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for missing in (tmp_path / "none.egg", tmp_path):
+        assert main(["rules", "check", str(missing)]) == ExitCode.USAGE
+        assert "the rule file cannot be read" in capsys.readouterr().err
+
+
+def test_more_draws_at_once_do_not_leave_out_what_must_be_a_number() -> None:
+    """Of 250 draws some are infinite; that leaves the others."""
+    (rule,) = [r for r in SHIPPED.rules if r.name == "fold-mul"]
+    few, many = (check_rule(rule, draws=n) for n in (200, 8000))
+    assert few
+    assert many
+    assert many.agreed > 8000

@@ -591,10 +591,12 @@ def _right(
 
     Raises:
         VerificationError: none passes, and one computes something else than its sGraph, or nothing could be run.
+        NoImprovementError: nothing ended in time.
         _RoundsWorseError: none passes, by rounding alone.
     """
     failures: list[str] = []
     rounding: list[str] = []
+    late: list[str] = []
     passed: list[tuple[Best, CheckSummary]] = []
     tools.runner.forget()
     drawn = Drawn(request.program)
@@ -617,7 +619,7 @@ def _right(
                 return passed
         else:
             named = f"{', '.join(k.name for k in c.sgraph.kernels)}: {report.failures[0]}"
-            (rounding if report.rounding else failures).append(named)
+            (late if report.late else rounding if report.rounding else failures).append(named)
             tools.recorder.warn(f"a proved sGraph failed the numeric gate and was dropped: {report.failures[0]}")
     if passed:
         return passed
@@ -631,6 +633,13 @@ def _right(
             (rounding if o.failure is Failure.ROUNDING else failures).append(named)
     if rounding and not failures:
         raise _RoundsWorseError(rounding)
+    if not failures and (late or (tuned.failures and set(tuned.failures) <= {Failure.HANG.value})):
+        raise NoImprovementError(
+            "nothing that was proved ended in time",
+            where=request.program.name,
+            why=(late or [t.outcome.detail for t in tuned.trials if t.outcome.detail] or ["every trial hung"])[0],
+            fix="run it again when the machine has less to do, or tune at smaller shapes (--shape)",
+        )
     counts = ", ".join(f"{n} times {reason}" for reason, n in sorted(tuned.failures.items()))
     counts += "".join(f": {d}" for d in [t.outcome.detail for t in tuned.trials if t.outcome.detail][:1])
     if not failures and set(tuned.failures) == {Failure.COMPILE.value}:

@@ -60,6 +60,9 @@ def lint(paths: Sequence[Path], known: RuleSet | None = None) -> tuple[tuple[Rul
     Args:
         paths: rule files.
         known: rules that are loaded besides, whose names are taken.
+
+    Raises:
+        RuleError: a file cannot be read.
     """
     issues: list[Issue] = []
     rules: list[Rule] = []
@@ -94,7 +97,10 @@ def _read(path: Path, issues: list[Issue], operators: dict[str, Operator]) -> It
             found.append(form)
     except RuleError as error:
         issues.append(_of(error))
-    except (OSError, UnicodeDecodeError) as error:
+    except OSError as error:
+        why = error.strerror or str(error)
+        raise RuleError("the rule file cannot be read", where=str(path), why=why, fix="name a rule file") from error
+    except UnicodeDecodeError as error:
         issues.append(Issue(Severity.ERROR, f"{path}:1:1", "", f"the file cannot be read: {error}"))
     for form in declarations_first(found):
         try:

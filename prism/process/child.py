@@ -45,6 +45,10 @@ class Child:
     Args:
         command: how to start it.
         environment: its whole environment; None for this process's.
+
+    Attributes:
+        starts: how many processes were started.
+        status: of the last one that `end` found ended by itself.
     """
 
     def __init__(self, command: Sequence[str], environment: Mapping[str, str] | None = None) -> None:
@@ -56,6 +60,7 @@ class Child:
         self._lock = threading.Lock()
         self._closed = False
         self.starts = 0
+        self.status: int | None = None
 
     @property
     def closed(self) -> bool:
@@ -159,6 +164,7 @@ class Child:
                 process.wait(_LAST_MOMENT_S)
         ended = not self.alive
         status = self.kill()
+        self.status = status if ended else None
         self._log.seek(0)
         lines = self._log.read().decode(errors="replace").strip().splitlines()
         how += f" with status {status}" if ended and status is not None else ""

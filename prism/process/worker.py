@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -73,7 +74,10 @@ class Worker:
             child.kill()
             return Reply(Ending.HANG, detail=f"no answer in {limit:g} s")
         if not line:
-            return Reply(Ending.CRASH, detail=child.end("the process ended"))
+            how = child.end("the process ended")
+            if child.status == -signal.SIGALRM:  # its own alarm, which is set for the same time
+                return Reply(Ending.HANG, detail=f"no answer in {limit:g} s")
+            return Reply(Ending.CRASH, detail=how)
         return Reply(Ending.ANSWERED, json.loads(line))
 
     def kill(self) -> None:

@@ -78,6 +78,12 @@ class Runner(Protocol):
         ...
 
 
+class Late(str):
+    """Why there are no outputs: they did not come in time, which says nothing of whether they would be right."""
+
+    __slots__ = ()
+
+
 class KernelRunner:
     """Runs kernels in a child process: in Triton's interpreter, on the GPU, or wherever a given worker does.
 
@@ -125,7 +131,8 @@ class KernelRunner:
         }
         reply = self._worker.ask(request, CASE_LIMIT_S)
         if reply.ending is not Ending.ANSWERED:
-            return f"{reply.ending.value}: {reply.detail}"
+            why = f"{reply.ending.value}: {reply.detail}"
+            return Late(why) if reply.ending is Ending.HANG else why
         if reply.answer.get("error"):
             return str(reply.answer["error"])
         return [Output(t.to(torch.float64).numpy(), w.numpy()) for t, w in torch.load(results)]
@@ -174,6 +181,7 @@ class CheckReport:
         sampled: how many cases ran only a sample of some kernel's programs.
         rounding: whether rounding explains all failures: the sGraph itself, evaluated in torch, is as far from the
             oracle as its kernels.
+        late: whether all failures are cases that did not end in time.
     """
 
     runner: str
@@ -182,6 +190,7 @@ class CheckReport:
     failures: tuple[str, ...]
     sampled: int = 0
     rounding: bool = False
+    late: bool = False
 
     @property
     def passed(self) -> bool:
@@ -233,7 +242,7 @@ def check_module(
     """
     worst: dict[str, float] = {}
     failures: list[str] = []
-    done = sampled = unexplained = 0
+    done = sampled = unexplained = wrong = 0
     if drawn is None:
         runner.forget()
         drawn = Drawn(program)
@@ -250,13 +259,22 @@ def check_module(
             samples = plan_samples(sgraph, case.config, case.binding)
         ratio, reasons, rounding = _run_case(drawn, module, sgraph, case, samples, runner)
         unexplained += bool(reasons) and not rounding
+        wrong += any(not isinstance(r, Late) for r in reasons)
         done += 1
         sampled += any(s is not None for s in samples)
         worst[case.draw] = max(worst.get(case.draw, 0.0), ratio)
         failures += [f"{case}: {r}" for r in reasons]
         if failures and stop_at_failure:
             break
-    return CheckReport(runner.name, done, worst, tuple(failures), sampled, bool(failures) and not unexplained)
+    return CheckReport(
+        runner.name,
+        done,
+        worst,
+        tuple(failures),
+        sampled,
+        bool(failures) and not unexplained,
+        bool(failures) and not wrong,
+    )
 
 
 @dataclass(frozen=True, slots=True)
