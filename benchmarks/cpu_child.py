@@ -26,8 +26,8 @@ import torch
 
 from benchmarks.cpu_cases import CASES, Case
 from benchmarks.cpu_report import DRAM_BYTES, quartiles
+from prism.backends.interleave import interleave
 from prism.backends.native import native
-from prism.backends.triton.timing import interleave
 from prism.instantiate.contenders import Call, module_call, onnx_call, tensors_of, torch_call
 from prism.instantiate.cpu_worker import threads
 from prism.instantiate.rounds import Prepared, contest

@@ -12,8 +12,8 @@ import os
 import sys
 from pathlib import Path
 
+from prism.backends.poison import Framed
 from prism.backends.protocol import Backend
-from prism.backends.triton.check_worker import FRAME, poison_of, with_poison
 from prism.process.serve import Answer, Request, serve
 from prism.sgraph.config import Config
 
@@ -31,21 +31,14 @@ def answer(chosen: Backend, request: Request) -> Answer:
     import torch
 
     inputs = [torch.load(path) for path in request["inputs"]]
-    frames, outputs = zip(*(with_poison(shape, dtype, "cpu") for shape, dtype in request["outputs"]), strict=True)
+    framed = Framed(request["outputs"], "cpu")
     config = Config(**request["config"])
     found: dict[str, object] = {}
     if "repeats" in request:
-        found["seconds"] = chosen.time(Path(request["module"]), config, inputs, outputs, request["repeats"])
+        found["seconds"] = chosen.time(Path(request["module"]), config, inputs, framed.outputs, request["repeats"])
     else:
-        chosen.run(Path(request["module"]), config, inputs, outputs)
-    results = []
-    for frame, output in zip(frames, outputs, strict=True):
-        bits, poison = poison_of(frame)
-        if bool((torch.cat([bits[:FRAME], bits[-FRAME:]]) != poison).any()):
-            return {"error": "a kernel stored beyond the end of an output"}
-        results.append((output.clone(), (bits[FRAME:-FRAME] != poison).view(output.shape)))
-    torch.save(results, request["results"])
-    return found
+        chosen.run(Path(request["module"]), config, inputs, framed.outputs)
+    return {**found, **framed.answer(request["results"])}
 
 
 def main() -> None:

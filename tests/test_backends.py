@@ -29,8 +29,8 @@ from test_cpu_conformance import TOLERANCE, WIDE, close, random_programs
 
 from prism.api.searching import SearchBudget, search
 from prism.backends.cpu.support import find_compiler
+from prism.backends.poison import Framed
 from prism.backends.protocol import Argument, Backend, write_module
-from prism.backends.triton.check_worker import FRAME, poison_of, with_poison
 from prism.backends.triton.crosscompile import worker_environment
 from prism.errors import UnsupportedError
 from prism.generate.enumerate import generate
@@ -115,15 +115,11 @@ class Runs:
     def together(self, cases: Sequence[Case], folder: Path, level: str) -> Iterator[list[Output] | str]:
         """In this process, all compiled as one source."""
         for case, (module, _) in zip(cases, compile_batch(cases, folder, level=level), strict=True):
-            framed = [with_poison(shape, dtype, "cpu") for shape, dtype in outputs_of(case)]
-            self.backend.run(module, config_of(case), tensors_of(case), [output for _, output in framed])
-            found = []
-            for frame, output in framed:
-                bits, poison = poison_of(frame)
-                assert (torch.cat([bits[:FRAME], bits[-FRAME:]]) == poison).all(), f"{case.sgraph.name}: beyond the end"
-                written = (bits[FRAME:-FRAME] != poison).view(output.shape)
-                found.append(Output(output.to(torch.float64).numpy(), written.numpy()))
-            yield found
+            framed = Framed(outputs_of(case), "cpu")
+            self.backend.run(module, config_of(case), tensors_of(case), framed.outputs)
+            results = framed.results()
+            assert results is not None, f"{case.sgraph.name}: beyond the end"
+            yield [Output(output.to(torch.float64).numpy(), written.numpy()) for output, written in results]
 
 
 @pytest.fixture(scope="module", params=["sm_90", "cpu"], ids=["Triton", "C++"])

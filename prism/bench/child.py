@@ -21,49 +21,31 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import nullcontext
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
+from prism.backends.interleave import interleave
+from prism.backends.triton.replay import (
+    WARM_UP_REPLAYS,
+    GraphReplay,
+    copies,
+    event,
+    give_up_if_sticky,
+    poison,
+)
 from prism.process.serve import one_line, private_output
 
 Request: TypeAlias = Mapping[str, Any]
 Event: TypeAlias = dict[str, Any]
 
-REPLAY_S = 2e-3
-"""A replay should take about this long, seconds, so that its two events do not count."""
-MAX_COPIES = 128
-MAX_CALLS = 1500
 MEMORY_PART = 0.25
 """The part of the device's memory that the copies of the inputs may take."""
-WARM_UPS = 3
 TRIAL_REPLAYS = 5
 RMS_FACTOR, MAX_FACTOR = 4.0, 8.0
 ROUNDOFF = {"bfloat16": 2.0**-8, "float16": 2.0**-11, "float32": 2.0**-24}
-REFUSED = ("out of resource", "outofresources", "out of memory", "too many resources", "invalid configuration")
 SEED = 20240607
 LARGE = 1e30
 """In place of an infinite error, which JSON does not have."""
-
-
-def is_sticky(message: str) -> bool:
-    """Whether an error leaves the CUDA context unusable."""
-    low = message.lower()
-    if any(w in low for w in REFUSED):
-        return False
-    return any(w in low for w in ("cuda error", "illegal", "device-side assert", "misaligned", "unspecified launch"))
-
-
-def copies(set_bytes: int, l2_bytes: int, memory_bytes: float) -> int:
-    """How many copies to rotate over: before one comes again, the others have filled the L2 cache twice."""
-    wanted = math.ceil(2 * l2_bytes / max(set_bytes, 1)) + 1
-    return max(1, min(wanted, int(memory_bytes // max(set_bytes, 1)), MAX_COPIES))
-
-
-def calls(call_s: float, rotation: int) -> int:
-    """How many calls a graph holds: a whole number of rotations, about REPLAY_S in all."""
-    wanted = min(REPLAY_S / max(call_s, 1e-9), MAX_CALLS)
-    return max(1, math.ceil(wanted / rotation)) * rotation
 
 
 def load_module(path: Path) -> Any:
@@ -161,83 +143,32 @@ class Runner:
 
         `arrivals` is GraphArrivals of emitted modules that have it.
         """
-        return _Clocked(launch) if self.interpreting else _Graph(launch, rotation, arrivals)
+        return _Clocked(launch) if self.interpreting else GraphReplay(launch, rotation, arrivals)
 
 
-class Prepared:
+class Prepared(Protocol):
     """A contender that can be replayed."""
 
-    calls = 1
-    outputs: Sequence[Any] = ()
+    calls: int
+    outputs: Sequence[Any]
 
     def replay(self) -> float:
         """Replay once: seconds a call."""
-        raise NotImplementedError
-
-    def poison(self) -> None:
-        """Overwrite the outputs with what no kernel computes."""
-        for t in self.outputs:
-            t.fill_(float("nan") if t.is_floating_point() else 1)
 
 
-class _Clocked(Prepared):
+class _Clocked:
     """Without a GPU: one call, by the clock."""
 
     def __init__(self, launch: Callable[[int], Sequence[Any]]) -> None:
         self._launch = launch
+        self.calls = 1
         self.outputs = launch(0)
 
     def replay(self) -> float:
+        """Seconds of one call."""
         start = time.perf_counter()
         self.outputs = self._launch(0)
         return time.perf_counter() - start
-
-
-class _Graph(Prepared):
-    """One CUDA graph of many calls."""
-
-    def __init__(self, launch: Callable[[int], Sequence[Any]], rotation: int, arrivals: Any = None) -> None:
-        import torch
-
-        stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
-        stream.wait_stream(torch.cuda.current_stream())
-        start, end = _event(), _event()
-        with torch.cuda.stream(stream):
-            # Compiles, and lets the libraries choose their algorithms, outside the capture.
-            for n in range(3):
-                launch(n % rotation)
-            stream.synchronize()
-            start.record()
-            for n in range(4):
-                launch(n % rotation)
-            end.record()
-            stream.synchronize()
-        torch.cuda.current_stream().wait_stream(stream)
-        self.calls = calls(start.elapsed_time(end) * 1e-3 / 4, rotation)
-        self._graph = torch.cuda.CUDAGraph()
-        last: Sequence[Any] = ()
-        # What a module counts arrivals in has been zero since the calls above: the graph has no need to set it.
-        own = None if arrivals is None else stream
-        counts = nullcontext() if arrivals is None else arrivals(stream)
-        with counts as self._counts, torch.cuda.graph(self._graph, stream=own):
-            for n in range(self.calls):
-                # What a contender allocates lives in the graph's memory and is reused: only the last call's holds.
-                last = launch(n % rotation)
-        self.outputs = last
-        self._start, self._end = _event(), _event()
-
-    def replay(self) -> float:
-        self._start.record()
-        self._graph.replay()
-        self._end.record()
-        self._end.synchronize()
-        return float(self._start.elapsed_time(self._end)) * 1e-3 / self.calls
-
-
-def _event() -> Any:
-    import torch
-
-    return torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
 
 
 class Bench:
@@ -369,24 +300,6 @@ def exact_results(function: Callable[..., Any], inputs: Sequence[Any]) -> list[A
     return [t.to(torch.float64) for t in flat(function(*wide))]
 
 
-def interleave(replays: Sequence[Callable[[], float]], rounds: int, until: float = math.inf) -> list[list[float]]:
-    """Samples of each: one round after the other, each beginning with another contender; at least five rounds.
-
-    Args:
-        replays: each replays a contender and returns seconds a call.
-        rounds: rounds at most.
-        until: `time.monotonic()` at which to stop.
-    """
-    samples: list[list[float]] = [[] for _ in replays]
-    for round_ in range(rounds):
-        if round_ >= 5 and time.monotonic() > until:
-            break
-        for n in range(len(replays)):
-            place = (n + round_) % len(replays)
-            samples[place].append(replays[place]())
-    return samples
-
-
 def trials(request: Request) -> Iterator[Event]:
     """Time each configuration of each candidate a little, the most promising first, until time is up."""
     bench = Bench(request)
@@ -404,7 +317,7 @@ def trials(request: Request) -> Iterator[Event]:
         yield {"event": "begin", "trial": [n, m]}
         try:
             prepared = bench.module(n, record["candidates"][n]["configs"][m]["config"])
-            prepared.poison()
+            poison(prepared.outputs)
             seconds = sorted(prepared.replay() for _ in range(TRIAL_REPLAYS))[TRIAL_REPLAYS // 2]
             wrong = bench.error(prepared.outputs)
             yield {"event": "trial", "trial": [n, m], "us": 1e6 * seconds, "error": wrong}
@@ -425,9 +338,9 @@ def confirm(request: Request) -> Iterator[Event]:
                 prepared = bench.module(n, bench.record["candidates"][n]["configs"][m]["config"])
             else:
                 prepared = bench.baseline(name)
-            for _ in range(WARM_UPS):
+            for _ in range(WARM_UP_REPLAYS):
                 prepared.replay()
-            prepared.poison()
+            poison(prepared.outputs)
             ready.append((name, prepared))
         except Exception as error:
             give_up_if_sticky(error)
@@ -523,7 +436,7 @@ def ceilings() -> dict[str, float]:
     def fastest(work: Callable[[], Any]) -> float:
         times = []
         for _ in range(8):
-            start, end = _event(), _event()
+            start, end = event(), event()
             start.record()
             work()
             end.record()
@@ -533,14 +446,6 @@ def ceilings() -> dict[str, float]:
 
     copied = 2 * source.numel() / fastest(lambda: target.copy_(source))
     return {"copy_bytes_s": copied, "dot_flops": 2 * 8192**3 / fastest(lambda: torch.mm(a, b))}
-
-
-def give_up_if_sticky(error: Exception) -> None:
-    """End the process after an error that poisons the context: whatever ran next would fail, too."""
-    message = one_line(error)
-    if is_sticky(message):
-        os.write(2, f"{message}\n".encode())
-        os._exit(70)
 
 
 HANDLERS: Mapping[str, Callable[[Request], Iterator[Event]]] = {

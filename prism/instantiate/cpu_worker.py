@@ -17,9 +17,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from prism.backends.interleave import interleave
+from prism.backends.poison import Framed
 from prism.backends.protocol import Argument
-from prism.backends.triton.check_worker import FRAME, poison_of, with_poison
-from prism.backends.triton.timing import interleave
 from prism.instantiate.contenders import Contenders, config_from
 from prism.instantiate.cpu_backend import CppBackend
 from prism.instantiate.machine_load import Watch, plain
@@ -40,7 +40,7 @@ def threads() -> int:
 
 
 def time_contenders(request: Request) -> Answer:
-    """Time contenders against each other; request and answer are those of `prism.backends.triton.timing`.
+    """Time contenders against each other; request and answer are those of `prism.backends.interleave`.
 
     Where the request has `limit_s` it is a contest: each contender names its `side` and its `threads`, modules are
     called as their users call them, and the answer says how busy the machine was. Otherwise it is a study's trial,
@@ -105,17 +105,9 @@ def run_module(request: Request) -> Answer:
     import torch
 
     inputs = [torch.load(path) for path in request["inputs"]]
-    frames, outputs = zip(*(with_poison(shape, dtype, "cpu") for shape, dtype in request["outputs"]), strict=True)
-    CppBackend(threads()).run(Path(request["module"]), config_from(request["config"]), inputs, outputs)
-    results = []
-    for frame, output in zip(frames, outputs, strict=True):
-        bits, poison = poison_of(frame)
-        outside = torch.cat([bits[:FRAME], bits[-FRAME:]])
-        if bool((outside != poison).any()):
-            return {"error": "a kernel stored beyond the end of an output"}
-        results.append((output.clone(), (bits[FRAME:-FRAME] != poison).view(output.shape)))
-    torch.save(results, request["results"])
-    return {"results": request["results"]}
+    framed = Framed(request["outputs"], "cpu")
+    CppBackend(threads()).run(Path(request["module"]), config_from(request["config"]), inputs, framed.outputs)
+    return framed.answer(request["results"])
 
 
 def compile_module(request: Request) -> Answer:

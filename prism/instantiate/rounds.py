@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from prism.backends.triton.timing import interleave
+from prism.backends.interleave import interleave
 
 SAMPLE_S = 2e-3
 """A sample should take about this long, seconds, so that the clock does not count."""

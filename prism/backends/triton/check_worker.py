@@ -1,8 +1,7 @@
 """The worker that runs an emitted module's kernels on given tensors: in Triton's interpreter, or on the GPU.
 
-Outputs start as a not-a-number of a bit pattern that no arithmetic produces, inside a frame of the same: so it is known
-which elements the kernels wrote, and a store beyond the tensor shows. In the interpreter a launch can be cut down to a
-sample of its programs. Run by `python -m` with TRITON_INTERPRET set or unset; a wild access kills this process alone.
+Outputs start as poison (`prism.backends.poison`). In the interpreter a launch can be cut down to a sample of its
+programs. Run by `python -m` with TRITON_INTERPRET set or unset; a wild access kills this process alone.
 """
 
 from __future__ import annotations
@@ -13,14 +12,9 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from prism.backends.poison import Framed
 from prism.backends.triton.crosscompile import load_module
 from prism.process.serve import Answer, Request, serve
-
-FRAME = 256
-"""Elements before and after each output; a multiple of every alignment that kernels are specialised on."""
-
-# By element size in bytes: quiet not-a-numbers with a payload, as signed integers; small integers get no such luxury.
-_POISON: Mapping[int, int] = {8: 0x7FF8_DEAD_BEEF_0001, 4: 0x7FC0_BEEF, 2: 0x7FEB, 1: 0x55}
 
 
 def sample_programs(counts: Sequence[int], limit: int | None) -> list[int]:
@@ -44,27 +38,6 @@ def sample_programs(counts: Sequence[int], limit: int | None) -> list[int]:
     return sorted(list(order)[:limit])
 
 
-def _integers(tensor: Any) -> Any:
-    import torch
-
-    return tensor.view({8: torch.int64, 4: torch.int32, 2: torch.int16, 1: torch.int8}[tensor.element_size()])
-
-
-def with_poison(shape: Sequence[int], dtype: str, device: str) -> tuple[Any, Any]:
-    """A tensor of poison, and the tensor of that shape inside it, with a frame on either side."""
-    import torch
-
-    elements = math.prod(shape)
-    frame = torch.empty(elements + 2 * FRAME, dtype=getattr(torch, dtype), device=device)
-    _integers(frame).fill_(_POISON[frame.element_size()])
-    return frame, frame[FRAME : FRAME + elements].view(tuple(shape))
-
-
-def poison_of(frame: Any) -> tuple[Any, int]:
-    """The elements of a tensor that `with_poison` made, as integers on the CPU, and what poison is among them."""
-    return _integers(frame.cpu()), _POISON[frame.element_size()]
-
-
 @lru_cache(maxsize=64)
 def _loaded(path: str) -> Any:
     """The tensor in a file; a path is never written twice."""
@@ -81,33 +54,19 @@ def run_module(request: Request) -> Answer:
     axes and how many of its programs to run (null: all of the launch). The outputs' file holds, per output, the tensor
     and a mask of the elements that were written.
     """
-    import torch
-
     interpreting = request["device"] == "interpreter"
     device = "cpu" if interpreting else "cuda"
     module = load_module(Path(request["module"]))
     # A copy: a kernel may do to its inputs what it likes.
     inputs = [_loaded(path).to(device, copy=True) for path in request["inputs"]]
-    frames, outputs = [], []
-    for shape, dtype in request["outputs"]:
-        frame, output = with_poison(shape, dtype, device)
-        frames.append(frame)
-        outputs.append(output)
+    framed = Framed(request["outputs"], device)
     samples: list[Any] = list(request["samples"])
-    for n, (kernel, grid, args, meta) in enumerate(module.launches(*inputs, *outputs, config=request["config"])):
+    for n, (kernel, grid, args, meta) in enumerate(module.launches(*inputs, *framed.outputs, config=request["config"])):
         if interpreting:
             _interpret(kernel, tuple(grid), args, meta, samples[n] if n < len(samples) else None)
         else:
             kernel[grid](*args, **meta)
-    results = []
-    for frame, output in zip(frames, outputs, strict=True):
-        bits, poison = poison_of(frame)
-        outside = torch.cat([bits[:FRAME], bits[-FRAME:]])
-        if bool((outside != poison).any()):
-            return {"error": "a kernel stored beyond the end of an output"}
-        results.append((output.cpu().clone(), (bits[FRAME:-FRAME] != poison).view(output.shape)))
-    torch.save(results, request["results"])
-    return {"results": request["results"]}
+    return framed.answer(request["results"])
 
 
 def _interpret(kernel: Any, grid: tuple[int, ...], args: Sequence[Any], meta: Mapping[str, Any], sample: Any) -> None:
