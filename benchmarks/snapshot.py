@@ -216,8 +216,8 @@ def _variants(sgraph: SGraph, program: Program, machine: Machine) -> list[Config
         return found
     from prism.instantiate.persistence import persistent
 
-    found += islice((c for c in ranked if c.library), 1)
-    found += islice((c for c in ranked if c.folded), 1)
+    found += islice((c for c in ranked if c.launches("library")), 1)
+    found += islice((c for c in ranked if c.launches("folded")), 1)
     found += [c for base in ranked[:1] if (c := model.on_streams(base)) is not None]
     found += [c for base in ranked[:1] if (c := persistent(sgraph, model, base)) is not None]
     return list({c.key(): c for c in found}.values())

@@ -32,7 +32,7 @@ def answer(chosen: Backend, request: Request) -> Answer:
 
     inputs = [torch.load(path) for path in request["inputs"]]
     framed = Framed(request["outputs"], "cpu")
-    config = Config(**request["config"])
+    config = Config.decode(request["config"])
     found: dict[str, object] = {}
     if "repeats" in request:
         found["seconds"] = chosen.time(Path(request["module"]), config, inputs, framed.outputs, request["repeats"])

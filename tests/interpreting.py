@@ -15,7 +15,6 @@ from types import TracebackType
 
 import numpy as np
 
-from prism.backends.protocol import plain
 from prism.errors import BackendError
 from prism.process.child import START_LIMIT_S, child_environment
 from prism.process.worker import Ending, Worker
@@ -91,7 +90,7 @@ class InterpreterPool:
             "inputs": str(inputs),
             "outputs": str(outputs),
             "dtypes": list(job.dtypes),
-            "config": plain(job.config),
+            "config": job.config.encode(),
         }
         reply = self._workers[number].ask(request, job.timeout_s)
         if reply.ending is not Ending.ANSWERED:

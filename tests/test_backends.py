@@ -377,7 +377,7 @@ def timed(run: Runs, module: Path, case: Case, repeats: int, folder: Path) -> tu
     config = config_of(case)
     request = {
         "module": str(module),
-        "config": {"symbols": dict(config.symbols), "warps": dict(config.warps), "stages": dict(config.stages)},
+        "config": config.encode(),
         "inputs": inputs,
         "outputs": outputs_of(case),
         "results": str(folder / "timed.pt"),

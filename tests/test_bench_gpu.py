@@ -162,7 +162,11 @@ def test_launches_vary_where_it_counts() -> None:
     longest = max(best.model.estimate(ranked[0]).per_kernel, key=lambda k: k.seconds).name
     own = best.space.launches[names.index(longest)].names[:-2]
     main = {
-        (*(c.symbols.get(n, n.removeprefix("folded.") in c.folded) for n in own), c.warps[longest], c.stages[longest])
+        (
+            *(c.symbols.get(n, n.removeprefix("folded.") in c.launches("folded")) for n in own),
+            c.warps[longest],
+            c.stages[longest],
+        )
         for c in ranked
     }
     assert len(main) == len(ranked) > 20

@@ -17,7 +17,7 @@ import sgraph_samples as samples
 import torch
 from sgraph_samples import F32, SUM, at, sym
 
-from prism.backends.protocol import load_module, plain
+from prism.backends.protocol import load_module
 from prism.backends.triton.emit import emit_module
 from prism.program.index import Axis
 from prism.program.nodes import Tensor
@@ -142,7 +142,7 @@ class Torch:
 
 
 def config(g: SGraph) -> dict[str, Any]:
-    return plain(Config({s.name: 16 for s in g.symbols}, {}, {}, frozenset(k.name for k in g.kernels)))
+    return Config({s.name: 16 for s in g.symbols}, {}, {}).having(library=[k.name for k in g.kernels]).encode()
 
 
 def module(folder: Path, cuda: Cuda, g: SGraph) -> ModuleType:

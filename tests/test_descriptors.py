@@ -27,7 +27,7 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 
 from prism.api.records import _config
 from prism.backends import tile
-from prism.backends.protocol import load_module, plain
+from prism.backends.protocol import load_module
 from prism.backends.tile import (
     Affine,
     Dim,
@@ -53,7 +53,7 @@ from prism.cost.model import Model
 from prism.errors import BackendError
 from prism.instantiate.estimating import candidate
 from prism.instantiate.gate.check import KernelRunner, check_module
-from prism.instantiate.lock import config_of, flat
+from prism.instantiate.lock import config_of
 from prism.instantiate.proposals import Point, Proposer
 from prism.instantiate.space import DESCRIBED, Space
 from prism.instantiate.study import _ordered
@@ -72,7 +72,7 @@ def described(g: SGraph, symbols: Mapping[str, int]) -> Config:
     """Descriptors wherever they are possible."""
     names = [x.name for x in g.launches]
     able = frozenset(boxes(tile_module(g)))
-    return Config(dict(symbols), dict.fromkeys(names, 4), dict.fromkeys(names, 2), descriptors=able)
+    return Config(dict(symbols), dict.fromkeys(names, 4), dict.fromkeys(names, 2)).having(descriptors=able)
 
 
 # What qualifies.
@@ -496,8 +496,8 @@ def test_rows_that_are_not_aligned_are_read_by_pointers(pool: InterpreterPool, t
     source = emit_module(sample.sgraph, formula="f", configs={})
     config = described(sample.sgraph, r.symbols)
     made = dataclasses.replace(job(tmp_path, r, source.text, config), entry=source.entry)
-    plainly = dataclasses.replace(made, config=dataclasses.replace(config, descriptors=frozenset()))
-    assert config.descriptors
+    plainly = dataclasses.replace(made, config=config.having(descriptors=()))
+    assert config.launches("descriptors")
     ((one,), (other,)) = (pool.run(j) for j in (made, plainly))
     assert (one == other).all()
     strict = tmp_path / "strict.py"
@@ -513,7 +513,7 @@ def test_several_kernels_in_one_launch(pool: InterpreterPool, tmp_path: Path, ro
     path = tmp_path / "module.py"
     path.write_text(source.text + STRICT)
     config = described(g, tiles(g))
-    assert config.descriptors == {"qkv_q_k_v_kernel"}
+    assert config.launches("descriptors") == {"qkv_q_k_v_kernel"}
     found = pool.run(InterpretJob(path, source.entry, tuple(inputs), ("float32",) * 4, config))
     for got, want in zip(found, reference(*inputs), strict=True):
         np.testing.assert_allclose(got, want, rtol=0, atol=2e-6 * np.abs(want).max())
@@ -524,9 +524,9 @@ def test_several_kernels_in_one_launch(pool: InterpreterPool, tmp_path: Path, ro
 def test_a_split_that_goes_on_with_its_second_stage(pool: InterpreterPool, tmp_path: Path) -> None:
     sample = samples.split_k_matmul()
     g = sample.sgraph
-    config = dataclasses.replace(folded_config(g, sample.symbols[0]), descriptors=frozenset({"split_kernel"}))
+    config = folded_config(g, sample.symbols[0]).having(descriptors=frozenset({"split_kernel"}))
     source = emit_module(g, formula="f", configs={"sm_90": [config]})
-    assert module_facts(source.text)[0] == [plain(config)]
+    assert module_facts(source.text)[0] == [config.encode()]
     path = tmp_path / "module.py"
     path.write_text(source.text + STRICT)
     inputs = sample.inputs({})
@@ -549,7 +549,7 @@ def test_the_gate_runs_descriptors_and_catches_wrong_ones(tmp_path: Path) -> Non
         assert "_box(w, (100, 24)" in text
         wrong.write_text(text.replace("_box(w, (100, 24)", "_box(w, (96, 24)"))
         assert not check_module(program_of(sample), wrong, g, config, runner=runner, limit=3).passed
-        unused = dataclasses.replace(config, descriptors=frozenset())
+        unused = config.having(descriptors=())
         assert check_module(program_of(sample), wrong, g, unused, runner=runner, limit=3).passed
 
 
@@ -559,7 +559,7 @@ def test_the_gate_runs_descriptors_and_catches_wrong_ones(tmp_path: Path) -> Non
 def launched(text: str, folder: Path, tensors: Sequence[Any], config: Config) -> dict[str, Any]:
     path = folder / "launched.py"
     path.write_text(text)
-    ((_, _, _, meta),) = load_module(path, apart=True).launches(*tensors, config=plain(config))
+    ((_, _, _, meta),) = load_module(path, apart=True).launches(*tensors, config=config.encode())
     return {n: v for n, v in meta.items() if n.endswith("_box")}
 
 
@@ -584,7 +584,7 @@ def test_the_host_looks_at_the_tensors_of_the_call(tmp_path: Path) -> None:
     assert launched(text, tmp_path, (x, w, y), low)["x_box"] is None
     empty = launched(text, tmp_path, (x[:0], w, y[:0]), config)
     assert empty["x_box"] is None
-    none = launched(text, tmp_path, (x, w, y), dataclasses.replace(config, descriptors=frozenset()))
+    none = launched(text, tmp_path, (x, w, y), config.having(descriptors=()))
     assert none == {"x_box": None, "w_box": None}
 
 
@@ -592,14 +592,14 @@ def test_modules_are_printed_with_descriptors_where_a_configuration_has_them() -
     g = samples.matmul(BF16).sgraph
     config = described(g, samples.matmul(BF16).symbols[0])
     text = emit_module(g, formula="f", configs={"sm_90": [config]}).text
-    assert module_facts(text)[0] == [plain(config)]
+    assert module_facts(text)[0] == [config.encode()]
     assert '"descriptors": ["matmul_kernel"],' in text
     assert max(map(len, text.splitlines())) <= 120
     assert "from triton.tools.tensor_descriptor import TensorDescriptor" in text
-    without = dataclasses.replace(config, descriptors=frozenset())
+    without = config.having(descriptors=())
     assert "escriptor" not in emit_module(g, formula="f", configs={"sm_90": [without]}).text
     assert "_box" in emit_module(g, formula="f", configs={"sm_90": [without, config]}).text
-    wrong = dataclasses.replace(config, descriptors=frozenset({"rotated_kernel"}))
+    wrong = config.having(descriptors=frozenset({"rotated_kernel"}))
     with pytest.raises(BackendError, match="no load of the launch rotated_kernel"):
         emit_module(g, formula="f", configs={"sm_90": [wrong]})
     assert "escriptor" not in emit_module(samples.rotated(BF16).sgraph, formula="f", configs={}).text
@@ -683,7 +683,7 @@ def compiled(requests: Sequence[tuple[Path, str, SGraph, Config]], cache: Path) 
             "module": str(path),
             "target": target,
             "arguments": [[list(a.shape), a.dtype] for a in arguments(g, {})],
-            "config": plain(config),
+            "config": config.encode(),
         }
         for path, target, g, config in requests
     ]
@@ -712,7 +712,7 @@ def assembly(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, str], 
     cases.append(("qkv", three, described(three, {s.name: 64 for s in three.symbols}), TARGETS[1:2]))
     split = samples.split_k_matmul(BF16, 64, 512, 64)
     symbols = {"T_m": 64, "T_n": 64, "T_k": 64, "S_k": 2, "T_m_c": 64, "T_n_c": 64}
-    folded = dataclasses.replace(folded_config(split.sgraph, symbols), descriptors=frozenset({"split_kernel"}))
+    folded = folded_config(split.sgraph, symbols).having(descriptors=frozenset({"split_kernel"}))
     cases.append(("split", split.sgraph, folded, TARGETS[1:2]))
     requests, names = [], []
     for name, g, config, targets in cases:
@@ -749,11 +749,11 @@ def test_blackwell_does_and_others_have_pointers(assembly: dict[tuple[str, str],
 def test_a_configuration_goes_through_the_lock_and_its_key_tells() -> None:
     g = samples.matmul(BF16).sgraph
     config = described(g, samples.matmul(BF16).symbols[0])
-    assert config_of(json.loads(json.dumps(flat(config)))) == config
-    without = dataclasses.replace(config, descriptors=frozenset())
+    assert config_of(json.loads(json.dumps(config.flat()))) == config
+    without = config.having(descriptors=())
     assert config.key() != without.key()
-    assert "descriptors" not in plain(without)
-    assert plain(config)["descriptors"] == ["matmul_kernel"]
+    assert "descriptors" not in without.encode()
+    assert config.encode()["descriptors"] == ["matmul_kernel"]
     assert _config("matmul_kernel", ["T_m"], config) == "T_m=16 warps=4 stages=2 descriptors"
     assert _config("matmul_kernel", ["T_m"], without) == "T_m=16 warps=4 stages=2"
 
@@ -762,17 +762,17 @@ def test_the_best_points_have_twins_with_descriptors() -> None:
     g = small.attention()
     space, model = Space(g, H200, {}), Model(g, H200, {})
     best = space.best(model, 40)
-    assert not any(c.descriptors for c in best)
+    assert not any(c.launches("descriptors") for c in best)
     found = space.described(best)
     assert len(found) == len(best) + DESCRIBED
-    assert tuple(c for c in found if not c.descriptors) == best
+    assert tuple(c for c in found if not c.launches("descriptors")) == best
     for c, twin in zip(found[::2][:DESCRIBED], found[1::2], strict=False):
-        assert twin == dataclasses.replace(c, descriptors=frozenset({g.kernels[0].name}))
+        assert twin == c.having(descriptors=frozenset({g.kernels[0].name}))
         assert space.feasible(c)
         assert space.feasible(twin)
         # No estimate prefers one of them before the compiler has been asked.
         assert model.seconds(c) == model.seconds(twin)
-    assert not space.feasible(dataclasses.replace(best[0], descriptors=frozenset({"another"})))
+    assert not space.feasible(best[0].having(descriptors=frozenset({"another"})))
     assert space.described(best, 0) == best
 
 
@@ -782,27 +782,27 @@ def test_older_devices_have_none(target: str) -> None:
     space = Space(g, d, {})
     best = space.best(Model(g, d, {}), 4)
     assert space.described(best) == best
-    assert not space.feasible(dataclasses.replace(best[0], descriptors=frozenset({g.kernels[0].name})))
+    assert not space.feasible(best[0].having(descriptors=frozenset({g.kernels[0].name})))
 
 
 def test_library_calls_products_without_units_and_rows_that_do_not_fit_have_none() -> None:
     product = small.matmul(4096, 4096, 4096, BF16)
     space, model = Space(product, H200, {}), Model(product, H200, {})
     (call, *others) = space.best(model, 8)
-    assert call.library
+    assert call.launches("library")
     found = space.described([call, *others])
-    assert found[:3] == (call, others[0], dataclasses.replace(others[0], descriptors=frozenset({"matmul"})))
+    assert found[:3] == (call, others[0], others[0].having(descriptors=frozenset({"matmul"})))
     for g in (small.matvec(), small.layer_norm(), small.matmul(512, 764, 1020, BF16)):
         other = Space(g, H200, {})
-        assert not any(c.descriptors for c in other.described(other.best(Model(g, H200, {}), 4)))
+        assert not any(c.launches("descriptors") for c in other.described(other.best(Model(g, H200, {}), 4)))
 
 
 def test_a_study_tries_the_twin_after_its_point(tmp_path: Path) -> None:
     g = small.attention()
     one = candidate("k", g, tmp_path / "m.py", H200, {}, limit=16)
     order = [p.config for p in _ordered([one])]
-    assert [bool(c.descriptors) for c in order[:4]] == [False, True, False, True]
-    assert order[1] == dataclasses.replace(order[0], descriptors=order[1].descriptors)
+    assert [bool(c.launches("descriptors")) for c in order[:4]] == [False, True, False, True]
+    assert order[1] == order[0].having(descriptors=order[1].launches("descriptors"))
     proposer = Proposer([one.points], [Point(0, p) for p in one.points], 0)
     vectors = [proposer.parameters(Point(0, p))[0] for p in one.points]
     assert len({json.dumps(v, sort_keys=True) for v in vectors}) == len(one.points) == 16 + DESCRIBED
@@ -819,5 +819,5 @@ def test_preparing_compiles_the_twins_of_the_best_estimates() -> None:
     judged[3] = {"key": ranked[3].key(), "error": "too large"}
     found = twins(space, ranked, judged, 2)
     name = frozenset({g.kernels[0].name})
-    assert found == [dataclasses.replace(c, descriptors=name) for c in (ranked[1], ranked[2])]
+    assert found == [c.having(descriptors=name) for c in (ranked[1], ranked[2])]
     assert twins(space, ranked, [], 2) == []

@@ -25,7 +25,7 @@ from prism.backends.cpu.emit import emit_module as emit_cpp
 from prism.backends.lower import lower
 from prism.backends.passes.folded_split import fold_module
 from prism.backends.passes.sharing import share_module
-from prism.backends.protocol import load_module, plain
+from prism.backends.protocol import load_module
 from prism.backends.tile import TileFold, TileModule
 from prism.backends.tile_spec import check_module
 from prism.backends.triton.crosscompile import arguments, worker_environment
@@ -37,7 +37,7 @@ from prism.errors import BackendError, IllegalIRError
 from prism.instantiate.gate.check import KernelRunner
 from prism.instantiate.gate.check import check_module as check_numbers
 from prism.instantiate.gate.plan import cost_s, plan_samples
-from prism.instantiate.lock import config_of, flat
+from prism.instantiate.lock import config_of
 from prism.instantiate.proposals import Point, Proposer
 from prism.instantiate.space import Space
 from prism.program import build
@@ -176,18 +176,15 @@ BUILDS: tuple[Callable[[DType], Sample], ...] = (
 
 def config_of_sample(g: SGraph, symbols: dict[str, int] | Any, *folded: str) -> Config:
     names = [x.name for x in g.launches if x.name not in folded]
-    return Config(dict(symbols), dict.fromkeys(names, 4), dict.fromkeys(names, 2), frozenset(folded))
+    return Config(dict(symbols), dict.fromkeys(names, 4), dict.fromkeys(names, 2)).having(folded=folded)
 
 
 def folded_config(g: SGraph, symbols: Any) -> Config:
     names = [x.name for x in g.launches]
     combines = [n for n in names if n in folds(g)]
     kept = [n for n in names if n not in combines]
-    return Config(
-        bound(g, symbols, combines),
-        dict.fromkeys(kept, 4),
-        dict.fromkeys(kept, 2),
-        folded=frozenset(combines),
+    return Config(bound(g, symbols, combines), dict.fromkeys(kept, 4), dict.fromkeys(kept, 2)).having(
+        folded=frozenset(combines)
     )
 
 
@@ -429,12 +426,12 @@ def test_one_launch_where_it_is_folded_and_two_where_not(tmp_path: Path) -> None
     module = load_module(path, apart=True)
     given = [torch.empty(t.shape, device="meta") for t in (*g.inputs, *g.outputs)]
     symbols = sample.symbols[0]
-    (one,) = module.launches(*given, config=plain(folded_config(g, symbols)))
+    (one,) = module.launches(*given, config=folded_config(g, symbols).encode())
     assert one[0].__name__ == "split_kernel"
     assert one[1] == (2 * 2 * 2,)
     assert one[3]["COMBINE"] is True
     assert [a.dtype for a in one[2] if a is not None][-1] == torch.int32
-    first, second = module.launches(*given, config=plain(config_of_sample(g, symbols)))
+    first, second = module.launches(*given, config=config_of_sample(g, symbols).encode())
     assert first[0].__name__ == "split_kernel"
     assert first[3]["COMBINE"] is False
     assert first[2][-1] is None
@@ -446,14 +443,14 @@ def test_modules_say_what_is_folded() -> None:
     g = samples.split_k_matmul().sgraph
     config = folded_config(g, samples.split_k_matmul().symbols[0])
     text = emit_module(g, formula="f", configs={"sm_90": [config]}).text
-    assert module_facts(text)[0] == [plain(config)]
+    assert module_facts(text)[0] == [config.encode()]
     assert max(map(len, text.splitlines())) <= 120
-    wrong = dataclasses.replace(config, folded=frozenset({"split_kernel"}))
+    wrong = config.having(folded=frozenset({"split_kernel"}))
     with pytest.raises(BackendError, match="split_kernel cannot be folded"):
         emit_module(g, formula="f", configs={"sm_90": [wrong]})
     assert "arrivals" not in emit_module(samples.matmul().sgraph, formula="f", configs={}).text.lower()
     # C++ has second stages of its own.
-    one, other = (emit_cpp(g, configs={"cpu": [c]}) for c in (config, dataclasses.replace(config, folded=frozenset())))
+    one, other = (emit_cpp(g, configs={"cpu": [c]}) for c in (config, config.having(folded=())))
     assert one == other
 
 
@@ -556,7 +553,7 @@ def assembly(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, st
             "module": str(path),
             "targets": targets,
             "arguments": [[list(a.shape), a.dtype] for a in arguments(g, {})],
-            "config": plain(folded_config(g, {**sample.symbols[0], "T_j": 16, "T_m": 16})),
+            "config": folded_config(g, {**sample.symbols[0], "T_j": 16, "T_m": 16}).encode(),
         }
         done = subprocess.run(
             [sys.executable, "-P", "-c", ASSEMBLY, json.dumps(request)],
@@ -612,11 +609,11 @@ def decode(heads: int = 8, group: int = 4, seq: int = 4096, d: int = 128) -> SGr
 
 def test_a_configuration_goes_through_the_lock_and_its_key_tells() -> None:
     config = folded_config(decode(), {"T_g": 4, "T_j": 64, "S_j": 16, "T_g_c": 1})
-    assert config_of(flat(config)) == config
-    assert config_of(json.loads(json.dumps(flat(config)))) == config
-    assert config.key() != dataclasses.replace(config, folded=frozenset()).key()
-    assert "folded" not in plain(dataclasses.replace(config, folded=frozenset()))
-    assert plain(config)["folded"] == ["decode_combine"]
+    assert config_of(config.flat()) == config
+    assert config_of(json.loads(json.dumps(config.flat()))) == config
+    assert config.key() != config.having(folded=()).key()
+    assert "folded" not in config.having(folded=()).encode()
+    assert config.encode()["folded"] == ["decode_combine"]
 
 
 def test_a_space_has_both_and_folded_points_have_the_splits_tiles() -> None:
@@ -625,7 +622,7 @@ def test_a_space_has_both_and_folded_points_have_the_splits_tiles() -> None:
     assert list(space.folds) == ["decode_combine"]
     found = list(space.configs())
     assert len({c.key() for c in found}) == len(found) == space.size
-    folded = [c for c in found if c.folded]
+    folded = [c for c in found if c.launches("folded")]
     assert 0 < len(folded) < len(found)
     for c in folded[::7]:
         assert space.feasible(c)
@@ -648,13 +645,13 @@ def test_a_second_stage_that_the_splits_tile_has_no_room_for_is_not_folded() -> 
     held = table.column("T_m") * table.column("T_n") * table.column("S_k")
     assert held[folded].max() <= H200.multiprocessor.registers < held[~folded].max()
     big = Config({"T_m": 128, "T_n": 128, "T_k": 64, "S_k": 8, "T_m2": 128, "T_n2": 128}, {"parts": 8}, {"parts": 2})
-    assert not space.feasible(dataclasses.replace(big, folded=frozenset({"combine"})))
+    assert not space.feasible(big.having(folded=frozenset({"combine"})))
 
 
 def test_the_model_folds_where_launches_count() -> None:
     g = decode()
     (best, estimate), *_ = Space(g, H200, {}).points_ranked(Model(g, H200, {}), 1)
-    assert best.folded == {"decode_combine"}
+    assert best.launches("folded") == {"decode_combine"}
     assert [k.name for k in estimate.per_kernel] == ["decode_kernel"]
     # The same tiles as two launches take up to a launch more, and not less.
     model = Model(g, H200, {})
@@ -671,17 +668,17 @@ def test_the_model_does_not_where_the_second_stage_is_large() -> None:
     # Few tiles of a large result with many parts: the second stage wants more programs than there are tiles.
     g = small.split_k(1024, 1024, 65536)
     (best, _), *_ = Space(g, H200, {}).points_ranked(Model(g, H200, {}), 1)
-    assert not best.folded
+    assert not best.launches("folded")
 
 
 def test_proposals_tell_folded_points_apart() -> None:
     g = decode(group=2, seq=64)
     points = list(Space(g, H200, {}).configs())
-    points = [p for p in points if p.folded][:40] + [p for p in points if not p.folded][:40]
+    points = [p for p in points if p.launches("folded")][:40] + [p for p in points if not p.launches("folded")][:40]
     proposer = Proposer([points], [Point(0, p) for p in points], 0)
     vectors = [proposer.parameters(Point(0, p))[0] for p in points]
     assert len({json.dumps(v, sort_keys=True) for v in vectors}) == len(points)
-    assert {v["0.stages.decode_combine"] for v, p in zip(vectors, points, strict=True) if p.folded} == {0}
+    assert {v["0.stages.decode_combine"] for v, p in zip(vectors, points, strict=True) if p.launches("folded")} == {0}
 
 
 # The gate.

@@ -22,7 +22,7 @@ from sgraph_samples import BF16, F16, F32, SUM, Sample, at, op, sym
 
 import prism
 from prism.api.verifying import verify
-from prism.backends.protocol import load_module, plain
+from prism.backends.protocol import load_module
 from prism.backends.triton.crosscompile import CompileJob, arguments, compile_once
 from prism.backends.triton.emit import emit_module
 from prism.bench.own import module_facts
@@ -38,7 +38,7 @@ from prism.generate.options import Weights, options
 from prism.generate.plan_estimate import Outlook
 from prism.generate.pruning import reach
 from prism.instantiate.gate.check import KernelRunner, check_module
-from prism.instantiate.lock import config_of, flat
+from prism.instantiate.lock import config_of
 from prism.instantiate.proposals import Point, Proposer
 from prism.instantiate.space import Space
 from prism.program import build
@@ -274,7 +274,7 @@ def module_of(g: SGraph, folder: Path, configs: Sequence[Config] = ()) -> Path:
 def library_config(g: SGraph, *names: str) -> Config:
     launches = [x.name for x in g.launches if x.name not in names]
     tiles = {s.name: 16 for s in g.symbols}
-    return Config(tiles, dict.fromkeys(launches, 4), dict.fromkeys(launches, 1), frozenset(names))
+    return Config(tiles, dict.fromkeys(launches, 4), dict.fromkeys(launches, 1)).having(library=names)
 
 
 @pytest.mark.parametrize("name", PLAIN)
@@ -285,7 +285,7 @@ def test_the_library_computes_the_product(name: str, tmp_path: Path) -> None:
     dtype = getattr(torch, g.inputs[0].dtype.value)
     x, w = (torch.from_numpy(rng.standard_normal(t.shape)).to(dtype) for t in g.inputs)
     y = torch.full(g.outputs[0].shape, float("nan"), dtype=dtype)
-    config = plain(library_config(g, "product_kernel"))
+    config = library_config(g, "product_kernel").encode()
     ((kernel, grid, args, meta),) = module.launches(x, w, y, config=config)
     kernel[grid](*args, **meta)
     left, right = x.double().numpy(), w.double().numpy()
@@ -344,7 +344,7 @@ def test_symbolic_extents(tmp_path: Path) -> None:
         shapes = [[e if isinstance(e, int) else sizes.get(str(e), m) for e in t.shape] for t in g.inputs]
         x, w = (torch.randn(s) for s in shapes)
         y = torch.empty(x.shape[0], w.shape[1])
-        for kernel, grid, args, meta in module.launches(x, w, y, config=plain(library_config(g, *names))):
+        for kernel, grid, args, meta in module.launches(x, w, y, config=library_config(g, *names).encode()):
             kernel[grid](*args, **meta)
         torch.testing.assert_close(y, x @ w)
 
@@ -355,12 +355,12 @@ def test_symbolic_extents(tmp_path: Path) -> None:
 def test_a_config_without_library_calls_is_what_it_was() -> None:
     old = Config({"T": 16}, {"k": 4}, {"k": 2})
     assert old.key() == "T=16 warps.k=4 stages.k=2"
-    assert plain(old) == {"symbols": {"T": 16}, "warps": {"k": 4}, "stages": {"k": 2}}
+    assert old.encode() == {"symbols": {"T": 16}, "warps": {"k": 4}, "stages": {"k": 2}}
     assert config_of({"T": 16, "warps.k": 4, "stages.k": 2}) == old
-    new = dataclasses.replace(old, library=frozenset({"p", "o"}))
+    new = old.having(library=frozenset({"p", "o"}))
     assert new.key() == "T=16 warps.k=4 stages.k=2 library.o library.p"
-    assert plain(new)["library"] == ["o", "p"]
-    assert config_of(flat(new)) == new
+    assert new.encode()["library"] == ["o", "p"]
+    assert config_of(new.flat()) == new
 
 
 def test_the_emitted_configs_say_library_and_no_other_launch_may(tmp_path: Path) -> None:
@@ -382,8 +382,8 @@ def test_the_emitted_configs_say_library_and_no_other_launch_may(tmp_path: Path)
 def test_the_library_is_one_point_of_a_product_and_none_of_anything_else() -> None:
     space = Space(small.matmul(64, 64, 64), H200, {})
     every = list(space.configs())
-    calls = [c for c in every if c.library]
-    assert [sorted(c.library) for c in calls] == [["matmul"]]
+    calls = [c for c in every if c.launches("library")]
+    assert [sorted(c.launches("library")) for c in calls] == [["matmul"]]
     assert len(every) == space.size
     assert len({c.key() for c in every}) == space.size
     (call,) = calls
@@ -394,14 +394,14 @@ def test_the_library_is_one_point_of_a_product_and_none_of_anything_else() -> No
     for g in (small.attention(), small.split_k(), small.layer_norm()):
         other = Space(g, H200, {})
         assert not other.products
-        assert not other.feasible(dataclasses.replace(next(other.configs()), library=frozenset({g.kernels[0].name})))
+        assert not other.feasible(next(other.configs()).having(library=frozenset({g.kernels[0].name})))
 
 
 def test_where_launches_have_no_options_there_is_no_library() -> None:
     cpu = multicore("a CPU", cores=4, vector_bytes=32, l1_bytes=1 << 15, l2_bytes=1 << 19, llc_bytes=1 << 24)
     space = Space(small.matmul(64, 64, 64), cpu, {})
     assert not space.products
-    assert not any(c.library for c in space.configs(500))
+    assert not any(c.launches("library") for c in space.configs(500))
 
 
 def chain(n: int = 4096) -> SGraph:
@@ -446,7 +446,7 @@ def test_the_model_takes_the_library_for_a_large_product() -> None:
     spec.check(g)
     space, model = Space(g, H200, {}), Model(g, H200, {})
     (best, estimate), *_ = space.points_ranked(model, 3)
-    assert best.library == {"first", "second"}
+    assert best.launches("library") == {"first", "second"}
     assert set(best.warps) == set(best.stages) == {"act"}
     # Each of the library's at no more than its share of the peak, and the ranking is that of the estimates.
     peak = 2 * 4096**3 / (H200.half_dot_flops * LIBRARY_EFFICIENCY)
@@ -455,12 +455,12 @@ def test_the_model_takes_the_library_for_a_large_product() -> None:
         assert launch.limiter == "compute"
     ranked = [e.seconds for _, e in space.points_ranked(model, 50)]
     assert ranked == sorted(ranked)
-    one = dataclasses.replace(
-        best, library=frozenset({"first"}), warps={**best.warps, "second": 8}, stages={**best.stages, "second": 3}
+    one = dataclasses.replace(best, warps={**best.warps, "second": 8}, stages={**best.stages, "second": 3}).having(
+        library=frozenset({"first"})
     )
     assert model.seconds(one) > estimate.seconds
     with pytest.raises(BackendError, match="no library"):
-        model.seconds(dataclasses.replace(best, library=frozenset({"act", "first", "second"})))
+        model.seconds(best.having(library=frozenset({"act", "first", "second"})))
 
 
 def product_of(m: int, n: int, k: int, dtype: DType = BF16) -> PlainProduct:
@@ -536,9 +536,9 @@ def test_a_library_shares_the_depth_of_a_product_of_few_tiles() -> None:
 def test_proposals_have_one_dimension_more_and_reach_the_library() -> None:
     g = small.matmul(64, 64, 64)
     points = list(Space(g, H200, {}).configs(400))
-    points += [c for c in Space(g, H200, {}).configs() if c.library and c not in points]
+    points += [c for c in Space(g, H200, {}).configs() if c.launches("library") and c not in points]
     proposer = Proposer([points], [Point(0, p) for p in points], 0)
-    calls = [p for p in points if p.library]
+    calls = [p for p in points if p.launches("library")]
     assert len(calls) == 1
     values, kinds = proposer.parameters(Point(0, calls[0]))
     assert values["0.stages.matmul"] == 0
@@ -546,7 +546,7 @@ def test_proposals_have_one_dimension_more_and_reach_the_library() -> None:
     history: list[tuple[Point, float | None]] = [(Point(0, p), 1e-3 + n) for n, p in enumerate(points[:8])]
     assert proposer.propose(history, 4, 1)[0] == proposer.propose(history, 4, 1)[0]
     # A whole sweep by proposals meets it exactly once.
-    left, _ = proposer.propose([(Point(0, p), 1.0) for p in points if not p.library], 2, 0)
+    left, _ = proposer.propose([(Point(0, p), 1.0) for p in points if not p.launches("library")], 2, 0)
     assert left == [Point(0, calls[0])]
 
 
@@ -631,12 +631,12 @@ def test_optimize_picks_the_library_where_the_model_says_so(pool: InterpreterPoo
     assert made.out is not None
     lock = json.loads((made.out / "prism.lock.json").read_text())
     config = config_of(lock["config"])
-    (launch,) = config.library
+    (launch,) = config.launches("library")
     (record,) = (k for k in made.report.kernels if k.name == launch)
     assert record.config == "library"
     assert record.shared == record.registers == record.spills == 0
     configs, _ = module_facts(made.module)
-    assert configs == [plain(config)]
+    assert configs == [config.encode()]
     assert made.report.evidence is Evidence.ESTIMATED
     assert verify(made.out).passed
     rng = np.random.default_rng(0)

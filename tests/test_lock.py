@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from prism.errors import VerificationError
+from prism.errors import UsageError, VerificationError
 from prism.events import Evidence, LockRecord
 from prism.instantiate.cache import Cache, digest
-from prism.instantiate.lock import config_of, differences, flat, make_lock, program_hash, verify_lock
+from prism.instantiate.lock import config_of, differences, make_lock, program_hash, verify_lock
 from prism.program import build
 from prism.program.index import Axis
 from prism.program.nodes import Definition, DType, Program, SymbolRange, Tensor
@@ -72,10 +74,53 @@ names = st.text(st.characters(categories=("Ll", "Nd"), include_characters="_"), 
 values = st.dictionaries(names, st.integers(1, 4096), max_size=4)
 
 
-@given(values, values, values)
-def test_flat_configurations_round_trip(symbols: dict[str, int], warps: dict[str, int], stages: dict[str, int]) -> None:
-    config = Config(symbols, warps, stages)
-    assert config_of(flat(config)) == config
+chosen = st.dictionaries(names, st.frozensets(names) | values, max_size=4)
+
+
+@given(values, values, values, values, chosen)
+def test_configurations_are_what_was_written_of_them(
+    symbols: dict[str, int], warps: dict[str, int], stages: dict[str, int], streams: dict[str, int], options: Any
+) -> None:
+    config = Config(symbols, warps, stages, options)
+    assert Config.decode(json.loads(json.dumps(config.encode()))) == config
+    assert Config.decode(config.encode()).key() == config.key()
+    known = Config(symbols, warps, stages).having(streams=streams, library=warps.keys(), persistent=stages)
+    assert config_of(json.loads(json.dumps(known.flat()))) == known
+
+
+def test_what_was_written_before_options_were_one_mapping_is_read() -> None:
+    old = {"T_m": 64, "warps.k": 4, "stages.k": 2, "library.p": 1, "folded.c": 1, "descriptors.k": 1, "streams.k": 1}
+    config = config_of({**old, "persistent.k": 3})
+    assert config.flat() == {**old, "persistent.k": 3}
+    assert config == Config(
+        {"T_m": 64},
+        {"k": 4},
+        {"k": 2},
+        {
+            "library": frozenset({"p"}),
+            "folded": frozenset({"c"}),
+            "descriptors": frozenset({"k"}),
+            "streams": {"k": 1},
+            "persistent": {"k": 3},
+        },
+    )
+    # Caches and journals go by this text.
+    assert config.key() == "T_m=64 warps.k=4 stages.k=2 library.p folded.c descriptors.k streams.k=1 persistent.k=3"
+
+
+def test_an_option_of_another_version_is_refused() -> None:
+    with pytest.raises(UsageError, match=r"has the option clusters, which is not known here") as caught:
+        config_of({"T_m": 64, "clusters.k": 2})
+    assert "library" in caught.value.why
+
+
+def test_parts_of_a_program_are_one_configuration() -> None:
+    one = Config({"T": 4}, {"k": 4}, {"k": 2}).having(library=["p"], persistent={"k": 3})
+    both = one.renamed({"T": "T_0"}, {"k": "a", "p": "b"}).beside(one.renamed({"T": "T_1"}, {"k": "c", "p": "d"}))
+    assert both == Config({"T_0": 4, "T_1": 4}, {"a": 4, "c": 4}, {"a": 2, "c": 2}).having(
+        library=["b", "d"], persistent={"a": 3, "c": 3}
+    )
+    assert both.having(library=()).options.keys() == {"persistent"}
 
 
 def test_the_cache_keeps_entries_and_forgets_damaged_ones(tmp_path: Path) -> None:

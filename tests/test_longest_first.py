@@ -210,7 +210,7 @@ def test_emitted_kernels_compute_the_closed_form(tmp_path: Path) -> None:
     kernels = dict.fromkeys(source.kernels, 4)
     symbols = {"T_i": 8, "T_j": 16, "S_j": 3, "T_c": 8}
     for folded in (frozenset[str](), frozenset({"masked_combine"})):
-        config = Config(symbols, kernels, kernels, folded=folded)
+        config = Config(symbols, kernels, kernels).having(folded=folded)
         jobs.append(InterpretJob(path, source.entry, tuple(drawn.values()), ("float32",) * 3, config))
         wanted.append(Masked(CAUSAL).reference(**drawn))
     with InterpreterPool() as pool:

@@ -16,7 +16,7 @@ from test_measure import GPU, PROGRAM
 from test_ranges import narrowed
 from test_rematch import Clock, candidate, result, trial
 
-from prism.backends.protocol import load_module, plain
+from prism.backends.protocol import load_module
 from prism.backends.triton.crosscompile import arguments, worker_environment
 from prism.backends.triton.emit import emit_module
 from prism.bench.cross import TARGETS, WORKER
@@ -26,7 +26,7 @@ from prism.cost.device import device
 from prism.cost.model import Model
 from prism.cost.persistent import persistable
 from prism.errors import BackendError
-from prism.instantiate.lock import config_of, flat
+from prism.instantiate.lock import config_of
 from prism.instantiate.measure import Bench, Measuring
 from prism.instantiate.persistence import persistent
 from prism.instantiate.rematch import challenged
@@ -45,7 +45,7 @@ H200 = device("sm_90")
 def config(g: SGraph, symbols: Mapping[str, int], blocks: int = 0) -> Config:
     names = [x.name for x in g.launches]
     looped = dict.fromkeys(persistable(g), blocks) if blocks else {}
-    return Config(dict(symbols), dict.fromkeys(names, 4), dict.fromkeys(names, 2), persistent=looped)
+    return Config(dict(symbols), dict.fromkeys(names, 4), dict.fromkeys(names, 2)).having(persistent=looped)
 
 
 # Which may be.
@@ -95,8 +95,8 @@ def test_persistent_programs_do_every_tile_at_ragged_extents(tmp_path: Path) -> 
         meta = [torch.empty(s, device="meta") for s in sizes]
         for blocks in (1, 3):
             chosen = config(g, symbols, blocks)
-            ((_, grid, args, _),) = module.launches(*meta, config=plain(chosen))
-            ((_, tiles, without, _),) = module.launches(*meta, config=plain(config(g, symbols)))
+            ((_, grid, args, _),) = module.launches(*meta, config=chosen.encode())
+            ((_, tiles, without, _),) = module.launches(*meta, config=config(g, symbols).encode())
             # Fewer programs than tiles: each does several, and some one more than others.
             assert grid == (min(tiles[0], 2 * blocks),)
             assert args[-1] == tiles[0]
@@ -139,7 +139,7 @@ def test_it_compiles_everywhere_and_keeps_its_pipeline(tmp_path: Path) -> None:
         given = [[list(a.shape), a.dtype] for a in arguments(g, {})]
         for target in TARGETS if name == "matmul" else TARGETS[1:2]:
             for blocks in (0, 2):
-                chosen = plain(config(g, symbols, blocks))
+                chosen = config(g, symbols, blocks).encode()
                 requests.append({"module": str(path), "target": target, "config": chosen, "arguments": given})
     with Pool(module_command(WORKER), worker_environment(tmp_path / "cache"), size=1) as pool:
         found = []
@@ -159,12 +159,12 @@ def test_it_compiles_everywhere_and_keeps_its_pipeline(tmp_path: Path) -> None:
 def test_configurations_say_so_everywhere() -> None:
     g = samples.matmul().sgraph
     chosen = config(g, {"T_m": 16, "T_n": 8, "T_k": 32}, 3)
-    assert config_of(flat(chosen)) == chosen
+    assert config_of(chosen.flat()) == chosen
     assert "persistent.matmul_kernel=3" in chosen.key()
-    assert "persistent" not in plain(config(g, {}))
+    assert "persistent" not in config(g, {}).encode()
     text = emit_module(g, formula="f", configs={"sm_90": [chosen]}).text
-    assert module_facts(text)[0] == [plain(chosen)]
-    wrong = replace(chosen, persistent={"other_kernel": 2})
+    assert module_facts(text)[0] == [chosen.encode()]
+    wrong = chosen.having(persistent={"other_kernel": 2})
     with pytest.raises(BackendError, match="other_kernel cannot be persistent"):
         emit_module(g, formula="f", configs={"sm_90": [wrong]})
     for other in (samples.layernorm(), samples.split_k_matmul()):
@@ -180,38 +180,38 @@ def test_only_what_does_not_fit_at_once_is_offered_and_the_model_sees_no_gain() 
     assert found is not None
     programs, blocks = model.occupancy("matmul_kernel", large)
     assert programs == 32 * 32 > 132 * blocks
-    assert found.persistent == {"matmul_kernel": blocks}
+    assert found.numbers("persistent") == {"matmul_kernel": blocks}
     assert space.feasible(found)
-    assert not space.feasible(replace(found, persistent={"x": 1}))
+    assert not space.feasible(found.having(persistent={"x": 1}))
     assert model.seconds(found) == model.seconds(large)
     # A library's call, and what runs at once.
-    assert persistent(g, model, Config(large.symbols, {}, {}, library=frozenset({"matmul_kernel"}))) is None
-    assert not space.feasible(replace(found, warps={}, stages={}, library=frozenset({"matmul_kernel"})))
+    assert persistent(g, model, Config(large.symbols, {}, {}).having(library=frozenset({"matmul_kernel"}))) is None
+    assert not space.feasible(replace(found, warps={}, stages={}).having(library=frozenset({"matmul_kernel"})))
     small = samples.matmul(BF16, m=512, k=4096, n=512).sgraph
     assert persistent(small, Model(small, H200, {}), large) is None
     # The space has no more points for it.
-    assert all(not c.persistent for c in space.configs(50))
+    assert all(not c.numbers("persistent") for c in space.configs(50))
     assert Space(samples.split_k_matmul().sgraph, H200, {}).persistent == ()
 
 
 def test_the_best_of_a_manifest_get_a_twin() -> None:
     g = samples.matmul(BF16, m=4096, k=4096, n=4096).sgraph
     model = Model(g, H200, {})
-    own = [c for c in Space(g, H200, {}).best(model, 8) if not c.library]
+    own = [c for c in Space(g, H200, {}).best(model, 8) if not c.launches("library")]
     entries = [
-        {"config": plain(c), "key": c.key(), "estimate_us": 1e6 * model.seconds(c), "resources": []} for c in own
+        {"config": c.encode(), "key": c.key(), "estimate_us": 1e6 * model.seconds(c), "resources": []} for c in own
     ]
     found = persistent_twins(g, model, entries)
     assert len(found) == TWINS
-    assert {replace(c, persistent={}).key() for c in found} <= {c.key() for c in own}
-    assert all(c.persistent for c in found)
+    assert {c.having(persistent={}).key() for c in found} <= {c.key() for c in own}
+    assert all(c.numbers("persistent") for c in found)
     assert persistent_twins(g, model, [{**e, "error": "too large"} for e in entries]) == []
     # A twin takes more registers: so many programs as are there at a time, with what it takes.
-    (kernel,) = found[0].persistent
+    (kernel,) = found[0].numbers("persistent")
     warps = found[0].warps[kernel]
     for registers in (64, 255):
         compiled = {"kernel": kernel, "shared": 1024, "registers": registers, "spills": 0, "warps": warps}
-        entry = {"config": plain(found[0]), "key": found[0].key(), "resources": [compiled], "estimate_us": 1.0}
+        entry = {"config": found[0].encode(), "key": found[0].key(), "resources": [compiled], "estimate_us": 1.0}
         (made,) = settled(model, [entry])
         assert made["config"]["persistent"] == {kernel: 65536 // (registers * 32 * warps)}
         assert made["key"].endswith(f"persistent.{kernel}={65536 // (registers * 32 * warps)}")
@@ -233,7 +233,7 @@ def test_a_device_times_the_twins_of_the_best() -> None:
 
     def twin(best: Best) -> Config | None:
         t = best.config.symbols["T"]
-        return None if t == 2 else replace(best.config, symbols={"T": 1 if t == 8 else 99}, persistent={"k": 1})
+        return None if t == 2 else replace(best.config, symbols={"T": 1 if t == 8 else 99}).having(persistent={"k": 1})
 
     clock = Clock()
     bench = Bench(PROGRAM, GPU, {}, worker=clock)
@@ -246,7 +246,7 @@ def test_a_device_times_the_twins_of_the_best() -> None:
     # The two best candidates; the second one has no twin.
     assert clock.asked == [[1]]
     assert len(after.trials) == 4
-    assert after.ranking[0].config.persistent == {"k": 1}
+    assert after.ranking[0].config.numbers("persistent") == {"k": 1}
     assert after.ranking[0].seconds == pytest.approx(1e-6)
     assert [b.candidate for b in after.ranking] == [0, 1, 2]
 
@@ -257,7 +257,7 @@ def test_a_module_without_persistent_configurations_is_written_without_them() ->
     one = Config({"T_m": 128, "T_n": 128, "T_k": 64}, {kernel: 4}, {kernel: 3})
     given: list[dict[str, list[Config]]] = [
         {},
-        {"sm_90": [replace(one, persistent={kernel: 1})]},
+        {"sm_90": [one.having(persistent={kernel: 1})]},
         {"sm_90": [one]},
     ]
     texts = [emit_module(g, formula="f", configs=configs).text for configs in given]

@@ -157,7 +157,7 @@ def test_a_split_passes_its_stages_folded_or_not(interpreter: InterpreterPool, t
     launches = ["parts"] if folded else ["parts", "combine"]
     symbols = {"T_n": 8, "T_k": 16, "S_k": 4, "T_n2": 8}
     names = frozenset({"combine"}) if folded else frozenset[str]()
-    config = Config(symbols, dict.fromkeys(launches, 4), dict.fromkeys(launches, 3), folded=names)
+    config = Config(symbols, dict.fromkeys(launches, 4), dict.fromkeys(launches, 3)).having(folded=names)
     (y,) = run(interpreter, tmp_path, split_matvec(), [x, w], config)
     np.testing.assert_allclose(y, w @ x, rtol=1e-5, atol=1e-5)
 

@@ -17,7 +17,7 @@ import torch
 from sgraph_samples import F32, at, op, sym
 from test_capture import OnDevice, Torch, chain
 
-from prism.backends.protocol import load_module, plain
+from prism.backends.protocol import load_module
 from prism.backends.triton.emit import emit_module
 from prism.bench.own import module_facts
 from prism.bench.twins import TWINS, on_streams
@@ -25,7 +25,7 @@ from prism.cost.device import device
 from prism.cost.model import Model
 from prism.cost.streams import CROSSING_S, MOST_STREAMS, Demand, finished, placed
 from prism.errors import BackendError
-from prism.instantiate.lock import config_of, flat
+from prism.instantiate.lock import config_of
 from prism.instantiate.space import Space
 from prism.program.index import Axis
 from prism.program.nodes import Tensor
@@ -188,12 +188,12 @@ def test_the_model_gives_small_branches_streams_and_large_ones_none() -> None:
         assert model.seconds(beside) < 0.98 * model.seconds(config)
         # What a launch takes by itself is said as before.
         assert model.estimate(beside).per_kernel == model.estimate(config).per_kernel
-        assert replace(beside, streams={}) == config
+        assert beside.having(streams={}) == config
         assert model.on_streams(beside) == beside
     split = two_splits()
     model = Model(split, target, {})
     (config,) = Space(split, target, {}).best(model, 1)
-    folded = replace(config, folded=frozenset(folds(split)))
+    folded = config.having(folded=frozenset(folds(split)))
     assert model.on_streams(folded) is not None
 
 
@@ -201,7 +201,7 @@ def test_the_best_of_a_manifest_get_a_twin() -> None:
     g = branches(16, 512, 256)
     model = Model(g, device("sm_90"), {})
     entries: list[dict[str, Any]] = [
-        {"config": plain(c), "key": c.key(), "estimate_us": 1e6 * model.seconds(c), "resources": []}
+        {"config": c.encode(), "key": c.key(), "estimate_us": 1e6 * model.seconds(c), "resources": []}
         for c in Space(g, device("sm_90"), {}).best(model, 4)
     ]
     entries.sort(key=lambda e: (e["estimate_us"], e["key"]))
@@ -216,7 +216,7 @@ def test_the_best_of_a_manifest_get_a_twin() -> None:
     alone = samples.matmul(F32, m=16, k=512, n=256).sgraph
     model = Model(alone, device("sm_90"), {})
     (best,) = Space(alone, device("sm_90"), {}).best(model, 1)
-    entry = {"config": plain(best), "key": best.key(), "estimate_us": 1.0, "resources": []}
+    entry = {"config": best.encode(), "key": best.key(), "estimate_us": 1.0, "resources": []}
     assert on_streams(model, [entry]) == []
 
 
@@ -226,7 +226,7 @@ def test_the_best_of_a_manifest_get_a_twin() -> None:
 def config(g: SGraph, streams: Mapping[str, int] | None = None) -> Config:
     names = [x.name for x in g.launches]
     four, two = dict.fromkeys(names, 4), dict.fromkeys(names, 2)
-    return Config({s.name: 16 for s in g.symbols}, four, two, streams=streams or {})
+    return Config({s.name: 16 for s in g.symbols}, four, two).having(streams=streams or {})
 
 
 def test_modules_say_what_is_beside_what() -> None:
@@ -236,11 +236,11 @@ def test_modules_say_what_is_beside_what() -> None:
     text = emit_module(g, formula="f", configs={"sm_90": [chosen]}).text
     assert f'"{third}": ("{second}",),' in text
     assert "@_on_streams\ndef launches(" in text
-    assert module_facts(text)[0] == [plain(chosen)]
+    assert module_facts(text)[0] == [chosen.encode()]
     assert max(map(len, text[text.index("AFTER = {") : text.index("def launches(")].splitlines())) <= 120
-    assert config_of(flat(chosen)) == chosen
+    assert config_of(chosen.flat()) == chosen
     assert f"streams.{second}=1" in chosen.key()
-    assert "streams" not in plain(config(g))
+    assert "streams" not in config(g).encode()
     with pytest.raises(BackendError, match="there is no launch other"):
         emit_module(g, formula="f", configs={"sm_90": [config(g, {"other": 1})]})
     for alone in (chain(), samples.matmul().sgraph, samples.split_k_matmul().sgraph):
@@ -410,7 +410,7 @@ def tensors(g: SGraph) -> list[Any]:
 
 def spoilt(cuda: Cuda, made: ModuleType, given: list[Any], chosen: Config) -> tuple[int, list[str]]:
     """How many orders a device may take, and those in which the result is wrong."""
-    replay = made.capture(*given, config=plain(chosen))
+    replay = made.capture(*given, config=chosen.encode())
     x, w, u, v, t = (torch.Tensor(a) for a in given)
     out, graph = replay(), cuda.graphs[-1]
     wrong, orders = [], list(graph.orders())
@@ -466,7 +466,7 @@ def test_what_is_not_joined_or_forked_shows(tmp_path: Path) -> None:
         # The last launch alone waits for no stream but its own.
         last = g.launches[3].name
         with pytest.raises(AssertionError, match=said):
-            made.capture(*tensors(g), config=plain(config(g, {last: 1} if n == 0 else {first: 1})))
+            made.capture(*tensors(g), config=config(g, {last: 1} if n == 0 else {first: 1}).encode())
 
 
 def test_without_a_capture_all_is_on_one_stream(tmp_path: Path) -> None:
@@ -475,17 +475,17 @@ def test_without_a_capture_all_is_on_one_stream(tmp_path: Path) -> None:
     made, given = loaded(tmp_path, cuda, g), tensors(g)
     x, w, u, v, t = (torch.Tensor(a) for a in given)
     chosen = config(g, {g.launches[0].name: 1})
-    got = made.branches(*given, config=plain(chosen))
+    got = made.branches(*given, config=chosen.encode())
     torch.testing.assert_close(torch.Tensor(got), x @ w + u @ v @ t)
     assert len(cuda.lines) == 0
     # In graphs the same ones, time after time.
     for _ in range(2):
-        made.capture(*given, config=plain(chosen))
+        made.capture(*given, config=chosen.encode())
     assert len({id(x) for x in made._SIDES.values()}) == len(made._SIDES) == 2
     # On tensors that are nowhere, too, as they are compiled for.
     meta = [torch.empty(a.shape, device="meta") for a in given]
     out = torch.empty(8, 16, device="meta")
-    assert [k.__name__ for k, *_ in made.launches(*meta, out, config=plain(chosen))] == [x.name for x in g.launches]
+    assert [k.__name__ for k, *_ in made.launches(*meta, out, config=chosen.encode())] == [x.name for x in g.launches]
 
 
 def test_folded_splits_count_apart_and_are_waited_for(tmp_path: Path) -> None:
@@ -502,12 +502,12 @@ def test_folded_splits_count_apart_and_are_waited_for(tmp_path: Path) -> None:
     made._arrivals = lambda count, device: counts  # type: ignore[attr-defined]
     given = [torch.zeros([int(e) for e in t.shape]).as_subclass(OnDevice) for t in (*g.inputs, *g.outputs)]
     for folded, names in (((a, b), [one, two, last]), ((b,), [one, a, two, last]), ((), [one, a, two, b, last])):
-        chosen = replace(config(g, {two: 1, b: 1}), folded=frozenset(folded))
+        chosen = config(g, {two: 1, b: 1}).having(folded=frozenset(folded))
         symbols = {**chosen.symbols, **{s: 2 for s in chosen.symbols if s.startswith("S_")}}
         chosen = replace(chosen, symbols=symbols)
         graph = Graph()
         with cuda.graph(graph):
-            for kernel, _, args, _ in made.launches(*given, config=plain(chosen)):
+            for kernel, _, args, _ in made.launches(*given, config=chosen.encode()):
                 cuda.launch(kernel.__name__, lambda: None)
                 if len(folded) == 2 and kernel.__name__ in (one, two):
                     (own,) = [x for x in args if isinstance(x, torch.Tensor) and x.dtype == torch.int32]

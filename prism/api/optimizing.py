@@ -28,6 +28,7 @@ from prism.api.searching import ProvedSGraph, SearchBudget, SearchResult, run_se
 from prism.api.second_opinion import merged, recorded
 from prism.api.trivial import check_gain
 from prism.backends.protocol import ModuleSource, write_module
+from prism.backends.triton.tensor_descriptors import DESCRIPTORS
 from prism.cost.model import CostModel, Model
 from prism.egraph.worker import Worker
 from prism.errors import (
@@ -485,7 +486,7 @@ def _formula(found: SearchResult) -> str:
 def _emitted(folder: Path, sgraph: SGraph, found: SearchResult, platform: Platform, points: Sequence[Config]) -> Path:
     """The sGraph's module, written to a folder of its own, as all these configurations need it; the first is in it."""
     folder.mkdir()
-    configs = {platform.device.target: [points[0], *(c for c in points[1:] if c.descriptors)]}
+    configs = {platform.device.target: [points[0], *(c for c in points[1:] if c.launches(DESCRIPTORS))]}
     return write_module(platform.backend.emit(sgraph, formula=_formula(found), configs=configs), folder / "kernels.py")
 
 

@@ -389,25 +389,12 @@ def composed_choice(
         model: the cost model of an sGraph of the whole program.
     """
     composed = searches.compose([p.proved.sgraph for p in picks])
-    symbols: dict[str, int] = {}
-    warps: dict[str, int] = {}
-    stages: dict[str, int] = {}
-    library: frozenset[str] = frozenset()
-    folded: frozenset[str] = frozenset()
-    descriptors: frozenset[str] = frozenset()
-    persistent: dict[str, int] = {}
+    config = Config({}, {}, {})
     resources: list[Resources] = []
     for p, names in zip(picks, composed.names, strict=True):
-        symbols |= {names.symbols[s]: v for s, v in p.best.config.symbols.items()}
-        warps |= {names.launches[k]: v for k, v in p.best.config.warps.items()}
-        stages |= {names.launches[k]: v for k, v in p.best.config.stages.items()}
-        library |= {names.launches[k] for k in p.best.config.library}
-        folded |= {names.launches[k] for k in p.best.config.folded}
-        descriptors |= {names.launches[k] for k in p.best.config.descriptors}
-        persistent |= {names.launches[k]: v for k, v in p.best.config.persistent.items()}
+        # Streams are of all launches: they are chosen for the whole.
+        config = config.beside(p.best.config.having(streams=()).renamed(names.symbols, names.launches))
         resources += [replace(r, kernel=names.launches[r.kernel]) for r in p.best.resources]
-    # Streams are of all launches: they are chosen for the whole.
-    config = Config(symbols, warps, stages, library, folded, descriptors, persistent=persistent)
     best = Best(0, config, sum(p.best.seconds for p in picks), tuple(resources))
     return Choice(
         proved=searches.whole([p.proved for p in picks], composed),

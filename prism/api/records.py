@@ -11,10 +11,13 @@ from pathlib import Path
 from prism.api import sgraph_file
 from prism.api.searching import ProvedSGraph, SearchBudget, SearchResult
 from prism.backends.protocol import ModuleSource
+from prism.backends.triton.tensor_descriptors import DESCRIPTORS
 from prism.backends.weights import weights_bytes
 from prism.cost.constraints import constraints
 from prism.cost.device import Device
 from prism.cost.model import CostModel
+from prism.cost.persistent import PERSISTENT
+from prism.cost.streams import STREAMS
 from prism.egraph.derivation.certificate import Derivation, replay
 from prism.egraph.rules import load_rules, rule_files
 from prism.egraph.worker import Worker
@@ -31,7 +34,7 @@ from prism.events import (
     RunReport,
 )
 from prism.instantiate.confirm import Confirmation
-from prism.instantiate.lock import flat, make_lock, versions
+from prism.instantiate.lock import make_lock, versions
 from prism.instantiate.measure import BASELINE, KERNEL
 from prism.instantiate.platforms import Platform
 from prism.instantiate.study import Best, TuneResult
@@ -44,8 +47,9 @@ from prism.program.verdict import Verdict
 from prism.report.units import OURS, on_threads
 from prism.sgraph.config import Config
 from prism.sgraph.denote import expand, split_axes
-from prism.sgraph.folding import bound, folds
+from prism.sgraph.folding import FOLDED, bound, folds
 from prism.sgraph.nodes import Grid, LoopRole, Role, Split
+from prism.sgraph.products import LIBRARY
 from prism.sgraph.show import dot, key, text
 
 
@@ -198,7 +202,7 @@ def _report(request: Request, found: SearchResult, choice: Choice, recorder: Rec
         baseline_seconds=choice.baseline_seconds,
         best_seconds=best.seconds,
         operator_count=request.program.operator_count,
-        kernel_count=len(sgraph.launches) - len(best.config.folded),
+        kernel_count=len(sgraph.launches) - len(best.config.launches(FOLDED)),
         funnel=replace(found.funnel, timed_or_estimated=len({t.point.candidate for t in choice.tuned.trials})),
         stages=dict(recorder.seconds),
         enodes=found.enodes,
@@ -212,7 +216,7 @@ def _report(request: Request, found: SearchResult, choice: Choice, recorder: Rec
         rules=verdict.rules,
         classes=verdict.classes,
         check=choice.checked,
-        config=flat(best.config),
+        config=best.config.flat(),
         seed=request.seed,
         versions=versions(),
         shapes=request.program.hints,
@@ -281,9 +285,9 @@ def _kernels(choice: Choice) -> tuple[KernelReport, ...]:
     estimate = choice.model.estimate(best.config, best.resources)
     launches = {x.name: x for x in sgraph.launches}
     # A second stage that its split does is in the split's row.
-    held = {f.split: (launches[c],) for c, f in folds(sgraph).items() if c in best.config.folded}
-    rows = [(x, *held.get(n, ())) for n, x in launches.items() if n not in best.config.folded]
-    symbols = bound(sgraph, best.config.symbols, best.config.folded)
+    held = {f.split: (launches[c],) for c, f in folds(sgraph).items() if c in best.config.launches(FOLDED)}
+    rows = [(x, *held.get(n, ())) for n, x in launches.items() if n not in best.config.launches(FOLDED)]
+    symbols = bound(sgraph, best.config.symbols, best.config.launches(FOLDED))
     scale = best.seconds / estimate.seconds if estimate.seconds > 0 else 1.0
     return tuple(
         KernelReport(
@@ -328,14 +332,14 @@ def _config(launch: str, symbols: Sequence[str], config: Config) -> str:
     parts = [f"{s}={config.symbols[s]}" for s in symbols]
     if launch in config.warps:
         parts += [f"warps={config.warps[launch]}", f"stages={config.stages[launch]}"]
-    if launch in config.persistent:
-        parts.append(f"persistent={config.persistent[launch]}")
-    if launch in config.library:
+    if launch in config.launches(PERSISTENT):
+        parts.append(f"persistent={config.numbers(PERSISTENT)[launch]}")
+    if launch in config.launches(LIBRARY):
         parts = ["library"]
-    if launch in config.descriptors:
+    if launch in config.launches(DESCRIPTORS):
         parts.append("descriptors")
-    if launch in config.streams:
-        parts.append(f"stream={config.streams[launch]}")
+    if launch in config.launches(STREAMS):
+        parts.append(f"stream={config.numbers(STREAMS)[launch]}")
     return " ".join(parts)
 
 

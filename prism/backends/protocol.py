@@ -134,20 +134,6 @@ def write_module(source: ModuleSource, path: Path) -> Path:
     return path
 
 
-def plain(config: Config) -> dict[str, Any]:
-    """The configuration as emitted modules take it: plain dictionaries, and lists of launches that differ in a choice.
-
-    Without any there is no list, and no dictionary of streams or of persistent launches, as in what was written before
-    there were any.
-    """
-    found = {"symbols": dict(config.symbols), "warps": dict(config.warps), "stages": dict(config.stages)}
-    lists = {"library": config.library, "folded": config.folded, "descriptors": config.descriptors}
-    for name, numbers in (("streams", config.streams), ("persistent", config.persistent)):
-        if numbers:
-            found[name] = dict(sorted(numbers.items()))
-    return {**found, **{name: sorted(names) for name, names in lists.items() if names}}
-
-
 def load_module(path: Path, *, apart: bool = False) -> ModuleType:
     """Import an emitted module by path.
 

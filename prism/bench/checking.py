@@ -16,6 +16,7 @@ from typing import Any
 
 from prism.api.searching import ProvedSGraph, SearchBudget
 from prism.backends.triton.emit import emit_module
+from prism.backends.triton.tensor_descriptors import DESCRIPTORS
 from prism.bench.prepare import file_name, proved_sgraphs, trace_case
 from prism.bench.suite import Case, reduced
 from prism.cost.device import device
@@ -111,7 +112,7 @@ def _check(
         return {"kernels": kernels, "passed": False, "cases": 0, "failures": ["no feasible configuration"]}
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(emit_module(p.sgraph, formula=str(program), configs={}).text, encoding="utf-8")
-    twins = [(c, DESCRIBED_CASES) for c in space.described(points, 1) if c.descriptors]
+    twins = [(c, DESCRIBED_CASES) for c in space.described(points, 1) if c.launches(DESCRIPTORS)]
     reports = [
         check_module(program, path, p.sgraph, c, seed=seed, runner=runner, alternatives=points[1:], limit=cases)
         for c, cases in ((points[0], limit), *twins)

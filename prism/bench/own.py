@@ -72,8 +72,7 @@ def from_output(record: Mapping[str, Any], program: Program, output: Path, folde
         )
     (folder / "modules").mkdir(parents=True, exist_ok=True)
     shutil.copyfile(source, folder / "modules" / source.name)
-    kept = ("symbols", "warps", "stages", "library", "folded", "descriptors", "streams", "persistent")
-    plain = [{k: c[k] for k in kept if k in c} for c in configs]
+    plain = [{name: chosen for name, chosen in c.items() if name != "shapes"} for c in configs]
     entries: list[dict[str, Any]] = [
         {"config": c, "key": str(c), "model_us": None, "estimate_us": float(n), "resources": [], "limiter": ""}
         for n, c in enumerate(plain)

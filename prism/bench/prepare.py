@@ -29,8 +29,9 @@ import prism
 from prism.api.searching import ProvedSGraph, SearchBudget, SearchResult, search
 from prism.backends.protocol import Compiled
 from prism.backends.triton.crosscompile import arguments as launcher_arguments
-from prism.backends.triton.crosscompile import compiled, plain, worker_environment
+from prism.backends.triton.crosscompile import compiled, worker_environment
 from prism.backends.triton.emit import emit_module
+from prism.backends.triton.tensor_descriptors import DESCRIPTORS
 from prism.bench.cross import SHARED_LIMIT_BYTES, TARGETS, WORKER
 from prism.bench.suite import Case
 from prism.bench.twins import on_streams, persistent_twins, settled
@@ -45,6 +46,7 @@ from prism.process.worker import Ending, Pool
 from prism.program.nodes import Program
 from prism.sgraph import show
 from prism.sgraph.config import Config, Resources
+from prism.sgraph.folding import FOLDED
 from prism.sgraph.nodes import SGraph
 
 SCHEMA = "prism.bench/1"
@@ -317,7 +319,7 @@ def _compile(
     """What the compiler says of each configuration, in order."""
     given = [[list(a.shape), a.dtype] for a in launcher_arguments(sgraph, program.hints)]
     requests = [
-        {"module": str(module.resolve()), "target": target, "config": plain(c), "arguments": given} for c in configs
+        {"module": str(module.resolve()), "target": target, "config": c.encode(), "arguments": given} for c in configs
     ]
     for reply in pool.map(requests, COMPILE_LIMIT_S):
         if reply.ending is Ending.ANSWERED:
@@ -359,7 +361,7 @@ def twins(space: Space, ranked: Sequence[Config], judged: Sequence[Mapping[str, 
     right = sorted((e["estimate_us"], e["key"]) for e in judged if "error" not in e)
     wanted = [key for _, key in right[:many]]
     best = {c.key(): c for c in ranked if c.key() in wanted}
-    return [c for c in space.described([best[key] for key in wanted], many) if c.descriptors]
+    return [c for c in space.described([best[key] for key in wanted], many) if c.launches(DESCRIPTORS)]
 
 
 def _judged(
@@ -377,7 +379,7 @@ def _judged(
     for config, c in zip(configs, _compile(module, f.proved.sgraph, configs, program, pool, target), strict=True):
         why = c.error or over_limit(c.resources, device(target).shared_limit_bytes)
         entry: dict[str, Any] = {
-            "config": plain(config),
+            "config": config.encode(),
             "key": config.key(),
             "model_us": 1e6 * f.model.seconds(config),
             "spread": spread,
@@ -400,7 +402,7 @@ def _times(model: Model, config: Config, resources: Sequence[Resources]) -> list
     found = []
     for launch in model.launches:
         name = launch.name
-        if name in config.folded:
+        if name in config.launches(FOLDED):
             continue
         t = launch.times_of(config, known.get(name))
         parts = {"memory": t.memory, "compute": t.compute, "latency": t.latency, "spill": t.spill}
@@ -459,7 +461,7 @@ def _on(
             continue
         made: dict[str, Any] = {
             "candidate": n,
-            "config": plain(config),
+            "config": config.encode(),
             "resources": [_plain_resources(r) for r in c.resources],
         }
         if described:

@@ -7,11 +7,10 @@ Programs that take tile after tile (`Config.persistent`): other kernels, which a
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
-from prism.backends.protocol import plain
 from prism.cost.model import Model
+from prism.cost.persistent import PERSISTENT
 from prism.instantiate.persistence import persistent
 from prism.sgraph.config import Config, Resources
 from prism.sgraph.nodes import SGraph
@@ -30,11 +29,11 @@ def on_streams(model: Model, judged: Sequence[Mapping[str, Any]]) -> list[dict[s
     found: list[dict[str, Any]] = []
     for entry in _best(judged):
         resources = _resources(entry)
-        config = model.on_streams(_config(entry["config"]), resources)
+        config = model.on_streams(Config.decode(entry["config"]), resources)
         if config is None:
             continue
         changed = {
-            "config": plain(config),
+            "config": config.encode(),
             "key": config.key(),
             "model_us": 1e6 * model.seconds(config),
             "estimate_us": 1e6 * model.seconds(config, resources),
@@ -51,7 +50,7 @@ def persistent_twins(sgraph: SGraph, model: Model, judged: Sequence[Mapping[str,
         model: of that sGraph.
         judged: entries of a manifest, with estimates or errors.
     """
-    made = (persistent(sgraph, model, _config(e["config"]), _resources(e)) for e in _best(judged))
+    made = (persistent(sgraph, model, Config.decode(e["config"]), _resources(e)) for e in _best(judged))
     return [config for config in made if config is not None]
 
 
@@ -64,12 +63,12 @@ def settled(model: Model, judged: Sequence[Mapping[str, Any]]) -> list[dict[str,
     """
     found: list[dict[str, Any]] = []
     for entry in judged:
-        config = _config(entry["config"])
+        config = Config.decode(entry["config"])
         known = {r.kernel: r for r in _resources(entry)}
         if "error" not in entry:
-            blocks = {name: model.occupancy(name, config, known.get(name))[1] for name in config.persistent}
-            config = replace(config, persistent=blocks)
-        found.append({**entry, "config": plain(config), "key": config.key()})
+            blocks = {name: model.occupancy(name, config, known.get(name))[1] for name in config.launches(PERSISTENT)}
+            config = config.having(persistent=blocks)
+        found.append({**entry, "config": config.encode(), "key": config.key()})
     return found
 
 
@@ -80,12 +79,3 @@ def _best(judged: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
 
 def _resources(entry: Mapping[str, Any]) -> tuple[Resources, ...]:
     return tuple(Resources(**r) for r in entry["resources"])
-
-
-def _config(given: Mapping[str, Any]) -> Config:
-    """What `plain` wrote."""
-    names = ("library", "folded", "descriptors")
-    library, folded, descriptors = (frozenset(given.get(name, ())) for name in names)
-    streams, looped = (given.get(name, {}) for name in ("streams", "persistent"))
-    sizes, warps, stages = (given[name] for name in ("symbols", "warps", "stages"))
-    return Config(sizes, warps, stages, library, folded, descriptors, streams, looped)

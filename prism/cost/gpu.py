@@ -30,9 +30,10 @@ from prism.errors import BackendError
 from prism.program.index import Axis
 from prism.program.nodes import DType
 from prism.sgraph.config import Config, Resources
-from prism.sgraph.folding import Fold, folds
+from prism.sgraph.folding import FOLDED, Fold, folds
 from prism.sgraph.load_balance import SECTION, growing, ordered
 from prism.sgraph.nodes import Contract, Grid, Kernel, Load, SGraph, Split
+from prism.sgraph.products import LIBRARY
 
 # Part of a tensor that a load touches: its name, and the names of the axes that the index mentions.
 _Region: TypeAlias = "tuple[str, tuple[str, ...]]"
@@ -451,9 +452,9 @@ class LaunchModel:
         Raises:
             BackendError: the configuration says library of a launch that the library has nothing for.
         """
-        if self.fold is not None and self.combine is not None and self.fold.combine in config.folded:
+        if self.fold is not None and self.combine is not None and self.fold.combine in config.launches(FOLDED):
             return self.folded_times(config.symbols, config.warps[self.name], config.stages[self.name], resources)
-        if self.name not in config.library:
+        if self.name not in config.launches(LIBRARY):
             return self.times(config.symbols, config.warps[self.name], config.stages[self.name], resources)
         if self.library is None:
             raise BackendError("no library computes this launch", where=self.name, fix="leave it out of the library's")
@@ -464,11 +465,11 @@ class LaunchModel:
 
         A second stage that is folded into it counts with it.
         """
-        if self.name in config.library:
+        if self.name in config.launches(LIBRARY):
             return float(self.times_of(config).total(0.0))
         warps, stages = config.warps[self.name], config.stages[self.name]
         own = sum(float(k.share(config.symbols, warps, stages)) for k in self.kernels)
-        if self.fold is None or self.combine is None or self.fold.combine not in config.folded:
+        if self.fold is None or self.combine is None or self.fold.combine not in config.launches(FOLDED):
             return own
         inside = {**config.symbols, **self.fold.bind(config.symbols)}
         return own + float(self.combine.share(inside, warps, 1))

@@ -34,13 +34,14 @@ from prism.cost.gpu import (
     launch_models,
 )
 from prism.cost.library import library_times, product_times
-from prism.cost.streams import Demand, finished, placed
+from prism.cost.streams import STREAMS, Demand, finished, placed
 from prism.cost.work import work
 from prism.program.extents import Extent
 from prism.program.index import Axis
 from prism.program.nodes import Definition, DType, Program, Read, free_axes, walk
 from prism.program.prefix import stepwise
 from prism.sgraph.config import Config, Resources
+from prism.sgraph.folding import FOLDED
 from prism.sgraph.launch_order import apart, waits
 from prism.sgraph.nodes import SGraph
 from prism.sgraph.products import plain_products
@@ -148,16 +149,18 @@ class Model:
         known = {r.kernel: r for r in resources or ()}
         found: list[KernelEstimate] = []
         for k in self.launches:
-            if k.name in config.folded:
+            if k.name in config.launches(FOLDED):
                 continue
             times = k.times_of(config, known.get(k.name))
             found.append(kernel_estimate(k.name, times, self.device.launch_overhead_s))
         one_by_one = sum_estimates(found)
-        if not config.streams or not math.isfinite(one_by_one.seconds):
+        if not config.launches(STREAMS) or not math.isfinite(one_by_one.seconds):
             return one_by_one
-        after = waits(self._sgraph, config.folded)
+        after = waits(self._sgraph, config.launches(FOLDED))
         demands = self._demands(config, one_by_one)
-        return replace(one_by_one, seconds=finished(after, demands, config.streams, self.device.launch_overhead_s))
+        return replace(
+            one_by_one, seconds=finished(after, demands, config.numbers(STREAMS), self.device.launch_overhead_s)
+        )
 
     def seconds(self, config: Config, resources: Sequence[Resources] = ()) -> float:
         """The estimated seconds alone; an `Estimator`."""
@@ -170,12 +173,12 @@ class Model:
             config: as for `estimate`, without streams.
             resources: as for `estimate`.
         """
-        after = waits(self._sgraph, config.folded)
+        after = waits(self._sgraph, config.launches(FOLDED))
         one_by_one = self.estimate(config, resources)
         if not apart(after) or not math.isfinite(one_by_one.seconds):
             return None
         streams = placed(after, self._demands(config, one_by_one), self.device.launch_overhead_s)
-        return replace(config, streams=streams) if streams else None
+        return config.having(streams=streams) if streams else None
 
     def occupancy(self, name: str, config: Config, resources: Resources | None = None) -> tuple[int, int]:
         """How many programs a launch of one kernel has, and how many of them a multiprocessor runs at a time.

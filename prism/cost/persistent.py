@@ -14,6 +14,9 @@ from prism.cost.constraints import footprint
 from prism.sgraph.folding import folds
 from prism.sgraph.nodes import Contract, Loop, SGraph, Stmt
 
+PERSISTENT = "persistent"
+"""What configurations call it; the number is the programs that a multiprocessor holds at a time."""
+
 
 def persistable(sgraph: SGraph) -> tuple[str, ...]:
     """The names of the launches that may be persistent, in order."""

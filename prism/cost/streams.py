@@ -18,6 +18,8 @@ from dataclasses import dataclass
 
 from prism.sgraph.launch_order import After
 
+STREAMS = "streams"
+"""What configurations call it; the number is the stream, from 1, beside the first one."""
 # What it costs to wait for a launch of another stream beyond what the next one of the same stream waits. A guess.
 CROSSING_S = 1e-6
 # What several streams have to gain, as a part of the time on one.

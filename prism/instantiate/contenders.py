@@ -84,11 +84,6 @@ def onnx_call(
     return call
 
 
-def config_from(given: Mapping[str, Mapping[str, int]]) -> Config:
-    """A configuration from plain dictionaries."""
-    return Config(given["symbols"], given["warps"], given["stages"])
-
-
 def _picked(call: Call, places: Sequence[int]) -> Sequence[Any]:
     """Of all that the source returns, what the program does."""
     results = call()
@@ -146,7 +141,7 @@ class Contenders:
                 takes = [self._inputs[n] for n in spec["inputs"]]
                 if outputs is None:
                     return module_call(Path(spec["module"]), takes, threads, spec["config"])
-                return CppBackend(threads).call(Path(spec["module"]), config_from(spec["config"]), takes, outputs)
+                return CppBackend(threads).call(Path(spec["module"]), Config.decode(spec["config"]), takes, outputs)
             case "onnxruntime":
                 return onnx_call(Path(spec["model"]), [self._inputs[n] for n in spec["inputs"]], threads)
             case "compiled":

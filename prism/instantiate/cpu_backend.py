@@ -11,7 +11,7 @@ from typing import Any
 
 from prism.backends.cpu.build import compile_module
 from prism.backends.cpu.emit import emit_module
-from prism.backends.protocol import Argument, Compiled, ModuleSource, load_module, plain
+from prism.backends.protocol import Argument, Compiled, ModuleSource, load_module
 from prism.errors import BackendError
 from prism.program.returned import Returned
 from prism.sgraph.config import Config, Resources
@@ -77,7 +77,7 @@ class CppBackend:
     ) -> Callable[[], Sequence[Any]]:
         """A function that runs the module once on these tensors and returns the outputs."""
         launch = launcher(module)
-        chosen, out, threads = plain(config), tuple(outputs), self.threads
+        chosen, out, threads = config.encode(), tuple(outputs), self.threads
 
         def once() -> Sequence[Any]:
             launch(*inputs, config=chosen, out=out, threads=threads)

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 
 from prism.backends.cpu.build import check_compiler
 from prism.backends.cpu.machine import Machine, describe
-from prism.backends.protocol import plain
 from prism.backends.triton.crosscompile import arguments, worker_environment
 from prism.cost.constraints import footprint, live_elements, tile_sizes
 from prism.cost.cpu import CpuModel
@@ -166,7 +165,7 @@ class CpuCompiler:
 
     def _request(self, c: Candidate, config: Config) -> dict[str, object]:
         shapes = [[list(a.shape), a.dtype] for a in arguments(c.sgraph, self._hints)]
-        return {"compile": str(c.module), "config": plain(config), "arguments": shapes, "limit_s": self._limit_s}
+        return {"compile": str(c.module), "config": config.encode(), "arguments": shapes, "limit_s": self._limit_s}
 
     def _outcome(self, c: Candidate, config: Config, reply: Reply) -> Outcome:
         match reply.ending:

@@ -20,11 +20,12 @@ from typing import Any
 from prism.backends.interleave import interleave
 from prism.backends.poison import Framed
 from prism.backends.protocol import Argument
-from prism.instantiate.contenders import Contenders, config_from
+from prism.instantiate.contenders import Contenders
 from prism.instantiate.cpu_backend import CppBackend
 from prism.instantiate.machine_load import Watch, plain
 from prism.instantiate.rounds import SETTLE_S, WARM_S, Prepared, contest, rounds
 from prism.process.serve import Answer, Request, one_line, serve
+from prism.sgraph.config import Config
 
 ROUNDS_S = 4.0
 """Rounds of a study's trial should take no longer than this, seconds."""
@@ -106,14 +107,14 @@ def run_module(request: Request) -> Answer:
 
     inputs = [torch.load(path) for path in request["inputs"]]
     framed = Framed(request["outputs"], "cpu")
-    CppBackend(threads()).run(Path(request["module"]), config_from(request["config"]), inputs, framed.outputs)
+    CppBackend(threads()).run(Path(request["module"]), Config.decode(request["config"]), inputs, framed.outputs)
     return framed.answer(request["results"])
 
 
 def compile_module(request: Request) -> Answer:
     """Compile a module for a configuration: an error, or nothing; what was compiled is found again by its source."""
     arguments = [Argument(tuple(shape), dtype) for shape, dtype in request["arguments"]]
-    config = config_from(request["config"])
+    config = Config.decode(request["config"])
     return {
         "error": CppBackend(threads()).compile(Path(request["compile"]), config, arguments, request["limit_s"]).error
     }

@@ -5,8 +5,9 @@ from __future__ import annotations
 import hashlib
 import platform
 from collections.abc import Mapping
+from typing import Any
 
-from prism.errors import VerificationError
+from prism.errors import UsageError, VerificationError
 from prism.events import Evidence, LockRecord
 from prism.instantiate.cache import version_of
 from prism.program.nodes import Program
@@ -32,29 +33,34 @@ def versions() -> dict[str, str]:
     return found | {name: version_of(name) for name in PACKAGES if version_of(name)}
 
 
-def flat(config: Config) -> dict[str, int]:
-    """A configuration as one flat mapping; `config_of` is its inverse."""
-    found = {name: int(value) for name, value in sorted(config.symbols.items())}
-    found |= {f"warps.{name}": int(value) for name, value in sorted(config.warps.items())}
-    found |= {f"stages.{name}": int(value) for name, value in sorted(config.stages.items())}
-    found |= {f"library.{name}": 1 for name in sorted(config.library)}
-    found |= {f"folded.{name}": 1 for name in sorted(config.folded)}
-    found |= {f"descriptors.{name}": 1 for name in sorted(config.descriptors)}
-    found |= {f"streams.{name}": int(value) for name, value in sorted(config.streams.items())}
-    return found | {f"persistent.{name}": int(value) for name, value in sorted(config.persistent.items())}
+NUMBERED = frozenset({"warps", "stages", "streams", "persistent"})
+"""The options of which a launch has a number."""
+OPTIONS = NUMBERED | {"library", "folded", "descriptors"}
 
 
 def config_of(values: Mapping[str, int]) -> Config:
-    """The configuration that `flat` wrote."""
+    """The configuration that `Config.flat` wrote.
 
-    def part(prefix: str) -> dict[str, int]:
-        return {name.removeprefix(prefix): value for name, value in values.items() if name.startswith(prefix)}
-
-    lists, others = ("library.", "folded.", "descriptors."), ("warps.", "stages.", "streams.", "persistent.")
-    symbols = {n: v for n, v in values.items() if not n.startswith((*lists, *others))}
-    library, folded, descriptors = (frozenset(part(prefix)) for prefix in lists)
-    warps, stages, streams, persistent = map(part, others)
-    return Config(symbols, warps, stages, library, folded, descriptors, streams, persistent)
+    Raises:
+        UsageError: it has an option that this version does not know.
+    """
+    found: dict[str, Any] = {"symbols": {}}
+    for name, value in values.items():
+        option, dot, launch = name.partition(".")
+        if not dot:
+            found["symbols"][name] = value
+        elif option not in OPTIONS:
+            raise UsageError(
+                f"a configuration has the option {option}, which is not known here",
+                where=name,
+                why=f"launches may have {', '.join(sorted(OPTIONS))}",
+                fix="use the version of prism that wrote it",
+            )
+        elif option in NUMBERED:
+            found.setdefault(option, {})[launch] = value
+        else:
+            found.setdefault(option, []).append(launch)
+    return Config.decode(found)
 
 
 def make_lock(
@@ -79,7 +85,7 @@ def make_lock(
         target=target,
         device=device,
         evidence=evidence,
-        config=flat(config),
+        config=config.flat(),
         shapes=dict(sorted(shapes.items())),
         seed=seed,
         trials=trials,

@@ -22,7 +22,6 @@ from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 
-from prism.backends.protocol import plain
 from prism.backends.triton.crosscompile import worker_environment
 from prism.backends.triton.timing import WORKER
 from prism.cost.device import Device
@@ -308,7 +307,7 @@ class Bench:
         spec: dict[str, Any] = {"side": c.side, "threads": c.threads}
         if c.module is not None and c.sgraph is not None and c.config is not None:
             takes = [places[t.name] for t in c.sgraph.inputs]
-            return spec | {"kind": "module", "module": str(c.module), "config": plain(c.config), "inputs": takes}
+            return spec | {"kind": "module", "module": str(c.module), "config": c.config.encode(), "inputs": takes}
         given = [n for t, n in places.items() if t not in self.program.weights]
         places_of = self.program.places
         if c.kind == "onnxruntime":

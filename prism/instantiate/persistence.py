@@ -8,12 +8,13 @@ to say, the best configurations are timed with it as well.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 from prism.cost.model import Model
 from prism.cost.persistent import persistable
 from prism.sgraph.config import Config, Resources
+from prism.sgraph.folding import FOLDED
 from prism.sgraph.nodes import SGraph
+from prism.sgraph.products import LIBRARY
 
 
 def persistent(sgraph: SGraph, model: Model, config: Config, resources: Sequence[Resources] = ()) -> Config | None:
@@ -28,9 +29,9 @@ def persistent(sgraph: SGraph, model: Model, config: Config, resources: Sequence
     known = {r.kernel: r for r in resources}
     found: dict[str, int] = {}
     for name in persistable(sgraph):
-        if name in config.library or name in config.folded:
+        if name in config.launches(LIBRARY) or name in config.launches(FOLDED):
             continue
         programs, blocks = model.occupancy(name, config, known.get(name))
         if programs > blocks * model.device.processors:
             found[name] = blocks
-    return replace(config, persistent=found) if found else None
+    return config.having(persistent=found) if found else None

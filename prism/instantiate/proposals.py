@@ -32,20 +32,22 @@ class Point:
     config: Config
 
 
-def _dimensions(config: Config) -> dict[str, int]:
+def _dimensions(config: Config, launches: Sequence[str], options: Sequence[str]) -> dict[str, int]:
     found = {f"symbols.{k}": v for k, v in sorted(config.symbols.items())}
-    # What is no kernel of its own is a launch of no stages: every point of an sGraph has the same dimensions.
-    absent = dict.fromkeys((*config.library, *config.folded), 0)
-    found |= {f"warps.{k}": v for k, v in sorted({**config.warps, **absent}.items())}
-    found |= {f"stages.{k}": v for k, v in sorted({**config.stages, **absent}.items())}
-    return found | {f"descriptors.{k}": int(k in config.descriptors) for k in sorted({**config.stages, **absent})}
+    chosen = {option: config.numbers(option) for option in options}
+    # What is no kernel of its own has 0 of all: every point of an sGraph has the same dimensions.
+    for option, numbers in {"warps": config.warps, "stages": config.stages, **chosen}.items():
+        found |= {f"{option}.{k}": numbers.get(k, 0) if k in config.warps else 0 for k in launches}
+    return found
 
 
 class Space:
     """The configurations of one sGraph as vectors of ranks: each dimension counts its values from 0, smallest first."""
 
     def __init__(self, points: Sequence[Config]) -> None:
-        rows = [_dimensions(p) for p in points]
+        launches = sorted({k for p in points for k in p.warps})
+        options = sorted({option for p in points for option in p.options})
+        rows = [_dimensions(p, launches, options) for p in points]
         self.names = tuple(rows[0]) if rows else ()
         self.values = {n: sorted({r[n] for r in rows}) for n in self.names}
         rank = {n: {v: i for i, v in enumerate(values)} for n, values in self.values.items()}

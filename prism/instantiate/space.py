@@ -20,7 +20,6 @@ import heapq
 import itertools
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from functools import cached_property
 from typing import Any, TypeAlias
 
@@ -29,18 +28,18 @@ import numpy.typing as npt
 
 from prism.backends.tile import TileModule
 from prism.backends.triton.emit import tile_module
-from prism.backends.triton.tensor_descriptors import LaunchBoxes, boxes, fitting
+from prism.backends.triton.tensor_descriptors import DESCRIPTORS, LaunchBoxes, boxes, fitting
 from prism.cost.constraints import Footprint, checks, domains, footprint
 from prism.cost.cpu import CpuKernelModel
 from prism.cost.device import Device
 from prism.cost.gpu import LIBRARY_STAGES, KernelModel, folding
 from prism.cost.model import CostModel, Estimate, LaunchTimes
-from prism.cost.persistent import persistable
+from prism.cost.persistent import PERSISTENT, persistable
 from prism.instantiate.joined import MAX_POINTS, PointSpace, joined
 from prism.sgraph.config import Config
-from prism.sgraph.folding import Fold, folds
+from prism.sgraph.folding import FOLDED, Fold, folds
 from prism.sgraph.nodes import Loop, SGraph
-from prism.sgraph.products import plain_products
+from prism.sgraph.products import LIBRARY, plain_products
 
 Ints: TypeAlias = npt.NDArray[np.int64]
 
@@ -122,13 +121,13 @@ class Space:
 
     def feasible(self, config: Config) -> bool:
         """Whether the configuration is one of the space."""
-        if not config.library <= set(self.products) or not config.folded <= set(self.folds):
+        if not config.launches(LIBRARY) <= set(self.products) or not config.launches(FOLDED) <= set(self.folds):
             return False
-        if config.descriptors and not config.descriptors <= self._descriptors(config):
+        if config.launches(DESCRIPTORS) and not config.launches(DESCRIPTORS) <= self._descriptors(config):
             return False
-        if not set(config.persistent) <= set(self.persistent) - config.library - config.folded:
+        if not config.launches(PERSISTENT) <= set(self.persistent) & config.warps.keys():
             return False
-        for name in config.folded:
+        for name in config.launches(FOLDED):
             fold = self.folds[name]
             tiles = fold.bind(config.symbols)
             given = {n: np.array([v]) for n, v in config.symbols.items()}
@@ -136,7 +135,7 @@ class Space:
             if any(config.symbols.get(n) != v for n, v in tiles.items()) or not fits.all():
                 return False
         for name, members in self._members.items():
-            if name in config.library or name in config.folded:
+            if name in config.launches(LIBRARY) or name in config.launches(FOLDED):
                 continue
             for k in members:
                 row = [config.symbols.get(n, 0) for n in k.names[:-2]]
@@ -193,7 +192,7 @@ class Space:
             found.append(c)
             names = self._descriptors(c) if many > 0 else frozenset()
             if names:
-                found.append(replace(c, descriptors=names))
+                found.append(c.having(descriptors=names))
                 many -= 1
         return tuple(found)
 
@@ -202,7 +201,7 @@ class Space:
         if not self.device.descriptors:
             return frozenset()
         module, held = self._boxes
-        return fitting(module, held, config.symbols, self.hints) - config.library
+        return fitting(module, held, config.symbols, self.hints) - config.launches(LIBRARY)
 
     @cached_property
     def _boxes(self) -> tuple[TileModule, Mapping[str, LaunchBoxes]]:
@@ -246,11 +245,11 @@ class Space:
                 warps[name], stages[name] = row["warps"], row["stages"]
         for name in folded:
             symbols.update(self.folds[name].bind(symbols))
-        return Config(symbols, warps, stages, frozenset(library), frozenset(folded))
+        return Config(symbols, warps, stages).having(library=library, folded=folded)
 
     def shared_values(self, config: Config) -> dict[str, int]:
         """The values of `shared` in a configuration."""
-        flags = {folding(n): int(n in config.folded) for n in self.folds}
+        flags = {folding(n): int(n in config.launches(FOLDED)) for n in self.folds}
         return {n: flags[n] if n in flags else config.symbols[n] for n in self.shared}
 
     def _room(self, fold: Fold) -> npt.NDArray[np.bool_]:

@@ -1,54 +1,104 @@
-"""Configurations: an sGraph's symbols and its launches' options, assigned; and what a compiler says of the kernels."""
+"""Configurations: an sGraph's symbols and its launches' options, assigned; and what a compiler says of the kernels.
+
+A configuration is written down in one way (`Config.encode`), which emitted modules, workers and manifests take. Lock
+files and reports have it flat, caches and journals as a text: both are made here as well, and nowhere else.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+Chosen: TypeAlias = "frozenset[str] | Mapping[str, int]"
+"""The launches that have an option: their names, or a number for each."""
 
 
 @dataclass(frozen=True, slots=True)
 class Config:
     """One assignment of an sGraph's symbols and of the options of its launches.
 
-    A launch is called as its kernel, or where it is of several kernels as `SGraph.launches` says.
+    A launch is called as its kernel, or where it is of several kernels as `SGraph.launches` says. What each option
+    means, `prism.instantiate.options` says, in a file of its own.
 
     Attributes:
         symbols: symbol name to value, for every symbol of the sGraph.
-        warps: launch name to number of warps.
-        stages: launch name to number of software-pipelining stages.
-        library: names of the launches that the vendor's library computes (`prism.sgraph.products`); they have
-            neither warps nor stages, and their symbols count for nothing.
-        folded: names of the second stages that their splits' own programs do, the last of each tile
-            (`prism.sgraph.folding`); they are no launches then, have neither warps nor stages, and their tiles are
-            the splits'.
-        descriptors: names of the launches whose loads are by tensor descriptors, where these and the tensors at hand
-            allow it (`prism.backends.triton.tensor_descriptors`).
-        streams: launch name to the stream, from 1, of those that a captured graph has beside the first stream
-            (`prism.cost.streams`).
-        persistent: launch name to programs on a multiprocessor, of those whose programs take tile after tile
-            (`prism.cost.persistent`).
+        warps: launch name to number of warps, of the launches that run a kernel of prism's.
+        stages: launch name to number of software-pipelining stages, likewise.
+        options: option name to the launches that have it; without those that no launch has.
     """
 
     symbols: Mapping[str, int]
     warps: Mapping[str, int]
     stages: Mapping[str, int]
-    library: frozenset[str] = frozenset()
-    folded: frozenset[str] = frozenset()
-    descriptors: frozenset[str] = frozenset()
-    streams: Mapping[str, int] = field(default_factory=dict)
-    persistent: Mapping[str, int] = field(default_factory=dict)
+    options: Mapping[str, Chosen] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        made = {n: dict(sorted(c.items())) if isinstance(c, Mapping) else frozenset(c) for n, c in self.options.items()}
+        # Names before numbers, and each from z to a: the order of all keys that were ever stored.
+        order = sorted(sorted((n for n in made if made[n]), reverse=True), key=lambda n: isinstance(made[n], dict))
+        object.__setattr__(self, "options", {n: made[n] for n in order})
+
+    def launches(self, option: str) -> frozenset[str]:
+        """The launches that have an option."""
+        return frozenset(self.options.get(option, ()))
+
+    def numbers(self, option: str) -> Mapping[str, int]:
+        """By launch, the number that it has of an option."""
+        found = self.options.get(option, {})
+        return found if isinstance(found, Mapping) else dict.fromkeys(sorted(found), 1)
+
+    def having(self, **options: Collection[str]) -> Config:
+        """The configuration with these launches, and no others, for these options: names, or numbers by name."""
+        made = {n: dict(c) if isinstance(c, Mapping) else frozenset(c) for n, c in options.items()}
+        return Config(self.symbols, self.warps, self.stages, {**self.options, **made})
+
+    def renamed(self, symbols: Mapping[str, str], launches: Mapping[str, str]) -> Config:
+        """The configuration with other names for its symbols and its launches."""
+        made = self.encode()
+        found: dict[str, Any] = {"symbols": {symbols[n]: v for n, v in made.pop("symbols").items()}}
+        for name, chosen in made.items():
+            known = isinstance(chosen, Mapping)
+            found[name] = {launches[n]: v for n, v in chosen.items()} if known else [launches[n] for n in chosen]
+        return Config.decode(found)
+
+    def beside(self, other: Config) -> Config:
+        """The configuration of this one's launches and of another's."""
+        found: dict[str, Any] = self.encode()
+        for name, chosen in other.encode().items():
+            known = isinstance(chosen, Mapping)
+            found[name] = {**found.get(name, {}), **chosen} if known else [*found.get(name, ()), *chosen]
+        return Config.decode(found)
+
+    def encode(self) -> dict[str, Any]:
+        """The configuration as plain data, as emitted modules take it: dictionaries, and of names alone lists.
+
+        What was written before there was an option is what is written without it.
+        """
+        core = {"symbols": dict(self.symbols), "warps": dict(self.warps), "stages": dict(self.stages)}
+        return core | {n: dict(c) if isinstance(c, Mapping) else sorted(c) for n, c in self.options.items()}
+
+    @classmethod
+    def decode(cls, given: Mapping[str, Any]) -> Config:
+        """What `encode` wrote."""
+        core = [dict(given.get(n, {})) for n in ("symbols", "warps", "stages")]
+        others = {n: c for n, c in given.items() if n not in ("symbols", "warps", "stages")}
+        return cls(*core).having(**others)
+
+    def flat(self) -> dict[str, int]:
+        """The configuration as one mapping, as lock files and reports have it."""
+        return {name: 1 if value is None else value for name, value in self._entries()}
 
     def key(self) -> str:
         """A canonical text: equal for equal configurations."""
-        parts = [f"{k}={v}" for k, v in sorted(self.symbols.items())]
-        parts += [f"warps.{k}={v}" for k, v in sorted(self.warps.items())]
-        parts += [f"stages.{k}={v}" for k, v in sorted(self.stages.items())]
-        parts += [f"library.{k}" for k in sorted(self.library)]
-        parts += [f"folded.{k}" for k in sorted(self.folded)]
-        parts += [f"descriptors.{k}" for k in sorted(self.descriptors)]
-        parts += [f"streams.{k}={v}" for k, v in sorted(self.streams.items())]
-        parts += [f"persistent.{k}={v}" for k, v in sorted(self.persistent.items())]
-        return " ".join(parts)
+        return " ".join(name if value is None else f"{name}={value}" for name, value in self._entries())
+
+    def _entries(self) -> Iterator[tuple[str, int | None]]:
+        """The symbols, then every option of every launch; None stands for what has no number."""
+        for option, chosen in self.encode().items():
+            for name in sorted(chosen):
+                value = int(chosen[name]) if isinstance(chosen, dict) else None
+                yield (name if option == "symbols" else f"{option}.{name}"), value
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,6 +28,9 @@ import sympy
 from prism.program.index import Axis
 from prism.sgraph.nodes import Grid, Kernel, Load, Loop, SGraph, Split, Store, Tile, Whole, part_axis
 
+FOLDED = "folded"
+"""What configurations call it, by the second stage's launch."""
+
 
 @dataclass(frozen=True, slots=True)
 class Fold:

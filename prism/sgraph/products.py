@@ -34,6 +34,9 @@ from prism.sgraph.nodes import (
     Whole,
 )
 
+LIBRARY = "library"
+"""What configurations call it."""
+
 
 @dataclass(frozen=True, slots=True)
 class View:

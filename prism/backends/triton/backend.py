@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from prism.backends.protocol import Argument, Compiled, ModuleSource, load_module, plain
+from prism.backends.protocol import Argument, Compiled, ModuleSource, load_module
 from prism.backends.triton.crosscompile import CompileJob, compile_once
 from prism.backends.triton.emit import emit_module
 from prism.program.returned import Returned
@@ -49,7 +49,7 @@ class TritonBackend:
 
     def run(self, module: Path, config: Config, inputs: Sequence[Any], outputs: Sequence[Any]) -> None:
         """See Backend."""
-        for kernel, grid, args, meta in load_module(module).launches(*inputs, *outputs, config=plain(config)):
+        for kernel, grid, args, meta in load_module(module).launches(*inputs, *outputs, config=config.encode()):
             kernel[tuple(grid)](*args, **meta)
         if any(t.is_cuda for t in outputs):
             import torch

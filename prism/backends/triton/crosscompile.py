@@ -17,7 +17,6 @@ import platformdirs
 from prism.backends.protocol import Argument as Argument
 from prism.backends.protocol import Compiled
 from prism.backends.protocol import load_module as load_module
-from prism.backends.protocol import plain as plain
 from prism.errors import UsageError
 from prism.process.child import child_environment, module_command
 from prism.process.worker import Ending, Worker
@@ -85,7 +84,7 @@ def request(job: CompileJob, timeout_s: float = COMPILE_LIMIT_S) -> dict[str, An
     return {
         "module": str(job.module),
         "capability": capability(job.target),
-        "config": plain(job.config),
+        "config": job.config.encode(),
         "arguments": [[list(a.shape), a.dtype] for a in job.arguments],
         "timeout_s": timeout_s,
     }

@@ -116,7 +116,7 @@ def _chosen(
     Raises:
         BackendError: it is not open to one of them.
     """
-    found = {name for entries in configs.values() for c in entries for name in getattr(c, choice)}
+    found = {name for entries in configs.values() for c in entries for name in c.launches(choice)}
     unknown = sorted(found.difference(possible))
     if unknown:
         raise BackendError(refusal.format(unknown[0]), where=where)
@@ -274,16 +274,9 @@ def _configs(w: Writer, configs: Mapping[str, Sequence[Config]], shapes: Mapping
                     with w.indented():
                         if ranges:
                             w.line(f'"shapes": {_dict({identifier(n): r for n, r in ranges.items()})},')
-                        w.line(f'"symbols": {_dict(c.symbols)},')
-                        w.line(f'"warps": {_dict(c.warps)},')
-                        w.line(f'"stages": {_dict(c.stages)},')
-                        lists = (("library", c.library), ("folded", c.folded), ("descriptors", c.descriptors))
-                        for name, launches in lists:
-                            if launches:
-                                w.line(f'"{name}": {sorted(launches)},'.replace("'", '"'))
-                        for name, numbers in (("streams", c.streams), ("persistent", c.persistent)):
-                            if numbers:
-                                w.line(f'"{name}": {_dict(dict(sorted(numbers.items())))},')
+                        for name, chosen in c.encode().items():
+                            held = _dict(chosen) if isinstance(chosen, dict) else str(chosen).replace("'", '"')
+                            w.line(f'"{name}": {held},')
                     w.line("},")
             w.line("],")
     w.line("}")

@@ -57,6 +57,8 @@ from prism.cost.counts import next_power_of_two
 from prism.program.extents import Extent, add, at_most, cdiv, mul, normal
 from prism.program.nodes import DType, Tensor
 
+DESCRIPTORS = "descriptors"
+"""What configurations call them."""
 MAX_RANK = 5
 MAX_BOX = 256
 """Elements of a box along a dimension."""

@@ -16,7 +16,6 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from prism.backends.protocol import plain
 from prism.backends.triton.crosscompile import worker_environment
 from prism.errors import VerificationError
 from prism.events import CheckSummary
@@ -122,7 +121,7 @@ class KernelRunner:
         results.unlink(missing_ok=True)
         request = {
             "module": str(module),
-            "config": plain(config),
+            "config": config.encode(),
             "device": self._device,
             "inputs": [str(self._file(folder, t)) for t in inputs],
             "results": str(results),

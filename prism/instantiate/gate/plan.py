@@ -23,7 +23,7 @@ from prism.instantiate.gate.draws import DRAWS, struck_sets
 from prism.program.extents import Extent, evaluate
 from prism.program.nodes import Program
 from prism.sgraph.config import Config
-from prism.sgraph.folding import bound, folds
+from prism.sgraph.folding import FOLDED, bound, folds
 from prism.sgraph.nodes import (
     Contract,
     Grid,
@@ -41,6 +41,7 @@ from prism.sgraph.nodes import (
     TileReduce,
     value_axes,
 )
+from prism.sgraph.products import LIBRARY
 
 Sample: TypeAlias = tuple[tuple[tuple[int, ...], int], ...] | None
 """For each kernel of a launch, tiles along each axis of its grid, and how many programs to run; None: all of them."""
@@ -354,8 +355,8 @@ class _Costs:
             for name in dict.fromkeys(s.name for k in launch.kernels for s in k.symbols):
                 self._having.setdefault(name, []).append(n)
         # A second stage that is folded has the symbols of its split.
-        for fold in folds(self.sgraph).values() if self.config.folded else ():
-            if fold.combine in self.config.folded:
+        for fold in folds(self.sgraph).values() if self.config.launches(FOLDED) else ():
+            if fold.combine in self.config.launches(FOLDED):
                 combine = next(n for n, x in enumerate(self._launches) if x.name == fold.combine)
                 split = next(x for x in self._launches if x.name == fold.split)
                 for name in dict.fromkeys(s.name for k in split.kernels for s in k.symbols):
@@ -388,10 +389,10 @@ class _Costs:
 
     def _launch(self, place: int, values: Mapping[str, int]) -> float:
         launch = self._launches[place]
-        if launch.name in self.config.library:
+        if launch.name in self.config.launches(LIBRARY):
             return 0.0
-        config = replace(self.config, symbols=bound(self.sgraph, values, self.config.folded))
-        whole = not self.sampled or launch.name in self.config.folded
+        config = replace(self.config, symbols=bound(self.sgraph, values, self.config.launches(FOLDED)))
+        whole = not self.sampled or launch.name in self.config.launches(FOLDED)
         sample = None if whole else _sample(launch, replace(config, symbols=values), self.binding, self._read)
         total = 0.0
         for n, kernel in enumerate(launch.kernels):
@@ -456,7 +457,11 @@ def plan_samples(sgraph: SGraph, config: Config, binding: Mapping[str, int]) -> 
     A second stage that is folded is no launch: the programs of its split do it, and those are all run.
     """
     read = frozenset(t for k in sgraph.kernels for t in k.reads)
-    return [_sample(launch, config, binding, read) for launch in sgraph.launches if launch.name not in config.folded]
+    return [
+        _sample(launch, config, binding, read)
+        for launch in sgraph.launches
+        if launch.name not in config.launches(FOLDED)
+    ]
 
 
 def _sample(launch: Launch, config: Config, binding: Mapping[str, int], read: frozenset[str]) -> Sample:
