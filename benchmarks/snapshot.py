@@ -209,17 +209,15 @@ def _ranked(sgraphs: Sequence[SGraph], program: Program, machine: Machine) -> st
 
 def _variants(sgraph: SGraph, program: Program, machine: Machine) -> list[Config]:
     """The best configuration, and the first that has each of the other ways to launch."""
+    from prism.instantiate.options import Offered, variants
+
     model, space = machine.model(sgraph, program.hints), machine.space(sgraph, program.hints)
     ranked: list[Config] = [c for c, _ in space.points_ranked(model, LOOKED_AT)]
-    found = list(space.described(ranked[:1], 1))
-    if machine.target == CPU:
-        return found
-    from prism.instantiate.persistence import persistent
-
-    found += islice((c for c in ranked if c.launches("library")), 1)
-    found += islice((c for c in ranked if c.launches("folded")), 1)
-    found += [c for base in ranked[:1] if (c := model.on_streams(base)) is not None]
-    found += [c for base in ranked[:1] if (c := persistent(sgraph, model, base)) is not None]
+    found = list(space.varied(ranked[:1], model, 1))
+    for option in (o for o in space.options if o.offered is Offered.SPACE):
+        found += islice((c for c in ranked if c.launches(option.name)), 1)
+    for offered in (Offered.CHECKED, Offered.TIMING):
+        found += [c for base in ranked[:1] for c in variants(space.options, offered, base, model)]
     return list({c.key(): c for c in found}.values())
 
 

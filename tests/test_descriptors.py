@@ -25,7 +25,6 @@ from test_folding import folded_config, program_of
 from test_horizontal import draw, qkv, reference, tiles
 from triton.tools.tensor_descriptor import TensorDescriptor
 
-from prism.api.records import _config
 from prism.backends import tile
 from prism.backends.protocol import load_module
 from prism.backends.tile import (
@@ -47,15 +46,15 @@ from prism.backends.triton.crosscompile import arguments, worker_environment
 from prism.backends.triton.emit import emit_module, tile_module
 from prism.backends.triton.tensor_descriptors import BoxLoad, BoxView, boxes, program_boxes
 from prism.bench.own import module_facts
-from prism.bench.prepare import twins
+from prism.bench.prepare import beside_best
 from prism.cost.device import device
 from prism.cost.model import Model
 from prism.errors import BackendError
 from prism.instantiate.estimating import candidate
 from prism.instantiate.gate.check import KernelRunner, check_module
-from prism.instantiate.lock import config_of
+from prism.instantiate.options import Offered, config_of, shown
 from prism.instantiate.proposals import Point, Proposer
-from prism.instantiate.space import DESCRIBED, Space
+from prism.instantiate.space import VARIED, Space
 from prism.instantiate.study import _ordered
 from prism.program.extents import Extent, evaluate
 from prism.program.index import Axis, Index
@@ -754,8 +753,8 @@ def test_a_configuration_goes_through_the_lock_and_its_key_tells() -> None:
     assert config.key() != without.key()
     assert "descriptors" not in without.encode()
     assert config.encode()["descriptors"] == ["matmul_kernel"]
-    assert _config("matmul_kernel", ["T_m"], config) == "T_m=16 warps=4 stages=2 descriptors"
-    assert _config("matmul_kernel", ["T_m"], without) == "T_m=16 warps=4 stages=2"
+    assert shown("matmul_kernel", ["T_m"], config) == "T_m=16 warps=4 stages=2 descriptors"
+    assert shown("matmul_kernel", ["T_m"], without) == "T_m=16 warps=4 stages=2"
 
 
 def test_the_best_points_have_twins_with_descriptors() -> None:
@@ -763,17 +762,17 @@ def test_the_best_points_have_twins_with_descriptors() -> None:
     space, model = Space(g, H200, {}), Model(g, H200, {})
     best = space.best(model, 40)
     assert not any(c.launches("descriptors") for c in best)
-    found = space.described(best)
-    assert len(found) == len(best) + DESCRIBED
+    found = space.varied(best, model)
+    assert len(found) == len(best) + VARIED
     assert tuple(c for c in found if not c.launches("descriptors")) == best
-    for c, twin in zip(found[::2][:DESCRIBED], found[1::2], strict=False):
+    for c, twin in zip(found[::2][:VARIED], found[1::2], strict=False):
         assert twin == c.having(descriptors=frozenset({g.kernels[0].name}))
         assert space.feasible(c)
         assert space.feasible(twin)
         # No estimate prefers one of them before the compiler has been asked.
         assert model.seconds(c) == model.seconds(twin)
     assert not space.feasible(best[0].having(descriptors=frozenset({"another"})))
-    assert space.described(best, 0) == best
+    assert space.varied(best, model, 0) == best
 
 
 @pytest.mark.parametrize("target", ["sm_80", "sm_89"])
@@ -781,7 +780,7 @@ def test_older_devices_have_none(target: str) -> None:
     g, d = small.attention(), device(target)
     space = Space(g, d, {})
     best = space.best(Model(g, d, {}), 4)
-    assert space.described(best) == best
+    assert space.varied(best, Model(g, d, {})) == best
     assert not space.feasible(best[0].having(descriptors=frozenset({g.kernels[0].name})))
 
 
@@ -790,11 +789,12 @@ def test_library_calls_products_without_units_and_rows_that_do_not_fit_have_none
     space, model = Space(product, H200, {}), Model(product, H200, {})
     (call, *others) = space.best(model, 8)
     assert call.launches("library")
-    found = space.described([call, *others])
+    found = space.varied([call, *others], model)
     assert found[:3] == (call, others[0], others[0].having(descriptors=frozenset({"matmul"})))
     for g in (small.matvec(), small.layer_norm(), small.matmul(512, 764, 1020, BF16)):
         other = Space(g, H200, {})
-        assert not any(c.launches("descriptors") for c in other.described(other.best(Model(g, H200, {}), 4)))
+        model = Model(g, H200, {})
+        assert not any(c.launches("descriptors") for c in other.varied(other.best(model, 4), model))
 
 
 def test_a_study_tries_the_twin_after_its_point(tmp_path: Path) -> None:
@@ -805,7 +805,7 @@ def test_a_study_tries_the_twin_after_its_point(tmp_path: Path) -> None:
     assert order[1] == order[0].having(descriptors=order[1].launches("descriptors"))
     proposer = Proposer([one.points], [Point(0, p) for p in one.points], 0)
     vectors = [proposer.parameters(Point(0, p))[0] for p in one.points]
-    assert len({json.dumps(v, sort_keys=True) for v in vectors}) == len(one.points) == 16 + DESCRIBED
+    assert len({json.dumps(v, sort_keys=True) for v in vectors}) == len(one.points) == 16 + VARIED
 
 
 def test_preparing_compiles_the_twins_of_the_best_estimates() -> None:
@@ -814,10 +814,11 @@ def test_preparing_compiles_the_twins_of_the_best_estimates() -> None:
     ranked = space.best(model, 6)
     # The compiler's word made another order of them, and threw one out.
     judged: list[dict[str, Any]] = [
-        {"key": c.key(), "estimate_us": us} for c, us in zip(ranked, (9.0, 3.0, 4.0, 2.0), strict=False)
+        {"key": c.key(), "config": c.encode(), "resources": [], "estimate_us": us}
+        for c, us in zip(ranked, (9.0, 3.0, 4.0, 2.0), strict=False)
     ]
-    judged[3] = {"key": ranked[3].key(), "error": "too large"}
-    found = twins(space, ranked, judged, 2)
+    judged[3] = {**judged[3], "error": "too large"}
+    found = beside_best(space.options, model, Offered.STUDY, judged)
     name = frozenset({g.kernels[0].name})
-    assert found == [c.having(descriptors=name) for c in (ranked[1], ranked[2])]
-    assert twins(space, ranked, [], 2) == []
+    assert found == [(judged[n], ranked[n].having(descriptors=name)) for n in (1, 2)]
+    assert beside_best(space.options, model, Offered.STUDY, []) == []

@@ -37,7 +37,7 @@ from prism.errors import BackendError, IllegalIRError
 from prism.instantiate.gate.check import KernelRunner
 from prism.instantiate.gate.check import check_module as check_numbers
 from prism.instantiate.gate.plan import cost_s, plan_samples
-from prism.instantiate.lock import config_of
+from prism.instantiate.options import config_of
 from prism.instantiate.proposals import Point, Proposer
 from prism.instantiate.space import Space
 from prism.program import build
@@ -619,7 +619,7 @@ def test_a_configuration_goes_through_the_lock_and_its_key_tells() -> None:
 def test_a_space_has_both_and_folded_points_have_the_splits_tiles() -> None:
     g = decode(group=2, seq=64)
     space, model = Space(g, H200, {}), Model(g, H200, {})
-    assert list(space.folds) == ["decode_combine"]
+    assert space.open_to("folded") == ("decode_combine",)
     found = list(space.configs())
     assert len({c.key() for c in found}) == len(found) == space.size
     folded = [c for c in found if c.launches("folded")]

@@ -38,7 +38,7 @@ from prism.generate.options import Weights, options
 from prism.generate.plan_estimate import Outlook
 from prism.generate.pruning import reach
 from prism.instantiate.gate.check import KernelRunner, check_module
-from prism.instantiate.lock import config_of
+from prism.instantiate.options import config_of
 from prism.instantiate.proposals import Point, Proposer
 from prism.instantiate.space import Space
 from prism.program import build
@@ -393,14 +393,14 @@ def test_the_library_is_one_point_of_a_product_and_none_of_anything_else() -> No
     assert {s.name for s in space.sgraph.symbols} == set(call.symbols)
     for g in (small.attention(), small.split_k(), small.layer_norm()):
         other = Space(g, H200, {})
-        assert not other.products
+        assert not other.open_to("library")
         assert not other.feasible(next(other.configs()).having(library=frozenset({g.kernels[0].name})))
 
 
 def test_where_launches_have_no_options_there_is_no_library() -> None:
     cpu = multicore("a CPU", cores=4, vector_bytes=32, l1_bytes=1 << 15, l2_bytes=1 << 19, llc_bytes=1 << 24)
     space = Space(small.matmul(64, 64, 64), cpu, {})
-    assert not space.products
+    assert not space.open_to("library")
     assert not any(c.launches("library") for c in space.configs(500))
 
 

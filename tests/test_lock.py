@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from prism.errors import UsageError, VerificationError
 from prism.events import Evidence, LockRecord
 from prism.instantiate.cache import Cache, digest
-from prism.instantiate.lock import config_of, differences, make_lock, program_hash, verify_lock
+from prism.instantiate.lock import differences, make_lock, program_hash, verify_lock
+from prism.instantiate.options import config_of
 from prism.program import build
 from prism.program.index import Axis
 from prism.program.nodes import Definition, DType, Program, SymbolRange, Tensor

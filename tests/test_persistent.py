@@ -16,21 +16,22 @@ from test_measure import GPU, PROGRAM
 from test_ranges import narrowed
 from test_rematch import Clock, candidate, result, trial
 
+from prism.api.optimizing import _emitted
 from prism.backends.protocol import load_module
 from prism.backends.triton.crosscompile import arguments, worker_environment
 from prism.backends.triton.emit import emit_module
 from prism.bench.cross import TARGETS, WORKER
 from prism.bench.own import module_facts
-from prism.bench.twins import TWINS, persistent_twins, settled
+from prism.bench.prepare import beside_best, settled
 from prism.cost.device import device
 from prism.cost.model import Model
 from prism.cost.persistent import persistable
 from prism.errors import BackendError
-from prism.instantiate.lock import config_of
 from prism.instantiate.measure import Bench, Measuring
-from prism.instantiate.persistence import persistent
+from prism.instantiate.options import Offered, config_of, options_of, variants
+from prism.instantiate.platforms import TritonPlatform
 from prism.instantiate.rematch import challenged
-from prism.instantiate.space import Space
+from prism.instantiate.space import VARIED, Space
 from prism.instantiate.study import Best, Candidate, Outcome
 from prism.process.child import module_command
 from prism.process.worker import Pool
@@ -176,8 +177,7 @@ def test_only_what_does_not_fit_at_once_is_offered_and_the_model_sees_no_gain() 
     space, model = Space(g, H200, {}), Model(g, H200, {})
     large = Config({"T_m": 128, "T_n": 128, "T_k": 64}, {"matmul_kernel": 8}, {"matmul_kernel": 3})
     assert space.feasible(large)
-    found = persistent(g, model, large)
-    assert found is not None
+    (found,) = variants(space.options, Offered.TIMING, large, model)
     programs, blocks = model.occupancy("matmul_kernel", large)
     assert programs == 32 * 32 > 132 * blocks
     assert found.numbers("persistent") == {"matmul_kernel": blocks}
@@ -185,38 +185,40 @@ def test_only_what_does_not_fit_at_once_is_offered_and_the_model_sees_no_gain() 
     assert not space.feasible(found.having(persistent={"x": 1}))
     assert model.seconds(found) == model.seconds(large)
     # A library's call, and what runs at once.
-    assert persistent(g, model, Config(large.symbols, {}, {}).having(library=frozenset({"matmul_kernel"}))) is None
+    call = Config(large.symbols, {}, {}).having(library=["matmul_kernel"])
+    assert variants(space.options, Offered.TIMING, call, model) == ()
     assert not space.feasible(replace(found, warps={}, stages={}).having(library=frozenset({"matmul_kernel"})))
     small = samples.matmul(BF16, m=512, k=4096, n=512).sgraph
-    assert persistent(small, Model(small, H200, {}), large) is None
+    assert variants(options_of(small, H200, {}), Offered.TIMING, large, Model(small, H200, {})) == ()
     # The space has no more points for it.
     assert all(not c.numbers("persistent") for c in space.configs(50))
-    assert Space(samples.split_k_matmul().sgraph, H200, {}).persistent == ()
+    assert Space(samples.split_k_matmul().sgraph, H200, {}).open_to("persistent") == ()
 
 
 def test_the_best_of_a_manifest_get_a_twin() -> None:
     g = samples.matmul(BF16, m=4096, k=4096, n=4096).sgraph
-    model = Model(g, H200, {})
-    own = [c for c in Space(g, H200, {}).best(model, 8) if not c.launches("library")]
+    model, space = Model(g, H200, {}), Space(g, H200, {})
+    own = [c for c in space.best(model, 8) if not c.launches("library")]
     entries = [
         {"config": c.encode(), "key": c.key(), "estimate_us": 1e6 * model.seconds(c), "resources": []} for c in own
     ]
-    found = persistent_twins(g, model, entries)
-    assert len(found) == TWINS
+    found = [c for _, c in beside_best(space.options, model, Offered.TIMING, entries)]
+    assert len(found) == VARIED
     assert {c.having(persistent={}).key() for c in found} <= {c.key() for c in own}
     assert all(c.numbers("persistent") for c in found)
-    assert persistent_twins(g, model, [{**e, "error": "too large"} for e in entries]) == []
+    wrong = [{**e, "error": "too large"} for e in entries]
+    assert beside_best(space.options, model, Offered.TIMING, wrong) == []
     # A twin takes more registers: so many programs as are there at a time, with what it takes.
     (kernel,) = found[0].numbers("persistent")
     warps = found[0].warps[kernel]
     for registers in (64, 255):
         compiled = {"kernel": kernel, "shared": 1024, "registers": registers, "spills": 0, "warps": warps}
         entry = {"config": found[0].encode(), "key": found[0].key(), "resources": [compiled], "estimate_us": 1.0}
-        (made,) = settled(model, [entry])
+        made = settled(space.options, model, entry)
         assert made["config"]["persistent"] == {kernel: 65536 // (registers * 32 * warps)}
         assert made["key"].endswith(f"persistent.{kernel}={65536 // (registers * 32 * warps)}")
     failed = {**entry, "error": "too large"}
-    assert settled(model, [failed]) == [failed]
+    assert settled(space.options, model, failed) == failed
 
 
 def test_a_device_times_the_twins_of_the_best() -> None:
@@ -231,16 +233,17 @@ def test_a_device_times_the_twins_of_the_best() -> None:
         def close(self) -> None:
             pass
 
-    def twin(best: Best) -> Config | None:
+    def beside(best: Best) -> list[Config]:
         t = best.config.symbols["T"]
-        return None if t == 2 else replace(best.config, symbols={"T": 1 if t == 8 else 99}).having(persistent={"k": 1})
+        made = replace(best.config, symbols={"T": 1 if t == 8 else 99}).having(persistent={"k": 1})
+        return [] if t == 2 else [made]
 
     clock = Clock()
     bench = Bench(PROGRAM, GPU, {}, worker=clock)
     found = result(trial(0, 8, 3e-6), trial(1, 2, 4e-6), trial(2, 4, 5e-6))
     try:
         with Measuring(bench, compiler=Compiling()) as measuring:
-            after = challenged(found, [candidate(n) for n in range(3)], measuring, twin)
+            after = challenged(found, [candidate(n) for n in range(3)], measuring, beside)
     finally:
         bench.close()
     # The two best candidates; the second one has no twin.
@@ -263,3 +266,22 @@ def test_a_module_without_persistent_configurations_is_written_without_them() ->
     texts = [emit_module(g, formula="f", configs=configs).text for configs in given]
     assert [f"def {kernel}_tile(" in t for t in texts] == [True, True, False]
     assert [text.count("_resident") > 0 for text in texts] == [True, True, False]
+
+
+def test_what_is_timed_of_a_study_can_be_persistent(tmp_path: Path) -> None:
+    g = samples.matmul(BF16, m=4096, k=4096, n=4096).sgraph
+    space, model = Space(g, H200, {}), Model(g, H200, {})
+    points = [c for c in space.best(model, 8) if not c.options]
+    (beside,) = variants(space.options, Offered.TIMING, points[1], model)
+    tensors = [torch.empty(t.shape, dtype=torch.bfloat16, device="meta") for t in (*g.inputs, *g.outputs)]
+    for timed in (False, True):
+        folder = tmp_path / ("timed" if timed else "estimated")
+        path = _emitted(folder, g, "f", TritonPlatform("sm_90", H200, timed), points, space.options)
+        module = load_module(path, apart=True)
+        for config in (points[1], beside):
+            ((_, grid, _, _),) = module.launches(*tensors, config=config.encode())
+            tiles = model.occupancy("matmul_kernel", points[1])[0]
+            # On meta tensors a device is said to have two multiprocessors.
+            assert grid == (
+                (2 * beside.numbers("persistent")["matmul_kernel"]) if timed and config is beside else tiles,
+            )

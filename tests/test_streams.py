@@ -20,13 +20,13 @@ from test_capture import OnDevice, Torch, chain
 from prism.backends.protocol import load_module
 from prism.backends.triton.emit import emit_module
 from prism.bench.own import module_facts
-from prism.bench.twins import TWINS, on_streams
+from prism.bench.prepare import again, beside_best
 from prism.cost.device import device
 from prism.cost.model import Model
 from prism.cost.streams import CROSSING_S, MOST_STREAMS, Demand, finished, placed
 from prism.errors import BackendError
-from prism.instantiate.lock import config_of
-from prism.instantiate.space import Space
+from prism.instantiate.options import Offered, config_of
+from prism.instantiate.space import VARIED, Space
 from prism.program.index import Axis
 from prism.program.nodes import Tensor
 from prism.sgraph import spec
@@ -206,18 +206,19 @@ def test_the_best_of_a_manifest_get_a_twin() -> None:
     ]
     entries.sort(key=lambda e: (e["estimate_us"], e["key"]))
     entries[0] = {**entries[0], "error": "too large"}
-    found = on_streams(model, entries)
-    assert len(found) == TWINS
+    space = Space(g, device("sm_90"), {})
+    found = [again(model, *pair) for pair in beside_best(space.options, model, Offered.CHECKED, entries)]
+    assert len(found) == VARIED
     for entry, twin in zip(entries[1:], found, strict=False):
         assert {**twin["config"], "streams": {}} == {**entry["config"], "streams": {}}
         assert twin["config"]["streams"]
         assert twin["estimate_us"] < entry["estimate_us"]
         assert twin["key"] != entry["key"]
     alone = samples.matmul(F32, m=16, k=512, n=256).sgraph
-    model = Model(alone, device("sm_90"), {})
-    (best,) = Space(alone, device("sm_90"), {}).best(model, 1)
+    model, space = Model(alone, device("sm_90"), {}), Space(alone, device("sm_90"), {})
+    (best,) = space.best(model, 1)
     entry = {"config": best.encode(), "key": best.key(), "estimate_us": 1.0, "resources": []}
-    assert on_streams(model, [entry]) == []
+    assert beside_best(space.options, model, Offered.CHECKED, [entry]) == []
 
 
 # What is emitted.

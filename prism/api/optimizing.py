@@ -18,7 +18,6 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 
 from prism.api.partitioned import PartitionedSearch, composed_choice, finer, merged_checks, search_regions
@@ -28,8 +27,7 @@ from prism.api.searching import ProvedSGraph, SearchBudget, SearchResult, run_se
 from prism.api.second_opinion import merged, recorded
 from prism.api.trivial import check_gain
 from prism.backends.protocol import ModuleSource, write_module
-from prism.backends.triton.tensor_descriptors import DESCRIPTORS
-from prism.cost.model import CostModel, Model
+from prism.cost.model import CostModel
 from prism.egraph.worker import Worker
 from prism.errors import (
     CompilerError,
@@ -49,7 +47,7 @@ from prism.instantiate.estimating import Estimating
 from prism.instantiate.gate.check import Drawn, KernelRunner, check_module
 from prism.instantiate.lock import program_hash, versions
 from prism.instantiate.measure import BASELINE, KERNEL, PROTOCOL, Bench, Contender, Measuring
-from prism.instantiate.persistence import persistent
+from prism.instantiate.options import Offered, Option, options_of, variants
 from prism.instantiate.platforms import Platform, platform_of
 from prism.instantiate.rematch import challenged, rematch
 from prism.instantiate.space import Space
@@ -108,11 +106,16 @@ class OptimizeResult:
 
 @dataclass(frozen=True, slots=True)
 class _Finalist:
-    """A proved sGraph with its module, its points and its cost model."""
+    """A proved sGraph with its module, its points, its cost model and its launches' options."""
 
     proved: ProvedSGraph
     candidate: Candidate
     model: CostModel
+    options: tuple[Option, ...]
+
+    def variants(self, offered: Offered, best: Best) -> tuple[Config, ...]:
+        """What is offered then beside a point."""
+        return variants(self.options, offered, best.config, self.model, best.resources)
 
 
 @dataclass(frozen=True, slots=True)
@@ -370,11 +373,12 @@ def _composed(
     with recorder.stage("composition") as detail:
         whole = composed_choice(searches, picks, lambda g: platform.model(g, program.hints))
         found = searches.result(whole.proved)
-        path = _emitted(tools.folder / "whole", whole.proved.sgraph, found, platform, [whole.best.config])
+        path = _emitted(tools.folder / "whole", whole.proved.sgraph, _formula(found), platform, [whole.best.config], ())
         finalist = _Finalist(
             whole.proved,
             Candidate(key(whole.proved.sgraph), whole.proved.sgraph, path, (whole.best.config,), whole.model.seconds),
             whole.model,
+            options_of(whole.proved.sgraph, request.device, program.hints),
         )
         try:
             right = _right(request, [finalist], whole.tuned, tools, 1, WHOLE_CASES)
@@ -483,11 +487,26 @@ def _formula(found: SearchResult) -> str:
     return "\n".join(formulas(found).values())
 
 
-def _emitted(folder: Path, sgraph: SGraph, found: SearchResult, platform: Platform, points: Sequence[Config]) -> Path:
-    """The sGraph's module, written to a folder of its own, as all these configurations need it; the first is in it."""
+def _emitted(
+    folder: Path,
+    sgraph: SGraph,
+    formula: str,
+    platform: Platform,
+    points: Sequence[Config],
+    options: Sequence[Option],
+) -> Path:
+    """The sGraph's module, written to a folder of its own, as its points and their variants need it.
+
+    What is a column of the space is in every module.
+    """
     folder.mkdir()
-    configs = {platform.device.target: [points[0], *(c for c in points[1:] if c.launches(DESCRIPTORS))]}
-    return write_module(platform.backend.emit(sgraph, formula=_formula(found), configs=configs), folder / "kernels.py")
+    beside = {o.name for o in options if o.offered is not Offered.SPACE}
+    forms = [c for c in points[1:] if not beside.isdisjoint(c.options)]
+    for o in options if platform.timed else ():
+        if o.offered is Offered.TIMING and o.launches:
+            forms.append(points[0].having(**{o.name: dict.fromkeys(o.launches, 1) if o.numbered else o.launches}))
+    configs = {platform.device.target: [points[0], *forms]}
+    return write_module(platform.backend.emit(sgraph, formula=formula, configs=configs), folder / "kernels.py")
 
 
 def _finalists(
@@ -527,9 +546,12 @@ def _finalists(
             continue
         tried.add(n)
         points = space.points_ranked(model, POINTS, MINOR)
-        configs = space.described([c for c, e in points if e.seconds <= platform.worst * points[0][1].seconds])
-        path = _emitted(folder / f"candidate_{n}{'_alone' if alone else ''}", p.sgraph, found, platform, configs)
-        made.append(_Finalist(p, Candidate(key(p.sgraph), p.sgraph, path, configs, model.seconds), model))
+        configs = space.varied([c for c, e in points if e.seconds <= platform.worst * points[0][1].seconds], model)
+        place = folder / f"candidate_{n}{'_alone' if alone else ''}"
+        path = _emitted(place, p.sgraph, _formula(found), platform, configs, space.options)
+        made.append(
+            _Finalist(p, Candidate(key(p.sgraph), p.sgraph, path, configs, model.seconds), model, space.options)
+        )
     return made
 
 
@@ -572,7 +594,12 @@ def _tuned(request: Request, finalists: list[_Finalist], bench: Bench | None, to
                 on_trial=lambda done, total: tools.recorder.count("trials", done, total),
             )
             if isinstance(evaluator, Measuring):
-                tuned = challenged(tuned, [f.candidate for f in finalists], evaluator, partial(_persistent, finalists))
+                tuned = challenged(
+                    tuned,
+                    [f.candidate for f in finalists],
+                    evaluator,
+                    lambda b: finalists[b.candidate].variants(Offered.TIMING, b),
+                )
                 tuned = rematch(tuned, [f.candidate for f in finalists], evaluator)
             detail.append(f"{tuned.compiled} compiled, {tuned.evidence.value}")
             if tuned.resumed:
@@ -660,29 +687,21 @@ def _right(
     )
 
 
-def _persistent(finalists: Sequence[_Finalist], best: Best) -> Config | None:
-    """The point with persistent launches, on a device that has them."""
-    finalist = finalists[best.candidate]
-    if not isinstance(finalist.model, Model):
-        return None
-    return persistent(finalist.candidate.sgraph, finalist.model, best.config, best.resources)
-
-
 def _beside(
     finalists: list[_Finalist], right: list[tuple[Best, CheckSummary]], timed: bool
 ) -> list[tuple[Best, CheckSummary]]:
-    """The same, with independent launches on several streams where the model expects a gain by it.
+    """The same, with variants whose kernels are the same and by which the model expects a gain.
 
     Where there is a device to say, both ways are left to it. What is computed is the same, so the check holds for both.
     """
     found: list[tuple[Best, CheckSummary]] = []
     for best, checked in right:
-        model = finalists[best.candidate].model
-        config = model.on_streams(best.config, best.resources) if isinstance(model, Model) else None
-        if config is None or timed:
+        finalist = finalists[best.candidate]
+        made = finalist.variants(Offered.CHECKED, best)
+        if not made or timed:
             found.append((best, checked))
-        if config is not None:
-            found.append((replace(best, config=config, seconds=model.seconds(config, best.resources)), checked))
+        seconds = [finalist.model.seconds(c, best.resources) for c in made]
+        found += [(replace(best, config=c, seconds=s), checked) for c, s in zip(made, seconds, strict=True)]
     return found
 
 

@@ -28,6 +28,7 @@ from prism.errors import UsageError
 from prism.events import CheckSummary, Recorder
 from prism.generate.enumerate import Generated
 from prism.generate.partition import RegionBounds, partition
+from prism.instantiate.options import OPTIONS
 from prism.instantiate.study import Best, Trial, TuneResult
 from prism.program.nodes import Expr, Formula, Map, Program, Read, Reduce, Tensor
 from prism.program.region import Canonical, Region
@@ -392,8 +393,9 @@ def composed_choice(
     config = Config({}, {}, {})
     resources: list[Resources] = []
     for p, names in zip(picks, composed.names, strict=True):
-        # Streams are of all launches: they are chosen for the whole.
-        config = config.beside(p.best.config.having(streams=()).renamed(names.symbols, names.launches))
+        # What is about all launches is chosen for the whole.
+        own = p.best.config.having(**{o.name: () for o in OPTIONS if o.common})
+        config = config.beside(own.renamed(names.symbols, names.launches))
         resources += [replace(r, kernel=names.launches[r.kernel]) for r in p.best.resources]
     best = Best(0, config, sum(p.best.seconds for p in picks), tuple(resources))
     return Choice(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import resource
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -11,13 +11,10 @@ from pathlib import Path
 from prism.api import sgraph_file
 from prism.api.searching import ProvedSGraph, SearchBudget, SearchResult
 from prism.backends.protocol import ModuleSource
-from prism.backends.triton.tensor_descriptors import DESCRIPTORS
 from prism.backends.weights import weights_bytes
 from prism.cost.constraints import constraints
 from prism.cost.device import Device
 from prism.cost.model import CostModel
-from prism.cost.persistent import PERSISTENT
-from prism.cost.streams import STREAMS
 from prism.egraph.derivation.certificate import Derivation, replay
 from prism.egraph.rules import load_rules, rule_files
 from prism.egraph.worker import Worker
@@ -36,6 +33,7 @@ from prism.events import (
 from prism.instantiate.confirm import Confirmation
 from prism.instantiate.lock import make_lock, versions
 from prism.instantiate.measure import BASELINE, KERNEL
+from prism.instantiate.options import shown
 from prism.instantiate.platforms import Platform
 from prism.instantiate.study import Best, TuneResult
 from prism.program.extents import Extent, evaluate
@@ -45,11 +43,9 @@ from prism.program.nodes import Expr, Program, Reduce, walk
 from prism.program.pretty import formula_text
 from prism.program.verdict import Verdict
 from prism.report.units import OURS, on_threads
-from prism.sgraph.config import Config
 from prism.sgraph.denote import expand, split_axes
 from prism.sgraph.folding import FOLDED, bound, folds
 from prism.sgraph.nodes import Grid, LoopRole, Role, Split
-from prism.sgraph.products import LIBRARY
 from prism.sgraph.show import dot, key, text
 
 
@@ -293,7 +289,7 @@ def _kernels(choice: Choice) -> tuple[KernelReport, ...]:
         KernelReport(
             row[0].name,
             " | ".join(" ".join(f"{a}:{_role(r)}" for a, r in k.roles) for x in row for k in x.kernels),
-            _config(
+            shown(
                 row[0].name,
                 list(dict.fromkeys(s.name for x in row for k in x.kernels for s in k.symbols)),
                 replace(best.config, symbols=symbols),
@@ -326,21 +322,6 @@ def _role(role: Role) -> str:
             return f"split({parts}, {tile})"
         case _:
             return "whole"
-
-
-def _config(launch: str, symbols: Sequence[str], config: Config) -> str:
-    parts = [f"{s}={config.symbols[s]}" for s in symbols]
-    if launch in config.warps:
-        parts += [f"warps={config.warps[launch]}", f"stages={config.stages[launch]}"]
-    if launch in config.launches(PERSISTENT):
-        parts.append(f"persistent={config.numbers(PERSISTENT)[launch]}")
-    if launch in config.launches(LIBRARY):
-        parts = ["library"]
-    if launch in config.launches(DESCRIPTORS):
-        parts.append("descriptors")
-    if launch in config.launches(STREAMS):
-        parts.append(f"stream={config.numbers(STREAMS)[launch]}")
-    return " ".join(parts)
 
 
 def _proof(request: Request, proved: ProvedSGraph, derived: Derivation) -> ProofRecord:

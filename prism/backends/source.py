@@ -9,7 +9,7 @@ from typing import Any
 
 import sympy
 
-from prism.backends.tile import identifier
+from prism.backends.tile import GridAxis, identifier
 from prism.errors import UnsupportedError
 from prism.program.extents import Extent
 
@@ -241,3 +241,8 @@ def fresh(name: str, taken: set[str]) -> str:
         name += "_"
     taken.add(name)
     return name
+
+
+def programs_of(grid: Sequence[GridAxis], printer: PythonIntegers) -> str:
+    """How many programs a grid has, as source, in a kernel or on the host."""
+    return " * ".join(printer.factor(g.count) for g in grid) or "1"

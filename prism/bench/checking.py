@@ -16,13 +16,13 @@ from typing import Any
 
 from prism.api.searching import ProvedSGraph, SearchBudget
 from prism.backends.triton.emit import emit_module
-from prism.backends.triton.tensor_descriptors import DESCRIPTORS
 from prism.bench.prepare import file_name, proved_sgraphs, trace_case
 from prism.bench.suite import Case, reduced
 from prism.cost.device import device
 from prism.cost.model import Model
 from prism.errors import PrismError
 from prism.instantiate.gate.check import KernelRunner, check_module
+from prism.instantiate.options import Offered, variants
 from prism.instantiate.space import Space
 from prism.program.nodes import Program
 from prism.sgraph import show
@@ -32,8 +32,8 @@ PROVED = 96
 OFF = frozenset({"dominated", "worse"})
 """Pruners that are switched off there: what is best at full sizes need not be at these."""
 POINTS = 64
-DESCRIBED_CASES = 2
-"""Cases of the gate with loads by descriptors, where the extents allow them."""
+VARIED_CASES = 2
+"""Cases of the gate for variants of the best point, where the extents allow them."""
 
 _INDEX = re.compile(r"(?<=\[)[^\[\]]*(?=\])")
 _LOADS = re.compile(r"(?:^ +x# = [^\n]*\n)+", re.MULTILINE)
@@ -106,16 +106,17 @@ def _check(
 ) -> dict[str, Any]:
     described = device(target)
     space = Space(p.sgraph, described, program.hints)
-    points = space.best(Model(p.sgraph, described, program.hints), POINTS)
+    model = Model(p.sgraph, described, program.hints)
+    points = space.best(model, POINTS)
     kernels = [launch.name for launch in p.sgraph.launches]
     if not points:
         return {"kernels": kernels, "passed": False, "cases": 0, "failures": ["no feasible configuration"]}
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(emit_module(p.sgraph, formula=str(program), configs={}).text, encoding="utf-8")
-    twins = [(c, DESCRIBED_CASES) for c in space.described(points, 1) if c.launches(DESCRIPTORS)]
+    others = [(c, VARIED_CASES) for c in variants(space.options, Offered.STUDY, points[0], model)]
     reports = [
         check_module(program, path, p.sgraph, c, seed=seed, runner=runner, alternatives=points[1:], limit=cases)
-        for c, cases in ((points[0], limit), *twins)
+        for c, cases in ((points[0], limit), *others)
     ]
     return {
         "kernels": kernels,

@@ -31,16 +31,15 @@ from prism.backends.protocol import Compiled
 from prism.backends.triton.crosscompile import arguments as launcher_arguments
 from prism.backends.triton.crosscompile import compiled, worker_environment
 from prism.backends.triton.emit import emit_module
-from prism.backends.triton.tensor_descriptors import DESCRIPTORS
 from prism.bench.cross import SHARED_LIMIT_BYTES, TARGETS, WORKER
 from prism.bench.suite import Case
-from prism.bench.twins import on_streams, persistent_twins, settled
 from prism.cost.device import DEVICES, Device, device
 from prism.cost.model import Model, baseline_estimate
 from prism.instantiate.cache import cache_root, version_of
 from prism.instantiate.estimating import over_limit
-from prism.instantiate.joined import PointSpace
-from prism.instantiate.space import Space
+from prism.instantiate.options import Offered, Option, variants
+from prism.instantiate.point_tables import PointSpace
+from prism.instantiate.space import VARIED, Space
 from prism.process.child import module_command
 from prism.process.worker import Ending, Pool
 from prism.program.nodes import Program
@@ -68,7 +67,7 @@ class Effort:
         finalists: sGraphs that are emitted.
         points: configurations that are compiled, of all finalists together, at least.
         most: configurations of one finalist that are compiled at most, while the next could be the best.
-        described: of a finalist's best configurations, how many are compiled with tensor descriptors, too.
+        varied: of a finalist's best configurations, how many have variants for studies, too.
         spread: configurations of the best finalist all over its space, which the cost model is judged by.
         targets: what the best configuration is compiled for, too.
         budget: bounds of the search; its own by default.
@@ -78,7 +77,7 @@ class Effort:
     finalists: int = 4
     points: int = 12
     most: int = 20
-    described: int = 2
+    varied: int = VARIED
     spread: int = 5
     targets: tuple[str, ...] = tuple(t for t in TARGETS if t != "sm_90")
     budget: SearchBudget = field(default_factory=SearchBudget)
@@ -287,10 +286,12 @@ def prepare_case(
         module = _emit(f.proved.sgraph, folder / "modules" / f"{stem}_{n}.py", str(program))
         judge = partial(_judged, f, module, program=program, pool=pool, target=target)
         judged = promising(ranked, f.model.seconds, judge, many, max(many, effort.most))
-        judged += judge(twins(f.space, ranked, judged, effort.described))
+        beside = partial(beside_best, f.space.options, f.model)
+        judged += judge([c for _, c in beside(Offered.STUDY, judged, effort.varied)])
         judged += judge([c for c in extra if c.key() not in {e["key"] for e in judged}], spread=True)
-        branched = on_streams(f.model, judged)
-        judged += settled(f.model, judge(persistent_twins(f.proved.sgraph, f.model, judged))) + branched
+        same = [again(f.model, e, c) for e, c in beside(Offered.CHECKED, judged)]
+        timed = judge([c for _, c in beside(Offered.TIMING, judged)])
+        judged += [settled(f.space.options, f.model, e) for e in timed] + same
         judged.sort(key=lambda e: ("error" in e, e.get("estimate_us", 0.0), e["key"]))
         record["candidates"].append(
             {
@@ -356,12 +357,47 @@ def promising(
     return found
 
 
-def twins(space: Space, ranked: Sequence[Config], judged: Sequence[Mapping[str, Any]], many: int) -> list[Config]:
-    """The best so many of the judged configurations with tensor descriptors: a GPU shall say which form is faster."""
-    right = sorted((e["estimate_us"], e["key"]) for e in judged if "error" not in e)
-    wanted = [key for _, key in right[:many]]
-    best = {c.key(): c for c in ranked if c.key() in wanted}
-    return [c for c in space.described([best[key] for key in wanted], many) if c.launches(DESCRIPTORS)]
+def beside_best(
+    options: Sequence[Option], model: Model, offered: Offered, judged: Sequence[Mapping[str, Any]], many: int = VARIED
+) -> list[tuple[Mapping[str, Any], Config]]:
+    """The best so many entries, each with a variant that is offered then: a GPU shall say which is faster.
+
+    Args:
+        options: of the entries' sGraph.
+        model: of it.
+        offered: when.
+        judged: entries of a manifest, with estimates or errors.
+        many: entries that get variants.
+    """
+    ranked = sorted((e for e in judged if "error" not in e), key=lambda e: (e["estimate_us"], e["key"]))
+    return [
+        (e, c)
+        for e in ranked[:many]
+        for c in variants(options, offered, Config.decode(e["config"]), model, _resources(e))
+    ]
+
+
+def again(model: Model, entry: Mapping[str, Any], config: Config) -> dict[str, Any]:
+    """The entry under another configuration of the same kernels: nothing is compiled anew."""
+    return {
+        **entry,
+        "config": config.encode(),
+        "key": config.key(),
+        "model_us": 1e6 * model.seconds(config),
+        "estimate_us": 1e6 * model.seconds(config, _resources(entry)),
+    }
+
+
+def settled(options: Sequence[Option], model: Model, entry: Mapping[str, Any]) -> dict[str, Any]:
+    """A variant's entry, with the numbers that follow from what the compiler made of it."""
+    config = Config.decode(entry["config"])
+    for o in options if "error" not in entry else ():
+        config = o.settled(config, model, _resources(entry))
+    return {**entry, "config": config.encode(), "key": config.key()}
+
+
+def _resources(entry: Mapping[str, Any]) -> tuple[Resources, ...]:
+    return tuple(Resources(**r) for r in entry["resources"])
 
 
 def _judged(

@@ -3,7 +3,7 @@
 It is for launches that are bound by products in a loop, where starting programs and their first loads cost a share of
 each tile: one kernel, with a matrix product in a loop. A split whose second stage may be folded into it, and that
 second stage, are none: programs count themselves in tile by tile there. What is computed does not change, so it is a
-choice of instantiation (`Config.persistent`).
+choice of instantiation (`prism.instantiate.options.persistent`).
 """
 
 from __future__ import annotations

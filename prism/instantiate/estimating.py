@@ -51,7 +51,7 @@ def candidate(
     """
     model = Model(sgraph, device, hints)
     space = Space(sgraph, device, hints)
-    return Candidate(key, sgraph, module, space.described(space.best(model, limit)), model.seconds)
+    return Candidate(key, sgraph, module, space.varied(space.best(model, limit), model), model.seconds)
 
 
 class Compiler:

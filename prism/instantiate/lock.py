@@ -5,9 +5,8 @@ from __future__ import annotations
 import hashlib
 import platform
 from collections.abc import Mapping
-from typing import Any
 
-from prism.errors import UsageError, VerificationError
+from prism.errors import VerificationError
 from prism.events import Evidence, LockRecord
 from prism.instantiate.cache import version_of
 from prism.program.nodes import Program
@@ -31,36 +30,6 @@ def versions() -> dict[str, str]:
     own = version_of("prism") or str(getattr(prism, "__version__", ""))
     found = {"python": platform.python_version(), "prism": own}
     return found | {name: version_of(name) for name in PACKAGES if version_of(name)}
-
-
-NUMBERED = frozenset({"warps", "stages", "streams", "persistent"})
-"""The options of which a launch has a number."""
-OPTIONS = NUMBERED | {"library", "folded", "descriptors"}
-
-
-def config_of(values: Mapping[str, int]) -> Config:
-    """The configuration that `Config.flat` wrote.
-
-    Raises:
-        UsageError: it has an option that this version does not know.
-    """
-    found: dict[str, Any] = {"symbols": {}}
-    for name, value in values.items():
-        option, dot, launch = name.partition(".")
-        if not dot:
-            found["symbols"][name] = value
-        elif option not in OPTIONS:
-            raise UsageError(
-                f"a configuration has the option {option}, which is not known here",
-                where=name,
-                why=f"launches may have {', '.join(sorted(OPTIONS))}",
-                fix="use the version of prism that wrote it",
-            )
-        elif option in NUMBERED:
-            found.setdefault(option, {})[launch] = value
-        else:
-            found.setdefault(option, []).append(launch)
-    return Config.decode(found)
 
 
 def make_lock(

@@ -19,7 +19,7 @@ LEADERS = 8
 WITHIN = 1.5
 """How many times the least time a trial may have taken to be timed again."""
 CHALLENGED = 2
-"""Candidates whose best points' twins are timed."""
+"""Candidates whose best points' variants are timed."""
 REPEATS = 12
 """Samples of each."""
 
@@ -49,18 +49,20 @@ def rematch(found: TuneResult, candidates: Sequence[Candidate], measuring: Measu
 
 
 def challenged(
-    found: TuneResult, candidates: Sequence[Candidate], measuring: Measuring, twin: Callable[[Best], Config | None]
+    found: TuneResult,
+    candidates: Sequence[Candidate],
+    measuring: Measuring,
+    variants: Callable[[Best], Sequence[Config]],
 ) -> TuneResult:
-    """The result with the twins of the fastest candidates' best points as trials besides.
+    """The result with variants of the fastest candidates' best points as trials besides.
 
     Args:
         found: what a study found; its seconds are measured.
         candidates: the study's.
         measuring: what timed its trials.
-        twin: a configuration that is in no space, or None where a point has none.
+        variants: of a point, configurations that are in no space.
     """
-    made = [(b.candidate, twin(b)) for b in found.ranking[:CHALLENGED]]
-    points = [Point(n, config) for n, config in made if config is not None]
+    points = [Point(b.candidate, config) for b in found.ranking[:CHALLENGED] for config in variants(b)]
     outcomes = measuring.remembered([(candidates[p.candidate], p.config) for p in points])
     trials = [Trial(p, o) for p, o in zip(points, outcomes, strict=True)]
     timed = [

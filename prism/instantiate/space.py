@@ -3,15 +3,9 @@
 Launches meet in a configuration only through symbols that they share (the parts of a split). For each assignment of
 those, the launches are ranked on their own, all their feasible points at once, and the rankings are combined, so a
 space of many launches costs no more than the sum of its parts. Kernels of one launch have the same warps and stages:
-their points are joined on those, the best of each kernel's (`joined.py`). A launch that is a plain matrix product has
-one point more, the vendor's library: in tables it is the point of no stages.
+their points are joined on those, the best of each kernel's (`point_tables.py`).
 
-A second stage that its split can do (`prism.sgraph.folding`) is folded or not: a column that both launches have, so
-that they agree. Where it is, the split's points are those at which the second stage with the split's tiles and warps
-keeps within the limits, and the second stage has one point, of no stages.
-
-Loads by tensor descriptors are no column: the model takes them for equal, so every second point would be a repetition.
-The best few points have twins with them instead (`Space.described`).
+What else a launch may be is said by its options (`options/`): points more in its table, or variants of the best points.
 """
 
 from __future__ import annotations
@@ -20,35 +14,26 @@ import heapq
 import itertools
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from functools import cached_property
 from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
-from prism.backends.tile import TileModule
-from prism.backends.triton.emit import tile_module
-from prism.backends.triton.tensor_descriptors import DESCRIPTORS, LaunchBoxes, boxes, fitting
-from prism.cost.constraints import Footprint, checks, domains, footprint
+from prism.cost.constraints import Footprint, checks, domains
 from prism.cost.cpu import CpuKernelModel
 from prism.cost.device import Device
-from prism.cost.gpu import LIBRARY_STAGES, KernelModel, folding
+from prism.cost.gpu import KernelModel
 from prism.cost.model import CostModel, Estimate, LaunchTimes
-from prism.cost.persistent import PERSISTENT, persistable
-from prism.instantiate.joined import MAX_POINTS, PointSpace, joined
+from prism.instantiate.options import OPTIONS, Family, Offered, Option, variants
+from prism.instantiate.options.stages import stages_of, warps_of
+from prism.instantiate.point_tables import MAX_POINTS, PointSpace, joined
 from prism.sgraph.config import Config
-from prism.sgraph.folding import FOLDED, Fold, folds
-from prism.sgraph.nodes import Loop, SGraph
-from prism.sgraph.products import LIBRARY, plain_products
+from prism.sgraph.nodes import SGraph
 
 Ints: TypeAlias = npt.NDArray[np.int64]
 
-WARPS = (1, 2, 4, 8)
-STAGES = (1, 2, 3, 4)
-# Without a matrix product in the loop, pipelining is on or off.
-PLAIN_STAGES = (1, 3)
-DESCRIBED = 2
-"""How many of the best points are tried with descriptors, too."""
+VARIED = 2
+"""How many of the best points are tried with what is offered to studies beside them, too."""
 
 
 class Space:
@@ -58,48 +43,43 @@ class Space:
         sgraph: the family.
         device: whose limits hold.
         hints: a value for every symbol of the extents.
+        options: what launches may have.
 
     Attributes:
         kernels: the points of each kernel.
-        products: the launches that the vendor's library can compute.
-        folds: the second stages that may be folded into their splits, where some point of the split has room for it.
-        persistent: the launches that may be persistent, at any of their points: no column, see `persistence.py`.
+        options: what its launches may have.
         launches: the points of each launch.
-        shared: what several launches agree on: symbols, and whether second stages are folded.
+        shared: what several launches agree on: symbols, and columns of options.
     """
 
-    def __init__(self, sgraph: SGraph, device: Device, hints: Mapping[str, int]) -> None:
+    def __init__(
+        self, sgraph: SGraph, device: Device, hints: Mapping[str, int], options: Sequence[type[Option]] = OPTIONS
+    ) -> None:
         self.sgraph = sgraph
         self.device = device
         self.hints = dict(hints)
-        footprints = {k.name: footprint(k, sgraph) for k in sgraph.kernels}
+        family = Family(sgraph, device, self.hints)
+        self.options = tuple(o(family) for o in options)
         self._members: dict[str, tuple[PointSpace, ...]] = {}
         for launch in sgraph.launches:
-            own = [footprints[k.name] for k in launch.kernels]
-            stages = tuple(sorted({s for f in own for s in _stages(f, device)}))
-            warps = WARPS if device.is_gpu else (1,)
-            self._members[launch.name] = tuple(_kernel_space(f, warps, stages, device, self.hints) for f in own)
-        # Where launches have no options, that the library computes one is no option either.
-        products = plain_products(sgraph) if device.is_gpu else {}
-        self.products = tuple(products)
+            own = [family.footprints[k.name] for k in launch.kernels]
+            stages = tuple(sorted({s for f in own for s in stages_of(f, device)}))
+            members = [_kernel_space(f, warps_of(device), stages, device, self.hints) for f in own]
+            self._members[launch.name] = tuple(members)
         self.kernels = tuple(k for members in self._members.values() for k in members)
-        self._footprints = footprints
         self._symbols = {s.name for s in sgraph.symbols}
-        self._launch_kernel = {x.name: x.kernels[0].name for x in sgraph.launches}
-        possible = folds(sgraph) if device.is_gpu else {}
-        room = {
-            n: self._room(f) for n, f in possible.items() if f.split not in self.products and n not in self.products
-        }
-        self.folds = {n: possible[n] for n, fits in room.items() if fits.any()}
-        self.persistent = persistable(sgraph) if device.is_gpu else ()
         uses = Counter(n for members in self._members.values() for n in {n for k in members for n in k.names[:-2]})
         self.shared = tuple(sorted(n for n, count in uses.items() if count > 1))
-        made = {name: self._launch_space(name) for name in self._members}
-        for name, fold in self.folds.items():
-            made[fold.split] = _with_second_stage(made[fold.split], folding(name), room[name])
-            made[name] = _with_absence(made[name], folding(name), self.shared)
-        self.shared = (*self.shared, *map(folding, self.folds))
-        self.launches = tuple(made.values())
+        tables = {name: self._launch_space(name) for name in self._members}
+        for o in self.options:
+            o.extend(tables, self.shared)
+        self._columns = {name: (o.name, launch) for o in self.options for name, launch in o.columns.items()}
+        self.shared = (*self.shared, *self._columns)
+        self.launches = tuple(tables.values())
+
+    def open_to(self, option: str) -> tuple[str, ...]:
+        """The launches that may have an option, at some of their points."""
+        return tuple(launch for o in self.options if o.name == option for launch in o.launches)
 
     @property
     def domains(self) -> dict[str, tuple[int, ...]]:
@@ -121,21 +101,13 @@ class Space:
 
     def feasible(self, config: Config) -> bool:
         """Whether the configuration is one of the space."""
-        if not config.launches(LIBRARY) <= set(self.products) or not config.launches(FOLDED) <= set(self.folds):
+        if not config.options.keys() <= {o.name for o in self.options}:
             return False
-        if config.launches(DESCRIPTORS) and not config.launches(DESCRIPTORS) <= self._descriptors(config):
+        if not all(o.feasible(config) for o in self.options):
             return False
-        if not config.launches(PERSISTENT) <= set(self.persistent) & config.warps.keys():
-            return False
-        for name in config.launches(FOLDED):
-            fold = self.folds[name]
-            tiles = fold.bind(config.symbols)
-            given = {n: np.array([v]) for n, v in config.symbols.items()}
-            fits = self._fits(fold, given, np.array([config.warps.get(fold.split, 0)]))
-            if any(config.symbols.get(n) != v for n, v in tiles.items()) or not fits.all():
-                return False
+        replaced = {launch for o in self.options if o.replaces for launch in config.launches(o.name)}
         for name, members in self._members.items():
-            if name in config.launches(LIBRARY) or name in config.launches(FOLDED):
+            if name in replaced:
                 continue
             for k in members:
                 row = [config.symbols.get(n, 0) for n in k.names[:-2]]
@@ -182,35 +154,21 @@ class Space:
         """The configurations of `points_ranked` alone."""
         return tuple(c for c, _ in self.points_ranked(model, limit))
 
-    def described(self, configs: Sequence[Config], many: int = DESCRIBED) -> tuple[Config, ...]:
-        """The configurations, each of the first so many that can have descriptors followed by its twin with them.
+    def varied(self, configs: Sequence[Config], model: CostModel, many: int = VARIED) -> tuple[Config, ...]:
+        """The configurations, each of the first so many that have variants for studies followed by those.
 
-        Nothing says yet what descriptors gain: the twin comes second, with the same estimate until it is compiled.
+        Nothing says yet what they gain: they come second, with the same estimate until they are compiled.
         """
         found: list[Config] = []
         for c in configs:
-            found.append(c)
-            names = self._descriptors(c) if many > 0 else frozenset()
-            if names:
-                found.append(c.having(descriptors=names))
-                many -= 1
+            made = variants(self.options, Offered.STUDY, c, model) if many > 0 else ()
+            found += [c, *made]
+            many -= bool(made)
         return tuple(found)
-
-    def _descriptors(self, config: Config) -> frozenset[str]:
-        """The launches that can have descriptors under a configuration."""
-        if not self.device.descriptors:
-            return frozenset()
-        module, held = self._boxes
-        return fitting(module, held, config.symbols, self.hints) - config.launches(LIBRARY)
-
-    @cached_property
-    def _boxes(self) -> tuple[TileModule, Mapping[str, LaunchBoxes]]:
-        module = tile_module(self.sgraph)
-        return module, boxes(module)
 
     def _groups(self) -> Iterator[list[Ints]]:
         """For each assignment of the shared symbols: the feasible rows of every launch."""
-        joint = {**self.domains, **{folding(n): (0, 1) for n in self.folds}}
+        joint = {**self.domains, **dict.fromkeys(self._columns, (0, 1))}
         for values in itertools.product(*(joint[n] for n in self.shared)):
             per_kernel: list[Ints] = []
             for k in self.launches:
@@ -232,55 +190,35 @@ class Space:
         symbols: dict[str, int] = {}
         warps: dict[str, int] = {}
         stages: dict[str, int] = {}
-        library: set[str] = set()
-        folded: set[str] = set()
+        options: dict[str, list[str]] = {}
         for name, k, r in zip(self._members, self.launches, rows, strict=True):
             row = dict(zip(k.names, k.points[r].tolist(), strict=True))
             symbols.update((n, v) for n, v in row.items() if n in self._symbols)
-            if name in self.products and row["stages"] == LIBRARY_STAGES:
-                library.add(name)
-            elif name in self.folds and row[folding(name)]:
-                folded.add(name)
+            chosen = next((o for o in self.options if o.chosen(name, row)), None)
+            if chosen is not None:
+                options.setdefault(chosen.name, []).append(name)
             elif self.device.is_gpu:
                 warps[name], stages[name] = row["warps"], row["stages"]
-        for name in folded:
-            symbols.update(self.folds[name].bind(symbols))
-        return Config(symbols, warps, stages).having(library=library, folded=folded)
+        config = Config(symbols, warps, stages).having(**options)
+        for o in self.options:
+            config = o.bound(config)
+        return config
 
     def shared_values(self, config: Config) -> dict[str, int]:
         """The values of `shared` in a configuration."""
-        flags = {folding(n): int(n in config.launches(FOLDED)) for n in self.folds}
-        return {n: flags[n] if n in flags else config.symbols[n] for n in self.shared}
-
-    def _room(self, fold: Fold) -> npt.NDArray[np.bool_]:
-        """For each point of the split, whether the second stage with its tiles and warps keeps within the limits."""
-        (space,) = self._members[fold.split]
-        return self._fits(fold, space.binding(), space.column("warps"))
-
-    def _fits(self, fold: Fold, binding: Mapping[str, Any], warps: Ints) -> npt.NDArray[np.bool_]:
-        f = self._footprints[self._launch_kernel[fold.combine]]
-        given = {**self.hints, **binding, **fold.bind(binding)}
-        ok = np.ones(len(warps), dtype=bool)
-        for _, held in checks(f, self.device, given, 1, warps):
-            ok &= held
-        return ok
+        found = {column: int(launch in config.launches(option)) for column, (option, launch) in self._columns.items()}
+        return {n: found[n] if n in found else config.symbols[n] for n in self.shared}
 
     def _launch_space(self, name: str) -> PointSpace:
         """The points of a launch: of a lone kernel all of its."""
         members = self._members[name]
         if len(members) == 1:
-            return _with_library(members[0], self.shared) if name in self.products else members[0]
+            return members[0]
         by_name = {k.name: k for k in self.sgraph.kernels}
         (launch,) = (x for x in self.sgraph.launches if x.name == name)
         model: type[KernelModel | CpuKernelModel] = KernelModel if self.device.is_gpu else CpuKernelModel
         models = [model(by_name[k.name], self.sgraph, self.device, self.hints) for k in launch.kernels]
         return joined(members, models, self.shared)
-
-
-def _stages(f: Footprint, device: Device) -> tuple[int, ...]:
-    """Pipeline stages that a kernel may have; one where the device has no such option."""
-    loops = any(isinstance(s, Loop) for s in f.kernel.body)
-    return (STAGES if f.staged else PLAIN_STAGES if loops else (1,)) if device.is_gpu else (1,)
 
 
 def _kernel_space(
@@ -296,42 +234,6 @@ def _kernel_space(
     for _, ok in checks(f, device, binding, columns[-1], columns[-2]):
         mask &= ok
     return PointSpace(names, tuple(values), np.stack(columns, axis=1)[mask])
-
-
-def _with_second_stage(space: PointSpace, flag: str, room: npt.NDArray[np.bool_]) -> PointSpace:
-    """The split's points, and once more those that have room for the second stage, folded."""
-    return _flagged(space, flag, np.concatenate([space.points, space.points[room]]), len(space.points))
-
-
-def _with_absence(space: PointSpace, flag: str, shared: Sequence[str]) -> PointSpace:
-    """The second stage's points, and for every value of what others share one more: it is folded, and no launch."""
-    rows = space.points[:0]
-    if len(space.points):
-        _, first = np.unique(space.columns([n for n in shared if n in space.names]), axis=0, return_index=True)
-        rows = space.points[first]
-        rows[:, -2:] = (space.points[:, -2].min(), LIBRARY_STAGES)
-    absent = PointSpace(space.names, (*space.values[:-1], (LIBRARY_STAGES, *space.values[-1])), space.points)
-    return _flagged(absent, flag, np.concatenate([space.points, rows]), len(space.points))
-
-
-def _flagged(space: PointSpace, flag: str, points: Ints, plain: int) -> PointSpace:
-    """The points with one column more: 0 in the first `plain`, 1 in the others."""
-    chosen = (np.arange(len(points)) >= plain).astype(np.int64)[:, None]
-    points = np.concatenate([points[:, :-2], chosen, points[:, -2:]], axis=1)
-    values = (*space.values[:-2], (0, 1), *space.values[-2:])
-    return PointSpace((*space.names[:-2], flag, *space.names[-2:]), values, points[np.lexsort(points.T[::-1])])
-
-
-def _with_library(space: PointSpace, shared: Sequence[str]) -> PointSpace:
-    """The points, and for every value of what other launches share one more: the library's, at the least tiles."""
-    if not len(space.points):
-        return space
-    _, first = np.unique(space.columns([n for n in shared if n in space.names]), axis=0, return_index=True)
-    rows = space.points[first]
-    rows[:, -2:] = (space.points[:, -2].min(), LIBRARY_STAGES)
-    points = np.concatenate([space.points, rows])
-    values = (*space.values[:-1], (LIBRARY_STAGES, *space.values[-1]))
-    return PointSpace(space.names, values, points[np.lexsort(points.T[::-1])])
 
 
 def _thinned(values: list[tuple[int, ...]]) -> list[tuple[int, ...]]:

@@ -17,7 +17,7 @@ def waits(sgraph: SGraph, folded: Collection[str] = ()) -> dict[str, tuple[str, 
 
     Args:
         sgraph: a legal sGraph.
-        folded: second stages that their splits do (`Config.folded`): they are no launches then.
+        folded: second stages that their splits do (the option `folded`): they are no launches then.
     """
     into = {name: fold.split for name, fold in folds(sgraph).items() if name in folded}
     members: dict[str, list[Launch]] = {}

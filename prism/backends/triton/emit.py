@@ -3,7 +3,7 @@
     CONFIGS      tuned configurations by target
     kernels      one @triton.jit function each (emit_kernel.py); where one launch is of several, one more that calls
                  each with its part of the programs (emit_launch.py); that of a split ends, where that is chosen,
-                 with the second stage of its tile (emit_fold.py); loads may be by tensor descriptors
+                 with the second stage of its tile (options/folded.py); loads may be by tensor descriptors
                  (tensor_descriptors.py)
     launches     the launches for given tensors, in order (emit_host.py)
     <name>       the launcher: checks its arguments, chooses a configuration, allocates, launches, returns
@@ -15,7 +15,8 @@ The module imports torch and triton alone.
 from __future__ import annotations
 
 import ast
-from collections.abc import Collection, Mapping, Sequence
+import itertools
+from collections.abc import Mapping, Sequence
 
 from prism.backends.host import Signature, name_tensors
 from prism.backends.lower import lower
@@ -25,39 +26,22 @@ from prism.backends.passes.folded_split import fold_module
 from prism.backends.passes.guards import guard_module
 from prism.backends.passes.sharing import share_module
 from prism.backends.protocol import ModuleSource
-from prism.backends.source import HOST, Writer, fresh
+from prism.backends.source import HOST, Writer
 from prism.backends.tile import TileLaunch, TileModule, identifier
 from prism.backends.tile_spec import check_module
-from prism.backends.triton.emit_fold import ARRIVALS, tails, write_standalone
 from prism.backends.triton.emit_helpers import HELPERS
-from prism.backends.triton.emit_host import (
-    BOX,
-    CAPTURE,
-    CHOOSE,
-    CONSTANT,
-    EXPECT,
-    LIBRARY_PRODUCT,
-    RESERVED,
-    WEIGHT,
-    WITH_ARRIVALS,
-    WITH_GRAPH,
-    HostEmitter,
-)
+from prism.backends.triton.emit_host import CAPTURE, CHOOSE, CONSTANT, EXPECT, RESERVED, WEIGHT, HostEmitter
 from prism.backends.triton.emit_kernel import KernelEmitter
 from prism.backends.triton.emit_launch import emit_launch
-from prism.backends.triton.emit_persistent import RESIDENT, write_persistent
-from prism.backends.triton.emit_stages import has_plain_loops, stages_parameter
-from prism.backends.triton.emit_streams import write_streams
-from prism.backends.triton.tensor_descriptors import LaunchBoxes, boxes
-from prism.cost.persistent import persistable
+from prism.backends.triton.options import PRINTED
+from prism.backends.triton.options.printed import Printed
+from prism.backends.triton.options.stages import has_plain_loops, stages_parameter
 from prism.errors import BackendError
 from prism.program.returned import Made, Returned
 from prism.sgraph import show
 from prism.sgraph.config import Config
 from prism.sgraph.folding import folds
-from prism.sgraph.launch_order import apart, waits
 from prism.sgraph.nodes import SGraph
-from prism.sgraph.products import plain_products
 
 Ranges = Mapping[str, tuple[int, int]]
 
@@ -70,6 +54,7 @@ def emit_module(
     weights: bool = False,
     shapes: Mapping[str, Sequence[Ranges]] | None = None,
     returned: Sequence[Returned] = (),
+    options: Sequence[type[Printed]] = PRINTED,
 ) -> ModuleSource:
     """The sGraph as a Triton module.
 
@@ -80,6 +65,7 @@ def emit_module(
         weights: arguments may be left out, and are then read from `weights.pt` beside the module.
         shapes: for each target, in step with `configs`, the lengths (inclusive) that a configuration is for.
         returned: what the function returns, where that is not the sGraph's outputs in order.
+        options: those that launches may have.
 
     Raises:
         UnsupportedError: the sGraph holds something that cannot be emitted.
@@ -87,7 +73,7 @@ def emit_module(
     """
     module = tile_module(sgraph)
     check_module(module)
-    text = _text(module, sgraph, formula, configs, weights, shapes or {}, returned)
+    text = _text(module, sgraph, formula, configs, weights, shapes or {}, returned, options)
     try:
         ast.parse(text)
     except SyntaxError as error:
@@ -101,28 +87,6 @@ def tile_module(sgraph: SGraph) -> TileModule:
     return fold_module(share_module(guard_module(binary_module(code_module(lower(sgraph))))), folds(sgraph).values())
 
 
-def _described(module: TileModule, configs: Mapping[str, Sequence[Config]]) -> dict[str, LaunchBoxes]:
-    """The launches that are printed with descriptors: those of a configuration, all that can have them without any."""
-    possible = boxes(module)
-    chosen = _chosen(configs, "descriptors", possible, "no load of the launch {} can be by a descriptor", module.name)
-    return {name: held for name, held in possible.items() if not any(configs.values()) or name in chosen}
-
-
-def _chosen(
-    configs: Mapping[str, Sequence[Config]], choice: str, possible: Collection[str], refusal: str, where: str
-) -> set[str]:
-    """The launches that a configuration names in one of its choices.
-
-    Raises:
-        BackendError: it is not open to one of them.
-    """
-    found = {name for entries in configs.values() for c in entries for name in c.launches(choice)}
-    unknown = sorted(found.difference(possible))
-    if unknown:
-        raise BackendError(refusal.format(unknown[0]), where=where)
-    return found
-
-
 def _text(
     module: TileModule,
     sgraph: SGraph,
@@ -131,70 +95,42 @@ def _text(
     weights: bool,
     shapes: Mapping[str, Sequence[Ranges]],
     returned: Sequence[Returned],
+    options: Sequence[type[Printed]],
 ) -> str:
     taken = {p.name for p in module.programs} | {launch.name for launch in module.launches}
     taken |= {c.name for launch in module.launches for c in launch.constants}
     taken |= {n for launch in module.launches for n in launch.lengths}
     taken |= set(HELPERS) | {identifier(module.name), "choose"}
-    products = plain_products(sgraph)
-    _chosen(configs, "library", products, "no library computes the launch {}", sgraph.name)
-    foldable = {fold.combine for fold in module.folds}
-    _chosen(configs, "folded", foldable, "the launch {} cannot be folded into a split", sgraph.name)
-    names = {launch.name for launch in module.launches}
-    _chosen(configs, "streams", names, "there is no launch {} that could have a stream", sgraph.name)
-    looped = persistable(sgraph)
-    chosen = _chosen(configs, "persistent", looped, "the launch {} cannot be persistent", sgraph.name)
-    if any(configs.values()):
-        looped = tuple(n for n in looped if n in chosen)
-    taken |= {"_resident"} if looped else set()
-    after = waits(sgraph)
-    branches = apart(after)
-    taken |= {"AFTER", "FOLDS", "_SIDES"} if branches else set()
-    taken |= {"LibraryProduct"} if products else set()
+    every = [c for entries in configs.values() for c in entries]
+    made = [o(module, sgraph, every) for o in options]
+    printed = [o for o in made if o.launches]
+    taken |= {n for o in printed for n in o.names}
     taken |= {"_constant", "_CONSTANTS"} if returned else set()
-    taken |= {"GraphArrivals"} if foldable else set()
-    described = _described(module, configs)
-    taken |= {"TensorDescriptor"} if described else set()
     entry = identifier(module.name)
     capture = "capture" if entry != "capture" else "capture_graph"
     taken |= {capture}
-    tensors = name_tensors(module, {*taken, *RESERVED})
-    ends = tails(module, tensors.pointer, taken)
-    functions = {t.fold.combine: t.function for t in ends.values()}
-    functions |= {name: fresh(f"{name}_tile", taken) for name in looped}
+    tensors = name_tensors(module, {*taken, *RESERVED, *(o.option for o in made)})
+    signature = Signature(module, tensors, HOST, lambda d: f"torch.{d.value}", weights, returned)
+    for o in printed:
+        o.named(signature, taken)
     kernels = Writer()
     helpers: set[str] = set()
     for launch in _as_defined(module):
         several = len(launch.programs) > 1
-        own = functions.get(launch.name, "")
-        stages = stages_parameter(launch, ends.get(launch.name))
-        for program in launch.programs:
-            called = several or bool(own)
-            held = described.get(launch.name)
-            emitter = KernelEmitter(
-                program,
-                tensors.pointer,
-                kernels,
-                called,
-                tail=ends.get(launch.name),
-                name=own,
-                stages=stages if has_plain_loops(program) else "",
-                boxes=held.of(program) if held else {},
-                descriptors=held.parameters(program) if held else (),
-            )
+        emitters = [KernelEmitter(program, tensors.pointer, kernels, several) for program in launch.programs]
+        for o, emitter in itertools.product(printed, emitters):
+            o.kernel(launch, emitter)
+        stages = stages_parameter(launch, emitters[0].tail)
+        for emitter in emitters:
+            emitter.stages = stages if has_plain_loops(emitter.program) else ""
             kernels.blank(2)
             emitter.run()
             helpers |= emitter.helpers
-        if own:
-            kernels.blank(2)
-            if launch.name in looped:
-                boxed = list(described[launch.name].views) if launch.name in described else []
-                write_persistent(launch, own, tensors.pointer, kernels, stages, boxed)
-            else:
-                write_standalone(launch, own, tensors.pointer, kernels)
+        for o in printed:
+            o.wrap(launch, kernels, stages, emitters[0].descriptors)
         if several:
             kernels.blank(2)
-            emit_launch(launch, tensors.pointer, kernels, stages, described.get(launch.name))
+            emit_launch(launch, tensors.pointer, kernels, stages, [e.descriptors for e in emitters])
     w = Writer()
     _header(w, sgraph, formula, len(module.launches))
     if weights:
@@ -202,30 +138,30 @@ def _text(
         w.blank()
     for line in ("import torch", "import triton", "import triton.language as tl"):
         w.line(line)
-    if described:
-        w.line("from triton.tools.tensor_descriptor import TensorDescriptor")
+    for o in printed:
+        if o.imports:
+            w.line(o.imports)
     w.blank()
     _configs(w, configs, shapes)
     for name in sorted(helpers):
         _paste(w, HELPERS[name])
     _paste(w, kernels.text)
-    signature = Signature(module, tensors, HOST, lambda d: f"torch.{d.value}", weights, returned)
-    host = HostEmitter(module, signature, w, products, ends, described, looped)
+    host = HostEmitter(module, signature, w, printed)
     w.blank(2)
-    if branches:
-        write_streams(after, {f.combine: f.split for f in module.folds}, w)
-        w.blank(2)
-        w.line("@_on_streams")
+    for o in printed:
+        o.decorate(w)
     host.launches()
-    particular = ((LIBRARY_PRODUCT, products), (ARRIVALS, ends), (BOX, described), (RESIDENT, looped))
-    made = any(isinstance(r, Made) for r in returned)
-    optional = (*particular, (EXPECT, True), (CHOOSE, True), (WEIGHT, weights), (CONSTANT, made))
+    constants = any(isinstance(r, Made) for r in returned)
+    optional = ((EXPECT, True), (CHOOSE, True), (WEIGHT, weights), (CONSTANT, constants))
+    for o in printed:
+        if o.source:
+            _paste(w, o.source)
     for source in (text for text, wanted in optional if wanted):
         _paste(w, source)
     w.blank(2)
     host.launcher(formula)
     if len(module.launches) > 1:
-        around = WITH_ARRIVALS if ends else WITH_GRAPH
+        around = next((o.captured for o in printed if o.captured), "torch.cuda.graph(graph)")
         _paste(w, CAPTURE.format(name=capture, entry=entry, around=around))
     return w.text
 

@@ -2,25 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 import sympy
 
 from prism.backends.host import Signature, Tensors, tuple_of
-from prism.backends.source import HOST, Writer
+from prism.backends.source import HOST, Writer, programs_of
 from prism.backends.tile import Constant, TileLaunch, TileModule, identifier, scalars
-from prism.backends.triton.emit_fold import Tail
-from prism.backends.triton.emit_launch import programs_of
-from prism.backends.triton.emit_stages import stages_parameter
-from prism.backends.triton.tensor_descriptors import BoxView, LaunchBoxes
+from prism.backends.triton.options.printed import Call, Printed
+from prism.backends.triton.options.stages import stages_parameter
 from prism.errors import UnsupportedError
 from prism.program.extents import is_static
-from prism.sgraph.products import PlainProduct, View
 
 RESERVED = frozenset(
-    {"torch", "triton", "tl", "config", "symbols", "warps", "stages", "library", "kernel", "grid", "args", "meta"}
-    | {"folded", "arrived", "descriptors", "persistent", "tiles"}
+    {"torch", "triton", "tl", "config", "symbols", "warps", "stages", "kernel", "grid", "args", "meta"}
+    | {"arrived", "tiles"}
 )
 """What the emitted host's own variables are called."""
 
@@ -83,53 +80,6 @@ def _constant(device, values, shape, dtype):
     return _CONSTANTS[key].clone()
 '''
 
-BOX = '''
-def _box(tensor, shape, strides, block):
-    """The descriptor of a view of the tensor's memory, of which kernels copy blocks; None where there can be none.
-
-    It is for NVIDIA's GPUs from Hopper on, and asks for addresses and strides of whole 16 bytes, and for 8 rows or 1.
-    """
-    if tensor.device.type != "cpu":
-        target = triton.runtime.driver.active.get_current_target()
-        if target.backend != "cuda" or target.arch < 90:
-            return None
-    size = tensor.element_size()
-    if any(n % 16 for n in (tensor.data_ptr(), block[-1] * size, *(n * size for n in strides[:-1]))):
-        return None
-    if min(shape) < 1 or max(shape) >= 2**31 or max(block) > 256 or any(1 < n < 8 for n in block[:-1]):
-        return None
-    return TensorDescriptor(tensor, list(shape), list(strides), list(block))
-'''
-
-LIBRARY_PRODUCT = '''
-class LibraryProduct:
-    """A matrix product that the library behind torch computes, launched as a kernel is: product[grid](a, b, out)."""
-
-    def __init__(self, name):
-        self.__name__ = name
-
-    def __getitem__(self, grid):
-        return self
-
-    def __call__(self, lhs, rhs, out):
-        """out = lhs @ rhs, of matrices or of stacks of them: summed in float32 and, of float32, without TF32."""
-        flags = torch.backends.cuda.matmul
-        if lhs.dtype == torch.float32:
-            name, wanted = ("fp32_precision", "ieee") if hasattr(flags, "fp32_precision") else ("allow_tf32", False)
-        else:
-            name = "allow_bf16" if lhs.dtype == torch.bfloat16 else "allow_fp16"
-            name, wanted = f"{name}_reduced_precision_reduction", False
-        before = getattr(flags, name)
-        setattr(flags, name, wanted)
-        try:
-            (torch.mm if lhs.dim() == 2 else torch.bmm)(lhs, rhs, out=out)
-        finally:
-            setattr(flags, name, before)
-
-    def warmup(self, *args, **meta):
-        """There is nothing to compile."""
-'''
-
 CAPTURE = '''
 def {name}(*inputs, keep=(), config=None):
     """One CUDA graph of all launches for arguments of these shapes; it costs a single launch to replay.
@@ -181,11 +131,6 @@ def {name}(*inputs, keep=(), config=None):
 '''
 
 
-WITH_GRAPH = "torch.cuda.graph(graph)"
-WITH_ARRIVALS = "GraphArrivals(side) as graph.arrivals, torch.cuda.graph(graph, stream=side)"
-"""What CAPTURE's launches are captured in, without folds and with them."""
-
-
 @dataclass(slots=True)
 class HostEmitter:
     """Writes the host side.
@@ -194,19 +139,13 @@ class HostEmitter:
         module: the tile programs.
         signature: what the launcher takes and returns.
         writer: where it is written.
-        products: the launches that a library can compute as well, by name.
-        tails: how splits go on where their second stages are folded into them, by launch.
-        boxes: the descriptors of launches that are printed with them.
-        looped: the launches that may be persistent.
+        options: those that launches of the module may have.
     """
 
     module: TileModule
     signature: Signature
     writer: Writer
-    products: Mapping[str, PlainProduct] = field(default_factory=dict)
-    tails: Mapping[str, Tail] = field(default_factory=dict)
-    boxes: Mapping[str, LaunchBoxes] = field(default_factory=dict)
-    looped: Sequence[str] = ()
+    options: Sequence[Printed] = ()
 
     @property
     def tensors(self) -> Tensors:
@@ -221,14 +160,9 @@ class HostEmitter:
         with w.indented():
             w.line('"""Yield (kernel, grid, arguments, options) of every launch, in order; on meta tensors, too."""')
             w.line('symbols, warps, stages = config["symbols"], config["warps"], config["stages"]')
-            if self.products:
-                w.line('library = config.get("library", ())')
-            if self.tails:
-                w.line('folded = config.get("folded", ())')
-            if self.boxes:
-                w.line('descriptors = config.get("descriptors", ())')
-            if self.looped:
-                w.line('persistent = config.get("persistent", {})')
+            for o in self.options:
+                if o.default:
+                    w.line(o.read())
             for name, text in self.signature.lengths.items():
                 w.line(f"{name} = {text}")
             for c in self._constants():
@@ -241,22 +175,18 @@ class HostEmitter:
             for b in m.buffers:
                 if any(not is_static(e) for e in b.shape):
                     self._refuse_large(self.tensors.host[b.name], f"{self.tensors.host[b.name]}.numel()")
-            combines = {t.fold.combine for t in self.tails.values()}
-            if combines:
-                self._arrivals(f"{names[0]}.device")
+            for o in self.options:
+                o.begin(w, f"{names[0]}.device")
             for launch in m.launches:
-                product = self.products.get(launch.name)
-                if launch.name in combines:
-                    with w.block(f'if "{launch.name}" not in folded:'):
-                        self._launch(launch)
-                    continue
-                if product is None:
+                found = ((o.option, o.instead(launch.name)) for o in self.options)
+                option, instead = next((x for x in found if x[1] is not None), ("", None))
+                if instead is None:
                     self._launch(launch)
                     continue
-                with w.block(f'if "{launch.name}" in library:'):
-                    views = [_viewed(self.tensors.host[v.tensor], v) for v in (product.lhs, product.rhs, product.out)]
-                    w.call("yield ", [f'LibraryProduct("{launch.name}")', "(1,)", tuple_of(views), "{}"])
-                with w.block("else:"):
+                if instead:
+                    with w.block(f'if "{launch.name}" in {option}:'):
+                        w.call("yield ", list(instead))
+                with w.block("else:" if instead else f'if "{launch.name}" not in {option}:'):
                     self._launch(launch)
 
     def _constants(self) -> list[Constant]:
@@ -286,93 +216,32 @@ class HostEmitter:
         with self.writer.block(f"if {elements} > 2**31 - 1:"):
             self.writer.line(f'raise ValueError("{name} would have more than 2**31 - 1 elements")')
 
-    def _tiles(self, tail: Tail) -> str:
-        """How many tiles the programs of a split share, as source."""
-        return programs_of(replace(tail.program, grid=tail.program.grid[:-1]), HOST)
-
-    def _arrivals(self, device: str) -> None:
-        """What the programs of each split count in: of its own, as splits may run beside each other."""
-        w = self.writer
-        counts = [f'{self._tiles(t)} if "{t.fold.combine}" in folded else 0' for t in self.tails.values()]
-        if len(counts) == 1:
-            w.line("arrived = None")
-            with w.block("if folded:"):
-                w.assign("arrived", f"_arrivals({counts[0]}, {device})")
-            return
-        w.line(f"arrived = [None] * {len(counts)}")
-        with w.block("if folded:"):
-            # By fours: kernels are compiled for pointers that are multiples of 16 bytes.
-            w.line("arrived = [")
-            with w.indented():
-                for count in counts:
-                    w.line(f"triton.cdiv({count}, 4) * 4,")
-            w.line("]")
-            w.line(f"arrived = _arrivals(sum(arrived), {device})[: sum(arrived)].split(arrived)")
-
-    @property
-    def _arrived(self) -> dict[str, list[str]]:
-        """What the programs of each split count in, as source."""
-        if len(self.tails) == 1:
-            return {split: ["arrived"] for split in self.tails}
-        return {split: [f"arrived[{n}]"] for n, split in enumerate(self.tails)}
-
     def _launch(self, p: TileLaunch) -> None:
         w = self.writer
-        counts = [programs_of(program, HOST) for program in p.programs]
-        tail = self.tails.get(p.name)
-        tensors, lengths, constants = (p.tensors, p.lengths, p.constants)
-        if tail is not None:
-            tensors, lengths, constants = tail.tensors, tail.lengths, tail.constants
-        args = [self.tensors.host[t.name] for t in tensors] + self._arrived.get(p.name, []) + list(lengths)
-        if p.name in self.looped:
-            w.line(f"tiles = {counts[0]}")
-            counts = [
-                f'_resident(tiles, persistent["{p.name}"], {args[0]}.device) if "{p.name}" in persistent else tiles'
-            ]
-            args.append(f'tiles if "{p.name}" in persistent else None')
-        options = [f"{c.name}={c.name}" for c in constants]
-        held = self.boxes.get(p.name)
-        if held is not None:
-            self._descriptors(p.name, held)
-            options += [f"{name}={name}" for name in held.views]
-        if tail is not None:
-            options.append(f'{tail.flag}="{tail.fold.combine}" in folded')
-        told = stages_parameter(p, tail)
+        call = Call(p, p.tensors, p.lengths, p.constants, [programs_of(x.grid, HOST) for x in p.programs])
+        # From the last on: the order of what is written before the call and in it.
+        for o in reversed(self.options):
+            o.call(call, w)
+        args = [*(self.tensors.host[t.name] for t in call.tensors), *call.pointers, *call.lengths, *call.last]
+        options = [*(f"{c.name}={c.name}" for c in call.constants), *call.keywords]
+        told = stages_parameter(p, call.tail)
         options += [f'{told}=stages["{p.name}"]'] * bool(told)
         options += [f'num_warps=warps["{p.name}"]', f'num_stages=stages["{p.name}"]', "enable_fp_fusion=True"]
         w.line("yield (")
         with w.indented():
             w.line(f"{p.name},")
-            grid = f"({' + '.join(counts)},),"
+            grid = f"({' + '.join(call.counts)},),"
             if len(grid) <= w.room:
                 w.line(grid)
             else:
                 w.line("(")
                 with w.indented():
-                    for n, count in enumerate(counts):
-                        w.line(f"{'+ ' if n else ''}{count}{',' if n == len(counts) - 1 else ''}")
+                    for n, count in enumerate(call.counts):
+                        w.line(f"{'+ ' if n else ''}{count}{',' if n == len(call.counts) - 1 else ''}")
                 w.line("),")
             w.line(f"{tuple_of(args)},")
             w.call("dict", options, ",")
         w.line(")")
-
-    def _descriptors(self, launch: str, held: LaunchBoxes) -> None:
-        self.writer.line(f"{' = '.join(held.views)} = None")
-        with self.writer.block(f'if "{launch}" in descriptors:'):
-            for name, view in held.views.items():
-                self.writer.call(f"{name} = _box", self._view(view))
-
-    def _view(self, view: BoxView) -> list[str]:
-        tensor = self.tensors.host[view.tensor.name]
-        if view.offset != 0:
-            start = HOST.text(view.offset)
-            tensor += f".flatten()[{start}{' ' * (not start.isalnum())}:]"
-        return [
-            tensor,
-            self.signature.shape(view.shape),
-            self.signature.shape(view.strides),
-            tuple_of([str(b) for b in view.block]),
-        ]
 
     def launcher(self, formula: str) -> None:
         """The function that a user calls."""
@@ -409,22 +278,3 @@ class HostEmitter:
         for t in (*self.module.inputs, *self.module.outputs):
             if any(not is_static(e) for e in t.shape):
                 self._refuse_large(self.tensors.host[t.name], HOST.text(sympy.Mul(*t.shape)))
-
-
-def _viewed(name: str, view: View) -> str:
-    """The tensor as a matrix or a stack of them, as source; nothing is copied."""
-    text = name
-    if view.dropped:
-        text += f".squeeze({tuple_of([str(n) for n in view.dropped])})"
-    if len(view.order) == 2 and view.order == (1, 0):
-        text += ".mT"
-    elif view.order != tuple(range(len(view.order))):
-        text += f".permute{tuple_of([str(n) for n in view.order])}"
-    place = 0
-    for n, many in enumerate(view.groups):
-        if many == 0 and n > 0:
-            text += f".unsqueeze({place})"
-        elif many > 1:
-            text += f".flatten({place}, {place + many - 1})"
-        place += 1 if n or many else 0
-    return text

@@ -19,10 +19,10 @@ from prism.backends import tile
 from prism.backends.lower_clean import accumulators
 from prism.backends.source import KERNEL, Writer
 from prism.backends.tile import Affine, Dims, Operand, Stmt, TileProgram, defined, operands, statements
-from prism.backends.triton.emit_fold import Tail
 from prism.backends.triton.emit_grid import write_place
 from prism.backends.triton.emit_pairs import pairs
-from prism.backends.triton.emit_stages import is_plain
+from prism.backends.triton.options.folded import Tail
+from prism.backends.triton.options.stages import is_plain
 from prism.backends.triton.tensor_descriptors import BoxLoad
 from prism.errors import UnsupportedError
 from prism.program.extents import Extent

@@ -7,17 +7,11 @@ of early returns, Triton 3.7 keeps the buffers apart, which costs two or three t
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
-from prism.backends.source import KERNEL, PythonIntegers, Writer, fresh
-from prism.backends.tile import TileLaunch, TileProgram
-from prism.backends.triton.emit_stages import has_plain_loops
-from prism.backends.triton.tensor_descriptors import LaunchBoxes
-
-
-def programs_of(program: TileProgram, printer: PythonIntegers) -> str:
-    """How many programs there are, as source, in a kernel or on the host."""
-    return " * ".join(printer.factor(g.count) for g in program.grid) or "1"
+from prism.backends.source import KERNEL, Writer, fresh, programs_of
+from prism.backends.tile import TileLaunch
+from prism.backends.triton.options.stages import has_plain_loops
 
 
 def emit_launch(
@@ -25,7 +19,7 @@ def emit_launch(
     pointers: Mapping[str, str],
     writer: Writer,
     stages: str = "",
-    boxes: LaunchBoxes | None = None,
+    extra: Sequence[Sequence[str]] = (),
 ) -> None:
     """Writes the function.
 
@@ -34,13 +28,13 @@ def emit_launch(
         pointers: the pointer parameter of each tensor.
         writer: where it is written.
         stages: the parameter with the pipeline stages, where some loop is told them.
-        boxes: the launch's descriptors, if it is printed with them.
+        extra: for each program, parameters that it has besides.
     """
     parameters = [pointers[t.name] for t in launch.tensors] + list(launch.lengths)
     constants = [*(c.name for c in launch.constants), *[stages] * bool(stages)]
     taken = {*parameters, *constants, *(p.name for p in launch.programs), "pid"}
     writer.line("@triton.jit")
-    descriptors = list(boxes.views) if boxes is not None else []
+    descriptors = list(dict.fromkeys(name for own in extra for name in own))
     taken |= set(descriptors)
     writer.call(f"def {launch.name}", parameters + [f"{c}: tl.constexpr" for c in constants] + descriptors, ":")
     with writer.indented():
@@ -49,13 +43,13 @@ def emit_launch(
         ends: list[str] = []
         for program in launch.programs[:-1]:
             end = fresh(f"end_{len(ends) + 1}", taken)
-            writer.line(f"{end} = {' + '.join([*ends[-1:], programs_of(program, KERNEL)])}")
+            writer.line(f"{end} = {' + '.join([*ends[-1:], programs_of(program.grid, KERNEL)])}")
             ends.append(end)
-        for program, start, end in zip(launch.programs, ["", *ends], [*ends, ""], strict=True):
+        own = extra or [()] * len(launch.programs)
+        for program, more, start, end in zip(launch.programs, own, ["", *ends], [*ends, ""], strict=True):
             bounds = [f"pid >= {start}"] * bool(start) + [f"pid < {end}"] * bool(end)
             place = f"pid - {start}" if start else "pid"
             args = [place, *(pointers[t.name] for t in program.tensors), *program.lengths]
             with writer.block(f"if {bounds[0] if len(bounds) == 1 else ' & '.join(f'({b})' for b in bounds)}:"):
                 told = [stages] * has_plain_loops(program)
-                told += boxes.parameters(program) if boxes is not None else []
-                writer.call(program.name, args + [c.name for c in program.constants] + told)
+                writer.call(program.name, [*args, *(c.name for c in program.constants), *told, *more])

@@ -1,6 +1,6 @@
 """Launches on several streams: what an emitted module has where two of its launches are independent.
 
-A configuration names the launches that are not on the caller's stream (`Config.streams`). That counts while a CUDA
+A configuration names the launches that are not on the caller's stream (the option `streams`). That counts while a CUDA
 graph is captured, by whomever: the graph gets a branch for each stream. Otherwise launches stay on the caller's stream,
 as events would cost the host more than small launches take.
 
@@ -13,9 +13,15 @@ only to what comes after. A library's products have a workspace for each stream.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from prism.backends.source import Writer
+from prism.backends.tile import TileModule
+from prism.backends.triton.options.printed import Printed
+from prism.cost.streams import STREAMS
+from prism.sgraph.config import Config
+from prism.sgraph.launch_order import apart, waits
+from prism.sgraph.nodes import SGraph
 
 ON_STREAMS = '''
 _SIDES = {}
@@ -78,31 +84,40 @@ _WITH_FOLDS = """
 """
 
 
-def write_streams(after: Mapping[str, Sequence[str]], folds: Mapping[str, str], writer: Writer) -> None:
-    """The table of what waits for what, and the function around `launches`.
+class PrintedStreams(Printed):
+    """Where two launches are independent: what waits for what, and the function around `launches`."""
 
-    Args:
-        after: for each launch, the earlier ones that it waits for.
-        folds: second stages that may be folded, with their splits.
-        writer: where it is written.
-    """
-    writer.line("# The launches that each one waits for: they store what it loads, or the other way round.")
-    writer.line("AFTER = {")
-    with writer.indented():
-        for name, others in after.items():
-            names = ", ".join(f'"{n}"' for n in others)
-            writer.line(f'"{name}": ({names}{"," * (len(others) == 1)}),')
-    writer.line("}")
-    text = ON_STREAMS
-    if folds:
-        writer.line("# Second stages that their splits may do.")
-        writer.line("FOLDS = {")
+    option = STREAMS
+    refusal = "there is no launch {} that could have a stream"
+    default = ""
+    names = ("AFTER", "FOLDS", "_SIDES")
+
+    def __init__(self, module: TileModule, sgraph: SGraph, configs: Sequence[Config]) -> None:
+        super().__init__(module, sgraph, configs)
+        self._after = waits(sgraph)
+        self.launches = list(self._after) if apart(self._after) else []
+
+    def decorate(self, writer: Writer) -> None:
+        """The tables, and the function."""
+        writer.line("# The launches that each one waits for: they store what it loads, or the other way round.")
+        writer.line("AFTER = {")
         with writer.indented():
-            for combine, split in folds.items():
-                writer.line(f'"{combine}": "{split}",')
+            for name, others in self._after.items():
+                names = ", ".join(f'"{n}"' for n in others)
+                writer.line(f'"{name}": ({names}{"," * (len(others) == 1)}),')
         writer.line("}")
-        text = text.replace(_FOLDED, _WITH_FOLDS)
-        text = text.replace("        found =", '        folded = config.get("folded", ())\n        found =')
-    writer.blank(2)
-    for line in text.strip("\n").splitlines():
-        writer.line(line)
+        text = ON_STREAMS
+        if self.module.folds:
+            writer.line("# Second stages that their splits may do.")
+            writer.line("FOLDS = {")
+            with writer.indented():
+                for fold in self.module.folds:
+                    writer.line(f'"{fold.combine}": "{fold.split}",')
+            writer.line("}")
+            text = text.replace(_FOLDED, _WITH_FOLDS)
+            text = text.replace("        found =", '        folded = config.get("folded", ())\n        found =')
+        writer.blank(2)
+        for line in text.strip("\n").splitlines():
+            writer.line(line)
+        writer.blank(2)
+        writer.line("@_on_streams")

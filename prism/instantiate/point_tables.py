@@ -7,12 +7,14 @@ device busy anyway, for every value of what it shares with others.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
+
+from prism.cost.gpu import LIBRARY_STAGES
 
 Ints: TypeAlias = npt.NDArray[np.int64]
 
@@ -61,6 +63,31 @@ class PointSpace:
         """Some coordinates of all points, a column each."""
         return self.points[:, [self.names.index(n) for n in names]]
 
+    def with_absence(self, shared: Collection[str]) -> PointSpace:
+        """The points, and for every value of what others share one more, of no stages: the launch is no kernel there.
+
+        Args:
+            shared: names that several launches have; others are at the least values.
+        """
+        rows = self.points[:0]
+        if len(self.points):
+            _, first = np.unique(self.columns([n for n in shared if n in self.names]), axis=0, return_index=True)
+            rows = self.points[first]
+            rows[:, -2:] = (self.points[:, -2].min(), LIBRARY_STAGES)
+        values = (*self.values[:-1], (LIBRARY_STAGES, *self.values[-1]))
+        return PointSpace(self.names, values, _sorted(np.concatenate([self.points, rows])))
+
+    def flagged(self, name: str, chosen: npt.NDArray[np.bool_]) -> PointSpace:
+        """The points with one column more, 1 where something is chosen, before warps and stages."""
+        points = np.concatenate([self.points[:, :-2], chosen[:, None], self.points[:, -2:]], axis=1)
+        values = (*self.values[:-2], (0, 1), *self.values[-2:])
+        return PointSpace((*self.names[:-2], name, *self.names[-2:]), values, _sorted(points))
+
+
+def _sorted(points: Ints) -> Ints:
+    """Rows in lexicographic order."""
+    return points[np.lexsort(points.T[::-1])]
+
 
 def joined(members: Sequence[PointSpace], models: Sequence[KernelTimes], outside: Sequence[str]) -> PointSpace:
     """The points of a launch: for each kernel one of its own, alike in warps, stages and symbols that they share.
@@ -93,7 +120,7 @@ def _product(spaces: Sequence[PointSpace], limit: int | None) -> PointSpace | No
         if found is None:
             return None
         table = found
-    return PointSpace(table.names, table.values, table.points[np.lexsort(table.points.T[::-1])])
+    return PointSpace(table.names, table.values, _sorted(table.points))
 
 
 def _scores(model: KernelTimes, space: PointSpace) -> tuple[npt.NDArray[np.float64], ...]:

@@ -11,7 +11,7 @@ from __future__ import annotations
 from prism.backends.source import fresh
 from prism.backends.tile import Dot, For, Load, TileLaunch, TileProgram, statements
 from prism.backends.tile_rename import names_beside
-from prism.backends.triton.emit_fold import Tail
+from prism.backends.triton.options.folded import Tail
 
 
 def is_plain(loop: For) -> bool:

@@ -14,12 +14,21 @@ stores, and the release is of one wave's stores. So there the module refuses to 
 
 from __future__ import annotations
 
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from prism.backends.source import KERNEL, Writer, fresh
+from prism.backends.host import Signature
+from prism.backends.source import HOST, KERNEL, Writer, fresh, programs_of
 from prism.backends.tile import Constant, TileFold, TileLaunch, TileModule, TileProgram
 from prism.backends.tile_rename import names_beside
+from prism.backends.triton.options.printed import Call, Printed
 from prism.program.nodes import Tensor
+from prism.sgraph.folding import FOLDED
+from prism.sgraph.nodes import SGraph
+
+if TYPE_CHECKING:
+    from prism.backends.triton.emit_kernel import KernelEmitter
 
 ARRIVALS = '''
 _ARRIVALS = {}
@@ -62,7 +71,6 @@ class GraphArrivals:
     def __exit__(self, *_):
         _ARRIVALS.pop(self.key, None)
 '''
-"""What an emitted module with folds has besides."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,18 +116,6 @@ class Tail:
                 writer.call(self.function, [tile, *self.arguments])
 
 
-def tails(module: TileModule, pointers: dict[str, str], taken: set[str]) -> dict[str, Tail]:
-    """The tails of a module's kernels, by the split's launch.
-
-    Args:
-        module: the tile programs.
-        pointers: the pointer parameter of each tensor.
-        taken: names that functions of the module have; those of the second stages are added.
-    """
-    launches = {launch.name: launch for launch in module.launches}
-    return {fold.split: _tail(fold, launches, pointers, taken) for fold in module.folds}
-
-
 def _tail(fold: TileFold, launches: dict[str, TileLaunch], pointers: dict[str, str], taken: set[str]) -> Tail:
     split, combine = launches[fold.split], launches[fold.combine]
     function = fresh(f"{combine.name}_tile", taken)
@@ -148,18 +144,75 @@ def _tail(fold: TileFold, launches: dict[str, TileLaunch], pointers: dict[str, s
     )
 
 
-def write_standalone(combine: TileLaunch, function: str, pointers: dict[str, str], writer: Writer) -> None:
-    """The second stage as a kernel of its own, which calls the function at its program's place.
+class PrintedFolded(Printed):
+    """A choice between the second stage's own kernel and the end of its split's."""
 
-    Args:
-        combine: its launch.
-        function: the function's name.
-        pointers: the pointer parameter of each tensor.
-        writer: where it is written.
-    """
-    arguments = [*(pointers[t.name] for t in combine.tensors), *combine.lengths]
-    constants = [c.name for c in combine.constants]
-    writer.line("@triton.jit")
-    writer.call(f"def {combine.name}", [*arguments, *(f"{c}: tl.constexpr" for c in constants)], ":")
-    with writer.indented():
-        writer.call(function, ["tl.program_id(0)", *arguments, *constants])
+    option = FOLDED
+    refusal = "the launch {} cannot be folded into a split"
+    source = ARRIVALS
+    names = ("GraphArrivals",)
+    captured = "GraphArrivals(side) as graph.arrivals, torch.cuda.graph(graph, stream=side)"
+
+    def possible(self, module: TileModule, sgraph: SGraph) -> Collection[str]:
+        """Second stages that their splits may do."""
+        return [fold.combine for fold in module.folds]
+
+    def named(self, signature: Signature, taken: set[str]) -> None:
+        """Name the second stages as functions, and what their splits' kernels get for it."""
+        super().named(signature, taken)
+        launches = {x.name: x for x in self.module.launches}
+        self._tails = {f.split: _tail(f, launches, self.tensors.pointer, taken) for f in self.module.folds}
+        self._functions = {t.fold.combine: t.function for t in self._tails.values()}
+
+    def kernel(self, launch: TileLaunch, emitter: KernelEmitter) -> None:
+        """The split's goes on with the tile's second stage, which is a function."""
+        emitter.tail = self._tails.get(launch.name)
+        if launch.name in self._functions:
+            emitter.name, emitter.called = self._functions[launch.name], True
+
+    def wrap(self, launch: TileLaunch, writer: Writer, stages: str, parameters: Sequence[str]) -> None:
+        """The second stage as a kernel of its own, which calls the function at its program's place."""
+        if launch.name not in self._functions:
+            return
+        arguments = [*(self.tensors.pointer[t.name] for t in launch.tensors), *launch.lengths]
+        constants = [c.name for c in launch.constants]
+        writer.blank(2)
+        writer.line("@triton.jit")
+        writer.call(f"def {launch.name}", [*arguments, *(f"{c}: tl.constexpr" for c in constants)], ":")
+        with writer.indented():
+            writer.call(self._functions[launch.name], ["tl.program_id(0)", *arguments, *constants])
+
+    def begin(self, writer: Writer, device: str) -> None:
+        """What the programs of each split count in: of its own, as splits may run beside each other."""
+        counts = [
+            f'{programs_of(t.program.grid[:-1], HOST)} if "{t.fold.combine}" in folded else 0'
+            for t in self._tails.values()
+        ]
+        if len(counts) == 1:
+            writer.line("arrived = None")
+            with writer.block("if folded:"):
+                writer.assign("arrived", f"_arrivals({counts[0]}, {device})")
+            return
+        writer.line(f"arrived = [None] * {len(counts)}")
+        with writer.block("if folded:"):
+            # By fours: kernels are compiled for pointers that are multiples of 16 bytes.
+            writer.line("arrived = [")
+            with writer.indented():
+                for count in counts:
+                    writer.line(f"triton.cdiv({count}, 4) * 4,")
+            writer.line("]")
+            writer.line(f"arrived = _arrivals(sum(arrived), {device})[: sum(arrived)].split(arrived)")
+
+    def instead(self, launch: str) -> Sequence[str] | None:
+        """Nothing: the split has done it."""
+        return [] if launch in self._functions else None
+
+    def call(self, call: Call, writer: Writer) -> None:
+        """The split's, with what its second stage takes."""
+        tail = call.tail = self._tails.get(call.launch.name)
+        if tail is None:
+            return
+        call.tensors, call.lengths, call.constants = tail.tensors, tail.lengths, tail.constants
+        place = list(self._tails).index(call.launch.name)
+        call.pointers.append("arrived" if len(self._tails) == 1 else f"arrived[{place}]")
+        call.keywords.append(f'{tail.flag}="{tail.fold.combine}" in folded')

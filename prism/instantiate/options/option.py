@@ -1,0 +1,123 @@
+"""What a launch option says of itself: where it is legal, what points it adds, which variants, how it is shown.
+
+An option changes how a launch runs and not what it computes. It is an object for one family on one device, so that it
+can keep what it has found out about it. How its name and values are written down follows from `name` and `numbered`
+(`prism.sgraph.config`); what it changes in kernels and host code is with the backend that prints them
+(`prism.backends.triton.printing`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from functools import cached_property
+from typing import ClassVar
+
+from prism.backends.tile import TileModule
+from prism.backends.triton.emit import tile_module
+from prism.cost.constraints import Footprint, footprint
+from prism.cost.device import Device
+from prism.cost.model import CostModel
+from prism.instantiate.point_tables import PointSpace
+from prism.sgraph.config import Config, Resources
+from prism.sgraph.nodes import SGraph
+
+
+class Offered(Enum):
+    """When an option is tried."""
+
+    SPACE = "with every point, as a column of the space"
+    STUDY = "beside the best points by the model, before anything is compiled"
+    TIMING = "beside the best points of a study, where a device is there to say which is faster"
+    CHECKED = "beside what has passed the check: the kernels are the same"
+
+
+@dataclass(frozen=True)
+class Family:
+    """What options are asked about.
+
+    Attributes:
+        sgraph: the family.
+        device: whose limits hold.
+        hints: a value for every symbol of the extents.
+    """
+
+    sgraph: SGraph
+    device: Device
+    hints: Mapping[str, int]
+
+    @cached_property
+    def footprints(self) -> Mapping[str, Footprint]:
+        """By kernel."""
+        return {k.name: footprint(k, self.sgraph) for k in self.sgraph.kernels}
+
+    @cached_property
+    def module(self) -> TileModule:
+        """The tile programs as they are printed."""
+        return tile_module(self.sgraph)
+
+
+class Option:
+    """A launch option of one family on one device; a subclass says what is particular about it.
+
+    Attributes:
+        name: in configurations, and so in lock files, emitted modules, keys.
+        numbered: whether launches have a number of it.
+        offered: when it is tried.
+        replaces: whether a launch that has it is no kernel of its own, and has neither warps nor stages.
+        common: whether it is about all launches together, so that a part's choice says nothing of the whole.
+        launches: those that may have it, at some of their points.
+        columns: of an option that launches have to agree on, the columns that tables have for it (1 where it is
+            chosen), and the launch that each is for.
+    """
+
+    name: ClassVar[str]
+    offered: ClassVar[Offered]
+    numbered: ClassVar[bool] = False
+    replaces: ClassVar[bool] = False
+    common: ClassVar[bool] = False
+
+    def __init__(self, family: Family) -> None:
+        self.family = family
+        self.launches: Collection[str] = ()
+        self.columns: dict[str, str] = {}
+
+    def feasible(self, config: Config) -> bool:
+        """Whether the launches that a configuration gives it may have it there."""
+        return config.launches(self.name) <= set(self.launches)
+
+    def variant(self, config: Config, model: CostModel, resources: Sequence[Resources] = ()) -> Config | None:
+        """The configuration with it wherever that is worth a try; None where that is nowhere, and where it is a column.
+
+        Args:
+            config: one without it.
+            model: of the family.
+            resources: what the compiler said of its launches; estimated where it is missing.
+        """
+        return None
+
+    def settled(self, config: Config, model: CostModel, resources: Sequence[Resources]) -> Config:
+        """A variant as what the compiler said of it has it; nothing is compiled anew."""
+        return config
+
+    def extend(self, tables: dict[str, PointSpace], shared: Collection[str]) -> None:
+        """Add the points that have it.
+
+        Args:
+            tables: the points of each launch.
+            shared: symbols that several launches have to agree on.
+        """
+
+    def chosen(self, launch: str, row: Mapping[str, int]) -> bool:
+        """Whether a point of the launch's table has it."""
+        return False
+
+    def bound(self, config: Config) -> Config:
+        """The configuration with the symbols that follow from it."""
+        return config
+
+    @classmethod
+    def shown(cls, config: Config, launch: str) -> str:
+        """What reports say of a launch that has it."""
+        return f"{cls.name}={config.numbers(cls.name)[launch]}" if cls.numbered else cls.name

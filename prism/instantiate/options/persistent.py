@@ -1,0 +1,51 @@
+"""Persistent launches: as many programs as the device runs at a time, each of which takes tile after tile.
+
+The model sees no gain in it, and says of both the same: what it saves (starting programs, and their first loads) has
+not been measured. So it is no column, which would double every space for nothing; where a device is there to say, the
+best configurations are timed with it as well. Its number is the programs that a multiprocessor holds at a time. Which
+launches may be, `prism.cost.persistent` says.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from prism.cost.model import CostModel, Model
+from prism.cost.persistent import PERSISTENT, persistable
+from prism.instantiate.options.option import Family, Offered, Option
+from prism.sgraph.config import Config, Resources
+
+
+class Persistent(Option):
+    """Open to launches that multiply in a loop."""
+
+    name = PERSISTENT
+    numbered = True
+    offered = Offered.TIMING
+
+    def __init__(self, family: Family) -> None:
+        super().__init__(family)
+        self.launches = persistable(family.sgraph) if family.device.is_gpu else ()
+
+    def feasible(self, config: Config) -> bool:
+        """Whether they are kernels of their own, too."""
+        return super().feasible(config) and config.launches(PERSISTENT) <= config.warps.keys()
+
+    def variant(self, config: Config, model: CostModel, resources: Sequence[Resources] = ()) -> Config | None:
+        """All launches that may be and have more programs than run at a time."""
+        known = {r.kernel: r for r in resources}
+        found: dict[str, int] = {}
+        for name in self.launches:
+            if name in config.warps and isinstance(model, Model):
+                programs, blocks = model.occupancy(name, config, known.get(name))
+                if programs > blocks * model.device.processors:
+                    found[name] = blocks
+        return config.having(persistent=found) if found else None
+
+    def settled(self, config: Config, model: CostModel, resources: Sequence[Resources]) -> Config:
+        """As many programs as a multiprocessor holds of what the compiler made."""
+        known = {r.kernel: r for r in resources}
+        if not known or not isinstance(model, Model):
+            return config
+        blocks = {n: model.occupancy(n, config, known.get(n))[1] for n in config.launches(PERSISTENT)}
+        return config.having(persistent=blocks)
