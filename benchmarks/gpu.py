@@ -43,8 +43,8 @@ def prepare(args: argparse.Namespace) -> int:
     """The first step."""
     import warnings
 
+    from benchmarks.gpu_check import check_entries
     from prism.api.searching import SearchBudget
-    from prism.bench.checking import check_entries
     from prism.bench.prepare import Effort, prepare, prepared, versions, write_manifest
     from prism.bench.results import ESTIMATED, estimated_row
 
@@ -106,7 +106,7 @@ def measure(args: argparse.Namespace) -> int:
 
 def report(args: argparse.Namespace) -> int:
     """Table and plot of a results file, measured or estimated."""
-    from prism.bench.plot import page
+    from benchmarks.gpu_plot import page
     from prism.bench.results import markdown
 
     body = json.loads(args.results.read_text())

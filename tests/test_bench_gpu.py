@@ -17,13 +17,13 @@ import triton_modules
 from bench_reference import REFERENCES
 
 from benchmarks import gpu, model
+from benchmarks.gpu_check import structure
+from benchmarks.gpu_plot import figure, page
 from prism.backends.interleave import interleave
 from prism.bench import functions
-from prism.bench.checking import structure
 from prism.bench.child import draw, errors, flat, judge
 from prism.bench.measure import Plan, Run
 from prism.bench.own import from_output, module_facts, own_case
-from prism.bench.plot import figure, page
 from prism.bench.prepare import (
     describe,
     finalists,

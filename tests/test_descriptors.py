@@ -662,11 +662,11 @@ from pathlib import Path
 from triton.runtime import driver
 import torch
 from prism.backends.protocol import load_module
-from prism.bench.cross import _NamedTarget
+from prism.backends.triton.compile_worker import NamedTarget
 found = []
 for request in json.loads(sys.argv[1]):
     module = load_module(Path(request["module"]))
-    driver.set_active(_NamedTarget(request["target"]))
+    driver.set_active(NamedTarget(request["target"]))
     given = [torch.empty(s, dtype=getattr(torch, d), device="meta") for s, d in request["arguments"]]
     kernel, grid, args, meta = next(iter(module.launches(*given, config=request["config"])))
     built = kernel.warmup(*args, grid=(1,), **meta)

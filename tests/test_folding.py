@@ -525,12 +525,12 @@ from pathlib import Path
 from triton.runtime import driver
 import torch
 from prism.backends.protocol import load_module
-from prism.bench.cross import _NamedTarget
+from prism.backends.triton.compile_worker import NamedTarget
 request = json.loads(sys.argv[1])
 found = {}
 module = load_module(Path(request["module"]))
 for target in request["targets"]:
-    driver.set_active(_NamedTarget(target))
+    driver.set_active(NamedTarget(target))
     given = [torch.empty(s, dtype=getattr(torch, d), device="meta") for s, d in request["arguments"]]
     ((kernel, grid, args, meta),) = module.launches(*given, config=request["config"])
     built = kernel.warmup(*args, grid=(1,), **meta)

@@ -18,11 +18,10 @@ from test_rematch import Clock, candidate, result, trial
 
 from prism.api.optimizing import _emitted
 from prism.backends.protocol import load_module
-from prism.backends.triton.crosscompile import arguments, worker_environment
+from prism.backends.triton.crosscompile import WORKER, arguments, worker_environment
 from prism.backends.triton.emit import emit_module
-from prism.bench.cross import TARGETS, WORKER
 from prism.bench.own import module_facts
-from prism.bench.prepare import beside_best, settled
+from prism.bench.prepare import SHARED_LIMIT_BYTES, beside_best, settled
 from prism.cost.device import device
 from prism.cost.model import Model
 from prism.cost.persistent import persistable
@@ -138,7 +137,7 @@ def test_it_compiles_everywhere_and_keeps_its_pipeline(tmp_path: Path) -> None:
         path = tmp_path / f"{name}.py"
         path.write_text(emit_module(g, formula="f", configs={}).text)
         given = [[list(a.shape), a.dtype] for a in arguments(g, {})]
-        for target in TARGETS if name == "matmul" else TARGETS[1:2]:
+        for target in SHARED_LIMIT_BYTES if name == "matmul" else ("sm_90",):
             for blocks in (0, 2):
                 chosen = config(g, symbols, blocks).encode()
                 requests.append({"module": str(path), "target": target, "config": chosen, "arguments": given})

@@ -28,10 +28,9 @@ import numpy as np
 import prism
 from prism.api.searching import ProvedSGraph, SearchBudget, SearchResult, search
 from prism.backends.protocol import Compiled
+from prism.backends.triton.crosscompile import WORKER, compiled, worker_environment
 from prism.backends.triton.crosscompile import arguments as launcher_arguments
-from prism.backends.triton.crosscompile import compiled, worker_environment
 from prism.backends.triton.emit import emit_module
-from prism.bench.cross import SHARED_LIMIT_BYTES, TARGETS, WORKER
 from prism.bench.suite import Case
 from prism.cost.device import DEVICES, Device, device
 from prism.cost.model import Model, baseline_estimate
@@ -49,6 +48,8 @@ from prism.sgraph.folding import FOLDED
 from prism.sgraph.nodes import SGraph
 
 SCHEMA = "prism.bench/1"
+SHARED_LIMIT_BYTES = {"sm_80": 163 * 1024, "sm_90": 227 * 1024, "sm_100": 227 * 1024, "gfx942": 64 * 1024}
+"""What the suite is compiled for, and the shared memory that one block may use there, bytes."""
 COMPILE_LIMIT_S = 90.0
 RANKED = 2000
 """Points of a space that the spread is taken from."""
@@ -79,7 +80,7 @@ class Effort:
     most: int = 20
     varied: int = VARIED
     spread: int = 5
-    targets: tuple[str, ...] = tuple(t for t in TARGETS if t != "sm_90")
+    targets: tuple[str, ...] = tuple(t for t in SHARED_LIMIT_BYTES if t != "sm_90")
     budget: SearchBudget = field(default_factory=SearchBudget)
 
 

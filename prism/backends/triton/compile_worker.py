@@ -1,4 +1,4 @@
-"""The compile worker: a process that compiles emitted modules for a GPU that is not there.
+"""The compile worker: a process that compiles emitted modules for a GPU that is not there, AMD's too.
 
 It makes a driver active that only names a target, then compiles each kernel by Triton's own `warmup` with meta tensors
 of the real shapes: the specialisation is the one that a launch would get. Run by `python -m`, never imported by the
@@ -15,34 +15,42 @@ from prism.backends.triton.crosscompile import load_module
 from prism.process.serve import Answer, Request, serve
 
 
-class _NamedTarget:
+class NamedTarget:
     """The part of a Triton driver that compilation asks for."""
 
-    def __init__(self, capability: int) -> None:
+    def __init__(self, target: str) -> None:
         from triton.backends.compiler import GPUTarget
 
-        self._target = GPUTarget("cuda", capability, 32)
+        amd = target.startswith("gfx")
+        self._target = GPUTarget("hip", target, 64) if amd else GPUTarget("cuda", int(target.removeprefix("sm_")), 32)
+        # Triton keeps compiled kernels by device number: one number a target keeps targets apart.
+        self._device = int(target.removeprefix("gfx" if amd else "sm_"), 16)
 
     def get_current_target(self) -> Any:
+        """As Triton asks a driver."""
         return self._target
 
     def get_current_device(self) -> int:
-        # Triton keeps compiled kernels by device number: one number a target keeps targets apart.
-        return int(self._target.arch)
+        """As Triton asks a driver."""
+        return self._device
 
     def get_current_stream(self, device: int) -> int:
+        """As Triton asks a driver."""
         return 0
 
 
 def compile_module(request: Request) -> Answer:
-    """Compile every kernel that the module launches for the request's arguments; see `crosscompile.request`."""
+    """Compile every kernel that the module launches for the request's arguments; see `crosscompile.request`.
+
+    The target may be one of AMD's, as `gfx942`.
+    """
     import torch
     from triton.runtime import driver
 
     from prism.backends.triton.resources import read_resources
 
-    capability = int(request["capability"])
-    driver.set_active(_NamedTarget(capability))
+    target = str(request["target"])
+    driver.set_active(NamedTarget(target))
     module = load_module(Path(request["module"]))
     tensors = [
         torch.empty(tuple(shape), dtype=getattr(torch, dtype), device="meta") for shape, dtype in request["arguments"]
@@ -50,7 +58,7 @@ def compile_module(request: Request) -> Answer:
     found = []
     for kernel, _grid, args, meta in module.launches(*tensors, config=request["config"]):
         built = kernel.warmup(*args, grid=(1,), **meta)
-        found.append(read_resources(kernel.__name__, built, capability))
+        found.append(read_resources(kernel.__name__, built, target))
     return {"resources": found}
 
 

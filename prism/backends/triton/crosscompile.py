@@ -80,10 +80,15 @@ def capability(target: str) -> int:
 
 
 def request(job: CompileJob, timeout_s: float = COMPILE_LIMIT_S) -> dict[str, Any]:
-    """The job as a request to the compile worker."""
+    """The job as a request to the compile worker.
+
+    Raises:
+        UsageError: the target is unknown.
+    """
+    capability(job.target)
     return {
         "module": str(job.module),
-        "capability": capability(job.target),
+        "target": job.target,
         "config": job.config.encode(),
         "arguments": [[list(a.shape), a.dtype] for a in job.arguments],
         "timeout_s": timeout_s,

@@ -15,6 +15,8 @@ from prism.process.child import run_tool
 
 _USAGE = re.compile(r"REG:(\d+)\s+STACK:(\d+)")
 _SPILLS = re.compile(r"(\d+) bytes spill stores, (\d+) bytes spill loads")
+_AMD_REGISTERS = re.compile(r"\.vgpr_count:\s+(\d+)")
+_AMD_SPILLS = re.compile(r"\.vgpr_spill_count:\s+(\d+)")
 _TOOL_LIMIT_S = 60
 
 
@@ -47,17 +49,21 @@ def parse_spills(text: str) -> int:
     return sum(int(stores) + int(loads) for stores, loads in _SPILLS.findall(text))
 
 
-def read_resources(name: str, kernel: Any, capability: int) -> dict[str, int | str]:
+def read_resources(name: str, kernel: Any, target: str) -> dict[str, int | str]:
     """The resources of a compiled Triton kernel.
 
     Args:
         name: how to call it.
         kernel: Triton's CompiledKernel; None for a launch that a library computes, of which nothing is known.
-        capability: 90 for sm_90.
+        target: `sm_90` and the like, or one of AMD's.
     """
     if kernel is None:
         return {"kernel": name, "shared": 0, "registers": 0, "spills": 0, "warps": 0}
     registers, spills = 0, 0
+    if target.startswith("gfx"):
+        text = kernel.asm.get("amdgcn", "")
+        registers, spills = (int(m[1]) if (m := p.search(text)) else 0 for p in (_AMD_REGISTERS, _AMD_SPILLS))
+        spills *= 4
     cubin = kernel.asm.get("cubin")
     with tempfile.TemporaryDirectory(prefix="prism-") as folder:
         tool = bundled("cuobjdump")
@@ -66,7 +72,7 @@ def read_resources(name: str, kernel: Any, capability: int) -> dict[str, int | s
             file.write_bytes(cubin)
             registers, stack = parse_usage(_run([str(tool), "--dump-resource-usage", str(file)]))
             if stack > 0:
-                spills = _spills(kernel.asm.get("ptx", ""), capability, Path(folder))
+                spills = _spills(kernel.asm.get("ptx", ""), int(target.removeprefix("sm_")), Path(folder))
     return {
         "kernel": name,
         "shared": int(kernel.metadata.shared),
