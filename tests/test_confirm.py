@@ -18,7 +18,7 @@ from prism.api import optimize
 from prism.errors import BackendError, NoImprovementError, UsageError
 from prism.events import ContenderReport, MeasurementReport, RunReport
 from prism.instantiate.baselines import installed
-from prism.instantiate.cache import Cache
+from prism.instantiate.cache import Cache, Store
 from prism.instantiate.confirm import (
     AGREE,
     LONGER,
@@ -32,7 +32,6 @@ from prism.instantiate.confirm import (
 from prism.instantiate.machine_load import Load, Watch, busy_seconds
 from prism.instantiate.measure import KERNEL, Bench, Contender, summarise
 from prism.instantiate.rounds import HEATS, Prepared, contest
-from prism.instantiate.stored import Store
 from prism.instantiate.study import Failure
 from prism.process.worker import Ending, Reply
 from prism.report.units import load_line, measured_line, speedup, times_line

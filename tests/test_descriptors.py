@@ -50,12 +50,11 @@ from prism.bench.prepare import beside_best
 from prism.cost.device import device
 from prism.cost.model import Model
 from prism.errors import BackendError
-from prism.instantiate.estimating import candidate
 from prism.instantiate.gate.check import KernelRunner, check_module
 from prism.instantiate.options import Offered, config_of, shown
 from prism.instantiate.proposals import Point, Proposer
 from prism.instantiate.space import VARIED, Space
-from prism.instantiate.study import _ordered
+from prism.instantiate.study import Candidate, _ordered
 from prism.program.extents import Extent, evaluate
 from prism.program.index import Axis, Index
 from prism.program.nodes import DType, Tensor
@@ -799,7 +798,8 @@ def test_library_calls_products_without_units_and_rows_that_do_not_fit_have_none
 
 def test_a_study_tries_the_twin_after_its_point(tmp_path: Path) -> None:
     g = small.attention()
-    one = candidate("k", g, tmp_path / "m.py", H200, {}, limit=16)
+    model, space = Model(g, H200, {}), Space(g, H200, {})
+    one = Candidate("k", g, tmp_path / "m.py", space.varied(space.best(model, 16), model), model.seconds)
     order = [p.config for p in _ordered([one])]
     assert [bool(c.launches("descriptors")) for c in order[:4]] == [False, True, False, True]
     assert order[1] == order[0].having(descriptors=order[1].launches("descriptors"))

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from cost_bounds import lower_bound
 from interpreting import InterpreterPool, InterpretJob
 from sgraph_samples import BF16, F32, at, op, sym
 from sgraph_simulator import simulate
@@ -29,7 +30,7 @@ from prism.backends.triton.crosscompile import (
 )
 from prism.backends.triton.emit import emit_module
 from prism.cost.constraints import checks, footprint
-from prism.cost.counts import lower_bound, sgraph_cost
+from prism.cost.counts import sgraph_cost
 from prism.cost.device import device
 from prism.cost.gpu import KernelModel, LaunchModel
 from prism.cost.model import Estimate, Model

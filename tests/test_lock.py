@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from prism.errors import UsageError, VerificationError
+from prism.errors import UsageError
 from prism.events import Evidence, LockRecord
 from prism.instantiate.cache import Cache, digest
-from prism.instantiate.lock import differences, make_lock, program_hash, verify_lock
+from prism.instantiate.lock import make_lock, program_hash
 from prism.instantiate.options import config_of
 from prism.program import build
 from prism.program.index import Axis
@@ -54,21 +54,13 @@ def test_a_record_survives_the_disk_and_gives_the_choice_back() -> None:
     assert again == lock
     assert to_json(record()) == data
     assert config_of(again.config) == CONFIG
-    assert differences(again, PROGRAM, "sm_90") == ()
-    verify_lock(again, PROGRAM, "sm_90")
 
 
-def test_what_has_changed_is_named() -> None:
-    lock = record()
+def test_programs_are_told_apart() -> None:
     other = replace(PROGRAM, ranges={"seq": SymbolRange(1, 2, 1)})
     assert program_hash(other) != program_hash(PROGRAM)
     half = replace(PROGRAM, definitions=(replace(PROGRAM.definitions[0], dtype=DType.FLOAT16),))
     assert program_hash(half) != program_hash(PROGRAM)
-    old = replace(lock, versions={**lock.versions, "triton": "0.0"})
-    found = differences(old, other, "sm_80")
-    assert len(found) == 3
-    with pytest.raises(VerificationError, match=r"triton is .*, it was 0\.0"):
-        verify_lock(old, PROGRAM, "sm_90", where="prism.lock.json")
 
 
 names = st.text(st.characters(categories=("Ll", "Nd"), include_characters="_"), min_size=1, max_size=8)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from sgraph_small import F16, F32, attention, layer_norm, matmul, matvec, split_k
 
-from prism.cost.counts import evaluate, sgraph_cost
+from prism.cost.counts import sgraph_cost
 from prism.cost.device import DEVICES, Device, device
 from prism.cost.gpu import DOT_EFFICIENCY, FULL_DOT_REUSE, L2_SHARE
 from prism.cost.model import Estimate, Model, baseline_estimate, estimate
@@ -153,7 +153,7 @@ def test_each_matrix_product_reaches_its_own_part_of_the_rate() -> None:
 def test_matrix_units_add_to_accumulators_for_nothing() -> None:
     g = matmul(512, 768, 1024)
     config = config_of(g, T_m=128, T_n=64, T_k=32)
-    assert evaluate(sgraph_cost(g), config.symbols)["flops"] == 512 * 768 * 32
+    assert sgraph_cost(g).evaluate(config.symbols)["flops"] == 512 * 768 * 32
     assert part_of(g, config).vector_seconds == 0
     # In full precision the vector units multiply and add; one addition more a trip is theirs.
     assert part_of(matmul(512, 768, 1024, F32), config).vector_seconds > 0

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from cost_bounds import lower_bound, upper_bound
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from interpreting import InterpreterPool, InterpretJob
@@ -16,7 +17,7 @@ from sgraph_simulator import simulate
 
 from prism.backends.triton.crosscompile import CompileJob, arguments, compile_once
 from prism.backends.triton.emit import emit_module
-from prism.cost.counts import kernel_cost, lower_bound, sgraph_cost, upper_bound
+from prism.cost.counts import kernel_cost, sgraph_cost
 from prism.cost.trip_counts import allowed, visited
 from prism.errors import IllegalIRError
 from prism.program.extents import Extent, evaluate, symbol

@@ -10,6 +10,7 @@ from itertools import product
 import numpy as np
 import pytest
 import sympy
+from cost_bounds import attained, dominates, lower_bound, upper_bound
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from sgraph_small import ALL, F16, F32, SUM, at, attention, layer_norm, matmul, matvec, split_k, tile
@@ -26,7 +27,7 @@ from prism.cost.constraints import (
     staged_bytes,
     tile_sizes,
 )
-from prism.cost.counts import attained, dominates, evaluate, kernel_cost, lower_bound, sgraph_cost, upper_bound
+from prism.cost.counts import kernel_cost, sgraph_cost
 from prism.cost.device import Device, Tiles, device
 from prism.errors import UnsupportedError
 from prism.program.extents import evaluate as extent_value
@@ -51,7 +52,7 @@ H200 = device("sm_90")
 
 
 def test_matmul_by_hand() -> None:
-    c = evaluate(sgraph_cost(matmul(512, 768, 1024)), {"T_m": 128, "T_n": 64, "T_k": 32})
+    c = sgraph_cost(matmul(512, 768, 1024)).evaluate({"T_m": 128, "T_n": 64, "T_k": 32})
     # x is read once for each of 12 column tiles, w once for each of 4 row tiles; 2 bytes an element.
     assert c["bytes_read"] == 2 * (512 * 1024 * 12 + 1024 * 768 * 4)
     assert c["bytes_written"] == 2 * 512 * 768
@@ -65,7 +66,7 @@ def test_matmul_by_hand() -> None:
 
 def test_attention_by_hand() -> None:
     h, n, d, t = 8, 1024, 64, 128
-    c = evaluate(sgraph_cost(attention(h, n, d, causal=False)), {"T_i": t, "T_j": 64})
+    c = sgraph_cost(attention(h, n, d, causal=False)).evaluate({"T_i": t, "T_j": 64})
     tiles = n // t
     assert c["bytes_read"] == 2 * (h * n * d + 2 * h * n * d * tiles)
     assert c["bytes_written"] == 2 * h * n * d
@@ -79,7 +80,7 @@ def test_attention_by_hand() -> None:
 
 
 def test_a_matrix_times_a_vector_runs_on_vector_units() -> None:
-    c = evaluate(sgraph_cost(matvec(64, 128)), {"T_n": 8, "T_k": 16})
+    c = sgraph_cost(matvec(64, 128)).evaluate({"T_n": 8, "T_k": 16})
     assert c["dot_flops"] == 0
     assert c["flops"] == 64 * 128 + 64 * 8
 
@@ -159,7 +160,7 @@ def test_bytes_and_programs_are_exact_against_brute_force(
     }[make]()
     env = {s.name: t for s, t in zip(g.symbols, tiles * 2, strict=False)}
     cost = sgraph_cost(g)
-    found = evaluate(cost, env)
+    found = cost.evaluate(env)
     read, written, programs = _brute_force(g, env)
     assert found["bytes_read"] == read
     assert found["bytes_written"] == written
@@ -201,9 +202,9 @@ def test_larger_tiles_never_move_more_bytes() -> None:
     cost = sgraph_cost(matmul(500, 700, 900))
     for name in ("T_m", "T_n", "T_k"):
         env = {"T_m": 16, "T_n": 16, "T_k": 16}
-        before = evaluate(cost, env)["bytes_read"]
+        before = cost.evaluate(env)["bytes_read"]
         for t in (32, 64, 128, 1024):
-            now = evaluate(cost, {**env, name: t})["bytes_read"]
+            now = cost.evaluate({**env, name: t})["bytes_read"]
             assert now <= before
             before = now
 
@@ -211,7 +212,7 @@ def test_larger_tiles_never_move_more_bytes() -> None:
 def test_a_tensor_read_twice_counts_once_in_the_lower_bound() -> None:
     g = layer_norm(128, 4096)
     assert lower_bound(g, {}).bytes == 2 * 128 * 4096 * 4
-    assert evaluate(sgraph_cost(g), {"T_m": 1, "T_n": 1024})["bytes_read"] == 2 * 128 * 4096 * 4
+    assert sgraph_cost(g).evaluate({"T_m": 1, "T_n": 1024})["bytes_read"] == 2 * 128 * 4096 * 4
 
 
 def test_domination_needs_a_strict_gain() -> None:

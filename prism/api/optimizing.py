@@ -41,7 +41,7 @@ from prism.events import CheckSummary, Listener, Recorder, RunReport
 from prism.generate.partition import partition
 from prism.instantiate.baselines import NAMES as BASELINES
 from prism.instantiate.baselines import installed
-from prism.instantiate.cache import Cache, cache_root, version_of
+from prism.instantiate.cache import Cache, Store, cache_root, version_of
 from prism.instantiate.confirm import confirm
 from prism.instantiate.estimating import Estimating
 from prism.instantiate.gate.check import Drawn, KernelRunner, check_module
@@ -51,7 +51,6 @@ from prism.instantiate.options import Offered, Option, options_of, variants
 from prism.instantiate.platforms import Platform, platform_of
 from prism.instantiate.rematch import challenged, rematch
 from prism.instantiate.space import Space
-from prism.instantiate.stored import Store
 from prism.instantiate.study import LEADERS, Best, Candidate, Failure, TuneResult, tune
 from prism.program.integers import Interval, interval, of_type, range_of
 from prism.program.nodes import DType, Program

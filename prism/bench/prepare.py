@@ -18,7 +18,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -420,7 +420,7 @@ def _judged(
             "key": config.key(),
             "model_us": 1e6 * f.model.seconds(config),
             "spread": spread,
-            "resources": [_plain_resources(r) for r in c.resources],
+            "resources": [asdict(r) for r in c.resources],
         }
         if why:
             entry["error"] = why
@@ -445,16 +445,6 @@ def _times(model: Model, config: Config, resources: Sequence[Resources]) -> list
         parts = {"memory": t.memory, "compute": t.compute, "latency": t.latency, "spill": t.spill}
         found.append({k: 1e6 * float(v) for k, v in parts.items()} | {"overlap": float(t.overlap)})
     return found
-
-
-def _plain_resources(r: Resources) -> dict[str, Any]:
-    return {
-        "kernel": r.kernel,
-        "shared": r.shared,
-        "registers": r.registers,
-        "spills": r.spills,
-        "warps": r.warps,
-    }
 
 
 def _conclude(record: dict[str, Any]) -> None:
@@ -499,7 +489,7 @@ def _on(
         made: dict[str, Any] = {
             "candidate": n,
             "config": config.encode(),
-            "resources": [_plain_resources(r) for r in c.resources],
+            "resources": [asdict(r) for r in c.resources],
         }
         if described:
             made["estimate_us"] = 1e6 * Model(sgraph, described, program.hints).seconds(config, c.resources)

@@ -25,7 +25,6 @@ from typing import Any, Literal, TypeAlias
 import sympy
 
 from prism.cost.compiled_expr import log2_ceil, value
-from prism.cost.device import MATRIX_OPERATION, Tiles
 from prism.cost.trip_counts import Visited, allowed, visited
 from prism.program.extents import Extent
 from prism.program.index import Axis, Index
@@ -289,25 +288,6 @@ class SGraphCost:
         return {**{n: self.total(n).evaluate(binding) for n in names}, "launches": self.launches}
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class Bound:
-    """A bound of an sGraph's cost over its assignments, in the order in which costs usually matter.
-
-    Attributes:
-        bytes: bytes read and written.
-        flops: pointwise work plus weighted matrix work, in vector multiply-adds.
-        launches: number of kernels.
-    """
-
-    bytes: float
-    flops: float
-    launches: float
-
-    def as_tuple(self) -> tuple[float, float, float]:
-        """The three numbers, in the order of the attributes."""
-        return (self.bytes, self.flops, self.launches)
-
-
 def next_power_of_two(n: Any) -> Any:
     """The least power of two that is at least n, of an int or an integer array."""
     return 1 << log2_ceil(n)
@@ -482,80 +462,3 @@ def sgraph_cost(sgraph: SGraph) -> SGraphCost:
     """The symbolic cost of all kernels."""
     launches = tuple(len(launch.kernels) for launch in sgraph.launches) if sgraph.together else ()
     return SGraphCost(tuple(kernel_cost(k, sgraph) for k in sgraph.kernels), launches)
-
-
-def evaluate(cost: KernelCost | SGraphCost, binding: Binding) -> dict[str, Any]:
-    """The cost under `binding`: name of every symbol (tiles, parts, extents) to an int or to an integer array."""
-    return cost.evaluate(binding)
-
-
-def lower_bound(sgraph: SGraph, hints: Mapping[str, int], cost: SGraphCost | None = None) -> Bound:
-    """What no assignment of tiles and splits can go below: each launch moves each distinct element at least once.
-
-    Args:
-        sgraph: the family.
-        hints: a value for every symbol of the extents; a split counts as one part.
-        cost: its cost, where it is already at hand.
-    """
-    known = cost or sgraph_cost(sgraph)
-    env = {**dict.fromkeys((s.name for s in sgraph.symbols), 1), **hints}
-    moved = 0
-    work = 0.0
-    for kernels in known.by_launch:
-        loads: dict[str, int] = {}
-        for k in kernels:
-            for (tensor, store), touched in compulsory_bytes(k, sgraph, env).items():
-                # Kernels of one launch may load the same elements; they never store the same.
-                if store:
-                    moved += touched
-                else:
-                    loads[tensor] = max(loads.get(tensor, 0), touched)
-        moved += sum(loads.values())
-    for k in known.kernels:
-        work += k.flops.lower(env) + MATRIX_OPERATION * k.dot_flops.lower(env)
-    return Bound(moved, work, known.launches)
-
-
-def compulsory_bytes(cost: KernelCost, sgraph: SGraph, hints: Binding) -> dict[tuple[str, bool], int]:
-    """For each tensor, and whether it is stored: bytes that must move, each distinct element once."""
-    found: dict[tuple[str, bool], int] = {}
-    for a in cost.accesses:
-        declared = sgraph.tensor(a.tensor)
-        whole: Any = declared.dtype.bytes
-        for extent in declared.shape:
-            whole = whole * value(extent, hints)
-        touched = min(a.own.lower(hints), whole)
-        key = (a.tensor, a.store)
-        found[key] = max(found.get(key, 0), touched)
-    return found
-
-
-def upper_bound(sgraph: SGraph, hints: Mapping[str, int], cost: SGraphCost | None = None) -> Bound:
-    """What no assignment exceeds: every tile one element long, every split as wide as it gets, no tile skipped."""
-    env: dict[str, Any] = dict(hints)
-    for k in sgraph.kernels:
-        for _, role in k.roles:
-            tile, parts = _tile_of(role)
-            if isinstance(tile, sympy.Symbol):
-                env[tile.name] = 1
-            if parts is not None:
-                env[parts.name] = Tiles().parts
-    known = cost or sgraph_cost(sgraph)
-    names = ("bytes_read", "bytes_written", "flops", "dot_flops")
-    read, written, flops, dots = (known.total(n).without_ranges().evaluate(env) for n in names)
-    return Bound(read + written, flops + MATRIX_OPERATION * dots, known.launches)
-
-
-def attained(sgraph: SGraph, binding: Mapping[str, int], cost: SGraphCost | None = None) -> Bound:
-    """The cost at one assignment: what a family surely reaches, sharper than its upper bound."""
-    known = cost or sgraph_cost(sgraph)
-    at = known.evaluate(binding)
-    return Bound(
-        at["bytes_read"] + at["bytes_written"], at["flops"] + MATRIX_OPERATION * at["dot_flops"], known.launches
-    )
-
-
-def dominates(reached: Bound, best: Bound) -> bool:
-    """Whether what one family surely reaches is nowhere above, and somewhere below, another family's lower bound."""
-    pairs = tuple(zip(reached.as_tuple(), best.as_tuple(), strict=True))
-    return all(a <= b for a, b in pairs) and any(a < b for a, b in pairs)

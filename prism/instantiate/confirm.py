@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from prism.errors import BackendError
-from prism.instantiate.cache import digest
+from prism.instantiate.cache import Store, digest
 from prism.instantiate.machine_load import Load, from_plain, plain
 from prism.instantiate.measure import (
     BASELINE,
@@ -31,7 +31,6 @@ from prism.instantiate.measure import (
     timed_from,
 )
 from prism.instantiate.rounds import NEAR
-from prism.instantiate.stored import Store
 
 ROUNDS = 24
 """Rounds of a match."""

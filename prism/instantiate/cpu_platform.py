@@ -12,12 +12,11 @@ from prism.backends.triton.crosscompile import arguments, worker_environment
 from prism.cost.constraints import footprint, live_elements, tile_sizes
 from prism.cost.cpu import CpuModel
 from prism.cost.device import Device, multicore
-from prism.instantiate.cache import cache_root
+from prism.instantiate.cache import Store, cache_root
 from prism.instantiate.cpu_backend import CppBackend
 from prism.instantiate.estimating import Estimating
 from prism.instantiate.gate.check import KernelRunner
 from prism.instantiate.measure import Bench, Measuring
-from prism.instantiate.stored import Store
 from prism.instantiate.study import Candidate, Failure, Outcome
 from prism.process.child import module_command
 from prism.process.worker import Ending, Pool, Reply, Worker

@@ -19,39 +19,15 @@ from prism.backends.triton.crosscompile import (
     request,
     worker_environment,
 )
-from prism.cost.device import Device
-from prism.cost.model import Model
 from prism.events import Evidence
 from prism.instantiate.cache import Cache, cache_root, digest, version_of
-from prism.instantiate.space import Space
 from prism.instantiate.study import Candidate, Failure, Outcome
 from prism.process.child import module_command
 from prism.process.worker import Ending, Pool, Reply
 from prism.sgraph.config import Config, Resources
-from prism.sgraph.nodes import SGraph
 
-POINTS = 256
-"""How many of a space's points a candidate brings along: those that the cost model likes best."""
 MODEL = 5
 """Raise it when the cost model changes what it says, so that old estimates are not taken for new ones."""
-
-
-def candidate(
-    key: str, sgraph: SGraph, module: Path, device: Device, hints: Mapping[str, int], limit: int = POINTS
-) -> Candidate:
-    """An sGraph as a candidate: the best `limit` points of its space by the cost model, some with descriptors, too.
-
-    Args:
-        key: the sGraph's canonical key.
-        sgraph: the sGraph.
-        module: its emitted module.
-        device: what to tune for.
-        hints: the values of the extents' symbols.
-        limit: points at most.
-    """
-    model = Model(sgraph, device, hints)
-    space = Space(sgraph, device, hints)
-    return Candidate(key, sgraph, module, space.varied(space.best(model, limit), model), model.seconds)
 
 
 class Compiler:

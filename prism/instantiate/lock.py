@@ -1,4 +1,4 @@
-"""The lock: what it takes to make the same choice again, and whether a record still fits what is here now."""
+"""The lock: what it takes to make the same choice again. `prism verify` says whether that is what is here now."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import hashlib
 import platform
 from collections.abc import Mapping
 
-from prism.errors import VerificationError
 from prism.events import Evidence, LockRecord
 from prism.instantiate.cache import version_of
 from prism.program.nodes import Program
@@ -63,33 +62,3 @@ def make_lock(
         compiler=compiler,
         baseline=baseline,
     )
-
-
-def differences(lock: LockRecord, program: Program, target: str) -> tuple[str, ...]:
-    """What has changed since the record was written, one clause each; nothing when the choice can be repeated."""
-    found = []
-    if lock.program != program_hash(program):
-        found.append("the program is another one")
-    if lock.target != target:
-        found.append(f"the target is {target}, it was {lock.target}")
-    here = versions()
-    for name, version in lock.versions.items():
-        if here.get(name, "") != version:
-            found.append(f"{name} is {here.get(name) or 'missing'}, it was {version}")
-    return tuple(found)
-
-
-def verify_lock(lock: LockRecord, program: Program, target: str, *, where: str = "") -> None:
-    """Check that the record belongs to this program, target and these packages.
-
-    Raises:
-        VerificationError: something differs.
-    """
-    found = differences(lock, program, target)
-    if found:
-        raise VerificationError(
-            "the lock file does not fit",
-            where=where,
-            why="; ".join(found),
-            fix="run prism optimize again, or install the recorded versions",
-        )

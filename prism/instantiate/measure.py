@@ -26,14 +26,13 @@ from prism.backends.triton.crosscompile import worker_environment
 from prism.backends.triton.timing import WORKER
 from prism.cost.device import Device
 from prism.events import Evidence
-from prism.instantiate.cache import cache_root, digest, version_of
+from prism.instantiate.cache import Store, cache_root, digest, version_of
 from prism.instantiate.estimating import Compiler, over_limit
 from prism.instantiate.gate.draws import draw_inputs
 from prism.instantiate.gate.judge import judge
 from prism.instantiate.gate.yardsticks import of_program, of_sgraph
 from prism.instantiate.lock import program_hash
 from prism.instantiate.machine_load import Load, from_plain
-from prism.instantiate.stored import Store
 from prism.instantiate.study import Candidate, Failure, Outcome, outcome_from, plain_outcome, sources_of
 from prism.process.child import module_command
 from prism.process.worker import Ending, Worker

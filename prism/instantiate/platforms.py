@@ -18,10 +18,10 @@ from prism.backends.triton.preflight import check_assembler, check_c_compiler
 from prism.cost.device import Device, device
 from prism.cost.model import CostModel, Model, baseline_estimate
 from prism.errors import UsageError
+from prism.instantiate.cache import Store
 from prism.instantiate.estimating import Estimating
 from prism.instantiate.gate.check import KernelRunner
 from prism.instantiate.measure import Bench, Measuring
-from prism.instantiate.stored import Store
 from prism.program.nodes import Program
 from prism.sgraph.nodes import SGraph
 

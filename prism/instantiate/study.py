@@ -9,6 +9,7 @@ smaller budget later gives what it would have given before.
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -19,7 +20,7 @@ from typing import Protocol, TypeAlias
 from prism.errors import UsageError
 from prism.events import Evidence
 from prism.instantiate.cache import digest
-from prism.instantiate.proposals import Point, Proposer
+from prism.instantiate.proposals import Point, Proposer, quiet
 from prism.sgraph.config import Config, Resources
 from prism.sgraph.nodes import SGraph
 
@@ -317,6 +318,47 @@ def outcome_from(plain: Mapping[str, object]) -> Outcome:
     )
 
 
+class OptunaJournal:
+    """The journal of one study: an Optuna study in a file, which Optuna's own tools can open.
+
+    Args:
+        folder: where journals are kept; made when it is missing.
+        name: the study's name, which names everything that its outcomes depend on.
+        proposer: knows the points as Optuna's parameters.
+        anew: whether an earlier journal of that name is forgotten.
+
+    Raises:
+        UsageError: the folder cannot be written.
+    """
+
+    def __init__(self, folder: Path, name: str, proposer: Proposer, *, anew: bool = False) -> None:
+        import optuna
+        from optuna.storages import JournalStorage
+        from optuna.storages.journal import JournalFileBackend
+
+        quiet()
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            if anew:
+                (folder / f"{name}.log").unlink(missing_ok=True)
+            storage = JournalStorage(JournalFileBackend(str(folder / f"{name}.log")))
+        except OSError as e:
+            raise UsageError("the tuning journal cannot be written", where=str(folder), why=str(e)) from e
+        self._study = optuna.create_study(storage=storage, study_name=name, load_if_exists=True)
+        self._proposer = proposer
+
+    def load(self) -> Iterable[tuple[str, Mapping[str, object]]]:
+        """What was recorded, in order."""
+        for t in self._study.get_trials(deepcopy=False):
+            if "point" in t.user_attrs:
+                yield str(t.user_attrs["point"]), json.loads(t.user_attrs["outcome"])
+
+    def append(self, key: str, point: Point, outcome: Mapping[str, object], seconds: float | None) -> None:
+        """Record one trial."""
+        text = json.dumps(outcome, sort_keys=True)
+        self._study.add_trial(self._proposer.frozen(point, seconds, {"point": key, "outcome": text}))
+
+
 class _Forgotten:
     """A journal that keeps nothing."""
 
@@ -339,8 +381,6 @@ def _journal(
 ) -> Journal:
     if storage_dir is None:
         return _Forgotten()
-    from prism.instantiate.journal import OptunaJournal
-
     texts = [[c.key, *sources_of(c.module), [p.key() for p in c.points]] for c in candidates]
     # An estimate is a function of its inputs, so these name the study; another seed or space is another study.
     name = digest(region, evaluator.evidence.value, evaluator.basis, seed, strategy, texts)[:32]

@@ -2,9 +2,7 @@
 
     CONFIGS      tuned configurations by target
     kernels      one @triton.jit function each (emit_kernel.py); where one launch is of several, one more that calls
-                 each with its part of the programs (emit_launch.py); that of a split ends, where that is chosen,
-                 with the second stage of its tile (options/folded.py); loads may be by tensor descriptors
-                 (tensor_descriptors.py)
+                 each with its part of the programs; what else a launch may be, each in both forms (options/)
     launches     the launches for given tensors, in order (emit_host.py)
     <name>       the launcher: checks its arguments, chooses a configuration, allocates, launches, returns
     capture      of several launches: one CUDA graph of them, to be replayed
@@ -26,13 +24,12 @@ from prism.backends.passes.folded_split import fold_module
 from prism.backends.passes.guards import guard_module
 from prism.backends.passes.sharing import share_module
 from prism.backends.protocol import ModuleSource
-from prism.backends.source import HOST, Writer
+from prism.backends.source import HOST, KERNEL, Writer, fresh, programs_of
 from prism.backends.tile import TileLaunch, TileModule, identifier
 from prism.backends.tile_spec import check_module
 from prism.backends.triton.emit_helpers import HELPERS
 from prism.backends.triton.emit_host import CAPTURE, CHOOSE, CONSTANT, EXPECT, RESERVED, WEIGHT, HostEmitter
 from prism.backends.triton.emit_kernel import KernelEmitter
-from prism.backends.triton.emit_launch import emit_launch
 from prism.backends.triton.options import PRINTED
 from prism.backends.triton.options.printed import Printed
 from prism.backends.triton.options.stages import has_plain_loops, stages_parameter
@@ -130,7 +127,7 @@ def _text(
             o.wrap(launch, kernels, stages, emitters[0].descriptors)
         if several:
             kernels.blank(2)
-            emit_launch(launch, tensors.pointer, kernels, stages, [e.descriptors for e in emitters])
+            _together(launch, tensors.pointer, kernels, stages, [e.descriptors for e in emitters])
     w = Writer()
     _header(w, sgraph, formula, len(module.launches))
     if weights:
@@ -164,6 +161,51 @@ def _text(
         around = next((o.captured for o in printed if o.captured), "torch.cuda.graph(graph)")
         _paste(w, CAPTURE.format(name=capture, entry=entry, around=around))
     return w.text
+
+
+def _together(
+    launch: TileLaunch,
+    pointers: Mapping[str, str],
+    writer: Writer,
+    stages: str = "",
+    extra: Sequence[Sequence[str]] = (),
+) -> None:
+    """Several tile programs in one launch, as one @triton.jit function: it calls each with its part of the programs.
+
+    Triton inlines the calls, so every body is compiled as if it were a kernel of its own: products are pipelined in
+    each. The parts are told apart by `if`s one after another, because so they use the same shared memory: of `if` and
+    `else`, and of early returns, Triton 3.7 keeps the buffers apart, which costs two or three times as much.
+
+    Args:
+        launch: two or more programs.
+        pointers: the pointer parameter of each tensor.
+        writer: where it is written.
+        stages: the parameter with the pipeline stages, where some loop is told them.
+        extra: for each program, parameters that it has besides.
+    """
+    parameters = [pointers[t.name] for t in launch.tensors] + list(launch.lengths)
+    constants = [*(c.name for c in launch.constants), *[stages] * bool(stages)]
+    taken = {*parameters, *constants, *(p.name for p in launch.programs), "pid"}
+    writer.line("@triton.jit")
+    descriptors = list(dict.fromkeys(name for own in extra for name in own))
+    taken |= set(descriptors)
+    writer.call(f"def {launch.name}", parameters + [f"{c}: tl.constexpr" for c in constants] + descriptors, ":")
+    with writer.indented():
+        writer.line(f'"""The programs of {len(launch.programs)} kernels, one after another."""')
+        writer.line("pid = tl.program_id(0)")
+        ends: list[str] = []
+        for program in launch.programs[:-1]:
+            end = fresh(f"end_{len(ends) + 1}", taken)
+            writer.line(f"{end} = {' + '.join([*ends[-1:], programs_of(program.grid, KERNEL)])}")
+            ends.append(end)
+        own = extra or [()] * len(launch.programs)
+        for program, more, start, end in zip(launch.programs, own, ["", *ends], [*ends, ""], strict=True):
+            bounds = [f"pid >= {start}"] * bool(start) + [f"pid < {end}"] * bool(end)
+            place = f"pid - {start}" if start else "pid"
+            args = [place, *(pointers[t.name] for t in program.tensors), *program.lengths]
+            with writer.block(f"if {bounds[0] if len(bounds) == 1 else ' & '.join(f'({b})' for b in bounds)}:"):
+                told = [stages] * has_plain_loops(program)
+                writer.call(program.name, [*args, *(c.name for c in program.constants), *told, *more])
 
 
 def _as_defined(module: TileModule) -> list[TileLaunch]:

@@ -1,4 +1,4 @@
-"""One tile program as one @triton.jit function: a kernel, or what a kernel of several programs calls (emit_launch.py).
+"""One tile program as one @triton.jit function: a kernel, or what a kernel of several programs calls (emit.py).
 
 A value that is used once, on the spot, is written into the expression that uses it; the others are assigned. An operand
 that lacks dimensions of the result is indexed with None in their places. A load that a descriptor may do
@@ -18,14 +18,27 @@ import sympy
 from prism.backends import tile
 from prism.backends.lower_clean import accumulators
 from prism.backends.source import KERNEL, Writer
-from prism.backends.tile import Affine, Dims, Operand, Stmt, TileProgram, defined, operands, statements
-from prism.backends.triton.emit_grid import write_place
-from prism.backends.triton.emit_pairs import pairs
+from prism.backends.tile import (
+    Affine,
+    Dims,
+    GridAxis,
+    Groups,
+    Load,
+    Offsets,
+    Operand,
+    Sections,
+    Stmt,
+    TileProgram,
+    defined,
+    operands,
+    statements,
+)
+from prism.backends.tile_rename import names_beside
 from prism.backends.triton.options.folded import Tail
 from prism.backends.triton.options.stages import is_plain
 from prism.backends.triton.tensor_descriptors import BoxLoad
 from prism.errors import UnsupportedError
-from prism.program.extents import Extent
+from prism.program.extents import Extent, is_static
 from prism.program.nodes import DType, ReduceKind
 
 TL_TYPES: Mapping[DType, str] = {
@@ -520,3 +533,124 @@ def _number(value: float) -> str:
         return f'float("{value}")'
     # Subnormal numbers, too, would be float64: a GPU flushes them anyway.
     return repr(0.0 if abs(value) < 2.0**-126 else value)
+
+
+def write_place(program: TileProgram, number: str, writer: Writer) -> None:
+    """Assigns the index along every axis of the grid, the last axis fastest.
+
+    Args:
+        program: the tile program.
+        number: what holds its number and may be changed, `pid`; empty where it is yet to be asked for.
+        writer: where it is written.
+    """
+    grid: Sequence[GridAxis] = program.grid
+    if not grid:
+        return
+    if len(grid) == 1:
+        _index(grid[0], number or "tl.program_id(0)", writer)
+        return
+    if not number:
+        writer.line("pid = tl.program_id(0)")
+    if program.sections is not None:
+        grid = _sections(program, program.sections, writer)
+    groups = program.groups
+    for n, g in reversed(list(enumerate(grid))):
+        if groups is not None and g.index == groups.slow:
+            continue
+        if groups is not None and g.index == groups.fast:
+            _grouped(program, n, groups, writer)
+            continue
+        if n == 0:
+            _index(g, "pid", writer)
+            break
+        count = KERNEL.factor(g.count)
+        _index(g, f"pid % {count}", writer)
+        writer.line(f"pid = pid // {count}")
+
+
+def _index(g: GridAxis, source: str, writer: Writer) -> None:
+    """The index along one axis; `source`, a term, is what it would be if it counted up."""
+    writer.line(f"{g.index} = {KERNEL.factor(g.count)} - 1 - {source}" if g.reversed else f"{g.index} = {source}")
+
+
+def _grouped(program: TileProgram, n: int, groups: Groups, w: Writer) -> None:
+    """The indices along the axes n-1 and n of the grid: groups of programs, of which the last may be smaller."""
+    slow, fast = program.grid[n - 1], program.grid[n]
+    names, size = names_beside(program), groups.size
+    rows, columns = (KERNEL.factor(g.count) for g in (slow, fast))
+    inside = "pid"
+    if n > 1:
+        inside = names.fresh("pid_in_layer")
+        w.line(f"{inside} = pid % ({rows} * {columns})")
+        w.line(f"pid = pid // ({rows} * {columns})")
+    first, count = names.fresh("group_first"), names.fresh("group_rows")
+    w.line(f"{first} = {inside} // ({size} * {columns}) * {size}")
+    w.line(f"{count} = tl.minimum({rows} - {first}, {size})")
+    row = f"{first} + {inside} % ({size} * {columns}) % {count}"
+    _index(slow, f"({row})" if slow.reversed else row, w)
+    _index(fast, f"{inside} % ({size} * {columns}) // {count}", w)
+
+
+def _sections(program: TileProgram, sections: Sections, w: Writer) -> list[GridAxis]:
+    """The index along the axis that changes last in a section; the other axes, whose place `pid` is then."""
+    others = [g for g in program.grid if g.index != sections.index]
+    (own,) = (g for g in program.grid if g.index == sections.index)
+    names = names_beside(program)
+    rows, first, count, inside = (
+        names.fresh(base) for base in ("section", "section_first", "section_rows", "pid_in_section")
+    )
+    length, total = KERNEL.factor(own.count), " * ".join(KERNEL.factor(g.count) for g in others)
+    w.line(f"{rows} = tl.cdiv({sections.programs}, {length})")
+    w.line(f"{first} = pid // ({rows} * {length}) * {rows}")
+    w.line(f"{count} = tl.minimum({total} - {first}, {rows})")
+    w.line(f"{inside} = pid % ({rows} * {length})")
+    _index(own, f"{inside} // {count}", w)
+    w.line(f"pid = {first} + {inside} % {count}")
+    return others
+
+
+def pairs(program: TileProgram) -> dict[str, tuple[Load, Load]]:
+    """Two loads of every other element, one of the even and one of the odd ones: by the name of the first, the two.
+
+        low  = tl.load(x + 2 * j)          pair = tl.load(x + (2 * j)[:, None] + tl.arange(0, 2)[None, :])
+        high = tl.load(x + 2 * j + 1)      low, high = tl.split(pair)
+
+    A thread cannot load with a stride but element by element, and a single element of 2 bytes is no asynchronous copy.
+    Pairs are read as they lie in memory. What is read is the same: both loads have the same masks.
+    """
+    lanes = frozenset(s.dst for s in statements(program.body) if isinstance(s, Offsets))
+    found: dict[str, tuple[Load, Load]] = {}
+    blocks = [program.body, *(s.body for s in statements(program.body) if hasattr(s, "body"))]
+    for block in blocks:
+        _pair_up(block, lanes, found)
+    return found
+
+
+def _pair_up(block: Sequence[Stmt], lanes: frozenset[str], found: dict[str, tuple[Load, Load]]) -> None:
+    waiting: list[Load] = []
+    for s in block:
+        if not isinstance(s, Load) or not _strided(s, lanes):
+            continue
+        for other in waiting:
+            order = _order(other, s)
+            if order is not None:
+                found[other.dst] = order
+                waiting.remove(other)
+                break
+        else:
+            waiting.append(s)
+
+
+def _strided(s: Load, lanes: frozenset[str]) -> bool:
+    """Whether the nearest neighbours of the tile are two elements apart."""
+    steps = [c for name, c in s.offset.terms if name in lanes]
+    return bool(s.dims) and all(is_static(c) for c in steps) and min((abs(int(c)) for c in steps), default=0) == 2
+
+
+def _order(a: Load, b: Load) -> tuple[Load, Load] | None:
+    """The two, the lower first, where they are alike but for one element."""
+    alike = (a.tensor, a.offset.terms, a.offset.wide, a.masks, a.dims, a.dtype)
+    if alike != (b.tensor, b.offset.terms, b.offset.wide, b.masks, b.dims, b.dtype):
+        return None
+    apart = b.offset.offset - a.offset.offset
+    return (a, b) if apart == 1 else (b, a) if apart == -1 else None
