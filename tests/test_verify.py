@@ -9,19 +9,22 @@ import hashlib
 import itertools
 import json
 import os
+import random
 import re
 import socket
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 from egraph_identities import RIGHT
+from folder_damage import HOSTILE, Place, certificates, places, replaced, written
 from quick import slow_but
 from report_samples import artifacts
 
-from prism.api import sgraph_file
+from prism.api import sgraph_file, verifying
 from prism.api.verifying import _tuned_at, explain, verify
 from prism.checker import digest
 from prism.cli.app import main
@@ -32,7 +35,7 @@ from prism.egraph.worker import Worker
 from prism.errors import UsageError, VerificationError
 from prism.instantiate.lock import program_hash, versions
 from prism.program.build import mul, read
-from prism.program.extents import symbol
+from prism.program.extents import ExtentError, from_text, symbol
 from prism.program.index import Index
 from prism.program.nodes import Definition, DType, Program, SymbolRange, Tensor
 from prism.program.transform import instance
@@ -325,13 +328,80 @@ def test_an_sgraph_altered_in_one_place_is_rejected(field: str, tmp_path: Path, 
         assert sgraph_file.NAME in [m.where for m in verify(out, worker=worker).mismatches], before[at:end]
 
 
-def places(value: object, at: tuple[str | int, ...] = ()) -> Iterator[tuple[str | int, ...]]:
+def leaves(body: object) -> list[Place]:
     """The places of all numbers and texts of a JSON value."""
-    if isinstance(value, dict | list):
-        for step, inner in value.items() if isinstance(value, dict) else enumerate(value):
-            yield from places(inner, (*at, step))
-    else:
-        yield at
+    found = {p: functools.reduce(lambda v, k: v[k], p, cast("Any", body)) for p in places(body)}
+    return [p for p, value in found.items() if not isinstance(value, dict | list)]
+
+
+CRAFTED = ("proof.json", "derivation.json", sgraph_file.NAME, LOCK_NAME)
+MAY_SAY_ANYTHING = {"proof.json", LOCK_NAME}
+"""Much of what they hold is told to the user and rests on nothing: an altered version, baseline or name is no proof."""
+
+
+@pytest.mark.parametrize("share", slow_but([60], [60, 1]))
+def test_whatever_is_put_in_a_folder_ends_in_a_finding(share: int, tmp_path: Path, worker: Worker) -> None:
+    """Every value of every file replaced by what breaks readers; hashes and digests fit. None is run, none hangs."""
+    out = folder(tmp_path, derivation())
+    good = {name: (out / name).read_bytes() for name in CRAFTED}
+    bodies = {name: json.loads(data) for name, data in good.items()}
+    cases = [(name, place, n) for name in CRAFTED for place in places(bodies[name]) for n in range(len(HOSTILE))]
+    random.Random(7).shuffle(cases)
+    for name, place, n in cases[: len(cases) // share // 2 if share > 1 else None]:
+        for other, data in good.items():
+            (out / other).write_bytes(data)
+        changed = replaced(bodies[name], place, HOSTILE[n])
+        written(out, name, changed)
+        if name != LOCK_NAME:
+            rehash(out)
+        where = (name, place, str(HOSTILE[n])[:60])
+        try:
+            found = verify(out, worker=worker)
+        except VerificationError as refused:
+            unexplained = not (name == LOCK_NAME and refused.why and refused.fix)
+        else:
+            unexplained = not all(m.where and m.what for m in found.mismatches)
+            assert not found or name in MAY_SAY_ANYTHING or changed == bodies[name], where
+        assert not unexplained, where
+
+
+def test_small_certificates_of_large_formulas_end(tmp_path: Path, worker: Worker) -> None:
+    out = folder(tmp_path, derivation())
+    body = json.loads((out / "derivation.json").read_text())
+    for crafted in certificates(body).values():
+        written(out, "derivation.json", crafted)
+        rehash(out)
+        assert not verify(out, worker=worker)
+
+
+def test_what_takes_too_long_for_its_size_is_refused(
+    tmp_path: Path, worker: Worker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def forever(data: bytes) -> None:
+        while True:
+            with contextlib.suppress(ZeroDivisionError):
+                _ = 1 / 0
+
+    monkeypatch.setattr(sgraph_file, "read", forever)
+    monkeypatch.setattr(verifying, "LEAST_S", 0.2)
+    (found,) = verify(folder(tmp_path, derivation()), worker=worker).mismatches
+    assert found.where == sgraph_file.NAME
+    assert "of processor time" in found.what
+
+
+EXTENTS = ("n", "64*n", "n/2 + 1/2", "floor(n/2)", "ceiling(m/3 + n/3) + 4", "-m + n**2", "2*m*n/(m + 1)", "7", "-3")
+NO_EXTENTS = (
+    "10**10**10", "n**99999", "(" * 3000, "-" * 3900 + "1", "9" * 3999, "lambda: 0", "__import__('os').abort()",
+    "n if n else m", "(a+b+c+d)**8", "(a+b)**8*(c+d)**8", "1/0", "0**-1", "n//2", "1.5", "True", "", "a" * 5000,
+)  # fmt: skip
+
+
+def test_extents_are_read_as_they_were_written_and_nothing_else_is() -> None:
+    for text_ in EXTENTS:
+        assert str(from_text(text_)) == text_
+    for text_ in NO_EXTENTS:
+        with pytest.raises(ExtentError):
+            from_text(text_)
 
 
 def test_a_certificate_altered_in_any_one_place_is_rejected(tmp_path: Path, worker: Worker) -> None:
@@ -339,7 +409,7 @@ def test_a_certificate_altered_in_any_one_place_is_rejected(tmp_path: Path, work
     out = folder(tmp_path, derivation())
     path = out / "derivation.json"
     body = json.loads(path.read_text())
-    every = [p for p in places(body) if p != ("sha256",)]
+    every = [p for p in leaves(body) if p != ("sha256",)]
     pool = [functools.reduce(lambda v, k: v[k], p, body) for p in every]
     assert len(every) > 20
     for place, old in zip(every, pool, strict=True):

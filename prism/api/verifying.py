@@ -6,7 +6,7 @@ import hashlib
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -24,12 +24,13 @@ from prism.egraph.worker import Worker
 from prism.errors import IllegalIRError, PrismError, UsageError, VerificationError
 from prism.events import LockRecord, ProofRecord
 from prism.instantiate.lock import program_hash, versions
+from prism.process.limit import processor_limit
 from prism.program.extents import Extent
 from prism.program.index import Axis, Index
 from prism.program.inline import inline
 from prism.program.nodes import DType, Expr, Formula, Program, Reduce, Tensor, walk
 from prism.program.pretty import formula_lines
-from prism.report.folder import LOCK_NAME, certificate_name, digest_of, read_file, unlisted
+from prism.report.folder import LARGEST, LOCK_NAME, certificate_name, digest_of, read_file, unlisted
 from prism.report.records import from_json, recorded_files
 from prism.sgraph.denote import expand
 from prism.sgraph.show import key, text
@@ -38,6 +39,9 @@ PROOF_NAME = "proof.json"
 
 # Of the reference, when it is proved again; the verdict may only become `unknown` by a small one.
 AGAIN = Budget(enodes=8000, iterations=16, seconds=120.0)
+LEAST_S = 20.0
+MORE_S = 20.0
+"""Seconds of processor time that one part of a verification may take, and more for each megabyte that is read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,10 +153,13 @@ class _Run:
     def step(self, work: Callable[[], object], file: str = LOCK_NAME) -> object:
         """Do one part, which reads the file; an error of prism's own is a mismatch, and so is what breaks a reader."""
         try:
-            return work()
+            with processor_limit(self.seconds):
+                return work()
+        except TimeoutError as error:
+            self.differs(file, f"{error}, which no file of its size should: it is damaged")
         except CertificateError as error:
             self.differs(self._certificate_name, str(error))
-        except (RecursionError, ArithmeticError, LookupError, TypeError, ValueError) as error:
+        except (RecursionError, ArithmeticError, LookupError, TypeError, ValueError, AttributeError) as error:
             # What is read here may have been made to break its reader.
             self.differs(file, f"it is damaged: {type(error).__name__} {' '.join(str(error).split())[:200]}")
         except PrismError as error:
@@ -160,6 +167,15 @@ class _Run:
         return None
 
     _certificate_name: str = "certificate"
+
+    @property
+    def seconds(self) -> float:
+        """Processor time that one part may take: what is large may take long, and what is small may not."""
+        size = 0
+        for name in (LOCK_NAME, PROOF_NAME, sgraph_file.NAME, *map(certificate_name, ("derivation", "replay"))):
+            with suppress(OSError):
+                size += (self.folder / name).lstat().st_size
+        return LEAST_S + MORE_S * min(size, LARGEST) / 1e6
 
     def differs(self, where: str, what: str) -> None:
         """Note a mismatch."""

@@ -204,6 +204,8 @@ class Reader:
         return name, start, tuple(steps), end
 
     def _step(self, whole: Term, raw: Mapping[str, Any]) -> Step:
+        if not all(isinstance(p, list) for p in (raw["positions"], *raw["positions"])):
+            raise CertificateError("its positions are no lists")
         paths = [tuple(p) for p in raw["positions"]]
         if not paths or paths != sorted(set(paths)):
             raise CertificateError("its positions are not in order")

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TypeAlias
+import ast
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeAlias
 
 import sympy
 
@@ -82,3 +84,94 @@ def text(extent: Extent) -> str:
     """A short name of the extent that is also a legal identifier fragment."""
     raw = str(extent)
     return "".join(c if c.isalnum() else "_" for c in raw)
+
+
+LARGEST = 2**80
+"""No number in an extent, or in an index, is larger; element counts of any memory are far smaller."""
+LONGEST = 4000
+"""Characters of the longest extent that is read."""
+_HIGHEST = 8
+_TERMS = 200
+
+
+class ExtentError(ValueError):
+    """What was read is no extent, or one that nobody has."""
+
+
+def from_text(source: str) -> Extent:
+    """The extent that `str` wrote; what it takes is bounded, whatever the text says, and nothing in it is run.
+
+    Raises:
+        ExtentError: it is none, or larger than any.
+    """
+    if len(source) > LONGEST:
+        raise ExtentError(f"an extent of {len(source):,} characters")
+    try:
+        return _of(ast.parse(source.strip(), mode="eval").body)
+    except (SyntaxError, ValueError, ArithmeticError, RecursionError, MemoryError) as error:
+        why = str(error) if isinstance(error, ExtentError) else "it cannot be read"
+        raise ExtentError(f"{source[:80]!r} is no extent: {why}") from error
+
+
+def _of(tree: ast.expr) -> Extent:
+    match tree:
+        case ast.Constant(int() as value) if type(value) is int:
+            return made("sum", [value])
+        case ast.Name(name):
+            return symbol(name)
+        case ast.UnaryOp(ast.USub(), inner):
+            return made("product", [-1, _of(inner)])
+        case ast.BinOp(a, ast.Add(), b):
+            return made("sum", [_of(a), _of(b)])
+        case ast.BinOp(a, ast.Sub(), b):
+            return made("sum", [_of(a), made("product", [-1, _of(b)])])
+        case ast.BinOp(a, ast.Mult(), b):
+            return made("product", [_of(a), _of(b)])
+        case ast.BinOp(a, ast.Div(), b):
+            return made("product", [_of(a), made("power", [_of(b), -1])])
+        case ast.BinOp(a, ast.Pow(), b):
+            return made("power", [_of(a), _of(b)])
+        case ast.Call(ast.Name("floor" | "ceiling" as name), [inner], []):
+            return made(name, [_of(inner)])
+    raise ExtentError("it has more than whole numbers, names, + - * / **, floor and ceiling")
+
+
+_MAKERS: Mapping[str, Callable[..., Any]] = {
+    "sum": sympy.Add, "product": sympy.Mul, "power": sympy.Pow, "floor": sympy.floor, "ceiling": sympy.ceiling,
+    "ratio": sympy.Rational,
+}  # fmt: skip
+
+
+KINDS = frozenset(_MAKERS)
+"""What `made` makes."""
+
+
+def made(kind: str, args: Sequence[Extent]) -> Extent:
+    """A sum, product, power, floor, ceiling or ratio, as it is read; each is checked before it is worked out.
+
+    Raises:
+        ExtentError: it is none, or larger than any.
+    """
+    numbers = [sympy.sympify(a) for a in args if isinstance(a, int | sympy.Expr) and not isinstance(a, bool)]
+    if kind not in _MAKERS or len(numbers) != len(args):
+        raise ExtentError("it is not made of extents")
+    if kind in ("power", "ratio") and len(args) != 2:
+        raise ExtentError(f"a {kind} of {len(args)}")
+    if kind == "power" and not (numbers[1].is_Integer and abs(int(numbers[1])) <= _HIGHEST):
+        raise ExtentError(f"a power higher than {_HIGHEST}")
+    if kind == "ratio" and not all(n.is_Integer for n in numbers):
+        raise ExtentError("a ratio of more than numbers")
+    if (kind == "power" and numbers[0].is_zero) or (kind == "ratio" and numbers[1].is_zero):
+        raise ExtentError("a division by 0")
+    # Products of sums are multiplied out later.
+    terms = [len(sympy.Add.make_args(n)) for n in numbers]
+    if kind == "product" and math.prod(terms) > _TERMS:
+        raise ExtentError(f"more than {_TERMS} terms")
+    if kind == "power" and terms[0] ** abs(int(numbers[1])) > _TERMS:
+        raise ExtentError(f"more than {_TERMS} terms")
+    found = _MAKERS[kind](*numbers)
+    if not isinstance(found, sympy.Expr) or found.has(sympy.nan, sympy.zoo, sympy.oo):
+        raise ExtentError("it is no number")
+    if any(abs(n) > LARGEST for n in found.atoms(sympy.Integer)):
+        raise ExtentError("a number larger than any extent")
+    return normal(found)

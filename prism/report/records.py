@@ -65,7 +65,8 @@ def recorded_files(data: bytes, *, where: str = "") -> dict[str, str]:
     body = _object(data, LOCK_SCHEMA, where)
     files = body.get("files")
     if body.get("schema") != LOCK_SCHEMA or not isinstance(files, dict):
-        raise UsageError(f"not a {LOCK_SCHEMA} record", where=where)
+        why = "its files are no names with hashes" if body.get("schema") == LOCK_SCHEMA else "its schema is another one"
+        raise UsageError(f"not a {LOCK_SCHEMA} record", where=where, why=why, fix="run prism optimize again")
     return {str(name): str(digest) for name, digest in files.items()}
 
 

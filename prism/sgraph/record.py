@@ -8,15 +8,18 @@ nothing else, so a file from anywhere can be read; whether the graph is legal is
 from __future__ import annotations
 
 import math
+import types
+import typing
 from collections.abc import Callable, Mapping
 from dataclasses import fields, is_dataclass
 from enum import Enum
-from typing import Any
+from functools import cache
+from typing import Any, get_args, get_origin, get_type_hints
 
 import sympy
 
 from prism.errors import IllegalIRError
-from prism.program.extents import normal, symbol
+from prism.program.extents import KINDS, LARGEST, made, symbol
 from prism.program.index import Axis, Index
 from prism.program.nodes import DType, ReduceKind, Tensor
 from prism.sgraph.nodes import (
@@ -45,10 +48,6 @@ _CLASSES: Mapping[str, type] = {
     )
 }  # fmt: skip
 _ENUMS: Mapping[str, Callable[[str], Enum]] = {"kind": ReduceKind, "dtype": DType}
-_MANY: Mapping[str, Callable[..., Any]] = {
-    "sum": sympy.Add, "product": sympy.Mul, "power": sympy.Pow, "floor": sympy.floor, "ceiling": sympy.ceiling,
-    "ratio": sympy.Rational,
-}  # fmt: skip
 _NAMES = {sympy.Add: "sum", sympy.Mul: "product", sympy.Pow: "power", sympy.floor: "floor", sympy.ceiling: "ceiling"}
 
 
@@ -100,19 +99,44 @@ def _node(data: Any) -> Any:
     if isinstance(data, list):
         return tuple([_node(d) for d in data])
     if not isinstance(data, dict):
+        if isinstance(data, int) and abs(data) > LARGEST:
+            raise ValueError("a number larger than any extent")
         return data
     kind = data["is"]
     if kind == "symbol":
         return symbol(str(data["of"]))
     if kind == "number":
         return float(data["of"])
-    if kind in _MANY:
-        return normal(_MANY[kind](*_node(data["of"])))
-    made = {}
+    if kind in KINDS:
+        return made(kind, _node(data["of"]))
+    given = {}
     for name, value in data.items():
         if name != "is":
-            made[name] = _ENUMS[name](value) if name in _ENUMS else _node(value)
-    return _CLASSES[kind](**made)
+            given[name] = _ENUMS[name](value) if name in _ENUMS else _node(value)
+    made_of = _CLASSES[kind]
+    for name, hint in _hints(made_of).items():
+        if name in given and not _fits(given[name], hint):
+            raise TypeError(f"{name} of a {kind} is a {type(given[name]).__name__}, or holds what it cannot")
+    return made_of(**given)
+
+
+@cache
+def _hints(of: type) -> dict[str, Any]:
+    return get_type_hints(of, localns={"sympy": sympy})
+
+
+def _fits(value: Any, hint: Any) -> bool:
+    """Whether the value is of the type, all that it holds included."""
+    match get_origin(hint), get_args(hint):
+        case ((types.UnionType | typing.Union), kinds):
+            return any(_fits(value, k) for k in kinds)
+        case origin, (kind, end) if origin is tuple and end is Ellipsis:
+            return isinstance(value, tuple) and all(_fits(v, kind) for v in value)
+        case origin, kinds if origin is tuple:
+            return isinstance(value, tuple) and len(value) == len(kinds) and all(map(_fits, value, kinds))
+    if hint is float:
+        return isinstance(value, int | float) and not isinstance(value, bool)
+    return isinstance(value, hint) and (hint is bool or not isinstance(value, bool))
 
 
 __all__ = ["plain", "sgraph_of"]

@@ -7,13 +7,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-import sympy
-
 from prism.checker import REDUCTIONS, SCHEMA, Term, Terms, digest
 from prism.checker import Index as Written
 from prism.egraph import language
 from prism.errors import IllegalIRError
-from prism.program.extents import Extent, normal, symbol
+from prism.program.extents import Extent, ExtentError, from_text
 from prism.program.index import Axis, Index
 from prism.program.nodes import Const, Expr, Map, Position, Read, Reduce, ReduceKind, Size, walk
 
@@ -140,20 +138,10 @@ def _extent(text: str) -> Extent:
     Raises:
         IllegalIRError: it is none.
     """
-    if text.lstrip("-").isdecimal():
-        return int(text)
-    names = {str(s): symbol(str(s)) for s in _symbols(text)}
     try:
-        return normal(sympy.sympify(text, locals=names))
-    except (sympy.SympifyError, SyntaxError, TypeError) as error:
-        raise IllegalIRError(f"{text!r} is no extent") from error
-
-
-def _symbols(text: str) -> set[str]:
-    word = "".join(c if c.isalnum() or c == "_" else " " for c in text)
-    if any(c not in "+-*/() " and not c.isalnum() and c != "_" for c in text):
-        raise IllegalIRError(f"{text!r} is no extent")  # sympify evaluates what it is given
-    return {w for w in word.split() if not w[0].isdecimal()}
+        return from_text(text)
+    except ExtentError as error:
+        raise IllegalIRError(str(error)) from error
 
 
 REPLAY_SCHEMA = "prism.replay/1"
