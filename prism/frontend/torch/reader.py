@@ -207,6 +207,8 @@ def _export(
     try:
         with torch.no_grad(), _quietly():
             exported = torch.export.export(_Positional(fn), examples, dynamic_shapes=shapes)
+            if all(map(_stays, exported.graph.nodes)):
+                return exported, exported  # torch goes through all of its operators to decompose none: 0.2 s
             table = torch.export.default_decompositions()
             for overload in list(table):
                 if _key(overload) in HANDLERS:
@@ -221,6 +223,17 @@ def _export(
             why=lines[0][:300],
             fix="make the function free of data-dependent control flow and of side effects",
         ) from error
+
+
+def _stays(node: torch.fx.Node) -> bool:
+    """Whether a node is translated as it was captured: decomposing would neither replace nor remove it."""
+    if node.op in ("placeholder", "output"):
+        return True
+    if node.op != "call_function" or not node.users:
+        return False
+    if node.target is operator.getitem or isinstance(node.meta.get("val"), (int, torch.SymInt)):
+        return True
+    return _key(node.target) in HANDLERS and not node.target._schema.is_mutable  # type: ignore[union-attr]
 
 
 def _refuse_mutation(exported: torch.export.ExportedProgram, title: str) -> None:
