@@ -55,16 +55,23 @@ def shipped(name: str) -> Example:
     return _example(MODELS / f"{name}.onnx", feed, script.formula(feed))
 
 
-def reduced(name: str, folder: Path) -> Example:
-    """What its script makes at small extents; the model's file goes to the folder."""
+STORED = Path(__file__).with_name("models") / "reduced"
+"""Some of them as files, because torch's exporter takes seconds for each."""
+
+
+def reduced(name: str, folder: Path, *, stored: bool = True) -> Example:
+    """What its script makes at small extents; the model's file goes to the folder, unless it is `stored`."""
     script: Any = load_example(name)
-    path = folder / f"{name}.onnx"
+    kept = STORED / f"{name}.onnx"
+    path = kept if stored and kept.exists() else folder / kept.name
     if name == "decoder_layer":
-        onnx.save(script.build(SMALL_LAYER), path)
+        if path != kept:
+            onnx.save(script.build(SMALL_LAYER), path)
         feed = script.inputs(np.random.default_rng(0), SMALL_LAYER, 19)
         return _example(path, feed, script.formula(feed, SMALL_LAYER))
     with _constants(script, SMALL[name]):
-        onnx.save(script.build(), path)
+        if path != kept:
+            onnx.save(script.build(), path)
         feed = script.inputs(np.random.default_rng(0))
         return _example(path, feed, script.formula(feed))
 
@@ -107,4 +114,4 @@ def _generated(program: Program) -> list[SGraph]:
     return [c.sgraph for c in generate(replace(task(program), hints=program.hints), BOUNDS).candidates]
 
 
-__all__ = ["Example", "names", "pick", "reduced", "shipped"]
+__all__ = ["STORED", "Example", "names", "pick", "reduced", "shipped"]

@@ -3,11 +3,26 @@
 from __future__ import annotations
 
 import os
+import shlex
 import sys
 import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import settings
+from quick import RUN_SLOW
+
+if TYPE_CHECKING:
+    from interpreting import InterpreterPool
+    from warm import WarmChild
+
+    from prism.backends.protocol import Compiled
+    from prism.backends.triton.crosscompile import CompileJob
+    from prism.egraph.worker import Worker
+    from prism.instantiate.gate.check import KernelRunner
+    from prism.process.worker import Pool
 
 # Two workers share two cores: a library that starts a thread for each core in each worker only slows all of them.
 for _variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
@@ -35,6 +50,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--run-slow", action="store_true", help="run the tests marked slow, too")
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    if config.getoption("--run-slow"):
+        os.environ[RUN_SLOW] = "1"
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     if config.getoption("--run-slow"):
         return
@@ -42,3 +62,104 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in items:
         if "slow" in item.keywords:
             item.add_marker(skip)
+
+
+# Children that start when they are first asked, which takes seconds, and then serve every test file of a process. A
+# test that breaks its child, or looks at how one starts or ends, has one of its own.
+
+
+@pytest.fixture(scope="session")
+def worker() -> Iterator[Worker]:
+    """The prover's."""
+    from prism.egraph.worker import Worker
+
+    with Worker() as made:
+        yield made
+
+
+@pytest.fixture(scope="session")
+def interpreter() -> Iterator[InterpreterPool]:
+    """Runs emitted modules in Triton's interpreter."""
+    from interpreting import InterpreterPool
+
+    with InterpreterPool() as made:
+        yield made
+
+
+@pytest.fixture(scope="session")
+def runner() -> Iterator[KernelRunner]:
+    """The gate's, in Triton's interpreter."""
+    from prism.instantiate.gate.check import KernelRunner
+
+    with KernelRunner() as made:
+        yield made
+
+
+@pytest.fixture(scope="session")
+def compiled_kernels(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where `compilers` keep what they make."""
+    return tmp_path_factory.mktemp("triton")
+
+
+@pytest.fixture(scope="session")
+def compilers(compiled_kernels: Path) -> Iterator[Pool]:
+    """Compiles emitted modules for GPUs."""
+    from prism.backends.triton.crosscompile import WORKER, worker_environment
+    from prism.process.child import module_command
+    from prism.process.worker import Pool
+
+    with Pool(module_command(WORKER), worker_environment(compiled_kernels), size=1) as made:
+        yield made
+
+
+@pytest.fixture(scope="session")
+def compile_job(compilers: Pool) -> Callable[[CompileJob], Compiled]:
+    """Compiles one module for one GPU."""
+    from prism.backends.triton.crosscompile import compiled, request
+
+    def run(job: CompileJob) -> Compiled:
+        (reply,) = compilers.map([request(job)], 120)
+        return compiled(reply.answer)
+
+    return run
+
+
+@pytest.fixture(scope="session")
+def warm_children() -> Iterator[type[WarmChild]]:
+    """What a worker's child is in tests with `warm`."""
+    from warm import WarmChild
+
+    yield WarmChild
+    while WarmChild.idle:
+        WarmChild.end_one()
+
+
+@pytest.fixture(scope="module")
+def warm(warm_children: type[WarmChild]) -> Iterator[None]:
+    """Workers go on with children that others have left: for files whose tests start many and test none."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("prism.process.worker.Child", warm_children)
+        yield
+
+
+@pytest.fixture(scope="module")
+def unoptimised(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """C++ is compiled with -O0 after all other flags: three times as fast, for files that test something else of it."""
+    from prism.backends.cpu.support import find_compiler
+
+    found = find_compiler()
+    with pytest.MonkeyPatch.context() as patch:
+        if found is not None:
+            script = tmp_path_factory.mktemp("compiler") / found.name
+            script.write_text(f'#!/bin/sh\nexec {shlex.quote(str(found))} "$@" -O0\n')
+            script.chmod(0o755)
+            patch.setenv("CXX", str(script))
+        yield
+
+
+@pytest.fixture(scope="module")
+def small_gate() -> Iterator[None]:
+    """The gate runs few programs of each launch: for files that test what comes before it and after it."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("prism.instantiate.gate.plan.CASE_TARGET_S", 0.05)
+        yield

@@ -46,11 +46,11 @@ def load(path: Path, name: str) -> ModuleType:
 
 
 def compile_batch(
-    cases: Sequence[Case], folder: Path, limit_s: float = 600.0, level: str = "-O1"
+    cases: Sequence[Case], folder: Path, limit_s: float = 600.0, level: str = "-O0"
 ) -> list[tuple[Path, ModuleType]]:
     """Every case's emitted module, loaded, with its kernels; one library holds those of all.
 
-    Optimising takes most of the time and vectors are written out in the sources, so it is -O1.
+    Optimising takes most of the time, and vectors are written out in the sources, so it is left out.
     """
     text: list[str] = []
     made: list[tuple[Path, ModuleType]] = []

@@ -2,10 +2,24 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Collection, Iterable
 from typing import Any
 
 import pytest
+
+RUN_SLOW = "PRISM_TESTS_RUN_SLOW"
+"""Set in the environment when --run-slow is given: modules are imported when options are known."""
+
+
+def run_slow() -> bool:
+    """Whether slow tests run, too."""
+    return RUN_SLOW in os.environ
+
+
+def examples(few: int, many: int) -> int:
+    """How many random cases a test draws: few of them, unless with --run-slow."""
+    return many if run_slow() else few
 
 
 def slow_but(quick: Collection[Any], cases: Iterable[Any]) -> list[Any]:

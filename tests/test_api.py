@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 
@@ -24,15 +24,11 @@ from prism.program.nodes import Program
 from prism.sgraph.nodes import Accumulate, Split
 from prism.sgraph.show import text
 
+pytestmark = pytest.mark.usefixtures("warm", "small_gate")
+
 # One search is for one region; a whole layer is several: see test_partition.py.
 _FILES = sorted((Path(__file__).resolve().parent.parent / "examples" / "models").glob("*.onnx"))
 MODELS = [p for p in _FILES if p.stem != "decoder_layer"]
-
-
-@pytest.fixture(scope="module")
-def worker() -> Iterator[Worker]:
-    with Worker() as w:
-        yield w
 
 
 def run(program: Program, worker: Worker, budget: SearchBudget | None = None) -> SearchResult:

@@ -20,7 +20,7 @@ import pytest
 import sgraph_samples as samples
 import torch
 from backend_child import backend
-from backend_examples import Example, names, pick, reduced, shipped
+from backend_examples import STORED, Example, names, pick, reduced, shipped
 from cpu_batch import Array, Case, compile_batch
 from quick import slow_but
 from sgraph_programs import ALL, task
@@ -86,13 +86,14 @@ class Runs:
         self.worker = Worker([sys.executable, str(CHILD), target], environment)
         self.child = KernelRunner(self.backend.name, worker=self.worker)
 
-    def conform(self, expected: Sequence[Expected], folder: Path, level: str = "-O1") -> None:
+    def conform(self, expected: Sequence[Expected], folder: Path, level: str = "-O0") -> None:
         """Every case gives what is expected of it, in each element, and writes nowhere else.
 
         Args:
             expected: the cases.
             folder: for modules.
-            level: how much the C++ compiler optimises; what ships is -O3, which takes it several times as long.
+            level: how much the C++ compiler optimises; what ships is -O3, which takes it several times as long, so that
+            the tests that run with --run-slow alone ask for it.
         """
         cases = [e.case for e in expected]
         results = self.together(cases, folder, level) if self.target == "cpu" else self.apart(cases, folder)
@@ -213,8 +214,8 @@ def random_ones(count: int, each: int, seed: int) -> list[Expected]:
     return found
 
 
-# Several regions, attention with a mask among them; a split; a norm before a product, and what comes after it.
-FEW = ("decoder_layer", "gqa_decode", "layernorm_linear_gelu")
+# Several regions, with norms before products and attention with a mask among them; a split.
+FEW = ("decoder_layer", "gqa_decode")
 OTHERS = tuple(sorted(set(names()) - set(FEW)))
 
 
@@ -252,6 +253,13 @@ def test_every_example_at_small_extents(
     run.conform(expected, tmp_path)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("path", sorted(STORED.glob("*.onnx")), ids=lambda p: p.stem)
+def test_what_is_stored_is_what_the_script_makes(path: Path, tmp_path: Path) -> None:
+    kept, made = (reduced(path.stem, tmp_path, stored=stored).program for stored in (True, False))
+    assert str(kept) == str(made)
+
+
 @pytest.mark.parametrize(
     "which", [("lora", "add_silu"), pytest.param(names(), marks=pytest.mark.slow)], ids=["few", "all"]
 )
@@ -283,15 +291,15 @@ def test_what_is_proved_of_an_example(run: Runs, name: str, tmp_path: Path) -> N
 
 def test_generated_sgraphs(run: Runs, tmp_path: Path) -> None:
     choose = random.Random(1)
-    expected = [e for make in ALL for e in drawn(make(), 2, choose)]
-    assert len(expected) >= 14
+    expected = [e for make in ALL for e in drawn(make(), 1, choose)]
+    assert len(expected) == len(ALL)
     assert any(len(e.case.sgraph.kernels) > 1 for e in expected)
     run.conform(expected, tmp_path)
 
 
 def test_random_programs(run: Runs, tmp_path: Path) -> None:
-    expected = random_ones(16, 1, 11)
-    assert len(expected) >= 9
+    expected = random_ones(8, 1, 11)
+    assert len(expected) >= 4
     run.conform(expected, tmp_path)
 
 

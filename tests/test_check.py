@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -21,6 +20,8 @@ from prism.program.index import Axis, Index
 from prism.program.nodes import Definition, DType, Program, ReduceKind, SymbolRange, Tensor
 from prism.sgraph.config import Config
 from prism.sgraph.nodes import Accumulate, Grid, Kernel, Load, Loop, LoopRole, SGraph, Store, TileReduce
+
+pytestmark = pytest.mark.usefixtures("warm")
 
 M = symbol("seq")
 D = 100
@@ -48,12 +49,6 @@ def rmsnorm_sgraph(dtype: DType) -> SGraph:
 
 def config(tile: int = 64) -> Config:
     return Config({"T_d": tile}, {"rmsnorm_kernel": 4}, {"rmsnorm_kernel": 2})
-
-
-@pytest.fixture(scope="module")
-def runner() -> Iterator[KernelRunner]:
-    with KernelRunner() as found:
-        yield found
 
 
 @pytest.mark.parametrize("dtype", [DType.FLOAT32, DType.FLOAT16, DType.BFLOAT16])

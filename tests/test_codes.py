@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -70,14 +69,8 @@ def test_what_is_no_code_stays() -> None:
     assert operations(unpacking(DType.UINT8, 4, other=True)) == half
 
 
-@pytest.fixture(scope="module")
-def pool() -> Iterator[InterpreterPool]:
-    with InterpreterPool() as made:
-        yield made
-
-
 @pytest.mark.parametrize("dtype", [DType.UINT8, DType.INT8])
-def test_every_code_comes_out_negative_ones_as_well(pool: InterpreterPool, tmp_path: Path, dtype: DType) -> None:
+def test_every_code_comes_out_negative_ones_as_well(interpreter: InterpreterPool, tmp_path: Path, dtype: DType) -> None:
     bits = 4
     g = unpacking(dtype, bits)
     check_module(lower(g))
@@ -90,6 +83,6 @@ def test_every_code_comes_out_negative_ones_as_well(pool: InterpreterPool, tmp_p
     config = Config({"T_m": 4, "T_n": 16}, {"codes": 4}, {"codes": 1})
     for start in range(first, first + 256, M * N):
         w = np.clip(np.arange(start, start + M * N), first, first + 255).reshape(M, N).astype(dtype.value)
-        high, low = pool.run(InterpretJob(path, source.entry, (w,), (dtype.value,), config))
+        high, low = interpreter.run(InterpretJob(path, source.entry, (w,), (dtype.value,), config))
         np.testing.assert_array_equal(high, np.floor(w.astype(np.float64) / 16))
         np.testing.assert_array_equal(low, w.astype(np.float64) - 16 * np.floor(w.astype(np.float64) / 16))

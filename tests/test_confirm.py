@@ -37,6 +37,8 @@ from prism.process.worker import Ending, Reply
 from prism.report.units import load_line, measured_line, speedup, times_line
 from prism.sgraph.config import Config
 
+pytestmark = pytest.mark.usefixtures("warm", "unoptimised")
+
 # Rounds, on a clock that only the contenders move.
 
 

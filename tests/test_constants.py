@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from fractions import Fraction
 
 import numpy as np
@@ -40,12 +39,6 @@ from prism.program.verdict import Status, Verdict
 M = Axis("m", 3)
 
 
-@pytest.fixture(scope="module")
-def worker() -> Iterator[Worker]:
-    with Worker() as w:
-        yield w
-
-
 def verdict_of(pair: Pair, worker: Worker) -> Verdict:
     a, b = formulas(pair)
     return prove_formulas([a], [b], tensors=(), worker=worker)
@@ -69,7 +62,7 @@ def eps_of(eps: float, other: float = 1e-6) -> Pair:
     return (M, k), mul(x, inverse_rms(k, x, other)), mul(x, inverse_rms(k, x, eps))
 
 
-@pytest.mark.parametrize("power", [10, 16, 20, pytest.param(24, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("power", [10, 16, *(pytest.param(n, marks=pytest.mark.slow) for n in (20, 24))])
 @pytest.mark.parametrize("shape", [mean_by, norm_by])
 def test_one_over_n_is_not_one_over_n_less_one(power: int, shape: object, worker: Worker) -> None:
     n = 2**power

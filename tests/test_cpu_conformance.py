@@ -91,7 +91,9 @@ def sample_cases(dtype: DType) -> list[tuple[Sample, Case]]:
     return made
 
 
-@pytest.mark.parametrize("dtype", [F32, pytest.param(F16, marks=pytest.mark.slow), BF16], ids=lambda d: d.value)
+@pytest.mark.parametrize(
+    "dtype", [F32, *(pytest.param(t, marks=pytest.mark.slow) for t in (F16, BF16))], ids=lambda d: d.value
+)
 def test_hand_written_sgraphs_compute_their_closed_forms(dtype: DType, tmp_path: Path) -> None:
     cases = sample_cases(dtype)
     assert len(cases) >= len(SAMPLES)

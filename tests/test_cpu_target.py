@@ -49,6 +49,8 @@ from prism.program.nodes import DType, Program
 from prism.sgraph.config import Config
 from prism.sgraph.nodes import SGraph
 
+pytestmark = pytest.mark.usefixtures("warm", "unoptimised")
+
 ROOT = Path(__file__).resolve().parent.parent
 MODEL = ROOT / "examples" / "models" / "rmsnorm_linear.onnx"
 KIB, MIB = 1 << 10, 1 << 20

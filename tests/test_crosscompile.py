@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import triton_modules
 
 from prism.backends.triton.crosscompile import (
-    WORKER,
     Argument,
     CompileJob,
     capability,
@@ -23,7 +21,6 @@ from prism.backends.triton.resources import parse_spills, parse_usage
 from prism.errors import UsageError
 from prism.instantiate.estimating import Compiler, Estimating, over_limit
 from prism.instantiate.study import Candidate, Failure, tune
-from prism.process.child import module_command
 from prism.process.worker import Ending, Pool, Worker
 from prism.program.nodes import DType, Tensor
 from prism.sgraph.config import Config, Resources
@@ -36,21 +33,10 @@ NOTHING = Config({}, {}, {})
 FULL = Config({"T_d": 1024}, {"rmsnorm_kernel": 4}, {"rmsnorm_kernel": 2})
 
 
-@pytest.fixture(scope="module")
-def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("cache")
-
-
-@pytest.fixture(scope="module")
-def pool(cache: Path) -> Iterator[Pool]:
-    with Pool(module_command(WORKER), worker_environment(cache), size=1) as found:
-        yield found
-
-
-def test_resources_are_read_for_two_targets(pool: Pool, tmp_path: Path) -> None:
+def test_resources_are_read_for_two_targets(compilers: Pool, tmp_path: Path) -> None:
     module = triton_modules.write(tmp_path, "rmsnorm", triton_modules.rmsnorm())
     jobs = [CompileJob(module, target, FULL, ARGUMENTS) for target in ("sm_80", "sm_90")]
-    for reply in pool.map([request(j) for j in jobs], 60):
+    for reply in compilers.map([request(j) for j in jobs], 60):
         assert reply.ending is Ending.ANSWERED
         (r,) = compiled(reply.answer).resources
         assert (r.kernel, r.warps, r.spills) == ("rmsnorm_kernel", 4, 0)
@@ -58,21 +44,21 @@ def test_resources_are_read_for_two_targets(pool: Pool, tmp_path: Path) -> None:
         assert 0 < r.shared < 4096
 
 
-def test_spills_are_reported(pool: Pool, tmp_path: Path) -> None:
+def test_spills_are_reported(compilers: Pool, tmp_path: Path) -> None:
     module = triton_modules.write(tmp_path, "spilling", triton_modules.SPILLING)
     config = Config({"T": 8192}, {"spilling_kernel": 1}, {})
-    (reply,) = pool.map([request(CompileJob(module, "sm_80", config, ARGUMENTS))], 60)
+    (reply,) = compilers.map([request(CompileJob(module, "sm_80", config, ARGUMENTS))], 60)
     (r,) = compiled(reply.answer).resources
     assert r.spills > 100
 
 
-def test_what_does_not_compile_says_why_and_the_worker_lives_on(pool: Pool, tmp_path: Path) -> None:
+def test_what_does_not_compile_says_why_and_the_worker_lives_on(compilers: Pool, tmp_path: Path) -> None:
     broken = triton_modules.write(tmp_path, "broken", triton_modules.BROKEN)
     dying = triton_modules.write(tmp_path, "dying", triton_modules.DYING)
     right = triton_modules.write(tmp_path, "rmsnorm", triton_modules.rmsnorm())
     jobs = [CompileJob(broken, "sm_80", NOTHING, ARGUMENTS), CompileJob(dying, "sm_80", NOTHING, ARGUMENTS)]
     jobs.append(CompileJob(right, "sm_80", FULL, ARGUMENTS))
-    replies = list(pool.map([request(j) for j in jobs], 60))
+    replies = list(compilers.map([request(j) for j in jobs], 60))
     assert "power of 2" in compiled(replies[0].answer).error
     assert replies[1].ending is Ending.CRASH
     assert "status 9" in replies[1].detail
@@ -97,7 +83,7 @@ for line in sys.stdin:
     assert worker.ask({}, 1).ending is Ending.CRASH
 
 
-def test_a_study_without_a_gpu_estimates_and_counts_failures(cache: Path, tmp_path: Path) -> None:
+def test_a_study_without_a_gpu_estimates_and_counts_failures(compiled_kernels: Path, tmp_path: Path) -> None:
     right = triton_modules.write(tmp_path, "rmsnorm", triton_modules.rmsnorm())
     broken = triton_modules.write(tmp_path, "broken", triton_modules.BROKEN)
 
@@ -111,7 +97,7 @@ def test_a_study_without_a_gpu_estimates_and_counts_failures(cache: Path, tmp_pa
     ]
     runs = []
     for _ in range(2):
-        with Estimating("sm_80", "A100", 166912, {}, size=1, root=cache) as evaluator:
+        with Estimating("sm_80", "A100", 166912, {}, size=1, root=compiled_kernels) as evaluator:
             result = tune(candidates, evaluator, region="r")
             runs.append(evaluator.compiler.runs)
         assert result.evidence.value == "estimated"
@@ -121,12 +107,12 @@ def test_a_study_without_a_gpu_estimates_and_counts_failures(cache: Path, tmp_pa
     assert runs == [3, 0], "the second study must find all compilations in the cache"
 
 
-def test_too_much_shared_memory_is_a_failure_before_any_launch(cache: Path, tmp_path: Path) -> None:
+def test_too_much_shared_memory_is_a_failure_before_any_launch(compiled_kernels: Path, tmp_path: Path) -> None:
     assert over_limit([Resources("k", 100, 1, 0, 4)], 100) == ""
     assert "k needs 101" in over_limit([Resources("k", 101, 1, 0, 4)], 100)
     right = triton_modules.write(tmp_path, "rmsnorm", triton_modules.rmsnorm())
     candidate = Candidate("right", GRAPH, right, (FULL,), lambda c, r: 1.0)
-    with Estimating("sm_80", "tiny", 8, {}, size=1, root=cache) as evaluator:
+    with Estimating("sm_80", "tiny", 8, {}, size=1, root=compiled_kernels) as evaluator:
         result = tune([candidate], evaluator, region="r")
     assert result.failures == {Failure.SHARED.value: 1}
     assert result.best is None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -26,12 +26,6 @@ from prism.program.verdict import Status, Verdict
 
 LAYERS, ROWS, D, H = 2, 4, 6, 8
 Weights: TypeAlias = dict[str, np.ndarray]
-
-
-@pytest.fixture(scope="module")
-def worker() -> Iterator[Worker]:
-    with Worker() as w:
-        yield w
 
 
 def f32(x: Any) -> np.ndarray:

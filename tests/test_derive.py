@@ -51,12 +51,6 @@ def deriver() -> Deriver:
     return Deriver()
 
 
-@pytest.fixture(scope="module")
-def worker() -> Iterator[Worker]:
-    with Worker() as running:
-        yield running
-
-
 def derived(deriver: Deriver, found: SearchResult) -> Derivation:
     denotation = found.proved[0].denotation
     names = [f.tensor.name for f in found.formulas]
@@ -78,7 +72,7 @@ def check_example(name: str, deriver: Deriver, worker: Worker) -> None:
 
 
 # A form that the rules associate anew, one that they fold, one with a rescaled sum, and a split.
-FEW = ("lora", "layernorm_linear_gelu", "qknorm_attention", "gqa_decode")
+FEW = ("lora", "gqa_decode")
 
 
 @pytest.mark.parametrize("name", slow_but(FEW, EXAMPLES))

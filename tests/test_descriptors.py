@@ -426,12 +426,6 @@ def _box(*args):
 """
 
 
-@pytest.fixture(scope="module")
-def pool() -> Iterator[InterpreterPool]:
-    with InterpreterPool() as made:
-        yield made
-
-
 @dataclasses.dataclass(frozen=True)
 class Run:
     sample: Sample
@@ -468,14 +462,14 @@ def job(folder: Path, r: Run, text: str, config: Config) -> InterpretJob:
 
 
 @pytest.fixture(scope="module")
-def outcomes(pool: InterpreterPool, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Interpreted]:
+def outcomes(interpreter: InterpreterPool, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Interpreted]:
     folder = tmp_path_factory.mktemp("modules")
     jobs = []
     for r in RUNS:
         source = emit_module(r.sample.sgraph, formula="f", configs={})
         made = job(folder, r, source.text + STRICT, described(r.sample.sgraph, r.symbols))
         jobs.append(dataclasses.replace(made, entry=source.entry))
-    return {r.name: found for r, found in zip(RUNS, pool.run_many(jobs), strict=True)}
+    return {r.name: found for r, found in zip(RUNS, interpreter.run_many(jobs), strict=True)}
 
 
 @pytest.mark.parametrize("run", RUNS, ids=lambda r: r.name)
@@ -488,7 +482,7 @@ def test_a_sample_computes_its_closed_form(run: Run, outcomes: dict[str, Interpr
         np.testing.assert_allclose(got, want, rtol=0, atol=TOLERANCE[run.dtype] * np.nanmax(np.abs(want)))
 
 
-def test_rows_that_are_not_aligned_are_read_by_pointers(pool: InterpreterPool, tmp_path: Path) -> None:
+def test_rows_that_are_not_aligned_are_read_by_pointers(interpreter: InterpreterPool, tmp_path: Path) -> None:
     sample = samples.attention(BF16)
     r = Run(sample, BF16, sample.inputs({}), sample.symbols[0], "attention")
     source = emit_module(sample.sgraph, formula="f", configs={})
@@ -496,15 +490,15 @@ def test_rows_that_are_not_aligned_are_read_by_pointers(pool: InterpreterPool, t
     made = dataclasses.replace(job(tmp_path, r, source.text, config), entry=source.entry)
     plainly = dataclasses.replace(made, config=config.having(descriptors=()))
     assert config.launches("descriptors")
-    ((one,), (other,)) = (pool.run(j) for j in (made, plainly))
+    ((one,), (other,)) = (interpreter.run(j) for j in (made, plainly))
     assert (one == other).all()
     strict = tmp_path / "strict.py"
     strict.write_text(source.text + STRICT)
-    assert "no descriptor" in pool.run_many([dataclasses.replace(made, module=strict)])[0].error
+    assert "no descriptor" in interpreter.run_many([dataclasses.replace(made, module=strict)])[0].error
 
 
 @pytest.mark.parametrize("rows", [1, 35])
-def test_several_kernels_in_one_launch(pool: InterpreterPool, tmp_path: Path, rows: int) -> None:
+def test_several_kernels_in_one_launch(interpreter: InterpreterPool, tmp_path: Path, rows: int) -> None:
     g = qkv()
     inputs = draw(g, {"M": rows}, seed=rows)
     source = emit_module(g, formula="f", configs={})
@@ -512,14 +506,14 @@ def test_several_kernels_in_one_launch(pool: InterpreterPool, tmp_path: Path, ro
     path.write_text(source.text + STRICT)
     config = described(g, tiles(g))
     assert config.launches("descriptors") == {"qkv_q_k_v_kernel"}
-    found = pool.run(InterpretJob(path, source.entry, tuple(inputs), ("float32",) * 4, config))
+    found = interpreter.run(InterpretJob(path, source.entry, tuple(inputs), ("float32",) * 4, config))
     for got, want in zip(found, reference(*inputs), strict=True):
         np.testing.assert_allclose(got, want, rtol=0, atol=2e-6 * np.abs(want).max())
     # What two of the kernels read in equal boxes has one descriptor.
     assert source.text.count("= _box(x, (M, 72), (72, 1)") == 3
 
 
-def test_a_split_that_goes_on_with_its_second_stage(pool: InterpreterPool, tmp_path: Path) -> None:
+def test_a_split_that_goes_on_with_its_second_stage(interpreter: InterpreterPool, tmp_path: Path) -> None:
     sample = samples.split_k_matmul()
     g = sample.sgraph
     config = folded_config(g, sample.symbols[0]).having(descriptors=frozenset({"split_kernel"}))
@@ -528,27 +522,26 @@ def test_a_split_that_goes_on_with_its_second_stage(pool: InterpreterPool, tmp_p
     path = tmp_path / "module.py"
     path.write_text(source.text + STRICT)
     inputs = sample.inputs({})
-    (got,) = pool.run(InterpretJob(path, source.entry, tuple(inputs), ("float32",) * 2, config))
+    (got,) = interpreter.run(InterpretJob(path, source.entry, tuple(inputs), ("float32",) * 2, config))
     (want,) = sample.reference(*(np.asarray(a, np.float64) for a in inputs))
     np.testing.assert_allclose(got, want, rtol=0, atol=2e-6 * np.abs(want).max())
 
 
-def test_the_gate_runs_descriptors_and_catches_wrong_ones(tmp_path: Path) -> None:
+def test_the_gate_runs_descriptors_and_catches_wrong_ones(runner: KernelRunner, tmp_path: Path) -> None:
     sample = samples.split_k_matmul()
     g = sample.sgraph
     config = described(g, sample.symbols[1])
     path = tmp_path / "module.py"
     path.write_text(emit_module(g, formula="f", configs={}).text)
-    with KernelRunner() as runner:
-        report = check_module(program_of(sample), path, g, config, runner=runner, limit=3)
-        assert report.passed, report.failures
-        wrong = tmp_path / "wrong.py"
-        text = path.read_text()
-        assert "_box(w, (100, 24)" in text
-        wrong.write_text(text.replace("_box(w, (100, 24)", "_box(w, (96, 24)"))
-        assert not check_module(program_of(sample), wrong, g, config, runner=runner, limit=3).passed
-        unused = config.having(descriptors=())
-        assert check_module(program_of(sample), wrong, g, unused, runner=runner, limit=3).passed
+    report = check_module(program_of(sample), path, g, config, runner=runner, limit=3)
+    assert report.passed, report.failures
+    wrong = tmp_path / "wrong.py"
+    text = path.read_text()
+    assert "_box(w, (100, 24)" in text
+    wrong.write_text(text.replace("_box(w, (100, 24)", "_box(w, (96, 24)"))
+    assert not check_module(program_of(sample), wrong, g, config, runner=runner, limit=3).passed
+    unused = config.having(descriptors=())
+    assert check_module(program_of(sample), wrong, g, unused, runner=runner, limit=3).passed
 
 
 # The module.
@@ -622,7 +615,7 @@ def second_half(dtype: DType = F32) -> Sample:
 
 @pytest.mark.parametrize("dtype", [F32, BF16])
 def test_a_part_of_a_tensor_is_described_from_where_it_begins(
-    pool: InterpreterPool, tmp_path: Path, dtype: DType
+    interpreter: InterpreterPool, tmp_path: Path, dtype: DType
 ) -> None:
     sample = second_half(dtype)
     g = sample.sgraph
@@ -634,7 +627,7 @@ def test_a_part_of_a_tensor_is_described_from_where_it_begins(
     path.write_text(source.text + STRICT)
     inputs = sample.inputs({})
     config = described(g, sample.symbols[0])
-    (got,) = pool.run(InterpretJob(path, source.entry, tuple(inputs), (dtype.value,) * 2, config))
+    (got,) = interpreter.run(InterpretJob(path, source.entry, tuple(inputs), (dtype.value,) * 2, config))
     (want,) = sample.reference(*(np.asarray(a, np.float64) for a in inputs))
     np.testing.assert_allclose(got, want, rtol=0, atol=TOLERANCE[dtype] * np.abs(want).max())
 

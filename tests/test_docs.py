@@ -6,9 +6,12 @@ written tomorrow is run, too.
 
 from __future__ import annotations
 
+import functools
 import os
 import re
+import runpy
 import shlex
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterable
@@ -17,8 +20,12 @@ from pathlib import Path
 import pytest
 from scripted_clock import scripted
 
+import prism
+from prism.api.searching import SearchBudget
 from prism.cli import main
 from prism.errors import ExitCode
+
+pytestmark = pytest.mark.usefixtures("warm", "small_gate", "unoptimised")
 
 ROOT = Path(__file__).parents[1]
 PAGES = {p.name: p.read_text("utf-8") for p in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))}
@@ -69,13 +76,21 @@ ELSEWHERE = {
 FROM_CHECKOUT = ("python benchmarks/cpu.py --list",)
 
 
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the README's models in it, as its first snippet writes them into an empty one."""
+    place = tmp_path_factory.mktemp("models")
+    (place / "models.py").write_text(MODELS)
+    finished(run_python("models.py", cwd=place))
+    assert sorted(p.name for p in place.iterdir()) == ["model.onnx", "models.py", "moved.onnx"]
+    return place
+
+
 @pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty folder with the README's models in it, as its first snippet writes them."""
+def folder(models: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The working directory: a folder of one's own with these."""
+    shutil.copytree(models, tmp_path, dirs_exist_ok=True)
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "models.py").write_text(MODELS)
-    finished(run_python("models.py"))
-    assert sorted(p.name for p in tmp_path.iterdir()) == ["model.onnx", "models.py", "moved.onnx"]
     return tmp_path
 
 
@@ -86,6 +101,16 @@ def run_python(*arguments: str, cwd: Path | None = None) -> subprocess.Completed
     return subprocess.run(
         [sys.executable, *arguments], env=environment, cwd=cwd, capture_output=True, text=True, timeout=900
     )
+
+
+def run_here(code: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> str:
+    """What a snippet prints, run in this process, which has torch already; it says nothing on stderr."""
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    capsys.readouterr()
+    exec(compile(code, "snippet", "exec"), {"__name__": "__main__"})
+    printed, said = capsys.readouterr()
+    assert said == ""
+    return printed
 
 
 def finished(run: subprocess.CompletedProcess[str]) -> str:
@@ -160,35 +185,43 @@ def test_what_a_run_says_to_type_next_can_be_typed(
     # docs/cpu.md speaks of the folder that is made where none is named.
     (folder / "with a space" / "model").rename(folder / "model.prism")
     (call,) = blocks("cpu.md", "python")
-    finished(run_python("-c", call))
+    assert "model" not in sys.modules
+    try:
+        run_here(call, capsys, monkeypatch)
+    finally:
+        del sys.modules["model"]
 
 
-LESS = """
-import functools
-import prism.api
-less = prism.api.SearchBudget(max_sgraphs=2, max_families=10)
-prism.optimize = functools.partial(prism.optimize, trials=2, budget=less)
-"""
-
-
-@pytest.mark.parametrize("before", [LESS, pytest.param("", marks=pytest.mark.slow)], ids=["quick", "literally"])
-def test_the_snippet_of_the_readme(before: str, tmp_path: Path) -> None:
-    (tmp_path / "snippet.py").write_text(before + FROM_PYTHON)
-    printed = finished(run_python("snippet.py", cwd=tmp_path))
+def the_snippet_did_its_work(printed: str, place: Path) -> None:
     assert "proved: " in printed
     assert "\nsgraph reference(" in printed
     assert len(printed) < 5000, "an sGraph prints as text, not as its fields"
-    assert (tmp_path / "out" / "rmsnorm_linear" / "README.md").is_file()
+    assert (place / "out" / "rmsnorm_linear" / "README.md").is_file()
 
 
-def test_the_snippets_about_the_search(folder: Path) -> None:
+def test_the_snippet_of_the_readme(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    less = SearchBudget(max_sgraphs=1, max_families=10)
+    monkeypatch.setattr(prism, "optimize", functools.partial(prism.optimize, trials=1, budget=less), raising=False)
+    monkeypatch.chdir(tmp_path)
+    the_snippet_did_its_work(run_here(FROM_PYTHON, capsys, monkeypatch), tmp_path)
+
+
+@pytest.mark.slow
+def test_the_snippet_of_the_readme_literally(tmp_path: Path) -> None:
+    (tmp_path / "snippet.py").write_text(FROM_PYTHON)
+    the_snippet_did_its_work(finished(run_python("snippet.py", cwd=tmp_path)), tmp_path)
+
+
+def test_the_snippets_about_the_search(
+    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     using, example = blocks("search.md", "python")
-    (folder / "using.py").write_text(using)
-    assert "proved: " in finished(run_python("using.py"))
+    assert "proved: " in run_here(using, capsys, monkeypatch)
     shown = blocks("search.md", "text")
     more = "print(program)\nfor proved in found:\n    print(proved.sgraph)\nprint(found.result().funnel)"
-    (folder / "example.py").write_text(f"{example}\n{more}\n")
-    printed = finished(run_python("example.py"))
+    printed = run_here(f"{example}\n{more}\n", capsys, monkeypatch)
     for text in (t for t in shown if t.startswith(("program ", "sgraph "))):
         assert text in printed
     (funnel,) = (t for t in shown if t.startswith("generated="))
@@ -197,9 +230,18 @@ def test_the_snippets_about_the_search(folder: Path) -> None:
     assert all(part in printed for part in re.findall(r"\w+=\d+", funnel))
 
 
-def test_commands_that_want_the_checkout() -> None:
+def test_commands_that_want_the_checkout(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT)
+    monkeypatch.setattr(sys, "path", list(sys.path))
     for command in FROM_CHECKOUT:
-        assert finished(run_python(*shlex.split(command)[1:], cwd=ROOT))
+        script, *arguments = shlex.split(command)[1:]
+        monkeypatch.setattr(sys, "argv", [script, *arguments])
+        with pytest.raises(SystemExit) as end:
+            runpy.run_path(script, run_name="__main__")
+        assert not end.value.code
+        printed, said = capsys.readouterr()
+        assert printed
+        assert said == ""
 
 
 @pytest.mark.slow

@@ -9,7 +9,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -39,12 +38,6 @@ def explored(expr: Expr, budget: Budget | None = None) -> EClasses:
     s = saturation()
     roots = s.insert([expr])
     return s.decode(roots, s.explore(budget or Budget()))
-
-
-@pytest.fixture(scope="module")
-def worker() -> Iterator[Worker]:
-    with Worker() as w:
-        yield w
 
 
 @pytest.mark.parametrize("name", WORKLOADS)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from fractions import Fraction
 from itertools import pairwise
@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from identities_common import EQUAL, SMALL, Sizes
 from identities_false import FALSE
 from identities_true import TRUE
+from quick import examples
 from report_samples import artifacts
 from rich.console import Console
 
@@ -288,7 +289,7 @@ def test_the_chain_of_primes() -> None:
 
 
 @given(st.integers(0, 1000))
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=examples(10, 20), deadline=None)
 def test_the_laws_of_the_field(seed: int) -> None:
     field = Field(3, 8, seed)
     a, b = (field.drawn(np.array([2 * seed + n], dtype=np.uint64), 1.0) for n in range(2))
@@ -364,12 +365,6 @@ def test_symbols_are_bound_within_their_ranges() -> None:
 
 
 # Beside the prover
-
-
-@pytest.fixture(scope="module")
-def worker() -> Iterator[Worker]:
-    with Worker() as w:
-        yield w
 
 
 @pytest.mark.parametrize("name", ["lora", "gqa_decode", "rmsnorm_linear"])

@@ -12,6 +12,7 @@ import onnx
 import pytest
 from frontend_onnx_models import FLOAT, INT64, model
 from onnx import TensorProto, helper
+from quick import examples
 
 from prism.errors import ExitCode, ModelError, PrismError, ShapeError, UnsupportedError
 from prism.frontend.onnx.reader import from_model, load
@@ -227,7 +228,7 @@ def test_malformed_graphs() -> None:
 def test_damaged_bytes_never_escape_as_another_error(tmp_path: Path) -> None:
     """Whatever bytes of a file change, it loads or is refused; anything else would be a traceback."""
     file, data, rng = tmp_path / "x.onnx", simple().SerializeToString(), np.random.default_rng(5)
-    for _ in range(1500):
+    for _ in range(examples(400, 1500)):
         damaged = bytearray(data)
         for place in rng.integers(len(data), size=rng.integers(1, 4)):
             damaged[place] = rng.integers(256)

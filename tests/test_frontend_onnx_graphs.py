@@ -11,6 +11,7 @@ import onnx
 import pytest
 from frontend_onnx_models import BOOL, FLOAT, INT64, check, model, run_program
 from onnx import helper
+from quick import slow_but
 
 from prism.frontend.onnx.reader import from_model, load
 from prism.program.evaluate import bind, evaluate_formula
@@ -345,8 +346,9 @@ def test_external_data_is_read_beside_the_file(tmp_path: Path) -> None:
     assert np.array_equal(np.asarray(program.weights["w"]), w)
 
 
-@pytest.mark.parametrize("opset", [18, 23])
-@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize(
+    ("opset", "dynamic"), slow_but([(18, True), (23, False)], [(o, d) for o in (18, 23) for d in (False, True)])
+)
 def test_exported_attention(tmp_path: Path, opset: int, dynamic: bool) -> None:
     torch = pytest.importorskip("torch")
     pytest.importorskip("onnxscript")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -176,12 +175,6 @@ def family(program: Program) -> SGraph:
     kernel = Kernel("kernel", ((i, Grid(1)), (Axis("d", extent), LoopRole(symbol("T_d")))), (Store("y", (), 0.0),))
     outputs = tuple(program.definition(n).tensor for n in program.outputs)
     return SGraph(program.name, program.inputs, (), outputs, (kernel,))
-
-
-@pytest.fixture(scope="module")
-def runner() -> Iterator[KernelRunner]:
-    with KernelRunner() as found:
-        yield found
 
 
 def check(runner: KernelRunner, folder: Path, program: Program, text: str) -> CheckReport:

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from quick import examples, slow_but
 from sgraph_programs import ALL, attention, decode, gated, layer_norm, norm_linear, program, task
 from sgraph_simulator import simulate
 
@@ -78,7 +79,8 @@ def sample(candidates: tuple[Candidate, ...], count: int) -> list[Candidate]:
     return chosen[:count]
 
 
-@pytest.mark.parametrize("make", ALL, ids=lambda f: f.__name__)
+# Attention has the most sGraphs by far, and test_backends.py runs some of them.
+@pytest.mark.parametrize("make", slow_but([f for f in ALL if f is not attention], ALL), ids=lambda f: f.__name__)
 def test_every_sgraph_computes_the_program(make: Callable[[], Program]) -> None:
     p = make()
     found = wide(make)
@@ -94,7 +96,7 @@ def test_every_sgraph_computes_the_program(make: Callable[[], Program]) -> None:
             np.testing.assert_allclose(got[name], value, rtol=1e-9, atol=1e-11, err_msg=str(binding))
 
 
-@pytest.mark.parametrize("make", ALL, ids=lambda f: f.__name__)
+@pytest.mark.parametrize("make", slow_but([f for f in ALL if f is not attention], ALL), ids=lambda f: f.__name__)
 def test_without_rules_every_denotation_is_the_reference(make: Callable[[], Program]) -> None:
     t = task(make())
     rescaled = 0
@@ -236,7 +238,7 @@ def small_programs(draw_: st.DrawFn) -> Program:
     return program("p", {"x": (5, 4), "y": (4, 3), "z": (5, 3), "u": (4,)}, {"o": ((a, c), mul(body, read("z", a, c)))})
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=examples(12, 40), deadline=None, suppress_health_check=list(HealthCheck))
 @given(small_programs(), st.integers(0, 1000))
 def test_random_programs(p: Program, seed: int) -> None:
     tensors = draw(p, seed)

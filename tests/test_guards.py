@@ -12,15 +12,17 @@ import pytest
 import sgraph_samples as samples
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
+from quick import examples
 from sgraph_samples import BF16, F32, SAMPLES, Sample, op
 from test_ranges import CAUSAL, SHAPES, below, i, j, narrowed, resized
 from tile_simulator import Array, run_module
 
 from prism.backends.lower import lower
 from prism.backends.passes.guards import guard_module
+from prism.backends.protocol import Compiled
 from prism.backends.tile import For, InBounds, Pointwise, Select, TileProgram, Within
 from prism.backends.tile_spec import check, check_module
-from prism.backends.triton.crosscompile import CompileJob, arguments, compile_once
+from prism.backends.triton.crosscompile import CompileJob, arguments
 from prism.backends.triton.emit import emit_module
 from prism.errors import IllegalIRError
 from prism.program.index import Index
@@ -139,7 +141,7 @@ def test_any_alignment_computes_the_same(data: st.DataObject) -> None:
 
 
 @pytest.mark.slow
-@settings(max_examples=300, phases=[Phase.explicit, Phase.generate], deadline=None)
+@settings(max_examples=examples(100, 300), phases=[Phase.explicit, Phase.generate], deadline=None)
 @given(data=st.data())
 def test_many_alignments_compute_the_same(data: st.DataObject) -> None:
     aligned(data)
@@ -188,7 +190,9 @@ def test_the_specification_refuses_a_guard_of_another_kind_of_value() -> None:
 # What is emitted.
 
 
-def test_a_guarded_loop_reads_well_and_its_products_overlap(tmp_path: Path) -> None:
+def test_a_guarded_loop_reads_well_and_its_products_overlap(
+    compile_job: Callable[[CompileJob], Compiled], tmp_path: Path
+) -> None:
     sample = samples.attention(BF16, seq=512, d=64)
     g = narrowed(sample.sgraph)
     source = emit_module(g, formula="f", configs={})
@@ -198,7 +202,7 @@ def test_a_guarded_loop_reads_well_and_its_products_overlap(tmp_path: Path) -> N
     path = tmp_path / "causal.py"
     path.write_text(source.text)
     config = Config({"T_i": 128, "T_j": 64}, {"attention_kernel": 8}, {"attention_kernel": 3})
-    done = compile_once(CompileJob(path, "sm_90", config, arguments(g, {})), cache=tmp_path)
+    done = compile_job(CompileJob(path, "sm_90", config, arguments(g, {})))
     assert not done.error
     (r,) = done.resources
     assert r.spills == 0

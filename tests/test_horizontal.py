@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
@@ -21,12 +21,10 @@ from prism.backends import tile_spec
 from prism.backends.lower import lower
 from prism.backends.protocol import ModuleSource
 from prism.backends.triton.crosscompile import (
-    WORKER,
     CompileJob,
     arguments,
     compiled,
     request,
-    worker_environment,
 )
 from prism.backends.triton.emit import emit_module
 from prism.cost.constraints import checks, footprint
@@ -38,7 +36,6 @@ from prism.errors import IllegalIRError
 from prism.instantiate.gate.check import KernelRunner, check_module
 from prism.instantiate.gate.plan import cost_s, plan_samples
 from prism.instantiate.space import Space
-from prism.process.child import module_command
 from prism.process.worker import Pool
 from prism.program.build import mul, read, reduce
 from prism.program.build import op as mapped
@@ -384,7 +381,9 @@ def test_long_launches_are_sampled_kernel_by_kernel() -> None:
     assert plan_samples(qkv(16, 64, {"q": 64, "k": 16, "v": 16}), tuned, {}) == [None]
 
 
-def test_the_numeric_gate_runs_samples_of_each_kernel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_numeric_gate_runs_samples_of_each_kernel(
+    runner: KernelRunner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("prism.instantiate.gate.plan.CASE_TARGET_S", 0.1)
     m, k = Axis("m", 200), Axis("k", 32)
     axes = {name: Axis(f"n_{name}", width) for name, width in (("q", 32), ("k", 16), ("v", 16))}
@@ -401,21 +400,14 @@ def test_the_numeric_gate_runs_samples_of_each_kernel(tmp_path: Path, monkeypatc
     right.write_text(source.text)
     assert "pid < end_2" in source.text
     wrong.write_text(source.text.replace("pid < end_2", "pid < end_1"))
-    with KernelRunner() as runner:
-        report = check_module(program, right, g, tuned, runner=runner)
-        assert report.passed, report.failures
-        assert report.sampled
-        failures = check_module(program, wrong, g, tuned, runner=runner).failures
-        assert "k: " in failures[0], "the second kernel's programs do not run"
+    report = check_module(program, right, g, tuned, runner=runner)
+    assert report.passed, report.failures
+    assert report.sampled
+    failures = check_module(program, wrong, g, tuned, runner=runner).failures
+    assert "k: " in failures[0], "the second kernel's programs do not run"
 
 
 # The module.
-
-
-@pytest.fixture(scope="module")
-def pool() -> Iterator[InterpreterPool]:
-    with InterpreterPool() as made:
-        yield made
 
 
 def emit(g: SGraph) -> ModuleSource:
@@ -427,34 +419,34 @@ def config(source: ModuleSource, symbols: Mapping[str, int], stages: int = 2) ->
     return Config(symbols, dict.fromkeys(source.kernels, 4), dict.fromkeys(source.kernels, stages))
 
 
-def interpret(pool: InterpreterPool, folder: Path, g: SGraph, inputs: list[np.ndarray]) -> list[np.ndarray]:
+def interpret(interpreter: InterpreterPool, folder: Path, g: SGraph, inputs: list[np.ndarray]) -> list[np.ndarray]:
     source = emit(g)
     path = folder / f"{g.name}.py"
     path.write_text(source.text)
     dtypes = tuple(t.dtype.value for t in g.inputs)
-    return pool.run(InterpretJob(path, source.entry, tuple(inputs), dtypes, config(source, tiles(g))))
+    return interpreter.run(InterpretJob(path, source.entry, tuple(inputs), dtypes, config(source, tiles(g))))
 
 
 @pytest.mark.parametrize("rows", [1, 16, 35])
-def test_a_launch_of_three_computes_all_three(pool: InterpreterPool, tmp_path: Path, rows: int) -> None:
+def test_a_launch_of_three_computes_all_three(interpreter: InterpreterPool, tmp_path: Path, rows: int) -> None:
     g = qkv()
     inputs = draw(g, {"M": rows}, seed=rows)
-    found = interpret(pool, tmp_path, g, inputs)
+    found = interpret(interpreter, tmp_path, g, inputs)
     for got, want in zip(found, reference(*inputs), strict=True):
         np.testing.assert_allclose(got, want, rtol=0, atol=2e-6 * np.abs(want).max())
 
 
-def test_two_launches_of_two(pool: InterpreterPool, tmp_path: Path) -> None:
+def test_two_launches_of_two(interpreter: InterpreterPool, tmp_path: Path) -> None:
     g = chain()
     for group in fusable(g, sharing=False):
         g = fuse(g, group)
     x, wq, wk, wv = draw(g, {})
-    top, v = interpret(pool, tmp_path, g, [x, wq, wk, wv])
+    top, v = interpret(interpreter, tmp_path, g, [x, wq, wk, wv])
     np.testing.assert_allclose(top, np.abs(x.astype(float) @ wq), rtol=1e-5, atol=1e-5)
     np.testing.assert_allclose(v, x.astype(float) @ wk @ wv, rtol=1e-4, atol=1e-4)
 
 
-def test_lengths_that_only_the_grid_depends_on(pool: InterpreterPool, tmp_path: Path) -> None:
+def test_lengths_that_only_the_grid_depends_on(interpreter: InterpreterPool, tmp_path: Path) -> None:
     # A row a program: the first kernel itself does not ask how many rows there are.
     wide, rows, others = Axis("d", 12), Axis("m", ROWS), Axis("n", sym("N"))
     first = Kernel(
@@ -473,7 +465,7 @@ def test_lengths_that_only_the_grid_depends_on(pool: InterpreterPool, tmp_path: 
     g = fuse(g, fusable(g, sharing=False)[0])
     assert [launch.name for launch in g.launches] == ["top_abs_kernel"]
     x, y = draw(g, {"M": 5, "N": 37})
-    a, b = interpret(pool, tmp_path, g, [x, y])
+    a, b = interpret(interpreter, tmp_path, g, [x, y])
     np.testing.assert_array_equal(a, x.max(1))
     np.testing.assert_array_equal(b, np.abs(y))
 
@@ -526,23 +518,24 @@ def test_apart_the_module_is_that_of_three_kernels() -> None:
     assert re.search(r"^ *if \(?pid", emit(qkv()).text, re.MULTILINE)
 
 
-def test_a_launch_of_three_compiles_with_its_products_pipelined(tmp_path: Path) -> None:
+def test_a_launch_of_three_compiles_with_its_products_pipelined(
+    compilers: Pool, compiled_kernels: Path, tmp_path: Path
+) -> None:
     g = qkv(512, 256, {"q": 1024, "k": 256, "v": 256}, BF16)
     source = emit(g)
     path = tmp_path / "qkv.py"
     path.write_text(source.text)
     tuned = config(source, {s.name: 64 for s in g.symbols}, stages=3)
     jobs = [CompileJob(path, target, tuned, arguments(g, {})) for target in ("sm_80", "sm_90")]
-    with Pool(module_command(WORKER), worker_environment(tmp_path), size=1) as pool:
-        for reply in pool.map([request(j) for j in jobs], 60):
-            done = compiled(reply.answer)
-            assert not done.error
-            (found,) = done.resources
-            assert (found.kernel, found.spills) == ("qkv_q_k_v_kernel", 0)
-            # Shared memory holds the operands of two or three steps at a time, and all three products use the same.
-            step = (64 * 64 + 64 * 64) * 2
-            assert 2 * step <= found.shared <= 3 * step
-    kernels = [file.read_text() for file in tmp_path.rglob("qkv_q_k_v_kernel.ttgir")]
+    for reply in compilers.map([request(j) for j in jobs], 60):
+        done = compiled(reply.answer)
+        assert not done.error
+        (found,) = done.resources
+        assert (found.kernel, found.spills) == ("qkv_q_k_v_kernel", 0)
+        # Shared memory holds the operands of two or three steps at a time, and all three products use the same.
+        step = (64 * 64 + 64 * 64) * 2
+        assert 2 * step <= found.shared <= 3 * step
+    kernels = [file.read_text() for file in compiled_kernels.rglob("qkv_q_k_v_kernel.ttgir")]
     assert len(kernels) == 2
     for kernel in kernels:
         assert len(re.findall("async_copy_global_to_local", kernel)) >= 3 * 2

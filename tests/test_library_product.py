@@ -6,7 +6,7 @@ import dataclasses
 import json
 import types
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +22,8 @@ from sgraph_samples import BF16, F16, F32, SUM, Sample, at, op, sym
 
 import prism
 from prism.api.verifying import verify
-from prism.backends.protocol import load_module
-from prism.backends.triton.crosscompile import CompileJob, arguments, compile_once
+from prism.backends.protocol import Compiled, load_module
+from prism.backends.triton.crosscompile import CompileJob, arguments
 from prism.backends.triton.emit import emit_module
 from prism.bench.own import module_facts
 from prism.cost.device import device, multicore
@@ -64,6 +64,8 @@ from prism.sgraph.nodes import (
     Whole,
 )
 from prism.sgraph.products import PlainProduct, plain_product, plain_products
+
+pytestmark = pytest.mark.usefixtures("warm", "small_gate")
 
 H200 = device("sm_90")
 M, N, K, B, H = Axis("m", 12), Axis("n", 20), Axis("k", 24), Axis("b", 3), Axis("h", 4)
@@ -550,10 +552,12 @@ def test_proposals_have_one_dimension_more_and_reach_the_library() -> None:
     assert left == [Point(0, calls[0])]
 
 
-def test_the_compiler_says_nothing_of_a_library_call(tmp_path: Path) -> None:
+def test_the_compiler_says_nothing_of_a_library_call(
+    compile_job: Callable[[CompileJob], Compiled], tmp_path: Path
+) -> None:
     g = chain(256)
     config = library_config(g, "first")
-    done = compile_once(CompileJob(module_of(g, tmp_path), "sm_90", config, arguments(g, {})), cache=tmp_path / "cache")
+    done = compile_job(CompileJob(module_of(g, tmp_path), "sm_90", config, arguments(g, {})))
     assert not done.error
     act, first, second = done.resources
     assert (first.kernel, first.shared, first.registers, first.spills, first.warps) == ("first", 0, 0, 0, 0)
@@ -564,30 +568,24 @@ def test_the_compiler_says_nothing_of_a_library_call(tmp_path: Path) -> None:
     assert model.estimate(config, [first]).per_kernel[1] == model.estimate(config).per_kernel[1]
 
 
-@pytest.fixture(scope="module")
-def pool() -> Iterator[InterpreterPool]:
-    with InterpreterPool() as made:
-        yield made
-
-
-def run_sample(pool: InterpreterPool, folder: Path, sample: Sample, config: Config) -> np.ndarray:
+def run_sample(interpreter: InterpreterPool, folder: Path, sample: Sample, config: Config) -> np.ndarray:
     g = sample.sgraph
     inputs = sample.inputs({})
     source = emit_module(g, formula="", configs={})
     path = folder / f"{g.name}.py"
     path.write_text(source.text)
     dtypes = tuple(t.dtype.value for t in g.inputs)
-    (made,) = pool.run(InterpretJob(path, source.entry, tuple(inputs), dtypes, config))
+    (made,) = interpreter.run(InterpretJob(path, source.entry, tuple(inputs), dtypes, config))
     return np.asarray(made)
 
 
 @pytest.mark.parametrize("dtype", [F32, F16, BF16])
 def test_the_launcher_gives_what_the_generated_kernel_gives(
-    pool: InterpreterPool, tmp_path: Path, dtype: DType
+    interpreter: InterpreterPool, tmp_path: Path, dtype: DType
 ) -> None:
     sample = samples.matmul(dtype)
-    generated = run_sample(pool, tmp_path, sample, library_config(sample.sgraph))
-    library = run_sample(pool, tmp_path, sample, library_config(sample.sgraph, "matmul_kernel"))
+    generated = run_sample(interpreter, tmp_path, sample, library_config(sample.sgraph))
+    library = run_sample(interpreter, tmp_path, sample, library_config(sample.sgraph, "matmul_kernel"))
     (expected,) = sample.reference(*(np.asarray(a, np.float64) for a in sample.inputs({})))
     tolerance = {F32: 1e-5, F16: 2e-3, BF16: 2e-2}[dtype] * float(np.abs(expected).max())
     np.testing.assert_allclose(library, expected, atol=tolerance)
@@ -603,23 +601,22 @@ def chain_program(n: int = 64) -> Program:
     return Program("chain", inputs, (r, y, z), ("z",), {"seq": SymbolRange(1, 8, 4)} if n == 0 else {})
 
 
-def test_the_gate_runs_library_calls_and_catches_wrong_ones(tmp_path: Path) -> None:
+def test_the_gate_runs_library_calls_and_catches_wrong_ones(runner: KernelRunner, tmp_path: Path) -> None:
     g = chain(64)
     config = library_config(g, "first", "second")
     path = module_of(g, tmp_path)
-    with KernelRunner() as runner:
-        report = check_module(chain_program(), path, g, config, runner=runner, limit=4)
-        assert report.passed, report.failures
-        wrong = tmp_path / "wrong.py"
-        text = path.read_text()
-        assert "(y, v, z)" in text
-        start, end = text.index('yield (LibraryProduct("second")'), text.index("else:", text.index('"second"'))
-        wrong.write_text(text[:start] + text[start:end].replace("(y, v, z)", "(y, v.mT, z)", 1) + text[end:])
-        assert not check_module(chain_program(), wrong, g, config, runner=runner, limit=4).passed
+    report = check_module(chain_program(), path, g, config, runner=runner, limit=4)
+    assert report.passed, report.failures
+    wrong = tmp_path / "wrong.py"
+    text = path.read_text()
+    assert "(y, v, z)" in text
+    start, end = text.index('yield (LibraryProduct("second")'), text.index("else:", text.index('"second"'))
+    wrong.write_text(text[:start] + text[start:end].replace("(y, v, z)", "(y, v.mT, z)", 1) + text[end:])
+    assert not check_module(chain_program(), wrong, g, config, runner=runner, limit=4).passed
 
 
 @pytest.mark.slow
-def test_optimize_picks_the_library_where_the_model_says_so(pool: InterpreterPool, tmp_path: Path) -> None:
+def test_optimize_picks_the_library_where_the_model_says_so(interpreter: InterpreterPool, tmp_path: Path) -> None:
     """The whole path: the folder says library, works without prism, and is verified."""
 
     def scored(x: torch.Tensor, w: torch.Tensor, r: torch.Tensor) -> torch.Tensor:
@@ -642,7 +639,7 @@ def test_optimize_picks_the_library_where_the_model_says_so(pool: InterpreterPoo
     rng = np.random.default_rng(0)
     given = tuple(samples.rounded(rng.standard_normal(s), BF16) for s in shapes)
     path = made.out / "scored.py"
-    (out,) = pool.run(InterpretJob(path, "scored", given, ("bfloat16",) * 3, config))
+    (out,) = interpreter.run(InterpretJob(path, "scored", given, ("bfloat16",) * 3, config))
     expected = scored(*(torch.from_numpy(np.asarray(g, np.float64)) for g in given)).numpy()
     np.testing.assert_allclose(np.asarray(out), expected, atol=0.03 * float(np.abs(expected).max()))
 

@@ -188,7 +188,7 @@ def test_a_folded_split_combines_the_tile_that_it_counted() -> None:
         np.testing.assert_allclose(got["y"].reshape(37, 16), sample.reference(**drawn), rtol=1e-5, atol=1e-6)
 
 
-def test_emitted_kernels_compute_the_closed_form(tmp_path: Path) -> None:
+def test_emitted_kernels_compute_the_closed_form(interpreter: InterpreterPool, tmp_path: Path) -> None:
     jobs: list[InterpretJob] = []
     wanted: list[np.ndarray] = []
     for n, (sample, lengths) in enumerate(cases()):
@@ -213,10 +213,9 @@ def test_emitted_kernels_compute_the_closed_form(tmp_path: Path) -> None:
         config = Config(symbols, kernels, kernels).having(folded=folded)
         jobs.append(InterpretJob(path, source.entry, tuple(drawn.values()), ("float32",) * 3, config))
         wanted.append(Masked(CAUSAL).reference(**drawn))
-    with InterpreterPool() as pool:
-        for result, want in zip(pool.run_many(jobs), wanted, strict=True):
-            assert not result.error
-            np.testing.assert_allclose(result.outputs[0], want, rtol=2e-5, atol=2e-6)
+    for result, want in zip(interpreter.run_many(jobs), wanted, strict=True):
+        assert not result.error
+        np.testing.assert_allclose(result.outputs[0], want, rtol=2e-5, atol=2e-6)
 
 
 @pytest.mark.skipif(find_compiler() is None, reason="needs a C++ compiler: install g++ or clang++")

@@ -16,6 +16,7 @@ import torch
 from frontend_onnx_models import FLOAT, model
 from onnx import numpy_helper
 from onnx.helper import make_node as node
+from quick import slow_but
 
 import prism
 from prism.cli import main
@@ -27,12 +28,6 @@ from prism.program.verdict import Status, Verdict
 
 D, H, N = 6, 8, 5
 Weights: TypeAlias = dict[str, np.ndarray]
-
-
-@pytest.fixture(scope="module")
-def worker() -> Iterator[Worker]:
-    with Worker() as w:
-        yield w
 
 
 def draw(*shape: int, seed: int = 0) -> np.ndarray:
@@ -221,7 +216,7 @@ def changes(weights: Mapping[str, np.ndarray]) -> Iterator[tuple[str, np.ndarray
             yield name, array.T.copy()
 
 
-@pytest.mark.parametrize("make", PAIRS, ids=lambda f: f.__name__)
+@pytest.mark.parametrize("make", slow_but([f for f in PAIRS if f is not gated], PAIRS), ids=lambda f: f.__name__)
 def test_folded_weights_are_proved_and_changed_ones_refuted(
     make: Callable[[], tuple[Graph, Graph]], worker: Worker
 ) -> None:
@@ -364,7 +359,10 @@ def runtime_basic(built: onnx.ModelProto, path: Path) -> onnx.ModelProto:
     return onnx.load(path)
 
 
-@pytest.mark.parametrize("make", [transposed, fused_qkv, merged_lora, gain_in_projection, batch_norm, gated])
+@pytest.mark.parametrize(
+    "make",
+    [transposed, fused_qkv, merged_lora, gain_in_projection, batch_norm, pytest.param(gated, marks=pytest.mark.slow)],
+)
 def test_what_onnxruntime_optimises_is_proved(
     make: Callable[[], tuple[Graph, Graph]], worker: Worker, tmp_path: Path
 ) -> None:
@@ -387,7 +385,7 @@ SIMPLIFIED = Path(__file__).parent / "models"
 """Models as torch exports them and as onnxsim leaves them; make.py there writes them."""
 
 
-@pytest.mark.parametrize("name", ["attention", "perceptron"])
+@pytest.mark.parametrize("name", ["attention", pytest.param("perceptron", marks=pytest.mark.slow)])
 def test_what_onnxsim_optimises_is_proved(name: str, worker: Worker) -> None:
     one, other = onnx.load(SIMPLIFIED / f"{name}.onnx"), onnx.load(SIMPLIFIED / f"{name}.sim.onnx")
     found = verdict(one, other, worker)

@@ -5,7 +5,7 @@ Each pair differs, if at all, where a mask hides a whole row, at a division by z
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import TypeAlias
 
 import numpy as np
@@ -292,15 +292,14 @@ def traced(functions: Mapping[str, Callable[..., Tensor]], inputs: tuple[Tensor,
 
 
 @pytest.fixture(scope="module")
-def verdicts() -> Iterator[Callable[[str], Verdict]]:
+def verdicts(worker: Worker) -> Callable[[str], Verdict]:
     """The verdict on a pair by its name."""
     x, v = torch.randn(N, N), torch.randn(N, 4)
     pairs: dict[str, tuple[Formula, Formula]] = {}
     for table, inputs in ((WRONG, (x,)), (UNSEEN, (x,)), (RIGHT, (x, v)), (ASSUMING, (x, v))):
         sides = [traced({name: pair[n] for name, pair in table.items()}, inputs) for n in (0, 1)]
         pairs |= {name: (sides[0][name], sides[1][name]) for name in table}
-    with Worker() as worker:
-        yield lambda name: prove_formulas([pairs[name][0]], [pairs[name][1]], tensors=(), worker=worker)
+    return lambda name: prove_formulas([pairs[name][0]], [pairs[name][1]], tensors=(), worker=worker)
 
 
 def test_there_are_enough() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -59,26 +58,20 @@ def halves(first: int, second: int, stride: int = 2, looped: bool = True) -> SGr
     return SGraph("halves", (x, Tensor("w", (N, K), F32)), (), (Tensor("y", (M, N), F32),), (kernel,))
 
 
-@pytest.fixture(scope="module")
-def pool() -> Iterator[InterpreterPool]:
-    with InterpreterPool() as made:
-        yield made
-
-
-def run(pool: InterpreterPool, folder: Path, g: SGraph, *inputs: np.ndarray) -> np.ndarray:
+def run(interpreter: InterpreterPool, folder: Path, g: SGraph, *inputs: np.ndarray) -> np.ndarray:
     spec.check(g)
     source = emit_module(g, formula="", configs={})
     path = folder / "halves.py"
     path.write_text(source.text)
     symbols = {"T_m": 4, "T_n": 16, "T_k": 16}
     config = Config({s.name: symbols[s.name] for s in g.symbols}, {"half": 4}, {"half": 2})
-    (y,) = pool.run(InterpretJob(path, source.entry, inputs, tuple(t.dtype.value for t in g.inputs), config))
+    (y,) = interpreter.run(InterpretJob(path, source.entry, inputs, tuple(t.dtype.value for t in g.inputs), config))
     return y
 
 
 @pytest.mark.parametrize(("first", "second"), [(0, 1), (1, 0), (1, 2)])
 def test_even_and_odd_elements_are_loaded_together(
-    pool: InterpreterPool, tmp_path: Path, first: int, second: int
+    interpreter: InterpreterPool, tmp_path: Path, first: int, second: int
 ) -> None:
     rng = np.random.default_rng(0)
     x = rng.standard_normal((M, 2 * K + 2)).astype(np.float32)
@@ -86,11 +79,11 @@ def test_even_and_odd_elements_are_loaded_together(
     a, b = x[:, first::2][:, :K], x[:, second::2][:, :K]
     g = halves(first, second)
     assert emit_module(g, formula="", configs={}).text.count("tl.split(") == 1
-    np.testing.assert_allclose(run(pool, tmp_path, g, x, w), (a - b) @ w.T, rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(run(interpreter, tmp_path, g, x, w), (a - b) @ w.T, rtol=1e-4, atol=1e-4)
     # Masks of ragged tiles hold for both of a pair.
     g = halves(first, second, looped=False)
     assert emit_module(g, formula="", configs={}).text.count("tl.split(") == 1
-    np.testing.assert_allclose(run(pool, tmp_path, g, x), a + 2 * b, rtol=1e-6)
+    np.testing.assert_allclose(run(interpreter, tmp_path, g, x), a + 2 * b, rtol=1e-6)
 
 
 @pytest.mark.parametrize(("first", "second", "stride"), [(0, 1, 1), (0, 2, 2), (0, 1, 3), (1, 1, 2)])

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
 from dataclasses import replace
 from functools import cache
 from itertools import pairwise
@@ -19,6 +18,7 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from program_random import arrays, programs
+from quick import examples
 from sgraph_simulator import simulate
 
 from examples.common import MODELS
@@ -44,6 +44,8 @@ from prism.sgraph import spec
 from prism.sgraph.compose import Part, compose
 from prism.sgraph.show import key, text
 
+pytestmark = pytest.mark.usefixtures("warm", "small_gate")
+
 SM_90 = device("sm_90")
 TINY = Sizes(hidden=64, heads=4, kv_heads=2, head=16, mlp=96)
 SEQ = 24
@@ -65,12 +67,6 @@ def two_layers() -> Program:
         return one(one(*t[:12]), *t[1:3], *t[12:])
 
     return trace(stacked, [torch.zeros(s) for s in (*shapes, *shapes[3:])], name="two_layers")
-
-
-@pytest.fixture(scope="module")
-def worker() -> Iterator[Worker]:
-    with Worker() as w:
-        yield w
 
 
 @pytest.fixture(scope="module")
@@ -176,7 +172,7 @@ def test_any_bounds_give_regions_that_compute_the_program() -> None:
     assert counts[-1] == 1
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=examples(40, 150), deadline=None, suppress_health_check=list(HealthCheck))
 @given(programs(), st.data())
 def test_random_programs_in_regions(program: Program, data: st.DataObject) -> None:
     names = [d.name for d in program.definitions]
@@ -357,6 +353,7 @@ def test_a_tensor_is_handed_over_as_the_reader_declares_it(tiny_search: Partitio
         compose("p", halves, outputs, parts)
 
 
+@pytest.mark.slow
 def test_the_whole_layer_is_found_and_proved() -> None:
     program = load(MODELS / "decoder_layer.onnx")
     with Worker() as first, Worker() as second:

@@ -81,7 +81,7 @@ def cases() -> list[tuple[Sample, dict[str, int], dict[str, int]]]:
     ]
 
 
-def test_persistent_programs_do_every_tile_at_ragged_extents(tmp_path: Path) -> None:
+def test_persistent_programs_do_every_tile_at_ragged_extents(interpreter: InterpreterPool, tmp_path: Path) -> None:
     jobs: list[InterpretJob] = []
     wanted: list[np.ndarray] = []
     for n, (sample, lengths, symbols) in enumerate(cases()):
@@ -103,13 +103,12 @@ def test_persistent_programs_do_every_tile_at_ragged_extents(tmp_path: Path) -> 
             assert without[-1] is None
             jobs.append(InterpretJob(path, source.entry, inputs, ("float32",) * len(inputs), chosen))
             wanted.append(sample.reference(*(np.asarray(a, float) for a in inputs))[0])
-    with InterpreterPool() as pool:
-        for found, want in zip(pool.run_many(jobs), wanted, strict=True):
-            assert not found.error
-            np.testing.assert_allclose(found.outputs[0], want, rtol=2e-5, atol=3e-6 * np.abs(want).max())
+    for found, want in zip(interpreter.run_many(jobs), wanted, strict=True):
+        assert not found.error
+        np.testing.assert_allclose(found.outputs[0], want, rtol=2e-5, atol=3e-6 * np.abs(want).max())
 
 
-def test_a_program_that_stops_after_its_first_tile_shows(tmp_path: Path) -> None:
+def test_a_program_that_stops_after_its_first_tile_shows(interpreter: InterpreterPool, tmp_path: Path) -> None:
     sample, _, symbols = cases()[0]
     source = emit_module(sample.sgraph, formula="f", configs={})
     loop = "for tile in range(tl.program_id(0), tile_count, tl.num_programs(0)):"
@@ -117,9 +116,8 @@ def test_a_program_that_stops_after_its_first_tile_shows(tmp_path: Path) -> None
     path = tmp_path / "once.py"
     path.write_text(source.text.replace(loop, "for tile in range(tl.program_id(0), tl.num_programs(0)):"))
     inputs = tuple(sample.inputs({}))
-    with InterpreterPool() as pool:
-        job = InterpretJob(path, source.entry, inputs, ("float32",) * 2, config(sample.sgraph, symbols, 1))
-        (found,) = pool.run_many([job])
+    job = InterpretJob(path, source.entry, inputs, ("float32",) * 2, config(sample.sgraph, symbols, 1))
+    (found,) = interpreter.run_many([job])
     (want,) = sample.reference(*(np.asarray(a, float) for a in inputs))
     assert found.error or not np.allclose(found.outputs[0], want, atol=1e-3)
 
@@ -127,7 +125,12 @@ def test_a_program_that_stops_after_its_first_tile_shows(tmp_path: Path) -> None
 # What compilers make of it.
 
 
-def test_it_compiles_everywhere_and_keeps_its_pipeline(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "targets",
+    [("sm_90", "gfx942"), pytest.param(tuple(SHARED_LIMIT_BYTES), marks=pytest.mark.slow)],
+    ids=["some", "all"],
+)
+def test_it_compiles_everywhere_and_keeps_its_pipeline(targets: Sequence[str], tmp_path: Path) -> None:
     built = {
         "matmul": (samples.matmul(BF16, m=1000, k=1024, n=1024).sgraph, {"T_m": 64, "T_n": 64, "T_k": 64}),
         "attention": (narrowed(samples.attention(BF16, heads=8, seq=1000, d=64).sgraph), {"T_i": 64, "T_j": 64}),
@@ -137,7 +140,7 @@ def test_it_compiles_everywhere_and_keeps_its_pipeline(tmp_path: Path) -> None:
         path = tmp_path / f"{name}.py"
         path.write_text(emit_module(g, formula="f", configs={}).text)
         given = [[list(a.shape), a.dtype] for a in arguments(g, {})]
-        for target in SHARED_LIMIT_BYTES if name == "matmul" else ("sm_90",):
+        for target in targets if name == "matmul" else ("sm_90",):
             for blocks in (0, 2):
                 chosen = config(g, symbols, blocks).encode()
                 requests.append({"module": str(path), "target": target, "config": chosen, "arguments": given})

@@ -6,6 +6,7 @@ import numpy as np
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from program_random import arrays, programs
+from quick import examples
 
 from prism.errors import UnsupportedError
 from prism.program.build import add, mul, read, reduce
@@ -16,7 +17,7 @@ from prism.program.nodes import Expr, Position, Program, Read, Reduce, free_axes
 from prism.program.spec import check
 from prism.program.transform import canonical, least_instance, rename_free, substitute
 
-QUICK = settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+QUICK = settings(max_examples=examples(50, 150), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 
 @QUICK

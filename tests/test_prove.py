@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 
 import numpy as np
 import pytest
@@ -23,12 +23,6 @@ from prism.program.nodes import Definition, DType, Expr, Formula, Program, Read,
 from prism.program.verdict import Status, Verdict
 
 F32 = DType.FLOAT32
-
-
-@pytest.fixture(scope="module")
-def worker() -> Iterator[Worker]:
-    with Worker() as w:
-        yield w
 
 
 def as_formulas(*exprs: Expr) -> list[Formula]:

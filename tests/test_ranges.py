@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -12,10 +12,12 @@ from cost_bounds import lower_bound, upper_bound
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from interpreting import InterpreterPool, InterpretJob
+from quick import examples
 from sgraph_samples import MAX, SUM, at, grouped_attention, op, sym
 from sgraph_simulator import simulate
 
-from prism.backends.triton.crosscompile import CompileJob, arguments, compile_once
+from prism.backends.protocol import Compiled
+from prism.backends.triton.crosscompile import CompileJob, arguments
 from prism.backends.triton.emit import emit_module
 from prism.cost.counts import kernel_cost, sgraph_cost
 from prism.cost.trip_counts import allowed, visited
@@ -492,7 +494,7 @@ def problems(draw: st.DrawFn) -> tuple[Masked, dict[str, int]]:
     return Masked(predicates, rows, keys), tiles
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(40, 100), deadline=None)
 @given(problems())
 def test_any_predicate_computes_the_same_narrowed(problem: tuple[Masked, dict[str, int]]) -> None:
     sample, binding = problem
@@ -560,7 +562,7 @@ def test_a_symbolic_square_costs_about_half() -> None:
     assert allowed(keys, loop_of(g.kernels[0]).range) == n
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(60, 200), deadline=None)
 @given(st.data())
 def test_the_closed_form_counts_the_tiles(data: st.DataObject) -> None:
     whole = st.integers
@@ -618,7 +620,7 @@ def job(folder: Path, g: SGraph, inputs: Sequence[np.ndarray], binding: dict[str
     return InterpretJob(path, source.entry, tuple(inputs), ("float32",) * len(inputs), config)
 
 
-def test_emitted_kernels_compute_the_closed_form(tmp_path: Path) -> None:
+def test_emitted_kernels_compute_the_closed_form(interpreter: InterpreterPool, tmp_path: Path) -> None:
     jobs: list[InterpretJob] = []
     expected: list[np.ndarray] = []
     for n, (predicates, rows, keys) in enumerate(SHAPES):
@@ -642,13 +644,12 @@ def test_emitted_kernels_compute_the_closed_form(tmp_path: Path) -> None:
     inputs = grouped.inputs({})
     jobs.append(job(tmp_path, narrowed(grouped.sgraph), inputs, dict(grouped.symbols[0])))
     expected += grouped.reference(*(np.asarray(a, float) for a in inputs))
-    with InterpreterPool() as pool:
-        for result, want in zip(pool.run_many(jobs), expected, strict=True):
-            assert not result.error
-            np.testing.assert_allclose(result.outputs[0], want, rtol=2e-5, atol=2e-6)
+    for result, want in zip(interpreter.run_many(jobs), expected, strict=True):
+        assert not result.error
+        np.testing.assert_allclose(result.outputs[0], want, rtol=2e-5, atol=2e-6)
 
 
-def test_tiles_outside_of_the_range_are_not_read(tmp_path: Path) -> None:
+def test_tiles_outside_of_the_range_are_not_read(interpreter: InterpreterPool, tmp_path: Path) -> None:
     # 0 * nan is nan: a program that visited the tiles of keys that it cannot see would show it.
     sample = resized(WINDOW, 48, 48)
     jobs = []
@@ -656,15 +657,16 @@ def test_tiles_outside_of_the_range_are_not_read(tmp_path: Path) -> None:
         drawn = sample.draw()
         drawn["v"][slice(16, 32) if middle else slice(32, 48)] = np.nan
         jobs.append(job(tmp_path, narrowed(sample.sgraph()), list(drawn.values()), {"T_i": 16, "T_j": 16}))
-    with InterpreterPool() as pool:
-        last, middle_one = (r.outputs[0] for r in pool.run_many(jobs))
+    last, middle_one = (r.outputs[0] for r in interpreter.run_many(jobs))
     assert np.isfinite(last[:32]).all()
     assert np.isnan(last[32:]).all()
     assert np.isfinite(middle_one[:16]).all()
     assert np.isnan(middle_one[16:48]).any()
 
 
-def test_dynamic_bounds_read_well_and_compile_with_pipelining(tmp_path: Path) -> None:
+def test_dynamic_bounds_read_well_and_compile_with_pipelining(
+    compile_job: Callable[[CompileJob], Compiled], tmp_path: Path
+) -> None:
     rows, keys = Axis("i", 512), Axis("j", 512)
     sample = resized(WINDOW, 512, 512)
     half = replace(
@@ -680,7 +682,7 @@ def test_dynamic_bounds_read_well_and_compile_with_pipelining(tmp_path: Path) ->
     path = tmp_path / "window.py"
     path.write_text(source.text)
     config = Config({"T_i": 64, "T_j": 32}, {"masked_kernel": 4}, {"masked_kernel": 3})
-    done = compile_once(CompileJob(path, "sm_90", config, arguments(half, {})), cache=tmp_path)
+    done = compile_job(CompileJob(path, "sm_90", config, arguments(half, {})))
     assert not done.error
     (r,) = done.resources
     assert r.spills == 0

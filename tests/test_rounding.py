@@ -41,6 +41,8 @@ from prism.sgraph.denote import as_program, denote
 from prism.sgraph.nodes import Grid, Kernel, Load, Pointwise, SGraph, Store, TileReduce, Whole
 from prism.sgraph.value_bounds import shape
 
+pytestmark = pytest.mark.usefixtures("warm", "small_gate")
+
 F32 = DType.FLOAT32
 NUMPY = NumpyArrays()
 i, j = Axis("i", 8), Axis("j", 32)
@@ -195,30 +197,29 @@ FUNCTIONS: dict[str, tuple[Callable[..., Any], tuple[tuple[int, ...], ...]]] = {
 }
 
 
-def searched(program: Program, budget: SearchBudget = SMALL) -> SearchResult:
-    with Worker() as worker:
-        return run_search(program, platform_of("sm_90", lambda m: None).device, budget, worker, Recorder(None))
+def searched(worker: Worker, program: Program, budget: SearchBudget = SMALL) -> SearchResult:
+    return run_search(program, platform_of("sm_90", lambda m: None).device, budget, worker, Recorder(None))
 
 
 # A rule moves a factor, folds a norm, rescales a sum; the others repeat one of these.
 @pytest.mark.parametrize("name", slow_but(["a norm before a product", "softmax", "a factor of a sum"], FUNCTIONS))
-def test_the_form_as_written_is_always_proved(name: str) -> None:
+def test_the_form_as_written_is_always_proved(worker: Worker, name: str) -> None:
     fn, shapes = FUNCTIONS[name]
     program = traced(fn, *shapes)
-    (own,) = [p for p in searched(program).proved if p.written]
+    (own,) = [p for p in searched(worker, program).proved if p.written]
     (formula,) = inline(program)
     assert shape(denote(own.sgraph).outputs[0]) == shape(formula.expr), "with nothing moved past anything else"
 
 
-def test_what_the_rules_wrote_anew_is_found_as_well() -> None:
+def test_what_the_rules_wrote_anew_is_found_as_well(worker: Worker) -> None:
     program = traced(lambda x: (1.0 * x - x.mean(-1, keepdim=True) + 0.0) * (3.0 * -2.0), (8, 40))
-    assert [p.written for p in searched(program).proved].count(True) == 1
+    assert [p.written for p in searched(worker, program).proved].count(True) == 1
 
 
-def test_the_finalists_have_it(tmp_path: Path) -> None:
+def test_the_finalists_have_it(worker: Worker, tmp_path: Path) -> None:
     fn, shapes = FUNCTIONS["a norm before a product"]
     program = traced(fn, *shapes)
-    found = searched(program, SearchBudget(max_sgraphs=12))
+    found = searched(worker, program, SearchBudget(max_sgraphs=12))
     platform = platform_of("sm_90", lambda m: None)
     request = Request(program, "sm_90", platform.device, "", SearchBudget(), 12, 0, ())
     tried: set[int] = set()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -20,12 +20,10 @@ from prism.backends.lower import lower
 from prism.backends.tile import Prefix, statements
 from prism.backends.tile_spec import check_module
 from prism.backends.triton.crosscompile import (
-    WORKER,
     CompileJob,
     arguments,
     compiled,
     request,
-    worker_environment,
 )
 from prism.backends.triton.emit import emit_module
 from prism.cost.device import device, multicore
@@ -33,7 +31,6 @@ from prism.egraph.budget import Budget
 from prism.egraph.worker import Worker
 from prism.errors import IllegalIRError, UnsupportedError
 from prism.events import Recorder
-from prism.process.child import module_command
 from prism.process.worker import Pool
 from prism.program.build import op as mapped
 from prism.program.build import position
@@ -110,7 +107,7 @@ def test_it_denotes_a_sum_of_what_is_zero_behind_the_place() -> None:
     assert value == canonical(Reduce(SUM, r, body))
 
 
-def test_a_scan_of_a_scan_confuses_no_places() -> None:
+def test_a_scan_of_a_scan_confuses_no_places(worker: Worker) -> None:
     g = graph(LOAD, SCAN, Scan("z", K, "s"), replace(STORE, src="z"))
     spec.check(g)
     x = np.random.default_rng(0).normal(size=(20, 24))
@@ -118,10 +115,9 @@ def test_a_scan_of_a_scan_confuses_no_places() -> None:
     np.testing.assert_allclose(simulate(g, {"x": x}, {"T_m": 8, "T_k": 4})["y"], wanted)
     p = trace(lambda x: x.cumsum(1).cumsum(1), [torch.empty(20, 24, device="meta")], name="twice")
     np.testing.assert_allclose(evaluate(p, {"x": x})[p.outputs[0]], wanted)
-    with Worker() as worker:
-        worker.explore(tuple(f.expr for f in inline(p)), Budget())
-        once = denote(graph(LOAD, SCAN, STORE))
-        assert [bool(v) for v in worker.prove([denote(g).outputs, once.outputs])] == [True, False]
+    worker.explore(tuple(f.expr for f in inline(p)), Budget())
+    once = denote(graph(LOAD, SCAN, STORE))
+    assert [bool(v) for v in worker.prove([denote(g).outputs, once.outputs])] == [True, False]
 
 
 @pytest.mark.parametrize("build", BUILDS)
@@ -154,13 +150,7 @@ def config(kernels: tuple[str, ...], symbols: object) -> Config:
     return Config(symbols, dict.fromkeys(kernels, 4), dict.fromkeys(kernels, 2))
 
 
-@pytest.fixture(scope="module")
-def pool() -> Iterator[InterpreterPool]:
-    with InterpreterPool() as made:
-        yield made
-
-
-def test_kernels_compute_prefix_sums_at_ragged_lengths(pool: InterpreterPool, tmp_path: Path) -> None:
+def test_kernels_compute_prefix_sums_at_ragged_lengths(interpreter: InterpreterPool, tmp_path: Path) -> None:
     jobs: list[InterpretJob] = []
     wanted: list[tuple[DType, np.ndarray]] = []
     for dtype in (F32, F16, BF16):
@@ -175,7 +165,7 @@ def test_kernels_compute_prefix_sums_at_ragged_lengths(pool: InterpreterPool, tm
                     tuned = config(source.kernels, dict(symbols))
                     jobs.append(InterpretJob(path, source.entry, tuple(inputs), (dtype.value,), tuned))
                     wanted.append((dtype, sample.reference(*(np.asarray(a, np.float64) for a in inputs))[0]))
-    for result, (dtype, want) in zip(pool.run_many(jobs), wanted, strict=True):
+    for result, (dtype, want) in zip(interpreter.run_many(jobs), wanted, strict=True):
         assert not result.error
         (got,) = result.outputs
         np.testing.assert_allclose(
@@ -183,7 +173,7 @@ def test_kernels_compute_prefix_sums_at_ragged_lengths(pool: InterpreterPool, tm
         )
 
 
-def test_kernels_compile_without_spills(tmp_path: Path) -> None:
+def test_kernels_compile_without_spills(compilers: Pool, tmp_path: Path) -> None:
     sizes = {"T_m": 4, "T_k": 256, "T_e": 64}
     jobs: list[CompileJob] = []
     for sample, binding in (
@@ -196,11 +186,10 @@ def test_kernels_compile_without_spills(tmp_path: Path) -> None:
         path.write_text(source.text)
         tuned = config(source.kernels, {s.name: sizes[s.name] for s in sample.sgraph.symbols})
         jobs += [CompileJob(path, t, tuned, arguments(sample.sgraph, binding)) for t in ("sm_80", "sm_90")]
-    with Pool(module_command(WORKER), worker_environment(tmp_path), size=1) as workers:
-        for reply in workers.map([request(j) for j in jobs], 60):
-            done = compiled(reply.answer)
-            assert not done.error
-            assert all(r.spills == 0 for r in done.resources)
+    for reply in compilers.map([request(j) for j in jobs], 60):
+        done = compiled(reply.answer)
+        assert not done.error
+        assert all(r.spills == 0 for r in done.resources)
 
 
 def test_cpp_sums_from_tile_to_tile_only() -> None:
@@ -209,26 +198,25 @@ def test_cpp_sums_from_tile_to_tile_only() -> None:
         emit_cpp(prefix_sums().sgraph, formula="sums", configs={})
 
 
-def scanned(fn: Callable[..., torch.Tensor], *shapes: tuple[int, ...]) -> dict[str, set[object]]:
+def scanned(worker: Worker, fn: Callable[..., torch.Tensor], *shapes: tuple[int, ...]) -> dict[str, set[object]]:
     """By target, the tiles of the axes along which proved sGraphs scan."""
     p = trace(fn, [torch.empty(s, device="meta") for s in shapes], name="p")
     found: dict[str, set[object]] = {}
-    with Worker() as worker:
-        for name, target in (("sm_90", device("sm_90")), ("cpu", CPU)):
-            proved = run_search(p, target, SearchBudget(), worker, Recorder()).proved
-            kernels = [k for p in proved for k in p.sgraph.kernels]
-            roles = [k.role(s.axis) for k in kernels for s in k.statements() if isinstance(s, Scan)]
-            found[name] = {r.tile if isinstance(r, LoopRole) else r for r in roles}
+    for name, target in (("sm_90", device("sm_90")), ("cpu", CPU)):
+        proved = run_search(p, target, SearchBudget(), worker, Recorder()).proved
+        kernels = [k for p in proved for k in p.sgraph.kernels]
+        roles = [k.role(s.axis) for k in kernels for s in k.statements() if isinstance(s, Scan)]
+        found[name] = {r.tile if isinstance(r, LoopRole) else r for r in roles}
     return found
 
 
-def test_a_cpu_scans_from_element_to_element_alone() -> None:
+def test_a_cpu_scans_from_element_to_element_alone(worker: Worker) -> None:
     """One float32 after another rounds worse than torch's own prefix sums, so it is for states of a product."""
-    sums = scanned(lambda x: x.cumsum(0), (4096, 512))
+    sums = scanned(worker, lambda x: x.cumsum(0), (4096, 512))
     assert not sums["cpu"]
     assert sums["sm_90"]
     assert 1 not in sums["sm_90"]
     shape = (4, 16, 32, 32)
-    states = scanned(lambda q, k, v: q @ (k.transpose(-1, -2) @ v).cumsum(1), shape, shape, shape)
+    states = scanned(worker, lambda q, k, v: q @ (k.transpose(-1, -2) @ v).cumsum(1), shape, shape, shape)
     assert states["cpu"] == {1}
     assert 1 in states["sm_90"]

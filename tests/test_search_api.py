@@ -7,7 +7,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -29,6 +29,8 @@ from prism.program.nodes import Program
 from prism.program.verdict import Status, Verdict
 from prism.sgraph.show import key
 
+pytestmark = pytest.mark.usefixtures("warm", "small_gate")
+
 MODELS = Path(__file__).resolve().parent.parent / "examples" / "models"
 SMALL = SearchBudget(max_kernels=2, max_forms=4, max_families=24, max_sgraphs=12)
 
@@ -37,12 +39,6 @@ SMALL = SearchBudget(max_kernels=2, max_forms=4, max_families=24, max_sgraphs=12
 def attention() -> Program:
     """Its candidates are proved against two references."""
     return load(MODELS / "gqa_decode.onnx")
-
-
-@pytest.fixture(scope="module")
-def worker() -> Iterator[Worker]:
-    with Worker() as w:
-        yield w
 
 
 @pytest.fixture(scope="module")

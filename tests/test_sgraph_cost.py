@@ -13,6 +13,7 @@ import sympy
 from cost_bounds import attained, dominates, lower_bound, upper_bound
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from quick import examples
 from sgraph_small import ALL, F16, F32, SUM, at, attention, layer_norm, matmul, matvec, split_k, tile
 
 from prism.cost.compiled_expr import compiled, value
@@ -141,7 +142,7 @@ class _Walk:
                     pass
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(20, 60), deadline=None)
 @given(
     make=st.sampled_from(["matmul", "matvec", "attention", "layer_norm", "split_k"]),
     sizes=st.tuples(*[st.integers(1, 23)] * 3),
@@ -184,7 +185,7 @@ def test_sympy_numbers_and_arrays_agree(make: Callable[[], SGraph]) -> None:
         assert np.broadcast_to(p.evaluate(arrays), (2,))[1] == p.evaluate({n: 2 * v for n, v in env.items()})
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(20, 60), deadline=None)
 @given(which=st.sampled_from(ALL), powers=st.lists(st.integers(0, 8), min_size=8, max_size=8))
 def test_bounds_hold_at_every_assignment(which: Callable[[], SGraph], powers: list[int]) -> None:
     g = which()

@@ -88,18 +88,17 @@ def test_grouped_programs_compute_the_same() -> None:
                 np.testing.assert_array_equal(got[name], expected)
 
 
-def test_grouped_programs_compute_the_closed_form_in_triton(tmp_path: Path) -> None:
-    with InterpreterPool() as pool:
-        for sample, symbols in SHAPES:
-            source = emit_module(sample.sgraph, formula="f", configs={})
-            assert "group_rows = tl.minimum(" in source.text
-            path = tmp_path / f"{source.entry}.py"
-            path.write_text(source.text)
-            inputs = sample.inputs({})
-            config = Config(symbols, dict.fromkeys(source.kernels, 4), dict.fromkeys(source.kernels, 2))
-            (got,) = pool.run(InterpretJob(path, source.entry, tuple(inputs), ("float32", "float32"), config))
-            (want,) = sample.reference(*(a.astype(float) for a in inputs))
-            np.testing.assert_allclose(got, want, rtol=0, atol=2e-6 * np.abs(want).max())
+def test_grouped_programs_compute_the_closed_form_in_triton(interpreter: InterpreterPool, tmp_path: Path) -> None:
+    for sample, symbols in SHAPES:
+        source = emit_module(sample.sgraph, formula="f", configs={})
+        assert "group_rows = tl.minimum(" in source.text
+        path = tmp_path / f"{source.entry}.py"
+        path.write_text(source.text)
+        inputs = sample.inputs({})
+        config = Config(symbols, dict.fromkeys(source.kernels, 4), dict.fromkeys(source.kernels, 2))
+        (got,) = interpreter.run(InterpretJob(path, source.entry, tuple(inputs), ("float32", "float32"), config))
+        (want,) = sample.reference(*(a.astype(float) for a in inputs))
+        np.testing.assert_allclose(got, want, rtol=0, atol=2e-6 * np.abs(want).max())
 
 
 @pytest.mark.skipif(find_compiler() is None, reason="needs a C++ compiler: install g++ or clang++")

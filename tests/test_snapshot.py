@@ -18,10 +18,11 @@ def test_every_program_has_a_name_of_its_own() -> None:
     assert [t.name for t in tasks(["add_silu"])] == ["model_add_silu"] * 2
 
 
-def test_records_are_equal_and_differences_are_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    with Worker() as worker:
-        gpu, cpu = tasks(["model_mul_silu"])
-        once, again, other = (record(task, worker) for task in (gpu, gpu, cpu))
+def test_records_are_equal_and_differences_are_told(
+    worker: Worker, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    gpu, cpu = tasks(["model_mul_silu"])
+    once, again, other = (record(task, worker) for task in (gpu, gpu, cpu))
     for folder, made in (("before", once), ("after", again)):
         for name, text in (made | other).items():
             path = tmp_path / folder / name

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,19 +12,16 @@ from sgraph_small import F16, F32, SUM, at, attention, matmul, matvec, tile
 
 from prism.backends.protocol import Compiled
 from prism.backends.triton.crosscompile import (
-    WORKER,
     CompileJob,
     arguments,
     compiled,
     request,
-    worker_environment,
 )
 from prism.backends.triton.emit import emit_module
 from prism.cost.constraints import footprint, tile_sizes
 from prism.cost.device import device
 from prism.cost.model import Model
 from prism.cost.pipelining import L2_TRIP, streamed
-from prism.process.child import module_command
 from prism.process.worker import Pool
 from prism.program.extents import symbol
 from prism.program.index import Axis, Index
@@ -135,12 +131,6 @@ def test_the_parameter_takes_no_name_that_is_there() -> None:
     assert 'STAGES_=stages["k"],' in text
 
 
-@pytest.fixture(scope="module")
-def interpreter() -> Iterator[InterpreterPool]:
-    with InterpreterPool() as found:
-        yield found
-
-
 def run(pool: InterpreterPool, folder: Path, g: SGraph, inputs: list[np.ndarray], config: Config) -> list[np.ndarray]:
     spec.check(g)
     source = emit_module(g, formula="", configs={})
@@ -175,13 +165,7 @@ def test_a_launch_of_several_kernels_hands_them_on(interpreter: InterpreterPool,
 # The compiler.
 
 
-@pytest.fixture(scope="module")
-def compiler(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pool]:
-    with Pool(module_command(WORKER), worker_environment(tmp_path_factory.mktemp("cache")), size=1) as found:
-        yield found
-
-
-def test_the_compiler_keeps_buffers_for_the_stages(compiler: Pool, tmp_path: Path) -> None:
+def test_the_compiler_keeps_buffers_for_the_stages(compilers: Pool, tmp_path: Path) -> None:
     n, k = 1024, 4096
     path = tmp_path / "long.py"
     g = replace(matvec(n, k), name="long")
@@ -189,7 +173,7 @@ def test_the_compiler_keeps_buffers_for_the_stages(compiler: Pool, tmp_path: Pat
 
     def shared(stages: int) -> int:
         config = Config({"T_n": 16, "T_k": 256}, {"matvec": 4}, {"matvec": stages})
-        (reply,) = compiler.map([request(CompileJob(path, "sm_90", config, arguments(g, {})))], 60)
+        (reply,) = compilers.map([request(CompileJob(path, "sm_90", config, arguments(g, {})))], 60)
         found: Compiled = compiled(reply.answer)
         assert not found.error
         return found.resources[0].shared

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-import torch_op_db as db
 
 from prism.errors import UnsupportedError
 from prism.frontend.torch.reader import trace
@@ -127,6 +126,8 @@ def spread(fn: Fn) -> Fn:
 
 
 def test_forms_are_what_torch_does() -> None:
+    import torch_op_db as db
+
     given = [
         db.Sample(name, tensors[0].dtype, n, tuple(tensors), spread(fn))
         for n, (name, (fn, tensors)) in enumerate(EQUAL.items())

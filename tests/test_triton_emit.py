@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -15,9 +15,9 @@ import sgraph_samples as samples
 from interpreting import Interpreted, InterpreterPool, InterpretJob
 from sgraph_samples import BF16, F16, F32, SAMPLES, Sample, at, sym
 
-from prism.backends.protocol import ModuleSource
+from prism.backends.protocol import Compiled, ModuleSource
 from prism.backends.source import HOST, KERNEL, Writer
-from prism.backends.triton.crosscompile import CompileJob, arguments, compile_once
+from prism.backends.triton.crosscompile import CompileJob, arguments
 from prism.backends.triton.emit import emit_module
 from prism.errors import BackendError, UnsupportedError
 from prism.program.extents import cdiv, symbol
@@ -58,12 +58,6 @@ def job(
     return InterpretJob(path, source.entry, tuple(inputs), dtypes, config(source, symbols))
 
 
-@pytest.fixture(scope="module")
-def pool() -> Iterator[InterpreterPool]:
-    with InterpreterPool() as made:
-        yield made
-
-
 def cases() -> list[Case]:
     made: list[Case] = []
     for dtype in (F32, F16, BF16):
@@ -85,7 +79,7 @@ CASES = cases()
 
 @pytest.fixture(scope="module")
 def outcomes(
-    pool: InterpreterPool, tmp_path_factory: pytest.TempPathFactory
+    interpreter: InterpreterPool, tmp_path_factory: pytest.TempPathFactory
 ) -> Callable[[DType], dict[str, Interpreted]]:
     """What the cases of a type give, run together."""
 
@@ -94,7 +88,7 @@ def outcomes(
         folder = tmp_path_factory.mktemp("modules")
         chosen = [c for c in CASES if c.dtype is dtype]
         jobs = [job(folder, c.sample, c.inputs, c.symbols) for c in chosen]
-        return {c.name: r for c, r in zip(chosen, pool.run_many(jobs), strict=True)}
+        return {c.name: r for c, r in zip(chosen, interpreter.run_many(jobs), strict=True)}
 
     return run
 
@@ -127,13 +121,13 @@ def close(got: np.ndarray, want: np.ndarray, tolerance: float) -> None:
     np.testing.assert_allclose(got, want, rtol=0, atol=tolerance * scale)
 
 
-def test_an_infinite_row_does_not_reach_others(pool: InterpreterPool, tmp_path: Path) -> None:
+def test_an_infinite_row_does_not_reach_others(interpreter: InterpreterPool, tmp_path: Path) -> None:
     # In a ragged tile 0 * inf would be NaN: what is outside must be zero in both operands.
     sample = samples.rmsnorm_linear()
     x, g, w = sample.inputs({})
     x[3, 5] = np.inf
     w[70, 2] = np.nan
-    (got,) = pool.run(job(tmp_path, sample, [x, g, w], sample.symbols[0]))
+    (got,) = interpreter.run(job(tmp_path, sample, [x, g, w], sample.symbols[0]))
     assert np.isnan(got[3]).all()
     assert np.isnan(got[:, 2]).all()
     finite = np.isfinite(np.delete(np.delete(got, 3, 0), 2, 1))
@@ -141,21 +135,21 @@ def test_an_infinite_row_does_not_reach_others(pool: InterpreterPool, tmp_path: 
 
 
 @pytest.mark.parametrize("m", [1, 3])
-def test_rows_of_any_number_go_through_one_module(pool: InterpreterPool, tmp_path: Path, m: int) -> None:
+def test_rows_of_any_number_go_through_one_module(interpreter: InterpreterPool, tmp_path: Path, m: int) -> None:
     sample = samples.symbolic_matmul()
     inputs = sample.inputs({"M": m})
-    (got,) = pool.run(job(tmp_path, sample, inputs, {"T_m": 4, "T_n": 32, "T_k": 16}))
+    (got,) = interpreter.run(job(tmp_path, sample, inputs, {"T_m": 4, "T_n": 32, "T_k": 16}))
     close(got, inputs[0].astype(float) @ inputs[1], 2e-6)
 
 
-def test_an_axis_of_length_one_needs_no_matrix_product(pool: InterpreterPool, tmp_path: Path) -> None:
+def test_an_axis_of_length_one_needs_no_matrix_product(interpreter: InterpreterPool, tmp_path: Path) -> None:
     sample = samples.matmul(m=1)
     inputs = sample.inputs({})
-    (got,) = pool.run(job(tmp_path, sample, inputs, {"T_m": 1, "T_n": 8, "T_k": 16}, "vector"))
+    (got,) = interpreter.run(job(tmp_path, sample, inputs, {"T_m": 1, "T_n": 8, "T_k": 16}, "vector"))
     close(got, inputs[0].astype(float) @ inputs[1], 2e-6)
 
 
-def test_a_symbolic_axis_in_one_tile(pool: InterpreterPool, tmp_path: Path) -> None:
+def test_a_symbolic_axis_in_one_tile(interpreter: InterpreterPool, tmp_path: Path) -> None:
     wide = Axis("d", sym("D"))
     rows, tile = Axis("m", 3), symbol("T_m")
     body = (
@@ -167,11 +161,11 @@ def test_a_symbolic_axis_in_one_tile(pool: InterpreterPool, tmp_path: Path) -> N
     sgraph = SGraph("top", (Tensor("x", (3, sym("D")), F32),), (), (Tensor("y", (3,), F32),), (kernel,))
     whole = Sample(sgraph, lambda x: (x.max(-1),), ({"D": 21},), ({"T_m": 2},))
     (x,) = whole.inputs({"D": 21})
-    (got,) = pool.run(job(tmp_path, whole, [x - 5], {"T_m": 2}))
+    (got,) = interpreter.run(job(tmp_path, whole, [x - 5], {"T_m": 2}))
     np.testing.assert_array_equal(got, (x - 5).max(-1))
 
 
-def test_names_that_python_reserves_or_forbids(pool: InterpreterPool, tmp_path: Path) -> None:
+def test_names_that_python_reserves_or_forbids(interpreter: InterpreterPool, tmp_path: Path) -> None:
     n = Axis("n.part", 20)
     body = (
         Load("a", "in", at(n)),
@@ -186,7 +180,7 @@ def test_names_that_python_reserves_or_forbids(pool: InterpreterPool, tmp_path: 
     sgraph = SGraph("names", tensors, (), (Tensor("torch", (20,), F32),), (kernel,))
     sample = Sample(sgraph, lambda a, b, c: (a + b + c,), ({},), ({"T_n.part": 8},))
     inputs = sample.inputs({})
-    (got,) = pool.run(job(tmp_path, sample, inputs, {"T_n.part": 8}))
+    (got,) = interpreter.run(job(tmp_path, sample, inputs, {"T_n.part": 8}))
     close(got, inputs[0] + inputs[1] + inputs[2], 1e-6)
 
 
@@ -227,7 +221,7 @@ def test_masks_are_known_to_hold_where_tiles_divide() -> None:
     assert re.search(r"mask_m = \(?offs_m < M\)?\n", text)
 
 
-def test_a_call_without_a_configuration_takes_the_tuned_one(pool: InterpreterPool, tmp_path: Path) -> None:
+def test_a_call_without_a_configuration_takes_the_tuned_one(interpreter: InterpreterPool, tmp_path: Path) -> None:
     sample = samples.symbolic_pointwise()
     narrow = Config({"T_m": 1, "T_n": 16}, {"add_silu_kernel": 1}, {"add_silu_kernel": 1})
     source = emit_module(
@@ -240,7 +234,7 @@ def test_a_call_without_a_configuration_takes_the_tuned_one(pool: InterpreterPoo
     path = tmp_path / "tuned.py"
     path.write_text(text)
     inputs = sample.inputs({"M": 9})
-    got = pool.run(InterpretJob(path, "untuned", tuple(inputs), ("float32", "float32"), narrow))
+    got = interpreter.run(InterpretJob(path, "untuned", tuple(inputs), ("float32", "float32"), narrow))
     close(got[0], sample.reference(*inputs)[0], 1e-6)
 
 
@@ -254,15 +248,19 @@ def test_a_call_without_a_configuration_takes_the_tuned_one(pool: InterpreterPoo
     ],
 )
 def test_wrong_arguments_are_refused(
-    pool: InterpreterPool, tmp_path: Path, shapes: tuple[tuple[int, ...], ...], dtypes: tuple[str, ...], message: str
+    interpreter: InterpreterPool,
+    tmp_path: Path,
+    shapes: tuple[tuple[int, ...], ...],
+    dtypes: tuple[str, ...],
+    message: str,
 ) -> None:
     right = job(tmp_path, samples.symbolic_matmul(), [], {"T_m": 16, "T_n": 8, "T_k": 32})
     arrays = tuple(np.zeros(s, np.float32) for s in shapes)
     with pytest.raises(BackendError, match=message):
-        pool.run(InterpretJob(right.module, right.entry, arrays, dtypes, right.config))
+        interpreter.run(InterpretJob(right.module, right.entry, arrays, dtypes, right.config))
 
 
-def test_weights_beside_the_module_may_be_left_out(pool: InterpreterPool, tmp_path: Path) -> None:
+def test_weights_beside_the_module_may_be_left_out(interpreter: InterpreterPool, tmp_path: Path) -> None:
     sample = samples.matmul()
     source = emit_module(sample.sgraph, formula="f", configs={}, weights=True)
     wrapper = (
@@ -273,7 +271,9 @@ def test_weights_beside_the_module_may_be_left_out(pool: InterpreterPool, tmp_pa
     path = tmp_path / "weighted.py"
     path.write_text(source.text + wrapper)
     x, w = sample.inputs({})
-    (got,) = pool.run(InterpretJob(path, "bare", (x, w), ("float32", "float32"), config(source, sample.symbols[0])))
+    (got,) = interpreter.run(
+        InterpretJob(path, "bare", (x, w), ("float32", "float32"), config(source, sample.symbols[0]))
+    )
     close(got, x.astype(float) @ w, 2e-6)
 
 
@@ -286,7 +286,7 @@ def test_a_length_that_no_input_has_is_refused() -> None:
         emit_module(sgraph, formula="f", configs={})
 
 
-def test_a_length_is_told_from_a_multiple_of_it(pool: InterpreterPool, tmp_path: Path) -> None:
+def test_a_length_is_told_from_a_multiple_of_it(interpreter: InterpreterPool, tmp_path: Path) -> None:
     n = Axis("n", sym("N"))
     odd = Load("a", "x", (Index(((n, 2),), 1),))
     kernel = Kernel("odd_kernel", ((n, Grid(symbol("T_n"))),), (odd, Store("y", at(n), "a")))
@@ -295,11 +295,11 @@ def test_a_length_is_told_from_a_multiple_of_it(pool: InterpreterPool, tmp_path:
     )
     sample = Sample(sgraph, lambda x: (x[1::2],), ({"N": 13},), ({"T_n": 8},))
     (x,) = sample.inputs({"N": 13})
-    (got,) = pool.run(job(tmp_path, sample, [x], {"T_n": 8}))
+    (got,) = interpreter.run(job(tmp_path, sample, [x], {"T_n": 8}))
     np.testing.assert_array_equal(got, x[1::2])
 
 
-def test_scalars_are_loaded_also_under_a_mask(tmp_path: Path, pool: InterpreterPool) -> None:
+def test_scalars_are_loaded_also_under_a_mask(tmp_path: Path, interpreter: InterpreterPool) -> None:
     """A tensor without dimensions, and elements of a vector one a program, some of them beyond its ends."""
     b, n = Axis("b", 5), Axis("n", 6)
     tensors = {"x": (5, 6), "z": (3,), "s": ()}
@@ -323,7 +323,7 @@ def test_scalars_are_loaded_also_under_a_mask(tmp_path: Path, pool: InterpreterP
     want = x * np.pad(z, 1)[:, None] + scalar
     for tile in (1, 4, 8):
         made = InterpretJob(path, source.entry, tuple(values), ("float32",) * 3, config(source, {"T_n": tile}))
-        np.testing.assert_allclose(pool.run(made)[0], want, rtol=1e-6)
+        np.testing.assert_allclose(interpreter.run(made)[0], want, rtol=1e-6)
 
 
 # The interpreter's process.
@@ -337,29 +337,29 @@ def mutilated(folder: Path, sample: Sample, old: str, new: str, timeout_s: float
     return InterpretJob(right.module, right.entry, right.inputs, right.dtypes, right.config, timeout_s)
 
 
-def test_leaving_a_tensor_is_an_error_and_no_crash(pool: InterpreterPool, tmp_path: Path) -> None:
+def test_leaving_a_tensor_is_an_error_and_no_crash(interpreter: InterpreterPool, tmp_path: Path) -> None:
     wrong = mutilated(tmp_path, samples.add_silu(), "(offs_m < 7)", "(offs_m < 7000)")
     with pytest.raises(BackendError, match="outside of every tensor"):
-        pool.run(wrong)
+        interpreter.run(wrong)
 
 
-def test_storing_twice_is_an_error(pool: InterpreterPool, tmp_path: Path) -> None:
+def test_storing_twice_is_an_error(interpreter: InterpreterPool, tmp_path: Path) -> None:
     wrong = mutilated(tmp_path, samples.add_silu(), "offs_m = pid_m * T_m + ", "offs_m = ")
     with pytest.raises(BackendError, match="stored twice"):
-        pool.run(wrong)
+        interpreter.run(wrong)
 
 
-def test_what_nobody_stored_is_not_a_number(pool: InterpreterPool, tmp_path: Path) -> None:
+def test_what_nobody_stored_is_not_a_number(interpreter: InterpreterPool, tmp_path: Path) -> None:
     wrong = mutilated(tmp_path, samples.add_silu(), "(offs_m < 7)", "(offs_m < 6)")
-    (got,) = pool.run(wrong)
+    (got,) = interpreter.run(wrong)
     assert np.isnan(got[6]).all()
     assert np.isfinite(got[:6]).all()
 
 
-def test_a_module_that_needs_prism_fails(pool: InterpreterPool, tmp_path: Path) -> None:
+def test_a_module_that_needs_prism_fails(interpreter: InterpreterPool, tmp_path: Path) -> None:
     wrong = mutilated(tmp_path, samples.add_silu(), "import torch\n", "import torch\nimport prism.errors\n")
     with pytest.raises(BackendError, match="prism"):
-        pool.run(wrong)
+        interpreter.run(wrong)
 
 
 def test_a_crash_is_an_error_and_the_next_job_runs(tmp_path: Path) -> None:
@@ -381,11 +381,13 @@ def test_a_hang_is_an_error(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("build", [pytest.param(samples.attention, marks=pytest.mark.slow), samples.split_k_matmul])
-def test_a_module_compiles_for_a_gpu(build: object, tmp_path: Path) -> None:
+def test_a_module_compiles_for_a_gpu(
+    compile_job: Callable[[CompileJob], Compiled], build: object, tmp_path: Path
+) -> None:
     assert callable(build)
     sample = build(BF16)
     right = job(tmp_path, sample, [], sample.symbols[0])
-    done = compile_once(CompileJob(right.module, "sm_90", right.config, arguments(sample.sgraph, {})), cache=tmp_path)
+    done = compile_job(CompileJob(right.module, "sm_90", right.config, arguments(sample.sgraph, {})))
     assert not done.error
     assert [r.kernel for r in done.resources] == [k.name for k in sample.sgraph.kernels]
     assert all(r.spills == 0 for r in done.resources)

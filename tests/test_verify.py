@@ -12,7 +12,7 @@ import os
 import random
 import re
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -57,12 +57,6 @@ def product(first: str, second: str) -> Program:
 @cache
 def derivation() -> Derivation:
     return Deriver().derive(["out"], [mul(read("x", M), read("y", M))], [mul(read("y", M), read("x", M))])
-
-
-@pytest.fixture(scope="module")
-def worker() -> Iterator[Worker]:
-    with Worker() as running:
-        yield running
 
 
 def product_sgraph(first: str, second: str) -> SGraph:

@@ -16,6 +16,7 @@ import pytest
 import sympy
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from quick import examples
 from sgraph_programs import PLAIN, task
 
 from prism.cost.shapes import TimeModel, lattice
@@ -206,7 +207,7 @@ def test_several_symbols_against_every_shape() -> None:
         assert all(np.isfinite(losses))
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=examples(20, 50), deadline=None)
 @given(m=st.integers(64, 8192), n=st.integers(64, 8192), b=st.integers(1, 256), seq=st.integers(1, 32768))
 def test_disjoint_and_covering(m: int, n: int, b: int, seq: int) -> None:
     for found, point in zip(_answers(), ({"m": m, "n": n}, {"b": b, "seq": seq}, {"seq": seq}), strict=True):

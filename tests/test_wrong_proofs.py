@@ -7,7 +7,7 @@ float64, and over finite fields, where constants are exact; one that both find e
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
@@ -27,12 +27,6 @@ from prism.program.identity.testing import Outcome, compare
 from prism.program.nodes import Formula
 
 NAMES = sorted(TRUE)
-
-
-@pytest.fixture(scope="module")
-def worker() -> Iterator[Worker]:
-    with Worker() as w:
-        yield w
 
 
 def by_forms(a: Formula, b: Formula) -> bool:

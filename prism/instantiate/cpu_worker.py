@@ -20,7 +20,6 @@ from typing import Any
 from prism.backends.interleave import interleave
 from prism.backends.poison import Framed
 from prism.backends.protocol import Argument
-from prism.instantiate.contenders import Contenders
 from prism.instantiate.cpu_backend import CppBackend
 from prism.instantiate.machine_load import Watch, plain
 from prism.instantiate.rounds import SETTLE_S, WARM_S, Prepared, contest, rounds
@@ -48,6 +47,8 @@ def time_contenders(request: Request) -> Answer:
     whose modules write into outputs that are poisoned before.
     """
     import torch
+
+    from prism.instantiate.contenders import Contenders  # imports torch, which a worker that compiles has no need of
 
     torch.set_num_threads(threads())
     inputs = torch.load(request["inputs"])

@@ -1,0 +1,77 @@
+"""Children that outlive what started them: the next that would start one alike goes on with it.
+
+Starting one imports torch, and Triton for some, which takes 2 s; a run of `optimize` starts up to five. Only for tests
+in which children are not what is tested: what one run does to its child, the next one finds.
+"""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Mapping, Sequence
+from io import BufferedRandom
+from typing import TypeAlias
+
+from prism.process.child import Child
+
+Alike: TypeAlias = tuple[tuple[str, ...], frozenset[tuple[str, str]] | None]
+
+MOST = 4
+"""Idle children that are kept; the one that waited longest goes first."""
+
+
+class WarmChild(Child):
+    """A child that is left to the next of the same command and environment when it is closed and has no work."""
+
+    idle: list[tuple[Alike, subprocess.Popen[bytes], BufferedRandom]] = []  # noqa: RUF012 - that they are shared is the point
+
+    def __init__(self, command: Sequence[str], environment: Mapping[str, str] | None = None) -> None:
+        super().__init__(command, environment)
+        self._alike = tuple(command), None if environment is None else frozenset(environment.items())
+        self._unanswered = 0
+
+    def start(self) -> bool:
+        """As a child's, but for the process, which may be one that was left."""
+        if self.alive:
+            return False
+        for place, (alike, process, log) in enumerate(self.idle):
+            if alike == self._alike and process.poll() is None and not self.closed:
+                del self.idle[place]
+                self._log.close()
+                self._process, self._log, self._rest = process, log, b""
+                return False
+        self._unanswered = 0
+        return super().start()
+
+    def feed(self, line: str) -> None:
+        self._unanswered += 1
+        super().feed(line)
+
+    def line(self, end: float) -> bytes | None:
+        answer = super().line(end)
+        if answer:
+            self._unanswered -= 1
+        return answer
+
+    def interrupt(self) -> None:
+        """Kill it if it is busy; a pool interrupts all of its workers before it closes them."""
+        if self._unanswered:
+            super().interrupt()
+
+    def close(self) -> None:
+        """Leave the process to others, unless it is busy: then it is killed, as a child is."""
+        if self._process is not None and self.alive and not self.closed and not self._unanswered:
+            self.idle.append((self._alike, self._process, self._log))
+            self._process, self._closed = None, True
+            while len(self.idle) > MOST:
+                self.end_one()
+        else:
+            super().close()
+
+    @classmethod
+    def end_one(cls) -> None:
+        """End the process that has waited longest."""
+        _, process, log = cls.idle.pop(0)
+        ending = Child([])
+        ending._log.close()
+        ending._process, ending._log = process, log
+        ending.close()
