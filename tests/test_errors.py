@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import pickle
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -15,6 +17,7 @@ from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
 
 from prism.cli import main
+from prism.cli.output import write_line
 from prism.errors import ExitCode, ModelError, PrismError, UsageError
 
 
@@ -219,3 +222,47 @@ def test_every_error_has_a_documented_code() -> None:
         kinds += kind.__subclasses__()
     assert len(kinds) > 8
     assert all(kind.exit_code in set(ExitCode) - {ExitCode.DONE, ExitCode.INTERRUPTED} for kind in kinds)
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (OSError(errno.ENOSPC, "No space left on device", "/tmp/x"), "/tmp/x: this machine refused: No space left"),
+        (OSError(errno.EMFILE, "Too many open files"), "this machine refused: Too many open files; raise the limit"),
+        (FileNotFoundError(errno.ENOENT, "No usable temporary directory found in ['/tmp']"), "set TMPDIR to a folder"),
+        (MemoryError(), "not enough memory for this model"),
+    ],
+)
+def test_what_the_machine_refuses_is_no_bug(
+    error: Exception, said: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def refuse(*args: object, **named: object) -> None:
+        raise error
+
+    monkeypatch.setattr("prism.api.load", refuse)
+    assert main(["show", "m.onnx"]) == ExitCode.USAGE
+    assert said in capsys.readouterr().err
+    monkeypatch.setattr(sys, "stderr", None)
+    assert main(["show", "m.onnx"]) == ExitCode.USAGE
+    assert capsys.readouterr().out == ""
+
+
+def test_other_errors_of_the_system_are_bugs(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def refuse(*args: object, **named: object) -> None:
+        raise FileNotFoundError(errno.ENOENT, "No such file or directory", "/x")
+
+    monkeypatch.setattr("prism.api.load", refuse)
+    assert main(["show", "m.onnx"]) == ExitCode.INTERNAL
+    assert "bug in prism" in capsys.readouterr().err
+
+
+def test_results_that_nobody_reads(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(sys, "stdout", None)
+        write_line("nobody reads this")
+    with monkeypatch.context() as patch, Path("/dev/full").open("w") as full:
+        patch.setattr(sys, "stdout", full)
+        with pytest.raises(UsageError, match="standard output: the result cannot be printed: No space left"):
+            write_line("nobody gets this")

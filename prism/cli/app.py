@@ -6,6 +6,7 @@ Exit codes: 0 done; 1 internal error; 2 usage; 3 the model is damaged or not sup
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import sys
@@ -63,6 +64,15 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _fail(e.one_line(), e.exit_code, debug)
     except KeyboardInterrupt:
         return _fail("interrupted", ExitCode.INTERRUPTED, debug=False)
+    except MemoryError:
+        return _fail(
+            "the machine has not enough memory for this model; take a part of it, or smaller shapes (--shape)",
+            ExitCode.USAGE,
+            debug,
+        )
+    except OSError as e:
+        refused = _refused_by_machine(e)
+        return _fail(refused or _internal(e), ExitCode.USAGE if refused else ExitCode.INTERNAL, debug)
     except Exception as e:  # the last line of defence: no traceback reaches a user who did not ask for it
         return _fail(_internal(e), ExitCode.INTERNAL, debug)
 
@@ -272,6 +282,25 @@ def _version() -> str:
     return f"prism {prism.__version__}"
 
 
+_MACHINE = frozenset(
+    {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM, errno.EMFILE, errno.ENFILE, errno.ENOMEM}
+    | {errno.EAGAIN, errno.EIO, errno.EFBIG}
+)
+"""What a system call says where the machine, or the user's rights on it, do not suffice."""
+
+
+def _refused_by_machine(error: OSError) -> str:
+    """The error in one line, where the machine refused; else nothing."""
+    no_temporary = isinstance(error, FileNotFoundError) and "temporary directory" in str(error)
+    if error.errno not in _MACHINE and not no_temporary:
+        return ""
+    where = f"{error.filename}: " if error.filename and not no_temporary else ""
+    fix = (
+        "set TMPDIR to a folder with room" if no_temporary or error.errno == errno.ENOSPC else "give prism access to it"
+    )
+    return f"{where}this machine refused: {error.strerror or error}; {fix}"
+
+
 def _internal(error: Exception) -> str:
     """An unforeseen exception in one line, with the place in prism that it passed through last."""
     frames = traceback.extract_tb(error.__traceback__)
@@ -290,7 +319,9 @@ def _fail(message: str, code: ExitCode, debug: bool) -> int:
         traceback.print_exc()
     line = " ".join(message.split())
     line = "".join(c if c.isprintable() else "?" for c in line)
-    with suppress(BrokenPipeError):
+    if sys.stderr is None:
+        return int(code)
+    with suppress(OSError):
         print(f"prism: error: {line}", file=sys.stderr, flush=True)
     return int(code)
 

@@ -6,6 +6,7 @@ import math
 import os
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from rich.console import Console
 
+from prism.errors import UsageError
 from prism.events import RunReport
 from prism.report.folder import module_name
 from prism.report.records import to_json
@@ -29,6 +31,8 @@ _SHOWN = 16  # elements of a counterexample's array that are shown in text
 
 def print_report(report: RunReport, *, folder: Path, as_json: bool) -> None:
     """Print the summary of a run, or its JSON."""
+    if sys.stdout is None:
+        return
     report = replace(report, output=str(folder))
     if as_json:
         write_line(to_json(report).decode().rstrip("\n"))
@@ -74,12 +78,18 @@ def write_line(text: str) -> None:
 
 
 def _guarded(write: Callable[[], None]) -> None:
+    if sys.stdout is None:
+        return  # it was closed before the command began: nobody wants to read it
     try:
         write()
         sys.stdout.flush()
-    except BrokenPipeError:
+    except OSError as error:
         # Python flushes stdout once more at exit; give it somewhere to go.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        with suppress(OSError, ValueError):  # no file
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        if not isinstance(error, BrokenPipeError):
+            why = error.strerror or str(error)
+            raise UsageError("the result cannot be printed", where="standard output", why=why) from error
 
 
 def _names(verdict: Verdict) -> str:
