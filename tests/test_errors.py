@@ -229,7 +229,10 @@ def test_every_error_has_a_documented_code() -> None:
     [
         (OSError(errno.ENOSPC, "No space left on device", "/tmp/x"), "/tmp/x: this machine refused: No space left"),
         (OSError(errno.EMFILE, "Too many open files"), "this machine refused: Too many open files; raise the limit"),
-        (FileNotFoundError(errno.ENOENT, "No usable temporary directory found in ['/tmp']"), "set TMPDIR to a folder"),
+        (
+            FileNotFoundError(errno.ENOENT, "No usable temporary directory found in ['/tmp']"),
+            "set TMPDIR to a folder that has it",
+        ),
         (MemoryError(), "not enough memory for this model"),
     ],
 )

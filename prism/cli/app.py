@@ -295,9 +295,8 @@ def _refused_by_machine(error: OSError) -> str:
     if error.errno not in _MACHINE and not no_temporary:
         return ""
     where = f"{error.filename}: " if error.filename and not no_temporary else ""
-    fix = (
-        "set TMPDIR to a folder with room" if no_temporary or error.errno == errno.ENOSPC else "give prism access to it"
-    )
+    room = no_temporary or error.errno in (errno.ENOSPC, errno.EDQUOT)
+    fix = "make room, or set TMPDIR to a folder that has it" if room else "raise the limit, or give prism access"
     return f"{where}this machine refused: {error.strerror or error}; {fix}"
 
 
