@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import importlib
 import json
-import statistics
 import sys
 import time
 import warnings
@@ -23,9 +22,9 @@ import torch
 
 from benchmarks.by_hand_cases import CASES, EXAMPLES
 
-WARM = 3
-"""Calls before a block that do not count."""
-PAUSE_S = 0.02
+WARM_S = 0.02
+"""For about how long calls before a block do not count, seconds; at least one does not."""
+PAUSE_S = 0.05
 """Between blocks, seconds: threads that one library left spinning are no other one's fault."""
 
 
@@ -79,13 +78,13 @@ def session(model: str, inputs: list[torch.Tensor], threads: int) -> Callable[[]
     return lambda: made.run(None, feed)
 
 
-def block(call: Callable[[], Any], block_s: float, call_s: float) -> float:
-    """Seconds a call, over calls that together take about so long."""
+def block(call: Callable[[], Any], block_s: float, call_s: float) -> tuple[float, float]:
+    """Seconds a call, over calls that together take about so long, and those for which this thread had a core."""
     count = max(1, round(block_s / call_s))
-    start = time.perf_counter()
+    start, core = time.perf_counter(), time.thread_time()
     for _ in range(count):
         call()
-    return (time.perf_counter() - start) / count
+    return (time.perf_counter() - start) / count, (time.thread_time() - core) / count
 
 
 def main() -> None:
@@ -98,19 +97,21 @@ def main() -> None:
         call_s = {}
         for name, (n, call) in made.items():
             torch.set_num_threads(n)
-            call_s[name] = min(block(call, 0.0, 1.0) for _ in range(5))
+            call_s[name] = min(block(call, 0.0, 1.0)[0] for _ in range(5))
         samples: dict[str, list[float]] = {name: [] for name in made}
+        core: dict[str, list[float]] = {name: [] for name, (n, _) in made.items() if n == 1}
         end = time.monotonic() + request["seconds"]
         while time.monotonic() < end or len(samples[next(iter(made))]) < 8:
             for name, (n, call) in made.items():
                 torch.set_num_threads(n)
                 time.sleep(PAUSE_S)
-                for _ in range(WARM):
+                for _ in range(max(1, round(WARM_S / call_s[name]))):
                     call()
-                samples[name].append(block(call, request["block_s"], call_s[name]))
-    quartiles = {name: statistics.quantiles(s, n=4, method="inclusive") for name, s in samples.items()}
-    rounds = len(samples[next(iter(made))])
-    out.write_text(json.dumps({"quartiles": quartiles, "missing": missing, "far": far, "rounds": rounds}))
+                seconds, own = block(call, request["block_s"], call_s[name])
+                samples[name].append(seconds)
+                if name in core:
+                    core[name].append(own)
+    out.write_text(json.dumps({"samples": samples, "core": core, "missing": missing, "far": far}))
 
 
 if __name__ == "__main__":

@@ -223,12 +223,15 @@ class MeasurementReport:
     Attributes:
         contenders: of the measurement that counts, the one with the least gain; then what was out of reach before.
         gains: of the best kernel over the best baseline, in each measurement, each in a process of its own.
+        between: what the gain lies between, as far as all rounds tell; None where that is not known.
+        faster: whether that is a gain beyond what may be noise.
         date: when it was measured, UTC.
         stored: whether an earlier run of the same command measured it.
         cores: that this process may use; 0 where it was not looked at.
         threads: the most that a contender ran on.
         others: how many cores other processes kept busy meanwhile, at most; None where that is not known.
         load_average: of the last minute, at most; None where that is not known.
+        others_now: of a stored measurement, how many cores they keep busy now; None where that is not known.
         missing: baselines that were not timed, and why.
     """
 
@@ -241,6 +244,9 @@ class MeasurementReport:
     others: float | None = None
     load_average: float | None = None
     missing: Mapping[str, str] = field(default_factory=dict)
+    between: tuple[float, float] | None = None
+    faster: bool = True
+    others_now: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 
+from prism.api import optimizing
 from prism.backends.eager import eager
 from prism.instantiate.cpu_platform import CpuPlatform
 from prism.process.worker import Ending, Reply, Worker
@@ -23,13 +24,15 @@ class Arena(Worker):
         matches: seconds by contender: `eager4` is eager on four threads, `eager` on any number, a module is known by
             its file's name; what is not named takes a second.
         others: how many of four cores other processes keep busy.
+        noise: by how much each of eight samples is longer; alike for all contenders, in another order for modules.
     """
 
-    def __init__(self, *matches: Mapping[str, float], others: float = 0.0) -> None:
+    def __init__(self, *matches: Mapping[str, float], others: float = 0.0, noise: Sequence[float] = (0.0,) * 8) -> None:
         super().__init__([sys.executable], {})
         self.matches = matches
         self.requests: list[Mapping[str, Any]] = []
         self.others = others
+        self.noise = noise
 
     def ask(self, request: Mapping[str, Any], timeout_s: float) -> Reply:
         times = self.matches[min(len(self.requests), len(self.matches) - 1)]
@@ -41,7 +44,8 @@ class Arena(Worker):
             if name == "dies":
                 return Reply(Ending.CRASH, detail="lost")
             seconds = times.get(f"{name}{c['threads']}", times.get(name, 1.0))
-            answers.append({"samples": [seconds * (1 + n / 1000) for n in range(8)], "calls": 1})
+            noise = self.noise if c["kind"] == "module" else self.noise[::-1]
+            answers.append({"samples": [seconds * (1 + n / 1000 + noise[n]) for n in range(8)], "calls": 1})
         torch.save([results for _ in answers], request["results"])
         load = {"cores": 4, "threads": 4, "others": self.others, "average": 1.0}
         return Reply(Ending.ANSWERED, {"contenders": answers, "load": load})
@@ -53,9 +57,15 @@ class Arena(Worker):
         return eager(program)(*inputs)
 
 
-def scripted(monkeypatch: pytest.MonkeyPatch, *matches: Mapping[str, float], others: float = 0.0) -> Arena:
+def scripted(
+    monkeypatch: pytest.MonkeyPatch,
+    *matches: Mapping[str, float],
+    others: float = 0.0,
+    noise: Sequence[float] = (0.0,) * 8,
+) -> Arena:
     """Let contests on the CPU be timed by a script; kernels are called `kernels`. Trials are timed as ever."""
-    arena = Arena(*matches, others=others)
+    arena = Arena(*matches, others=others, noise=noise)
     monkeypatch.setattr(CpuPlatform, "arena", lambda self: arena)
     monkeypatch.setattr(Arena, "close", lambda self: None)
+    monkeypatch.setattr(optimizing, "others_now", lambda: others)
     return arena

@@ -15,32 +15,45 @@ from benchmarks.by_hand_cases import CASES, EXAMPLES
 from examples.common import names
 
 
-def report(*gains: float) -> Mapping[str, Any]:
+def report(*gains: float, faster: bool = True, between: tuple[float, float] | None = None) -> Mapping[str, Any]:
+    span = between or (min(gains), max(gains))
     return {
         "baseline": "torch eager on 1 thread",
         "baseline_seconds": 2e-4,
         "best_seconds": 1e-4,
-        "measurement": {"gains": list(gains), "others": 1.0},
+        "measurement": {"gains": list(gains), "others": 1.0, "between": list(span), "faster": faster},
     }
 
 
 def hand(**lower: float) -> Mapping[str, Any]:
-    quartiles = {name.replace("_", " "): [s, s, s] for name, s in lower.items()}
-    return {"quartiles": quartiles, "far": 0.0, "missing": {}, "rounds": 8}
+    samples = {name.replace("_", " "): [s, s, s] for name, s in lower.items()}
+    core = {name: s for name, s in samples.items() if name.endswith(" 1")}
+    return {"samples": samples, "core": core, "far": 0.0, "missing": {}}
 
 
 @pytest.mark.parametrize(
-    ("gains", "eager", "contradiction"),
-    [((2.0, 2.1), 2e-4, 1.0), ((2.0, 2.1), 1e-4, 2.0), ((1.5,), 3e-4, 2.0), ((1.2, 3.0), 2e-4, 1.0)],
+    ("printed", "eager", "contradiction"),
+    [
+        (report(2.0, 2.1), 2e-4, 1.0),
+        (report(2.0, 2.1), 1e-4, 2.0),
+        (report(2.0, 2.1), 2.6e-4, 1.3),
+        (report(1.5), 3e-4, 2.0),
+        (report(1.2, 3.0), 2e-4, 1.0),
+        (report(1.6, 1.7, between=(1.5, 2.0)), 1.5e-4, 1.0),
+        (report(1.0, 1.01, between=(0.9, 1.1), faster=False), 1e-4, 1.0),
+        (report(1.0, 1.01, between=(0.9, 1.0), faster=False), 1.5e-4, 1.5),
+    ],
 )
 def test_both_directions_contradict_and_a_range_holds_what_is_in_it(
-    gains: tuple[float, ...], eager: float, contradiction: float
+    printed: Mapping[str, Any], eager: float, contradiction: float
 ) -> None:
-    found = by_hand.compared(report(*gains), hand(prism_1=1e-4, prism_4=9e-4, torch_eager_1=eager, onnxruntime_4=1e-2))
+    found = by_hand.compared(printed, hand(prism_1=1e-4, prism_4=9e-4, torch_eager_1=eager, onnxruntime_4=1e-2))
     assert found["contradiction"] == pytest.approx(contradiction)
     assert found["baseline"][2] == "torch eager 1", "the best of all baselines, on any number of threads"
+    assert found["by_hand_between"] == pytest.approx((eager / 1e-4, eager / 1e-4))
     said = by_hand.line("a case", found | {"seconds": 30.0})
     assert ("contradicted" in said) == (contradiction > by_hand.WITHIN)
+    assert ("no faster" in said) != printed["measurement"]["faster"]
 
 
 def test_cases_have_names_of_their_own_and_examples_exist() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -35,6 +36,7 @@ from prism.instantiate.rounds import HEATS, Prepared, contest
 from prism.instantiate.study import Failure
 from prism.process.worker import Ending, Reply
 from prism.report.units import load_line, measured_line, speedup, times_line
+from prism.report.usage import example_call
 from prism.sgraph.config import Config
 
 pytestmark = pytest.mark.usefixtures("warm", "unoptimised")
@@ -214,6 +216,25 @@ def test_a_win_is_a_win_in_every_match_and_a_clear_loss_needs_one() -> None:
     assert best.seconds == pytest.approx(1.0, rel=0.01), "its own time, whatever the baseline takes"
 
 
+def test_a_gain_within_the_noise_is_none_and_is_looked_at_more_often() -> None:
+    noise = (0.0, 0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.35)
+    arena = Arena({"eager4": 1.05, "eager1": 1.05}, noise=noise)
+    found = confirmed(arena)
+    assert min(found.ratios) > 1.0, "in every match it was faster"
+    assert found.between[0] < 1.0 < found.between[1]
+    assert not found.won
+    assert len(found.matches) == MATCHES
+    clear = Arena({"eager4": 1.5, "eager1": 1.5}, noise=noise)
+    won = confirmed(clear)
+    assert won.won
+    assert len(won.matches) == 2
+    assert won.between[0] < 1.5 < won.between[1]
+    assert won.between[1] / won.between[0] > 1.1
+    # What is a hair faster, and surely so, may be another process's luck.
+    assert not confirmed(Arena({"eager4": 1.012, "eager1": 1.012})).won
+    assert confirmed(Arena({"eager4": 1.03, "eager1": 1.03})).won
+
+
 def test_a_stored_confirmation_is_the_same_and_a_new_one_replaces_it(tmp_path: Path) -> None:
     cache = Cache("timings", tmp_path)
     first = confirmed(Arena({"eager4": 2.0, "eager1": 2.0}), Store(cache))
@@ -222,7 +243,7 @@ def test_a_stored_confirmation_is_the_same_and_a_new_one_replaces_it(tmp_path: P
     again = confirmed(other, Store(cache))
     assert not other.requests
     assert again.stored
-    assert (again.matches, again.date) == (first.matches, first.date)
+    assert (again.matches, again.between, again.date) == (first.matches, first.between, first.date)
     anew = confirmed(other, Store(cache, anew=True))
     assert not anew.won
     assert not anew.stored
@@ -249,7 +270,6 @@ def test_without_any_baseline_that_can_be_timed_there_is_an_error() -> None:
 
 
 def test_the_baselines_are_those_that_are_installed(monkeypatch: pytest.MonkeyPatch) -> None:
-    from dataclasses import replace
     from importlib import util
 
     model = replace(PROGRAM, source=Path("m.onnx"))
@@ -282,8 +302,10 @@ def run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., Any]:
     monkeypatch.setenv("PRISM_CACHE_DIR", str(tmp_path))
     program = prism.trace(function, (torch.randn(4, 32), torch.randn(32)))
 
-    def optimized(eager: float, kernels: float, others: float = 0.0, **options: Any) -> Any:
-        scripted(monkeypatch, {"eager": eager, "kernels": kernels}, others=others)
+    def optimized(
+        eager: float, kernels: float, others: float = 0.0, noise: Sequence[float] = (0.0,) * 8, **options: Any
+    ) -> Any:
+        scripted(monkeypatch, {"eager": eager, "kernels": kernels}, others=others, noise=noise)
         budget = prism.api.SearchBudget(max_sgraphs=1)
         return optimize(program, target="cpu", trials=1, budget=budget, baselines=["eager"], **options)
 
@@ -312,8 +334,28 @@ def test_a_run_ends_as_before_with_the_kernels_own_time(run: Callable[..., Any])
     assert stored.measurement is not None
     assert stored.measurement.stored
     assert times_line(stored) == times_line(report)
+    # The load is another one now: it is said, and changes nothing else.
+    (warning,) = [w for w in stored.warnings if "busy" in w]
+    assert f"stored, of {stored.measurement.date}, when other processes kept 3.0 of 4 cores busy; now" in warning
+    assert "now they keep 0.0" in warning
+    assert load_line(stored.measurement).endswith(", 0.0 now")
+    assert stored.measurement.between == report.measurement.between
+    same: RunReport = run(eager=9e-3, kernels=8e-3, others=3.1).report
+    assert not [w for w in same.warnings if "stored" in w]
     assert stored.baseline.startswith("torch eager on ")
     assert "--anew" in measured_line(stored.measurement)
+
+
+def test_a_faster_call_within_the_noise_is_not_sold(run: Callable[..., Any]) -> None:
+    noise = (0.0, 0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.35)
+    with pytest.raises(NoImprovementError) as lost:
+        run(eager=1.04e-3, kernels=1e-3, others=3.0, noise=noise)
+    assert "with what these vary by, 0." in lost.value.why
+    assert "other processes kept 3.0 of 4 cores busy" in lost.value.why
+    assert "--anew" in lost.value.fix, "on an idle machine it may end in another way"
+    report = run(eager=1.04e-3, kernels=1e-3, noise=noise, only_better=False).report
+    assert "no faster: 0." in speedup(report)
+    assert "no more than noise" in speedup(report)
 
 
 def holds_quartiles_and_the_load_and_warns_of_too_much(report: RunReport) -> None:
@@ -339,3 +381,21 @@ def test_gains_that_disagree_are_printed_as_a_range() -> None:
     assert speedup(made) == "2.00x to 3.10x as fast: measurements disagree"
     assert times_line(made).startswith("2.00 ms torch eager on 1 thread → 1.00 ms on 4 threads, 2.00x to 3.10x")
     assert speedup(report(measurement=MeasurementReport(contenders, (1.85, 1.9), ""))) == "1.85x as fast"
+    known = MeasurementReport(contenders, (1.85, 1.9), "", between=(1.82, 1.95))
+    assert speedup(report(measurement=known)) == "1.85x as fast"
+    assert measured_line(known).endswith("1.85x, 1.90x; with what these vary by, 1.82x to 1.95x")
+    noisy = MeasurementReport(contenders, (1.85, 1.9), "", between=(1.6, 2.1))
+    assert speedup(report(measurement=noisy)) == "1.60x to 2.10x as fast"
+    none = MeasurementReport(contenders, (1.03, 1.01), "", between=(0.97, 1.06), faster=False)
+    assert speedup(report(measurement=none)) == "no faster: 0.97x to 1.06x is no more than noise"
+
+
+def test_the_lines_to_type_call_it_on_the_threads_that_were_fastest() -> None:
+    from report_samples import report
+
+    contenders = [ContenderReport("prism", n, 1e-3, 1e-3, 1e-3, 20, n == 1) for n in (4, 1)]
+    m = MeasurementReport(tuple(contenders), (2.0, 2.0), "", threads=4)
+    assert "y = sample(threads=1)" in example_call(report(measurement=m), "sample.py")
+    every = replace(m, contenders=tuple(replace(c, chosen=c.threads == 4) for c in contenders))
+    assert "y = sample()" in example_call(report(measurement=every), "sample.py")
+    assert "y = sample()" in example_call(report(), "sample.py")

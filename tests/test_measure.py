@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
+import prism
 from prism.backends.interleave import interleave
+from prism.backends.native import native
 from prism.backends.triton.device import describe_gpu, parse_gpu
 from prism.backends.triton.replay import MAX_COPIES, calls, copies, is_sticky
 from prism.cost.device import device
@@ -133,6 +137,36 @@ class FakeChild(Worker):
             results.append([torch.full_like(x, float("nan")) if kind == "wrong" else 2 * x])
         torch.save(results, request["results"])
         return Reply(Ending.ANSWERED, {"contenders": answers})
+
+
+def test_what_overflows_in_half_precision_is_timed_on_smaller_numbers() -> None:
+    """Of a decoder layer whose weights are inputs, a quarter of eager's results were not finite: none of them told a
+    baseline from another function."""
+
+    def sums(x: torch.Tensor, w: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        return (x @ w @ v) ** 2
+
+    shapes = [(4, 256), (256, 256), (256, 256)]
+    program = prism.trace(sums, tuple(torch.randn(s).to(torch.float16) for s in shapes))
+    with closing(Bench(program, GPU, {}, worker=FakeChild())) as bench:
+        ((_, given),) = bench._prepare()
+        assert np.isfinite(given).all()
+        tensors = torch.load(bench._path("inputs.pt"))
+        assert 1e-3 < tensors[0].abs().max() < 1.0
+        right = native(program, tensors).forward(*tensors)
+        assert not bench._far_off(right)
+        assert bench._far_off([right[0] * 1.2])
+        # A baseline that overflows in places rounds as it likes; one that is finite nowhere has nothing to say for it.
+        assert not bench._far_off([torch.where(right[0] >= right[0].max(), torch.inf, right[0])])
+        assert bench._far_off([torch.full_like(right[0], torch.nan)])
+
+
+def test_what_overflows_whatever_it_is_given_is_given_ordinary_numbers() -> None:
+    program = prism.trace(lambda x: torch.exp(x * x + 20.0), (torch.randn(4, 8).to(torch.float16),))
+    with closing(Bench(program, GPU, {}, worker=FakeChild())) as bench:
+        bench._prepare()
+        (x,) = torch.load(bench._path("inputs.pt"))
+        assert x.abs().max() > 1.0
 
 
 def contender(name: str) -> Contender:

@@ -19,12 +19,25 @@ from prism.instantiate.measure import as_module
 X, Y, G, B = torch.randn(6, 16), torch.randn(6, 16), torch.randn(16), torch.randn(16)
 W, BIAS = torch.randn(8, 16), torch.randn(8)
 Q, K, V = (torch.randn(1, 2, 12, 8) for _ in range(3))
+Q8 = torch.randn(1, 8, 12, 8)
 
 
 def attention(q: Any, k: Any, v: Any) -> Any:
     seen = torch.ones(12, 12, dtype=torch.bool).tril()
     scores = (torch.matmul(q, k.transpose(2, 3)) * 8**-0.5).masked_fill(~seen, float("-inf"))
     return torch.matmul(torch.softmax(scores, -1), v)
+
+
+def repeated(q: Any, k: Any, v: Any) -> Any:
+    """Heads of keys and values repeated as exporters spell it."""
+    k, v = (x[:, :, None].expand(1, 2, 4, 12, 8).reshape(1, 8, 12, 8) for x in (k, v))
+    return torch.matmul(torch.softmax(torch.matmul(q, k.transpose(2, 3)) * 8**-0.5, -1), v)
+
+
+def tiled(q: Any, k: Any, v: Any) -> Any:
+    """The same with heads in another order, which torch's call does not have."""
+    k, v = (x.repeat(1, 4, 1, 1) for x in (k, v))
+    return torch.matmul(torch.softmax(torch.matmul(q, k.transpose(2, 3)) * 8**-0.5, -1), v)
 
 
 def ops(graph: torch.fx.GraphModule) -> list[str]:
@@ -69,6 +82,12 @@ CASES: list[tuple[Callable[..., Any], tuple[torch.Tensor, ...], list[str]]] = [
     (lambda x: x.reshape(3, 32).exp(), (X,), ["reshape", "exp"]),
     (attention, (Q, K, V), ["scaled_dot_product_attention"]),
     (lambda q, k, v: F.scaled_dot_product_attention(q, k, v), (Q, K, V), ["scaled_dot_product_attention"]),
+    (repeated, (Q8, K, V), ["scaled_dot_product_attention"]),
+    (
+        lambda q, k, v: attention(q, *(x.repeat_interleave(4, 1) for x in (k, v))),
+        (Q8, K, V),
+        ["scaled_dot_product_attention"],
+    ),
 ]
 
 
@@ -77,6 +96,14 @@ def test_torchs_own_call_is_found(fn: Any, inputs: tuple[torch.Tensor, ...], wan
     graph = native(prism.trace(fn, inputs), inputs)
     assert ops(graph) == wanted
     torch.testing.assert_close(graph(*inputs)[0], fn(*inputs), rtol=1e-4, atol=1e-5)
+
+
+def test_heads_that_are_repeated_are_torchs_to_repeat() -> None:
+    grouped = native(prism.trace(repeated, (Q8, K, V)), (Q8, K, V))
+    assert "enable_gqa = True" in grouped.code
+    other = native(prism.trace(tiled, (Q8, K, V)), (Q8, K, V))
+    assert "enable_gqa = True" not in other.code
+    torch.testing.assert_close(other(Q8, K, V)[0], tiled(Q8, K, V), rtol=1e-4, atol=1e-5)
 
 
 def test_half_precision_is_computed_with_as_it_is() -> None:

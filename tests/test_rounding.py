@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -295,6 +296,35 @@ def test_what_rounding_does_not_explain_is_a_bug(monkeypatch: pytest.MonkeyPatch
     program = traced(lambda x: x / x.sum(-1, keepdim=True), (8, 64))
     with pytest.raises(VerificationError, match="a bug in prism"):
         optimize(program, target="sm_90", budget=SearchBudget(max_sgraphs=2), trials=1)
+
+
+@pytest.mark.parametrize(
+    ("failures", "said"),
+    [
+        ({"crash": 2, "hang": 1}, "while the machine is idle"),
+        ({"out of shared memory": 3}, "another device (--target)"),
+        ({"crash": 3}, "memory and disk space"),
+    ],
+)
+def test_where_nothing_runs_the_model_is_kept_and_prism_not_blamed(
+    failures: dict[str, int], said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A worker that is out of time or memory proves nothing wrong: exit 4, where it had been 5 and a bug."""
+    tuned = optimizing._tuned
+
+    def dead(*args: Any) -> Any:
+        return replace(tuned(*args), ranking=(), trials=(), failures=failures)
+
+    monkeypatch.setattr(optimizing, "_tuned", dead)
+    program = traced(lambda x: x / x.sum(-1, keepdim=True), (8, 64))
+    with pytest.raises(NoImprovementError) as caught:
+        optimize(program, target="sm_90", budget=SearchBudget(max_sgraphs=1), trials=1)
+    assert caught.value.exit_code is ExitCode.NO_IMPROVEMENT
+    line = caught.value.one_line()
+    assert "no configuration could be compiled and run" in line
+    assert all(f"{n} times {reason}" in line for reason, n in failures.items())
+    assert said in caught.value.fix
+    assert "bug" not in line
 
 
 def test_quotients_by_sums_pass() -> None:

@@ -16,6 +16,7 @@ from __future__ import annotations
 import tempfile
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -42,10 +43,11 @@ from prism.generate.partition import partition
 from prism.instantiate.baselines import NAMES as BASELINES
 from prism.instantiate.baselines import installed
 from prism.instantiate.cache import Cache, Store, cache_root, version_of
-from prism.instantiate.confirm import confirm
+from prism.instantiate.confirm import Confirmation, confirm
 from prism.instantiate.estimating import Estimating
 from prism.instantiate.gate.check import Drawn, KernelRunner, check_module
 from prism.instantiate.lock import program_hash, versions
+from prism.instantiate.machine_load import CROWDED, Load, others_now
 from prism.instantiate.measure import BASELINE, KERNEL, PROTOCOL, Bench, Contender, Measuring
 from prism.instantiate.options import Offered, Option, options_of, variants
 from prism.instantiate.platforms import Platform, platform_of
@@ -226,7 +228,7 @@ def optimize(
                 where=program.name,
                 why=_no_better(choice),
                 fix="keep the model as it is, or tune at other shapes (--shape)"
-                + ("; --anew times again" if choice.confirmation is not None and choice.confirmation.stored else ""),
+                + ("; --anew times again" if _of_another_machine(choice) else ""),
             )
         _warn_of_load(choice, recorder)
         module = platform.backend.emit(
@@ -251,25 +253,53 @@ def _no_better(choice: Choice) -> str:
         return f"the best takes {ours}, {choice.baseline} {theirs} ({choice.tuned.evidence.value})"
     when = f"stored, of {found.date}" if found.stored else f"timed anew, {found.date}"
     gains = ", ".join(f"{g:.2f}x" for g in found.ratios)
-    return f"the best takes {ours}, {choice.baseline} {theirs} (measured {gains}; {when})"
+    low, high = found.between
+    noise = f": with what these vary by, {low:.2f}x to {high:.2f}x" if high > 1.0 else ""
+    said = [f"measured {gains}{noise}", when]
+    crowded = _most_crowded(found) or found.deciding.load
+    if crowded is not None:
+        said.append(_busy(crowded))
+    if choice.others_now is not None:
+        said.append(f"now they keep {choice.others_now:.1f} busy")
+    return f"the best takes {ours}, {choice.baseline} {theirs} ({'; '.join(said)})"
+
+
+def _of_another_machine(choice: Choice) -> bool:
+    """Whether timing again may say something else: what was measured is of another day, or of a machine in use."""
+    found = choice.confirmation
+    return found is not None and (found.stored or _most_crowded(found) is not None)
+
+
+def _most_crowded(found: Confirmation) -> Load | None:
+    """The load at the match where others and the contenders wanted most; None where there were cores enough."""
+    return max((x for x in found.loads if x.crowded), key=lambda x: (x.threads, x.others or 0.0), default=None)
+
+
+def _busy(load: Load) -> str:
+    """What others did, in one clause."""
+    cores = f"{load.cores} core{'s' * (load.cores != 1)}"
+    if load.others is None:
+        return f"the load average was {load.average:.1f} on {cores}"
+    return f"other processes kept {load.others:.1f} of {cores} busy"
 
 
 def _warn_of_load(choice: Choice, recorder: Recorder) -> None:
-    """Say so where others wanted the cores that kernels were timed on."""
-    crowded = [load for load in (choice.confirmation.loads if choice.confirmation else ()) if load.crowded]
-    if not crowded:
+    """Say so where others wanted the cores that kernels were timed on, or want more or fewer of them now."""
+    found = choice.confirmation
+    if found is None:
         return
-    load = max(crowded, key=lambda x: (x.threads, x.others or 0.0))
-    cores = f"{load.cores} core{'s' * (load.cores != 1)}"
-    busy = (
-        f"the load average was {load.average:.1f} on {cores}"
-        if load.others is None
-        else (f"other processes kept {load.others:.1f} of {cores} busy")
-    )
-    recorder.warn(
-        f"{busy} while contenders were timed on up to {load.threads} thread{'s' * (load.threads != 1)}: more than "
-        "there are cores for; on an idle machine times are others, and the gain may be (--anew times again)"
-    )
+    crowded, then, now = _most_crowded(found), found.deciding.load, choice.others_now
+    if then is not None and then.others is not None and now is not None and abs(now - then.others) >= CROWDED:
+        recorder.warn(
+            f"the times are stored, of {found.date}, when {_busy(then)}; now they keep {now:.1f}: timed now, they and "
+            "the gain may be others (--anew times again)"
+        )
+    elif crowded is not None:
+        recorder.warn(
+            f"{_busy(crowded)} while contenders were timed on up to {crowded.threads} "
+            f"thread{'s' * (crowded.threads != 1)}: more than there are cores for; on an idle machine times are "
+            "others, and the gain may be (--anew times again)"
+        )
 
 
 def _tools(request: Request, platform: Platform, recorder: Recorder, stack: ExitStack, store: Store) -> _Tools:
@@ -297,7 +327,8 @@ def _chosen(request: Request, found: SearchResult, tools: _Tools, folder: Path) 
             why=f"{found.unknown} candidates were left undecided" if found.unknown else "the search found none",
             fix="raise the search's bounds (--max-kernels, --enodes), or keep the model as it is",
         )
-    refused: VerificationError | None = None
+    wrong: VerificationError | None = None
+    dead: _NothingRunsError | None = None
     rounding: list[str] = []
     tried: set[int] = set()
     # What is as written has a turn of its own where there are too few trials for every finalist to have one.
@@ -310,27 +341,28 @@ def _chosen(request: Request, found: SearchResult, tools: _Tools, folder: Path) 
         try:
             choice = _choose(request, finalists, tools)
         except VerificationError as error:
-            # What rounds badly is often what looks fastest, in all its variants.
-            refused = refused or error
-            continue
+            wrong = wrong or error
         except _RoundsWorseError as error:
+            # What rounds badly is often what looks fastest, in all its variants.
             rounding += error.failures
-            continue
-        return replace(choice, opinion=choice.proved.opinion)
-    if refused is not None:
-        raise refused
+        except _NothingRunsError as error:
+            dead = dead or error
+        else:
+            return replace(choice, opinion=choice.proved.opinion)
+    if wrong is not None:
+        raise wrong
     if rounding:
         raise _nothing_better(request.program.name, rounding)
-    raise _NothingRunsError(
+    raise dead or _NothingRunsError(
         "no configuration fits the device",
         where=request.program.name,
         why=f"none of {len(found.proved)} proved sGraphs has one",
-        fix="report it with the model: this is a bug in prism",
+        fix="keep the model as it is, tune at smaller shapes (--shape), or for another device (--target)",
     )
 
 
-class _NothingRunsError(VerificationError):
-    """Nothing that was proved has a configuration that could be compiled and run."""
+class _NothingRunsError(NoImprovementError):
+    """Nothing that was proved has a configuration that could be compiled and run; the model as it is still has."""
 
 
 class _RoundsWorseError(Exception):
@@ -422,7 +454,7 @@ def _each_chosen(
                 own = replace(request, program=r.canonical.program, baselines=())
                 choices[key_] = _chosen(own, r.result, tools, place)
             except (NoImprovementError, VerificationError, CompilerError) as error:
-                wrong = isinstance(error, VerificationError) and not isinstance(error, _NothingRunsError)
+                wrong = isinstance(error, VerificationError)
                 parts = (r.region,) if wrong else finer(r.region)
                 if len(parts) == 1:
                     raise type(error)(error.what, where=where, why=error.why, fix=error.fix) from error
@@ -617,8 +649,8 @@ def _right(
     """The fastest of the finalists that pass the numeric gate, at most `wanted`; `limit` as for `check_module`.
 
     Raises:
-        VerificationError: none passes, and one computes something else than its sGraph, or nothing could be run.
-        NoImprovementError: nothing ended in time.
+        VerificationError: none passes, and one computes something else than its sGraph.
+        _NothingRunsError: nothing could be run, or nothing ended in time.
         _RoundsWorseError: none passes, by rounding alone.
     """
     failures: list[str] = []
@@ -661,7 +693,7 @@ def _right(
     if rounding and not failures:
         raise _RoundsWorseError(rounding)
     if not failures and (late or (tuned.failures and set(tuned.failures) <= {Failure.HANG.value})):
-        raise NoImprovementError(
+        raise _NothingRunsError(
             "nothing that was proved ended in time",
             where=request.program.name,
             why=(late or [t.outcome.detail for t in tuned.trials if t.outcome.detail] or ["every trial hung"])[0],
@@ -676,13 +708,30 @@ def _right(
             why=counts,
             fix="see whether the compiler works for other programs, has memory and disk space; report it if it does",
         )
-    fix = "report it with the model: this is a bug in prism"
     if not failures:
         raise _NothingRunsError(
-            "no configuration could be compiled and run", where=request.program.name, why=counts, fix=fix
+            "no configuration could be compiled and run",
+            where=request.program.name,
+            why=counts,
+            fix=_what_ran_badly({Failure(name) for name in tuned.failures}),
         )
     raise VerificationError(
-        "no proved kernel passed the numeric gate", where=request.program.name, why=failures[0], fix=fix
+        "no proved kernel passed the numeric gate",
+        where=request.program.name,
+        why=failures[0],
+        fix="report it with the model: this is a bug in prism",
+    )
+
+
+def _what_ran_badly(failures: AbstractSet[Failure]) -> str:
+    """What to do where nothing could be run, by why it could not."""
+    if Failure.HANG in failures:
+        return "keep the model as it is; or try again while the machine is idle, or at smaller shapes (--shape)"
+    if failures <= {Failure.SHARED, Failure.RESOURCES}:
+        return "keep the model as it is, tune at smaller shapes (--shape), or for another device (--target)"
+    return (
+        "keep the model as it is; see whether the machine had memory and disk space for it, and try smaller shapes "
+        "(--shape); if it had, report it with the model"
     )
 
 
@@ -728,6 +777,7 @@ def _confirmed(
         )
         outcome = confirm(bench, kernels, found, store=tools.store, basis=basis)
         detail.append(f"stored, of {outcome.date}" if outcome.stored else "timed anew")
+    busy = others_now() if outcome.stored and outcome.loads else None
     ours, theirs = outcome.deciding.best(KERNEL), outcome.deciding.best(BASELINE)
     if ours is not None:
         best, checked = right[int(ours.name)]
@@ -745,4 +795,5 @@ def _confirmed(
         baseline=on_threads(theirs.name, theirs.threads),
         confirmation=outcome,
         missing=missing,
+        others_now=busy,
     )

@@ -64,6 +64,7 @@ class Choice:
         opinion: what the identity test says of the proof.
         confirmation: how both were measured; None where they are estimated.
         missing: baselines that were not timed, and why.
+        others_now: of a stored confirmation, how many cores others keep busy now; None where that is not known.
     """
 
     proved: ProvedSGraph
@@ -76,6 +77,7 @@ class Choice:
     opinion: Opinion | None = None
     confirmation: Confirmation | None = None
     missing: Mapping[str, str] = field(default_factory=dict)
+    others_now: float | None = None
 
     @property
     def better(self) -> bool:
@@ -252,6 +254,9 @@ def _measurement(choice: Choice) -> MeasurementReport | None:
         max((x.others for x in found.loads if x.others is not None), default=None),
         max((x.average for x in found.loads if x.average is not None), default=None),
         missing,
+        found.between,
+        found.won,
+        choice.others_now,
     )
 
 

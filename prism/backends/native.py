@@ -335,10 +335,31 @@ def _attentions(d: Definition, program: Program, known: Known) -> Iterator[Step]
     if name == weights or scores is None or not softened or known[values].dim() not in (3, 4):
         return
     queries, keys = scores
-    for mask in dict.fromkeys(masks):
-        for scale in dict.fromkeys([*numbers, *(1 / n for n in numbers)]):
-            for turned in (True, False):
-                yield partial(_attention, queries, keys, values, mask, scale, turned)
+    # Heads that were repeated before: torch repeats them itself, in half of the time.
+    repeated = [
+        (k, v)
+        for k in _viewed(keys, by_name)
+        for v in _viewed(values, by_name)
+        if known[k].dim() == known[v].dim() == known[queries].dim()
+        and known[k].shape[-3] == known[v].shape[-3] < known[queries].shape[-3]
+    ]
+    for k, v in (*repeated, (keys, values)):
+        for mask in dict.fromkeys(masks):
+            for scale in dict.fromkeys([*numbers, *(1 / n for n in numbers)]):
+                for turned in (True, False):
+                    yield partial(_attention, queries, k, v, mask, scale, turned)
+
+
+def _viewed(name: str, definitions: Mapping[str, Definition]) -> list[str]:
+    """The tensors that it is a view of, the first one first."""
+    found: list[str] = []
+    while name in definitions and definitions[name].view:
+        read = {e.tensor for e in walk(definitions[name].expr) if isinstance(e, Read)}
+        if len(read) != 1:
+            break
+        (name,) = read
+        found.insert(0, name)
+    return found
 
 
 def _attention(
@@ -347,11 +368,11 @@ def _attention(
     q, k, v = tensors[queries], tensors[keys], tensors[values]
     k = k.transpose(-1, -2) if turned else k
     given = tensors[mask] if mask else None
-    if q.dim() == 4:
-        return F.scaled_dot_product_attention(q, k, v, given, is_causal=mask is None, scale=scale)
     # Its fast path is for four dimensions.
-    q, k, v = q[None], k[None], v[None]
-    return F.scaled_dot_product_attention(q, k, v, given, is_causal=mask is None, scale=scale)[0]
+    q, k, v = (x if x.dim() == 4 else x[None] for x in (q, k, v))
+    grouped = k.shape[1] != q.shape[1]
+    found = F.scaled_dot_product_attention(q, k, v, given, is_causal=mask is None, scale=scale, enable_gqa=grouped)
+    return found if tensors[queries].dim() == 4 else found[0]
 
 
 def _norms(cone: _Cone, known: Known, main: str, others: Sequence[str]) -> Iterator[Step]:

@@ -3,7 +3,8 @@
 One match of interleaved rounds tells what is faster while the machine is as it is; another one, minutes or a process
 later, may tell something else. So a win takes two matches at least, the second of those that were near the front in the
 first, more where they do not agree, and longer ones where the gain is too good to be believed at once. What is said in
-the end is the least gain of all of them, and the range where they still disagree.
+the end is the least gain of all of them, and the range that it lies in: what the matches gave, and what their rounds,
+drawn again, would have given (`spread`). It is a gain only where all of that range is above one.
 
 Matches are stored by all that they depend on: the same command ends the same way, and says when what it says was
 measured.
@@ -31,6 +32,7 @@ from prism.instantiate.measure import (
     timed_from,
 )
 from prism.instantiate.rounds import NEAR
+from prism.instantiate.spread import Taken, between
 
 ROUNDS = 24
 """Rounds of a match."""
@@ -44,6 +46,8 @@ AGREE = 1.2
 """Matches agree whose gains are no further apart than this, as a ratio."""
 MATCHES = 4
 """Matches at most."""
+WORTH = 1.02
+"""A range that begins below this is no gain: by so much two processes that run the same code may differ."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +90,14 @@ class Result:
         timed = [s for s in self.standings if s.side == side and s.timed.measurement is not None]
         return min(timed, key=lambda s: s.seconds, default=None)
 
+    def taken(self, side: str, name: str | None = None) -> Taken:
+        """The samples of the contenders of a side, of all or of those of one name."""
+        return {
+            f"{s.name} {s.threads}": s.timed.measurement.taken
+            for s in self.standings
+            if s.side == side and s.timed.measurement is not None and name in (None, s.name)
+        }
+
     @property
     def ratio(self) -> float:
         """How many times as long the best baseline takes as the best kernel; 0 where one of them has no time."""
@@ -99,11 +111,13 @@ class Confirmation:
 
     Attributes:
         matches: in the order in which they were played.
+        between: what the gain lies between, as far as the matches tell; zeros where one side has no time.
         date: when, UTC.
         stored: whether they were played in an earlier run.
     """
 
     matches: tuple[Result, ...]
+    between: tuple[float, float]
     date: str
     stored: bool = False
 
@@ -119,8 +133,8 @@ class Confirmation:
 
     @property
     def won(self) -> bool:
-        """Whether the kernel was faster than the best baseline in every match."""
-        return min(self.ratios) > 1.0
+        """Whether the kernel is faster than the best baseline, beyond what may be noise."""
+        return self.between[0] > WORTH
 
     @property
     def loads(self) -> tuple[Load, ...]:
@@ -148,14 +162,15 @@ def confirm(
     Raises:
         BackendError: no baseline can be timed.
     """
-    limits = (ROUNDS, ROUNDS_S, LONGER, INCREDIBLE, AGREE, MATCHES)
+    limits = (ROUNDS, ROUNDS_S, LONGER, INCREDIBLE, AGREE, MATCHES, WORTH)
     who = [identity(c) for c in (*baselines, *kernels)]
     key = digest("matches", basis, bench.program_key, bench.source_key if baselines else "", who, limits)
     entry = store.get(key)
     found = None if entry is None else confirmation_from(entry)
     if found is not None:
         return replace(found, stored=True)
-    found = Confirmation(tuple(_matches(bench, kernels, baselines)), _now())
+    matches = tuple(_matches(bench, kernels, baselines))
+    found = Confirmation(matches, gain_between(matches), _now())
     store.put(key, plain_confirmation(found))
     return found
 
@@ -179,7 +194,7 @@ def _matches(bench: Bench, kernels: Sequence[Contender], baselines: Sequence[Con
         and (s.side == BASELINE or s.name == kernel.name)
     ]
     found = [first]
-    while len(found) < MATCHES and (len(found) == 1 or not agree(found)):
+    while len(found) < MATCHES and (len(found) == 1 or not settled(found)):
         times = LONGER if max(m.ratio for m in found) > INCREDIBLE else 1
         found.append(_result(again, bench.contest(again, times * ROUNDS, times * ROUNDS_S)))
     return found
@@ -189,6 +204,24 @@ def agree(matches: Sequence[Result]) -> bool:
     """Whether the matches say the same but for noise."""
     ratios = [m.ratio for m in matches]
     return min(ratios) > 0 and max(ratios) <= AGREE * min(ratios)
+
+
+def settled(matches: Sequence[Result]) -> bool:
+    """Whether a further match would say nothing new: it is lost, or they agree that it is won, or that it is not."""
+    low, high = gain_between(matches)
+    lost = min(m.ratio for m in matches) <= 1.0
+    return lost or (agree(matches) and (low > WORTH or high <= WORTH))
+
+
+def gain_between(matches: Sequence[Result]) -> tuple[float, float]:
+    """What the gain lies between: the matches' own gains, and those of all their rounds together, drawn again."""
+    ratios = [m.ratio for m in matches]
+    kernel = matches[0].best(KERNEL)
+    if kernel is None or min(ratios) <= 0.0:
+        return 0.0, 0.0
+    # Of several kernels the one that was chosen in the first match.
+    low, high = between([(m.taken(KERNEL, kernel.name), m.taken(BASELINE)) for m in matches])
+    return min(low, *ratios), max(high, *ratios)
 
 
 def _result(contenders: Sequence[Contender], match: Match) -> Result:
@@ -224,6 +257,6 @@ def confirmation_from(found: Mapping[str, Any]) -> Confirmation | None:
             )
             for m in found["matches"]
         )
-        return Confirmation(matches, str(found["date"])) if matches else None
+        return Confirmation(matches, gain_between(matches), str(found["date"])) if matches else None
     except (KeyError, TypeError, ValueError, IndexError):
         return None

@@ -22,7 +22,7 @@ from prism.backends.poison import Framed
 from prism.backends.protocol import Argument
 from prism.instantiate.cpu_backend import CppBackend
 from prism.instantiate.machine_load import Watch, plain
-from prism.instantiate.rounds import SETTLE_S, WARM_S, Prepared, contest, rounds
+from prism.instantiate.rounds import SETTLE_S, WARM_S, Prepared, Queue, contest, rounds
 from prism.process.serve import Answer, Request, one_line, serve
 from prism.sgraph.config import Config
 
@@ -56,6 +56,7 @@ def time_contenders(request: Request) -> Answer:
     limit_s = request.get("limit_s")
     pauses = (SETTLE_S, WARM_S if limit_s is None else CONTEST_WARM_S)
     makes = Contenders(inputs)
+    queue = Queue()
     prepared: list[Prepared | None] = []
     answers: list[dict[str, Any]] = []
     held: list[list[Any]] = []
@@ -70,7 +71,8 @@ def time_contenders(request: Request) -> Answer:
             call = makes.call(spec, many, outputs if limit_s is None else None)
             rest_s = SPIN_S if spec["kind"] == "onnxruntime" else 0.0
             with torch.inference_mode():
-                prepared.append(Prepared(call, *pauses, rest_s=rest_s, ready=ready))
+                waited = queue if many == 1 else None
+                prepared.append(Prepared(call, *pauses, rest_s=rest_s, ready=ready, waited=waited))
             answers.append({})
         except Exception as error:
             prepared.append(None)
@@ -85,6 +87,7 @@ def time_contenders(request: Request) -> Answer:
         else:
             sides = [str(s["side"]) for s, p in zip(specs, prepared, strict=True) if p is not None]
             taken = contest(able, sides, int(request["repeats"]), float(limit_s))
+    queue.close()
     load = watch.load(max(int(s.get("threads") or threads()) for s in specs))
     samples = iter(taken)
     results = []

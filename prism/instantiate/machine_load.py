@@ -17,6 +17,9 @@ STAT = Path("/proc/stat")
 CROWDED = 0.5
 """From how many cores on, beyond those that there are, a load is too much: what any system does by itself is less."""
 
+LOOK_S = 0.25
+"""How long a look at the load takes, seconds."""
+
 
 @dataclass(frozen=True, slots=True)
 class Load:
@@ -80,6 +83,13 @@ class Watch:
             others = max(0.0, (busy_end - busy) - (own_end - own)) / (end - start)
         average = os.getloadavg()[0] if hasattr(os, "getloadavg") else None
         return Load(len(self._cores), threads, others, average)
+
+
+def others_now(watch: Watch | None = None, sleep: Callable[[float], None] = time.sleep) -> float | None:
+    """How many cores other processes keep busy at this moment; None where the system does not tell."""
+    watch = watch or Watch()
+    sleep(LOOK_S)
+    return watch.load(1).others
 
 
 def plain(load: Load) -> dict[str, Any]:

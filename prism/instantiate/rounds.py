@@ -3,20 +3,29 @@
 Other processes only ever make a call slower, and what stalls once (a parallel region whose thread has lost its core)
 takes hundreds of times as long. A mean says how often that happened, a lower quartile what the call takes. Contenders
 that have no chance leave after a few rounds, so that the others get more.
+
+A scheduler gives a thread that has slept for some milliseconds a core at once, and then its share. On a machine that
+does other things a short call is over by then and a long one is not: a kernel that takes a quarter of the baseline's
+time seemed to take a tenth. So samples of one contest are about as long as each other, and the time for which a
+contender on one thread stood in the queue for a core is not counted.
 """
 
 from __future__ import annotations
 
 import math
+import os
 import time
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 from prism.backends.interleave import interleave
 
 SAMPLE_S = 2e-3
 """A sample should take about this long, seconds, so that the clock does not count."""
-MAX_CALLS = 500
+EQUAL_S = 5e-2
+"""No sample of a contest is made longer than this, seconds, to be as long as that of the slowest contender."""
+MAX_CALLS = 2000
 LEAST_ROUNDS = 3
 LONG_S = 0.2
 """A call that takes longer needs no warming up, seconds."""
@@ -28,6 +37,7 @@ FIRST_CALLS = 6
 """Calls that tell how long one takes, but for the first; fewer where they are long."""
 ENDLESS_S = 2.0
 """A call that takes longer is made only once before the rounds, seconds: it costs too much to be sampled in vain."""
+SCHEDULED = Path("/proc/thread-self/schedstat")
 HEATS = 4
 """Rounds that all contenders run; those that are near the best of their side run the others."""
 NEAR = 2.0
@@ -40,6 +50,36 @@ def _nothing() -> None:
     pass
 
 
+def _none() -> float:
+    return 0.0
+
+
+class Queue:
+    """How long the thread that makes it has waited for a core, by the scheduler's account; zero where there is none.
+
+    Args:
+        file: the account: nanoseconds run, nanoseconds waited, and how often it ran.
+    """
+
+    def __init__(self, file: Path = SCHEDULED) -> None:
+        self._file: int | None = None
+        try:
+            self._file = os.open(file, os.O_RDONLY)
+            self()
+        except (OSError, IndexError, ValueError):
+            self.close()
+
+    def __call__(self) -> float:
+        """Seconds so far."""
+        return 0.0 if self._file is None else int(os.pread(self._file, 64, 0).split()[1]) * 1e-9
+
+    def close(self) -> None:
+        """Forget the file."""
+        if self._file is not None:
+            os.close(self._file)
+        self._file = None
+
+
 class Prepared:
     """A contender that has been called, and how many calls make a sample.
 
@@ -49,6 +89,8 @@ class Prepared:
         rest_s: how long to wait after it, seconds: for threads of its own that go on spinning.
         warm_s: how long calls are not counted after that, seconds; at least one is not.
         ready: what is to be done before its turn, beside the clock: sets a number of threads, say.
+        waited: seconds for which the calling thread has waited for a core, which are not counted: only of a contender
+            that runs on no other thread.
         clock: seconds from some fixed point.
         sleep: waits for so many seconds.
     """
@@ -61,6 +103,7 @@ class Prepared:
         *,
         rest_s: float = 0.0,
         ready: Callable[[], None] = _nothing,
+        waited: Callable[[], float] | None = None,
         clock: Callable[[], float] = time.perf_counter,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
@@ -68,20 +111,20 @@ class Prepared:
         self._settle_s = settle_s
         self._rest_s = rest_s
         self._ready = ready
+        self._waited = waited or _none
         self._clock = clock
         self._sleep = sleep
         self.results: Sequence[Any] = ()
         self.call_s = math.inf
         ready()
         for n in range(FIRST_CALLS):
-            start = clock()
-            self.results = call()
-            taken = clock() - start
+            taken = self._timed(1)
             # The first call may compile, and touches memory that is new.
             self.call_s = taken if n < 2 else min(self.call_s, taken)
             if (n and taken > SAMPLE_S) or taken > ENDLESS_S:
                 break
-        self.calls = max(1, min(MAX_CALLS, math.ceil(SAMPLE_S / max(self.call_s, 1e-9))))
+        self.calls = 1
+        self.lengthen(SAMPLE_S)
         self._warm = 0 if self.call_s > LONG_S else max(1, math.ceil(warm_s / max(self.call_s, 1e-9)))
 
     def sample(self) -> float:
@@ -90,12 +133,23 @@ class Prepared:
         self._sleep(self._settle_s)
         for _ in range(self._warm):
             self._call()
-        start = self._clock()
-        for _ in range(self.calls):
-            self.results = self._call()
-        taken = self._clock() - start
+        taken = self._timed(self.calls)
         self._sleep(self._rest_s)
         return taken / self.calls
+
+    def _timed(self, calls: int) -> float:
+        """Seconds of so many calls; the wait is looked up within them, so that it is never more than they took."""
+        start = self._clock()
+        waited = self._waited()
+        for _ in range(calls):
+            self.results = self._call()
+        waited = self._waited() - waited
+        return self._clock() - start - waited
+
+    def lengthen(self, seconds: float) -> None:
+        """Let a sample take about so long, at least; of calls that take next to nothing, no more than `MAX_CALLS`."""
+        wanted = min(MAX_CALLS, math.ceil(seconds / max(self.call_s, 1e-9)))
+        self.calls = max(self.calls, wanted)
 
     @property
     def sample_s(self) -> float:
@@ -127,6 +181,9 @@ def contest(contenders: Sequence[Prepared], sides: Sequence[str], wanted: int, l
     running = [n for n, c in enumerate(contenders) if n in near or c.call_s <= ENDLESS_S]
     for n in set(range(len(contenders))) - set(running):
         samples[n].append(contenders[n].call_s)
+    longest = max(contenders[n].call_s for n in near)
+    for n in running:
+        contenders[n].lengthen(min(longest, EQUAL_S))
     most = rounds([contenders[n] for n in running], HEATS, limit_s)
     for count in (most, None):
         if count is None:

@@ -9,6 +9,8 @@ from prism.events import Evidence, MeasurementReport, RunReport
 
 DISAGREE = 1.2
 """Measurements disagree whose gains are further apart than this, as a ratio."""
+NARROW = 1.1
+"""A gain is one number while the range that it lies in is no wider than this, as a ratio."""
 OURS = "prism"
 """The name of what was emitted, among contenders."""
 
@@ -45,18 +47,34 @@ def number(count: int) -> str:
 
 
 def speedup(report: RunReport) -> str:
-    """The gain in words: `1.85x as fast`, a range where measurements disagree, or that there is none."""
-    if report.best_seconds >= report.baseline_seconds:
-        return "no faster"
-    gains = report.measurement.gains if report.measurement is not None else ()
-    if gains and max(gains) > DISAGREE * min(gains):
-        return f"{min(gains):.2f}x to {max(gains):.2f}x as fast: measurements disagree"
-    return f"{report.speedup:.2f}x as fast"
+    """The gain in words: `1.85x as fast`, a range where it is not known better, or that there is none."""
+    m = report.measurement
+    if m is None:
+        return "no faster" if report.best_seconds >= report.baseline_seconds else f"{report.speedup:.2f}x as fast"
+    low, high = gain_range(m)
+    span = f"{low:.2f}x to {high:.2f}x"
+    if not m.faster:
+        return "no faster" if high <= 1.0 else f"no faster: {span} is no more than noise"
+    if max(m.gains) > DISAGREE * min(m.gains):
+        return f"{span} as fast: measurements disagree"
+    return f"{span} as fast" if high > NARROW * low else f"{report.speedup:.2f}x as fast"
+
+
+def gain_range(m: MeasurementReport) -> tuple[float, float]:
+    """What the gain lies between."""
+    return m.between if m.between is not None else (min(m.gains), max(m.gains))
 
 
 def on_threads(name: str, threads: int) -> str:
     """A contender's name with its threads: `torch eager on 1 thread`."""
     return name if not threads else f"{name} on {threads} thread{'s' * (threads != 1)}"
+
+
+def chosen_threads(m: MeasurementReport) -> int:
+    """The threads that what was emitted took least time on; 0 where those are all, which it takes by itself."""
+    ours = [c.threads for c in m.contenders if c.name == OURS]
+    chosen = next((c.threads for c in m.contenders if c.chosen and c.name == OURS), 0)
+    return chosen if chosen < max((m.threads, *ours)) else 0
 
 
 def times_line(report: RunReport) -> str:
@@ -86,16 +104,22 @@ def measured_line(m: MeasurementReport) -> str:
     when = f"stored, of {m.date} (--anew measures again)" if m.stored else f"timed anew, {m.date}"
     gains = ", ".join(f"{g:.2f}x" for g in m.gains)
     times = f"{len(m.gains)} time{'s' * (len(m.gains) != 1)}"
-    return f"{when}; {times}, by lower quartiles of interleaved rounds: {gains}"
+    low, high = gain_range(m)
+    return (
+        f"{when}; {times}, by lower quartiles of interleaved rounds: {gains}; "
+        f"with what these vary by, {low:.2f}x to {high:.2f}x"
+    )
 
 
 def load_line(m: MeasurementReport) -> str:
-    """How busy others kept the machine meanwhile; empty where that is not known."""
+    """How busy others kept the machine meanwhile, and keep it now; empty where that is not known."""
     parts = []
     if m.others is not None:
         parts.append(f"other processes kept {m.others:.1f} of {m.cores} core{'s' * (m.cores != 1)} busy")
     if m.load_average is not None:
         parts.append(f"load average {m.load_average:.1f}")
+    if m.others_now is not None:
+        parts.append(f"{m.others_now:.1f} now")
     return ", ".join(parts)
 
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path, PurePosixPath
 
 from prism.events import Argument, Evidence, RunReport
-from prism.report.units import duration, evidence_note, speedup
+from prism.report.units import chosen_threads, duration, evidence_note, speedup
 
 README_NAME = "README.md"
 
@@ -33,7 +33,10 @@ def example_call(report: RunReport, module: str) -> tuple[str, ...]:
     name, function = module_of(report, module)
     place = ', device="cuda"' if report.backend == "Triton" else ""
     made = [f"{a.name} = {_example(a, place)}" for a in report.arguments]
-    call = f"{function}({', '.join(a.name for a in report.arguments)})"
+    fewer = chosen_threads(report.measurement) if report.measurement is not None else 0
+    # Without a word of it, all processors are taken; that was timed, too, and took longer.
+    given = [a.name for a in report.arguments] + ([f"threads={fewer}"] if fewer else [])
+    call = f"{function}({', '.join(given)})"
     # The result has a name that no argument has.
     taken = {a.name for a in report.arguments} | {function}
     result = next(n for n in ("y", "out", "result", *(f"y{i}" for i in range(len(taken) + 1))) if n not in taken)
