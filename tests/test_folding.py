@@ -63,6 +63,8 @@ from prism.sgraph.nodes import (
     part_axis,
 )
 
+pytestmark = pytest.mark.usefixtures("small_gate")
+
 H200 = device("sm_90")
 
 

@@ -19,6 +19,8 @@ from prism.program.nodes import Definition, DType, Expr, Program, Reduce, Reduce
 from prism.sgraph.config import Config
 from prism.sgraph.nodes import Accumulate, Grid, Kernel, Load, Loop, LoopRole, SGraph, Split, Store, TileReduce
 
+pytestmark = pytest.mark.usefixtures("small_gate")
+
 F32 = DType.FLOAT32
 M, D, N = symbol("seq"), 100, 16
 i, k = Axis("i", M), Axis("k", D)

@@ -497,16 +497,21 @@ def test_a_region_that_cannot_be_kept_ends_the_run_by_its_name(
     assert caught.value.exit_code is code
 
 
-def test_a_program_in_which_nothing_is_proved_is_cut_into_regions() -> None:
-    """Its one region has more operators than a kernel may have here; operator by operator it is done all the same."""
+def chained() -> Program:
+    """A product and a chain of pointwise operators."""
 
-    def chained(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+    def of(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
         y = x @ w
         for _ in range(2):
             y = torch.tanh(torch.sigmoid(y) * 2)
         return y
 
-    program = trace(chained, [torch.empty(32, 32, device="meta") for _ in range(2)], name="p")
+    return trace(of, [torch.empty(32, 32, device="meta") for _ in range(2)], name="p")
+
+
+def test_a_program_in_which_nothing_is_proved_is_cut_into_regions() -> None:
+    """Its one region has more operators than a kernel may have here; operator by operator it is done all the same."""
+    program = chained()
     budget = SearchBudget(max_kernels=1, max_ops=4)
     assert len(partition(program)) == 1
     with prism_search(program, budget=budget) as search:
@@ -514,5 +519,10 @@ def test_a_program_in_which_nothing_is_proved_is_cut_into_regions() -> None:
         spec.check(best.sgraph)
         assert len(best.sgraph.kernels) == program.operator_count
         assert search.proved == search.result().proved == (best,)
+
+
+@pytest.mark.slow
+def test_and_optimized_operator_by_operator() -> None:
+    program, budget = chained(), SearchBudget(max_kernels=1, max_ops=4)
     with pytest.raises(NoImprovementError, match="nothing beats"):
         optimize(program, target="sm_90", budget=budget, trials=1)

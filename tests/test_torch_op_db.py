@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from torch_op_db import Sample
 
 # How many parts the first samples are split into, each one export or a few. The others run with --run-slow.
-PARTS, QUICK = 16, (0, 9)
+PARTS, QUICK = 16, (0,)
 
 # Samples of each operator and type in a part.
 MOST = 2
