@@ -39,7 +39,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from benchmarks.cpu_report import figures, plot, summary, table
 
 if TYPE_CHECKING:
-    from prism.instantiate.cpu_platform import CpuPlatform
+    from prism.platforms.cpu import CpuPlatform
     from prism.program.nodes import Program
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -100,7 +100,7 @@ def measure(job: Job, args: argparse.Namespace, target: CpuPlatform) -> dict[str
     from prism.api import optimize
     from prism.backends.protocol import write_module
     from prism.errors import PrismError
-    from prism.instantiate.cpu_platform import cpu_environment
+    from prism.platforms.cpu import cpu_environment
 
     program = program_of(job)
     shapes, size = shapes_of(program)
@@ -247,7 +247,7 @@ def arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the cases; returns the exit code."""
-    from prism.instantiate.cpu_platform import NO_COMPILER, cpu_platform
+    from prism.platforms.cpu import NO_COMPILER, cpu_platform
 
     warnings.simplefilter("ignore")  # torch's own
     args = arguments(argv)

@@ -28,9 +28,9 @@ from benchmarks.cpu_cases import CASES, Case
 from benchmarks.cpu_report import DRAM_BYTES, quartiles
 from prism.backends.interleave import interleave
 from prism.backends.native import native
-from prism.instantiate.contenders import Call, module_call, onnx_call, tensors_of, torch_call
-from prism.instantiate.cpu_worker import threads
 from prism.instantiate.rounds import Prepared, contest
+from prism.platforms.contenders import Call, module_call, onnx_call, tensors_of, torch_call
+from prism.platforms.cpu_worker import threads
 
 MATMUL = 1024
 """Rows, columns and depth of the float32 product whose rate bounds products."""

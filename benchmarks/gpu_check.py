@@ -24,6 +24,7 @@ from prism.errors import PrismError
 from prism.instantiate.gate.check import KernelRunner, check_module
 from prism.instantiate.options import Offered, variants
 from prism.instantiate.space import Space
+from prism.platforms.gpu import interpreter
 from prism.program.nodes import Program
 from prism.sgraph import show
 
@@ -156,7 +157,7 @@ def check_entries(
             structures.append(structure(record["candidates"][record["best"]["candidate"]]["sgraph"]))
             record["check"] = first.name
     records: dict[str, Any] = {}
-    with KernelRunner() as runner:
+    with interpreter() as runner:
         for small, structures in wanted.values():
             try:
                 found = check_case(small, structures, folder / "checked", runner, limit=limit)

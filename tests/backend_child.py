@@ -20,8 +20,8 @@ from prism.sgraph.config import Config
 
 def backend(target: str) -> Backend:
     """The backend of a target."""
+    from prism.backends.cpu.backend import CppBackend
     from prism.backends.triton.backend import TritonBackend
-    from prism.instantiate.cpu_backend import CppBackend
 
     return CppBackend(2) if target == "cpu" else TritonBackend(target)
 

@@ -89,9 +89,9 @@ def interpreter() -> Iterator[InterpreterPool]:
 @pytest.fixture(scope="session")
 def runner() -> Iterator[KernelRunner]:
     """The gate's, in Triton's interpreter."""
-    from prism.instantiate.gate.check import KernelRunner
+    from prism.platforms import gpu
 
-    with KernelRunner() as made:
+    with gpu.interpreter() as made:
         yield made
 
 

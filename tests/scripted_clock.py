@@ -13,7 +13,7 @@ import torch
 
 from prism.api import optimizing
 from prism.backends.eager import eager
-from prism.instantiate.cpu_platform import CpuPlatform
+from prism.platforms.cpu import CpuPlatform
 from prism.process.worker import Ending, Reply, Worker
 
 

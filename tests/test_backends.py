@@ -84,7 +84,7 @@ class Runs:
         if target != "cpu":
             environment["TRITON_INTERPRET"] = "1"
         self.worker = Worker([sys.executable, str(CHILD), target], environment)
-        self.child = KernelRunner(self.backend.name, worker=self.worker)
+        self.child = KernelRunner(self.backend.name, self.backend.name, self.worker)
 
     def conform(self, expected: Sequence[Expected], folder: Path, level: str = "-O0") -> None:
         """Every case gives what is expected of it, in each element, and writes nowhere else.

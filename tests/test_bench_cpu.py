@@ -16,8 +16,8 @@ from benchmarks import cpu, cpu_child
 from benchmarks.cpu_cases import CASES, Case
 from benchmarks.cpu_report import figures, geometric_mean, plot, quartiles, summary, table
 from prism.cost.device import multicore
-from prism.instantiate.contenders import tensors_of
-from prism.instantiate.cpu_platform import CpuPlatform
+from prism.platforms.contenders import tensors_of
+from prism.platforms.cpu import CpuPlatform
 
 TARGET = CpuPlatform(multicore("A CPU, 2 cores", 2, 32, 1 << 15, 1 << 19, 1 << 23), "g++ (GCC) 12")
 MIB = 1 << 20

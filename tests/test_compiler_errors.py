@@ -13,7 +13,7 @@ from prism.backends.cpu.build import check_compiler
 from prism.backends.triton.preflight import check_assembler, check_c_compiler
 from prism.cli.app import main
 from prism.errors import CompilerError, ExitCode
-from prism.instantiate.contenders import Contenders
+from prism.platforms.contenders import Contenders
 
 MODEL = Path(__file__).parent.parent / "examples" / "models" / "lora.onnx"
 OUTPUT = 'while [ "$1" != -o ]; do shift; done; '

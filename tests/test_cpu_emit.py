@@ -26,9 +26,9 @@ from prism.backends.cpu.emit import emit_module, write_module
 from prism.backends.lower import lower
 from prism.backends.tile import For, Full, Update, statements
 from prism.errors import BackendError
-from prism.instantiate.cpu_platform import WORKER, cpu_environment
 from prism.instantiate.gate import check
 from prism.instantiate.gate.check import KernelRunner, Output
+from prism.platforms.cpu import WORKER, cpu_environment
 from prism.process.child import module_command
 from prism.process.worker import Worker
 from prism.program.nodes import DType

@@ -23,6 +23,7 @@ from test_measure import GRAPH
 from test_measure import PROGRAM as TWICE
 
 from examples.common import load_example
+from prism.backends.cpu.backend import CppBackend
 from prism.backends.eager import eager
 from prism.backends.protocol import Argument, Backend, Compiled, ModuleSource, write_module
 from prism.backends.triton.backend import TritonBackend
@@ -33,17 +34,18 @@ from prism.cost.device import Device, Tiles, device, multicore
 from prism.errors import ExitCode, UsageError
 from prism.events import Evidence
 from prism.frontend.onnx.reader import load
-from prism.instantiate import cpu_platform as cpu
-from prism.instantiate import measure, platforms
-from prism.instantiate.cpu_backend import CppBackend
+from prism.instantiate import measure
 from prism.instantiate.gate import check
 from prism.instantiate.gate.check import Output
 from prism.instantiate.gate.plan import Sample
 from prism.instantiate.measure import Contender
-from prism.instantiate.platforms import TritonPlatform, platform_of
 from prism.instantiate.rounds import Prepared, rounds
 from prism.instantiate.space import Space
 from prism.instantiate.study import Candidate, Failure
+from prism.platforms import choice as platforms
+from prism.platforms import cpu
+from prism.platforms.choice import platform_of
+from prism.platforms.gpu import AbsentGpu
 from prism.process.worker import Ending, Reply, Worker
 from prism.program.nodes import DType, Program
 from prism.sgraph.config import Config
@@ -224,7 +226,7 @@ def test_without_a_compiler_it_says_what_to_install_and_estimates(
     monkeypatch.setattr(platforms, "describe_gpu", lambda: None)
     monkeypatch.setattr(cpu, "cpu_platform", lambda: None)
     chosen = platform_of(target, said.append)
-    assert isinstance(chosen, TritonPlatform)
+    assert isinstance(chosen, AbsentGpu)
     assert (chosen.target, chosen.timed) == ("sm_90", False)
     (line,) = said
     assert cpu.NO_COMPILER in line

@@ -19,8 +19,8 @@ from prism.backends.triton.crosscompile import (
 )
 from prism.backends.triton.resources import parse_spills, parse_usage
 from prism.errors import UsageError
-from prism.instantiate.estimating import Compiler, Estimating, over_limit
-from prism.instantiate.study import Candidate, Failure, tune
+from prism.instantiate.study import Candidate, Failure, over_limit, tune
+from prism.platforms.estimating import Compiler, Estimating
 from prism.process.worker import Ending, Pool, Worker
 from prism.program.nodes import DType, Tensor
 from prism.sgraph.config import Config, Resources
@@ -127,7 +127,7 @@ def test_an_unknown_target_is_refused_at_once() -> None:
 
 def test_nothing_imports_triton_in_the_parent() -> None:
     code = (
-        "import sys, prism.instantiate.estimating, prism.instantiate.study, prism.process.worker\n"
+        "import sys, prism.platforms.estimating, prism.instantiate.study, prism.process.worker\n"
         "print([m for m in ('triton', 'torch', 'optuna') if m in sys.modules])"
     )
     done = subprocess.run(

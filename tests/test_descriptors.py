@@ -26,7 +26,9 @@ from test_horizontal import draw, qkv, reference, tiles
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 from prism.backends import tile
-from prism.backends.protocol import load_module
+from prism.backends.passes.pipeline import tile_module
+from prism.backends.protocol import arguments, load_module
+from prism.backends.tensor_descriptors import BoxLoad, BoxView, boxes, program_boxes
 from prism.backends.tile import (
     Affine,
     Dim,
@@ -42,9 +44,8 @@ from prism.backends.tile import (
     TileProgram,
 )
 from prism.backends.tile import symbol as scalar
-from prism.backends.triton.crosscompile import arguments, worker_environment
-from prism.backends.triton.emit import emit_module, tile_module
-from prism.backends.triton.tensor_descriptors import BoxLoad, BoxView, boxes, program_boxes
+from prism.backends.triton.crosscompile import worker_environment
+from prism.backends.triton.emit import emit_module
 from prism.bench.own import module_facts
 from prism.bench.prepare import beside_best
 from prism.cost.device import device

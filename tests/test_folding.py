@@ -26,10 +26,10 @@ from prism.backends.cpu.emit import emit_module as emit_cpp
 from prism.backends.lower import lower
 from prism.backends.passes.folded_split import fold_module
 from prism.backends.passes.sharing import share_module
-from prism.backends.protocol import load_module
+from prism.backends.protocol import arguments, load_module
 from prism.backends.tile import TileFold, TileModule
 from prism.backends.tile_spec import check_module
-from prism.backends.triton.crosscompile import arguments, worker_environment
+from prism.backends.triton.crosscompile import worker_environment
 from prism.backends.triton.emit import emit_module
 from prism.bench.own import module_facts
 from prism.cost.device import device

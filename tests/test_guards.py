@@ -19,10 +19,10 @@ from tile_simulator import Array, run_module
 
 from prism.backends.lower import lower
 from prism.backends.passes.guards import guard_module
-from prism.backends.protocol import Compiled
+from prism.backends.protocol import Compiled, arguments
 from prism.backends.tile import For, InBounds, Pointwise, Select, TileProgram, Within
 from prism.backends.tile_spec import check, check_module
-from prism.backends.triton.crosscompile import CompileJob, arguments
+from prism.backends.triton.crosscompile import CompileJob
 from prism.backends.triton.emit import emit_module
 from prism.errors import IllegalIRError
 from prism.program.index import Index

@@ -19,13 +19,8 @@ from sgraph_simulator import simulate
 
 from prism.backends import tile_spec
 from prism.backends.lower import lower
-from prism.backends.protocol import ModuleSource
-from prism.backends.triton.crosscompile import (
-    CompileJob,
-    arguments,
-    compiled,
-    request,
-)
+from prism.backends.protocol import ModuleSource, arguments
+from prism.backends.triton.crosscompile import CompileJob, compiled, request
 from prism.backends.triton.emit import emit_module
 from prism.cost.constraints import checks, footprint
 from prism.cost.counts import sgraph_cost

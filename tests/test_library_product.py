@@ -22,8 +22,8 @@ from sgraph_samples import BF16, F16, F32, SUM, Sample, at, op, sym
 
 import prism
 from prism.api.verifying import verify
-from prism.backends.protocol import Compiled, load_module
-from prism.backends.triton.crosscompile import CompileJob, arguments
+from prism.backends.protocol import Compiled, arguments, load_module
+from prism.backends.triton.crosscompile import CompileJob
 from prism.backends.triton.emit import emit_module
 from prism.bench.own import module_facts
 from prism.cost.device import device, multicore

@@ -13,8 +13,8 @@ import torch.nn.functional as F
 import prism
 from prism.backends.native import native
 from prism.backends.torch_graph import exported
-from prism.instantiate.contenders import Contenders, onnx_call
 from prism.instantiate.measure import as_module
+from prism.platforms.contenders import Contenders, onnx_call
 
 X, Y, G, B = torch.randn(6, 16), torch.randn(6, 16), torch.randn(16), torch.randn(16)
 W, BIAS = torch.randn(8, 16), torch.randn(8)

@@ -17,8 +17,8 @@ from test_ranges import narrowed
 from test_rematch import Clock, candidate, result, trial
 
 from prism.api.optimizing import _emitted
-from prism.backends.protocol import load_module
-from prism.backends.triton.crosscompile import WORKER, arguments, worker_environment
+from prism.backends.protocol import arguments, load_module
+from prism.backends.triton.crosscompile import WORKER, worker_environment
 from prism.backends.triton.emit import emit_module
 from prism.bench.own import module_facts
 from prism.bench.prepare import SHARED_LIMIT_BYTES, beside_best, settled
@@ -28,10 +28,10 @@ from prism.cost.persistent import persistable
 from prism.errors import BackendError
 from prism.instantiate.measure import Bench, Measuring
 from prism.instantiate.options import Offered, config_of, options_of, variants
-from prism.instantiate.platforms import TritonPlatform
 from prism.instantiate.rematch import challenged
 from prism.instantiate.space import VARIED, Space
 from prism.instantiate.study import Best, Candidate, Outcome
+from prism.platforms.gpu import AbsentGpu, PresentGpu
 from prism.process.child import module_command
 from prism.process.worker import Pool
 from prism.program.extents import evaluate
@@ -278,7 +278,8 @@ def test_what_is_timed_of_a_study_can_be_persistent(tmp_path: Path) -> None:
     tensors = [torch.empty(t.shape, dtype=torch.bfloat16, device="meta") for t in (*g.inputs, *g.outputs)]
     for timed in (False, True):
         folder = tmp_path / ("timed" if timed else "estimated")
-        path = _emitted(folder, g, "f", TritonPlatform("sm_90", H200, timed), points, space.options)
+        platform = PresentGpu(H200) if timed else AbsentGpu("sm_90", H200)
+        path = _emitted(folder, g, "f", platform, points, space.options)
         module = load_module(path, apart=True)
         for config in (points[1], beside):
             ((_, grid, _, _),) = module.launches(*tensors, config=config.encode())

@@ -16,8 +16,8 @@ from quick import examples
 from sgraph_samples import MAX, SUM, at, grouped_attention, op, sym
 from sgraph_simulator import simulate
 
-from prism.backends.protocol import Compiled
-from prism.backends.triton.crosscompile import CompileJob, arguments
+from prism.backends.protocol import Compiled, arguments
+from prism.backends.triton.crosscompile import CompileJob
 from prism.backends.triton.emit import emit_module
 from prism.cost.counts import kernel_cost, sgraph_cost
 from prism.cost.trip_counts import allowed, visited

@@ -19,12 +19,12 @@ from prism.api.loading import load
 from prism.api.optimizing import _supported
 from prism.api.proving import prove_models
 from prism.api.trivial import check_gain
+from prism.backends.cpu.backend import CppBackend
 from prism.backends.protocol import write_module
 from prism.backends.triton.backend import TritonBackend
 from prism.backends.weights import weights_bytes
 from prism.errors import NoImprovementError, UnsupportedError
-from prism.instantiate.contenders import Contenders
-from prism.instantiate.cpu_backend import CppBackend
+from prism.platforms.contenders import Contenders
 from prism.program.nodes import Program
 from prism.program.returned import Computed, Made, Passed, computed
 from prism.program.verdict import Status

@@ -26,7 +26,7 @@ from prism.events import Recorder
 from prism.instantiate.gate.check import CheckReport, KernelRunner, Output, check_module
 from prism.instantiate.gate.judge import judge
 from prism.instantiate.gate.plan import Sample as Programs
-from prism.instantiate.platforms import platform_of
+from prism.platforms.choice import platform_of
 from prism.process.child import child_environment
 from prism.process.worker import Ending, Reply
 from prism.process.worker import Worker as Process
@@ -276,7 +276,7 @@ def test_a_case_that_does_not_end_in_time_is_late(tmp_path: Path) -> None:
     sgraph = SGraph("s", program.inputs, (), (d.tensor,), (kernel,))
     config = Config({s.name: 4 for s in sgraph.symbols}, {}, {})
     for ending in (Ending.HANG, Ending.CRASH):
-        runner = KernelRunner(worker=Asked(ending))  # type: ignore[arg-type]
+        runner = KernelRunner("interpreter", "a runner", Asked(ending))  # type: ignore[arg-type]
         report = check_module(program, tmp_path / "m.py", sgraph, config, runner=runner)
         assert (report.passed, report.rounding, report.late) == (False, False, ending is Ending.HANG)
 

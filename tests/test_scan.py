@@ -17,14 +17,10 @@ from prism.api import trace
 from prism.api.searching import SearchBudget, run_search
 from prism.backends.cpu.emit import emit_module as emit_cpp
 from prism.backends.lower import lower
+from prism.backends.protocol import arguments
 from prism.backends.tile import Prefix, statements
 from prism.backends.tile_spec import check_module
-from prism.backends.triton.crosscompile import (
-    CompileJob,
-    arguments,
-    compiled,
-    request,
-)
+from prism.backends.triton.crosscompile import CompileJob, compiled, request
 from prism.backends.triton.emit import emit_module
 from prism.cost.device import device, multicore
 from prism.egraph.budget import Budget

@@ -10,13 +10,8 @@ import pytest
 from interpreting import InterpreterPool, InterpretJob
 from sgraph_small import F16, F32, SUM, at, attention, matmul, matvec, tile
 
-from prism.backends.protocol import Compiled
-from prism.backends.triton.crosscompile import (
-    CompileJob,
-    arguments,
-    compiled,
-    request,
-)
+from prism.backends.protocol import Compiled, arguments
+from prism.backends.triton.crosscompile import CompileJob, compiled, request
 from prism.backends.triton.emit import emit_module
 from prism.cost.constraints import footprint, tile_sizes
 from prism.cost.device import device

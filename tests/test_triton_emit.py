@@ -15,9 +15,9 @@ import sgraph_samples as samples
 from interpreting import Interpreted, InterpreterPool, InterpretJob
 from sgraph_samples import BF16, F16, F32, SAMPLES, Sample, at, sym
 
-from prism.backends.protocol import Compiled, ModuleSource
+from prism.backends.protocol import Compiled, ModuleSource, arguments
 from prism.backends.source import HOST, KERNEL, Writer
-from prism.backends.triton.crosscompile import CompileJob, arguments
+from prism.backends.triton.crosscompile import CompileJob
 from prism.backends.triton.emit import emit_module
 from prism.errors import BackendError, UnsupportedError
 from prism.program.extents import cdiv, symbol

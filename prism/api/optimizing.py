@@ -44,16 +44,17 @@ from prism.instantiate.baselines import NAMES as BASELINES
 from prism.instantiate.baselines import installed
 from prism.instantiate.cache import Cache, Store, cache_root, version_of
 from prism.instantiate.confirm import Confirmation, confirm
-from prism.instantiate.estimating import Estimating
 from prism.instantiate.gate.check import Drawn, KernelRunner, check_module
 from prism.instantiate.lock import program_hash, versions
 from prism.instantiate.machine_load import CROWDED, Load, others_now
 from prism.instantiate.measure import BASELINE, KERNEL, PROTOCOL, Bench, Contender, Measuring
 from prism.instantiate.options import Offered, Option, options_of, variants
-from prism.instantiate.platforms import Platform, platform_of
 from prism.instantiate.rematch import challenged, rematch
 from prism.instantiate.space import Space
 from prism.instantiate.study import LEADERS, Best, Candidate, Failure, TuneResult, tune
+from prism.platforms.choice import platform_of
+from prism.platforms.estimating import Estimating
+from prism.platforms.platform import Estimated, Platform, Timed
 from prism.program.integers import Interval, interval, of_type, range_of
 from prism.program.nodes import DType, Program
 from prism.program.region import Region
@@ -306,7 +307,7 @@ def _tools(request: Request, platform: Platform, recorder: Recorder, stack: Exit
     """They end with the stack; their processes start when they are first needed."""
     return _Tools(
         platform,
-        None if platform.timed else stack.enter_context(platform.estimating(request.program.hints)),
+        stack.enter_context(platform.estimating(request.program.hints)) if isinstance(platform, Estimated) else None,
         stack.enter_context(platform.runner()),
         Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="prism-"))),
         recorder,
@@ -420,7 +421,7 @@ def _composed(
     right = _beside([finalist], [(whole.best, checked)], platform.timed)
     opinion = merged(c.opinion for c in choices.values())
     whole = replace(whole, checked=checked, opinion=opinion)
-    if not platform.timed:
+    if isinstance(platform, Estimated):
         seconds = platform.baseline_seconds(program)
         return found, replace(whole, best=right[0][0], baseline_seconds=seconds, baseline=ESTIMATED_BASELINE)
     with closing(platform.bench(program, request.seed)) as bench:
@@ -590,7 +591,9 @@ def _choose(request: Request, finalists: list[_Finalist], tools: _Tools) -> Choi
     """Tune the finalists, check the fastest, compare with the baseline."""
     platform, recorder = tools.platform, tools.recorder
     with ExitStack() as own:
-        bench = own.enter_context(closing(platform.bench(request.program, request.seed))) if platform.timed else None
+        bench = None
+        if isinstance(platform, Timed):
+            bench = own.enter_context(closing(platform.bench(request.program, request.seed)))
         tuned = _tuned(request, finalists, bench, tools)
         with recorder.stage("check") as detail:
             right = _right(request, finalists, tuned, tools, 1 if bench is None else CONFIRMED)
@@ -599,8 +602,9 @@ def _choose(request: Request, finalists: list[_Finalist], tools: _Tools) -> Choi
         best, checked = right[0]
         winner = finalists[best.candidate]
         choice = Choice(winner.proved, best, winner.model, tuned, checked, 0.0, ESTIMATED_BASELINE)
-        if bench is None:
+        if isinstance(platform, Estimated):
             return replace(choice, baseline_seconds=platform.baseline_seconds(request.program))
+        assert bench is not None
         return _confirmed(request, bench, finalists, right, tools, choice)
 
 
@@ -608,7 +612,8 @@ def _tuned(request: Request, finalists: list[_Finalist], bench: Bench | None, to
     """The study of the finalists."""
     with ExitStack() as own:
         evaluator: Estimating | Measuring
-        if bench is not None:
+        if isinstance(tools.platform, Timed):
+            assert bench is not None
             evaluator = own.enter_context(tools.platform.measuring(bench, tools.store))
         else:
             assert tools.estimating is not None
@@ -763,6 +768,7 @@ def _confirmed(
 ) -> Choice:
     """The choice by how the best finalists do against the baselines: the kernel's own time, and the best baseline's."""
     platform = tools.platform
+    assert isinstance(platform, Timed)
     threads = platform.thread_counts()
     found, missing = installed(request.program, platform.target, request.baselines, threads)
     if not found and len(right) == 1:

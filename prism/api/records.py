@@ -34,8 +34,8 @@ from prism.instantiate.confirm import Confirmation
 from prism.instantiate.lock import make_lock, versions
 from prism.instantiate.measure import BASELINE, KERNEL
 from prism.instantiate.options import shown
-from prism.instantiate.platforms import Platform
 from prism.instantiate.study import Best, TuneResult
+from prism.platforms.platform import Platform
 from prism.program.extents import Extent, evaluate
 from prism.program.identity.testing import Opinion
 from prism.program.integers import assumptions

@@ -32,7 +32,7 @@ from prism.generate.dispatch import Winner, winners
 from prism.generate.enumerate import Bounds, Generated, Task, generate
 from prism.generate.partition import partition
 from prism.generate.pruning import PRUNERS
-from prism.instantiate.platforms import platform_of
+from prism.platforms.choice import platform_of
 from prism.program.classes import EClasses
 from prism.program.inline import inline
 from prism.program.nodes import Formula, Program

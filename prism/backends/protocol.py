@@ -13,6 +13,8 @@ from types import ModuleType
 from typing import Any, Protocol
 
 from prism.errors import BackendError
+from prism.program.extents import evaluate
+from prism.program.nodes import Tensor
 from prism.program.returned import Returned
 from prism.sgraph.config import Config, Resources
 from prism.sgraph.nodes import SGraph
@@ -164,3 +166,17 @@ def load_module(path: Path, *, apart: bool = False) -> ModuleType:
         del sys.modules[name]
         raise
     return module
+
+
+def arguments(sgraph: SGraph, hints: Mapping[str, int]) -> tuple[Argument, ...]:
+    """The inputs, then the outputs, of an sGraph's launcher.
+
+    Args:
+        sgraph: the sGraph.
+        hints: a value for every symbol that an extent of an input or output mentions.
+    """
+    return tuple(_argument(t, hints) for t in (*sgraph.inputs, *sgraph.outputs))
+
+
+def _argument(tensor: Tensor, hints: Mapping[str, int]) -> Argument:
+    return Argument(tuple(evaluate(e, hints) for e in tensor.shape), tensor.dtype.value)

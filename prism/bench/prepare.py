@@ -28,17 +28,17 @@ import numpy as np
 import prism
 from prism.api.searching import ProvedSGraph, SearchBudget, SearchResult, search
 from prism.backends.protocol import Compiled
+from prism.backends.protocol import arguments as launcher_arguments
 from prism.backends.triton.crosscompile import WORKER, compiled, worker_environment
-from prism.backends.triton.crosscompile import arguments as launcher_arguments
 from prism.backends.triton.emit import emit_module
 from prism.bench.suite import Case
 from prism.cost.device import DEVICES, Device, device
 from prism.cost.model import Model, baseline_estimate
 from prism.instantiate.cache import cache_root, version_of
-from prism.instantiate.estimating import over_limit
 from prism.instantiate.options import Offered, Option, variants
 from prism.instantiate.point_tables import PointSpace
 from prism.instantiate.space import VARIED, Space
+from prism.instantiate.study import over_limit
 from prism.process.child import module_command
 from prism.process.worker import Ending, Pool
 from prism.program.nodes import Program

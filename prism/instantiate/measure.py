@@ -22,19 +22,15 @@ from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 
-from prism.backends.triton.crosscompile import worker_environment
-from prism.backends.triton.timing import WORKER
 from prism.cost.device import Device
 from prism.events import Evidence
-from prism.instantiate.cache import Store, cache_root, digest, version_of
-from prism.instantiate.estimating import Compiler, over_limit
+from prism.instantiate.cache import Store, digest, version_of
 from prism.instantiate.gate.draws import draw_inputs
 from prism.instantiate.gate.judge import judge
 from prism.instantiate.gate.yardsticks import of_program, of_sgraph
 from prism.instantiate.lock import program_hash
 from prism.instantiate.machine_load import Load, from_plain
-from prism.instantiate.study import Candidate, Failure, Outcome, outcome_from, plain_outcome, sources_of
-from prism.process.child import module_command
+from prism.instantiate.study import Candidate, Failure, Outcome, outcome_from, over_limit, plain_outcome, sources_of
 from prism.process.worker import Ending, Worker
 from prism.program.extents import evaluate
 from prism.program.nodes import Program
@@ -180,8 +176,7 @@ class Bench:
         device: what is timed on.
         hints: the value of every symbol.
         seed: of the draws.
-        worker: the child; a fresh one by default.
-        root: the cache folder; the user's by default.
+        worker: the child.
         arena: makes a child for a contest; by default it is `worker`'s, started again.
     """
 
@@ -191,16 +186,14 @@ class Bench:
         device: Device,
         hints: Mapping[str, int],
         *,
+        worker: Worker,
         seed: int = 0,
-        worker: Worker | None = None,
-        root: Path | None = None,
         arena: Callable[[], Worker] | None = None,
     ) -> None:
         self.program = program
         self.device = device
         self.hints = dict(hints)
-        environment = worker_environment((root or cache_root()) / "triton")
-        self._worker = worker or Worker(module_command(WORKER), environment)
+        self._worker = worker
         self._folder = tempfile.TemporaryDirectory(prefix="prism-bench-")
         self._seed = seed
         self._references: list[tuple[np.ndarray, np.ndarray]] | None = None
@@ -508,9 +501,7 @@ class Measuring:
 
     Args:
         bench: times; it is not closed with the evaluator.
-        root: the cache folder; the user's by default.
-        size: worker processes that compile ahead.
-        compiler: compiles ahead; Triton's for the bench's GPU by default.
+        compiler: compiles ahead.
         shared: whether others use the device, too: they only ever slow it down, so trials are ranked by the lower
             quartile and not by the median.
         store: where meetings of leaders are stored; nowhere by default.
@@ -521,18 +512,15 @@ class Measuring:
     def __init__(
         self,
         bench: Bench,
+        compiler: Compiling,
         *,
-        root: Path | None = None,
-        size: int = 2,
-        compiler: Compiling | None = None,
         shared: bool = False,
         store: Store | None = None,
     ) -> None:
         self.bench = bench
         self._shared = shared
         self._store = store or Store()
-        # The same Triton cache as the timing child's: it finds the kernels compiled.
-        self.compiler: Compiling = compiler or Compiler(bench.device.target, bench.hints, size=size, root=root)
+        self.compiler = compiler
 
     @property
     def basis(self) -> str:

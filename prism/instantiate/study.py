@@ -392,3 +392,11 @@ def sources_of(module: Path) -> list[str]:
     if not module.is_file():
         return [""]
     return [p.read_text() for p in (module, *sorted(module.parent.glob("*.cpp")))]
+
+
+def over_limit(resources: Sequence[Resources], shared_limit: int) -> str:
+    """Why no such kernel can be launched: one line, or nothing. Triton itself only says so at the launch."""
+    for r in resources:
+        if r.shared > shared_limit:
+            return f"{r.kernel} needs {r.shared} bytes of shared memory a block, {shared_limit} are there"
+    return ""

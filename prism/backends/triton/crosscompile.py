@@ -20,10 +20,7 @@ from prism.backends.protocol import load_module as load_module
 from prism.errors import UsageError
 from prism.process.child import child_environment, module_command
 from prism.process.worker import Ending, Worker
-from prism.program.extents import evaluate
-from prism.program.nodes import Tensor
 from prism.sgraph.config import Config, Resources
-from prism.sgraph.nodes import SGraph
 
 WORKER = "prism.backends.triton.compile_worker"
 """The module that `python -m` runs as the compile worker."""
@@ -50,20 +47,6 @@ class CompileJob:
     target: str
     config: Config
     arguments: tuple[Argument, ...]
-
-
-def arguments(sgraph: SGraph, hints: Mapping[str, int]) -> tuple[Argument, ...]:
-    """The inputs, then the outputs, of an sGraph's launcher.
-
-    Args:
-        sgraph: the sGraph.
-        hints: a value for every symbol that an extent of an input or output mentions.
-    """
-    return tuple(_argument(t, hints) for t in (*sgraph.inputs, *sgraph.outputs))
-
-
-def _argument(tensor: Tensor, hints: Mapping[str, int]) -> Argument:
-    return Argument(tuple(evaluate(e, hints) for e in tensor.shape), tensor.dtype.value)
 
 
 def capability(target: str) -> int:

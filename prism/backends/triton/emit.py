@@ -17,12 +17,7 @@ import itertools
 from collections.abc import Mapping, Sequence
 
 from prism.backends.host import Signature, name_tensors
-from prism.backends.lower import lower
-from prism.backends.passes.codes import code_module
-from prism.backends.passes.exponents import binary_module
-from prism.backends.passes.folded_split import fold_module
-from prism.backends.passes.guards import guard_module
-from prism.backends.passes.sharing import share_module
+from prism.backends.passes.pipeline import tile_module
 from prism.backends.protocol import ModuleSource
 from prism.backends.source import HOST, KERNEL, Writer, fresh, programs_of
 from prism.backends.tile import TileLaunch, TileModule, identifier
@@ -37,7 +32,6 @@ from prism.errors import BackendError
 from prism.program.returned import Made, Returned
 from prism.sgraph import show
 from prism.sgraph.config import Config
-from prism.sgraph.folding import folds
 from prism.sgraph.nodes import SGraph
 
 Ranges = Mapping[str, tuple[int, int]]
@@ -77,11 +71,6 @@ def emit_module(
         raise BackendError(f"the emitted module does not parse: {error}", where=sgraph.name) from error
     launches = tuple(launch.name for launch in module.launches)
     return ModuleSource(identifier(sgraph.name), text, launches, show.key(sgraph))
-
-
-def tile_module(sgraph: SGraph) -> TileModule:
-    """The tile programs of an sGraph as they are printed."""
-    return fold_module(share_module(guard_module(binary_module(code_module(lower(sgraph))))), folds(sgraph).values())
 
 
 def _text(

@@ -18,6 +18,7 @@ import sympy
 from prism.backends import tile
 from prism.backends.lower_clean import accumulators
 from prism.backends.source import KERNEL, Writer
+from prism.backends.tensor_descriptors import BoxLoad
 from prism.backends.tile import (
     Affine,
     Dims,
@@ -36,7 +37,6 @@ from prism.backends.tile import (
 from prism.backends.tile_rename import names_beside
 from prism.backends.triton.options.folded import Tail
 from prism.backends.triton.options.stages import is_plain
-from prism.backends.triton.tensor_descriptors import BoxLoad
 from prism.errors import UnsupportedError
 from prism.program.extents import Extent, is_static
 from prism.program.nodes import DType, ReduceKind

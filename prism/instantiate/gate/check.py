@@ -16,14 +16,12 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from prism.backends.triton.crosscompile import worker_environment
 from prism.errors import VerificationError
 from prism.events import CheckSummary
 from prism.instantiate.gate.draws import PATTERN_ONLY, draw_inputs
 from prism.instantiate.gate.judge import Judgement, judge
 from prism.instantiate.gate.plan import Case, Sample, interpretable, plan_cases, plan_samples
 from prism.instantiate.gate.yardsticks import of_program, of_sgraph
-from prism.process.child import module_command
 from prism.process.worker import Ending, Worker
 from prism.program.extents import evaluate
 from prism.program.nodes import Program
@@ -89,17 +87,14 @@ class KernelRunner:
     Args:
         device: `interpreter`, `cuda`, or what the worker takes.
         name: what reports call it.
-        worker: the child; by default one that runs Triton.
+        worker: the child.
     """
 
-    def __init__(self, device: str = "interpreter", name: str = "", worker: Worker | None = None) -> None:
+    def __init__(self, device: str, name: str, worker: Worker) -> None:
         self._device = device
         self.sampling = device == "interpreter"
-        self.name = name or ("Triton's interpreter" if self.sampling else device)
-        environment = worker_environment()
-        if self.sampling:
-            environment["TRITON_INTERPRET"] = "1"
-        self._worker = worker or Worker(module_command("prism.backends.triton.check_worker"), environment)
+        self.name = name
+        self._worker = worker
         # Inputs that are passed again, as the same objects, are neither written nor read again.
         self._folder = tempfile.TemporaryDirectory(prefix="prism-check-")
         self._passed: dict[int, tuple[Any, Path]] = {}

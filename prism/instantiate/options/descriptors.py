@@ -1,7 +1,7 @@
 """Loads by tensor descriptors (TMA), where the configuration and the tensors at hand allow it.
 
 No column: the model takes them for equal, so every second point would be a repetition. The best few points of a study
-have variants with them instead. Which loads, `prism.backends.triton.tensor_descriptors` says.
+have variants with them instead. Which loads, `prism.backends.tensor_descriptors` says.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 
-from prism.backends.triton.tensor_descriptors import DESCRIPTORS, LaunchBoxes, boxes, fitting
+from prism.backends.tensor_descriptors import DESCRIPTORS, LaunchBoxes, boxes, fitting
 from prism.cost.model import CostModel
 from prism.instantiate.options.option import Family, Offered, Option
 from prism.sgraph.config import Config, Resources

@@ -14,8 +14,8 @@ from enum import Enum
 from functools import cached_property
 from typing import ClassVar
 
+from prism.backends.passes.pipeline import tile_module
 from prism.backends.tile import TileModule
-from prism.backends.triton.emit import tile_module
 from prism.cost.constraints import Footprint, footprint
 from prism.cost.device import Device
 from prism.cost.model import CostModel

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 from prism.backends.host import tuple_of
 from prism.backends.source import HOST, Writer
+from prism.backends.tensor_descriptors import DESCRIPTORS, BoxView, LaunchBoxes, boxes
 from prism.backends.tile import TileLaunch, TileModule
 from prism.backends.triton.options.printed import Call, Printed
-from prism.backends.triton.tensor_descriptors import DESCRIPTORS, BoxView, LaunchBoxes, boxes
 from prism.sgraph.config import Config
 from prism.sgraph.nodes import SGraph
 

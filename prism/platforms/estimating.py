@@ -8,12 +8,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 
-from prism.backends.protocol import Compiled
+from prism.backends.protocol import Compiled, arguments
 from prism.backends.triton.crosscompile import (
     COMPILE_LIMIT_S,
     WORKER,
     CompileJob,
-    arguments,
     capability,
     compiled,
     request,
@@ -21,10 +20,10 @@ from prism.backends.triton.crosscompile import (
 )
 from prism.events import Evidence
 from prism.instantiate.cache import Cache, cache_root, digest, version_of
-from prism.instantiate.study import Candidate, Failure, Outcome
+from prism.instantiate.study import Candidate, Failure, Outcome, over_limit
 from prism.process.child import module_command
 from prism.process.worker import Ending, Pool, Reply
-from prism.sgraph.config import Config, Resources
+from prism.sgraph.config import Config
 
 MODEL = 5
 """Raise it when the cost model changes what it says, so that old estimates are not taken for new ones."""
@@ -111,14 +110,6 @@ def _judged(found: Compiled) -> Outcome:
     if found.error:
         return Outcome(None, Failure.COMPILE, found.error)
     return Outcome(None, resources=found.resources)
-
-
-def over_limit(resources: Sequence[Resources], shared_limit: int) -> str:
-    """Why no such kernel can be launched: one line, or nothing. Triton itself only says so at the launch."""
-    for r in resources:
-        if r.shared > shared_limit:
-            return f"{r.kernel} needs {r.shared} bytes of shared memory a block, {shared_limit} are there"
-    return ""
 
 
 class Estimating:

@@ -6,19 +6,19 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from prism.backends.cpu.backend import CppBackend
 from prism.backends.cpu.build import check_compiler
 from prism.backends.cpu.machine import Machine, describe
-from prism.backends.triton.crosscompile import arguments, worker_environment
+from prism.backends.protocol import arguments
 from prism.cost.constraints import footprint, live_elements, tile_sizes
 from prism.cost.cpu import CpuModel
 from prism.cost.device import Device, multicore
 from prism.instantiate.cache import Store, cache_root
-from prism.instantiate.cpu_backend import CppBackend
-from prism.instantiate.estimating import Estimating
 from prism.instantiate.gate.check import KernelRunner
 from prism.instantiate.measure import Bench, Measuring
 from prism.instantiate.study import Candidate, Failure, Outcome
-from prism.process.child import module_command
+from prism.platforms.platform import Timed
+from prism.process.child import child_environment, module_command
 from prism.process.worker import Ending, Pool, Reply, Worker
 from prism.program.nodes import Program
 from prism.sgraph.config import Config, Resources
@@ -28,7 +28,7 @@ NO_COMPILER = (
     "no C++ compiler was found: install one (Debian, Ubuntu: apt install g++; Fedora: dnf install gcc-c++; "
     "macOS: xcode-select --install), or name it in CXX, to time kernels on this CPU"
 )
-WORKER = "prism.instantiate.cpu_worker"
+WORKER = "prism.platforms.cpu_worker"
 """The module that `python -m` runs for the compiler, for the gate and for the clock."""
 COMPILE_LIMIT_S = 60.0
 """How long one compilation (all launches of a module, one configuration) may take, seconds."""
@@ -38,8 +38,8 @@ PROTOCOL = "cpu protocol 3"
 """Raise it when what is timed changes, so that old times are not taken for new ones."""
 
 
-@dataclass(frozen=True, slots=True)
-class CpuPlatform:
+@dataclass(frozen=True)
+class CpuPlatform(Timed):
     """C++ on the CPU that is here.
 
     Attributes:
@@ -49,36 +49,16 @@ class CpuPlatform:
 
     device: Device
     compiler: str
-
-    @property
-    def target(self) -> str:
-        """See Platform."""
-        return "cpu"
-
-    @property
-    def device_name(self) -> str:
-        """See Platform."""
-        return self.device.name
+    target: str = "cpu"
+    memory: str = "tiles"
+    """Tiles that are live together."""
+    worst: float = 6.0
+    """A bad kernel takes seconds, and nothing else can be timed meanwhile."""
 
     @property
     def backend(self) -> CppBackend:
         """See Platform."""
         return CppBackend(self.device.processors)
-
-    @property
-    def memory(self) -> str:
-        """Tiles that are live together."""
-        return "tiles"
-
-    @property
-    def timed(self) -> bool:
-        """Always."""
-        return True
-
-    @property
-    def worst(self) -> float:
-        """A bad kernel takes seconds, and nothing else can be timed meanwhile."""
-        return 6.0
 
     def model(self, sgraph: SGraph, hints: Mapping[str, int]) -> CpuModel:
         """See Platform."""
@@ -110,23 +90,7 @@ class CpuPlatform:
     def measuring(self, bench: Bench, store: Store) -> Measuring:
         """See Platform."""
         compiler = CpuCompiler(self.backend, self.compiler, bench.hints)
-        return Measuring(bench, compiler=compiler, shared=True, store=store)
-
-    def estimating(self, hints: Mapping[str, int]) -> Estimating:
-        """See Platform.
-
-        Raises:
-            NotImplementedError: always: kernels are timed here.
-        """
-        raise NotImplementedError("kernels are timed on the CPU that is here")
-
-    def baseline_seconds(self, program: Program) -> float:
-        """See Platform.
-
-        Raises:
-            NotImplementedError: always: torch is timed here.
-        """
-        raise NotImplementedError("the baseline is timed on the CPU that is here")
+        return Measuring(bench, compiler, shared=True, store=store)
 
 
 class CpuCompiler:
@@ -201,8 +165,7 @@ def cpu_environment(threads: int, pinned: bool = False) -> dict[str, str]:
     in between, and its pages cost more than most kernels. Threads that wait go to sleep within about a
     millisecond, because those of another runtime need the same cores.
     """
-    env = worker_environment()
-    env.update(
+    env = child_environment(
         OMP_NUM_THREADS=str(threads),
         MKL_NUM_THREADS=str(threads),
         OPENBLAS_NUM_THREADS=str(threads),
@@ -218,11 +181,7 @@ def cpu_environment(threads: int, pinned: bool = False) -> dict[str, str]:
 
 def user_environment() -> dict[str, str]:
     """The environment of a child that times what a user would run: the user's own, and a cache for torch's compiler."""
-    env = worker_environment()
-    for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
-        env.pop(name)
-        if name in os.environ:
-            env[name] = os.environ[name]
+    env = child_environment()
     env.setdefault("TORCHINDUCTOR_CACHE_DIR", str(cache_root() / "inductor"))
     return env
 

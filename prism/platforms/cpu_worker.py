@@ -1,6 +1,6 @@
 """The child that compiles C++ modules and runs them: for the numeric gate, and against the clock. It may be lost.
 
-    python -m prism.instantiate.cpu_worker
+    python -m prism.platforms.cpu_worker
 
 A request with `compile` is for the compiler, one with `contenders` for the clock (see `time_contenders`), any other for
 the gate (see `run_module`); the last two have the form that the GPU's workers take. All contenders share inputs, and
@@ -17,10 +17,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from prism.backends.cpu.backend import CppBackend
 from prism.backends.interleave import interleave
 from prism.backends.poison import Framed
 from prism.backends.protocol import Argument
-from prism.instantiate.cpu_backend import CppBackend
 from prism.instantiate.machine_load import Watch, plain
 from prism.instantiate.rounds import SETTLE_S, WARM_S, Prepared, Queue, contest, rounds
 from prism.process.serve import Answer, Request, one_line, serve
@@ -48,7 +48,7 @@ def time_contenders(request: Request) -> Answer:
     """
     import torch
 
-    from prism.instantiate.contenders import Contenders  # imports torch, which a worker that compiles has no need of
+    from prism.platforms.contenders import Contenders
 
     torch.set_num_threads(threads())
     inputs = torch.load(request["inputs"])

@@ -19,8 +19,8 @@ from typing import Any, TypeAlias
 import numpy as np
 import torch
 
+from prism.backends.cpu.backend import CppBackend, launcher
 from prism.backends.native import baseline
-from prism.instantiate.cpu_backend import CppBackend, launcher
 from prism.sgraph.config import Config
 
 Call: TypeAlias = Callable[[], Sequence[Any]]

@@ -1,0 +1,18 @@
+"""All passes in order: from an sGraph to the tile programs that a GPU's backend prints."""
+
+from __future__ import annotations
+
+from prism.backends.lower import lower
+from prism.backends.passes.codes import code_module
+from prism.backends.passes.exponents import binary_module
+from prism.backends.passes.folded_split import fold_module
+from prism.backends.passes.guards import guard_module
+from prism.backends.passes.sharing import share_module
+from prism.backends.tile import TileModule
+from prism.sgraph.folding import folds
+from prism.sgraph.nodes import SGraph
+
+
+def tile_module(sgraph: SGraph) -> TileModule:
+    """The tile programs of an sGraph as they are printed."""
+    return fold_module(share_module(guard_module(binary_module(code_module(lower(sgraph))))), folds(sgraph).values())

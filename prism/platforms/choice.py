@@ -1,0 +1,43 @@
+"""Which platform a target is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from prism.backends.triton.device import describe_gpu
+from prism.cost.device import device
+from prism.errors import UsageError
+from prism.platforms.gpu import AbsentGpu, PresentGpu
+from prism.platforms.platform import Platform
+
+ESTIMATED = "sm_90"
+"""What is compiled for, and estimated, where nothing is there to time on."""
+
+
+def platform_of(target: str | None, warn: Callable[[str], None]) -> Platform:
+    """The platform of a target; by default the GPU that is here, else the CPU, else an estimate for a GPU.
+
+    Args:
+        target: `cuda`, `cpu`, `sm_90` and the like; None for the default.
+        warn: told what the user should know of the choice.
+
+    Raises:
+        UsageError: the target is unknown, or it is `cuda` and there is no GPU.
+    """
+    if target in (None, "cuda"):
+        gpu = describe_gpu()
+        if gpu is not None:
+            device(gpu.target)  # no others can be compiled for
+            return PresentGpu(gpu)
+        if target == "cuda":
+            fix = f"time on the CPU with --target cpu, or name a GPU to compile for: --target {ESTIMATED}"
+            raise UsageError("no GPU was found", where="--target cuda", fix=fix)
+    if target in (None, "cpu"):
+        from prism.platforms.cpu import NO_COMPILER, cpu_platform
+
+        found = cpu_platform()
+        if found is not None:
+            return found
+        warn(f"{NO_COMPILER}; times are estimated for {ESTIMATED} instead")
+        target = ESTIMATED
+    return AbsentGpu(target or ESTIMATED, device(target or ESTIMATED))

@@ -1,0 +1,99 @@
+"""What is tuned for: a device that is here, where kernels are timed, or a described one, where times are estimated."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
+from typing import TypeAlias
+
+from prism.backends.protocol import Backend
+from prism.cost.device import Device
+from prism.cost.model import CostModel
+from prism.instantiate.cache import Store
+from prism.instantiate.gate.check import KernelRunner
+from prism.instantiate.measure import Bench, Measuring
+from prism.platforms.estimating import Estimating
+from prism.program.nodes import Program
+from prism.sgraph.nodes import SGraph
+
+
+class _Target(ABC):
+    """What both have: a device, and what kernels for it are printed, modelled and run by.
+
+    Attributes:
+        target: what was asked for: `sm_90`, `cuda`, `cpu`.
+        device: the device as the search, the constraints and the partitioner see it.
+        compiler: the system's compiler that kernels depend on; empty where a package brings it.
+        memory: what `Resources.shared` counts, in a word.
+        worst: how many times the estimate of its family's best configuration another one may have to be tried.
+        timed: whether kernels are timed, or estimated.
+    """
+
+    target: str
+    device: Device
+    compiler: str
+    memory: str
+    worst: float
+    timed: bool
+
+    @property
+    def device_name(self) -> str:
+        """The device as reports call it."""
+        return self.device.name
+
+    @property
+    @abstractmethod
+    def backend(self) -> Backend:
+        """What prints kernels."""
+
+    @abstractmethod
+    def model(self, sgraph: SGraph, hints: Mapping[str, int]) -> CostModel:
+        """The cost model of one sGraph."""
+
+    @abstractmethod
+    def runner(self) -> AbstractContextManager[KernelRunner]:
+        """Runs kernels for the numeric gate."""
+
+    @abstractmethod
+    def preflight(self) -> None:
+        """Make sure that what compiles works, before anything is searched.
+
+        Raises:
+            CompilerError: it does not.
+        """
+
+
+class Timed(_Target):
+    """A device that is here."""
+
+    timed = True
+
+    @abstractmethod
+    def bench(self, program: Program, seed: int) -> Bench:
+        """Times the kernels of a program."""
+
+    @abstractmethod
+    def thread_counts(self) -> tuple[int, ...]:
+        """On how many threads contenders are timed; 0 where that is not for the host to say."""
+
+    @abstractmethod
+    def measuring(self, bench: Bench, store: Store) -> AbstractContextManager[Measuring]:
+        """The evaluator that times."""
+
+
+class Estimated(_Target):
+    """A device that is described."""
+
+    timed = False
+
+    @abstractmethod
+    def estimating(self, hints: Mapping[str, int]) -> AbstractContextManager[Estimating]:
+        """The evaluator that estimates."""
+
+    @abstractmethod
+    def baseline_seconds(self, program: Program) -> float:
+        """What the operators take one by one, estimated."""
+
+
+Platform: TypeAlias = Timed | Estimated
