@@ -5,6 +5,7 @@ The comparison must not rest on the translation, so each test here translates wr
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import pairwise
@@ -27,10 +28,11 @@ from prism.frontend.onnx.reader import from_model
 from prism.frontend.torch import reader as torch_frontend
 from prism.frontend.torch.values import Node
 from prism.program import conformance, example_draws
-from prism.program.build import const, op
+from prism.program.build import const, div, mul, op, reduce, sub
 from prism.program.conformance import Claim, Comparison
 from prism.program.index import Axis, Index
-from prism.program.nodes import Definition, DType, Program, Read, Tensor
+from prism.program.nodes import Definition, DType, Expr, Program, Read, Tensor
+from prism.program.transform import substitute
 
 EXAMPLES = Path(__file__).parents[1] / "examples" / "models"
 
@@ -68,6 +70,20 @@ def unwrapped(n: Node) -> Any:
     n.values()
     expr = op("add", n["self"].under(n.axes), n["other"].under(n.axes))
     return n.builder.materialise(n.name, n.axes, expr, n.dtype, n.origin)
+
+
+def remainder_to_nearest(n: Expr) -> Expr:
+    """n % 2 by rounding n / 2 to the nearest."""
+    return sub(n, mul(const(2.0), op("round", mul(n, const(0.5)))))
+
+
+def shifted_by_the_least(n: Node) -> Expr:
+    """A softmax along the last axis whose exponents are shifted by the least, which may be -inf."""
+    x, j = n["self"].under(n.axes), n.axes[-1]
+    k = Axis("k", j.extent)
+    inner = substitute(x, {j: Index.axis(k)})
+    least = reduce("min", k, inner)
+    return div(op("exp", sub(x, least)), reduce("sum", k, op("exp", sub(inner, least))))
 
 
 WRONG: dict[str, tuple[Callable[..., Any], tuple[Any, ...], str, Callable[[Node], Any]]] = {
@@ -113,6 +129,30 @@ WRONG: dict[str, tuple[Callable[..., Any], tuple[Any, ...], str, Callable[[Node]
         (torch.ones(5, dtype=torch.int8), torch.ones(5, dtype=torch.int8)),
         "add",
         unwrapped,
+    ),
+    "the sign of an infinity": (
+        lambda x: functional.pad(x, (0, 1), value=-math.inf).amax(0),
+        (torch.randn(4, 4),),
+        "constant_pad_nd",
+        instead("constant_pad_nd", value=math.inf),
+    ),
+    "what a mask leaves undefined": (
+        lambda x: x.masked_fill(torch.ones(4, 4).triu(1).bool(), -math.inf).softmax(-1),
+        (torch.randn(4, 4),),
+        "softmax",
+        whole(shifted_by_the_least),
+    ),
+    "a whole number's remainder": (
+        lambda n: n % 2,
+        (torch.arange(12).view(3, 4),),
+        "remainder",
+        whole(lambda n: remainder_to_nearest(n["self"].under(n.axes))),
+    ),
+    "a number to compare with": (
+        lambda x: x != 2.5e-3,
+        (torch.randn(7, dtype=torch.float64),),
+        "ne",
+        whole(lambda n: op("not", op("eq", n["self"].under(n.axes), const(2.6e-3)))),
     ),
 }
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
 import verdict_mutants
@@ -65,3 +66,24 @@ def test_pairs_are_of_every_kind_and_drawn_alike() -> None:
     drawn = [pair(seed) for seed in range(len(PROGRAMS))]
     assert list(map(str, drawn)) == [str(pair(seed)) for seed in range(len(PROGRAMS))]
     assert {p.how for p in drawn if p is not None} == {"mistake", "rewritten", "both"}
+
+
+def test_a_comparison_that_rounding_decides_is_no_bug_and_a_wrong_one_is_refuted() -> None:
+    same = "(x >= x.amax(-1, keepdim=True) + y - y).to(x.dtype)"
+    pairs = [
+        Pair(0, torch.int32, f"(x {compared} x.amax(-1, keepdim=True)).to(x.dtype)", same, "by hand")
+        for compared in (">=", ">")
+    ]
+    with Worker() as worker:
+        verdicts = [asked(both, worker).status for both in verdict_mutants.matched(pairs).values()]
+    assert verdicts == [Status.PROVED, Status.REFUTED]
+
+
+def test_a_counterexample_is_of_the_inputs_types() -> None:
+    p = Pair(0, torch.uint8, "torch.where(p, n // 2 + 3, n)", "torch.where(p, n // 2 + 2, n)", "by hand")
+    with Worker() as worker:
+        verdict = asked(verdict_mutants.matched([p])[0], worker)
+    assert verdict.status is Status.REFUTED
+    drawn = [np.asarray(v) for v in verdict.counterexample.values()]
+    assert all((v == v.astype(np.uint8)).all() for v in drawn)
+    assert not wrong(p, verdict)

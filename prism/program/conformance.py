@@ -25,6 +25,7 @@ from prism.program.evaluate import Interpreter
 from prism.program.index import Axis, Index
 from prism.program.nodes import (
     Conformance,
+    Const,
     Definition,
     DType,
     Expr,
@@ -54,6 +55,11 @@ _REDUCED = (12, 16, 24, 32, 48, 64, 96, 128, 256, 512, 1024)
 _SAMPLE = 1 << 17
 # Integers up to here are exact in float64.
 _EXACT = float(1 << 53)
+_COMPARING = frozenset({"lt", "le", "eq", "maximum", "minimum"})
+# Inputs are some of so many thresholds, of such a size.
+_THRESHOLDS = 32
+_LARGE = 1e4
+_WITH_POLES = frozenset({"recip", "pow"})
 _DECIDING = frozenset({"floor", "round", "sign", "lt", "le", "eq"})
 _ROUNDING = frozenset({"add", "mul", "recip", "exp", "log", "sqrt", "sin", "cos", "tanh", "erf", "sigmoid", "pow"})
 
@@ -191,6 +197,16 @@ def draws_within(sizes: Sequence[tuple[Precision, int]], example: bool) -> list[
         spent += each
         made.append((name, at))
     return made
+
+
+def thresholds(program: Program) -> tuple[float, ...]:
+    """Numbers that a program compares with: few inputs are one of them by chance."""
+    found: dict[float, None] = {}
+    for d in program.definitions:
+        for e in walk(d.expr):
+            if isinstance(e, Map) and e.op in _COMPARING:
+                found |= {a.value: None for a in e.args if isinstance(a, Const) and abs(a.value) < _LARGE}
+    return tuple(found)[:_THRESHOLDS]
 
 
 def reduced(
@@ -418,23 +434,28 @@ class Comparison:
         if claim.value in self._undefined:
             anything = np.broadcast_to(self._undefined[claim.value], values.shape)
             wrong &= ~anything[tuple(slice(p.first, p.first + p.step * p.count, p.step) for p in places)]
+        if any(isinstance(e, Map) and e.op in _WITH_POLES for e in walk(expr)):
+            # Which infinity 1/0 is hangs on the sign of a zero, which real numbers do not have.
+            wrong &= ~(np.isinf(found) & np.isinf(np.asarray(expected, dtype=np.float64)))
         if not wrong.any():
             return None
         if (claim.dtype.is_float or _decides_on_rounding(expr)) and not _decides_exactly(expr):
             with np.errstate(all="ignore"):
                 # each way and its opposite: one of the two takes a tie to its other side
                 steps = [(s * precision.step, seed) for seed in range(4) for s in (-2.0, 2.0)]
-                moved = [np.abs(evaluated(*step) - found) for step in steps]
+                others = [evaluated(*step) for step in steps]
+                moved = [np.where(other == found, 0.0, np.abs(other - found)) for other in others]
                 reach = precision.slack * np.max([np.where(np.isnan(m), np.inf, m) for m in moved], axis=0)
                 wrong &= ~(np.abs(found - expected) <= reach)
         if not wrong.any():
             return None
-        both = np.isfinite(found) & np.isfinite(np.asarray(expected, dtype=np.float64))
-        # What is read may be infinite on ordinary inputs, too: the scores of a mask are.
+        numbers = np.isfinite(np.asarray(expected, dtype=np.float64))
+        # What is read may be infinite on ordinary inputs, too, the scores of a mask are: there a number is a number.
         lenient = self.lenient or any(not np.isfinite(known[e.tensor]).all() for e in walk(expr) if isinstance(e, Read))
-        odd = lenient and not (wrong & both).any()
+        telling = wrong & numbers & np.isfinite(found) if self.lenient else wrong & numbers
+        odd = lenient and not telling.any()
         if lenient and not odd:
-            wrong &= both
+            wrong = telling
         place = tuple(int(i) for i in np.argwhere(wrong)[0])
         at_text = ", ".join(str(p.first + p.step * i) for p, i in zip(places, place, strict=True))
         many = f"{int(wrong.sum())} of {wrong.size} elements differ, " if wrong.size > 1 else ""
@@ -519,7 +540,12 @@ class _Widening(NumpyArrays):
     def pointwise(self, op: str, args: Sequence[Array]) -> Array:
         """See Arrays."""
         made = super().pointwise(op, args)
-        return self._moved(made) if op in _ROUNDING or op in ("sub", "div") else made
+        if not self._step or not (op in _ROUNDING or op in ("sub", "div")):
+            return made
+        exact = op in ("add", "sub", "mul") and np.logical_and.reduce(
+            [np.broadcast_to(_short(a), np.shape(made)) for a in (*args, made)]
+        )
+        return np.where(exact, made, self._moved(made))
 
     def reduce(self, kind: ReduceKind, array: Array, dims: Sequence[int]) -> Array:
         """See Arrays."""
@@ -529,6 +555,12 @@ class _Widening(NumpyArrays):
     def matmul(self, a: Array, b: Array) -> Array:
         """See Arrays."""
         return self._moved(super().matmul(a, b))
+
+
+def _short(array: Array) -> Array:
+    """Where numbers have so few digits that sums and products of two of them are exact."""
+    scaled = np.asarray(array, dtype=np.float64) * 2.0**12
+    return (scaled == np.floor(scaled)) & (np.abs(scaled) < 2.0**38)
 
 
 def _wrong(found: np.ndarray, expected: np.ndarray, dtype: DType, precision: Precision) -> np.ndarray:

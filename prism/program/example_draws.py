@@ -6,7 +6,7 @@ show an eps that others drown, extremes show how a narrow type wraps. Every draw
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 
 import numpy as np
@@ -52,6 +52,7 @@ def draw(
     dtype: DType,
     seed: tuple[int, ...],
     within: tuple[int, int] | None = None,
+    among: Sequence[float] = (),
 ) -> np.ndarray:
     """One input.
 
@@ -61,11 +62,15 @@ def draw(
         dtype: its type; floats come as float64, many as float32.
         seed: of the generator: the same seed, name and shape give the same numbers.
         within: the numbers that an integer may be, both included; all of its type, in turns, by default.
+        among: numbers that some floats of ties and halves are, such as what a program compares with.
     """
     rng = np.random.default_rng([DRAWS.index(name), *seed])
     size = int(np.prod(shape, dtype=np.int64))
     many = min(size, _BLOCK)
     x = _FLOATS[name](rng, many) if dtype.is_float else _integers(name, rng, many, dtype, within)
+    if dtype.is_float and among and name in ("mixed", "ties"):
+        chosen = rng.random(many) < 0.25
+        x[chosen] = rng.choice(np.array(among), int(chosen.sum()))
     if many == size:
         return x.reshape(shape)
     if dtype.is_float:

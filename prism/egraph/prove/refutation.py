@@ -158,6 +158,7 @@ def refute(
     seed: int = 0,
     fixed: Fixed = NOTHING_FIXED,
     furthest: Furthest | None = None,
+    certain: bool = False,
 ) -> Attempt:
     """Look for inputs at which the formulas differ. Formulas come in pairs with equal indices.
 
@@ -169,6 +170,7 @@ def refute(
         seed: of the draws.
         fixed: tensors that keep their values.
         furthest: for each output, given the symbols, an element to look at first where not all are looked at.
+        certain: leave out elements that a comparison decides whose sides rounding leaves open.
     """
     points, skipped = 0, ""
     slight: Counterexample | None = None
@@ -197,7 +199,7 @@ def refute(
                     left = evaluate_expr(a, {**held, **inputs}, binding, axes)
                     right = evaluate_expr(b, {**held, **inputs}, binding, axes)
                     points += int(np.isfinite(left).sum())
-                    pair = _Pair(formula, (a, b), axes, start, binding, held, fixed, kind == "normal")
+                    pair = _Pair(formula, (a, b), axes, start, binding, held, fixed, kind == "normal", dtypes)
                     limits = (RTOL, ATOL)
                     at = difference(left, right)
                     if at is None and fixed.sharp and looks:
@@ -207,7 +209,7 @@ def refute(
                     if at is not None:
                         limits = (max(limits[0], NOISE * pair.noise((left, right), inputs)), limits[1])
                         at = difference(left, right, *limits)
-                    if at is not None:
+                    if at is not None and not (certain and pair.is_open(at, inputs)):
                         return Attempt(pair.smallest(at, inputs, _Tells.DIFFER, limits[0]), points)
                     for at in _suspects(left, right)[:tries]:
                         tries -= 1
@@ -237,6 +239,7 @@ class _Pair:
         held: the elements of tensors that keep their values.
         fixed: these tensors.
         tame: whether the inputs are such that float64 neither overflows nor cancels much.
+        dtypes: of the inputs.
     """
 
     formula: Formula
@@ -247,6 +250,7 @@ class _Pair:
     held: Mapping[str, np.ndarray]
     fixed: Fixed
     tame: bool
+    dtypes: Mapping[str, DType]
 
     def at(self, place: tuple[int, ...]) -> tuple[Expr, Expr]:
         """Both sides at one element."""
@@ -257,6 +261,13 @@ class _Pair:
     def tells(self, place: tuple[int, ...], inputs: Mapping[str, np.ndarray]) -> _Tells:
         """What it tells that float64 has one side infinite or undefined there, and the other not so."""
         return self._told(*self.at(place), inputs)
+
+    def is_open(self, place: tuple[int, ...], inputs: Mapping[str, np.ndarray]) -> bool:
+        """Whether rounding may have made one side there what it is, by deciding a comparison."""
+        sides = self.at(place)
+        if max(work(e, self.binding) for e in sides) > TRACKED_WORK:
+            return False
+        return any(tracked(e, {**self.held, **inputs}, self.binding) is None for e in sides)
 
     def _told(self, a: Expr, b: Expr, drawn: Mapping[str, np.ndarray]) -> _Tells:
         inputs = {**self.held, **drawn}
@@ -321,7 +332,7 @@ class _Pair:
         found = {name: np.asarray(v, dtype=np.float64) for name, v in inputs.items()}
         if differs(found):
             each = max(work(e, self.binding) for e in (a, b)) + sum(v.size for v in found.values())
-            found = shrink(found, differs, max(8, min(TRIES, SHRINK_WORK // each)))
+            found = shrink(found, differs, max(8, min(TRIES, SHRINK_WORK // each)), self.dtypes)
         left, right = values(found)
         where = f"{self.formula.tensor.name} at {_place(self.start, zip(self.axes, place, strict=True))}: "
         where += sides_text(float(left), float(right))

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from types import MappingProxyType
 
 import numpy as np
+
+from prism.program.integers import of_type
+from prism.program.nodes import DType
 
 # Evaluations that are spent on one counterexample.
 TRIES = 250
@@ -15,7 +19,10 @@ _VALUES = (1.0, -1.0, 2.0, -2.0, 0.5)
 
 
 def shrink(
-    inputs: Mapping[str, np.ndarray], differs: Callable[[Mapping[str, np.ndarray]], bool], tries: int = TRIES
+    inputs: Mapping[str, np.ndarray],
+    differs: Callable[[Mapping[str, np.ndarray]], bool],
+    tries: int = TRIES,
+    dtypes: Mapping[str, DType] = MappingProxyType({}),
 ) -> dict[str, np.ndarray]:
     """Inputs at which `differs` still holds, made smaller as long as `tries` lasts.
 
@@ -26,6 +33,7 @@ def shrink(
         inputs: tensor to float64 array, at which `differs` holds.
         differs: whether inputs show the difference.
         tries: how often it may be called.
+        dtypes: of the inputs, which they stay of; float32 where it is not said.
     """
     now = {name: np.array(a, dtype=np.float64) for name, a in inputs.items()}
     left = tries
@@ -33,7 +41,7 @@ def shrink(
     def attempt(name: str, where: np.ndarray, value: float) -> bool:
         nonlocal left
         flat = now[name].reshape(-1)
-        if left <= 0 or (flat[where] == value).all():
+        if left <= 0 or (flat[where] == value).all() or not _holds(dtypes.get(name, DType.FLOAT32), value):
             return False
         left -= 1
         changed = now[name].copy()
@@ -61,6 +69,14 @@ def shrink(
                 plain = [*_VALUES, float(np.round(value)), float(np.round(value, 1))]
                 any(attempt(name, np.array([at]), v) for v in plain if v != 0.0)
     return now
+
+
+def _holds(dtype: DType, value: float) -> bool:
+    """Whether a number is one of the type."""
+    if dtype.is_float:
+        return True
+    held = of_type(dtype)
+    return value.is_integer() and held.low <= value <= held.high
 
 
 def _plain(a: np.ndarray) -> bool:

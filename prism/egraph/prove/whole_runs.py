@@ -233,7 +233,7 @@ class Runs:
         found = dict(inputs)
         tries = min(TRIES, SHRINK_WORK // self.cost())
         if tries >= 8 and differs(found):
-            found = shrink(found, differs, tries)
+            found = shrink(found, differs, tries, {t.name: t.dtype for t in self._programs[0].inputs})
         return Counterexample(found, self._where(n, at, *values(found), found))
 
     def _where(

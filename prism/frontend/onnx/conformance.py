@@ -203,6 +203,7 @@ def _inputs(
     given = _given(reading.program)
     whole = any(not t.dtype.is_float and t.dtype is not DType.BOOL for t in given)
     attempts: tuple[tuple[int, int] | None, ...] = (None, (-2, 2), (0, 3), (0, 1), (0, 0)) if whole else (None,)
+    among = conformance.thresholds(reading.program)
     for n, within in enumerate(attempts):
         yield (
             {
@@ -212,6 +213,7 @@ def _inputs(
                     t.dtype,
                     (seed, place),
                     None if t.dtype.is_float else within,
+                    among,
                 )
                 for place, t in enumerate(given)
             },

@@ -252,11 +252,12 @@ def _inputs(
         yield {t.name: _array(e, widen=precision is DOUBLE) for t, e in zip(given, reading.examples, strict=True)}
         return
     shapes = [tuple(extents.evaluate(e, binding) for e in t.shape) for t in given]
+    among = conformance.thresholds(reading.program)
     for attempt in range(5):
         made = {}
         for n, (t, shape, example) in enumerate(zip(given, shapes, reading.examples, strict=True)):
             within = None if t.dtype.is_float else _within(example, attempt)
-            made[t.name] = example_draws.draw(name, shape, t.dtype, (seed, n), within)
+            made[t.name] = example_draws.draw(name, shape, t.dtype, (seed, n), within, among)
         yield made
         if all(t.dtype.is_float or t.dtype is DType.BOOL for t in given):
             return
