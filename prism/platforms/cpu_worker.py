@@ -40,7 +40,7 @@ def threads() -> int:
 
 
 def time_contenders(request: Request) -> Answer:
-    """Time contenders against each other; request and answer are those of `prism.backends.interleave`.
+    """Time contenders against each other; request and answer are those of `prism.backends.triton.timing`.
 
     Where the request has `limit_s` it is a contest: each contender names its `side` and its `threads`, modules are
     called as their users call them, and the answer says how busy the machine was. Otherwise it is a study's trial,
@@ -48,7 +48,7 @@ def time_contenders(request: Request) -> Answer:
     """
     import torch
 
-    from prism.platforms.contenders import Contenders
+    from prism.platforms.contenders import Contenders  # imports torch, which a worker that compiles has no need of
 
     torch.set_num_threads(threads())
     inputs = torch.load(request["inputs"])
