@@ -109,6 +109,14 @@ def test_a_chain_is_cut_in_a_number_of_steps_that_grows_with_its_length(monkeypa
     assert taken[1] < 2.1 * taken[0]
 
 
+def test_thousands_of_outputs_of_one_input_are_put_together_by_the_next_ones() -> None:
+    index = (Index.axis(M), Index.axis(K))
+    made = tuple(Definition(f"y{n}", (M, K), Map("tanh", (Read("x", index),)), DType.FLOAT32) for n in range(600))
+    x = Tensor("x", (4, 4), DType.FLOAT32)
+    cut = partition(Program("wide", (x,), made, tuple(d.name for d in made)))
+    assert [r.outputs for r in cut] == [tuple(f"y{k}" for k in range(n, n + 3)) for n in range(0, 600, 3)]
+
+
 def test_what_is_cut_out_looks_at_nothing_else() -> None:
     """A part of a long program takes no look at every definition of the whole."""
     whole, asked = line(500), []

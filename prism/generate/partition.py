@@ -53,6 +53,10 @@ AGAIN = 0.01
 """Work that counts as done again, as a part of what is made internal; less is rounding."""
 
 
+NEAR = 64
+"""Roots after one that reads a tensor, too, which it may share a region with: of thousands, pairs would be millions."""
+
+
 NOT_AFFINE = 1000
 """Axes that an index counts as when it cannot be written in any number of them."""
 
@@ -258,7 +262,7 @@ def _grouped(
     shared: dict[tuple[str, str], int] = {}
     for t, of in readers.items():
         for n, a in enumerate(of):
-            for b in of[n + 1 :]:
+            for b in of[n + 1 : n + 1 + NEAR]:
                 shared[a, b] = shared.get((a, b), 0) + costs.bytes(t)
     for a, b in sorted(shared, key=lambda p: (-shared[p], graph.place[p[0]], graph.place[p[1]])):
         first, second = owner[a], owner[b]
