@@ -28,7 +28,8 @@ from benchmarks.cpu_cases import CASES, Case
 from benchmarks.cpu_report import DRAM_BYTES, quartiles
 from prism.backends.interleave import interleave
 from prism.backends.native import native
-from prism.instantiate.rounds import Prepared, contest
+from prism.instantiate.machine_load import Watch, plain
+from prism.instantiate.rounds import Prepared, Queue, contest
 from prism.platforms.contenders import Call, module_call, onnx_call, tensors_of, torch_call
 from prism.platforms.cpu_worker import threads
 
@@ -148,7 +149,7 @@ def example_contenders(request: Mapping[str, Any]) -> tuple[dict[str, Maker], li
 
 
 def run(request: Mapping[str, Any], folder: Path) -> dict[str, Any]:
-    """Times one case: for each contender samples in seconds and its error, or why there are none."""
+    """Times one case: for each contender samples in seconds and its error, or why there are none; and the load."""
     torch.set_num_threads(threads())
     if request["model"]:
         makers, exact = example_contenders(request)
@@ -156,6 +157,7 @@ def run(request: Mapping[str, Any], folder: Path) -> dict[str, Any]:
         (case,) = (c for c in CASES if c.name == request["case"])
         makers, exact = suite_contenders(case, request, folder)
     answer: dict[str, Any] = {}
+    queue = Queue()
     ready: dict[tuple[str, int], Prepared] = {}
     for name, make in makers.items():
         for n in dict.fromkeys((threads(), 1)):
@@ -164,7 +166,7 @@ def run(request: Mapping[str, Any], folder: Path) -> dict[str, Any]:
                 turn()
                 call = make(n)
                 with torch.inference_mode():
-                    prepared = Prepared(call, SETTLE_S, WARM_S, ready=turn)
+                    prepared = Prepared(call, SETTLE_S, WARM_S, ready=turn, waited=queue if n == 1 else None)
             except Exception as error:
                 answer[name] = {"error": f"{type(error).__name__}: {str(error)[:300]}"}
                 break
@@ -178,8 +180,10 @@ def run(request: Mapping[str, Any], folder: Path) -> dict[str, Any]:
     }
     before = interleave([p.sample for p in rates.values()], RATE_SAMPLES)
     sides = [name for name, _ in ready]
+    watch = Watch()
     with torch.inference_mode():
         samples = contest(list(ready.values()), sides, int(request["repeats"]), ROUNDS_S)
+    load = watch.load(threads())
     torch.set_num_threads(threads())
     after = interleave([p.sample for p in rates.values()], RATE_SAMPLES)
     for (name, n), seconds in zip(ready, samples, strict=True):
@@ -189,7 +193,7 @@ def run(request: Mapping[str, Any], folder: Path) -> dict[str, Any]:
             answer[name] |= {"seconds": seconds, "threads": n}
     for name, early, late in zip(rates, before, after, strict=True):
         answer[name] = {"seconds": [*early, *late]}
-    return answer
+    return {"contenders": answer, "load": plain(load)}
 
 
 def main() -> None:

@@ -7,6 +7,9 @@ import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from prism.instantiate.confirm import WORTH
+from prism.instantiate.spread import Taken, between
+
 # Larger than this times the error that torch makes in the same type, a result is wrong.
 ERROR_FACTOR = 8.0
 LEAST_ERROR = {"float32": 1e-5, "float16": 1e-2, "bfloat16": 6e-2}
@@ -75,6 +78,42 @@ def figures(answer: Mapping[str, Any], flops: float, size: int, dtype: str, cach
     }
 
 
+def together(rows: Sequence[Mapping[str, Any]], answers: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """The figures of several runs of one case, each in a process of its own: those of the run with the least gain.
+
+    With them the gains of all runs, and what the gain lies between as far as their rounds tell. A kernel is chosen only
+    where all of that is above one, and more than two processes that run the same code differ by.
+
+    Args:
+        rows: the figures of each run.
+        answers: the samples that they are of.
+    """
+    gains = [r["kernel_speedup"] for r in rows]
+    if any(g is None for g in gains):
+        return dict(rows[0]) | {"kernel_speedups": [], "kernel_speedup_between": None}
+    row = dict(rows[gains.index(min(gains))])
+    low, high = between([_sides(a) for a in answers])
+    low, high = min(low, *gains), max(high, *gains)
+    row |= {"kernel_speedups": gains, "kernel_speedup_between": [round(low, 3), round(high, 3)]}
+    row["wrong"] = any(r["wrong"] for r in rows)
+    if row["chosen"] == "kernel" and low <= WORTH:
+        best = row["best_baseline"]
+        quartiles_us = row["baseline_quartiles_us"][best]
+        row |= {"chosen": "baseline", "prism_us": quartiles_us[0], "prism_quartiles_us": quartiles_us}
+        changed = row["kernel_us"] / quartiles_us[0]
+        for share in ("share_of_floor", "share_of_copy_bandwidth", "speedup_any_type"):
+            row[share] = round(row[share] * changed, 3)
+        row["speedup"] = 1.0
+    return row
+
+
+def _sides(answer: Mapping[str, Any]) -> tuple[Taken, Taken]:
+    """The samples of the kernel, and those of baselines in its data type."""
+    timed = {n: a["seconds"] for n, a in answer.items() if "seconds" in a and "rms_error" in a}
+    kernel = {"prism": timed.pop("prism")}
+    return kernel, {n: s for n, s in timed.items() if not n.endswith(" (float32)")}
+
+
 def geometric_mean(values: Iterable[float]) -> float:
     """Of positive numbers; 1 of none."""
     logs = [math.log(v) for v in values]
@@ -117,15 +156,17 @@ def table(report: Mapping[str, Any]) -> str:
         f"`of copy` is the share of the bandwidth of a copy of {DRAM_BYTES >> 20} MiB, in the median "
         f"{report['copy_beyond_caches_gb_s']:.1f} GB/s.",
         "",
-        "| case | type | floor | kernel | best baseline | | speedup | any type | of floor | of copy | chosen |",
-        "|---|---|--:|--:|--:|---|--:|--:|--:|--:|---|",
+        "| case | type | floor | kernel | best baseline | | speedup | kernel's between | any type | of floor "
+        "| of copy | chosen |",
+        "|---|---|--:|--:|--:|---|--:|--:|--:|--:|--:|---|",
     ]
     for r in report["cases"]:
         kernel = f"{r['kernel_us']:.1f}" if r["kernel_us"] is not None else "-"
         best = r["baselines"][r["best_baseline"]]
+        span = "{:.2f} and {:.2f}".format(*r["kernel_speedup_between"]) if r.get("kernel_speedup_between") else "-"
         lines.append(
             f"| {r['name']} | {r['dtype']} | {r['floor_us']:.1f} | {kernel} | {best:.1f} | {r['best_baseline']} "
-            f"| {r['speedup']:.2f} | {r['speedup_any_type']:.2f} | {r['share_of_floor']:.2f} "
+            f"| {r['speedup']:.2f} | {span} | {r['speedup_any_type']:.2f} | {r['share_of_floor']:.2f} "
             f"| {r['share_of_copy_bandwidth']:.2f} | {r['chosen']} |"
         )
     lines.append("")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import random
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -14,8 +15,9 @@ import torch
 
 from benchmarks import cpu, cpu_child
 from benchmarks.cpu_cases import CASES, Case
-from benchmarks.cpu_report import figures, geometric_mean, plot, quartiles, summary, table
+from benchmarks.cpu_report import figures, geometric_mean, plot, quartiles, summary, table, together
 from prism.cost.device import multicore
+from prism.errors import NoImprovementError
 from prism.platforms.contenders import tensors_of
 from prism.platforms.cpu import CpuPlatform
 
@@ -60,6 +62,60 @@ def test_the_baseline_is_a_candidate() -> None:
     assert (r["chosen"], r["speedup"], r["prism_us"]) == ("baseline", 1.0, pytest.approx(500))
     assert r["kernel_us"] == pytest.approx(900)
     assert r["kernel_speedup"] == pytest.approx(5 / 9, abs=1e-3)
+
+
+def runs(*kernels: float, eager: float = 500e-6, spread: float = 0.0) -> tuple[list[Any], list[Any]]:
+    """Rows and answers of several runs, samples spread by so much."""
+    given, rng = [], random.Random(0)
+    for kernel in kernels:
+        found = answer(kernel, torch_eager=eager)
+        for name, seconds in (("prism", kernel), ("torch eager", eager)):
+            found[name]["seconds"] = [seconds * rng.lognormvariate(0.0, spread) for _ in range(24)]
+        given.append(found)
+    return [row("a", g) for g in given], given
+
+
+def test_of_several_runs_the_least_gain_counts_and_noise_is_none() -> None:
+    r = together(*runs(100e-6, 125e-6))
+    assert (r["chosen"], r["kernel_speedup"], r["kernel_us"]) == ("kernel", 4.0, pytest.approx(125))
+    assert r["kernel_speedups"] == [5.0, 4.0]
+    assert r["kernel_speedup_between"][0] == pytest.approx(4.0)
+    assert r["kernel_speedup_between"][1] >= 5.0
+    noise = together(*runs(530e-6, 535e-6, spread=0.2))
+    assert noise["kernel_speedup_between"][0] < 1.0 < noise["kernel_speedup_between"][1]
+    assert (noise["chosen"], noise["speedup"]) == ("baseline", 1.0)
+    assert noise["prism_us"] == noise["baselines"]["torch eager"]
+    assert noise["share_of_floor"] == pytest.approx(noise["floor_us"] / noise["prism_us"], abs=2e-3)
+    said = cpu.line(noise | {"others": 2.5, "crowded": True})
+    assert "others kept 2.5 cores busy" in said
+    assert f"({noise['kernel_speedup_between'][0]:.2f} to " in said
+    quiet = together(*runs(480e-6, 485e-6))
+    assert quiet["chosen"] == "kernel"
+    none = together([row("a", answer(None, torch_eager=1e-3))] * 2, [answer(None, torch_eager=1e-3)] * 2)
+    assert none["kernel_speedup_between"] is None
+    assert cpu.line(none)
+
+
+def test_a_gain_above_three_is_timed_again_for_longer(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[int] = []
+    load = {"cores": 2, "threads": 2, "others": 1.0, "average": 3.0}
+
+    def told(job: cpu.Job, request: Mapping[str, Any], folder: Path, environment: Mapping[str, str]) -> Any:
+        asked.append(request["repeats"])
+        return {"contenders": runs(100e-6 * len(asked))[1][0], "load": load}
+
+    def refused(*args: Any, **options: Any) -> Any:
+        raise NoImprovementError("nothing was searched")
+
+    monkeypatch.setattr(cpu, "timed", told)
+    monkeypatch.setattr(cpu, "SETTLE_S", 0.0)
+    monkeypatch.setattr("prism.api.optimize", refused)
+    job = next(j for j in cpu.jobs() if j.model is None and j.dtype == "float32")
+    found = cpu.measure(job, cpu.arguments(["--repeats", "5"]), TARGET)
+    assert asked == [5, 15]
+    assert found["kernel_speedups"] == [5.0, 2.5]
+    assert found["kernel_speedup"] == 2.5
+    assert (found["crowded"], found["others"]) == (True, 1.0)
 
 
 def test_no_kernel_and_a_wrong_kernel_leave_the_baseline() -> None:
@@ -194,7 +250,9 @@ def test_the_child_times_and_checks(monkeypatch: pytest.MonkeyPatch, tmp_path: P
     case = Case("tiny", ((4, 64),), {"torch eager": torch.square, "wrong": torch.neg}, 0.0, ((4, 64),))
     monkeypatch.setattr(cpu_child, "CASES", (case,))
     request = {"case": "tiny", "model": "", "dtype": "bfloat16", "module": "", "bytes": 1024, "repeats": 3}
-    found = cpu_child.run(request | {"inductor": False, "onnxruntime": False}, tmp_path)
+    said = cpu_child.run(request | {"inductor": False, "onnxruntime": False}, tmp_path)
+    assert said["load"]["threads"] == torch.get_num_threads()
+    found = said["contenders"]
     assert set(found) == {
         *("torch eager", "wrong", "torch eager (float32)", "wrong (float32)"),
         *("copy", "copy beyond the caches", "float32 product"),
