@@ -5,6 +5,7 @@
 - bfloat16, which the interpreter keeps as uint16, is rounded to nearest and widened for matrix products;
 - TF32 products round their operands.
 - a maximum or minimum over an axis is NaN where an element is, as the emitted `larger` and `smaller` are on a GPU;
+- a comparison of scalars stays a truth value where it is spread over a tile, so that masks can be joined with it;
 - functions that kernels call are prepared once a launch and not at every call, which costs as much as ten statements.
 
 Triton decides when it is imported whether it interprets, so TRITON_INTERPRET has to be set before.
@@ -84,11 +85,12 @@ def harden() -> None:
     guard = MemoryGuard()
     builder = interpreter.InterpreterBuilder
     handle = interpreter.TensorHandle
-    load, store, cast, dot = (
+    load, store, cast, dot, splat = (
         builder.create_masked_load,
         builder.create_masked_store,
         builder.cast_impl,
         builder.create_dot,
+        builder.create_splat,
     )
     executor = interpreter.GridExecutor
     prepare, launch = executor._init_args_hst, executor.__call__
@@ -127,6 +129,12 @@ def harden() -> None:
                 data = round_tf32(data)
             widened.append(handle(data, tl.float32))
         return dot(self, *widened, d, precision, *rest)
+
+    def create_splat(self: Any, spread: Any, scalar: Any) -> Any:
+        # The interpreter would take the type of what was compared, which is a float's.
+        if scalar.data.dtype == np.bool_:
+            return handle(np.full(spread.shape, scalar.data.reshape(-1)[0]), tl.int1)
+        return splat(self, spread, scalar)
 
     def init_args(self: Any, args: Any, kwargs: Any) -> Any:
         found = prepare(self, args, kwargs)
@@ -168,6 +176,7 @@ def harden() -> None:
     builder.create_masked_store = masked_store
     builder.cast_impl = cast_impl
     builder.create_dot = create_dot
+    builder.create_splat = create_splat
     executor._init_args_hst = init_args
     executor.__call__ = call
     interpreter._patch_lang = patched
