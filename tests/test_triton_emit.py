@@ -326,6 +326,34 @@ def test_scalars_are_loaded_also_under_a_mask(tmp_path: Path, interpreter: Inter
         np.testing.assert_allclose(interpreter.run(made)[0], want, rtol=1e-6)
 
 
+def test_a_comparison_of_scalars_is_joined_with_a_tile_of_truth_values(
+    tmp_path: Path, interpreter: InterpreterPool
+) -> None:
+    b, n = Axis("b", 5), Axis("n", 6)
+    tensors = {"x": (5, 6), "z": (5,), "s": ()}
+    inputs = tuple(Tensor(name, shape, F32) for name, shape in tensors.items())
+    body = (
+        Load("v1", "x", at(b, n)),
+        Load("v2", "z", (Index.axis(b),)),
+        Load("v3", "s", ()),
+        Pointwise("v4", "lt", ("v1", 0.0)),
+        Pointwise("v5", "le", ("v3", "v2")),
+        Pointwise("v6", "or", ("v4", "v5")),
+        Store("y", at(b, n), "v6"),
+    )
+    kernel = Kernel("k", ((b, Grid(1)), (n, Grid(sym("T_n")))), body)
+    graph = SGraph("joined", inputs, (), (Tensor("y", (5, 6), F32),), (kernel,))
+    values = [np.random.default_rng(0).standard_normal(shape).astype(np.float32) for shape in tensors.values()]
+    source = emit_module(graph, formula="", configs={})
+    path = tmp_path / "joined.py"
+    path.write_text(source.text)
+    x, z, scalar = values
+    want = ((x < 0) | (scalar <= z)[:, None]).astype(np.float32)
+    for tile in (1, 4):
+        made = InterpretJob(path, source.entry, tuple(values), ("float32",) * 3, config(source, {"T_n": tile}))
+        np.testing.assert_array_equal(interpreter.run(made)[0], want)
+
+
 # The interpreter's process.
 
 
