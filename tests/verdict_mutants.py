@@ -515,7 +515,8 @@ def judge(made: Pair, count: int = 60) -> Judgement:
     """Run both on inputs that are nasty."""
     compared = 0
     for inputs in draws(made.dtype, made.seed, count):
-        if any(v.is_floating_point() and v.abs().max() > 1e3 for v in inputs.values()):
+        # the exponential of more is not told from infinity
+        if any(v.is_floating_point() and v.abs().max() > 100 for v in inputs.values()):
             continue
         try:
             a, one = run(made.functions[0], inputs)
