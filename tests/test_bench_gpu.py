@@ -385,6 +385,41 @@ def test_a_run_goes_on_without_what_hangs_and_can_be_resumed(tmp_path: Path) -> 
     assert any("of the floor" in line for line in lines)
 
 
+@pytest.mark.parametrize(("again", "speedup"), [(60.0, 1.5), (900.0, 4.0)])
+def test_a_gain_above_three_is_timed_again_for_longer_and_the_lesser_counts(
+    again: float, speedup: float, tmp_path: Path
+) -> None:
+    asked: list[Mapping[str, Any]] = []
+    baselines = iter((160.0, again))
+
+    class Flattering(Scripted):
+        def ask(
+            self, request: Mapping[str, Any], silence_s: float, until: float | None = None
+        ) -> Iterator[dict[str, Any]]:
+            if request["op"] != "confirm":
+                yield from super().ask(request, silence_s, until)
+                return
+            self.asked.append(request)
+            us = next(baselines)
+            for name in request["contenders"]:
+                yield {"event": "timed", "contender": name, **timed(40.0 if name.startswith("prism") else us)}
+            yield {"event": "done"}
+
+    folder = manifest(tmp_path / "f", [record()])
+    plan = Plan(compile_ahead_s=0.0, cache=tmp_path)
+    made: list[Flattering] = []
+
+    def child() -> Flattering:
+        made.append(Flattering(asked))
+        return made[-1]
+
+    (row,) = Run(folder, tmp_path / "r.json", plan, lambda _: None, child).run()["cases"]
+    assert [(r["rounds"], r["seconds"]) for r in asked if r["op"] == "confirm"] == [(30, 3.0), (90, 9.0)]
+    assert len(made) == 2, "in a process of its own"
+    assert row["speedup"] == pytest.approx(speedup)
+    assert row["speedups"] == pytest.approx([4.0, again / 40.0])
+
+
 def test_no_case_is_begun_when_time_is_up(tmp_path: Path) -> None:
     folder = manifest(tmp_path / "f", [record()])
     plan = Plan(budget_s=5.0, compile_ahead_s=0.0, cache=tmp_path)

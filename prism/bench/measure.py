@@ -3,7 +3,7 @@
     describe  device, versions, and the rates that the card reaches now
     compile   prism's configurations and torch.compile's kernels ahead, in many processes
     trials    case by case, in one child: every configuration a little
-    confirm   the best few against the baselines, interleaved, outputs checked
+    confirm   the best few against the baselines, interleaved, outputs checked; above 3x once more, for longer
     write     the results after each case, so that an interrupted run keeps them and `resume` goes on
 
 A child that crashes or falls silent is killed; what it was at is noted as failed, and a new child goes on without it.
@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from prism.bench.results import MEASURED, measured_row, summary
+from prism.instantiate.confirm import INCREDIBLE, LONGER
 from prism.process.child import child_environment, module_command, run_tool
 from prism.process.worker import EventWorker
 
@@ -201,12 +202,22 @@ class Run:
         found, failures = self._trials(self._child, request, until)
         ranked = sorted((t["measured_us"], t["candidate"], t["config"]) for t in found if t["error"] <= 1.0)
         timed = self._confirm(self._child, request, record, ranked, failures, until)
-        kept = {
+        kept: dict[str, Any] = {
             "trials": found,
             "failures": failures,
             "clocks": clocks() if self.plan.device == "cuda" else {},
         }
-        return measured_row(record, timed, kept)
+        row = measured_row(record, timed, kept)
+        if (row["speedup"] or 0.0) > INCREDIBLE and time.monotonic() < until:
+            # Once more, for longer and in a process of its own: the lesser gain counts.
+            child = self._new()
+            try:
+                timed = self._confirm(child, request, record, ranked, failures, until, LONGER)
+            finally:
+                child.close()
+            rows = [r for r in (row, measured_row(record, timed, kept)) if r["speedup"]]
+            row = min(rows, key=lambda r: r["speedup"]) | {"speedups": [r["speedup"] for r in rows]}
+        return row
 
     def _trials(
         self, child: EventWorker, request: Mapping[str, Any], until: float
@@ -264,6 +275,7 @@ class Run:
         ranked: Sequence[tuple[float, int, int]],
         failures: list[dict[str, Any]],
         until: float,
+        times: int = 1,
     ) -> dict[str, Any]:
         contenders = [f"prism {n} {m}" for _, n, m in ranked[: self.plan.finalists]]
         if self.plan.baselines:
@@ -274,7 +286,8 @@ class Run:
         while again and contenders and time.monotonic() < until:
             again = False
             begun = ""
-            asked = {"contenders": contenders, "rounds": self.plan.rounds, "seconds": self.plan.confirm_s}
+            limits = {"rounds": times * self.plan.rounds, "seconds": times * self.plan.confirm_s}
+            asked = {"contenders": contenders, **limits}
             for event in child.ask({"op": "confirm", **asked, **request}, self.plan.silence_s, until):
                 match event["event"]:
                     case "begin":
