@@ -111,6 +111,16 @@ def test_a_first_call_that_stalls_does_not_decide() -> None:
     assert gain(samples) == pytest.approx(1.0)
 
 
+def test_one_lucky_sample_sends_nobody_away() -> None:
+    """As recorded of torch on four threads beside others: 0.7 ms once, and 20 to 60 otherwise; on one thread 2.5."""
+    clock = Clock()
+    steady = clock.contender(2.5e-3)
+    lucky = clock.contender(0.7e-3, lambda n: 1.0 if n in (8, 9) else 60.0)
+    samples = contest([lucky, steady], ["baseline", "baseline"], 20, 60.0)
+    assert min(samples[0]) < 1.5e-3, "it was lucky"
+    assert len(samples[1]) == HEATS + 20
+
+
 def test_a_turn_begins_with_its_threads() -> None:
     said: list[str] = []
     clock = Clock()

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from prism.backends.interleave import interleave
+from prism.instantiate.spread import lower_quartile
 
 SAMPLE_S = 2e-3
 """A sample should take about this long, seconds, so that the clock does not count."""
@@ -187,8 +188,9 @@ def contest(contenders: Sequence[Prepared], sides: Sequence[str], wanted: int, l
     most = rounds([contenders[n] for n in running], HEATS, limit_s)
     for count in (most, None):
         if count is None:
-            # The least and not a quartile: of few samples most may have stalled.
-            left = _near([min(s) for s in samples], sides, NEAR)
+            # The least of its own, and not a quartile: of few samples most may have stalled. But one that was lucky
+            # once, on all threads while others slept, is no measure for the rest.
+            left = _near([min(s) for s in samples], sides, NEAR, [lower_quartile(sorted(s)) for s in samples])
             running = [n for n in running if n in left]
             # What a call takes is known better by now.
             for n in running:
@@ -200,9 +202,11 @@ def contest(contenders: Sequence[Prepared], sides: Sequence[str], wanted: int, l
     return samples
 
 
-def _near(seconds: Sequence[float], sides: Sequence[str], factor: float) -> list[int]:
-    """The places of those that took no more than `factor` times the least of their side."""
+def _near(
+    seconds: Sequence[float], sides: Sequence[str], factor: float, measures: Sequence[float] | None = None
+) -> list[int]:
+    """Places of those that took no more than `factor` times the least measure of their side (seconds, if none)."""
     least: dict[str, float] = {}
-    for s, side in zip(seconds, sides, strict=True):
+    for s, side in zip(measures or seconds, sides, strict=True):
         least[side] = min(s, least.get(side, math.inf))
     return [n for n, (s, side) in enumerate(zip(seconds, sides, strict=True)) if s <= factor * least[side]]
