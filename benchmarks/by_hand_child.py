@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import random
 import sys
 import time
 import warnings
@@ -100,9 +101,13 @@ def main() -> None:
             call_s[name] = min(block(call, 0.0, 1.0)[0] for _ in range(5))
         samples: dict[str, list[float]] = {name: [] for name in made}
         core: dict[str, list[float]] = {name: [] for name, (n, _) in made.items() if n == 1}
+        rng = random.Random(0)
         end = time.monotonic() + request["seconds"]
         while time.monotonic() < end or len(samples[next(iter(made))]) < 8:
-            for name, (n, call) in made.items():
+            # Each round in another order: whose threads still spin is another one's neighbour each time.
+            turns = list(made.items())
+            rng.shuffle(turns)
+            for name, (n, call) in turns:
                 torch.set_num_threads(n)
                 time.sleep(PAUSE_S)
                 for _ in range(max(1, round(WARM_S / call_s[name]))):
