@@ -14,7 +14,7 @@ that the ways to compute what costs come before the ways to compute what does no
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -115,23 +115,26 @@ class _Table:
         """The work of a set of options."""
         total = self._known.get(options)
         if total is None:
-            total, left = 0.0, options
-            while left:
-                low = left & -left
-                total += self.work[low.bit_length() - 1]
-                left ^= low
+            total = 0.0
+            for bit in _bits(options):
+                total += self.work[bit]
             self._known[options] = total
         return total
 
     def choices(self, options: int) -> dict[int, Choice]:
         """The set as a mapping, operands before results."""
         found: dict[int, Choice] = {}
-        while options:
-            low = options & -options
-            cls, choice = self.meaning[low.bit_length() - 1]
+        for bit in _bits(options):
+            cls, choice = self.meaning[bit]
             found[cls] = choice
-            options ^= low
         return found
+
+
+def _bits(options: int) -> Iterator[int]:
+    """The elements of a set of options, ascending; in linear time, which taking the lowest bit off is not."""
+    for place, byte in enumerate(options.to_bytes((options.bit_length() + 7) // 8, "little")):
+        if byte:
+            yield from (8 * place + n for n in range(8) if byte >> n & 1)
 
 
 def _bottom_up(options: Mapping[int, Sequence[Choice]], roots: Sequence[int]) -> list[int]:

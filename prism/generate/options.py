@@ -106,14 +106,13 @@ def _leaf(_: EClasses, mine: list[Choice]) -> list[Choice]:
 
 
 def _operands(_: EClasses, mine: list[Choice]) -> list[Choice]:
-    def replaces(a: Choice, b: Choice) -> bool:
-        if a.op not in OPS or b.op not in OPS:
-            return False
-        cost_a, cost_b = (OPS[c.op].flops for c in (a, b))
-        under = set(a.children) <= set(b.children)
-        return under and (cost_a, len(set(a.children))) < (cost_b, len(set(b.children))) and cost_a <= cost_b
+    own = [(OPS[c.op].flops, frozenset(c.children)) if c.op in OPS else None for c in mine]
+    pointwise = {o for o in own if o is not None}
 
-    return [b for b in mine if not any(replaces(a, b) for a in mine)]
+    def replaced(cost: float, over: frozenset[int]) -> bool:
+        return any(c <= cost and (c, len(under)) < (cost, len(over)) and under <= over for c, under in pointwise)
+
+    return [c for c, o in zip(mine, own, strict=True) if o is None or not replaced(*o)]
 
 
 def _product(classes: EClasses, mine: list[Choice]) -> list[Choice]:

@@ -165,6 +165,8 @@ class Child:
         ended = not self.alive
         status = self.kill()
         self.status = status if ended else None
+        if self._log.closed:
+            return how
         self._log.seek(0)
         lines = self._log.read().decode(errors="replace").strip().splitlines()
         how += f" with status {status}" if ended and status is not None else ""
