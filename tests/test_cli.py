@@ -169,7 +169,7 @@ def test_verbose_shows_counts(api: FakeApi, capsys: pytest.CaptureFixture[str]) 
         (KeyboardInterrupt(), 130),
         (ZeroDivisionError("x"), 1),
         (RecursionError("x"), 1),
-        (MemoryError(), 1),
+        (MemoryError(), 2),
     ],
     ids=lambda v: type(v).__name__,
 )

@@ -471,6 +471,12 @@ def test_random_graphs_of_integers() -> None:
     assert read > 110
 
 
+@pytest.mark.parametrize("seed", [1701, 2131], ids=["the opposite of the least", "a difference of squares"])
+def test_integers_beyond_what_float64_holds_are_no_misreading(seed: int) -> None:
+    """Programs take 64 bits for enough; the check compares in float64."""
+    assert _compare_with_reference(seed)
+
+
 @pytest.mark.slow
 def test_many_random_graphs_of_integers() -> None:
     read = sum(_compare_with_reference(seed) for seed in range(150, 6000))

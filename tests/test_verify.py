@@ -12,6 +12,8 @@ import os
 import random
 import re
 import socket
+import subprocess
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
@@ -34,6 +36,7 @@ from prism.egraph.rules import rule_files
 from prism.egraph.worker import Worker
 from prism.errors import UsageError, VerificationError
 from prism.instantiate.lock import program_hash, versions
+from prism.process.child import child_environment
 from prism.program.build import mul, read
 from prism.program.extents import ExtentError, from_text, symbol
 from prism.program.index import Index
@@ -357,6 +360,27 @@ def test_whatever_is_put_in_a_folder_ends_in_a_finding(share: int, tmp_path: Pat
             unexplained = not all(m.where and m.what for m in found.mismatches)
             assert not found or name in MAY_SAY_ANYTHING or changed == bodies[name], where
         assert not unexplained, where
+
+
+def test_a_limit_leaves_nothing_behind() -> None:
+    """In a process of its own: what was left behind made CPython 3.11 loop for ever where a profiler was set."""
+    code = """
+import sys
+from prism.process.limit import processor_limit
+with processor_limit(60): pass
+late = 0
+try:
+    with processor_limit(0.2):
+        while True: pass
+except TimeoutError:
+    late += 1
+sys.setprofile(lambda *_: None)
+print(late, [(lambda: 1)() for _ in range(3)])
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, env=child_environment(), check=True
+    )
+    assert done.stdout == "1 [1, 1, 1]\n"
 
 
 def test_small_certificates_of_large_formulas_end(tmp_path: Path, worker: Worker) -> None:

@@ -166,6 +166,7 @@ def cpu_environment(threads: int, pinned: bool = False) -> dict[str, str]:
     millisecond, because those of another runtime need the same cores.
     """
     env = child_environment(
+        TRITON_INTERPRET=None,
         OMP_NUM_THREADS=str(threads),
         MKL_NUM_THREADS=str(threads),
         OPENBLAS_NUM_THREADS=str(threads),
@@ -181,7 +182,7 @@ def cpu_environment(threads: int, pinned: bool = False) -> dict[str, str]:
 
 def user_environment() -> dict[str, str]:
     """The environment of a child that times what a user would run: the user's own, and a cache for torch's compiler."""
-    env = child_environment()
+    env = child_environment(TRITON_INTERPRET=None)
     env.setdefault("TORCHINDUCTOR_CACHE_DIR", str(cache_root() / "inductor"))
     return env
 
