@@ -155,7 +155,7 @@ def made(kind: str, args: Sequence[Extent]) -> Extent:
     numbers = [sympy.sympify(a) for a in args if isinstance(a, int | sympy.Expr) and not isinstance(a, bool)]
     if kind not in _MAKERS or len(numbers) != len(args):
         raise ExtentError("it is not made of extents")
-    if len(args) != 2 if kind in ("power", "ratio") else len(args) < (2 if kind in ("sum", "product") else 1):
+    if kind in ("power", "ratio") and len(args) != 2:
         raise ExtentError(f"a {kind} of {len(args)}")
     if kind == "power" and not (numbers[1].is_Integer and abs(int(numbers[1])) <= _HIGHEST):
         raise ExtentError(f"a power higher than {_HIGHEST}")

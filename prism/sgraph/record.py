@@ -108,6 +108,8 @@ def _node(data: Any) -> Any:
     if kind == "number":
         return float(data["of"])
     if kind in KINDS:
+        if kind in ("sum", "product") and len(data["of"]) < 2:
+            raise ValueError(f"a {kind} of {len(data['of'])}")
         return made(kind, _node(data["of"]))
     given = {}
     for name, value in data.items():
