@@ -137,7 +137,8 @@ def measure(job: Job, args: argparse.Namespace, target: CpuPlatform) -> dict[str
         time.sleep(SETTLE_S)
         load = os.getloadavg()[0]
         environment = cpu_environment(target.device.processors, pinned=not args.loose)
-        answers, rows = [], []
+        answers: list[dict[str, Any]] = []
+        rows: list[dict[str, Any]] = []
         for _ in range(MATCHES):
             incredible = any((r["kernel_speedup"] or 0.0) > INCREDIBLE for r in rows)
             times = LONGER if incredible else 1

@@ -56,7 +56,6 @@ def prepare(args: argparse.Namespace) -> int:
     bounds = {"max_kernels": args.max_kernels, "max_families": args.max_families}
     effort = Effort(
         points=args.points,
-        most=args.most,
         spread=args.spread,
         targets=() if args.target_only else Effort().targets,
         budget=SearchBudget(**{k: v for k, v in bounds.items() if v is not None}),
@@ -144,7 +143,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     p.add_argument("--out", type=Path, default=Path("out") / "gpu")
     p.add_argument("--estimates", type=Path, help="where estimates go; OUT/estimates.json by default")
     p.add_argument("--points", type=int, default=12, help="configurations compiled a case, of all finalists; 12")
-    p.add_argument("--most", type=int, default=20, help="of one finalist, while the next could be the best; 20")
     p.add_argument("--spread", type=int, default=5, help="others, all over the best finalist's space; 5")
     p.add_argument("--max-kernels", type=int, help="the search's bound; its own by default")
     p.add_argument("--max-families", type=int, help="the search's bound; its own by default")

@@ -14,9 +14,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from prism.api.searching import ProvedSGraph, SearchBudget
+from prism.api.searching import ProvedSGraph, SearchBudget, search
 from prism.backends.triton.emit import emit_module
-from prism.bench.prepare import file_name, proved_sgraphs, trace_case
+from prism.bench.prepare import file_name, trace_case
 from prism.bench.suite import Case, reduced
 from prism.cost.device import device
 from prism.cost.model import Model
@@ -78,10 +78,11 @@ def check_case(
     program = trace_case(small)
     unique = list(dict.fromkeys(wanted))
     by_structure: dict[str, ProvedSGraph] = {}
-    found: list[ProvedSGraph] = []
+    found: Sequence[ProvedSGraph] = ()
     for budget in (SearchBudget(), SearchBudget(max_sgraphs=PROVED, off=OFF)):
         if not set(unique) <= by_structure.keys():
-            more, _ = proved_sgraphs(program, target, PROVED, budget)
+            with search(program, target=target, budget=budget) as running:
+                more = running.run().proved
             found = found or more
             for p in more:
                 by_structure.setdefault(structure(show.text(p.sgraph)), p)

@@ -24,17 +24,7 @@ from prism.bench import functions
 from prism.bench.child import draw, errors, flat, judge
 from prism.bench.measure import Plan, Run
 from prism.bench.own import from_output, module_facts, own_case
-from prism.bench.prepare import (
-    describe,
-    finalists,
-    promising,
-    proved_sgraphs,
-    shares,
-    spread,
-    trace_case,
-    varied,
-    write_manifest,
-)
+from prism.bench.prepare import describe, spread, trace_case, write_manifest
 from prism.bench.results import (
     ESTIMATED,
     MEASURED,
@@ -112,64 +102,10 @@ def test_quartiles_and_means() -> None:
         quartiles([])
 
 
-def test_shares_and_spread() -> None:
-    assert shares(12, 4) == [6, 2, 2, 2]
-    assert shares(12, 1) == [12]
-    assert shares(3, 0) == []
+def test_spread() -> None:
     points = [Config({"n": n}, {}, {}) for n in range(101)]
     assert [c.symbols["n"] for c in spread(points, 4)] == [25, 50, 75, 100]
     assert spread(points[:1], 4) == []
-
-
-def test_configurations_are_compiled_while_the_next_could_be_the_best() -> None:
-    ranked = [Config({"n": n}, {}, {}) for n in range(40)]
-
-    def seconds(c: Config) -> float:
-        return 1e-6 * (10 + c.symbols["n"])
-
-    def judge_by(extra: Callable[[int], float | None]) -> Callable[[Sequence[Config]], list[dict[str, Any]]]:
-        def judged(configs: Sequence[Config]) -> list[dict[str, Any]]:
-            found = []
-            for c in configs:
-                n = c.symbols["n"]
-                us = extra(n)
-                found.append({"key": c.key(), **({"error": "too large"} if us is None else {"estimate_us": us})})
-            return found
-
-        return judged
-
-    exact = promising(ranked, seconds, judge_by(lambda n: 10.0 + n), 2, 20)
-    assert len(exact) == 4
-    # Spills make the first ones slow: the search goes on until the model itself is behind the best.
-    spilling = promising(ranked, seconds, judge_by(lambda n: 25.0 if n < 6 else 10.0 + n), 2, 20)
-    assert len(spilling) == 8
-    assert len(promising(ranked, seconds, judge_by(lambda n: None), 2, 20)) == 20
-    assert len(promising(ranked[:3], seconds, judge_by(lambda n: None), 2, 20)) == 3
-
-
-def test_launches_vary_where_it_counts() -> None:
-    one = next(c for c in CASES if c.name == "GQA decode B8 4k")
-    program = trace_case(one)
-    found, result = proved_sgraphs(program, "sm_90", 3)
-    assert result.unknown == 0
-    (best, *_) = finalists(found, program, device("sm_90"), 2)
-    ranked = varied(best, 200)
-    assert ranked[0].key() == best.space.best(best.model, 1)[0].key()
-    times = [best.model.seconds(c) for c in ranked]
-    assert times == sorted(times)
-    assert all(best.space.feasible(c) for c in ranked[:40])
-    names = [launch.name for launch in best.proved.sgraph.launches]
-    longest = max(best.model.estimate(ranked[0]).per_kernel, key=lambda k: k.seconds).name
-    own = best.space.launches[names.index(longest)].names[:-2]
-    main = {
-        (
-            *(c.symbols.get(n, n.removeprefix("folded.") in c.launches("folded")) for n in own),
-            c.warps[longest],
-            c.stages[longest],
-        )
-        for c in ranked
-    }
-    assert len(main) == len(ranked) > 20
 
 
 def test_contenders_take_turns() -> None:

@@ -47,12 +47,11 @@ from prism.backends.tile import symbol as scalar
 from prism.backends.triton.crosscompile import worker_environment
 from prism.backends.triton.emit import emit_module
 from prism.bench.own import module_facts
-from prism.bench.prepare import beside_best
 from prism.cost.device import device
 from prism.cost.model import Model
 from prism.errors import BackendError
 from prism.instantiate.gate.check import KernelRunner, check_module
-from prism.instantiate.options import Offered, config_of, shown
+from prism.instantiate.options import config_of, shown
 from prism.instantiate.proposals import Point, Proposer
 from prism.instantiate.space import VARIED, Space
 from prism.instantiate.study import Candidate, _ordered
@@ -800,19 +799,3 @@ def test_a_study_tries_the_twin_after_its_point(tmp_path: Path) -> None:
     proposer = Proposer([one.points], [Point(0, p) for p in one.points], 0)
     vectors = [proposer.parameters(Point(0, p))[0] for p in one.points]
     assert len({json.dumps(v, sort_keys=True) for v in vectors}) == len(one.points) == 16 + VARIED
-
-
-def test_preparing_compiles_the_twins_of_the_best_estimates() -> None:
-    g = small.attention()
-    space, model = Space(g, H200, {}), Model(g, H200, {})
-    ranked = space.best(model, 6)
-    # The compiler's word made another order of them, and threw one out.
-    judged: list[dict[str, Any]] = [
-        {"key": c.key(), "config": c.encode(), "resources": [], "estimate_us": us}
-        for c, us in zip(ranked, (9.0, 3.0, 4.0, 2.0), strict=False)
-    ]
-    judged[3] = {**judged[3], "error": "too large"}
-    found = beside_best(space.options, model, Offered.STUDY, judged)
-    name = frozenset({g.kernels[0].name})
-    assert found == [(judged[n], ranked[n].having(descriptors=name)) for n in (1, 2)]
-    assert beside_best(space.options, model, Offered.STUDY, []) == []

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import sgraph_samples as samples
 import torch
+from finalist import finalist
 from sgraph_samples import BF16
 
 from prism.backends.protocol import load_module
@@ -16,13 +17,14 @@ from prism.backends.triton.emit import emit_module
 from prism.backends.triton.options import PRINTED
 from prism.backends.triton.options.printed import Call, Printed
 from prism.bench.own import module_facts
-from prism.bench.prepare import again, beside_best
+from prism.bench.prepare import entry
 from prism.cost.device import device
 from prism.cost.model import CostModel, Model
 from prism.errors import BackendError, UsageError
 from prism.instantiate.options import OPTIONS, Family, Offered, Option, config_of, variants
 from prism.instantiate.proposals import Point, Proposer
 from prism.instantiate.space import Space
+from prism.instantiate.study import Best, Outcome
 from prism.sgraph.config import Config, Resources
 
 H200 = device("sm_90")
@@ -94,11 +96,10 @@ def test_it_is_written_down_and_read_back_everywhere() -> None:
 
 
 def test_benchmarks_try_it_beside_the_best() -> None:
-    space, model = Space(MATMUL, H200, {}, ALL), Model(MATMUL, H200, {})
-    entry = {"config": LARGE.encode(), "key": LARGE.key(), "resources": [], "estimate_us": 1.0}
-    made = [c for _, c in beside_best(space.options, model, Offered.STUDY, [entry])]
+    f = finalist(MATMUL, H200, ALL)
+    made = f.variants(Offered.STUDY, Best(0, LARGE, 1e-6, ()))
     assert LARGE.having(registers={KERNEL: 128}) in made
-    assert again(model, entry, made[-1])["config"]["registers"] == {KERNEL: 128}
+    assert entry(f, made[-1], Outcome(1e-6))["config"]["registers"] == {KERNEL: 128}
 
 
 @pytest.mark.parametrize("chosen", [(), (KERNEL,)])

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import sgraph_samples as samples
 import torch
+from finalist import finalist
 from interpreting import InterpreterPool, InterpretJob
 from sgraph_samples import BF16, F32, Sample, sym
 from test_measure import GPU, PROGRAM
@@ -21,7 +22,7 @@ from prism.backends.protocol import arguments, load_module
 from prism.backends.triton.crosscompile import WORKER, worker_environment
 from prism.backends.triton.emit import emit_module
 from prism.bench.own import module_facts
-from prism.bench.prepare import SHARED_LIMIT_BYTES, beside_best, settled
+from prism.bench.prepare import SHARED_LIMIT_BYTES, entry
 from prism.cost.device import device
 from prism.cost.model import Model
 from prism.cost.persistent import persistable
@@ -29,13 +30,13 @@ from prism.errors import BackendError
 from prism.instantiate.measure import Bench, Measuring
 from prism.instantiate.options import Offered, config_of, options_of, variants
 from prism.instantiate.rematch import challenged
-from prism.instantiate.space import VARIED, Space
-from prism.instantiate.study import Best, Candidate, Outcome
+from prism.instantiate.space import Space
+from prism.instantiate.study import Best, Candidate, Failure, Outcome
 from prism.platforms.gpu import AbsentGpu, PresentGpu
 from prism.process.child import module_command
 from prism.process.worker import Pool
 from prism.program.extents import evaluate
-from prism.sgraph.config import Config
+from prism.sgraph.config import Config, Resources
 from prism.sgraph.horizontal import fuse
 from prism.sgraph.nodes import SGraph, Store
 
@@ -197,30 +198,21 @@ def test_only_what_does_not_fit_at_once_is_offered_and_the_model_sees_no_gain() 
     assert Space(samples.split_k_matmul().sgraph, H200, {}).open_to("persistent") == ()
 
 
-def test_the_best_of_a_manifest_get_a_twin() -> None:
-    g = samples.matmul(BF16, m=4096, k=4096, n=4096).sgraph
-    model, space = Model(g, H200, {}), Space(g, H200, {})
-    own = [c for c in space.best(model, 8) if not c.launches("library")]
-    entries = [
-        {"config": c.encode(), "key": c.key(), "estimate_us": 1e6 * model.seconds(c), "resources": []} for c in own
-    ]
-    found = [c for _, c in beside_best(space.options, model, Offered.TIMING, entries)]
-    assert len(found) == VARIED
-    assert {c.having(persistent={}).key() for c in found} <= {c.key() for c in own}
-    assert all(c.numbers("persistent") for c in found)
-    wrong = [{**e, "error": "too large"} for e in entries]
-    assert beside_best(space.options, model, Offered.TIMING, wrong) == []
+def test_a_manifest_has_as_many_programs_as_the_compiler_leaves_room_for() -> None:
+    f = finalist(samples.matmul(BF16, m=4096, k=4096, n=4096).sgraph, H200)
+    config = next(c for c in f.candidate.points if not c.launches("library"))
+    (twin,) = f.variants(Offered.TIMING, Best(0, config, f.model.seconds(config), ()))
+    assert twin.having(persistent={}) == config
     # A twin takes more registers: so many programs as are there at a time, with what it takes.
-    (kernel,) = found[0].numbers("persistent")
-    warps = found[0].warps[kernel]
+    (kernel,) = twin.numbers("persistent")
+    warps = twin.warps[kernel]
     for registers in (64, 255):
-        compiled = {"kernel": kernel, "shared": 1024, "registers": registers, "spills": 0, "warps": warps}
-        entry = {"config": found[0].encode(), "key": found[0].key(), "resources": [compiled], "estimate_us": 1.0}
-        made = settled(space.options, model, entry)
+        compiled = Resources(kernel, shared=1024, registers=registers, spills=0, warps=warps)
+        made = entry(f, twin, Outcome(1e-6, resources=(compiled,)))
         assert made["config"]["persistent"] == {kernel: 65536 // (registers * 32 * warps)}
         assert made["key"].endswith(f"persistent.{kernel}={65536 // (registers * 32 * warps)}")
-    failed = {**entry, "error": "too large"}
-    assert settled(space.options, model, failed) == failed
+    failed = entry(f, twin, Outcome(None, Failure.SHARED, "too large"))
+    assert (failed["error"], failed["key"]) == ("too large", twin.key())
 
 
 def test_a_device_times_the_twins_of_the_best() -> None:
@@ -245,7 +237,7 @@ def test_a_device_times_the_twins_of_the_best() -> None:
     found = result(trial(0, 8, 3e-6), trial(1, 2, 4e-6), trial(2, 4, 5e-6))
     try:
         with Measuring(bench, compiler=Compiling()) as measuring:
-            after = challenged(found, [candidate(n) for n in range(3)], measuring, beside)
+            after = challenged(found, [candidate(n) for n in range(3)], measuring.remembered, beside)
     finally:
         bench.close()
     # The two best candidates; the second one has no twin.

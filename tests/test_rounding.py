@@ -16,8 +16,8 @@ from sgraph_samples import SAMPLES, Sample, at, sym
 
 import prism
 from prism.api import optimizing
+from prism.api.finalists import finalists
 from prism.api.optimizing import optimize
-from prism.api.records import Request
 from prism.api.searching import SearchBudget, SearchResult, run_search
 from prism.backends.reordered import Order, reordered
 from prism.egraph.worker import Worker
@@ -222,12 +222,13 @@ def test_the_finalists_have_it(worker: Worker, tmp_path: Path) -> None:
     program = traced(fn, *shapes)
     found = searched(worker, program, SearchBudget(max_sgraphs=12))
     platform = platform_of("sm_90", lambda m: None)
-    request = Request(program, "sm_90", platform.device, "", SearchBudget(), 12, 0, ())
-    tried: set[int] = set()
-    finalists = optimizing._finalists(request, found, platform, tmp_path, tried)
-    assert any(f.proved.written for f in finalists)
-    (own,) = optimizing._finalists(request, found, platform, tmp_path, tried, alone=True)
+    emit = optimizing._emitting(tmp_path, "f", platform, "")
+    first = finalists(found.proved, platform, program.hints, emit)
+    assert any(f.proved.written for f in first.values())
+    again = optimizing._emitting(tmp_path, "f", platform, "_alone")
+    (own,) = finalists(found.proved, platform, program.hints, again, tried=first.keys(), alone=True).values()
     assert own.proved.written
+    assert finalists(found.proved, platform, program.hints, again, tried=first.keys()).keys().isdisjoint(first)
 
 
 # How a run ends.

@@ -14,19 +14,20 @@ import numpy as np
 import pytest
 import sgraph_samples as samples
 import torch
+from finalist import finalist
 from sgraph_samples import F32, at, op, sym
 from test_capture import OnDevice, Torch, chain
 
 from prism.backends.protocol import load_module
 from prism.backends.triton.emit import emit_module
 from prism.bench.own import module_facts
-from prism.bench.prepare import again, beside_best
 from prism.cost.device import device
 from prism.cost.model import Model
 from prism.cost.streams import CROSSING_S, MOST_STREAMS, Demand, finished, placed
 from prism.errors import BackendError
-from prism.instantiate.options import Offered, config_of
-from prism.instantiate.space import VARIED, Space
+from prism.instantiate.options import config_of
+from prism.instantiate.space import Space
+from prism.instantiate.study import Best
 from prism.program.index import Axis
 from prism.program.nodes import Tensor
 from prism.sgraph import spec
@@ -197,28 +198,17 @@ def test_the_model_gives_small_branches_streams_and_large_ones_none() -> None:
     assert model.on_streams(folded) is not None
 
 
-def test_the_best_of_a_manifest_get_a_twin() -> None:
-    g = branches(16, 512, 256)
-    model = Model(g, device("sm_90"), {})
-    entries: list[dict[str, Any]] = [
-        {"config": c.encode(), "key": c.key(), "estimate_us": 1e6 * model.seconds(c), "resources": []}
-        for c in Space(g, device("sm_90"), {}).best(model, 4)
-    ]
-    entries.sort(key=lambda e: (e["estimate_us"], e["key"]))
-    entries[0] = {**entries[0], "error": "too large"}
-    space = Space(g, device("sm_90"), {})
-    found = [again(model, *pair) for pair in beside_best(space.options, model, Offered.CHECKED, entries)]
-    assert len(found) == VARIED
-    for entry, twin in zip(entries[1:], found, strict=False):
-        assert {**twin["config"], "streams": {}} == {**entry["config"], "streams": {}}
-        assert twin["config"]["streams"]
-        assert twin["estimate_us"] < entry["estimate_us"]
-        assert twin["key"] != entry["key"]
-    alone = samples.matmul(F32, m=16, k=512, n=256).sgraph
-    model, space = Model(alone, device("sm_90"), {}), Space(alone, device("sm_90"), {})
-    (best,) = space.best(model, 1)
-    entry = {"config": best.encode(), "key": best.key(), "estimate_us": 1.0, "resources": []}
-    assert beside_best(space.options, model, Offered.CHECKED, [entry]) == []
+def test_the_best_of_a_study_get_a_twin() -> None:
+    f = finalist(branches(16, 512, 256), device("sm_90"))
+    for config in f.candidate.points[:2]:
+        best = Best(0, config, f.model.seconds(config), ())
+        (twin,) = f.beside(best)
+        assert {**twin.config.encode(), "streams": {}} == {**config.encode(), "streams": {}}
+        assert twin.config.numbers("streams")
+        assert twin.seconds < best.seconds
+        assert twin.config.key() != config.key()
+    f = finalist(samples.matmul(F32, m=16, k=512, n=256).sgraph, device("sm_90"))
+    assert f.beside(Best(0, f.candidate.points[0], 1e-6, ())) == []
 
 
 # What is emitted.

@@ -14,21 +14,20 @@ write    the folder, whole or not at all
 from __future__ import annotations
 
 import tempfile
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from prism.api.finalists import Emit, Finalist, finalists
 from prism.api.partitioned import PartitionedSearch, composed_choice, finer, merged_checks, search_regions
 from prism.api.records import Choice, Request, artifacts, formulas
 from prism.api.rules import rule_paths
-from prism.api.searching import ProvedSGraph, SearchBudget, SearchResult, run_search
+from prism.api.searching import SearchBudget, SearchResult, run_search
 from prism.api.second_opinion import merged, recorded
 from prism.api.trivial import check_gain
 from prism.backends.protocol import ModuleSource, write_module
-from prism.cost.model import CostModel
 from prism.egraph.worker import Worker
 from prism.errors import (
     CompilerError,
@@ -48,9 +47,8 @@ from prism.instantiate.gate.check import Drawn, KernelRunner, check_module
 from prism.instantiate.lock import program_hash, versions
 from prism.instantiate.machine_load import CROWDED, Load, others_now
 from prism.instantiate.measure import BASELINE, KERNEL, PROTOCOL, Bench, Contender, Measuring
-from prism.instantiate.options import Offered, Option, options_of, variants
+from prism.instantiate.options import Offered, Option, options_of
 from prism.instantiate.rematch import challenged, rematch
-from prism.instantiate.space import Space
 from prism.instantiate.study import LEADERS, Best, Candidate, Failure, TuneResult, tune
 from prism.platforms.choice import platform_of
 from prism.platforms.estimating import Estimating
@@ -65,18 +63,10 @@ from prism.sgraph.config import Config
 from prism.sgraph.nodes import SGraph
 from prism.sgraph.show import key
 
-FINALISTS = 4
-"""Proved sGraphs that are compiled, beside the one that is as written."""
 ROUNDS = 3
 """How often others take their place when the numeric gate refuses all of them."""
-ALIKE = 2
-"""Finalists that cut the program in the same way."""
-POINTS = 256
-"""Configurations of a finalist that the study may choose from: the best by the cost model."""
 ESTIMATED_BASELINE = "operator by operator"
 """What estimates are compared with."""
-MINOR = 0.25
-"""A launch that takes less of the time than this is tuned by the cost model alone."""
 CONFIRMED = 3
 """Finalists that meet the baseline on a device that is here."""
 SHOWN = 4
@@ -104,20 +94,6 @@ class OptimizeResult:
     search: SearchResult
     out: Path | None
     source: ModuleSource | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class _Finalist:
-    """A proved sGraph with its module, its points, its cost model and its launches' options."""
-
-    proved: ProvedSGraph
-    candidate: Candidate
-    model: CostModel
-    options: tuple[Option, ...]
-
-    def variants(self, offered: Offered, best: Best) -> tuple[Config, ...]:
-        """What is offered then beside a point."""
-        return variants(self.options, offered, best.config, self.model, best.resources)
 
 
 @dataclass(frozen=True, slots=True)
@@ -335,12 +311,14 @@ def _chosen(request: Request, found: SearchResult, tools: _Tools, folder: Path) 
     # What is as written has a turn of its own where there are too few trials for every finalist to have one.
     for alone in (*(False for _ in range(ROUNDS)), *(True for _ in range(request.trials < LEADERS))):
         with tools.recorder.stage("emission") as detail:
-            finalists = _finalists(request, found, tools.platform, folder, tried, alone)
-            detail.append(f"{len(finalists)} of {len(found.proved)} proved sGraphs")
-        if not finalists:
+            emit = _emitting(folder, _formula(found), tools.platform, "_alone" if alone else "")
+            made = finalists(found.proved, tools.platform, request.program.hints, emit, tried=tried, alone=alone)
+            tried |= made.keys()
+            detail.append(f"{len(made)} of {len(found.proved)} proved sGraphs")
+        if not made:
             continue
         try:
-            choice = _choose(request, finalists, tools)
+            choice = _choose(request, list(made.values()), tools)
         except VerificationError as error:
             wrong = wrong or error
         except _RoundsWorseError as error:
@@ -406,7 +384,7 @@ def _composed(
         whole = composed_choice(searches, picks, lambda g: platform.model(g, program.hints))
         found = searches.result(whole.proved)
         path = _emitted(tools.folder / "whole", whole.proved.sgraph, _formula(found), platform, [whole.best.config], ())
-        finalist = _Finalist(
+        finalist = Finalist(
             whole.proved,
             Candidate(key(whole.proved.sgraph), whole.proved.sgraph, path, (whole.best.config,), whole.model.seconds),
             whole.model,
@@ -519,6 +497,15 @@ def _formula(found: SearchResult) -> str:
     return "\n".join(formulas(found).values())
 
 
+def _emitting(folder: Path, formula: str, platform: Platform, suffix: str) -> Emit:
+    """Writes the modules of finalists, each to a folder of its own."""
+
+    def emit(n: int, sgraph: SGraph, points: Sequence[Config], options: Sequence[Option]) -> Path:
+        return _emitted(folder / f"candidate_{n}{suffix}", sgraph, formula, platform, points, options)
+
+    return emit
+
+
 def _emitted(
     folder: Path,
     sgraph: SGraph,
@@ -541,74 +528,28 @@ def _emitted(
     return write_module(platform.backend.emit(sgraph, formula=formula, configs=configs), folder / "kernels.py")
 
 
-def _finalists(
-    request: Request, found: SearchResult, platform: Platform, folder: Path, tried: set[int], alone: bool = False
-) -> list[_Finalist]:
-    """The proved sGraphs that are worth compiling, by the cost model's best configuration, with their modules.
-
-    Those in `tried`, by their place, are left out, and those that are returned are put in. The one that computes every
-    value as the model does is always among those of the first call: rounding must not make all of them fail.
-
-    Args:
-        request: what is asked for.
-        found: the search.
-        platform: what is tuned for.
-        folder: for modules.
-        tried: what earlier calls returned.
-        alone: whether to return nothing but what is as written, be it tried or not.
-    """
-    hints = request.program.hints
-    ranked = []
-    for n, p in enumerate(found.proved):
-        if (n in tried and not alone) or (alone and not p.written):
-            continue
-        model = platform.model(p.sgraph, hints)
-        space = Space(p.sgraph, platform.device, hints)
-        best = space.points_ranked(model, 1)
-        if best:
-            ranked.append((best[0][1].seconds, n, p, model, space))
-    ranked.sort(key=lambda t: t[:2])
-    made: list[_Finalist] = []
-    cuts: Counter[tuple[str, ...]] = Counter()
-    for _, n, p, model, space in ranked:
-        # Variants of one way to cut the program are alike: others get their chance, too.
-        cut = tuple(k.name for k in p.sgraph.kernels)
-        cuts[cut] += 1
-        if (cuts[cut] > ALIKE or len(made) >= FINALISTS) and not p.written:
-            continue
-        tried.add(n)
-        points = space.points_ranked(model, POINTS, MINOR)
-        configs = space.varied([c for c, e in points if e.seconds <= platform.worst * points[0][1].seconds], model)
-        place = folder / f"candidate_{n}{'_alone' if alone else ''}"
-        path = _emitted(place, p.sgraph, _formula(found), platform, configs, space.options)
-        made.append(
-            _Finalist(p, Candidate(key(p.sgraph), p.sgraph, path, configs, model.seconds), model, space.options)
-        )
-    return made
-
-
-def _choose(request: Request, finalists: list[_Finalist], tools: _Tools) -> Choice:
+def _choose(request: Request, chosen: list[Finalist], tools: _Tools) -> Choice:
     """Tune the finalists, check the fastest, compare with the baseline."""
     platform, recorder = tools.platform, tools.recorder
     with ExitStack() as own:
         bench = None
         if isinstance(platform, Timed):
             bench = own.enter_context(closing(platform.bench(request.program, request.seed)))
-        tuned = _tuned(request, finalists, bench, tools)
+        tuned = _tuned(request, chosen, bench, tools)
         with recorder.stage("check") as detail:
-            right = _right(request, finalists, tuned, tools, 1 if bench is None else CONFIRMED)
+            right = _right(request, chosen, tuned, tools, 1 if bench is None else CONFIRMED)
             detail.append(f"{right[0][1].cases} cases")
-        right = _beside(finalists, right, platform.timed)
+        right = _beside(chosen, right, platform.timed)
         best, checked = right[0]
-        winner = finalists[best.candidate]
+        winner = chosen[best.candidate]
         choice = Choice(winner.proved, best, winner.model, tuned, checked, 0.0, ESTIMATED_BASELINE)
         if isinstance(platform, Estimated):
             return replace(choice, baseline_seconds=platform.baseline_seconds(request.program))
         assert bench is not None
-        return _confirmed(request, bench, finalists, right, tools, choice)
+        return _confirmed(request, bench, chosen, right, tools, choice)
 
 
-def _tuned(request: Request, finalists: list[_Finalist], bench: Bench | None, tools: _Tools) -> TuneResult:
+def _tuned(request: Request, chosen: list[Finalist], bench: Bench | None, tools: _Tools) -> TuneResult:
     """The study of the finalists."""
     with ExitStack() as own:
         evaluator: Estimating | Measuring
@@ -620,7 +561,7 @@ def _tuned(request: Request, finalists: list[_Finalist], bench: Bench | None, to
             evaluator = tools.estimating
         with tools.recorder.stage("tuning") as detail:
             tuned = tune(
-                [f.candidate for f in finalists],
+                [f.candidate for f in chosen],
                 evaluator,
                 region=program_hash(request.program),
                 budget=request.trials,
@@ -632,11 +573,11 @@ def _tuned(request: Request, finalists: list[_Finalist], bench: Bench | None, to
             if isinstance(evaluator, Measuring):
                 tuned = challenged(
                     tuned,
-                    [f.candidate for f in finalists],
-                    evaluator,
-                    lambda b: finalists[b.candidate].variants(Offered.TIMING, b),
+                    [f.candidate for f in chosen],
+                    evaluator.remembered,
+                    lambda b: chosen[b.candidate].variants(Offered.TIMING, b),
                 )
-                tuned = rematch(tuned, [f.candidate for f in finalists], evaluator)
+                tuned = rematch(tuned, [f.candidate for f in chosen], evaluator)
             detail.append(f"{tuned.compiled} compiled, {tuned.evidence.value}")
             if tuned.resumed:
                 detail.append(f"{tuned.resumed} of {len(tuned.trials)} stored")
@@ -645,7 +586,7 @@ def _tuned(request: Request, finalists: list[_Finalist], bench: Bench | None, to
 
 def _right(
     request: Request,
-    finalists: list[_Finalist],
+    chosen: list[Finalist],
     tuned: TuneResult,
     tools: _Tools,
     wanted: int,
@@ -665,7 +606,7 @@ def _right(
     tools.runner.forget()
     drawn = Drawn(request.program)
     for best in tuned.ranking:
-        c = finalists[best.candidate].candidate
+        c = chosen[best.candidate].candidate
         report = check_module(
             request.program,
             c.module,
@@ -693,7 +634,7 @@ def _right(
         n, o = t.point.candidate, t.outcome
         if n not in timed and o.failure in (Failure.WRONG, Failure.ROUNDING):
             timed.add(n)
-            named = f"{', '.join(k.name for k in finalists[n].candidate.sgraph.kernels)}: {o.detail}"
+            named = f"{', '.join(k.name for k in chosen[n].candidate.sgraph.kernels)}: {o.detail}"
             (rounding if o.failure is Failure.ROUNDING else failures).append(named)
     if rounding and not failures:
         raise _RoundsWorseError(rounding)
@@ -741,7 +682,7 @@ def _what_ran_badly(failures: AbstractSet[Failure]) -> str:
 
 
 def _beside(
-    finalists: list[_Finalist], right: list[tuple[Best, CheckSummary]], timed: bool
+    chosen: list[Finalist], right: list[tuple[Best, CheckSummary]], timed: bool
 ) -> list[tuple[Best, CheckSummary]]:
     """The same, with variants whose kernels are the same and by which the model expects a gain.
 
@@ -749,19 +690,17 @@ def _beside(
     """
     found: list[tuple[Best, CheckSummary]] = []
     for best, checked in right:
-        finalist = finalists[best.candidate]
-        made = finalist.variants(Offered.CHECKED, best)
+        made = chosen[best.candidate].beside(best)
         if not made or timed:
             found.append((best, checked))
-        seconds = [finalist.model.seconds(c, best.resources) for c in made]
-        found += [(replace(best, config=c, seconds=s), checked) for c, s in zip(made, seconds, strict=True)]
+        found += [(b, checked) for b in made]
     return found
 
 
 def _confirmed(
     request: Request,
     bench: Bench,
-    finalists: list[_Finalist],
+    chosen: list[Finalist],
     right: list[tuple[Best, CheckSummary]],
     tools: _Tools,
     choice: Choice,
@@ -775,7 +714,7 @@ def _confirmed(
         return choice
     kernels = []
     for n, (best, _) in enumerate(right):
-        c = finalists[best.candidate].candidate
+        c = chosen[best.candidate].candidate
         kernels += [Contender(str(n), c.module, c.sgraph, best.config, threads=k) for k in threads]
     with tools.recorder.stage("confirmation") as detail:
         basis = (
@@ -787,7 +726,7 @@ def _confirmed(
     ours, theirs = outcome.deciding.best(KERNEL), outcome.deciding.best(BASELINE)
     if ours is not None:
         best, checked = right[int(ours.name)]
-        winner = finalists[best.candidate]
+        winner = chosen[best.candidate]
         best = replace(best, seconds=ours.seconds)
         choice = replace(choice, proved=winner.proved, best=best, model=winner.model, checked=checked)
     for s in outcome.matches[0].standings:

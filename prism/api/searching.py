@@ -287,6 +287,21 @@ class Search(Iterator[ProvedSGraph]):
             len(proofs.decided) < len(proofs.candidates),
         )
 
+    def run(self) -> SearchResult:
+        """All of it.
+
+        Raises:
+            SearchInterruptedError: Ctrl-C after the first proof; it holds what was proved.
+        """
+        try:
+            for _ in self:
+                pass
+        except KeyboardInterrupt as error:
+            if self.proved:
+                raise SearchInterruptedError(self.result()) from error
+            raise
+        return self.result()
+
     def winners(self) -> tuple[Winner, ...]:
         """The few of what has been proved so far that are best somewhere, each with where.
 
@@ -389,15 +404,7 @@ def run_search(
         WorkerError: the e-graph worker died or ran past its time limit.
         SearchInterruptedError: Ctrl-C after the first proof; it holds what was proved.
     """
-    running = Search(program, target, budget, (worker, *helpers), recorder)
-    try:
-        for _ in running:
-            pass
-    except KeyboardInterrupt as error:
-        if running.proved:
-            raise SearchInterruptedError(running.result()) from error
-        raise
-    return running.result()
+    return Search(program, target, budget, (worker, *helpers), recorder).run()
 
 
 def search(

@@ -6,12 +6,12 @@ of many noisy times is more luck than merit. The leaders therefore meet once mor
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
 from prism.instantiate.measure import Contender, Measuring
 from prism.instantiate.proposals import Point
-from prism.instantiate.study import Best, Candidate, Trial, TuneResult, leading
+from prism.instantiate.study import Best, Candidate, Outcome, Trial, TuneResult, leading
 from prism.sgraph.config import Config
 
 LEADERS = 8
@@ -51,19 +51,19 @@ def rematch(found: TuneResult, candidates: Sequence[Candidate], measuring: Measu
 def challenged(
     found: TuneResult,
     candidates: Sequence[Candidate],
-    measuring: Measuring,
+    evaluate: Callable[[Sequence[tuple[Candidate, Config]]], Iterable[Outcome]],
     variants: Callable[[Best], Sequence[Config]],
 ) -> TuneResult:
     """The result with variants of the fastest candidates' best points as trials besides.
 
     Args:
-        found: what a study found; its seconds are measured.
+        found: what a study found.
         candidates: the study's.
-        measuring: what timed its trials.
+        evaluate: turns points into outcomes as it did for the trials.
         variants: of a point, configurations that are in no space.
     """
     points = [Point(b.candidate, config) for b in found.ranking[:CHALLENGED] for config in variants(b)]
-    outcomes = measuring.remembered([(candidates[p.candidate], p.config) for p in points])
+    outcomes = evaluate([(candidates[p.candidate], p.config) for p in points])
     trials = [Trial(p, o) for p, o in zip(points, outcomes, strict=True)]
     timed = [
         Best(t.point.candidate, t.point.config, t.outcome.seconds, t.outcome.resources)

@@ -29,6 +29,11 @@ MODEL = 5
 """Raise it when the cost model changes what it says, so that old estimates are not taken for new ones."""
 
 
+def compile_pool(root: Path, size: int) -> Pool:
+    """Workers that compile; their Triton cache is under `root`."""
+    return Pool(module_command(WORKER), worker_environment(root / "triton"), size)
+
+
 class Compiler:
     """Compiles candidates in worker processes, and remembers on disk what the compiler said.
 
@@ -38,6 +43,7 @@ class Compiler:
         size: worker processes.
         limit_s: seconds a compilation may take.
         root: the cache folder; the user's by default.
+        pool: the workers, of who lends them; its own by default.
 
     Raises:
         UsageError: the target is unknown.
@@ -51,6 +57,7 @@ class Compiler:
         size: int = 2,
         limit_s: float = COMPILE_LIMIT_S,
         root: Path | None = None,
+        pool: Pool | None = None,
     ) -> None:
         capability(target)
         self.target = target
@@ -58,7 +65,8 @@ class Compiler:
         self._limit_s = limit_s
         base = root or cache_root()
         self._cache = Cache("compiled", base)
-        self._pool = Pool(module_command(WORKER), worker_environment(base / "triton"), size)
+        self._lent = pool is not None
+        self._pool = pool or compile_pool(base, size)
         self.runs = 0
 
     @property
@@ -92,8 +100,9 @@ class Compiler:
         return digest(text, job.config.key(), job.target, shapes, version_of("triton"))
 
     def close(self) -> None:
-        """Kill the workers."""
-        self._pool.close()
+        """Kill the workers that are its own."""
+        if not self._lent:
+            self._pool.close()
 
 
 def _outcome(reply: Reply) -> Outcome:
@@ -123,6 +132,7 @@ class Estimating:
         size: worker processes.
         limit_s: seconds a compilation may take.
         root: the cache folder; the user's by default.
+        pool: the workers, of who lends them; its own by default.
     """
 
     evidence = Evidence.ESTIMATED
@@ -137,8 +147,9 @@ class Estimating:
         size: int = 2,
         limit_s: float = COMPILE_LIMIT_S,
         root: Path | None = None,
+        pool: Pool | None = None,
     ) -> None:
-        self.compiler = Compiler(target, hints, size=size, limit_s=limit_s, root=root)
+        self.compiler = Compiler(target, hints, size=size, limit_s=limit_s, root=root, pool=pool)
         self._device = device
         self._shared_limit = shared_limit
 

@@ -18,7 +18,7 @@ from prism.instantiate.measure import Bench, Measuring
 from prism.platforms.estimating import Compiler, Estimating
 from prism.platforms.platform import Estimated, Timed
 from prism.process.child import module_command
-from prism.process.worker import Worker
+from prism.process.worker import Pool, Worker
 from prism.program.nodes import Program
 from prism.sgraph.nodes import SGraph
 
@@ -105,10 +105,10 @@ class AbsentGpu(_Gpu, Estimated):
         """See Platform."""
         check_assembler(self.device.target)
 
-    def estimating(self, hints: Mapping[str, int]) -> Estimating:
-        """See Platform."""
+    def estimating(self, hints: Mapping[str, int], pool: Pool | None = None) -> Estimating:
+        """See Platform; the workers may be lent."""
         d = self.device
-        return Estimating(d.target, d.name, d.shared_limit_bytes, hints)
+        return Estimating(d.target, d.name, d.shared_limit_bytes, hints, pool=pool)
 
     def baseline_seconds(self, program: Program) -> float:
         """See Platform."""

@@ -63,12 +63,7 @@ def capability(target: str) -> int:
 
 
 def request(job: CompileJob, timeout_s: float = COMPILE_LIMIT_S) -> dict[str, Any]:
-    """The job as a request to the compile worker.
-
-    Raises:
-        UsageError: the target is unknown.
-    """
-    capability(job.target)
+    """The job as a request to the compile worker."""
     return {
         "module": str(job.module),
         "target": job.target,
@@ -105,6 +100,7 @@ def compile_once(job: CompileJob, timeout_s: float = COMPILE_LIMIT_S, cache: Pat
     Raises:
         UsageError: the target is unknown.
     """
+    capability(job.target)
     worker = Worker(module_command(WORKER), worker_environment(cache))
     try:
         reply = worker.ask(request(job, timeout_s), timeout_s)

@@ -1,0 +1,99 @@
+"""Finalists: which of the proved sGraphs are worth compiling, at which configurations; the cost model says so."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence, Set
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TypeAlias
+
+from prism.api.proofs import ProvedSGraph
+from prism.cost.model import CostModel
+from prism.instantiate.options import Offered, Option, variants
+from prism.instantiate.space import Space
+from prism.instantiate.study import Best, Candidate
+from prism.platforms.platform import Platform
+from prism.sgraph.config import Config
+from prism.sgraph.nodes import SGraph
+from prism.sgraph.show import key
+
+FINALISTS = 4
+"""Proved sGraphs that are compiled, beside the one that is as written."""
+ALIKE = 2
+"""Finalists that cut the program in the same way."""
+POINTS = 256
+"""Configurations of a finalist that the study may choose from: the best by the cost model."""
+MINOR = 0.25
+"""A launch that takes less of the time than this is tuned by the cost model alone."""
+
+Emit: TypeAlias = Callable[[int, SGraph, Sequence[Config], Sequence[Option]], Path]
+"""Writes the module of the nth proved sGraph as its points and their variants need it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Finalist:
+    """A proved sGraph with its module, its points, its cost model and its launches' options."""
+
+    proved: ProvedSGraph
+    candidate: Candidate
+    model: CostModel
+    options: tuple[Option, ...]
+
+    def variants(self, offered: Offered, best: Best) -> tuple[Config, ...]:
+        """What is offered then beside a point."""
+        return variants(self.options, offered, best.config, self.model, best.resources)
+
+    def beside(self, best: Best) -> list[Best]:
+        """The variants of a point whose kernels are the same, so that nothing is compiled or checked anew."""
+        made = self.variants(Offered.CHECKED, best)
+        return [replace(best, config=c, seconds=self.model.seconds(c, best.resources)) for c in made]
+
+
+def finalists(
+    proved: Sequence[ProvedSGraph],
+    platform: Platform,
+    hints: Mapping[str, int],
+    emit: Emit,
+    *,
+    tried: Set[int] = frozenset(),
+    alone: bool = False,
+    limit: int = FINALISTS,
+) -> dict[int, Finalist]:
+    """The proved sGraphs that are worth compiling, by the cost model's best configuration, by their place.
+
+    The one that computes every value as the model does is among those of the first call: rounding must not make all of
+    them fail.
+
+    Args:
+        proved: what a search proved.
+        platform: what is tuned for.
+        hints: a value for every symbol of the extents.
+        emit: writes modules.
+        tried: places that are left out.
+        alone: whether to return nothing but what is as written, be it tried or not.
+        limit: how many, beside the one as written.
+    """
+    ranked = []
+    for n, p in enumerate(proved):
+        if (n in tried and not alone) or (alone and not p.written):
+            continue
+        model = platform.model(p.sgraph, hints)
+        space = Space(p.sgraph, platform.device, hints)
+        best = space.points_ranked(model, 1)
+        if best:
+            ranked.append((best[0][1].seconds, n, p, model, space))
+    ranked.sort(key=lambda t: t[:2])
+    made: dict[int, Finalist] = {}
+    cuts: Counter[tuple[str, ...]] = Counter()
+    for _, n, p, model, space in ranked:
+        # Variants of one way to cut the program are alike: others get their chance, too.
+        cut = tuple(k.name for k in p.sgraph.kernels)
+        cuts[cut] += 1
+        if (cuts[cut] > ALIKE or len(made) >= limit) and not p.written:
+            continue
+        points = space.points_ranked(model, POINTS, MINOR)
+        configs = space.varied([c for c, e in points if e.seconds <= platform.worst * points[0][1].seconds], model)
+        path = emit(n, p.sgraph, configs, space.options)
+        made[n] = Finalist(p, Candidate(key(p.sgraph), p.sgraph, path, configs, model.seconds), model, space.options)
+    return made
