@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -9,8 +10,9 @@ from typing import Any
 import sympy
 
 from prism.cost.compiled_expr import value
-from prism.cost.counts import KernelCost, SGraphCost, sgraph_cost
+from prism.cost.counts import KernelCost, Monomial, Polynomial, SGraphCost, sgraph_cost
 from prism.cost.device import MATRIX_OPERATION, Tiles
+from prism.cost.trip_counts import Visited
 from prism.sgraph.nodes import Grid, LoopRole, SGraph, Split
 
 
@@ -45,7 +47,9 @@ def lower_bound(sgraph: SGraph, hints: Mapping[str, int], cost: SGraphCost | Non
     env = {**dict.fromkeys((s.name for s in sgraph.symbols), 1), **hints}
     moved = 0
     work = 0.0
-    for kernels in known.by_launch:
+    left = iter(known.kernels)
+    for many in known.together or (1,) * len(known.kernels):
+        kernels = tuple(itertools.islice(left, many))
         loads: dict[str, int] = {}
         for k in kernels:
             for (tensor, store), touched in compulsory_bytes(k, sgraph, env).items():
@@ -85,8 +89,14 @@ def upper_bound(sgraph: SGraph, hints: Mapping[str, int], cost: SGraphCost | Non
                 env[role.parts.name] = Tiles().parts
     known = cost or sgraph_cost(sgraph)
     names = ("bytes_read", "bytes_written", "flops", "dot_flops")
-    read, written, flops, dots = (known.total(n).without_ranges().evaluate(env) for n in names)
+    read, written, flops, dots = (_without_ranges(known.total(n)).evaluate(env) for n in names)
     return Bound(read + written, flops + MATRIX_OPERATION * dots, known.launches)
+
+
+def _without_ranges(p: Polynomial) -> Polynomial:
+    """The sum were all tiles visited."""
+    terms = ((m.coefficient, tuple(f for f in m.factors if not isinstance(f, Visited))) for m in p.terms)
+    return Polynomial(tuple(Monomial(c, factors) for c, factors in terms))
 
 
 def attained(sgraph: SGraph, binding: Mapping[str, int], cost: SGraphCost | None = None) -> Bound:

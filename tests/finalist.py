@@ -25,3 +25,8 @@ def finalist(g: SGraph, target: Device, options: Sequence[type[Option]] = OPTION
     return Finalist(
         ProvedSGraph(g, Verdict(Status.PROVED, "told"), Denotation((), ()), 0.0), candidate, model, space.options
     )
+
+
+def open_to(space: Space, option: str) -> tuple[str, ...]:
+    """The launches that may have an option, at some of their points."""
+    return tuple(launch for o in space.options if o.name == option for launch in o.launches)

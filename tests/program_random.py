@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Sequence
+
 import numpy as np
 from hypothesis import strategies as st
 
 from prism.program import build
 from prism.program.index import Axis, Index
-from prism.program.nodes import Definition, DType, Expr, Program, Read, ReduceKind, Tensor
-from prism.program.views import axes_of, concat, concat_shape, reshape_index
+from prism.program.nodes import Const, Definition, DType, Expr, Map, Position, Program, Read, ReduceKind, Tensor
+from prism.program.views import axes_of, reshape_index
 
 F64 = DType.FLOAT64
 # Shapes of equal number of elements, with equal extents among them, so that reshapes and name clashes happen.
@@ -55,7 +58,7 @@ def _definition(draw: st.DrawFn, kind: str, t: Tensor, tensors: list[Tensor]) ->
         case "concat" if axes and many <= 24:
             same = [u for u in tensors if u.shape == t.shape]
             parts = [t, draw(st.sampled_from(same))]
-            joined = axes_of(concat_shape(parts, 0))
+            joined = axes_of(joined_shape(parts, 0))
             return joined, concat(parts, joined, 0)
         case "mask" if len(axes) >= 2:
             seen = build.op("le", build.position(axes[0]), build.position(axes[1]))
@@ -86,3 +89,29 @@ def arrays(program: Program, seed: int) -> dict[str, np.ndarray]:
     """Signed inputs for a program."""
     rng = np.random.default_rng(seed)
     return {t.name: rng.standard_normal([int(e) for e in t.shape]) for t in program.inputs}
+
+
+def joined_shape(parts: Sequence[Tensor], dimension: int) -> tuple[int, ...]:
+    """The shape of the concatenation."""
+    shape = [int(e) for e in parts[0].shape]
+    shape[dimension] = sum(int(p.shape[dimension]) for p in parts)
+    return tuple(shape)
+
+
+def concat(parts: Sequence[Tensor], axes: Sequence[Axis], dimension: int) -> Expr:
+    """The element of the concatenation: `where` over the position along the dimension, with shifted reads.
+
+    A part that is not selected is read outside its bounds, which `where` makes harmless.
+    """
+    starts = list(itertools.accumulate((int(p.shape[dimension]) for p in parts), initial=0))
+
+    def element(place: int) -> Read:
+        index = [Index.axis(a) for a in axes]
+        index[dimension] = index[dimension] + Index.const(-starts[place])
+        return Read(parts[place].name, tuple(index))
+
+    def choose(place: int, before: Expr, after: Expr) -> Expr:
+        here = Position(Index.axis(axes[dimension]))
+        return Map("where", (Map("lt", (here, Const(float(starts[place])))), before, after))
+
+    return build.pieces(len(parts), element, choose)

@@ -6,6 +6,7 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
+from formulas import prove_formulas
 from identities_common import (
     Axis,
     Expr,
@@ -27,7 +28,6 @@ from identities_common import (
 )
 
 from prism.egraph.budget import Budget
-from prism.egraph.prove.equality import prove_formulas
 from prism.egraph.prove.exact import exact, number
 from prism.egraph.prove.normal_form import normal_form
 from prism.egraph.worker import Worker

@@ -6,15 +6,17 @@ import time
 
 import numpy as np
 import pytest
+from formulas import evaluate_formula
+from program_random import concat
 
 from prism.errors import ShapeError
 from prism.program.build import add, const, div, mean, mul, op, position, read, reduce, size, sub
-from prism.program.evaluate import evaluate, evaluate_expr, evaluate_formula
+from prism.program.evaluate import evaluate, evaluate_expr
 from prism.program.extents import symbol
 from prism.program.index import Axis, Index
 from prism.program.inline import inline
 from prism.program.nodes import Definition, DType, Expr, Program, Read, Reduce, ReduceKind, Tensor
-from prism.program.views import axes_of, concat, reshape_index
+from prism.program.views import axes_of, reshape_index
 
 F32 = DType.FLOAT32
 M, J, K = Axis("i", 3), Axis("j", 4), Axis("k", 5)

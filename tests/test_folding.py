@@ -17,6 +17,7 @@ import pytest
 import sgraph_samples as samples
 import sgraph_small as small
 import torch
+from finalist import open_to
 from interpreting import Interpreted, InterpreterPool, InterpretJob
 from quick import run_slow, slow_but
 from sgraph_samples import BF16, EPS, F16, F32, SUM, Sample, at, op, sym
@@ -625,7 +626,7 @@ def test_a_configuration_goes_through_the_lock_and_its_key_tells() -> None:
 def test_a_space_has_both_and_folded_points_have_the_splits_tiles() -> None:
     g = decode(group=2, seq=64)
     space, model = Space(g, H200, {}), Model(g, H200, {})
-    assert space.open_to("folded") == ("decode_combine",)
+    assert open_to(space, "folded") == ("decode_combine",)
     found = list(space.configs())
     assert len({c.key() for c in found}) == len(found) == space.size
     folded = [c for c in found if c.launches("folded")]

@@ -9,12 +9,13 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
+from formulas import evaluate_formula
 from frontend_onnx_models import BOOL, FLOAT, INT64, check, model, run_program
 from onnx import helper
 from quick import slow_but
 
 from prism.frontend.onnx.reader import from_model, load
-from prism.program.evaluate import bind, evaluate_formula
+from prism.program.evaluate import bind
 from prism.program.extents import symbol
 from prism.program.inline import inline
 from prism.program.nodes import DType, Position, Program, Read, walk

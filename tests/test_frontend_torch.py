@@ -12,12 +12,13 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from formulas import evaluate_formula
 from quick import slow_but
 
 from prism.backends.eager import eager
 from prism.errors import UnsupportedError, UsageError
 from prism.frontend.torch.reader import trace
-from prism.program.evaluate import evaluate, evaluate_formula
+from prism.program.evaluate import evaluate
 from prism.program.inline import inline
 from prism.program.nodes import Map, Position, Program, walk
 from prism.program.region import subprogram

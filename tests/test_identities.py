@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from formulas import prove_formulas
 from identities_common import EQUAL, LARGE, SMALL, Sizes, formulas
 from identities_false import FALSE
 from identities_true import TRUE
 from torch.nn import functional as F
 
-from prism.egraph.prove.equality import prove_formulas
 from prism.egraph.prove.normal_form import Unfit, normal_form
 from prism.egraph.prove.programs import prove_programs
 from prism.egraph.prove.refinement import pieces

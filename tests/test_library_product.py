@@ -15,6 +15,7 @@ import pytest
 import sgraph_samples as samples
 import sgraph_small as small
 import torch
+from finalist import open_to
 from interpreting import InterpreterPool, InterpretJob
 from sgraph_programs import PLAIN as DEVICE
 from sgraph_programs import classes_of
@@ -395,14 +396,14 @@ def test_the_library_is_one_point_of_a_product_and_none_of_anything_else() -> No
     assert {s.name for s in space.sgraph.symbols} == set(call.symbols)
     for g in (small.attention(), small.split_k(), small.layer_norm()):
         other = Space(g, H200, {})
-        assert not other.open_to("library")
+        assert not open_to(other, "library")
         assert not other.feasible(next(other.configs()).having(library=frozenset({g.kernels[0].name})))
 
 
 def test_where_launches_have_no_options_there_is_no_library() -> None:
     cpu = multicore("a CPU", cores=4, vector_bytes=32, l1_bytes=1 << 15, l2_bytes=1 << 19, llc_bytes=1 << 24)
     space = Space(small.matmul(64, 64, 64), cpu, {})
-    assert not space.open_to("library")
+    assert not open_to(space, "library")
     assert not any(c.launches("library") for c in space.configs(500))
 
 

@@ -11,9 +11,9 @@ from typing import TypeAlias
 import numpy as np
 import pytest
 import torch
+from formulas import prove_formulas
 from torch.nn import functional as F
 
-from prism.egraph.prove.equality import prove_formulas
 from prism.egraph.prove.error_bounds import tracked
 from prism.egraph.sign_analysis import Facts
 from prism.egraph.worker import Worker

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import sgraph_samples as samples
 import torch
-from finalist import finalist
+from finalist import finalist, open_to
 from sgraph_samples import BF16
 
 from prism.backends.protocol import load_module
@@ -67,7 +67,7 @@ LARGE = Config({"T_m": 128, "T_n": 128, "T_k": 64}, {KERNEL: 8}, {KERNEL: 3})
 
 def test_a_space_offers_what_an_option_says() -> None:
     space, model = Space(MATMUL, H200, {}, ALL), Model(MATMUL, H200, {})
-    assert space.open_to("registers") == (KERNEL,)
+    assert open_to(space, "registers") == (KERNEL,)
     made = variants(space.options, Offered.STUDY, LARGE, model)
     assert made == (LARGE.having(descriptors=[KERNEL]), LARGE.having(registers={KERNEL: 128}))
     assert all(space.feasible(c) for c in made)

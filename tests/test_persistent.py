@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import sgraph_samples as samples
 import torch
-from finalist import finalist
+from finalist import finalist, open_to
 from interpreting import InterpreterPool, InterpretJob
 from sgraph_samples import BF16, F32, Sample, sym
 from test_measure import GPU, PROGRAM
@@ -195,7 +195,7 @@ def test_only_what_does_not_fit_at_once_is_offered_and_the_model_sees_no_gain() 
     assert variants(options_of(small, H200, {}), Offered.TIMING, large, Model(small, H200, {})) == ()
     # The space has no more points for it.
     assert all(not c.numbers("persistent") for c in space.configs(50))
-    assert Space(samples.split_k_matmul().sgraph, H200, {}).open_to("persistent") == ()
+    assert open_to(Space(samples.split_k_matmul().sgraph, H200, {}), "persistent") == ()
 
 
 def test_a_manifest_has_as_many_programs_as_the_compiler_leaves_room_for() -> None:

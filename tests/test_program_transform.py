@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+from formulas import evaluate_formula
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from program_random import arrays, programs
@@ -10,7 +11,7 @@ from quick import examples
 
 from prism.errors import UnsupportedError
 from prism.program.build import add, mul, read, reduce
-from prism.program.evaluate import evaluate, evaluate_expr, evaluate_formula
+from prism.program.evaluate import evaluate, evaluate_expr
 from prism.program.index import Axis, Index
 from prism.program.inline import inline
 from prism.program.nodes import Expr, Position, Program, Read, Reduce, free_axes, walk

@@ -7,16 +7,15 @@ from collections.abc import Mapping
 import numpy as np
 import pytest
 from egraph_identities import RIGHT, WRONG
+from formulas import evaluate_formula, prove_formulas
 
 from prism.egraph.budget import Budget
-from prism.egraph.prove.equality import prove_formulas
 from prism.egraph.prove.programs import prove_programs
 from prism.egraph.prove.refutation import refute
 from prism.egraph.worker import Worker
 from prism.errors import ShapeError
 from prism.program.build import add, const, mul, read, recip, reduce
 from prism.program.constants import readings
-from prism.program.evaluate import evaluate_formula
 from prism.program.extents import Extent, symbol
 from prism.program.index import Axis, Index
 from prism.program.nodes import Definition, DType, Expr, Formula, Program, Read, SymbolRange, Tensor, free_axes, walk

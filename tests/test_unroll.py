@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from formulas import evaluate_formula
 
 from prism.program import fold
 from prism.program.build import mul, position, read, reduce
-from prism.program.evaluate import evaluate_expr, evaluate_formula
+from prism.program.evaluate import evaluate_expr
 from prism.program.extents import symbol
 from prism.program.index import Axis, Index
 from prism.program.inline import inline

@@ -12,11 +12,11 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from formulas import prove_formulas
 from identities_common import EQUAL, LARGE, SMALL, Sizes, formulas
 from identities_true import TRUE
 from identity_mutants import mutant
 
-from prism.egraph.prove.equality import prove_formulas
 from prism.egraph.prove.normal_form import Unfit, normal_form
 from prism.egraph.prove.refinement import pieces
 from prism.egraph.prove.refutation import Attempt, refute

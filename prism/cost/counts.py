@@ -19,7 +19,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import islice
 from typing import Any, Literal, TypeAlias
 
 import sympy
@@ -161,11 +160,6 @@ class Polynomial:
         shares: dict[Visited, float] = {}
         return sum(m.lower(hints, shares) for m in self.terms)
 
-    def without_ranges(self) -> Polynomial:
-        """The sum were all tiles visited."""
-        terms = ((m.coefficient, tuple(f for f in m.factors if not isinstance(f, Visited))) for m in self.terms)
-        return Polynomial(tuple(Monomial(c, factors) for c, factors in terms))
-
     def as_sympy(self, exact: bool = True) -> sympy.Expr:
         """The sum as a sympy expression; with `exact` false a lower bound without roundings."""
         terms = [sympy.Mul(m.coefficient, *(f.as_sympy(exact) for f in m.factors)) for m in self.terms]
@@ -271,12 +265,6 @@ class SGraphCost:
     def launches(self) -> int:
         """How many launches there are."""
         return len(self.together or self.kernels)
-
-    @property
-    def by_launch(self) -> tuple[tuple[KernelCost, ...], ...]:
-        """The kernels' costs, launch by launch."""
-        left = iter(self.kernels)
-        return tuple(tuple(islice(left, n)) for n in self.together) or tuple((k,) for k in self.kernels)
 
     def total(self, attribute: str) -> Polynomial:
         """The sum over the kernels of one of KernelCost's polynomials, by name."""

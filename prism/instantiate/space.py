@@ -77,10 +77,6 @@ class Space:
         self.shared = (*self.shared, *self._columns)
         self.launches = tuple(tables.values())
 
-    def open_to(self, option: str) -> tuple[str, ...]:
-        """The launches that may have an option, at some of their points."""
-        return tuple(launch for o in self.options if o.name == option for launch in o.launches)
-
     @property
     def domains(self) -> dict[str, tuple[int, ...]]:
         """Every symbol's values, ascending; of a symbol that kernels share, those that all of them allow."""
@@ -203,11 +199,6 @@ class Space:
         for o in self.options:
             config = o.bound(config)
         return config
-
-    def shared_values(self, config: Config) -> dict[str, int]:
-        """The values of `shared` in a configuration."""
-        found = {column: int(launch in config.launches(option)) for column, (option, launch) in self._columns.items()}
-        return {n: found[n] if n in found else config.symbols[n] for n in self.shared}
 
     def _launch_space(self, name: str) -> PointSpace:
         """The points of a launch: of a lone kernel all of its."""

@@ -24,7 +24,6 @@ from prism.program.index import Axis, FloorDiv, Index, Mod
 from prism.program.nodes import (
     Const,
     Expr,
-    Formula,
     Map,
     Position,
     Program,
@@ -68,26 +67,6 @@ def evaluate(program: Program, inputs: Mapping[str, np.ndarray], xp: Arrays = NU
     with np.errstate(all="ignore"):
         results = run(program, given, binding, xp)
     return {name: np.array(results[name], dtype=np.float64) for name in program.outputs}
-
-
-def evaluate_formula(formula: Formula, tensors: Mapping[str, np.ndarray], binding: Mapping[str, int]) -> np.ndarray:
-    """The tensor that a formula defines, in float64.
-
-    Args:
-        formula: an output written down to tensors, as `inline` gives it.
-        tensors: an array for every tensor that is read.
-        binding: the value of every symbol.
-    """
-    axes = tuple(dict.fromkeys(a for i in formula.index for a in sorted(i.axes(), key=str)))
-    value = evaluate_expr(formula.expr, tensors, binding, axes)
-    result = np.full([extents.evaluate(e, binding) for e in formula.tensor.shape], np.nan)
-    with np.errstate(all="ignore"):
-        machine = Interpreter({}, binding, NUMPY)
-        places = [machine.index(i, axes) for i in formula.index]
-        if not places:
-            return value.reshape(())
-        result[tuple(np.broadcast_to(p, value.shape) for p in places)] = value
-    return result
 
 
 def evaluate_expr(

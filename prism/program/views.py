@@ -13,10 +13,8 @@ import numpy.typing as npt
 import sympy
 
 from prism.errors import ShapeError
-from prism.program import build
-from prism.program.extents import Extent, add, at_most, is_static, mul, normal
+from prism.program.extents import Extent, at_most, mul, normal
 from prism.program.index import Axis, Index
-from prism.program.nodes import Const, Expr, Map, Position, Read, Tensor
 
 Shape: TypeAlias = tuple[Extent, ...]
 Elements: TypeAlias = npt.NDArray[np.object_]
@@ -156,55 +154,6 @@ def _group(shape: Sequence[Extent], axes: Sequence[Axis]) -> list[Index]:
         part = linear.floordiv(inner)
         index.append(Index.const(0) if extent == 1 else part if outermost else part.mod(extent))
     return index
-
-
-def concat(parts: Sequence[Tensor], axes: Sequence[Axis], dimension: int) -> Expr:
-    """The element of the concatenation: `where` over the position along the dimension, with shifted reads.
-
-    A part that is not selected is read outside its bounds, which `where` makes harmless.
-    """
-    axis = axes[dimension]
-    offset: Extent = 0
-    starts: list[Extent] = []
-    for part in parts:
-        starts.append(offset)
-        offset = add(offset, part.shape[dimension])
-
-    def element(part: Tensor, start: Extent) -> Read:
-        index = [Index.axis(a) for a in axes]
-        index[dimension] = index[dimension] + Index.const(start).scaled(-1)
-        return Read(part.name, tuple(index))
-
-    kept = [(p, s) for p, s in zip(parts, starts, strict=True) if p.shape[dimension] != 0]
-
-    def choose(place: int, before: Expr, after: Expr) -> Expr:
-        following = kept[place][1]
-        bound = Const(float(int(following))) if is_static(following) else Position(Index.const(following))
-        return Map("where", (Map("lt", (Position(Index.axis(axis)), bound)), before, after))
-
-    return build.pieces(len(kept), lambda place: element(*kept[place]), choose)
-
-
-def concat_shape(parts: Sequence[Tensor], dimension: int, where: str = "") -> Shape:
-    """The shape of the concatenation.
-
-    Raises:
-        ShapeError: the other dimensions differ.
-    """
-    first = parts[0].shape
-    total: Extent = 0
-    for part in parts:
-        matches = len(part.shape) == len(first) and all(
-            d == dimension or same_extent(a, b) for d, (a, b) in enumerate(zip(part.shape, first, strict=False))
-        )
-        if not matches:
-            raise ShapeError(
-                f"shapes {_text(first)} and {_text(part.shape)} cannot be concatenated along dimension {dimension}",
-                where=where,
-                fix="the other dimensions must agree",
-            )
-        total = add(total, part.shape[dimension])
-    return tuple(total if d == dimension else e for d, e in enumerate(first))
 
 
 def _text(shape: Sequence[Extent]) -> str:

@@ -10,7 +10,7 @@ candidate has a value where the reference has none. Otherwise the answer is unkn
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 
@@ -29,38 +29,12 @@ from prism.errors import WorkerError
 from prism.program.constants import Reading, readings
 from prism.program.identity.testing import Outcome, compare
 from prism.program.index import Axis, Index
-from prism.program.nodes import Expr, Formula, SymbolRange, Tensor
+from prism.program.nodes import Expr, Formula
 from prism.program.transform import canonical, substitute
 from prism.program.verdict import Status, Verdict
 
 ARITHMETIC = "arithmetic"
 """Stands for the rule families in the verdict on what has one normal form."""
-
-
-def prove_formulas(
-    reference: Sequence[Formula],
-    candidate: Sequence[Formula],
-    *,
-    tensors: Sequence[Tensor],
-    ranges: Mapping[str, SymbolRange] | None = None,
-    budget: Budget | None = None,
-    worker: Worker | None = None,
-) -> Verdict:
-    """Whether every candidate formula is the reference formula of the same position.
-
-    Args:
-        reference: one formula per output.
-        candidate: as many, over the same input names.
-        tensors: the inputs that they read.
-        ranges: of the symbols; those that are missing may be any positive integer.
-        budget: of the reference's saturation.
-        worker: a running worker; one is started, and ended, by default.
-
-    Raises:
-        WorkerError: the worker died or ran past its limit.
-    """
-    both = Matched(tuple(reference), tuple(candidate), tuple(tensors), ranges or {}, {})
-    return examine(both, budget=budget, worker=worker).verdict
 
 
 @dataclass(frozen=True, slots=True)
