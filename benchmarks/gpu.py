@@ -44,7 +44,7 @@ def prepare(args: argparse.Namespace) -> int:
     import warnings
 
     from benchmarks.gpu_check import check_entries
-    from prism.api.searching import SearchBudget
+    from prism.api.region_search import SearchBudget
     from prism.bench.prepare import Effort, prepare, prepared, versions, write_manifest
     from prism.bench.results import ESTIMATED, estimated_row
 

@@ -14,7 +14,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from prism.api.searching import ProvedSGraph, SearchBudget, search
+from prism.api.proofs import ProvedSGraph
+from prism.api.region_search import SearchBudget
+from prism.api.searching import search
 from prism.backends.triton.emit import emit_module
 from prism.bench.prepare import file_name, trace_case
 from prism.bench.suite import Case, reduced

@@ -28,7 +28,7 @@ from benchmarks.search import table
 from benchmarks.workloads import MODELS
 
 if TYPE_CHECKING:
-    from prism.api.searching import SearchResult
+    from prism.api.region_search import SearchResult
     from prism.program.nodes import Expr
 
 LIMIT_MS = {"prove": 100.0, "derive": 2000.0, "check": 50.0}
@@ -90,7 +90,7 @@ def searched(name: str) -> list[SearchResult]:
     """The search of an example: one result a distinct region."""
     from prism.api import SearchBudget, load
     from prism.api.partitioned import search_regions
-    from prism.api.searching import run_search
+    from prism.api.region_search import run_search
     from prism.cost.device import device
     from prism.egraph.worker import Worker
     from prism.events import Recorder

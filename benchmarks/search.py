@@ -34,7 +34,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from benchmarks.workloads import TRACED, Workload, workloads
 
 if TYPE_CHECKING:
-    from prism.api.searching import SearchBudget
+    from prism.api.region_search import SearchBudget
 
 MEMORY_MB = 1000.0
 GROWTH_OPS = tuple(range(4, 13))
@@ -88,7 +88,7 @@ def measure(workload: Workload, repeat: int, budgets: Sequence[SearchBudget]) ->
 
 def _run(workload: Workload, budget: SearchBudget) -> Row:
     from prism.api.partitioned import search_regions
-    from prism.api.searching import run_search
+    from prism.api.region_search import run_search
     from prism.cost.device import device
     from prism.egraph.budget import Budget
     from prism.egraph.worker import Worker
@@ -231,7 +231,7 @@ def slope(xs: Sequence[float], ys: Sequence[float]) -> float:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Measure and print."""
-    from prism.api.searching import SearchBudget
+    from prism.api.region_search import SearchBudget
 
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("names", nargs="*", help="workloads; all by default, with --ablate those that are no models")

@@ -37,7 +37,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 if TYPE_CHECKING:
-    from prism.api.searching import SearchResult
+    from prism.api.region_search import SearchResult
     from prism.egraph.worker import Worker
     from prism.program.nodes import Program
     from prism.sgraph.config import Config
@@ -141,7 +141,7 @@ class Machine:
 def record(task: Task, worker: Worker) -> Files:
     """The files of one program, by their names."""
     from prism.api.partitioned import search_regions
-    from prism.api.searching import SearchBudget
+    from prism.api.region_search import SearchBudget
     from prism.events import Recorder
     from prism.generate.dispatch import winners
     from prism.generate.partition import partition

@@ -13,7 +13,7 @@ from quick import slow_but
 
 import prism
 from prism.api import SearchBudget, load, optimize
-from prism.api.searching import SearchResult, run_search
+from prism.api.region_search import SearchResult, run_search
 from prism.cost.device import device
 from prism.egraph.prove.programs import prove_programs
 from prism.egraph.worker import Worker

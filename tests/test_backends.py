@@ -27,7 +27,8 @@ from sgraph_programs import ALL, task
 from sgraph_samples import BF16, F32, Sample
 from test_cpu_conformance import TOLERANCE, WIDE, close, random_programs
 
-from prism.api.searching import SearchBudget, search
+from prism.api.region_search import SearchBudget
+from prism.api.searching import search
 from prism.backends.cpu.support import find_compiler
 from prism.backends.poison import Framed
 from prism.backends.protocol import Argument, Backend, write_module

@@ -308,7 +308,7 @@ def test_help(line: str, capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_help_names_the_bounds_with_their_defaults(capsys: pytest.CaptureFixture[str]) -> None:
-    from prism.api.searching import SearchBudget
+    from prism.api.region_search import SearchBudget
 
     assert main(["optimize", "--help"]) == ExitCode.DONE
     out = " ".join(capsys.readouterr().out.replace("│", " ").split())

@@ -22,7 +22,7 @@ from quick import slow_but
 import prism.checker
 from prism.api import SearchBudget, load
 from prism.api.partitioned import search_regions
-from prism.api.searching import SearchResult, run_search
+from prism.api.region_search import SearchResult, run_search
 from prism.checker import CertificateError, GuardError, Term, Terms, check, digest, instance, read_rules
 from prism.cost.device import device
 from prism.egraph.derivation.certificate import REPLAY_SCHEMA, Decoder, Derivation, Encoder

@@ -14,7 +14,7 @@ import pytest
 from quick import run_slow, slow_but
 
 from prism.api import SearchBudget, load
-from prism.api.searching import Search, SearchResult
+from prism.api.region_search import Search, SearchResult
 from prism.cost.device import device
 from prism.egraph.worker import Worker
 from prism.events import Recorder

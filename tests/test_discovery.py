@@ -41,7 +41,7 @@ from sgraph_simulator import simulate
 from torch import Tensor
 
 from prism.api import trace
-from prism.api.searching import SearchBudget, SearchResult, run_search
+from prism.api.region_search import SearchBudget, SearchResult, run_search
 from prism.cost.constraints import RoleBounds
 from prism.cost.device import device
 from prism.egraph.budget import Budget

@@ -10,7 +10,8 @@ import torch
 from sgraph_samples import at
 
 import prism
-from prism.api.searching import SearchBudget, search
+from prism.api.region_search import SearchBudget
+from prism.api.searching import search
 from prism.backends.lower import lower
 from prism.backends.tile import Pointwise as TilePointwise
 from prism.backends.tile import statements

@@ -21,7 +21,7 @@ import pytest
 from scripted_clock import scripted
 
 import prism
-from prism.api.searching import SearchBudget
+from prism.api.region_search import SearchBudget
 from prism.cli import main
 from prism.errors import ExitCode
 

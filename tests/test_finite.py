@@ -23,7 +23,7 @@ from report_samples import artifacts
 from rich.console import Console
 
 from prism.api import load
-from prism.api.searching import SearchBudget, run_search
+from prism.api.region_search import SearchBudget, run_search
 from prism.api.second_opinion import SecondOpinions, merged, opinion_of, recorded, with_opinion
 from prism.cost.device import device
 from prism.egraph.prove.equality import examine

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from prism.api.searching import SearchBudget, search
+from prism.api.region_search import SearchBudget
+from prism.api.searching import search
 from prism.egraph.budget import Budget
 from prism.egraph.rules import FpClass, load_rules, rule_files
 from prism.egraph.worker import Worker

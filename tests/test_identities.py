@@ -16,9 +16,9 @@ from torch.nn import functional as F
 
 from prism.egraph.prove.normal_form import Unfit, normal_form
 from prism.egraph.prove.programs import prove_programs
-from prism.egraph.prove.refinement import pieces
 from prism.egraph.prove.refutation import refute
 from prism.egraph.prove.smaller_inputs import shrink, written
+from prism.egraph.refinement import pieces
 from prism.egraph.worker import Worker
 from prism.frontend.torch.reader import trace
 from prism.program.evaluate import evaluate_expr

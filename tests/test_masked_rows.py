@@ -19,7 +19,7 @@ from tile_simulator import run_module
 from torch.nn import functional as F
 
 import prism
-from prism.api.searching import SearchBudget
+from prism.api.region_search import SearchBudget
 from prism.backends.lower import lower
 from prism.frontend.torch.reader import trace
 from prism.program.evaluate import evaluate

@@ -26,8 +26,9 @@ from examples.decoder_layer import Sizes, formula, inputs, layer
 from prism.api import load, optimizing, trace
 from prism.api.optimizing import optimize
 from prism.api.partitioned import PartitionedSearch, search_regions
+from prism.api.proofs import ProvedSGraph
 from prism.api.records import Request
-from prism.api.searching import ProvedSGraph, SearchBudget
+from prism.api.region_search import SearchBudget
 from prism.api.searching import search as prism_search
 from prism.cost.device import device
 from prism.egraph.worker import Worker

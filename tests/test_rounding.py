@@ -18,7 +18,7 @@ import prism
 from prism.api import optimizing
 from prism.api.finalists import finalists
 from prism.api.optimizing import optimize
-from prism.api.searching import SearchBudget, SearchResult, run_search
+from prism.api.region_search import SearchBudget, SearchResult, run_search
 from prism.backends.reordered import Order, reordered
 from prism.egraph.worker import Worker
 from prism.errors import ExitCode, IllegalIRError, NoImprovementError, VerificationError

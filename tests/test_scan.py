@@ -14,7 +14,7 @@ from sgraph_samples import BF16, F16, F32, SUM, TILED_SCANS, Sample, at, op, pre
 from sgraph_simulator import simulate
 
 from prism.api import trace
-from prism.api.searching import SearchBudget, run_search
+from prism.api.region_search import SearchBudget, run_search
 from prism.backends.cpu.emit import emit_module as emit_cpp
 from prism.backends.lower import lower
 from prism.backends.protocol import arguments

@@ -16,8 +16,8 @@ import torch
 from quick import slow_but
 
 import prism
-from prism.api import SearchBudget, load, optimize, searching
-from prism.api.searching import Search, SearchInterruptedError, SearchResult, run_search
+from prism.api import ProvedSGraph, SearchBudget, load, optimize, searching
+from prism.api.region_search import Search, SearchInterruptedError, SearchResult, run_search
 from prism.api.trivial import nothing_to_gain
 from prism.cli import main
 from prism.cost.device import device
@@ -300,7 +300,7 @@ def test_bounds_bind(attention: Program, worker: Worker) -> None:
     assert {len(p.sgraph.launches) - has_split(p) for p in found.proved} == {1}
 
 
-def has_split(p: searching.ProvedSGraph) -> int:
+def has_split(p: ProvedSGraph) -> int:
     """How many second stages there are."""
     return sum(k.name.endswith("_combine") for k in p.sgraph.kernels)
 

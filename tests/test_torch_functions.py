@@ -23,7 +23,8 @@ from test_cpu_conformance import WIDE
 from torch.nn import functional as F
 from torch_functions import Function
 
-from prism.api.searching import SearchBudget, search
+from prism.api.region_search import SearchBudget
+from prism.api.searching import search
 from prism.backends.cpu.support import find_compiler
 from prism.errors import UnsupportedError
 from prism.frontend.torch.reader import trace

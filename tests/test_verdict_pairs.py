@@ -10,7 +10,7 @@ from verdict_pairs import Pair, Record, Term, const, judge, pair, run, wrong
 
 from prism.egraph.prove.matching import Matched
 from prism.egraph.prove.normal_form import Unfit, normal_form
-from prism.egraph.prove.refinement import pieces
+from prism.egraph.refinement import pieces
 from prism.egraph.worker import Worker
 from prism.program.constants import readings
 from prism.program.verdict import Status, Verdict

@@ -18,8 +18,8 @@ from identities_true import TRUE
 from identity_mutants import mutant
 
 from prism.egraph.prove.normal_form import Unfit, normal_form
-from prism.egraph.prove.refinement import pieces
 from prism.egraph.prove.refutation import Attempt, refute
+from prism.egraph.refinement import pieces
 from prism.egraph.worker import Worker
 from prism.errors import PrismError
 from prism.program.constants import readings

@@ -1,9 +1,10 @@
 """The Python API: load or trace a program, prove, search, optimize.
 
 loading.py     model file or torch function -> Program
-searching.py   Program -> proved sGraphs         (saturate, generate, prove; proofs.py, trivial.py)
-partitioned.py a large program's regions, searched apart and composed
-optimizing.py  proved sGraphs -> output folder   (emit, check, tune, write)
+searching.py   Program -> proved sGraphs         (regions, often one: region_search.py, partitioned.py)
+region_search.py one region -> proved sGraphs    (saturate, generate, prove; proofs.py, trivial.py)
+partitioned.py several regions, searched apart and composed
+optimizing.py  proved sGraphs -> output folder   (finalists.py; tune, check, write)
 records.py     a finished run -> report, proof record, lock
 rules.py       rule files of the user's own; the operators that they declare, as torch functions
 proving.py     two functions or two models -> Verdict
@@ -12,16 +13,11 @@ verifying.py   an output folder -> is it what it says; its derivation, to read
 
 from prism.api.loading import load, trace
 from prism.api.optimizing import OptimizeResult, optimize
+from prism.api.proofs import ProvedSGraph
 from prism.api.proving import prove, prove_models
+from prism.api.region_search import Search, SearchBudget, SearchInterruptedError, SearchResult
 from prism.api.rules import operators
-from prism.api.searching import (
-    ProvedSGraph,
-    Search,
-    SearchBudget,
-    SearchInterruptedError,
-    SearchResult,
-    search,
-)
+from prism.api.searching import search
 from prism.api.verifying import explain, verify
 
 __all__ = [

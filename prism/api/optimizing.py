@@ -23,8 +23,8 @@ from pathlib import Path
 from prism.api.finalists import Emit, Finalist, finalists
 from prism.api.partitioned import PartitionedSearch, composed_choice, finer, merged_checks, search_regions
 from prism.api.records import Choice, Request, artifacts, formulas
+from prism.api.region_search import SearchBudget, SearchResult, enough, run_search
 from prism.api.rules import rule_paths
-from prism.api.searching import SearchBudget, SearchResult, run_search
 from prism.api.second_opinion import merged, recorded
 from prism.api.trivial import check_gain
 from prism.backends.protocol import ModuleSource, write_module
@@ -195,7 +195,7 @@ def optimize(
         if len(regions) == 1:
             found = run_search(program, device, request.budget, worker, recorder)
             known = {regions[0].canonical().key: found}
-        if known and (found.proved or program.operator_count == 1):
+        if known and enough(program, found):
             choice = _chosen(request, found, tools, tools.folder)
         else:
             found, choice = _composed(request, regions, worker, tools, known)
@@ -369,7 +369,7 @@ def _nothing_better(name: str, failures: Sequence[str]) -> NoImprovementError:
 
 
 def _composed(
-    request: Request, regions: Sequence[Region], worker: Worker, tools: _Tools, known: Mapping[str, SearchResult]
+    request: Request, regions: Sequence[Region], worker: Worker, tools: _Tools, known: dict[str, SearchResult]
 ) -> tuple[SearchResult, Choice]:
     """The regions' winners as one, and their searches as one. A region need not beat anything by itself."""
     program, recorder = request.program, tools.recorder

@@ -16,15 +16,15 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from queue import SimpleQueue
 
+from prism.api.proofs import ProvedSGraph
 from prism.api.records import Choice
-from prism.api.searching import ProvedSGraph, Search, SearchBudget, SearchResult, run_search
+from prism.api.region_search import SearchBudget, SearchResult, run_search
 from prism.api.second_opinion import merged
 from prism.api.trivial import nothing_to_gain
 from prism.cost.device import Device
 from prism.cost.model import CostModel
 from prism.egraph.rules import FpClass
 from prism.egraph.worker import Worker
-from prism.errors import UsageError
 from prism.events import CheckSummary, Recorder
 from prism.generate.enumerate import Generated
 from prism.generate.partition import RegionBounds, partition
@@ -151,7 +151,7 @@ def search_regions(
     budget: SearchBudget,
     workers: Sequence[Worker],
     recorder: Recorder,
-    known: Mapping[str, SearchResult] | None = None,
+    known: dict[str, SearchResult] | None = None,
 ) -> PartitionedSearch:
     """Search every region of a program; what is found does not depend on the number of workers.
 
@@ -162,13 +162,13 @@ def search_regions(
         budget: of each region's search.
         workers: e-graph workers; regions are searched as many at a time.
         recorder: gets the counts and warnings.
-        known: results by the canonical key of their region, not searched again.
+        known: results by the canonical key of their region, not searched again; what is found is added.
 
     Raises:
         UnsupportedError: an index of a region cannot be made affine.
         WorkerError: an e-graph worker ran into its time limit twice.
     """
-    done = dict(known or {})
+    done = {} if known is None else known
     while True:
         found = _searched(program, regions, target, budget, workers, recorder, done)
         parts: list[Region] = []
@@ -176,7 +176,6 @@ def search_regions(
             parts += [r.region] if r.result.proved else finer(r.region)
         if len(parts) == len(found):
             return PartitionedSearch(program, tuple(found))
-        done |= {r.canonical.key: r.result for r in found}
         regions = parts
 
 
@@ -186,102 +185,6 @@ def finer(region: Region) -> Sequence[Region]:
     return next((regions for regions in cut if len(regions) > 1), (region,))
 
 
-class RegionalSearch(Search):
-    """The search of a program of several regions, as an iterator over sGraphs of the whole program.
-
-    The regions are searched when the first is asked for; after an interrupt, those that were searched stay. The first
-    sGraph is the best of each region; the others have another one in place of one region's, least time first.
-
-    Args:
-        program: what is searched.
-        regions: from `partition`.
-        target: the device.
-        budget: of each region's search.
-        workers: the e-graph workers, which end with the search.
-        recorder: gets the counts and warnings.
-        known: results by the canonical key of their region, not searched again.
-    """
-
-    def __init__(
-        self,
-        program: Program,
-        regions: Sequence[Region],
-        target: Device,
-        budget: SearchBudget,
-        workers: Sequence[Worker],
-        recorder: Recorder,
-        known: Mapping[str, SearchResult] | None = None,
-    ) -> None:
-        super().__init__(program, target, budget, workers, recorder, owned=True)
-        self._regions = tuple(regions)
-        self._known: dict[str, SearchResult] = dict(known or {})
-        self._found: PartitionedSearch | None = None
-        self._picks: list[tuple[ProvedSGraph, ...]] = []
-        self._made: list[ProvedSGraph] = []
-
-    def __next__(self) -> ProvedSGraph:
-        """The next best sGraph of the whole program; raises what `Search.__next__` raises."""
-        if self._closed:
-            raise StopIteration
-        if self._found is None:
-            self._found = self._searched()
-            self._picks = _picks(self._found, self._budget.max_sgraphs)
-        if len(self._made) == len(self._picks):
-            self._closed = True
-            self._end()
-            raise StopIteration
-        picks = self._picks[len(self._made)]
-        composed = self._found.compose([p.sgraph for p in picks])
-        self._made.append(self._found.whole(picks, composed))
-        return self._made[-1]
-
-    def _searched(self) -> PartitionedSearch:
-        for region in self._regions:
-            canonical = region.canonical()
-            if canonical.key not in self._known:
-                (one,) = _searched(
-                    self._program, [region], self._target, self._budget, self._workers[:1], self._recorder
-                )
-                self._known[canonical.key] = one.result
-        return search_regions(
-            self._program, self._regions, self._target, self._budget, self._workers[:1], self._recorder, self._known
-        )
-
-    @property
-    def proved(self) -> tuple[ProvedSGraph, ...]:
-        """The sGraphs of the whole program that were asked for, best first."""
-        return tuple(self._made)
-
-    def result(self) -> SearchResult:
-        """The regions' searches as one.
-
-        Raises:
-            UsageError: not all regions have been searched yet.
-        """
-        if self._found is None or not self._made:
-            raise UsageError("the search has not begun", fix="ask for the first sGraph: next(search)")
-        return replace(self._found.result(self._made[0]), proved=self.proved)
-
-    def close(self) -> None:
-        """End the search; its workers are killed, what was proved stays."""
-        self._closed = True
-        self._end()
-
-
-def _picks(found: PartitionedSearch, limit: int) -> list[tuple[ProvedSGraph, ...]]:
-    """A proved sGraph for each region: the best of each, then with one of them replaced, least time first."""
-    best = [r.result.proved[0] for r in found.regions if r.result.proved]
-    if len(best) < len(found.regions):
-        return []
-    others = [
-        (other.seconds - best[n].seconds, n, place, (*best[:n], other, *best[n + 1 :]))
-        for n, r in enumerate(found.regions)
-        for place, other in enumerate(r.result.proved[1:])
-    ]
-    others.sort(key=lambda t: t[:3])
-    return [tuple(best), *(picks for _, _, _, picks in others[: limit - 1])]
-
-
 def _searched(
     program: Program,
     regions: Sequence[Region],
@@ -289,10 +192,9 @@ def _searched(
     budget: SearchBudget,
     workers: Sequence[Worker],
     recorder: Recorder,
-    known: Mapping[str, SearchResult] | None = None,
+    results: dict[str, SearchResult],
 ) -> list[RegionSearch]:
     forms = [r.canonical() for r in regions]
-    results = dict(known or {})
     distinct = {c.key: c.program for c in forms if c.key not in results}
     # A worker serves one search at a time; what it served before does not matter.
     free: SimpleQueue[Worker] = SimpleQueue()

@@ -9,7 +9,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from prism.api import sgraph_file
-from prism.api.searching import ProvedSGraph, SearchBudget, SearchResult
+from prism.api.proofs import ProvedSGraph
+from prism.api.region_search import SearchBudget, SearchResult
 from prism.backends.protocol import ModuleSource
 from prism.backends.weights import weights_bytes
 from prism.cost.constraints import constraints

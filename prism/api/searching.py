@@ -1,410 +1,25 @@
-"""Search: saturate the reference, generate sGraphs, prove them one small batch after another.
-
-    saturation   the formulas of the outputs go into the e-graph worker, all rules run, the e-classes come back
-    generation   candidates from the e-classes, best bound first
-    proof        the candidates in that order; each is handed on as soon as it and all better ones are decided
-
-The proofs themselves are in proofs.py.
-"""
+"""Search: a program's regions, often one, and the proved sGraphs of the whole, best first."""
 
 from __future__ import annotations
 
-import gc
-import weakref
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, field, fields, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import TypeVar
 
-from prism.api.proofs import Proofs, ProvedSGraph
+from prism.api.partitioned import PartitionedSearch, search_regions
+from prism.api.proofs import ProvedSGraph
+from prism.api.region_search import Search, SearchBudget, SearchResult
 from prism.api.rules import rule_paths
-from prism.api.second_opinion import SecondOpinions
-from prism.api.trivial import nothing_to_gain
 from prism.cost.device import Device
-from prism.cost.shapes import points
-from prism.egraph.budget import Budget
 from prism.egraph.rules import FpClass
 from prism.egraph.worker import Worker
 from prism.errors import UsageError, refusing_depth
-from prism.events import Funnel, Listener, Recorder
-from prism.generate.dispatch import Winner, winners
-from prism.generate.enumerate import Bounds, Generated, Task, generate
+from prism.events import Listener, Recorder
 from prism.generate.partition import partition
-from prism.generate.pruning import PRUNERS
 from prism.platforms.choice import platform_of
-from prism.program.classes import EClasses
-from prism.program.inline import inline
-from prism.program.nodes import Formula, Program
+from prism.program.nodes import Program
+from prism.program.region import Region
 from prism.program.returned import computed
-from prism.program.verdict import Status
-
-T = TypeVar("T")
-
-__all__ = [
-    "ProvedSGraph",
-    "Search",
-    "SearchBudget",
-    "SearchInterruptedError",
-    "SearchResult",
-    "run_search",
-    "search",
-]
-
-_BOUNDS = Bounds()
-
-
-@dataclass(frozen=True, slots=True)
-class SearchBudget:
-    """What bounds a search: of the space, of the e-graph, of time. Equal budgets give equal results.
-
-    Attributes:
-        max_kernels: launches in one sGraph, second stages of splits not counted. 3.
-        max_ops: operators (pointwise, reductions, products) in one kernel. 64.
-        max_loops: loops in one kernel, nested or one after another. 6.
-        max_forms: forms (one way to compute each value) that are walked. 16.
-        max_cuts: values of a form that are considered for materialisation. 6.
-        max_families: families of kernels that are built; plans that look fastest come first. 80.
-        max_sgraphs: sGraphs handed to the prover, best first. 32.
-        enodes: e-nodes at which saturation stops. 8000.
-        iterations: rounds of the rules at which saturation stops. 16.
-        seconds: limit at which the e-graph worker is killed; reaching it is an error, not a result. 120.
-        off: pruners (`prism.generate.pruning.PRUNERS`) that are switched off: slower, and not better.
-        fp: what rules may do to rounding: `exact` nothing, `reassociates` other orders of sums and products, too,
-            `domain` also other places of overflow and NaN (rules of this class derive no candidates). domain.
-
-    Raises:
-        UsageError: a bound below 1, or a pruner that does not exist.
-    """
-
-    max_kernels: int = _BOUNDS.max_kernels
-    max_ops: int = _BOUNDS.max_ops
-    max_loops: int = _BOUNDS.max_loops
-    max_forms: int = _BOUNDS.max_forms
-    max_cuts: int = _BOUNDS.max_cuts
-    max_families: int = _BOUNDS.max_families
-    max_sgraphs: int = 32
-    enodes: int = 8000
-    iterations: int = 16
-    seconds: float = 120.0
-    off: frozenset[str] = frozenset()
-    fp: str = FpClass.DOMAIN.value
-
-    def __post_init__(self) -> None:
-        for name, value in (*self.as_dict().items(), ("seconds", self.seconds)):
-            if value <= 0:
-                raise UsageError(f"a bound of {value}", where=name, fix="give 1 or more")
-        if self.fp not in list(FpClass):
-            raise UsageError(f"there is no class {self.fp}", where="fp", fix=f"there are: {', '.join(FpClass)}")
-        unknown = sorted(self.off - PRUNERS.keys())
-        if unknown:
-            known = ", ".join(PRUNERS)
-            raise UsageError(f"there is no pruner {unknown[0]}", where="off", fix=f"there are: {known}")
-
-    def as_dict(self) -> dict[str, int]:
-        """What determines the result, by name; a pruner that is off as `off.NAME`, less than all of `fp` as `fp.IT`."""
-        bounds = {f.name: int(getattr(self, f.name)) for f in fields(self) if f.name not in ("seconds", "off", "fp")}
-        if self.fp != FpClass.DOMAIN:
-            bounds[f"fp.{self.fp}"] = 1
-        return bounds | {f"off.{name}": 1 for name in sorted(self.off)}
-
-    def bounds(self) -> Bounds:
-        """The generator's part of it."""
-        return Bounds(
-            max_kernels=self.max_kernels,
-            max_ops=self.max_ops,
-            max_loops=self.max_loops,
-            max_forms=self.max_forms,
-            max_cuts=self.max_cuts,
-            max_families=self.max_families,
-            max_sgraphs=self.max_sgraphs,
-            off=self.off,
-        )
-
-    def saturation(self) -> Budget:
-        """The e-graph's part of it."""
-        return Budget(enodes=self.enodes, iterations=self.iterations, seconds=self.seconds)
-
-
-@dataclass(frozen=True, slots=True)
-class SearchResult:
-    """What a search found.
-
-    Attributes:
-        formulas: the outputs, inlined.
-        proved: best first.
-        generated: what the generator built and pruned.
-        refuted: candidates that were shown to differ: none, unless there is a bug.
-        unknown: candidates that the prover could not decide.
-        enodes: size of the saturated e-graph.
-        stopped: why saturation stopped.
-        seconds: by stage: saturation, generation, proof.
-        interrupted: whether candidates are left that nobody has tried to prove.
-    """
-
-    formulas: tuple[Formula, ...]
-    proved: tuple[ProvedSGraph, ...]
-    generated: Generated
-    refuted: int
-    unknown: int
-    enodes: int
-    stopped: str
-    seconds: Mapping[str, float] = field(default_factory=dict)
-    interrupted: bool = False
-
-    @property
-    def funnel(self) -> Funnel:
-        """The counts."""
-        return Funnel(self.generated.generated, self.generated.pruned, len(self.proved), self.refuted, self.unknown)
-
-
-class SearchInterruptedError(KeyboardInterrupt):
-    """Ctrl-C while sGraphs were being proved. A KeyboardInterrupt, so who does not care about the rest just ends.
-
-    Attributes:
-        result: what had been proved by then.
-    """
-
-    def __init__(self, result: SearchResult) -> None:
-        super().__init__(f"{len(result.proved)} sGraphs had been proved")
-        self.result = result
-
-
-class Search(Iterator[ProvedSGraph]):
-    """One search, as an iterator over its proved sGraphs, best bound first.
-
-    Nothing is saturated before the first is asked for, and no more is proved than was asked for, but for a batch. An
-    interrupt loses nothing that was decided: `proved` and `result` say what there is, and the iteration can go on.
-
-    Args:
-        program: what is searched.
-        target: the device that it is for.
-        budget: bounds.
-        workers: the e-graph worker, and others that take references off it where there are several.
-        recorder: gets the stages.
-        owned: whether the workers end with the search.
-        otherwise: makes the search that goes on where nothing could be proved, of the program in smaller regions.
-    """
-
-    def __init__(
-        self,
-        program: Program,
-        target: Device,
-        budget: SearchBudget,
-        workers: Sequence[Worker],
-        recorder: Recorder,
-        *,
-        owned: bool = False,
-        otherwise: Callable[[SearchResult], Search] | None = None,
-    ) -> None:
-        self._otherwise = otherwise
-        self._instead: Search | None = None
-        self._program = program
-        self._target = target
-        self._budget = budget
-        self._workers = tuple(workers)
-        self._recorder = recorder
-        self._ready: _Ready | None = None
-        self._next = 0
-        self._closed = False
-        self._seconds: dict[str, float] = {}
-        self._end = weakref.finalize(self, _close, self._workers if owned else ())
-
-    def __iter__(self) -> Search:
-        return self
-
-    def __next__(self) -> ProvedSGraph:
-        """The next best proved sGraph.
-
-        Raises:
-            StopIteration: there are no more, or the search was closed.
-            UnsupportedError: an index of the program cannot be made affine.
-            WorkerError: the e-graph worker died or ran past its time limit.
-            VerificationError: the identity test contradicts a proof: a bug in prism, or in a rule of your own.
-        """
-        if self._closed:
-            raise StopIteration
-        with refusing_depth(self._program.name):
-            return self._following()
-
-    def _following(self) -> ProvedSGraph:
-        if self._instead is not None:
-            return next(self._instead)
-        if self._ready is None:
-            self._ready = self._prepare()
-        proofs = self._ready.proofs
-        while self._next < len(proofs.candidates):
-            if self._next not in proofs.decided:
-                with self._recorder.part("proof"):
-                    self._timed("proof", lambda: proofs.decide(self._next))
-                self._recorder.count("sGraphs", len(proofs.decided), len(proofs.candidates))
-            found = proofs.decided[self._next]
-            self._next += 1
-            if found is not None:
-                return found
-        if self._otherwise is not None and not proofs.proved:
-            self._instead = self._otherwise(self.result())
-            return next(self._instead)
-        self._finish()
-        raise StopIteration
-
-    def __enter__(self) -> Search:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.close()
-
-    @property
-    def proved(self) -> tuple[ProvedSGraph, ...]:
-        """What has been proved so far, best first; also what is ahead of its turn."""
-        if self._instead is not None:
-            return self._instead.proved
-        return () if self._ready is None else self._ready.proofs.proved
-
-    def result(self) -> SearchResult:
-        """What has been found so far; all of it once the iteration has ended.
-
-        Raises:
-            UsageError: nothing has been asked for yet, so there is nothing to tell.
-        """
-        if self._instead is not None:
-            return self._instead.result()
-        if self._ready is None:
-            raise UsageError("the search has not begun", fix="ask for the first sGraph: next(search)")
-        ready, proofs = self._ready, self._ready.proofs
-        generated = ready.generated
-        if proofs.refused:
-            generated = replace(generated, pruned={**generated.pruned, "numerics": proofs.refused})
-        return SearchResult(
-            ready.formulas,
-            proofs.proved,
-            generated,
-            proofs.counts[Status.REFUTED],
-            proofs.counts[Status.UNKNOWN],
-            ready.classes.enodes,
-            ready.classes.stopped,
-            {stage: self._seconds.get(stage, 0.0) for stage in ("saturation", "generation", "proof")},
-            len(proofs.decided) < len(proofs.candidates),
-        )
-
-    def run(self) -> SearchResult:
-        """All of it.
-
-        Raises:
-            SearchInterruptedError: Ctrl-C after the first proof; it holds what was proved.
-        """
-        try:
-            for _ in self:
-                pass
-        except KeyboardInterrupt as error:
-            if self.proved:
-                raise SearchInterruptedError(self.result()) from error
-            raise
-        return self.result()
-
-    def winners(self) -> tuple[Winner, ...]:
-        """The few of what has been proved so far that are best somewhere, each with where.
-
-        Predicates are over the program's symbolic dimensions, disjoint, and cover their ranges; without any there is
-        one winner, everywhere. By estimate, see prism.generate.dispatch.
-        """
-        found = [p.sgraph for p in self.proved]
-        return winners(found, self._program.ranges, self._target)
-
-    def close(self) -> None:
-        """End the search; its own workers are killed, what was proved stays."""
-        if not self._closed:
-            self._finish()
-        self._end()
-
-    def _finish(self) -> None:
-        self._closed = True
-        if self._ready is not None:
-            self._recorder.finish("proof", f"{len(self._ready.proofs.proved)} proved")
-        self._end()
-
-    def _prepare(self) -> _Ready:
-        """Everything before the first proof."""
-        why = nothing_to_gain(self._program)
-        if why:
-            self._recorder.warn(f"there is nothing to gain: {why}")
-        formulas = inline(self._program)
-        reference = tuple(f.expr for f in formulas)
-        limit, worker, recorder = self._budget.saturation(), self._workers[0], self._recorder
-        with recorder.stage("start-up") as detail:
-            worker.ready()
-            detail.append("egglog and the rules are loaded")
-        with recorder.stage("saturation") as detail:
-            classes = self._timed("saturation", lambda: worker.explore(reference, limit))
-            detail.append(f"{classes.enodes:,} e-nodes, {classes.stopped}")
-        with recorder.stage("generation") as detail:
-            generated = self._timed("generation", lambda: self._generate(formulas, classes))
-            detail.append(f"{generated.generated:,} built, {len(generated.candidates)} left")
-        second = SecondOpinions(self._program, formulas, rules=worker.rules)
-        proofs = Proofs(reference, generated.candidates, self._workers, limit, recorder, second)
-        return _Ready(formulas, classes, generated, proofs)
-
-    def _generate(self, formulas: tuple[Formula, ...], classes: EClasses) -> Generated:
-        p = self._program
-        shapes = points(p.ranges) if p.ranges else ()
-        task = Task(p.name, p.inputs, formulas, classes, p.hints, self._target, shapes)
-        return generate(task, self._budget.bounds())
-
-    def _timed(self, stage: str, work: Callable[[], T]) -> T:
-        """This search's own seconds; a recorder may serve several."""
-        before = self._recorder.clock()
-        try:
-            with _young():
-                return work()
-        finally:
-            self._seconds[stage] = self._seconds.get(stage, 0.0) + self._recorder.clock() - before
-
-
-@contextmanager
-def _young() -> Iterator[None]:
-    """Only young objects are collected within: a full collection walks through all of torch, as long as a search."""
-    before = gc.get_threshold()
-    gc.set_threshold(*before[:2], 2**31 - 1)
-    try:
-        yield
-    finally:
-        gc.set_threshold(*before)
-
-
-@dataclass(frozen=True, slots=True)
-class _Ready:
-    """A search whose candidates are known."""
-
-    formulas: tuple[Formula, ...]
-    classes: EClasses
-    generated: Generated
-    proofs: Proofs
-
-
-def run_search(
-    program: Program,
-    target: Device,
-    budget: SearchBudget,
-    worker: Worker,
-    recorder: Recorder,
-    helpers: Sequence[Worker] = (),
-) -> SearchResult:
-    """The whole search, stage by stage; see the module.
-
-    Args:
-        program: what is searched.
-        target: the device that it is for.
-        budget: bounds.
-        worker: the e-graph worker.
-        recorder: gets the stages.
-        helpers: more workers; they change how long it takes and nothing else.
-
-    Raises:
-        UnsupportedError: an index of the program cannot be made affine.
-        WorkerError: the e-graph worker died or ran past its time limit.
-        SearchInterruptedError: Ctrl-C after the first proof; it holds what was proved.
-    """
-    return Search(program, target, budget, (worker, *helpers), recorder).run()
 
 
 def search(
@@ -444,17 +59,16 @@ def search(
     """
     if workers < 1:
         raise UsageError(f"{workers} workers", where="search", fix="give 1 or more")
-    from prism.api.partitioned import RegionalSearch
-
     program, _ = computed(program)
     recorder = Recorder(listener)
     chosen = platform_of(target, recorder.warn).device
     with refusing_depth(program.name):
         regions = partition(program, device=chosen)
     files = rule_paths(rules)
-    fp = (budget or SearchBudget()).fp
-    running = [Worker(files, fp=fp) if files or fp != FpClass.DOMAIN else Worker() for _ in range(workers)]
     bounds = budget or SearchBudget()
+    running = [
+        Worker(files, fp=bounds.fp) if files or bounds.fp != FpClass.DOMAIN else Worker() for _ in range(workers)
+    ]
     if len(regions) > 1:
         return RegionalSearch(program, regions, chosen, bounds, running, recorder)
 
@@ -462,10 +76,90 @@ def search(
         known = {regions[0].canonical().key: nothing}
         return RegionalSearch(program, regions, chosen, bounds, running, recorder, known)
 
-    otherwise = in_regions if program.operator_count > 1 else None
-    return Search(program, chosen, bounds, running, recorder, owned=True, otherwise=otherwise)
+    return Search(program, chosen, bounds, running, recorder, owned=True, otherwise=in_regions)
 
 
-def _close(workers: Sequence[Worker]) -> None:
-    for worker in workers:
-        worker.close()
+class RegionalSearch(Search):
+    """The search of a program of several regions, as an iterator over sGraphs of the whole program.
+
+    The regions are searched when the first is asked for; after an interrupt, those that were searched stay. The first
+    sGraph is the best of each region; the others have another one in place of one region's, least time first.
+
+    Args:
+        program: what is searched.
+        regions: from `partition`.
+        target: the device.
+        budget: of each region's search.
+        workers: the e-graph workers, which end with the search.
+        recorder: gets the counts and warnings.
+        known: results by the canonical key of their region, not searched again.
+    """
+
+    def __init__(
+        self,
+        program: Program,
+        regions: Sequence[Region],
+        target: Device,
+        budget: SearchBudget,
+        workers: Sequence[Worker],
+        recorder: Recorder,
+        known: Mapping[str, SearchResult] | None = None,
+    ) -> None:
+        super().__init__(program, target, budget, workers, recorder, owned=True)
+        self._regions = tuple(regions)
+        self._known: dict[str, SearchResult] = dict(known or {})
+        self._found: PartitionedSearch | None = None
+        self._picks: list[tuple[ProvedSGraph, ...]] = []
+        self._made: list[ProvedSGraph] = []
+
+    def __next__(self) -> ProvedSGraph:
+        """The next best sGraph of the whole program; raises what `Search.__next__` raises."""
+        if self._closed:
+            raise StopIteration
+        if self._found is None:
+            self._found = search_regions(
+                self._program, self._regions, self._target, self._budget, self._workers[:1], self._recorder, self._known
+            )
+            self._picks = _picks(self._found, self._budget.max_sgraphs)
+        if len(self._made) == len(self._picks):
+            self._closed = True
+            self._end()
+            raise StopIteration
+        picks = self._picks[len(self._made)]
+        composed = self._found.compose([p.sgraph for p in picks])
+        self._made.append(self._found.whole(picks, composed))
+        return self._made[-1]
+
+    @property
+    def proved(self) -> tuple[ProvedSGraph, ...]:
+        """The sGraphs of the whole program that were asked for, best first."""
+        return tuple(self._made)
+
+    def result(self) -> SearchResult:
+        """The regions' searches as one.
+
+        Raises:
+            UsageError: not all regions have been searched yet.
+        """
+        if self._found is None or not self._made:
+            raise UsageError("the search has not begun", fix="ask for the first sGraph: next(search)")
+        return replace(self._found.result(self._made[0]), proved=self.proved)
+
+    def close(self) -> None:
+        """End the search; its workers are killed, what was proved stays."""
+        self._closed = True
+        self._end()
+
+
+def _picks(found: PartitionedSearch, limit: int) -> list[tuple[ProvedSGraph, ...]]:
+    """A proved sGraph for each region: the best of each, then with one of them replaced, least time first."""
+    best = [r.result.proved[0] for r in found.regions if r.result.proved]
+    if len(best) < len(found.regions):
+        return []
+    others = [
+        (other.seconds - best[n].seconds, n, place, (*best[:n], other, *best[n + 1 :]))
+        for n, r in enumerate(found.regions)
+        for place, other in enumerate(r.result.proved[1:])
+    ]
+    others.sort(key=lambda t: t[:3])
+    return [tuple(best), *(picks for _, _, _, picks in others[: limit - 1])]

@@ -22,7 +22,8 @@ from typing import Any
 
 import prism
 from prism.api.finalists import MINOR, Finalist, finalists
-from prism.api.searching import SearchBudget, search
+from prism.api.region_search import SearchBudget
+from prism.api.searching import search
 from prism.backends.protocol import Compiled, arguments, write_module
 from prism.backends.triton.crosscompile import COMPILE_LIMIT_S, CompileJob, compiled, request
 from prism.backends.triton.emit import emit_module

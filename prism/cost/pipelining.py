@@ -1,7 +1,7 @@
 """Loads in loops: which of them pipelining hides, and what shared memory that takes without matrix products.
 
 Pipelined loads are asynchronous copies into buffers. A loop without matrix products has one buffer less than the
-stages that it is told (prism.backends.triton.options.stages). A copy moves 4 bytes at least for a thread: tiles whose
+stages that it is told (prism.backends.triton.emit_kernel). A copy moves 4 bytes at least for a thread: tiles whose
 neighbours in memory are not neighbours in the tile, and tiles of few elements, are loaded as without pipelining, and
 the loop waits for them.
 """

@@ -24,10 +24,9 @@ from prism.backends.tile import TileLaunch, TileModule, identifier
 from prism.backends.tile_spec import check_module
 from prism.backends.triton.emit_helpers import HELPERS
 from prism.backends.triton.emit_host import CAPTURE, CHOOSE, CONSTANT, EXPECT, RESERVED, WEIGHT, HostEmitter
-from prism.backends.triton.emit_kernel import KernelEmitter
+from prism.backends.triton.emit_kernel import KernelEmitter, has_plain_loops, stages_parameter
 from prism.backends.triton.options import PRINTED
 from prism.backends.triton.options.printed import Printed
-from prism.backends.triton.options.stages import has_plain_loops, stages_parameter
 from prism.errors import BackendError
 from prism.program.returned import Made, Returned
 from prism.sgraph import show

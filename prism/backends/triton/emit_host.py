@@ -10,8 +10,8 @@ import sympy
 from prism.backends.host import Signature, Tensors, tuple_of
 from prism.backends.source import HOST, Writer, programs_of
 from prism.backends.tile import Constant, TileLaunch, TileModule, identifier, scalars
+from prism.backends.triton.emit_kernel import stages_parameter
 from prism.backends.triton.options.printed import Call, Printed
-from prism.backends.triton.options.stages import stages_parameter
 from prism.errors import UnsupportedError
 from prism.program.extents import is_static
 

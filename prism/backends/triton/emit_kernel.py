@@ -17,11 +17,14 @@ import sympy
 
 from prism.backends import tile
 from prism.backends.lower_clean import accumulators
-from prism.backends.source import KERNEL, Writer
+from prism.backends.source import KERNEL, Writer, fresh
 from prism.backends.tensor_descriptors import BoxLoad
 from prism.backends.tile import (
     Affine,
+    Constant,
     Dims,
+    Dot,
+    For,
     GridAxis,
     Groups,
     Load,
@@ -29,17 +32,17 @@ from prism.backends.tile import (
     Operand,
     Sections,
     Stmt,
+    TileFold,
+    TileLaunch,
     TileProgram,
     defined,
     operands,
     statements,
 )
 from prism.backends.tile_rename import names_beside
-from prism.backends.triton.options.folded import Tail
-from prism.backends.triton.options.stages import is_plain
 from prism.errors import UnsupportedError
 from prism.program.extents import Extent, is_static
-from prism.program.nodes import DType, ReduceKind
+from prism.program.nodes import DType, ReduceKind, Tensor
 
 TL_TYPES: Mapping[DType, str] = {
     DType.FLOAT32: "tl.float32",
@@ -75,6 +78,49 @@ class Text:
     def at(self, level: int) -> str:
         """The source, in parentheses unless it binds at least so tightly."""
         return self.source if self.level >= level else f"({self.source})"
+
+
+@dataclass(frozen=True, slots=True)
+class Tail:
+    """How a split's kernel goes on where its second stage is folded into it.
+
+    Attributes:
+        fold: which launches.
+        program: the split's.
+        function: the second stage as a function of its place in the grid.
+        arguments: what is passed to it, after that.
+        tensors: parameters of the split's kernel, with those of the second stage; so are the following.
+        lengths: integers known at launch.
+        constants: known at compile time.
+        arrivals: the parameter that points to the counts.
+        flag: the constant that says whether it does go on.
+    """
+
+    fold: TileFold
+    program: TileProgram
+    function: str
+    arguments: tuple[str, ...]
+    tensors: tuple[Tensor, ...]
+    lengths: tuple[str, ...]
+    constants: tuple[Constant, ...]
+    arrivals: str
+    flag: str
+
+    def write(self, writer: Writer) -> None:
+        """The end of the kernel's body."""
+        names = names_beside(self.program)
+        names.taken |= {*self.lengths, *(c.name for c in self.constants), *self.arguments}
+        tile, earlier = names.fresh("tile"), names.fresh("earlier")
+        parts = KERNEL.factor(self.program.grid[-1].count)
+        with writer.block(f"if {self.flag}:"):
+            writer.line("# Every thread has stored its share before one of them counts the program in.")
+            writer.line("tl.debug_barrier()")
+            writer.line(f"{tile} = tl.program_id(0) // {parts}")
+            count = f"{self.arrivals} + {tile}"
+            writer.assign(earlier, f'tl.atomic_add({count}, 1, sem="acq_rel", scope="gpu")')
+            with writer.block(f"if {earlier} == {parts} - 1:"):
+                writer.line(f"tl.store({count}, 0)")
+                writer.call(self.function, [tile, *self.arguments])
 
 
 @dataclass(slots=True)
@@ -654,3 +700,37 @@ def _order(a: Load, b: Load) -> tuple[Load, Load] | None:
         return None
     apart = b.offset.offset - a.offset.offset
     return (a, b) if apart == 1 else (b, a) if apart == -1 else None
+
+
+# Loops that Triton pipelines only when it is told to, loop by loop.
+#
+# A launch's `num_stages` pipelines loads that feed matrix products (`tl.dot`) and no others: a loop without any, over
+# the rows of a matrix times a vector or the tiles of a norm, waits for each of its loads in turn.
+# `tl.range(num_stages=...)` pipelines those as well, by asynchronous copies, so such loops are written with the
+# launch's number of stages, which the kernel then has as a parameter.
+
+
+def is_plain(loop: For) -> bool:
+    """Whether the loop loads tiles and neither multiplies matrices nor holds another loop."""
+    body = list(statements(loop.body))
+    return not any(isinstance(s, Dot | For) for s in body) and any(isinstance(s, Load) and s.dims for s in body)
+
+
+def has_plain_loops(program: TileProgram) -> bool:
+    """Whether the program has loops that are told their stages."""
+    return any(isinstance(s, For) and is_plain(s) for s in statements(program.body))
+
+
+def stages_parameter(launch: TileLaunch, tail: Tail | None = None) -> str:
+    """The parameter of the launch's function for its stages; nothing where no loop asks for them.
+
+    Args:
+        launch: the launch.
+        tail: how it goes on, where it is a split's.
+    """
+    if not any(map(has_plain_loops, launch.programs)):
+        return ""
+    taken = {n for p in launch.programs for n in names_beside(p).taken}
+    if tail is not None:
+        taken |= {*tail.lengths, *(c.name for c in tail.constants), *tail.arguments, tail.arrivals, tail.flag}
+    return fresh("STAGES", taken)

@@ -26,7 +26,7 @@ import numpy as np
 from prism.egraph.prove.matching import Weight
 from prism.egraph.prove.normal_form import Unfit, normal_form
 from prism.egraph.prove.polynomials import BOOLEAN
-from prism.egraph.prove.refinement import bounds
+from prism.egraph.refinement import bounds
 from prism.program.build import add, const, mul, neg
 from prism.program.constants import rounded_constants, simplest_between
 from prism.program.evaluate import evaluate_expr

@@ -21,8 +21,8 @@ from prism.egraph.prove.coefficients import read_alike, stored_alike
 from prism.egraph.prove.masked_rows import defined_alike
 from prism.egraph.prove.matching import Matched
 from prism.egraph.prove.normal_form import Unfit, normal_form
-from prism.egraph.prove.refinement import pieces
 from prism.egraph.prove.refutation import Attempt, refute
+from prism.egraph.refinement import pieces
 from prism.egraph.sign_analysis import Facts, kept, masked
 from prism.egraph.worker import Worker
 from prism.errors import WorkerError

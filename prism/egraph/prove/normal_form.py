@@ -18,7 +18,7 @@ from fractions import Fraction
 from prism.egraph.prove.exact import exact, factors
 from prism.egraph.prove.polynomials import BOOLEAN, UNIT, Algebra, Unfit
 from prism.egraph.prove.products import HALF, ONE, Poly, Term
-from prism.egraph.prove.refinement import margin, simplified
+from prism.egraph.refinement import margin, simplified
 from prism.egraph.sign_analysis import NONE, Facts
 from prism.program.build import add, const, mul, neg, op, position, recip
 from prism.program.extents import is_static

@@ -13,7 +13,7 @@ from fractions import Fraction
 
 from prism.egraph.prove.exact import roots
 from prism.egraph.prove.products import HALF, ONE, Poly, Term, chosen_value, is_choice, is_sum, named, ordered, written
-from prism.egraph.prove.refinement import simplified
+from prism.egraph.refinement import simplified
 from prism.egraph.sign_analysis import Facts
 from prism.program.build import add, const, size
 from prism.program.extents import is_static

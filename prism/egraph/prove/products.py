@@ -13,7 +13,7 @@ from fractions import Fraction
 from typing import TypeAlias
 
 from prism.egraph.prove.exact import number
-from prism.egraph.prove.refinement import bounds, margin
+from prism.egraph.refinement import bounds, margin
 from prism.program.build import const, mul, op, recip
 from prism.program.extents import is_static
 from prism.program.index import Axis, Index

@@ -28,8 +28,8 @@ from typing import TypeAlias
 import numpy as np
 
 from prism.egraph.prove.error_bounds import tracked
-from prism.egraph.prove.refinement import thresholds
 from prism.egraph.prove.smaller_inputs import TRIES, shrink, written
+from prism.egraph.refinement import thresholds
 from prism.program.constants import renumbered, rounded_constants
 from prism.program.evaluate import evaluate_expr
 from prism.program.extents import evaluate, is_static

@@ -15,20 +15,15 @@ stores, and the release is of one wave's stores. So there the module refuses to 
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from prism.backends.host import Signature
-from prism.backends.source import HOST, KERNEL, Writer, fresh, programs_of
-from prism.backends.tile import Constant, TileFold, TileLaunch, TileModule, TileProgram
+from prism.backends.source import HOST, Writer, fresh, programs_of
+from prism.backends.tile import TileFold, TileLaunch, TileModule
 from prism.backends.tile_rename import names_beside
+from prism.backends.triton.emit_kernel import KernelEmitter, Tail
 from prism.backends.triton.options.printed import Call, Printed
-from prism.program.nodes import Tensor
 from prism.sgraph.folding import FOLDED
 from prism.sgraph.nodes import SGraph
-
-if TYPE_CHECKING:
-    from prism.backends.triton.emit_kernel import KernelEmitter
 
 ARRIVALS = '''
 _ARRIVALS = {}
@@ -71,49 +66,6 @@ class GraphArrivals:
     def __exit__(self, *_):
         _ARRIVALS.pop(self.key, None)
 '''
-
-
-@dataclass(frozen=True, slots=True)
-class Tail:
-    """How a split's kernel goes on where its second stage is folded into it.
-
-    Attributes:
-        fold: which launches.
-        program: the split's.
-        function: the second stage as a function of its place in the grid.
-        arguments: what is passed to it, after that.
-        tensors: parameters of the split's kernel, with those of the second stage; so are the following.
-        lengths: integers known at launch.
-        constants: known at compile time.
-        arrivals: the parameter that points to the counts.
-        flag: the constant that says whether it does go on.
-    """
-
-    fold: TileFold
-    program: TileProgram
-    function: str
-    arguments: tuple[str, ...]
-    tensors: tuple[Tensor, ...]
-    lengths: tuple[str, ...]
-    constants: tuple[Constant, ...]
-    arrivals: str
-    flag: str
-
-    def write(self, writer: Writer) -> None:
-        """The end of the kernel's body."""
-        names = names_beside(self.program)
-        names.taken |= {*self.lengths, *(c.name for c in self.constants), *self.arguments}
-        tile, earlier = names.fresh("tile"), names.fresh("earlier")
-        parts = KERNEL.factor(self.program.grid[-1].count)
-        with writer.block(f"if {self.flag}:"):
-            writer.line("# Every thread has stored its share before one of them counts the program in.")
-            writer.line("tl.debug_barrier()")
-            writer.line(f"{tile} = tl.program_id(0) // {parts}")
-            count = f"{self.arrivals} + {tile}"
-            writer.assign(earlier, f'tl.atomic_add({count}, 1, sem="acq_rel", scope="gpu")')
-            with writer.block(f"if {earlier} == {parts} - 1:"):
-                writer.line(f"tl.store({count}, 0)")
-                writer.call(self.function, [tile, *self.arguments])
 
 
 def _tail(fold: TileFold, launches: dict[str, TileLaunch], pointers: dict[str, str], taken: set[str]) -> Tail:

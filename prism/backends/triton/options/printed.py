@@ -8,19 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 from prism.backends.host import Signature
 from prism.backends.source import Writer
 from prism.backends.tile import Constant, TileLaunch, TileModule
+from prism.backends.triton.emit_kernel import KernelEmitter, Tail
 from prism.errors import BackendError
 from prism.program.nodes import Tensor
 from prism.sgraph.config import Config
 from prism.sgraph.nodes import SGraph
-
-if TYPE_CHECKING:
-    from prism.backends.triton.emit_kernel import KernelEmitter
-    from prism.backends.triton.options.folded import Tail
 
 
 @dataclass(slots=True)
