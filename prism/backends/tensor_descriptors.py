@@ -54,7 +54,7 @@ from prism.backends.tile import (
 )
 from prism.backends.tile_rename import names_beside
 from prism.cost.counts import next_power_of_two
-from prism.program.extents import Extent, add, at_most, cdiv, mul, normal
+from prism.program.extents import Extent, add, at_most, cdiv, exact_quotient, mul, normal
 from prism.program.nodes import DType, Tensor
 
 DESCRIPTORS = "descriptors"
@@ -370,7 +370,7 @@ class _Known:
             start.append(t.start)
             dims.append(t.dim)
         for n in range(len(shape) - 1):
-            if _quotient(strides[n], strides[n + 1]) is None or not at_most(
+            if exact_quotient(strides[n], strides[n + 1]) is None or not at_most(
                 mul(shape[n + 1], strides[n + 1]), strides[n]
             ):
                 return None
@@ -390,7 +390,7 @@ class _Known:
         value: Extent = 0
         reach: Extent | None = stride
         for t in singles:
-            ratio = _quotient(t.stride, stride)
+            ratio = exact_quotient(t.stride, stride)
             if ratio is None:
                 return None
             value = add(value, mul(ratio, symbol(t.name)))
@@ -400,8 +400,8 @@ class _Known:
             for e in tensor.shape:
                 whole = mul(whole, e)
             left = add(whole, mul(-1, offset))
-            return _quotient(left, stride) or cdiv(left, stride), value
-        length = _quotient(above, stride)
+            return exact_quotient(left, stride) or cdiv(left, stride), value
+        length = exact_quotient(above, stride)
         if length is None or reach is None or not at_most(reach, above):
             return None
         return length, value
@@ -436,16 +436,6 @@ def _ordered(terms: Sequence[_Lane | _Single]) -> list[_Lane | _Single] | None:
         return at_most(a.stride, b.stride) - at_most(b.stride, a.stride)
 
     return sorted(terms, key=cmp_to_key(compare))
-
-
-def _quotient(a: Extent, b: Extent) -> Extent | None:
-    """a / b where that is a whole number for all values of the symbols, else None."""
-    if isinstance(a, int) and isinstance(b, int):
-        return a // b if a % b == 0 else None
-    top, bottom = sympy.fraction(sympy.cancel(sympy.sympify(a) / b))
-    if bottom != 1 or not sympy.expand(top).is_integer:
-        return None
-    return normal(sympy.expand(top))
 
 
 def _whole(e: sympy.Expr) -> bool:

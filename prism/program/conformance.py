@@ -19,7 +19,7 @@ from types import MappingProxyType
 import numpy as np
 
 from prism.errors import ConformanceError
-from prism.program import example_draws, extents
+from prism.program import example_draws, extents, integers
 from prism.program.arrays import Array, NumpyArrays
 from prism.program.evaluate import Interpreter
 from prism.program.index import Axis, Index
@@ -442,6 +442,13 @@ class Comparison:
             largest = max((float(r.max(initial=0.0)) for r in read), default=0.0)
             if largest > _EXACT:
                 wrong &= ~(np.abs(found - expected) <= 2.0**-50 * largest)
+        if wrong.any() and not claim.dtype.is_float and claim.dtype is not DType.BOOL:
+            # Nobody says what whole number comes of a fraction that is none, or is beyond CAST_ASSUMED.
+            for e in walk(body):
+                if isinstance(e, Read) and np.asarray(known[e.tensor]).dtype.kind == "f" and free_axes(e) <= set(over):
+                    with np.errstate(all="ignore"):
+                        machine = Interpreter(known, self.binding, _Widening())
+                        wrong &= np.abs(np.asarray(machine.over(machine.value(e), over), np.float64)) < integers.CAST
         if any(isinstance(e, Map) and e.op in _WITH_POLES for e in walk(expr)):
             # Which infinity 1/0 is hangs on the sign of a zero, which real numbers do not have.
             wrong &= ~(np.isinf(found) & np.isinf(np.asarray(expected, dtype=np.float64)))

@@ -64,6 +64,21 @@ def cdiv(a: Extent, b: Extent) -> Extent:
     return normal(sympy.ceiling(sympy.sympify(a) / b))
 
 
+def exact_quotient(a: Extent, b: Extent) -> Extent | None:
+    """a / b where b divides a for every value of the symbols: a polynomial of whole coefficients; None otherwise."""
+    if isinstance(a, int) and isinstance(b, int):
+        return a // b if b and a % b == 0 else None
+    top, bottom = sympy.sympify(a), sympy.sympify(b)
+    names = {e: sympy.Dummy() for e in (top + bottom).atoms(sympy.floor, sympy.ceiling)}  # whole numbers like symbols
+    # In n/2 + 1/2 the denominator is in the terms: (n + 1)/2 has one.
+    top, bottom = sympy.fraction(sympy.cancel(sympy.together(top.xreplace(names) / bottom.xreplace(names))))
+    if not bottom.is_Integer:
+        return None
+    found = sympy.expand(top / bottom)
+    whole = all(term.as_coeff_Mul()[0].is_Integer for term in sympy.Add.make_args(found))
+    return normal(found.xreplace({dummy: e for e, dummy in names.items()})) if whole else None
+
+
 def at_most(a: Extent, b: Extent) -> bool:
     """Whether a <= b for every value of the symbols; False when that is not known."""
     if isinstance(a, int) and isinstance(b, int):

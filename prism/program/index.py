@@ -15,7 +15,7 @@ from typing import TypeAlias
 
 import sympy
 
-from prism.program.extents import Extent, add, at_most, is_static, mul, normal
+from prism.program.extents import Extent, add, at_most, exact_quotient, is_static, mul, normal
 
 
 @dataclass(frozen=True, slots=True, order=False)
@@ -131,12 +131,12 @@ class Index:
         whole: dict[Atom, Extent] = {}
         rest: dict[Atom, Extent] = {}
         for atom, c in self.terms:
-            q = _exact_quotient(c, divisor)
+            q = exact_quotient(c, divisor)
             if q is None:
                 rest[atom] = c
             else:
                 whole[atom] = q
-        q = _exact_quotient(self.offset, divisor)
+        q = exact_quotient(self.offset, divisor)
         if isinstance(self.offset, int) and isinstance(divisor, int):
             return _index(whole, self.offset // divisor), _index(rest, self.offset % divisor)
         if q is not None:
@@ -225,11 +225,3 @@ def _index(terms: Mapping[Atom, Extent], offset: Extent) -> Index:
     kept = [(a, c) for a, c in terms.items() if c != 0]
     kept.sort(key=lambda t: str(t[0]))
     return Index(tuple(kept), offset)
-
-
-def _exact_quotient(value: Extent, divisor: Extent) -> Extent | None:
-    if isinstance(value, int) and isinstance(divisor, int):
-        return value // divisor if value % divisor == 0 else None
-    quotient = sympy.cancel(sympy.sympify(value) / divisor)
-    _, denominator = sympy.fraction(quotient)
-    return normal(sympy.expand(quotient)) if denominator == 1 else None

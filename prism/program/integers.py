@@ -43,8 +43,9 @@ EXACT = 2.0**53
 INT64_ASSUMED = "the elements of int64 inputs are at least -2^31 and below 2^31"
 """The assumption of `of_type`, for those who list what a result rests on."""
 
+CAST = 2.0**31
 CAST_ASSUMED = "fractions that are cast to integers are above -2^31 and below 2^31"
-"""The assumption of `from_fraction`."""
+"""The assumption of `from_fraction`, and the bound that it speaks of."""
 
 
 @dataclass(frozen=True, slots=True)

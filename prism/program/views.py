@@ -13,7 +13,7 @@ import numpy.typing as npt
 import sympy
 
 from prism.errors import ShapeError
-from prism.program.extents import Extent, at_most, mul, normal
+from prism.program.extents import Extent, at_most, exact_quotient, mul, normal
 from prism.program.index import Axis, Index
 
 Shape: TypeAlias = tuple[Extent, ...]
@@ -83,9 +83,8 @@ def resolve_shape(shape: Sequence[Extent], requested: Sequence[Extent], where: s
     if holes == 0 and same_extent(total, known):
         return tuple(normal(e) for e in requested)
     if holes == 1 and known != 0:
-        quotient = sympy.cancel(sympy.sympify(total) / known)
-        if sympy.fraction(quotient)[1] == 1:
-            hole = normal(sympy.expand(quotient))
+        hole = exact_quotient(total, known)
+        if hole is not None:
             return tuple(hole if e == -1 else normal(e) for e in requested)
     raise ShapeError(
         f"shape {_text(shape)} cannot be viewed as {_text(requested)}",
@@ -138,7 +137,7 @@ def _smaller(a: Extent, b: Extent) -> bool:
     if at_most(b, a):
         return False
     # Neither is known to be smaller: the one that divides the other is the one to grow.
-    return bool(sympy.fraction(sympy.cancel(sympy.sympify(b) / a))[1] == 1)
+    return exact_quotient(b, a) is not None
 
 
 def _group(shape: Sequence[Extent], axes: Sequence[Axis]) -> list[Index]:

@@ -76,7 +76,7 @@ def _likelihood(graph: Graph, node: Node, log_probability: Callable[[Sequence[Ax
     total = build.reduce(ReduceKind.SUM, bound, loss)
     if how == "mean":
         total = apply("mul", total, apply("recip", build.reduce(ReduceKind.SUM, bound, share)))
-        if isinstance(share, Const):
+        if share == Const(1.0):
             total = build.mean(bound, loss)
     elif how != "sum":
         raise node.unsupported(f"reduction {how!r} is not one of mean, sum and none")

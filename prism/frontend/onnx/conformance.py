@@ -243,6 +243,7 @@ class _Runtime:
     undefined: dict[str, Any] = field(default_factory=dict)
     _evaluators: dict[int, ReferenceEvaluator] = field(default_factory=dict)
     _known: dict[str, np.ndarray] = field(default_factory=dict)
+    _binding: Mapping[str, int] = field(default_factory=dict)
 
     def run(
         self, inputs: Mapping[str, np.ndarray], precision: Precision, binding: Mapping[str, int], last: bool
@@ -255,6 +256,7 @@ class _Runtime:
         graph, values = self.reading.model.graph, self.reading.values
         lifted = np.dtype(precision.dtype)
         known = self._known = {}
+        self._binding = binding
         self.undefined = {}
         for t in graph.initializer:
             array = values[t.name].array
@@ -297,17 +299,23 @@ class _Runtime:
         given = {i: known[i] for i in node.input if i}
         if not _defined(node, given):
             return None
+        if node.op_type == "Attention" and len(node.input) > 3 and node.input[3]:
+            # Its causal mask has as many rows as the mask that is passed, which may have one for all queries.
+            mask, queries = given[node.input[3]], given[node.input[0]].shape[-2]
+            if mask.ndim > 1 and mask.shape[-2] == 1:
+                given[node.input[3]] = np.broadcast_to(mask, (*mask.shape[:-2], queries, mask.shape[-1])).copy()
         slow = node.op_type in _SLOW and sum(a.size for a in given.values()) > _SLOW_ELEMENTS
-        if not slow:
-            made = self._evaluated(place, node, given)
-            if made is not None:
-                if _rounds_inside(self.reading.model, node) and lifted == _WIDE:
-                    loose.update(dict.fromkeys(made, MIXED))
-                return {label: _lift(a, lifted) for label, a in made.items()}
+        made = None if slow else self._evaluated(place, node, given)
+        if made is not None and self._shaped(made):
+            if _rounds_inside(self.reading.model, node) and lifted == _WIDE:
+                loose.update(dict.fromkeys(made, MIXED))
+            return {label: _lift(a, lifted) for label, a in made.items()}
         typed = {i: self._typed(i, a) for i, a in given.items()}
-        made = None if slow else self._evaluated(-place - 1, node, typed)
-        if made is None:
-            made = _onnxruntime(self.reading.model, node, typed)
+        if made is None and not slow:
+            made = self._evaluated(-place - 1, node, typed)
+        if made is None or not self._shaped(made):  # before version 13, its Unsqueeze goes by the order of the axes
+            other = _onnxruntime(self.reading.model, node, typed)
+            made = other if made is None or (other is not None and self._shaped(other)) else made
         if made is None:
             return None
         for label in made:
@@ -325,6 +333,12 @@ class _Runtime:
             return None
         types = [self.reading.values[v].dtype for v in (value, *node.input) if v in self.reading.values]
         return _lift(made[value], _WIDE), _coarsest(types)
+
+    def _shaped(self, made: Mapping[str, np.ndarray]) -> bool:
+        """Whether results have the shapes that the program gives them."""
+        values = {label: self.reading.values[label] for label in made if label in self.reading.values}
+        shapes = {label: tuple(extents.evaluate(e, self._binding) for e in v.shape) for label, v in values.items()}
+        return all(made[label].shape == shape for label, shape in shapes.items())
 
     def _evaluated(
         self, key: int, node: onnx.NodeProto, given: Mapping[str, np.ndarray]

@@ -16,7 +16,7 @@ import sympy
 from prism.frontend.onnx.algebra import compare_extents
 from prism.frontend.onnx.dtypes import dtype_of
 from prism.frontend.onnx.graph import MAX_ELEMENTS, Node, known_elements, whole_range
-from prism.program.extents import Extent, add, is_static, mul, normal
+from prism.program.extents import Extent, add, exact_quotient, is_static, mul, normal
 from prism.program.nodes import DType
 from prism.program.views import Elements, resolve_shape
 
@@ -149,9 +149,9 @@ def _divide(a: Extent, b: Extent) -> Extent:
             raise _NotFolded
         quotient = abs(a) // abs(b)
         return quotient if (a < 0) == (b < 0) else -quotient
-    exact = sympy.cancel(sympy.sympify(a) / b)
-    if sympy.fraction(exact)[1] == 1:
-        return normal(sympy.expand(exact))
+    exact = exact_quotient(a, b)
+    if exact is not None:
+        return exact
     if _LE(0, a) and _LT(0, b):
         return normal(sympy.floor(sympy.sympify(a) / b))
     raise _NotFolded

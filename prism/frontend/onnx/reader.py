@@ -188,9 +188,10 @@ def _read(model: onnx.ModelProto, name: str, directory: Path | None, declared: M
         values[tensor.name] = constant(array_of(tensor, where), dtype_of(tensor.data_type, where), tensor.name)
     if model.graph.sparse_initializer:
         raise UnsupportedError("sparse initialisers are not supported", where=name, fix="store them dense")
-    for info in model.graph.input:
-        if info.name not in values:
-            values[info.name] = _input(graph, info, name)
+    passed = [info for info in model.graph.input if info.name not in values]
+    unsolved = _unsolved(passed)
+    for info in passed:
+        values[info.name] = _input(graph, info, name, unsolved)
     context = checker.C.CheckerContext()
     context.ir_version = model.ir_version
     context.opset_imports = {o.domain: o.version for o in model.opset_import} | {"": opset}
@@ -339,7 +340,24 @@ def _load_external(tensor: onnx.TensorProto, name: str, directory: Path | None) 
     del tensor.external_data[:]
 
 
-def _input(graph: Graph, info: onnx.ValueInfoProto, name: str) -> Value:
+def _unsolved(passed: Iterable[onnx.ValueInfoProto]) -> frozenset[str]:
+    """Dimensions of which the inputs' shapes say how long they are, but not what the symbols in them are.
+
+    Of `n*m` where nothing else says what `n` is, only the product is known: it is a symbol of its own.
+    """
+    scratch = Graph("")
+    dims = [d for i in passed for d in i.type.tensor_type.shape.dim if d.dim_param and not d.HasField("dim_value")]
+    left = {d.dim_param: _dimension(scratch, d, "") for d in dims}
+    known: set[Any] = set()
+    while True:
+        solved = {t: e for t, e in left.items() if is_static(e) or len(e.free_symbols - known) <= 1}  # type: ignore[union-attr]
+        if not solved:
+            return frozenset(left)
+        known |= {s for e in solved.values() if not is_static(e) for s in e.free_symbols}  # type: ignore[union-attr]
+        left = {t: e for t, e in left.items() if t not in solved}
+
+
+def _input(graph: Graph, info: onnx.ValueInfoProto, name: str, unsolved: frozenset[str]) -> Value:
     where = f"{name}, input {info.name!r}"
     if not info.type.HasField("tensor_type"):
         raise UnsupportedError("an input that is not a tensor", where=where, fix="export it as tensors")
@@ -349,7 +367,12 @@ def _input(graph: Graph, info: onnx.ValueInfoProto, name: str) -> Value:
         raise UnsupportedError(
             "an input without a shape", where=where, why="not even its rank is known", fix="export it with shapes"
         )
-    shape = tuple(_dimension(graph, dim, f"{identifier(info.name)}_d{d}") for d, dim in enumerate(kind.shape.dim))
+    shape = tuple(
+        _symbol(graph, identifier(dim.dim_param))
+        if dim.dim_param in unsolved
+        else _dimension(graph, dim, f"{identifier(info.name)}_d{d}")
+        for d, dim in enumerate(kind.shape.dim)
+    )
     return graph.declare(info.name, shape, dtype)
 
 

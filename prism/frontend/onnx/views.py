@@ -15,7 +15,7 @@ import sympy
 from prism.frontend.onnx.algebra import apply, as_index, compare_extents, index_value, number
 from prism.frontend.onnx.graph import Graph, Node, Value, known_elements, static_shape
 from prism.program import build
-from prism.program.extents import Extent, add, cdiv, is_static, mul, normal
+from prism.program.extents import Extent, add, cdiv, exact_quotient, is_static, mul, normal
 from prism.program.index import Axis, Index
 from prism.program.nodes import Const, DType, Expr
 from prism.program.views import (
@@ -228,7 +228,7 @@ def _bound(graph: Graph, node: Node, extent: Extent, bound: Extent) -> Extent:
         return 0
     if compare_extents("lt", bound, 0):
         bound = add(bound, extent)
-    if compare_extents("le", bound, extent):
+    if compare_extents("le", bound, extent) and graph.require(bound):
         return bound
     if compare_extents("le", extent, bound):
         return extent
@@ -273,8 +273,8 @@ def _even_parts(node: Node, extent: Extent, parts: int) -> list[Extent]:
     if isinstance(extent, int):
         each = -(-extent // parts)
         return [min(each, extent - each * n) for n in range(parts)]
-    part = normal(sympy.expand(extent / parts))
-    if not getattr(part, "is_integer", True):
+    part = exact_quotient(extent, parts)
+    if part is None:
         raise node.unsupported(f"a dimension of extent {extent} is not known to split into {parts} equal parts")
     return [part] * parts
 
@@ -333,14 +333,14 @@ def _gather(graph: Graph, node: Node) -> Value:
             why=f"the indices {places.label or 'of Gather'} are not constants, ranges or positions",
             fix="leave the embedding lookup out of the exported model and pass it the rows",
         )
-    return graph.define(node, axes, _choice(node, known, x.shape[axis], chosen, element), x.dtype)
+    return graph.define(node, axes, _choice(graph, node, known, x.shape[axis], chosen, element), x.dtype)
 
 
 def _regular_places(graph: Graph, node: Node, extent: Extent, places: Value, axes: Sequence[Axis]) -> Index | None:
     """The places as an index of their own axes, when they are a progression or positions."""
     known = known_elements(places)
     if known is not None:
-        line = progression(_wrapped(node, known, extent))
+        line = progression(_wrapped(graph, node, known, extent))
         if line is None:
             return None
         total = Index.const(line[0])
@@ -364,20 +364,25 @@ def _regular_places(graph: Graph, node: Node, extent: Extent, places: Value, axe
     return index
 
 
-def _wrapped(node: Node, places: Elements, extent: Extent) -> Elements:
+def _wrapped(graph: Graph, node: Node, places: Elements, extent: Extent) -> Elements:
     result = np.empty(places.shape, dtype=object)
     for at in np.ndindex(places.shape):
         place = places[at]
-        result[at] = add(place, extent) if compare_extents("lt", place, 0) else place
-        if compare_extents("lt", result[at], 0) or compare_extents("le", extent, result[at]):
+        result[at] = found = add(place, extent) if compare_extents("lt", place, 0) else place
+        if compare_extents("lt", found, 0) or compare_extents("le", extent, found):
             raise node.shape_error(f"index {place} is out of range for a dimension of extent {extent}")
+        if not graph.require(found) or not graph.require(add(extent, mul(-1, add(found, 1)))):
+            raise node.unsupported(
+                f"the index {place} is not known to lie inside a dimension of extent {extent}",
+                fix="export with that dimension fixed",
+            )
     return result
 
 
 def _choice(
-    node: Node, known: Elements, extent: Extent, axes: Sequence[Axis], element: Callable[[Index], Expr]
+    graph: Graph, node: Node, known: Elements, extent: Extent, axes: Sequence[Axis], element: Callable[[Index], Expr]
 ) -> Expr:
-    places = _wrapped(node, known, extent)
+    places = _wrapped(graph, node, known, extent)
     order = list(np.ndindex(places.shape))
     expr = element(Index.const(places[order[-1]]))
     for at in reversed(order[:-1]):
