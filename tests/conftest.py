@@ -134,7 +134,7 @@ def compile_job(compilers: Pool) -> Callable[[CompileJob], Compiled]:
 
 @pytest.fixture(scope="session")
 def warm_children() -> Iterator[type[WarmChild]]:
-    """What a worker's child is in tests with `warm`."""
+    """What a worker's child is in tests that are not `cold`."""
     from warm import WarmChild
 
     yield WarmChild
@@ -142,12 +142,24 @@ def warm_children() -> Iterator[type[WarmChild]]:
         WarmChild.end_one()
 
 
-@pytest.fixture(scope="module")
-def warm(warm_children: type[WarmChild]) -> Iterator[None]:
-    """Workers go on with children that others have left: for files whose tests start many and test none."""
+@pytest.fixture(scope="module", autouse=True)
+def warm(request: pytest.FixtureRequest, warm_children: type[WarmChild]) -> Iterator[None]:
+    """Workers go on with children that others have left, but for files that are marked `cold`."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("prism.process.worker.Child", warm_children)
+        if request.node.get_closest_marker("cold") is None:
+            patch.setattr("prism.process.worker.Child", warm_children)
+            patch.setattr("prism.egraph.worker.Child", warm_children)
         yield
+
+
+@pytest.fixture(autouse=True)
+def cold(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tests that are marked `cold` start children of their own, and end them."""
+    if request.node.get_closest_marker("cold") is not None:
+        from prism.process.child import Child
+
+        monkeypatch.setattr("prism.process.worker.Child", Child)
+        monkeypatch.setattr("prism.egraph.worker.Child", Child)
 
 
 @pytest.fixture(scope="module")

@@ -24,7 +24,7 @@ from prism.program.nodes import Program
 from prism.sgraph.nodes import Accumulate, Split
 from prism.sgraph.show import text
 
-pytestmark = pytest.mark.usefixtures("warm", "small_gate")
+pytestmark = pytest.mark.usefixtures("small_gate")
 
 # One search is for one region; a whole layer is several: see test_partition.py.
 _FILES = sorted((Path(__file__).resolve().parent.parent / "examples" / "models").glob("*.onnx"))

@@ -21,8 +21,6 @@ from prism.program.nodes import Definition, DType, Program, ReduceKind, SymbolRa
 from prism.sgraph.config import Config
 from prism.sgraph.nodes import Accumulate, Grid, Kernel, Load, Loop, LoopRole, SGraph, Store, TileReduce
 
-pytestmark = pytest.mark.usefixtures("warm")
-
 M = symbol("seq")
 D = 100
 EPS = 1e-6

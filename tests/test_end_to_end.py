@@ -17,7 +17,7 @@ from prism.cli import main
 from prism.frontend.onnx.reader import load
 from prism.program.nodes import DType
 
-pytestmark = pytest.mark.usefixtures("warm", "small_gate")
+pytestmark = pytest.mark.usefixtures("small_gate")
 
 ROOT = Path(__file__).resolve().parent.parent
 # The whole layer's kernels are checked region by region at their own sizes, which takes the interpreter minutes;

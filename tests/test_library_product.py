@@ -66,7 +66,7 @@ from prism.sgraph.nodes import (
 )
 from prism.sgraph.products import PlainProduct, plain_product, plain_products
 
-pytestmark = pytest.mark.usefixtures("warm", "small_gate")
+pytestmark = pytest.mark.usefixtures("small_gate")
 
 H200 = device("sm_90")
 M, N, K, B, H = Axis("m", 12), Axis("n", 20), Axis("k", 24), Axis("b", 3), Axis("h", 4)

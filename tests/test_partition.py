@@ -45,7 +45,7 @@ from prism.sgraph import spec
 from prism.sgraph.compose import Part, compose
 from prism.sgraph.show import key, text
 
-pytestmark = pytest.mark.usefixtures("warm", "small_gate")
+pytestmark = pytest.mark.usefixtures("small_gate")
 
 SM_90 = device("sm_90")
 TINY = Sizes(hidden=64, heads=4, kv_heads=2, head=16, mlp=96)

@@ -42,7 +42,7 @@ from prism.sgraph.denote import as_program, denote
 from prism.sgraph.nodes import Grid, Kernel, Load, Pointwise, SGraph, Store, TileReduce, Whole
 from prism.sgraph.value_bounds import shape
 
-pytestmark = pytest.mark.usefixtures("warm", "small_gate")
+pytestmark = pytest.mark.usefixtures("small_gate")
 
 F32 = DType.FLOAT32
 NUMPY = NumpyArrays()

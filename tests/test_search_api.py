@@ -29,7 +29,7 @@ from prism.program.nodes import Program
 from prism.program.verdict import Status, Verdict
 from prism.sgraph.show import key
 
-pytestmark = pytest.mark.usefixtures("warm", "small_gate")
+pytestmark = pytest.mark.usefixtures("small_gate")
 
 MODELS = Path(__file__).resolve().parent.parent / "examples" / "models"
 SMALL = SearchBudget(max_kernels=2, max_forms=4, max_families=24, max_sgraphs=12)
@@ -93,6 +93,7 @@ def test_nothing_is_asked_for_nothing(workers: list[Worker], attention: Program)
     assert list(found) == []
 
 
+@pytest.mark.cold
 @pytest.mark.parametrize("how", slow_but(["exhausted", "dropped"], ["exhausted", "closed", "dropped"]))
 def test_the_processes_end_with_the_search(workers: list[Worker], attention: Program, how: str) -> None:
     found = prism.search(attention, budget=replace(SMALL, max_sgraphs=4), workers=2)

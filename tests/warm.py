@@ -1,11 +1,13 @@
 """Children that outlive what started them: the next that would start one alike goes on with it.
 
-Starting one imports torch, and Triton for some, which takes 2 s; a run of `optimize` starts up to five. Only for tests
-in which children are not what is tested: what one run does to its child, the next one finds.
+Starting one imports torch, and Triton for some, or egglog and the rules, which takes 1 to 2 s; a run of `optimize`
+starts up to six. Only for tests in which children are not what is tested: what one run does to its child, the next one
+finds.
 """
 
 from __future__ import annotations
 
+import os
 import subprocess
 from collections.abc import Mapping, Sequence
 from io import BufferedRandom
@@ -13,9 +15,9 @@ from typing import TypeAlias
 
 from prism.process.child import Child
 
-Alike: TypeAlias = tuple[tuple[str, ...], frozenset[tuple[str, str]] | None]
+Alike: TypeAlias = tuple[tuple[str, ...], frozenset[tuple[str, str]]]
 
-MOST = 4
+MOST = 6
 """Idle children that are kept; the one that waited longest goes first."""
 
 
@@ -26,7 +28,9 @@ class WarmChild(Child):
 
     def __init__(self, command: Sequence[str], environment: Mapping[str, str] | None = None) -> None:
         super().__init__(command, environment)
-        self._alike = tuple(command), None if environment is None else frozenset(environment.items())
+        variables = dict(os.environ if environment is None else environment)
+        variables.pop("PYTEST_CURRENT_TEST", None)  # pytest's own, of which no child knows
+        self._alike = tuple(command), frozenset(variables.items())
         self._unanswered = 0
 
     def start(self) -> bool:

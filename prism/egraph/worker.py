@@ -155,7 +155,9 @@ class Worker:
 
     def close(self) -> None:
         """End the process."""
-        self._kill()
+        if self._pending is not None:
+            self._kill()
+        self._disconnect()
         self._child.close()
 
     def _alive(self) -> bool:
@@ -223,15 +225,17 @@ class Worker:
         requests, answers = self._child.pipes()
         self._requests = Connection(os.dup(requests.fileno()), readable=False)
         self._answers = Connection(os.dup(answers.fileno()), writable=False)
-        requests.close()
         self._fresh = True
 
     def _kill(self, how: str = "it was killed") -> str:
         """End the process if there is one; how it came to its end."""
+        self._disconnect()
+        self._fresh = True
+        self._pending = None
+        return self._child.end(how)
+
+    def _disconnect(self) -> None:
         for pipe in (self._requests, self._answers):
             if pipe is not None:
                 pipe.close()
         self._requests = self._answers = None
-        self._fresh = True
-        self._pending = None
-        return self._child.end(how)
