@@ -28,7 +28,7 @@ from prism.backends.triton.crosscompile import CompileJob
 from prism.backends.triton.emit import emit_module
 from prism.bench.own import module_facts
 from prism.cost.device import device, multicore
-from prism.cost.library import LIBRARY_EFFICIENCY, library_times
+from prism.cost.library import LIBRARY_EFFICIENCY, extents, library_times
 from prism.cost.model import Model
 from prism.errors import BackendError
 from prism.events import Evidence
@@ -473,12 +473,12 @@ def product_of(m: int, n: int, k: int, dtype: DType = BF16) -> PlainProduct:
 
 
 def seconds(m: int, n: int, k: int) -> float:
-    return float(library_times(product_of(m, n, k), H200, {}).total(H200.launch_overhead_s))
+    return float(library_times(extents(product_of(m, n, k), {}), BF16, H200).total(H200.launch_overhead_s))
 
 
 def test_a_product_of_few_rows_is_bound_by_memory() -> None:
     for m in (1, 16, 64):
-        times = library_times(product_of(m, 4096, 4096), H200, {})
+        times = library_times(extents(product_of(m, 4096, 4096), {}), BF16, H200)
         moved = 2 * (m * 4096 * 2 + 4096 * 4096)
         assert times.memory >= moved / H200.bandwidth_bytes_s
         assert times.memory > times.compute
@@ -496,7 +496,7 @@ def test_a_tail_of_tiles_costs_a_wave() -> None:
 def test_symbolic_rows_are_taken_at_their_hint() -> None:
     g = small.matmul(symbol("seq"), 4096, 4096, BF16)
     p = plain_products(g)["matmul"]
-    few, many = (float(library_times(p, H200, {"seq": s}).total(0.0)) for s in (8, 8192))
+    few, many = (float(library_times(extents(p, {"seq": s}), p.dtype, H200).total(0.0)) for s in (8, 8192))
     assert many > 4 * few
 
 

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import ast
+import itertools
 import math
+from dataclasses import fields
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from sgraph_small import F16, F32, attention, layer_norm, matmul, matvec, split_k
 
+import prism
 from prism.cost.counts import sgraph_cost
 from prism.cost.device import DEVICES, Device, device
 from prism.cost.gpu import DOT_EFFICIENCY, FULL_DOT_REUSE, L2_SHARE
@@ -239,3 +244,26 @@ def test_one_pass_attention_beats_its_operators() -> None:
     inputs = tuple(Tensor(n, (16, 4096, 64), F16) for n in "qkv")
     program = Program("attention", inputs, steps, ("o",))
     assert best(attention(16, 4096, 64, causal=False)).seconds < baseline_estimate(program, H200, {}).seconds
+
+
+def test_only_the_cost_model_knows_rates() -> None:
+    rates = {f.name for f in fields(Device) if f.name.endswith(("_s", "_flops")) and f.name != "launch_overhead_s"}
+    assert {"bandwidth_bytes_s", "multiply_adds_s", "half_dot_flops"} <= rates
+    root = Path(prism.__file__).parent
+    for path in sorted(root.rglob("*.py")):
+        if path.parent != root / "cost":
+            tree = ast.parse(path.read_text())
+            asked = {n.attr for n in ast.walk(tree) if isinstance(n, ast.Attribute)} & rates
+            assert not asked, f"{path.relative_to(root)} makes times of counts by itself: {', '.join(sorted(asked))}"
+
+
+def test_every_constant_of_the_cost_model_says_where_it_is_from() -> None:
+    sources = ("(guess", "(reported", "(measured", "(data sheet", "(by definition")
+    for path in sorted((Path(prism.__file__).parent / "cost").glob("*.py")):
+        body = ast.parse(path.read_text()).body
+        for node, after in itertools.pairwise([*body, None]):
+            if isinstance(node, ast.Assign) and isinstance(node.value, ast.Constant | ast.BinOp | ast.Tuple):
+                if isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
+                    continue
+                told = ast.unparse(after) if isinstance(after, ast.Expr) else ""
+                assert any(s in told for s in sources), f"{path.name}:{node.lineno}: {ast.unparse(node)}: no source"

@@ -47,13 +47,19 @@ from prism.sgraph.nodes import (
 from prism.sgraph.products import dot_dims, drops_dimension, is_dot
 
 REGISTER_BYTES = 4
-# The widest block that is tuned: 8 warps of 32 threads.
+"""Of a register (data sheet)."""
 WARP = 32
+"""Threads of a warp (data sheet)."""
 MAX_WARPS = 8
+"""Warps of the widest block that is tuned (guess)."""
 INT32_MAX = 2**31 - 1
-# Operands of one matrix product that a thread may hold. In full precision the product is unrolled, operands in
-# registers: beyond this they spill, and one kernel takes ten seconds to compile.
+"""The largest offset that kernels compute (by definition)."""
 MAX_OPERANDS = 384
+"""Operands of one matrix product that a thread may hold (measured, by Triton's compiler).
+
+In full precision the product is unrolled, operands in registers: beyond this they spill, and one kernel takes ten
+seconds to compile.
+"""
 
 
 @dataclass(frozen=True, slots=True)

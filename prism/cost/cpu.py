@@ -26,30 +26,33 @@ from prism.cost.device import Device
 from prism.cost.gpu import Times
 from prism.cost.list_scheduling import dealt
 from prism.cost.model import Estimate, kernel_estimate, sum_estimates
+from prism.cost.roofline import memory
 from prism.program.index import Axis
 from prism.program.nodes import DType
 from prism.sgraph.config import Config, Resources
 from prism.sgraph.load_balance import ordered
 from prism.sgraph.nodes import Kernel, Load, SGraph, Store
 
-# What compiled tiles reach of the vector units' peak: products, and pointwise chains with their conversions.
 DOT_SHARE = 0.55
+"""What compiled products reach of the vector units' peak, a share (guess)."""
 POINTWISE_SHARE = 0.35
-# What a stream reaches of the bandwidths.
+"""The same of pointwise chains with their conversions (guess)."""
 STREAM_SHARE = 0.85
-# A statement of a tile program: its loop and its masks, seconds.
+"""What a stream reaches of the bandwidths, a share (guess)."""
 STATEMENT_S = 8e-9
-# The part of a cache that a launch's data may take to stay there.
+"""A statement of a tile program, its loop and its masks, seconds (guess)."""
 CACHE_PART = 0.6
-# A line of cache, and the bytes that the hardware wastes wherever a stream starts anew.
+"""The share of a cache that a launch's data may take to stay there (guess)."""
 LINE = 64
+"""A line of cache, bytes (data sheet)."""
 RESTART = 128
-# How often the same bytes come from memory at most: tiles of neighbours find the rest in the last-level cache.
+"""Bytes that the hardware wastes wherever a stream starts anew (guess)."""
 MOST_AGAIN = 4.0
-# Rows of a product that share each operand's vector, at which loads no longer bound it.
+"""How often the same bytes come from memory at most, as neighbours find the rest in the last-level cache (guess)."""
 FULL_ROWS = 6.0
-# Rows from which operands in bfloat16 are packed in pairs, where an instruction multiplies pairs.
+"""Rows of a product that share each operand's vector, at which loads no longer bound it (guess)."""
 PAIRED_ROWS = 9
+"""Rows from which bfloat16 operands are packed in pairs, where an instruction multiplies pairs (measured)."""
 
 
 class CpuKernelModel:
@@ -179,11 +182,10 @@ def cpu_times(kernels: Sequence[CpuKernelModel], binding: Mapping[str, Any]) -> 
     compute = work / programs * dealt(programs, d.processors, skew, all(ordered(k.kernel) for k in kernels))
     # One core alone draws no more than its own share of the memory's bandwidth.
     filled = active / d.processors
-    cached = moved / (d.cache_bandwidth_bytes_s * STREAM_SHARE * filled)
     # What is asked for again comes from memory again, unless the programs that run at the same time share it.
     again = np.minimum(np.maximum(distinct, streamed / np.maximum(active, 1.0)), MOST_AGAIN * distinct)
-    memory = np.maximum(cached, again / (d.bandwidth_bytes_s * STREAM_SHARE * filled))
-    return Times(memory, compute, 0.0 * memory, 0.7, 0.0, np.ones_like(np.asarray(programs), dtype=bool), distinct)
+    traffic = memory(d, again, moved, STREAM_SHARE * filled, np.maximum)
+    return Times(traffic, compute, 0.0 * traffic, 0.7, 0.0, np.ones_like(np.asarray(programs), dtype=bool), distinct)
 
 
 class CpuLaunchModel:

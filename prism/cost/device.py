@@ -21,12 +21,14 @@ from prism.errors import UsageError
 from prism.program.nodes import DType
 
 KIB = 1024
+"""Bytes (by definition)."""
 MIB = 1024 * KIB
+"""Bytes (by definition)."""
 
 MATRIX_OPERATION = 1 / 32
 """An operation of a matrix product on matrix units, of which a multiply-add is two, in vector multiply-adds.
 
-Data sheet, roughly: matrix units are about 16 times as fast (A100 16, L40S 4, H200 15, B200 30).
+Matrix units are about 16 times as fast (data sheet, roughly: A100 16, L40S 4, H200 15, B200 30).
 """
 
 

@@ -6,7 +6,7 @@ from DRAM once if L2 keeps it, and as many programs fit on a multiprocessor as o
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
@@ -26,6 +26,7 @@ from prism.cost.counts import Access, Dot, KernelCost, kernel_cost
 from prism.cost.device import Device
 from prism.cost.list_scheduling import dealt
 from prism.cost.pipelining import streamed
+from prism.cost.roofline import memory
 from prism.errors import BackendError
 from prism.program.index import Axis
 from prism.program.nodes import DType
@@ -38,30 +39,40 @@ from prism.sgraph.products import LIBRARY
 # Part of a tensor that a load touches: its name, and the names of the axes that the index mentions.
 _Region: TypeAlias = "tuple[str, tuple[str, ...]]"
 
-# What well-tuned kernels reach of the data sheet's rates.
 DRAM_EFFICIENCY = 0.85
+"""What well-tuned kernels reach of the data sheet's bandwidths, a share (reported)."""
 DOT_EFFICIENCY = 0.75
+"""The same of the matrix units' rate (reported)."""
 VECTOR_EFFICIENCY = 0.6
-# One multiprocessor alone can draw this many times its even share of the bandwidth.
+"""The same of the vector units' (guess)."""
 SM_BANDWIDTH_SHARE = 1.8
-# Bytes of a tensor that stay in L2 between two uses, in one launch or in two: half of it, as other data passes through.
+"""How many times its even share of the bandwidth one multiprocessor alone can draw (reported)."""
 L2_SHARE = 0.5
-# 2MN/(M+N), the reuse of an operand of an MxN tile, at which matrix units run at full rate.
+"""The share of L2 that a tensor may take to stay there between two uses, as other data passes through (guess)."""
 FULL_DOT_REUSE = 96.0
-# The same where the vector units compute the product: they are slower against shared memory, and tile in registers.
+"""2MN/(M+N), the reuse of an operand of an MxN tile, at which matrix units run at full rate (guess)."""
 FULL_VECTOR_REUSE = 32.0
-# Warps that keep the matrix units, and the vector units, of a multiprocessor busy.
+"""The same where the vector units compute it: slower against shared memory, they tile in registers (guess)."""
 DOT_WARPS = 4
+"""Warps that keep the matrix units of a multiprocessor busy (data sheet: one each)."""
 VECTOR_WARPS = 12
-# Rows of a product from which a group of warps computes it with its operands in shared memory, where devices can.
+"""Warps that keep its vector units busy (guess)."""
 WARP_GROUP_ROWS = 64
-# So many pipeline stages, in a table of points, are no kernel of prism's but a call of the vendor's library.
+"""Rows from which a group of warps multiplies operands that lie in shared memory, where devices can (data sheet)."""
 LIBRARY_STAGES = 0
-# Registers of a thread besides the tiles' values: addresses, masks, counters.
+"""In tables of points, so many stages are no kernel of prism's but a call of the library (by definition)."""
 BASE_REGISTERS = 32
-# Trips to memory that a program makes to count itself in: its stores have to be out, then the count comes back. Both
-# are to L2, about half of a trip to DRAM each. To be calibrated on a device; not measured.
+"""Registers of a thread besides the tiles' values: addresses, masks, counters (guess)."""
 ARRIVAL_TRIPS = 1.0
+"""Trips to memory that a program makes to count itself in (guess).
+
+Its stores have to be out, then the count comes back: both to L2, about half of a trip to DRAM each.
+"""
+
+
+def reached(device: Device, programs: Any, least: Callable[..., Any] = min) -> Any:
+    """The share of the bandwidths that so many programs reach; `least` is `min`, or `np.minimum` for arrays."""
+    return DRAM_EFFICIENCY * least(1.0, SM_BANDWIDTH_SHARE * least(programs, device.processors) / device.processors)
 
 
 def folding(combine: str) -> str:
@@ -176,8 +187,8 @@ class KernelModel:
         env = {**self.hints, **binding}
         p = self.part(env, warps, stages, None)
         dram, moved = self.traffic(env, p.sizes, p.resident, {})
-        memory = np.maximum(dram / self.device.bandwidth_bytes_s, moved / self.device.cache_bandwidth_bytes_s)
-        seconds = np.maximum(memory / DRAM_EFFICIENCY, p.compute(p.resident)) + p.spill
+        traffic = memory(self.device, dram, moved, DRAM_EFFICIENCY, np.maximum)
+        seconds = np.maximum(traffic, p.compute(p.resident)) + p.spill
         return np.where(p.fits, seconds, np.inf)
 
     def part(self, env: Mapping[str, Any], warps: Any, stages: Any, resources: Resources | None) -> _Part:
@@ -390,9 +401,6 @@ def _times(
         longest_chain = np.maximum(longest_chain, p.longest_chain)
         hidden = hidden + p.hidden * (p.programs / programs)
         spill = spill + p.spill
-    reached = np.minimum(1.0, SM_BANDWIDTH_SHARE * np.minimum(programs, d.processors) / d.processors)
-    memory = dram / (d.bandwidth_bytes_s * DRAM_EFFICIENCY * reached)
-    memory = np.maximum(memory, moved / (d.cache_bandwidth_bytes_s * DRAM_EFFICIENCY * reached))
     # Kernels of one launch come one after another, so that the long programs of one meet the short ones of the next.
     in_order = all(p.ordered for p in parts)
     # The multiprocessor that is done last, and at least the longest program of any kernel.
@@ -402,7 +410,8 @@ def _times(
     waits = dealt(programs, d.processors * resident, longest_chain / chain, in_order and len(parts) == 1)
     latency = d.memory_latency_s * chain * waits
     overlap = 1 - 1 / (active * hidden + 1)
-    return Times(memory, compute, latency, overlap, spill, fits, dram)
+    traffic = memory(d, dram, moved, reached(d, programs, np.minimum), np.maximum)
+    return Times(traffic, compute, latency, overlap, spill, fits, dram)
 
 
 class LaunchModel:

@@ -8,63 +8,91 @@ be calibrated on a device; nothing here was measured.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
 from prism.cost.compiled_expr import value
 from prism.cost.device import Device
-from prism.cost.gpu import DRAM_EFFICIENCY, FULL_DOT_REUSE, SM_BANDWIDTH_SHARE, Times
-from prism.cost.roofline import LIBRARY_DEPTH
+from prism.cost.gpu import FULL_DOT_REUSE, Times, reached
+from prism.cost.roofline import memory, seconds
 from prism.program.index import Axis
 from prism.program.nodes import DType
 from prism.sgraph.products import PlainProduct
 
 LIBRARY_EFFICIENCY = 0.8
-"""What a large product reaches of the data sheet's dense rate: 790 of 989 TFLOP/s on an H200, the suite's floor."""
+"""What a large product reaches of the data sheet's dense rate: 790 of 989 TFLOP/s on an H200 (reported)."""
 LIBRARY_TILES = ((128, 256), (256, 128), (128, 128), (64, 128), (128, 64), (64, 64))
+"""Rows and columns of a program's part of the result, elements, the smallest last (guess)."""
 SPLITS = (1, 2, 4, 8, 16)
+"""Among how many programs a library shares the depth (guess)."""
+LIBRARY_DEPTH = 256
+"""The least part of its depth for which a library shares a product among programs, elements (guess)."""
 LIBRARY_OVERLAP = 0.95
-"""The share of what does not bound a product that runs beside what does: its loads are warps of their own."""
+"""The share of what does not bound a product that runs beside what does: its loads are warps of their own (guess)."""
 
 
-def library_times(product: PlainProduct, device: Device, hints: Mapping[str, int]) -> Times:
-    """Seconds by cause of the product on a device; `total` adds the launch.
+@dataclass(frozen=True, slots=True)
+class Extents:
+    """How large a product is: batch * [rows, depth] x [depth, columns], of elements of so many bytes."""
 
-    Args:
-        product: the product.
-        device: what it runs on.
-        hints: a value for every symbol of the extents.
-    """
+    batch: int
+    rows: int
+    columns: int
+    depth: int
+    width: int
+
+    @property
+    def operations(self) -> float:
+        """Of the matrix units, two a multiply-add."""
+        return 2.0 * self.batch * self.rows * self.columns * self.depth
+
+    def shared(self, high: int, wide: int) -> Iterator[tuple[int, int, int]]:
+        """The ways to share the depth: the parts, the programs by tiles of that size, and the bytes moved.
+
+        Every element is moved once, and partial results are written and read in float32.
+        """
+        depth, result = self.depth, self.rows * self.columns
+        once = self.batch * (self.rows * depth + depth * self.columns + result) * self.width
+        tiles = self.batch * math.ceil(self.rows / high) * math.ceil(self.columns / wide)
+        for parts in SPLITS:
+            if parts == 1:
+                yield 1, tiles, once
+            elif math.ceil(depth / parts) >= LIBRARY_DEPTH:
+                yield parts, tiles * parts, once + 8 * parts * self.batch * result
+
+
+def extents(product: PlainProduct, hints: Mapping[str, int]) -> Extents:
+    """How large a product is; `hints` has a value for every symbol."""
 
     def size(axes: Sequence[Axis]) -> int:
         return math.prod(int(value(a.extent, hints)) for a in axes)
 
-    sides = product.batch, product.rows, product.columns, (product.depth,)
-    batch, rows, columns, depth = (size(a) for a in sides)
-    return product_times(batch, rows, columns, depth, product.dtype, device)
+    rows, columns = size(product.rows), size(product.columns)
+    return Extents(size(product.batch), rows, columns, size((product.depth,)), product.dtype.bytes)
 
 
-def product_times(batch: int, rows: int, columns: int, depth: int, dtype: DType, device: Device) -> Times:
-    """The same of a product of these extents: batch * [rows, depth] x [depth, columns]."""
-    width = dtype.bytes
-    once = batch * (rows * depth + depth * columns + rows * columns) * width
+def library_measures(product: Extents, device: Device) -> list[tuple[float, float, float]]:
+    """(bytes, work, seconds) of each way to share the depth, before anything is known of tiles: by the smallest."""
+    work = device.matrix_operation * product.operations
+    return [
+        (moved, work, float(seconds(device, moved, work, programs)) + (parts > 1) * device.launch_overhead_s)
+        for parts, programs, moved in product.shared(*LIBRARY_TILES[-1])
+    ]
+
+
+def library_times(product: Extents, dtype: DType, device: Device) -> Times:
+    """Seconds by cause of a product on a device, by the best tile and share of the depth; `total` adds the launch."""
     rate = device.dot_flops(dtype) * LIBRARY_EFFICIENCY / device.processors
     found: list[tuple[float, int, Times]] = []
     for high, wide in LIBRARY_TILES:
         reuse = min(1.0, 2 * high * wide / (high + wide) / FULL_DOT_REUSE)
-        for parts in SPLITS:
-            own = math.ceil(depth / parts)
-            if parts > 1 and own < LIBRARY_DEPTH:
-                break
-            programs = batch * math.ceil(rows / high) * math.ceil(columns / wide) * parts
+        for parts, programs, moved in product.shared(high, wide):
+            own = math.ceil(product.depth / parts)
             waves = math.ceil(programs / device.processors)
-            # Partial results are written and read in float32.
-            moved = once + (8 * parts * batch * rows * columns if parts > 1 else 0)
             # Two neighbours load the longer side of their tiles together.
-            through_l2 = programs * own * (min(high, wide) + max(high, wide) / 2) * width
-            reached = min(1.0, SM_BANDWIDTH_SHARE * min(programs, device.processors) / device.processors)
-            memory = max(moved / device.bandwidth_bytes_s, through_l2 / device.cache_bandwidth_bytes_s)
+            through_l2 = programs * own * (min(high, wide) + max(high, wide) / 2) * product.width
             times = Times(
-                memory=memory / (DRAM_EFFICIENCY * reached),
+                memory=memory(device, moved, through_l2, reached(device, programs)),
                 compute=waves * 2.0 * high * wide * own / (rate * reuse),
                 latency=2 * device.memory_latency_s * waves,
                 overlap=LIBRARY_OVERLAP,

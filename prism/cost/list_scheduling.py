@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 ALONE = 2.0 / 3.0
+"""The part of what the longest program does beyond the shortest that is done alone at the end (guess)."""
 
 
 def dealt(programs: Any, processors: Any, longest: Any, ordered: bool) -> Any:

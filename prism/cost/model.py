@@ -21,19 +21,19 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, Protocol, TypeAlias
 
+from prism.cost import roofline
 from prism.cost.compiled_expr import value
 from prism.cost.device import Device
 from prism.cost.gpu import (
-    DRAM_EFFICIENCY,
     L2_SHARE,
-    SM_BANDWIDTH_SHARE,
     VECTOR_EFFICIENCY,
     KernelModel,
     Times,
     joined_dtype,
     launch_models,
+    reached,
 )
-from prism.cost.library import library_times, product_times
+from prism.cost.library import Extents, extents, library_times
 from prism.cost.streams import STREAMS, Demand, finished, placed
 from prism.cost.work import work
 from prism.program.extents import Extent
@@ -48,8 +48,8 @@ from prism.sgraph.products import plain_products
 
 Limiter: TypeAlias = Literal["memory", "compute", "latency", "launch"]
 Estimator: TypeAlias = Callable[[Config, Sequence[Resources]], float]
-# Elements that one program of a pointwise baseline kernel handles.
 BASELINE_TILE = 1024
+"""Elements that one program of a pointwise baseline kernel handles (guess)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +134,7 @@ class Model:
     def __init__(self, sgraph: SGraph, device: Device, hints: Mapping[str, int]) -> None:
         self.device = device
         self.kernels = tuple(KernelModel(k, sgraph, device, hints) for k in sgraph.kernels)
-        library = {n: library_times(p, device, hints) for n, p in plain_products(sgraph).items()}
+        library = {n: library_times(extents(p, hints), p.dtype, device) for n, p in plain_products(sgraph).items()}
         self.launches = launch_models(sgraph, self.kernels, library)
         self._sgraph = sgraph
 
@@ -295,14 +295,12 @@ def _operator(definition: Definition, program: Program, device: Device, hints: M
     # The parallel work of a reduction is split among programs, so the larger side counts.
     largest = max([written, *(over(free_axes(e)) for e in reads)])
     programs = max(1.0, math.ceil(largest / BASELINE_TILE))
-    reached = min(1.0, SM_BANDWIDTH_SHARE * min(programs, device.processors) / device.processors)
     dtype = joined_dtype(dtypes)
     busy = min(1.0, programs / device.processors)
-    memory = max((moved - kept) / device.bandwidth_bytes_s, moved / device.cache_bandwidth_bytes_s)
-    memory /= DRAM_EFFICIENCY * reached
+    memory = roofline.memory(device, moved - kept, moved, reached(device, programs))
     compute = pointwise / (device.multiply_adds_s * VECTOR_EFFICIENCY * busy)
     latency, overlap, spill = 2 * device.memory_latency_s, 1.0, 0.0
-    for t in (product_times(*p, dtype, device) for p in products):
+    for t in (library_times(Extents(*p, dtype.bytes), dtype, device) for p in products):
         # As a library call of an sGraph is judged, so that the same call takes the same time on either side.
         memory, latency = max(memory, t.memory), max(latency, t.latency)
         compute, overlap, spill = compute + t.compute, t.overlap, spill + t.spill

@@ -21,11 +21,11 @@ from prism.sgraph.nodes import Contract, Grid, Load, Loop, statements, value_axe
 from prism.sgraph.products import is_dot
 
 COPY_BYTES = 4
-"""The least that an asynchronous copy moves."""
+"""The least that an asynchronous copy moves, bytes (data sheet)."""
 SECTOR_BYTES = 32
-"""What a load brings to the first cache at least."""
+"""What a load brings to the first cache at least, bytes (data sheet)."""
 L2_TRIP = 0.4
-"""How long a trip to L2 takes, in trips to memory. To be calibrated on a device; not measured."""
+"""How long a trip to L2 takes, in trips to memory (guess)."""
 
 # An axis, and the bytes from one of its elements to the next.
 _Step: TypeAlias = "tuple[Axis, int]"

@@ -25,7 +25,7 @@ from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass, field
 
 from prism.cost.device import Device
-from prism.cost.roofline import TILE
+from prism.cost.roofline import TILE, arithmetic, traffic
 from prism.cost.work import work
 from prism.program.extents import Extent, evaluate
 from prism.program.index import Atom, Axis, Index
@@ -170,7 +170,7 @@ class Costs:
         instances = Counter(t for t, _ in spreads)
         size = Size()
         matrix = vector = 0.0
-        traffic: dict[str, float] = {}
+        read: dict[str, float] = {}
         for (tensor, _), spread in spreads.items():
             if tensor in members:
                 inner = self._facts[tensor]
@@ -178,23 +178,21 @@ class Costs:
                 vector += spread * inner.vector
                 size += inner.size
             else:
-                traffic[tensor] = max(traffic.get(tensor, 0.0), spread)
-        seconds = self._seconds(name, traffic, matrix, vector)
-        work = matrix / self.device.dot_flops(self.dtype) + vector / self.device.multiply_adds_s
-        return RootCost(seconds, work, frozenset(members), frozenset(traffic), size)
+                read[tensor] = max(read.get(tensor, 0.0), spread)
+        seconds = self._seconds(name, read, matrix, vector)
+        work = sum(arithmetic(self.device, matrix, vector, self.dtype))
+        return RootCost(seconds, work, frozenset(members), frozenset(read), size)
 
-    def _seconds(self, name: str, traffic: Mapping[str, float], matrix: float, vector: float) -> float:
+    def _seconds(self, name: str, read: Mapping[str, float], matrix: float, vector: float) -> float:
         device = self.device
         lengths = sorted(self._length(a) for a in self._facts[name].definition.axes)
         # A tile is of the two longest axes.
         programs = math.prod(lengths[:-2]) * math.prod(-(-n // TILE) for n in lengths[-2:])
         busy = min(1.0, programs / device.processors)
-        memory = self._bytes[name] / device.bandwidth_bytes_s
-        for tensor, spread in traffic.items():
-            again = max(0.0, spread - 1.0) / device.cache_bandwidth_bytes_s
-            memory += self._bytes[tensor] * (1.0 / device.bandwidth_bytes_s + again)
-        products = matrix / (device.dot_flops(self.dtype) * busy)
-        return device.launch_overhead_s + max(memory, products, vector / device.multiply_adds_s)
+        memory = traffic(device, self._bytes[name])
+        for tensor, spread in read.items():
+            memory += traffic(device, self._bytes[tensor], spread)
+        return device.launch_overhead_s + max(memory, *arithmetic(device, matrix, vector, self.dtype, busy))
 
     def _length(self, axis: Axis) -> int:
         if isinstance(axis.extent, int):

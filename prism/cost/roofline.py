@@ -1,23 +1,43 @@
-"""Time from counts: the roofline that plans, families and sGraphs are ranked by before their tiles are known."""
+"""Time from counts, where a device's rates meet what kernels move and compute; details rise from top to bottom.
+
+    full        bytes and work of a device that is busy: how plans are ordered, and what is worth storing
+    seconds     the same of one launch of so many programs: how families are pruned, and sGraphs at many shapes ranked
+    traffic     bytes that come again come from the cache: what regions are cut by
+    arithmetic  operations on matrix units and on vector units: the same
+    memory      what kernels reach of both bandwidths: how configurations, a library's calls and the operators of the
+                baseline are ranked, by the models of their devices (`gpu.py`, `cpu.py`, `library.py`, `model.py`)
+
+Nothing outside this package knows a rate of a device.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 from prism.cost.device import Device
+from prism.program.nodes import DType
 
 TILE = 128
 """A tile's length along an axis where tiles are not known yet, elements (guess)."""
-LIBRARY_TILE = 64
-"""The least tile of a library's product that runs at full rate: shorter results leave processors idle (guess)."""
-LIBRARY_DEPTH = 256
-"""The least part of its depth for which a library shares a product among programs (guess)."""
+
+
+def full(device: Device, moved: Any, work: Any, most: Callable[..., Any] = max) -> Any:
+    """The time that a device takes whose processors are all busy: the larger of traffic and work, no launch counted.
+
+    Args:
+        device: what it runs on.
+        moved: bytes.
+        work: vector multiply-adds, those of matrix units weighed by `Device.matrix_operation`.
+        most: `max`, or `np.maximum` for arrays.
+    """
+    return most(moved / device.bandwidth_bytes_s, work / device.multiply_adds_s)
 
 
 def seconds(device: Device, moved: Any, work: Any, programs: Any) -> Any:
-    """The time of one launch: the larger of traffic and work, at the share of the device that the programs fill.
+    """The time of one launch: that of a full device, at the share of it that the programs fill.
 
     Args:
         device: what it runs on.
@@ -26,5 +46,28 @@ def seconds(device: Device, moved: Any, work: Any, programs: Any) -> Any:
         programs: how many are launched.
     """
     filled = np.minimum(np.asarray(programs, dtype=np.float64), device.processors)
-    least = np.maximum(np.asarray(moved) / device.bandwidth_bytes_s, np.asarray(work) / device.multiply_adds_s)
+    least = full(device, np.asarray(moved), np.asarray(work), np.maximum)
     return least * (device.processors / filled) + device.launch_overhead_s
+
+
+def traffic(device: Device, size: float, spread: float = 1.0) -> float:
+    """The time to move a tensor of so many bytes `spread` times: once from memory, again from the cache."""
+    return size * (1.0 / device.bandwidth_bytes_s + max(0.0, spread - 1.0) / device.cache_bandwidth_bytes_s)
+
+
+def arithmetic(device: Device, matrix: float, vector: float, dtype: DType, busy: float = 1.0) -> tuple[float, float]:
+    """The times of matrix operations of that type, at the busy share of the matrix units, and of multiply-adds."""
+    return matrix / (device.dot_flops(dtype) * busy), vector / device.multiply_adds_s
+
+
+def memory(device: Device, missed: Any, moved: Any, reached: Any, most: Callable[..., Any] = max) -> Any:
+    """The time of a launch's traffic: bytes from memory, or all bytes from the cache, whichever takes longer.
+
+    Args:
+        device: what it runs on.
+        missed: bytes that are not in the cache that all processors share.
+        moved: all bytes.
+        reached: the share of the bandwidths that the launch reaches.
+        most: `max`, or `np.maximum` for arrays.
+    """
+    return most(missed / device.bandwidth_bytes_s, moved / device.cache_bandwidth_bytes_s) / reached

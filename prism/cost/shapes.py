@@ -33,10 +33,10 @@ from prism.sgraph.nodes import Kernel, SGraph, Whole
 Array: TypeAlias = "np.ndarray[Any, Any]"
 Point: TypeAlias = Mapping[str, int]
 
-# Shapes times assignments that are evaluated in one piece: what stays in the cache.
 CHUNK = 1 << 16
-# Tiles and parts are powers of two up to this exponent.
+"""Shapes times assignments that are evaluated in one piece, so that it stays in the cache (guess)."""
 EXPONENTS = 20
+"""Tiles and parts are powers of two up to this exponent (by definition)."""
 
 
 @dataclass(slots=True)

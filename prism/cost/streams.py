@@ -20,14 +20,16 @@ from prism.sgraph.launch_order import After
 
 STREAMS = "streams"
 """What configurations call it; the number is the stream, from 1, beside the first one."""
-# What it costs to wait for a launch of another stream beyond what the next one of the same stream waits. A guess.
 CROSSING_S = 1e-6
-# What several streams have to gain, as a part of the time on one.
+"""Waiting for a launch of another stream, beyond what the next one of the same stream waits, seconds (guess)."""
 WORTH = 0.02
+"""What several streams have to gain, as a part of the time on one (guess)."""
 MOST_STREAMS = 4
+"""Streams beside one another (guess)."""
 SWEEPS = 2
-# What counts as a difference, seconds.
+"""How often each launch is placed anew (guess)."""
 LEAST_S = 1e-12
+"""What counts as a difference, seconds (guess)."""
 
 
 @dataclass(frozen=True, slots=True)

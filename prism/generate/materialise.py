@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from prism.cost.device import Device
+from prism.cost.roofline import full
 from prism.generate.families import Target
 from prism.generate.options import COMMUTATIVE, REDUCING, Along, Choice, Weights
 from prism.program.classes import EClasses
@@ -129,8 +130,9 @@ def cuts(
         for axis in outer:
             if axis not in own:
                 repeated *= max(1.0, weights.size(frozenset({axis})) / TILE)
-        again = sum(work[c] for c in under[cls]) * (repeated * fused - idle(own)) / device.multiply_adds_s
-        return again - weights.size(own) * 4 / device.bandwidth_bytes_s - device.launch_overhead_s
+        once = float(full(device, 0.0, sum(work[c] for c in under[cls])))
+        stored = float(full(device, weights.size(own) * 4, 0.0))
+        return once * (repeated * fused - idle(own)) - stored - device.launch_overhead_s
 
     free = [c for c in order if choices[c].children and c not in roots and classes.axes[c] and reading[c]]
     names = _Names(choices, classes)

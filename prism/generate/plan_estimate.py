@@ -24,7 +24,7 @@ from typing import TypeAlias
 
 from prism.cost.constraints import RoleBounds
 from prism.cost.device import Device, Tiles
-from prism.cost.roofline import TILE
+from prism.cost.roofline import TILE, full
 from prism.generate.families import Target
 from prism.generate.materialise import Choices, Plan, below
 from prism.generate.options import REDUCING, Weights
@@ -69,7 +69,7 @@ class _Kernel:
             if short > 1:
                 if self.parts >= 2:
                     parts = min(-(-short // 1), self.parts)
-                    combined = 2 * parts * self.stored / device.bandwidth_bytes_s + device.launch_overhead_s
+                    combined = float(full(device, 2 * parts * self.stored, 0.0)) + device.launch_overhead_s
                     best = min(best, self.roofline(tiles, device) * max(1.0, short / parts) + combined)
                 tiles = self._filling(lengths, device)
             best = min(best, self.roofline(tiles, device))
@@ -87,7 +87,7 @@ class _Kernel:
                     repeated *= n
             moved += loaded * repeated
             work += computed * repeated
-        return max(moved / device.bandwidth_bytes_s, work / device.multiply_adds_s)
+        return float(full(device, moved, work))
 
     def _whole(self, device: Device) -> float:
         """The time where each program has all of the axes that are also reduced."""

@@ -13,21 +13,20 @@ removed under their name; a pruner can be switched off.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 
-from prism.cost.compiled_expr import value
 from prism.cost.constraints import Footprint, checks, domains, first_unsatisfiable, footprint
 from prism.cost.counts import KernelCost, kernel_cost
 from prism.cost.device import Device
-from prism.cost.roofline import LIBRARY_DEPTH, LIBRARY_TILE, seconds
-from prism.program.extents import Extent
+from prism.cost.library import extents, library_measures
+from prism.cost.roofline import seconds
 from prism.sgraph.nodes import Kernel, SGraph, Split
-from prism.sgraph.products import PlainProduct, plain_product
+from prism.sgraph.products import plain_product
 
 T = TypeVar("T")
 Array: TypeAlias = "np.ndarray[Any, np.dtype[np.float64]]"
@@ -227,7 +226,7 @@ def reach(
                 break
             rows = _measures(cost, device, binding)
             if product is not None:
-                rows = np.concatenate([rows, _by_library(product, sgraph, device, hints)])
+                rows = np.concatenate([rows, library_measures(extents(product, hints), device)])
             shared = [np.asarray(binding[p]) for p in parts if p in binding]
             tables.append((rows, np.broadcast_to(shared[0], rows.shape[:1]) if shared else None))
         fronts.append(_together(tables) if len(tables) == len(kernels) else np.empty((0, 3)))
@@ -246,32 +245,6 @@ def _measures(cost: KernelCost, device: Device, binding: Mapping[str, Any]) -> A
     flops = cost.flops.evaluate(binding) + device.matrix_operation * cost.dot_flops.evaluate(binding)
     columns = np.broadcast_arrays(moved, flops, seconds(device, moved, work, cost.programs.evaluate(binding)))
     return np.stack([np.asarray(c, dtype=np.float64).reshape(-1) for c in columns], axis=1)
-
-
-def _by_library(product: PlainProduct, sgraph: SGraph, device: Device, hints: Mapping[str, int]) -> Array:
-    """The same where a library computes the product: it moves every element once, by tiles of LIBRARY_TILE.
-
-    It may share the depth among programs where that fills the device, each with LIBRARY_DEPTH of it: a row for each
-    number of parts, which are stored in full precision, read again, and combined in one launch more.
-    """
-
-    def size(extents: Iterable[Extent]) -> float:
-        return float(np.prod([float(value(e, hints)) for e in extents]))
-
-    touched = [sgraph.tensor(v.tensor) for v in (product.lhs, product.rhs, product.out)]
-    moved = sum(t.dtype.bytes * size(t.shape) for t in touched)
-    axes = (*product.batch, *product.rows, *product.columns, product.depth)
-    work = device.matrix_operation * 2 * size(a.extent for a in axes)
-    programs = size(a.extent for a in product.batch)
-    for side in (product.rows, product.columns):
-        programs *= np.ceil(size(a.extent for a in side) / LIBRARY_TILE)
-    rows = [[moved, work, float(seconds(device, moved, work, programs))]]
-    parts, partial = 2, 8 * size(a.extent for a in (*product.batch, *product.rows, *product.columns))
-    while programs * parts <= 2 * device.processors and size((product.depth.extent,)) >= parts * LIBRARY_DEPTH:
-        more = moved + parts * partial
-        rows.append([more, work, float(seconds(device, more, work, programs * parts)) + device.launch_overhead_s])
-        parts *= 2
-    return np.array(rows)
 
 
 def _feasible(f: Footprint, device: Device, hints: Mapping[str, int]) -> dict[str, Any] | None:
