@@ -869,7 +869,7 @@ def _norm(k: Maker) -> None:
         case "RMSNormalization":
             k.node(op, [a, parameter(v.extents[d % v.rank :])], axis=d, **eps)
         case "BatchNormalization":
-            if v.rank < 2:
+            if v.rank < 2 or k.opset < 14:  # before, the reference always trains
                 raise _NoneError
             c = v.extents[1:2]
             variance = k.constant(np.abs(k.constants[parameter(c)].astype(np.float64)) + 0.5, v.kind)

@@ -27,7 +27,7 @@ def test_pairs_are_not_proved_wrongly_by_normal_forms() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", range(8_000, 12_000, 200))
+@pytest.mark.parametrize("seed", range(8_000, 10_000, 200))
 def test_thousands_of_verdicts_are_what_torch_says(seed: int) -> None:
     with Worker() as worker:
         for p, both in verdict_mutants.gathered(range(seed, seed + 200)):

@@ -24,6 +24,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import torch
 from tolerant_reader import Tolerant
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn import functional as F
 from torch.utils._python_dispatch import TorchDispatchMode
 from verdict_pairs import NAMES, apart, asked, draws, example
@@ -456,8 +457,14 @@ class Watched(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.border = False
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        made = func(*args, **(kwargs or {}))
         name = func.overloadpacket.__name__
+        if name in _DIVIDING:
+            over, by = (torch.as_tensor(v) for v in args[:2])
+            if not over.is_floating_point() and not by.is_floating_point():
+                least = torch.iinfo(torch.result_type(over, by)).min
+                if bool(((over == least) & (by == -1)).any()):
+                    raise RuntimeError("the quotient overflows")  # processors end the process there
+        made = func(*args, **(kwargs or {}))
         given = [a for a in args if isinstance(a, torch.Tensor) and a.is_floating_point()]
         if not isinstance(made, torch.Tensor):
             return made
@@ -480,6 +487,7 @@ class Watched(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return made
 
 
+_DIVIDING = frozenset(["div", "floor_divide", "remainder", "fmod"])
 _MASKING = frozenset(["where", "masked_fill", "full", "scalar_tensor", "lift_fresh", "lift_fresh_copy", "clone", "pad"])
 _MASKING |= frozenset(["constant_pad_nd", "copy", "copy_", "fill", "_to_copy", "empty", "detach", "view", "expand"])
 _EXACT = _MASKING.union(
@@ -522,7 +530,7 @@ def judge(made: Pair, count: int = 60) -> Judgement:
             a, one = run(made.functions[0], inputs)
             b, other = run(made.functions[1], inputs)
         except RuntimeError:
-            continue  # whole numbers divided by 0
+            continue  # whole numbers divided by 0, or the least of them by -1
         if one.border or other.border or one.undefined:
             continue
         compared += 1
@@ -562,11 +570,23 @@ def matched(pairs: Sequence[Pair]) -> dict[int, Matched]:
     return found
 
 
+def _captured(p: Pair) -> bool:
+    """Whether torch captures both: what it deprecates, such as uint8 for truth values, it does not."""
+    with FakeTensorMode(allow_non_fake_inputs=True), warnings.catch_warnings(), reader._quietly():
+        warnings.simplefilter("ignore")
+        try:
+            for f in p.functions:
+                f(*example(p.dtype).values())
+        except RuntimeError:
+            return False
+    return True
+
+
 def gathered(seeds: range) -> Iterator[tuple[Pair, Matched]]:
     """The pairs of seeds, traced together by their types."""
     of: dict[torch.dtype, list[Pair]] = {}
     for p in map(pair, seeds):
-        if p is not None:
+        if p is not None and _captured(p):
             of.setdefault(p.dtype, []).append(p)
     for pairs in of.values():
         yield from ((pairs[n], both) for n, both in matched(pairs).items())

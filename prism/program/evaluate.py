@@ -152,15 +152,17 @@ def bind(declared: Sequence[Tensor], shapes: Mapping[str, Sequence[int]]) -> dic
     for _, extent, n in pairs:
         if isinstance(extent, sympy.Symbol):
             binding.setdefault(extent.name, n)
-    for _, extent, n in pairs:
-        if isinstance(extent, int):
-            continue
-        unknown = [s for s in extent.free_symbols if s.name not in binding]
-        if len(unknown) == 1:
-            bound = {s: binding[s.name] for s in extent.free_symbols if s.name in binding}
-            solutions = [s for s in sympy.solve(extent.subs(bound) - n, unknown[0]) if s.is_Integer and s > 0]
-            if len(solutions) == 1:
-                binding[unknown[0].name] = int(solutions[0])
+    left = [(extent, n) for _, extent, n in pairs if not isinstance(extent, int)]
+    many = -1
+    while many != len(binding):  # what is found in one dimension may tell another
+        many = len(binding)
+        for extent, n in left:
+            unknown = [s for s in extent.free_symbols if s.name not in binding]
+            if len(unknown) == 1:
+                bound = {s: binding[s.name] for s in extent.free_symbols if s.name in binding}
+                solutions = [s for s in sympy.solve(extent.subs(bound) - n, unknown[0]) if s.is_Integer and s > 0]
+                if len(solutions) == 1:
+                    binding[unknown[0].name] = int(solutions[0])
     for t, extent, n in pairs:
         try:
             expected = extents.evaluate(extent, binding)

@@ -14,6 +14,7 @@ from prism.frontend.onnx.dtypes import dtype_of
 from prism.frontend.onnx.graph import Graph, Node, Value
 from prism.frontend.onnx.reduce import log_softmax, rows
 from prism.program import build
+from prism.program.extents import add, mul
 from prism.program.index import Axis, Index
 from prism.program.nodes import Const, DType, Expr, ReduceKind
 from prism.program.views import axes_of, same_extent
@@ -32,6 +33,9 @@ def _gather_elements(graph: Graph, node: Node) -> Sequence[Value]:
     axis = node.axis("axis", x.rank)
     if places.rank != x.rank:
         raise node.shape_error(f"indices of {places.rank} dimensions for data of {x.rank}")
+    for d, (have, wanted) in enumerate(zip(x.shape, places.shape, strict=True)):
+        if d != axis and not graph.require(add(have, mul(-1, wanted))):
+            raise node.shape_error(f"indices of {wanted} places along dimension {d} of extent {have}")
     axes = axes_of(places.shape)
     bound = axes_of(x.shape, "r")[axis]
     place = graph.read(places, axes)

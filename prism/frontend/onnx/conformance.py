@@ -455,13 +455,16 @@ def _onnxruntime(
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 4
     options.intra_op_num_threads = 1
-    try:
-        data = _alone(model, node, given, lift=False).SerializeToString()
-        session = onnxruntime.InferenceSession(data, options, providers=["CPUExecutionProvider"])
-        wanted = [o for o in node.output if o]
-        return dict(zip(wanted, session.run(wanted, dict(given)), strict=True))
-    except Exception:  # no kernel for these types, or numbers that it does not take
-        return None
+    single = {i: _lift(a, np.dtype(np.float32)) for i, a in given.items()}
+    wanted = [o for o in node.output if o]
+    for arrays, lift in ((given, False), (single, True)):  # of half precision it has few kernels
+        try:
+            data = _alone(model, node, arrays, lift=lift).SerializeToString()
+            session = onnxruntime.InferenceSession(data, options, providers=["CPUExecutionProvider"])
+            return dict(zip(wanted, session.run(wanted, dict(arrays)), strict=True))
+        except Exception:  # no kernel for these types, or numbers that it does not take
+            continue
+    return None
 
 
 @contextmanager

@@ -52,7 +52,8 @@ def _gemm(graph: Graph, node: Node) -> Value:
         result = broadcast_shapes((m, n), c.shape, where=node.where)
         if len(result) != 2 or not all(same_extent(e, x.extent) for e, x in zip(result, axes, strict=True)):
             raise node.shape_error(f"the bias of shape {list(c.shape)} does not broadcast to [{m}, {n}]")
-        expr = apply("add", expr, _scaled(beta, graph.read(c, axes)))
+        if beta != 0.0:  # else it is not read, whatever it holds, as in BLAS
+            expr = apply("add", expr, _scaled(beta, graph.read(c, axes)))
     return graph.define(node, (rows, columns), expr, a.dtype)
 
 

@@ -145,7 +145,7 @@ def _clip(graph: Graph, node: Node) -> Value:
         limit = node.optional(place)
         if node.version < 11 and abs(node.number(attribute)) < _LARGEST:
             limit = constant(np.array(node.number(attribute)), x.dtype, node.label)
-        if limit is not None and not _says_nothing(limit, x.dtype):
+        if limit is not None and not _says_nothing(limit, x.dtype, name):
             limits.append((name, limit))
 
     def f(value: Expr, *operands: Expr) -> Expr:
@@ -160,12 +160,13 @@ _LARGEST = float(np.finfo(np.float32).max)
 """What the limits of Clip were before version 11 where none was meant."""
 
 
-def _says_nothing(limit: Value, dtype: DType) -> bool:
-    """Whether a limit of integers is the end of their type's range."""
+def _says_nothing(limit: Value, dtype: DType, name: str) -> bool:
+    """Whether a lower limit (`maximum`) of integers is the least of their type, or an upper one the greatest."""
     known = None if dtype.is_float else known_elements(limit)
     if known is None or known.size != 1 or not isinstance(known.ravel()[0], int):
         return False
-    return int(known.ravel()[0]) in whole_range(dtype)
+    low, high = whole_range(dtype)
+    return int(known.ravel()[0]) == (low if name == "maximum" else high)
 
 
 def _cast(graph: Graph, node: Node) -> Value:

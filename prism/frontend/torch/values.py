@@ -186,6 +186,7 @@ class Builder:
         self._bounds: dict[str, Interval] = {}
         self._known: dict[Expr, Interval] = {}
         self._infinite: set[str] = set()
+        self._floats: set[str] = set()
 
     def interval(self, expr: Expr) -> Interval:
         """Bounds of an expression's values, by those of the tensors that it reads."""
@@ -197,6 +198,10 @@ class Builder:
             (isinstance(e, Const) and math.isinf(e.value)) or (isinstance(e, Read) and e.tensor in self._infinite)
             for e in walk(expr)
         )
+
+    def reads_floats(self, expr: Expr) -> bool:
+        """Whether it is computed from floating-point tensors."""
+        return any(isinstance(e, Read) and e.tensor in self._floats for e in walk(expr))
 
     def note(self, expr: Expr, bounds: Interval) -> None:
         """Remember bounds of an expression of which more is known than its operators say."""
@@ -218,6 +223,8 @@ class Builder:
         tensor = Tensor(self.unique(name), shape, dtype)
         self.inputs.append(tensor)
         self._bounds[tensor.name] = bounds or of_type(dtype)
+        if dtype.is_float:
+            self._floats.add(tensor.name)
         return Value(shape, dtype, tensor.name)
 
     def define(
@@ -250,6 +257,8 @@ class Builder:
         d = Definition(self.unique(name), axes, expr, dtype, origin, view and isinstance(expr, Read))
         self.definitions.append(d)
         self._bounds[d.name] = bounds
+        if dtype.is_float:
+            self._floats.add(d.name)
         if dtype.is_float and self.may_be_infinite(expr):
             self._infinite.add(d.name)
         return Value(d.tensor.shape, dtype, d.name)
@@ -260,7 +269,8 @@ def converted(n: Node, e: Expr, dtype: DType) -> Expr:
     if dtype.is_float:
         return e
     bounds = n.bounds(e)
-    if dtype is not DType.BOOL:
+    # Whole numbers of an integer type are all meant, those of a floating-point type up to what casts assume.
+    if dtype is not DType.BOOL and (not bounds.whole or n.builder.reads_floats(e)):
         e, bounds = from_fraction(e, bounds)
     kept, within = stored(e, dtype, bounds, n.origin)
     n.builder.note(kept, within)
