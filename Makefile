@@ -18,7 +18,7 @@ PYTHON ?= $(shell for p in python3.11 python3.12 python3.13 python3 python; do \
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-min lint format docs bench clean setup
+.PHONY: help demo test unit test-min lint format docs bench clean setup
 
 help: ## list the commands
 	@grep -hE '^[a-z-]+:.*## ' Makefile | sed -E 's/^([a-z-]+):.*## /  make \1	/'
@@ -27,7 +27,10 @@ demo: $(STAMP) ## optimize a shipped ONNX model into out/demo
 	@mkdir -p out
 	$(BIN)/prism optimize $(MODEL) --out out/demo
 
-test: lint ## lint, check types and imports, run the tests
+test: $(STAMP) ## lint, check types and imports, run the tests
+	@$(MAKE) --no-print-directory --jobs 2 lint unit
+
+unit: $(STAMP)
 	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 test-min: ## run the tests with the oldest versions that are supported, in a .venv-min of their own

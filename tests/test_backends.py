@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import random
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -193,9 +193,15 @@ def tile_elements(kernel: Kernel, sizes: Mapping[str, int]) -> int:
     return math.prod(of)
 
 
-def drawn(p: Program, count: int, choose: random.Random) -> Iterator[Expected]:
+@cache
+def generated(make: Callable[[], Program]) -> tuple[Program, list[SGraph]]:
+    """A program and its sGraphs, which both backends draw from."""
+    p = make()
+    return p, [c.sgraph for c in generate(task(p), WIDE).candidates]
+
+
+def drawn(p: Program, found: Sequence[SGraph], count: int, choose: random.Random) -> Iterator[Expected]:
     """Some of a program's sGraphs, at random tile sizes."""
-    found = [c.sgraph for c in generate(task(p), WIDE).candidates]
     values = np.random.default_rng(choose.randrange(1 << 30))
     inputs = {t.name: values.standard_normal([int(e) for e in t.shape]).astype(np.float32) for t in p.inputs}
     expected = evaluate(p, inputs)
@@ -204,12 +210,13 @@ def drawn(p: Program, count: int, choose: random.Random) -> Iterator[Expected]:
         yield Expected(case, tuple(expected[t.name] for t in g.outputs), 2e-5, p.name)
 
 
+@cache
 def random_ones(count: int, each: int, seed: int) -> list[Expected]:
     choose = random.Random(seed)
     found: list[Expected] = []
     for p in random_programs(count, seed):
         try:
-            found += drawn(p, each, choose)
+            found += drawn(p, [c.sgraph for c in generate(task(p), WIDE).candidates], each, choose)
         except UnsupportedError:  # reshapes that no tile can follow
             continue
     return found
@@ -218,12 +225,6 @@ def random_ones(count: int, each: int, seed: int) -> list[Expected]:
 # Several regions, with norms before products and attention with a mask among them; a split.
 FEW = ("decoder_layer", "gqa_decode")
 OTHERS = tuple(sorted(set(names()) - set(FEW)))
-
-
-@cache
-def small_examples(names: Sequence[str], folder: Path) -> tuple[Example, ...]:
-    """Examples at small extents; torch's exporter takes a second for each."""
-    return tuple(reduced(name, folder) for name in names)
 
 
 def tolerance(g: SGraph) -> float:
@@ -241,13 +242,19 @@ def at_small(example: Example, g: SGraph, choose: random.Random) -> Expected:
     return Expected(case, (example.want,), tolerance(g), example.program.name)
 
 
+@cache
+def small_examples(names: Sequence[str], folder: Path) -> list[Expected]:
+    """An sGraph of each example at small extents, as both backends run it; exporting takes a second for each."""
+    choose = random.Random(5)
+    examples = [reduced(name, folder) for name in names]
+    return [at_small(e, pick(e.program, choose), choose) for e in examples]
+
+
 @pytest.mark.parametrize("which", [FEW, pytest.param(OTHERS, marks=pytest.mark.slow)], ids=["few", "others"])
 def test_every_example_at_small_extents(
     run: Runs, which: Sequence[str], tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    choose = random.Random(5)
-    examples = small_examples(which, tmp_path_factory.getbasetemp())
-    expected = [at_small(e, pick(e.program, choose), choose) for e in examples]
+    expected = small_examples(which, tmp_path_factory.getbasetemp())
     assert {e.name for e in expected} == set(which)
     most = max(len(e.case.sgraph.launches) for e in expected)
     assert most > 4 or which is not FEW, "the decoder layer is of several regions"
@@ -292,7 +299,7 @@ def test_what_is_proved_of_an_example(run: Runs, name: str, tmp_path: Path) -> N
 
 def test_generated_sgraphs(run: Runs, tmp_path: Path) -> None:
     choose = random.Random(1)
-    expected = [e for make in ALL for e in drawn(make(), 1, choose)]
+    expected = [e for make in ALL for e in drawn(*generated(make), 1, choose)]
     assert len(expected) == len(ALL)
     assert any(len(e.case.sgraph.kernels) > 1 for e in expected)
     run.conform(expected, tmp_path)
@@ -308,7 +315,7 @@ def test_random_programs(run: Runs, tmp_path: Path) -> None:
 @pytest.mark.parametrize("seed", range(4))
 def test_a_few_hundred_random_sgraphs(run: Runs, seed: int, tmp_path: Path) -> None:
     choose = random.Random(seed)
-    expected = [*random_ones(40, 2, 100 + seed), *(e for make in ALL for e in drawn(make(), 8, choose))]
+    expected = [*random_ones(40, 2, 100 + seed), *(e for make in ALL for e in drawn(*generated(make), 8, choose))]
     assert len(expected) >= 80
     run.conform(expected, tmp_path, "-O3")
 

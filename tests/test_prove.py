@@ -72,7 +72,7 @@ def test_wrong_is_refuted(name: str, worker: Worker) -> None:
 def test_wrong_is_not_proved_the_other_way_round(worker: Worker) -> None:
     for make in WRONG.values():
         a, b = make()
-        worker.explore([b], Budget())
+        worker.explore([b], Budget(enodes=1500))
         assert worker.prove([[a]])[0].status is not Status.PROVED
 
 

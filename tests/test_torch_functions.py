@@ -15,7 +15,6 @@ import numpy as np
 import pytest
 import torch
 import torch_functions
-import torch_op_db as db
 from cpu_batch import Array, Case
 from sgraph_programs import task
 from test_backends import NEEDS_COMPILER, SIZES, Runs, assignment
@@ -198,6 +197,7 @@ def test_a_buffer_holds_what_is_computed_from_it() -> None:
 
 def read(functions: Sequence[Function]) -> list[str]:
     """What is neither refused nor what torch computes."""
+    import torch_op_db as db
 
     def sample(place: int, f: Function) -> db.Sample:
         return db.Sample("f", torch.float32, place, tuple(f.inputs.values()), lambda tensors: f.call(*tensors))
