@@ -109,7 +109,8 @@ def test_an_option_of_another_version_is_refused() -> None:
 
 def test_parts_of_a_program_are_one_configuration() -> None:
     one = Config({"T": 4}, {"k": 4}, {"k": 2}).having(library=["p"], persistent={"k": 3})
-    both = one.renamed({"T": "T_0"}, {"k": "a", "p": "b"}).beside(one.renamed({"T": "T_1"}, {"k": "c", "p": "d"}))
+    names = (("T_0", "a", "b"), ("T_1", "c", "d"))
+    both = Config.together(one.renamed({"T": t}, {"k": k, "p": p}) for t, k, p in names)
     assert both == Config({"T_0": 4, "T_1": 4}, {"a": 4, "c": 4}, {"a": 2, "c": 2}).having(
         library=["b", "d"], persistent={"a": 3, "c": 3}
     )

@@ -16,17 +16,21 @@ from onnx import TensorProto, helper
 from prism.api.loading import load
 from prism.cli.app import main
 from prism.cost import regions
+from prism.cost.streams import Demand, finished, placed
 from prism.egraph.prove import polynomials
 from prism.egraph.prove.normal_form import Unfit, normal_form
 from prism.errors import ExitCode, TooDeepError, refusing_depth
 from prism.generate.partition import partition
+from prism.instantiate.gate import plan
 from prism.program.evaluate import evaluate
 from prism.program.extents import symbol
 from prism.program.index import Axis, Index
 from prism.program.inline import inline
 from prism.program.nodes import Const, Definition, DType, Expr, Map, Program, Read, Reduce, ReduceKind, Tensor, walk
 from prism.program.region import subprogram
+from prism.sgraph.config import Config
 from prism.sgraph.denote import kernel_values
+from prism.sgraph.launch_order import apart, waits
 from prism.sgraph.nodes import Grid, Kernel, Load, Pointwise, SGraph, Store
 from prism.sgraph.value_bounds import Bounds, shape
 
@@ -214,3 +218,72 @@ def test_a_model_of_doublings_is_proved(tmp_path: Path, capsys: pytest.CaptureFi
     assert sum(1 for d in load(path, check=False).definitions for _ in walk(d.expr)) < 100
     assert main(["prove", str(path), str(path), "--no-check"]) == ExitCode.DONE
     assert "proved" in capsys.readouterr().out
+
+
+def side_by_side(count: int) -> SGraph:
+    """So many kernels that have nothing to do with each other."""
+    index = (Index.axis(M), Index.axis(Axis("k", 256)))
+    kernels = [
+        Kernel(
+            f"k{n}",
+            ((M, Grid(symbol(f"T_{n}"))), (Axis("k", 256), Grid(symbol(f"U_{n}")))),
+            (Load("a", f"x{n}", index), Pointwise("b", "tanh", ("a",)), Store(f"y{n}", index, "b")),
+        )
+        for n in range(count)
+    ]
+    x, y = ([Tensor(f"{name}{n}", (4, 256), DType.FLOAT32) for n in range(count)] for name in "xy")
+    return SGraph("s", tuple(x), (), tuple(y), tuple(kernels))
+
+
+def test_tiles_of_many_kernels_are_chosen_with_few_looks_at_each(monkeypatch: pytest.MonkeyPatch) -> None:
+    looks = 0
+    plain = plan._grid_and_program
+
+    def counted(*args: object) -> object:
+        nonlocal looks
+        looks += 1
+        return plain(*args)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(plan, "_grid_and_program", counted)
+    taken = []
+    for count in (20, 80):
+        looks, g = 0, side_by_side(count)
+        config = Config({s.name: 1 for s in g.symbols}, {}, {})
+        program = Program("p", g.inputs, (), ())
+        quick = plan.quick_config(program, g, config)
+        # As large as leaves two tiles along each axis, in every kernel.
+        assert set(quick.symbols.values()) == {2, 128}
+        assert plan.interpretable(g, config, {}).symbols["U_3"] > 1
+        taken.append(looks)
+    assert taken[1] < 4.4 * taken[0]
+
+
+def test_what_waits_for_what_is_told_without_looking_at_all_pairs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A diamond, and beside it a launch that nothing waits for, in front of a long chain."""
+    edges = {"a": "x", "b": "a", "c": "a", "d": "bc", "e": "x", "f": "da"}
+    index = (Index.axis(M),)
+
+    def kernel(name: str, reads: str) -> Kernel:
+        loads = tuple(Load(f"v{n}", f"t_{r}", index) for n, r in enumerate(reads))
+        return Kernel(name, ((M, Grid(1)),), (*loads, Store(f"t_{name}", index, "v0")))
+
+    def sgraph(edges: Mapping[str, str]) -> SGraph:
+        tensors = [Tensor(f"t_{n}", (4,), DType.FLOAT32) for n in ("x", *edges)]
+        return SGraph("s", (tensors[0],), (), tuple(tensors[1:]), tuple(kernel(n, r) for n, r in edges.items()))
+
+    found = waits(sgraph(edges))
+    assert found == {"a": (), "b": ("a",), "c": ("a",), "d": ("b", "c"), "e": (), "f": ("d",)}
+    assert apart(found)
+    chain = {chr(0x4E00 + n): chr(0x4E00 + n - 1) if n else "x" for n in range(3000)}
+    line = waits(sgraph(chain))
+    assert list(line.values())[1:] == [(n,) for n in list(chain)[:-1]]
+    assert not apart(line)
+
+
+def test_streams_of_thousands_of_launches_are_placed() -> None:
+    after: dict[str, tuple[str, ...]] = {f"k{n}": () for n in range(600)}
+    demands = {name: Demand(1e-6, 0.01) for name in after}
+    one = finished(after, demands, {}, 1e-6)
+    assert one == pytest.approx(600 * 2e-6)
+    streams = placed(after, demands, 1e-6)
+    assert finished(after, demands, streams, 1e-6) < 0.3 * one

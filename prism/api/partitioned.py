@@ -292,14 +292,14 @@ def composed_choice(
         model: the cost model of an sGraph of the whole program.
     """
     composed = searches.compose([p.proved.sgraph for p in picks])
-    config = Config({}, {}, {})
+    configs: list[Config] = []
     resources: list[Resources] = []
     for p, names in zip(picks, composed.names, strict=True):
         # What is about all launches is chosen for the whole.
         own = p.best.config.having(**{o.name: () for o in OPTIONS if o.common})
-        config = config.beside(own.renamed(names.symbols, names.launches))
+        configs.append(own.renamed(names.symbols, names.launches))
         resources += [replace(r, kernel=names.launches[r.kernel]) for r in p.best.resources]
-    best = Best(0, config, sum(p.best.seconds for p in picks), tuple(resources))
+    best = Best(0, Config.together(configs), sum(p.best.seconds for p in picks), tuple(resources))
     return Choice(
         proved=searches.whole([p.proved for p in picks], composed),
         best=best,

@@ -18,7 +18,7 @@ longest_first.py    the order of programs where some do more than others
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from prism.backends.lower_clean import clean
 from prism.backends.lower_index import Names
@@ -69,24 +69,52 @@ def lower(sgraph: SGraph, *, defer: bool = True) -> TileModule:
     # A buffer is as good as what it was computed from: partial results of half-precision values are float32.
     nominal: dict[str, DType | None] = {t.name: t.dtype for t in sgraph.inputs}
     divisions = quotients(sgraph)
+    whole = _whole(sgraph)
     launches = tuple(
         _launch(
             launch.name,
-            tuple(_program(k, sgraph, nominal, divisions[k.name], defer) for k in launch.kernels),
-            sgraph,
+            tuple(_program(k, whole, nominal, divisions[k.name], defer) for k in launch.kernels),
+            whole,
         )
         for launch in sgraph.launches
     )
-    names = tuple(s.name for s in sgraph.symbols)
-    return TileModule(sgraph.name, sgraph.inputs, sgraph.buffers, sgraph.outputs, launches, names)
+    return TileModule(
+        sgraph.name, sgraph.inputs, sgraph.buffers, sgraph.outputs, launches, tuple(whole.symbols.values())
+    )
 
 
-def _launch(name: str, programs: tuple[TileProgram, ...], sgraph: SGraph) -> TileLaunch:
+@dataclass(frozen=True, slots=True)
+class _Whole:
+    """What the kernels of an sGraph have in common.
+
+    Attributes:
+        tensors: by name, in the order of their declarations.
+        order: their places in it.
+        symbols: the sGraph's symbols by identifier.
+        lengths: the names in the tensors' extents that are no symbols.
+        taken: names that no kernel may give to something else.
+    """
+
+    tensors: Mapping[str, Tensor]
+    order: Mapping[str, int]
+    symbols: Mapping[str, str]
+    lengths: frozenset[str]
+    taken: frozenset[str]
+
+
+def _whole(sgraph: SGraph) -> _Whole:
+    tensors = sgraph.tensors
+    symbols = {identifier(s.name): s.name for s in sgraph.symbols}
+    lengths = frozenset(n for t in tensors.values() for e in t.shape for n in scalars(e) if n not in symbols)
+    taken = RESERVED | HELPERS | symbols.keys() | lengths | {identifier(t) + "_ptr" for t in tensors}
+    return _Whole(tensors, {t: n for n, t in enumerate(tensors)}, symbols, lengths, frozenset(taken))
+
+
+def _launch(name: str, programs: tuple[TileProgram, ...], whole: _Whole) -> TileLaunch:
     """What the programs of a launch take together, and what tells where the share of each ends."""
     if len(programs) == 1:
         (p,) = programs
         return TileLaunch(name, programs, p.tensors, p.lengths, p.constants)
-    symbols = {identifier(s.name): s.name for s in sgraph.symbols}
     tensors = {t.name: t for p in programs for t in p.tensors}
     lengths = {n for p in programs for n in p.lengths}
     constants: dict[str, Constant] = {}
@@ -94,33 +122,28 @@ def _launch(name: str, programs: tuple[TileProgram, ...], sgraph: SGraph) -> Til
         known = constants.setdefault(c.name, c)
         constants[c.name] = replace(known, least=max(known.least, c.least))
     for n in sorted(n for p in programs[:-1] for g in p.grid for n in scalars(g.count)):
-        if n in symbols:
-            constants.setdefault(n, Constant(n, symbols[n]))
+        if n in whole.symbols:
+            constants.setdefault(n, Constant(n, whole.symbols[n]))
         elif n not in constants:
             lengths.add(n)
     # As the sGraph declares them.
-    order = [t.name for t in (*sgraph.inputs, *sgraph.buffers, *sgraph.outputs)]
-    declared = tuple(tensors[n] for n in order if n in tensors)
+    declared = tuple(tensors[n] for n in sorted(tensors, key=whole.order.__getitem__))
     return TileLaunch(name, programs, declared, tuple(sorted(lengths)), tuple(constants.values()))
 
 
 def _program(
-    kernel: Kernel, sgraph: SGraph, nominal: dict[str, DType | None], divisions: Quotients, defer: bool
+    kernel: Kernel, whole: _Whole, nominal: dict[str, DType | None], divisions: Quotients, defer: bool
 ) -> TileProgram:
-    tensors: Mapping[str, Tensor] = {t.name: t for t in (*sgraph.inputs, *sgraph.buffers, *sgraph.outputs)}
+    tensors, symbols = whole.tensors, whole.symbols
     types = analyse(kernel, nominal)
     for s in kernel.statements():
         if isinstance(s, Store):
             found = types.nominal[s.src] if isinstance(s.src, str) else None
             nominal[s.tensor] = join((found, nominal.get(s.tensor))) or tensors[s.tensor].dtype
     made = layout(kernel)
-    symbols = {identifier(s.name): s.name for s in sgraph.symbols}
-    lengths = {name for t in tensors.values() for e in t.shape for name in scalars(e) if name not in symbols} | {
-        name for a, _ in kernel.roles for name in scalars(a.extent) if name not in symbols
-    }
-    taken = set(RESERVED | HELPERS) | set(symbols) | lengths | {c.name for c in made.constants}
-    taken |= {identifier(t) + "_ptr" for t in tensors}
-    lowering = KernelLowering(kernel, made, types, tensors, Names(taken), divisions, defer)
+    lengths = {name for a, _ in kernel.roles for name in scalars(a.extent) if name not in symbols}
+    names = Names(lengths | {c.name for c in made.constants}, whole.taken)
+    lowering = KernelLowering(kernel, made, types, tensors, names, divisions, defer)
     body = clean(lowering.run())
     grid = lowering.grid
     used = {name for s in statements(body) for name in integers(s)}
@@ -136,8 +159,8 @@ def _program(
     touched = dict.fromkeys(s.tensor for s in statements(body) if isinstance(s, TileLoad | TileStore))
     return TileProgram(
         kernel.name,
-        tuple(t for t in tensors.values() if t.name in touched),
-        tuple(sorted(name for name in used if name in lengths)),
+        tuple(tensors[t] for t in sorted(touched, key=whole.order.__getitem__)),
+        tuple(sorted(name for name in used if name in lengths or name in whole.lengths)),
         tuple(constants.values()),
         grid,
         made.dims,

@@ -23,9 +23,15 @@ _INT32_MAX = 2**31 - 1
 
 @dataclass(slots=True)
 class Names:
-    """Hands out names, each once."""
+    """Hands out names, each once.
+
+    Attributes:
+        taken: those that are not free.
+        shared: those that are not either, of all programs of a module.
+    """
 
     taken: set[str]
+    shared: frozenset[str] = frozenset()
 
     def fresh(self, base: str) -> str:
         """`base`, or `base_2` and so on when it is taken."""
@@ -33,7 +39,7 @@ class Names:
         if keyword.iskeyword(base):
             base += "_"
         name, n = base, 1
-        while name in self.taken:
+        while name in self.taken or name in self.shared:
             n += 1
             name = f"{base}_{n}"
         self.taken.add(name)
@@ -242,7 +248,10 @@ def _floordiv(a: Extent, b: Extent) -> Extent:
 def _cdiv(a: Extent, b: Extent) -> Extent:
     if b == 1:
         return a
-    return sympy.ceiling(sympy.sympify(a) / b)
+    ratio = sympy.sympify(a) / b
+    # Nothing to simplify, which takes sympy 10 ms to find out.
+    plain = isinstance(b, sympy.Symbol) and isinstance(a, int | sympy.Symbol) and a != b
+    return sympy.ceiling(ratio, evaluate=False) if plain and ratio.has(b) else sympy.ceiling(ratio)
 
 
 def _range(index: Index) -> tuple[Extent | None, Extent | None]:

@@ -308,7 +308,7 @@ class _Counter:
         self.kernel = kernel
         self.ordered = value_axes(kernel)
         self.axes = {n: frozenset(a) for n, a in self.ordered.items()}
-        self.bytes = {t.name: t.dtype.bytes for t in (*sgraph.inputs, *sgraph.buffers, *sgraph.outputs)}
+        self.tensors = sgraph.tensors
         # Per axis: the factor when it is accessed, when it is computed on, and when it is repeated over, by place.
         self.size: dict[Axis, Factor] = {}
         self.padded: dict[Axis, Factor] = {}
@@ -375,7 +375,7 @@ class _Counter:
             match s:
                 case Load(_, tensor, index) | Store(tensor, index, _):
                     mentioned = frozenset(a for i in index for a in i.axes())
-                    width = self.bytes[tensor]
+                    width = self.tensors[tensor].dtype.bytes
                     own = self.own(width, mentioned, loops, ranges)
                     traffic = self.monomial(width, mentioned, loops)
                     self.accesses.append(Access(tensor, isinstance(s, Store), own, traffic, mentioned))

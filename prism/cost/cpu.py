@@ -15,6 +15,7 @@ their traffic. Numbers and numpy arrays take the same path.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -65,27 +66,17 @@ class CpuKernelModel:
         hints: a value for every symbol of the extents.
     """
 
-    def __init__(self, kernel: Kernel, sgraph: SGraph, device: Device, hints: Mapping[str, int]) -> None:
+    def __init__(
+        self, kernel: Kernel, sgraph: SGraph, device: Device, hints: Mapping[str, int], kept: _Kept | None = None
+    ) -> None:
         self.kernel = kernel
         self.device = device
         self.hints = dict(hints)
         self.cost = kernel_cost(kernel, sgraph)
         self.footprint = footprint(kernel, sgraph)
         self.statements = sum(1 for _ in kernel.statements())
-        self.tensors = {t.name: t for t in (*sgraph.inputs, *sgraph.buffers, *sgraph.outputs)}
-        self.whole: dict[str, Any] = {}
-        for t in self.tensors.values():
-            n: Any = t.dtype.bytes
-            for extent in t.shape:
-                n = n * value(extent, self.hints) if not _unbound(extent, self.hints) else n
-            self.whole[t.name] = n
-        floats = {t.dtype for t in sgraph.inputs if t.dtype.is_float}
-        self.paired = device.core.bf16_dot and floats == {DType.BFLOAT16}
-        kept = CACHE_PART * device.cache_bytes
-        given = {t.name for t in (*sgraph.inputs, *sgraph.outputs)}
-        together = sum(self.whole.values())
-        # What a kernel leaves for the next one is still there, unless it is large itself.
-        self.cached = {t for t, n in self.whole.items() if (together if t in given else 2 * n) <= kept}
+        self.tensors = sgraph.tensors
+        self.kept = kept or _kept(sgraph, device, hints)
 
     def seconds(self, binding: Mapping[str, Any], warps: Any, stages: Any) -> Any:
         """Seconds of a launch of it alone; warps and stages are a GPU's and do not count."""
@@ -117,10 +108,10 @@ class CpuKernelModel:
             wasted = np.maximum(LINE / run, 1.0) + RESTART / run
             traffic = a.traffic.evaluate(env) * wasted
             moved = moved + traffic
-            if a.tensor in self.cached:
+            if a.tensor in self.kept.cached:
                 continue
             streamed = streamed + traffic
-            once = np.minimum(np.minimum(a.own.evaluate(env) * 1.0, self.whole[a.tensor]) * wasted, traffic)
+            once = np.minimum(np.minimum(a.own.evaluate(env) * 1.0, self.kept.whole[a.tensor]) * wasted, traffic)
             distinct[a.tensor] = np.maximum(distinct.get(a.tensor, 0.0), once)
         return programs, work + spread + overhead, moved, streamed, sum(distinct.values())
 
@@ -154,14 +145,14 @@ class CpuKernelModel:
 
     def _dot_share(self, sizes: Mapping[Any, Any]) -> Any:
         """The part of the vector units that the kernel's smallest matrix product keeps busy; 2 is all, of pairs."""
-        worst: Any = 2.0 if self.paired else 1.0
+        worst: Any = 2.0 if self.kept.paired else 1.0
         for m, n, _ in self.footprint.dots:
             rows, columns = elements(m, sizes) * 1.0, elements(n, sizes) * 1.0
             # Either side may be the one that fills the vectors.
             long, short = np.maximum(rows, columns), np.minimum(rows, columns)
             lanes = np.minimum(1.0, long / self.device.core.lanes)
             share = lanes * np.minimum(1.0, (1.0 + short) / (1.0 + FULL_ROWS))
-            worst = np.minimum(worst, share * np.where(short >= PAIRED_ROWS, 2.0, 1.0) if self.paired else share)
+            worst = np.minimum(worst, share * np.where(short >= PAIRED_ROWS, 2.0, 1.0) if self.kept.paired else share)
         return worst
 
 
@@ -216,7 +207,8 @@ class CpuModel:
 
     def __init__(self, sgraph: SGraph, device: Device, hints: Mapping[str, int]) -> None:
         self.device = device
-        self.kernels = tuple(CpuKernelModel(k, sgraph, device, hints) for k in sgraph.kernels)
+        kept = _kept(sgraph, device, hints)
+        self.kernels = tuple(CpuKernelModel(k, sgraph, device, hints, kept) for k in sgraph.kernels)
         left = iter(self.kernels)
         self.launches = tuple(CpuLaunchModel(x.name, [next(left) for _ in x.kernels]) for x in sgraph.launches)
 
@@ -230,6 +222,37 @@ class CpuModel:
     def seconds(self, config: Config, resources: Sequence[Resources] = ()) -> float:
         """The estimated seconds alone; an `Estimator`."""
         return self.estimate(config, resources).seconds
+
+
+@dataclass(frozen=True, slots=True)
+class _Kept:
+    """What kernels of an sGraph find of its tensors in the caches.
+
+    Attributes:
+        whole: bytes of each tensor.
+        cached: those that are still there when a kernel reads them.
+        paired: whether products are of pairs of bfloat16.
+    """
+
+    whole: Mapping[str, Any]
+    cached: frozenset[str]
+    paired: bool
+
+
+def _kept(sgraph: SGraph, device: Device, hints: Mapping[str, int]) -> _Kept:
+    whole: dict[str, Any] = {}
+    for t in sgraph.tensors.values():
+        n: Any = t.dtype.bytes
+        for extent in t.shape:
+            n = n * value(extent, hints) if not _unbound(extent, hints) else n
+        whole[t.name] = n
+    floats = {t.dtype for t in sgraph.inputs if t.dtype.is_float}
+    room = CACHE_PART * device.cache_bytes
+    given = {t.name for t in (*sgraph.inputs, *sgraph.outputs)}
+    together = sum(whole.values())
+    # What a kernel leaves for the next one is still there, unless it is large itself.
+    cached = frozenset(t for t, n in whole.items() if (together if t in given else 2 * n) <= room)
+    return _Kept(whole, cached, device.core.bf16_dot and floats == {DType.BFLOAT16})
 
 
 def _unbound(extent: Any, hints: Mapping[str, int]) -> bool:

@@ -159,9 +159,8 @@ class KernelModel:
         self.footprint: Footprint = footprint(kernel, sgraph)
         self.streamed = streamed(self.footprint)
         self.dtype = _dot_dtype(kernel, sgraph)
-        self.numel = {t.name: t.shape for t in (*sgraph.inputs, *sgraph.buffers, *sgraph.outputs)}
-        self.width = {t.name: t.dtype.bytes for t in (*sgraph.inputs, *sgraph.buffers, *sgraph.outputs)}
-        self.handed_over = frozenset(t.name for t in sgraph.buffers)
+        self.tensors = sgraph.tensors
+        self.handed_over = sgraph.handed_over
         # Programs are numbered with the last grid axis fastest; a split's parts are last.
         self.grid: list[tuple[Axis, Any]] = [(a, r) for a, r in kernel.roles if isinstance(r, Grid)]
         self.splits: list[tuple[Axis, Split]] = [(a, r) for a, r in kernel.roles if isinstance(r, Split)]
@@ -315,8 +314,8 @@ class KernelModel:
 
     def _once(self, a: Access, env: Mapping[str, Any]) -> Any:
         """Bytes of the distinct elements that a load touches."""
-        whole: Any = self.width[a.tensor] * 1.0
-        for extent in self.numel[a.tensor]:
+        whole: Any = self.tensors[a.tensor].dtype.bytes * 1.0
+        for extent in self.tensors[a.tensor].shape:
             whole = whole * value(extent, env)
         return np.minimum(a.own.evaluate(env) * 1.0, whole)
 
@@ -329,7 +328,7 @@ class KernelModel:
             longest: Any = 0
             for dot in feeds:
                 longest = np.maximum(longest, np.maximum(elements(dot.rows, sizes), elements(dot.columns, sizes)))
-            own = elements(mine, sizes) * self.width[self.footprint.tensor_of[v]]
+            own = elements(mine, sizes) * self.tensors[self.footprint.tensor_of[v]].dtype.bytes
             total = total + np.where(longest >= WARP_GROUP_ROWS, own, 0)
         return total
 

@@ -16,7 +16,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from prism.sgraph.launch_order import After
+from prism.sgraph.launch_order import After, behind
 
 STREAMS = "streams"
 """What configurations call it; the number is the stream, from 1, beside the first one."""
@@ -28,6 +28,8 @@ MOST_STREAMS = 4
 """Streams beside one another (guess)."""
 SWEEPS = 2
 """How often each launch is placed anew (guess)."""
+STEPS = 100_000
+"""Launches that a sweep looks at: of programs of more than 158, the first ones alone are placed anew (guess)."""
 LEAST_S = 1e-12
 """What counts as a difference, seconds (guess)."""
 
@@ -50,31 +52,41 @@ def finished(after: After, demands: Mapping[str, Demand], streams: Mapping[str, 
         overhead: what a launch takes after all that it waits for, seconds.
     """
     left = {name: demands[name].seconds for name in after}
-    waiting = list(after)
     last: dict[int, str] = {}
-    needs: dict[str, tuple[str, ...]] = {}
+    needs: dict[str, set[str]] = {}
+    users: dict[str, list[str]] = {}
     for name in after:
         own = streams.get(name, 0)
-        needs[name] = (*after[name], *([last[own]] if own in last else []))
+        needs[name] = {*after[name], *([last[own]] if own in last else [])}
+        for other in needs[name]:
+            users.setdefault(other, []).append(name)
         last[own] = name
-    begins: dict[str, float] = {}
+    missing = {name: len(others) for name, others in needs.items()}
+    begins: dict[str, float] = {}  # of those that have not ended: one a stream at most
     ends: dict[str, float] = {}
+    free = [name for name in after if not missing[name]]
     now = 0.0
     while len(ends) < len(after):
-        for name in [n for n in waiting if all(x in ends for x in needs[n])]:
-            waiting.remove(name)
+        for name in free:
             own = streams.get(name, 0)
             crossed = [ends[x] + (CROSSING_S if streams.get(x, 0) != own else 0.0) for x in needs[name]]
             # A stream's first launch waits for the fork.
             begins[name] = max(crossed, default=CROSSING_S if own else 0.0) + overhead
-        running = [n for n in begins if n not in ends and begins[n] <= now]
+        free = []
+        running = [n for n, begin in begins.items() if begin <= now]
         pace = 1.0 / max(1.0, math.fsum(demands[n].share for n in running))
-        steps = [left[n] / pace for n in running] + [begins[n] - now for n in begins if begins[n] > now]
+        steps = [left[n] / pace for n in running] + [begin - now for begin in begins.values() if begin > now]
         step = min(steps)
         for n in running:
             left[n] = 0.0 if left[n] / pace <= step else left[n] - step * pace
         now += step
-        ends |= {n: now for n in running if left[n] == 0.0}
+        for n in running:
+            if left[n] == 0.0:
+                ends[n] = now
+                del begins[n]
+                for user in users.get(n, ()):
+                    missing[user] -= 1
+                    free += [user] * (missing[user] == 0)
     # The first stream is joined by the others.
     return max([ends[n] + (CROSSING_S if streams.get(n, 0) else 0.0) for n in after], default=0.0)
 
@@ -93,9 +105,10 @@ def placed(after: After, demands: Mapping[str, Demand], overhead: float) -> dict
         return finished(after, demands, chosen, overhead)
 
     best = seconds(streams)
+    moves = STEPS // len(after) if after else 0
     for _ in range(SWEEPS):
         before = streams
-        for name, to in itertools.product(after, range(MOST_STREAMS)):
+        for name, to in itertools.islice(itertools.product(after, range(MOST_STREAMS)), moves):
             other = {n: s for n, s in {**streams, name: to}.items() if s}
             found = seconds(other) if other != streams else math.inf
             # Fewer launches aside, where that costs nothing.
@@ -113,17 +126,20 @@ def _chains(after: After, demands: Mapping[str, Demand], overhead: float) -> dic
     first stream.
     """
     chains: list[list[str]] = []
-    behind: dict[str, set[str]] = {}
+    places = {name: n for n, name in enumerate(after)}
+    earlier = behind(after)
     ends: dict[str, float] = {}
     for name, direct in after.items():
-        behind[name] = set(direct) | {x for other in direct for x in behind[other]}
         ends[name] = max((ends[x] for x in direct), default=0.0) + overhead + demands[name].seconds
-        fits = [c for c in chains if c[-1] in behind[name]]
+        fits = [c for c in chains if places[c[-1]] in earlier[name]]
         if fits:
             max(fits, key=lambda c: (c[-1] in direct, ends[c[-1]])).append(name)
         elif len(chains) < MOST_STREAMS:
             chains.append([name])
         else:
-            min(chains, key=lambda c: ends[c[-1]]).append(name)
+            # It waits for nothing of that chain, but for its stream.
+            chain = min(chains, key=lambda c: ends[c[-1]])
+            ends[name] = max(ends[name], ends[chain[-1]] + overhead + demands[name].seconds)
+            chain.append(name)
     chains.sort(key=lambda c: -ends[c[-1]])
     return {name: n for n, chain in enumerate(chains) for name in chain if n}

@@ -6,7 +6,7 @@ files and reports have it flat, caches and journals as a text: both are made her
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
@@ -62,13 +62,17 @@ class Config:
             found[name] = {launches[n]: v for n, v in chosen.items()} if known else [launches[n] for n in chosen]
         return Config.decode(found)
 
-    def beside(self, other: Config) -> Config:
-        """The configuration of this one's launches and of another's."""
-        found: dict[str, Any] = self.encode()
-        for name, chosen in other.encode().items():
-            known = isinstance(chosen, Mapping)
-            found[name] = {**found.get(name, {}), **chosen} if known else [*found.get(name, ()), *chosen]
-        return Config.decode(found)
+    @classmethod
+    def together(cls, configs: Iterable[Config]) -> Config:
+        """The configuration of the launches of all of them."""
+        found: dict[str, Any] = {}
+        for c in configs:
+            for name, chosen in c.encode().items():
+                if isinstance(chosen, Mapping):
+                    found.setdefault(name, {}).update(chosen)
+                else:
+                    found.setdefault(name, []).extend(chosen)
+        return cls.decode(found)
 
     def encode(self) -> dict[str, Any]:
         """The configuration as plain data, as emitted modules take it: dictionaries, and of names alone lists.

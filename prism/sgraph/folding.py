@@ -57,19 +57,31 @@ class Fold:
 
 def folds(sgraph: SGraph) -> dict[str, Fold]:
     """The second stages that can be folded, by the name of their launch, in order."""
+    launches = sgraph.launches
+    # Where each tensor is there from, and the kernels that read it.
+    since = {t.name: -1 for t in sgraph.inputs}
+    readers: dict[str, set[str]] = {}
+    for n, launch in enumerate(launches):
+        for k in launch.kernels:
+            for t in k.writes:
+                since.setdefault(t, n)
+            for t in k.reads:
+                readers.setdefault(t, set()).add(k.name)
+    lone = {x.name: (n, x.kernels[0]) for n, x in enumerate(launches) if len(x.kernels) == 1}
     found: dict[str, Fold] = {}
-    before: dict[str, set[str]] = {}
-    stored = {t.name for t in sgraph.inputs}
-    for launch in sgraph.launches:
-        before[launch.name] = set(stored)
-        stored |= {t for k in launch.kernels for t in k.writes}
-    lone = {x.name: x.kernels[0] for x in sgraph.launches if len(x.kernels) == 1}
-    for combine, second in lone.items():
-        for split, first in lone.items():
-            grid = _grid(first, second, sgraph, before[split])
-            if grid is not None:
-                found[combine] = Fold(split, combine, grid)
-    return found
+    for split, (place, first) in lone.items():
+        partial = set(first.writes)
+        reading = set().union(*(readers.get(t, ()) for t in partial))
+        combine = next(iter(reading), "")
+        if len(reading) != 1 or combine not in lone or not partial <= sgraph.handed_over:
+            continue
+        second = lone[combine][1]
+        if not all(t in partial or since.get(t, place) < place for t in second.reads):
+            continue
+        grid = _grid(first, second, partial)
+        if grid is not None:
+            found[combine] = Fold(split, combine, grid)
+    return dict(sorted(found.items(), key=lambda item: lone[item[0]][0]))
 
 
 def bound(sgraph: SGraph, symbols: Mapping[str, int], folded: Collection[str]) -> dict[str, int]:
@@ -82,20 +94,14 @@ def bound(sgraph: SGraph, symbols: Mapping[str, int], folded: Collection[str]) -
     return made
 
 
-def _grid(
-    first: Kernel, second: Kernel, sgraph: SGraph, before: Collection[str]
-) -> tuple[tuple[Axis, Tile, Tile], ...] | None:
-    """The grid of the two, axis by axis; None where the second cannot be folded into the first."""
+def _grid(first: Kernel, second: Kernel, partial: Collection[str]) -> tuple[tuple[Axis, Tile, Tile], ...] | None:
+    """The grid of the two, axis by axis; None where the second, the only reader, cannot be folded into the first."""
     splits = [(a, r) for a, r in first.roles if isinstance(r, Split)]
     if len(splits) != 1 or any(isinstance(s, Loop) for s in second.statements()):
         return None
     ((axis, role),) = splits
     part = part_axis(axis, role.parts)
-    partial = set(first.writes)
-    readers = {k.name for k in sgraph.kernels if partial.intersection(k.reads)}
-    if readers != {second.name} or not set(second.reads) <= partial | set(before):
-        return None
-    if not partial <= {b.name for b in sgraph.buffers} or dict(second.roles).get(part) != Whole():
+    if dict(second.roles).get(part) != Whole():
         return None
     if any(isinstance(r, Split) for _, r in second.roles):
         return None

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TypeAlias
 
 from prism.sgraph.folding import folds
@@ -23,30 +25,65 @@ def waits(sgraph: SGraph, folded: Collection[str] = ()) -> dict[str, tuple[str, 
     members: dict[str, list[Launch]] = {}
     for launch in sgraph.launches:
         members.setdefault(into.get(launch.name, launch.name), []).append(launch)
-    found: dict[str, tuple[str, ...]] = {}
-    behind: dict[str, set[str]] = {}
+    touching: dict[str, set[str]] = {}
+    stored: dict[str, list[str]] = {}
+    loaded: dict[str, list[str]] = {}
     for name, launches in members.items():
-        direct = [other for other in found if _touch(members[other], launches)]
-        covered = {x for other in direct for x in behind[other]}
-        found[name] = tuple(other for other in direct if other not in covered)
-        behind[name] = covered | set(direct)
+        stores, loads = _touched(launches)
+        touching[name] = {x for t in (*stores, *loads) for x in stored.get(t, ())}
+        touching[name] |= {x for t in stores for x in loaded.get(t, ())}
+        for t in stores:
+            stored.setdefault(t, []).append(name)
+        for t in loads:
+            loaded.setdefault(t, []).append(name)
+    places = {name: n for n, name in enumerate(members)}
+    earlier = behind(touching)
+    found: dict[str, tuple[str, ...]] = {}
+    for name, direct in touching.items():
+        covered = Earlier()
+        for x in direct:
+            covered = covered.union(earlier[x])
+        found[name] = tuple(x for x in sorted(direct, key=places.__getitem__) if places[x] not in covered)
     return found
+
+
+def behind(after: Mapping[str, Collection[str]]) -> dict[str, Earlier]:
+    """For each launch all that it waits for, directly or not, by their places in the order."""
+    places = {name: n for n, name in enumerate(after)}
+    found: dict[str, Earlier] = {}
+    for name, direct in after.items():
+        own = Earlier()
+        for x in direct:
+            own = own.union(found[x]).union(Earlier(0, 1 << places[x]))
+        found[name] = own
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class Earlier:
+    """A set of places: all below `whole`, and of those from there on the ones whose bits are set.
+
+    In long programs a launch waits for nearly all that were long before, or for few: so a set is short.
+    """
+
+    whole: int = 0
+    bits: int = 0
+
+    def __contains__(self, place: int) -> bool:
+        return place < self.whole or bool(self.bits >> (place - self.whole) & 1)
+
+    def union(self, other: Earlier) -> Earlier:
+        """What is in either."""
+        whole = max(self.whole, other.whole)
+        bits = (self.bits >> (whole - self.whole)) | (other.bits >> (whole - other.whole))
+        ones = (~bits & (bits + 1)).bit_length() - 1
+        return Earlier(whole + ones, bits >> ones)
 
 
 def apart(after: After) -> bool:
     """Whether there are two launches of which neither waits for the other, directly or not."""
-    behind: dict[str, set[str]] = {}
-    for n, (name, direct) in enumerate(after.items()):
-        behind[name] = set(direct) | {x for other in direct for x in behind[other]}
-        if len(behind[name]) < n:
-            return True
-    return False
-
-
-def _touch(earlier: Sequence[Launch], later: Sequence[Launch]) -> bool:
-    """Whether one stores what the other loads or stores."""
-    (stored, loaded), (stores, loads) = _touched(earlier), _touched(later)
-    return not (stored.isdisjoint(loads | stores) and loaded.isdisjoint(stores))
+    # In an order of all launches each waits for the one before it: there is none between them to wait for instead.
+    return any(earlier not in after[later] for earlier, later in itertools.pairwise(after))
 
 
 def _touched(launches: Sequence[Launch]) -> tuple[set[str], set[str]]:

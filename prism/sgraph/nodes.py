@@ -41,8 +41,8 @@ are divided among them by program id (horizontal fusion). What they compute is t
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Annotated, TypeAlias
 
 import sympy
@@ -275,6 +275,26 @@ class SGraph:
     outputs: tuple[Tensor, ...]
     kernels: tuple[Kernel, ...]
     together: tuple[tuple[str, ...], ...] = ()
+    _tensors: Mapping[str, Tensor] | None = field(default=None, init=False, compare=False, repr=False)
+    _handed_over: frozenset[str] | None = field(default=None, init=False, compare=False, repr=False)
+
+    @property
+    def tensors(self) -> Mapping[str, Tensor]:
+        """The declarations by name: inputs, then buffers, then outputs."""
+        if self._tensors is None:
+            found = {t.name: t for t in (*self.inputs, *self.buffers, *self.outputs)}
+            object.__setattr__(self, "_tensors", found)
+            return found
+        return self._tensors
+
+    @property
+    def handed_over(self) -> frozenset[str]:
+        """The names of the buffers."""
+        if self._handed_over is None:
+            found = frozenset(t.name for t in self.buffers)
+            object.__setattr__(self, "_handed_over", found)
+            return found
+        return self._handed_over
 
     @property
     def symbols(self) -> tuple[sympy.Symbol, ...]:
@@ -287,6 +307,10 @@ class SGraph:
         if not self.together:
             return tuple(Launch(k.name, (k,)) for k in self.kernels)
         group_of = {name: group for group in self.together for name in group}
+        members: dict[tuple[str, ...], list[Kernel]] = {}
+        for k in self.kernels:
+            if k.name in group_of:
+                members.setdefault(group_of[k.name], []).append(k)
         taken = {k.name for k in self.kernels}
         found: list[Launch] = []
         for kernel in self.kernels:
@@ -298,7 +322,7 @@ class SGraph:
                 while name in taken:
                     name += "_"
                 taken.add(name)
-                found.append(Launch(name, tuple(k for k in self.kernels if k.name in group)))
+                found.append(Launch(name, tuple(members[group])))
         return tuple(found)
 
     def __str__(self) -> str:
@@ -313,10 +337,7 @@ class SGraph:
         Raises:
             KeyError: there is none of that name.
         """
-        for t in (*self.inputs, *self.buffers, *self.outputs):
-            if t.name == name:
-                return t
-        raise KeyError(name)
+        return self.tensors[name]
 
 
 def _joined(names: Sequence[str]) -> str:

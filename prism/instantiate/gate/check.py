@@ -29,7 +29,9 @@ from prism.sgraph.config import Config
 from prism.sgraph.nodes import SGraph
 
 CASE_LIMIT_S = 120.0
-"""A case that takes longer is hung."""
+"""A case that takes longer is hung,"""
+LAUNCH_LIMIT_S = 2.0
+"""but for what each launch may take besides: of a module of a thousand kernels, the compiler alone takes minutes."""
 KEPT_ELEMENTS = 1 << 22
 """Inputs that have more are not kept from one case to the next, but for the ordinary ones: they fill the memory."""
 LARGE_ELEMENTS = 1 << 26
@@ -123,7 +125,7 @@ class KernelRunner:
             "outputs": [[list(shape), dtype] for shape, dtype in outputs],
             "samples": list(samples),
         }
-        reply = self._worker.ask(request, CASE_LIMIT_S)
+        reply = self._worker.ask(request, CASE_LIMIT_S + len(samples) * LAUNCH_LIMIT_S)
         if reply.ending is not Ending.ANSWERED:
             why = f"{reply.ending.value}: {reply.detail}"
             return Late(why) if reply.ending is Ending.HANG else why

@@ -13,9 +13,11 @@ iteration that rescales the first, does not depend on which.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections import ChainMap
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TypeAlias
+from heapq import heappop, heappush
+from typing import TypeAlias, cast
 
 import sympy
 
@@ -23,7 +25,7 @@ from prism.instantiate.gate.draws import DRAWS, struck_sets
 from prism.program.extents import Extent, evaluate
 from prism.program.nodes import Program
 from prism.sgraph.config import Config
-from prism.sgraph.folding import FOLDED, bound, folds
+from prism.sgraph.folding import FOLDED, folds
 from prism.sgraph.nodes import (
     Contract,
     Grid,
@@ -139,17 +141,56 @@ def quick_config(program: Program, sgraph: SGraph, config: Config, alternatives:
     shapes = plan_bindings(program, sgraph, replace(config, symbols=values))
     costs = _Costs(sgraph, config, shapes[min(2, len(shapes) - 1)], values)
     boxes = _Boxes(sgraph, values)
-    while True:
-        # Tiles of fixed axes alone change, so the binding stays.
-        steps = [(n, 2 * values[n]) for n, s in sorted(grown.items()) if 2 * values[n] <= s.high]
-        found = [(costs.change(n, to), n, to) for n, to in steps if boxes.fit(n, to)]
-        better = min(found, default=None)
-        if better is None or better[0] >= 0:
-            return replace(config, symbols=values)
-        _, name, to = better
+    # Tiles of fixed axes alone change, so the binding stays.
+    _grow(
+        grown,
+        costs,
+        may=lambda n, to: to <= grown[n].high and boxes.fit(n, to),
+        taken=boxes.take,
+        ends=lambda change: change >= 0,
+    )
+    return replace(config, symbols={**values, **{n: costs.values[n] for n in grown}})
+
+
+def _grow(
+    names: Iterable[str],
+    costs: _Costs,
+    may: Callable[[str, int], bool],
+    taken: Callable[[str, int], object],
+    ends: Callable[[float], bool],
+) -> None:
+    """Double one symbol at a time, the one that saves most, or adds least.
+
+    A step changes what is known of those alone that share a kernel or a launch with its symbol; what the heap has of
+    these is of an earlier turn then, and is passed over.
+
+    Args:
+        names: of the symbols.
+        costs: has their values, and takes the new ones.
+        may: whether a symbol may have a value.
+        taken: is told each step.
+        ends: whether to end before a step that changes the costs by so much.
+    """
+    turns = dict.fromkeys(names, 0)
+    heap: list[tuple[float, str, int, int]] = []
+
+    def offer(some: Iterable[str]) -> None:
+        for n in some:
+            turns[n] += 1
+            to = 2 * costs.values[n]
+            if may(n, to):
+                heappush(heap, (costs.change(n, to), n, to, turns[n]))
+
+    offer(turns)
+    while heap:
+        change, name, to, turn = heappop(heap)
+        if turn != turns[name]:
+            continue
+        if ends(change):
+            return
         costs.take(name, to)
-        boxes.take(name, to)
-        values[name] = to
+        taken(name, to)
+        offer((costs.beside(name) | {name}) & turns.keys())
 
 
 def _tile_symbols(sgraph: SGraph, configs: Sequence[Config]) -> dict[str, _Symbol]:
@@ -184,30 +225,31 @@ class _Boxes:
     values: Mapping[str, int]
     having: dict[str, list[Kernel]] = field(default_factory=dict)
     larger: int = 0
+    _held: dict[str, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.values = dict(self.values)
+        self._held = dict(self.values)
         for kernel in self.sgraph.kernels:
             for s in kernel.symbols:
                 self.having.setdefault(s.name, []).append(kernel)
-            self.larger += _box(kernel, Config(self.values, {}, {})) > LARGEST_TILE
+            self.larger += _box(kernel, self._held) > LARGEST_TILE
 
     def fit(self, name: str, to: int) -> bool:
         """Whether no kernel's box is too large with this value."""
-        made = Config({**self.values, name: to}, {}, {})
+        made = _over({name: to}, self._held)
         return not self.larger and all(_box(k, made) <= LARGEST_TILE for k in self.having.get(name, ()))
 
     def take(self, name: str, to: int) -> None:
         """Give the symbol this value, which fits."""
-        self.values = {**self.values, name: to}
+        self._held[name] = to
 
 
-def _box(kernel: Kernel, config: Config) -> int:
+def _box(kernel: Kernel, values: Mapping[str, int]) -> int:
     box = 1
     for axis, role in kernel.roles:
         tile = _tile_of(role)
         if tile is not None:
-            box *= _value(tile, config)
+            box *= int(values[tile.name]) if isinstance(tile, sympy.Symbol) else tile
         elif not (isinstance(axis.extent, sympy.Expr) and axis.extent.free_symbols):
             box *= int(str(axis.extent))
     return box
@@ -220,36 +262,32 @@ def interpretable(sgraph: SGraph, config: Config, binding: Mapping[str, int]) ->
     interpreter has neither shared memory nor registers to run out of.
     """
     costs = _Costs(sgraph, config, binding, config.symbols, sampled=True)
+    having: dict[str, list[Kernel]] = {}
+    for kernel in sgraph.kernels:
+        for n in {t.name for _, role in kernel.roles if isinstance(t := _tile_of(role), sympy.Symbol)}:
+            having.setdefault(n, []).append(kernel)
     # A sampled launch takes the target by itself; as much again is left for the others.
-    while costs.total() > 2 * CASE_TARGET_S:
-        held = replace(config, symbols=dict(costs.values))
-        found = [(costs.change(n, 2 * costs.values[n]), n) for n in _enlargeable(sgraph, held, binding)]
-        if not found:
-            break
-        name = min(found)[1]
-        costs.take(name, 2 * costs.values[name])
+    _grow(
+        having,
+        costs,
+        may=lambda n, _: all(_enlargeable(n, k, costs.values, binding) for k in having[n]),
+        taken=lambda n, to: None,
+        ends=lambda _: costs.total <= 2 * CASE_TARGET_S,
+    )
     return replace(config, symbols=dict(costs.values))
 
 
-def _enlargeable(sgraph: SGraph, config: Config, binding: Mapping[str, int]) -> list[str]:
-    """The tile symbols that are shorter than their axes and whose doubling leaves every kernel's box small enough."""
-    found: dict[str, bool] = {}
-    for kernel in sgraph.kernels:
-        box = 1
-        tiles: list[tuple[str, bool]] = []
-        for axis, role in kernel.roles:
-            extent = _extent(axis.extent, config, binding)
-            match role:
-                case Grid(tile) | LoopRole(tile) | Split(_, tile):
-                    size = _value(tile, config)
-                    box *= size
-                    if isinstance(tile, sympy.Symbol):
-                        tiles.append((tile.name, size < extent))
-                case _:
-                    box *= extent
-        for name, shorter in tiles:
-            found[name] = found.get(name, True) and shorter and 2 * box <= LARGEST_TILE
-    return sorted(name for name, fits in found.items() if fits)
+def _enlargeable(name: str, kernel: Kernel, symbols: Mapping[str, int], binding: Mapping[str, int]) -> bool:
+    """Whether a kernel's tiles of that symbol are shorter than their axes, and its box leaves room for twice of it."""
+    box = 1
+    for axis, role in kernel.roles:
+        extent = _extent(axis.extent, symbols, binding)
+        tile = _tile_of(role)
+        size = extent if tile is None else _value(tile, symbols)
+        box *= size
+        if isinstance(tile, sympy.Symbol) and tile.name == name and size >= extent:
+            return False
+    return 2 * box <= LARGEST_TILE
 
 
 def plan_bindings(program: Program, sgraph: SGraph, config: Config) -> list[dict[str, int]]:
@@ -283,33 +321,42 @@ def _tile(sgraph: SGraph, name: str, config: Config) -> int:
             if isinstance(axis.extent, sympy.Symbol) and axis.extent.name == name:
                 match role:
                     case Grid(tile) | LoopRole(tile) | Split(_, tile):
-                        sizes.append(_value(tile, config))
+                        sizes.append(_value(tile, config.symbols))
                     case _:
                         pass
     return max(sizes)
 
 
-def _value(symbol: object, config: Config) -> int:
-    return int(config.symbols[symbol.name]) if isinstance(symbol, sympy.Symbol) else int(str(symbol))
+def _over(changed: dict[str, int], values: Mapping[str, int]) -> Mapping[str, int]:
+    """The values with some changed; no copy, as there may be thousands."""
+    return ChainMap(changed, cast("dict[str, int]", values))
 
 
-def _extent(extent: Extent, config: Config, binding: Mapping[str, int]) -> int:
-    return evaluate(extent, {**config.symbols, **binding})
+def _value(symbol: object, symbols: Mapping[str, int]) -> int:
+    return int(symbols[symbol.name]) if isinstance(symbol, sympy.Symbol) else int(str(symbol))
 
 
-def _grid_and_program(kernel: Kernel, config: Config, binding: Mapping[str, int]) -> tuple[tuple[int, ...], float]:
+def _extent(extent: Extent, symbols: Mapping[str, int], binding: Mapping[str, int]) -> int:
+    if isinstance(extent, int):
+        return extent
+    return evaluate(extent, {n: binding[n] if n in binding else symbols[n] for n in map(str, extent.free_symbols)})
+
+
+def _grid_and_program(
+    kernel: Kernel, symbols: Mapping[str, int], binding: Mapping[str, int]
+) -> tuple[tuple[int, ...], float]:
     """Tiles along each grid axis, the slowest first, and what a program takes at most, seconds."""
     grid: list[int] = []
     shares: list[int] = []
     for axis, role in kernel.roles:
         match role:
             case Grid(tile):
-                grid.append(math.ceil(_extent(axis.extent, config, binding) / _value(tile, config)))
+                grid.append(math.ceil(_extent(axis.extent, symbols, binding) / _value(tile, symbols)))
             case Split(parts, _):
-                shares.append(_value(parts, config))
+                shares.append(_value(parts, symbols))
             case _:
                 pass
-    return (*grid, *shares), _Pricing(kernel, config, binding).program_s()
+    return (*grid, *shares), _Pricing(kernel, symbols, binding).program_s()
 
 
 def cost_s(sgraph: SGraph, config: Config, binding: Mapping[str, int], *, sampled: bool = False) -> float:
@@ -321,7 +368,7 @@ def cost_s(sgraph: SGraph, config: Config, binding: Mapping[str, int], *, sample
         binding: the value of every symbol of the extents.
         sampled: whether launches that can be sampled are, or all programs run.
     """
-    return _Costs(sgraph, config, binding, config.symbols, sampled=sampled).total()
+    return _Costs(sgraph, config, binding, config.symbols, sampled=sampled).total
 
 
 @dataclass(slots=True)
@@ -334,6 +381,7 @@ class _Costs:
         binding: the value of every symbol of the extents.
         values: of the symbols.
         sampled: whether launches that can be sampled are, or all programs run.
+        total: seconds of all launches.
     """
 
     sgraph: SGraph
@@ -341,62 +389,74 @@ class _Costs:
     binding: Mapping[str, int]
     values: Mapping[str, int]
     sampled: bool = False
+    total: float = 0.0
     _launches: tuple[Launch, ...] = ()
     _read: frozenset[str] = frozenset()
     _seconds: list[float] = field(default_factory=list)
     _having: dict[str, list[int]] = field(default_factory=dict)
-    _known: dict[tuple[str, int], float] = field(default_factory=dict)
+    _known: dict[str, dict[int, float]] = field(default_factory=dict)
+    _held: dict[str, int] = field(default_factory=dict)
+    # Tiles of second stages that are folded: by symbol, the split's.
+    _bound: dict[str, Tile] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.values = dict(self.values)
+        self.values = self._held = dict(self.values)
         self._launches = self.sgraph.launches
         self._read = frozenset(t for k in self.sgraph.kernels for t in k.reads)
-        for n, launch in enumerate(self._launches):
-            for name in dict.fromkeys(s.name for k in launch.kernels for s in k.symbols):
+        places = {x.name: n for n, x in enumerate(self._launches)}
+        for n in range(len(self._launches)):
+            for name in self._symbols(n):
                 self._having.setdefault(name, []).append(n)
         # A second stage that is folded has the symbols of its split.
         for fold in folds(self.sgraph).values() if self.config.launches(FOLDED) else ():
             if fold.combine in self.config.launches(FOLDED):
-                combine = next(n for n, x in enumerate(self._launches) if x.name == fold.combine)
-                split = next(x for x in self._launches if x.name == fold.split)
-                for name in dict.fromkeys(s.name for k in split.kernels for s in k.symbols):
-                    self._having.setdefault(name, []).append(combine)
-        self._seconds = [self._launch(n, self.values) for n in range(len(self._launches))]
-
-    def total(self) -> float:
-        """Of all launches."""
-        return sum(self._seconds)
+                self._bound |= {own.name: tile for _, tile, own in fold.grid if isinstance(own, sympy.Symbol)}
+                for name in self._symbols(places[fold.split]):
+                    self._having.setdefault(name, []).append(places[fold.combine])
+        self._seconds = [self._launch(n, self._held) for n in range(len(self._launches))]
+        self.total = sum(self._seconds)
 
     def change(self, name: str, to: int) -> float:
         """By how much the total changes with a symbol's new value."""
-        known = self._known.get((name, to))
-        if known is None:
-            values = {**self.values, name: to}
-            known = sum(self._launch(n, values) - self._seconds[n] for n in self._having.get(name, ()))
-            self._known[name, to] = known
-        return known
+        known = self._known.setdefault(name, {})
+        if to not in known:
+            values = _over({name: to}, self._held)
+            known[to] = sum(self._launch(n, values) - self._seconds[n] for n in self._having.get(name, ()))
+        return known[to]
 
     def take(self, name: str, to: int) -> None:
         """Give a symbol a new value."""
-        self.values = {**self.values, name: to}
-        touched = self._having.get(name, ())
-        for n in touched:
-            self._seconds[n] = self._launch(n, self.values)
-        # What other symbols change depends on this one where they share a launch.
-        self._known = {
-            key: known for key, known in self._known.items() if set(self._having.get(key[0], ())).isdisjoint(touched)
+        self._held[name] = to
+        for n in self._having.get(name, ()):
+            before, self._seconds[n] = self._seconds[n], self._launch(n, self._held)
+            self.total += self._seconds[n] - before
+        for other in self.beside(name):
+            self._known.pop(other, None)
+
+    def beside(self, name: str) -> set[str]:
+        """The symbols whose change depends on this one's value: they share a launch."""
+        places = self._having.get(name, ())
+        found = {s for n in places for s in self._symbols(n)}
+        bound_to = {
+            t.name for n in places for s in self._symbols(n) if isinstance(t := self._bound.get(s), sympy.Symbol)
         }
+        return found | bound_to
+
+    def _symbols(self, place: int) -> list[str]:
+        return list(dict.fromkeys(s.name for k in self._launches[place].kernels for s in k.symbols))
 
     def _launch(self, place: int, values: Mapping[str, int]) -> float:
         launch = self._launches[place]
         if launch.name in self.config.launches(LIBRARY):
             return 0.0
-        config = replace(self.config, symbols=bound(self.sgraph, values, self.config.launches(FOLDED)))
         whole = not self.sampled or launch.name in self.config.launches(FOLDED)
-        sample = None if whole else _sample(launch, replace(config, symbols=values), self.binding, self._read)
+        sample = None if whole else _sample(launch, values, self.binding, self._read)
+        if self._bound:
+            own = {s: self._bound[s] for s in self._symbols(place) if s in self._bound}
+            values = _over({s: _value(tile, values) for s, tile in own.items()}, values)
         total = 0.0
         for n, kernel in enumerate(launch.kernels):
-            grid, seconds = _grid_and_program(kernel, config, self.binding)
+            grid, seconds = _grid_and_program(kernel, values, self.binding)
             total += (sample[n][1] if sample else math.prod(grid)) * seconds
         return total
 
@@ -406,7 +466,7 @@ class _Pricing:
     """What one program of a kernel takes."""
 
     kernel: Kernel
-    config: Config
+    symbols: Mapping[str, int]
     binding: Mapping[str, int]
     sizes: dict[str, int] = field(default_factory=dict)
     trips: dict[str, int] = field(default_factory=dict)
@@ -414,10 +474,10 @@ class _Pricing:
     def program_s(self) -> float:
         """Seconds."""
         for axis, role in self.kernel.roles:
-            extent = _extent(axis.extent, self.config, self.binding)
+            extent = _extent(axis.extent, self.symbols, self.binding)
             tile = _tile_of(role)
-            size = extent if tile is None else _value(tile, self.config)
-            parts = _value(role.parts, self.config) if isinstance(role, Split) else 1
+            size = extent if tile is None else _value(tile, self.symbols)
+            parts = _value(role.parts, self.symbols) if isinstance(role, Split) else 1
             self.sizes[axis.name] = size
             self.trips[axis.name] = math.ceil(extent / (parts * size))
         axes = value_axes(self.kernel)
@@ -458,18 +518,18 @@ def plan_samples(sgraph: SGraph, config: Config, binding: Mapping[str, int]) -> 
     """
     read = frozenset(t for k in sgraph.kernels for t in k.reads)
     return [
-        _sample(launch, config, binding, read)
+        _sample(launch, config.symbols, binding, read)
         for launch in sgraph.launches
         if launch.name not in config.launches(FOLDED)
     ]
 
 
-def _sample(launch: Launch, config: Config, binding: Mapping[str, int], read: frozenset[str]) -> Sample:
+def _sample(launch: Launch, symbols: Mapping[str, int], binding: Mapping[str, int], read: frozenset[str]) -> Sample:
     """What of a launch to interpret; `read` is what any launch reads."""
     target = CASE_TARGET_S / len(launch.kernels)
     sample: list[tuple[tuple[int, ...], int]] = []
     for kernel in launch.kernels:
-        grid, seconds = _grid_and_program(kernel, config, binding)
+        grid, seconds = _grid_and_program(kernel, symbols, binding)
         affordable = max(LEAST_SAMPLE, int(target / seconds))
         whole = not read.isdisjoint(kernel.writes)
         sample.append((grid, math.prod(grid) if whole else min(affordable, math.prod(grid))))
