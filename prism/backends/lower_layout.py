@@ -28,6 +28,7 @@ from prism.sgraph.nodes import (
     Whole,
     value_axes,
 )
+from prism.sgraph.products import tile_product
 
 # Matrix units take at least 16 elements along the contracted axis; the other two they pad themselves.
 DOT_LEAST_K = 16
@@ -87,8 +88,8 @@ def layout(kernel: Kernel) -> Layout:
     tiled = [a for a, r in kernel.roles if not _is_scalar(a, r)]
     axes = {name: frozenset(a for a in of if a in tiled) for name, of in value_axes(kernel).items()}
     rank = _memory_rank(kernel)
-    sides = {s.dst: _sides(s, axes) for s in kernel.statements() if isinstance(s, Contract)}
-    products = {dst: p for dst, p in sides.items() if p is not None}
+    found = {s: tile_product(kernel, s, axes) for s in kernel.statements() if isinstance(s, Contract)}
+    products = {s.dst: (p.rows, s.axis, p.columns) for s, p in found.items() if p is not None}
     units = _units(kernel, tiled, axes, products.values(), rank)
     order, swapped = _order(units, products, rank)
     _size(made, order, {k for _, k, _ in products.values()})
@@ -100,14 +101,6 @@ def layout(kernel: Kernel) -> Layout:
 
 def _is_scalar(axis: Axis, role: Role) -> bool:
     return axis.extent == 1 or (isinstance(role, Grid | LoopRole) and role.tile == 1)
-
-
-def _sides(s: Contract, axes: Mapping[str, frozenset[Axis]]) -> tuple[frozenset[Axis], Axis, frozenset[Axis]] | None:
-    """(axes of lhs alone, the contracted one, axes of rhs alone) where that is a matrix product, else None."""
-    lhs, rhs = axes[s.lhs], axes[s.rhs]
-    if s.axis not in lhs or lhs & rhs != {s.axis} or not lhs - rhs or not rhs - lhs:
-        return None
-    return lhs - rhs, s.axis, rhs - lhs
 
 
 def _memory_rank(kernel: Kernel) -> dict[Axis, int]:

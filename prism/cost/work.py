@@ -2,40 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Set
 from dataclasses import dataclass
 
 from prism.program.index import Axis
 from prism.program.nodes import Expr, Map, Reduce, ReduceKind, free_axes, walk
 from prism.program.ops import OPS
 from prism.program.prefix import stepwise
-
-
-@dataclass(frozen=True, slots=True)
-class Product:
-    """A sum of products of two factors, which share an axis that is summed, and differ in others.
-
-    Attributes:
-        batch: the axes of both factors that are not summed.
-        rows: those of the first factor alone.
-        columns: those of the second one alone.
-        depth: those that are summed.
-    """
-
-    batch: frozenset[Axis]
-    rows: frozenset[Axis]
-    columns: frozenset[Axis]
-    depth: frozenset[Axis]
-
-    @property
-    def axes(self) -> frozenset[Axis]:
-        """All of them: as many multiply-adds as these have elements."""
-        return self.batch | self.rows | self.columns | self.depth
-
-    @property
-    def is_matrix(self) -> bool:
-        """Whether it is one of two matrices, and not of a matrix and a vector."""
-        return bool(self.rows and self.columns)
+from prism.program.products import Product, product_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +44,7 @@ def work(expr: Expr) -> Work:
                 inside.add(body)
                 bound.add(body.axis)
                 body = body.body
-            found = product(body, bound) if e.kind is ReduceKind.SUM else None
+            found = product_of(body, bound) if e.kind is ReduceKind.SUM else None
             if found is None:
                 others.append((1, free_axes(body)))
             else:
@@ -81,14 +54,3 @@ def work(expr: Expr) -> Work:
             operators += 1
             others.append((OPS[e.op].flops, free_axes(e)))
     return Work(tuple(products), reductions, operators, tuple(others))
-
-
-def product(body: Expr, bound: Set[Axis]) -> Product | None:
-    """The product that a sum over `bound` of `body` is, a matrix and a vector's included; None where it is none."""
-    if not (isinstance(body, Map) and body.op == "mul"):
-        return None
-    lhs, rhs = map(free_axes, body.args)
-    rows, columns = lhs - rhs - bound, rhs - lhs - bound
-    if not (bound & lhs & rhs and rows | columns):
-        return None
-    return Product((lhs & rhs) - bound, rows, columns, (lhs | rhs) & bound)

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from prism.program.build import const, position
-from prism.program.extents import Extent, at_most, is_static, normal
+from prism.program.extents import at_most, is_static
 from prism.program.index import Axis, Index
 from prism.program.nodes import Const, Expr, Map, Position, Read, Reduce, ReduceKind, free_axes, walk
 from prism.program.transform import canonical, least_instance, substitute, with_args
@@ -69,34 +69,16 @@ def _named(x: Expr, y: Expr) -> tuple[Expr, Expr]:
 
 def bounds(index: Index) -> tuple[int, int] | None:
     """The least and the largest value of an affine index; None where they are not known numbers."""
-    if not is_static(index.offset):
-        return None
-    low = high = int(index.offset)
-    for atom, c in index.terms:
-        if not isinstance(atom, Axis) or not is_static(c) or not is_static(atom.extent):
-            return None
-        far = int(c) * (int(atom.extent) - 1)
-        low, high = low + min(0, far), high + max(0, far)
-    return low, high
-
-
-def least(index: Index) -> Extent | None:
-    """The least value of an affine index, in the symbols; None where it is not of that form."""
-    low = index.offset
-    for atom, c in index.terms:
-        if not isinstance(atom, Axis):
-            return None
-        if not at_most(0, c):
-            if not at_most(c, 0):
-                return None
-            low = low + c * (atom.extent - 1)
-    return low
+    match index.ends():
+        case (int(low), int(high)):
+            return low, high
+    return None
 
 
 def surely(index: Index) -> bool:
     """Whether an index is at least 0 for all values of its axes and of the symbols."""
-    low = least(index)
-    return low is not None and at_most(0, normal(low))
+    ends = index.ends()
+    return ends is not None and at_most(0, ends[0])
 
 
 def place(e: Expr) -> Index | None:

@@ -24,6 +24,7 @@ from prism.program.extents import evaluate
 from prism.program.index import Axis
 from prism.program.nodes import Const, Position
 from prism.program.ops import OPS
+from prism.program.products import matrix_product
 
 REDUCTIONS = frozenset({"sum", "max", "min", "prod"})
 REDUCING = REDUCTIONS | {"contract", "rescaled", "scan"}
@@ -245,12 +246,12 @@ class Weights:
         axes = [self.classes.axes[k] for k in choice.children]
         match choice.op:
             case "contract":
-                return self.size(axes[0] | axes[1]) * self._product(axes[0], axes[1])
+                return self.size(axes[0] | axes[1]) * _weight(axes[0], axes[1], choice)
             case "rescaled":
                 exponent = axes[0] | axes[1]
                 work = self.size(axes[1]) + self.size(exponent) * (1 + OPS["exp"].flops)
                 if len(axes) == 3:
-                    return work + self.size(exponent | axes[2]) * self._product(exponent, axes[2])
+                    return work + self.size(exponent | axes[2]) * _weight(exponent, axes[2], choice)
                 return work + self.size(exponent)
             case op if op in REDUCTIONS or op == "scan":
                 return self.size(axes[0])
@@ -259,6 +260,8 @@ class Weights:
             case _:
                 return 0.0
 
-    @staticmethod
-    def _product(a: frozenset[Axis], b: frozenset[Axis]) -> float:
-        return 2 * MATRIX_OPERATION if a - b and b - a else 1.0
+
+def _weight(lhs: frozenset[Axis], rhs: frozenset[Axis], choice: Choice) -> float:
+    """What a multiply-add of a contraction weighs."""
+    assert isinstance(choice.payload, Axis)
+    return 2 * MATRIX_OPERATION if matrix_product(lhs, rhs, {choice.payload}) else 1.0

@@ -30,6 +30,7 @@ from prism.generate.materialise import Choices, Plan, below
 from prism.generate.options import REDUCING, Weights
 from prism.program.index import Axis
 from prism.program.nodes import Read, Tensor
+from prism.program.products import matrix_product
 
 SHORTEST = 16
 # A result's tile: half of what registers hold, as its operands need some.
@@ -233,8 +234,9 @@ class Outlook:
                 lhs, rhs = axes[choice.children[0]] | axes[choice.children[1]], axes[choice.children[2]]
             else:
                 continue
-            if lhs - rhs and rhs - lhs:
-                found |= frozenset(a for a in lhs & rhs if a != choice.payload)
+            assert isinstance(choice.payload, Axis)
+            product = matrix_product(lhs, rhs, {choice.payload})
+            found |= product.batch if product is not None else _NONE
         return found
 
     def _parts(self, here: Sequence[int], reduced: set[Axis]) -> float:

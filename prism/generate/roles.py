@@ -14,6 +14,7 @@ from prism.cost.constraints import RoleBounds
 from prism.generate.values import Value, reachable
 from prism.program.extents import is_static
 from prism.program.index import Axis
+from prism.program.products import matrix_product
 from prism.sgraph.nodes import Grid, LoopRole, Role, Split, Whole
 
 
@@ -43,11 +44,10 @@ def product_axes(outputs: Sequence[Value]) -> tuple[frozenset[Axis], frozenset[A
             operands = v.args
         elif v.op == "rescaled" and len(v.args) == 3:
             operands = v.args[:2]
-        if operands:
-            lhs, rhs = operands[0].axes - {v.axis}, operands[1].axes - {v.axis}
-            if lhs - rhs and rhs - lhs:
-                shared |= lhs & rhs
-                own |= lhs ^ rhs
+        product = matrix_product(operands[0].axes, operands[1].axes, {v.axis}) if operands else None
+        if product is not None:
+            shared |= product.batch
+            own |= product.rows | product.columns
     return frozenset(shared), frozenset(own)
 
 

@@ -165,6 +165,23 @@ class Index:
             total = add(total, mul(c, add(top, -1)))
         return total
 
+    def ends(self) -> tuple[Extent, Extent] | None:
+        """The least and the largest value over the boxes of its axes, both attained, in the symbols.
+
+        None where it is not affine, or the sign of a coefficient is not known.
+        """
+        low = high = self.offset
+        for atom, c in self.terms:
+            if not isinstance(atom, Axis):
+                return None
+            if at_most(0, c):
+                high = add(high, mul(c, add(atom.extent, -1)))
+            elif at_most(c, 0):
+                low = add(low, mul(c, add(atom.extent, -1)))
+            else:
+                return None
+        return low, high
+
     def within(self, bound: Extent) -> bool:
         """Whether 0 <= self < bound is known to hold for every assignment of the axes."""
         top = self.upper()

@@ -239,16 +239,5 @@ def _divisors(index: Index) -> Iterator[Extent]:
 
 def _surely_outside(index: Index, extent: Extent) -> bool:
     """Whether some assignment of the axes takes the index out of [0, extent), where that is decidable."""
-    if not index.is_affine():
-        return False  # interval bounds are not attained in general
-    low = high = index.offset
-    for atom, c in index.terms:
-        assert isinstance(atom, Axis)
-        reach: Extent = c * (atom.extent - 1)
-        if at_most(0, c):
-            high = high + reach
-        elif at_most(c, 0):
-            low = low + reach
-        else:
-            return False
-    return at_most(low, -1) or at_most(extent, high)
+    ends = index.ends()  # bounds of what is not affine are not attained in general
+    return ends is not None and (at_most(ends[0], -1) or at_most(extent, ends[1]))

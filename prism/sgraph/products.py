@@ -10,12 +10,13 @@ with a range, a split, a part of a tensor.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from prism.program.extents import Extent
 from prism.program.index import Axis, Index
 from prism.program.nodes import DType, ReduceKind
+from prism.program.products import Product, matrix_product
 from prism.sgraph.nodes import (
     Accumulate,
     Contract,
@@ -241,8 +242,13 @@ def drops_dimension(role: Role) -> bool:
     return isinstance(role, Grid | LoopRole) and role.tile == 1
 
 
-def is_dot(kernel: Kernel, contract: Contract, axes: Mapping[str, Sequence[Axis]]) -> bool:
-    """Whether a contraction is a matrix product: either operand has an axis of its own, both only the contracted one.
+def is_dot(kernel: Kernel, contract: Contract, axes: Mapping[str, Iterable[Axis]]) -> bool:
+    """Whether a contraction is a matrix product on tiles; see `tile_product`."""
+    return tile_product(kernel, contract, axes) is not None
+
+
+def tile_product(kernel: Kernel, contract: Contract, axes: Mapping[str, Iterable[Axis]]) -> Product | None:
+    """The product of two matrices that a contraction is, or None: no axis but the contracted one is in both operands.
 
     Only axes count that are dimensions of the tile.
 
@@ -251,15 +257,16 @@ def is_dot(kernel: Kernel, contract: Contract, axes: Mapping[str, Sequence[Axis]
         contract: the statement.
         axes: what `value_axes` says of the kernel.
     """
-    m, n, batch = dot_dims(kernel, contract, axes)
-    return bool(m and n) and not batch and not drops_dimension(kernel.role(contract.axis))
+    dims = _dimensions(kernel)
+    found = matrix_product(dims & {*axes[contract.lhs]}, dims & {*axes[contract.rhs]}, {contract.axis})
+    return None if found is None or found.batch else found
 
 
 def dot_dims(
     kernel: Kernel, contract: Contract, axes: Mapping[str, Sequence[Axis]]
 ) -> tuple[tuple[Axis, ...], tuple[Axis, ...], tuple[Axis, ...]]:
     """The tile dimensions that only lhs has, that only rhs has, and that both have besides the contracted axis."""
-    dims = {a for a, r in kernel.roles if not drops_dimension(r) and a.extent != 1}
+    dims = _dimensions(kernel)
     lhs, rhs = axes[contract.lhs], axes[contract.rhs]
     both = set(lhs) & set(rhs)
     return (
@@ -267,3 +274,7 @@ def dot_dims(
         tuple(a for a in rhs if a in dims and a not in both),
         tuple(a for a in lhs if a in dims and a in both and a != contract.axis),
     )
+
+
+def _dimensions(kernel: Kernel) -> set[Axis]:
+    return {a for a, r in kernel.roles if not drops_dimension(r) and a.extent != 1}

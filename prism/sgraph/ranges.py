@@ -83,21 +83,10 @@ def sign(coefficient: Extent) -> int:
     return 1 if at_most(0, coefficient) else -1 if at_most(coefficient, 0) else 0
 
 
-def _least(index: Index) -> Extent | None:
-    """The least value over the boxes of the axes, where the signs of the coefficients are known."""
-    low = index.offset
-    for axis, c in index.terms:
-        if not isinstance(axis, Axis) or not sign(c):
-            return None
-        if sign(c) < 0:
-            low = add(low, mul(c, add(axis.extent, -1)))
-    return low
-
-
 @lru_cache(maxsize=4096)
 def _never_negative(index: Index) -> bool:
-    low = _least(index)
-    return low is not None and at_most(0, low)
+    ends = index.ends()
+    return ends is not None and at_most(0, ends[0])
 
 
 def _minus_one_less(index: Index) -> Index:

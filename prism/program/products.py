@@ -1,0 +1,60 @@
+"""Which sums of products are products of matrices: the one answer, for expressions, e-classes, kernels and tiles."""
+
+from __future__ import annotations
+
+from collections.abc import Set
+from dataclasses import dataclass
+
+from prism.program.index import Axis
+from prism.program.nodes import Expr, Map, free_axes
+
+
+@dataclass(frozen=True, slots=True)
+class Product:
+    """A sum of products of two factors, which share an axis that is summed, and differ in others.
+
+    Attributes:
+        batch: the axes of both factors that are not summed.
+        rows: those of the first factor alone.
+        columns: those of the second one alone.
+        depth: those that are summed.
+    """
+
+    batch: frozenset[Axis]
+    rows: frozenset[Axis]
+    columns: frozenset[Axis]
+    depth: frozenset[Axis]
+
+    @property
+    def axes(self) -> frozenset[Axis]:
+        """All of them: as many multiply-adds as these have elements."""
+        return self.batch | self.rows | self.columns | self.depth
+
+    @property
+    def is_matrix(self) -> bool:
+        """Whether it is one of two matrices, and not of a matrix and a vector."""
+        return bool(self.rows and self.columns)
+
+
+def product(lhs: Set[Axis], rhs: Set[Axis], summed: Set[Axis]) -> Product | None:
+    """What a sum of products of two factors with these axes is; None where both do not vary along what is summed."""
+    rows, columns = lhs - rhs - summed, rhs - lhs - summed
+    if not (summed & lhs & rhs and rows | columns):
+        return None
+    return Product(
+        frozenset((lhs & rhs) - summed), frozenset(rows), frozenset(columns), frozenset((lhs | rhs) & summed)
+    )
+
+
+def matrix_product(lhs: Set[Axis], rhs: Set[Axis], summed: Set[Axis]) -> Product | None:
+    """The same where it is a product of two matrices, else None."""
+    found = product(lhs, rhs, summed)
+    return found if found is not None and found.is_matrix else None
+
+
+def product_of(body: Expr, summed: Set[Axis]) -> Product | None:
+    """The product that a sum over `summed` of `body` is, a matrix and a vector's included; None where it is none."""
+    if not (isinstance(body, Map) and body.op == "mul"):
+        return None
+    lhs, rhs = map(free_axes, body.args)
+    return product(lhs, rhs, summed)
