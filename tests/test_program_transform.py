@@ -12,9 +12,11 @@ from quick import examples
 from prism.errors import UnsupportedError
 from prism.program.build import add, mul, read, reduce
 from prism.program.evaluate import evaluate, evaluate_expr
+from prism.program.extents import symbol
 from prism.program.index import Axis, Index
 from prism.program.inline import inline
 from prism.program.nodes import Expr, Position, Program, Read, Reduce, free_axes, walk
+from prism.program.products import Product, matrix_product, product
 from prism.program.spec import check
 from prism.program.transform import canonical, least_instance, rename_free, substitute
 
@@ -125,3 +127,24 @@ def test_a_canonical_form_is_canonical() -> None:
     x, y, z = np.arange(16.0).reshape(4, 4) % 7 - 3, np.arange(4.0) - 1.5, np.array([1.0, -2.0, 0.5, 3.0])
     expected = np.max(x.T @ y + np.trace(x) + 4 * z)
     np.testing.assert_allclose(evaluate_expr(done, {"x": x, "y": y, "z": z}, {}, ()), expected)
+
+
+def test_the_ends_of_an_index_are_attained() -> None:
+    i, j, s = Axis("i", 5), Axis("j", 3), symbol("s")
+    index = Index.axis(i).scaled(2) + Index.axis(j).scaled(-4) + 7
+    values = [2 * a - 4 * b + 7 for a in range(5) for b in range(3)]
+    assert index.ends() == (min(values), max(values))
+    assert (Index.axis(Axis("r", s)) + -1).ends() == (-1, s - 2)
+    assert Index.axis(i).scaled(s - 3).ends() is None, "of either sign"
+    assert Index.axis(i).floordiv(2).ends() is None
+
+
+def test_what_is_a_product_of_matrices() -> None:
+    b, m, n, k = (Axis(name, 4) for name in "bmnk")
+    assert matrix_product({b, m, k}, {b, k, n}, {k}) == Product(*(frozenset({a}) for a in (b, m, n, k)))
+    vector = product({m, k}, {k}, {k})
+    assert vector is not None
+    assert not vector.is_matrix
+    assert matrix_product({m, k}, {k}, {k}) is None
+    assert product({m}, {k, n}, {k}) is None, "only one factor varies along what is summed"
+    assert product({m, k}, {m, k}, {k}) is None, "neither has an axis of its own"
