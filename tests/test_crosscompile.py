@@ -20,6 +20,7 @@ from prism.backends.triton.crosscompile import (
 from prism.backends.triton.resources import parse_spills, parse_usage
 from prism.errors import UsageError
 from prism.instantiate.study import Candidate, Failure, over_limit, tune
+from prism.platforms.cpu import user_environment
 from prism.platforms.estimating import Compiler, Estimating
 from prism.process.worker import Ending, Pool, Worker
 from prism.program.nodes import DType, Tensor
@@ -151,3 +152,10 @@ def test_closing_a_pool_ends_what_is_running() -> None:
     ended = [f.result().ending for f in futures if not f.cancelled()]
     assert set(ended) <= {Ending.CRASH}
     assert all(f.done() for f in futures)
+
+
+def test_what_is_compiled_is_kept_where_the_user_says(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("PRISM_CACHE_DIR", str(tmp_path))
+    monkeypatch.delenv("TORCHINDUCTOR_CACHE_DIR", raising=False)
+    assert Path(worker_environment()["TRITON_CACHE_DIR"]) == tmp_path / "triton"
+    assert Path(user_environment()["TORCHINDUCTOR_CACHE_DIR"]).is_relative_to(tmp_path)

@@ -16,7 +16,7 @@ from prism.egraph.prove.matching import Matched
 from prism.egraph.rules import load_rules, rule_files
 from prism.errors import VerificationError
 from prism.events import Artifacts
-from prism.instantiate.cache import cache_root
+from prism.folders import cache_root
 from prism.program.identity.testing import Opinion, Outcome, compare
 from prism.program.identity.values import Evaluator
 from prism.program.nodes import Expr, Formula, Program, SymbolRange, Tensor

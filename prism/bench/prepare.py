@@ -30,7 +30,8 @@ from prism.backends.triton.emit import emit_module
 from prism.bench.suite import Case
 from prism.cost.device import DEVICES, Device, device
 from prism.cost.model import Model
-from prism.instantiate.cache import cache_root, version_of
+from prism.folders import cache_root
+from prism.instantiate.cache import version_of
 from prism.instantiate.lock import program_hash
 from prism.instantiate.options import Offered, Option
 from prism.instantiate.rematch import challenged

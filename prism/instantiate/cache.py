@@ -16,16 +16,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import platformdirs
+from prism.folders import cache_root
 
 LAYOUT = 1
 """Raise it when the meaning of stored entries changes."""
-
-
-def cache_root() -> Path:
-    """Where prism keeps what it may compute again: PRISM_CACHE_DIR, else the user's cache folder."""
-    chosen = os.environ.get("PRISM_CACHE_DIR")
-    return Path(chosen) if chosen else Path(platformdirs.user_cache_dir("prism"))
 
 
 def version_of(package: str) -> str:

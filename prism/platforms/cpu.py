@@ -13,7 +13,8 @@ from prism.backends.protocol import arguments
 from prism.cost.constraints import footprint, live_elements, tile_sizes
 from prism.cost.cpu import CpuModel
 from prism.cost.device import Device, multicore
-from prism.instantiate.cache import Store, cache_root
+from prism.folders import cache_root
+from prism.instantiate.cache import Store
 from prism.instantiate.gate.check import KernelRunner
 from prism.instantiate.measure import Bench, Measuring
 from prism.instantiate.study import Candidate, Failure, Outcome

@@ -19,7 +19,8 @@ from prism.backends.triton.crosscompile import (
     worker_environment,
 )
 from prism.events import Evidence
-from prism.instantiate.cache import Cache, cache_root, digest, version_of
+from prism.folders import cache_root
+from prism.instantiate.cache import Cache, digest, version_of
 from prism.instantiate.study import Candidate, Failure, Outcome, over_limit
 from prism.process.child import module_command
 from prism.process.worker import Ending, Pool, Reply

@@ -12,7 +12,7 @@ from prism.backends.triton.preflight import check_assembler, check_c_compiler
 from prism.backends.triton.timing import WORKER
 from prism.cost.device import Device
 from prism.cost.model import Model, baseline_estimate
-from prism.instantiate.cache import Store, cache_root
+from prism.instantiate.cache import Store
 from prism.instantiate.gate.check import KernelRunner
 from prism.instantiate.measure import Bench, Measuring
 from prism.platforms.estimating import Compiler, Estimating
@@ -72,7 +72,7 @@ class PresentGpu(_Gpu, Timed):
 
     def bench(self, program: Program, seed: int) -> Bench:
         """See Platform."""
-        worker = Worker(module_command(WORKER), worker_environment(cache_root() / "triton"))
+        worker = Worker(module_command(WORKER), worker_environment())
         return Bench(program, self.device, program.hints, seed=seed, worker=worker)
 
     def thread_counts(self) -> tuple[int, ...]:

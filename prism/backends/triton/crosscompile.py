@@ -12,12 +12,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import platformdirs
-
 from prism.backends.protocol import Argument as Argument
 from prism.backends.protocol import Compiled
 from prism.backends.protocol import load_module as load_module
 from prism.errors import UsageError
+from prism.folders import cache_root
 from prism.process.child import child_environment, module_command
 from prism.process.worker import Ending, Worker
 from prism.sgraph.config import Config, Resources
@@ -88,7 +87,7 @@ def worker_environment(cache: Path | None = None) -> dict[str, str]:
     """
     return child_environment(
         TRITON_INTERPRET=None,
-        TRITON_CACHE_DIR=str(cache or Path(platformdirs.user_cache_dir("prism")) / "triton"),
+        TRITON_CACHE_DIR=str(cache or cache_root() / "triton"),
         OMP_NUM_THREADS="1",
         OPENBLAS_NUM_THREADS="1",
     )
