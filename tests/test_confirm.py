@@ -18,7 +18,6 @@ import prism
 from prism.api import optimize
 from prism.errors import BackendError, NoImprovementError, UsageError
 from prism.events import ContenderReport, MeasurementReport, RunReport
-from prism.instantiate.baselines import installed
 from prism.instantiate.cache import Cache, Store
 from prism.instantiate.confirm import (
     AGREE,
@@ -28,6 +27,7 @@ from prism.instantiate.confirm import (
     Confirmation,
     confirm,
     confirmation_from,
+    installed,
     plain_confirmation,
 )
 from prism.instantiate.machine_load import Load, Watch, busy_seconds

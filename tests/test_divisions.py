@@ -23,7 +23,7 @@ from prism.program.nodes import DType, Expr, ReduceKind, Tensor
 from prism.sgraph.denote import denote
 from prism.sgraph.divisors import Divisors
 from prism.sgraph.nodes import Contract, Grid, Kernel, Load, Pointwise, SGraph, Stmt, Store, TileReduce, Whole
-from prism.sgraph.stored_reciprocals import divisors_stored
+from prism.sgraph.numerics import divisors_stored
 
 F32 = DType.FLOAT32
 i, j = Axis("i", 8), Axis("j", 32)

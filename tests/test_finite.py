@@ -35,10 +35,9 @@ from prism.program.build import add, const, div, mean, mul, neg, op, position, r
 from prism.program.constants import readings
 from prism.program.extents import symbol
 from prism.program.identity.constants import Meaning, meanings
-from prism.program.identity.degree import degree
 from prism.program.identity.field import PRIMES, Field, Numbers
 from prism.program.identity.sample import Sample, bindings
-from prism.program.identity.testing import Opinion, Outcome, compare
+from prism.program.identity.testing import Opinion, Outcome, compare, degree
 from prism.program.index import Axis, Index
 from prism.program.nodes import DType, Expr, Map, Program, SymbolRange, Tensor
 from prism.program.verdict import Status, Verdict

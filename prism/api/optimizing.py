@@ -40,10 +40,9 @@ from prism.errors import (
 from prism.events import CheckSummary, Listener, Recorder, RunReport
 from prism.folders import cache_root
 from prism.generate.partition import partition
-from prism.instantiate.baselines import NAMES as BASELINES
-from prism.instantiate.baselines import installed
 from prism.instantiate.cache import Cache, Store, version_of
-from prism.instantiate.confirm import Confirmation, confirm
+from prism.instantiate.confirm import NAMES as BASELINES
+from prism.instantiate.confirm import Confirmation, confirm, installed
 from prism.instantiate.gate.check import Drawn, KernelRunner, check_module
 from prism.instantiate.lock import program_hash, versions
 from prism.instantiate.machine_load import CROWDED, Load, others_now

@@ -25,10 +25,9 @@ from prism.cost.device import Device
 from prism.cost.gpu import KernelModel
 from prism.cost.model import CostModel, Estimate, LaunchTimes
 from prism.instantiate.options import OPTIONS, Family, Offered, Option, variants
-from prism.instantiate.options.stages import stages_of, warps_of
 from prism.instantiate.point_tables import MAX_POINTS, PointSpace, joined
 from prism.sgraph.config import Config
-from prism.sgraph.nodes import SGraph
+from prism.sgraph.nodes import Loop, SGraph
 
 Ints: TypeAlias = npt.NDArray[np.int64]
 
@@ -269,3 +268,23 @@ def _product(numbers: Any) -> int:
     for x in numbers:
         n *= int(x)
     return n
+
+
+# Warps and pipeline stages: what every launch has that runs a kernel of prism's, where the device has such options.
+
+
+WARPS = (1, 2, 4, 8)
+STAGES = (1, 2, 3, 4)
+PLAIN_STAGES = (1, 3)
+"""Without a matrix product in the loop, pipelining is on or off."""
+
+
+def warps_of(device: Device) -> tuple[int, ...]:
+    """Warps that a kernel may have."""
+    return WARPS if device.is_gpu else (1,)
+
+
+def stages_of(f: Footprint, device: Device) -> tuple[int, ...]:
+    """Pipeline stages that a kernel may have."""
+    loops = any(isinstance(s, Loop) for s in f.kernel.body)
+    return (STAGES if f.staged else PLAIN_STAGES if loops else (1,)) if device.is_gpu else (1,)
