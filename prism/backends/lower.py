@@ -2,7 +2,6 @@
 
 lower_layout.py     the dimensions of tiles, their sizes and order; which contractions are matrix products
 lower_types.py      element types of matrix products
-lower_pointwise.py  element types of pointwise operations
 quotients.py        which products with a reciprocal are divisions
 lower_kernel.py     the statements, one by one
 lower_clean.py      dead statements

@@ -496,7 +496,6 @@ class KernelLowering:
 
 # Lowering of pointwise operations: element types of operands and result, and where a result is known to be zero.
 
-
 _INTS = (DType.INT32, DType.INT64)
 _INT32_MAX = 2**31 - 1
 _KEEPS_INTS = frozenset({"add", "mul", "neg", "abs", "maximum", "minimum", "where"})

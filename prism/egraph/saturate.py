@@ -34,9 +34,8 @@ TERMS = frozenset(LEAVES) | frozenset(CONSTRUCTORS.values()) | frozenset(REDUCTI
 # another name it could. Both are found in a snapshot of the e-graph: a sum is written once more, from its least term,
 # over the axis' other name.
 
-
-# Of one call; more are left to the next.
 MAX_RENAMED = 64
+"""Of one call; more are left to the next."""
 
 
 @dataclass(slots=True)
@@ -182,7 +181,7 @@ class Saturation:
             matched |= _matched(outputs[0])
 
     def rename(self) -> bool:
-        """Write reductions over other names of their axes where that helps (see alpha.py); whether any were."""
+        """Write reductions over other names of their axes where that helps (see `Renamer`); whether any were."""
         pairs = self.renamer.pairs(self.freeze())
         if not pairs:
             return False

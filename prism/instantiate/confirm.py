@@ -268,7 +268,6 @@ def confirmation_from(found: Mapping[str, Any]) -> Confirmation | None:
 
 # The baselines that are installed: what a user of the same model would run instead of prism's kernels.
 
-
 NAMES: Mapping[str, str] = MappingProxyType(
     {"eager": "torch eager", "compile": "torch.compile", "onnxruntime": "onnxruntime"}
 )

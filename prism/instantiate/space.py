@@ -272,7 +272,6 @@ def _product(numbers: Any) -> int:
 
 # Warps and pipeline stages: what every launch has that runs a kernel of prism's, where the device has such options.
 
-
 WARPS = (1, 2, 4, 8)
 STAGES = (1, 2, 3, 4)
 PLAIN_STAGES = (1, 3)

@@ -189,7 +189,7 @@ def _step(link: Link) -> dict[str, Any]:
 
 
 def _rename(forest: Forest) -> None:
-    """Write reductions over other names of their axes where the prover would (see alpha.py)."""
+    """Write reductions over other names of their axes where the prover would (see `saturate.Renamer`)."""
     terms = forest.terms
     nodes = list(forest.nodes())
     reductions = [t for t in nodes if t.op in REDUCTIONS]

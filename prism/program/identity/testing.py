@@ -503,7 +503,6 @@ def _inputs(machine: Evaluator, draw: int) -> str:
 
 # Degrees of expressions that are rational functions of the inputs, for the Schwartz-Zippel bound.
 
-
 Degree: TypeAlias = tuple[int, int]
 """Bounds on the total degrees of numerator and denominator."""
 
