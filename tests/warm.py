@@ -63,7 +63,9 @@ class WarmChild(Child):
 
     def close(self) -> None:
         """Leave the process to others, unless it is busy: then it is killed, as a child is."""
-        if self._process is not None and self.alive and not self.closed and not self._unanswered:
+        if self._closed:
+            return
+        if self._process is not None and self.alive and not self._unanswered:
             self.idle.append((self._alike, self._process, self._log))
             self._process, self._closed = None, True
             while len(self.idle) > MOST:
