@@ -91,7 +91,8 @@ def vanishing(values: Mapping[str, Array]) -> bool:
 
 def undefined(program: Program, graph: Graph, inputs: Mapping[str, Array], error: Exception) -> str:
     """What is wrong where the graph takes no such inputs: not that the program refuses them, too."""
-    if isinstance(error, RuntimeTypeError):  # of constants that its functions hold in float32
+    # of constants that its functions hold in float32, or of a label that is no class
+    if isinstance(error, RuntimeTypeError) or any(n.op_type.endswith("Loss") for n in graph.model.graph.node):
         return ""
     try:
         found = evaluate(program, inputs)
@@ -291,3 +292,16 @@ def test_places_of_elements_lie_within_the_other_dimensions() -> None:
 def test_sizes_are_told_by_each_other_in_any_order() -> None:
     tensors = (Tensor("x", (N * M,), DType.FLOAT32), Tensor("y", (N + 1,), DType.FLOAT32))
     assert bind(tensors, {"x": (12,), "y": (4,)}) == {"n": 3, "m": 4}
+
+
+def test_labels_are_of_the_scores_sizes() -> None:
+    labels = f"<int64[2, 12] l = {{{', '.join('0' * 24)}}}>"
+    with pytest.raises(ShapeError, match=r"labels of the shape \[2, 12\]"):
+        of(18, 'float[2, 5, "n*m"] x', "y = NegativeLogLikelihoodLoss (x, l)", "float", labels)
+
+
+def test_a_dimension_without_places_is_evaluated() -> None:
+    bounds = "<int64[1] s = {1}, int64[1] e = {9223372036854775807}, int64[1] r = {2}>"
+    p = of(18, "float[n] x", "z = Slice (x, s, e) y = Tile (z, r)", "float[k]", bounds)
+    assert evaluate(p, {"x": np.ones(1)})["y"].shape == (0,)
+    assert evaluate(p, {"x": np.arange(3.0)})["y"].tolist() == [1, 2, 1, 2]

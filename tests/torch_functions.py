@@ -584,6 +584,31 @@ WIDE: Mapping[str, Callable[[Maker], str]] = MappingProxyType(
 )
 
 
+NAMED: Mapping[str, tuple[str | None, ...]] = MappingProxyType(
+    dict.fromkeys("xybi", ("M", "N")) | {"c": ("M", None), "w": ("N", None), "v": ("N",), "s": ()}
+)
+"""What the extents of the inputs of a function of any sizes are called."""
+
+
+def sized(seed: int, least: int = 1, most: int = 6) -> Function | None:
+    """A function whose inputs have dimensions that may be of other sizes, and none of 1 that may be another."""
+    k = Maker(seed, (torch.float64,), (3, 4, 5, 6, 7), special=False)
+    for _ in range(k.among(least, most)):
+        k.step(WIDE, (*WIDE, "view"))
+    return k.done()
+
+
+def at_sizes(f: Function, sizes: Mapping[str, int]) -> dict[str, Tensor]:
+    """Other inputs, of these sizes."""
+    rng = np.random.default_rng([23, f.seed, *sizes.values()])
+    made = {}
+    for name, t in f.inputs.items():
+        shape = [n if s is None else sizes[s] for s, n in zip(NAMED[name], t.shape, strict=True)]
+        small = rng.integers(0, 6, shape) if not t.is_floating_point() else rng.integers(-12, 13, shape) / 4
+        made[name] = torch.tensor(small % 2 if t.dtype is torch.bool else small).to(t.dtype)
+    return made
+
+
 def wide(seed: int, least: int = 3, most: int = 9) -> Function | None:
     """A function of whatever the reader takes."""
     k = Maker(

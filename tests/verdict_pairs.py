@@ -89,7 +89,7 @@ class Record:
     """What happened while a program ran.
 
     Attributes:
-        undefined: an operation left its domain, or made NaN of infinities.
+        undefined: an operation left its domain, made NaN of infinities, or a whole number of what is none or too large.
         overflown: a number became infinite because float64 does not hold it.
         instead: what whole numbers divided by 0 are; None raises.
         border: rounding may have decided a comparison or where something is cut.
@@ -197,6 +197,8 @@ def _run(term: Term, inputs: Mapping[str, Tensor], record: Record, done: dict[in
             raise ZeroDivisionError
         by = torch.where(args[1] == 0, 1, args[1])
         return torch.where(args[1] == 0, record.instead, OPS[term.op](args[0], by)).to(by.dtype)
+    if term.op == "to" and term.par not in (torch.bool, torch.float64) and args[0].is_floating_point():
+        record.undefined |= not bool((args[0].abs() < 2.0**31).all())  # what comes of it is nowhere said
     value = OPS[term.op](*args) if term.par is None else OPS[term.op](*args, term.par)
     if args and args[0].is_floating_point():
         record.border |= _near(term.op, args)
@@ -992,9 +994,12 @@ def _refuted(p: Pair, verdict: Verdict) -> str:
         full = np.zeros(tuple(v.shape))
         full[tuple(slice(0, s) for s in drawn.shape)] = drawn
         inputs[n] = torch.tensor(full).to(v.dtype)
+    other = Record()
     try:
-        a, b = _together(run(p.reference, inputs, Record()), run(p.candidate, inputs, Record()))
+        a, b = _together(run(p.reference, inputs, Record()), run(p.candidate, inputs, other))
     except ZeroDivisionError:
+        return ""
+    if other.undefined:
         return ""
     same = bool(((a == b) | (torch.isnan(a) & torch.isnan(b)) if a.is_floating_point() else a == b).all())
     return f"refuted, but torch has the same: {verdict.reason}" if same else ""

@@ -606,7 +606,11 @@ def _decides_on_rounding(expr: Expr) -> bool:
 def _decides_exactly(expr: Expr) -> bool:
     """Whether a rounding or a comparison in it is of stored numbers as they are."""
     return any(
-        isinstance(e, Map) and e.op in _DECIDING and not _rounds(e) and any(isinstance(r, Read) for r in walk(e))
+        # a sign stays what it is where its operand moves relative to itself
+        isinstance(e, Map)
+        and e.op in _DECIDING - {"sign"}
+        and not _rounds(e)
+        and any(isinstance(r, Read) for r in walk(e))
         for e in walk(expr)
     )
 

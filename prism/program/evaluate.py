@@ -220,9 +220,9 @@ class Interpreter:
                     shape = [-1 if a == atom else 1 for a in axes]
                     part = self._xp.reshape(self._xp.arange(self.size(atom)), shape)
                 case FloorDiv(inner, divisor):
-                    part = self.index(inner, axes) // extents.evaluate(divisor, self._binding)
+                    part = self.index(inner, axes) // self._divisor(divisor)
                 case Mod(inner, divisor):
-                    part = self.index(inner, axes) % extents.evaluate(divisor, self._binding)
+                    part = self.index(inner, axes) % self._divisor(divisor)
             total = total + part * extents.evaluate(coefficient, self._binding)
         return total
 
@@ -335,6 +335,10 @@ class Interpreter:
         of = {atom: extents.evaluate(c, self._binding) for atom, c in index.terms}
         return [of.get(a, 0) for a in axes]
 
+    def _divisor(self, divisor: Extent) -> int:
+        """What an index is divided by; an extent that is 0 is of a dimension without places."""
+        return extents.evaluate(divisor, self._binding) or 1
+
     def _range(self, index: Index, sizes: Mapping[Axis, int]) -> tuple[int, int]:
         """Bounds (inclusive) on the values of an index; exact when it is affine."""
         low = high = extents.evaluate(index.offset, self._binding)
@@ -343,10 +347,10 @@ class Interpreter:
                 case Axis():
                     bottom, top = 0, sizes[atom] - 1
                 case FloorDiv(inner, divisor):
-                    by = extents.evaluate(divisor, self._binding)
+                    by = self._divisor(divisor)
                     bottom, top = (b // by for b in self._range(inner, sizes))
                 case Mod(inner, divisor):
-                    by = extents.evaluate(divisor, self._binding)
+                    by = self._divisor(divisor)
                     bottom, top = self._range(inner, sizes)
                     if bottom // by != top // by:
                         bottom, top = 0, by - 1

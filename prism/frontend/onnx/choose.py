@@ -52,6 +52,9 @@ def _likelihood(graph: Graph, node: Node, log_probability: Callable[[Sequence[Ax
     x, labels, weight = node.input(0), node.input(1), node.optional(2)
     if x.rank < 2 or labels.rank != x.rank - 1:
         raise node.shape_error(f"labels of {labels.rank} dimensions for scores of {x.rank}")
+    told = zip(labels.shape, (x.shape[0], *x.shape[2:]), strict=True)
+    if not all(same_extent(a, b) for a, b in told):
+        raise node.shape_error(f"labels of the shape {list(labels.shape)} for scores of {list(x.shape)}")
     if weight is not None and tuple(weight.shape) != (x.shape[1],):
         raise node.shape_error(f"weights of the shape {list(weight.shape)} for {x.shape[1]} classes")
     ignored = node.attributes.get("ignore_index")

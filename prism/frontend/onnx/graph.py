@@ -17,13 +17,13 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import sympy
 
 from prism.errors import ShapeError, UnsupportedError
 from prism.frontend.arguments import Given
 from prism.frontend.onnx.algebra import apply, as_extent, index_value, number
+from prism.frontend.sizes import not_negative
 from prism.program import integers
-from prism.program.extents import Extent, at_most, is_static
+from prism.program.extents import Extent, is_static
 from prism.program.index import Axis, Index
 from prism.program.integers import Interval
 from prism.program.nodes import Const, Definition, DType, Expr, Map, Position, Read, SymbolRange, Tensor, walk
@@ -286,26 +286,8 @@ class Graph:
         self.ranges[symbol] = replace(r, high=min(r.high, high), hint=min(r.hint, high))
 
     def require(self, difference: Extent) -> bool:
-        """See to it that a number is not negative: it never is, or sizes where it would be are none of the program's.
-
-        Returns:
-            Whether that could be said: it is a number, or grows with the one symbol in it.
-        """
-        if at_most(0, difference):
-            return True
-        if is_static(difference) or len(difference.free_symbols) != 1:  # type: ignore[union-attr]
-            return False
-        (s,) = difference.free_symbols  # type: ignore[union-attr]
-        match sympy.Poly(difference, s).all_coeffs() if difference.is_polynomial(s) else []:  # type: ignore[union-attr]
-            case [sympy.Integer() as factor, sympy.Integer() as rest] if factor > 0:
-                least = -(int(rest) // int(factor))
-            case _:
-                return False
-        r = self.ranges[s.name]
-        if least > r.high:
-            return False
-        self.ranges[s.name] = replace(r, low=max(r.low, least), hint=max(r.hint, least))
-        return True
+        """See to it that a number is not negative; whether that could be said (see `not_negative`)."""
+        return not_negative(difference, self.ranges)
 
     def declare(self, label: str, shape: Shape, dtype: DType) -> Value:
         """A new input of the program."""

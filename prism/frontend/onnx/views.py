@@ -79,6 +79,11 @@ def _reshape(graph: Graph, node: Node) -> Value:
         for d, e in enumerate(requested):
             if e == 0 and d >= x.rank:
                 raise node.shape_error(f"dimension {d} of the target shape copies one that the operand does not have")
+        for e in requested:
+            if not is_static(e) and not graph.require(add(e, -1)):
+                raise node.unsupported(
+                    f"a target of {e} places may have none", why="0 copies a dimension", fix="export with allowzero=1"
+                )
         requested = [x.shape[d] if e == 0 else e for d, e in enumerate(requested)]
     return _reshaped(graph, node, x, requested)
 

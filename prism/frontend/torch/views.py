@@ -7,9 +7,10 @@ from functools import reduce
 
 import numpy as np
 
+from prism.frontend.sizes import not_negative
 from prism.frontend.torch.values import Handler, Node, Result, Value, converted, number
 from prism.program import build
-from prism.program.extents import Extent, add, mul
+from prism.program.extents import Extent, add, is_static, mul
 from prism.program.fold import op
 from prism.program.index import Axis, Index
 from prism.program.integers import Interval
@@ -71,6 +72,18 @@ def _reshaped(n: Node) -> Result:
     return x if x.shape == n.shape else _view(n, reshape_index(x.shape, n.axes, n.origin))
 
 
+def _squeeze(n: Node) -> Result:
+    """Dimensions of one element are dropped; a symbolic one stays, so that sizes at which it has one are left out."""
+    x: Value = n["self"]
+    given = n.get("dim")
+    rank = len(x.shape)
+    named = range(rank) if given is None else [given] if isinstance(given, int) else given
+    for extent in (x.shape[d % rank] for d in named if rank):
+        if not is_static(extent) and not not_negative(add(extent, -2), n.builder.ranges):
+            raise n.unsupported(f"whether a dimension of {extent} elements is squeezed depends on the sizes")
+    return _reshaped(n)
+
+
 def _expand(n: Node) -> Result:
     x: Value = n["self"]
     n.settled("size", "other")
@@ -87,9 +100,20 @@ def _slice(n: Node) -> Result:
     if isinstance(first, Value):
         raise n.unsupported("where it starts depends on data")
     start = _wrapped(first, x.shape[d])
+    if is_static(n.shape[d]):  # of as many elements at every size
+        _within(n, start, x.shape[d])
+        _within(n, add(start, mul(step, add(n.shape[d], -1))), x.shape[d])
     index = _indices(n.axes)
     index[d] = index[d].scaled(step) + Index.const(start)
     return _view(n, index)
+
+
+def _within(n: Node, place: Extent, extent: Extent) -> None:
+    """See to it that the dimension has the place, by sizes at which it has."""
+    ranges = n.builder.ranges
+    last = add(extent, mul(-1, add(place, 1)))
+    if not is_static(extent) and not (not_negative(place, ranges) and not_negative(last, ranges)):
+        raise n.unsupported(f"whether a dimension of {extent} elements has the place {place} depends on the sizes")
 
 
 def _wrapped(start: Extent | None, extent: Extent) -> Extent:
@@ -107,8 +131,11 @@ def _select(n: Node) -> Result:
     at = n["index"]
     if isinstance(at, Value):
         raise n.unsupported("which element is read depends on data")
+    place = add(x.shape[d], at) if isinstance(at, int) and at < 0 else at
+    if isinstance(at, int):
+        _within(n, place, x.shape[d])
     index = _indices(n.axes)
-    index.insert(d, Index.const(add(x.shape[d], at) if isinstance(at, int) and at < 0 else at))
+    index.insert(d, Index.const(place))
     return _view(n, index)
 
 
@@ -494,7 +521,7 @@ HANDLERS: Mapping[str, Handler] = {
     "flatten": _reshape("start_dim", "end_dim"),
     "unflatten": _reshape("dim", "sizes"),
     "unsqueeze": _reshape("dim"),
-    "squeeze": _reshape("dim"),
+    "squeeze": _squeeze,
     "view_as": _reshape("other"),
     "expand": _expand,
     "expand_as": _expand,
