@@ -178,6 +178,15 @@ def unoptimised(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 
 @pytest.fixture(scope="module")
+def short_matches() -> Iterator[None]:
+    """What is confirmed is timed for less long: for files that do not look at how sure a gain is."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("prism.instantiate.confirm.ROUNDS", 5)
+        patch.setattr("prism.instantiate.confirm.ROUNDS_S", 0.5)
+        yield
+
+
+@pytest.fixture(scope="module")
 def small_gate() -> Iterator[None]:
     """The gate runs few programs of each launch: for files that test what comes before it and after it."""
     with pytest.MonkeyPatch.context() as patch:

@@ -51,7 +51,7 @@ from prism.program.nodes import DType, Program
 from prism.sgraph.config import Config
 from prism.sgraph.nodes import SGraph
 
-pytestmark = pytest.mark.usefixtures("unoptimised")
+pytestmark = pytest.mark.usefixtures("unoptimised", "short_matches")
 
 ROOT = Path(__file__).resolve().parent.parent
 MODEL = ROOT / "examples" / "models" / "rmsnorm_linear.onnx"

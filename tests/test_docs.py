@@ -25,7 +25,7 @@ from prism.api.region_search import SearchBudget
 from prism.cli import main
 from prism.errors import ExitCode
 
-pytestmark = pytest.mark.usefixtures("small_gate", "unoptimised")
+pytestmark = pytest.mark.usefixtures("small_gate", "unoptimised", "short_matches")
 
 ROOT = Path(__file__).parents[1]
 PAGES = {p.name: p.read_text("utf-8") for p in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))}
