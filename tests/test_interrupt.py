@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 from quick import slow_but
 
+from prism.cli import app
+
 MODEL = Path(__file__).resolve().parent.parent / "examples" / "models" / "add_silu.onnx"
 
 
@@ -21,7 +23,8 @@ def test_an_interrupted_run_leaves_nothing(tmp_path: Path, stage: str) -> None:
     command += ["--max-sgraphs", "2", "--max-families", "8"]
     temporary = tmp_path / "tmp"
     temporary.mkdir()
-    environment = {**os.environ, "TMPDIR": str(temporary)}
+    # Nothing is stored: a run that finds its measurements may be over before it is interrupted.
+    environment = {**os.environ, "TMPDIR": str(temporary), "XDG_CACHE_HOME": str(tmp_path / "cache")}
     with subprocess.Popen(
         command, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True, env=environment, start_new_session=True
     ) as process:
@@ -39,3 +42,42 @@ def test_an_interrupted_run_leaves_nothing(tmp_path: Path, stage: str) -> None:
     assert text.endswith("prism: error: interrupted\n")
     assert not out.exists()
     assert not [p for p in temporary.iterdir() if p.name.startswith("prism-")]
+
+
+def test_a_second_interrupt_lets_the_first_one_tidy_up(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    done = []
+
+    def command(*_: object, **__: object) -> int:
+        try:
+            os.kill(os.getpid(), signal.SIGTERM)
+            done.append("went on")
+        finally:
+            os.kill(os.getpid(), signal.SIGINT)
+            os.kill(os.getpid(), signal.SIGTERM)
+            done.append("tidied up")
+        return 0
+
+    before = [signal.getsignal(n) for n in (signal.SIGINT, signal.SIGTERM)]
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    monkeypatch.setattr(app, "_app", lambda: command)
+    try:
+        assert app.main([]) == 130
+        assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    finally:
+        signal.signal(signal.SIGINT, before[0])
+    assert done == ["tidied up"]
+    assert signal.getsignal(signal.SIGTERM) == before[1]
+    assert capsys.readouterr().err == "prism: error: interrupted\n"
+
+
+def test_an_interrupt_in_the_midst_of_an_exec_has_the_same_exit_code() -> None:
+    """Libraries make their classes by `exec`."""
+    inner = "import os, signal; os.kill(os.getpid(), signal.SIGINT)"
+    text = (
+        "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); from prism.cli import app, script; "
+    )
+    text += f"app._app = lambda: lambda *_, **__: exec({inner!r}); script()"
+    ended = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, check=False)
+    assert (ended.returncode, ended.stderr) == (130, "prism: error: interrupted\n")

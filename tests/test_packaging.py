@@ -84,7 +84,7 @@ def test_importing_prism_loads_nothing_heavy(installed: Path) -> None:
 
 def test_the_command_is_installed_and_says_its_version(installed: Path) -> None:
     entry = next(installed.glob("prism_superopt-*.dist-info")) / "entry_points.txt"
-    assert "prism = prism.cli:main" in entry.read_text()
+    assert "prism = prism.cli:script" in entry.read_text()
     said = run_outside(installed, "import sys; from prism.cli import main; sys.exit(main(['--version']))")
     assert prism.__version__ in said
 

@@ -1,8 +1,6 @@
 """`python -m prism.cli`, for where the `prism` script is not on the path."""
 
-import sys
-
-from prism.cli.app import main
+from prism.cli import script
 
 if __name__ == "__main__":  # worker processes import this module again under another name
-    sys.exit(main())
+    script()

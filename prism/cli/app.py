@@ -8,20 +8,18 @@ from __future__ import annotations
 
 import errno
 import os
-import signal
 import sys
-import threading
 import traceback
 import warnings
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
-from types import FrameType
 from typing import Annotated, Any, Literal
 
 from cyclopts import App, CycloptsError, Parameter
 from cyclopts.validators import Number
 
+from prism.cli.interrupts import interrupted_once
 from prism.errors import ExitCode, PrismError, UsageError
 
 Target = Literal["sm_80", "sm_89", "sm_90", "sm_100", "cuda", "cpu"]
@@ -45,10 +43,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     Returns:
         The exit code, one of `ExitCode`.
     """
+    with interrupted_once():
+        return _run(argv)
+
+
+def _run(argv: Sequence[str] | None) -> int:
     debug = os.environ.get("PRISM_DEBUG", "") not in ("", "0")
     _never_fail_to_encode()
     try:
-        with _terminate_as_interrupt(), warnings.catch_warnings():
+        with warnings.catch_warnings():
             if not debug and not sys.warnoptions:
                 warnings.simplefilter("ignore")  # libraries' own, of no use to the user; ours are events
             code = _app()(
@@ -331,20 +334,3 @@ def _never_fail_to_encode() -> None:
         reconfigure = getattr(stream, "reconfigure", None)
         if reconfigure is not None:
             reconfigure(errors="backslashreplace")
-
-
-@contextmanager
-def _terminate_as_interrupt() -> Iterator[None]:
-    """Let SIGTERM unwind as Ctrl-C does, so that temporary files go and workers are ended."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-
-    def interrupt(_signum: int, _frame: FrameType | None) -> None:
-        raise KeyboardInterrupt
-
-    before = signal.signal(signal.SIGTERM, interrupt)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)

@@ -1,0 +1,55 @@
+"""Ctrl-C and SIGTERM, from the first import on: one line, the exit code 130, and all that was begun is tidied up."""
+
+from __future__ import annotations
+
+import math
+import signal
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+
+UNWINDING_S = 10.0
+"""What tidying up may take, seconds, before the next signal interrupts it."""
+
+
+@contextmanager
+def interrupted_once() -> Iterator[None]:
+    """Let SIGTERM unwind as Ctrl-C does, so that temporary files go and workers are ended.
+
+    A second signal while that is under way would leave the rest of it undone: it changes nothing. Where a library has
+    swallowed the first, the second counts.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    since = -math.inf
+
+    def interrupt(_signum: int, _frame: FrameType | None) -> None:
+        nonlocal since
+        now = time.monotonic()
+        if not _unwinding() or now - since > UNWINDING_S:
+            since = now
+            raise KeyboardInterrupt
+
+    # Where Ctrl-C is another's to handle, or is ignored, as of a job in the background, it stays so.
+    numbers = [signal.SIGTERM, *[signal.SIGINT] * (signal.getsignal(signal.SIGINT) is signal.default_int_handler)]
+    before = {number: signal.signal(number, interrupt) for number in numbers}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            if signal.getsignal(number) is interrupt:
+                signal.signal(number, handler)
+
+
+def _unwinding() -> bool:
+    """Whether a KeyboardInterrupt is what an `except`, a `finally` or a `with` handles now."""
+    error = sys.exc_info()[1]
+    while error is not None:
+        if isinstance(error, KeyboardInterrupt):
+            return True
+        error = error.__context__
+    return False
