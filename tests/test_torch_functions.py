@@ -286,6 +286,12 @@ def test_a_size_that_is_squeezed_is_not_one() -> None:
         assert p.ranges["M"].low == least
 
 
+def test_a_size_that_may_be_another_is_not_broadcast() -> None:
+    size = {"x": {0: Dim("M", min=1, max=64), 1: Dim("N", min=1, max=64)}}
+    with pytest.raises(UnsupportedError, match="depends on the sizes"):
+        trace(lambda x: torch.broadcast_to(x.diagonal(-1), (5, 4)), [torch.ones(5, 4)], dynamic_shapes=size)
+
+
 def test_a_slice_as_long_at_every_size_lies_within_the_dimension() -> None:
     size = {"x": {0: Dim("M", min=1, max=64)}}
     for place in (slice(3), slice(1, 4), slice(0, 4, 2), 3, -4):
@@ -296,6 +302,8 @@ def test_a_slice_as_long_at_every_size_lies_within_the_dimension() -> None:
 def test_a_remainder_of_much_larger_numbers_is_no_misreading() -> None:
     p = trace(lambda x: torch.fmod(torch.exp(x), x.mT), [torch.tensor([[0.5], [-0.25], [1.5]])])
     assert p.conformance is not None
+    near = [torch.tensor(0.25, dtype=torch.float64)]  # a threshold decides, and 1 + exp(-17) is rounded
+    assert trace(lambda x: F.softplus(x, beta=1, threshold=1), near).conformance is not None
 
 
 def test_functions_are_drawn_alike() -> None:

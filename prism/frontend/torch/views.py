@@ -15,7 +15,7 @@ from prism.program.fold import op
 from prism.program.index import Axis, Index
 from prism.program.integers import Interval
 from prism.program.nodes import Const, DType, Expr, ReduceKind
-from prism.program.views import MAX_CHOICES, axes_of, progression, reshape_index
+from prism.program.views import MAX_CHOICES, axes_of, progression, reshape_index, same_extent
 
 
 def _indices(axes: Sequence[Axis]) -> list[Index]:
@@ -87,6 +87,9 @@ def _squeeze(n: Node) -> Result:
 def _expand(n: Node) -> Result:
     x: Value = n["self"]
     n.settled("size", "other")
+    for have, wanted in zip(x.shape[::-1], n.shape[::-1], strict=False):
+        if have != 1 and not same_extent(have, wanted):
+            raise n.unsupported(f"whether a dimension of {have} elements has {wanted} depends on the sizes")
     return x if x.shape == n.shape else n.define(x.under(n.axes), view=True)
 
 
