@@ -20,18 +20,20 @@ from quick import slow_but
 from sgraph_samples import BF16, F32, Sample
 
 from prism.backends.cpu import build, machine
+from prism.backends.cpu.backend import CppBackend
 from prism.backends.cpu.build import compile_module, find_compiler, require_compiler
 from prism.backends.cpu.cxx import Names
 from prism.backends.cpu.emit import emit_module, write_module
 from prism.backends.lower import lower
 from prism.backends.tile import For, Full, Update, statements
+from prism.backends.triton.backend import TritonBackend
 from prism.errors import BackendError
 from prism.instantiate.gate import check
 from prism.instantiate.gate.check import KernelRunner, Output
 from prism.platforms.cpu import WORKER, cpu_environment
 from prism.process.child import module_command
 from prism.process.worker import Worker
-from prism.program.nodes import DType
+from prism.program.nodes import DType, SymbolRange
 from prism.sgraph.config import Config
 
 pytestmark = pytest.mark.usefixtures("unoptimised")
@@ -201,6 +203,25 @@ def test_configurations_are_chosen_by_length(tmp_path: Path) -> None:
     assert made.choose({"M": 3})["symbols"] == small
     assert made.choose({"M": 9})["symbols"] == large
     assert made.choose({"M": 999})["symbols"] == large
+
+
+def test_lengths_that_a_program_is_not_for_are_refused(tmp_path: Path) -> None:
+    """A slice of a symbolic dimension may read what smaller tensors, or larger ones, do not have."""
+    sample = samples.symbolic_matmul()
+    x, w = sample.inputs({"M": 9})
+    bounded = emit_module(sample.sgraph, ranges={"M": SymbolRange(3, 8, hint=5)})
+    called = getattr(load(write_module(bounded, tmp_path / "bounded.py"), "bounded"), bounded.entry)
+    for rows in (2, 9):
+        with pytest.raises(ValueError, match=f"the length M must be at least 3 and at most 8, not {rows}"):
+            called(x[:rows], w)
+    # How large it may be is not said, so there is nothing to refuse: what is missing is a configuration.
+    unbounded = emit_module(sample.sgraph, ranges={"M": SymbolRange(1, 8, hint=5, open=True)})
+    called = getattr(load(write_module(unbounded, tmp_path / "unbounded.py"), "unbounded"), unbounded.entry)
+    with pytest.raises(ValueError, match="pass config="):
+        called(x, w)
+    for backend in (CppBackend(1), TritonBackend("sm_90")):
+        text = backend.emit(sample.sgraph, ranges={"M": SymbolRange(3, 8, hint=5, open=True)}).text
+        assert "if M < 3:" in text
 
 
 @compiled

@@ -214,6 +214,7 @@ def optimize(
             configs={device.target: [choice.best.config]},
             weights=bool(program.weights),
             returned=returned if program.places is not None else (),
+            ranges=program.ranges,
         )
         made = recorded(artifacts(request, found, choice, module, platform, recorder, worker), choice.opinion)
     if folder is not None:

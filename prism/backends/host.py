@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import keyword
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import sympy
@@ -13,7 +13,7 @@ from prism.backends.source import PythonIntegers, Writer
 from prism.backends.tile import TileModule, identifier, scalars
 from prism.errors import UnsupportedError
 from prism.program.extents import Extent, is_static
-from prism.program.nodes import DType, Tensor
+from prism.program.nodes import DType, SymbolRange, Tensor
 from prism.program.returned import Computed, Made, Passed, Returned
 
 
@@ -53,6 +53,7 @@ class Signature:
         dtype: how a data type is.
         weights: whether arguments may be left out and read from the weights file.
         returned: what the function returns, where that is not the module's outputs in order.
+        ranges: the lengths that it is for, by symbol: others are refused.
     """
 
     module: TileModule
@@ -61,6 +62,7 @@ class Signature:
     dtype: Callable[[DType], str]
     weights: bool = False
     returned: Sequence[Returned] = ()
+    ranges: Mapping[str, SymbolRange] = field(default_factory=dict)
     lengths: dict[str, str] = field(init=False)
     """For each symbol of the extents, the expression that binds it."""
 
@@ -98,6 +100,9 @@ class Signature:
             self.expect(w, t, tuple_of([str(e) if is_static(e) else "None" for e in t.shape]))
         for name, text in self.lengths.items():
             w.line(f"{name} = {text}")
+        for symbol, held in sorted(self.ranges.items()):
+            if identifier(symbol) in self.lengths:
+                _hold(w, identifier(symbol), held)
         for t in self.module.inputs:
             if any(not is_static(e) for e in t.shape):
                 self.expect(w, t, self.shape(t.shape))
@@ -207,6 +212,18 @@ class Signature:
         if not dtype.is_float:
             return str(bool(value)) if dtype is DType.BOOL else str(int(value))
         return repr(value) if math.isfinite(value) else f'float("{value}")'
+
+
+def _hold(w: Writer, name: str, held: SymbolRange) -> None:
+    """Refuse a length for which the program would read what is not there, or means something else."""
+    least, most = held.low > 1, not held.open
+    if not least and not most:
+        return
+    outside = f"not {held.low} <= {name} <= {held.high}" if least and most else ""
+    outside = outside or (f"{name} < {held.low}" if least else f"{name} > {held.high}")
+    wanted = " and ".join([f"at least {held.low}"] * least + [f"at most {held.high}"] * most)
+    with w.block(f"if {outside}:"):
+        w.line(f'raise ValueError(f"the length {name} must be {wanted}, not {{{name}}}")')
 
 
 def tuple_of(items: Sequence[str]) -> str:

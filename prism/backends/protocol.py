@@ -14,7 +14,7 @@ from typing import Any, Protocol
 
 from prism.errors import BackendError
 from prism.program.extents import evaluate
-from prism.program.nodes import Tensor
+from prism.program.nodes import SymbolRange, Tensor
 from prism.program.returned import Returned
 from prism.sgraph.config import Config, Resources
 from prism.sgraph.nodes import SGraph
@@ -85,6 +85,7 @@ class Backend(Protocol):
         configs: Mapping[str, Sequence[Config]] | None = None,
         weights: bool = False,
         returned: Sequence[Returned] = (),
+        ranges: Mapping[str, SymbolRange] | None = None,
     ) -> ModuleSource:
         """The sGraph, lowered and printed as a module of its own.
 
@@ -94,6 +95,7 @@ class Backend(Protocol):
             configs: tuned configurations by target.
             weights: arguments may be left out, and are then read from the weights file beside the module.
             returned: what the function returns, where that is not the sGraph's outputs in order.
+            ranges: the lengths that it is for, by symbol: the function refuses others.
         """
         ...
 

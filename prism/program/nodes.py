@@ -286,11 +286,19 @@ class Definition:
 
 @dataclass(frozen=True, slots=True)
 class SymbolRange:
-    """The values a symbolic extent may take, inclusive, and the one that costs are quoted at."""
+    """The values a symbolic extent may take, inclusive, and the one that costs are quoted at.
+
+    Attributes:
+        low: the least.
+        high: the largest.
+        hint: the one that costs are quoted at.
+        open: nothing says how large it may be: `high` is as far as one thinks, and no caller is held to it.
+    """
 
     low: int
     high: int
     hint: int
+    open: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,6 +13,7 @@ from prism.backends.cpu.build import compile_module
 from prism.backends.cpu.emit import emit_module
 from prism.backends.protocol import Argument, Compiled, ModuleSource, load_module
 from prism.errors import BackendError
+from prism.program.nodes import SymbolRange
 from prism.program.returned import Returned
 from prism.sgraph.config import Config, Resources
 from prism.sgraph.nodes import SGraph
@@ -41,9 +42,10 @@ class CppBackend:
         configs: Mapping[str, Sequence[Config]] | None = None,
         weights: bool = False,
         returned: Sequence[Returned] = (),
+        ranges: Mapping[str, SymbolRange] | None = None,
     ) -> ModuleSource:
         """See Backend."""
-        return emit_module(sgraph, formula=formula, configs=configs, weights=weights, returned=returned)
+        return emit_module(sgraph, formula=formula, configs=configs, weights=weights, returned=returned, ranges=ranges)
 
     def compile(self, module: Path, config: Config, arguments: Sequence[Argument], timeout_s: float) -> Compiled:
         """See Backend. The compiler is a process of its own; a compiled module takes all shapes.

@@ -24,7 +24,7 @@ from prism.backends.tile import Store as TileStore
 from prism.backends.tile_spec import check_module
 from prism.errors import BackendError
 from prism.program.extents import Extent, add, mul
-from prism.program.nodes import Tensor
+from prism.program.nodes import SymbolRange, Tensor
 from prism.program.returned import Returned
 from prism.sgraph import show
 from prism.sgraph.config import Config
@@ -43,6 +43,7 @@ def emit_module(
     weights: bool = False,
     shapes: Mapping[str, Sequence[Ranges]] | None = None,
     returned: Sequence[Returned] = (),
+    ranges: Mapping[str, SymbolRange] | None = None,
 ) -> ModuleSource:
     """The sGraph as C++ with its loader.
 
@@ -53,6 +54,7 @@ def emit_module(
         weights: arguments may be left out, and are then read from `weights.pt` beside the module.
         shapes: for each target, in step with `configs`, the lengths (inclusive) that a configuration is for.
         returned: what the function returns, where that is not the sGraph's outputs in order.
+        ranges: the lengths that it is for, by symbol: the function refuses others.
 
     Returns:
         the loader's source; `extra` holds the C++ sources by file name.
@@ -69,7 +71,7 @@ def emit_module(
     while main in extra:
         main = main.removesuffix(".cpp") + "_all.cpp"
     extra[main] = _main(module)
-    text = loader_text(module, sgraph, main, formula, configs or {}, weights, shapes or {}, returned)
+    text = loader_text(module, sgraph, main, formula, configs or {}, weights, shapes or {}, returned, ranges)
     try:
         ast.parse(text)
     except SyntaxError as error:

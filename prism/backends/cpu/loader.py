@@ -13,6 +13,7 @@ from typing import Any
 from prism.backends.host import Signature, name_tensors, tuple_of
 from prism.backends.source import PythonIntegers, Writer
 from prism.backends.tile import TileModule, identifier, scalars
+from prism.program.nodes import SymbolRange
 from prism.program.returned import Returned
 from prism.sgraph import show
 from prism.sgraph.config import Config
@@ -234,6 +235,7 @@ def loader_text(
     weights: bool,
     shapes: Mapping[str, Sequence[Mapping[str, tuple[int, int]]]],
     returned: Sequence[Returned] = (),
+    ranges: Mapping[str, SymbolRange] | None = None,
 ) -> str:
     """The module's source.
 
@@ -246,6 +248,7 @@ def loader_text(
         weights: whether arguments may be left out and read from the weights file.
         shapes: for each target, in step with `configs`, the lengths that a configuration is for.
         returned: what the function returns, where that is not the module's outputs in order.
+        ranges: the lengths that it is for, by symbol.
     """
     w = Writer()
     _header(w, sgraph, formula, len(module.launches))
@@ -266,7 +269,7 @@ def loader_text(
         for line in source.strip("\n").splitlines():
             w.line(line)
     w.blank(2)
-    _launcher(w, module, formula, weights, returned)
+    _launcher(w, module, formula, weights, returned, ranges or {})
     return w.text
 
 
@@ -309,11 +312,18 @@ def _configs(
     w.line("}")
 
 
-def _launcher(w: Writer, module: TileModule, formula: str, weights: bool, returned: Sequence[Returned]) -> None:
+def _launcher(
+    w: Writer,
+    module: TileModule,
+    formula: str,
+    weights: bool,
+    returned: Sequence[Returned],
+    ranges: Mapping[str, SymbolRange],
+) -> None:
     taken = {n for launch in module.launches for n in launch.lengths} | {identifier(module.name)}
     taken |= {identifier(s) for s in module.symbols} | _TAKEN
     tensors = name_tensors(module, taken)
-    signature = Signature(module, tensors, PythonIntegers("_cdiv"), lambda d: f'"{d.value}"', weights, returned)
+    signature = Signature(module, tensors, PythonIntegers("_cdiv"), lambda d: f'"{d.value}"', weights, returned, ranges)
     inputs, outputs = signature.inputs, signature.outputs
     signature.define(w, ["config=None", "out=None", "threads=None"])
     with w.indented():

@@ -11,6 +11,7 @@ from typing import Any
 from prism.backends.protocol import Argument, Compiled, ModuleSource, load_module
 from prism.backends.triton.crosscompile import CompileJob, compile_once
 from prism.backends.triton.emit import emit_module
+from prism.program.nodes import SymbolRange
 from prism.program.returned import Returned
 from prism.sgraph.config import Config
 from prism.sgraph.nodes import SGraph
@@ -39,9 +40,12 @@ class TritonBackend:
         configs: Mapping[str, Sequence[Config]] | None = None,
         weights: bool = False,
         returned: Sequence[Returned] = (),
+        ranges: Mapping[str, SymbolRange] | None = None,
     ) -> ModuleSource:
         """See Backend."""
-        return emit_module(sgraph, formula=formula, configs=configs or {}, weights=weights, returned=returned)
+        return emit_module(
+            sgraph, formula=formula, configs=configs or {}, weights=weights, returned=returned, ranges=ranges
+        )
 
     def compile(self, module: Path, config: Config, arguments: Sequence[Argument], timeout_s: float) -> Compiled:
         """See Backend; in a process of its own, which takes seconds to start: the tuner keeps a pool of them."""

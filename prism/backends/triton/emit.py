@@ -28,6 +28,7 @@ from prism.backends.triton.emit_kernel import KernelEmitter, has_plain_loops, st
 from prism.backends.triton.options import PRINTED
 from prism.backends.triton.options.printed import Printed
 from prism.errors import BackendError
+from prism.program.nodes import SymbolRange
 from prism.program.returned import Made, Returned
 from prism.sgraph import show
 from prism.sgraph.config import Config
@@ -44,6 +45,7 @@ def emit_module(
     weights: bool = False,
     shapes: Mapping[str, Sequence[Ranges]] | None = None,
     returned: Sequence[Returned] = (),
+    ranges: Mapping[str, SymbolRange] | None = None,
     options: Sequence[type[Printed]] = PRINTED,
 ) -> ModuleSource:
     """The sGraph as a Triton module.
@@ -55,6 +57,7 @@ def emit_module(
         weights: arguments may be left out, and are then read from `weights.pt` beside the module.
         shapes: for each target, in step with `configs`, the lengths (inclusive) that a configuration is for.
         returned: what the function returns, where that is not the sGraph's outputs in order.
+        ranges: the lengths that it is for, by symbol: the function refuses others.
         options: those that launches may have.
 
     Raises:
@@ -63,7 +66,7 @@ def emit_module(
     """
     module = tile_module(sgraph)
     check_module(module)
-    text = _text(module, sgraph, formula, configs, weights, shapes or {}, returned, options)
+    text = _text(module, sgraph, formula, configs, weights, shapes or {}, returned, ranges or {}, options)
     try:
         ast.parse(text)
     except SyntaxError as error:
@@ -80,6 +83,7 @@ def _text(
     weights: bool,
     shapes: Mapping[str, Sequence[Ranges]],
     returned: Sequence[Returned],
+    ranges: Mapping[str, SymbolRange],
     options: Sequence[type[Printed]],
 ) -> str:
     taken = {p.name for p in module.programs} | {launch.name for launch in module.launches}
@@ -95,7 +99,7 @@ def _text(
     capture = "capture" if entry != "capture" else "capture_graph"
     taken |= {capture}
     tensors = name_tensors(module, {*taken, *RESERVED, *(o.option for o in made)})
-    signature = Signature(module, tensors, HOST, lambda d: f"torch.{d.value}", weights, returned)
+    signature = Signature(module, tensors, HOST, lambda d: f"torch.{d.value}", weights, returned, ranges)
     for o in printed:
         o.named(signature, taken)
     kernels = Writer()

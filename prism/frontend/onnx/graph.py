@@ -283,7 +283,7 @@ class Graph:
     def limit(self, symbol: str, high: int) -> None:
         """Note that the symbol is at most `high`: a slice or a lookup reads no further."""
         r = self.ranges[symbol]
-        self.ranges[symbol] = replace(r, high=min(r.high, high), hint=min(r.hint, high))
+        self.ranges[symbol] = replace(r, high=min(r.high, high), hint=min(r.hint, high), open=False)
 
     def require(self, difference: Extent) -> bool:
         """See to it that a number is not negative; whether that could be said (see `not_negative`)."""

@@ -51,7 +51,7 @@ from prism.program.views import axes_of, same_extent
 
 OPSETS = range(7, onnx.defs.onnx_opset_version() + 1)
 """Operator sets whose nodes may be read; whether one can be depends on its operator (schemas.VERSIONS)."""
-SYMBOL_RANGE = SymbolRange(1, 32768, hint=1024)
+SYMBOL_RANGE = SymbolRange(1, 32768, hint=1024, open=True)
 BATCH_HINT = 4
 """The value at which costs are quoted for a dimension that its name calls a batch."""
 MAX_BYTES = 2**31 - 1

@@ -345,8 +345,9 @@ class _Translation:
         self._symbols[theirs] = extents.symbol(label)
         given = self._exported.range_constraints.get(theirs)
         low = max(1, int(given.lower)) if given is not None else 1
-        high = int(given.upper) if given is not None and sympy.sympify(given.upper).is_Integer else _UNBOUNDED
-        self._ranges[label] = SymbolRange(low, max(high, hint), hint)
+        bound = given is not None and sympy.sympify(given.upper).is_Integer
+        high = int(given.upper) if bound else _UNBOUNDED
+        self._ranges[label] = SymbolRange(low, max(high, hint), hint, open=not bound)
 
     def _extent(self, size: int | torch.SymInt, where: str) -> Extent:
         if isinstance(size, int):
