@@ -222,6 +222,7 @@ def test_the_worker_explores_and_proves(worker: Worker) -> None:
     assert other.reason
 
 
+@pytest.mark.cold
 def test_starting_a_worker_does_not_wait_for_it() -> None:
     start = time.perf_counter()
     with Worker() as w:
@@ -253,6 +254,7 @@ def test_a_hung_worker_is_killed(worker: Worker, monkeypatch: pytest.MonkeyPatch
     assert worker.explore([rmsnorm_linear()], Budget()).stopped == "saturated"
 
 
+@pytest.mark.cold
 def test_a_worker_says_when_it_is_ready() -> None:
     start = time.perf_counter()
     with Worker() as w:
@@ -305,6 +307,7 @@ def test_errors_of_rule_files_cross_the_process(tmp_path: Path) -> None:
         w.explore([rmsnorm_linear()], Budget())
 
 
+@pytest.mark.cold
 def test_proving_without_a_reference_is_an_error() -> None:
     with Worker() as w, pytest.raises(WorkerError, match="no reference"):
         w.prove([[rmsnorm_linear()]])

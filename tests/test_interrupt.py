@@ -24,10 +24,16 @@ def test_an_interrupted_run_leaves_nothing(tmp_path: Path, stage: str) -> None:
     temporary = tmp_path / "tmp"
     temporary.mkdir()
     # Nothing is stored: a run that finds its measurements may be over before it is interrupted.
-    environment = {**os.environ, "TMPDIR": str(temporary), "XDG_CACHE_HOME": str(tmp_path / "cache")}
-    with subprocess.Popen(
-        command, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True, env=environment, start_new_session=True
-    ) as process:
+    environment = {**os.environ, "TMPDIR": str(temporary), "PRISM_CACHE_DIR": str(tmp_path / "cache")}
+    # A shell's background job is started deaf to it, as are its children.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        started = subprocess.Popen(
+            command, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True, env=environment, start_new_session=True
+        )
+    finally:
+        signal.signal(signal.SIGINT, before)
+    with started as process:
         assert process.stderr is not None
         seen = []
         for line in process.stderr:

@@ -24,7 +24,7 @@ from onnx.reference import ReferenceEvaluator
 from prism.errors import PrismError
 from prism.frontend.onnx.graph import Value
 from prism.program import conformance, example_draws, extents
-from prism.program.conformance import DOUBLE, MIXED, PRECISIONS, Claim, Comparison, Difference, Precision
+from prism.program.conformance import DOUBLE, MIXED, PRECISIONS, SINGLE, Claim, Comparison, Difference, Precision
 from prism.program.nodes import Conformance, DType, Program, Tensor
 
 _SWITCH = "--no-check (check=False)"
@@ -310,29 +310,47 @@ class _Runtime:
             if _rounds_inside(self.reading.model, node) and lifted == _WIDE:
                 loose.update(dict.fromkeys(made, MIXED))
             return {label: _lift(a, lifted) for label, a in made.items()}
-        typed = {i: self._typed(i, a) for i, a in given.items()}
+        precision = self._precision((*node.output, *given))
         if made is None and not slow:
-            made = self._evaluated(-place - 1, node, typed)
+            made = self._evaluated(-place - 1, node, {i: self._typed(i, a) for i, a in given.items()})
         if made is None or not self._shaped(made):  # before version 13, its Unsqueeze goes by the order of the axes
-            other = _onnxruntime(self.reading.model, node, typed)
-            made = other if made is None or (other is not None and self._shaped(other)) else made
+            other = self._elsewhere(node, given)
+            if other is not None and (made is None or self._shaped(other[0])):
+                made, precision = other
         if made is None:
             return None
-        for label in made:
-            types = [self.reading.values[v].dtype for v in (label, *given) if v in self.reading.values]
-            loose[label] = _coarsest(types)
+        loose.update(dict.fromkeys(made, precision))
         return {label: _lift(a, lifted) for label, a in made.items()}
+
+    def _elsewhere(
+        self, node: onnx.NodeProto, given: Mapping[str, np.ndarray]
+    ) -> tuple[dict[str, np.ndarray], Precision] | None:
+        """A node's results by onnxruntime, and how precise they are; None where it cannot run it.
+
+        What is of half precision is computed in float32, where it can be: it has few kernels of half precision, whose
+        rounding would excuse almost anything.
+        """
+        precision = self._precision((*node.output, *given))
+        if precision.relative > SINGLE.relative:
+            made = _onnxruntime(self.reading.model, node, {i: _lift(a, _NARROW) for i, a in given.items()}, lift=True)
+            if made is not None:
+                return made, SINGLE
+        made = _onnxruntime(self.reading.model, node, {i: self._typed(i, a) for i, a in given.items()}, lift=False)
+        return None if made is None else (made, precision)
+
+    def _precision(self, names: Iterable[str]) -> Precision:
+        """That of what is computed of these values."""
+        return _coarsest([self.reading.values[v].dtype for v in names if v in self.reading.values])
 
     def second(self, value: str) -> tuple[np.ndarray, Precision] | None:
         """What onnxruntime says a value is, where its node was run last; None where it cannot tell."""
         node = next((n for n in self.reading.model.graph.node if value in n.output), None)
         if node is None:
             return None
-        made = _onnxruntime(self.reading.model, node, {i: self._typed(i, self._known[i]) for i in node.input if i})
-        if made is None or value not in made:
+        found = self._elsewhere(node, {i: self._known[i] for i in node.input if i})
+        if found is None or value not in found[0]:
             return None
-        types = [self.reading.values[v].dtype for v in (value, *node.input) if v in self.reading.values]
-        return _lift(made[value], _WIDE), _coarsest(types)
+        return _lift(found[0][value], _WIDE), found[1]
 
     def _shaped(self, made: Mapping[str, np.ndarray]) -> bool:
         """Whether results have the shapes that the program gives them."""
@@ -442,12 +460,20 @@ def _alone(
 
 
 _WIDE = np.dtype(np.float64)
+_NARROW = np.dtype(np.float32)
 
 
 def _onnxruntime(
-    model: onnx.ModelProto, node: onnx.NodeProto, given: Mapping[str, np.ndarray]
+    model: onnx.ModelProto, node: onnx.NodeProto, given: Mapping[str, np.ndarray], *, lift: bool
 ) -> dict[str, np.ndarray] | None:
-    """The results of a node by onnxruntime; None where it is not installed or cannot run it."""
+    """The results of a node by onnxruntime; None where it is not installed or cannot run it.
+
+    Args:
+        model: where it stands.
+        node: the node.
+        given: its inputs.
+        lift: whether they are of another floating-point type than the node's own, and it is made of theirs.
+    """
     try:
         import onnxruntime
     except ImportError:
@@ -455,16 +481,13 @@ def _onnxruntime(
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 4
     options.intra_op_num_threads = 1
-    single = {i: _lift(a, np.dtype(np.float32)) for i, a in given.items()}
-    wanted = [o for o in node.output if o]
-    for arrays, lift in ((given, False), (single, True)):  # of half precision it has few kernels
-        try:
-            data = _alone(model, node, arrays, lift=lift).SerializeToString()
-            session = onnxruntime.InferenceSession(data, options, providers=["CPUExecutionProvider"])
-            return dict(zip(wanted, session.run(wanted, dict(arrays)), strict=True))
-        except Exception:  # no kernel for these types, or numbers that it does not take
-            continue
-    return None
+    try:
+        data = _alone(model, node, given, lift=lift).SerializeToString()
+        session = onnxruntime.InferenceSession(data, options, providers=["CPUExecutionProvider"])
+        wanted = [o for o in node.output if o]
+        return dict(zip(wanted, session.run(wanted, dict(given)), strict=True))
+    except Exception:  # no kernel for these types, or numbers that it does not take
+        return None
 
 
 @contextmanager
