@@ -28,8 +28,9 @@ def test_an_interrupted_run_leaves_nothing(tmp_path: Path, stage: str) -> None:
     # A shell's background job is started deaf to it, as are its children.
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
+        said, nowhere = subprocess.PIPE, subprocess.DEVNULL
         started = subprocess.Popen(
-            command, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True, env=environment, start_new_session=True
+            command, stderr=said, stdout=nowhere, text=True, env=environment, start_new_session=True
         )
     finally:
         signal.signal(signal.SIGINT, before)
