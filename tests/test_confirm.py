@@ -39,7 +39,7 @@ from prism.report.units import load_line, measured_line, speedup, times_line
 from prism.report.usage import example_call
 from prism.sgraph.config import Config
 
-pytestmark = pytest.mark.usefixtures("unoptimised")
+pytestmark = pytest.mark.usefixtures("unoptimised", "small_gate")
 
 # Rounds, on a clock that only the contenders move.
 

@@ -308,6 +308,9 @@ def page(found: Sequence[Outcome]) -> str:
     read = {name: own for name, own in by_op.items() if any(o.status == EQUAL for o in own)}
     equal = sum(o.status == EQUAL for o in found)
     release = torch.__version__.partition("+")[0]
+    empty = sum(map(is_empty, found))
+    left_out = f" Samples with a dimension of extent 0 ({empty}) are refused for that, which is left out below."
+    left_out = left_out if empty else ""
     lines = [
         "# torch operators",
         "",
@@ -319,8 +322,7 @@ def page(found: Sequence[Outcome]) -> str:
         f" gives, {len(found) - equal} are refused with an error that says why, and none is read as something else."
         " Samples of the types int16, uint16, uint32, uint64 and of complex types are refused for their type.",
         "",
-        "An operator is read where torch takes it apart into others that are, too. Samples with a dimension of extent 0"
-        f" ({sum(map(is_empty, found))}) are refused for that, which is left out below.",
+        f"An operator is read where torch takes it apart into others that are, too.{left_out}",
         "",
         "| operator | types | samples read | refused |",
         "|---|---|---:|---|",
