@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import pytest
 from egraph_identities import RIGHT, WRONG
 from formulas import evaluate_formula, prove_formulas
+from onnx import TensorProto, helper, numpy_helper
 from quick import run_slow
 
 from prism.egraph.budget import Budget
@@ -15,6 +16,7 @@ from prism.egraph.prove.programs import prove_programs
 from prism.egraph.prove.refutation import refute
 from prism.egraph.worker import Worker
 from prism.errors import ShapeError
+from prism.frontend.onnx.reader import from_model
 from prism.program.build import add, const, mul, read, recip, reduce
 from prism.program.constants import readings
 from prism.program.extents import Extent, symbol
@@ -197,3 +199,24 @@ def test_a_formula_too_large_to_evaluate_is_unknown(worker: Worker) -> None:
     verdict = verdict_of((big, other), worker)
     assert verdict.status is Status.UNKNOWN
     assert "too large" in verdict.reason
+
+
+def test_a_program_is_itself_however_large_it_is() -> None:
+    def chain(steps: Sequence[str], names: str, weight: float = 0.5) -> Program:
+        nodes, last = [helper.make_node("Mul", [f"{names}in", f"{names}w"], [f"{names}0"])], f"{names}0"
+        for n, step in enumerate(steps, 1):
+            nodes.append(helper.make_node(step, [last], [f"{names}{n}"]))
+            last = f"{names}{n}"
+        value = [helper.make_tensor_value_info(t, TensorProto.FLOAT, [4]) for t in (f"{names}in", last)]
+        w = numpy_helper.from_array(np.linspace(weight, 1, 4, dtype=np.float32), f"{names}w")
+        graph = helper.make_graph(nodes, "g", [value[0]], [value[1]], [w])
+        made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9)
+        return from_model(made, "m", None, check=False)
+
+    steps = ["Tanh", "Neg"] * 400
+    verdict = prove_programs(chain(steps, "x"), chain(steps, "y"))
+    assert verdict.status is Status.PROVED
+    assert "one program" in verdict.reason
+    few = steps[:6]
+    for other in (chain([*few[:3], "Abs", *few[4:]], "x"), chain(few, "x", 0.25)):
+        assert prove_programs(chain(few, "x"), other).status is Status.REFUTED
