@@ -91,7 +91,7 @@ def compared(report: Mapping[str, Any], found: Mapping[str, Any]) -> dict[str, A
     ours, theirs = (min((lower_quartile(s), name) for name, s in side.items()) for side in (mine, others))
     m = report["measurement"]
     gain = theirs[0] / ours[0]
-    low, high = m["between"]
+    low, high = m["between"] or (min(m["gains"]), max(m["gains"]))
     # What is known well is printed as one number.
     low, high = (low, high) if high > NARROW * low or not m["faster"] else (min(m["gains"]),) * 2
     return {
