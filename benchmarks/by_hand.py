@@ -152,6 +152,8 @@ def run(name: str, args: argparse.Namespace, folder: Path) -> dict[str, Any] | s
     elif done.returncode:
         return f"exit {done.returncode} after {taken:.0f} s: {(done.stderr.strip().splitlines() or ['?'])[-1]}"
     report = json.loads((made / "report.json").read_text())
+    if report["measurement"] is None:
+        return f"exit {done.returncode} after {taken:.0f} s: nothing was confirmed, so nothing is claimed"
     confirmation = report["stages"].get("confirmation", 0.0)
     row = compared(report, by_hand(name, model, made, args, folder))
     return row | {"seconds": taken, "confirmation": confirmation}
