@@ -12,7 +12,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
@@ -259,32 +259,56 @@ def _parts(axis: Axis, cuts: Sequence[int]) -> list[tuple[Axis, Index]]:
 def _ranges(a: Sequence[Expr], b: Sequence[Expr], by_reads: bool) -> tuple[list[Expr], list[Expr]]:
     """Reductions cut into their parts."""
     reads = _Reads.of([*a, *b]) if by_reads else None
-    return [canonical(_cut(e, reads, {})) for e in a], [canonical(_cut(e, reads, {})) for e in b]
+    return [canonical(_cut(e, reads)) for e in a], [canonical(_cut(e, reads)) for e in b]
 
 
-def _cut(e: Expr, reads: _Reads | None, done: dict[int, tuple[Expr, Expr]]) -> Expr:
-    known = done.get(id(e))
-    if known is not None:
-        return known[1]
-    new: Expr = e
-    match e:
-        case Map(_, args):
-            new = with_args(e, tuple([_cut(x, reads, done) for x in args]))
-        case Reduce(kind, axis, body):
-            cuts = _cuts(axis, body, reads)
-            if cuts:
-                parts = []
-                for part, whole in _parts(axis, cuts):
-                    inner = _cut(simplified(substitute(body, {axis: whole})), reads, done)
-                    parts.append(inner if part.extent == 1 else Reduce(kind, part, inner))
-                new = parts[0]
-                for p in parts[1:]:
-                    new = Map(COMBINE[kind], (new, p))
-            else:
-                inner = _cut(body, reads, done)
-                new = e if inner is body else Reduce(kind, axis, inner)
-    done[id(e)] = e, new
-    return new
+def _cut(e: Expr, reads: _Reads | None) -> Expr:
+    def parts(r: Reduce, cut: _Same) -> Expr | None:
+        cuts = _cuts(r.axis, r.body, reads)
+        if not cuts:
+            return None
+        made = []
+        for part, whole in _parts(r.axis, cuts):
+            inner = cut(simplified(substitute(r.body, {r.axis: whole})))
+            made.append(inner if part.extent == 1 else Reduce(r.kind, part, inner))
+        new = made[0]
+        for p in made[1:]:
+            new = Map(COMBINE[r.kind], (new, p))
+        return new
+
+    return _by_reductions(e, parts)
+
+
+_Same: TypeAlias = Callable[[Expr], Expr]
+
+
+def _by_reductions(expr: Expr, change: Callable[[Reduce, _Same], Expr | None]) -> Expr:
+    """The expression with its reductions changed, from the outermost on.
+
+    Args:
+        expr: the expression.
+        change: what becomes of a reduction, given what does the same to a body; None where only its body changes.
+    """
+    done: dict[int, tuple[Expr, Expr]] = {}
+
+    def same(e: Expr) -> Expr:
+        known = done.get(id(e))
+        if known is not None:
+            return known[1]
+        new: Expr = e
+        match e:
+            case Map(_, args):
+                new = with_args(e, tuple([same(x) for x in args]))
+            case Reduce(kind, axis, body):
+                changed = change(e, same)
+                if changed is None:
+                    inner = same(body)
+                    changed = e if inner is body else Reduce(kind, axis, inner)
+                new = changed
+        done[id(e)] = e, new
+        return new
+
+    return same(expr)
 
 
 def _outputs(a: Sequence[Expr], b: Sequence[Expr]) -> tuple[list[Expr], list[Expr]]:
@@ -319,8 +343,8 @@ def _strides(a: Sequence[Expr], b: Sequence[Expr]) -> tuple[list[Expr], list[Exp
             factor = _factor(axis, Map("add", (x, y)), strides)
             if factor:
                 mapping[axis] = _halves(axis, factor)[2]
-        left.append(canonical(_split(substitute(x, mapping), strides, {})))
-        right.append(canonical(_split(substitute(y, mapping), strides, {})))
+        left.append(canonical(_split(substitute(x, mapping), strides)))
+        right.append(canonical(_split(substitute(y, mapping), strides)))
     return left, right
 
 
@@ -343,21 +367,12 @@ def _halves(axis: Axis, factor: int) -> tuple[Axis, Axis, Index]:
     return high, low, Index.axis(high).scaled(factor) + Index.axis(low)
 
 
-def _split(e: Expr, strides: Mapping[_Place, set[int]], done: dict[int, tuple[Expr, Expr]]) -> Expr:
-    known = done.get(id(e))
-    if known is not None:
-        return known[1]
-    new: Expr = e
-    match e:
-        case Map(_, args):
-            new = with_args(e, tuple([_split(x, strides, done) for x in args]))
-        case Reduce(kind, axis, body):
-            factor = _factor(axis, body, strides)
-            if factor:
-                high, low, whole = _halves(axis, factor)
-                new = Reduce(kind, high, Reduce(kind, low, _split(substitute(body, {axis: whole}), strides, done)))
-            else:
-                inner = _split(body, strides, done)
-                new = e if inner is body else Reduce(kind, axis, inner)
-    done[id(e)] = e, new
-    return new
+def _split(e: Expr, strides: Mapping[_Place, set[int]]) -> Expr:
+    def halves(r: Reduce, split: _Same) -> Expr | None:
+        factor = _factor(r.axis, r.body, strides)
+        if not factor:
+            return None
+        high, low, whole = _halves(r.axis, factor)
+        return Reduce(r.kind, high, Reduce(r.kind, low, split(substitute(r.body, {r.axis: whole}))))
+
+    return _by_reductions(e, halves)

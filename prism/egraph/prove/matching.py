@@ -383,8 +383,13 @@ def _over(program: Program, symbols: Mapping[sympy.Basic, Extent]) -> Program:
 
 
 def _renamed(formula: Formula, names: Mapping[str, Expr | str]) -> Formula:
-    """The formula over other names; some reads are expressions."""
-    return replace(formula, expr=_rewritten(formula.expr, names, {}))
+    """The formula over other names."""
+    return replace(formula, expr=renamed(formula.expr, names))
+
+
+def renamed(expr: Expr, names: Mapping[str, Expr | str]) -> Expr:
+    """The expression over other names; some reads are expressions."""
+    return _rewritten(expr, names, {})
 
 
 def _axis(a: Axis, symbols: Mapping[sympy.Basic, Extent]) -> Axis:

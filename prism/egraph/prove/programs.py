@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from contextlib import nullcontext
 from dataclasses import replace
 
@@ -11,13 +10,12 @@ import numpy as np
 from prism.egraph.budget import Budget
 from prism.egraph.prove.cutpoints import Cuts
 from prism.egraph.prove.equality import Examined, examine
-from prism.egraph.prove.matching import Names, named, whole
+from prism.egraph.prove.matching import Names, named, renamed, whole
 from prism.egraph.prove.whole_runs import Runs
 from prism.egraph.worker import Worker
 from prism.errors import UnsupportedError
 from prism.program.finer import finer
-from prism.program.nodes import Const, Expr, Program, Read, Reduce, walk
-from prism.program.transform import replaced
+from prism.program.nodes import Const, Program, Reduce, walk
 from prism.program.verdict import Status, Verdict
 from prism.program.views import same_extent
 
@@ -71,22 +69,10 @@ def _same(names: Names) -> bool:
     if any(np.isnan(w.array).any() for w in names.weights.values()):  # of which nothing is proved
         return False
     for n, (d, e) in enumerate(zip(names.a.definitions, names.b.definitions, strict=True)):
-        if (d.axes, d.dtype) != (e.axes, e.dtype) or _over(d.expr, ours) != _over(e.expr, theirs):
+        if (d.axes, d.dtype) != (e.axes, e.dtype) or renamed(d.expr, ours) != renamed(e.expr, theirs):
             return False
         ours[d.name] = theirs[e.name] = f"\0{n}"  # what no tensor is called
     return [ours[x] for x in names.a.outputs] == [theirs[y] for y in names.b.outputs]
-
-
-def _over(expr: Expr, called: Mapping[str, Expr | str]) -> Expr:
-    """The expression with its reads of what they are called."""
-
-    def leaf(e: Expr) -> Expr:
-        if not isinstance(e, Read):
-            return e
-        name = called[e.tensor]
-        return replace(e, tensor=name) if isinstance(name, str) else name
-
-    return replaced([expr], leaf)[0]
 
 
 def _examined(names: Names, budget: Budget | None, worker: Worker) -> Examined:
