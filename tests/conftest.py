@@ -162,18 +162,26 @@ def cold(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Non
         monkeypatch.setattr("prism.egraph.worker.Child", Child)
 
 
-@pytest.fixture(scope="module")
-def unoptimised(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """C++ is compiled with -O0 after all other flags: three times as fast, for files that test something else of it."""
+@pytest.fixture(scope="session")
+def unoptimising(tmp_path_factory: pytest.TempPathFactory) -> Path | None:
+    """The C++ compiler with -O0 after all other flags; one script, for children to be alike."""
     from prism.backends.cpu.support import find_compiler
 
     found = find_compiler()
+    if found is None:
+        return None
+    script = tmp_path_factory.mktemp("compiler") / found.name
+    script.write_text(f'#!/bin/sh\nexec {shlex.quote(str(found))} "$@" -O0\n')
+    script.chmod(0o755)
+    return script
+
+
+@pytest.fixture(scope="module")
+def unoptimised(unoptimising: Path | None) -> Iterator[None]:
+    """C++ is compiled with -O0: three times as fast, for files that test something else of it."""
     with pytest.MonkeyPatch.context() as patch:
-        if found is not None:
-            script = tmp_path_factory.mktemp("compiler") / found.name
-            script.write_text(f'#!/bin/sh\nexec {shlex.quote(str(found))} "$@" -O0\n')
-            script.chmod(0o755)
-            patch.setenv("CXX", str(script))
+        if unoptimising is not None:
+            patch.setenv("CXX", str(unoptimising))
         yield
 
 

@@ -53,7 +53,7 @@ def tensor(dtype: torch.dtype) -> torch.Tensor:
 
 
 # Functions of each pair of types, one of them with a number in a tensor; and of each type and number.
-@pytest.mark.parametrize("many", [(2, 1), pytest.param((5, 4), marks=pytest.mark.slow)])
+@pytest.mark.parametrize("many", [(1, 1), pytest.param((5, 4), marks=pytest.mark.slow)])
 def test_types_are_promoted_as_torch_promotes_them(many: tuple[int, int]) -> None:
     import torch_op_db as db
 
@@ -73,7 +73,7 @@ def test_types_are_promoted_as_torch_promotes_them(many: tuple[int, int]) -> Non
         for k in range(of_pairs):
             name, function = functions[(n + 5 * k) % len(functions)]
             other = tensor(b).flip(1)
-            add(f"{name} {db.type_name(b)}", function, tensor(a), other[0, 0] if k == 1 else other)
+            add(f"{name} {db.type_name(b)}", function, tensor(a), other[0, 0] if (n + k) % 3 == 1 else other)
     for n, (a, number) in enumerate(itertools.product(db.DTYPES, NUMBERS)):
         for k in range(of_numbers):
             name, function = functions[(n + 7 * k) % 14]
@@ -81,4 +81,4 @@ def test_types_are_promoted_as_torch_promotes_them(many: tuple[int, int]) -> Non
     found = db.outcomes(given)
     bad = [f"{o.op} {o.dtype}: {o.status}: {o.detail}" for o in found if o.status in db.BAD]
     assert not bad, "\n".join(bad)
-    assert Counter(o.status for o in found)[db.EQUAL] > 100
+    assert Counter(o.status for o in found)[db.EQUAL] > 60

@@ -23,7 +23,7 @@ from typing import Any, cast
 import pytest
 from egraph_identities import RIGHT
 from folder_damage import HOSTILE, Place, certificates, places, replaced, written
-from quick import slow_but
+from quick import run_slow, slow_but
 from report_samples import artifacts
 
 from prism.api import sgraph_file, verifying
@@ -430,9 +430,10 @@ def test_a_certificate_altered_in_any_one_place_is_rejected(tmp_path: Path, work
     every = [p for p in leaves(body) if p != ("sha256",)]
     pool = [functools.reduce(lambda v, k: v[k], p, body) for p in every]
     assert len(every) > 20
-    for place, old in zip(every, pool, strict=True):
+    for n, (place, old) in enumerate(zip(every, pool, strict=True)):
         others = [v for v in dict.fromkeys(pool) if type(v) is type(old) and v != old]
-        for new in (*others[:1], "zz" if old != "zz" else 0):
+        new_values = (*others[:1], "zz" if old != "zz" else 0)
+        for new in new_values if run_slow() else new_values[n % len(new_values) :][:1]:
             changed = copy.deepcopy(body)
             inner = functools.reduce(lambda v, k: v[k], place[:-1], changed)
             inner[place[-1]] = new

@@ -86,8 +86,8 @@ def different(a: Formula, b: Formula) -> str:
 
 
 def test_mutants_are_not_proved_by_normal_forms() -> None:
-    counts = hunt(range(50), (SMALL, EQUAL, LARGE), by_forms)
-    assert counts[False] > 33
+    counts = hunt(range(24), (SMALL, EQUAL, LARGE), by_forms)
+    assert counts[False] > 15
 
 
 def test_mutants_are_not_proved_by_rules(worker: Worker, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,8 +17,14 @@ from prism.process.child import Child
 
 Alike: TypeAlias = tuple[tuple[str, ...], frozenset[tuple[str, str]]]
 
-MOST = 6
-"""Idle children that are kept; the one that waited longest goes first."""
+MOST = 10
+"""Idle children that are kept, more than there are kinds; the one that waited longest goes first."""
+
+# What no test looks at in a child: pytest's own, and where caches lie, which tests move to see their own process's.
+INDIFFERENT = ("PYTEST_CURRENT_TEST", "PRISM_CACHE_DIR", "TRITON_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR")
+
+# The modules of children that compile C++, whose compiler they are told by CXX.
+COMPILES = ("prism.platforms.cpu_worker", "cpu")
 
 
 class WarmChild(Child):
@@ -28,9 +34,12 @@ class WarmChild(Child):
 
     def __init__(self, command: Sequence[str], environment: Mapping[str, str] | None = None) -> None:
         super().__init__(command, environment)
-        variables = dict(os.environ if environment is None else environment)
-        variables.pop("PYTEST_CURRENT_TEST", None)  # pytest's own, of which no child knows
-        self._alike = tuple(command), frozenset(variables.items())
+        given = os.environ if environment is None else environment
+        compiles = any(part in COMPILES for part in command)
+        self._alike = (
+            tuple(command),
+            frozenset((k, v) for k, v in given.items() if k not in INDIFFERENT and (compiles or k != "CXX")),
+        )
         self._unanswered = 0
 
     def start(self) -> bool:

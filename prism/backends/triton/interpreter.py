@@ -6,13 +6,16 @@
 - TF32 products round their operands.
 - a maximum or minimum over an axis is NaN where an element is, as the emitted `larger` and `smaller` are on a GPU;
 - a comparison of scalars stays a truth value where it is spread over a tile, so that masks can be joined with it;
-- functions that kernels call are prepared once a launch and not at every call, which costs as much as ten statements.
+- functions that kernels call are prepared once a launch and not at every call, which costs as much as ten statements;
+- integers wrap without being watched, as they do on a GPU: the checks take a third of the time, and assert nothing
+  unless a kernel is debugged; numpy's type of one of Triton's is looked up in a table that is not made at each look.
 
 Triton decides when it is imported whether it interprets, so TRITON_INTERPRET has to be set before.
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -136,6 +139,15 @@ def harden() -> None:
             return handle(np.full(spread.shape, scalar.data.reshape(-1)[0]), tl.int1)
         return splat(self, spread, scalar)
 
+    numpy_types: dict[str, Any] = {}
+    look_up = interpreter._get_np_dtype
+
+    def numpy_type(made_of: Any) -> Any:
+        scalar = made_of.scalar
+        if scalar.name not in numpy_types:
+            numpy_types[scalar.name] = look_up(scalar)
+        return numpy_types[scalar.name]
+
     def init_args(self: Any, args: Any, kwargs: Any) -> Any:
         found = prepare(self, args, kwargs)
         prepared.clear()
@@ -172,6 +184,9 @@ def harden() -> None:
         whole = {"larger": np.max, "smaller": np.min, "multiply": np.prod}.get(name)
         return reduce(self, values) if whole is None else self.min_max(values[0], val_reduce_op=whole)
 
+    language = interpreter.interpreter_builder
+    language.options = replace(language.options, sanitize_overflow=False)
+    interpreter._get_np_dtype = numpy_type
     builder.create_masked_load = masked_load
     builder.create_masked_store = masked_store
     builder.cast_impl = cast_impl
