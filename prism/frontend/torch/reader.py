@@ -17,6 +17,7 @@ import re
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import cache
 from typing import Any
 
 import sympy
@@ -209,11 +210,10 @@ def _export(
             exported = torch.export.export(_Positional(fn), examples, dynamic_shapes=shapes)
             if all(map(_stays, exported.graph.nodes)):
                 return exported, exported  # torch goes through all of its operators to decompose none: 0.2 s
-            table = torch.export.default_decompositions()
-            for overload in list(table):
-                if _key(overload) in HANDLERS:
-                    del table[overload]
-            decomposed: torch.export.ExportedProgram = exported.run_decompositions(table)
+            composite = torch._C._dispatch_get_registrations_for_dispatch_key("CompositeImplicitAutograd")
+            decomposed: torch.export.ExportedProgram = exported.run_decompositions(
+                dict(_decompositions(len(composite)))
+            )
             return exported, decomposed
     except Exception as error:  # torch.export raises a wide range of types
         lines = str(error).strip().splitlines() or [type(error).__name__]
@@ -223,6 +223,17 @@ def _export(
             why=lines[0][:300],
             fix="make the function free of data-dependent control flow and of side effects",
         ) from error
+
+
+@cache
+def _decompositions(composite: int) -> dict[Any, Callable[..., Any]]:
+    """torch's decompositions of what has no translation. torch goes through all of its operators to list them: 0.1 s.
+
+    Args:
+        composite: how many operators are registered that torch takes apart: more, when a library adds its own.
+    """
+    table = torch.export.default_decompositions()
+    return {overload: table[overload] for overload in table if _key(overload) not in HANDLERS}
 
 
 def _stays(node: torch.fx.Node) -> bool:
