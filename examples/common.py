@@ -130,7 +130,7 @@ def torch_model(
         )
     if exported is None:
         raise RuntimeError(f"{name}: torch.onnx.export returned nothing")
-    model = exported.model_proto
+    model: onnx.ModelProto = exported.model_proto
     model.graph.name = name
     _strip_metadata(model)
     return model

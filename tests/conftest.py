@@ -76,7 +76,7 @@ def pytest_collection_finish() -> None:
 # test that breaks its child, or looks at how one starts or ends, has one of its own.
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def worker() -> Iterator[Worker]:
     """The prover's."""
     from prism.egraph.worker import Worker
@@ -85,7 +85,7 @@ def worker() -> Iterator[Worker]:
         yield made
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def interpreter() -> Iterator[InterpreterPool]:
     """Runs emitted modules in Triton's interpreter."""
     from interpreting import InterpreterPool
@@ -94,7 +94,7 @@ def interpreter() -> Iterator[InterpreterPool]:
         yield made
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def runner() -> Iterator[KernelRunner]:
     """The gate's, in Triton's interpreter."""
     from prism.platforms import gpu
@@ -103,24 +103,18 @@ def runner() -> Iterator[KernelRunner]:
         yield made
 
 
-@pytest.fixture(scope="session")
-def compiled_kernels(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where `compilers` keep what they make."""
-    return tmp_path_factory.mktemp("triton")
-
-
-@pytest.fixture(scope="session")
-def compilers(compiled_kernels: Path) -> Iterator[Pool]:
+@pytest.fixture(scope="module")
+def compilers() -> Iterator[Pool]:
     """Compiles emitted modules for GPUs."""
     from prism.backends.triton.crosscompile import WORKER, worker_environment
     from prism.process.child import module_command
     from prism.process.worker import Pool
 
-    with Pool(module_command(WORKER), worker_environment(compiled_kernels), size=1) as made:
+    with Pool(module_command(WORKER), worker_environment(), size=1) as made:
         yield made
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def compile_job(compilers: Pool) -> Callable[[CompileJob], Compiled]:
     """Compiles one module for one GPU."""
     from prism.backends.triton.crosscompile import compiled, request

@@ -377,7 +377,7 @@ BREAKAGES = {
 
 
 @compiled
-@pytest.mark.parametrize("what", slow_but([*BREAKAGES][:4], BREAKAGES))
+@pytest.mark.parametrize("what", slow_but([w for w in [*BREAKAGES][:4] if not w.startswith("hang")], BREAKAGES))
 def test_a_kernel_that_goes_wild_harms_only_the_worker(
     runner: KernelRunner, tame: Path, tmp_path: Path, what: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -34,6 +34,12 @@ NOTHING = Config({}, {}, {})
 FULL = Config({"T_d": 1024}, {"rmsnorm_kernel": 4}, {"rmsnorm_kernel": 2})
 
 
+@pytest.fixture(scope="module")
+def compiled_kernels(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where studies without a GPU keep what they make."""
+    return tmp_path_factory.mktemp("triton")
+
+
 def test_resources_are_read_for_two_targets(compilers: Pool, tmp_path: Path) -> None:
     module = triton_modules.write(tmp_path, "rmsnorm", triton_modules.rmsnorm())
     jobs = [CompileJob(module, target, FULL, ARGUMENTS) for target in ("sm_80", "sm_90")]

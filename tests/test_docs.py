@@ -113,6 +113,17 @@ def run_here(code: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.
     return printed
 
 
+def run_as_a_user(code: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Run a snippet that imports a folder's module, `model`, from where it stands, as `python` would."""
+    assert "model" not in sys.modules
+    try:
+        with monkeypatch.context() as patch:
+            patch.syspath_prepend(Path.cwd())
+            run_here(code, capsys, patch)
+    finally:
+        del sys.modules["model"]
+
+
 def finished(run: subprocess.CompletedProcess[str]) -> str:
     """What a run printed; it ended well and said nothing on stderr."""
     assert run.returncode == 0, run.stderr
@@ -181,15 +192,13 @@ def test_what_a_run_says_to_type_next_can_be_typed(
     # The folder's own README says the same, and its snippet runs there.
     readme = (folder / "with a space" / "model" / "README.md").read_text("utf-8")
     (snippet,) = re.findall(r"```python\n(.*?)```", readme, re.S)
-    finished(run_python("-c", snippet, cwd=folder / "with a space" / "model"))
+    monkeypatch.chdir(folder / "with a space" / "model")
+    run_as_a_user(snippet, capsys, monkeypatch)
     # docs/cpu.md speaks of the folder that is made where none is named.
+    monkeypatch.chdir(folder)
     (folder / "with a space" / "model").rename(folder / "model.prism")
     (call,) = blocks("cpu.md", "python")
-    assert "model" not in sys.modules
-    try:
-        run_here(call, capsys, monkeypatch)
-    finally:
-        del sys.modules["model"]
+    run_as_a_user(call, capsys, monkeypatch)
 
 
 def the_snippet_did_its_work(printed: str, place: Path) -> None:

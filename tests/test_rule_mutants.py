@@ -58,7 +58,7 @@ def found_out(mutant: Mutant, rule: Rule) -> bool:
     return bool(finding.remark) and not check_rule(rule, draws=DRAWS, shrink=False).remark
 
 
-PARTS = 3
+PARTS = 6
 
 
 @pytest.mark.parametrize("part", slow_but([0], range(PARTS)))

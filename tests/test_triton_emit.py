@@ -390,6 +390,7 @@ def test_a_module_that_needs_prism_fails(interpreter: InterpreterPool, tmp_path:
         interpreter.run(wrong)
 
 
+@pytest.mark.slow  # as that of every worker: test_crosscompile.py
 def test_a_crash_is_an_error_and_the_next_job_runs(tmp_path: Path) -> None:
     with InterpreterPool() as own:
         dying = mutilated(tmp_path, samples.add_silu(), "import torch\n", "import torch\nimport os\nos._exit(3)\n")

@@ -18,7 +18,7 @@ from prism.process.child import Child
 Alike: TypeAlias = tuple[tuple[str, ...], frozenset[tuple[str, str]]]
 
 MOST = 10
-"""Idle children that are kept, more than there are kinds; the one that waited longest goes first."""
+"""Idle children that are kept; first goes one that nobody took up a second time, and then who waited longest."""
 
 # What no test looks at in a child: pytest's own, and where caches lie, which tests move to see their own process's.
 INDIFFERENT = ("PYTEST_CURRENT_TEST", "PRISM_CACHE_DIR", "TRITON_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR")
@@ -30,7 +30,7 @@ COMPILES = ("prism.platforms.cpu_worker", "cpu")
 class WarmChild(Child):
     """A child that is left to the next of the same command and environment when it is closed and has no work."""
 
-    idle: list[tuple[Alike, subprocess.Popen[bytes], BufferedRandom]] = []  # noqa: RUF012 - that they are shared is the point
+    idle: list[tuple[Alike, subprocess.Popen[bytes], BufferedRandom, bool]] = []  # noqa: RUF012 - that they are shared is the point
 
     def __init__(self, command: Sequence[str], environment: Mapping[str, str] | None = None) -> None:
         super().__init__(command, environment)
@@ -41,16 +41,18 @@ class WarmChild(Child):
             frozenset((k, v) for k, v in given.items() if k not in INDIFFERENT and (compiles or k != "CXX")),
         )
         self._unanswered = 0
+        self._again = False
 
     def start(self) -> bool:
         """As a child's, but for the process, which may be one that was left."""
         if self.alive:
             return False
-        for place, (alike, process, log) in enumerate(self.idle):
+        for place, (alike, process, log, _) in enumerate(self.idle):
             if alike == self._alike and process.poll() is None and not self.closed:
                 del self.idle[place]
                 self._log.close()
                 self._process, self._log, self._rest = process, log, b""
+                self._again = True
                 return False
         self._unanswered = 0
         return super().start()
@@ -75,7 +77,7 @@ class WarmChild(Child):
         if self._closed:
             return
         if self._process is not None and self.alive and not self._unanswered:
-            self.idle.append((self._alike, self._process, self._log))
+            self.idle.append((self._alike, self._process, self._log, self._again))
             self._process, self._closed = None, True
             while len(self.idle) > MOST:
                 self.end_one()
@@ -84,8 +86,9 @@ class WarmChild(Child):
 
     @classmethod
     def end_one(cls) -> None:
-        """End the process that has waited longest."""
-        _, process, log = cls.idle.pop(0)
+        """End one process."""
+        first = next((place for place, (*_, again) in enumerate(cls.idle) if not again), 0)
+        _, process, log, _ = cls.idle.pop(first)
         ending = Child([])
         ending._log.close()
         ending._process, ending._log = process, log
