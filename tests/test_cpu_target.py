@@ -224,7 +224,7 @@ def test_without_a_compiler_it_says_what_to_install_and_estimates(
 ) -> None:
     said: list[str] = []
     monkeypatch.setattr(platforms, "describe_gpu", lambda: None)
-    monkeypatch.setattr(cpu, "cpu_platform", lambda: None)
+    monkeypatch.setattr(cpu, "cpu_platform", lambda _: None)
     chosen = platform_of(target, said.append)
     assert isinstance(chosen, AbsentGpu)
     assert (chosen.target, chosen.timed) == ("sm_90", False)

@@ -38,7 +38,7 @@ from prism.errors import (
     refusing_depth,
 )
 from prism.events import CheckSummary, Listener, Recorder, RunReport
-from prism.folders import cache_root
+from prism.folders import cache_or_spare
 from prism.generate.partition import partition
 from prism.instantiate.cache import Cache, Store, version_of
 from prism.instantiate.confirm import NAMES as BASELINES
@@ -107,6 +107,7 @@ class _Tools:
         folder: for modules, gone at the end.
         recorder: gets the stages.
         store: measurements of earlier runs.
+        studies: where the journals of studies are kept.
     """
 
     platform: Platform
@@ -115,6 +116,7 @@ class _Tools:
     folder: Path
     recorder: Recorder
     store: Store
+    studies: Path
 
 
 def optimize(
@@ -171,22 +173,24 @@ def optimize(
                 f"no baseline is called {name}", where="baselines", fix=f"there are {', '.join(BASELINES)}"
             )
     recorder = Recorder(listener)
-    platform = platform_of(target, recorder.warn)
-    device = platform.device
-    program = _at(program, shapes or {})
-    check_gain(program)
-    program, returned = computed(program)
-    check_gain(program)
-    _supported(program)
-    folder = check_writable(Path(out)) if out is not None else None
-    platform.preflight()
-    files = rule_paths(rules)
-    bounds = budget or SearchBudget()
-    compared = tuple(BASELINES) if baselines is None else tuple(baselines)
-    request = Request(program, platform.target, device, platform.device_name, bounds, trials, seed, files, compared)
-    with refusing_depth(program.name), ExitStack() as stack:
+    with ExitStack() as stack:
+        cache = stack.enter_context(cache_or_spare(recorder.warn))
+        platform = platform_of(target, recorder.warn, cache)
+        device = platform.device
+        program = _at(program, shapes or {})
+        check_gain(program)
+        program, returned = computed(program)
+        check_gain(program)
+        _supported(program)
+        folder = check_writable(Path(out)) if out is not None else None
+        platform.preflight()
+        files = rule_paths(rules)
+        bounds = budget or SearchBudget()
+        compared = tuple(BASELINES) if baselines is None else tuple(baselines)
+        request = Request(program, platform.target, device, platform.device_name, bounds, trials, seed, files, compared)
+        stack.enter_context(refusing_depth(program.name))
         worker = stack.enter_context(Worker(files, fp=request.budget.fp))
-        tools = _tools(request, platform, recorder, stack, Store(Cache("timings"), anew=anew))
+        tools = _tools(request, platform, recorder, stack, cache, anew)
         with recorder.part("partition"):
             regions = partition(program, device=device)
         if len(regions) > 1:
@@ -280,7 +284,9 @@ def _warn_of_load(choice: Choice, recorder: Recorder) -> None:
         )
 
 
-def _tools(request: Request, platform: Platform, recorder: Recorder, stack: ExitStack, store: Store) -> _Tools:
+def _tools(
+    request: Request, platform: Platform, recorder: Recorder, stack: ExitStack, cache: Path, anew: bool
+) -> _Tools:
     """They end with the stack; their processes start when they are first needed."""
     return _Tools(
         platform,
@@ -288,7 +294,8 @@ def _tools(request: Request, platform: Platform, recorder: Recorder, stack: Exit
         stack.enter_context(platform.runner()),
         Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="prism-"))),
         recorder,
-        store,
+        Store(Cache("timings", cache), anew=anew),
+        cache / "studies",
     )
 
 
@@ -566,7 +573,7 @@ def _tuned(request: Request, chosen: list[Finalist], bench: Bench | None, tools:
                 evaluator,
                 region=program_hash(request.program),
                 budget=request.trials,
-                storage_dir=cache_root() / "studies",
+                storage_dir=tools.studies,
                 seed=request.seed,
                 anew=tools.store.anew and bench is not None,
                 on_trial=lambda done, total: tools.recorder.count("trials", done, total),

@@ -14,7 +14,7 @@ from pathlib import Path
 from prism.egraph.prove.equality import Examined
 from prism.egraph.prove.matching import Matched
 from prism.egraph.rules import load_rules, rule_files
-from prism.errors import VerificationError
+from prism.errors import UsageError, VerificationError
 from prism.events import Artifacts
 from prism.folders import cache_root
 from prism.program.identity.testing import Opinion, Outcome, compare
@@ -144,12 +144,15 @@ def disagreement(
         rules: the rule files that were used, None for those that ship with prism.
     """
     hashes = dict(load_rules(rules or rule_files()).hashes)
-    path = write_bug_report(cache_root() / "bug-reports", name, opinion, texts, hashes)
+    try:
+        report = f"report it with {write_bug_report(cache_root() / 'bug-reports', name, opinion, texts, hashes)}"
+    except (OSError, UsageError):  # nowhere to write it: the disagreement is what has to be told
+        report = "report it with the model"
     return VerificationError(
         "the prover and the identity test disagree",
         where=name,
         why=opinion.where,
-        fix=f"report it with {path}: this is a bug in prism or in a rule",
+        fix=f"{report}: this is a bug in prism or in a rule",
     )
 
 

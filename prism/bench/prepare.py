@@ -30,7 +30,7 @@ from prism.backends.triton.emit import emit_module
 from prism.bench.suite import Case
 from prism.cost.device import DEVICES, Device, device
 from prism.cost.model import Model
-from prism.folders import cache_root
+from prism.folders import cache_or_spare
 from prism.instantiate.cache import version_of
 from prism.instantiate.lock import program_hash
 from prism.instantiate.options import Offered, Option
@@ -123,7 +123,13 @@ def spread(points: Sequence[Config], many: int) -> list[Config]:
 
 
 def prepare_case(
-    case: Case, program: Program, folder: Path, pool: Pool, effort: Effort, target: str = "sm_90"
+    case: Case,
+    program: Program,
+    folder: Path,
+    pool: Pool,
+    effort: Effort,
+    target: str = "sm_90",
+    cache: Path | None = None,
 ) -> dict[str, Any]:
     """Search, prove, emit and compile one case: what the manifest says of it.
 
@@ -134,8 +140,9 @@ def prepare_case(
         pool: workers that compile.
         effort: how much of it.
         target: what it is prepared for.
+        cache: where what the compiler says is kept; the user's cache folder when None.
     """
-    platform = AbsentGpu(target, device(target))
+    platform = AbsentGpu(target, device(target), cache)
     start = time.perf_counter()
     with search(program, target=target, budget=effort.budget) as running:
         found = running.run()
@@ -354,14 +361,14 @@ def prepare(
     folder.mkdir(parents=True, exist_ok=True)
     known = prepared(folder)
     records: list[dict[str, Any]] = []
-    with compile_pool(cache_root(), workers) as pool:
+    with cache_or_spare(say) as cache, compile_pool(cache, workers) as pool:
         for case in cases:
             start = time.perf_counter()
             record = known.get(case.name)
             if record is None or record["target"] != target:
                 try:
                     program = (programs or {}).get(case.name) or trace_case(case)
-                    record = prepare_case(case, program, folder, pool, effort or Effort(), target)
+                    record = prepare_case(case, program, folder, pool, effort or Effort(), target, cache)
                 except prism.errors.PrismError as error:
                     record = {**describe(case), "candidates": [], "error": error.one_line()}
                 record["prepare_s"] = time.perf_counter() - start

@@ -16,8 +16,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
-from egglog import bindings
-
+from prism.egraph.bindings import bindings
 from prism.egraph.budget import Budget
 from prism.egraph.language import DISTRIBUTE, EXPAND, EXPLORE, SIMPLIFY
 from prism.egraph.rules import RuleSet, install

@@ -14,8 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from egglog import bindings
-
+from prism.egraph.bindings import bindings
 from prism.egraph.budget import Budget
 from prism.egraph.language import ANALYSIS, EXPLORE, SIMPLIFY
 from prism.egraph.rules import Rule, RuleSet, install

@@ -29,7 +29,7 @@ from prism.errors import RuleError
 from prism.program.operators import Operator
 
 if TYPE_CHECKING:
-    from egglog.bindings import EGraph
+    from prism.egraph.bindings import EGraph
 
 
 _ONE_SIDED = re.compile(r"\bNaN\b.* where\b")
@@ -212,7 +212,7 @@ def install(rules: RuleSet) -> EGraph:
     Raises:
         RuleError: egglog does not accept a rule.
     """
-    from egglog.bindings import EGraph
+    from prism.egraph.bindings import EGraph
 
     graph = EGraph()
     graph.run_program(*graph.parse_program(PRELUDE, "prism/egraph/language.py"))

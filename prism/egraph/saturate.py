@@ -13,8 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from egglog import bindings
-
+from prism.egraph.bindings import bindings
 from prism.egraph.budget import Budget
 from prism.egraph.language import ANALYSIS, CONSTRUCTORS, EXPLORE, LEAVES, REDUCTIONS, SIMPLIFY
 from prism.egraph.terms import SPAN, Encoder, Frozen, Leaves, Table, decode, freeze, table

@@ -14,8 +14,7 @@ from dataclasses import dataclass, field
 from hashlib import blake2b
 from typing import Any, TypeAlias
 
-from egglog import bindings
-
+from prism.egraph.bindings import bindings
 from prism.egraph.language import CONSTRUCTORS, REDUCTIONS, snap
 from prism.errors import IllegalIRError
 from prism.program.classes import EClasses, ENode, Payload

@@ -11,11 +11,13 @@ from __future__ import annotations
 
 import json
 import math
+import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
-from typing import Protocol, TypeAlias
+from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 from prism.errors import UsageError
 from prism.events import Evidence
@@ -23,6 +25,10 @@ from prism.instantiate.cache import digest
 from prism.instantiate.proposals import Point, Proposer, quiet
 from prism.sgraph.config import Config, Resources
 from prism.sgraph.nodes import SGraph
+
+if TYPE_CHECKING:
+    import optuna
+    from optuna.storages.journal import JournalFileOpenLock
 
 SWEEP = 64
 """Up to this many points, a space is swept in the cost model's order."""
@@ -321,6 +327,8 @@ def outcome_from(plain: Mapping[str, object]) -> Outcome:
 class OptunaJournal:
     """The journal of one study: an Optuna study in a file, which Optuna's own tools can open.
 
+    A file that was cut off or damaged, as a disk that was full leaves it, is as good as none.
+
     Args:
         folder: where journals are kept; made when it is missing.
         name: the study's name, which names everything that its outcomes depend on.
@@ -328,24 +336,43 @@ class OptunaJournal:
         anew: whether an earlier journal of that name is forgotten.
 
     Raises:
-        UsageError: the folder cannot be written.
+        OSError: the folder cannot be written.
     """
 
     def __init__(self, folder: Path, name: str, proposer: Proposer, *, anew: bool = False) -> None:
+        quiet()
+        folder.mkdir(parents=True, exist_ok=True)
+        self._path = folder / f"{name}.log"
+        if anew:
+            self._path.unlink(missing_ok=True)
+        try:
+            self._study = self._opened()
+        except OSError:
+            raise
+        except Exception:  # whatever Optuna makes of bytes that are not its own
+            self._path.unlink(missing_ok=True)
+            self._study = self._opened()
+        self._proposer = proposer
+        self._full = False
+
+    def _opened(self) -> optuna.Study:
         import optuna
         from optuna.storages import JournalStorage
         from optuna.storages.journal import JournalFileBackend
 
-        quiet()
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-            if anew:
-                (folder / f"{name}.log").unlink(missing_ok=True)
-            storage = JournalStorage(JournalFileBackend(str(folder / f"{name}.log")))
-        except OSError as e:
-            raise UsageError("the tuning journal cannot be written", where=str(folder), why=str(e)) from e
-        self._study = optuna.create_study(storage=storage, study_name=name, load_if_exists=True)
-        self._proposer = proposer
+        lock = _lock(self._path)
+        if lock is not None:
+            lock.acquire()
+            try:
+                _cut_to_lines(self._path)
+            finally:
+                lock.release()
+        storage = JournalStorage(JournalFileBackend(str(self._path), lock_obj=lock))
+        study = optuna.create_study(storage=storage, study_name=self._path.stem, load_if_exists=True)
+        for t in study.get_trials(deepcopy=False):
+            if "point" in t.user_attrs:
+                outcome_from(json.loads(t.user_attrs["outcome"]))
+        return study
 
     def load(self) -> Iterable[tuple[str, Mapping[str, object]]]:
         """What was recorded, in order."""
@@ -354,9 +381,54 @@ class OptunaJournal:
                 yield str(t.user_attrs["point"]), json.loads(t.user_attrs["outcome"])
 
     def append(self, key: str, point: Point, outcome: Mapping[str, object], seconds: float | None) -> None:
-        """Record one trial."""
+        """Record one trial; on a disk that is full, neither this one nor what follows."""
+        if self._full:
+            return
         text = json.dumps(outcome, sort_keys=True)
-        self._study.add_trial(self._proposer.frozen(point, seconds, {"point": key, "outcome": text}))
+        whole = 0
+        try:
+            whole = self._path.stat().st_size
+            self._study.add_trial(self._proposer.frozen(point, seconds, {"point": key, "outcome": text}))
+        except (OSError, ValueError):  # the latter where another run has left half a line meanwhile
+            self._full = True
+            with suppress(OSError):  # what follows half a line would not be read
+                os.truncate(self._path, whole)
+
+
+def _lock(path: Path) -> JournalFileOpenLock | None:
+    """A lock of the system's on the journal itself; None, for Optuna's own, where there are none.
+
+    Optuna's is a file beside it. A run that is killed would leave it there, and the next one wait half a minute.
+    """
+    try:
+        import fcntl
+    except ImportError:
+        return None
+    from optuna.storages.journal import JournalFileOpenLock
+
+    class Lock(JournalFileOpenLock):
+        """Held until it is released, or the process is gone."""
+
+        _handle = -1
+
+        def acquire(self) -> bool:
+            self._handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+            fcntl.flock(self._handle, fcntl.LOCK_EX)
+            return True
+
+        def release(self) -> None:
+            os.close(self._handle)
+
+    return Lock(str(path))
+
+
+def _cut_to_lines(path: Path) -> None:
+    """Forget half a line at the end, as a run leaves it that is killed: the next line would be taken for its rest."""
+    with path.open("r+b") as file:
+        text = file.read()
+        whole = text.rfind(b"\n") + 1
+        if whole < len(text):
+            file.truncate(whole)
 
 
 class _Forgotten:
@@ -384,7 +456,10 @@ def _journal(
     texts = [[c.key, *sources_of(c.module), [p.key() for p in c.points]] for c in candidates]
     # An estimate is a function of its inputs, so these name the study; another seed or space is another study.
     name = digest(region, evaluator.evidence.value, evaluator.basis, seed, strategy, texts)[:32]
-    return OptunaJournal(storage_dir, name, proposer, anew=anew)
+    try:
+        return OptunaJournal(storage_dir, name, proposer, anew=anew)
+    except OSError:  # it only costs time later
+        return _Forgotten()
 
 
 def sources_of(module: Path) -> list[str]:

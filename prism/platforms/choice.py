@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 
 from prism.backends.triton.device import describe_gpu
 from prism.cost.device import device
@@ -14,12 +15,13 @@ ESTIMATED = "sm_90"
 """What is compiled for, and estimated, where nothing is there to time on."""
 
 
-def platform_of(target: str | None, warn: Callable[[str], None]) -> Platform:
+def platform_of(target: str | None, warn: Callable[[str], None], cache: Path | None = None) -> Platform:
     """The platform of a target; by default the GPU that is here, else the CPU, else an estimate for a GPU.
 
     Args:
         target: `cuda`, `cpu`, `sm_90` and the like; None for the default.
         warn: told what the user should know of the choice.
+        cache: where compiled kernels are kept; the user's cache folder when None.
 
     Raises:
         UsageError: the target is unknown, or it is `cuda` and there is no GPU.
@@ -28,16 +30,16 @@ def platform_of(target: str | None, warn: Callable[[str], None]) -> Platform:
         gpu = describe_gpu()
         if gpu is not None:
             device(gpu.target)  # no others can be compiled for
-            return PresentGpu(gpu)
+            return PresentGpu(gpu, cache=cache)
         if target == "cuda":
             fix = f"time on the CPU with --target cpu, or name a GPU to compile for: --target {ESTIMATED}"
             raise UsageError("no GPU was found", where="--target cuda", fix=fix)
     if target in (None, "cpu"):
         from prism.platforms.cpu import NO_COMPILER, cpu_platform
 
-        found = cpu_platform()
+        found = cpu_platform(cache)
         if found is not None:
             return found
         warn(f"{NO_COMPILER}; times are estimated for {ESTIMATED} instead")
         target = ESTIMATED
-    return AbsentGpu(target or ESTIMATED, device(target or ESTIMATED))
+    return AbsentGpu(target or ESTIMATED, device(target or ESTIMATED), cache)

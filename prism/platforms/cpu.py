@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from prism.backends.cpu.backend import CppBackend
 from prism.backends.cpu.build import check_compiler
@@ -46,11 +47,13 @@ class CpuPlatform(Timed):
     Attributes:
         device: its description.
         compiler: the compiler's name and version.
+        cache: see Platform.
     """
 
     device: Device
     compiler: str
     target: str = "cpu"
+    cache: Path | None = None
     memory: str = "tiles"
     """Tiles that are live together."""
     worst: float = 6.0
@@ -79,7 +82,7 @@ class CpuPlatform(Timed):
 
     def arena(self) -> Worker:
         """A fresh child that times as the user would: in the user's own environment."""
-        return Worker(module_command(WORKER), user_environment())
+        return Worker(module_command(WORKER), user_environment(self.cache))
 
     def thread_counts(self) -> tuple[int, ...]:
         """All cores, and one: what runs on all of them stalls where one is taken."""
@@ -181,10 +184,10 @@ def cpu_environment(threads: int, pinned: bool = False) -> dict[str, str]:
     return env
 
 
-def user_environment() -> dict[str, str]:
+def user_environment(cache: Path | None = None) -> dict[str, str]:
     """The environment of a child that times what a user would run: the user's own, and a cache for torch's compiler."""
     env = child_environment(TRITON_INTERPRET=None)
-    env.setdefault("TORCHINDUCTOR_CACHE_DIR", str(cache_root() / "inductor"))
+    env.setdefault("TORCHINDUCTOR_CACHE_DIR", str((cache or cache_root()) / "inductor"))
     return env
 
 
@@ -209,8 +212,8 @@ def cpu_device(machine: Machine) -> Device:
     )
 
 
-def cpu_platform() -> CpuPlatform | None:
-    """The CPU that is here; None where there is no C++ compiler.
+def cpu_platform(cache: Path | None = None) -> CpuPlatform | None:
+    """The CPU that is here; None where there is no C++ compiler. `cache` as in Platform.
 
     Raises:
         CompilerError: there is one and it does not work.
@@ -219,4 +222,4 @@ def cpu_platform() -> CpuPlatform | None:
         return None
     check_compiler()
     machine = describe()
-    return CpuPlatform(cpu_device(machine), machine.compiler) if machine.compiler else None
+    return CpuPlatform(cpu_device(machine), machine.compiler, cache=cache) if machine.compiler else None

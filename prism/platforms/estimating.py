@@ -32,7 +32,7 @@ MODEL = 5
 
 def compile_pool(root: Path, size: int) -> Pool:
     """Workers that compile; their Triton cache is under `root`."""
-    return Pool(module_command(WORKER), worker_environment(root / "triton"), size)
+    return Pool(module_command(WORKER), worker_environment(root), size)
 
 
 class Compiler:

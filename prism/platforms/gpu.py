@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 from prism.backends.triton.backend import TritonBackend
 from prism.backends.triton.crosscompile import worker_environment
@@ -25,9 +26,9 @@ from prism.sgraph.nodes import SGraph
 CHECK_WORKER = "prism.backends.triton.check_worker"
 
 
-def interpreter() -> KernelRunner:
-    """Runs kernels in Triton's interpreter."""
-    environment = worker_environment() | {"TRITON_INTERPRET": "1"}
+def interpreter(cache: Path | None = None) -> KernelRunner:
+    """Runs kernels in Triton's interpreter; `cache` as in Platform."""
+    environment = worker_environment(cache) | {"TRITON_INTERPRET": "1"}
     return KernelRunner("interpreter", "Triton's interpreter", Worker(module_command(CHECK_WORKER), environment))
 
 
@@ -56,14 +57,16 @@ class PresentGpu(_Gpu, Timed):
 
     Attributes:
         device: the GPU.
+        cache: see Platform.
     """
 
     device: Device
     target: str = "cuda"
+    cache: Path | None = None
 
     def runner(self) -> KernelRunner:
         """See Platform."""
-        return KernelRunner("cuda", "cuda", Worker(module_command(CHECK_WORKER), worker_environment()))
+        return KernelRunner("cuda", "cuda", Worker(module_command(CHECK_WORKER), worker_environment(self.cache)))
 
     def preflight(self) -> None:
         """See Platform."""
@@ -72,7 +75,7 @@ class PresentGpu(_Gpu, Timed):
 
     def bench(self, program: Program, seed: int) -> Bench:
         """See Platform."""
-        worker = Worker(module_command(WORKER), worker_environment())
+        worker = Worker(module_command(WORKER), worker_environment(self.cache))
         return Bench(program, self.device, program.hints, seed=seed, worker=worker)
 
     def thread_counts(self) -> tuple[int, ...]:
@@ -82,7 +85,7 @@ class PresentGpu(_Gpu, Timed):
     def measuring(self, bench: Bench, store: Store) -> Measuring:
         """See Platform."""
         # The same Triton cache as the timing child's: it finds the kernels compiled.
-        return Measuring(bench, Compiler(self.device.target, bench.hints), store=store)
+        return Measuring(bench, Compiler(self.device.target, bench.hints, root=self.cache), store=store)
 
 
 @dataclass(frozen=True)
@@ -92,14 +95,16 @@ class AbsentGpu(_Gpu, Estimated):
     Attributes:
         target: `sm_90` and the like.
         device: its description.
+        cache: see Platform.
     """
 
     target: str
     device: Device
+    cache: Path | None = None
 
     def runner(self) -> KernelRunner:
         """See Platform."""
-        return interpreter()
+        return interpreter(self.cache)
 
     def preflight(self) -> None:
         """See Platform."""
@@ -108,7 +113,7 @@ class AbsentGpu(_Gpu, Estimated):
     def estimating(self, hints: Mapping[str, int], pool: Pool | None = None) -> Estimating:
         """See Platform; the workers may be lent."""
         d = self.device
-        return Estimating(d.target, d.name, d.shared_limit_bytes, hints, pool=pool)
+        return Estimating(d.target, d.name, d.shared_limit_bytes, hints, root=self.cache, pool=pool)
 
     def baseline_seconds(self, program: Program) -> float:
         """See Platform."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
+from pathlib import Path
 from typing import TypeAlias
 
 from prism.backends.protocol import Backend
@@ -28,6 +29,7 @@ class _Target(ABC):
         memory: what `Resources.shared` counts, in a word.
         worst: how many times the estimate of its family's best configuration another one may have to be tried.
         timed: whether kernels are timed, or estimated.
+        cache: where compiled kernels are kept; the user's cache folder when None.
     """
 
     target: str
@@ -36,6 +38,7 @@ class _Target(ABC):
     memory: str
     worst: float
     timed: bool
+    cache: Path | None
 
     @property
     def device_name(self) -> str:

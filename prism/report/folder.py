@@ -45,6 +45,8 @@ LOCK_NAME = "prism.lock.json"
 WEIGHTS_NAME = "weights.pt"
 _CACHES = ("__pycache__", "__cpp_cache__")
 """What Python, and a module of C++, leave beside the module when it is used."""
+ROOM = 256 << 10
+"""Bytes that must fit where the folder is to be before a run begins: a few times what a small model's takes."""
 LARGEST = 256 << 20
 """The most bytes of a record, a certificate or an sGraph that are read from a folder."""
 
@@ -152,8 +154,8 @@ def check_writable(out: Path) -> Path:
     final = _admissible(out)
     # Parents that are missing are made when the folder is written; until then the nearest one that exists is tried.
     existing = next(p for p in final.parents if p.exists())
-    with _staging(existing / final.name, out):
-        pass
+    with _staging(existing / final.name, out) as staged:
+        _write(staged / LOCK_NAME, bytes(ROOM))
     return final
 
 

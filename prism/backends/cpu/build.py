@@ -13,7 +13,7 @@ from pathlib import Path
 
 from prism.backends.cpu import support
 from prism.errors import BackendError, CompilerError
-from prism.process.child import run_tool
+from prism.process.child import child_environment, run_tool
 from prism.sgraph.config import Config
 
 COMPILE_LIMIT_S = 60.0
@@ -78,7 +78,7 @@ def check_compiler(timeout_s: float = PROBE_LIMIT_S) -> None:
         for tuning in support.TUNING:
             command = [str(found), *support.FLAGS, *tuning, str(source), "-o", str(library)]
             try:
-                ended = run_tool(command, timeout_s)
+                ended = run_tool(command, timeout_s, child_environment(TMPDIR=folder))
                 if ended.code == 0 and ctypes.CDLL(str(library)).prism_probe(41) == 42:
                     return
                 said = said or str(ended)

@@ -356,7 +356,7 @@ def _launcher(
 
 _NAMES = """
 np os ctypes hashlib shutil subprocess tempfile threading Path FLAGS TUNING CONFIGS SYMBOLS SOURCE config out threads
-given choose load _constant default_threads find_compiler sources_of machine cache_folders scratch_file compile_source
-CompilerError
+given choose load _constant default_threads find_compiler sources_of machine cache_folders _of_another
+scratch_folder compile_source CompilerError
 """
 _TAKEN = frozenset(_NAMES.split())

@@ -49,17 +49,29 @@ def machine() -> str:
 def cache_folders(main: Path) -> list[Path]:
     """Where compiled libraries go: beside the source, or in the user's cache where that is read-only."""
     home = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
-    return [main.parent / "__cpp_cache__", Path(home) / "prism-cpp", Path(tempfile.gettempdir()) / "prism-cpp"]
+    spare = Path(tempfile.gettempdir()) / "prism-cpp"
+    folders = [main.parent / "__cpp_cache__"]
+    if os.path.isabs(home):  # without a home folder, "~" stays as it is
+        folders.append(Path(home) / "prism-cpp")
+    if not _of_another(spare):  # anybody may have made it, and libraries from it are loaded
+        folders.append(spare)
+    return folders
 
 
-def scratch_file(folders: list[Path]) -> tuple[Path, str]:
-    """The first folder that can be written to, and a new file in it."""
+def _of_another(folder: Path) -> bool:
+    """Whether the folder is another user's."""
+    try:
+        return hasattr(os, "getuid") and folder.lstat().st_uid != os.getuid()
+    except OSError:
+        return False
+
+
+def scratch_folder(folders: list[Path]) -> Path:
+    """A new folder in the first of these that can be written to."""
     for folder in folders:
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            handle, made = tempfile.mkstemp(suffix=".so", dir=folder)
-            os.close(handle)
-            return folder, made
+            return Path(tempfile.mkdtemp(prefix=".making-", dir=folder))
         except OSError:
             continue
     raise CompilerError(f"no folder to write compiled kernels to; tried {', '.join(map(str, folders))}")
@@ -94,7 +106,10 @@ def compile_source(
             "no C++ compiler was found: these kernels are compiled on first use; install g++ or clang++ "
             "(Debian, Ubuntu: apt install g++; Fedora: dnf install gcc-c++; macOS: xcode-select --install) or set CXX"
         )
-    folder, made = scratch_file(folders)
+    scratch = scratch_folder(folders)
+    folder, made = scratch.parent, scratch / "made.so"
+    # A compiler that is killed leaves its temporary files: they are among those that go.
+    environment = {**os.environ, "TMPDIR": str(scratch)}
     said = ""
     launches = sum(line.startswith('#include "') for line in main.read_text(encoding="utf-8").splitlines())
     timeout_s *= max(1.0, launches / MANY)
@@ -103,9 +118,11 @@ def compile_source(
         for tuning in TUNING:
             # Optimisers take minutes over some small sources; what -O1 makes of these is right, and there in seconds.
             for effort, limit in limits.items():
-                command = [str(compiler), effort, *FLAGS, *tuning, *defines, str(main), "-o", made]
+                command = [str(compiler), effort, *FLAGS, *tuning, *defines, str(main), "-o", str(made)]
                 try:
-                    done = subprocess.run(command, capture_output=True, text=True, timeout=limit, errors="replace")
+                    done = subprocess.run(
+                        command, capture_output=True, text=True, timeout=limit, errors="replace", env=environment
+                    )
                     break
                 except subprocess.TimeoutExpired as error:
                     late = error
@@ -119,7 +136,6 @@ def compile_source(
             if "error:" in done.stderr and main.name.split(".")[0] in done.stderr:
                 break
     finally:
-        if os.path.exists(made):
-            os.unlink(made)
+        shutil.rmtree(scratch, ignore_errors=True)
     lines = [line for line in said.splitlines() if "error" in line] or said.splitlines()
     raise CompilerError(f"{compiler.name} refuses {main.name}: {'; '.join(lines[:3])[:600]}")

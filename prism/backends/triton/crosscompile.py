@@ -83,11 +83,11 @@ def worker_environment(cache: Path | None = None) -> dict[str, str]:
     """The environment of a worker process that compiles.
 
     Triton decides when it is imported whether it interprets, so TRITON_INTERPRET must be gone; its cache is private, so
-    that a stale or shared one cannot change what is reported.
+    that a stale or shared one cannot change what is reported: in the given cache folder, by default the user's.
     """
     return child_environment(
         TRITON_INTERPRET=None,
-        TRITON_CACHE_DIR=str(cache or cache_root() / "triton"),
+        TRITON_CACHE_DIR=str((cache or cache_root()) / "triton"),
         OMP_NUM_THREADS="1",
         OPENBLAS_NUM_THREADS="1",
     )

@@ -8,9 +8,8 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
-from prism.backends.triton.crosscompile import worker_environment
 from prism.cost.device import DEVICES, Device
-from prism.process.child import run_tool
+from prism.process.child import child_environment, run_tool
 
 _ASK = """
 import json, torch
@@ -35,7 +34,7 @@ def describe_gpu() -> Device | None:
     if not any(Path(p).exists() for p in _DRIVERS):
         return None
     try:
-        done = run_tool([sys.executable, "-P", "-c", _ASK], _LIMIT_S, worker_environment())
+        done = run_tool([sys.executable, "-P", "-c", _ASK], _LIMIT_S, child_environment(TRITON_INTERPRET=None))
     except subprocess.TimeoutExpired:
         return None
     return parse_gpu(done.output)

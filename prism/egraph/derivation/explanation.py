@@ -13,8 +13,7 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeAlias, TypeVar
 
-from egglog.bindings import EGraph
-
+from prism.egraph.bindings import EGraph
 from prism.egraph.language import ANALYSIS, DISTRIBUTE, EXPAND, EXPLORE, SIMPLIFY
 from prism.egraph.rules import RuleSet, install
 from prism.egraph.saturate import Contradiction, Saturation
