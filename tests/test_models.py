@@ -216,7 +216,11 @@ def changes(weights: Mapping[str, np.ndarray]) -> Iterator[tuple[str, np.ndarray
             yield name, array.T.copy()
 
 
-@pytest.mark.parametrize("make", slow_but([f for f in PAIRS if f is not gated], PAIRS), ids=lambda f: f.__name__)
+@pytest.mark.parametrize(
+    "make",
+    slow_but([zero_bias, transposed, fused_qkv, merged_lora, gain_in_projection], PAIRS),
+    ids=lambda f: f.__name__,
+)
 def test_folded_weights_are_proved_and_changed_ones_refuted(
     make: Callable[[], tuple[Graph, Graph]], worker: Worker
 ) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import os
 import subprocess
 import sys
@@ -18,7 +20,7 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from program_random import arrays, programs
-from quick import examples
+from quick import examples, run_slow
 from sgraph_simulator import simulate
 
 from examples.common import MODELS
@@ -389,9 +391,11 @@ def test_partition_does_not_depend_on_the_process() -> None:
             text=True,
             check=True,
         ).stdout
-        for seed in ("1", "2")
+        for seed in ("1", *(["2"] if run_slow() else []))
     ]
-    assert answers[0] == answers[1]
+    with contextlib.redirect_stdout(io.StringIO()) as here:
+        exec(SAME, {})
+    assert {*answers, here.getvalue()} == {answers[0]}
     assert "program decoder_layer_0" in answers[0]
 
 
