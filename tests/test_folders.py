@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import errno
 import resource
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+import torch
 from test_study import Table, shape, small
 
 from prism.backends.cpu import support
+from prism.backends.tensors import save
 from prism.errors import UsageError
 from prism.folders import cache_or_spare, cache_root, make_room
 from prism.instantiate.study import tune
 from prism.platforms.choice import platform_of
+from prism.process.child import child_environment
+from prism.process.worker import Pool
 from prism.report.folder import check_writable
 
 
@@ -120,3 +126,30 @@ def test_libraries_are_not_looked_for_where_another_user_may_have_put_them(
     other = spare.stat().st_uid + 1
     monkeypatch.setattr("os.getuid", lambda: other)
     assert support.cache_folders(tmp_path / "m" / "m.cpp") == [beside]
+
+
+def test_a_disk_that_is_full_is_no_error_of_a_kernel(tmp_path: Path) -> None:
+    tensor = torch.zeros(5000)
+    with no_file_beyond(4096), pytest.raises(OSError, match="too large"):
+        save(tensor, tmp_path / "t.pt")
+    save(tensor, tmp_path / "t.pt")
+    assert torch.equal(torch.load(tmp_path / "t.pt"), tensor)
+
+
+def test_what_the_machine_refuses_a_child_ends_the_run() -> None:
+    """Its answer is no error of what it was asked to run."""
+    text = """
+import os
+from prism.process.serve import serve
+def answer(request):
+    if request["number"]:
+        raise OSError(request["number"], os.strerror(request["number"]), "a file")
+    return {"fine": True}
+serve(answer)
+"""
+    with Pool([sys.executable, "-c", text], child_environment(), size=1) as pool:
+        with pytest.raises(OSError, match="No space left") as caught:
+            pool.submit({"number": errno.ENOSPC}, 30.0).result()
+        assert caught.value.filename == "a file"
+        assert "FileNotFoundError" in pool.submit({"number": errno.ENOENT}, 30.0).result().answer["error"]
+        assert pool.submit({"number": 0}, 30.0).result().answer == {"fine": True}

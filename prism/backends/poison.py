@@ -9,6 +9,8 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from prism.backends.tensors import save
+
 FRAME = 256
 """Elements before and after each output; a multiple of every alignment that kernels are specialised on."""
 
@@ -47,12 +49,10 @@ class Framed:
 
     def answer(self, path: str) -> dict[str, str]:
         """A worker's answer: the results, saved to a file, or that a kernel stored outside."""
-        import torch
-
         results = self.results()
         if results is None:
             return {"error": "a kernel stored beyond the end of an output"}
-        torch.save(results, path)
+        save(results, path)
         return {"results": path}
 
 

@@ -21,6 +21,7 @@ from cyclopts.validators import Number
 
 from prism.cli.interrupts import interrupted_once
 from prism.errors import ExitCode, PrismError, UsageError
+from prism.process.refusal import refused_by_machine
 
 Target = Literal["sm_80", "sm_89", "sm_90", "sm_100", "cuda", "cpu"]
 _Positive = Number(gte=1)
@@ -285,17 +286,10 @@ def _version() -> str:
     return f"prism {prism.__version__}"
 
 
-_MACHINE = frozenset(
-    {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM, errno.EMFILE, errno.ENFILE, errno.ENOMEM}
-    | {errno.EAGAIN, errno.EIO, errno.EFBIG}
-)
-"""What a system call says where the machine, or the user's rights on it, do not suffice."""
-
-
 def _refused_by_machine(error: OSError) -> str:
     """The error in one line, where the machine refused; else nothing."""
     no_temporary = isinstance(error, FileNotFoundError) and "temporary directory" in str(error)
-    if error.errno not in _MACHINE and not no_temporary:
+    if not refused_by_machine(error) and not no_temporary:
         return ""
     where = f"{error.filename}: " if error.filename and not no_temporary else ""
     room = no_temporary or error.errno in (errno.ENOSPC, errno.EDQUOT)

@@ -22,6 +22,7 @@ from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 
+from prism.backends.tensors import save
 from prism.cost.device import Device
 from prism.events import Evidence
 from prism.instantiate.cache import Store, digest, version_of
@@ -208,7 +209,6 @@ class Bench:
         """(oracle, eager) per output; inputs and program are written to disk on the way, once."""
         if self._references is not None:
             return self._references
-        import torch
 
         # What overflows whatever it is given is given ordinary numbers.
         for self._scale in (*SCALES, 1.0):
@@ -216,7 +216,7 @@ class Bench:
             found = self._computed(tensors)
             if not any((np.isfinite(exact) & ~np.isfinite(given)).any() for exact, given in found):
                 break
-        torch.save([tensors[t.name] for t in self.program.inputs], self._path("inputs.pt"))
+        save([tensors[t.name] for t in self.program.inputs], self._path("inputs.pt"))
         self._path("program.pickle").write_bytes(pickle.dumps(replace(self.program, source=None)))
         self._references = found
         return found

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +15,7 @@ from prism.backends.protocol import arguments
 from prism.cost.constraints import footprint, live_elements, tile_sizes
 from prism.cost.cpu import CpuModel
 from prism.cost.device import Device, multicore
-from prism.folders import cache_root
+from prism.folders import cache_root, make_room
 from prism.instantiate.cache import Store
 from prism.instantiate.gate.check import KernelRunner
 from prism.instantiate.measure import Bench, Measuring
@@ -141,6 +142,7 @@ class CpuCompiler:
             case Ending.HANG:
                 return Outcome(None, Failure.HANG, reply.detail)
         if reply.answer.get("error"):
+            make_room(Path(tempfile.gettempdir()))  # of compilers it is not known why they failed
             return Outcome(None, Failure.COMPILE, str(reply.answer["error"]))
         return Outcome(None, resources=working_sets(c.sgraph, config, self._hints, self._backend.threads))
 

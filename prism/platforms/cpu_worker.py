@@ -21,6 +21,7 @@ from prism.backends.cpu.backend import CppBackend
 from prism.backends.interleave import interleave
 from prism.backends.poison import Framed
 from prism.backends.protocol import Argument
+from prism.backends.tensors import save
 from prism.instantiate.machine_load import Watch, plain
 from prism.instantiate.rounds import SETTLE_S, WARM_S, Prepared, Queue, contest, rounds
 from prism.process.serve import Answer, Request, one_line, serve
@@ -96,7 +97,7 @@ def time_contenders(request: Request) -> Answer:
         if p is not None:
             answer["samples"] = next(samples)
             answer["calls"] = p.calls
-    torch.save(results, request["results"])
+    save(results, request["results"])
     return {"contenders": answers, "load": plain(load)}
 
 

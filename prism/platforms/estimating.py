@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
@@ -19,7 +20,7 @@ from prism.backends.triton.crosscompile import (
     worker_environment,
 )
 from prism.events import Evidence
-from prism.folders import cache_root
+from prism.folders import cache_root, make_room
 from prism.instantiate.cache import Cache, digest, version_of
 from prism.instantiate.study import Candidate, Failure, Outcome, over_limit
 from prism.process.child import module_command
@@ -92,6 +93,8 @@ class Compiler:
             self.runs += 1
             # What the compiler says stays true; a crash or a hang may be the machine's, so it is tried again next time.
             if reply.ending is Ending.ANSWERED:
+                if reply.answer.get("error"):
+                    make_room(Path(tempfile.gettempdir()))  # of assemblers it is not known why they failed
                 self._cache.put(key, reply.answer)
             yield _outcome(reply)
 

@@ -13,6 +13,8 @@ import sys
 from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias
 
+from prism.process.refusal import refused_by_machine
+
 Request: TypeAlias = Mapping[str, Any]
 Answer: TypeAlias = Mapping[str, Any]
 
@@ -57,6 +59,8 @@ def serve(handler: Callable[[Request], Answer]) -> None:
             answer = handler(request)
         except Exception as error:
             answer = {"error": one_line(error)}
+            if isinstance(error, OSError) and refused_by_machine(error):
+                answer["refused"] = [error.errno, error.strerror, error.filename]
         signal.setitimer(signal.ITIMER_REAL, 0.0)
         answers.write(json.dumps(answer) + "\n")
         answers.flush()

@@ -60,7 +60,11 @@ class Worker:
         return self._child.starts
 
     def ask(self, request: Mapping[str, Any], timeout_s: float) -> Reply:
-        """Send one request and wait for its answer, `timeout_s` seconds at most; a hung child is killed."""
+        """Send one request and wait for its answer, `timeout_s` seconds at most; a hung child is killed.
+
+        Raises:
+            OSError: the machine refused the child what it needs, as a full disk does.
+        """
         child = self._child
         limit = timeout_s + (self._start_limit_s if child.start() else 0.0)
         if child.closed:
@@ -78,7 +82,10 @@ class Worker:
             if child.status == -signal.SIGALRM:  # its own alarm, which is set for the same time
                 return Reply(Ending.HANG, detail=f"no answer in {limit:g} s")
             return Reply(Ending.CRASH, detail=how)
-        return Reply(Ending.ANSWERED, json.loads(line))
+        answer = json.loads(line)
+        if "refused" in answer:
+            raise OSError(*answer["refused"])
+        return Reply(Ending.ANSWERED, answer)
 
     def kill(self) -> None:
         """Kill the child with whatever it started; the next request starts a fresh one."""

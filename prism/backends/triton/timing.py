@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from prism.backends.interleave import interleave
+from prism.backends.tensors import save
 from prism.backends.triton.crosscompile import load_module
 from prism.backends.triton.replay import WARM_UP_REPLAYS, GraphReplay, copies, give_up_if_sticky, poison
 from prism.process.serve import Answer, Request, one_line, serve
@@ -127,7 +128,7 @@ def time_contenders(request: Request) -> Answer:
         if held is not None:
             answer["samples"] = next(samples)
             answer["calls"] = held.calls
-    torch.save(results, request["results"])
+    save(results, request["results"])
     return {"contenders": answers}
 
 

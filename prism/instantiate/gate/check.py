@@ -16,6 +16,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from prism.backends.tensors import save
 from prism.errors import VerificationError
 from prism.events import CheckSummary
 from prism.instantiate.gate.draws import PATTERN_ONLY, draw_inputs
@@ -140,13 +141,11 @@ class KernelRunner:
         self._passed.clear()
 
     def _file(self, folder: Path, tensor: Any) -> Path:
-        import torch
-
         if id(tensor) not in self._passed:
             # Files are never written twice: the child remembers them by name.
             self._count += 1
             path = folder / f"input{self._count}.pt"
-            torch.save(tensor, path)
+            save(tensor, path)
             self._passed[id(tensor)] = tensor, path
         return self._passed[id(tensor)][1]
 
