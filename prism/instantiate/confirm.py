@@ -1,10 +1,12 @@
 """The winners against the baselines: matches in processes of their own, of which the one that flatters least counts.
 
 One match of interleaved rounds tells what is faster while the machine is as it is; another one, minutes or a process
-later, may tell something else. So a win takes two matches at least, the second of those that were near the front in the
-first, more where they do not agree, and longer ones where the gain is too good to be believed at once. What is said in
-the end is the least gain of all of them, and the range that it lies in: what the matches gave, and what their rounds,
-drawn again, would have given (`spread`). It is a gain only where all of that range is above one.
+later, may tell something else: threads of a baseline that wait for each other are fast in one process and slow in the
+next. So it takes two matches at least, a loss too, which is told as a range; the second is of those that were near the
+front in the first. It takes more where they do not agree on a win, and longer ones where the gain is too good to be
+believed at once. What is said in the end is the least gain of all of them, and the range that it lies in: what the
+matches gave, and what their rounds, drawn again, would have given (`spread`). It is a gain only where all of that range
+is above one.
 
 Matches are stored by all that they depend on: the same command ends the same way, and says when what it says was
 measured.
@@ -186,7 +188,7 @@ def _matches(bench: Bench, kernels: Sequence[Contender], baselines: Sequence[Con
     if baselines and baseline is None:
         why = "; ".join(f"{s.name}: {s.timed.detail}" for s in first.standings if s.side == BASELINE)
         raise BackendError("the baseline cannot be timed", why=why, fix=f"check that torch can use {bench.device.name}")
-    if kernel is None or baseline is None or first.ratio < 1 / AGREE:
+    if kernel is None or baseline is None:
         return [first]
     # Of kernels the one that is chosen; of baselines those that may be the best next time.
     least = {KERNEL: kernel.seconds, BASELINE: baseline.seconds}
