@@ -221,7 +221,7 @@ def test_a_win_is_a_win_in_every_match_and_a_loss_is_told_as_a_range() -> None:
     found = confirmed(lost)
     assert not found.won
     assert len(lost.requests) == 2, "what a baseline of several threads takes differs from process to process"
-    assert found.between == (pytest.approx(0.5), pytest.approx(0.8))
+    assert found.between == pytest.approx((0.5, 0.8))
     best = found.deciding.best(KERNEL)
     assert best is not None
     assert best.seconds == pytest.approx(1.0, rel=0.01), "its own time, whatever the baseline takes"
