@@ -451,3 +451,98 @@ class Artifacts:
     weights: bytes | None = None
     certificate: bytes | None = None
     extra: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class IslandReport:
+    """A part of a model that was looked at for kernels.
+
+    Attributes:
+        name: the island's.
+        nodes: how many nodes of the model it has.
+        operators: how many of each of its operators.
+        same_as: the island whose kernels it shares, with weights of its own; empty where it was searched itself.
+        why: why it keeps its operators; empty where it runs by kernels.
+        folder: where its kernels are, in the output folder.
+        verdict, rung: of the proof.
+        best_seconds, baseline_seconds: of the kernels, and of the same nodes in onnxruntime.
+    """
+
+    name: str
+    nodes: int
+    operators: Mapping[str, int]
+    same_as: str = ""
+    why: str = ""
+    folder: str = ""
+    verdict: str = ""
+    rung: str = ""
+    best_seconds: float = 0.0
+    baseline_seconds: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class KeptReport:
+    """Nodes of one operator that stay as they are, for one reason.
+
+    Attributes:
+        operator: the operator.
+        nodes: how many.
+        example: the label of one of them.
+        why: what the reader says.
+    """
+
+    operator: str
+    nodes: int
+    example: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class ModelReport:
+    """The run of a model that goes in parts.
+
+    Attributes:
+        name: the model's.
+        target, device: what was tuned for.
+        nodes: how many of the model's nodes compute with data.
+        islands: in the order in which they run.
+        kept: what stays as it is, and why.
+        sizes: the values of symbolic dimensions that were tuned, compared and timed at.
+        best_seconds, baseline_seconds: of the assembled model, and of onnxruntime on the model that was given.
+        baseline: what the latter ran on.
+        check: what the assembled model was compared on.
+        measurement: how both were timed.
+        stages: seconds by stage.
+        seed: of all draws.
+        versions: of Python, prism and the packages below.
+        warnings: what the user should know.
+        output: the output folder.
+    """
+
+    name: str
+    target: str
+    device: str
+    nodes: int
+    islands: tuple[IslandReport, ...]
+    kept: tuple[KeptReport, ...]
+    sizes: Mapping[str, int] = field(default_factory=dict)
+    best_seconds: float = 0.0
+    baseline_seconds: float = 0.0
+    baseline: str = ""
+    check: str = ""
+    measurement: MeasurementReport | None = None
+    stages: Mapping[str, float] = field(default_factory=dict)
+    seed: int = 0
+    versions: Mapping[str, str] = field(default_factory=dict)
+    warnings: tuple[str, ...] = ()
+    output: str = ""
+
+    @property
+    def chosen(self) -> tuple[IslandReport, ...]:
+        """The islands that run by kernels."""
+        return tuple(i for i in self.islands if not i.why)
+
+    @property
+    def share(self) -> float:
+        """The share of the model's nodes that run by kernels."""
+        return sum(i.nodes for i in self.chosen) / self.nodes if self.nodes else 0.0

@@ -126,8 +126,28 @@ CATALOGUE: list[tuple[Callable[[Path], None], tuple[str, ...]]] = [
 ]
 
 
-@pytest.mark.parametrize("command", ["optimize", "show", "prove"])
-@pytest.mark.parametrize(("make", "says"), CATALOGUE, ids=[m.__name__ for m, _ in CATALOGUE])
+ELSEWHERE = (custom_domain, wrong_dtype)
+"""What only a runtime can tell to be wrong: `show` says of it what stays as it is, and why."""
+
+
+@pytest.mark.parametrize("make", ELSEWHERE)
+def test_what_others_may_know_is_shown(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], make: Callable[[Path], None]
+) -> None:
+    make(tmp_path / "m.onnx")
+    assert main(["show", str(tmp_path / "m.onnx")]) == ExitCode.DONE
+    assert "(the_node): stays as it is: " in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("command", "make", "says"),
+    [
+        pytest.param(command, make, says, id=f"{make.__name__}-{command}")
+        for make, says in CATALOGUE
+        for command in ("optimize", "show", "prove")
+        if (command, make) not in {("show", m) for m in ELSEWHERE}
+    ],
+)
 def test_a_bad_model(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,

@@ -5,6 +5,7 @@ searching.py   Program -> proved sGraphs         (regions, often one: region_sea
 region_search.py one region -> proved sGraphs    (saturate, generate, prove; proofs.py, trivial.py)
 partitioned.py several regions, searched apart and composed
 optimizing.py  proved sGraphs -> output folder   (finalists.py; tune, check, write)
+whole_models.py an ONNX model in parts -> output folder (model_inputs.py: what it is compared and timed on)
 records.py     a finished run -> report, proof record, lock
 rules.py       rule files of the user's own; the operators that they declare, as torch functions
 proving.py     two functions or two models -> Verdict
@@ -19,8 +20,10 @@ from prism.api.region_search import Search, SearchBudget, SearchInterruptedError
 from prism.api.rules import operators
 from prism.api.searching import search
 from prism.api.verifying import explain, verify
+from prism.api.whole_models import ModelResult, optimize_model, shown_in_parts
 
 __all__ = [
+    "ModelResult",
     "OptimizeResult",
     "ProvedSGraph",
     "Search",
@@ -31,9 +34,11 @@ __all__ = [
     "load",
     "operators",
     "optimize",
+    "optimize_model",
     "prove",
     "prove_models",
     "search",
+    "shown_in_parts",
     "trace",
     "verify",
 ]

@@ -36,7 +36,24 @@ def load(path: str | os.PathLike[str], *, rules: Sequence[Path | str] = (), chec
     """
     from prism.frontend.onnx.reader import load as load_file
 
-    program = load_file(path, operators=_declared(rules), check=check)
+    program = _legal(load_file(path, operators=_declared(rules), check=check), path)
+    return replace(program, source=Path(path).resolve())
+
+
+def load_bytes(data: bytes, name: str, *, rules: Sequence[Path | str] = ()) -> Program:
+    """The program of an ONNX model in memory, which is not compared with it.
+
+    Args:
+        data: the model.
+        name: what it is called in errors; the program is called after it.
+        rules: as for `load`, and so are the errors.
+    """
+    from prism.frontend.onnx.reader import from_bytes
+
+    return _legal(from_bytes(data, name, operators=_declared(rules)), name)
+
+
+def _legal(program: Program, path: str | os.PathLike[str]) -> Program:
     try:
         spec.check(program)
     except IllegalIRError as error:
@@ -46,7 +63,7 @@ def load(path: str | os.PathLike[str], *, rules: Sequence[Path | str] = (), chec
             why=error.what,
             fix="check it with onnx.checker.check_model(path, full_check=True), and report a right one",
         ) from error
-    return replace(program, source=Path(path).resolve())
+    return program
 
 
 def trace(

@@ -37,7 +37,7 @@ from prism.errors import (
     VerificationError,
     refusing_depth,
 )
-from prism.events import CheckSummary, Listener, Recorder, RunReport
+from prism.events import Artifacts, CheckSummary, Listener, Recorder, RunReport
 from prism.folders import cache_or_spare
 from prism.generate.partition import partition
 from prism.instantiate.cache import Cache, Store, version_of
@@ -165,6 +165,60 @@ def optimize(
     """
     if out is not None and not only_better:
         raise UsageError("kernels that may be slower are not written", where="only_better", fix="leave out away")
+    folder = check_writable(Path(out)) if out is not None else None
+    made = produce(
+        program,
+        target=target,
+        budget=budget,
+        trials=trials,
+        seed=seed,
+        shapes=shapes,
+        listener=listener,
+        rules=rules,
+        only_better=only_better,
+        baselines=baselines,
+        anew=anew,
+    )
+    artifacts = made.artifacts
+    if folder is not None:
+        artifacts = replace(artifacts, report=replace(artifacts.report, output=str(out)))
+        folder = write_folder(folder, render_folder(artifacts))
+    source = replace(made.module, text=artifacts.module)
+    return OptimizeResult(artifacts.report, artifacts.module, made.search, folder, source)
+
+
+@dataclass(frozen=True, slots=True)
+class Produced:
+    """What a run made, before any of it is written.
+
+    Attributes:
+        program: what was searched: without outputs that take no kernel.
+        artifacts: what an output folder holds.
+        search: everything that was proved.
+        module: the emitted module.
+    """
+
+    program: Program
+    artifacts: Artifacts
+    search: SearchResult
+    module: ModuleSource
+
+
+def produce(
+    program: Program,
+    *,
+    target: str | None,
+    budget: SearchBudget | None,
+    trials: int,
+    seed: int,
+    shapes: Mapping[str, int] | None,
+    listener: Listener | None,
+    rules: Sequence[Path | str],
+    only_better: bool,
+    baselines: Sequence[str] | None,
+    anew: bool,
+) -> Produced:
+    """Everything that `optimize` does before it writes; arguments and errors are its own."""
     if baselines is not None and not baselines and only_better:
         raise UsageError("nothing to compare with", where="baselines", fix=f"name one: {', '.join(BASELINES)}")
     for name in baselines or ():
@@ -182,7 +236,6 @@ def optimize(
         program, returned = computed(program)
         check_gain(program)
         _supported(program)
-        folder = check_writable(Path(out)) if out is not None else None
         platform.preflight()
         files = rule_paths(rules)
         bounds = budget or SearchBudget()
@@ -221,18 +274,19 @@ def optimize(
             ranges=program.ranges,
         )
         made = recorded(artifacts(request, found, choice, module, platform, recorder, worker), choice.opinion)
-    if folder is not None:
-        made = replace(made, report=replace(made.report, output=str(out)))
-        folder = write_folder(folder, render_folder(made))
-    return OptimizeResult(made.report, made.module, found, folder, replace(module, text=made.module))
+        return Produced(program, made, found, module)
 
 
-def _no_better(choice: Choice) -> str:
-    """What both take, in one clause, and how that is known."""
-    ours, theirs = duration(choice.best.seconds), duration(choice.baseline_seconds)
-    found = choice.confirmation
-    if found is None:
-        return f"the best takes {ours}, {choice.baseline} {theirs} ({choice.tuned.evidence.value})"
+def no_better(ours: float, theirs: float, baseline: str, found: Confirmation, others_now: float | None = None) -> str:
+    """What both take, in one clause, and how that was measured.
+
+    Args:
+        ours: seconds.
+        theirs: seconds of the baseline.
+        baseline: what that is.
+        found: how both were measured.
+        others_now: where that is stored, how many cores others keep busy now.
+    """
     when = f"stored, of {found.date}" if found.stored else f"timed anew, {found.date}"
     gains = ", ".join(f"{g:.2f}x" for g in found.ratios)
     low, high = found.between
@@ -241,9 +295,18 @@ def _no_better(choice: Choice) -> str:
     crowded = _most_crowded(found) or found.deciding.load
     if crowded is not None:
         said.append(_busy(crowded))
-    if choice.others_now is not None:
-        said.append(f"now they keep {choice.others_now:.1f} busy")
-    return f"the best takes {ours}, {choice.baseline} {theirs} ({'; '.join(said)})"
+    if others_now is not None:
+        said.append(f"now they keep {others_now:.1f} busy")
+    return f"the best takes {duration(ours)}, {baseline} {duration(theirs)} ({'; '.join(said)})"
+
+
+def _no_better(choice: Choice) -> str:
+    """What both take, in one clause, and how that is known."""
+    ours, theirs, found = choice.best.seconds, choice.baseline_seconds, choice.confirmation
+    if found is None:
+        took = f"the best takes {duration(ours)}, {choice.baseline} {duration(theirs)}"
+        return f"{took} ({choice.tuned.evidence.value})"
+    return no_better(ours, theirs, choice.baseline, found, choice.others_now)
 
 
 def _of_another_machine(choice: Choice) -> bool:

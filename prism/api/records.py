@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from types import MappingProxyType
 
 from prism.api import sgraph_file
 from prism.api.proofs import ProvedSGraph
@@ -228,20 +229,31 @@ def _report(request: Request, found: SearchResult, choice: Choice, recorder: Rec
 
 
 def _measurement(choice: Choice) -> MeasurementReport | None:
-    """How the times were measured."""
+    """How the times were measured; None where they are estimated."""
     found = choice.confirmation
-    if found is None:
-        return None
+    return None if found is None else measured(found, choice.missing, choice.others_now)
+
+
+def measured(
+    found: Confirmation, missing: Mapping[str, str] = MappingProxyType({}), others_now: float | None = None
+) -> MeasurementReport:
+    """How times were measured.
+
+    Args:
+        found: the matches.
+        missing: baselines that were not timed, and why.
+        others_now: of stored matches, how many cores others keep busy now.
+    """
     deciding = found.deciding
     kernel, baseline = deciding.best(KERNEL), deciding.best(BASELINE)
     met = {(s.name, s.threads) for s in deciding.standings}
     others = [s for s in found.matches[0].standings if s.side == BASELINE and (s.name, s.threads) not in met]
-    missing = dict(choice.missing)
+    left_out = dict(missing)
     contenders = []
     for s in (*deciding.standings, *others):
         m = s.timed.measurement
         if m is None:
-            missing[on_threads(OURS if s.side == KERNEL else s.name, s.threads)] = s.timed.detail
+            left_out[on_threads(OURS if s.side == KERNEL else s.name, s.threads)] = s.timed.detail
         elif s.side == BASELINE or (kernel is not None and s.name == kernel.name):
             name, chosen = OURS if s.side == KERNEL else s.name, s in (kernel, baseline)
             contenders.append(ContenderReport(name, s.threads, m.lower, m.median, m.upper, m.samples, chosen))
@@ -254,10 +266,10 @@ def _measurement(choice: Choice) -> MeasurementReport | None:
         max((x.threads for x in found.loads), default=0),
         max((x.others for x in found.loads if x.others is not None), default=None),
         max((x.average for x in found.loads if x.average is not None), default=None),
-        missing,
+        left_out,
         found.between,
         found.won,
-        choice.others_now,
+        others_now,
     )
 
 

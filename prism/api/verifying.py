@@ -31,7 +31,7 @@ from prism.program.inline import inline
 from prism.program.nodes import DType, Expr, Formula, Program, Reduce, Tensor, walk
 from prism.program.pretty import formula_lines
 from prism.report.folder import LARGEST, LOCK_NAME, certificate_name, digest_of, read_file, unlisted
-from prism.report.records import from_json, recorded_files
+from prism.report.records import from_json, is_model_lock, recorded_files
 from prism.sgraph.denote import expand
 from prism.sgraph.show import key, text
 
@@ -105,6 +105,8 @@ def verify(
         )
     lock_data = read_file(folder, LOCK_NAME)
     where = str(folder / LOCK_NAME)
+    if _of_parts(lock_data, where):
+        return _verified_parts(folder, lock_data, rules, worker)
     try:
         lock, recorded = from_json(lock_data, LockRecord, where=where), recorded_files(lock_data, where=where)
     except UsageError as error:
@@ -124,6 +126,45 @@ def verify(
                 run.step(lambda: run.model(program, proof, reader), certificate)
     rung = proof.rung if isinstance(proof, ProofRecord) else ""
     return Verification(rung, tuple(run.passed), tuple(run.mismatches))
+
+
+def _of_parts(lock_data: bytes, where: str) -> bool:
+    """Whether the folder is that of a model in parts."""
+    try:
+        return is_model_lock(lock_data, where=where)
+    except UsageError as error:
+        raise VerificationError(error.what, where=where, why=error.why, fix="run prism optimize again") from error
+
+
+def _verified_parts(folder: Path, lock_data: bytes, rules: Sequence[Path | str], worker: Worker | None) -> Verification:
+    """The folder of a model in parts: its own files, and every island's folder."""
+    recorded = recorded_files(lock_data, where=str(folder / LOCK_NAME))
+    passed: list[str] = []
+    mismatches: list[Mismatch] = []
+    rungs: dict[str, None] = {}
+    for name, expected in recorded.items():
+        inner, _, file = name.rpartition("/")
+        try:
+            if Path(inner).name != inner or (folder / inner).is_symlink():
+                raise VerificationError(
+                    "it cannot be read", where=name, why="it is not in a folder of the folder itself"
+                )
+            found = digest_of(folder / inner, file)
+        except VerificationError as error:
+            mismatches.append(Mismatch(name, f"{error.what}: {error.why}"))
+            continue
+        if found != expected:
+            mismatches.append(Mismatch(name, f"its SHA-256 is {found[:16]}…, the lock file says {expected[:16]}…"))
+        elif inner:
+            inside = verify(folder / inner, rules=rules, worker=worker)
+            passed += [f"{inner}: {said}" for said in inside.passed]
+            mismatches += [Mismatch(f"{inner}/{m.where}", m.what) for m in inside.mismatches]
+            rungs[inside.rung] = None
+    for name in unlisted(folder, recorded):
+        mismatches.append(Mismatch(name, "the lock file does not list it: prism did not write it there"))
+    if not mismatches:
+        passed.insert(0, f"{len(recorded)} files have the hashes that the lock file says")
+    return Verification(", ".join(rungs), tuple(passed), tuple(mismatches))
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,7 @@ from cyclopts import App, CycloptsError, Parameter
 from cyclopts.validators import Number
 
 from prism.cli.interrupts import interrupted_once
-from prism.errors import ExitCode, PrismError, UsageError
+from prism.errors import ExitCode, PrismError, UnsupportedError, UsageError
 from prism.process.refusal import refused_by_machine
 
 Target = Literal["sm_80", "sm_89", "sm_90", "sm_100", "cuda", "cpu"]
@@ -172,8 +172,12 @@ def optimize(
     with Progress(verbose=verbose) as progress:
         import prism.api as api
 
-        with progress.recorder.stage("load"):
-            program = api.load(model, check=check, **own)
+        program = None
+        with progress.recorder.stage("load") as detail:
+            try:
+                program = api.load(model, check=check, **own)
+            except UnsupportedError as error:
+                detail.append(f"in parts: {error.what}")
         bounds: dict[str, Any] = {
             "max_kernels": max_kernels,
             "max_ops": max_ops,
@@ -188,22 +192,28 @@ def optimize(
             "fp": fp if fp != "domain" else None,
         }
         budget = api.SearchBudget(**{k: v for k, v in bounds.items() if v is not None})
-        result = api.optimize(
-            program,
-            target=target,
-            out=folder,
-            budget=budget,
-            trials=trials,
-            seed=seed,
-            shapes=_shapes(shape),
-            listener=progress.listen,
-            baselines=baseline or None,
-            anew=anew,
+        options: dict[str, Any] = {
+            "target": target,
+            "out": folder,
+            "budget": budget,
+            "trials": trials,
+            "seed": seed,
+            "shapes": _shapes(shape),
+            "listener": progress.listen,
+            "baselines": baseline or None,
+            "anew": anew,
             **own,
-        )
-    from prism.cli.output import print_report
+        }
+        if program is None:
+            whole = api.optimize_model(model, check=check, **options).report
+        else:
+            report = api.optimize(program, **options).report
+    from prism.cli.output import print_model_report, print_report
 
-    print_report(result.report, folder=folder, as_json=json)
+    if program is None:
+        print_model_report(whole, folder=folder, as_json=json)
+    else:
+        print_report(report, folder=folder, as_json=json)
     return ExitCode.DONE
 
 
@@ -265,6 +275,8 @@ def prove(
 def show(model: Path, /, *, check: bool = True) -> int:
     """Print an ONNX model as a program in index notation, and what it was compared with.
 
+    Of a model that holds something without a translation: its islands, what stays as it is, and why.
+
     Args:
         model: the ONNX file.
         check: compare the program with the model, by onnx's reference runtime; on by default.
@@ -272,7 +284,11 @@ def show(model: Path, /, *, check: bool = True) -> int:
     import prism.api as api
     from prism.cli.output import write_line
 
-    program = api.load(model, check=check)
+    try:
+        program = api.load(model, check=check)
+    except UnsupportedError as error:
+        write_line("\n".join(api.shown_in_parts(model, error)))
+        return ExitCode.DONE
     write_line(str(program))
     write_line(str(program.conformance or "not compared with the model: --no-check"))
     for skipped in program.conformance.skipped if program.conformance is not None else ():

@@ -15,7 +15,8 @@ import msgspec
 from rich.console import Console
 
 from prism.errors import UsageError
-from prism.events import RunReport
+from prism.events import ModelReport, RunReport
+from prism.report import model_folder
 from prism.report.folder import module_name
 from prism.report.records import to_json
 from prism.report.table import print_summary
@@ -43,6 +44,20 @@ def print_report(report: RunReport, *, folder: Path, as_json: bool) -> None:
     # Lines to copy are not folded, or a terminal would break them.
     lines = [f"  {purpose:8} {line}" for purpose, line in next_lines(report, module_name(report.name))]
     write_line("\n".join(["next", *lines]))
+
+
+def print_model_report(report: ModelReport, *, folder: Path, as_json: bool) -> None:
+    """Print the summary of a run of a model in parts, or its JSON."""
+    if sys.stdout is None:
+        return
+    report = replace(report, output=str(folder))
+    if as_json:
+        write_line(to_json(report).decode().rstrip("\n"))
+        return
+    width = None if sys.stdout.isatty() else _LOG_WIDTH
+    console = Console(file=sys.stdout, width=width, highlight=False)
+    _guarded(lambda: model_folder.print_model(report, console))
+    write_line("\n".join(["next", *(f"  {purpose:8} {line}" for purpose, line in model_folder.next_lines(report))]))
 
 
 def print_verdict(verdict: Verdict, *, as_json: bool) -> None:

@@ -28,7 +28,7 @@ from prism.instantiate.machine_load import Load, from_plain, plain
 from prism.instantiate.measure import (
     BASELINE,
     KERNEL,
-    Bench,
+    Arena,
     Contender,
     Match,
     Timed,
@@ -149,7 +149,7 @@ class Confirmation:
 
 
 def confirm(
-    bench: Bench,
+    bench: Arena,
     kernels: Sequence[Contender],
     baselines: Sequence[Contender],
     *,
@@ -181,7 +181,7 @@ def confirm(
     return found
 
 
-def _matches(bench: Bench, kernels: Sequence[Contender], baselines: Sequence[Contender]) -> list[Result]:
+def _matches(bench: Arena, kernels: Sequence[Contender], baselines: Sequence[Contender]) -> list[Result]:
     contenders = [*baselines, *kernels]
     first = _result(contenders, bench.contest(contenders, ROUNDS, ROUNDS_S))
     kernel, baseline = first.best(KERNEL), first.best(BASELINE)

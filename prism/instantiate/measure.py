@@ -13,6 +13,7 @@ import statistics
 import sys
 import tempfile
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
@@ -130,7 +131,8 @@ class Contender:
         module: the emitted module, or None for the baseline.
         sgraph: its sGraph.
         config: its configuration.
-        kind: of a baseline, what runs it: `eager` and `compiled` are torch's, `onnxruntime`.
+        kind: what runs it where it is no sGraph's module: of a baseline `eager` and `compiled` (torch's) or
+            `onnxruntime`, of a whole model `assembled`.
         threads: that it runs on; 0 for what it takes by itself.
     """
 
@@ -169,7 +171,93 @@ _Lost: TypeAlias = tuple[Failure, str]
 """Why a child was lost, and its last words."""
 
 
-class Bench:
+class Arena(ABC):
+    """Where kernels meet baselines: one child a contest.
+
+    Args:
+        device: what is timed on.
+        worker: the child.
+        arena: makes a child for a contest; by default it is `worker`'s, started again.
+    """
+
+    def __init__(self, device: Device, worker: Worker, arena: Callable[[], Worker] | None = None) -> None:
+        self.device = device
+        self._worker = worker
+        self._arena = arena
+        self._eager_s = 0.0
+
+    @property
+    @abstractmethod
+    def program_key(self) -> str:
+        """What tells what is computed, at these extents, from others."""
+
+    @property
+    @abstractmethod
+    def source_key(self) -> str:
+        """What tells what was given from others."""
+
+    @abstractmethod
+    def _prepare(self) -> object:
+        """Write what the child reads, once."""
+
+    @abstractmethod
+    def _request(self, contenders: Sequence[Contender], repeats: int) -> dict[str, Any]:
+        """What the child is asked."""
+
+    @abstractmethod
+    def _checked(self, contenders: Sequence[Contender], answers: Sequence[Mapping[str, Any]]) -> list[Timed]:
+        """The measurements of those whose results are right."""
+
+    def contest(self, contenders: Sequence[Contender], rounds: int, limit_s: float) -> Match:
+        """Time kernels and baselines against each other in a fresh child, called as their users call them.
+
+        Where one of them takes the child with it, those that can be timed alone meet without it.
+
+        Args:
+            contenders: who meets.
+            rounds: how many are wanted.
+            limit_s: what they should take at most, seconds.
+        """
+        self._prepare()
+        found = self._contest(contenders, rounds, limit_s)
+        if isinstance(found, Match):
+            return found
+        if len(contenders) == 1:
+            return Match((Timed(contenders[0].name, None, *found),))
+        timed = [self._alone(c) for c in contenders]
+        able = [n for n, t in enumerate(timed) if t.measurement is not None]
+        again = self._contest([contenders[n] for n in able], rounds, limit_s) if 0 < len(able) < len(timed) else found
+        for place, n in enumerate(able):
+            name = contenders[n].name
+            timed[n] = again.timed[place] if isinstance(again, Match) else Timed(name, None, *again)
+        return Match(tuple(timed), again.load if isinstance(again, Match) else None)
+
+    def _alone(self, c: Contender) -> Timed:
+        """Whether a contender can be timed by itself, of several that lost the child together."""
+        found = self._contest([c], 1, 0.0)
+        return found.timed[0] if isinstance(found, Match) else Timed(c.name, None, *found)
+
+    def _contest(self, contenders: Sequence[Contender], rounds: int, limit_s: float) -> Match | _Lost:
+        """The match, or why the child was lost."""
+        slow = sum(c.kind == "compiled" for c in contenders) * COMPILE_S
+        limit = TIMING_LIMIT_S * len(contenders) + slow + limit_s
+        limit += BASELINE_CALLS * self._eager_s * sum(c.module is None for c in contenders)
+        request = self._request(contenders, rounds) | {"limit_s": limit_s}
+        if self._arena is None:
+            self._worker.kill()
+            reply = self._worker.ask(request, limit)
+        else:
+            with closing(self._arena()) as worker:
+                reply = worker.ask(request, limit)
+        if reply.ending is not Ending.ANSWERED or reply.answer.get("error"):
+            lost = Failure.HANG if reply.ending is Ending.HANG else Failure.CRASH
+            return lost, reply.detail or str(reply.answer.get("error", ""))
+        load = reply.answer.get("load")
+        timed = self._checked(contenders, reply.answer["contenders"])
+        return Match(tuple(timed), from_plain(load) if load else None)
+
+
+class Bench(Arena):
     """The program, its inputs on disk, the oracle's answers, and the child that times.
 
     Args:
@@ -191,15 +279,12 @@ class Bench:
         seed: int = 0,
         arena: Callable[[], Worker] | None = None,
     ) -> None:
+        super().__init__(device, worker, arena)
         self.program = program
-        self.device = device
         self.hints = dict(hints)
-        self._worker = worker
         self._folder = tempfile.TemporaryDirectory(prefix="prism-bench-")
         self._seed = seed
         self._references: list[tuple[np.ndarray, np.ndarray]] | None = None
-        self._eager_s = 0.0
-        self._arena = arena
         self._exported: bool | None = None
         self._graph = ""
         self._others: list[dict[str, np.ndarray]] | None = None
@@ -268,54 +353,6 @@ class Bench:
             return [t for c in contenders for t in self.time([c], repeats)]
         failure = {Ending.HANG: Failure.HANG}.get(reply.ending, Failure.CRASH)
         return [Timed(contenders[0].name, None, failure, reply.detail or str(reply.answer.get("error", "")))]
-
-    def contest(self, contenders: Sequence[Contender], rounds: int, limit_s: float) -> Match:
-        """Time kernels and baselines against each other in a fresh child, called as their users call them.
-
-        Where one of them takes the child with it, those that can be timed alone meet without it.
-
-        Args:
-            contenders: who meets.
-            rounds: how many are wanted.
-            limit_s: what they should take at most, seconds.
-        """
-        self._prepare()
-        found = self._contest(contenders, rounds, limit_s)
-        if isinstance(found, Match):
-            return found
-        if len(contenders) == 1:
-            return Match((Timed(contenders[0].name, None, *found),))
-        timed = [self._alone(c) for c in contenders]
-        able = [n for n, t in enumerate(timed) if t.measurement is not None]
-        again = self._contest([contenders[n] for n in able], rounds, limit_s) if 0 < len(able) < len(timed) else found
-        for place, n in enumerate(able):
-            name = contenders[n].name
-            timed[n] = again.timed[place] if isinstance(again, Match) else Timed(name, None, *again)
-        return Match(tuple(timed), again.load if isinstance(again, Match) else None)
-
-    def _alone(self, c: Contender) -> Timed:
-        """Whether a contender can be timed by itself, of several that lost the child together."""
-        found = self._contest([c], 1, 0.0)
-        return found.timed[0] if isinstance(found, Match) else Timed(c.name, None, *found)
-
-    def _contest(self, contenders: Sequence[Contender], rounds: int, limit_s: float) -> Match | _Lost:
-        """The match, or why the child was lost."""
-        slow = sum(c.kind == "compiled" for c in contenders) * COMPILE_S
-        limit = TIMING_LIMIT_S * len(contenders) + slow + limit_s
-        limit += BASELINE_CALLS * self._eager_s * sum(c.module is None for c in contenders)
-        request = self._request(contenders, rounds) | {"limit_s": limit_s}
-        if self._arena is None:
-            self._worker.kill()
-            reply = self._worker.ask(request, limit)
-        else:
-            with closing(self._arena()) as worker:
-                reply = worker.ask(request, limit)
-        if reply.ending is not Ending.ANSWERED or reply.answer.get("error"):
-            lost = Failure.HANG if reply.ending is Ending.HANG else Failure.CRASH
-            return lost, reply.detail or str(reply.answer.get("error", ""))
-        load = reply.answer.get("load")
-        timed = self._checked(contenders, reply.answer["contenders"])
-        return Match(tuple(timed), from_plain(load) if load else None)
 
     def _request(self, contenders: Sequence[Contender], repeats: int) -> dict[str, Any]:
         outputs = [self.program.tensor(n) for n in self.program.outputs]

@@ -6,6 +6,7 @@ own calls (`native`), either of them compiled by torch, or the ONNX file in onnx
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import signal
 import threading
@@ -84,6 +85,17 @@ def onnx_call(
     return call
 
 
+def assembled(module: Path, threads: int) -> Callable[[Sequence[torch.Tensor]], list[torch.Tensor]]:
+    """A whole model of an output folder as a function; its arrays are handed over as their user would."""
+    spec = importlib.util.spec_from_file_location(f"prism_assembled_{threads}", module)
+    assert spec is not None
+    assert spec.loader is not None
+    loaded = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(loaded)
+    model = loaded.load(threads=threads)
+    return lambda inputs: [torch.from_numpy(y) for y in tensors_of(model(*(t.numpy() for t in inputs)))]
+
+
 def _picked(call: Call, places: Sequence[int]) -> Sequence[Any]:
     """Of all that the source returns, what the program does."""
     results = call()
@@ -126,8 +138,8 @@ class Contenders:
 
         Args:
             spec: of kind `module` (with module, config and the places of its inputs), `onnxruntime` (with a model and
-                the places of its inputs), `eager` or `compiled` (with a pickled program, or with an exported function
-                and the places of its inputs).
+                the places of its inputs), `assembled` (with the module of a whole model, and the places), `eager` or
+                `compiled` (with a pickled program, or with an exported function and the places of its inputs).
             threads: that it runs on.
             outputs: what a module writes; None where it makes them, as it does for its user.
         """
@@ -142,6 +154,9 @@ class Contenders:
                 if outputs is None:
                     return module_call(Path(spec["module"]), takes, threads, spec["config"])
                 return CppBackend(threads).call(Path(spec["module"]), Config.decode(spec["config"]), takes, outputs)
+            case "assembled":
+                takes = [self._inputs[n] for n in spec["inputs"]]
+                return partial(assembled(Path(spec["module"]), threads), takes)
             case "onnxruntime":
                 return onnx_call(Path(spec["model"]), [self._inputs[n] for n in spec["inputs"]], threads)
             case "compiled":

@@ -2,11 +2,12 @@
 
     python -m prism.platforms.cpu_worker
 
-A request with `compile` is for the compiler, one with `contenders` for the clock (see `time_contenders`), any other for
-the gate (see `run_module`); the last two have the form that the GPU's workers take. All contenders share inputs, and
-are called in turn, contender by contender, so that a clock that drifts drifts for all. Before each sample the contender
-is called once unheard: its threads wake, the other runtime's have gone to sleep, and caches hold what they would in a
-loop. What fits in the caches is therefore found there; what does not comes from memory.
+A request with `compile` is for the compiler, one with `contenders` for the clock (see `time_contenders`), one with
+`assembled` runs a whole model (see `run_assembled`), any other is for the gate (see `run_module`); those of the clock
+and the gate have the form that the GPU's workers take. All contenders share inputs, and are called in turn, contender
+by contender, so that a clock that drifts drifts for all. Before each sample the contender is called once unheard: its
+threads wake, the other runtime's have gone to sleep, and caches hold what they would in a loop. What fits in the
+caches is therefore found there; what does not comes from memory.
 """
 
 from __future__ import annotations
@@ -70,7 +71,7 @@ def time_contenders(request: Request) -> Answer:
         try:
             ready()
             call = makes.call(spec, many, outputs if limit_s is None else None)
-            rest_s = SPIN_S if spec["kind"] == "onnxruntime" else 0.0
+            rest_s = SPIN_S if spec["kind"] in ("onnxruntime", "assembled") else 0.0
             with torch.inference_mode():
                 waited = queue if many == 1 else None
                 prepared.append(Prepared(call, *pauses, rest_s=rest_s, ready=ready, waited=waited))
@@ -125,8 +126,21 @@ def compile_module(request: Request) -> Answer:
     }
 
 
+def run_assembled(request: Request) -> Answer:
+    """Run a whole model of an output folder on several inputs."""
+    import torch
+
+    from prism.platforms.contenders import assembled
+
+    model = assembled(Path(request["assembled"]), threads())
+    torch.save([model(torch.load(path)) for path in request["inputs"]], request["results"])
+    return {}
+
+
 def answer(request: Request) -> Answer:
-    """Whichever of the three is asked for."""
+    """Whichever of the four is asked for."""
+    if "assembled" in request:
+        return run_assembled(request)
     if "compile" in request:
         return compile_module(request)
     return time_contenders(request) if "contenders" in request else run_module(request)

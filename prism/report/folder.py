@@ -109,7 +109,8 @@ def digest_of(folder: Path, name: str) -> str:
 
 def unlisted(folder: Path, recorded: Iterable[str]) -> list[str]:
     """What lies in the folder that its lock file does not list, caches of Python and of compiled kernels left out."""
-    return sorted({entry.name for entry in folder.iterdir()} - set(recorded) - {LOCK_NAME, *_CACHES})
+    known = {name.partition("/")[0] for name in recorded}
+    return sorted({entry.name for entry in folder.iterdir()} - known - {LOCK_NAME, *_CACHES})
 
 
 @contextlib.contextmanager
@@ -164,7 +165,8 @@ def write_folder(out: Path, files: Mapping[str, bytes | str]) -> Path:
 
     Args:
         out: the folder.
-        files: plain file names with their contents; text is written as UTF-8.
+        files: plain file names with their contents, `folder/name` for those of a folder of parts; text is written as
+            UTF-8.
 
     Returns:
         The folder's absolute path.
@@ -173,13 +175,18 @@ def write_folder(out: Path, files: Mapping[str, bytes | str]) -> Path:
         UsageError: as `check_writable`, or the disk refused.
     """
     for name in files:
-        if not name or Path(name).name != name or name in (".", "..", *_CACHES):
+        inside = Path(name)
+        plain = all(part not in (".", "..", *_CACHES) for part in inside.parts) and not inside.is_absolute()
+        if not name or not plain or len(inside.parts) > 2 or str(inside) != name:
             raise ValueError(f"not a plain file name: {name!r}")
     final = _admissible(out)
     _make_parents(final, out)
     with _staging(final, out) as staged:
         for name, data in files.items():
+            (staged / name).parent.mkdir(exist_ok=True)
             _write(staged / name, data.encode() if isinstance(data, str) else data)
+        for inner in {(staged / name).parent for name in files}:
+            _sync_directory(inner)
         _sync_directory(staged)
         _put_in_place(staged, final)
         _sync_directory(final.parent)
@@ -235,13 +242,15 @@ def _replaceable(final: Path, out: Path) -> None:
     why, fix = "it exists and prism did not write it", "name another folder with --out"
     if LOCK_NAME in present:
         with contextlib.suppress(UsageError):
-            known = recorded_files((final / LOCK_NAME).read_bytes())
-            foreign = sorted(present - known.keys() - {LOCK_NAME})
-            if not foreign:
-                return
-            why = f"it also holds {foreign[0]!r}, which prism did not write"
+            known = {name.partition("/")[0] for name in recorded_files((final / LOCK_NAME).read_bytes())}
+            foreign = sorted(present - known - {LOCK_NAME})
+            why = f"it also holds {foreign[0]!r}, which prism did not write" if foreign else ""
             fix = "move that away, or name another folder with --out"
-    raise UsageError("the output folder would be overwritten", where=str(out), why=why, fix=fix)
+    if why:
+        raise UsageError("the output folder would be overwritten", where=str(out), why=why, fix=fix)
+    for inner in final.iterdir():  # of a model in parts
+        if inner.is_dir() and not inner.is_symlink() and inner.name not in _CACHES:
+            _replaceable(inner, out)
 
 
 @contextlib.contextmanager

@@ -12,18 +12,26 @@ from typing import Any, TypeVar
 import msgspec
 
 from prism.errors import UsageError
-from prism.events import LockRecord, ProofRecord, RunReport
+from prism.events import LockRecord, ModelReport, ProofRecord, RunReport
 
 REPORT_SCHEMA = "prism.report/1"
 PROOF_SCHEMA = "prism.proof/1"
 LOCK_SCHEMA = "prism.lock/1"
+MODEL_SCHEMA = "prism.model/1"
+MODEL_LOCK_SCHEMA = "prism.model-lock/1"
+"""Of a folder of parts: it lists its own files, and the lock files of the folders within it."""
 
-_SCHEMAS: Mapping[type, str] = {RunReport: REPORT_SCHEMA, ProofRecord: PROOF_SCHEMA, LockRecord: LOCK_SCHEMA}
+_SCHEMAS: Mapping[type, str] = {
+    RunReport: REPORT_SCHEMA,
+    ProofRecord: PROOF_SCHEMA,
+    LockRecord: LOCK_SCHEMA,
+    ModelReport: MODEL_SCHEMA,
+}
 
 R = TypeVar("R", RunReport, ProofRecord, LockRecord)
 
 
-def to_json(record: RunReport | ProofRecord | LockRecord, **extra: object) -> bytes:
+def to_json(record: RunReport | ProofRecord | LockRecord | ModelReport, **extra: object) -> bytes:
     """The record as indented JSON that begins with its schema; `extra` fields come last.
 
     Equal records give equal bytes. A float that is not a number is written as null, as JSON demands.
@@ -64,10 +72,26 @@ def recorded_files(data: bytes, *, where: str = "") -> dict[str, str]:
     """
     body = _object(data, LOCK_SCHEMA, where)
     files = body.get("files")
-    if body.get("schema") != LOCK_SCHEMA or not isinstance(files, dict):
-        why = "its files are no names with hashes" if body.get("schema") == LOCK_SCHEMA else "its schema is another one"
+    known = body.get("schema") in (LOCK_SCHEMA, MODEL_LOCK_SCHEMA)
+    if not known or not isinstance(files, dict):
+        why = "its files are no names with hashes" if known else "its schema is another one"
         raise UsageError(f"not a {LOCK_SCHEMA} record", where=where, why=why, fix="run prism optimize again")
     return {str(name): str(digest) for name, digest in files.items()}
+
+
+def model_lock(files: Mapping[str, str], versions: Mapping[str, str]) -> bytes:
+    """The lock file of a folder of parts: the SHA-256 of its files, and of the lock files of the folders within it."""
+    body = {"schema": MODEL_LOCK_SCHEMA, "versions": dict(versions), "files": dict(sorted(files.items()))}
+    return msgspec.json.format(msgspec.json.encode(body), indent=2) + b"\n"
+
+
+def is_model_lock(data: bytes, *, where: str = "") -> bool:
+    """Whether a lock file is that of a folder of parts.
+
+    Raises:
+        UsageError: it is not JSON.
+    """
+    return _object(data, LOCK_SCHEMA, where).get("schema") == MODEL_LOCK_SCHEMA
 
 
 def _object(data: bytes, schema: str, where: str) -> dict[str, Any]:

@@ -80,6 +80,20 @@ def load(path: str | os.PathLike[str], *, operators: Sequence[Operator] = (), ch
         ShapeError: its shapes do not add up.
     """
     file = Path(path)
+    return from_model(parse(file), str(file), file.parent, operators=operators, check=check)
+
+
+def from_bytes(data: bytes, name: str, *, operators: Sequence[Operator] = ()) -> Program:
+    """A model in memory, which is sound and holds all of its tensors, as a program that is not compared with it."""
+    return from_model(onnx.load_from_string(data), name, None, operators=operators, check=False)
+
+
+def parse(file: Path) -> onnx.ModelProto:
+    """The file as a message.
+
+    Raises:
+        ModelError: it is missing, is not ONNX, or is truncated.
+    """
     try:
         size = file.stat().st_size
         why = "" if file.is_file() else "it is not a regular file"
@@ -97,7 +111,7 @@ def load(path: str | os.PathLike[str], *, operators: Sequence[Operator] = (), ch
         _refuse_bytes(data, file)
     if not model.HasField("graph") or model.ir_version == 0:
         _refuse_bytes(data, file)
-    return from_model(model, str(file), file.parent, operators=operators, check=check)
+    return model
 
 
 def _refuse_garbled_names(model: onnx.ModelProto, where: str) -> None:
@@ -162,13 +176,7 @@ def from_model(
         UnsupportedError: it holds an operator, an attribute or a data type that has no translation.
         ShapeError: its shapes do not add up.
     """
-    _refuse_garbled_names(model, name)
-    opset = _opset(model, name)
-    if model.functions:
-        _refuse_other_versions(model, opset, name)
-    model = contrib.expanded(functions.expanded(model, name), name)
-    if not model.graph.output:
-        raise ModelError("the model has no outputs", where=name, why="it computes nothing", fix="export it again")
+    model = contrib.expanded(written_out(model, name), name)
     declared = {op.name: op for op in operators}
     reading = _read(model, name, directory, declared)
     if not check:
@@ -176,41 +184,96 @@ def from_model(
     return conformance.checked(reading, lambda: _read(model, name, directory, declared))
 
 
+def written_out(model: onnx.ModelProto, name: str) -> onnx.ModelProto:
+    """The model without functions of its own, once it has been looked at as a whole.
+
+    Raises:
+        ModelError: it is damaged.
+        UnsupportedError: its operator sets, or its functions, are not ones that can be read.
+    """
+    _refuse_garbled_names(model, name)
+    opset = _opset(model, name)
+    if model.functions:
+        _refuse_other_versions(model, opset, name)
+    model = functions.expanded(model, name)
+    if not model.graph.output:
+        raise ModelError("the model has no outputs", where=name, why="it computes nothing", fix="export it again")
+    return model
+
+
 def _read(model: onnx.ModelProto, name: str, directory: Path | None, declared: Mapping[str, Operator]) -> Reading:
     """A model without functions as a program, and what stands for each of its values."""
-    opset = _opset(model, name)
-    _refuse_unknown(model.graph.node, name, declared)
-    graph = Graph(name)
-    values: dict[str, Value] = {}
+    refuse_unknown(model.graph.node, name, declared)
+    walk = Walk(model, name, directory, declared)
     for tensor in model.graph.initializer:
-        _load_external(tensor, name, directory)
-        where = f"{name}, initialiser {tensor.name!r}"
-        values[tensor.name] = constant(array_of(tensor, where), dtype_of(tensor.data_type, where), tensor.name)
-    if model.graph.sparse_initializer:
-        raise UnsupportedError("sparse initialisers are not supported", where=name, fix="store them dense")
-    passed = [info for info in model.graph.input if info.name not in values]
-    unsolved = _unsolved(passed)
-    for info in passed:
-        values[info.name] = _input(graph, info, name, unsolved)
-    context = checker.C.CheckerContext()
-    context.ir_version = model.ir_version
-    context.opset_imports = {o.domain: o.version for o in model.opset_import} | {"": opset}
+        walk.hold(tensor)
+    for info in walk.passed:
+        walk.take(info)
     for proto in model.graph.node:
+        walk.step(proto)
+    graph, values = walk.graph, walk.values
+    return Reading(model, name, _finish(graph, model.graph.output, values, name), values)
+
+
+class Walk:
+    """One pass over the nodes of a model without functions: what each value is known to be.
+
+    Args:
+        model: the model.
+        name: its file, for errors.
+        directory: where its external data lie; None when it has none.
+        declared: what nodes of the domain `prism` mean.
+
+    Attributes:
+        graph: the program so far.
+        values: what stands for each value so far.
+        passed: the inputs that the caller passes.
+    """
+
+    def __init__(
+        self, model: onnx.ModelProto, name: str, directory: Path | None, declared: Mapping[str, Operator]
+    ) -> None:
+        self.graph = Graph(name)
+        self.values: dict[str, Value] = {}
+        self._name = name
+        self._declared = declared
+        self.directory = directory
+        self._opset = _opset(model, name)
+        if model.graph.sparse_initializer:
+            raise UnsupportedError("sparse initialisers are not supported", where=name, fix="store them dense")
+        held = {t.name for t in model.graph.initializer}
+        self.passed = [info for info in model.graph.input if info.name not in held]
+        self._unsolved = _unsolved(self.passed)
+        self._context = checker.C.CheckerContext()
+        self._context.ir_version = model.ir_version
+        self._context.opset_imports = {o.domain: o.version for o in model.opset_import} | {"": self._opset}
+
+    def hold(self, tensor: onnx.TensorProto) -> None:
+        """Read an initialiser, from another file where it lies in one."""
+        load_external(tensor, self._name, self.directory)
+        where = f"{self._name}, initialiser {tensor.name!r}"
+        self.values[tensor.name] = constant(array_of(tensor, where), dtype_of(tensor.data_type, where), tensor.name)
+
+    def take(self, info: onnx.ValueInfoProto) -> None:
+        """Declare an input of the program."""
+        self.values[info.name] = _input(self.graph, info, self._name, self._unsolved)
+
+    def step(self, proto: onnx.NodeProto) -> None:
+        """Translate the next node."""
         own = proto.domain == DECLARED_DOMAIN
         if not own:
-            _check(proto, name, context)
-        with _naming(proto, name):
-            node = _node(proto, name, 0 if own else opset, values)
+            _check(proto, self._name, self._context)
+        with _naming(proto, self._name):
+            node = _node(proto, self._name, 0 if own else self._opset, self.values)
             if own:
-                values[node.outputs[0]] = pointwise.declared(graph, node, declared[node.op])
-                continue
-            signature = schemas.signature(node.op, opset)
+                self.values[node.outputs[0]] = pointwise.declared(self.graph, node, self._declared[node.op])
+                return
+            signature = schemas.signature(node.op, self._opset)
             schemas.check_types(node, signature.inputs)
-            results = _translate(graph, node, signature)
+            results = _translate(self.graph, node, signature)
         for label, value in zip(node.outputs, results, strict=False):
             if label:
-                values[label] = replace(value, label=label) if not value.name else value
-    return Reading(model, name, _finish(graph, model.graph.output, values, name), values)
+                self.values[label] = replace(value, label=label) if not value.name else value
 
 
 @contextmanager
@@ -221,7 +284,7 @@ def _naming(proto: onnx.NodeProto, name: str) -> Iterator[None]:
     except (ArithmeticError, AssertionError, AttributeError, LookupError, RecursionError, TypeError, ValueError) as e:
         raise ModelError(
             "the node cannot be read",
-            where=f"{name}, node {_label(proto)!r}",
+            where=f"{name}, node {label_of(proto)!r}",
             why=" ".join((str(e) if isinstance(e, ValueError) else f"{type(e).__name__} {e}").split()),
             fix="check the model with onnx.checker.check_model(path, full_check=True), and report a right one",
         ) from e
@@ -275,16 +338,16 @@ def _refuse_other_versions(model: onnx.ModelProto, opset: int, name: str) -> Non
                 )
 
 
-def _refuse_unknown(nodes: Iterable[onnx.NodeProto], name: str, declared: Mapping[str, Operator]) -> None:
+def refuse_unknown(nodes: Iterable[onnx.NodeProto], name: str, declared: Mapping[str, Operator]) -> None:
     """Name every operator without a translation at once."""
     unknown: dict[str, str] = {}
     for proto in nodes:
         if proto.domain == DECLARED_DOMAIN and proto.op_type in declared and len(proto.output) == 1:
             continue
         if proto.domain not in _MAIN_DOMAINS:
-            unknown.setdefault(f"{proto.domain}.{proto.op_type}", _label(proto))
+            unknown.setdefault(f"{proto.domain}.{proto.op_type}", label_of(proto))
         elif proto.op_type not in TRANSLATORS and proto.op_type not in _ONLY_KNOWN:
-            unknown.setdefault(proto.op_type, _label(proto))
+            unknown.setdefault(proto.op_type, label_of(proto))
     if not unknown:
         return
     flow = [op for op in unknown if op in _CONTROL_FLOW]
@@ -297,7 +360,12 @@ def _refuse_unknown(nodes: Iterable[onnx.NodeProto], name: str, declared: Mappin
     )
 
 
-def _load_external(tensor: onnx.TensorProto, name: str, directory: Path | None) -> None:
+def load_external(tensor: onnx.TensorProto, name: str, directory: Path | None) -> None:
+    """Read a tensor that lies in another file, if it does.
+
+    Raises:
+        ModelError: the file is not there, or not what the model says.
+    """
     if not external_data_helper.uses_external_data(tensor):
         return
     where = f"{name}, initialiser {tensor.name!r}"
@@ -412,7 +480,8 @@ def _symbol(graph: Graph, name: str) -> Extent:
     return symbol(safe)
 
 
-def _label(proto: onnx.NodeProto) -> str:
+def label_of(proto: onnx.NodeProto) -> str:
+    """The node as the user knows it."""
     return proto.name or f"{proto.op_type} {next((o for o in proto.output if o), '')}".strip()
 
 
@@ -426,7 +495,7 @@ def _check(proto: onnx.NodeProto, name: str, context: Any) -> None:
     except (checker.ValidationError, ValueError) as error:
         raise ModelError(
             f"the node is not a legal {proto.op_type}",
-            where=f"{name}, node {_label(proto)!r}",
+            where=f"{name}, node {label_of(proto)!r}",
             why=str(error).split("\n")[0],
             fix="export the model again",
         ) from None
@@ -434,7 +503,7 @@ def _check(proto: onnx.NodeProto, name: str, context: Any) -> None:
 
 def _node(proto: onnx.NodeProto, name: str, opset: int, values: dict[str, Value]) -> Node:
     """The node with its operands; of operator set 0 when the user declares its operator."""
-    label = _label(proto)
+    label = label_of(proto)
     where = f"{name}, node {label!r}" + ("" if proto.op_type in label else f" ({proto.op_type})")
     for o in proto.output:
         if o and o in values:

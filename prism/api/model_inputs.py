@@ -1,0 +1,142 @@
+"""Inputs that a whole model takes: drawn, and tried on the model itself, since nothing says what its numbers mean."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from prism.errors import NoImprovementError, UsageError
+from prism.frontend.onnx.islands import Port
+from prism.platforms.stock import NotRunError
+from prism.program.extents import evaluate, is_static
+
+BATCH = 4
+SIZES = (1024, 512, 256, 128, 64, 32, 16, 8, 4, 3, 2, 1)
+"""What symbolic dimensions are tried as, from the first that the model takes."""
+HIGHS = (1000, 100, 10, 2, 1)
+"""What drawn whole numbers are below, from the first that the model takes."""
+FINITE = 0.5
+"""The share of the results that has to be finite, or nothing could be compared."""
+
+
+@dataclass(frozen=True, slots=True)
+class Feeds:
+    """Inputs that a model takes.
+
+    Attributes:
+        sizes: the values of symbolic dimensions.
+        highs: for each input of whole numbers, what they are below.
+        arrays: by name.
+    """
+
+    sizes: Mapping[str, int]
+    highs: Mapping[str, int]
+    arrays: Mapping[str, np.ndarray]
+
+
+def feeds(
+    ports: Sequence[Port],
+    given: Mapping[str, int],
+    seed: int,
+    run: Callable[[Mapping[str, np.ndarray]], object],
+    where: str,
+) -> Feeds:
+    """Draw inputs that the model takes.
+
+    Args:
+        ports: the model's inputs.
+        given: values of symbolic dimensions that the user wants.
+        seed: of the draws.
+        run: runs the model; what it returns are the outputs.
+        where: the model, for errors.
+
+    Raises:
+        UsageError: a dimension is given that the model does not have.
+        NoImprovementError: no inputs were found that it takes, so nothing could be compared.
+    """
+    for port in ports:
+        if port.shape is None or not _drawable(port.dtype):
+            why = "its rank is not known" if port.shape is None else f"it is of type {port.dtype or 'no tensor'}"
+            raise _nothing(f"{where}, input {port.name!r}", why)
+    names = sorted({s.name for p in ports for e in p.shape or () if not is_static(e) for s in e.free_symbols})  # type: ignore[union-attr]
+    for name in given:
+        if name not in names:
+            known = ", ".join(names) or "none"
+            raise UsageError(f"the model has no symbolic dimension {name}", where="--shape", fix=f"it has: {known}")
+    whole = [p.name for p in ports if np.issubdtype(np.dtype(p.dtype), np.integer)]
+    last = ""
+
+    def tried(sizes: Mapping[str, int], highs: Mapping[str, int]) -> bool:
+        nonlocal last
+        try:
+            found = run(drawn(ports, sizes, highs, seed))
+        except NotRunError as error:
+            last = str(error)
+            return False
+        last = "most of its results are infinite or no numbers"
+        return _finite(found)
+
+    for size in SIZES if len(given) < len(names) else (1,):
+        sizes = {n: given.get(n, min(size, BATCH) if "batch" in n.lower() else size) for n in names}
+        for high in HIGHS if whole else (1,):
+            highs = dict.fromkeys(whole, high)
+            if not tried(sizes, highs):
+                continue
+            for name in whole:
+                for more in HIGHS:
+                    if more <= high or tried(sizes, {**highs, name: more}):
+                        highs[name] = max(more, high)
+                        break
+            return Feeds(sizes, highs, drawn(ports, sizes, highs, seed))
+    raise _nothing(where, last)
+
+
+def smaller(found: Feeds, ports: Sequence[Port], given: Mapping[str, int], seed: int) -> Feeds:
+    """The same model at other, small and unlike sizes."""
+    sizes = {n: given.get(n, min(v, 3 + 2 * k)) for k, (n, v) in enumerate(sorted(found.sizes.items()))}
+    return replace(found, sizes=sizes, arrays=drawn(ports, sizes, found.highs, seed))
+
+
+def drawn(
+    ports: Sequence[Port], sizes: Mapping[str, int], highs: Mapping[str, int], seed: int
+) -> dict[str, np.ndarray]:
+    """Normal numbers, whole ones from 0, and truth values."""
+    found = {}
+    for n, p in enumerate(ports):
+        rng = np.random.default_rng((seed, n))
+        shape = tuple(evaluate(e, sizes) for e in p.shape or ())
+        dtype = np.dtype(p.dtype)
+        if dtype == np.bool_:
+            found[p.name] = np.asarray(rng.random(shape) < 0.5)
+        elif np.issubdtype(dtype, np.integer):
+            found[p.name] = np.asarray(rng.integers(0, highs[p.name], shape)).astype(dtype)
+        else:
+            found[p.name] = np.asarray(rng.standard_normal(shape)).astype(dtype)
+    return found
+
+
+def _drawable(dtype: str) -> bool:
+    try:
+        kind = np.dtype(dtype).kind
+    except TypeError:
+        return False
+    return kind in "biuf" and dtype != ""
+
+
+def _finite(outputs: object) -> bool:
+    assert isinstance(outputs, Mapping)
+    for x in outputs.values():
+        if isinstance(x, np.ndarray) and x.dtype.kind == "f" and x.size and np.mean(np.isfinite(x)) < FINITE:
+            return False
+    return True
+
+
+def _nothing(where: str, why: str) -> NoImprovementError:
+    return NoImprovementError(
+        "no inputs were found that the model takes",
+        where=where,
+        why=why,
+        fix="keep the model as it is; give sizes that it takes (--shape)",
+    )

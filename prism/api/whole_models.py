@@ -1,0 +1,523 @@
+"""Whole models: what prism reads of them is optimised island by island, and the rest runs as it did.
+
+cut       -> islands of nodes that have a translation, and nodes that stay (prism/frontend/onnx/islands.py)
+draw      inputs that the model takes, and run it part by part: the sizes at every island's boundary
+optimise  each island as a program of its own, equal ones once; one that fails, or gains nothing, keeps its operators
+assemble  a folder: the islands' folders, what stays as models, and a module that runs all of it
+compare   what the folder computes with what onnxruntime makes of the model
+time      both, interleaved; nothing is written that is no faster
+"""
+
+from __future__ import annotations
+
+import hashlib
+import tempfile
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from contextlib import closing, suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from prism.api import loading
+from prism.api.model_inputs import Feeds, drawn, feeds, smaller
+from prism.api.optimizing import Produced, no_better, produce
+from prism.api.records import measured
+from prism.api.region_search import SearchBudget
+from prism.api.rules import declared
+from prism.api.trivial import nothing_to_gain
+from prism.backends.assembled import Step, assembled_text
+from prism.backends.weights import weights_bytes
+from prism.errors import (
+    CompilerError,
+    ModelError,
+    NoImprovementError,
+    PrismError,
+    UnsupportedError,
+    UsageError,
+    VerificationError,
+)
+from prism.events import IslandReport, KeptReport, Listener, ModelReport, Recorder
+from prism.folders import cache_or_spare
+from prism.frontend.onnx.islands import Cut, Island, Part, cut
+from prism.instantiate.cache import Cache, Store, version_of
+from prism.instantiate.confirm import Confirmation, confirm
+from prism.instantiate.lock import versions
+from prism.instantiate.measure import BASELINE, KERNEL, PROTOCOL, Contender
+from prism.instantiate.model_bench import ModelBench, compare
+from prism.platforms.choice import platform_of
+from prism.platforms.cpu import CpuPlatform
+from prism.platforms.stock import NotRunError, Stock, check_installed
+from prism.program.extents import is_static
+from prism.program.nodes import Program
+from prism.report.folder import WEIGHTS_NAME, check_writable, module_name, render_folder, write_folder
+from prism.report.model_folder import MODULE, STOCK, island_lines, kept_lines, render_model
+from prism.report.units import duration, on_threads
+
+STOCK_NAME = "onnxruntime"
+BOUNDARY = frozenset({"float64", "float32", "float16", "int64", "int32", "int8", "uint8", "bool"})
+"""Types of values that pass between kernels and onnxruntime as arrays of numpy."""
+DRAWS = 3
+"""Draws that the assembled model is compared on, at the sizes that it is tuned at; and one more at smaller ones."""
+
+
+@dataclass(frozen=True, slots=True)
+class ModelResult:
+    """What a run of a whole model ends in.
+
+    Attributes:
+        report: as shown to the user.
+        out: the output folder; None when none was asked for.
+    """
+
+    report: ModelReport
+    out: Path | None
+
+
+@dataclass(slots=True)
+class _Made:
+    """What came of an island.
+
+    Attributes:
+        report: as shown to the user.
+        program: it as a program; None where it is none.
+        kernels: what was made, by it or by one that is equal; None where it keeps its operators.
+    """
+
+    report: IslandReport
+    program: Program | None = None
+    kernels: Produced | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Options:
+    """The arguments of `optimize_model` that are handed on to every island."""
+
+    target: str | None
+    budget: SearchBudget | None
+    trials: int
+    seed: int
+    shapes: Mapping[str, int]
+    rules: Sequence[Path | str]
+    anew: bool
+    check: bool
+    listener: Listener | None = None
+
+
+def optimize_model(
+    path: Path | str,
+    *,
+    target: str | None = None,
+    out: Path | str | None = None,
+    budget: SearchBudget | None = None,
+    trials: int = 12,
+    seed: int = 0,
+    shapes: Mapping[str, int] | None = None,
+    listener: Listener | None = None,
+    rules: Sequence[Path | str] = (),
+    baselines: Sequence[str] | None = None,
+    anew: bool = False,
+    check: bool = True,
+) -> ModelResult:
+    """Optimise what prism reads of an ONNX model, and leave the rest as it is.
+
+    Args:
+        path: the file.
+        target: `cpu`, or None where that is what this machine has: what stays runs in onnxruntime on the CPU.
+        out: the output folder, made whole or not at all; none is written when None.
+        budget: as for `optimize`, for every island; and so are those that follow.
+        trials: how many configurations are compiled and timed.
+        seed: of all draws.
+        shapes: values of symbolic dimensions to tune, compare and time at.
+        listener: called with progress events.
+        rules: rule files of your own.
+        baselines: `onnxruntime` or None: islands and the whole are timed against what would run them.
+        anew: whether everything is timed again.
+        check: compare every island's program with its nodes.
+
+    Raises:
+        ModelError: the file is missing or damaged, or onnxruntime does not take it.
+        UnsupportedError: another target is wanted.
+        UsageError: onnxruntime is not installed, or as for `optimize`.
+        NoImprovementError: no island gains anything, or the whole is no faster than onnxruntime.
+        VerificationError: the whole computes something else than the model: a bug in prism, and nothing is written.
+    """
+    path = Path(path)
+    if baselines is not None and set(baselines) != {STOCK_NAME}:
+        raise UsageError(
+            "a model that goes in parts is timed against onnxruntime alone",
+            where="--baseline",
+            why="onnxruntime runs what stays as it is",
+            fix=f"leave --baseline away, or name {STOCK_NAME}",
+        )
+    folder = check_writable(Path(out)) if out is not None else None
+    recorder = Recorder(listener)
+    options = _Options(target, budget, trials, seed, dict(shapes or {}), rules, anew, check, listener)
+    with recorder.stage("islands") as detail:
+        parts = cut(path, operators=declared(rules) if rules else ())
+        detail.append(f"{len(parts.islands)} islands, {len(parts.kept)} of {parts.count} nodes stay as they are")
+    with cache_or_spare(recorder.warn) as cache:
+        platform = platform_of(target, recorder.warn, cache)
+        if not isinstance(platform, CpuPlatform):
+            raise _only_on_cpu(parts, str(path), platform.target)
+        check_installed(str(path))
+        report, files = _Run(path, parts, options, platform, recorder, cache).made()
+    if folder is not None:
+        report = replace(report, output=str(out))
+        folder = write_folder(folder, files)
+    return ModelResult(report, folder)
+
+
+def kept_of(parts: Cut) -> tuple[KeptReport, ...]:
+    """What stays as it is, by operator and reason."""
+    found: dict[tuple[str, str], list[str]] = {}
+    for k in parts.kept.values():
+        found.setdefault((k.op, k.why), []).append(k.node)
+    return tuple(KeptReport(op, len(nodes), nodes[0], why) for (op, why), nodes in found.items())
+
+
+def shown_in_parts(path: Path | str, error: UnsupportedError) -> list[str]:
+    """Lines that say how a model would go in parts.
+
+    Args:
+        path: the file.
+        error: why it is not read whole.
+    """
+    parts = cut(Path(path))
+    reports = []
+    for island in parts.islands:
+        part, why = parts.part(island), ""
+        try:
+            program = loading.load_bytes(part.data, island.name)
+            why = nothing_to_gain(program)
+        except PrismError as refused:
+            why = _said(refused)
+        report = IslandReport(island.name, len(island.nodes), dict(Counter(parts.operators(island))), why=why)
+        reports.append((report, [] if why else str(program).splitlines()))
+    many = sum(r.nodes for r, _ in reports if not r.why)
+    lines = [f"in parts: {_said(error)}", f"{many} of {parts.count} nodes are in islands that may be optimised"]
+    for report, program_lines in reports:
+        lines += [*island_lines((report,)), *(f"    {line}" for line in program_lines)]
+    return lines + kept_lines(kept_of(parts))
+
+
+def _only_on_cpu(parts: Cut, where: str, target: str) -> UnsupportedError:
+    named = ", ".join(dict.fromkeys(k.op for k in parts.kept.values()))
+    return UnsupportedError(
+        f"no translation for {named}",
+        where=where,
+        why=f"what has none runs in onnxruntime on the CPU, and kernels for {target} do not",
+        fix="take the model in parts with --target cpu",
+    )
+
+
+@dataclass(slots=True)
+class _Run:
+    """One run."""
+
+    path: Path
+    parts: Cut
+    options: _Options
+    platform: CpuPlatform
+    recorder: Recorder
+    cache: Path
+
+    def made(self) -> tuple[ModelReport, dict[str, bytes]]:
+        """The report, and the files of the output folder."""
+        where = str(self.path)
+        plain, stock = self._stock(optimised=False), self._stock()
+        takes = [p.name for p in self.parts.inputs]
+        with self.recorder.stage("inputs") as detail:
+            given = feeds(
+                self.parts.inputs, self.options.shapes, self.options.seed, lambda x: stock.run(x, takes), where
+            )
+            detail.append(", ".join(f"{n}={v}" for n, v in given.sizes.items()) or "of fixed sizes")
+            sizes = self._boundaries(given)
+        with tempfile.TemporaryDirectory(prefix="prism-whole-") as place:
+            islands = self._islands(sizes, Path(place))
+            chosen = {m.report.name for m in islands if m.kernels is not None}
+            if not chosen:
+                raise self._nothing(islands)
+            files = self._assembled(islands, chosen)
+            folder = Path(place) / "whole"
+            for name, data in files.items():
+                (folder / name).parent.mkdir(parents=True, exist_ok=True)
+                (folder / name).write_bytes(data)
+            self._compared(given, folder / MODULE, stock, plain)
+            found = self._timed(given, folder / MODULE, files, stock, plain)
+        report = self._report(islands, given, found)
+        if not found.won:
+            raise NoImprovementError(
+                "the assembled model is no faster than onnxruntime",
+                where=where,
+                why=no_better(report.best_seconds, report.baseline_seconds, report.baseline, found),
+                fix="keep the model as it is, or tune at other shapes (--shape); --anew times again",
+            )
+        files |= render_model(report, files)
+        return report, files
+
+    def _stock(self, *, optimised: bool = True) -> Stock:
+        """The model in onnxruntime; where that does not take it, a node of a domain that is not ONNX's is named."""
+        try:
+            return Stock(self.path, str(self.path), optimised=optimised)
+        except ModelError as error:
+            foreign = next((k.node for k in self.parts.kept.values() if "." in k.op), "")
+            where = f"{error.where}, node {foreign!r}" if foreign else error.where
+            raise ModelError(error.what, where=where, why=error.why, fix=error.fix) from error
+
+    def _boundaries(self, given: Feeds) -> dict[str, dict[str, int]]:
+        """For every island, the values of its symbols, as they come up in the model."""
+        found: dict[str, dict[str, int]] = {}
+        values: dict[str, Any] = dict(given.arrays)
+        for part in self.parts.parts(frozenset(i.name for i in self.parts.islands)):
+            takes = [p.name for p in part.inputs]
+            if part.island:
+                shapes = [(p.shape or (), values[p.name].shape) for p in part.inputs if p.shape is not None]
+                found[part.name] = {
+                    str(e): int(n) for s, known in shapes for e, n in zip(s, known, strict=True) if not is_static(e)
+                }
+            try:
+                values |= Stock(part.data, f"{self.path}, {part.name}", optimised=False).run(values, takes)
+            except NotRunError as error:
+                raise VerificationError(
+                    "the model cannot be run in parts",
+                    where=f"{self.path}, {part.name}",
+                    why=str(error),
+                    fix="report it with the model: this is a bug in prism",
+                ) from None
+        return found
+
+    def _islands(self, sizes: Mapping[str, Mapping[str, int]], place: Path) -> list[_Made]:
+        """What comes of each island."""
+        found: list[_Made] = []
+        first: dict[str, _Made] = {}
+        for island in self.parts.islands:
+            part = self.parts.part(island)
+            with self.recorder.stage(island.name) as detail:
+                made = self._island(island, part, first.get(part.key), sizes.get(island.name, {}), place)
+                detail += [f"of {len(self.parts.islands)}", f"{len(island.nodes)} nodes", _outcome(made.report)]
+            first.setdefault(part.key, made)
+            found.append(made)
+        return found
+
+    def _island(self, island: Island, part: Part, like: _Made | None, sizes: Mapping[str, int], place: Path) -> _Made:
+        report = IslandReport(island.name, len(island.nodes), dict(Counter(self.parts.operators(island))))
+        foreign = next((p for p in (*part.inputs, *part.outputs) if p.dtype not in BOUNDARY), None)
+        if foreign is not None:
+            why = f"{foreign.name} is of type {foreign.dtype}, which does not pass between numpy and onnxruntime"
+            return _Made(replace(report, why=why))
+        if not part.inputs:
+            return _Made(replace(report, why="it hangs on no input"))
+        if like is not None and like.report.why:
+            return _Made(replace(report, why=like.report.why, same_as=like.report.name))
+        file = place / f"{island.name}.onnx"
+        file.write_bytes(part.data)
+        try:
+            program = loading.load(file, rules=self.options.rules, check=self.options.check and like is None)
+        except PrismError as error:
+            return _Made(replace(report, why=_said(error)))
+        if like is not None and like.kernels is not None:
+            same = replace(like.report, name=report.name, nodes=report.nodes, operators=report.operators)
+            return _Made(replace(same, same_as=like.report.same_as or like.report.name), program, like.kernels)
+        trivial = nothing_to_gain(program)
+        if trivial:
+            return _Made(replace(report, why=trivial), program)
+        shapes = {n: v for n, v in sizes.items() if n in program.ranges}
+        o = self.options
+        try:
+            made = produce(
+                program,
+                target=o.target,
+                budget=o.budget,
+                trials=o.trials,
+                seed=o.seed,
+                shapes=shapes,
+                listener=o.listener,
+                rules=o.rules,
+                only_better=True,
+                baselines=(STOCK_NAME,),
+                anew=o.anew,
+            )
+        except CompilerError:
+            raise  # nothing is wrong with the island
+        except PrismError as error:
+            return _Made(replace(report, why=_said(error)), program)
+        own = made.artifacts.report
+        report = replace(
+            report,
+            folder=island.name,
+            verdict=own.verdict,
+            rung=own.rung,
+            best_seconds=own.best_seconds,
+            baseline_seconds=own.baseline_seconds,
+        )
+        return _Made(report, program, made)
+
+    def _nothing(self, islands: Sequence[_Made]) -> NoImprovementError:
+        stays = Counter(k.op for k in self.parts.kept.values())
+        said = [f"{m.report.name} ({m.report.nodes} nodes): {m.report.why}" for m in islands[:4]]
+        said += [f"and {len(islands) - 4} more"] if len(islands) > 4 else []
+        kept = ", ".join(f"{op} ({n})" if n > 1 else op for op, n in stays.most_common())
+        return NoImprovementError(
+            "no part of the model gains anything",
+            where=str(self.path),
+            why=f"without a translation: {kept}; " + ("; ".join(said) or "no node has one"),
+            fix="keep the model as it is; prism show says what every part holds",
+        )
+
+    def _assembled(self, islands: Sequence[_Made], chosen: set[str]) -> dict[str, bytes]:
+        """The files of the folder, but for those that tell of it."""
+        files: dict[str, bytes] = {STOCK: self.parts.with_functions(chosen)}
+        by_name = {m.report.name: m for m in islands}
+        steps: list[Step] = []
+        for part in self.parts.parts(chosen):
+            takes, gives = (tuple(p.name for p in ports) for ports in (part.inputs, part.outputs))
+            if not part.island:
+                files[f"{part.name}.onnx"] = part.data
+                steps.append(Step(f"{part.name}.onnx", takes, gives))
+                continue
+            made = by_name[part.name]
+            assert made.kernels is not None
+            assert made.program is not None
+            inside = made.report.folder
+            if not made.report.same_as:
+                files |= {f"{inside}/{name}": data for name, data in render_folder(made.kernels.artifacts).items()}
+            file = f"{inside}/{WEIGHTS_NAME}"
+            if made.report.same_as and made.program.weights:
+                file = f"{part.name}.{WEIGHTS_NAME}"
+                files[file] = weights_bytes(made.program) or b""
+            steps.append(_step(made, by_name[made.report.same_as or part.name], takes, gives, file))
+        inputs, outputs = ([p.name for p in ports] for ports in (self.parts.inputs, self.parts.outputs))
+        files[MODULE] = assembled_text(self.path.stem, inputs, outputs, steps).encode()
+        return files
+
+    def _bench(self, arrays: Mapping[str, np.ndarray], key: str, stock: Stock, plain: Stock) -> ModelBench:
+        return ModelBench(
+            self.path,
+            [arrays[p.name] for p in self.parts.inputs],
+            self._expected(arrays, stock, plain),
+            key,
+            device=self.platform.device,
+            worker=self.platform.arena(),
+            arena=self.platform.arena,
+        )
+
+    def _compared(self, given: Feeds, module: Path, stock: Stock, plain: Stock) -> None:
+        """Compare the assembled model with what was given, on several draws."""
+        ports, seed = self.parts.inputs, self.options.seed
+        cases = [replace(given, arrays=drawn(ports, given.sizes, given.highs, seed + n)) for n in range(DRAWS)]
+        if given.sizes:
+            cases.append(smaller(given, ports, self.options.shapes, seed))
+        takes = [p.name for p in ports]
+        with self.recorder.stage("comparison") as detail:
+            taken, expected = [], []
+            for case in cases:
+                with suppress(NotRunError):  # the smaller sizes may be none that the model takes
+                    expected.append(self._expected(case.arrays, stock, plain))
+                    taken.append(case)
+            arrays = [[case.arrays[n] for n in takes] for case in taken]
+            with closing(self.platform.arena()) as worker:
+                found = compare(module, arrays, expected, worker)
+            detail.append(f"{len(taken)} draws")
+        for case, why in zip(taken, found, strict=True):
+            if why:
+                raise VerificationError(
+                    "the assembled model does not compute what was given",
+                    where=f"{self.path}, {', '.join(f'{n}={v}' for n, v in case.sizes.items()) or 'its sizes'}",
+                    why=why,
+                    fix="report it with the model: this is a bug in prism",
+                )
+
+    def _expected(
+        self, arrays: Mapping[str, np.ndarray], stock: Stock, plain: Stock
+    ) -> list[tuple[np.ndarray, np.ndarray]]:
+        """What the model gives, output by output, with its runtime's optimisations and without."""
+        takes = [p.name for p in self.parts.inputs]
+        one, other = stock.run(arrays, takes), plain.run(arrays, takes)
+        return [(one[p.name], other[p.name]) for p in self.parts.outputs]
+
+    def _timed(
+        self, given: Feeds, module: Path, files: Mapping[str, bytes], stock: Stock, plain: Stock
+    ) -> Confirmation:
+        """The assembled model against onnxruntime on what was given."""
+        text = "".join(f"{n} {hashlib.sha256(d).hexdigest()}\n" for n, d in sorted(files.items()) if _counts(n))
+        threads = self.platform.thread_counts()
+        kernels = [Contender("prism", module=module, kind="assembled", threads=k) for k in threads]
+        baselines = [Contender(STOCK_NAME, kind="onnxruntime", threads=k) for k in threads]
+        with self.recorder.stage("confirmation of the whole") as detail:
+            bench = self._bench(given.arrays, text, stock, plain)
+            basis = f"{self.platform.device_name} {self.platform.compiler} {versions()} {version_of('onnxruntime')}"
+            store = Store(Cache("timings", root=self.cache), anew=self.options.anew)
+            try:
+                found = confirm(bench, kernels, baselines, store=store, basis=f"{basis} protocol {PROTOCOL}")
+            finally:
+                bench.close()
+            detail.append(f"stored, of {found.date}" if found.stored else "timed anew")
+        if found.deciding.best(KERNEL) is None:
+            why = "; ".join(dict.fromkeys(s.timed.detail for s in found.deciding.standings if s.timed.detail))
+            raise VerificationError(
+                "the assembled model could not be timed",
+                where=str(self.path),
+                why=why,
+                fix="report it with the model: this is a bug in prism",
+            )
+        return found
+
+    def _report(self, islands: Sequence[_Made], given: Feeds, found: Confirmation) -> ModelReport:
+        ours, theirs = found.deciding.best(KERNEL), found.deciding.best(BASELINE)
+        assert ours is not None
+        assert theirs is not None
+        return ModelReport(
+            name=self.path.stem,
+            target=self.platform.target,
+            device=self.platform.device_name,
+            nodes=self.parts.count,
+            islands=tuple(m.report for m in islands),
+            kept=kept_of(self.parts),
+            sizes=dict(given.sizes),
+            best_seconds=ours.seconds,
+            baseline_seconds=theirs.seconds,
+            baseline=on_threads(theirs.name, theirs.threads),
+            check=f"{DRAWS} draws against onnxruntime, and one at smaller sizes" if given.sizes else f"{DRAWS} draws",
+            measurement=measured(found),
+            stages=dict(self.recorder.seconds),
+            seed=self.options.seed,
+            versions=versions(),
+            warnings=tuple(self.recorder.warnings),
+        )
+
+
+def _step(made: _Made, first: _Made, takes: Sequence[str], gives: tuple[str, ...], weights_file: str) -> Step:
+    """The call of an island's kernels, which were made for it or for the first one that is equal."""
+    assert made.kernels is not None
+    assert made.program is not None
+    assert first.program is not None
+    called = made.kernels.artifacts.report.name
+    # What the function takes, in order, is what the program that was searched does: by the places of both programs'.
+    places = {t.name: n for n, t in enumerate(first.program.inputs)}
+    own = [made.program.inputs[places[t.name]].name for t in made.kernels.program.inputs]
+    data = dict(zip((t.name for t in made.program.inputs if t.name not in made.program.weights), takes, strict=True))
+    weights = tuple(n for n in own if n in made.program.weights)
+    module = f"{made.report.folder}/{module_name(called)}"
+    return Step(
+        module, tuple(data[n] for n in own if n in data), gives, called, weights, weights_file if weights else ""
+    )
+
+
+def _counts(name: str) -> bool:
+    """Whether the file decides how fast the model is."""
+    return name.endswith((".py", ".cpp", ".onnx"))
+
+
+def _outcome(report: IslandReport) -> str:
+    if report.why:
+        return f"stay as they are: {report.why}"
+    if report.same_as:
+        return f"by the kernels of {report.same_as}"
+    return f"{duration(report.baseline_seconds)} in onnxruntime, {duration(report.best_seconds)} by kernels"
+
+
+def _said(error: PrismError) -> str:
+    return f"{error.what}: {error.why}" if error.why else error.what

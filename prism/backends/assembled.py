@@ -1,0 +1,178 @@
+"""The Python of a whole model: islands run by their modules, what stays by onnxruntime, in an order that is fixed.
+
+The text is self-contained: of other packages it imports numpy and onnxruntime, and torch where it is given its tensors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+RUNTIME = '''
+HERE = Path(__file__).resolve().parent
+
+
+def load(threads=None):
+    """The model as a function; sessions and modules are loaded once.
+
+    Args:
+        threads: that it runs on; by default OMP_NUM_THREADS, or the processors that this process may use.
+    """
+    return Model(threads or _processors())
+
+
+class Model:
+    """The model. Call it with its inputs, by place or by name, as arrays of numpy or tensors of torch.
+
+    It returns what the model does: one array, or a tuple of several; of torch where an input is.
+    """
+
+    def __init__(self, threads):
+        self.threads = threads
+        self._steps = []
+        left = {name: n for n, step in enumerate(STEPS) for name in step["takes"]}
+        for n, step in enumerate(STEPS):
+            run = _island(step, threads) if "function" in step else _session(step, threads)
+            done = [name for name in step["takes"] if left[name] == n and name not in OUTPUTS]
+            self._steps.append((run, step["takes"], step["gives"], done))
+
+    def __call__(self, *args, **kwargs):
+        if len(args) > len(INPUTS):
+            raise ValueError(f"{len(args)} inputs were given, and the model has {len(INPUTS)}: {', '.join(INPUTS)}")
+        given = dict(zip(INPUTS, args))
+        for name, value in kwargs.items():
+            if name not in INPUTS or name in given:
+                why = "given twice" if name in given else f"none of the model's: {', '.join(INPUTS)}"
+                raise ValueError(f"the input {name} is {why}")
+            given[name] = value
+        missing = [name for name in INPUTS if name not in given]
+        if missing:
+            raise ValueError(f"the input {missing[0]} is missing; the model takes {', '.join(INPUTS)}")
+        torch_like = any(hasattr(value, "data_ptr") for value in given.values())
+        values = {name: _array(value) for name, value in given.items()}
+        for run, takes, gives, done in self._steps:
+            results = run([values[name] for name in takes])
+            for name in done:
+                del values[name]
+            values.update(zip(gives, results))
+        found = [values[name] for name in OUTPUTS]
+        if torch_like:
+            import torch
+
+            found = [torch.from_numpy(y) if isinstance(y, np.ndarray) and y.dtype != object else y for y in found]
+        return found[0] if len(found) == 1 else tuple(found)
+
+
+def _processors():
+    given = os.environ.get("OMP_NUM_THREADS", "").split(",")[0]
+    if given.isdigit() and int(given) > 0:
+        return int(given)
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _array(value):
+    """An input as numpy's; nothing is copied that lies in memory as it should."""
+    return value.detach().cpu().numpy() if hasattr(value, "data_ptr") else np.asarray(value)
+
+
+def _session(step, threads):
+    """What stays as it is, as a function of arrays."""
+    try:
+        import onnxruntime as ort
+    except ImportError:
+        raise ImportError(
+            "onnxruntime is missing, which runs the operators that no kernel was made for: pip install onnxruntime"
+        ) from None
+    options = ort.SessionOptions()
+    options.intra_op_num_threads = threads
+    options.inter_op_num_threads = 1
+    options.log_severity_level = 3
+    session = ort.InferenceSession(str(HERE / step["file"]), options, providers=["CPUExecutionProvider"])
+    takes, gives = step["takes"], step["gives"]
+    return lambda values: session.run(gives, dict(zip(takes, values)))
+
+
+_MODULES = {}
+
+
+def _island(step, threads):
+    """An island's kernels as a function of arrays, with the weights of this place in the model."""
+    path = HERE / step["file"]
+    if path not in _MODULES:
+        spec = importlib.util.spec_from_file_location(f"{__name__}_{path.stem}", path)
+        module = _MODULES[path] = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+    module = _MODULES[path]
+    function = getattr(module, step["function"])
+    order = step["weights"]
+    held = module._read_weights(HERE / step["weights_file"]) if order else {}
+    weights = [held[name] for name in order]
+    single = len(step["gives"]) == 1
+
+    def run(values):
+        found = function(*values, *weights, threads=threads)
+        return (found,) if single else found
+
+    return run
+'''
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One step of the model.
+
+    Attributes:
+        file: the model of what stays, or the island's module; in the folder.
+        takes, gives: names of values.
+        function: the island's function; empty where the step is no island.
+        weights: the names, in the weights file, of what the function takes after its data.
+        weights_file: where they are.
+    """
+
+    file: str
+    takes: tuple[str, ...]
+    gives: tuple[str, ...]
+    function: str = ""
+    weights: tuple[str, ...] = ()
+    weights_file: str = ""
+
+
+def assembled_text(name: str, inputs: Sequence[str], outputs: Sequence[str], steps: Sequence[Step]) -> str:
+    """The module of a whole model.
+
+    Args:
+        name: the model's.
+        inputs: the names of what it takes.
+        outputs: the names of what it returns.
+        steps: in order.
+    """
+    said = name.replace("\\", "\\\\").replace('"""', "'''")
+    taken, returned = (
+        ", ".join(f"{c}{n}" for n in range(many)) for c, many in (("x", len(inputs)), ("y", len(outputs)))
+    )
+    lines = [
+        f'"""{said}: islands of it run by kernels, the rest by onnxruntime; written by prism.',
+        "",
+        "    from model import load",
+        "",
+        "    model = load()",
+        f"    {returned} = model({taken})",
+        '"""',
+        "",
+        "import importlib.util",
+        "import os",
+        "from pathlib import Path",
+        "",
+        "import numpy as np",
+        "",
+        f"INPUTS = {tuple(inputs)!r}",
+        f"OUTPUTS = {tuple(outputs)!r}",
+        "STEPS = (",
+    ]
+    for s in steps:
+        entry: dict[str, object] = {"file": s.file, "takes": s.takes, "gives": s.gives}
+        if s.function:
+            entry |= {"function": s.function, "weights": s.weights, "weights_file": s.weights_file}
+        lines += ["    {", *(f"        {key!r}: {value!r}," for key, value in entry.items()), "    },"]
+    lines += [")", ""]
+    return "\n".join(lines) + RUNTIME

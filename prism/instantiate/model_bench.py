@@ -1,0 +1,179 @@
+"""A whole model against what it was made from: results compared, and both timed, in children."""
+
+from __future__ import annotations
+
+import hashlib
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from prism.cost.device import Device
+from prism.instantiate.cache import digest
+from prism.instantiate.measure import BASELINE, TIMING_LIMIT_S, Arena, Contender, Timed, classify, summarise
+from prism.instantiate.study import Failure
+from prism.process.worker import Ending, Worker
+
+ROUNDINGS = 8.0
+"""How many times as far from the model's own result an element may be as its own runtime is by other optimisations."""
+RELATIVE: Mapping[str, float] = {"float64": 1e-4, "float32": 1e-3, "float16": 2e-2}
+"""How far it may be in any case, relative to the root mean square of the output; by data type."""
+TIES = 1e-2
+"""The share of an output's whole numbers that may differ: where two values tie but for rounding, either is right."""
+
+
+class ModelBench(Arena):
+    """A model, inputs that it takes, what it gives for them, and the child that times.
+
+    Args:
+        model: the ONNX file.
+        inputs: in the model's order.
+        expected: what the model gives, output by output, twice: with its runtime's optimisations and without.
+        key: what tells the assembled model from others.
+        device: what is timed on.
+        worker: the child.
+        arena: makes a child for a contest.
+    """
+
+    def __init__(
+        self,
+        model: Path,
+        inputs: Sequence[np.ndarray],
+        expected: Sequence[tuple[np.ndarray, np.ndarray]],
+        key: str,
+        *,
+        device: Device,
+        worker: Worker,
+        arena: Callable[[], Worker],
+    ) -> None:
+        super().__init__(device, worker, arena)
+        self._model = model
+        self._inputs = list(inputs)
+        self._expected = list(expected)
+        self._key = key
+        self._folder = tempfile.TemporaryDirectory(prefix="prism-model-")
+        self._written = False
+
+    @property
+    def program_key(self) -> str:
+        """See Arena."""
+        data = [[list(x.shape), str(x.dtype), hashlib.sha256(x.tobytes()).hexdigest()] for x in self._inputs]
+        return digest(self._key, data)
+
+    @property
+    def source_key(self) -> str:
+        """See Arena."""
+        return hashlib.sha256(self._model.read_bytes()).hexdigest()
+
+    def _path(self, name: str) -> Path:
+        return Path(self._folder.name) / name
+
+    def _prepare(self) -> None:
+        import torch
+
+        if not self._written:
+            torch.save([torch.from_numpy(np.ascontiguousarray(x)) for x in self._inputs], self._path("inputs.pt"))
+            self._written = True
+
+    def _request(self, contenders: Sequence[Contender], repeats: int) -> dict[str, Any]:
+        return {
+            "contenders": [self._spec(c) for c in contenders],
+            "inputs": str(self._path("inputs.pt")),
+            "results": str(self._path("results.pt")),
+            "outputs": [],
+            "l2_bytes": self.device.cache_bytes,
+            "repeats": repeats,
+        }
+
+    def _spec(self, c: Contender) -> dict[str, Any]:
+        spec: dict[str, Any] = {"side": c.side, "threads": c.threads, "kind": c.kind}
+        spec["inputs"] = list(range(len(self._inputs)))
+        return spec | ({"model": str(self._model)} if c.module is None else {"module": str(c.module)})
+
+    def _checked(self, contenders: Sequence[Contender], answers: Sequence[Mapping[str, Any]]) -> list[Timed]:
+        import torch
+
+        results = torch.load(self._path("results.pt"))
+        found = []
+        for c, answer, tensors in zip(contenders, answers, results, strict=True):
+            if answer.get("error"):
+                found.append(Timed(c.name, None, classify(str(answer["error"])), str(answer["error"])))
+                continue
+            why = "" if c.side == BASELINE else wrong([t.numpy() for t in tensors], self._expected)
+            if why:
+                found.append(Timed(c.name, None, Failure.WRONG, why))
+            else:
+                found.append(Timed(c.name, summarise(answer["samples"])))
+        return found
+
+    def close(self) -> None:
+        """Kill the child and remove the files."""
+        self._worker.close()
+        self._folder.cleanup()
+
+
+def compare(
+    module: Path,
+    cases: Sequence[Sequence[np.ndarray]],
+    expected: Sequence[Sequence[tuple[np.ndarray, np.ndarray]]],
+    worker: Worker,
+) -> list[str]:
+    """What the assembled model gives for inputs against what the model does.
+
+    Args:
+        module: the assembled model's.
+        cases: inputs, in the model's order.
+        expected: for each case, what the model gives, output by output, as it is rounded in two ways.
+        worker: runs it.
+
+    Returns:
+        For each case how it differs; nothing where it does not.
+    """
+    import torch
+
+    with tempfile.TemporaryDirectory(prefix="prism-model-") as place:
+        paths = [Path(place) / f"inputs_{n}.pt" for n in range(len(cases))]
+        for path, case in zip(paths, cases, strict=True):
+            torch.save([torch.from_numpy(np.ascontiguousarray(x)) for x in case], path)
+        results = Path(place) / "results.pt"
+        request = {"assembled": str(module), "inputs": [str(p) for p in paths], "results": str(results)}
+        reply = worker.ask(request, TIMING_LIMIT_S * (1 + len(cases)))
+        if reply.ending is not Ending.ANSWERED or reply.answer.get("error"):
+            return [reply.detail or str(reply.answer.get("error", ""))] * len(cases)
+        found = torch.load(results)
+    return [wrong([t.numpy() for t in r], e) for r, e in zip(found, expected, strict=True)]
+
+
+def wrong(results: Sequence[np.ndarray], expected: Sequence[tuple[np.ndarray, np.ndarray]]) -> str:
+    """The first output that differs, and how; nothing where none does."""
+    for n, (result, (one, other)) in enumerate(zip(results, expected, strict=True)):
+        why = difference(result, one, other)
+        if why:
+            return f"output {n}: {why}"
+    return ""
+
+
+def difference(result: np.ndarray, one: np.ndarray, other: np.ndarray) -> str:
+    """How a result differs from what is expected, beyond rounding; nothing where it does not.
+
+    Args:
+        result: what is judged.
+        one: what is expected.
+        other: the same, rounded in another way.
+    """
+    if result.shape != one.shape or result.dtype != one.dtype:
+        return f"it is {result.dtype}{list(result.shape)} and should be {one.dtype}{list(one.shape)}"
+    if not np.issubdtype(one.dtype, np.floating):
+        unlike = (result != one) & (result != other)
+        share = float(np.mean(unlike)) if unlike.size else 0.0
+        return f"{share:.1%} of its elements differ" if share > TIES else ""
+    finite = np.isfinite(one) & np.isfinite(other)
+    if not finite.any():
+        return ""
+    wide, near, far = (x[finite].astype(np.float64) for x in (result, one, other))
+    scale = float(np.sqrt(np.mean(near**2)))
+    allowed = max(RELATIVE.get(str(one.dtype), 0.05) * scale, ROUNDINGS * float(np.abs(near - far).max()))
+    worst = float(np.abs(wide - near).max())
+    return "" if worst <= allowed else f"an element is off by {worst:.3g}, and rounding explains {allowed:.3g}"

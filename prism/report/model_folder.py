@@ -1,0 +1,196 @@
+"""The output folder of a model that goes in parts, and the lines that tell of it.
+
+README.md            how to call the model, and what the other files are
+model.py             `load()`: the model as a function, which needs numpy, onnxruntime and a C++ compiler
+model.onnx           the model with each island a function of its own operators, for onnxruntime and for viewers
+rest_<n>.onnx        what stays as it is between islands, which onnxruntime runs
+island_<n>/          an island's kernels, an output folder like that of a model that is one program
+island_<n>.weights.pt  the weights of an island that shares another's kernels
+report.json          the run
+prism.lock.json      the SHA-256 of every file here, and of the lock files of the folders
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shlex
+from collections.abc import Mapping
+from pathlib import PurePosixPath
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from prism.events import IslandReport, KeptReport, ModelReport
+from prism.report.folder import LOCK_NAME
+from prism.report.records import model_lock, to_json
+from prism.report.units import contender_rows, duration, load_line, measured_line
+from prism.report.usage import README_NAME
+
+MODULE = "model.py"
+STOCK = "model.onnx"
+_PURPOSES = {
+    MODULE: "`load()`: the model as a function",
+    STOCK: "the model with each island a function of its own operators, for onnxruntime and for viewers",
+    "report.json": "the run, for programs",
+    LOCK_NAME: "the SHA-256 of every file here, and of the lock files of the folders",
+}
+_SHOWN = 12
+
+
+def render_model(report: ModelReport, files: Mapping[str, bytes]) -> dict[str, bytes]:
+    """The files that tell of the others; the lock file is last."""
+    made: dict[str, bytes] = {"report.json": to_json(report)}
+    top = sorted({name.partition("/")[0] for name in (*files, *made, LOCK_NAME)})
+    made[README_NAME] = readme(report, top).encode()
+    everything = {**files, **made}
+    listed = {n: d for n, d in everything.items() if "/" not in n or PurePosixPath(n).name == LOCK_NAME}
+    made[LOCK_NAME] = model_lock({n: hashlib.sha256(d).hexdigest() for n, d in listed.items()}, report.versions)
+    return made
+
+
+def gain(report: ModelReport) -> str:
+    """The gain in words."""
+    m = report.measurement
+    low, high = (m.between if m is not None else None) or (0.0, 0.0)
+    return f"{low:.2f}x to {high:.2f}x as fast"
+
+
+def share_line(report: ModelReport) -> str:
+    """How much of the model runs by kernels."""
+    nodes = sum(i.nodes for i in report.chosen)
+    many = len(report.chosen)
+    return f"{nodes} of {report.nodes} nodes ({report.share:.0%}), in {many} island{'s' * (many != 1)}"
+
+
+def readme(report: ModelReport, files: list[str]) -> str:
+    """The folder's README. Holds no path of the machine."""
+    lines = [
+        f"# {report.name}",
+        "",
+        f"A model of which {share_line(report)} run by C++ kernels that prism made and proved; the rest is run by "
+        "onnxruntime.",
+        f"Tuned for {report.device}: {duration(report.best_seconds)} instead of {duration(report.baseline_seconds)} "
+        f"({report.baseline}), {gain(report)}, measured"
+        + (f" at {', '.join(f'{n}={v}' for n, v in report.sizes.items())}." if report.sizes else "."),
+        "",
+        "## Call it",
+        "",
+        "It needs numpy, onnxruntime and a C++ compiler; it does not need prism. In this folder:",
+        "",
+        "```python",
+        "from model import load",
+        "",
+        "model = load()           # threads=1 for one thread",
+        "results = model(...)     # the model's inputs, by place or by name: arrays of numpy or tensors of torch",
+        "```",
+        "",
+        f"`{STOCK}` computes the same in onnxruntime alone, without the kernels.",
+        "",
+        "## Check it",
+        "",
+        "Where prism is installed, in this folder: `prism verify .`, and for the derivation of an island's kernels",
+        "`prism explain` with the island's folder.",
+        "",
+        "## What runs by kernels, and what does not",
+        "",
+        *(f"- {line}" for line in island_lines(report.islands)),
+        *(f"- {line}" for line in kept_lines(report.kept)),
+        "",
+        "## What is here",
+        "",
+        "| file | what it is |",
+        "|---|---|",
+        *(f"| `{name}` | {_purpose(name)} |" for name in files),
+        "",
+    ]
+    return "\n".join(lines)
+
+
+def island_lines(islands: tuple[IslandReport, ...]) -> list[str]:
+    """A line an island."""
+    found = []
+    for i in islands:
+        ops = ", ".join(f"{op} x {n}" if n > 1 else op for op, n in i.operators.items())
+        if len(i.operators) > _SHOWN:
+            ops = ", ".join(list(i.operators)[:_SHOWN]) + f" and {len(i.operators) - _SHOWN} other operators"
+        said = f"kernels of {i.same_as}" if i.same_as else f"kernels in {i.folder}" if i.folder else "may be optimised"
+        if i.why:
+            said = f"stays as it is: {i.why}"
+        found.append(f"{i.name} ({i.nodes} node{'s' * (i.nodes != 1)}: {ops}): {said}")
+    return found
+
+
+def kept_lines(kept: tuple[KeptReport, ...]) -> list[str]:
+    """A line for nodes that stay for the same reason."""
+    return [f"{k.operator}, {k.nodes} node{'s' * (k.nodes != 1)} ({k.example}): stays as it is: {k.why}" for k in kept]
+
+
+def print_model(report: ModelReport, console: Console) -> None:
+    """Print the summary of a run."""
+    console.print(Text.assemble((report.name, "bold"), f" for {report.target} ({report.device}), in parts"))
+    stages = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    stages.add_column("stage")
+    stages.add_column("time", justify="right")
+    for stage, seconds in report.stages.items():
+        stages.add_row(Text(stage), duration(seconds))
+    console.print(stages)
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for column in ("island", "nodes", "by kernels", "in onnxruntime", "what"):
+        table.add_column(column, overflow="fold", justify="left" if column in ("island", "what") else "right")
+    for i in report.islands:
+        what = i.why or (f"as {i.same_as}" if i.same_as else f"{i.verdict}, {i.rung}")
+        times = ("-", "-") if i.why else (duration(i.best_seconds), duration(i.baseline_seconds))
+        table.add_row(Text(i.name), str(i.nodes), *times, Text(what))
+    console.print(table)
+    if report.measurement is not None:
+        rounds = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+        for column in ("timed against each other", "lower quartile", "median", "upper quartile", "samples"):
+            rounds.add_column(column, justify="right" if rounds.columns else "left")
+        for who, *numbers in contender_rows(report.measurement):
+            rounds.add_row(Text(who), *numbers)
+        console.print(rounds)
+    rows = Table.grid(padding=(0, 2))
+    rows.add_column(style="bold", no_wrap=True)
+    rows.add_column(overflow="fold")
+
+    def row(name: str, value: str) -> None:
+        rows.add_row(name, Text(value))
+
+    took = f"{duration(report.baseline_seconds)} ({report.baseline}) → {duration(report.best_seconds)}, {gain(report)}"
+    row("time (measured)", took)
+    if report.measurement is not None:
+        row("measured", measured_line(report.measurement))
+        if load_line(report.measurement):
+            row("load", load_line(report.measurement))
+    row("by kernels", share_line(report))
+    for stays in kept_lines(report.kept):
+        row("stays", stays)
+    if report.sizes:
+        row("at shapes", ", ".join(f"{n}={v}" for n, v in report.sizes.items()))
+    row("check", report.check)
+    if report.output:
+        row("written to", report.output)
+    console.print(rows)
+
+
+def next_lines(report: ModelReport) -> tuple[tuple[str, str], ...]:
+    """What to type after a run: by purpose, one line for a shell in the current folder."""
+    inside = os.path.relpath(report.output)
+    folder = report.output if inside.startswith("..") else inside
+    code = "from model import load; model = load(); help(model)"
+    return (
+        ("call", f"PYTHONPATH={shlex.quote(folder)} python -c {shlex.quote(code)}"),
+        ("read", str(PurePosixPath(folder) / README_NAME)),
+        ("verify", f"prism verify {shlex.quote(folder)}"),
+    )
+
+
+def _purpose(name: str) -> str:
+    if name in _PURPOSES:
+        return _PURPOSES[name]
+    if name.endswith(".onnx"):
+        return "operators that stay as they are, between islands"
+    return "weights of an island that shares another's kernels" if name.endswith(".pt") else "an island's kernels"

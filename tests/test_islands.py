@@ -1,0 +1,339 @@
+"""Models with operators that have no translation: they go in parts, and none is refused for them."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import numpy_helper
+
+import prism.api.whole_models as whole
+from prism.api import optimize_model
+from prism.api.model_inputs import feeds
+from prism.api.optimizing import Produced
+from prism.api.verifying import verify
+from prism.cli.app import main
+from prism.errors import ExitCode, NoImprovementError, UnsupportedError, UsageError
+from prism.frontend.onnx.islands import Cut, cut
+from prism.instantiate.model_bench import difference
+from prism.platforms.stock import Stock
+
+onnxruntime = pytest.importorskip("onnxruntime")  # of the extra `models`, which `dev` has too
+
+RNG = np.random.default_rng(0)
+HEAD = '<ir_version: 10, opset_import: ["" : 18]> m '
+
+# Each with inputs that it takes, and the operators that stay.
+MODELS: dict[str, tuple[str, dict[str, np.ndarray], set[str]]] = {
+    "top-k between two islands": (
+        """(float[n, 16] x, float[16, 8] w) => (float[n, 8] y, int64[n, 3] at)
+        <int64[1] k = {3}, int64[1] last = {-1}> {
+            p = MatMul(x, w)  a = Relu(p)  top, at = TopK(a, k)
+            most = ReduceMax <keepdims = 1> (top, last)  d = Sub(a, most)  y = Tanh(d) }""",
+        {"x": RNG.standard_normal((5, 16), np.float32), "w": RNG.standard_normal((16, 8), np.float32)},
+        {"TopK"},
+    ),
+    "an embedding": (
+        """(int64[b, s] ids, float[30, 8] table, float[8, 8] w) => (float[b, s, 8] y) {
+            a = Gather(table, ids)  t = Tanh(a)  p = MatMul(t, w)  y = Add(p, a) }""",
+        {
+            "ids": RNG.integers(0, 30, (2, 5)),
+            "table": RNG.standard_normal((30, 8), np.float32),
+            "w": RNG.standard_normal((8, 8), np.float32),
+        },
+        {"Gather"},
+    ),
+    "a convolution, and sizes that are computed of its result": (
+        """(float[b, 3, 8, 8] x, float[4, 3, 2, 2] w) => (float y) <int64[1] minus = {-1}, int64 zero = {0}> {
+            c = Conv <strides = [2, 2]> (x, w)  r = Relu(c)  size = Shape(c)  rows = Gather(size, zero)
+            axes = Constant <value_ints = [0]> ()  row = Unsqueeze(rows, axes)  to = Concat <axis = 0> (row, minus)
+            f = Reshape(r, to)  t = Tanh(f)  y = ReduceSum <keepdims = 0> (t) }""",
+        {"x": RNG.standard_normal((2, 3, 8, 8), np.float32), "w": RNG.standard_normal((4, 3, 2, 2), np.float32)},
+        {"Conv"},
+    ),
+    "a branch that reads what an island makes": (
+        """(float[4] x, bool yes) => (float[4] y) {
+            t = Tanh(x)  u = Mul(t, x)
+            b = If (yes) <
+                then_branch = one () => (float[4] v) { v = Add(u, t) },
+                else_branch = two () => (float[4] v) { v = Sub(u, x) }>
+            e = Exp(b)  y = Add(e, u) }""",
+        {"x": RNG.standard_normal(4, np.float32), "yes": np.array(True)},
+        {"If"},
+    ),
+    "a loop": (
+        """(float[4] x, int64 n) => (float[4] y) <bool on = {1}> {
+            t = Tanh(x)
+            last = Loop (n, on, t) <body = step (int64 i, bool go, float[4] v) => (bool again, float[4] w) {
+                again = Identity(go)  w = Mul(v, t) }>
+            y = Add(last, x) }""",
+        {"x": RNG.standard_normal(4, np.float32), "n": np.array(3)},
+        {"Loop", "Add"},  # of what a loop hands on nothing says the shape
+    ),
+    "a size that depends on data": (
+        """(float[6] x) => (float[k] y) {
+            r = Relu(x)  at = NonZero(r)  picked = Transpose(at)  few = GatherND(r, picked)
+            t = Tanh(few)  size = Shape(few)  one = ConstantOfShape(size)  y = Add(t, one) }""",
+        {"x": RNG.standard_normal(6, np.float32)},
+        {"NonZero", "GatherND"},
+    ),
+    "a sequence": (
+        """(float[4] x) => (float[2, 4] y) {
+            t = Tanh(x)  u = Exp(x)  s = SequenceConstruct(t, u)
+            c = ConcatFromSequence <axis = 0, new_axis = 1> (s)  y = Relu(c) }""",
+        {"x": RNG.standard_normal(4, np.float32)},
+        {"SequenceConstruct", "ConcatFromSequence"},
+    ),
+    "an operator of another type": (
+        """(float[4] x) => (float[4] y, bool[4] odd) {
+            t = Tanh(x)  u = Cast <to = 12> (t)  one = Constant <value = uint32 {1}> ()  v = BitwiseAnd(u, one)
+            w = Cast <to = 1> (v)  y = Add(w, t)  odd = Cast <to = 9> (v) }""",
+        {"x": RNG.standard_normal(4, np.float32) * 9},
+        {"Cast", "Constant", "BitwiseAnd"},
+    ),
+}
+
+
+def model(text: str) -> onnx.ModelProto:
+    return onnx.parser.parse_model(HEAD + text)
+
+
+@contextmanager
+def saved(text: str, folder: Path, **weights: np.ndarray) -> Iterator[Path]:
+    made = model(text)
+    made.graph.initializer.extend(numpy_helper.from_array(w, n) for n, w in weights.items())
+    path = folder / "m.onnx"
+    onnx.save(made, path)
+    yield path
+
+
+def in_parts(parts: Cut, chosen: frozenset[str], values: Mapping[str, Any]) -> dict[str, Any]:
+    known = dict(values)
+    for part in parts.parts(chosen):
+        known |= Stock(part.data, part.name).run(known, [p.name for p in part.inputs])
+    return {p.name: known[p.name] for p in parts.outputs}
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_a_model_in_parts_computes_what_the_model_does(name: str, tmp_path: Path) -> None:
+    text, values, stays = MODELS[name]
+    with saved(text, tmp_path) as path:
+        parts = cut(path)
+        assert {k.op for k in parts.kept.values()} == stays
+        assert all(k.why for k in parts.kept.values())
+        expected = Stock(path, name).run(values, list(values))
+        everything = frozenset(i.name for i in parts.islands)
+        assert everything
+        for chosen in (everything, frozenset(sorted(everything)[:1]), frozenset[str]()):
+            found = in_parts(parts, chosen, values)
+            for n, y in expected.items():
+                np.testing.assert_allclose(found[n], y, rtol=1e-5, atol=1e-6)
+            data = parts.with_functions(chosen)
+            onnx.checker.check_model(onnx.load_from_string(data), full_check=True)
+            for n, y in Stock(data, name).run(values, list(values)).items():
+                np.testing.assert_allclose(y, expected[n], rtol=1e-5, atol=1e-6)
+
+
+def test_islands_are_as_large_as_they_can_be_and_no_path_leaves_one_and_comes_back(tmp_path: Path) -> None:
+    text = """(float[8] x) => (float[8] y) <int64[1] k = {8}> {
+        a = Tanh(x)  top, at = TopK(a, k)  b = Exp(a)  c = Add(b, top)  d = Sub(c, a)  y = Mul(d, b) }"""
+    with saved(text, tmp_path) as path:
+        parts = cut(path)
+    # a and b could be one, but not with what TopK gives.
+    assert [parts.operators(i) for i in parts.islands] == [["Tanh", "Exp"], ["Add", "Sub", "Mul"]]
+
+
+LAYERS = """(float[n, 8] x) => (float[n, 8] y) <int64[1] k = {8}> {
+    p0 = MatMul(x, w0)  a0 = Tanh(p0)  t0, i0 = TopK(a0, k)
+    p1 = MatMul(t0, w1)  a1 = Tanh(p1)  t1, i1 = TopK(a1, k)
+    p2 = MatMul(t1, w2)  y = Sigmoid(p2) }"""
+
+
+def test_islands_are_equal_up_to_names_and_weights(tmp_path: Path) -> None:
+    weights = {f"w{n}": RNG.standard_normal((8, 8), np.float32) for n in range(3)}
+    with saved(LAYERS, tmp_path, **weights) as path:
+        parts = cut(path)
+        one, two, other = (parts.part(i) for i in parts.islands)
+    assert one.key == two.key
+    assert one.key != other.key  # another function
+
+
+def test_inputs_are_drawn_that_the_model_takes(tmp_path: Path) -> None:
+    text = """(int64[b, s] ids, int64[b, s] kinds) => (float[b, s, 4] y) {
+        e = Gather(words, ids)  k = Gather(sorts, kinds)  size = Shape(ids)  one = Constant <value_int = 1> ()
+        s0 = Gather(size, one)  zero = Constant <value_int = 0> ()  at = Range(zero, s0, one)  p = Gather(places, at)
+        q = Add(e, k)  y = Add(q, p) }"""
+    tables = {n: RNG.standard_normal((r, 4), np.float32) for n, r in (("words", 50), ("sorts", 2), ("places", 16))}
+    with saved(text, tmp_path, **tables) as path:
+        parts, stock = cut(path), Stock(path, "m")
+    found = feeds(parts.inputs, {}, 0, lambda x: stock.run(x, ["ids", "kinds"]), "m")
+    assert found.sizes["s"] == 16  # no more places than these are known
+    assert found.highs == {"ids": 10, "kinds": 2}
+    with pytest.raises(UsageError, match="no symbolic dimension t"):
+        feeds(parts.inputs, {"t": 4}, 0, lambda x: stock.run(x, ["ids", "kinds"]), "m")
+
+
+@pytest.mark.parametrize(
+    ("result", "said"),
+    [
+        (np.ones((3, 4), np.float32) * 1.00001, ""),
+        (np.ones((3, 4), np.float32) * 1.1, "is off by 0.1"),
+        (np.full((3, 4), np.nan, np.float32), "is off by nan"),
+        (np.ones((4, 3), np.float32), "should be float32"),
+        (np.ones((3, 4)), "should be float32"),
+    ],
+)
+def test_results_that_differ_beyond_rounding_are_told(result: np.ndarray, said: str) -> None:
+    one = np.ones((3, 4), np.float32)
+    why = difference(result, one, one)
+    assert said in why
+    assert bool(why) == bool(said)
+
+
+def test_whole_numbers_may_differ_where_values_tie() -> None:
+    one = np.arange(1000)
+    other, wrong = one.copy(), one.copy()
+    other[:2] = other[1::-1]
+    wrong[:50] = 0
+    assert not difference(other, one, one)
+    assert "4.9% of its elements differ" in difference(wrong, one, one)
+
+
+GATED_LAYERS = """(float[n, 64] x) => (float[n, 64] y) <int64[1] k = {64}> {
+    m0 = Mul(x, w0)  s0 = Sigmoid(m0)  g0 = Mul(s0, m0)  t0, i0 = TopK(g0, k)
+    m1 = Mul(t0, w1)  s1 = Sigmoid(m1)  g1 = Mul(s1, m1)  t1, i1 = TopK(g1, k)
+    y = Identity(t1) }"""
+GATES = {f"w{n}": RNG.standard_normal(64).astype(np.float32) for n in range(2)}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory, unoptimised: None, small_gate: None, short_matches: None) -> Path:
+    """A model in parts, whose kernels are taken however fast they are: all else is as in every run."""
+    place = tmp_path_factory.mktemp("parts")
+    with pytest.MonkeyPatch.context() as patch, saved(GATED_LAYERS, place, **GATES) as path:
+        patch.setenv("PRISM_CACHE_DIR", str(place / "cache"))
+        patch.setattr("prism.instantiate.confirm.Confirmation.won", property(lambda _: True))
+        options = ["--target", "cpu", "--trials", "1", "--shape", "n=8", "--out", str(place / "out")]
+        assert main(["optimize", str(path), *options]) == ExitCode.DONE
+    return place / "out"
+
+
+def test_equal_islands_share_kernels_with_weights_of_their_own(folder: Path) -> None:
+    report = json.loads((folder / "report.json").read_text())
+    one, two, last = report["islands"]
+    assert (one["folder"], one["same_as"], two["folder"], two["same_as"]) == ("island_0", "", "island_0", "island_0")
+    assert "only re-indexes its inputs" in last["why"]
+    assert [k["operator"] for k in report["kept"]] == ["TopK"]
+    assert report["nodes"] == 9
+    assert "6 of 9 nodes (67%), in 2 islands" in (folder / "README.md").read_text()
+    names = {"README.md", "island_0", "island_1.weights.pt", "model.onnx", "model.py", "prism.lock.json"}
+    assert {p.name for p in folder.iterdir()} == {*names, "report.json", "rest_0.onnx", "rest_1.onnx"}
+
+
+def test_the_folder_computes_the_model_without_prism(folder: Path) -> None:
+    x = RNG.standard_normal((5, 64)).astype(np.float32)
+    np.save(folder.parent / "x.npy", x)
+    code = (
+        "import sys, numpy as np, torch; sys.modules['prism'] = None; from model import load; model = load(threads=1)\n"
+        "x = np.load('../x.npy'); y = model(x); assert isinstance(y, np.ndarray); np.save('../y.npy', y)\n"
+        "t = model(x=torch.from_numpy(x)); assert isinstance(t, torch.Tensor) and np.array_equal(t.numpy(), y)\n"
+        "for args, given in (((), {}), ((x, x), {}), ((x,), {'x': x}), ((), {'z': x})):\n"
+        "    try: model(*args, **given)\n"
+        "    except ValueError as error: print(error)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=folder, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines() == [
+        "the input x is missing; the model takes x",
+        "2 inputs were given, and the model has 1: x",
+        "the input x is given twice",
+        "the input z is none of the model's: x",
+    ]
+    expected = Stock(folder.parent / "m.onnx", "m").run({"x": x}, ["x"])["y"]
+    np.testing.assert_allclose(np.load(folder.parent / "y.npy"), expected, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(Stock(folder / "model.onnx", "m").run({"x": x}, ["x"])["y"], expected, rtol=1e-5)
+    functions = onnx.load(folder / "model.onnx").functions
+    assert [(f.domain, f.name, [n.op_type for n in f.node]) for f in functions] == [
+        ("ai.prism", "island_0", ["Mul", "Sigmoid", "Mul"]),
+        ("ai.prism", "island_1", ["Mul", "Sigmoid", "Mul"]),
+    ]
+
+
+def test_the_folder_is_verified_part_by_part(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["verify", str(folder)]) == ExitCode.DONE
+    assert "island_0: the derivation's" in capsys.readouterr().out
+    damaged = tmp_path / "out"
+    damaged.mkdir()
+    for file in (p for p in folder.rglob("*") if p.is_file()):
+        (damaged / file.relative_to(folder)).parent.mkdir(exist_ok=True)
+        (damaged / file.relative_to(folder)).write_bytes(file.read_bytes())
+    with (damaged / "island_0" / "island_0.py").open("a") as module:
+        module.write("# changed\n")
+    (damaged / "rest_0.onnx").unlink()
+    (damaged / "mine.txt").write_text("mine")
+    found = verify(damaged)
+    assert {m.where for m in found.mismatches} == {"island_0/island_0.py", "rest_0.onnx", "mine.txt"}
+
+
+def test_a_folder_of_parts_is_replaced_and_one_with_files_of_others_is_not(folder: Path) -> None:
+    from prism.report.folder import check_writable
+
+    check_writable(folder)
+    mine = folder / "island_0" / "mine.txt"
+    mine.write_text("mine")
+    try:
+        with pytest.raises(UsageError, match=r"also holds 'mine\.txt'"):
+            check_writable(folder)
+    finally:
+        mine.unlink()
+
+
+def test_what_gains_nothing_stays_and_the_reason_is_told(tmp_path: Path) -> None:
+    text = """(float[8] x) => (float[8] y) <int64[1] k = {8}> { t = Tanh(x)  top, at = TopK(t, k)  y = Exp(top) }"""
+    with saved(text, tmp_path) as path, pytest.raises(NoImprovementError) as refused:
+        optimize_model(path, target="cpu", out=tmp_path / "out")
+    assert "without a translation: TopK; island_0 (1 nodes): it is one pointwise operator" in refused.value.why
+    assert not (tmp_path / "out").exists()
+
+
+def test_an_island_that_fails_is_not_the_models_failure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(*_: object, **__: object) -> Produced:
+        raise UnsupportedError("it is too deep", why="for a test")
+
+    monkeypatch.setattr(whole, "produce", fails)
+    with saved(GATED_LAYERS, tmp_path, **GATES) as path, pytest.raises(NoImprovementError, match="it is too deep"):
+        optimize_model(path, target="cpu", shapes={"n": 8})
+
+
+def test_what_has_no_translation_is_shown_with_the_reason(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with saved(GATED_LAYERS, tmp_path, **GATES) as path:
+        assert main(["show", str(path)]) == ExitCode.DONE
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[:2] == [
+        "in parts: no translation for the operator TopK",
+        "6 of 9 nodes are in islands that may be optimised",
+    ]
+    assert "TopK, 2 nodes (TopK t0): stays as it is: no translation for the operator TopK" in lines
+    assert any("island_2 (1 node: Identity): stays as it is: it only re-indexes" in line for line in lines)
+
+
+def test_parts_are_for_the_cpu_and_against_onnxruntime(tmp_path: Path) -> None:
+    with saved(GATED_LAYERS, tmp_path, **GATES) as path:
+        with pytest.raises(UnsupportedError, match="--target cpu"):
+            optimize_model(path, target="sm_90")
+        with pytest.raises(UsageError, match="against onnxruntime alone"):
+            optimize_model(path, baselines=("eager",))
+
+
+def test_without_onnxruntime_it_is_said_how_to_get_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with saved(GATED_LAYERS, tmp_path, **GATES) as path, pytest.raises(UsageError, match=r"pip install .*\[models\]"):
+        optimize_model(path, target="cpu")
