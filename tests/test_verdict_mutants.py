@@ -87,3 +87,15 @@ def test_a_counterexample_is_of_the_inputs_types() -> None:
     drawn = [np.asarray(v) for v in verdict.counterexample.values()]
     assert all((v == v.astype(np.uint8)).all() for v in drawn)
     assert not wrong(p, verdict)
+
+
+def test_what_cancels_is_no_difference(worker: Worker) -> None:
+    one, other = "torch.exp(x + y) * torch.exp(-y)", "torch.exp(x + y) * (torch.exp(-y) + y - y)"
+    for more, less in (
+        ("", ""),
+        (" + torch.floor(x)", " - torch.ceil(-x)"),
+        (" + torch.floor(x)", " - torch.ceil(-x) + 1e-9"),
+    ):
+        p = Pair(0, torch.int32, one + more, other + less, "by hand")
+        verdict = asked(verdict_mutants.matched([p])[0], worker)
+        assert verdict.status is (Status.REFUTED if "e-9" in less else Status.PROVED)

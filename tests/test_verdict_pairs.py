@@ -106,3 +106,10 @@ def test_pairs_are_deterministic_and_of_every_kind() -> None:
     kinds = {run(p.reference, verdict_pairs.SAMPLE, Record(instead=1)).dtype for p in drawn if p is not None}
     assert {torch.bool, torch.float64} < kinds
     assert {p.how for p in drawn if p is not None} == {"algebra", "damage"}
+
+
+def test_a_negative_number_is_no_exponential_of_its_logarithm() -> None:
+    two = const(-2.0)
+    one, other = (Term("where", (Term("lt", (X, Y)), t, X)) for t in (two, Term("exp", (Term("log", (two,)),))))
+    (both,) = verdict_pairs.matched([made(one, other)]).values()
+    assert not by_forms(both)

@@ -18,6 +18,8 @@ from prism.program.verdict import Verdict
 if TYPE_CHECKING:
     import torch
 
+    from prism.egraph.worker import Worker
+
 
 def prove(
     reference: Callable[..., Any],
@@ -65,13 +67,27 @@ def prove_models(
 
 
 def _proved(a: Program, b: Program, files: Sequence[Path] | None) -> Verdict:
-    from prism.api.second_opinion import with_opinion
-    from prism.egraph.prove.programs import examine_programs
     from prism.egraph.worker import Worker
 
-    with refusing_depth(a.name), Worker(files) as worker:
+    with Worker(files) as worker:
+        return verdict_on(a, b, worker, rules=files)
+
+
+def verdict_on(a: Program, b: Program, worker: Worker, *, rules: Sequence[Path] | None = None) -> Verdict:
+    """Whether two programs that were read compute the same; see `prove`.
+
+    Args:
+        a: the reference.
+        b: the candidate.
+        worker: of the e-graph; it may have proved others before.
+        rules: the rule files that the worker has, None for those that ship with prism.
+    """
+    from prism.api.second_opinion import with_opinion
+    from prism.egraph.prove.programs import examine_programs
+
+    with refusing_depth(a.name):
         found = examine_programs(a, b, worker=worker)
         if found.verdict:
             granted = dict.fromkeys((*assumptions(a), *assumptions(b)))
             found = replace(found, verdict=found.verdict.assuming(tuple(granted)))
-        return with_opinion(found, rules=files, name=a.name)
+        return with_opinion(found, rules=rules, name=a.name)

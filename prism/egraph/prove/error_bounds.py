@@ -139,7 +139,15 @@ def tracked(
 
     Only whether it is finite, infinite or undefined is certain; a finite value is rounded.
     """
+    found = bounded(expr, tensors, binding, poles=poles)
+    return None if found is None else found[0]
+
+
+def bounded(
+    expr: Expr, tensors: Mapping[str, np.ndarray], binding: Mapping[str, int], *, poles: float = np.inf
+) -> tuple[float, float] | None:
+    """The value of an expression without free axes, and by how much rounding may have moved it; see `tracked`."""
     with np.errstate(all="ignore"):
         machine = Interpreter(dict(tensors), binding, TrackedArrays(poles))
         found = _num(machine.over(machine.value(expr), ()))
-    return float(found.v) if bool(found.known.all()) else None
+    return (float(found.v), float(found.e)) if bool(found.known.all()) else None

@@ -156,7 +156,7 @@ class _Machine(Algebra):
             match t:
                 case Term((), ()):
                     part = self.atom(op("exp", const(1.0)), times)
-                case Term((), ((Map("log", (Const() as x,)), 1),)):
+                case Term((), ((Map("log", (Const(c) as x,)), 1),)) if c > 0:
                     part = self.term([], [(x, times)])
                 case Term((), ((Map("log", (x,)), 1),)) if times == 1 and self._positive(x):
                     part = self.poly(x)

@@ -79,20 +79,28 @@ def _examined(names: Names, budget: Budget | None, worker: Worker) -> Examined:
     many = max(_reductions(p) for p in (names.a, names.b))
     unlike = any(not all(w.sides) for w in names.weights.values())
     first: Examined | None = None
+    untold: UnsupportedError | None = None
     if many <= _SMALL and not unlike:
-        first = _whole(names, budget, worker)
-        if first.verdict.status is not Status.UNKNOWN:
+        try:
+            first = _whole(names, budget, worker)
+        except UnsupportedError as error:  # no formula of a whole output has affine indices: those of its parts may
+            untold = error
+        if first is not None and first.verdict.status is not Status.UNKNOWN:
             return first
     fine = replace(names, a=finer(names.a), b=finer(names.b))
     runs = Runs.of(fine)
     if runs is None or any(np.isnan(w.array).any() for w in names.weights.values()):
         return first or _whole(names, budget, worker)
-    if many > _SMALL:
+    if many > _SMALL or untold is not None:
         found = runs.attempt().found
         if found is not None:
             return Examined(Verdict(Status.REFUTED, found.where, counterexample=dict(found.inputs)))
     cuts = Cuts(fine, worker)
     by_cuts = cuts.examine(runs)
+    if untold is not None:
+        if not by_cuts.verdict:
+            raise untold
+        return by_cuts
     if first is None and many <= _LARGE and (not by_cuts.verdict or many <= _SMALL):
         try:
             first = _whole(names, budget, worker, sharp=not cuts.sound)

@@ -20,14 +20,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from types import MappingProxyType
 from typing import TypeAlias
 
 import numpy as np
 
-from prism.egraph.prove.error_bounds import tracked
+from prism.egraph.prove.error_bounds import bounded, tracked
 from prism.egraph.prove.smaller_inputs import TRIES, shrink, written
 from prism.egraph.refinement import thresholds
 from prism.program.constants import renumbered, rounded_constants
@@ -84,7 +84,7 @@ class Counterexample:
     """Inputs at which two formulas differ.
 
     Attributes:
-        inputs: tensor to float64 array; elements that are not read are zero, or left out at the end of a dimension.
+        inputs: tensor to float64 array, of the inputs' own extents; elements that are not read are zero.
         where: the output and the element, with both values, as text.
         finite: whether both values are finite; else one of them is not.
     """
@@ -209,13 +209,14 @@ def refute(
                     if at is not None:
                         limits = (max(limits[0], NOISE * pair.noise((left, right), inputs)), limits[1])
                         at = difference(left, right, *limits)
-                    if at is not None and not (certain and pair.is_open(at, inputs)):
-                        return Attempt(pair.smallest(at, inputs, _Tells.DIFFER, limits[0]), points)
+                    if at is not None and not pair.cancels(at, inputs) and not (certain and pair.is_open(at, inputs)):
+                        found = pair.smallest(at, inputs, _Tells.DIFFER, limits[0])
+                        return Attempt(_entire(found, tensors, binding, fixed), points)
                     for at in _suspects(left, right)[:tries]:
                         tries -= 1
                         tells = pair.tells(at, inputs)
                         if tells is _Tells.DIFFER:
-                            return Attempt(pair.smallest(at, inputs, tells), points)
+                            return Attempt(_entire(pair.smallest(at, inputs, tells), tensors, binding, fixed), points)
                         if tells is _Tells.UNDEFINED and undefined is None:
                             undefined = pair.smallest(at, inputs, tells)
                     at = None if slight else difference(left, right, SLIGHT_RTOL, SLIGHT_ATOL)
@@ -223,7 +224,22 @@ def refute(
                         sides = sides_text(float(left[at]), float(right[at]))
                         where = f"{formula.tensor.name} at {_place(start, zip(axes, at, strict=True))}: {sides}"
                         slight = Counterexample({n: np.asarray(v, float) for n, v in inputs.items()}, where)
+                        slight = _entire(slight, tensors, binding, fixed)
     return Attempt(None, points, skipped if points == 0 else "", slight, undefined)
+
+
+def _entire(
+    found: Counterexample, tensors: Sequence[Tensor], binding: Mapping[str, int], fixed: Fixed
+) -> Counterexample:
+    """The counterexample with inputs as the programs take them, those among them that nothing reads."""
+    whole: dict[str, np.ndarray] = {}
+    for t in tensors:
+        if t.name not in fixed.arrays:
+            whole[t.name] = np.zeros(tuple(evaluate(e, binding) for e in t.shape))
+            if t.name in found.inputs:
+                read = found.inputs[t.name]
+                whole[t.name][tuple(map(slice, read.shape))] = read
+    return replace(found, inputs={**found.inputs, **whole})
 
 
 @dataclass(frozen=True, slots=True)
@@ -268,6 +284,16 @@ class _Pair:
         if max(work(e, self.binding) for e in sides) > TRACKED_WORK:
             return False
         return any(tracked(e, {**self.held, **inputs}, self.binding) is None for e in sides)
+
+    def cancels(self, place: tuple[int, ...], inputs: Mapping[str, np.ndarray]) -> bool:
+        """Whether the sides are no further apart there than rounding may have moved them."""
+        return self._near(*self.at(place), inputs)
+
+    def _near(self, a: Expr, b: Expr, inputs: Mapping[str, np.ndarray]) -> bool:
+        if max(work(e, self.binding) for e in (a, b)) > TRACKED_WORK:
+            return False
+        one, other = (bounded(e, {**self.held, **inputs}, self.binding) for e in (a, b))
+        return one is not None and other is not None and abs(one[0] - other[0]) <= one[1] + other[1]
 
     def _told(self, a: Expr, b: Expr, drawn: Mapping[str, np.ndarray]) -> _Tells:
         inputs = {**self.held, **drawn}
@@ -332,7 +358,8 @@ class _Pair:
         found = {name: np.asarray(v, dtype=np.float64) for name, v in inputs.items()}
         if differs(found):
             each = max(work(e, self.binding) for e in (a, b)) + sum(v.size for v in found.values())
-            found = shrink(found, differs, max(8, min(TRIES, SHRINK_WORK // each)), self.dtypes)
+            small = shrink(found, differs, max(8, min(TRIES, SHRINK_WORK // each)), self.dtypes)
+            found = found if both and self._near(a, b, small) else small
         left, right = values(found)
         where = f"{self.formula.tensor.name} at {_place(self.start, zip(self.axes, place, strict=True))}: "
         where += sides_text(float(left), float(right))
