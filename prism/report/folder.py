@@ -265,7 +265,7 @@ def _staging(final: Path, out: Path) -> Iterator[Path]:
     except OSError as e:
         raise _refused(out, e) from e
     finally:
-        shutil.rmtree(staged, ignore_errors=True)
+        _remove(staged)
 
 
 def _refused(out: Path, error: Exception) -> UsageError:
@@ -290,7 +290,16 @@ def _put_in_place(staged: Path, final: Path) -> None:
         raise
     finally:
         if final.exists():
-            shutil.rmtree(aside, ignore_errors=True)
+            _remove(aside)
+
+
+def _remove(folder: Path) -> None:
+    """Remove a folder with all that is in it, if it is there; an interrupt waits until it is gone."""
+    try:
+        shutil.rmtree(folder, ignore_errors=True)
+    except BaseException:
+        shutil.rmtree(folder, ignore_errors=True)
+        raise
 
 
 def _write(path: Path, data: bytes) -> None:
