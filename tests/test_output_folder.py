@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -241,3 +242,24 @@ def test_an_interrupt_between_the_renames_is_undone(tmp_path: Path, monkeypatch:
     with pytest.raises(KeyboardInterrupt):
         write_folder(out, FILES)
     assert tree(tmp_path) == before
+
+
+def test_an_interrupt_while_a_folder_is_removed_waits_until_it_is_gone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_folder(tmp_path / "o", render_folder(artifacts(weights=b"old")))
+    remove = shutil.rmtree
+    struck: list[Path] = []
+
+    def interrupted(path: Path, ignore_errors: bool = False) -> None:
+        if not struck:
+            struck.append(path)
+            raise KeyboardInterrupt
+        remove(path, ignore_errors=ignore_errors)
+
+    monkeypatch.setattr(shutil, "rmtree", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        write_folder(tmp_path / "o", FILES)
+    assert struck
+    assert [p.name for p in tmp_path.iterdir()] == ["o"]
+    assert tree(tmp_path / "o") == FILES

@@ -59,9 +59,15 @@ class Size:
 
 @dataclass(frozen=True, slots=True)
 class _Facts:
-    """A definition by itself: its reads (bound axes included), size, flops and elements."""
+    """A definition by itself: its reads (bound axes included), size, flops and elements.
+
+    Attributes:
+        straight: the tensors that are read as the definition is, axis by axis.
+        reads: what is read otherwise.
+    """
 
     definition: Definition
+    straight: tuple[str, ...]
     reads: tuple[Read, ...]
     bound: tuple[Axis, ...]
     size: Size
@@ -137,51 +143,68 @@ class Costs:
     def _root(self, name: str, kept: Set[str]) -> RootCost:
         facts = self._facts[name]
         free = {a: self._length(a) for a in facts.definition.axes}
-        # By tensor and indices up to names: the greatest spread. The root itself is computed once.
-        spreads: dict[tuple[str, tuple[object, ...]], float] = {(name, ()): 1.0}
-        visited: set[tuple[str, tuple[Index, ...]]] = set()
-        # Most of what a root needs is read under the same few indices.
-        nameless: dict[tuple[Index, ...], tuple[tuple[object, ...], int]] = {}
-        stack: list[tuple[str, tuple[Index, ...]]] = [(name, tuple(map(Index.axis, facts.definition.axes)))]
+        # By tensor and indices up to names, as a number: the greatest spread. The root itself is computed once.
+        spreads: dict[tuple[str, int], float] = {(name, -1): 1.0}
+        visited: set[tuple[str, int]] = set()
+        # Most of what a root needs is read under the same few indices: each has a number, and what is known of it.
+        numbers: dict[tuple[Index, ...], int] = {}
+        known_of: list[tuple[int, int]] = []
+        nameless: dict[tuple[object, ...], int] = {}
+
+        def number(at: tuple[Index, ...]) -> int:
+            found = numbers.get(at)
+            if found is None:
+                found = numbers[at] = len(known_of)
+                known_of.append((nameless.setdefault(_up_to_names(at), len(nameless)), self._times(at, free)))
+            return found
+
+        own = tuple(map(Index.axis, facts.definition.axes))
+        stack: list[tuple[str, tuple[Index, ...], int]] = [(name, own, number(own))]
         fresh = 0
         while stack:
-            tensor, index = stack.pop()
+            tensor, index, numbered = stack.pop()
             inner = self._facts[tensor]
-            mapping = dict(zip(inner.definition.axes, index, strict=True))
-            for a in inner.bound:
-                mapping[a] = Index.axis(Axis(f"{a.name}.{fresh}", a.extent))
-                fresh += 1
-            for r in inner.reads:
-                at = tuple(_substituted(i, mapping) for i in r.index)
-                if (r.tensor, at) in visited:
+            found = [(t, index, numbered) for t in inner.straight]
+            if inner.reads:
+                mapping = dict(zip(inner.definition.axes, index, strict=True))
+                for a in inner.bound:
+                    mapping[a] = Index.axis(Axis(f"{a.name}.{fresh}", a.extent))
+                    fresh += 1
+                for r in inner.reads:
+                    at = tuple(_substituted(i, mapping) for i in r.index)
+                    found.append((r.tensor, at, number(at)))
+            for t, at, n in found:
+                if (t, n) in visited:
                     continue
-                visited.add((r.tensor, at))
-                if at not in nameless:
-                    nameless[at] = _up_to_names(at), self._times(at, free)
-                key = (r.tensor, nameless[at][0])
-                spread = nameless[at][1] / self._elements[r.tensor]
+                visited.add((t, n))
+                same, times = known_of[n]
+                key = (t, same)
+                spread = times / self._elements[t]
                 known = spreads.get(key)
                 if known is not None and spread <= known:
                     continue  # seen under other names of axes: its operands are the same instances
                 spreads[key] = spread
-                if r.tensor in self._facts and r.tensor not in kept:
-                    stack.append((r.tensor, at))
+                if t in self._facts and t not in kept:
+                    stack.append((t, at, n))
         members = {t for t, _ in spreads if t in self._facts and (t not in kept or t == name)}
         instances = Counter(t for t, _ in spreads)
-        size = Size()
+        products = reductions = operators = 0
         matrix = vector = 0.0
         read: dict[str, float] = {}
         for (tensor, _), spread in spreads.items():
             if tensor in members:
                 inner = self._facts[tensor]
-                matrix += spread * inner.matrix * math.sqrt(instances[tensor])
+                if inner.matrix:
+                    matrix += spread * inner.matrix * math.sqrt(instances[tensor])
                 vector += spread * inner.vector
-                size += inner.size
+                products += inner.size.products
+                reductions += inner.size.reductions
+                operators += inner.size.operators
             else:
                 read[tensor] = max(read.get(tensor, 0.0), spread)
         seconds = self._seconds(name, read, matrix, vector)
         work = sum(arithmetic(self.device, matrix, vector, self.dtype))
-        return RootCost(seconds, work, frozenset(members), frozenset(read), size)
+        return RootCost(seconds, work, frozenset(members), frozenset(read), Size(products, reductions, operators))
 
     def _seconds(self, name: str, read: Mapping[str, float], matrix: float, vector: float) -> float:
         device = self.device
@@ -262,4 +285,6 @@ def _facts(d: Definition, hints: Mapping[str, int]) -> _Facts:
     found = tuple(e for e in distinct if isinstance(e, Read))
     bound = tuple(dict.fromkeys(e.axis for e in distinct if isinstance(e, Reduce)))
     size = Size(len(done.products), sums + done.reductions, done.operators)
-    return _Facts(d, found, bound, size, matrix, vector)
+    own = tuple(map(Index.axis, d.axes))
+    straight = tuple(r.tensor for r in found if r.index == own)
+    return _Facts(d, straight, tuple(r for r in found if r.index != own), bound, size, matrix, vector)

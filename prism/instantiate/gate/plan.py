@@ -13,7 +13,7 @@ iteration that rescales the first, does not depend on which.
 from __future__ import annotations
 
 import math
-from collections import ChainMap
+from collections import ChainMap, Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from heapq import heappop, heappush
@@ -343,7 +343,7 @@ def _extent(extent: Extent, symbols: Mapping[str, int], binding: Mapping[str, in
 
 
 def _grid_and_program(
-    kernel: Kernel, symbols: Mapping[str, int], binding: Mapping[str, int]
+    kernel: Kernel, work: _Work, symbols: Mapping[str, int], binding: Mapping[str, int]
 ) -> tuple[tuple[int, ...], float]:
     """Tiles along each grid axis, the slowest first, and what a program takes at most, seconds."""
     grid: list[int] = []
@@ -356,7 +356,7 @@ def _grid_and_program(
                 shares.append(_value(parts, symbols))
             case _:
                 pass
-    return (*grid, *shares), _Pricing(kernel, symbols, binding).program_s()
+    return (*grid, *shares), _program_s(kernel, work, symbols, binding)
 
 
 def cost_s(sgraph: SGraph, config: Config, binding: Mapping[str, int], *, sampled: bool = False) -> float:
@@ -391,6 +391,7 @@ class _Costs:
     sampled: bool = False
     total: float = 0.0
     _launches: tuple[Launch, ...] = ()
+    _works: list[list[_Work]] = field(default_factory=list)
     _read: frozenset[str] = frozenset()
     _seconds: list[float] = field(default_factory=list)
     _having: dict[str, list[int]] = field(default_factory=dict)
@@ -402,6 +403,7 @@ class _Costs:
     def __post_init__(self) -> None:
         self.values = self._held = dict(self.values)
         self._launches = self.sgraph.launches
+        self._works = [[_Work.of(k) for k in x.kernels] for x in self._launches]
         self._read = frozenset(t for k in self.sgraph.kernels for t in k.reads)
         places = {x.name: n for n, x in enumerate(self._launches)}
         for n in range(len(self._launches)):
@@ -450,65 +452,95 @@ class _Costs:
         if launch.name in self.config.launches(LIBRARY):
             return 0.0
         whole = not self.sampled or launch.name in self.config.launches(FOLDED)
-        sample = None if whole else _sample(launch, values, self.binding, self._read)
+        works = self._works[place]
+        sample = None if whole else _sample(launch, works, values, self.binding, self._read)
         if self._bound:
             own = {s: self._bound[s] for s in self._symbols(place) if s in self._bound}
             values = _over({s: _value(tile, values) for s, tile in own.items()}, values)
         total = 0.0
         for n, kernel in enumerate(launch.kernels):
-            grid, seconds = _grid_and_program(kernel, values, self.binding)
+            grid, seconds = _grid_and_program(kernel, works[n], values, self.binding)
             total += (sample[n][1] if sample else math.prod(grid)) * seconds
         return total
 
 
-@dataclass(slots=True)
-class _Pricing:
-    """What one program of a kernel takes."""
+@dataclass(frozen=True, slots=True)
+class _Work:
+    """What a body does, as sums: statements of one shape count together, so that new sizes are soon priced.
 
-    kernel: Kernel
-    symbols: Mapping[str, int]
-    binding: Mapping[str, int]
-    sizes: dict[str, int] = field(default_factory=dict)
-    trips: dict[str, int] = field(default_factory=dict)
+    Attributes:
+        operations: so many.
+        passes: by a value's axes, how often so many elements are gone through.
+        products: of matrices: the axes of what comes out and of both sides, and the one that is summed over.
+        loops: their axes and bodies.
+    """
 
-    def program_s(self) -> float:
-        """Seconds."""
-        for axis, role in self.kernel.roles:
-            extent = _extent(axis.extent, self.symbols, self.binding)
-            tile = _tile_of(role)
-            size = extent if tile is None else _value(tile, self.symbols)
-            parts = _value(role.parts, self.symbols) if isinstance(role, Split) else 1
-            self.sizes[axis.name] = size
-            self.trips[axis.name] = math.ceil(extent / (parts * size))
-        axes = value_axes(self.kernel)
-        elements = {name: math.prod(self.sizes.get(a.name, 1) for a in of) for name, of in axes.items()}
+    operations: int
+    passes: Mapping[tuple[str, ...], int]
+    products: tuple[tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...], str], ...]
+    loops: tuple[tuple[str, _Work], ...]
 
-        def seconds(body: Sequence[Stmt]) -> float:
-            total = 0.0
+    @staticmethod
+    def of(kernel: Kernel) -> _Work:
+        """What one program of a kernel does."""
+        axes = {name: tuple(a.name for a in of) for name, of in value_axes(kernel).items()}
+
+        def found(body: Sequence[Stmt]) -> _Work:
+            operations = 0
+            passes: Counter[tuple[str, ...]] = Counter()
+            products, loops = [], []
             for s in body:
                 match s:
                     case Loop(axis, inner):
-                        total += self.trips[axis.name] * seconds(inner)
+                        loops.append((axis.name, found(inner)))
                     case Load(dst, _, index):
-                        total += (8 + 8 * len(index)) * OPERATION_S + 10 * elements[dst] * ELEMENT_S
+                        operations += 8 + 8 * len(index)
+                        passes[axes[dst]] += 10
                     case Store(_, index, src):
-                        size = elements[src] if isinstance(src, str) else 1
-                        total += (8 + 8 * len(index)) * OPERATION_S + 10 * size * ELEMENT_S
+                        operations += 8 + 8 * len(index)
+                        passes[axes[src] if isinstance(src, str) else ()] += 10
                     case Contract(dst, axis, lhs, rhs):
-                        # A product of matrices takes little for an element; where a side is too short to be one, it
-                        # is three passes over all products.
-                        depth = self.sizes[axis.name]
-                        sides = elements[lhs] + elements[rhs]
-                        matrices = min(elements[lhs], elements[rhs]) >= 16 * depth >= 256
-                        total += 6 * OPERATION_S + sides * ELEMENT_S
-                        total += elements[dst] * depth * ELEMENT_S * (0.1 if matrices else 1)
+                        operations += 6
+                        products.append((axes[dst], axes[lhs], axes[rhs], axis.name))
                     case TileReduce(_, _, _, src):
-                        total += 4 * OPERATION_S + elements[src] * ELEMENT_S
+                        operations += 4
+                        passes[axes[src]] += 1
                     case _:
-                        total += 2 * OPERATION_S + elements[s.dst] * ELEMENT_S
-            return total
+                        operations += 2
+                        passes[axes[s.dst]] += 1
+            return _Work(operations, passes, tuple(products), tuple(loops))
 
-        return 10 * OPERATION_S + seconds(self.kernel.body)
+        return found(kernel.body)
+
+    def seconds(self, sizes: Mapping[str, int], trips: Mapping[str, int]) -> float:
+        """What that takes with tiles of these sizes and loops of so many trips."""
+
+        def elements(axes: Iterable[str]) -> int:
+            return math.prod(sizes.get(a, 1) for a in axes)
+
+        total = self.operations * OPERATION_S
+        total += sum(n * elements(of) for of, n in self.passes.items()) * ELEMENT_S
+        for out, left, right, axis in self.products:
+            # A product of matrices takes little for an element; where a side is too short to be one, it is three
+            # passes over all products.
+            depth, sides = sizes[axis], (elements(left), elements(right))
+            matrices = min(sides) >= 16 * depth >= 256
+            total += (sum(sides) + elements(out) * depth * (0.1 if matrices else 1)) * ELEMENT_S
+        return total + sum(trips[axis] * inner.seconds(sizes, trips) for axis, inner in self.loops)
+
+
+def _program_s(kernel: Kernel, work: _Work, symbols: Mapping[str, int], binding: Mapping[str, int]) -> float:
+    """What one program of a kernel takes, seconds."""
+    sizes: dict[str, int] = {}
+    trips: dict[str, int] = {}
+    for axis, role in kernel.roles:
+        extent = _extent(axis.extent, symbols, binding)
+        tile = _tile_of(role)
+        size = extent if tile is None else _value(tile, symbols)
+        parts = _value(role.parts, symbols) if isinstance(role, Split) else 1
+        sizes[axis.name] = size
+        trips[axis.name] = math.ceil(extent / (parts * size))
+    return 10 * OPERATION_S + work.seconds(sizes, trips)
 
 
 def plan_samples(sgraph: SGraph, config: Config, binding: Mapping[str, int]) -> list[Sample]:
@@ -518,18 +550,24 @@ def plan_samples(sgraph: SGraph, config: Config, binding: Mapping[str, int]) -> 
     """
     read = frozenset(t for k in sgraph.kernels for t in k.reads)
     return [
-        _sample(launch, config.symbols, binding, read)
+        _sample(launch, [_Work.of(k) for k in launch.kernels], config.symbols, binding, read)
         for launch in sgraph.launches
         if launch.name not in config.launches(FOLDED)
     ]
 
 
-def _sample(launch: Launch, symbols: Mapping[str, int], binding: Mapping[str, int], read: frozenset[str]) -> Sample:
+def _sample(
+    launch: Launch,
+    works: Sequence[_Work],
+    symbols: Mapping[str, int],
+    binding: Mapping[str, int],
+    read: frozenset[str],
+) -> Sample:
     """What of a launch to interpret; `read` is what any launch reads."""
     target = CASE_TARGET_S / len(launch.kernels)
     sample: list[tuple[tuple[int, ...], int]] = []
-    for kernel in launch.kernels:
-        grid, seconds = _grid_and_program(kernel, symbols, binding)
+    for kernel, work in zip(launch.kernels, works, strict=True):
+        grid, seconds = _grid_and_program(kernel, work, symbols, binding)
         affordable = max(LEAST_SAMPLE, int(target / seconds))
         whole = not read.isdisjoint(kernel.writes)
         sample.append((grid, math.prod(grid) if whole else min(affordable, math.prod(grid))))
