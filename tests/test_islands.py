@@ -221,6 +221,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory, unoptimised: None, small_ga
     with pytest.MonkeyPatch.context() as patch, saved(GATED_LAYERS, place, **GATES) as path:
         patch.setenv("PRISM_CACHE_DIR", str(place / "cache"))
         patch.setattr("prism.instantiate.confirm.Confirmation.won", property(lambda _: True))
+        patch.setattr("prism.instantiate.confirm.MATCHES", 1)
         options = ["--target", "cpu", "--trials", "1", "--shape", "n=8", "--out", str(place / "out")]
         assert main(["optimize", str(path), *options]) == ExitCode.DONE
     return place / "out"
@@ -270,6 +271,11 @@ def test_the_folder_computes_the_model_without_prism(folder: Path) -> None:
 def test_the_folder_is_verified_part_by_part(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["verify", str(folder)]) == ExitCode.DONE
     assert "island_0: the derivation's" in capsys.readouterr().out
+    assert main(["verify", str(folder), "--model", str(folder.parent / "m.onnx")]) == ExitCode.DONE
+    assert "m.onnx with its islands as functions" in capsys.readouterr().out
+    with saved(GATED_LAYERS, tmp_path, **{n: w + 1 for n, w in GATES.items()}) as path:
+        assert main(["verify", str(folder), "--model", str(path)]) == ExitCode.VERIFICATION_FAILED
+    assert "WRONG  model.onnx" in capsys.readouterr().out
     damaged = tmp_path / "out"
     damaged.mkdir()
     for file in (p for p in folder.rglob("*") if p.is_file()):
@@ -323,6 +329,22 @@ def test_what_has_no_translation_is_shown_with_the_reason(tmp_path: Path, capsys
     ]
     assert "TopK, 2 nodes (TopK t0): stays as it is: no translation for the operator TopK" in lines
     assert any("island_2 (1 node: Identity): stays as it is: it only re-indexes" in line for line in lines)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (
+            "(float[8] x) => (float[8] y) { t = Tanh(x)  e = Exp(t)  r = RandomNormalLike(e)  y = Add(e, r) }",
+            "at random",
+        ),
+        ("(string[2] x) => (string[2] y) { y = StringNormalizer(x) }", "it is of type str"),
+        ("(float[8] x) => (seq(float[8]) y) { t = Tanh(x)  y = SequenceConstruct(t, x) }", "no tensor of numbers"),
+    ],
+)
+def test_what_cannot_be_compared_is_left_alone(tmp_path: Path, text: str, said: str) -> None:
+    with saved(text, tmp_path) as path, pytest.raises(NoImprovementError, match=said):
+        optimize_model(path, target="cpu")
 
 
 def test_parts_are_for_the_cpu_and_against_onnxruntime(tmp_path: Path) -> None:

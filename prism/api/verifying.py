@@ -128,6 +128,14 @@ def verify(
     return Verification(rung, tuple(run.passed), tuple(run.mismatches))
 
 
+def of_parts(out: str | os.PathLike[str]) -> bool:
+    """Whether it is the output folder of a model in parts, as far as its lock file says."""
+    try:
+        return is_model_lock(read_file(Path(out), LOCK_NAME))
+    except PrismError:
+        return False
+
+
 def _of_parts(lock_data: bytes, where: str) -> bool:
     """Whether the folder is that of a model in parts."""
     try:

@@ -11,6 +11,7 @@ time      both, interleaved; nothing is written that is no faster
 from __future__ import annotations
 
 import hashlib
+import os
 import tempfile
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -31,7 +32,6 @@ from prism.api.trivial import nothing_to_gain
 from prism.backends.assembled import Step, assembled_text
 from prism.backends.weights import weights_bytes
 from prism.errors import (
-    CompilerError,
     ModelError,
     NoImprovementError,
     PrismError,
@@ -52,8 +52,17 @@ from prism.platforms.cpu import CpuPlatform
 from prism.platforms.stock import NotRunError, Stock, check_installed
 from prism.program.extents import is_static
 from prism.program.nodes import Program
-from prism.report.folder import WEIGHTS_NAME, check_writable, module_name, render_folder, write_folder
-from prism.report.model_folder import MODULE, STOCK, island_lines, kept_lines, render_model
+from prism.report.folder import (
+    WEIGHTS_NAME,
+    check_writable,
+    digest_of,
+    module_name,
+    read_file,
+    render_folder,
+    write_folder,
+)
+from prism.report.model_folder import MODULE, REPORT_NAME, STOCK, island_lines, kept_lines, render_model
+from prism.report.records import from_json
 from prism.report.units import duration, on_threads
 
 STOCK_NAME = "onnxruntime"
@@ -178,6 +187,19 @@ def kept_of(parts: Cut) -> tuple[KeptReport, ...]:
     return tuple(KeptReport(op, len(nodes), nodes[0], why) for (op, why), nodes in found.items())
 
 
+def made_of(out: Path | str, model: Path | str) -> str:
+    """Whether an output folder of a model in parts is of this model: how it is not, or nothing.
+
+    Args:
+        out: the folder, which has been verified.
+        model: the ONNX file.
+    """
+    report = from_json(read_file(Path(out), REPORT_NAME), ModelReport, where=str(Path(out) / REPORT_NAME))
+    expected = cut(Path(model)).with_functions({i.name for i in report.chosen})
+    same = hashlib.sha256(expected).hexdigest() == digest_of(Path(out), STOCK)
+    return "" if same else f"{STOCK} is not {model} with its islands as functions"
+
+
 def shown_in_parts(path: Path | str, error: UnsupportedError) -> list[str]:
     """Lines that say how a model would go in parts.
 
@@ -234,6 +256,7 @@ class _Run:
                 self.parts.inputs, self.options.shapes, self.options.seed, lambda x: stock.run(x, takes), where
             )
             detail.append(", ".join(f"{n}={v}" for n, v in given.sizes.items()) or "of fixed sizes")
+            self._comparable(given, stock)
             sizes = self._boundaries(given)
         with tempfile.TemporaryDirectory(prefix="prism-whole-") as place:
             islands = self._islands(sizes, Path(place))
@@ -266,6 +289,28 @@ class _Run:
             foreign = next((k.node for k in self.parts.kept.values() if "." in k.op), "")
             where = f"{error.where}, node {foreign!r}" if foreign else error.where
             raise ModelError(error.what, where=where, why=error.why, fix=error.fix) from error
+
+    def _comparable(self, given: Feeds, stock: Stock) -> None:
+        """Make sure that the model's results can be compared.
+
+        Raises:
+            NoImprovementError: they are no arrays of numbers, or others every time.
+        """
+        takes = [p.name for p in self.parts.inputs]
+        one, other = stock.run(given.arrays, takes), stock.run(given.arrays, takes)
+        for name, x in one.items():
+            why = ""
+            if not isinstance(x, np.ndarray) or x.dtype.kind not in "biuf":
+                why = "it is no tensor of numbers"
+            elif not np.array_equal(x, other[name], equal_nan=x.dtype.kind == "f"):
+                why = "it is drawn at random: two runs give two results"
+            if why:
+                raise NoImprovementError(
+                    "an output of the model cannot be compared",
+                    where=f"{self.path}, output {name!r}",
+                    why=why,
+                    fix="keep the model as it is, or take the part without it",
+                )
 
     def _boundaries(self, given: Feeds) -> dict[str, dict[str, int]]:
         """For every island, the values of its symbols, as they come up in the model."""
@@ -340,10 +385,13 @@ class _Run:
                 baselines=(STOCK_NAME,),
                 anew=o.anew,
             )
-        except CompilerError:
-            raise  # nothing is wrong with the island
         except PrismError as error:
             return _Made(replace(report, why=_said(error)), program)
+        except Exception as error:  # a bug in prism, which costs this island its kernels and not the model
+            if os.environ.get("PRISM_DEBUG", "") not in ("", "0"):
+                raise
+            why = f"internal error, a bug in prism: {type(error).__name__}: {' '.join(str(error).split())[:200]}"
+            return _Made(replace(report, why=why), program)
         own = made.artifacts.report
         report = replace(
             report,

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
 import msgspec
 from cyclopts import Parameter
 
-from prism.errors import ExitCode
+from prism.errors import ExitCode, UnsupportedError
 
 _Rules = Annotated[tuple[Path, ...], Parameter(negative=())]
 
@@ -30,13 +31,29 @@ def verify(
         json: print the findings as JSON.
     """
     from prism.api.loading import load
+    from prism.api.verifying import Mismatch, of_parts
     from prism.api.verifying import verify as check
     from prism.cli.output import write_line
     from prism.cli.rules import own_rules
 
-    found = check(
-        out, load(model, rules=own_rules(rules), check=False) if model is not None else None, rules=own_rules(rules)
-    )
+    program, parted = None, False
+    if model is not None:
+        try:
+            program = load(model, rules=own_rules(rules), check=False)
+        except UnsupportedError:
+            if not of_parts(out):
+                raise
+            parted = True
+    found = check(out, program, rules=own_rules(rules))
+    if parted and found and model is not None:
+        from prism.api.whole_models import made_of
+        from prism.report.model_folder import STOCK
+
+        other = made_of(out, model)
+        if other:
+            found = replace(found, mismatches=(Mismatch(STOCK, other),))
+        else:
+            found = replace(found, passed=(*found.passed, f"{STOCK} is {model} with its islands as functions"))
     if json:
         body = {"schema": "prism.verification/1", "verified": bool(found), **msgspec.to_builtins(found)}
         write_line(msgspec.json.format(msgspec.json.encode(body), indent=2).decode())

@@ -31,10 +31,11 @@ from prism.report.usage import README_NAME
 
 MODULE = "model.py"
 STOCK = "model.onnx"
+REPORT_NAME = "report.json"
 _PURPOSES = {
     MODULE: "`load()`: the model as a function",
     STOCK: "the model with each island a function of its own operators, for onnxruntime and for viewers",
-    "report.json": "the run, for programs",
+    REPORT_NAME: "the run, for programs",
     LOCK_NAME: "the SHA-256 of every file here, and of the lock files of the folders",
 }
 _SHOWN = 12
@@ -42,7 +43,7 @@ _SHOWN = 12
 
 def render_model(report: ModelReport, files: Mapping[str, bytes]) -> dict[str, bytes]:
     """The files that tell of the others; the lock file is last."""
-    made: dict[str, bytes] = {"report.json": to_json(report)}
+    made: dict[str, bytes] = {REPORT_NAME: to_json(report)}
     top = sorted({name.partition("/")[0] for name in (*files, *made, LOCK_NAME)})
     made[README_NAME] = readme(report, top).encode()
     everything = {**files, **made}

@@ -28,7 +28,7 @@ _SCHEMAS: Mapping[type, str] = {
     ModelReport: MODEL_SCHEMA,
 }
 
-R = TypeVar("R", RunReport, ProofRecord, LockRecord)
+R = TypeVar("R", RunReport, ProofRecord, LockRecord, ModelReport)
 
 
 def to_json(record: RunReport | ProofRecord | LockRecord | ModelReport, **extra: object) -> bytes:

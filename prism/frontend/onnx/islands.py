@@ -646,9 +646,12 @@ class _Sizes:
         known = self.values[value]
         assert known.elements is not None
         parts = [self._number(e) for e in known.elements.ravel()]
-        flat = self._node("Concat", parts, axis=0) if len(parts) > 1 else parts[0]
-        shape = self._constant(np.array(known.elements.shape, np.int64))
-        shaped = self._node("Reshape", [flat, shape])
+        shaped = self._node("Concat", parts, axis=0) if len(parts) > 1 else parts[0]
+        if known.elements.ndim == 0:
+            shaped = self._node("Squeeze", [shaped])  # of one element: whatever its version, to a scalar
+        elif known.elements.ndim > 1:
+            shape = self._constant(np.array(known.elements.shape, np.int64))
+            shaped = self._node("Reshape", [shaped, shape])
         self.draft.sizes.append(
             helper.make_node("Cast", [shaped], [value], to=_ELEMENT[known.dtype], name=f"{self.name}/{value}")
         )
