@@ -34,7 +34,8 @@ from prism.program.constants import renumbered, rounded_constants
 from prism.program.evaluate import evaluate_expr
 from prism.program.extents import evaluate, is_static
 from prism.program.index import Axis, Index
-from prism.program.nodes import DType, Expr, Formula, Position, Read, Reduce, SymbolRange, Tensor, free_axes, walk
+from prism.program.integers import of_type
+from prism.program.nodes import DType, Expr, Formula, Map, Position, Read, Reduce, SymbolRange, Tensor, free_axes, walk
 from prism.program.transform import substitute
 
 # Terms of the largest reduction that is evaluated; a few tenths of a second in numpy.
@@ -70,7 +71,7 @@ TRACKED_TRIES = 24
 # Those of one sign, however far from 0, are where masks by a comparison hide everything, or nothing.
 KINDS = (
     "normal", "ties", "tiny", "positive", "negative", "normal", "zeros", "large", "equal rows", "halves", "one number",
-    "last", "first", "nothing", "far below", "far above",
+    "last", "first", "nothing", "far below", "far above", "mixed", "ends", "mixed",
 )  # fmt: skip
 # With weights that keep their values, parts of a program are asleep until inputs are large.
 MORE_KINDS = ("huge", "normal", "huge")
@@ -176,6 +177,7 @@ def refute(
     slight: Counterexample | None = None
     undefined: Counterexample | None = None
     dtypes = {t.name: t.dtype for t in tensors}
+    places = _places([f.expr for f in (*reference, *candidate)])
     number, tries = 0, TRACKED_TRIES
     for binding in _bindings(reference, candidate, tensors, ranges):
         for pairs, starts in _windows(reference, candidate, binding, furthest):
@@ -193,7 +195,7 @@ def refute(
             rng = np.random.default_rng([seed, number])
             looks = LOOKS
             kinds = KINDS + MORE_KINDS * bool(held) if elements <= DRAW_ELEMENTS else FEW_KINDS
-            for kind, inputs in draws(rng, shapes, dtypes, kinds):
+            for kind, inputs in draws(rng, shapes, dtypes, kinds, places):
                 for formula, (a, b), start in zip(reference, pairs, starts, strict=True):
                     axes = tuple(sorted(free_axes(a) | free_axes(b), key=lambda x: x.name))
                     left = evaluate_expr(a, {**held, **inputs}, binding, axes)
@@ -559,10 +561,32 @@ def _top(index: Index, binding: Mapping[str, int]) -> int:
     return total
 
 
+def _places(exprs: Sequence[Expr]) -> frozenset[str]:
+    """The tensors whose elements are compared with positions: they are looked up, and lie inside what they index."""
+    found: set[str] = set()
+    for expr in exprs:
+        for e in walk(expr):
+            if isinstance(e, Map) and e.op == "eq" and any(isinstance(a, Position) for a in e.args):
+                found |= {r.tensor for a in e.args for r in walk(a) if isinstance(r, Read)}
+    return frozenset(found)
+
+
 def draws(
-    rng: np.random.Generator, shapes: Mapping[str, tuple[int, ...]], dtypes: Mapping[str, DType], kinds: Sequence[str]
+    rng: np.random.Generator,
+    shapes: Mapping[str, tuple[int, ...]],
+    dtypes: Mapping[str, DType],
+    kinds: Sequence[str],
+    places: frozenset[str] = frozenset(),
 ) -> Iterator[tuple[str, dict[str, np.ndarray]]]:
-    """(kind, inputs)."""
+    """(kind, inputs); the whole numbers of `places` are small and not negative."""
+
+    def whole(kind: str, dtype: DType, shape: tuple[int, ...]) -> np.ndarray:
+        held = of_type(dtype)
+        # int64 is taken for granted to lie within 2^31; see integers.py
+        low, high = int(max(held.low, -(2**31))), int(min(held.high, 2**31 - 1))
+        if kind == "ends":
+            return rng.choice([low, low + 1, high - 1, high, 0, 1], shape).astype(np.float64)
+        return np.asarray(rng.integers(max(low, -8), 9, shape).astype(np.float64))
 
     def fill(kind: str, shape: tuple[int, ...]) -> np.ndarray:
         match kind:
@@ -584,6 +608,9 @@ def draws(
                 return np.full(shape, {"nothing": 0.0, "far below": -1e3, "far above": 1e3}[kind])
             case "halves":
                 return rng.integers(-5, 6, shape) / 2.0
+            case "mixed":
+                special = rng.choice((0.0, 0.0, 1.0, -1.0, 2.0, -0.5), shape)
+                return np.where(rng.random(shape) < 0.5, special, 3 * rng.standard_normal(shape))
             case "one number":
                 return np.full(shape, float(rng.choice((-2.0, -1.0, 1.0, 2.0, 3.0))))
             case "last" | "first":
@@ -601,6 +628,8 @@ def draws(
                 inputs[name] = np.full(shape, EVERYWHERE[kind])
             elif dtype is DType.BOOL:
                 inputs[name] = rng.integers(0, 2, shape).astype(np.float64)
+            elif not dtype.is_float and kind in ("mixed", "ends") and name not in places:
+                inputs[name] = whole(kind, dtype, shape)
             elif not dtype.is_float:
                 inputs[name] = rng.integers(0, 4, shape).astype(np.float64)
             else:

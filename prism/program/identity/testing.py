@@ -469,12 +469,15 @@ def _joined(nodes: Sequence[Expr], parts: Mapping[Extent, tuple[Extent, Extent]]
         return (*sorted(terms, key=str), *([(0, index.offset)] if index.offset != 0 else []))
 
     seen: dict[tuple[str, int], tuple[tuple[Extent, Extent], ...]] = {}
+    single: set[tuple[str, int]] = set()
     for e in nodes:
         match e:
             case Read(tensor, indices):
                 for d, index in enumerate(indices):
                     mine = pattern(index)
-                    if index.terms and seen.setdefault((tensor, d), mine) != mine:
+                    if not index.terms:
+                        single.add((tensor, d))
+                    elif seen.setdefault((tensor, d), mine) != mine:
                         return f"dimension {d} of {tensor} is read over axes of different lengths"
             case Map("eq", args) if any(isinstance(a, Position) for a in args):
                 return "positions select elements"
@@ -482,6 +485,8 @@ def _joined(nodes: Sequence[Expr], parts: Mapping[Extent, tuple[Extent, Extent]]
                 return "positions are compared with constants"
             case Position(index) if index.terms and [c for _, c in pattern(index)] != [1]:
                 return "positions are computed with"
+    for tensor, d in sorted(single & seen.keys()):
+        return f"dimension {d} of {tensor} is read over an axis, and at single places"
     return ""
 
 
