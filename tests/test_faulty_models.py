@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -171,14 +172,30 @@ def test_a_model_at_fault(fault: str, tmp_path: Path, capsys: pytest.CaptureFixt
 
 
 @pytest.mark.parametrize(
-    ("location", "offset"),
-    [("../secret", "0"), ("/dev/zero", "0"), ("pipe", "0"), ("d", "zz"), ("d", "-1"), ("d", "9")],
+    ("location", "offset", "said"),
+    [
+        ("../secret", "0", "outside"),
+        ("/dev/zero", "0", "not a regular file"),
+        ("pipe", "0", "not a regular file"),
+        ("folder", "0", "not a regular file"),
+        ("link", "0", "symbolic link"),
+        ("nowhere", "0", "symbolic link"),
+        ("gone", "0", "missing"),
+        ("", "0", "named"),
+        ("d", "zz", "whole numbers"),
+        ("d", "-1", "whole numbers"),
+        ("d", "9", "too short"),
+    ],
 )
 def test_external_data_lie_beside_the_model(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], location: str, offset: str
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], location: str, offset: str, said: str
 ) -> None:
     inside = tmp_path / "in"
     inside.mkdir()
+    os.mkfifo(inside / "pipe")
+    (inside / "folder").mkdir()
+    (inside / "link").symlink_to("d")
+    (inside / "nowhere").symlink_to("no such file")
     for place in (tmp_path / "secret", inside / "d"):
         place.write_bytes(bytes(16))
     m = model([node("Add", ["x", "w"], ["y"])], w=np.zeros(4, np.float32))
@@ -189,7 +206,31 @@ def test_external_data_lie_beside_the_model(
         entry = w.external_data.add()
         entry.key, entry.value = key, value
     (inside / "m.onnx").write_bytes(m.SerializeToString())
-    refused(inside / "m.onnx", capsys, "initialiser 'w'", "external data")
+    refused(inside / "m.onnx", capsys, "initialiser 'w'", "external data", said)
+
+
+def test_external_data_beyond_two_gigabytes_are_read_where_they_lie(tmp_path: Path) -> None:
+    """The file has a hole of four gigabytes, as a file of many large weights would have them before this one."""
+    m = model([node("Add", ["x", "w"], ["y"])], w=np.zeros(4, np.float32))
+    (w,) = m.graph.initializer
+    w.ClearField("raw_data")
+    w.data_location = TensorProto.EXTERNAL
+    with (tmp_path / "w.bin").open("wb") as file:
+        file.seek(4 << 30)
+        file.write(np.arange(4, dtype=np.float32).tobytes())
+    for key, value in {"location": "w.bin", "offset": str(4 << 30), "length": "16"}.items():
+        entry = w.external_data.add()
+        entry.key, entry.value = key, value
+    (tmp_path / "m.onnx").write_bytes(m.SerializeToString())
+    program = load(tmp_path / "m.onnx")
+    assert list(np.asarray(next(iter(program.weights.values())))) == [0.0, 1.0, 2.0, 3.0]
+
+
+def test_a_negative_extent_of_a_constant_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    m = model([node("Add", ["x", "w"], ["y"])], w=np.zeros(4, np.float32))
+    m.graph.initializer[0].dims[0] = -4
+    (tmp_path / "m.onnx").write_bytes(m.SerializeToString())
+    refused(tmp_path / "m.onnx", capsys, "initialiser 'w'", "[-4]")
 
 
 def test_a_device_is_not_read(capsys: pytest.CaptureFixture[str]) -> None:

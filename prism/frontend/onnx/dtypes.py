@@ -60,6 +60,8 @@ def array_of(tensor: TensorProto, where: str) -> npt.NDArray[Any]:
     """
     dtype = dtype_of(tensor.data_type, where)
     try:
+        if any(n < 0 for n in tensor.dims):
+            raise ValueError(f"its shape is {list(tensor.dims)}")
         array = numpy_helper.to_array(tensor)
     except Exception as error:  # onnx raises whatever numpy does on missing or extra bytes
         raise ModelError(

@@ -371,12 +371,28 @@ def load_external(tensor: onnx.TensorProto, name: str, directory: Path | None) -
     where = f"{name}, initialiser {tensor.name!r}"
     entries = {e.key: e.value for e in tensor.external_data}
     location = entries.get("location", "")
-    if directory is None or not (directory / location).is_file():
+    if not location:
+        raise ModelError("no external data file is named", where=where, fix="export the model again")
+    if directory is None or not os.path.lexists(directory / location):
         raise ModelError(
             f"the external data file {location!r} is missing",
             where=where,
             why="the model keeps this tensor in another file",
             fix="put that file beside the model",
+        )
+    if (directory / location).is_symlink():
+        raise ModelError(
+            f"the external data file {location!r} is a symbolic link",
+            where=where,
+            why="what a model names is read in its own folder only",
+            fix="put the file itself there: copy the folder with cp -rL",
+        )
+    if not (directory / location).is_file():
+        raise ModelError(
+            f"the external data file {location!r} cannot be read",
+            where=where,
+            why="it is not a regular file",
+            fix="put the file itself there",
         )
     try:
         offset, length = (int(entries.get(key, 0)) for key in ("offset", "length"))
@@ -399,6 +415,8 @@ def load_external(tensor: onnx.TensorProto, name: str, directory: Path | None) -
         )
     try:
         external_data_helper.load_external_data_for_tensor(tensor, str(directory))
+    except MemoryError:  # the machine's, not the model's
+        raise
     except Exception as error:  # a path that leaves the directory, a link, a device: onnx refuses each in its way
         raise ModelError(
             f"the external data file {location!r} cannot be read", where=where, why=str(error), fix="export it again"
