@@ -151,6 +151,37 @@ def test_islands_are_as_large_as_they_can_be_and_no_path_leaves_one_and_comes_ba
     assert [parts.operators(i) for i in parts.islands] == [["Tanh", "Exp"], ["Add", "Sub", "Mul"]]
 
 
+def test_sizes_stay_what_they_are_through_what_is_not_read(tmp_path: Path) -> None:
+    """Words and kinds are looked up, and their sum is an island at every size; nothing states the lookups' sizes."""
+    text = """(int64[b, s] ids, int64[b, 1] kind, float[20, 8] words, float[9, 8] kinds) => (float[b, s, 8] y) {
+        w = Gather(words, ids)  size = Shape(ids)  each = Expand(kind, size)  k = Gather(kinds, each)
+        a = Add(w, k)  long = Shape(a)  h = Reshape(a, long)  y = Tanh(h) }"""
+    values = {n: RNG.standard_normal((r, 8), np.float32) for n, r in (("words", 20), ("kinds", 9))}
+    with saved(text, tmp_path) as path:
+        parts = cut(path)
+        assert [k.op for k in parts.kept.values()] == ["Gather", "Gather"]
+        island = parts.islands[-1]
+        assert parts.operators(island) == ["Add", "Reshape", "Tanh"]
+        shapes = [[str(e) for e in p.shape or ()] for p in parts.part(island).inputs]
+        assert shapes == [["b", "s", "8"], ["b", "s", "8"]]
+        for b, s in ((3, 5), (1, 9), (1, 1)):
+            given = values | {"ids": RNG.integers(0, 20, (b, s)), "kind": RNG.integers(0, 9, (b, 1))}
+            expected = Stock(path, "m").run(given, list(given))["y"]
+            np.testing.assert_allclose(
+                in_parts(parts, frozenset(i.name for i in parts.islands), given)["y"], expected, rtol=1e-5
+            )
+
+
+def test_sizes_that_onnx_makes_up_are_not_taken_for_one_another(tmp_path: Path) -> None:
+    text = """(float[6] x, float[6] z) => (float[m] y, float[n] v) {
+        a = NonZero(x)  b = NonZero(z)  c = Transpose(a)  d = Transpose(b)
+        e = GatherND(x, c)  f = GatherND(z, d)  y = Tanh(e)  v = Tanh(f) }"""
+    with saved(text, tmp_path) as path:
+        parts = cut(path)
+    shapes = [p.shape for i in parts.islands for p in parts.part(i).inputs]
+    assert len(set(shapes)) == len(shapes) == 4
+
+
 LAYERS = """(float[n, 8] x) => (float[n, 8] y) <int64[1] k = {8}> {
     p0 = MatMul(x, w0)  a0 = Tanh(p0)  t0, i0 = TopK(a0, k)
     p1 = MatMul(t0, w1)  a1 = Tanh(p1)  t1, i1 = TopK(a1, k)

@@ -308,13 +308,22 @@ class Cut:
                 self._take(info)
 
     def _inferred(self, place: int) -> list[onnx.ValueInfoProto]:
-        """The results of a node as onnx infers them from what is known of its operands."""
+        """The results of a node as onnx infers them from what is known of its operands.
+
+        Sizes that onnx makes up lose their names: it calls them alike in every model that it is asked about.
+        """
         try:
-            draft = self._draft((place,), tuple(o for o in self._nodes[place].output if o), "shape")
+            draft = self._draft((place,), tuple(o for o in self._nodes[place].output if o), "shape", copied=False)
             model = self._as_model(draft, "one node")
-            return list(shape_inference.infer_shapes(model, data_prop=True).graph.output)
+            found = list(shape_inference.infer_shapes(model, data_prop=True).graph.output)
         except Exception:  # what onnx cannot infer it refuses with errors of several kinds
             return []
+        said = {d.dim_param for i in model.graph.input for d in i.type.tensor_type.shape.dim}
+        for info in found:
+            for d in info.type.tensor_type.shape.dim:
+                if d.dim_param and d.dim_param not in said:
+                    d.Clear()
+        return found
 
     def _is_free(self, proto: onnx.NodeProto) -> bool:
         """Whether the results hang on no data: formulas of positions and sizes, or made of constants alone."""
@@ -474,8 +483,15 @@ class Cut:
         made = [o for n in nodes for o in self._nodes[n].output]
         return tuple(o for o in made if o in self._wanted or not self._readers.get(o, inside) <= inside)
 
-    def _draft(self, nodes: Sequence[int], outputs: tuple[str, ...], name: str) -> _Draft:
-        """The nodes with everything that they need."""
+    def _draft(self, nodes: Sequence[int], outputs: tuple[str, ...], name: str, *, copied: bool = True) -> _Draft:
+        """The nodes with everything that they need.
+
+        Args:
+            nodes: their places.
+            outputs: what of their results is asked for.
+            name: of what sizes are called after.
+            copied: whether formulas that hang on no data are copied; otherwise they are inputs, too.
+        """
         draft = _Draft(outputs=outputs, nodes={n: self._nodes[n] for n in nodes})
         known = {o for n in nodes for o in self._nodes[n].output}
         sized: list[str] = []
@@ -492,7 +508,9 @@ class Cut:
                 draft.inputs[value] = None
             else:
                 elements = self._walk.values[value].elements
-                if elements is None:
+                if elements is None and not copied:
+                    draft.inputs[value] = None
+                elif elements is None:
                     place = self._producer[value]
                     draft.nodes[place] = self._nodes[place]
                     known |= set(self._nodes[place].output)
@@ -646,15 +664,19 @@ class _Sizes:
         known = self.values[value]
         assert known.elements is not None
         parts = [self._number(e) for e in known.elements.ravel()]
-        shaped = self._node("Concat", parts, axis=0) if len(parts) > 1 else parts[0]
+        steps: list[tuple[str, list[str], dict[str, Any]]] = [("Concat", parts, {"axis": 0})]
         if known.elements.ndim == 0:
-            shaped = self._node("Squeeze", [shaped])  # of one element: whatever its version, to a scalar
+            steps.append(("Squeeze", [], {}))  # of one element: whatever its version, to a scalar
         elif known.elements.ndim > 1:
-            shape = self._constant(np.array(known.elements.shape, np.int64))
-            shaped = self._node("Reshape", [shaped, shape])
-        self.draft.sizes.append(
-            helper.make_node("Cast", [shaped], [value], to=_ELEMENT[known.dtype], name=f"{self.name}/{value}")
-        )
+            steps.append(("Reshape", [self._constant(np.array(known.elements.shape, np.int64))], {}))
+        if known.dtype is not DType.INT64:
+            steps.append(("Cast", [], {"to": _ELEMENT[known.dtype]}))
+        before: list[str] = []
+        for n, (op, also, attributes) in enumerate(steps):
+            made = value if n == len(steps) - 1 else self._fresh()
+            node = helper.make_node(op, [*before, *also], [made], name=f"{self.name}/{made}", **attributes)
+            self.draft.sizes.append(node)
+            before = [made]
 
     def _number(self, extent: Extent) -> str:
         """A tensor of one int64 element."""
