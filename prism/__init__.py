@@ -17,6 +17,7 @@ from prism import errors
 if TYPE_CHECKING:
     from prism.api import explain, operators, optimize, prove, search, trace, verify
     from prism.api import load as load_onnx
+    from prism.api.compiling import compile
     from prism.program.nodes import Program
     from prism.program.verdict import Verdict
 
@@ -26,6 +27,7 @@ __all__ = [
     "Program",
     "Verdict",
     "__version__",
+    "compile",
     "errors",
     "explain",
     "load_onnx",
@@ -41,6 +43,7 @@ __all__ = [
 _HOMES = {
     "Program": ("prism.program.nodes", "Program"),
     "Verdict": ("prism.program.verdict", "Verdict"),
+    "compile": ("prism.api.compiling", "compile"),
     "explain": ("prism.api", "explain"),
     "load_onnx": ("prism.api", "load"),
     "operators": ("prism.api", "operators"),

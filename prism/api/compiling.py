@@ -1,0 +1,347 @@
+"""Torch functions and modules that run by prism's kernels: `prism.compile`, and the backend `prism` of `torch.compile`.
+
+Dynamo captures the graphs of a function, AOTAutograd makes of each a forward and, where something is trained, a
+backward graph of functional operators. In these, connected operators that prism translates are *islands*
+(`CapabilityBasedPartitioner` finds them), and each is optimized when it is first called, on what it is called with:
+searched, proved, tuned, checked and timed as by `prism.optimize`. An island that nothing is better for, and whatever is
+no island, runs as it did. Sizes that vary are given values: an island has kernels for up to `MOST` sets of shapes.
+"""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import operator
+import shutil
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import torch
+from torch._dynamo.backends.common import aot_autograd
+from torch._functorch.aot_autograd import make_boxed_func
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.fx.passes.infra.partitioner import CapabilityBasedPartitioner
+from torch.fx.passes.operator_support import OperatorSupportBase
+
+from prism.api.loading import trace
+from prism.api.optimizing import optimize
+from prism.backends.protocol import ModuleSource, load_module, write_module
+from prism.errors import PrismError, UsageError
+from prism.program.nodes import Program
+
+LOG = logging.getLogger("prism.compile")
+
+MOST = 8
+"""Sets of shapes that an island has kernels for; at further ones it runs as it did."""
+
+OPTIONS = ("target", "budget", "trials", "seed", "rules", "baselines", "anew")
+"""Options of `prism.optimize` that a compilation takes."""
+
+Key: TypeAlias = tuple[Any, ...]
+"""What an island is called with: numbers, and shapes, types, devices and strides of tensors."""
+Call: TypeAlias = Callable[..., Any]
+
+
+def compile(model: Any = None, *, dynamic: bool | None = None, **options: Any) -> Any:
+    """A torch function or module that runs by prism's kernels where these are faster, and as it did elsewhere.
+
+    `torch.compile(model, backend="prism", options=...)` is the same. What is called for the first time is optimized
+    then, which takes as long as `prism.optimize` does, island by island. Gradients are computed by kernels, too. The
+    log of `prism.compile` tells what became of each island.
+
+    Args:
+        model: a function or a module; without one, a decorator is returned.
+        dynamic: as `torch.compile` takes it.
+        options: of `prism.optimize`: target, budget, trials, seed, rules, baselines, anew.
+
+    Raises:
+        UsageError: there is no such option.
+    """
+    if model is None:
+        return lambda found: compile(found, dynamic=dynamic, **options)
+    _check(options, "compile")
+    return torch.compile(model, backend=backend, dynamic=dynamic, options=options)
+
+
+def backend(
+    graph: torch.fx.GraphModule,
+    examples: Sequence[Any],
+    *,
+    mode: str | None = None,
+    options: Mapping[str, Any] | None = None,
+) -> Call:
+    """The backend of `torch.compile(..., backend="prism")`.
+
+    Args:
+        graph: what Dynamo captured.
+        examples: what it is called with.
+        mode: none is known.
+        options: of `prism.optimize`: see `OPTIONS`.
+
+    Raises:
+        UsageError: there is no such mode or option.
+    """
+    if mode is not None:
+        raise UsageError(f"there is no mode {mode!r}", where="torch.compile", fix="leave out mode, or pass options")
+    kernels = Kernels(_check(options or {}, "torch.compile"))
+
+    def compiled(captured: torch.fx.GraphModule, inputs: Sequence[Any]) -> Call:
+        return make_boxed_func(Graph(captured, kernels))  # type: ignore[no-any-return]
+
+    stages = aot_autograd(fw_compiler=compiled, bw_compiler=compiled, inference_compiler=compiled)
+    run: Call = stages(graph, examples)
+    return run
+
+
+def _check(options: Mapping[str, Any], where: str) -> Mapping[str, Any]:
+    for name in options:
+        if name not in OPTIONS:
+            raise UsageError(f"there is no option {name!r}", where=where, fix=f"options are {', '.join(OPTIONS)}")
+    return options
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What became of an island at one set of shapes.
+
+    Attributes:
+        call: the kernels; None where it runs as it did.
+        speedup: over the best baseline, as an optimization's report has it; 0.0 without kernels.
+        why: it runs as it did, or empty.
+    """
+
+    call: Call | None
+    speedup: float = 0.0
+    why: str = ""
+
+    def __str__(self) -> str:
+        return f"run as they did: {self.why}" if self.call is None else f"take 1/{self.speedup:.2f} of the time"
+
+
+@dataclass(slots=True)
+class Kernels:
+    """What the islands of one compilation share: options, and kernels of programs that were met before.
+
+    Attributes:
+        options: of `prism.optimize`.
+        outcomes: by target and the program's text: the layers of a model are one program.
+    """
+
+    options: Mapping[str, Any]
+    outcomes: dict[str, Outcome] = field(default_factory=dict)
+
+    def of(self, function: Call, tensors: Sequence[torch.Tensor]) -> Outcome:
+        """The kernels of a function at these tensors, made now unless its program has been met."""
+        on_gpu = any(t.device.type == "cuda" for t in tensors)
+        target = self.options.get("target") or ("cuda" if on_gpu else "cpu")
+        try:
+            program = trace(function, tensors, name="island")
+        except PrismError as error:
+            return Outcome(None, why=error.one_line())
+        key = f"{target}\n{program}"
+        if key not in self.outcomes:
+            self.outcomes[key] = self._made(program, {**self.options, "target": target})
+        return self.outcomes[key]
+
+    def _made(self, program: Program, options: Mapping[str, Any]) -> Outcome:
+        try:
+            result = optimize(program, **options)
+        except PrismError as error:
+            return Outcome(None, why=error.one_line())
+        assert result.source is not None, "what was optimized has a module"
+        return Outcome(loaded(result.source), result.report.speedup or 0.0)
+
+
+def loaded(source: ModuleSource) -> Call:
+    """The function of an emitted module, whose files stay until the process ends."""
+    folder = Path(tempfile.mkdtemp(prefix="prism-compiled-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    module = load_module(write_module(source, folder / f"{source.entry}.py"), apart=True)
+    call: Call = getattr(module, source.entry)
+    return call
+
+
+class Graph:
+    """A captured graph. Its islands are looked for when it is first called, outside of Dynamo's own tracing.
+
+    Args:
+        captured: of functional operators, with the values' shapes in `meta["val"]`.
+        kernels: what the islands of a compilation share.
+    """
+
+    def __init__(self, captured: torch.fx.GraphModule, kernels: Kernels) -> None:
+        self.captured = captured
+        self.kernels = kernels
+        self.divided: torch.fx.GraphModule | None = None
+
+    def __call__(self, *args: Any) -> Any:
+        """What the graph computes."""
+        if self.divided is None:
+            self.divided = self._divided()
+        return self.divided(*args)
+
+    @torch._dynamo.disable(recursive=True)  # type: ignore[untyped-decorator]
+    def _divided(self) -> torch.fx.GraphModule:
+        with torch.no_grad():
+            fused = CapabilityBasedPartitioner(self.captured, Readable()).partition_and_fuse()
+        for name, child in list(fused.named_children()):
+            if isinstance(child, torch.fx.GraphModule) and name.startswith("fused_"):
+                setattr(fused, name, Island(child, self.kernels))
+        return fused
+
+
+class Readable(OperatorSupportBase):
+    """Whether an island may hold a node: a graph of it alone is read as a program."""
+
+    def __init__(self) -> None:
+        self.known: dict[str, bool] = {}
+
+    def is_node_supported(self, submodules: Any, node: torch.fx.Node) -> bool:
+        """Whether it is read; nodes that differ in names alone are asked about once."""
+        if node.op != "call_function":
+            return False
+        if node.target is operator.getitem:
+            return True
+        described = str((node.target, *torch.fx.map_arg((node.args, node.kwargs), _described)))
+        if described not in self.known:
+            self.known[described] = self._is_read(node)
+        return self.known[described]
+
+    def _is_read(self, node: torch.fx.Node) -> bool:
+        target = node.target
+        if not isinstance(target, torch._ops.OpOverload) or target._schema.is_mutable:
+            return False
+        if torch.Tag.nondeterministic_seeded in target.tags:
+            return False
+        examples: list[torch.Tensor] = []
+        alone = torch.fx.Graph()
+
+        def operand(given: torch.fx.Node) -> Any:
+            value = given.meta.get("val")
+            if not isinstance(value, torch.Tensor):
+                return _number(value)
+            examples.append(torch.empty(list(map(_number, value.shape)), dtype=value.dtype, device="meta"))
+            return alone.placeholder(f"x{len(examples)}")
+
+        args, kwargs = torch.fx.map_arg((node.args, node.kwargs), operand)
+        made = alone.call_function(target, args, kwargs)
+        results = node.meta.get("val")
+        if isinstance(results, (tuple, list)):
+            tensors = [n for n, value in enumerate(results) if isinstance(value, torch.Tensor)]
+            alone.output(tuple(alone.call_function(operator.getitem, (made, n)) for n in tensors))
+        else:
+            alone.output(made)
+        try:
+            trace(torch.fx.GraphModule({}, alone), examples, name="node", check=False)
+        except PrismError:
+            return False
+        return True
+
+
+def _described(operand: torch.fx.Node) -> Any:
+    """What an operand is, as far as it matters to whether its operator is read."""
+    value = operand.meta.get("val")
+    if not isinstance(value, torch.Tensor):
+        return str(_number(value))
+    return str((tuple(map(_number, value.shape)), value.dtype))
+
+
+def _number(size: Any) -> Any:
+    """A size; of a symbolic one what it was at the call that was captured."""
+    return size.node.hint if isinstance(size, torch.SymInt) else size
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """How a result of an island lies in memory: what follows was captured for that.
+
+    Attributes:
+        shape: its lengths.
+        stride: in elements.
+        base: whose memory it is: the place of a tensor among those that the island is called with, and then of one
+            among its results; its own where it is a view of none before it.
+        offset: in elements, from where the base begins.
+    """
+
+    shape: tuple[int, ...]
+    stride: tuple[int, ...]
+    base: int
+    offset: int
+
+    def of(self, place: int, tensors: Sequence[torch.Tensor], computed: torch.Tensor) -> torch.Tensor:
+        """The result at a place, computed or a view of a tensor before it."""
+        if self.base < place:
+            base = tensors[self.base]
+            return base.as_strided(self.shape, self.stride, base.storage_offset() + self.offset)
+        if computed.stride() == self.stride:
+            return computed
+        made = torch.empty_strided(self.shape, self.stride, dtype=computed.dtype, device=computed.device)
+        return made.copy_(computed)
+
+
+def layouts(function: Call, tensors: Sequence[torch.Tensor]) -> tuple[Layout, ...]:
+    """How the results of a function lie in memory, which is not run."""
+    with FakeTensorMode() as mode:
+        known = [mode.from_tensor(t) for t in tensors]
+        results = function(*known)
+    found = []
+    for result in results if isinstance(results, (tuple, list)) else (results,):
+        known.append(result)
+        memory = [k.untyped_storage()._cdata for k in known]
+        base = memory.index(memory[-1])
+        offset = result.storage_offset() - known[base].storage_offset()
+        found.append(Layout(tuple(result.shape), result.stride(), base, offset))
+    return tuple(found)
+
+
+class Island(torch.nn.Module):
+    """Connected operators of a graph, by prism's kernels where these are better.
+
+    Args:
+        operators: as they were captured.
+        kernels: what the islands of a compilation share.
+    """
+
+    def __init__(self, operators: torch.fx.GraphModule, kernels: Kernels) -> None:
+        super().__init__()
+        self.operators = operators
+        self.kernels = kernels
+        self.outcomes: dict[Key, tuple[Outcome, tuple[Layout, ...]]] = {}
+        (last,) = (node for node in operators.graph.nodes if node.op == "output")
+        self.several = isinstance(last.args[0], (tuple, list))
+
+    def forward(self, *given: Any) -> Any:
+        """What the operators compute."""
+        key = tuple((g.shape, g.dtype, g.device, g.stride()) if isinstance(g, torch.Tensor) else g for g in given)
+        if key not in self.outcomes:
+            if len(self.outcomes) >= MOST:
+                return self.operators(*given)
+            self.outcomes[key] = self._made(given)
+        outcome, lie = self.outcomes[key]
+        if outcome.call is None:
+            return self.operators(*given)
+        tensors = [g for g in given if isinstance(g, torch.Tensor)]
+        first = len(tensors)
+        found = outcome.call(*tensors)
+        for layout, computed in zip(lie, found if isinstance(found, tuple) else (found,), strict=True):
+            tensors.append(layout.of(len(tensors), tensors, computed))
+        return tuple(tensors[first:]) if self.several else tensors[first]
+
+    @torch._dynamo.disable(recursive=True)  # type: ignore[untyped-decorator]
+    def _made(self, given: Sequence[Any]) -> tuple[Outcome, tuple[Layout, ...]]:
+        def function(*tensors: torch.Tensor) -> Any:
+            rest = iter(tensors)
+            return self.operators(*(next(rest) if isinstance(g, torch.Tensor) else g for g in given))
+
+        with torch.no_grad():
+            # Parameters would be taken for what the function itself holds.
+            tensors = [g.detach() for g in given if isinstance(g, torch.Tensor)]
+            outcome = self.kernels.of(function, tensors)
+            count = sum(
+                n.op == "call_function" and n.target is not operator.getitem for n in self.operators.graph.nodes
+            )
+            LOG.info("%d operators %s", count, outcome)
+            return outcome, () if outcome.call is None else layouts(function, tensors)

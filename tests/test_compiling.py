@@ -1,0 +1,154 @@
+"""`prism.compile` and the backend of `torch.compile`: functions and modules by prism's kernels, gradients among it."""
+
+from __future__ import annotations
+
+import functools
+import logging
+import re
+import tomllib
+from collections.abc import Callable, Iterator
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from scripted_clock import scripted
+
+import prism
+from prism.api import compiling
+from prism.api.region_search import SearchBudget
+from prism.backends.cpu.support import find_compiler
+from prism.errors import NoImprovementError, UsageError
+
+ROOT = Path(__file__).resolve().parent.parent
+pytestmark = [
+    pytest.mark.usefixtures("unoptimised", "small_gate"),
+    pytest.mark.skipif(find_compiler() is None, reason="there is no C++ compiler here"),
+]
+QUICK: dict[str, Any] = {
+    "trials": 1,
+    "budget": SearchBudget(max_sgraphs=1, max_families=8),
+    "baselines": ["eager"],
+    "target": "cpu",
+}
+
+
+@pytest.fixture
+def faster(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> Iterator[Callable[[], list[str]]]:
+    """Kernels are timed to be twice as fast; what the log says."""
+    scripted(monkeypatch, {"eager": 2e-3, "kernels": 1e-3})
+    caplog.set_level(logging.INFO, "prism.compile")
+    yield lambda: [r.getMessage() for r in caplog.records if r.name == "prism.compile"]
+    torch._dynamo.reset()
+
+
+class Model(torch.nn.Module):
+    """An embedding, which is no island, perhaps a norm and a product, noise, which is none either, a pointwise tail."""
+
+    def __init__(self, *middle: torch.nn.Module) -> None:
+        super().__init__()
+        self.embedding = torch.nn.Embedding(10, 8)
+        self.middle = torch.nn.Sequential(*middle)
+        self.dropout = torch.nn.Dropout(0.5)
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        """Rows of twos, transposed."""
+        x = self.middle(self.embedding(tokens))
+        return (torch.sigmoid(self.dropout(x)) * 2).transpose(0, 1)
+
+
+DEEP = (torch.nn.LayerNorm(8), torch.nn.Linear(8, 8))
+
+
+@pytest.mark.parametrize("middle", [(), pytest.param(DEEP, marks=pytest.mark.slow)], ids=["tail", "all"])
+def test_a_module_is_trained_by_kernels(faster: Callable[[], list[str]], middle: tuple[torch.nn.Module, ...]) -> None:
+    torch.manual_seed(0)
+    model, tokens = Model(*middle), torch.arange(6)
+
+    def step(run: Callable[..., torch.Tensor]) -> tuple[torch.Tensor, dict[str, Any]]:
+        torch.manual_seed(1)
+        model.zero_grad()
+        found = run(tokens)
+        torch.autograd.backward(found.square().sum())
+        return found.detach(), {name: p.grad for name, p in model.named_parameters()}
+
+    want, wanted = step(model)
+    fast = prism.compile(model, **QUICK)
+    for _ in range(2):
+        found, gradients = step(fast)
+        assert found.stride() == want.stride()
+        torch.testing.assert_close(found, want)
+        torch.testing.assert_close(gradients, wanted)
+    said = faster()
+    assert sum("take 1/2.00 of the time" in line for line in said) >= 2, said
+
+
+def test_sizes_vary_and_breaks_are_gone_round(faster: Callable[[], list[str]]) -> None:
+    @prism.compile(dynamic=True, **QUICK)  # type: ignore[untyped-decorator]
+    def function(x: torch.Tensor) -> torch.Tensor:
+        y = torch.sigmoid(x * 3) * x.shape[0]
+        torch._dynamo.graph_break()
+        return torch.sort(y).values
+
+    for rows in (4, 6, 4):
+        x = torch.randn(rows, 8)
+        torch.testing.assert_close(function(x), torch.sort(torch.sigmoid(x * 3) * rows).values)
+    kernels = sum("of the time" in line for line in faster())
+    assert kernels == 2, "an island of two sizes, each made once"
+
+
+def test_results_lie_in_memory_as_they_did(faster: Callable[[], list[str]]) -> None:
+    def function(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        y = torch.sigmoid(x * 2)
+        return y, y.view(-1), y.t()[1:], x.t(), x
+
+    x = torch.randn(7, 5)[:, 1:]
+    kernels = compiling.Kernels(QUICK)
+    island = compiling.Island(torch.fx.symbolic_trace(function), kernels)
+    want, found = function(x), island(x)
+    assert "of the time" in faster()[0]
+    for a, b in zip(want, found, strict=True):
+        torch.testing.assert_close(a, b, check_stride=True)
+    for result in found[1:3]:
+        assert result.untyped_storage().data_ptr() == found[0].untyped_storage().data_ptr()
+    assert found[3].data_ptr() == found[4].data_ptr() == x.data_ptr()
+
+
+def test_what_nothing_is_better_for_runs_as_it_did(
+    faster: Callable[[], list[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def none(*args: Any, **options: Any) -> Any:
+        raise NoImprovementError("nothing beats what was given", where="island")
+
+    monkeypatch.setattr(compiling, "optimize", none)
+    monkeypatch.setattr(compiling, "MOST", 1)
+    fast = torch.compile(lambda x: torch.relu(x).sum(-1), backend=compiling.backend, dynamic=True)
+    for rows in (3, 4, 5):
+        x = torch.randn(rows, 5)
+        torch.testing.assert_close(fast(x), torch.relu(x).sum(-1))
+    assert [re.sub(r"^\d+", "n", line) for line in faster()] == [
+        "n operators run as they did: island: nothing beats what was given"
+    ]
+
+
+def test_options_are_those_of_optimize() -> None:
+    with pytest.raises(UsageError, match="no option 'fast'"):
+        prism.compile(lambda x: x, fast=True)
+    with pytest.raises(Exception, match="no mode 'max-autotune'"):
+        torch.compile(lambda x: x * 2, backend=compiling.backend, mode="max-autotune")(torch.ones(3))
+    torch._dynamo.reset()
+
+
+def test_torch_finds_the_backend_by_its_name() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    module, _, name = project["entry-points"]["torch_dynamo_backends"]["prism"].partition(":")
+    assert getattr(import_module(module), name) is compiling.backend
+
+
+@pytest.mark.slow  # what it does, the others do on fewer operators
+def test_the_snippet_of_the_documentation(faster: Callable[[], list[str]], monkeypatch: pytest.MonkeyPatch) -> None:
+    (snippet,) = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "torch_compile.md").read_text(), re.S)
+    monkeypatch.setattr(prism, "compile", functools.partial(compiling.compile, **QUICK), raising=False)
+    exec(snippet, {})
+    assert len(faster()) >= 2
