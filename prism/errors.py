@@ -6,7 +6,7 @@ as the user knows it (a file, an ONNX node's name, a rule's file:line), never as
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from enum import IntEnum
 
@@ -21,6 +21,18 @@ class ExitCode(IntEnum):
     NO_IMPROVEMENT = 4
     VERIFICATION_FAILED = 5
     INTERRUPTED = 130
+
+
+LISTED = 6
+"""Names that a message lists; of models of a thousand kernels nobody reads all."""
+
+
+def some(names: Iterable[str], separator: str = ", ", most: int = LISTED) -> str:
+    """The first few of the names, and how many more there are."""
+    known = list(names)
+    if len(known) <= most + 1:
+        return separator.join(known)
+    return f"{separator.join(known[:most])} and {len(known) - most:,} more"
 
 
 class PrismError(Exception):

@@ -36,6 +36,7 @@ from prism.errors import (
     UsageError,
     VerificationError,
     refusing_depth,
+    some,
 )
 from prism.events import Artifacts, CheckSummary, Listener, Recorder, RunReport
 from prism.folders import cache_or_spare
@@ -694,7 +695,7 @@ def _right(
             if len(passed) == wanted:
                 return passed
         else:
-            named = f"{', '.join(k.name for k in c.sgraph.kernels)}: {report.failures[0]}"
+            named = f"{some(k.name for k in c.sgraph.kernels)}: {report.failures[0]}"
             (late if report.late else rounding if report.rounding else failures).append(named)
             tools.recorder.warn(f"a proved sGraph failed the numeric gate and was dropped: {report.failures[0]}")
     if passed:
@@ -705,7 +706,7 @@ def _right(
         n, o = t.point.candidate, t.outcome
         if n not in timed and o.failure in (Failure.WRONG, Failure.ROUNDING):
             timed.add(n)
-            named = f"{', '.join(k.name for k in chosen[n].candidate.sgraph.kernels)}: {o.detail}"
+            named = f"{some(k.name for k in chosen[n].candidate.sgraph.kernels)}: {o.detail}"
             (rounding if o.failure is Failure.ROUNDING else failures).append(named)
     if rounding and not failures:
         raise _RoundsWorseError(rounding)

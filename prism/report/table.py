@@ -22,6 +22,10 @@ from prism.report.units import (
     times_line,
 )
 
+FORMULAS = 12
+KERNELS = 24
+"""How many a terminal shows; of models of a thousand, the report has the others."""
+
 
 def summary(report: RunReport) -> ConsoleRenderable:
     """Stages, funnel, kernels, baseline against best, proof and check, as one rich renderable."""
@@ -38,8 +42,14 @@ def print_summary(report: RunReport, console: Console) -> None:
 
 def _heading(report: RunReport) -> ConsoleRenderable:
     lines = [Text.assemble((report.name, "bold"), f" for {report.target} ({report.device})")]
-    lines += [Text(f"  {output} = {formula}") for output, formula in report.formulas.items()]
-    return Group(*lines)
+    lines += [Text(f"  {output} = {formula}") for output, formula in list(report.formulas.items())[:FORMULAS]]
+    return Group(*lines, *_more(len(report.formulas) - FORMULAS, "formulas", report))
+
+
+def _more(left: int, what: str, report: RunReport) -> list[Text]:
+    """What is not shown, and where it is."""
+    where = f": {report.output}/report.html has all" if report.output else ""
+    return [Text(f"  and {number(left)} more {what}{where}")] if left > 0 else []
 
 
 def _plain_table(*columns: str, title: str = "") -> Table:
@@ -70,7 +80,7 @@ def _kernels(report: RunReport) -> ConsoleRenderable:
     for column in (report.memory, "regs", "spills", f"time\n({report.evidence})"):
         table.add_column(column, justify="right", no_wrap=True)  # the word must stand in full on any terminal
     table.add_column("bound by")
-    for k in report.kernels:
+    for k in report.kernels[:KERNELS]:
         table.add_row(
             Text(k.name),
             Text(k.roles),
@@ -81,7 +91,7 @@ def _kernels(report: RunReport) -> ConsoleRenderable:
             duration(k.seconds),
             Text(k.limiter or "-"),
         )
-    return table
+    return Group(table, *_more(len(report.kernels) - KERNELS, "kernels", report))
 
 
 def _contenders(report: RunReport) -> list[ConsoleRenderable]:

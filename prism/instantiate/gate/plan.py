@@ -21,6 +21,7 @@ from typing import TypeAlias, cast
 
 import sympy
 
+from prism.errors import some
 from prism.instantiate.gate.draws import DRAWS, struck_sets
 from prism.program.extents import Extent, evaluate
 from prism.program.nodes import Program
@@ -61,6 +62,10 @@ LARGEST_EXTENT = 200
 """Symbolic extents are checked up to here, tile sizes beyond it at their range's low end."""
 
 
+SHOWN = 24
+"""Entries of a configuration that a message about a case names."""
+
+
 @dataclass(frozen=True, slots=True)
 class Case:
     """One run: a kind of draw at one binding of the symbols, under one configuration."""
@@ -74,7 +79,11 @@ class Case:
     def __str__(self) -> str:
         at = ", ".join(f"{k}={v}" for k, v in sorted(self.binding.items()))
         of = f" ({', '.join(self.struck)})" if self.struck else ""
-        return f"{self.draw} inputs{of}" + (f" at {at}" if at else "") + f" with {self.config.key()}"
+        return (
+            f"{self.draw} inputs{of}"
+            + (f" at {at}" if at else "")
+            + f" with {some(self.config.key().split(' '), ' ', SHOWN)}"
+        )
 
 
 def plan_cases(
