@@ -911,6 +911,7 @@ def _other_operand(t: Twin, n: NodeProto) -> str:
 
 
 def _other_constant(t: Twin, n: NodeProto) -> str:
+    t.need(not n.op_type.endswith("Loss"))  # a label that is no class has no meaning
     name = t.pick(i for i in n.input if i in t.constants and t.constants[i].size)
     kind, array = t.kind(name), np.array(t.constants[name])
     at = tuple(int(t.rng.integers(s)) for s in array.shape)

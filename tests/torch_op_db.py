@@ -206,7 +206,7 @@ def _traced(given: Sequence[Sample]) -> list[Outcome]:
         if isinstance(own, Exception):
             found.append(_outcome(s, BROKEN, f"evaluation: {type(own).__name__}: {own}"))
         else:
-            found.append(_compared(s, program, {name: own[name] for name in outputs}))
+            found.append(_compared(s, program, [(name, own[name]) for name in outputs]))
     return found
 
 
@@ -221,7 +221,7 @@ def _values(whole: Program, outputs: Sequence[str], arrays: dict[str, np.ndarray
         return error
 
 
-def _compared(s: Sample, program: Program, got: dict[str, np.ndarray]) -> Outcome:
+def _compared(s: Sample, program: Program, got: Sequence[tuple[str, np.ndarray]]) -> Outcome:
     """Whether the outputs of one sample are what torch computes, in its own type or in float64."""
     with _quiet():
         own = flat(s.call([t.clone() for t in s.tensors]))
@@ -230,7 +230,7 @@ def _compared(s: Sample, program: Program, got: dict[str, np.ndarray]) -> Outcom
             exact = flat(s.call([t.double() if t.is_floating_point() else t.clone() for t in s.tensors]))
     magnitudes = [float(np.abs(_array(t).astype(np.float64)).max(initial=0.0)) for t in s.tensors if t.dtype in DTYPES]
     largest = max((m for m in magnitudes if np.isfinite(m)), default=0.0)
-    for (name, value), mine, theirs in zip(got.items(), own, exact, strict=True):
+    for (name, value), mine, theirs in zip(got, own, exact, strict=True):
         stored = program.tensor(name).dtype
         if str(mine.dtype).removeprefix("torch.") != stored.value:
             return _outcome(s, WRONG, f"type {stored.value}, not {mine.dtype}")

@@ -146,6 +146,9 @@ def _parts(n: Node) -> Result:
     """split, split_with_sizes, chunk: consecutive slices, as long as the results' shapes say."""
     d = n["dim"] % len(n["self"].shape)
     n.settled("split_size", "split_sizes", "chunks")
+    whole = n["self"].shape[d]
+    if not is_static(whole) and not whole.is_polynomial(*whole.free_symbols):  # of Min(M, N) torch guards nothing
+        raise n.unsupported(f"into how many parts a dimension of {whole} elements is split depends on the sizes")
     start: Extent = 0
     values = []
     for result, shape in enumerate(n.shapes):
