@@ -22,9 +22,11 @@ from prism.api.optimizing import Produced
 from prism.api.verifying import verify
 from prism.cli.app import main
 from prism.errors import ExitCode, NoImprovementError, UnsupportedError, UsageError
+from prism.events import Event, Warned
 from prism.frontend.onnx.islands import Cut, cut
 from prism.instantiate.model_bench import difference
 from prism.platforms.stock import Stock
+from prism.program.nodes import Program
 
 onnxruntime = pytest.importorskip("onnxruntime")  # of the extra `models`, which `dev` has too
 
@@ -341,13 +343,44 @@ def test_what_gains_nothing_stays_and_the_reason_is_told(tmp_path: Path) -> None
     assert not (tmp_path / "out").exists()
 
 
-def test_an_island_that_fails_is_not_the_models_failure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fails(*_: object, **__: object) -> Produced:
-        raise UnsupportedError("it is too deep", why="for a test")
+def test_an_island_that_fails_is_halved_until_what_fails_is_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tried: list[str] = []
+
+    def fails(program: Program, **_: object) -> Produced:
+        tried.append(program.name)
+        if any("tanh" in str(d.expr) for d in program.definitions):
+            raise UnsupportedError("a tanh", why="for a test")
+        raise NoImprovementError("nothing is gained", why="for a test")
 
     monkeypatch.setattr(whole, "produce", fails)
-    with saved(GATED_LAYERS, tmp_path, **GATES) as path, pytest.raises(NoImprovementError, match="it is too deep"):
-        optimize_model(path, target="cpu", shapes={"n": 8})
+    text = """(float[8] x) => (float[8] y) <int64[1] k = {8}> {
+        top, at = TopK(x, k)  a = Exp(top)  b = Mul(a, top)  c = Sigmoid(b)
+        d = Tanh(c)  e = Mul(d, top)  y = Sub(e, a) }"""
+    told: list[Event] = []
+    with saved(text, tmp_path) as path, pytest.raises(NoImprovementError) as refused:
+        optimize_model(path, target="cpu", listener=told.append)
+    assert Warned("island_0 is halved: a tanh: for a test") in told
+    assert tried == ["island_0", "island_0a", "island_0b", "island_0bb"]
+    assert "island_0ba (1 nodes): it is one pointwise operator" in refused.value.why
+    assert "island_0a (3 nodes): nothing is gained" in refused.value.why
+
+
+@pytest.mark.parametrize("chosen", [{"a"}, {"b"}, {"a", "b"}, set[str]()])
+def test_halves_of_an_island_run_in_their_order(tmp_path: Path, chosen: set[str]) -> None:
+    text, values, _ = MODELS["top-k between two islands"]
+    with saved(text, tmp_path) as path:
+        parts = cut(path)
+        for island in parts.islands:
+            parts.halve(island)
+        expected = Stock(path, "m").run(values, list(values))
+        names = frozenset(i.name for i in parts.islands if i.name[-1] in chosen)
+        found = in_parts(parts, names, values)
+        whole_model = Stock(parts.with_functions(names), "m").run(values, list(values))
+    for n, y in expected.items():
+        np.testing.assert_allclose(found[n], y, rtol=1e-5, atol=1e-6)
+        np.testing.assert_allclose(whole_model[n], y, rtol=1e-5, atol=1e-6)
 
 
 def test_what_has_no_translation_is_shown_with_the_reason(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

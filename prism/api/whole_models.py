@@ -93,11 +93,13 @@ class _Made:
         report: as shown to the user.
         program: it as a program; None where it is none.
         kernels: what was made, by it or by one that is equal; None where it keeps its operators.
+        failed: whether something in it was refused or went wrong, rather than that nothing was gained.
     """
 
     report: IslandReport
     program: Program | None = None
     kernels: Produced | None = None
+    failed: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -338,11 +340,19 @@ class _Run:
         """What comes of each island."""
         found: list[_Made] = []
         first: dict[str, _Made] = {}
-        for island in self.parts.islands:
+        todo = [(i, sizes.get(i.name, {})) for i in reversed(self.parts.islands)]
+        while todo:
+            island, own = todo.pop()
             part = self.parts.part(island)
             with self.recorder.stage(island.name) as detail:
-                made = self._island(island, part, first.get(part.key), sizes.get(island.name, {}), place)
-                detail += [f"of {len(self.parts.islands)}", f"{len(island.nodes)} nodes", _outcome(made.report)]
+                made = self._island(island, part, first.get(part.key), own, place)
+                detail += [f"{len(island.nodes)} nodes", _outcome(made.report)]
+            if made.failed and len(island.nodes) > 1:
+                # What fails is in one of its halves, and the other may do without.
+                self.recorder.warn(f"{island.name} is halved: {made.report.why}")
+                todo += [(half, own) for half in reversed(self.parts.halve(island))]
+                first.setdefault(part.key, made)
+                continue
             first.setdefault(part.key, made)
             found.append(made)
         return found
@@ -356,13 +366,13 @@ class _Run:
         if not part.inputs:
             return _Made(replace(report, why="it hangs on no input"))
         if like is not None and like.report.why:
-            return _Made(replace(report, why=like.report.why, same_as=like.report.name))
+            return _Made(replace(report, why=like.report.why, same_as=like.report.name), failed=like.failed)
         file = place / f"{island.name}.onnx"
         file.write_bytes(part.data)
         try:
             program = loading.load(file, rules=self.options.rules, check=self.options.check and like is None)
         except PrismError as error:
-            return _Made(replace(report, why=_said(error)))
+            return _Made(replace(report, why=_said(error)), failed=True)
         if like is not None and like.kernels is not None:
             same = replace(like.report, name=report.name, nodes=report.nodes, operators=report.operators)
             return _Made(replace(same, same_as=like.report.same_as or like.report.name), program, like.kernels)
@@ -386,12 +396,13 @@ class _Run:
                 anew=o.anew,
             )
         except PrismError as error:
-            return _Made(replace(report, why=_said(error)), program)
+            failed = not isinstance(error, NoImprovementError)
+            return _Made(replace(report, why=_said(error)), program, failed=failed)
         except Exception as error:  # a bug in prism, which costs this island its kernels and not the model
             if os.environ.get("PRISM_DEBUG", "") not in ("", "0"):
                 raise
             why = f"internal error, a bug in prism: {type(error).__name__}: {' '.join(str(error).split())[:200]}"
-            return _Made(replace(report, why=why), program)
+            return _Made(replace(report, why=why), program, failed=True)
         own = made.artifacts.report
         report = replace(
             report,

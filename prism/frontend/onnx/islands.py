@@ -15,7 +15,7 @@ import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -427,6 +427,15 @@ class Cut:
         order = sorted(groups.values(), key=lambda g: (self._depth[g[0]], g[0]))
         return tuple(Island(f"island_{n}", self._depth[g[0]], tuple(g)) for n, g in enumerate(order))
 
+    def halve(self, island: Island) -> tuple[Island, Island]:
+        """Put two halves in the place of an island, the second of which may read what the first makes."""
+        middle = len(island.nodes) // 2
+        parts = (island.nodes[:middle], island.nodes[middle:])
+        one, two = (replace(island, name=f"{island.name}{c}", nodes=n) for c, n in zip("ab", parts, strict=True))
+        place = self.islands.index(island)
+        self.islands = (*self.islands[:place], one, two, *self.islands[place + 1 :])
+        return one, two
+
     def operators(self, island: Island) -> list[str]:
         """The operators of the island's nodes."""
         return [_operator(self._nodes[n]) for n in island.nodes]
@@ -458,10 +467,9 @@ class Cut:
             at.setdefault(i.depth, []).append(i)
         for depth in range(max(self._depth, default=0) + 1):
             pending += stay.get(depth, [])
-            here = at.get(depth, [])
-            pending += [n for i in here if i.name not in chosen for n in i.nodes]
-            for island in here:
+            for island in at.get(depth, []):  # halves of one in their order, others in any
                 if island.name not in chosen:
+                    pending += island.nodes
                     continue
                 if pending:
                     yield self._rest(rests, pending)
