@@ -90,7 +90,7 @@ def vanishing(values: Mapping[str, Array]) -> bool:
 
 
 def lost(oracle: Oracle, values: Mapping[str, Array]) -> bool:
-    """Whether float64 has lost a number, an exponential that is too large, or beside 1 too small, or a place is none."""
+    """Whether float64 has lost an exponential, which is too large, or too small beside 1, or a place is none."""
     for n in oracle.model.graph.node:
         given, made = ([values[x] for x in names if x] for names in (n.input, n.output))
         if n.op_type == "Exp" and (np.isinf(made[0]) & np.isfinite(given[0])).any():
