@@ -17,7 +17,7 @@ from report_samples import artifacts, report
 from rich.console import Console
 
 from prism.api.records import labelled
-from prism.errors import UsageError
+from prism.errors import UsageError, some
 from prism.events import (
     Count,
     Event,
@@ -140,6 +140,25 @@ def test_table_says_what_the_run_did() -> None:
         "warning: the model has an unused input",
     ):
         assert expected in text
+
+
+def test_a_table_of_a_thousand_kernels_is_short() -> None:
+    """What a terminal does not show is in the report."""
+    r = report()
+    many = tuple(replace(r.kernels[0], name=f"kernel_{n}") for n in range(1000))
+    formulas = {f"y{n}": "x" for n in range(1000)}
+    shown = table(replace(r, kernels=many, formulas=formulas, output="out"))
+    assert "kernel_23" in shown
+    assert "kernel_24" not in shown
+    assert "and 976 more kernels: out/report.html has all" in shown
+    assert "and 988 more formulas" in shown
+    assert table(replace(r, kernels=many[:24])).count("kernel_") == 24
+
+
+def test_a_message_names_a_few() -> None:
+    assert some(["a", "b"]) == "a, b"
+    assert some(map(str, range(7))) == "0, 1, 2, 3, 4, 5, 6"
+    assert some(map(str, range(1006))) == "0, 1, 2, 3, 4, 5 and 1,000 more"
 
 
 def test_table_keeps_brackets_that_look_like_markup() -> None:
