@@ -112,6 +112,16 @@ def test_what_is_wrong_is_left_to_be_proved_again_with_the_reason(name: str, der
         check(d.certificate, TEXTS)
 
 
+def test_each_output_has_a_budget_of_its_own(deriver: Deriver, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A model of a thousand regions has as many outputs to derive."""
+    monkeypatch.setattr("prism.egraph.derivation.derive.MAX_TERMS", 40)
+    pairs = [(read(f"x{n}", M), read(f"y{n}", M)) for n in range(60)]
+    names = [f"z{n}" for n in range(60)]
+    found = deriver.derive(names, [mul(a, b) for a, b in pairs], [mul(b, a) for a, b in pairs])
+    assert found.reason == ""
+    assert len(check(found.certificate, TEXTS).outputs) == 60
+
+
 def test_the_worker_derives_too(worker: Worker) -> None:
     a, b = RIGHT["same extents"]()
     d = worker.derive(["y"], [a], [b])

@@ -299,6 +299,8 @@ def test_the_replay_rung_is_proved_again(tmp_path: Path, worker: Worker, monkeyp
     found = verify(out, worker=worker)
     assert found.mismatches == ()
     assert found.rung == "replay"
+    monkeypatch.setattr("prism.api.verifying.TOGETHER", 0)  # of many outputs, each by itself
+    assert verify(out, worker=worker) == found
     other = folder(tmp_path, wrong, "replay", product_sgraph("x", "x"))
     (mismatch,) = verify(other, worker=worker).mismatches
     assert "the verdict is unknown" in mismatch.what

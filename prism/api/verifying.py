@@ -39,6 +39,8 @@ PROOF_NAME = "proof.json"
 
 # Of the reference, when it is proved again; the verdict may only become `unknown` by a small one.
 AGAIN = Budget(enodes=8000, iterations=16, seconds=120.0)
+TOGETHER = 8
+"""Outputs that are proved again in one e-graph."""
 LEAST_S = 20.0
 MORE_S = 20.0
 """Seconds of processor time that one part of a verification may take, and more for each megabyte that is read."""
@@ -309,9 +311,14 @@ class _Run:
     def again(self, sides: _Sides, worker: Worker | None) -> None:
         """The prover says so again."""
         decoder = Decoder(sides.terms)
+        # Regions of a model were proved one by one; many in one e-graph would have no room.
+        parts = [sides.outputs] if len(sides.outputs) <= TOGETHER else [(o,) for o in sides.outputs]
         with nullcontext(worker) if worker is not None else Worker(self.rule_files) as running:
-            running.refer([decoder.of(a) for _, a, _ in sides.outputs], AGAIN)
-            verdict = running.prove([[decoder.of(b) for _, _, b in sides.outputs]])[0]
+            for part in parts:
+                running.refer([decoder.of(a) for _, a, _ in part], AGAIN)
+                verdict = running.prove([[decoder.of(b) for _, _, b in part]])[0]
+                if not verdict:
+                    break
         if verdict:
             self.passed.append(f"proved again: {verdict.reason}")
         else:

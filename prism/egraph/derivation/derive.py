@@ -23,7 +23,7 @@ from prism.egraph.rules import FpClass, load_rules, rule_files
 from prism.errors import IllegalIRError
 from prism.program.nodes import Expr
 
-# Terms past which a replay is given up.
+# Terms past which the replay of one output is given up.
 MAX_TERMS = 60_000
 
 # Times that the simplifying rules are run after a stage.
@@ -133,7 +133,7 @@ class Deriver:
         if rule.both:
             forest.apply(rule, False, index)
         forest.rebuild()
-        if len(forest.terms.rows) > MAX_TERMS:
+        if len(forest) > MAX_TERMS:
             raise _GivenUpError(f"the replay grew past {MAX_TERMS} terms")
 
 
