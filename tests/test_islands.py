@@ -322,6 +322,12 @@ def test_the_folder_is_verified_part_by_part(folder: Path, tmp_path: Path, capsy
     assert {m.where for m in found.mismatches} == {"island_0/island_0.py", "rest_0.onnx", "mine.txt"}
 
 
+def test_every_island_is_explained_by_itself(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["explain", str(folder)]) == ExitCode.USAGE
+    assert "as island_0 in it" in capsys.readouterr().err
+    assert main(["explain", str(folder / "island_0")]) == ExitCode.DONE
+
+
 def test_a_folder_of_parts_is_replaced_and_one_with_files_of_others_is_not(folder: Path) -> None:
     from prism.report.folder import check_writable
 

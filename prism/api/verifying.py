@@ -382,6 +382,12 @@ def explain(out: str | os.PathLike[str], *, rules: Sequence[Path | str] = ()) ->
         VerificationError: the derivation is not right.
     """
     folder = Path(out)
+    if of_parts(out):
+        raise UsageError(
+            "a model in parts has a derivation for every island",
+            where=str(out),
+            fix="give the folder of one of them, as island_0 in it",
+        )
     if not os.path.lexists(folder / PROOF_NAME):
         raise UsageError("not an output folder of prism", where=str(out), why=f"it has no {PROOF_NAME}")
     proof = from_json(read_file(folder, PROOF_NAME), ProofRecord, where=str(folder / PROOF_NAME))
