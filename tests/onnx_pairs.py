@@ -1121,6 +1121,8 @@ class Judge:
                 return True
         for node in model.graph.node:
             made = values[node.output[0]]
+            if node.op_type == "Exp" and (np.isinf(made) & np.isfinite(values[node.input[0]])).any():
+                return True
             if made.dtype.kind != "f" or not _finite(values[i] for i in node.input if i):
                 continue
             if node.op_type not in PARTIAL and not np.isfinite(made).all():

@@ -171,6 +171,80 @@ def test_kernels_of_hundreds_of_masked_functions(target: str, seed: int, tmp_pat
     assert not told, "\n".join(told)
 
 
+# Loads leave 0 in the lanes beyond an end, where these are infinite or undefined.
+BEYOND = """
+(1 / x).sum(-1)
+torch.log(x.abs()).sum(-1)
+(x / x.abs()).sum(-1)
+(y / x).amax(-1)
+torch.rsqrt(x.abs()).mean(-1)
+(x / x).prod(-1)
+torch.log(x.abs()).amin(-1)
+(1 / x) @ w
+torch.log(x.abs()) @ w
+(torch.log(x.abs()).softmax(-1)) @ w
+(1 / x).cumsum(-1)
+(x / x.abs()).cumsum(-1)
+torch.where(x > 0, 1 / x, 0.0).sum(-1)
+torch.where(p, 1 / x, -inf).amax(-1)
+torch.where(p, torch.log(x.abs()), -inf).softmax(-1).nan_to_num(0.0)
+torch.where(p, 1 / x, -inf).logsumexp(-1)
+torch.where(torch.isnan(torch.where(p, x, -inf).softmax(-1)), 0.0, torch.where(p, x, -inf).softmax(-1)) @ w
+(x * torch.rsqrt((x * x).mean(-1, keepdim=True))).sum(0)
+(x / x.norm(dim=-1, keepdim=True)) @ w
+((1 / x) - (1 / x).mean(-1, keepdim=True)).square().mean(-1)
+(1 / x).var(-1)
+torch.isnan(0 * (1 / x)).sum(-1)
+torch.isinf(1 / x).any(-1)
+(x == x).all(-1)
+(x != 0).all(-1)
+(x / x.sum(-1, keepdim=True)).amax(0)
+(x / x.amax(0, keepdim=True)).sum(-1)
+(1 / x).T @ (1 / x)
+((1 / x) * p).sum(0)
+torch.exp(1 / x - (1 / x).amax(-1, keepdim=True)).sum(-1)
+torch.remainder(y, x).sum(-1)
+torch.floor(y / x).sum(-1)
+(y / x).abs().amax((0, 1))
+(n // m).sum(-1)
+(n % m).amax(-1)
+(n / m).sum(-1)
+F.pad(1 / x, (2, 1)).sum(-1)
+torch.cat([1 / x, torch.log(x.abs())], -1).sum(-1)
+(1 / x)[:, 1:].sum(-1)
+(1 / x).roll(1, -1) @ w
+F.layer_norm(1 / x, (7,))
+F.softplus(-1 / x).sum(-1)
+torch.where(x > 0, torch.sqrt(x), 1 / x).amin(0)
+""".strip().splitlines()
+
+
+def beyond(seed: int) -> Iterator[Function]:
+    """Functions that have no value, or an infinite one, where their inputs are 0, which these inputs are not."""
+    g = torch.Generator().manual_seed(seed)
+    for n, text in enumerate(BEYOND):
+        x = torch.randn(5, 7, generator=g)
+        given = {"x": torch.where(x.abs() < 0.1, 1.0, x), "y": torch.randn(5, 7, generator=g)}
+        given |= {"w": torch.randn(7, 6, generator=g), "p": torch.rand(5, 7, generator=g) > 0.4}
+        given |= {
+            "n": torch.randint(-9, 9, (5, 7), generator=g).int(),
+            "m": torch.randint(1, 5, (5, 7), generator=g).int(),
+        }
+        used = {name: t for name, t in given.items() if re.search(rf"\b{name}\b", text)}
+        yield Function(n, (f"z = {text}",), ("z",), used)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("target", ["cpu", "sm_90"])
+def test_what_is_undefined_beyond_an_end_stays_there(target: str, tmp_path: Path) -> None:
+    if target == "cpu" and find_compiler() is None:
+        pytest.skip(NEEDS_COMPILER)
+    made = [k for f in beyond(3) for k in kernels(f, target, 3, 2)]
+    assert len(made) > 100
+    told = run(target, made, tmp_path)
+    assert not told, "\n".join(told)
+
+
 # What is stored between kernels
 
 
