@@ -84,10 +84,10 @@ def test_nested_softmaxes_are_judged() -> None:
 
 
 def line(count: int) -> Program:
-    """A chain of operators, each under the same axes."""
+    """A chain of operators, each of the one before transposed: what is read as it is takes no work at all."""
     names = ["x", *(f"v{n}" for n in range(count))]
     made = tuple(
-        Definition(b, (M, K), Map("tanh", (Read(a, (Index.axis(M), Index.axis(K))),)), DType.FLOAT32)
+        Definition(b, (M, K), Map("tanh", (Read(a, (Index.axis(K), Index.axis(M))),)), DType.FLOAT32)
         for a, b in itertools.pairwise(names)
     )
     return Program("line", (Tensor("x", (4, 4), DType.FLOAT32),), made, (names[-1],))
@@ -110,7 +110,7 @@ def test_a_chain_is_cut_in_a_number_of_steps_that_grows_with_its_length(monkeypa
         assert [d.name for r in cut for d in r.program.definitions] == [f"v{n}" for n in range(count)]
         assert all(a.outputs == b.inputs for a, b in itertools.pairwise(cut))
         taken.append(steps)
-    assert taken[1] < 2.1 * taken[0]
+    assert 0 < taken[1] < 2.1 * taken[0]
 
 
 def test_thousands_of_outputs_of_one_input_are_put_together_by_the_next_ones() -> None:

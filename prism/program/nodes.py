@@ -360,6 +360,7 @@ class Program:
     places: tuple[int, ...] | None = field(default=None, compare=False, repr=False)
     _inputs: Mapping[str, Tensor] | None = field(default=None, init=False, compare=False, repr=False)
     _order: Mapping[str, int] | None = field(default=None, init=False, compare=False, repr=False)
+    _input_order: Mapping[str, int] | None = field(default=None, init=False, compare=False, repr=False)
 
     def tensor(self, name: str) -> Tensor:
         """The declaration of an input or a defined tensor.
@@ -388,6 +389,15 @@ class Program:
         if known is None:
             known = {d.name: n for n, d in reversed(list(enumerate(self.definitions)))}
             object.__setattr__(self, "_order", known)
+        return known
+
+    @property
+    def input_order(self) -> Mapping[str, int]:
+        """The place of each input among them, by name."""
+        known = self._input_order
+        if known is None:
+            known = {t.name: n for n, t in reversed(list(enumerate(self.inputs)))}
+            object.__setattr__(self, "_input_order", known)
         return known
 
     @property

@@ -79,8 +79,8 @@ def subprogram(program: Program, name: str, outputs: Sequence[str], given: Conta
         outputs: names of definitions, in order.
         given: definitions whose results the part reads instead of computing them; outputs are always computed.
     """
-    # Nothing here looks at the whole program's definitions: it is asked for part after part.
-    order = program.order
+    # Nothing here looks at all of the whole program: it is asked for part after part.
+    order, places = program.order, program.input_order
     needed: set[str] = set()
     read: set[str] = set()
     stack = list(outputs)
@@ -95,7 +95,7 @@ def subprogram(program: Program, name: str, outputs: Sequence[str], given: Conta
             read.add(tensor)
     body = tuple(program.definitions[n] for n in sorted(order[t] for t in needed))
     inputs = (
-        *(t for t in program.inputs if t.name in read),
+        *(program.inputs[n] for n in sorted(places[t] for t in read if t in places)),
         *(program.definitions[n].tensor for n in sorted(order[t] for t in read if t in order)),
     )
     mentioned = _symbols(inputs, body)
@@ -105,7 +105,7 @@ def subprogram(program: Program, name: str, outputs: Sequence[str], given: Conta
         body,
         tuple(outputs),
         {s: r for s, r in program.ranges.items() if s in mentioned},
-        {n: w for n, w in program.weights.items() if n in read},
+        {t.name: program.weights[t.name] for t in inputs if t.name in program.weights},
     )
 
 
