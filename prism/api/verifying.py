@@ -19,6 +19,7 @@ from prism.checker import CertificateError, Checked, Reader, Rule, Step, Term, T
 from prism.egraph.budget import Budget
 from prism.egraph.derivation.certificate import REPLAY_SCHEMA, Decoder, Encoder
 from prism.egraph.operators import constructor
+from prism.egraph.prove.matching import renamed
 from prism.egraph.rules import RuleSet, load_rules, rule_files
 from prism.egraph.worker import Worker
 from prism.errors import IllegalIRError, PrismError, UsageError, VerificationError
@@ -30,6 +31,7 @@ from prism.program.index import Axis, Index
 from prism.program.inline import inline
 from prism.program.nodes import DType, Expr, Formula, Program, Reduce, Tensor, walk
 from prism.program.pretty import formula_lines
+from prism.program.region import reads
 from prism.report.folder import LARGEST, LOCK_NAME, certificate_name, digest_of, read_file, unlisted
 from prism.report.records import from_json, is_model_lock, recorded_files
 from prism.sgraph.denote import expand
@@ -312,11 +314,12 @@ class _Run:
         """The prover says so again."""
         decoder = Decoder(sides.terms)
         # Regions of a model were proved one by one; many in one e-graph would have no room.
-        parts = [sides.outputs] if len(sides.outputs) <= TOGETHER else [(o,) for o in sides.outputs]
+        pairs = [(decoder.of(a), decoder.of(b)) for _, a, b in sides.outputs]
+        parts = [pairs] if len(pairs) <= TOGETHER else [[p] for p in dict.fromkeys(_nameless(a, b) for a, b in pairs)]
         with nullcontext(worker) if worker is not None else Worker(self.rule_files) as running:
             for part in parts:
-                running.refer([decoder.of(a) for _, a, _ in part], AGAIN)
-                verdict = running.prove([[decoder.of(b) for _, _, b in part]])[0]
+                running.refer([a for a, _ in part], AGAIN)
+                verdict = running.prove([[b for _, b in part]])[0]
                 if not verdict:
                     break
         if verdict:
@@ -347,6 +350,12 @@ def _extents(expr: Expr, wanted: Sequence[str]) -> list[Extent]:
     """The extents of bound axes that are called so, in the order of `wanted`."""
     known = {str(e.axis.extent): e.axis.extent for e in walk(expr) if isinstance(e, Reduce)}
     return [known[w] for w in wanted if w in known]
+
+
+def _nameless(a: Expr, b: Expr) -> tuple[Expr, Expr]:
+    """The two, what they read called by its place: equal for regions that differ by the names of tensors alone."""
+    names = {t: f"t{n}" for n, t in enumerate(dict.fromkeys((*reads(a), *reads(b))))}
+    return renamed(a, names), renamed(b, names)
 
 
 def _texts(files: Sequence[Path]) -> dict[str, bytes]:
