@@ -86,6 +86,13 @@ class UnsupportedError(ModelError):
     """The model is well formed and holds something prism has no translation for: an op, an attribute, a data type."""
 
 
+class FaultyModelError(UnsupportedError):
+    """The model holds what has no meaning: a constant that is no number, an attribute that its operator cannot have.
+
+    No part of such a model is taken, as parts are of one that holds an operator without a translation.
+    """
+
+
 class ShapeError(ModelError):
     """Shapes that do not add up."""
 

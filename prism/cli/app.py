@@ -20,7 +20,7 @@ from cyclopts import App, CycloptsError, Parameter
 from cyclopts.validators import Number
 
 from prism.cli.interrupts import interrupted_once
-from prism.errors import ExitCode, PrismError, UnsupportedError, UsageError
+from prism.errors import ExitCode, FaultyModelError, PrismError, UnsupportedError, UsageError
 from prism.process.refusal import refused_by_machine
 
 Target = Literal["sm_80", "sm_89", "sm_90", "sm_100", "cuda", "cpu"]
@@ -176,6 +176,8 @@ def optimize(
         with progress.recorder.stage("load") as detail:
             try:
                 program = api.load(model, check=check, **own)
+            except FaultyModelError:
+                raise
             except UnsupportedError as error:
                 detail.append(f"in parts: {error.what}")
         bounds: dict[str, Any] = {
@@ -286,6 +288,8 @@ def show(model: Path, /, *, check: bool = True) -> int:
 
     try:
         program = api.load(model, check=check)
+    except FaultyModelError:
+        raise
     except UnsupportedError as error:
         write_line("\n".join(api.shown_in_parts(model, error)))
         return ExitCode.DONE

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from prism.errors import ShapeError, UnsupportedError
+from prism.errors import FaultyModelError, ShapeError
 from prism.program import fold
 from prism.program.extents import Extent
 from prism.program.integers import range_of
@@ -32,7 +32,7 @@ def without_empty(program: Program) -> Program:
 
     Raises:
         ShapeError: an element of a tensor without elements is needed.
-        UnsupportedError: a value is NaN because it is computed of no elements, as their mean is.
+        FaultyModelError: a value is NaN because it is computed of no elements, as their mean is.
     """
     shapes = {t.name: t.shape for t in (*program.inputs, *(d.tensor for d in program.definitions))}
     empty = frozenset(name for name, shape in shapes.items() if is_empty(shape))
@@ -99,7 +99,7 @@ def _map(d: Definition, e: Map, op: str, args: list[Expr | None]) -> Expr | None
         return e
     made = fold.op(op, *known)
     if isinstance(made, Map) and all(isinstance(a, Const) for a in made.args):
-        raise UnsupportedError(
+        raise FaultyModelError(
             "a value is NaN",
             where=d.origin or d.name,
             why="it is computed of no elements, as a mean of none is",

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from prism.errors import ShapeError, UnsupportedError
+from prism.errors import FaultyModelError, ShapeError, UnsupportedError
 from prism.frontend.arguments import Given
 from prism.frontend.onnx.algebra import apply, as_extent, index_value, number
 from prism.frontend.sizes import not_negative
@@ -125,22 +125,22 @@ class Node:
         """A float attribute, exactly the float32 that ONNX stores; 0 as in `integer`.
 
         Raises:
-            UnsupportedError: it is NaN or an infinity.
+            FaultyModelError: it is NaN or an infinity.
         """
         found = float(self.attributes.get(name, 0.0))
         if not math.isfinite(found):
-            raise self.unsupported(f"the attribute {name} is {found}", fix="export it with a finite number")
+            raise self.faulty(f"the attribute {name} is {found}", fix="export it with a finite number")
         return found
 
     def flag(self, name: str) -> bool:
         """An integer attribute that says yes or no.
 
         Raises:
-            UnsupportedError: it is neither 1 nor 0: what that means is not said anywhere.
+            FaultyModelError: it is neither 1 nor 0: what that means is not said anywhere.
         """
         found = self.integer(name)
         if found not in (0, 1):
-            raise self.unsupported(f"the attribute {name} is {found}", why="it may be 0 or 1", fix="export it again")
+            raise self.faulty(f"the attribute {name} is {found}", why="it may be 0 or 1", fix="export it again")
         return bool(found)
 
     def axis(self, name: str, rank: int) -> int:
@@ -200,6 +200,10 @@ class Node:
     def unsupported(self, what: str, *, why: str = "", fix: str = "") -> UnsupportedError:
         """The error to raise for something in this node that has no translation."""
         return UnsupportedError(what, where=self.where, why=why, fix=fix or "rewrite the node in supported operators")
+
+    def faulty(self, what: str, *, why: str = "", fix: str = "") -> FaultyModelError:
+        """The error to raise for what the node's operator cannot have."""
+        return FaultyModelError(what, where=self.where, why=why, fix=fix)
 
     def shape_error(self, what: str, *, why: str = "") -> ShapeError:
         """The error to raise for shapes that do not add up in this node."""
@@ -461,7 +465,7 @@ class Graph:
     ) -> Value:
         """A definition of the program, of what its type stores."""
         if any(isinstance(e, Const) and math.isnan(e.value) for e in walk(expr)):
-            raise UnsupportedError(
+            raise FaultyModelError(
                 "a constant is NaN",
                 where=f"{self.where}, {origin if origin.startswith('output ') else f'node {origin!r}'}",
                 why="nothing can be proved of a value that is not a number",

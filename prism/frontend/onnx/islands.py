@@ -25,7 +25,7 @@ import onnx
 import sympy
 from onnx import TensorProto, helper, numpy_helper, shape_inference
 
-from prism.errors import ModelError, PrismError, UnsupportedError
+from prism.errors import FaultyModelError, ModelError, PrismError, UnsupportedError
 from prism.frontend.onnx import contrib, reader
 from prism.frontend.onnx.functions import nodes_within
 from prism.frontend.onnx.graph import Value, identifier
@@ -283,6 +283,8 @@ class Cut:
                 if o and o not in values:
                     return f"the type or the shape of its operand {o!r} is not known, or not supported"
             self._walk.step(proto)
+        except FaultyModelError:
+            raise
         except PrismError as error:
             for o in proto.output:
                 values.pop(o, None)

@@ -247,7 +247,7 @@ def _selu(graph: Graph, node: Node) -> Value:
 
 def _celu(graph: Graph, node: Node) -> Value:
     if node.number("alpha") == 0.0:
-        raise node.unsupported("alpha is 0", why="the operator divides by it", fix="use Relu, the limit")
+        raise node.faulty("alpha is 0", why="the operator divides by it", fix="use Relu, the limit")
     alpha = Const(node.number("alpha"))
     return unary(lambda x: _exponential_tail(x, alpha, alpha))(graph, node)
 
