@@ -201,3 +201,13 @@ GRANTED: dict[str, tuple[Callable[..., torch.Tensor], tuple[torch.Tensor, ...], 
 def test_what_is_taken_for_granted_is_named_where_it_matters(name: str) -> None:
     function, inputs, clauses = GRANTED[name]
     assert assumptions(trace(function, inputs, check=False)) == clauses
+
+
+def test_a_proof_of_outputs_of_unlike_types_names_them() -> None:
+    x = torch.randn(3, 4)
+    proved = prism.prove(lambda x: x.sigmoid() * 2, lambda x: (2 * x.sigmoid()).half(), (x,))
+    assert proved
+    (said,) = proved.assumptions
+    assert said.startswith("that types do not matter: ")
+    assert said.endswith(" is float32 and float16")
+    assert said in proved.reason

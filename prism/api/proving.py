@@ -88,6 +88,16 @@ def verdict_on(a: Program, b: Program, worker: Worker, *, rules: Sequence[Path] 
     with refusing_depth(a.name):
         found = examine_programs(a, b, worker=worker)
         if found.verdict:
-            granted = dict.fromkeys((*assumptions(a), *assumptions(b)))
+            granted = dict.fromkeys((*assumptions(a), *assumptions(b), *_unlike_types(a, b)))
             found = replace(found, verdict=found.verdict.assuming(tuple(granted)))
         return with_opinion(found, rules=rules, name=a.name)
+
+
+def _unlike_types(a: Program, b: Program) -> list[str]:
+    """Outputs that the two give in other types, of which a proof compares the numbers, as an assumption."""
+    said = []
+    for names in zip(a.outputs, b.outputs, strict=True):
+        one, other = (p.definition(name).tensor for p, name in zip((a, b), names, strict=True))
+        if one.dtype is not other.dtype:
+            said.append(f"that types do not matter: {one.name} is {one.dtype.value} and {other.dtype.value}")
+    return said
