@@ -132,6 +132,27 @@ def test_what_nothing_is_better_for_runs_as_it_did(
     ]
 
 
+def test_a_bug_of_prisms_leaves_what_was(faster: Callable[[], list[str]], monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*args: Any, **options: Any) -> Any:
+        raise ZeroDivisionError("one of ours")
+
+    monkeypatch.setattr(compiling, "optimize", broken)
+    fast = prism.compile(lambda x: torch.relu(x).sum(-1))
+    x = torch.randn(3, 5)
+    torch.testing.assert_close(fast(x), torch.relu(x).sum(-1))
+    assert faster() == ["a bug in prism", "2 operators run as they did: a bug in prism: one of ours"]
+
+
+def test_without_inputs_and_of_several_results_at_once() -> None:
+    def function() -> tuple[torch.Tensor, ...]:
+        values, places = torch.arange(6.0).sort(descending=True)
+        return values * 2, places + 1
+
+    for found, want in zip(prism.compile(function, **QUICK)(), function(), strict=True):
+        torch.testing.assert_close(found, want)
+    torch._dynamo.reset()
+
+
 def test_options_are_those_of_optimize() -> None:
     with pytest.raises(UsageError, match="no option 'fast'"):
         prism.compile(lambda x: x, fast=True)

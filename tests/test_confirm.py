@@ -75,7 +75,10 @@ def gain(samples: Sequence[Sequence[float]]) -> float:
 
 
 @pytest.mark.parametrize("every", [2, 3])
-def test_a_baseline_that_stalls_in_half_of_its_rounds_makes_no_speed_up(every: int) -> None:
+def test_a_baseline_that_stalls_in_half_of_its_rounds_makes_no_speed_up(
+    every: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("prism.instantiate.rounds.SHARE", 0.0)  # samples of the script are single calls
     clock = Clock()
     # Five milliseconds a call, so that each call is a sample; a stall takes a hundred times as long.
     stalling = clock.contender(5e-3, lambda n: 100.0 if n > 8 and n // 2 % every else 1.0)
@@ -111,8 +114,9 @@ def test_a_first_call_that_stalls_does_not_decide() -> None:
     assert gain(samples) == pytest.approx(1.0)
 
 
-def test_one_lucky_sample_sends_nobody_away() -> None:
+def test_one_lucky_sample_sends_nobody_away(monkeypatch: pytest.MonkeyPatch) -> None:
     """As recorded of torch on four threads beside others: 0.7 ms once, and 20 to 60 otherwise; on one thread 2.5."""
+    monkeypatch.setattr("prism.instantiate.rounds.SHARE", 0.0)  # as samples were then
     clock = Clock()
     steady = clock.contender(2.5e-3)
     lucky = clock.contender(0.7e-3, lambda n: 1.0 if n in (8, 9) else 60.0)

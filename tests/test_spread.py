@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import statistics
+import weakref
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -119,6 +120,30 @@ def test_samples_of_a_contest_are_as_long_as_each_other_up_to_a_bound() -> None:
     contest(made, ["a", "a", "b", "c"], 1, 1.0)
     assert [p.calls for p in made] == [2000, 50, 2, 1]
     assert made[2].calls * 3e-2 > EQUAL_S > 3e-2
+
+
+def test_samples_of_a_contest_are_loops_and_results_are_let_go() -> None:
+    core = Crowded()
+    made = [core.contender(s, account=True) for s in (1e-3, 2e-3)]
+    contest(made, ["a", "b"], 1, 6.0)
+    assert [p.calls * s for p, s in zip(made, (1e-3, 2e-3), strict=True)] == [EQUAL_S, EQUAL_S]
+    alive: list[int] = []
+
+    class Result:
+        pass
+
+    def call() -> list[Result]:
+        alive.append(len([r for r in kept if r() is not None]))
+        result = Result()
+        kept.append(weakref.ref(result))
+        return [result]
+
+    kept: list[weakref.ref[Result]] = []
+    prepared = Prepared(call, 0.0, 0.0)
+    prepared.calls = 5
+    prepared.sample()
+    assert set(alive[-4:]) == {0}
+    assert len(prepared.results) == 1
 
 
 def test_the_queue_is_the_schedulers_account_and_nothing_where_there_is_none(tmp_path: Path) -> None:

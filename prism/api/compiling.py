@@ -203,8 +203,8 @@ class Readable(OperatorSupportBase):
         """Whether it is read; nodes that differ in names alone are asked about once."""
         if node.op != "call_function":
             return False
-        if node.target is operator.getitem:
-            return True
+        if node.target is operator.getitem:  # an island is called with tensors and numbers, not with several at once
+            return isinstance(node.args[0], torch.fx.Node) and self.is_node_supported(submodules, node.args[0])
         described = str((node.target, *torch.fx.map_arg((node.args, node.kwargs), _described)))
         if described not in self.known:
             self.known[described] = self._is_read(node)
@@ -237,6 +237,9 @@ class Readable(OperatorSupportBase):
         try:
             trace(torch.fx.GraphModule({}, alone), examples, name="node", check=False)
         except PrismError:
+            return False
+        except Exception:
+            LOG.exception("a bug in prism: %s stays as it is", target)
             return False
         return True
 
@@ -339,7 +342,11 @@ class Island(torch.nn.Module):
         with torch.no_grad():
             # Parameters would be taken for what the function itself holds.
             tensors = [g.detach() for g in given if isinstance(g, torch.Tensor)]
-            outcome = self.kernels.of(function, tensors)
+            try:
+                outcome = self.kernels.of(function, tensors)
+            except Exception as error:  # whoever trains a model is not to lose it by this
+                LOG.exception("a bug in prism")
+                outcome = Outcome(None, why=f"a bug in prism: {error}")
             count = sum(
                 n.op == "call_function" and n.target is not operator.getitem for n in self.operators.graph.nodes
             )

@@ -36,7 +36,7 @@ from prism.instantiate.measure import (
     plain_timed,
     timed_from,
 )
-from prism.instantiate.rounds import NEAR
+from prism.instantiate.rounds import EQUAL_S, NEAR
 from prism.instantiate.spread import Taken, between
 from prism.program.nodes import Program
 
@@ -168,7 +168,7 @@ def confirm(
     Raises:
         BackendError: no baseline can be timed.
     """
-    limits = (ROUNDS, ROUNDS_S, LONGER, INCREDIBLE, AGREE, MATCHES, WORTH)
+    limits = (ROUNDS, ROUNDS_S, LONGER, INCREDIBLE, AGREE, MATCHES, WORTH, EQUAL_S)
     who = [identity(c) for c in (*baselines, *kernels)]
     key = digest("matches", basis, bench.program_key, bench.source_key if baselines else "", who, limits)
     entry = store.get(key)

@@ -6,8 +6,9 @@ that have no chance leave after a few rounds, so that the others get more.
 
 A scheduler gives a thread that has slept for some milliseconds a core at once, and then its share. On a machine that
 does other things a short call is over by then and a long one is not: a kernel that takes a quarter of the baseline's
-time seemed to take a tenth. So samples of one contest are about as long as each other, and the time for which a
-contender on one thread stood in the queue for a core is not counted.
+time seemed to take a tenth. So samples of one contest are about as long as each other, and longer than a slice. The
+time for which a contender on one thread stood in the queue for a core is not counted. Results are let go, as a loop of
+calls does: to hold them makes every call touch memory that is new to it.
 """
 
 from __future__ import annotations
@@ -25,7 +26,9 @@ from prism.instantiate.spread import lower_quartile
 SAMPLE_S = 2e-3
 """A sample should take about this long, seconds, so that the clock does not count."""
 EQUAL_S = 5e-2
-"""No sample of a contest is made longer than this, seconds, to be as long as that of the slowest contender."""
+"""What a sample of a contest should take, seconds: calls in a loop, as their user has them."""
+SHARE = 0.01
+"""Of what rounds may take, what a sample of a contest takes at most, unless the slowest contender's call is longer."""
 MAX_CALLS = 2000
 LEAST_ROUNDS = 3
 LONG_S = 0.2
@@ -142,8 +145,10 @@ class Prepared:
         """Seconds of so many calls; the wait is looked up within them, so that it is never more than they took."""
         start = self._clock()
         waited = self._waited()
-        for _ in range(calls):
-            self.results = self._call()
+        self.results = ()
+        for _ in range(calls - 1):
+            self._call()
+        self.results = self._call()
         waited = self._waited() - waited
         return self._clock() - start - waited
 
@@ -184,7 +189,7 @@ def contest(contenders: Sequence[Prepared], sides: Sequence[str], wanted: int, l
         samples[n].append(contenders[n].call_s)
     longest = max(contenders[n].call_s for n in near)
     for n in running:
-        contenders[n].lengthen(min(longest, EQUAL_S))
+        contenders[n].lengthen(min(max(longest, SHARE * limit_s), EQUAL_S))
     most = rounds([contenders[n] for n in running], HEATS, limit_s)
     for count in (most, None):
         if count is None:
