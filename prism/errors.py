@@ -6,6 +6,7 @@ as the user knows it (a file, an ONNX node's name, a rule's file:line), never as
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from enum import IntEnum
@@ -141,6 +142,11 @@ class VerificationError(PrismError):
     """A kernel computed something other than the oracle, or a record does not match what it records."""
 
     exit_code = ExitCode.VERIFICATION_FAILED
+
+
+def debugging() -> bool:
+    """Whether internal errors are wanted as they are, with their tracebacks: PRISM_DEBUG is set, and not to 0."""
+    return os.environ.get("PRISM_DEBUG", "") not in ("", "0")
 
 
 @contextmanager

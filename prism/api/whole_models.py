@@ -11,7 +11,6 @@ time      both, interleaved; nothing is written that is no faster
 from __future__ import annotations
 
 import hashlib
-import os
 import tempfile
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -38,6 +37,7 @@ from prism.errors import (
     UnsupportedError,
     UsageError,
     VerificationError,
+    debugging,
 )
 from prism.events import IslandReport, KeptReport, Listener, ModelReport, Recorder
 from prism.folders import cache_or_spare
@@ -399,7 +399,7 @@ class _Run:
             failed = not isinstance(error, NoImprovementError)
             return _Made(replace(report, why=_said(error)), program, failed=failed)
         except Exception as error:  # a bug in prism, which costs this island its kernels and not the model
-            if os.environ.get("PRISM_DEBUG", "") not in ("", "0"):
+            if debugging():
                 raise
             why = f"internal error, a bug in prism: {type(error).__name__}: {' '.join(str(error).split())[:200]}"
             return _Made(replace(report, why=why), program, failed=True)

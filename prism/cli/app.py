@@ -7,7 +7,6 @@ Exit codes: 0 done; 1 internal error; 2 usage; 3 the model is damaged or not sup
 from __future__ import annotations
 
 import errno
-import os
 import sys
 import traceback
 import warnings
@@ -20,7 +19,7 @@ from cyclopts import App, CycloptsError, Parameter
 from cyclopts.validators import Number
 
 from prism.cli.interrupts import interrupted_once
-from prism.errors import ExitCode, FaultyModelError, PrismError, UnsupportedError, UsageError
+from prism.errors import ExitCode, FaultyModelError, PrismError, UnsupportedError, UsageError, debugging
 from prism.process.refusal import refused_by_machine
 
 Target = Literal["sm_80", "sm_89", "sm_90", "sm_100", "cuda", "cpu"]
@@ -49,7 +48,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run(argv: Sequence[str] | None) -> int:
-    debug = os.environ.get("PRISM_DEBUG", "") not in ("", "0")
+    debug = debugging()
     _never_fail_to_encode()
     try:
         with warnings.catch_warnings():

@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -32,32 +33,32 @@ _SHOWN = 16  # elements of a counterexample's array that are shown in text
 
 def print_report(report: RunReport, *, folder: Path, as_json: bool) -> None:
     """Print the summary of a run, or its JSON."""
-    if sys.stdout is None:
-        return
     report = replace(report, output=str(folder))
-    if as_json:
-        write_line(to_json(report).decode().rstrip("\n"))
-        return
-    terminal = sys.stdout.isatty()
-    console = Console(file=sys.stdout, width=None if terminal else _LOG_WIDTH, highlight=False)
-    _guarded(lambda: print_summary(report, console))
-    # Lines to copy are not folded, or a terminal would break them.
-    lines = [f"  {purpose:8} {line}" for purpose, line in next_lines(report, module_name(report.name))]
-    write_line("\n".join(["next", *lines]))
+    _print(report, partial(print_summary, report), partial(next_lines, report, module_name(report.name)), as_json)
 
 
 def print_model_report(report: ModelReport, *, folder: Path, as_json: bool) -> None:
     """Print the summary of a run of a model in parts, or its JSON."""
+    report = replace(report, output=str(folder))
+    _print(report, partial(model_folder.print_model, report), partial(model_folder.next_lines, report), as_json)
+
+
+def _print(
+    report: RunReport | ModelReport,
+    summary: Callable[[Console], None],
+    following: Callable[[], Sequence[tuple[str, str]]],
+    as_json: bool,
+) -> None:
+    """Print a report's JSON, or its summary and the lines to type next, each with its purpose."""
     if sys.stdout is None:
         return
-    report = replace(report, output=str(folder))
     if as_json:
         write_line(to_json(report).decode().rstrip("\n"))
         return
-    width = None if sys.stdout.isatty() else _LOG_WIDTH
-    console = Console(file=sys.stdout, width=width, highlight=False)
-    _guarded(lambda: model_folder.print_model(report, console))
-    write_line("\n".join(["next", *(f"  {purpose:8} {line}" for purpose, line in model_folder.next_lines(report))]))
+    console = Console(file=sys.stdout, width=None if sys.stdout.isatty() else _LOG_WIDTH, highlight=False)
+    _guarded(lambda: summary(console))
+    # Lines to copy are not folded, or a terminal would break them.
+    write_line("\n".join(["next", *(f"  {purpose:8} {line}" for purpose, line in following())]))
 
 
 def print_verdict(verdict: Verdict, *, as_json: bool) -> None:

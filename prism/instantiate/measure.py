@@ -205,8 +205,26 @@ class Arena(ABC):
         """What the child is asked."""
 
     @abstractmethod
+    def _path(self, name: str) -> Path:
+        """A file that the child reads or writes."""
+
+    @abstractmethod
+    def _failed(self, c: Contender, tensors: Sequence[Any]) -> tuple[Failure, str] | None:
+        """What is wrong with what a contender computed, and what kind of failure that is."""
+
     def _checked(self, contenders: Sequence[Contender], answers: Sequence[Mapping[str, Any]]) -> list[Timed]:
         """The measurements of those whose results are right."""
+        import torch
+
+        results = torch.load(self._path("results.pt"))
+        found = []
+        for c, answer, tensors in zip(contenders, answers, results, strict=True):
+            if answer.get("error"):
+                found.append(Timed(c.name, None, classify(str(answer["error"])), str(answer["error"])))
+                continue
+            failed = self._failed(c, tensors)
+            found.append(Timed(c.name, None, *failed) if failed else Timed(c.name, summarise(answer["samples"])))
+        return found
 
     def contest(self, contenders: Sequence[Contender], rounds: int, limit_s: float) -> Match:
         """Time kernels and baselines against each other in a fresh child, called as their users call them.
@@ -401,21 +419,9 @@ class Bench(Arena):
             return False
         return True
 
-    def _checked(self, contenders: Sequence[Contender], answers: Sequence[Mapping[str, Any]]) -> list[Timed]:
-        import torch
-
-        results = torch.load(self._path("results.pt"))
-        found = []
-        for c, answer, tensors in zip(contenders, answers, results, strict=True):
-            if answer.get("error"):
-                found.append(Timed(c.name, None, classify(str(answer["error"])), str(answer["error"])))
-                continue
-            reason = self._wrong(tensors) if c.module is not None else self._far_off(tensors)
-            if reason:
-                found.append(Timed(c.name, None, self._why(tensors, c), reason))
-            else:
-                found.append(Timed(c.name, summarise(answer["samples"])))
-        return found
+    def _failed(self, c: Contender, tensors: Sequence[Any]) -> tuple[Failure, str] | None:
+        reason = self._wrong(tensors) if c.module is not None else self._far_off(tensors)
+        return (self._why(tensors, c), reason) if reason else None
 
     def _wrong(self, tensors: Sequence[Any]) -> str:
         """Why the outputs of a timed run do not pass; they were poisoned before it."""

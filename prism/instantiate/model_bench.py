@@ -12,7 +12,7 @@ import numpy as np
 
 from prism.cost.device import Device
 from prism.instantiate.cache import digest
-from prism.instantiate.measure import BASELINE, TIMING_LIMIT_S, Arena, Contender, Timed, classify, summarise
+from prism.instantiate.measure import BASELINE, TIMING_LIMIT_S, Arena, Contender
 from prism.instantiate.study import Failure
 from prism.process.worker import Ending, Worker
 
@@ -92,21 +92,9 @@ class ModelBench(Arena):
         spec["inputs"] = list(range(len(self._inputs)))
         return spec | ({"model": str(self._model)} if c.module is None else {"module": str(c.module)})
 
-    def _checked(self, contenders: Sequence[Contender], answers: Sequence[Mapping[str, Any]]) -> list[Timed]:
-        import torch
-
-        results = torch.load(self._path("results.pt"))
-        found = []
-        for c, answer, tensors in zip(contenders, answers, results, strict=True):
-            if answer.get("error"):
-                found.append(Timed(c.name, None, classify(str(answer["error"])), str(answer["error"])))
-                continue
-            why = "" if c.side == BASELINE else wrong([t.numpy() for t in tensors], self._expected)
-            if why:
-                found.append(Timed(c.name, None, Failure.WRONG, why))
-            else:
-                found.append(Timed(c.name, summarise(answer["samples"])))
-        return found
+    def _failed(self, c: Contender, tensors: Sequence[Any]) -> tuple[Failure, str] | None:
+        why = "" if c.side == BASELINE else wrong([t.numpy() for t in tensors], self._expected)
+        return (Failure.WRONG, why) if why else None
 
     def close(self) -> None:
         """Kill the child and remove the files."""
