@@ -41,7 +41,7 @@ from prism.backends.tile import (
 )
 from prism.backends.tile_rename import names_beside
 from prism.errors import UnsupportedError
-from prism.program.extents import Extent, is_static
+from prism.program.extents import Extent, is_static, mul
 from prism.program.nodes import DType, ReduceKind, Tensor
 
 TL_TYPES: Mapping[DType, str] = {
@@ -470,10 +470,11 @@ class KernelEmitter:
         counts = [g.count for g in self.program.grid if g.index in readers]
         if any(tile.scalars(c) - {k.name for k in self.program.constants} for c in counts):
             return []
-        if not counts:
-            return ['eviction_policy="evict_first"']
-        alone = " and ".join(f"{KERNEL.factor(c)} == 1" for c in counts)
-        return [f'eviction_policy="evict_first" if {alone} else ""']
+        alone = " and ".join(text for c in counts for text in _is_one(c))
+        if "tl." in alone:
+            return []  # What a function of Triton's returns is a tensor in 3.6, which decides nothing when compiled.
+        chosen = f' if {alone} else ""' if alone else ""
+        return [f'eviction_policy="evict_first"{chosen}']
 
     def _length(self, dim: str) -> str:
         return " * ".join(str(z) for z in self.program.dim(dim).sizes)
@@ -563,6 +564,18 @@ class KernelEmitter:
                 return Text(f"{name}({', '.join(x.source for x in args)})", _ATOM, dims)
             case _:
                 raise UnsupportedError(f"no Triton expression for {s.op}", where=self.program.name)
+
+
+def _is_one(count: Extent) -> list[str]:
+    """What compares extents with sizes and holds where the number of programs is one; nothing where it always is."""
+    e = sympy.sympify(count)
+    if isinstance(e, sympy.Mul) and sympy.fraction(e)[1] == 1:
+        return [text for factor in e.args for text in _is_one(factor)]
+    bound: Extent = 1
+    while isinstance(e, sympy.ceiling):
+        e, below = sympy.fraction(sympy.together(e.args[0]))
+        bound = mul(bound, below)
+    return [] if e == bound else [f"{KERNEL.text(e)} {'==' if bound == 1 else '<='} {KERNEL.text(bound)}"]
 
 
 def _number(value: float) -> str:
