@@ -10,6 +10,10 @@ BIN := $(VENV)/bin
 MIN := .venv-min
 STAMP := $(VENV)/.prism-dev
 DOCS_STAMP := $(VENV)/.prism-docs
+# The oldest Triton that is supported, for tests of what is emitted: beside the environment's own packages, and gone
+# with it. There is none but for Linux.
+OLDEST_TRITON := $(if $(filter Linux,$(shell uname -s)),$(VENV)/oldest-triton)
+OLDEST_STAMP := $(if $(OLDEST_TRITON),$(OLDEST_TRITON)/.prism)
 WORKERS ?= 2
 MODEL ?= examples/models/gated_mlp.onnx
 SUPPORTED := import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))
@@ -30,8 +34,8 @@ demo: $(STAMP) ## optimize a shipped ONNX model into out/demo
 test: $(STAMP) ## lint, check types and imports, run the tests
 	@$(MAKE) --no-print-directory --jobs 2 lint unit
 
-unit: $(STAMP)
-	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
+unit: $(STAMP) $(OLDEST_STAMP)
+	PRISM_OLDEST_TRITON="$(OLDEST_TRITON)" $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 test-min: ## run the tests with the oldest versions that are supported, in a .venv-min of their own
 	@"$(MIN)/bin/python" -m pip --version >/dev/null 2>&1 || "$(PYTHON)" -m venv --clear $(MIN)
@@ -67,6 +71,12 @@ $(STAMP): pyproject.toml constraints.txt
 	@"$(BIN)/python" -m pip --version >/dev/null 2>&1 || "$(PYTHON)" -m venv --clear $(VENV) || { \
 		echo "$(PYTHON) could not make $(VENV); on Debian and Ubuntu install its python3-venv package" >&2; exit 1; }
 	$(BIN)/python -m pip install --disable-pip-version-check --quiet $(PIP_FLAGS) -c constraints.txt -e '.[dev]'
+	@touch $@
+
+$(VENV)/oldest-triton/.prism: constraints-min.txt | $(STAMP)
+	@rm -rf $(@D)
+	$(BIN)/python -m pip install --disable-pip-version-check --quiet --no-compile $(PIP_FLAGS) --target $(@D) \
+		--no-deps -c constraints-min.txt triton
 	@touch $@
 
 $(DOCS_STAMP): $(STAMP)

@@ -6,6 +6,8 @@
 - TF32 products round their operands.
 - a maximum or minimum over an axis is NaN where an element is, as the emitted `larger` and `smaller` are on a GPU;
 - a comparison of scalars stays a truth value where it is spread over a tile, so that masks can be joined with it;
+- a scalar is a Python integer, for the bounds of a loop, whatever numpy thinks of arrays with one element (2.4 refuses
+  those that Triton 3.6 hands it);
 - functions that kernels call are prepared once a launch and not at every call, which costs as much as ten statements;
 - integers wrap without being watched, as they do on a GPU: the checks take a third of the time, and assert nothing
   unless a kernel is debugged; numpy's type of one of Triton's is looked up in a table that is not made at each look.
@@ -159,6 +161,12 @@ def harden() -> None:
         guard.close()
         return result
 
+    prepare_tensor = interpreter._patch_lang_tensor
+
+    def patch_tensor(tensor: Any, scope: Any) -> None:
+        prepare_tensor(tensor, scope)
+        scope.set_attr(tensor, "__index__", lambda self: int(self.handle.data.item()))
+
     device_function = interpreter.InterpretedFunction
     patch = interpreter._patch_lang
     reduction = interpreter.ReduceOps
@@ -195,6 +203,7 @@ def harden() -> None:
     executor._init_args_hst = init_args
     executor.__call__ = call
     interpreter._patch_lang = patched
+    interpreter._patch_lang_tensor = patch_tensor
     device_function.__call__ = call_device
     reduction.apply_impl = reduce_impl
 

@@ -1,0 +1,156 @@
+"""What is emitted compiles by the installed Triton and by the oldest that is supported, which a GPU's machine may have.
+
+The oldest lies in a folder beside the virtual environment's own packages: `make test` installs it there and says where.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pytest
+import sgraph_samples as samples
+import test_stages as stages
+from sgraph_samples import BF16, Sample, sym
+from test_horizontal import qkv, tiles
+from test_ranges import narrowed
+from test_streams import branches
+
+from prism.backends.passes.pipeline import tile_module
+from prism.backends.protocol import arguments
+from prism.backends.triton.crosscompile import WORKER, CompileJob, compiled, request, worker_environment
+from prism.backends.triton.emit import emit_module
+from prism.backends.triton.options import PRINTED
+from prism.process.child import module_command
+from prism.process.worker import Ending, Pool
+from prism.sgraph.config import Config
+from prism.sgraph.nodes import SGraph
+
+ROOT = Path(__file__).resolve().parent.parent
+OLDEST = "PRISM_OLDEST_TRITON"
+"""The variable with the folder that holds the oldest Triton."""
+NUMBERED = ("persistent", "streams")
+VERSION = """
+import triton
+
+
+def launches(*tensors, config):
+    raise RuntimeError(f"triton {triton.__version__}")
+"""
+
+
+def stated() -> str:
+    """The oldest Triton that is supported."""
+    lines = (ROOT / "constraints-min.txt").read_text("utf-8").splitlines()
+    return next(line.partition("==")[2] for line in lines if line.startswith("triton=="))
+
+
+@pytest.fixture(scope="module")
+def pools(compilers: Pool) -> Iterator[Mapping[str, Pool]]:
+    """What compiles, by name."""
+    folder = os.environ.get(OLDEST)
+    if not folder:
+        pytest.skip(f"{OLDEST} is not set: `make test` installs triton {stated()} and says where it is")
+    environment = worker_environment()
+    # Packages of this folder come before the installed ones; prism is found from its own root.
+    environment["PYTHONPATH"] = os.pathsep.join([str(Path(folder).resolve()), environment["PYTHONPATH"]])
+    environment["TRITON_CACHE_DIR"] += "-oldest"
+    with Pool(module_command(WORKER), environment, size=1) as oldest:
+        yield {"oldest": oldest, "installed": compilers}
+
+
+def answered(pool: Pool, job: CompileJob) -> str:
+    """What is wrong, nothing if it compiled."""
+    reply = pool.submit(request(job), 120).result()
+    return compiled(reply.answer).error if reply.ending is Ending.ANSWERED else f"{reply.ending}: {reply.detail}"
+
+
+@dataclass(frozen=True)
+class Emitted:
+    """An sGraph, the tiles and lengths that it is compiled for, and whether its launches have their options."""
+
+    sgraph: SGraph
+    symbols: Mapping[str, int]
+    lengths: Mapping[str, int]
+
+    def options(self) -> dict[str, list[str]]:
+        """For each option the launches that may have it."""
+        module = tile_module(self.sgraph)
+        found = {o.option: list(o(module, self.sgraph, []).launches) for o in PRINTED}
+        return {name: launches for name, launches in found.items() if launches}
+
+    def config(self, *options: str) -> Config:
+        """The configuration, with these options wherever they are possible."""
+        names = [x.name for x in self.sgraph.launches]
+        chosen = {n: dict.fromkeys(x, 1) if n in NUMBERED else x for n, x in self.options().items() if n in options}
+        return Config(dict(self.symbols), dict.fromkeys(names, 4), dict.fromkeys(names, 2)).having(**chosen)
+
+
+def of(sample: Sample, sgraph: SGraph | None = None) -> Emitted:
+    return Emitted(sgraph or sample.sgraph, sample.symbols[-1], sample.bindings[-1])
+
+
+def loaded_in_pairs() -> Emitted:
+    return Emitted(replace(stages.even_and_odd(), name="pairs"), {"T_n": 16, "T_k": 256}, {})
+
+
+def three_in_one() -> Emitted:
+    g = qkv(dtype=BF16)
+    return Emitted(g, tiles(g), {"M": 37})
+
+
+def beside_each_other() -> Emitted:
+    g = branches()
+    return Emitted(g, {s.name: 16 for s in g.symbols}, {})
+
+
+def causal() -> Emitted:
+    sample = samples.attention(BF16, seq=sym("seq"), d=32)
+    return Emitted(narrowed(sample.sgraph), {"T_i": 16, "T_j": 16}, {"seq": 1000})
+
+
+# Lengths that are known and lengths that are not, one of each kind of kernel; each option with several of them.
+SPREAD: Mapping[str, tuple[Callable[[], Emitted], tuple[str, ...]]] = {
+    "product": (lambda: of(samples.matmul(BF16, m=1000, k=1024, n=1024)), ("persistent", "descriptors")),
+    "product of any rows": (lambda: of(samples.symbolic_matmul(BF16)), ("persistent",)),
+    "product by the library": (lambda: of(samples.matmul(BF16)), ("library",)),
+    "split product": (lambda: of(samples.split_k_matmul(BF16)), ("descriptors",)),
+    "norm and product": (lambda: of(samples.rmsnorm_linear(BF16)), ()),
+    "norm in two passes": (lambda: of(samples.layernorm(BF16)), ()),
+    "causal attention of any length": (causal, ("persistent", "descriptors")),
+    "split attention": (lambda: of(samples.split_attention(BF16)), ("folded",)),
+    "pointwise of any rows": (lambda: of(samples.symbolic_pointwise(BF16)), ()),
+    "every function": (lambda: of(samples.functions(BF16)), ()),
+    "running state": (lambda: of(samples.running_state(BF16)), ()),
+    "scan": (lambda: of(samples.prefix_sums(BF16)), ()),
+    "stages of plain loops": (loaded_in_pairs, ()),
+    "three kernels in one launch": (three_in_one, ("descriptors",)),
+    "launches beside each other": (beside_each_other, ("streams", "library")),
+}
+
+
+def test_both_versions_are_what_they_should_be(pools: Mapping[str, Pool], tmp_path: Path) -> None:
+    path = tmp_path / "version.py"
+    path.write_text(VERSION)
+    said = answered(pools["oldest"], CompileJob(path, "sm_90", Config({}, {}, {}), ()))
+    assert said.endswith(f"triton {stated()}")
+
+
+def test_the_spread_has_every_option() -> None:
+    used = {o for make, options in SPREAD.values() for o in options if o in make().options()}
+    assert used == {o.option for o in PRINTED}
+    static = [not make().lengths for make, _ in SPREAD.values()]
+    assert 3 <= sum(static) <= len(static) - 3
+
+
+@pytest.mark.parametrize("name", SPREAD)
+def test_it_compiles_by_the_oldest_and_by_the_installed(pools: Mapping[str, Pool], name: str, tmp_path: Path) -> None:
+    make, options = SPREAD[name]
+    made = make()
+    path = tmp_path / "emitted.py"
+    path.write_text(emit_module(made.sgraph, formula="f", configs={}).text)
+    assert set(options) <= made.options().keys()
+    job = CompileJob(path, "sm_90", made.config(*options), arguments(made.sgraph, made.lengths))
+    assert {version: answered(pool, job) for version, pool in pools.items()} == dict.fromkeys(pools, "")
