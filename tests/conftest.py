@@ -130,10 +130,14 @@ def compile_job(compilers: Pool) -> Callable[[CompileJob], Compiled]:
 def warm_children() -> Iterator[type[WarmChild]]:
     """What a worker's child is in tests that are not `cold`."""
     from warm import WarmChild
+    from zygote import Zygote
 
+    WarmChild.zygote = Zygote() if sys.platform == "linux" else None
     yield WarmChild
     while WarmChild.idle:
         WarmChild.end_one()
+    if WarmChild.zygote is not None:
+        WarmChild.zygote.close()
 
 
 @pytest.fixture(scope="module", autouse=True)

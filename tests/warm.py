@@ -1,7 +1,7 @@
 """Children that outlive what started them: the next that would start one alike goes on with it.
 
 Starting one imports torch, and Triton for some, or egglog and the rules, which takes 1 to 2 s; a run of `optimize`
-starts up to six. Only for tests in which children are not what is tested: what one run does to its child, the next one
+starts up to six. Where one has to be started after all, it is forked by a process that has imported torch. Only for tests in which children are not what is tested: what one run does to its child, the next one
 finds.
 """
 
@@ -11,7 +11,9 @@ import os
 import subprocess
 from collections.abc import Mapping, Sequence
 from io import BufferedRandom
-from typing import TypeAlias
+from typing import TypeAlias, cast
+
+from zygote import Zygote
 
 from prism.process.child import Child
 
@@ -31,6 +33,7 @@ class WarmChild(Child):
     """A child that is left to the next of the same command and environment when it is closed and has no work."""
 
     idle: list[tuple[Alike, subprocess.Popen[bytes], BufferedRandom, bool]] = []  # noqa: RUF012 - that they are shared is the point
+    zygote: Zygote | None = None
 
     def __init__(self, command: Sequence[str], environment: Mapping[str, str] | None = None) -> None:
         super().__init__(command, environment)
@@ -56,6 +59,12 @@ class WarmChild(Child):
                 return False
         self._unanswered = 0
         return super().start()
+
+    def _spawn(self) -> subprocess.Popen[bytes]:
+        environment = os.environ if self._environment is None else self._environment
+        if self.zygote is None or not self.zygote.can_start(self._command, environment):
+            return super()._spawn()
+        return cast("subprocess.Popen[bytes]", self.zygote.start(self._command, environment, self._log))
 
     def feed(self, line: str) -> None:
         self._unanswered += 1

@@ -88,16 +88,19 @@ class Child:
             self._log.seek(0)
             self._log.truncate()
             self._rest = b""
-            self._process = subprocess.Popen(
-                self._command,
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=self._log,
-                env=self._environment,
-                start_new_session=True,
-            )
+            self._process = self._spawn()
             self.starts += 1
             return True
+
+    def _spawn(self) -> subprocess.Popen[bytes]:
+        return subprocess.Popen(
+            self._command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._log,
+            env=self._environment,
+            start_new_session=True,
+        )
 
     def pipes(self) -> tuple[IO[bytes], IO[bytes]]:
         """Where requests go and where answers come from.
