@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import gc
 import os
 import shlex
@@ -70,6 +71,11 @@ def pytest_collection_finish() -> None:
     gc.collect()
     gc.freeze()
     gc.set_threshold(50_000, 20, 100)
+    if "torch" in sys.modules:
+        # Each decomposition walks through all of torch's C++ operators, twice, to see to it that they are at hand.
+        from torch._export import utils
+
+        utils._materialize_cpp_cia_ops = functools.cache(utils._materialize_cpp_cia_ops)
 
 
 # Children that start when they are first asked, which takes seconds, and then serve every test file of a process. A

@@ -49,7 +49,7 @@ SIZES = (1, 2, 4, 8, 16, 32)
 TILE = 1 << 19
 INTERPRETED = 1 << 18
 """Elements of the inputs up to which Triton's interpreter takes an example at its own extents."""
-PATIENCE_S = 1.5
+PATIENCE_S = 0.8
 """What it may take for one sGraph at small extents."""
 CHILD = Path(__file__).with_name("backend_child.py")
 NEEDS_COMPILER = "needs a C++ compiler: install g++ or clang++"
@@ -76,14 +76,17 @@ class Runs:
 
     Args:
         target: `cpu` for C++, `sm_90` for Triton.
+        compiler: the child's, for C++; that of this process is told how much to optimise by who asks it.
     """
 
-    def __init__(self, target: str) -> None:
+    def __init__(self, target: str, compiler: Path | None) -> None:
         self.target = target
         self.backend: Backend = backend(target)
         environment = worker_environment()
         if target != "cpu":
             environment["TRITON_INTERPRET"] = "1"
+        elif compiler is not None:
+            environment["CXX"] = str(compiler)
         self.worker = Worker([sys.executable, str(CHILD), target], environment)
         self.child = KernelRunner(self.backend.name, self.backend.name, self.worker)
 
@@ -125,10 +128,10 @@ class Runs:
 
 
 @pytest.fixture(scope="module", params=["sm_90", "cpu"], ids=["Triton", "C++"])
-def run(request: pytest.FixtureRequest) -> Iterator[Runs]:
+def run(request: pytest.FixtureRequest, unoptimising: Path | None) -> Iterator[Runs]:
     if request.param == "cpu" and find_compiler() is None:
         pytest.skip(NEEDS_COMPILER)
-    made = Runs(request.param)
+    made = Runs(request.param, unoptimising)
     yield made
     made.child.close()
 

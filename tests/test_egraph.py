@@ -15,6 +15,7 @@ import pytest
 from egraph_workloads import WORKLOADS, attention, axis, lora, prenorm_mlp, qknorm_attention, rmsnorm_linear
 
 from prism.egraph.budget import Budget
+from prism.egraph.engine import KEPT, Engine
 from prism.egraph.rules import install, load_rules, rule_files
 from prism.egraph.saturate import Contradiction, Saturation
 from prism.egraph.terms import decode, freeze
@@ -25,6 +26,7 @@ from prism.program.classes import EClasses, ENode
 from prism.program.index import Axis
 from prism.program.nodes import Const, Expr, Map, Read
 from prism.program.transform import canonical
+from prism.program.verdict import Verdict
 
 RULES = load_rules(rule_files())
 
@@ -313,3 +315,19 @@ def test_proving_without_a_reference_is_an_error() -> None:
         w.prove([[rmsnorm_linear()]])
     with pytest.raises(WorkerError, match="closed"):
         w.explore([rmsnorm_linear()], Budget())
+
+
+def test_an_e_graph_that_served_before_is_as_a_new_one() -> None:
+    def answers(engine: Engine) -> tuple[EClasses, list[Verdict]]:
+        classes = engine.explore([lora()], Budget())
+        return classes, engine.prove([[lora()], [rmsnorm_linear()]])
+
+    used = Engine(RULES)
+    used.prepare(spare=1)
+    (graph,) = used._spare
+    for n in range(KEPT + 1):
+        a = Axis(f"a{n}", 8)
+        used.explore([reduce("sum", (a,), mul(read("x", a), const(n + 2)))], Budget())
+    assert used._spare == [graph], "the first reference was dropped, and its e-graph is at hand again"
+    assert answers(used) == answers(Engine(RULES))
+    assert not used._spare

@@ -127,7 +127,9 @@ def _reap(_signal: int, _frame: object) -> None:
             pass
 
 
-def _watch(asked: socket.socket, fds: Sequence[int], command: list[str], environment: dict[str, str], folder: str) -> None:
+def _watch(
+    asked: socket.socket, fds: Sequence[int], command: list[str], environment: dict[str, str], folder: str
+) -> None:
     """Fork the child, and say how it ended: a process of its own, because the zygote waits for nobody."""
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     stdin, stdout, stderr, ends = fds
@@ -161,7 +163,8 @@ def _watch(asked: socket.socket, fds: Sequence[int], command: list[str], environ
 def _run(arguments: list[str]) -> None:
     """What the interpreter does with these arguments of its own."""
     sys.stdin, sys.stdout, sys.stderr = (
-        open(fd, mode, closefd=False) for fd, mode in ((0, "r"), (1, "w"), (2, "w"))  # noqa: SIM115
+        open(fd, mode, closefd=False)
+        for fd, mode in ((0, "r"), (1, "w"), (2, "w"))  # noqa: SIM115
     )
     named = os.environ.get("PYTHONPATH", "").split(os.pathsep)
     sys.path[:] = [*filter(None, named), *_LIBRARIES]

@@ -18,7 +18,7 @@ from prism.cost.constraints import constraints
 from prism.cost.device import Device
 from prism.cost.model import CostModel
 from prism.egraph.derivation.certificate import Derivation, replay
-from prism.egraph.rules import load_rules, rule_files
+from prism.egraph.rules import read_rule_files, rule_files
 from prism.egraph.worker import Worker
 from prism.errors import WorkerError
 from prism.events import (
@@ -350,7 +350,7 @@ def _proof(request: Request, proved: ProvedSGraph, derived: Derivation) -> Proof
         assumptions=verdict.assumptions,
         rules=verdict.rules,
         classes=verdict.classes,
-        rule_hashes=dict(load_rules(request.rules or rule_files()).hashes),
+        rule_hashes=dict(read_rule_files(request.rules or rule_files()).hashes),
         egglog=versions().get("egglog", ""),
         enodes=verdict.enodes,
         iterations=verdict.iterations,

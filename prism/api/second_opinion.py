@@ -13,7 +13,7 @@ from pathlib import Path
 
 from prism.egraph.prove.equality import Examined
 from prism.egraph.prove.matching import Matched
-from prism.egraph.rules import load_rules, rule_files
+from prism.egraph.rules import read_rule_files, rule_files
 from prism.errors import UsageError, VerificationError
 from prism.events import Artifacts
 from prism.folders import cache_root
@@ -143,7 +143,7 @@ def disagreement(
         texts: what was proved, by title.
         rules: the rule files that were used, None for those that ship with prism.
     """
-    hashes = dict(load_rules(rules or rule_files()).hashes)
+    hashes = dict(read_rule_files(rules or rule_files()).hashes)
     try:
         report = f"report it with {write_bug_report(cache_root() / 'bug-reports', name, opinion, texts, hashes)}"
     except (OSError, UsageError):  # nowhere to write it: the disagreement is what has to be told

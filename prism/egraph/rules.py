@@ -153,6 +153,18 @@ def load_rules(paths: Sequence[Path]) -> RuleSet:
     Raises:
         RuleError: a file cannot be read, two have one name, or a rule does not parse, type-check or say what it must.
     """
+    loaded = read_rule_files(paths)
+    # A scratch e-graph type-checks; it is thrown away, because a failed command leaves it half changed.
+    install(loaded)
+    return loaded
+
+
+def read_rule_files(paths: Sequence[Path]) -> RuleSet:
+    """Read rule files, for who installs them at once, which type-checks them.
+
+    Raises:
+        RuleError: a file cannot be read, two have one name, or a rule does not parse or say what it must.
+    """
     rules: dict[str, Rule] = {}
     operators: dict[str, Operator] = {}
     hashes: list[tuple[str, str]] = []
@@ -178,10 +190,7 @@ def load_rules(paths: Sequence[Path]) -> RuleSet:
                     )
                 rules[rule.name] = rule
     families = tuple(p.stem for p in paths)
-    loaded = RuleSet(tuple(rules.values()), families, tuple(hashes), tuple(operators.values()))
-    # A scratch e-graph type-checks; it is thrown away, because a failed command leaves it half changed.
-    install(loaded)
-    return loaded
+    return RuleSet(tuple(rules.values()), families, tuple(hashes), tuple(operators.values()))
 
 
 def read_operators(paths: Sequence[Path]) -> tuple[Operator, ...]:

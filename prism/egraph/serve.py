@@ -70,11 +70,11 @@ def _without_its_language() -> None:
 
 def _engine(files: Sequence[str], fp: str) -> tuple[Any, BaseException | None]:
     from prism.egraph.engine import Engine
-    from prism.egraph.rules import FpClass, load_rules
+    from prism.egraph.rules import FpClass, read_rule_files
     from prism.errors import PrismError
 
     try:
-        engine = Engine(load_rules([Path(f) for f in files]).allowed(FpClass(fp)))
+        engine = Engine(read_rule_files([Path(f) for f in files]).allowed(FpClass(fp)))
         while engine.prepare():
             pass
     except PrismError as error:

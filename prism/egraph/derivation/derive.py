@@ -19,7 +19,7 @@ from prism.egraph.derivation.certificate import Derivation, Derived, Encoder, ce
 from prism.egraph.derivation.explanation import RENAME, Schedule, Trials
 from prism.egraph.derivation.proof_forest import MAX_STEPS, Explainer, Forest, Link, TooLongError
 from prism.egraph.derivation.proof_forest import RENAME as RENAMED
-from prism.egraph.rules import FpClass, load_rules, rule_files
+from prism.egraph.rules import FpClass, read_rule_files, rule_files
 from prism.errors import IllegalIRError
 from prism.program.nodes import Expr
 
@@ -87,7 +87,7 @@ class Deriver:
 
     def _load(self) -> Trials:
         if self._trials is None:
-            loaded = load_rules(self.files).allowed(FpClass(self.fp))
+            loaded = read_rule_files(self.files).allowed(FpClass(self.fp))
             self._texts = {p.name: p.read_bytes() for p in self.files}
             for name, data in self._texts.items():
                 self._rules |= read_rules(data.decode(), name)
