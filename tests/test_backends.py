@@ -79,7 +79,7 @@ class Runs:
         compiler: the child's, for C++; that of this process is told how much to optimise by who asks it.
     """
 
-    def __init__(self, target: str, compiler: Path | None) -> None:
+    def __init__(self, target: str, compiler: Path | None = None) -> None:
         self.target = target
         self.backend: Backend = backend(target)
         environment = worker_environment()

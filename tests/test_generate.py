@@ -80,7 +80,7 @@ def sample(candidates: tuple[Candidate, ...], count: int) -> list[Candidate]:
 
 
 # The others take these ones' paths, attention has the most sGraphs by far, and test_backends.py runs some of all.
-FEW = (decode, gated, norm_linear)
+FEW = (decode, norm_linear)
 
 
 @pytest.mark.parametrize("make", slow_but(FEW, ALL), ids=lambda f: f.__name__)

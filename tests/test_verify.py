@@ -179,10 +179,15 @@ def test_what_the_lock_file_does_not_list_is_reported(tmp_path: Path, worker: Wo
     assert "does not list it" in found[0].what
 
 
+DAMAGED = [b"", b"[", b"[" * 100_000, b'{"a":' * 50_000, b"\xff\xfe", b"null", b"{}", b"1e999999"]
+DAMAGEABLE = [LOCK_NAME, "proof.json", "derivation.json", sgraph_file.NAME]
+
+
+# Each kind of damage to one of the files, in turn: all are read alike.
 @pytest.mark.parametrize(
-    "data", [b"", b"[", b"[" * 100_000, b'{"a":' * 50_000, b"\xff\xfe", b"null", b"{}", b"1e999999"]
+    ("name", "data"),
+    slow_but([(DAMAGEABLE[n % 4], d) for n, d in enumerate(DAMAGED)], itertools.product(DAMAGEABLE, DAMAGED)),
 )
-@pytest.mark.parametrize("name", [LOCK_NAME, "proof.json", "derivation.json", sgraph_file.NAME])
 def test_damaged_json_is_named(
     name: str, data: bytes, tmp_path: Path, worker: Worker, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -1,8 +1,8 @@
 """Children that outlive what started them: the next that would start one alike goes on with it.
 
 Starting one imports torch, and Triton for some, or egglog and the rules, which takes 1 to 2 s; a run of `optimize`
-starts up to six. Where one has to be started after all, it is forked by a process that has imported torch. Only for tests in which children are not what is tested: what one run does to its child, the next one
-finds.
+starts up to six. Where one has to be started after all, it is forked by a process that has imported torch. Only for
+tests in which children are not what is tested: what one run does to its child, the next one finds.
 """
 
 from __future__ import annotations

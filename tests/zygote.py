@@ -25,6 +25,8 @@ from pathlib import Path
 from typing import IO, Any
 
 IMPORTED = ("numpy", "sympy", "torch")
+LIBRARIES = sys.path[:]
+"""Where modules are found but for a child's own places."""
 READ_AT_START = ("PYTHON", "OMP_", "OPENBLAS_", "MKL_", "KMP_", "GOMP_", "LD_", "ATEN_", "TORCH_")
 """How variables begin that the interpreter, or what is imported, looks at before a child has its own."""
 
@@ -161,33 +163,26 @@ def _watch(
 
 
 def _run(arguments: list[str]) -> None:
-    """What the interpreter does with these arguments of its own."""
-    sys.stdin, sys.stdout, sys.stderr = (
-        open(fd, mode, closefd=False)
-        for fd, mode in ((0, "r"), (1, "w"), (2, "w"))  # noqa: SIM115
-    )
+    """What the interpreter does with these arguments of its own, to its end."""
     named = os.environ.get("PYTHONPATH", "").split(os.pathsep)
-    sys.path[:] = [*filter(None, named), *_LIBRARIES]
     safe = arguments[0] == "-P"
-    match arguments[safe:]:
-        case ["-c", code, *rest]:
-            sys.argv = ["-c", *rest]
-            sys.path[:0] = [] if safe else [""]
-            run = lambda: exec(code, {"__name__": "__main__"})  # noqa: E731
-        case ["-m", module, *rest]:
-            sys.argv = [module, *rest]
-            sys.path[:0] = [] if safe else [os.getcwd()]
-            run = lambda: runpy.run_module(module, run_name="__main__", alter_sys=True)  # noqa: E731
-        case [script, *rest]:
-            sys.argv = [script, *rest]
-            sys.path[:0] = [] if safe else [str(Path(script).parent)]
-            run = lambda: runpy.run_path(script, run_name="__main__")  # noqa: E731
-    status = 1
+    kind, *rest = arguments[safe:]
+    if kind in ("-c", "-m"):
+        what, *rest = rest
+    first = str(Path(kind).parent) if not kind.startswith("-") else os.getcwd() if kind == "-m" else ""
+    sys.path[:] = [*([] if safe else [first]), *filter(None, named), *LIBRARIES]
+    sys.argv = [kind, *rest]
+    status: object = 1
     try:
-        run()
+        if kind == "-c":
+            exec(what, {"__name__": "__main__"})
+        elif kind == "-m":
+            runpy.run_module(what, run_name="__main__", alter_sys=True)
+        else:
+            runpy.run_path(kind, run_name="__main__")
         status = 0
     except SystemExit as end:
-        status = end.code if isinstance(end.code, int) else 0 if end.code is None else 1
+        status = end.code or 0
     except BaseException:
         sys.excepthook(*sys.exc_info())
     finally:
@@ -195,11 +190,10 @@ def _run(arguments: list[str]) -> None:
         for stream in (sys.stdout, sys.stderr):
             with contextlib.suppress(OSError, ValueError):
                 stream.flush()
-        os._exit(status)
+        os._exit(status if isinstance(status, int) else 1)
 
 
 if __name__ == "__main__":
-    _LIBRARIES = list(sys.path)
     for name in IMPORTED:
         importlib.import_module(name)
     _serve(socket.socket(fileno=int(sys.argv[1])))
