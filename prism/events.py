@@ -113,6 +113,12 @@ class Recorder:
             self.seconds.setdefault(name, 0.0)
         self.emit(StageFinished(name, self._parts.pop(name, 0.0), detail))
 
+    def passed(self, name: str, seconds: float, detail: str = "") -> None:
+        """A stage that took so long, of which it was not known before that it would be one."""
+        self.emit(StageStarted(name))
+        self.seconds[name] = self.seconds.get(name, 0.0) + seconds
+        self.emit(StageFinished(name, seconds, detail))
+
     @staticmethod
     def clock() -> float:
         """Seconds from some fixed point."""

@@ -6,6 +6,7 @@ import functools
 import gc
 import os
 import shlex
+import shutil
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
@@ -46,6 +47,13 @@ os.environ["PRISM_CACHE_DIR"] = _cache.name
 
 def pytest_unconfigure() -> None:
     _cache.cleanup()
+
+
+@pytest.fixture(autouse=True)
+def nothing_kept() -> None:
+    """What another test searched and chose is not used: with what tests replace, runs come to other ends."""
+    for kind in ("searches-1", "choices-1", "comparisons-1"):
+        shutil.rmtree(Path(_cache.name) / kind, ignore_errors=True)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -322,6 +322,30 @@ def test_the_folder_is_verified_part_by_part(folder: Path, tmp_path: Path, capsy
     assert {m.where for m in found.mismatches} == {"island_0/island_0.py", "rest_0.onnx", "mine.txt"}
 
 
+def test_a_second_run_of_a_model_in_parts_does_nothing_again(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def refuse(*_: object, **__: object) -> Any:
+        raise AssertionError("done again")
+
+    for name in ("run_search", "tune", "check_module", "confirm", "certificate_of"):
+        monkeypatch.setattr(f"prism.api.optimizing.{name}", refuse)
+    monkeypatch.setattr(whole, "compare", refuse)
+    monkeypatch.setattr("prism.instantiate.model_bench.ModelBench.contest", refuse)
+    monkeypatch.setattr("prism.instantiate.confirm.Confirmation.won", property(lambda _: True))
+    monkeypatch.setattr("prism.instantiate.confirm.MATCHES", 1)
+    monkeypatch.setattr("prism.instantiate.confirm.ROUNDS", 5)
+    monkeypatch.setattr("prism.instantiate.confirm.ROUNDS_S", 0.5)
+    monkeypatch.setenv("PRISM_CACHE_DIR", str(folder.parent / "cache"))
+    options = ["--target", "cpu", "--trials", "1", "--shape", "n=8", "--out", str(tmp_path / "out")]
+    assert main(["optimize", str(folder.parent / "m.onnx"), *options]) == ExitCode.DONE
+    told = " ".join(capsys.readouterr().err.split())
+    assert "(--anew: again)" in told, "the island"
+    assert told.count("stored, of 20") == 2, "the comparison and the confirmation of the whole"
+    for file in ("island_0/island_0.py", "model.py", "model.onnx", "island_1.weights.pt"):
+        assert (tmp_path / "out" / file).read_bytes() == (folder / file).read_bytes()
+
+
 def test_every_island_is_explained_by_itself(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["explain", str(folder)]) == ExitCode.USAGE
     assert "as island_0 in it" in capsys.readouterr().err

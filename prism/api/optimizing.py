@@ -22,8 +22,9 @@ from pathlib import Path
 
 from prism.api.finalists import Emit, Finalist, finalists
 from prism.api.partitioned import PartitionedSearch, composed_choice, finer, merged_checks, search_regions
-from prism.api.records import Choice, Request, artifacts, formulas
+from prism.api.records import Choice, Request, artifacts, certificate_of, formulas
 from prism.api.region_search import SearchBudget, SearchResult, enough, run_search
+from prism.api.results import Results, results_of
 from prism.api.rules import rule_paths
 from prism.api.second_opinion import merged, recorded
 from prism.api.trivial import check_gain
@@ -108,6 +109,7 @@ class _Tools:
         folder: for modules, gone at the end.
         recorder: gets the stages.
         store: measurements of earlier runs.
+        results: what earlier runs found.
         studies: where the journals of studies are kept.
     """
 
@@ -117,6 +119,7 @@ class _Tools:
     folder: Path
     recorder: Recorder
     store: Store
+    results: Results
     studies: Path
 
 
@@ -237,7 +240,6 @@ def produce(
         program, returned = computed(program)
         check_gain(program)
         _supported(program)
-        platform.preflight()
         files = rule_paths(rules)
         bounds = budget or SearchBudget()
         compared = tuple(BASELINES) if baselines is None else tuple(baselines)
@@ -245,18 +247,7 @@ def produce(
         stack.enter_context(refusing_depth(program.name))
         worker = stack.enter_context(Worker(files, fp=request.budget.fp))
         tools = _tools(request, platform, recorder, stack, cache, anew)
-        with recorder.part("partition"):
-            regions = partition(program, device=device)
-        if len(regions) > 1:
-            recorder.finish("partition", f"{len(regions)} regions")
-        known: dict[str, SearchResult] = {}
-        if len(regions) == 1:
-            found = run_search(program, device, request.budget, worker, recorder)
-            known = {regions[0].canonical().key: found}
-        if known and enough(program, found):
-            choice = _chosen(request, found, tools, tools.folder)
-        else:
-            found, choice = _composed(request, regions, worker, tools, known)
+        found, choice = _found(request, worker, tools)
         if only_better and not choice.better:
             raise NoImprovementError(
                 "nothing beats what was given",
@@ -274,8 +265,78 @@ def produce(
             returned=returned if program.places is not None else (),
             ranges=program.ranges,
         )
-        made = recorded(artifacts(request, found, choice, module, platform, recorder, worker), choice.opinion)
+        derived = tools.results.certificate(
+            request, key(choice.proved.sgraph), lambda: certificate_of(request, found, choice, recorder, worker)
+        )
+        made = recorded(artifacts(request, found, choice, module, platform, recorder, derived), choice.opinion)
         return Produced(program, made, found, module)
+
+
+def _found(request: Request, worker: Worker, tools: _Tools) -> tuple[SearchResult, Choice]:
+    """What an earlier run of the same request came to; where there was none, what this one does, which is kept."""
+    recorder, results = tools.recorder, tools.results
+    kept = _recalled(request, tools)
+    if kept is not None:
+        return kept
+    tools.platform.preflight()
+    before = len(recorder.warnings)
+    with recorder.part("partition"):
+        regions = partition(request.program, device=request.device)
+    if len(regions) > 1:
+        recorder.finish("partition", f"{len(regions)} regions")
+    known: dict[str, SearchResult] = {}
+    if len(regions) == 1:
+        known = {regions[0].canonical().key: _region_searched(request, worker, tools)}
+    try:
+        if known and enough(request.program, next(iter(known.values()))):
+            (found,) = known.values()
+            choice = _chosen(request, found, tools, tools.folder)
+        else:
+            found, choice = _composed(request, regions, worker, tools, known)
+    except NoImprovementError as error:
+        if type(error) is NoImprovementError:  # of what did not run at all another try may say something else
+            results.keep_refusal(request, error, recorder.warnings[before:])
+        raise
+    results.keep_choice(request, found, choice, recorder.warnings[before:])
+    return found, choice
+
+
+def _recalled(request: Request, tools: _Tools) -> tuple[SearchResult, Choice] | None:
+    """What an earlier run of the same request came to; None where there was none.
+
+    Raises:
+        NoImprovementError: it found nothing that is better.
+    """
+    start = tools.recorder.clock()
+    kept = tools.results.choice(request)
+    if kept is None:
+        return None
+    for message in kept.warnings:
+        tools.recorder.warn(message)
+    refused = kept.error()
+    if refused is not None:
+        raise refused
+    found, choice = kept.found(lambda g: tools.platform.model(g, request.program.hints))
+    if request.baselines and choice.confirmation is not None and choice.confirmation.loads:
+        choice = replace(choice, others_now=others_now())
+    if request.baselines:
+        said = f"{len(found.proved)} proved, {choice.tuned.compiled} compiled, {choice.checked.cases} cases"
+        said += ", timed" if choice.confirmation is not None else ""
+        tools.recorder.passed("stored", tools.recorder.clock() - start, f"of {kept.date}: {said} (--anew: again)")
+    return found, choice
+
+
+def _region_searched(request: Request, worker: Worker, tools: _Tools) -> SearchResult:
+    """What a search of the whole program as one region finds, or found."""
+    found = tools.results.search(request.program, request.budget)
+    if found is not None:
+        tools.recorder.finish("search", f"stored: {len(found.proved)} proved")
+        return found
+    before = len(tools.recorder.warnings)
+    found = run_search(request.program, request.device, request.budget, worker, tools.recorder)
+    if len(tools.recorder.warnings) == before:
+        tools.results.keep_search(request.program, request.budget, found)
+    return found
 
 
 def no_better(ours: float, theirs: float, baseline: str, found: Confirmation, others_now: float | None = None) -> str:
@@ -359,6 +420,7 @@ def _tools(
         Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="prism-"))),
         recorder,
         Store(Cache("timings", cache), anew=anew),
+        results_of(request, platform, cache, anew=anew),
         cache / "studies",
     )
 
@@ -446,7 +508,9 @@ def _composed(
     """The regions' winners as one, and their searches as one. A region need not beat anything by itself."""
     program, recorder = request.program, tools.recorder
     with recorder.stage("search") as detail:
-        searches = search_regions(program, regions, request.device, request.budget, [worker], recorder, known)
+        searches = search_regions(
+            program, regions, request.device, request.budget, [worker], recorder, known, tools.results
+        )
         proved = sum(len(r.result.proved) for r in searches.distinct.values())
         detail.append(f"{len(searches.regions)} regions, {len(searches.distinct)} of them different, {proved} proved")
     searches, choices = _each_chosen(request, searches, worker, tools)
@@ -503,7 +567,7 @@ def _each_chosen(
             where = f"{r.region.program.name} ({', '.join(r.region.outputs)})"
             try:
                 own = replace(request, program=r.canonical.program, baselines=())
-                choices[key_] = _chosen(own, r.result, tools, place)
+                choices[key_] = _region_chosen(own, r.result, tools, place)
             except (NoImprovementError, VerificationError, CompilerError) as error:
                 wrong = isinstance(error, VerificationError)
                 parts = (r.region,) if wrong else finer(r.region)
@@ -519,9 +583,33 @@ def _each_chosen(
         known = {r.canonical.key: r.result for r in searches.regions}
         with tools.recorder.stage("search") as detail:
             searches = search_regions(
-                searches.program, regions, request.device, request.budget, [worker], tools.recorder, known
+                searches.program,
+                regions,
+                request.device,
+                request.budget,
+                [worker],
+                tools.recorder,
+                known,
+                tools.results,
             )
             detail.append(f"{len(searches.regions)} regions, {len(searches.distinct)} of them different")
+
+
+def _region_chosen(request: Request, found: SearchResult, tools: _Tools, place: Path) -> Choice:
+    """What is chosen of a region's search, or was by an earlier run."""
+    kept = _recalled(request, tools)
+    if kept is not None:
+        tools.recorder.count("regions stored", 1)
+        return kept[1]
+    before = len(tools.recorder.warnings)
+    try:
+        choice = _chosen(request, found, tools, place)
+    except NoImprovementError as error:
+        if type(error) is NoImprovementError:
+            tools.results.keep_refusal(request, error, tools.recorder.warnings[before:])
+        raise
+    tools.results.keep_choice(request, found, choice, tools.recorder.warnings[before:])
+    return choice
 
 
 def _supported(program: Program) -> None:
@@ -609,7 +697,8 @@ def _choose(request: Request, chosen: list[Finalist], tools: _Tools) -> Choice:
             bench = own.enter_context(closing(platform.bench(request.program, request.seed)))
         tuned = _tuned(request, chosen, bench, tools)
         with recorder.stage("check") as detail:
-            right = _right(request, chosen, tuned, tools, 1 if bench is None else CONFIRMED)
+            # A region meets no baseline by itself: the fastest of those that met each other is taken.
+            right = _right(request, chosen, tuned, tools, CONFIRMED if bench is not None and request.baselines else 1)
             detail.append(f"{right[0][1].cases} cases")
         right = _beside(chosen, right, platform.timed)
         best, checked = right[0]

@@ -19,6 +19,7 @@ from queue import SimpleQueue
 from prism.api.proofs import ProvedSGraph
 from prism.api.records import Choice
 from prism.api.region_search import SearchBudget, SearchResult, run_search
+from prism.api.results import Results
 from prism.api.second_opinion import merged
 from prism.api.trivial import nothing_to_gain
 from prism.cost.device import Device
@@ -152,6 +153,7 @@ def search_regions(
     workers: Sequence[Worker],
     recorder: Recorder,
     known: dict[str, SearchResult] | None = None,
+    kept: Results | None = None,
 ) -> PartitionedSearch:
     """Search every region of a program; what is found does not depend on the number of workers.
 
@@ -163,6 +165,7 @@ def search_regions(
         workers: e-graph workers; regions are searched as many at a time.
         recorder: gets the counts and warnings.
         known: results by the canonical key of their region, not searched again; what is found is added.
+        kept: searches of earlier runs.
 
     Raises:
         UnsupportedError: an index of a region cannot be made affine.
@@ -170,7 +173,7 @@ def search_regions(
     """
     done = {} if known is None else known
     while True:
-        found = _searched(program, regions, target, budget, workers, recorder, done)
+        found = _searched(program, regions, target, budget, workers, recorder, done, kept)
         parts: list[Region] = []
         for r in found:
             parts += [r.region] if r.result.proved else finer(r.region)
@@ -193,8 +196,12 @@ def _searched(
     workers: Sequence[Worker],
     recorder: Recorder,
     results: dict[str, SearchResult],
+    kept: Results | None,
 ) -> list[RegionSearch]:
     forms = [r.canonical() for r in regions]
+    if kept is not None:
+        stored = {c.key: kept.search(c.program, budget) for c in forms if c.key not in results}
+        results |= {k: found for k, found in stored.items() if found is not None}
     distinct = {c.key: c.program for c in forms if c.key not in results}
     # A worker serves one search at a time; what it served before does not matter.
     free: SimpleQueue[Worker] = SimpleQueue()
@@ -215,11 +222,11 @@ def _searched(
 
     if len(workers) == 1:
         answers = map(one, distinct.values())
-        _collect(distinct, answers, results, recorder)
+        _collect(distinct, answers, results, recorder, kept, budget)
     else:
         with ThreadPoolExecutor(len(workers)) as pool:
             try:
-                _collect(distinct, pool.map(one, distinct.values()), results, recorder)
+                _collect(distinct, pool.map(one, distinct.values()), results, recorder, kept, budget)
             except BaseException:
                 # The threads wait for their workers: without those they end.
                 pool.shutdown(wait=False, cancel_futures=True)
@@ -234,9 +241,13 @@ def _collect(
     answers: Iterable[tuple[SearchResult, list[str]]],
     results: dict[str, SearchResult],
     recorder: Recorder,
+    kept: Results | None,
+    budget: SearchBudget,
 ) -> None:
     for n, (key, (result, warnings)) in enumerate(zip(distinct, answers, strict=True)):
         results[key] = result
+        if kept is not None and not warnings:
+            kept.keep_search(distinct[key], budget, result)
         for message in warnings:
             recorder.warn(message)
         recorder.count("regions", n + 1, len(distinct))

@@ -117,10 +117,9 @@ def artifacts(
     module: ModuleSource,
     platform: Platform,
     recorder: Recorder,
-    worker: Worker | None = None,
+    derived: Derivation,
 ) -> Artifacts:
-    """Everything that the output folder holds; the worker, one of the request's rules and class, derives."""
-    derived = _derived(request, found, choice, recorder, worker)
+    """Everything that the output folder holds; `derived` is the chosen sGraph's certificate."""
     report = _report(request, found, choice, recorder)
     report = replace(
         report, rung=_rung(derived), backend=platform.backend.name, compiler=platform.compiler, memory=platform.memory
@@ -161,10 +160,10 @@ def labelled(module: str, report: RunReport) -> str:
     return module.replace("\nThe sGraph that it implements", f"\n{said}\n\nThe sGraph that it implements", 1)
 
 
-def _derived(
-    request: Request, found: SearchResult, choice: Choice, recorder: Recorder, worker: Worker | None
+def certificate_of(
+    request: Request, found: SearchResult, choice: Choice, recorder: Recorder, worker: Worker | None = None
 ) -> Derivation:
-    """The certificate of the chosen sGraph."""
+    """The certificate of the chosen sGraph; the worker, one of the request's rules and class, derives."""
     denotation = choice.proved.denotation
     names = [f.tensor.name for f in found.formulas]
     # A whole of several regions has the splits of all; an output is written over the parts that it mentions.

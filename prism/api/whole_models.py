@@ -26,6 +26,7 @@ from prism.api.model_inputs import Feeds, drawn, feeds, smaller
 from prism.api.optimizing import Produced, no_better, produce
 from prism.api.records import measured
 from prism.api.region_search import SearchBudget
+from prism.api.results import code_digest, now_text
 from prism.api.rules import declared
 from prism.api.trivial import nothing_to_gain
 from prism.backends.assembled import Step, assembled_text
@@ -42,7 +43,7 @@ from prism.errors import (
 from prism.events import IslandReport, KeptReport, Listener, ModelReport, Recorder
 from prism.folders import cache_or_spare
 from prism.frontend.onnx.islands import Cut, Island, Part, cut
-from prism.instantiate.cache import Cache, Store, version_of
+from prism.instantiate.cache import Cache, Store, digest, version_of
 from prism.instantiate.confirm import Confirmation, confirm
 from prism.instantiate.lock import versions
 from prism.instantiate.measure import BASELINE, KERNEL, PROTOCOL, Contender
@@ -270,7 +271,7 @@ class _Run:
             for name, data in files.items():
                 (folder / name).parent.mkdir(parents=True, exist_ok=True)
                 (folder / name).write_bytes(data)
-            self._compared(given, folder / MODULE, stock, plain)
+            self._compared(given, folder / MODULE, files, stock, plain)
             found = self._timed(given, folder / MODULE, files, stock, plain)
         report = self._report(islands, given, found)
         if not found.won:
@@ -463,7 +464,7 @@ class _Run:
             arena=self.platform.arena,
         )
 
-    def _compared(self, given: Feeds, module: Path, stock: Stock, plain: Stock) -> None:
+    def _compared(self, given: Feeds, module: Path, files: Mapping[str, bytes], stock: Stock, plain: Stock) -> None:
         """Compare the assembled model with what was given, on several draws."""
         ports, seed = self.parts.inputs, self.options.seed
         cases = [replace(given, arrays=drawn(ports, given.sizes, given.highs, seed + n)) for n in range(DRAWS)]
@@ -471,6 +472,11 @@ class _Run:
             cases.append(smaller(given, ports, self.options.shapes, seed))
         takes = [p.name for p in ports]
         with self.recorder.stage("comparison") as detail:
+            store, key = Cache("comparisons", self.cache), self._compared_key(given, files)
+            before = store.get(key)
+            if before is not None:
+                detail.append(f"stored, of {before.get('date')}: {before.get('draws')} draws")
+                return
             taken, expected = [], []
             for case in cases:
                 with suppress(NotRunError):  # the smaller sizes may be none that the model takes
@@ -479,6 +485,8 @@ class _Run:
             arrays = [[case.arrays[n] for n in takes] for case in taken]
             with closing(self.platform.arena()) as worker:
                 found = compare(module, arrays, expected, worker)
+            if not any(found):
+                store.put(key, {"date": now_text(), "draws": len(taken)})
             detail.append(f"{len(taken)} draws")
         for case, why in zip(taken, found, strict=True):
             if why:
@@ -488,6 +496,15 @@ class _Run:
                     why=why,
                     fix="report it with the model: this is a bug in prism",
                 )
+
+    def _compared_key(self, given: Feeds, files: Mapping[str, bytes]) -> str:
+        """What a comparison depends on."""
+        made = sorted(
+            (n, hashlib.sha256(d).hexdigest()) for n, d in files.items() if _counts(n) or n.endswith(WEIGHTS_NAME)
+        )
+        drawn_of = (sorted(given.sizes.items()), sorted(self.options.shapes.items()), self.options.seed, DRAWS)
+        machine = (self.platform.device_name, self.platform.compiler, versions(), version_of("onnxruntime"))
+        return digest(code_digest(), hashlib.sha256(self.path.read_bytes()).hexdigest(), made, drawn_of, machine)
 
     def _expected(
         self, arrays: Mapping[str, np.ndarray], stock: Stock, plain: Stock

@@ -82,6 +82,7 @@ def _run(argv: Sequence[str] | None) -> int:
 
 def _app() -> App:
     from prism.cli.bench import bench
+    from prism.cli.cache import cache_app
     from prism.cli.rules import rules_app
     from prism.cli.verify import explain, verify
 
@@ -100,6 +101,7 @@ def _app() -> App:
     app.command(bench)
     app.command(verify)
     app.command(explain)
+    app.command(cache_app())
     return app
 
 

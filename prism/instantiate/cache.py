@@ -57,21 +57,39 @@ class Cache:
 
     def put(self, key: str, entry: Mapping[str, Any]) -> None:
         """Store an entry, whole or not at all. A folder that cannot be written only costs time later."""
-        path = self._path(key)
-        with contextlib.suppress(OSError):
-            path.parent.mkdir(parents=True, exist_ok=True)
-            descriptor, name = tempfile.mkstemp(dir=path.parent, suffix=".part")
-            try:
-                with os.fdopen(descriptor, "w") as file:
-                    json.dump(entry, file, sort_keys=True)
-                os.replace(name, path)
-            except BaseException:
-                with contextlib.suppress(OSError):
-                    os.unlink(name)
-                raise
+        write_whole(self._path(key), json.dumps(entry, sort_keys=True).encode())
 
-    def _path(self, key: str) -> Path:
-        return self._folder / key[:2] / f"{key}.json"
+    def get_bytes(self, key: str) -> bytes | None:
+        """An entry that is no JSON; None where there is none that can be read."""
+        try:
+            return self._path(key, "bin").read_bytes()
+        except OSError:
+            return None
+
+    def put_bytes(self, key: str, entry: bytes) -> None:
+        """Store an entry that is no JSON, as `put` does."""
+        write_whole(self._path(key, "bin"), entry)
+
+    def _path(self, key: str, kind: str = "json") -> Path:
+        return self._folder / key[:2] / f"{key}.{kind}"
+
+
+def write_whole(path: Path, data: bytes) -> bool:
+    """Write a file, whole or not at all: whether it could be written."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        descriptor, name = tempfile.mkstemp(dir=path.parent, suffix=".part")
+        try:
+            with os.fdopen(descriptor, "wb") as file:
+                file.write(data)
+            os.replace(name, path)
+        except BaseException:
+            with contextlib.suppress(OSError):
+                os.unlink(name)
+            raise
+    except OSError:
+        return False
+    return True
 
 
 class Store:

@@ -1,0 +1,222 @@
+"""What earlier runs found, kept by all that it depends on: searches, and what was chosen of them.
+
+A search with its proofs depends on the program, the device that it is for, the search's bounds, the rules, prism's own
+code and the packages' versions; a choice (trials, checks, confirmation) on the machine, too, and on what it was timed
+against. Each is kept under a hash of all of that, so an entry is never stale: what changes has another name. Entries
+are written whole or not at all, so processes may share them; one that cannot be read is as good as none.
+"""
+
+from __future__ import annotations
+
+import datetime
+import hashlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
+from typing import TypeVar
+
+import prism
+from prism.api.records import Choice, Request
+from prism.api.region_search import SearchBudget, SearchResult
+from prism.cost.model import CostModel
+from prism.egraph.derivation.certificate import Derivation
+from prism.egraph.rules import rule_files
+from prism.errors import NoImprovementError
+from prism.instantiate.cache import Cache, digest, version_of
+from prism.instantiate.lock import program_hash, versions
+from prism.instantiate.plain_pickles import dumps, loads
+from prism.platforms.platform import Platform
+from prism.program.nodes import Program
+from prism.sgraph.nodes import SGraph
+
+SEARCHES, CHOICES, CERTIFICATES = "searches", "choices", "certificates"
+"""Kinds of entries."""
+_CODE = (".py", ".egg", ".hpp", ".cpp", ".h")
+"""Files of the package that decide what a run finds."""
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """That nothing of what was found is better, as the error said it."""
+
+    what: str
+    where: str
+    why: str
+    fix: str
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """What a search and all that followed came to.
+
+    Attributes:
+        date: when, UTC.
+        search: what was proved; of a program of several regions, of all of them.
+        choice: what was chosen of it, but for the cost model, which is made again.
+        refusal: why nothing was; one of the two.
+        warnings: what the run warned of on the way.
+    """
+
+    date: str
+    search: SearchResult | None
+    choice: _Chosen | None
+    refusal: Refusal | None
+    warnings: tuple[str, ...]
+
+    def error(self) -> NoImprovementError | None:
+        """The refusal as it was raised."""
+        r = self.refusal
+        return None if r is None else NoImprovementError(r.what, where=r.where, why=r.why, fix=r.fix)
+
+    def found(self, model: Callable[[SGraph], CostModel]) -> tuple[SearchResult, Choice]:
+        """The search and the choice.
+
+        Args:
+            model: the cost model of an sGraph.
+        """
+        assert self.search is not None
+        assert self.choice is not None
+        c = self.choice.choice
+        confirmation = None if c.confirmation is None else replace(c.confirmation, stored=True)
+        return self.search, replace(c, model=model(c.proved.sgraph), confirmation=confirmation)
+
+
+@dataclass(frozen=True, slots=True)
+class _Chosen:
+    """A choice without its cost model: that one holds compiled expressions, which stay in their process."""
+
+    fields: tuple[object, ...]
+
+    @property
+    def choice(self) -> Choice:
+        proved, best, tuned, checked, *rest = self.fields
+        return Choice(proved, best, None, tuned, checked, *rest)  # type: ignore[arg-type]
+
+
+def _without_model(c: Choice) -> _Chosen:
+    rest = (c.baseline_seconds, c.baseline, c.opinion, c.confirmation, dict(c.missing))
+    return _Chosen((c.proved, c.best, c.tuned, c.checked, *rest))
+
+
+@dataclass(frozen=True, slots=True)
+class Results:
+    """The results of earlier runs of what a request asks for.
+
+    Attributes:
+        root: the cache folder; nothing is kept when None.
+        basis: what all entries depend on.
+        machine: what choices depend on besides.
+        anew: whether choices are made again, as everything is timed again; searches are not.
+    """
+
+    root: Path | None
+    basis: str
+    machine: str
+    anew: bool
+
+    def search(self, program: Program, budget: SearchBudget) -> SearchResult | None:
+        """What an earlier search of the program found."""
+        return self._get(SEARCHES, self._searched(program, budget), SearchResult)
+
+    def keep_search(self, program: Program, budget: SearchBudget, found: SearchResult) -> None:
+        """Keep what a search found, where it went to its end."""
+        if not found.interrupted:
+            self._put(SEARCHES, self._searched(program, budget), found)
+
+    def choice(self, request: Request) -> Kept | None:
+        """What an earlier run chose."""
+        key = self._chosen(request)
+        return None if self.anew or not key else self._get(CHOICES, key, Kept)
+
+    def keep_choice(self, request: Request, search: SearchResult, choice: Choice, warnings: Sequence[str]) -> None:
+        """Keep what was chosen."""
+        kept = Kept(now_text(), search, _without_model(choice), None, tuple(warnings))
+        if not search.interrupted:
+            self._put(CHOICES, self._chosen(request), kept)
+
+    def keep_refusal(self, request: Request, error: NoImprovementError, warnings: Sequence[str]) -> None:
+        """Keep that nothing of what was found is better."""
+        refusal = Refusal(error.what, error.where, error.why, error.fix)
+        self._put(CHOICES, self._chosen(request), Kept(now_text(), None, None, refusal, tuple(warnings)))
+
+    def certificate(self, request: Request, sgraph: str, make: Callable[[], Derivation]) -> Derivation:
+        """The certificate of an sGraph of the request's program.
+
+        Args:
+            request: what was asked for.
+            sgraph: its key.
+            make: derives it, where no earlier run did.
+        """
+        key = f"{self._searched(request.program, request.budget)} {sgraph}"
+        found = self._get(CERTIFICATES, key, Derivation)
+        if found is None:
+            found = make()
+            if not found.reason:  # what was not derived may be by a machine that has more time
+                self._put(CERTIFICATES, key, found)
+        return found
+
+    def _searched(self, program: Program, budget: SearchBudget) -> str:
+        return digest(self.basis, _identity(program), budget.as_dict(), budget.seconds)
+
+    def _chosen(self, request: Request) -> str:
+        """What names a choice; nothing where the baseline is a function, of which only a run can tell what it is."""
+        p = request.program
+        source = ""
+        if request.baselines:
+            if isinstance(p.source, Path):
+                source = hashlib.sha256(p.source.read_bytes()).hexdigest() if p.source.is_file() else ""
+            elif p.source is not None:
+                return ""
+        asked = (request.trials, request.seed, request.baselines, source)
+        return digest(self._searched(p, request.budget), self.machine, asked)
+
+    def _get(self, kind: str, key: str, of: type[T]) -> T | None:
+        if self.root is None:
+            return None
+        data = Cache(kind, self.root).get_bytes(digest(key))
+        found = None if data is None else loads(data)
+        return found if isinstance(found, of) else None
+
+    def _put(self, kind: str, key: str, value: object) -> None:
+        if self.root is not None and key:
+            Cache(kind, self.root).put_bytes(digest(key), dumps(value))
+
+
+def results_of(request: Request, platform: Platform, cache: Path, *, anew: bool) -> Results:
+    """The results of earlier runs that hold for a request.
+
+    Args:
+        request: what is asked for.
+        platform: what is tuned for.
+        cache: the cache folder.
+        anew: whether everything is timed again.
+    """
+    rules = [(p.name, hashlib.sha256(p.read_bytes()).hexdigest()) for p in request.rules or rule_files()]
+    basis = digest(code_digest(), versions(), rules, request.target, repr(request.device))
+    threads = platform.thread_counts() if platform.timed else ()  # type: ignore[union-attr]
+    machine = digest(platform.device_name, platform.compiler, platform.backend.name, threads, version_of("onnxruntime"))
+    return Results(cache, basis, machine, anew)
+
+
+@cache
+def code_digest() -> str:
+    """A hash of prism's own code."""
+    package = Path(prism.__file__).parent
+    found = hashlib.sha256()
+    for path in sorted(p for p in package.rglob("*") if p.suffix in _CODE):
+        found.update(f"{path.relative_to(package)}\n".encode() + path.read_bytes())
+    return found.hexdigest()
+
+
+def _identity(program: Program) -> str:
+    """What tells a program from others, by what a search and a choice look at."""
+    weights = sorted(program.weights)
+    return digest(program.name, program_hash(program), [repr(t) for t in program.inputs], weights, program.places)
+
+
+def now_text() -> str:
+    """This minute, UTC."""
+    return datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M UTC")
