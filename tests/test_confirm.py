@@ -368,9 +368,15 @@ def test_a_faster_call_within_the_noise_is_not_sold(run: Callable[..., Any]) -> 
     assert "with what these vary by, 0." in lost.value.why
     assert "other processes kept 3.0 of 4 cores busy" in lost.value.why
     assert "--anew" in lost.value.fix, "on an idle machine it may end in another way"
-    report = run(eager=1.04e-3, kernels=1e-3, noise=noise, only_better=False).report
-    assert "no faster: 0." in speedup(report)
-    assert "no more than noise" in speedup(report)
+    made = run(eager=1.04e-3, kernels=1e-3, noise=noise, only_better=False)
+    assert "no faster: 0." in speedup(made.report)
+    assert "no more than noise" in speedup(made.report)
+    # What is made is called as the function is.
+    x, g = torch.randn(4, 32), torch.randn(32)
+    for out in (made(x, g), made(x, g=g, threads=1)):
+        torch.testing.assert_close(out, function(x, g))
+    with pytest.raises(ValueError, match="x must have the shape"):
+        made(x[:3], g)
 
 
 def holds_quartiles_and_the_load_and_warns_of_too_much(report: RunReport) -> None:

@@ -184,6 +184,16 @@ def test_arguments_are_checked(module: ModuleType) -> None:
         module.rmsnorm_linear(x, g, w, out=(np.empty((21, 24), np.float32),))
 
 
+def test_what_requires_a_gradient_is_not_silently_detached(module: ModuleType) -> None:
+    x, g, w = (torch.from_numpy(a) for a in inputs())
+    g.requires_grad_()
+    with pytest.raises(ValueError, match=r"g requires a gradient, .* torch\.compile\(model, backend='prism'\)"):
+        module.rmsnorm_linear(x, g, w)
+    with torch.no_grad():
+        got = module.rmsnorm_linear(x, g, w)
+    torch.testing.assert_close(got, module.rmsnorm_linear(x, g.detach(), w))
+
+
 def test_a_module_without_configurations_asks_for_one(tmp_path: Path) -> None:
     source = emit_module(samples.matmul().sgraph)
     made = load(write_module(source, tmp_path / "m.py"), "unconfigured")

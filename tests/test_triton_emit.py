@@ -260,6 +260,24 @@ def test_wrong_arguments_are_refused(
         interpreter.run(InterpretJob(right.module, right.entry, arrays, dtypes, right.config))
 
 
+def test_what_requires_a_gradient_is_not_silently_detached(interpreter: InterpreterPool, tmp_path: Path) -> None:
+    sample = samples.matmul()
+    path = tmp_path / "learning.py"
+    learning = "\n\ndef learning(x, w, *, config=None):\n    return matmul(x, w.requires_grad_(), config=config)\n"
+    source = emit_module(sample.sgraph, formula="f", configs={})
+    path.write_text(source.text + learning)
+    with pytest.raises(BackendError, match="w requires a gradient, which these kernels do not compute"):
+        interpreter.run(
+            InterpretJob(
+                path,
+                "learning",
+                tuple(sample.inputs({})),
+                ("float32", "float32"),
+                config(source, sample.symbols[0]),
+            )
+        )
+
+
 def test_weights_beside_the_module_may_be_left_out(interpreter: InterpreterPool, tmp_path: Path) -> None:
     sample = samples.matmul()
     source = emit_module(sample.sgraph, formula="f", configs={}, weights=True)

@@ -9,14 +9,10 @@ no island, runs as it did. Sizes that vary are given values: an island has kerne
 
 from __future__ import annotations
 
-import atexit
 import logging
 import operator
-import shutil
-import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, TypeAlias
 
 import torch
@@ -28,7 +24,7 @@ from torch.fx.passes.operator_support import OperatorSupportBase
 
 from prism.api.loading import trace
 from prism.api.optimizing import optimize
-from prism.backends.protocol import ModuleSource, load_module, write_module
+from prism.backends.protocol import loaded
 from prism.errors import PrismError, UsageError
 from prism.program.nodes import Program
 
@@ -151,17 +147,7 @@ class Kernels:
             result = optimize(program, **options)
         except PrismError as error:
             return Outcome(None, why=error.one_line())
-        assert result.source is not None, "what was optimized has a module"
         return Outcome(loaded(result.source), result.report.speedup or 0.0)
-
-
-def loaded(source: ModuleSource) -> Call:
-    """The function of an emitted module, whose files stay until the process ends."""
-    folder = Path(tempfile.mkdtemp(prefix="prism-compiled-"))
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    module = load_module(write_module(source, folder / f"{source.entry}.py"), apart=True)
-    call: Call = getattr(module, source.entry)
-    return call
 
 
 class Graph:

@@ -14,11 +14,12 @@ write    the folder, whole or not at all
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import ExitStack, closing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 from prism.api.finalists import Emit, Finalist, finalists
 from prism.api.partitioned import PartitionedSearch, composed_choice, finer, merged_checks, search_regions
@@ -28,7 +29,7 @@ from prism.api.results import Results, results_of
 from prism.api.rules import rule_paths
 from prism.api.second_opinion import merged, recorded
 from prism.api.trivial import check_gain
-from prism.backends.protocol import ModuleSource, write_module
+from prism.backends.protocol import ModuleSource, loaded, write_module
 from prism.egraph.worker import Worker
 from prism.errors import (
     CompilerError,
@@ -59,7 +60,7 @@ from prism.program.integers import Interval, interval, of_type, range_of
 from prism.program.nodes import DType, Program
 from prism.program.region import Region
 from prism.program.returned import computed
-from prism.report.folder import check_writable, render_folder, write_folder
+from prism.report.folder import WEIGHTS_NAME, check_writable, render_folder, write_folder
 from prism.report.units import duration, on_threads
 from prism.sgraph.config import Config
 from prism.sgraph.nodes import SGraph
@@ -81,7 +82,7 @@ WHOLE_CASES = 3
 
 @dataclass(frozen=True, slots=True)
 class OptimizeResult:
-    """What a run ends in.
+    """What a run ends in: called with the program's inputs, it runs the kernels.
 
     Attributes:
         report: as shown to the user.
@@ -89,13 +90,27 @@ class OptimizeResult:
         search: everything that was proved.
         out: the output folder; None when none was asked for.
         source: the module with the files that go beside it.
+        weights: the program's, as the module reads them; None where it has none.
     """
 
     report: RunReport
     module: str
     search: SearchResult
     out: Path | None
-    source: ModuleSource | None = None
+    source: ModuleSource
+    weights: bytes | None = field(default=None, repr=False)
+    _function: list[Callable[..., Any]] = field(default_factory=list, init=False, repr=False, compare=False)
+
+    def __call__(self, *tensors: Any, **options: Any) -> Any:
+        """What the emitted module's function returns for these tensors; see its docstring for its options.
+
+        Raises:
+            ValueError: a tensor is not what the kernels are for.
+        """
+        if not self._function:
+            beside = {} if self.weights is None else {WEIGHTS_NAME: self.weights}
+            self._function.append(loaded(self.source, beside))
+        return self._function[0](*tensors, **options)
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,7 +203,7 @@ def optimize(
         artifacts = replace(artifacts, report=replace(artifacts.report, output=str(out)))
         folder = write_folder(folder, render_folder(artifacts))
     source = replace(made.module, text=artifacts.module)
-    return OptimizeResult(artifacts.report, artifacts.module, made.search, folder, source)
+    return OptimizeResult(artifacts.report, artifacts.module, made.search, folder, source, artifacts.weights)
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import atexit
 import hashlib
 import importlib.util
 import re
+import shutil
 import sys
-from collections.abc import Mapping, Sequence
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType
@@ -136,6 +139,25 @@ def write_module(source: ModuleSource, path: Path) -> Path:
     for name, text in sorted(source.extra.items()):
         (path.parent / name).write_text(text, encoding="utf-8")
     return path
+
+
+def loaded(source: ModuleSource, beside: Mapping[str, bytes] | None = None) -> Callable[..., Any]:
+    """The function of an emitted module, whose files stay until the process ends.
+
+    Args:
+        source: the module.
+        beside: further files that it reads, by name.
+
+    Raises:
+        BackendError: it cannot be imported.
+    """
+    folder = Path(tempfile.mkdtemp(prefix="prism-loaded-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    for name, data in (beside or {}).items():
+        (folder / name).write_bytes(data)
+    module = load_module(write_module(source, folder / f"{source.entry}.py"), apart=True)
+    call: Callable[..., Any] = getattr(module, source.entry)
+    return call
 
 
 def load_module(path: Path, *, apart: bool = False) -> ModuleType:

@@ -57,6 +57,14 @@ def _expect(name, tensor, shape, dtype):
         raise ValueError(f"{name} must be {dtype}, not {given}")
     if _is_torch(tensor) and tensor.device.type != "cpu":
         raise ValueError(f"{name} must be on the CPU, not on {tensor.device}")
+    if _is_torch(tensor) and tensor.requires_grad:
+        import torch
+
+        if torch.is_grad_enabled():
+            raise ValueError(
+                f"{name} requires a gradient, which these kernels do not compute: detach it, call under "
+                "torch.no_grad(), or let prism differentiate: torch.compile(model, backend='prism')"
+            )
     if tensor.shape == shape:
         return
     fits = len(tensor.shape) == len(shape) and all(n is None or n == m for n, m in zip(shape, tensor.shape))

@@ -28,6 +28,11 @@ def _expect(name, tensor, shape, dtype):
         raise ValueError(f"{name} must be a torch.Tensor, not {type(tensor).__name__}")
     if tensor.dtype != dtype:
         raise ValueError(f"{name} must be {dtype}, not {tensor.dtype}")
+    if tensor.requires_grad and torch.is_grad_enabled():
+        raise ValueError(
+            f"{name} requires a gradient, which these kernels do not compute: detach it, call under torch.no_grad(), "
+            "or let prism differentiate: torch.compile(model, backend='prism')"
+        )
     fits = tensor.dim() == len(shape) and all(n is None or n == m for n, m in zip(shape, tensor.shape))
     if not fits:
         wanted = ", ".join("*" if n is None else str(n) for n in shape)
