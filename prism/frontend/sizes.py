@@ -29,7 +29,8 @@ def not_negative(difference: Extent, ranges: MutableMapping[str, SymbolRange]) -
     if is_static(difference) or len(difference.free_symbols) != 1:  # type: ignore[union-attr]
         return False
     (s,) = difference.free_symbols  # type: ignore[union-attr]
-    match sympy.Poly(difference, s).all_coeffs() if difference.is_polynomial(s) else []:  # type: ignore[union-attr]
+    difference = sympy.fraction(sympy.together(difference))[0]  # what it is divided by is a positive number
+    match sympy.Poly(difference, s).all_coeffs() if difference.is_polynomial(s) else []:
         case [sympy.Integer() as factor, sympy.Integer() as rest] if factor > 0:
             least = -(int(rest) // int(factor))
         case _:

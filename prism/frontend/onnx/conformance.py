@@ -305,6 +305,7 @@ class _Runtime:
             if mask.ndim > 1 and mask.shape[-2] == 1:
                 given[node.input[3]] = np.broadcast_to(mask, (*mask.shape[:-2], queries, mask.shape[-1])).copy()
         slow = node.op_type in _SLOW and sum(a.size for a in given.values()) > _SLOW_ELEMENTS
+        slow = slow or _misread(node, given)
         made = None if slow else self._evaluated(place, node, given)
         if made is not None and self._shaped(made):
             if _rounds_inside(self.reading.model, node) and lifted == _WIDE:
@@ -419,6 +420,17 @@ def _defined(node: onnx.NodeProto, given: Mapping[str, np.ndarray]) -> bool:
             return bool((legal | (labels == attributes.get("ignore_index", -1 << 63))).all())
         case _:
             return True
+
+
+def _misread(node: onnx.NodeProto, given: Mapping[str, np.ndarray]) -> bool:
+    """Whether the reference runtime is known to compute something else than the operator says."""
+    operand = given.get(node.input[0]) if node.input else None
+    match node.op_type:
+        case "GlobalMaxPool":  # of two spatial dimensions alone
+            return operand is not None and operand.ndim != 4
+        case "MaxPool":  # whole numbers are padded with 0
+            return operand is not None and operand.dtype.kind in "iu"
+    return False
 
 
 def _rounds_inside(model: onnx.ModelProto, node: onnx.NodeProto) -> bool:

@@ -37,6 +37,7 @@ from prism.frontend.onnx import (
     reduce,
     schemas,
     views,
+    windows,
 )
 from prism.frontend.onnx.algebra import as_extent
 from prism.frontend.onnx.conformance import Reading
@@ -674,5 +675,6 @@ TRANSLATORS: Mapping[str, Callable[[Graph, Node], Sequence[Value]]] = MappingPro
         **norms.TRANSLATORS,
         **attention.TRANSLATORS,
         **choose.TRANSLATORS,
+        **windows.TRANSLATORS,
     }
 )

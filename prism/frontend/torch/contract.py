@@ -1,4 +1,4 @@
-"""ATen's contractions: matrix products of every spelling, einsum, attention and convolution, as sums of products."""
+"""ATen's contractions: matrix products of every spelling, einsum and attention, as sums of products."""
 
 from __future__ import annotations
 
@@ -161,40 +161,6 @@ def _attention(n: Node) -> Result:
     return n.define(build.reduce(ReduceKind.SUM, bound, product))
 
 
-def _convolution(n: Node) -> Result:
-    x, w = n["input"], n["weight"]
-    if n["transposed"]:
-        raise n.unsupported("the convolution is transposed")
-    n.settled("output_padding")  # which only a transposed one has
-    batch, channel, *places = n.axes
-    spatial = len(places)
-    groups = n["groups"]
-    inner = Axis("c", w.shape[1])
-    taps = [Axis(f"k{d}", e) for d, e in enumerate(w.shape[2:])]
-    stride, padding, dilation = (_each(n[name], spatial) for name in ("stride", "padding", "dilation"))
-    group = Index.axis(channel).floordiv(w.shape[0] // groups) if groups > 1 else Index.const(0)
-    index = [Index.axis(batch), group.scaled(w.shape[1]) + Index.axis(inner)]
-    inside: list[Expr] = []
-    for d, (place, tap) in enumerate(zip(places, taps, strict=True)):
-        at = Index.axis(place).scaled(stride[d]) + Index.axis(tap).scaled(dilation[d]) + (-padding[d])
-        if padding[d]:
-            inside.append(op("le", Const(0.0), build.position(at)))
-            inside.append(op("lt", build.position(at), build.size(x.shape[2 + d])))
-        index.append(at)
-    element = x.at(index)
-    for condition in inside:
-        element = op("where", condition, element, Const(0.0))
-    weight = w.at([Index.axis(a) for a in (channel, inner, *taps)])
-    value = build.reduce(ReduceKind.SUM, (inner, *taps), op("mul", element, weight))
-    if n["bias"] is not None:
-        value = op("add", value, n["bias"].at([Index.axis(channel)]))
-    return n.define(value)
-
-
-def _each(values: Sequence[int], spatial: int) -> list[int]:
-    return list(values) if len(values) == spatial else [values[0]] * spatial
-
-
 HANDLERS: Mapping[str, Handler] = {
     "mm": _matmul,
     "bmm": _matmul,
@@ -208,5 +174,4 @@ HANDLERS: Mapping[str, Handler] = {
     "addmv": _added("mat", "vec"),
     "einsum": _einsum,
     "scaled_dot_product_attention": _attention,
-    "convolution": _convolution,
 }

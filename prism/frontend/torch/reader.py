@@ -26,7 +26,7 @@ from torch._subclasses.fake_tensor import is_fake
 from torch.export.graph_signature import InputKind, OutputKind
 
 from prism.errors import UnsupportedError, UsageError
-from prism.frontend.torch import conformance, contract, norms, pointwise, reduce, views
+from prism.frontend.torch import conformance, contract, norms, pointwise, reduce, views, windows
 from prism.frontend.torch import declared as declared_operators
 from prism.frontend.torch.conformance import Reading
 from prism.frontend.torch.values import UNINITIALISED, Builder, Handler, Node, Value, constant
@@ -45,6 +45,7 @@ HANDLERS: Mapping[str, Handler] = {
     **reduce.HANDLERS,
     **contract.HANDLERS,
     **norms.HANDLERS,
+    **windows.HANDLERS,
 }
 
 # The largest value of a symbol that the user gives no bound for.

@@ -8,7 +8,7 @@ from functools import reduce
 import numpy as np
 
 from prism.frontend.sizes import not_negative
-from prism.frontend.torch.values import Handler, Node, Result, Value, converted, number
+from prism.frontend.torch.values import Handler, Node, Result, Value, converted
 from prism.program import build
 from prism.program.extents import Extent, add, is_static, mul
 from prism.program.fold import op
@@ -263,26 +263,6 @@ def _repeat(n: Node) -> Result:
     own = n.axes[len(n.shape) - len(x.shape) :]
     places = zip(own, x.shape, strict=True)
     return n.define(x.at([Index.axis(a) if a.extent == e else Index.axis(a).mod(e) for a, e in places]))
-
-
-def _pad(n: Node) -> Result:
-    x: Value = n["self"]
-    pads: list[int] = n["pad"]
-    index, inside = _indices(n.axes), []
-    for pair in range(len(pads) // 2):
-        d = len(x.shape) - 1 - pair
-        before, after = pads[2 * pair], pads[2 * pair + 1]
-        index[d] = index[d] + (-before)
-        if before > 0:
-            inside.append(op("le", Const(float(before)), build.position(n.axes[d])))
-        if after > 0:
-            end = Index.const(add(x.shape[d], before))
-            inside.append(op("lt", build.position(n.axes[d]), build.position(end)))
-    value = x.at(index)
-    fill = converted(n, number(n.get("value") or 0, n.axes), n.dtype)
-    for condition in inside:
-        value = op("where", condition, value, fill)
-    return n.define(value)
 
 
 def _diagonal(n: Node) -> Result:
@@ -544,7 +524,6 @@ HANDLERS: Mapping[str, Handler] = {
     "flip": _flip,
     "roll": _roll,
     "repeat": _repeat,
-    "constant_pad_nd": _pad,
     "diagonal": _diagonal,
     "index": _index,
     "index_select": _index_select,

@@ -1,0 +1,133 @@
+"""ATen's operators over windows: what their arguments say; what they compute is in `prism.frontend.windows`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+from prism.frontend import windows
+from prism.frontend.torch.values import Handler, Node, Result, Value, converted, number
+from prism.frontend.windows import Margin, Pool, Window
+from prism.program.fold import op
+from prism.program.index import Index
+from prism.program.nodes import Const, Expr
+
+
+def _each(values: int | Sequence[int], spatial: int) -> list[int]:
+    """One number for each spatial dimension, where one may stand for all."""
+    given = [values] if isinstance(values, int) else list(values)
+    return given if len(given) == spatial else given * spatial
+
+
+def _convolution(n: Node) -> Result:
+    x, w = n["input"], n["weight"]
+    spatial = len(n.axes) - 2
+    strides, padding, dilations, extra = (
+        _each(n[name], spatial) for name in ("stride", "padding", "dilation", "output_padding")
+    )
+    taps = w.shape[2:]
+    lie = [
+        Window(extent, tap, stride, dilation, pad, pad)
+        for extent, tap, stride, dilation, pad in zip(x.shape[2:], taps, strides, dilations, padding, strict=True)
+    ]
+    if n["transposed"]:  # what output_padding adds, the result's shape says
+        value = windows.transposed_convolution(x, w, n.axes, lie, n["groups"])
+    elif any(extra):
+        raise n.unsupported("a convolution that is not transposed has no output padding")
+    else:
+        value = windows.convolution(x, w, n.axes, lie, n["groups"])
+    if n["bias"] is not None:
+        value = op("add", value, n["bias"].at([Index.axis(n.axes[1])]))
+    return n.define(value)
+
+
+def _pool(n: Node, spatial: int) -> tuple[list[Window], Pool]:
+    """The windows of a pool over the last dimensions; how many there are, the result's shape says."""
+    x: Value = n["self"]
+    taps = _each(n["kernel_size"], spatial)
+    strides = _each(n.get("stride") or taps, spatial)
+    padding, dilations = _each(n.get("padding", 0), spatial), _each(n.get("dilation", 1), spatial)
+    n.settled("ceil_mode")
+    lie = [
+        Window(extent, tap, stride, dilation, pad, pad)
+        for extent, tap, stride, dilation, pad in zip(
+            x.shape[len(x.shape) - spatial :], taps, strides, dilations, padding, strict=True
+        )
+    ]
+    return lie, windows.pool(x, n.axes, lie)
+
+
+def _average_pool(spatial: int) -> Handler:
+    def handle(n: Node) -> Result:
+        lie, pooled = _pool(n, spatial)
+        divisor: Expr | None = None
+        if n.get("divisor_override") is not None:
+            divisor = Const(float(n["divisor_override"]))
+        if n["count_include_pad"] and divisor is None:
+            divisor = windows.with_padding(n.axes, lie)
+        return n.define(windows.average(pooled, divisor))
+
+    return handle
+
+
+def _max_pool(spatial: int) -> Handler:
+    """The maxima; of the operators that tell where they lie, too, that is not translated."""
+
+    def handle(n: Node) -> Result:
+        _, pooled = _pool(n, spatial)
+        return _alone(n, n.define(windows.largest(pooled, n.dtype)))
+
+    return handle
+
+
+def _alone(n: Node, value: Value) -> Result:
+    return value if len(n.shapes) == 1 else (value, None)
+
+
+def _adaptive(spatial: int, combine: Callable[[Node, Pool], Expr]) -> Handler:
+    def handle(n: Node) -> Result:
+        n.settled("output_size")
+        x: Value = n["self"]
+        return _alone(n, n.define(combine(n, windows.adaptive_pool(x, n.axes, spatial))))
+
+    return handle
+
+
+def _adaptive_average(spatial: int) -> Handler:
+    return _adaptive(spatial, lambda _, pooled: windows.average(pooled))
+
+
+def _adaptive_max(spatial: int) -> Handler:
+    return _adaptive(spatial, lambda n, pooled: windows.largest(pooled, n.dtype))
+
+
+def _pad(n: Node) -> Result:
+    x: Value = n["self"]
+    pads: list[int] = n["pad"]
+    margins = [Margin(e, 0, 0) for e in x.shape]
+    for pair in range(len(pads) // 2):
+        d = len(x.shape) - 1 - pair
+        margins[d] = Margin(x.shape[d], pads[2 * pair], pads[2 * pair + 1])
+    fill = converted(n, number(n.get("value") or 0, n.axes), n.dtype)
+    return n.define(windows.filled(x, n.axes, margins, fill))
+
+
+HANDLERS: Mapping[str, Handler] = {
+    "convolution": _convolution,
+    "avg_pool1d": _average_pool(1),
+    "avg_pool2d": _average_pool(2),
+    "avg_pool3d": _average_pool(3),
+    "max_pool1d": _max_pool(1),
+    "max_pool2d": _max_pool(2),
+    "max_pool3d": _max_pool(3),
+    "max_pool2d_with_indices": _max_pool(2),
+    "max_pool3d_with_indices": _max_pool(3),
+    "adaptive_avg_pool1d": _adaptive_average(1),
+    "_adaptive_avg_pool2d": _adaptive_average(2),
+    "adaptive_avg_pool2d": _adaptive_average(2),
+    "_adaptive_avg_pool3d": _adaptive_average(3),
+    "adaptive_avg_pool3d": _adaptive_average(3),
+    "adaptive_max_pool1d": _adaptive_max(1),
+    "adaptive_max_pool2d": _adaptive_max(2),
+    "adaptive_max_pool3d": _adaptive_max(3),
+    "constant_pad_nd": _pad,
+}

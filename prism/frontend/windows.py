@@ -1,0 +1,382 @@
+"""Operators over windows, under both readers: convolution, its transpose, pooling, and padding.
+
+A window's element is a read at `stride*place + dilation*tap - before`; where that may lie beside the dimension it is
+chosen by a predicate, which narrows the reduction. Nothing is padded that is not written out as a choice.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from prism.program import build
+from prism.program.extents import Extent, add, at_most, cdiv, mul
+from prism.program.fold import div, op
+from prism.program.formulas import power
+from prism.program.index import Axis, Index
+from prism.program.integers import range_of
+from prism.program.nodes import Const, DType, Expr, ReduceKind, free_axes
+from prism.program.views import same_extent
+
+
+class Operand(Protocol):
+    """A tensor of either reader."""
+
+    @property
+    def shape(self) -> tuple[Extent, ...]:
+        """Elements per dimension."""
+
+    def at(self, index: Sequence[Index]) -> Expr:
+        """The element at an index per dimension."""
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """How windows lie along a dimension of a tensor.
+
+    Attributes:
+        extent: of the dimension.
+        taps: elements of a window.
+        stride: from a window to the next.
+        dilation: from an element of a window to the next.
+        before: places that are put before the dimension.
+        after: places that are put behind it.
+    """
+
+    extent: Extent
+    taps: Extent
+    stride: int = 1
+    dilation: int = 1
+    before: int = 0
+    after: int = 0
+
+    @property
+    def reach(self) -> Extent:
+        """From the first element of a window to its last, both counted."""
+        return add(mul(add(self.taps, -1), self.dilation), 1)
+
+    @property
+    def room(self) -> Extent:
+        """How far a window can be moved within the dimension and what is put around it; negative where none fits."""
+        return add(self.extent, add(mul(-1, self.reach), self.before + self.after))
+
+    def count(self, *, ceil: bool = False) -> Extent:
+        """How many windows there are; with `ceil` one more may end behind the padding that starts before it."""
+        if not ceil:
+            return cdiv(add(self.room, 1), self.stride)
+        many = add(cdiv(self.room, self.stride), 1)
+        if isinstance(many, int) and isinstance(self.extent, int):
+            return many - ((many - 1) * self.stride >= self.extent + self.before)
+        return many
+
+    def at(self, place: Axis, tap: Axis) -> Index:
+        """Where a window's element lies in the dimension; outside of it where it lies in the padding."""
+        return Index.axis(place).scaled(self.stride) + Index.axis(tap).scaled(self.dilation) + (-self.before)
+
+    def meets(self, places: Extent) -> bool:
+        """Whether every window is known to have an element of the dimension."""
+        near = self.dilation == 1 and at_most(self.before + 1, self.taps)
+        if near and at_most(add(mul(add(places, -1), self.stride), 1 - self.before), self.extent):
+            return True
+        if not (isinstance(places, int) and isinstance(self.taps, int) and isinstance(self.extent, int)):
+            return False
+        starts = range(-self.before, places * self.stride - self.before, self.stride)
+        within = range(self.extent)
+        return all(any(s + t * self.dilation in within for t in range(self.taps)) for s in starts)
+
+
+def inside(index: Index, low: Extent, high: Extent) -> list[Expr]:
+    """Predicates that say that an index is at least `low` and below `high`: those that are not known to hold."""
+    ends = index.ends()
+    conditions: list[Expr] = []
+    if ends is None or not at_most(low, ends[0]):
+        conditions.append(op("le", build.position(Index.const(low)), build.position(index)))
+    if ends is None or not at_most(add(ends[1], 1), high):
+        conditions.append(op("lt", build.position(index), build.position(Index.const(high))))
+    return conditions
+
+
+def chosen(conditions: Sequence[Expr], element: Expr, otherwise: Expr) -> Expr:
+    """The element where all conditions hold."""
+    for condition in conditions:
+        element = op("where", condition, element, otherwise)
+    return element
+
+
+def convolution(x: Operand, w: Operand, axes: Sequence[Axis], windows: Sequence[Window], groups: int) -> Expr:
+    """The sum over a group's channels and the taps of x[batch, channel, ...] * w[channel out, channel, tap, ...].
+
+    Args:
+        x: of the shape [batch, channels, ...].
+        w: of the shape [channels out, channels / groups, taps, ...].
+        axes: of the result: batch, channel out, places.
+        windows: one for each spatial dimension.
+        groups: how many groups channels make up, which have nothing to do with each other.
+    """
+    batch, channel, *places = axes
+    inner = Axis("c", w.shape[1])
+    taps = [Axis(f"k{d}", e) for d, e in enumerate(w.shape[2:])]
+    index = [Index.axis(batch), _group(channel, groups).scaled(w.shape[1]) + Index.axis(inner)]
+    conditions: list[Expr] = []
+    for window, place, tap in zip(windows, places, taps, strict=True):
+        at = window.at(place, tap)
+        conditions += inside(at, 0, window.extent)
+        index.append(at)
+    weight = w.at([Index.axis(a) for a in (channel, inner, *taps)])
+    element = chosen(conditions, x.at(index), Const(0.0))
+    return build.reduce(ReduceKind.SUM, (inner, *taps), op("mul", element, weight))
+
+
+def _group(channel: Axis, groups: int) -> Index:
+    if groups == 1:
+        return Index.const(0)
+    assert isinstance(channel.extent, int)
+    return Index.axis(channel).floordiv(channel.extent // groups)
+
+
+def transposed_convolution(
+    x: Operand, w: Operand, axes: Sequence[Axis], windows: Sequence[Window], groups: int
+) -> Expr:
+    """Each x[batch, channel, ...] times a window of weights, added up where windows lie on one another.
+
+    Along a dimension, out[p] is the sum of x[q] * w[k] with stride*q + dilation*k = p + before. Where windows lie side
+    by side that is one product; else the sum is over taps where the stride is 1, over places of x where the dilation
+    is, and over both else.
+
+    Args:
+        x: of the shape [batch, channels, ...].
+        w: of the shape [channels, channels out / groups, taps, ...].
+        axes: of the result: batch, channel out, places.
+        windows: one for each spatial dimension, over that of the result; `extent` is that of x.
+        groups: as in a convolution.
+    """
+    batch, channel, *places = axes
+    each = x.shape[1]
+    if groups > 1:
+        assert isinstance(each, int)
+        each //= groups
+    inner = Axis("c", each)
+    source = _group(channel, groups).scaled(each) + Index.axis(inner)
+    output = Index.axis(channel) if groups == 1 else Index.axis(channel).mod(w.shape[1])
+    bound, conditions = [inner], []
+    reads, weights = [Index.axis(batch), source], [source, output]
+    for d, (window, place) in enumerate(zip(windows, places, strict=True)):
+        shifted = Index.axis(place) + window.before
+        tap, at = Axis(f"k{d}", window.taps), Axis(f"q{d}", window.extent)
+        side_by_side = window.dilation == 1 and window.taps == window.stride and window.before == 0
+        if side_by_side and same_extent(place.extent, mul(window.extent, window.stride)):
+            reads.append(Index.axis(place).floordiv(window.stride))
+            weights.append(Index.axis(place).mod(window.stride))
+            continue
+        if window.stride == 1:
+            found = shifted + Index.axis(tap).scaled(-window.dilation)
+            conditions += inside(found, 0, window.extent)
+            bound.append(tap)
+            reads.append(found)
+            weights.append(Index.axis(tap))
+            continue
+        bound.append(at)
+        reads.append(Index.axis(at))
+        rest = shifted + Index.axis(at).scaled(-window.stride)
+        if window.dilation == 1:
+            conditions += inside(rest, 0, window.taps)
+            weights.append(rest)
+            continue
+        bound.append(tap)
+        weights.append(Index.axis(tap))
+        reached = Index.axis(at).scaled(window.stride) + Index.axis(tap).scaled(window.dilation)
+        conditions.append(op("eq", build.position(reached), build.position(shifted)))
+    product = chosen(conditions, op("mul", x.at(reads), w.at(weights)), Const(0.0))
+    return build.reduce(ReduceKind.SUM, tuple(bound), product)
+
+
+# Pooling
+
+
+@dataclass(frozen=True, slots=True)
+class Pool:
+    """The elements that each place of a result pools.
+
+    Attributes:
+        element: the operand's element at the places, and the bound axes.
+        bound: the axes that are reduced.
+        conditions: what holds where the element is one of the dimension's own.
+    """
+
+    element: Expr
+    bound: tuple[Axis, ...]
+    conditions: tuple[Expr, ...]
+
+
+def pool(x: Operand, axes: Sequence[Axis], windows: Sequence[Window]) -> Pool:
+    """What windows over the last dimensions pool."""
+    taps = [Axis(f"k{d}", window.taps) for d, window in enumerate(windows)]
+    leading = axes[: len(axes) - len(windows)]
+    index = [Index.axis(a) for a in leading]
+    conditions: list[Expr] = []
+    for window, place, tap in zip(windows, axes[len(leading) :], taps, strict=True):
+        at = window.at(place, tap)
+        conditions += inside(at, 0, window.extent)
+        index.append(at)
+    return Pool(x.at(index), tuple(taps), tuple(conditions))
+
+
+def adaptive_pool(x: Operand, axes: Sequence[Axis], spatial: int) -> Pool:
+    """What as many windows as the result has places pool: from floor(p*n/m) up to and without ceil((p + 1)*n/m)."""
+    leading = axes[: len(axes) - spatial]
+    places, extents = axes[len(leading) :], x.shape[len(leading) :]
+    whole = [_quotient(n, p.extent) for n, p in zip(extents, places, strict=True)]
+    index, bound, conditions = [Index.axis(a) for a in leading], [], []
+    for d, (n, place, each) in enumerate(zip(extents, places, whole, strict=True)):
+        if each is not None:
+            bound.append(Axis(f"k{d}", each))
+            index.append(Index.axis(place).scaled(each) + Index.axis(bound[-1]))
+            continue
+        bound.append(Axis(f"k{d}", n))
+        index.append(Index.axis(bound[-1]))
+        many = place.extent
+        at, start = Index.axis(bound[-1]).scaled(many), Index.axis(place).scaled(n)
+        # r > p*n/m - 1 is r >= floor(p*n/m)
+        conditions.append(op("lt", build.position(start), build.position(at + Index.const(many))))
+        conditions.append(op("lt", build.position(at), build.position(start + Index.const(n))))
+    return Pool(x.at(index), tuple(bound), tuple(conditions))
+
+
+def _quotient(n: Extent, m: Extent) -> int | None:
+    return n // m if isinstance(n, int) and isinstance(m, int) and m and n % m == 0 else None
+
+
+def largest(pooled: Pool, dtype: DType) -> Expr:
+    """The maximum of what is pooled; padding is less than anything."""
+    least = Const(-math.inf) if dtype.is_float else Const(range_of(dtype).low)
+    return build.reduce(ReduceKind.MAX, pooled.bound, chosen(pooled.conditions, pooled.element, least))
+
+
+def average(pooled: Pool, divisor: Expr | None = None) -> Expr:
+    """The sum of what is pooled, divided by a number, or by that of the elements that are not padding."""
+    total = build.reduce(ReduceKind.SUM, pooled.bound, chosen(pooled.conditions, pooled.element, Const(0.0)))
+    if divisor is None:
+        divisor = _many(pooled.bound, pooled.conditions)
+    return div(total, divisor)
+
+
+def with_padding(axes: Sequence[Axis], windows: Sequence[Window]) -> Expr:
+    """How many elements each window has, padding among them; what lies behind the padding is none."""
+    taps = [Axis(f"k{d}", window.taps) for d, window in enumerate(windows)]
+    conditions: list[Expr] = []
+    for window, place, tap in zip(windows, axes[len(axes) - len(windows) :], taps, strict=True):
+        conditions += inside(window.at(place, tap), -window.before, add(window.extent, window.after))
+    return _many(taps, conditions)
+
+
+def _many(bound: Sequence[Axis], conditions: Sequence[Expr]) -> Expr:
+    """For how many values of the bound axes the conditions hold, each of which is about one of them, or none."""
+    total: Expr = Const(1.0)
+    for axis in bound:
+        own = [c for c in conditions if axis in free_axes(c)]
+        held = chosen(own, Const(1.0), Const(0.0))
+        total = op("mul", total, build.reduce(ReduceKind.SUM, axis, held) if own else build.size(axis.extent))
+    rest = [c for c in conditions if free_axes(c).isdisjoint(bound)]
+    return op("mul", total, chosen(rest, Const(1.0), Const(0.0))) if rest else total
+
+
+def length(pooled: Pool, p: int) -> Expr:
+    """The p-norm of what is pooled."""
+    raised = power(pooled.element if p % 2 == 0 else op("abs", pooled.element), Const(float(p)))
+    total = build.reduce(ReduceKind.SUM, pooled.bound, chosen(pooled.conditions, raised, Const(0.0)))
+    return power(total, Const(1.0 / p))
+
+
+# Padding
+
+
+@dataclass(frozen=True, slots=True)
+class Margin:
+    """What is put around a dimension; negative numbers take away from it.
+
+    Attributes:
+        extent: of the dimension.
+        before: places before it.
+        after: places behind it.
+    """
+
+    extent: Extent
+    before: Extent
+    after: Extent
+
+    @property
+    def total(self) -> Extent:
+        """The dimension with what is around it."""
+        return add(self.extent, add(self.before, self.after))
+
+
+Place = tuple[Expr | None, Index]
+
+
+def padded(
+    x: Operand, axes: Sequence[Axis], margins: Sequence[Margin], pieces: Callable[[Axis, Margin], list[Place]]
+) -> Expr:
+    """The element of a padded tensor, where padding repeats elements: a choice among pieces, dimension by dimension.
+
+    Args:
+        x: the tensor.
+        axes: of the result.
+        margins: one for each dimension.
+        pieces: (condition, index into the dimension) of each piece; the last stands where none before it does.
+    """
+
+    def of(d: int, index: list[Index]) -> Expr:
+        if d == len(axes):
+            return x.at(index)
+        *conditional, (_, last) = pieces(axes[d], margins[d])
+        value = of(d + 1, [*index, last])
+        for condition, at in reversed(conditional):
+            assert condition is not None
+            value = op("where", condition, of(d + 1, [*index, at]), value)
+        return value
+
+    return of(0, [])
+
+
+def filled(x: Operand, axes: Sequence[Axis], margins: Sequence[Margin], fill: Expr) -> Expr:
+    """The element of a tensor around which one number stands."""
+    index = [Index.axis(a) + Index.const(mul(-1, m.before)) for a, m in zip(axes, margins, strict=True)]
+    conditions = [c for i, m in zip(index, margins, strict=True) for c in inside(i, 0, m.extent)]
+    return chosen(conditions, x.at(index), fill)
+
+
+def reflected(axis: Axis, margin: Margin) -> list[Place]:
+    """Around the dimension stands its mirror image, without the element at the mirror."""
+    inner = Index.axis(axis) + Index.const(mul(-1, margin.before))
+    last = add(margin.extent, -1)
+    mirrored = inner.scaled(-1)
+    return _around(axis, margin, mirrored, inner, mirrored + Index.const(mul(2, last)))
+
+
+def repeated(axis: Axis, margin: Margin) -> list[Place]:
+    """Around the dimension stand its first and its last element."""
+    inner = Index.axis(axis) + Index.const(mul(-1, margin.before))
+    return _around(axis, margin, Index.const(0), inner, Index.const(add(margin.extent, -1)))
+
+
+def wrapped(axis: Axis, margin: Margin) -> list[Place]:
+    """Around the dimension stands the dimension itself."""
+    inner = Index.axis(axis) + Index.const(mul(-1, margin.before))
+    n = Index.const(margin.extent)
+    return _around(axis, margin, inner + n, inner, inner + n.scaled(-1))
+
+
+def _around(axis: Axis, margin: Margin, low: Index, inner: Index, high: Index) -> list[Place]:
+    def pieces() -> Iterator[Place]:
+        place = build.position(axis)
+        if not at_most(margin.before, 0):
+            yield op("lt", place, build.position(Index.const(margin.before))), low
+        if at_most(margin.after, 0):
+            yield None, inner
+            return
+        yield op("lt", place, build.position(Index.const(add(margin.extent, margin.before)))), inner
+        yield None, high
+
+    return list(pieces())
