@@ -42,11 +42,29 @@ class StageFinished:
 
 @dataclass(frozen=True, slots=True)
 class Count:
-    """How far the running stage is: `value` of `what` (sGraphs, trials), of `total` where that is known."""
+    """How far the running stage is: `value` of `what` (sGraphs, trials), of `total` where that is known.
+
+    Attributes:
+        best: the best time so far, seconds; None where there is none.
+    """
 
     what: str
     value: int
     total: int | None = None
+    best: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Within:
+    """What the stages that follow are of: `island 2 of 3`, `region 5 of 8`; empty for the whole.
+
+    Attributes:
+        level: 0 for a part of the model, 1 for a part of that; to be within another ends what is within the former.
+        what: which one.
+    """
+
+    level: int
+    what: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +74,7 @@ class Warned:
     message: str
 
 
-Event: TypeAlias = StageStarted | StageFinished | Count | Warned
+Event: TypeAlias = StageStarted | StageFinished | Count | Within | Warned
 Listener: TypeAlias = Callable[[Event], None]
 
 
@@ -124,9 +142,18 @@ class Recorder:
         """Seconds from some fixed point."""
         return time.perf_counter()
 
-    def count(self, what: str, value: int, total: int | None = None) -> None:
+    def count(self, what: str, value: int, total: int | None = None, best: float | None = None) -> None:
         """Say how far the running stage is."""
-        self.emit(Count(what, value, total))
+        self.emit(Count(what, value, total, best))
+
+    @contextmanager
+    def within(self, level: int, what: str) -> Iterator[None]:
+        """Say what the stages of the block are of."""
+        self.emit(Within(level, what))
+        try:
+            yield
+        finally:
+            self.emit(Within(level, ""))
 
     def warn(self, message: str) -> None:
         """Tell the user, once."""

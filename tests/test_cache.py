@@ -22,7 +22,7 @@ from prism.api import optimizing
 from prism.api.partitioned import ONE_BY_ONE
 from prism.cli.app import main
 from prism.errors import ExitCode, NoImprovementError, UsageError
-from prism.events import Event, StageFinished
+from prism.events import Event, StageFinished, Warned
 from prism.generate.partition import partition
 from prism.instantiate import study
 from prism.instantiate.cache import Cache
@@ -158,11 +158,14 @@ class Run:
     def __init__(self, patch: pytest.MonkeyPatch, place: Path) -> None:
         self.patch, self.place = patch, place
         self.stages: list[str] = []
+        self.warnings: list[str] = []
         patch.setenv("PRISM_CACHE_DIR", str(place / "cache"))
 
     def listen(self, event: Event) -> None:
         if isinstance(event, StageFinished):
             self.stages.append(event.stage)
+        if isinstance(event, Warned):
+            self.warnings.append(event.message)
 
     def __call__(self, text: str = ONE, *, kernels: float = 1e-3, **options: Any) -> api.OptimizeResult:
         path = self.place / "m.onnx"

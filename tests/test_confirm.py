@@ -23,6 +23,7 @@ from prism.instantiate.confirm import (
     AGREE,
     LONGER,
     MATCHES,
+    NEVER,
     ROUNDS,
     Confirmation,
     confirm,
@@ -34,6 +35,7 @@ from prism.instantiate.machine_load import Load, Watch, busy_seconds
 from prism.instantiate.measure import KERNEL, Bench, Contender, summarise
 from prism.instantiate.rounds import HEATS, Prepared, contest
 from prism.instantiate.study import Failure
+from prism.process.deadline import Deadline
 from prism.process.worker import Ending, Reply
 from prism.report.units import load_line, measured_line, speedup, times_line
 from prism.report.usage import example_call
@@ -183,9 +185,11 @@ def kernel(name: str, threads: int = 4) -> Contender:
 EAGER = [Contender("torch eager", threads=n) for n in (4, 1)]
 
 
-def confirmed(arena: Arena, store: Store | None = None, baselines: Sequence[Contender] = EAGER) -> Confirmation:
+def confirmed(
+    arena: Arena, store: Store | None = None, baselines: Sequence[Contender] = EAGER, until: Deadline = NEVER
+) -> Confirmation:
     with closing(Bench(PROGRAM, GPU, {}, worker=arena)) as bench:
-        return confirm(bench, [kernel("k"), kernel("k", 1)], baselines, store=store or Store())
+        return confirm(bench, [kernel("k"), kernel("k", 1)], baselines, store=store or Store(), until=until)
 
 
 def test_the_best_of_each_side_over_threads_is_compared() -> None:

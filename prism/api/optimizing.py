@@ -24,7 +24,7 @@ from typing import Any
 from prism.api.finalists import Emit, Finalist, finalists
 from prism.api.partitioned import PartitionedSearch, composed_choice, finer, merged_checks, search_regions
 from prism.api.records import Choice, Request, artifacts, certificate_of, formulas
-from prism.api.region_search import SearchBudget, SearchResult, enough, run_search
+from prism.api.region_search import SearchBudget, SearchInterruptedError, SearchResult, enough, run_search
 from prism.api.results import Results, results_of
 from prism.api.rules import rule_paths
 from prism.api.second_opinion import merged, recorded
@@ -40,7 +40,7 @@ from prism.errors import (
     refusing_depth,
     some,
 )
-from prism.events import Artifacts, CheckSummary, Listener, Recorder, RunReport
+from prism.events import Artifacts, CheckSummary, Evidence, Listener, Recorder, RunReport
 from prism.folders import cache_or_spare
 from prism.generate.partition import partition
 from prism.instantiate.cache import Cache, Store, version_of
@@ -52,10 +52,11 @@ from prism.instantiate.machine_load import CROWDED, Load, others_now
 from prism.instantiate.measure import BASELINE, KERNEL, PROTOCOL, Bench, Contender, Measuring
 from prism.instantiate.options import Offered, Option, options_of
 from prism.instantiate.rematch import challenged, rematch
-from prism.instantiate.study import LEADERS, Best, Candidate, Failure, TuneResult, tune
+from prism.instantiate.study import LEADERS, Best, Candidate, Failure, TuneResult, leading, tune
 from prism.platforms.choice import platform_of
 from prism.platforms.estimating import Estimating
 from prism.platforms.platform import Estimated, Platform, Timed
+from prism.process.deadline import Deadline, OutOfTimeError
 from prism.program.integers import Interval, interval, of_type, range_of
 from prism.program.nodes import DType, Program
 from prism.program.region import Region
@@ -76,6 +77,19 @@ SHOWN = 4
 """Candidates that rounded worse, of which an error tells."""
 FLOAT32_WHOLE = 2.0**24
 """float32 holds all whole numbers up to this."""
+SEARCHED = 0.4
+"""The share of the time which the search of a program of one region may take."""
+ALL_SEARCHED = 0.75
+"""The share that the searches of all regions may take: without one of them there is nothing to put together."""
+TRIED = 0.4
+"""The share of the time that is left which trials may take: checks and the confirmation need the rest."""
+TUNED = 0.6
+"""The share of the time that is left which all regions may take: composing and the confirmation need the rest."""
+SHORT_CASES = 6
+"""Cases of the numeric gate where the time is limited."""
+GRACE_S = 2.0
+"""What it takes, beyond the time that is given, to end: seconds."""
+NEVER = Deadline()
 WHOLE_CASES = 3
 """Cases of the numeric gate for a module of several regions, each of which has passed all of them by itself."""
 
@@ -126,6 +140,8 @@ class _Tools:
         store: measurements of earlier runs.
         results: what earlier runs found.
         studies: where the journals of studies are kept.
+        time: when all of it ends.
+        cut: what was cut short for that.
     """
 
     platform: Platform
@@ -136,6 +152,8 @@ class _Tools:
     store: Store
     results: Results
     studies: Path
+    time: Deadline
+    cut: list[str]
 
 
 def optimize(
@@ -152,6 +170,7 @@ def optimize(
     only_better: bool = True,
     baselines: Sequence[str] | None = None,
     anew: bool = False,
+    seconds: float | None = None,
 ) -> OptimizeResult:
     """Search, prove, tune, check and write the kernels of a program.
 
@@ -172,6 +191,8 @@ def optimize(
         baselines: what kernels are timed against on a device that is here, of `eager`, `compile` and `onnxruntime`:
             the best of those that are installed counts; all by default.
         anew: whether everything is timed again; by default what an earlier run of the same program stored is used.
+        seconds: after which the run ends, with the best that is proved, checked and measured by then; what it finished
+            is kept, so that the next run goes on. Only the main thread's runs can be ended at any point.
 
     Raises:
         CompilerError: the compiler of the target is missing, broken or hangs.
@@ -197,6 +218,7 @@ def optimize(
         only_better=only_better,
         baselines=baselines,
         anew=anew,
+        time=Deadline.after(seconds),
     )
     artifacts = made.artifacts
     if folder is not None:
@@ -236,8 +258,36 @@ def produce(
     only_better: bool,
     baselines: Sequence[str] | None,
     anew: bool,
+    time: Deadline = NEVER,
 ) -> Produced:
-    """Everything that `optimize` does before it writes; arguments and errors are its own."""
+    """Everything that `optimize` does before it writes; arguments and errors are its own. It ends soon after `time`."""
+    try:
+        with Deadline(time.end + GRACE_S).limited():
+            return _produced(
+                program, target, budget, trials, seed, shapes, listener, rules, only_better, baselines, anew, time
+            )
+    except OutOfTimeError:
+        raise NoImprovementError(
+            "the time ended before anything was proved, checked and measured",
+            where=program.name,
+            fix="run it again: what was finished is kept, and not done again; or give it more time (--budget)",
+        ) from None
+
+
+def _produced(
+    program: Program,
+    target: str | None,
+    budget: SearchBudget | None,
+    trials: int,
+    seed: int,
+    shapes: Mapping[str, int] | None,
+    listener: Listener | None,
+    rules: Sequence[Path | str],
+    only_better: bool,
+    baselines: Sequence[str] | None,
+    anew: bool,
+    time: Deadline,
+) -> Produced:
     if baselines is not None and not baselines and only_better:
         raise UsageError("nothing to compare with", where="baselines", fix=f"name one: {', '.join(BASELINES)}")
     for name in baselines or ():
@@ -261,7 +311,7 @@ def produce(
         request = Request(program, platform.target, device, platform.device_name, bounds, trials, seed, files, compared)
         stack.enter_context(refusing_depth(program.name))
         worker = stack.enter_context(Worker(files, fp=request.budget.fp))
-        tools = _tools(request, platform, recorder, stack, cache, anew)
+        tools = _tools(request, platform, recorder, stack, cache, anew, time)
         found, choice = _found(request, worker, tools)
         if only_better and not choice.better:
             raise NoImprovementError(
@@ -280,8 +330,9 @@ def produce(
             returned=returned if program.places is not None else (),
             ranges=program.ranges,
         )
+        spare = Deadline(time.end + GRACE_S).part(0.75)
         derived = tools.results.certificate(
-            request, key(choice.proved.sgraph), lambda: certificate_of(request, found, choice, recorder, worker)
+            request, key(choice.proved.sgraph), lambda: certificate_of(request, found, choice, recorder, worker, spare)
         )
         made = recorded(artifacts(request, found, choice, module, platform, recorder, derived), choice.opinion)
         return Produced(program, made, found, module)
@@ -309,10 +360,14 @@ def _found(request: Request, worker: Worker, tools: _Tools) -> tuple[SearchResul
         else:
             found, choice = _composed(request, regions, worker, tools, known)
     except NoImprovementError as error:
-        if type(error) is NoImprovementError:  # of what did not run at all another try may say something else
+        # Of what did not run at all, or had no time, another try may say something else.
+        if type(error) is NoImprovementError and not tools.cut:
             results.keep_refusal(request, error, recorder.warnings[before:])
         raise
-    results.keep_choice(request, found, choice, recorder.warnings[before:])
+    if tools.cut:
+        recorder.warn(f"the time ended: {'; '.join(tools.cut)}; the next run of the same command goes on")
+    else:
+        results.keep_choice(request, found, choice, recorder.warnings[before:])
     return found, choice
 
 
@@ -348,7 +403,15 @@ def _region_searched(request: Request, worker: Worker, tools: _Tools) -> SearchR
         tools.recorder.finish("search", f"stored: {len(found.proved)} proved")
         return found
     before = len(tools.recorder.warnings)
-    found = run_search(request.program, request.device, request.budget, worker, tools.recorder)
+    with tools.time.part(SEARCHED).limited() as limit:
+        try:
+            found = run_search(request.program, request.device, request.budget, worker, tools.recorder)
+        except SearchInterruptedError as error:
+            if not limit.rung:
+                raise
+            found = error.result
+    if limit.rung:
+        tools.cut.append(f"{len(found.proved)} sGraphs were proved, of {len(found.generated.candidates)}")
     if len(tools.recorder.warnings) == before:
         tools.results.keep_search(request.program, request.budget, found)
     return found
@@ -425,7 +488,13 @@ def _warn_of_load(choice: Choice, recorder: Recorder) -> None:
 
 
 def _tools(
-    request: Request, platform: Platform, recorder: Recorder, stack: ExitStack, cache: Path, anew: bool
+    request: Request,
+    platform: Platform,
+    recorder: Recorder,
+    stack: ExitStack,
+    cache: Path,
+    anew: bool,
+    time: Deadline,
 ) -> _Tools:
     """They end with the stack; their processes start when they are first needed."""
     return _Tools(
@@ -437,6 +506,8 @@ def _tools(
         Store(Cache("timings", cache), anew=anew),
         results_of(request, platform, cache, anew=anew),
         cache / "studies",
+        time,
+        [],
     )
 
 
@@ -523,9 +594,10 @@ def _composed(
     """The regions' winners as one, and their searches as one. A region need not beat anything by itself."""
     program, recorder = request.program, tools.recorder
     with recorder.stage("search") as detail:
-        searches = search_regions(
-            program, regions, request.device, request.budget, [worker], recorder, known, tools.results
-        )
+        with tools.time.part(ALL_SEARCHED).limited():
+            searches = search_regions(
+                program, regions, request.device, request.budget, [worker], recorder, known, tools.results
+            )
         proved = sum(len(r.result.proved) for r in searches.distinct.values())
         detail.append(f"{len(searches.regions)} regions, {len(searches.distinct)} of them different, {proved} proved")
     searches, choices = _each_chosen(request, searches, worker, tools)
@@ -557,6 +629,17 @@ def _composed(
         return found, _confirmed(request, bench, [finalist], right, tools, whole)
 
 
+def _by_model(chosen: Sequence[Finalist], platform: Platform, hints: Mapping[str, int]) -> tuple[Best, ...]:
+    """The finalists' best points by the cost model, fastest first, where it is known what they take."""
+    found: list[Best] = []
+    for n, f in enumerate(chosen if isinstance(platform, Timed) else ()):
+        config = f.candidate.points[0]
+        taken = platform.resources(f.candidate.sgraph, config, hints) if isinstance(platform, Timed) else None
+        if taken is not None:
+            found.append(Best(n, config, f.model.seconds(config, taken), taken))
+    return leading(found)
+
+
 def _each_chosen(
     request: Request, searches: PartitionedSearch, worker: Worker, tools: _Tools
 ) -> tuple[PartitionedSearch, dict[str, Choice]]:
@@ -582,7 +665,10 @@ def _each_chosen(
             where = f"{r.region.program.name} ({', '.join(r.region.outputs)})"
             try:
                 own = replace(request, program=r.canonical.program, baselines=())
-                choices[key_] = _region_chosen(own, r.result, tools, place)
+                left = len(searches.distinct) - len(choices)
+                which = f"region {len(choices) + 1} of {len(searches.distinct)}"
+                with tools.recorder.within(1, which):
+                    choices[key_] = _in_time(own, r.result, tools, place, left)
             except (NoImprovementError, VerificationError, CompilerError) as error:
                 wrong = isinstance(error, VerificationError)
                 parts = (r.region,) if wrong else finer(r.region)
@@ -616,15 +702,54 @@ def _region_chosen(request: Request, found: SearchResult, tools: _Tools, place: 
     if kept is not None:
         tools.recorder.count("regions stored", 1)
         return kept[1]
-    before = len(tools.recorder.warnings)
+    before, short = len(tools.recorder.warnings), len(tools.cut)
     try:
         choice = _chosen(request, found, tools, place)
     except NoImprovementError as error:
-        if type(error) is NoImprovementError:
+        if type(error) is NoImprovementError and len(tools.cut) == short:
             tools.results.keep_refusal(request, error, tools.recorder.warnings[before:])
         raise
-    tools.results.keep_choice(request, found, choice, tools.recorder.warnings[before:])
+    if len(tools.cut) == short:
+        tools.results.keep_choice(request, found, choice, tools.recorder.warnings[before:])
     return choice
+
+
+def _in_time(request: Request, found: SearchResult, tools: _Tools, place: Path, regions: int) -> Choice:
+    """What is chosen of a region's search within its share of the time.
+
+    Where that is too short, it is the best by the cost model alone, checked with the whole, and measured with it.
+
+    Args:
+        request: of the region.
+        found: its search.
+        tools: its time is that of all regions that are left.
+        place: for modules.
+        regions: how many are left.
+
+    Raises:
+        OutOfTimeError: the device does not say what a kernel takes before it is compiled.
+    """
+    own = replace(tools, time=tools.time.part(TUNED / regions))
+    name = request.program.name
+    if not own.time.finite:
+        return _region_chosen(request, found, tools, place)
+    try:
+        with own.time.limited():
+            return _region_chosen(request, found, own, place)
+    except OutOfTimeError:
+        tools.cut.append(f"a region ({', '.join(request.program.outputs)} of {name}) is tuned by the cost model alone")
+    platform, hints = tools.platform, request.program.hints
+    spare = place / "estimated"
+    spare.mkdir()
+    made = finalists(found.proved, platform, hints, _emitting(spare, _formula(found), platform, ""))
+    chosen = list(made.values())
+    for best in _by_model(chosen, platform, hints):
+        tuned = TuneResult(Evidence.MEASURED, (), (best,))  # as all of the whole are, which this is measured with
+        checked = CheckSummary(tools.runner.name, 0, {})
+        finalist = chosen[best.candidate]
+        proved = finalist.proved
+        return Choice(proved, best, finalist.model, tuned, checked, 0.0, ESTIMATED_BASELINE, proved.opinion)
+    raise OutOfTimeError
 
 
 def _supported(program: Program) -> None:
@@ -713,7 +838,8 @@ def _choose(request: Request, chosen: list[Finalist], tools: _Tools) -> Choice:
         tuned = _tuned(request, chosen, bench, tools)
         with recorder.stage("check") as detail:
             # A region meets no baseline by itself: the fastest of those that met each other is taken.
-            right = _right(request, chosen, tuned, tools, CONFIRMED if bench is not None and request.baselines else 1)
+            wanted = CONFIRMED if bench is not None and request.baselines and not tools.time.finite else 1
+            right = _right(request, chosen, tuned, tools, wanted, SHORT_CASES if tools.time.finite else None)
             detail.append(f"{right[0][1].cases} cases")
         right = _beside(chosen, right, platform.timed)
         best, checked = right[0]
@@ -744,9 +870,16 @@ def _tuned(request: Request, chosen: list[Finalist], bench: Bench | None, tools:
                 storage_dir=tools.studies,
                 seed=request.seed,
                 anew=tools.store.anew and bench is not None,
-                on_trial=lambda done, total: tools.recorder.count("trials", done, total),
+                on_trial=lambda done, total, best: tools.recorder.count("trials", done, total, best),
+                until=tools.time.part(TRIED),
             )
-            if isinstance(evaluator, Measuring):
+            goal = min(request.trials, tuned.feasible)
+            if len(tuned.trials) < goal:
+                tools.cut.append(f"{len(tuned.trials)} of {goal} trials were made")
+            if not tuned.ranking and len(tuned.trials) < goal:
+                ranking = _by_model(chosen, tools.platform, request.program.hints)
+                tuned = replace(tuned, ranking=ranking)
+            if isinstance(evaluator, Measuring) and len(tuned.trials) == goal:
                 tuned = challenged(
                     tuned,
                     [f.candidate for f in chosen],
@@ -885,7 +1018,10 @@ def _confirmed(
     platform = tools.platform
     assert isinstance(platform, Timed)
     threads = platform.thread_counts()
-    found, missing = installed(request.program, platform.target, request.baselines, threads)
+    wanted = tuple(b for b in request.baselines if b != "compile" or not tools.time.finite)
+    found, missing = installed(request.program, platform.target, wanted, threads)
+    if wanted != request.baselines:
+        missing = {**missing, BASELINES["compile"]: "it compiles for longer than a run with a time limit may take"}
     if not found and len(right) == 1:
         return choice
     kernels = []
@@ -896,7 +1032,7 @@ def _confirmed(
         basis = (
             f"{platform.device_name} {platform.compiler} {versions()} {version_of('onnxruntime')} protocol {PROTOCOL}"
         )
-        outcome = confirm(bench, kernels, found, store=tools.store, basis=basis)
+        outcome = confirm(bench, kernels, found, store=tools.store, basis=basis, until=tools.time)
         detail.append(f"stored, of {outcome.date}" if outcome.stored else "timed anew")
     busy = others_now() if outcome.stored and outcome.loads else None
     ours, theirs = outcome.deciding.best(KERNEL), outcome.deciding.best(BASELINE)

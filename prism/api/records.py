@@ -38,6 +38,7 @@ from prism.instantiate.measure import BASELINE, KERNEL
 from prism.instantiate.options import shown
 from prism.instantiate.study import Best, TuneResult
 from prism.platforms.platform import Platform
+from prism.process.deadline import Deadline, OutOfTimeError
 from prism.program.extents import Extent, evaluate
 from prism.program.identity.testing import Opinion
 from prism.program.integers import assumptions
@@ -161,9 +162,17 @@ def labelled(module: str, report: RunReport) -> str:
 
 
 def certificate_of(
-    request: Request, found: SearchResult, choice: Choice, recorder: Recorder, worker: Worker | None = None
+    request: Request,
+    found: SearchResult,
+    choice: Choice,
+    recorder: Recorder,
+    worker: Worker | None = None,
+    until: Deadline | None = None,
 ) -> Derivation:
-    """The certificate of the chosen sGraph; the worker, one of the request's rules and class, derives."""
+    """The certificate of the chosen sGraph; the worker, one of the request's rules and class, derives.
+
+    Where that takes beyond `until`, the certificate says what is to be proved again.
+    """
     denotation = choice.proved.denotation
     names = [f.tensor.name for f in found.formulas]
     # A whole of several regions has the splits of all; an output is written over the parts that it mentions.
@@ -173,10 +182,13 @@ def certificate_of(
     ]
     with recorder.stage("certificate") as detail:
         try:
-            with nullcontext(worker) if worker else Worker(request.rules, fp=request.budget.fp) as running:
+            own = nullcontext(worker) if worker else Worker(request.rules, fp=request.budget.fp)
+            with (until or Deadline()).limited(), own as running:
                 derived = running.derive(names, reference, denotation.outputs)
         except WorkerError as error:
             derived = replay(names, reference, denotation.outputs, error.one_line())
+        except OutOfTimeError:
+            derived = replay(names, reference, denotation.outputs, "the time ended")
         detail.append(_rung(derived))
     return derived
 

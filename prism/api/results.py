@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TypeVar
 
 import prism
+from prism.api import loading
 from prism.api.records import Choice, Request
 from prism.api.region_search import SearchBudget, SearchResult
 from prism.cost.model import CostModel
@@ -27,10 +28,10 @@ from prism.instantiate.cache import Cache, digest, version_of
 from prism.instantiate.lock import program_hash, versions
 from prism.instantiate.plain_pickles import dumps, loads
 from prism.platforms.platform import Platform
-from prism.program.nodes import Program
+from prism.program.nodes import Conformance, Program
 from prism.sgraph.nodes import SGraph
 
-SEARCHES, CHOICES, CERTIFICATES = "searches", "choices", "certificates"
+SEARCHES, CHOICES, CERTIFICATES, COMPARISONS = "searches", "choices", "certificates", "comparisons"
 """Kinds of entries."""
 _CODE = (".py", ".egg", ".hpp", ".cpp", ".h")
 """Files of the package that decide what a run finds."""
@@ -183,6 +184,30 @@ class Results:
     def _put(self, kind: str, key: str, value: object) -> None:
         if self.root is not None and key:
             Cache(kind, self.root).put_bytes(digest(key), dumps(value))
+
+
+def loaded(path: Path, *, rules: Sequence[Path | str], check: bool, root: Path) -> Program:
+    """A model that holds all of its data, as `load` reads it; what an earlier run compared is not compared again.
+
+    Args:
+        path: the file.
+        rules: rule files of the user's own.
+        check: whether the program is compared with the model.
+        root: the cache folder.
+    """
+    if not check:
+        return loading.load(path, rules=rules, check=False)
+    own = [hashlib.sha256(Path(p).read_bytes()).hexdigest() for p in rules]
+    key = digest(code_digest(), versions(), own, hashlib.sha256(path.read_bytes()).hexdigest())
+    cache = Cache(COMPARISONS, root)
+    data = cache.get_bytes(key)
+    known = None if data is None else loads(data)
+    program = loading.load(path, rules=rules, check=not isinstance(known, Conformance))
+    if isinstance(known, Conformance):
+        return replace(program, conformance=known)
+    if program.conformance is not None:
+        cache.put_bytes(key, dumps(program.conformance))
+    return program
 
 
 def results_of(request: Request, platform: Platform, cache: Path, *, anew: bool) -> Results:

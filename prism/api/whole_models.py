@@ -23,10 +23,10 @@ import numpy as np
 
 from prism.api import loading
 from prism.api.model_inputs import Feeds, drawn, feeds, smaller
-from prism.api.optimizing import Produced, no_better, produce
+from prism.api.optimizing import GRACE_S, NEVER, Produced, no_better, produce
 from prism.api.records import measured
 from prism.api.region_search import SearchBudget
-from prism.api.results import code_digest, now_text
+from prism.api.results import COMPARISONS, code_digest, loaded, now_text
 from prism.api.rules import declared
 from prism.api.trivial import nothing_to_gain
 from prism.backends.assembled import Step, assembled_text
@@ -51,6 +51,7 @@ from prism.instantiate.model_bench import ModelBench, compare
 from prism.platforms.choice import platform_of
 from prism.platforms.cpu import CpuPlatform
 from prism.platforms.stock import NotRunError, Stock, check_installed
+from prism.process.deadline import Deadline, OutOfTimeError
 from prism.program.extents import is_static
 from prism.program.nodes import Program
 from prism.report.folder import (
@@ -69,6 +70,8 @@ from prism.report.units import duration, on_threads
 STOCK_NAME = "onnxruntime"
 BOUNDARY = frozenset({"float64", "float32", "float16", "int64", "int32", "int8", "uint8", "bool"})
 """Types of values that pass between kernels and onnxruntime as arrays of numpy."""
+MADE = 0.6
+"""The share of the time that islands may take: comparing and timing the whole needs the rest."""
 DRAWS = 3
 """Draws that the assembled model is compared on, at the sizes that it is tuned at; and one more at smaller ones."""
 
@@ -116,6 +119,7 @@ class _Options:
     anew: bool
     check: bool
     listener: Listener | None = None
+    time: Deadline = NEVER
 
 
 def optimize_model(
@@ -132,6 +136,7 @@ def optimize_model(
     baselines: Sequence[str] | None = None,
     anew: bool = False,
     check: bool = True,
+    seconds: float | None = None,
 ) -> ModelResult:
     """Optimise what prism reads of an ONNX model, and leave the rest as it is.
 
@@ -148,6 +153,7 @@ def optimize_model(
         baselines: `onnxruntime` or None: islands and the whole are timed against what would run them.
         anew: whether everything is timed again.
         check: compare every island's program with its nodes.
+        seconds: after which the run ends, as for `optimize`: islands that had no time keep their operators.
 
     Raises:
         ModelError: the file is missing or damaged, or onnxruntime does not take it.
@@ -166,7 +172,8 @@ def optimize_model(
         )
     folder = check_writable(Path(out)) if out is not None else None
     recorder = Recorder(listener)
-    options = _Options(target, budget, trials, seed, dict(shapes or {}), rules, anew, check, listener)
+    time = Deadline.after(seconds)
+    options = _Options(target, budget, trials, seed, dict(shapes or {}), rules, anew, check, listener, time)
     with recorder.stage("islands") as detail:
         parts = cut(path, operators=declared(rules) if rules else ())
         detail.append(f"{len(parts.islands)} islands, {len(parts.kept)} of {parts.count} nodes stay as they are")
@@ -175,7 +182,15 @@ def optimize_model(
         if not isinstance(platform, CpuPlatform):
             raise _only_on_cpu(parts, str(path), platform.target)
         check_installed(str(path))
-        report, files = _Run(path, parts, options, platform, recorder, cache).made()
+        try:
+            with Deadline(time.end + GRACE_S).limited():
+                report, files = _Run(path, parts, options, platform, recorder, cache).made()
+        except OutOfTimeError:
+            raise NoImprovementError(
+                "the time ended before the model was compared and timed",
+                where=str(path),
+                fix="run it again: what was finished is kept, and not done again; or give it more time (--budget)",
+            ) from None
     if folder is not None:
         report = replace(report, output=str(out))
         folder = write_folder(folder, files)
@@ -342,11 +357,15 @@ class _Run:
         found: list[_Made] = []
         first: dict[str, _Made] = {}
         todo = [(i, sizes.get(i.name, {})) for i in reversed(self.parts.islands)]
+        time = self.options.time.part(MADE)
         while todo:
+            # Islands share the time by their nodes.
+            share = len(todo[-1][0].nodes) / sum(len(i.nodes) for i, _ in todo)
             island, own = todo.pop()
             part = self.parts.part(island)
-            with self.recorder.stage(island.name) as detail:
-                made = self._island(island, part, first.get(part.key), own, place)
+            place_in = f"{island.name} of {len(self.parts.islands)}"
+            with self.recorder.stage(island.name) as detail, self.recorder.within(0, place_in):
+                made = self._island(island, part, first.get(part.key), own, place, time.part(share))
                 detail += [f"{len(island.nodes)} nodes", _outcome(made.report)]
             if made.failed and len(island.nodes) > 1:
                 # What fails is in one of its halves, and the other may do without.
@@ -358,7 +377,15 @@ class _Run:
             found.append(made)
         return found
 
-    def _island(self, island: Island, part: Part, like: _Made | None, sizes: Mapping[str, int], place: Path) -> _Made:
+    def _island(
+        self,
+        island: Island,
+        part: Part,
+        like: _Made | None,
+        sizes: Mapping[str, int],
+        place: Path,
+        time: Deadline,
+    ) -> _Made:
         report = IslandReport(island.name, len(island.nodes), dict(Counter(self.parts.operators(island))))
         foreign = next((p for p in (*part.inputs, *part.outputs) if p.dtype not in BOUNDARY), None)
         if foreign is not None:
@@ -371,7 +398,8 @@ class _Run:
         file = place / f"{island.name}.onnx"
         file.write_bytes(part.data)
         try:
-            program = loading.load(file, rules=self.options.rules, check=self.options.check and like is None)
+            check = self.options.check and like is None
+            program = loaded(file, rules=self.options.rules, check=check, root=self.cache)
         except PrismError as error:
             return _Made(replace(report, why=_said(error)), failed=True)
         if like is not None and like.kernels is not None:
@@ -395,6 +423,7 @@ class _Run:
                 only_better=True,
                 baselines=(STOCK_NAME,),
                 anew=o.anew,
+                time=time,
             )
         except PrismError as error:
             failed = not isinstance(error, NoImprovementError)
@@ -472,7 +501,7 @@ class _Run:
             cases.append(smaller(given, ports, self.options.shapes, seed))
         takes = [p.name for p in ports]
         with self.recorder.stage("comparison") as detail:
-            store, key = Cache("comparisons", self.cache), self._compared_key(given, files)
+            store, key = Cache(COMPARISONS, self.cache), self._compared_key(given, files)
             before = store.get(key)
             if before is not None:
                 detail.append(f"stored, of {before.get('date')}: {before.get('draws')} draws")
@@ -525,9 +554,11 @@ class _Run:
         with self.recorder.stage("confirmation of the whole") as detail:
             bench = self._bench(given.arrays, text, stock, plain)
             basis = f"{self.platform.device_name} {self.platform.compiler} {versions()} {version_of('onnxruntime')}"
-            store = Store(Cache("timings", root=self.cache), anew=self.options.anew)
+            store, until = Store(Cache("timings", root=self.cache), anew=self.options.anew), self.options.time
             try:
-                found = confirm(bench, kernels, baselines, store=store, basis=f"{basis} protocol {PROTOCOL}")
+                found = confirm(
+                    bench, kernels, baselines, store=store, basis=f"{basis} protocol {PROTOCOL}", until=until
+                )
             finally:
                 bench.close()
             detail.append(f"stored, of {found.date}" if found.stored else "timed anew")

@@ -7,7 +7,10 @@ Exit codes: 0 done; 1 internal error; 2 usage; 3 the model is damaged or not sup
 from __future__ import annotations
 
 import errno
+import re
+import shlex
 import sys
+import time
 import traceback
 import warnings
 from collections.abc import Sequence
@@ -28,6 +31,8 @@ Baseline = Literal["eager", "compile", "onnxruntime"]
 FpClass = Literal["exact", "reassociates", "domain"]
 _Bound = Annotated[int | None, Parameter(validator=_Positive)]
 
+_KEPT = "what was finished is kept"
+"""The note on an interruption after which another run has less to do."""
 _EPILOGUE = (
     "Exit codes: 0 done; 1 internal error; 2 usage; 3 model damaged or not supported; 4 no improvement found, or not "
     "decided; 5 verification failed, or refuted; 130 interrupted. PRISM_DEBUG=1 shows tracebacks."
@@ -65,7 +70,10 @@ def _run(argv: Sequence[str] | None) -> int:
         return _fail(f"{str(e).rstrip('.')}; see prism --help", ExitCode.USAGE, debug)
     except PrismError as e:
         return _fail(e.one_line(), e.exit_code, debug)
-    except KeyboardInterrupt:
+    except KeyboardInterrupt as e:
+        if _KEPT in getattr(e, "__notes__", ()):
+            given = shlex.join(sys.argv[1:] if argv is None else argv)
+            _say(f"prism: {_KEPT}; to go on: prism {given}")
         return _fail("interrupted", ExitCode.INTERRUPTED, debug=False)
     except MemoryError:
         return _fail(
@@ -127,6 +135,7 @@ def optimize(
     fp: FpClass = "domain",
     rules: Annotated[tuple[Path, ...], Parameter(negative=())] = (),
     baseline: Annotated[tuple[Baseline, ...], Parameter(negative=())] = (),
+    budget: str | None = None,
     anew: Annotated[bool, Parameter(negative=())] = False,
     check: bool = True,
     verbose: Annotated[bool, Parameter(negative=())] = False,
@@ -160,17 +169,23 @@ def optimize(
         rules: a rule file of your own; give it again for others. docs/rules.md says how to write one.
         baseline: what kernels are timed against where they are timed: torch "eager" or "compile", "onnxruntime"; give
             it again for others. By default all that are installed; the best of them counts.
+        budget: the time that the run may take, as 60s, 5m or 1h: it ends then, with the best that is proved, checked
+            and measured by that time. What it finished is kept, and the next run of the same command goes on.
         anew: time everything again, instead of using what an earlier run stored.
         check: compare the program with the model as it is read, by onnx's reference runtime; on by default.
         verbose: show every step.
         json: print the report as JSON instead of the summary.
     """
     from prism.cli.progress import Progress
+    from prism.process.deadline import since_start
     from prism.report.folder import check_writable
 
+    seconds = _seconds(budget)
+    ends = None if seconds is None else time.monotonic() + seconds - since_start()
     own = _own(rules)
     folder = check_writable(out if out is not None else Path(f"{model.stem}.prism"))
     with Progress(verbose=verbose) as progress:
+        progress.ends = ends
         import prism.api as api
 
         program = None
@@ -194,23 +209,29 @@ def optimize(
             "off": frozenset(off) or None,
             "fp": fp if fp != "domain" else None,
         }
-        budget = api.SearchBudget(**{k: v for k, v in bounds.items() if v is not None})
+        search = api.SearchBudget(**{k: v for k, v in bounds.items() if v is not None})
         options: dict[str, Any] = {
             "target": target,
             "out": folder,
-            "budget": budget,
+            "budget": search,
             "trials": trials,
             "seed": seed,
             "shapes": _shapes(shape),
             "listener": progress.listen,
             "baselines": baseline or None,
             "anew": anew,
+            "seconds": None if ends is None else max(0.0, ends - time.monotonic()),
             **own,
         }
-        if program is None:
-            whole = api.optimize_model(model, check=check, **options).report
-        else:
-            report = api.optimize(program, **options).report
+        try:
+            if program is None:
+                whole = api.optimize_model(model, check=check, **options).report
+            else:
+                report = api.optimize(program, **options).report
+        except KeyboardInterrupt as e:
+            if progress.finished & {"search", "proof", "tuning", "check"}:
+                e.add_note(_KEPT)
+            raise
     from prism.cli.output import print_model_report, print_report
 
     if program is None:
@@ -226,6 +247,17 @@ def _own(rules: tuple[Path, ...]) -> dict[str, Any]:
 
     found = own_rules(rules)
     return {"rules": found} if found else {}
+
+
+def _seconds(given: str | None) -> float | None:
+    """A time as a number of seconds: 90, 60s, 5m, 1h."""
+    if given is None:
+        return None
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)(s|m|h)?", given.strip())
+    seconds = float(found[1]) * {"s": 1, "m": 60, "h": 3600}[found[2] or "s"] if found else 0.0
+    if seconds <= 0.0:
+        raise UsageError(f"{given!r} is no time", where="--budget", fix="write it as in --budget 60s, 5m or 1h")
+    return seconds
 
 
 def _shapes(given: tuple[str, ...]) -> dict[str, int]:
@@ -336,11 +368,14 @@ def _fail(message: str, code: ExitCode, debug: bool) -> int:
         traceback.print_exc()
     line = " ".join(message.split())
     line = "".join(c if c.isprintable() else "?" for c in line)
-    if sys.stderr is None:
-        return int(code)
-    with suppress(OSError):
-        print(f"prism: error: {line}", file=sys.stderr, flush=True)
+    _say(f"prism: error: {line}")
     return int(code)
+
+
+def _say(line: str) -> None:
+    if sys.stderr is not None:
+        with suppress(OSError):
+            print(line, file=sys.stderr, flush=True)
 
 
 def _never_fail_to_encode() -> None:

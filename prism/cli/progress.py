@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.status import Status
 from rich.text import Text
 
-from prism.events import Count, Event, Recorder, StageFinished, StageStarted, Warned
+from prism.events import Count, Event, Recorder, StageFinished, StageStarted, Warned, Within
 from prism.report.units import duration, number
 
 SILENCE_S = 30.0
@@ -28,6 +28,8 @@ class Progress:
 
     Attributes:
         recorder: for stages that the command itself runs.
+        finished: the stages that have ended well.
+        ends: `time.monotonic()` at which the run is to end; None for no limit.
     """
 
     def __init__(self, *, verbose: bool = False, console: Console | None = None, silence_s: float = SILENCE_S) -> None:
@@ -40,6 +42,9 @@ class Progress:
         self._began = self._spoke = time.monotonic()
         self._ended = threading.Event()
         self.recorder = Recorder(self.listen)
+        self.finished: set[str] = set()
+        self.ends: float | None = None
+        self._within: dict[int, str] = {}
 
     def __enter__(self) -> Self:
         if self._console.is_terminal:
@@ -61,22 +66,27 @@ class Progress:
         """Show one event."""
         match event:
             case StageStarted(stage):
-                self._stage = self._doing = stage
+                self._stage = stage
+                self._doing = f"{self._place()}{stage}"
                 self._began = time.monotonic()
-                self._live(stage)
+                self._live(self._doing)
                 if self._verbose:
-                    self._line(f"{stage} ...")
+                    self._line(f"{self._doing} ...")
             case StageFinished(stage, seconds, detail):
+                self.finished.add(stage)
                 self._stage = self._doing = ""
                 self._began = time.monotonic()
                 self._live("")
-                self._line(f"{stage} {duration(seconds)}" + (f"  {detail}" if detail else ""))
-            case Count(what, value, total):
+                self._line(f"{self._place()}{stage} {duration(seconds)}" + (f"  {detail}" if detail else ""))
+            case Within(level, what):
+                self._within = {n: w for n, w in self._within.items() if n < level} | ({level: what} if what else {})
+            case Count(what, value, total, best):
                 of = number(value) if total is None else f"{number(value)}/{number(total)}"
-                self._doing = f"{self._stage}: {of} {what}"
+                self._doing = f"{self._place()}{self._stage}: {of} {what}"
+                self._doing += "" if best is None else f", the best {duration(best)}"
                 self._live(self._doing)
                 if self._verbose:
-                    self._line(f"{self._stage}: {of} {what}")
+                    self._line(self._doing)
             case Warned(message):
                 self._line(f"warning: {message}", style="yellow")
 
@@ -85,11 +95,19 @@ class Progress:
         while not self._ended.wait(max(0.01, self._spoke + self._silence_s - time.monotonic())):
             now = time.monotonic()
             if now - self._spoke >= self._silence_s:
-                self._line(f"{self._doing or 'working'} ... {duration(now - self._began)} so far")
+                self._line(f"{self._doing or 'working'} ... {duration(now - self._began)} so far{self._left()}")
+
+    def _place(self) -> str:
+        """What the stage is of."""
+        return f"{', '.join(self._within.values())}: " if self._within else ""
+
+    def _left(self) -> str:
+        """How much time is left, where there is a limit."""
+        return "" if self.ends is None else f", {duration(max(0.0, self.ends - time.monotonic()))} left"
 
     def _live(self, text: str) -> None:
         if self._status is not None:
-            self._status.update(Text(text))
+            self._status.update(Text(text + self._left() if text else ""))
 
     def _line(self, text: str, style: str = "") -> None:
         self._spoke = time.monotonic()

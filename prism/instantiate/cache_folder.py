@@ -22,7 +22,7 @@ KINDS: Mapping[str, str] = MappingProxyType(
         "searches": "searches, with what they proved",
         "choices": "what was tuned, checked and confirmed",
         "certificates": "derivations of proofs",
-        "comparisons": "comparisons of models in parts with what they were made of",
+        "comparisons": "of programs, and of models in parts, with what they were made of",
         "timings": "measurements",
         "studies": "trials of studies",
         "compiled": "what compilers said of kernels for GPUs",

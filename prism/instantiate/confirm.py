@@ -38,6 +38,7 @@ from prism.instantiate.measure import (
 )
 from prism.instantiate.rounds import EQUAL_S, NEAR
 from prism.instantiate.spread import Taken, between
+from prism.process.deadline import Deadline, OutOfTimeError
 from prism.program.nodes import Program
 
 ROUNDS = 24
@@ -46,6 +47,8 @@ ROUNDS_S = 6.0
 """What the rounds of a match should take, seconds."""
 LONGER = 3
 """How many times as long a match is after one whose gain is hard to believe."""
+SHARES = 6.0
+"""Rounds take no more than this part of what time is left: children that start, and a second match, take the rest."""
 INCREDIBLE = 3.0
 """A gain above this is hard to believe."""
 AGREE = 1.2
@@ -54,6 +57,7 @@ MATCHES = 4
 """Matches at most."""
 WORTH = 1.02
 """A range that begins below this is no gain: by so much two processes that run the same code may differ."""
+NEVER = Deadline()
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,6 +159,7 @@ def confirm(
     *,
     store: Store,
     basis: str = "",
+    until: Deadline = NEVER,
 ) -> Confirmation:
     """Let the best kernels meet the baselines, or remember how they did.
 
@@ -164,9 +169,11 @@ def confirm(
         baselines: what is there to compare with; where there are none, the fastest kernel is looked for, in one match.
         store: of matches of earlier runs.
         basis: what measurements depend on besides the program and the contenders.
+        until: when matches end; one that is under way then does not count. What it cuts short is not stored.
 
     Raises:
         BackendError: no baseline can be timed.
+        OutOfTimeError: the time ended within the first match.
     """
     limits = (ROUNDS, ROUNDS_S, LONGER, INCREDIBLE, AGREE, MATCHES, WORTH, EQUAL_S)
     who = [identity(c) for c in (*baselines, *kernels)]
@@ -175,21 +182,27 @@ def confirm(
     found = None if entry is None else confirmation_from(entry)
     if found is not None:
         return replace(found, stored=True)
-    matches = tuple(_matches(bench, kernels, baselines))
-    found = Confirmation(matches, gain_between(matches), _now())
-    store.put(key, plain_confirmation(found))
+    matches, whole = _matches(bench, kernels, baselines, until)
+    found = Confirmation(tuple(matches), gain_between(matches), _now())
+    if whole:
+        store.put(key, plain_confirmation(found))
     return found
 
 
-def _matches(bench: Arena, kernels: Sequence[Contender], baselines: Sequence[Contender]) -> list[Result]:
+def _matches(
+    bench: Arena, kernels: Sequence[Contender], baselines: Sequence[Contender], until: Deadline
+) -> tuple[list[Result], bool]:
+    """The matches, and whether they are all that there would be without an end."""
     contenders = [*baselines, *kernels]
-    first = _result(contenders, bench.contest(contenders, ROUNDS, ROUNDS_S))
+    rounds_s = min(ROUNDS_S, until.left / SHARES)
+    with until.limited():
+        first = _result(contenders, bench.contest(contenders, ROUNDS, rounds_s))
     kernel, baseline = first.best(KERNEL), first.best(BASELINE)
     if baselines and baseline is None:
         why = "; ".join(f"{s.name}: {s.timed.detail}" for s in first.standings if s.side == BASELINE)
         raise BackendError("the baseline cannot be timed", why=why, fix=f"check that torch can use {bench.device.name}")
     if kernel is None or baseline is None:
-        return [first]
+        return [first], True
     # Of kernels the one that is chosen; of baselines those that may be the best next time.
     least = {KERNEL: kernel.seconds, BASELINE: baseline.seconds}
     again = [
@@ -202,8 +215,12 @@ def _matches(bench: Arena, kernels: Sequence[Contender], baselines: Sequence[Con
     found = [first]
     while len(found) < MATCHES and (len(found) == 1 or not settled(found)):
         times = LONGER if max(m.ratio for m in found) > INCREDIBLE else 1
-        found.append(_result(again, bench.contest(again, times * ROUNDS, times * ROUNDS_S)))
-    return found
+        try:
+            with until.limited():
+                found.append(_result(again, bench.contest(again, times * ROUNDS, times * rounds_s)))
+        except OutOfTimeError:
+            return found, False
+    return found, rounds_s == ROUNDS_S
 
 
 def agree(matches: Sequence[Result]) -> bool:

@@ -23,6 +23,7 @@ from prism.errors import UsageError
 from prism.events import Evidence
 from prism.instantiate.cache import digest
 from prism.instantiate.proposals import Point, Proposer, quiet
+from prism.process.deadline import Deadline, OutOfTimeError
 from prism.sgraph.config import Config, Resources
 from prism.sgraph.nodes import SGraph
 
@@ -38,10 +39,14 @@ LEADERS = 5
 """How many sGraphs are sure of a first trial each before any gets a second one: all finalists."""
 BATCH = 4
 """How many points are proposed, compiled and told together; constant, so that results are the same everywhere."""
+HURRIED = 2
+"""How many are compiled and timed together where the time is limited."""
 DEFAULT_BUDGET = 12
 """Trials a region."""
 RESCUE = 48
 """How many more there are at most while none has fitted on the device."""
+
+NEVER = Deadline()
 
 Estimator: TypeAlias = Callable[[Config, Sequence[Resources]], float]
 
@@ -181,7 +186,8 @@ def tune(
     storage_dir: Path | None = None,
     seed: int = 0,
     anew: bool = False,
-    on_trial: Callable[[int, int], None] | None = None,
+    on_trial: Callable[[int, int, float | None], None] | None = None,
+    until: Deadline = NEVER,
 ) -> TuneResult:
     """Find the best configuration of each candidate and rank the candidates.
 
@@ -193,7 +199,8 @@ def tune(
         storage_dir: where the journal is kept; nothing is kept when None.
         seed: of TPE.
         anew: whether what the journal holds is forgotten first.
-        on_trial: told the number of trials done and to do, after each.
+        on_trial: told the number of trials done and to do, and the least seconds of any, after each.
+        until: when trials end; the one that is under way then does not count.
 
     Raises:
         UsageError: the budget is not positive.
@@ -237,13 +244,23 @@ def tune(
             fresh = [p for p in proposed if _key(candidates, p) not in seen][: goal - done]
             if not fresh:
                 break
-        outcomes = evaluator.evaluate([(candidates[p.candidate], p.config) for p in fresh])
-        for point, outcome in zip(fresh, outcomes, strict=True):
-            journal.append(_key(candidates, point), point, plain_outcome(outcome), outcome.seconds)
-            known.append(Trial(point, outcome))
-            if on_trial is not None:
-                on_trial(len(known), goal)
+        if until.finite:
+            fresh = fresh[:HURRIED]  # the same trials, fewer at a time: none counts before it is timed
+        try:
+            with until.limited():
+                outcomes = evaluator.evaluate([(candidates[p.candidate], p.config) for p in fresh])
+                for point, outcome in zip(fresh, outcomes, strict=True):
+                    journal.append(_key(candidates, point), point, plain_outcome(outcome), outcome.seconds)
+                    known.append(Trial(point, outcome))
+                    if on_trial is not None:
+                        on_trial(len(known), goal, min(_seconds(known), default=None))
+        except OutOfTimeError:
+            break
     return _result(known[:goal], evaluator.evidence, len(ordered), repeats, min(before, goal))
+
+
+def _seconds(trials: Iterable[Trial]) -> Iterator[float]:
+    return (t.outcome.seconds for t in trials if t.outcome.seconds is not None)
 
 
 def _key(candidates: Sequence[Candidate], point: Point) -> str:

@@ -92,6 +92,10 @@ class CpuPlatform(Timed):
     def preflight(self) -> None:
         """See Platform; the compiler worked when the platform was made."""
 
+    def resources(self, sgraph: SGraph, config: Config, hints: Mapping[str, int]) -> tuple[Resources, ...]:
+        """See Timed."""
+        return working_sets(sgraph, config, hints, self.device.processors)
+
     def measuring(self, bench: Bench, store: Store) -> Measuring:
         """See Platform."""
         compiler = CpuCompiler(self.backend, self.compiler, bench.hints)

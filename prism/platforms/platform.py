@@ -16,6 +16,7 @@ from prism.instantiate.gate.check import KernelRunner
 from prism.instantiate.measure import Bench, Measuring
 from prism.platforms.estimating import Estimating
 from prism.program.nodes import Program
+from prism.sgraph.config import Config, Resources
 from prism.sgraph.nodes import SGraph
 
 
@@ -79,6 +80,10 @@ class Timed(_Target):
     @abstractmethod
     def thread_counts(self) -> tuple[int, ...]:
         """On how many threads contenders are timed; 0 where that is not for the host to say."""
+
+    def resources(self, sgraph: SGraph, config: Config, hints: Mapping[str, int]) -> tuple[Resources, ...] | None:
+        """What a configuration's launches take, where that is known before they are compiled; else None."""
+        return None
 
     @abstractmethod
     def measuring(self, bench: Bench, store: Store) -> AbstractContextManager[Measuring]:

@@ -74,6 +74,9 @@ class Worker:
             line = child.line(time.monotonic() + limit)
         except OSError:
             line = b""
+        except BaseException:
+            child.kill()  # its answer would be taken for that to the next request
+            raise
         if line is None:
             child.kill()
             return Reply(Ending.HANG, detail=f"no answer in {limit:g} s")

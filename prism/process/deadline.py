@@ -1,0 +1,151 @@
+"""A time at which what is under way ends, whatever it is: as Ctrl-C ends it, so all that was begun is tidied up."""
+
+from __future__ import annotations
+
+import math
+import os
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from types import FrameType
+
+AGAIN_S = 0.02
+"""After what time it rings again where something is being imported, seconds."""
+SOONEST_S = 1e-3
+"""A timer that is set to nothing never rings."""
+
+
+class OutOfTimeError(KeyboardInterrupt):
+    """The time that was given is over. Whoever tidies up after a Ctrl-C does so after this, too."""
+
+
+@dataclass(frozen=True, slots=True)
+class Deadline:
+    """A moment.
+
+    Attributes:
+        end: by `time.monotonic()`; infinite for never.
+    """
+
+    end: float = math.inf
+
+    @classmethod
+    def after(cls, seconds: float | None) -> Deadline:
+        """So many seconds from now; never for None."""
+        return cls() if seconds is None else cls(time.monotonic() + seconds)
+
+    @property
+    def finite(self) -> bool:
+        """Whether there is an end."""
+        return math.isfinite(self.end)
+
+    @property
+    def left(self) -> float:
+        """Seconds from now, not less than none; infinite for never."""
+        return max(0.0, self.end - time.monotonic())
+
+    def part(self, share: float) -> Deadline:
+        """The moment when this share of what is left is over."""
+        return Deadline(time.monotonic() + share * self.left) if self.finite else self
+
+    @contextmanager
+    def limited(self) -> Iterator[Limit]:
+        """End what is done within at that moment.
+
+        Only the main thread can be interrupted: in others a block that has begun goes on to its end. Of blocks within
+        each other, each raises the error for itself alone: who expects it of an inner one does not get an outer one's.
+
+        Raises:
+            OutOfTimeError: the moment came, or had come before.
+        """
+        limit = Limit()
+        if not self.finite:
+            yield limit
+            return
+        if self.left <= 0.0:
+            raise OutOfTimeError
+        if threading.current_thread() is not threading.main_thread():
+            yield limit
+            return
+        outer = signal.getitimer(signal.ITIMER_REAL)[0]
+        if outer and outer <= self.left:
+            yield limit  # what is around it ends sooner
+            return
+
+        def ring(_signum: int, frame: FrameType | None) -> None:
+            if limit.over:  # once: a second would interrupt what tidies up
+                return
+            if _importing(frame):  # half a module would stay
+                signal.setitimer(signal.ITIMER_REAL, AGAIN_S)
+                return
+            limit.over = limit.rung = True
+            raise _RungError(limit)
+
+        begun = time.monotonic()
+        before = signal.signal(signal.SIGALRM, ring)
+        signal.setitimer(signal.ITIMER_REAL, max(self.left, SOONEST_S))
+        try:
+            yield limit
+        except KeyboardInterrupt as error:
+            if not _rung_by(error, limit):
+                raise
+            raise OutOfTimeError from None
+        finally:
+            limit.over = True
+            signal.setitimer(signal.ITIMER_REAL, 0.0)
+            signal.signal(signal.SIGALRM, before)
+            if outer:
+                signal.setitimer(signal.ITIMER_REAL, max(outer - (time.monotonic() - begun), SOONEST_S))
+
+
+class Limit:
+    """A block that is to end at a moment.
+
+    Attributes:
+        over: whether it has ended.
+        rung: whether the moment came before.
+    """
+
+    __slots__ = ("over", "rung")
+
+    def __init__(self) -> None:
+        self.over = self.rung = False
+
+
+class _RungError(KeyboardInterrupt):
+    """The moment of a block came."""
+
+    def __init__(self, limit: Limit) -> None:
+        super().__init__()
+        self.limit = limit
+
+
+def _rung_by(error: BaseException | None, limit: Limit) -> bool:
+    """Whether it is, or was raised of, the moment of that block."""
+    while error is not None:
+        if isinstance(error, _RungError) and error.limit is limit:
+            return True
+        error = error.__cause__ or error.__context__
+    return False
+
+
+def _importing(frame: FrameType | None) -> bool:
+    """Whether a module is being imported: one that is interrupted may leave others that are half made."""
+    while frame is not None:
+        if frame.f_code.co_filename == "<frozen importlib._bootstrap>":
+            return True
+        frame = frame.f_back
+    return False
+
+
+def since_start() -> float:
+    """Seconds since this process began, which is before the first line of Python; 0 where the system does not tell."""
+    try:
+        with open("/proc/self/stat", encoding="ascii", errors="replace") as file:
+            began = int(file.read().rpartition(")")[2].split()[19]) / os.sysconf("SC_CLK_TCK")
+        return max(0.0, time.clock_gettime(time.CLOCK_BOOTTIME) - began)
+    except (OSError, ValueError, IndexError, AttributeError):
+        return 0.0

@@ -1,0 +1,214 @@
+"""A run that may take so long: it ends then, with what it has, and the next one goes on."""
+
+from __future__ import annotations
+
+import importlib
+import math
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from scripted_clock import Arena
+from test_cache import Run
+from test_confirm import confirmed
+from test_study import large
+
+from prism.api import optimizing
+from prism.api.partitioned import ONE_BY_ONE
+from prism.cli.app import main
+from prism.errors import ExitCode, NoImprovementError
+from prism.events import Evidence
+from prism.generate.partition import partition
+from prism.instantiate.cache import Cache, Store
+from prism.instantiate.study import Outcome, tune
+from prism.process.deadline import Deadline, OutOfTimeError, since_start
+from prism.process.worker import Ending, Reply, Worker
+
+WAITS = """import sys, time
+for line in sys.stdin:
+    time.sleep(9 if 'long' in line else 0)
+    print(line, flush=True)
+"""
+
+
+def begun(*calls: Callable[[], Any], seconds: float) -> bool:
+    """Whether the calls were ended at the deadline, and did not come to their end."""
+    done = False
+    try:
+        with Deadline.after(seconds).limited():
+            for call in calls:
+                call()
+            done = True
+    except OutOfTimeError:
+        return not done
+    return False
+
+
+def sleeps() -> None:
+    time.sleep(9)
+
+
+def test_what_is_under_way_ends_at_the_deadline_and_the_signal_is_as_before() -> None:
+    before = signal.getsignal(signal.SIGALRM)
+    start = time.monotonic()
+    assert begun(sleeps, seconds=0.05)
+    assert time.monotonic() - start < 9
+    assert signal.getsignal(signal.SIGALRM) is before
+    assert signal.getitimer(signal.ITIMER_REAL)[0] == 0.0
+    assert not begun(lambda: None, seconds=9)
+    assert signal.getitimer(signal.ITIMER_REAL)[0] == 0.0
+    ran: list[int] = []
+    assert begun(lambda: ran.append(1), seconds=0)
+    assert not ran, "nothing is begun after it"
+
+
+def test_of_two_deadlines_the_earlier_ends_both_and_the_outer_one_goes_on_after_the_inner() -> None:
+    assert begun(lambda: begun(sleeps, seconds=9), sleeps, seconds=0.05)
+    inner: list[bool] = []
+    assert begun(lambda: inner.append(begun(sleeps, seconds=0.05)), sleeps, seconds=0.2)
+    assert inner == [True]
+
+
+def test_a_deadline_is_known_whatever_an_interruption_was_turned_into() -> None:
+    class OtherError(KeyboardInterrupt):
+        pass
+
+    def turns() -> None:
+        try:
+            sleeps()
+        except KeyboardInterrupt as error:
+            raise OtherError from error
+
+    assert begun(turns, seconds=0.05)
+    with pytest.raises(KeyboardInterrupt) as own, Deadline.after(9).limited():
+        raise KeyboardInterrupt
+    assert not isinstance(own.value, OutOfTimeError), "it was Ctrl-C"
+
+
+def test_parts_of_what_is_left() -> None:
+    assert not Deadline().finite
+    assert Deadline().part(0.5).left == math.inf
+    assert Deadline.after(100).part(0.25).left == pytest.approx(25, abs=1)
+    assert Deadline(time.monotonic() - 1).left == 0.0
+    assert 0.0 < since_start() < 86400 * 365
+
+
+def test_an_import_is_not_cut_in_half(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "slow_one.py").write_text("import time\nfor _ in range(20):\n    time.sleep(0.01)\nwhole = 1\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    assert begun(lambda: importlib.import_module("slow_one"), sleeps, seconds=0.05)
+    assert sys.modules.pop("slow_one").whole == 1
+
+
+def test_an_answer_that_came_too_late_is_not_taken_for_the_next_one() -> None:
+    worker = Worker([sys.executable, "-c", WAITS], {})
+    try:
+        with pytest.raises(OutOfTimeError), Deadline.after(0.1).limited():
+            worker.ask({"what": "long"}, 60.0)
+        reply = worker.ask({"what": "short"}, 60.0)
+        assert (reply.ending, reply.answer["what"]) == (Ending.ANSWERED, "short")
+    finally:
+        worker.close()
+
+
+class Slow:
+    """Two trials, and then one that takes for ever."""
+
+    evidence = Evidence.MEASURED
+    basis = "slow"
+
+    def __init__(self) -> None:
+        self.done = 0
+
+    def evaluate(self, points: Sequence[Any]) -> Iterator[Outcome]:
+        for _ in points:
+            self.done += 1
+            if self.done > 2:
+                time.sleep(9)
+            yield Outcome(1e-3 * self.done)
+
+
+def test_trials_end_with_the_time_and_a_later_study_goes_on(tmp_path: Path) -> None:
+    made = large()
+    asked: list[tuple[int, int, float | None]] = []
+    first = tune(
+        made,
+        Slow(),
+        region="r",
+        budget=6,
+        storage_dir=tmp_path,
+        until=Deadline.after(0.5),
+        on_trial=lambda *a: asked.append(a),
+    )
+    assert len(first.trials) == 2
+    assert asked == [(1, 6, 1e-3), (2, 6, 1e-3)]
+    slow = Slow()
+    slow.done = -4
+    again = tune(made, slow, region="r", budget=6, storage_dir=tmp_path)
+    assert again.resumed == 2
+    assert [t.point for t in again.trials[:2]] == [t.point for t in first.trials]
+    assert len(again.trials) == 6
+
+
+@pytest.fixture
+def run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, small_gate: None, unoptimised: None) -> Run:
+    pytest.importorskip("onnxruntime")
+    return Run(monkeypatch, tmp_path)
+
+
+REGIONS = """m (float[4, 32] x, float[32, 32] w) => (float[4, 32] y, float[4, 32] z) {
+    p = MatMul(x, w)  y = Sigmoid(p)  t = Tanh(x)  z = Mul(t, x) }"""
+
+
+def test_regions_without_time_are_taken_by_the_cost_model_and_nothing_of_that_is_kept(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(optimizing, "partition", lambda p, device: partition(p, ONE_BY_ONE))
+    monkeypatch.setattr(optimizing, "_region_chosen", lambda *_: time.sleep(60))
+    monkeypatch.setattr(optimizing, "TUNED", 0.02)
+    made = run(REGIONS, seconds=120.0)
+    assert made.report.check.cases > 0, "they are checked with the whole"
+    assert made.report.measurement is not None
+    assert any("tuned by the cost model alone" in w for w in run.warnings)
+    kept = {p.name for p in (run.place / "cache").iterdir()}
+    assert "searches-1" in kept
+    assert "choices-1" not in kept, "the next run tunes them"
+
+
+def test_a_run_whose_time_is_over_says_so_and_the_next_one_goes_on(run: Run) -> None:
+    with pytest.raises(NoImprovementError, match="the time ended") as over:
+        run(seconds=1e-6)
+    assert "what was finished is kept" in over.value.fix
+    run()
+    run.forbid("run_search", "tune")
+    run(seconds=30.0)
+    assert run.stages == ["stored"]
+
+
+class Hanging(Arena):
+    """A machine whose second match never ends."""
+
+    def ask(self, request: Mapping[str, Any], timeout_s: float) -> Reply:
+        if self.requests:
+            time.sleep(9)
+        return super().ask(request, timeout_s)
+
+
+def test_a_match_that_is_cut_off_does_not_count_and_what_was_cut_is_not_kept(tmp_path: Path) -> None:
+    store = Store(Cache("timings", tmp_path))
+    found = confirmed(Hanging({"eager4": 2.0, "eager1": 2.0}), store, until=Deadline.after(2.0))
+    assert len(found.matches) == 1
+    assert found.ratios == pytest.approx((2.0,), rel=0.1)
+    again = Arena({"eager4": 2.0, "eager1": 2.0})
+    assert len(confirmed(again, store).matches) == 2
+    assert confirmed(Arena({}), store).matches != found.matches
+
+
+@pytest.mark.parametrize("given", ["", "soon", "-5s", "0", "60x", "s"])
+def test_what_is_no_time_is_told(given: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["optimize", str(tmp_path / "m.onnx"), f"--budget={given}"]) == ExitCode.USAGE
+    assert "--budget 60s" in capsys.readouterr().err
