@@ -103,8 +103,8 @@ def measure(job: Job, args: argparse.Namespace, target: CpuPlatform) -> dict[str
     from prism.api import optimize
     from prism.backends.protocol import write_module
     from prism.errors import PrismError
-    from prism.instantiate.confirm import INCREDIBLE, LONGER
     from prism.instantiate.machine_load import from_plain
+    from prism.instantiate.rounds import INCREDIBLE, LONGER
     from prism.platforms.cpu import cpu_environment
 
     program = program_of(job)

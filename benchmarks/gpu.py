@@ -1,18 +1,21 @@
 """The suite on a GPU: prepared where prism is, measured where the GPU is, reported anywhere.
 
     python benchmarks/gpu.py prepare --out out/gpu [NAME ...]   search, prove, emit, cross-compile, check: no GPU needed
+    python benchmarks/gpu.py compile out/gpu [NAME ...]         compile what was prepared, by the triton that is here
     python benchmarks/gpu.py measure out/gpu [NAME ...]         time against the baselines: torch and triton are enough
     python benchmarks/gpu.py report RESULTS.json                table (Markdown) and plot (HTML, plotly) of results
     python benchmarks/gpu.py list                               the cases with their floors
 
 NAME is a part of a case's name, or `suite`, `mirage`, `prism-paper`. `prepare` writes the folder that `measure` takes,
-and estimates of every case (`--estimates`), which are marked as never measured on a device. `measure` writes its JSON
-after each case and goes on where it stopped; `--configs` times configurations alone, which benchmarks/model.py judges
-the cost model by; `--interpreter` runs the same path in Triton's interpreter, where times mean nothing.
+and estimates of every case (`--estimates`), which are marked as never measured on a device. `compile` needs no GPU: it
+is worth running before one is at hand that has another triton. `measure` writes its JSON after each case and goes on
+where it or an `--earlier` run stopped; `--configs` times configurations alone, by which benchmarks/model.py judges the
+cost model, and `--known` takes them from such a run; `--interpreter` runs the same path in Triton's interpreter, where
+times mean nothing.
 
 On a lent machine, with the folder that prepare wrote carried along (docs/benchmarks.md has the whole procedure):
 
-    python3 benchmarks/gpu.py measure out/gpu --results $OUT/nvidia-h200.json --cache /tmp/prism-bench --budget 520
+    python3 benchmarks/gpu.py measure out/gpu --earlier so-far.json --results $OUT/so-far.json --budget 520
 """
 
 from __future__ import annotations
@@ -25,6 +28,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from prism.errors import PrismError
 
 if TYPE_CHECKING:
     from prism.bench.suite import Case
@@ -79,6 +84,24 @@ def prepare(args: argparse.Namespace) -> int:
     return 1 if failed else 0
 
 
+def compile_all(args: argparse.Namespace) -> int:
+    """Compile what was prepared for a GPU that is not here."""
+    from prism.bench.measure import Plan, Run
+
+    cache = args.cache or args.folder / "cache-device"
+    plan = Plan(
+        device=args.target, budget_s=1e9, compile_ahead_s=1e9, compilers=args.workers, baselines=False, cache=cache
+    )
+    run = Run(args.folder, args.folder / "compiled.json", plan, say)
+    run.compile([c for c in run.manifest["cases"] if "error" not in c and named(c["name"], args.names)])
+    return 0
+
+
+def named(name: str, names: Sequence[str]) -> bool:
+    """Whether one of the names, where there are any, is a part of it."""
+    return not names or any(n in name for n in names)
+
+
 def measure(args: argparse.Namespace) -> int:
     """The second step."""
     from prism.bench.measure import Plan, Run
@@ -93,12 +116,8 @@ def measure(args: argparse.Namespace) -> int:
         compilers=args.compilers,
         cache=args.cache or args.folder / "cache-device",
     )
-    run = Run(args.folder, args.results or args.folder / "results.json", plan, say)
-    try:
-        body = run.run(args.names)
-    except RuntimeError as error:
-        print(f"{error}; without a GPU, prepare prints estimates", file=sys.stderr)
-        return 1
+    results = args.results or args.folder / "results.json"
+    body = Run(args.folder, results, plan, say, earlier=args.earlier, known=args.known).run(args.names)
     say(json.dumps(body["summary"], indent=1))
     return 0
 
@@ -152,10 +171,22 @@ def main(argv: Sequence[str] | None = None) -> int:
     p.add_argument("--gate-cases", type=int, default=None, help="cases of the numeric gate; all by default")
     p.set_defaults(step=prepare)
 
+    p = steps.add_parser("compile", help="compile a prepared folder by the triton that is here; no GPU needed")
+    p.add_argument("folder", type=Path)
+    p.add_argument("names", nargs="*", help="parts of names; all cases by default")
+    p.add_argument("--target", default="sm_90", help="what for; sm_90")
+    p.add_argument("--workers", type=int, default=2, help="processes that compile; 2")
+    p.add_argument("--cache", type=Path, help="of compiled kernels; FOLDER/cache-device by default")
+    p.set_defaults(step=compile_all)
+
     p = steps.add_parser("measure", help="time a prepared folder on this machine's GPU")
     p.add_argument("folder", type=Path)
     p.add_argument("names", nargs="*", help="parts of names; all cases by default")
     p.add_argument("--results", type=Path, help="FOLDER/results.json by default; gone on with where it exists")
+    p.add_argument("--earlier", type=Path, nargs="*", default=[], help="results of earlier runs, which are carried in")
+    p.add_argument(
+        "--known", type=Path, help="results with --configs: configurations that they tell of are not tried again"
+    )
     p.add_argument("--budget", type=float, default=540.0, help="seconds in all; 540")
     p.add_argument("--case-seconds", type=float, default=120.0, help="seconds of one case at most; 120")
     p.add_argument("--trial-seconds", type=float, default=6.0, help="seconds of a case's configurations; 6")
@@ -175,7 +206,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     p.set_defaults(step=list_cases)
 
     args = parser.parse_args(argv)
-    code: int = args.step(args)
+    try:
+        code: int = args.step(args)
+    except PrismError as error:
+        print(error, file=sys.stderr)
+        return error.exit_code
     return code
 
 

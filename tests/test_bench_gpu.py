@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import random
+import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -15,14 +17,15 @@ import pytest
 import torch
 import triton_modules
 from bench_reference import REFERENCES
+from test_triton_versions import OLDEST, stated
 
 from benchmarks import gpu, model
 from benchmarks.gpu_check import structure
 from benchmarks.gpu_plot import figure, page
 from prism.backends.interleave import interleave
 from prism.bench import functions
-from prism.bench.child import draw, errors, flat, judge
-from prism.bench.measure import Plan, Run
+from prism.bench.child import compile_ahead, draw, errors, flat, judge, load_module
+from prism.bench.measure import CHILD, Plan, Run, better, device_environment
 from prism.bench.own import from_output, module_facts, own_case
 from prism.bench.prepare import describe, spread, trace_case, write_manifest
 from prism.bench.results import (
@@ -38,7 +41,8 @@ from prism.bench.results import (
 from prism.bench.suite import CASES, Case, reduced
 from prism.cli import main
 from prism.cost.device import device
-from prism.errors import UsageError
+from prism.errors import BackendError, UsageError
+from prism.process.child import module_command
 from prism.process.worker import EventWorker
 from prism.sgraph.config import Config
 
@@ -197,6 +201,12 @@ def test_the_summary_leaves_launches_and_estimates_out() -> None:
     ]
     found = summary(rows)
     assert (found["measured"], found["in_mean"]) == (4, 2)
+    assert found["left_out_without_torch_compile"] == []
+    alone = measured_row(record("LoRA M16"), {"prism 0 0": timed(1.0), "eager": timed(90.0)}, {"failures": []})
+    with_it = summary([*rows, alone])
+    assert with_it["left_out_without_torch_compile"] == ["LoRA M16"]
+    for mean in ("in_mean", "geometric_mean_over_compilers", "geometric_mean_over_best"):
+        assert with_it[mean] == found[mean]
     assert found["geometric_mean_over_compilers"] == pytest.approx(2.0)
     assert found["memory_bound_below_0.85"] == ["GQA decode B32 4k"]
     table = markdown(rows)
@@ -356,6 +366,221 @@ def test_a_gain_above_three_is_timed_again_for_longer_and_the_lesser_counts(
     assert row["speedups"] == pytest.approx([4.0, again / 40.0])
 
 
+class Compiling(Scripted):
+    """A device for which the configurations of some cases do not compile; at others the child dies."""
+
+    broken: Sequence[str] = ()
+    deadly: Sequence[tuple[str, int]] = ()
+
+    def ask(self, request: Mapping[str, Any], silence_s: float, until: float | None = None) -> Iterator[dict[str, Any]]:
+        if request["op"] != "compile" or "baseline" in request:
+            yield from super().ask(request, silence_s, until)
+            return
+        self.asked.append(request)
+        name = request["case"]["name"]
+        for m in range(3):
+            trial = [request["candidate"], m]
+            if trial in request["skip"]:
+                continue
+            yield {"event": "begin", "trial": trial}
+            if (name, m) in self.deadly:
+                yield {"event": "lost", "why": "crash"}
+                return
+            if name in self.broken:
+                yield {"event": "failed", "trial": trial, "why": "TypeError"}
+            else:
+                yield {"event": "compiled", "trial": trial}
+        yield {"event": "done"}
+
+
+def compiling(folder: Path, broken: Sequence[str] = (), deadly: Sequence[tuple[str, int]] = ()) -> tuple[Any, ...]:
+    """(the run over sixteen cases, what is asked, what is said)."""
+    asked: list[Mapping[str, Any]] = []
+    lines: list[str] = []
+
+    def child() -> Compiling:
+        made = Compiling(asked)
+        made.broken, made.deadly = broken, deadly
+        return made
+
+    names = [c.name for c in CASES][:16]
+    manifest(folder / "f", [record(n) for n in names])
+    plan = Plan(budget_s=1e6, compilers=3, baseline_compilers=1, cache=folder)
+    return Run(folder / "f", folder / "r.json", plan, lines.append, child), asked, lines
+
+
+def test_a_run_of_which_too_little_compiles_stops_at_once_and_says_why(tmp_path: Path) -> None:
+    names = [c.name for c in CASES][:16]
+    run, asked, _ = compiling(tmp_path, names)
+    with pytest.raises(BackendError, match=r"of 48 configurations, . failed .*TypeError") as found:
+        run.run()
+    assert "too few configurations compile" in str(found.value)
+    own = [r for r in asked if r["op"] == "compile" and "baseline" not in r]
+    assert len(own) < 16, "the other modules were not tried"
+    assert not any(r["op"] in ("trials", "confirm") for r in asked)
+    assert json.loads((tmp_path / "r.json").read_text())["cases"] == []
+
+
+def test_a_module_that_fails_is_no_success_and_one_that_dies_goes_on(tmp_path: Path) -> None:
+    names = [c.name for c in CASES][:16]
+    run, asked, lines = compiling(tmp_path, names[:1], [(names[3], 1)])
+    body = run.run(names[:16])
+    assert body["compiled_ahead"] == {"configurations": 48, "compiled": 44, "failed": {"TypeError": 3, "crash": 1}}
+    said = "44 of 48 configurations, 4 failed (3 times: TypeError), 15 of 16 modules, 16 of 16 of torch.compile"
+    assert said in lines[0]
+    again = [r["skip"] for r in asked if r["op"] == "compile" and r["case"]["name"] == names[3] and "candidate" in r]
+    assert again == [[], [[0, 0], [0, 1]]]
+
+
+def test_a_child_that_cannot_start_is_no_silent_success(tmp_path: Path) -> None:
+    class Absent(Scripted):
+        def ask(
+            self, request: Mapping[str, Any], silence_s: float, until: float | None = None
+        ) -> Iterator[dict[str, Any]]:
+            if request["op"] == "compile":
+                yield {"event": "lost", "why": "No module named torch"}
+            else:
+                yield from super().ask(request, silence_s, until)
+
+    manifest(tmp_path / "f", [record()])
+    run = Run(tmp_path / "f", tmp_path / "r.json", Plan(cache=tmp_path), lambda _: None, lambda: Absent([]))
+    with pytest.raises(BackendError, match=r"0 of 3 configurations, 3 failed .*No module named torch"):
+        run.run()
+
+
+def row_of(name: str, *timed_names: str, us: float = 40.0) -> dict[str, Any]:
+    return measured_row(record(name), {n: timed(us) for n in timed_names}, {"trials": [], "failures": []})
+
+
+def test_what_failed_is_tried_again_and_what_was_measured_is_not_lost(tmp_path: Path) -> None:
+    whole = ("prism 0 0", "eager", "torch.compile")
+    names = ["GQA decode B8 4k", "LoRA M16", "Mirage LoRA", "int8 GEMM M1"]
+    rows = [row_of(names[0], *whole), row_of(names[1]), row_of(names[2], "prism 0 0", "eager"), {}]
+    device = {"name": "made up"}
+    earlier = tmp_path / "earlier.json"
+    body = {"schema": "prism.bench.results/1", "device": device, "runs": [{"device": device}], "cases": rows[:3]}
+    earlier.write_text(json.dumps(body))
+    folder = manifest(tmp_path / "f", [record(n) for n in names])
+    plan = Plan(compile_ahead_s=0.0, cache=tmp_path)
+    # The folder that comes back is empty at each start.
+    results = tmp_path / "out" / "r.json"
+
+    def begun() -> Run:
+        return Run(folder, results, plan, lambda _: None, lambda: Scripted([]), earlier=[earlier])
+
+    # What is new comes first; what is whole is left alone.
+    assert [c["name"] for c in begun().cases()] == ["int8 GEMM M1", "LoRA M16", "Mirage LoRA"]
+    found = {r["name"]: r for r in begun().run()["cases"]}
+    assert list(found) == names
+    assert found[names[0]] == rows[0]
+    assert [found[n]["tries"] for n in names[1:]] == [2, 2, 1]
+    assert all("torch.compile" in found[n]["baselines"] for n in names)
+    assert found[names[1]]["prism_us"] == 40.0
+    assert len(json.loads(results.read_text())["runs"]) == 2
+    assert begun().cases() == []
+
+
+def test_a_row_that_tells_less_replaces_none() -> None:
+    old, new = row_of("LoRA M16", "prism 0 0", "eager"), row_of("LoRA M16", "eager", "torch.compile")
+    assert better(old, new) is old
+    assert better(new, old) is old
+    assert better(old, {**old}) is not old
+
+
+def test_earlier_results_come_back_without_a_device_and_are_not_mixed(tmp_path: Path) -> None:
+    class Gone(Scripted):
+        def ask(
+            self, request: Mapping[str, Any], silence_s: float, until: float | None = None
+        ) -> Iterator[dict[str, Any]]:
+            yield {"event": "done", "error": "no NVIDIA driver"}
+
+    earlier, results = tmp_path / "e.json", tmp_path / "out" / "r.json"
+    body = {"schema": "prism.bench.results/1", "device": {"name": "another"}, "cases": [row_of("LoRA M16", "eager")]}
+    earlier.write_text(json.dumps(body))
+    folder = manifest(tmp_path / "f", [record()])
+
+    def run(child: type[Scripted]) -> None:
+        Run(folder, results, Plan(cache=tmp_path), lambda _: None, lambda: child([]), earlier=[earlier]).run()
+
+    with pytest.raises(BackendError, match="no NVIDIA driver"):
+        run(Gone)
+    assert [r["name"] for r in json.loads(results.read_text())["cases"]] == ["LoRA M16"]
+    with pytest.raises(UsageError, match="they are of another, and this is made up"):
+        run(Scripted)
+    earlier.write_text("{")
+    with pytest.raises(UsageError, match="cannot be read"):
+        run(Scripted)
+    assert [r["name"] for r in json.loads(results.read_text())["cases"]] == ["LoRA M16"]
+
+
+def test_known_configurations_are_not_tried_again_and_losses_come_first(tmp_path: Path) -> None:
+    entries = record()["candidates"][0]["configs"]
+    trials = [
+        {"candidate": 0, "config": m, "key": entries[m]["key"], "measured_us": 9.0 - m, "error": 0.1} for m in (0, 2)
+    ]
+    stale = {**trials[0], "key": "another", "measured_us": 1.0}
+    known = tmp_path / "configs.json"
+    row = {**row_of("LoRA M16", "prism 0 0"), "trials": [*trials, stale]}
+    known.write_text(json.dumps({"schema": "prism.bench.results/1", "cases": [row]}))
+    told = record("LoRA M16", estimate_us=40.0, baseline_estimate_us=70.0)
+    new = record("int8 GEMM M1", estimate_us=40.0, baseline_estimate_us=50.0)
+    asked: list[Mapping[str, Any]] = []
+    plan = Plan(compile_ahead_s=0.0, cache=tmp_path)
+    folder = manifest(tmp_path / "f", [told, new])
+    run = Run(folder, tmp_path / "r.json", plan, lambda _: None, lambda: Scripted(asked), known=known)
+    assert [r["name"] for r in run.run()["cases"]] == ["int8 GEMM M1", "LoRA M16"]
+    assert {r["case"]["name"] for r in asked if r["op"] == "trials"} == {"int8 GEMM M1"}
+    confirmed = next(r for r in asked if r["op"] == "confirm" and r["case"]["name"] == "LoRA M16")
+    assert confirmed["contenders"][:3] == ["prism 0 2", "prism 0 0", "eager"]
+
+
+def test_the_measuring_side_needs_nothing_that_is_prisms() -> None:
+    root = str(Path(gpu.__file__).resolve().parents[1])
+    code = f"import sys; sys.path.insert(0, {root!r}); import benchmarks.gpu, prism.bench.measure, prism.bench.child"
+    # Without site-packages: what is imported before torch and triton is the standard library's.
+    done = subprocess.run([sys.executable, "-I", "-S", "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+LAUNCHING = """
+class Kernel:
+    launchers = []
+
+    def __init__(self, name):
+        self.__name__ = name
+
+    def warmup(self, *args, grid, **meta):
+        if self.__name__ == "broken":
+            raise TypeError("no such thing")
+        return None if self.__name__ == "library" else self
+
+    def _init_handles(self):
+        Kernel.launchers.append(self.__name__)
+
+
+def launches(x, y, *, config):
+    for name in config["kernels"]:
+        yield Kernel(name), (1,), (x, y), {}
+"""
+
+
+def test_compiling_ahead_builds_what_launches_kernels(tmp_path: Path) -> None:
+    path = tmp_path / "m.py"
+    path.write_text(LAUNCHING)
+    configs = [{"config": {"kernels": k}} for k in (["one", "two"], ["broken"], ["library"])]
+    shape = {"shape": [2, 3], "dtype": "float32"}
+    case = {
+        "inputs": [shape],
+        "outputs": [shape],
+        "candidates": [{"module": "m.py", "takes": [0], "configs": [*configs, {"config": {}, "error": "known"}]}],
+    }
+    asked = {"case": case, "candidate": 0, "folder": str(tmp_path), "device": "cuda", "skip": [[0, 2]]}
+    found = [e for e in compile_ahead(asked) if e["event"] != "begin"]
+    assert [(e["event"], e["trial"]) for e in found] == [("compiled", [0, 0]), ("failed", [0, 1])]
+    assert "no such thing" in found[1]["why"]
+    assert load_module(path).Kernel.launchers == ["one", "two"]
+
+
 def test_no_case_is_begun_when_time_is_up(tmp_path: Path) -> None:
     folder = manifest(tmp_path / "f", [record()])
     plan = Plan(budget_s=5.0, compile_ahead_s=0.0, cache=tmp_path)
@@ -397,8 +622,18 @@ def test_the_whole_path_runs_in_the_interpreter(tmp_path: Path, capsys: pytest.C
     plan = Plan(
         device="interpreter", compile_ahead_s=0.0, confirm_s=0.0, rounds=5, only=("eager", "liger"), cache=tmp_path
     )
-    body = Run(tmp_path, tmp_path / "results.json", plan, lambda _: None).run()
+    # By the oldest Triton, where there is one: a GPU's machine may have it, with a newer numpy.
+    environment = device_environment(tmp_path, "interpreter")
+    oldest = os.environ.get(OLDEST)
+    found = [str(Path(oldest).resolve())] if oldest else []
+    environment["PYTHONPATH"] = os.pathsep.join([*found, environment["PYTHONPATH"]])
+
+    def child() -> EventWorker:
+        return EventWorker(module_command(CHILD), environment)
+
+    body = Run(tmp_path, tmp_path / "results.json", plan, lambda _: None, child).run()
     (row,) = body["cases"]
+    assert not oldest or body["versions"]["triton"] == stated()
     assert row["prism_us"] > 0
     assert row["error"] <= 1
     assert set(row["baselines"]) == {"eager"}

@@ -21,7 +21,6 @@ from prism.events import ContenderReport, MeasurementReport, RunReport
 from prism.instantiate.cache import Cache, Store
 from prism.instantiate.confirm import (
     AGREE,
-    LONGER,
     MATCHES,
     NEVER,
     ROUNDS,
@@ -33,7 +32,7 @@ from prism.instantiate.confirm import (
 )
 from prism.instantiate.machine_load import Load, Watch, busy_seconds
 from prism.instantiate.measure import KERNEL, Bench, Contender, summarise
-from prism.instantiate.rounds import HEATS, Prepared, contest
+from prism.instantiate.rounds import HEATS, LONGER, Prepared, contest
 from prism.instantiate.study import Failure
 from prism.process.deadline import Deadline
 from prism.process.worker import Ending, Reply

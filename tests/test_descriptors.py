@@ -654,7 +654,7 @@ from pathlib import Path
 from triton.runtime import driver
 import torch
 from prism.backends.protocol import load_module
-from prism.backends.triton.compile_worker import NamedTarget
+from prism.backends.triton.named_target import NamedTarget
 found = []
 for request in json.loads(sys.argv[1]):
     module = load_module(Path(request["module"]))

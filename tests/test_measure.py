@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
-from contextlib import closing
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -16,8 +17,9 @@ import torch
 import prism
 from prism.backends.interleave import interleave
 from prism.backends.native import native
+from prism.backends.triton import replay as graphs
 from prism.backends.triton.device import describe_gpu, parse_gpu
-from prism.backends.triton.replay import MAX_COPIES, calls, copies, is_sticky
+from prism.backends.triton.replay import LONGEST_S, MAX_COPIES, GraphReplay, calls, copies, is_sticky, shared_calls
 from prism.cost.device import device
 from prism.instantiate.measure import Bench, Contender, classify, summarise
 from prism.instantiate.study import Failure
@@ -58,6 +60,94 @@ def test_a_graph_holds_whole_rotations() -> None:
             assert n >= rotation
     assert calls(1e-5, 7) * 1e-5 >= 2e-3
     assert calls(10.0, 1) == 1
+
+
+def test_all_contenders_make_as_many_calls() -> None:
+    assert shared_calls([1e-5, 3e-5], 7) == calls(1e-5, 7)
+    # Neither does a slow one take seconds, nor has one less than a rotation.
+    assert shared_calls([1e-5, 3e-3], 7) == 28 <= LONGEST_S / 3e-3
+    assert shared_calls([1e-5, 1.0], 7) == 7
+
+
+class Cuda:
+    """The part of torch.cuda that graphs use, with a clock that launches move on: by 1 ms where Python makes them."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.capturing: list[Callable[[], None]] | None = None
+        self.current_stream = self.Stream = lambda: self
+
+    def wait_stream(self, other: Cuda) -> None: ...
+
+    def synchronize(self) -> None: ...
+
+    @contextmanager
+    def stream(self, stream: Cuda) -> Iterator[None]:
+        yield
+
+    @contextmanager
+    def graph(self, graph: Graph, stream: Cuda | None) -> Iterator[None]:
+        self.capturing = graph.calls
+        yield
+        self.capturing = None
+
+    def launch(self, call: Callable[[], None], seconds: float) -> None:
+        def run() -> None:
+            self.now += seconds
+            call()
+
+        if self.capturing is not None:
+            self.capturing.append(run)
+        else:
+            self.now += 1e-3
+            run()
+
+
+class Graph:
+    def __init__(self) -> None:
+        self.calls: list[Callable[[], None]] = []
+
+    def replay(self) -> None:
+        for call in self.calls:
+            call()
+
+
+class Event:
+    """A point in the clock's time."""
+
+    def __init__(self, cuda: Cuda) -> None:
+        self.cuda, self.at = cuda, 0.0
+
+    def record(self) -> None:
+        self.at = self.cuda.now
+
+    def synchronize(self) -> None: ...
+
+    def elapsed_time(self, end: Event) -> float:
+        return 1e3 * (end.at - self.at)
+
+
+def test_a_graph_is_sized_by_a_replay_and_not_by_what_python_takes_to_launch(monkeypatch: pytest.MonkeyPatch) -> None:
+    cuda = Cuda()
+    fake = SimpleNamespace(cuda=cuda)
+    cuda.CUDAGraph = Graph  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "torch", fake)
+    monkeypatch.setattr(graphs, "event", lambda: Event(cuda))
+    made: list[int] = []
+
+    def launch(n: int) -> list[int]:
+        cuda.launch(lambda: made.append(n), 1e-5)
+        return [n]
+
+    contender = GraphReplay(launch, 3)
+    assert contender.call_s == pytest.approx(1e-5)
+    assert contender.calls == 3
+    contender.capture(shared_calls([contender.call_s], 3))
+    assert contender.calls == calls(1e-5, 3) == 201
+    made.clear()
+    assert contender.replay() == pytest.approx(1e-5)
+    assert made == [0, 1, 2] * 67
+    assert contender.outputs == [2]
 
 
 def test_contenders_are_interleaved_and_take_turns_to_begin() -> None:

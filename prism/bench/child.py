@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Any, Protocol, TypeAlias
 
 from prism.backends.interleave import interleave
+from prism.backends.triton.named_target import compile_for
 from prism.backends.triton.replay import (
     WARM_UP_REPLAYS,
     GraphReplay,
@@ -32,6 +33,7 @@ from prism.backends.triton.replay import (
     event,
     give_up_if_sticky,
     poison,
+    shared_calls,
 )
 from prism.process.serve import one_line, private_output
 
@@ -147,10 +149,22 @@ class Runner:
 
 
 class Prepared(Protocol):
-    """A contender that can be replayed."""
+    """A contender that can be replayed.
 
+    Attributes:
+        rotation: copies of the inputs.
+        calls: that a replay makes.
+        call_s: seconds of one.
+        outputs: of the last.
+    """
+
+    rotation: int
     calls: int
+    call_s: float
     outputs: Sequence[Any]
+
+    def capture(self, calls: int) -> None:
+        """Make so many calls a replay from now on."""
 
     def replay(self) -> float:
         """Replay once: seconds a call."""
@@ -161,8 +175,11 @@ class _Clocked:
 
     def __init__(self, launch: Callable[[int], Sequence[Any]]) -> None:
         self._launch = launch
-        self.calls = 1
-        self.outputs = launch(0)
+        self.rotation = self.calls = 1
+        self.call_s = self.replay()
+
+    def capture(self, calls: int) -> None:
+        """There is always one."""
 
     def replay(self) -> float:
         """Seconds of one call."""
@@ -317,6 +334,7 @@ def trials(request: Request) -> Iterator[Event]:
         yield {"event": "begin", "trial": [n, m]}
         try:
             prepared = bench.module(n, record["candidates"][n]["configs"][m]["config"])
+            prepared.capture(shared_calls([prepared.call_s], prepared.rotation))
             poison(prepared.outputs)
             seconds = sorted(prepared.replay() for _ in range(TRIAL_REPLAYS))[TRIAL_REPLAYS // 2]
             wrong = bench.error(prepared.outputs)
@@ -338,6 +356,16 @@ def confirm(request: Request) -> Iterator[Event]:
                 prepared = bench.module(n, bench.record["candidates"][n]["configs"][m]["config"])
             else:
                 prepared = bench.baseline(name)
+            ready.append((name, prepared))
+        except Exception as error:
+            give_up_if_sticky(error)
+            yield {"event": "failed", "contender": name, "why": one_line(error)}
+    prepared_all, ready = ready, []
+    times = [p.call_s for _, p in prepared_all]
+    for name, prepared in prepared_all:
+        yield {"event": "begin", "contender": name}
+        try:
+            prepared.capture(shared_calls(times, prepared.rotation))
             for _ in range(WARM_UP_REPLAYS):
                 prepared.replay()
             poison(prepared.outputs)
@@ -360,9 +388,15 @@ def confirm(request: Request) -> Iterator[Event]:
 
 
 def compile_ahead(request: Request) -> Iterator[Event]:
-    """Compile a candidate's configurations for the device that is here, or a baseline's, into the disk caches."""
+    """Compile a candidate's configurations, or a baseline's kernels, into the disk caches.
+
+    For the device that is here with what launches them, so that the first call finds all; or for a named target.
+    """
     import torch
 
+    here = request["device"] == "cuda"
+    if not here:
+        compile_for(request["device"])
     record = request["case"]
     if request.get("baseline"):
         yield {"event": "begin", "contender": request["baseline"]}
@@ -377,14 +411,20 @@ def compile_ahead(request: Request) -> Iterator[Event]:
         torch.empty(s["shape"], dtype=getattr(torch, s["dtype"]), device="meta") for s in (*given, *record["outputs"])
     ]
     for m, entry in enumerate(c["configs"]):
-        if "error" in entry:
+        trial = [request["candidate"], m]
+        if "error" in entry or trial in request["skip"]:
             continue
-        yield {"event": "begin", "trial": [request["candidate"], m]}
+        yield {"event": "begin", "trial": trial}
         try:
             for kernel, _grid, args, meta in module.launches(*tensors, config=entry["config"]):
-                kernel.warmup(*args, grid=(1,), **meta)
+                built = kernel.warmup(*args, grid=(1,), **meta)
+                if here and built is not None:
+                    # Triton compiles the code that launches a kernel, in C, when it is first launched.
+                    built._init_handles()
+            yield {"event": "compiled", "trial": trial}
         except Exception as error:
-            yield {"event": "failed", "trial": [request["candidate"], m], "why": one_line(error)}
+            give_up_if_sticky(error)
+            yield {"event": "failed", "trial": trial, "why": one_line(error)}
 
 
 def describe(request: Request) -> Iterator[Event]:

@@ -1,32 +1,45 @@
 """Measuring a prepared folder on the device: the standard library here, torch and triton in child processes.
 
     describe  device, versions, and the rates that the card reaches now
-    compile   prism's configurations and torch.compile's kernels ahead, in many processes
-    trials    case by case, in one child: every configuration a little
+    compile   prism's configurations and torch.compile's kernels ahead, in many processes; a run of which too few
+              compile is stopped there
+    trials    case by case, in one child: every configuration a little, or what an earlier run has told of them
     confirm   the best few against the baselines, interleaved, outputs checked; above 3x once more, for longer
-    write     the results after each case, so that an interrupted run keeps them and `resume` goes on
+    write     the results after each case, so that an interrupted run keeps them and the next one goes on
 
 A child that crashes or falls silent is killed; what it was at is noted as failed, and a new child goes on without it.
+Results of earlier runs are carried in: what has them is not measured again, and what failed is tried once more.
 """
 
 from __future__ import annotations
 
 import json
 import subprocess
+import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from prism.bench.results import MEASURED, measured_row, summary
-from prism.instantiate.confirm import INCREDIBLE, LONGER
+from prism.bench.results import COMPILED, COMPILERS, MEASURED, measured_row, summary
+from prism.errors import BackendError, UsageError
+from prism.instantiate.rounds import INCREDIBLE, LONGER
 from prism.process.child import child_environment, module_command, run_tool
 from prism.process.worker import EventWorker
 
 SCHEMA = "prism.bench.results/1"
 CHILD = "prism.bench.child"
+LEAST_COMPILED = 0.9
+"""The part of the configurations that has to compile: with fewer something is wrong that no measurement tells."""
+FEW = 20
+"""Of so few configurations one has to compile."""
+FIRST_PART = 0.6
+"""The part of a case's time after which whoever is still preparing is given up, so that the others get theirs."""
+TRIES = 2
+"""How often a case is tried."""
 CLOCKS = "clocks.sm,clocks.mem,clocks.max.sm,temperature.gpu,power.draw,driver_version"
 
 
@@ -67,6 +80,118 @@ class Plan:
     cache: Path = field(default_factory=lambda: Path("out") / "bench-cache")
 
 
+@dataclass(slots=True)
+class Tally:
+    """What has compiled of what was to be; several threads write it.
+
+    Attributes:
+        total: configurations that are to be compiled.
+        compiled: those that have been.
+        failed: how many did not compile, by the reason.
+    """
+
+    total: int
+    compiled: int = 0
+    failed: Counter[str] = field(default_factory=Counter)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def count(self, why: str = "") -> None:
+        """One more; `why` it did not compile."""
+        with self._lock:
+            if why:
+                self.failed[why] += 1
+            else:
+                self.compiled += 1
+
+    @property
+    def wrong(self) -> int:
+        """How many did not compile."""
+        with self._lock:
+            return sum(self.failed.values())
+
+    @property
+    def hopeless(self) -> bool:
+        """Whether too few will have compiled in the end, whatever happens to the rest."""
+        most = self.total if self.total < FEW else int((1 - LEAST_COMPILED) * self.total) + 1
+        return 0 < most <= self.wrong
+
+    @property
+    def enough(self) -> bool:
+        """Whether enough of those that were tried have compiled."""
+        tried = self.compiled + self.wrong
+        return not self.wrong or self.compiled >= (LEAST_COMPILED * tried if tried >= FEW else 1)
+
+    def as_dict(self) -> dict[str, Any]:
+        """For the results."""
+        return {"configurations": self.total, "compiled": self.compiled, "failed": dict(self.failed.most_common())}
+
+    def __str__(self) -> str:
+        text = f"{self.compiled} of {self.total} configurations"
+        if self.failed:
+            ((why, many),) = self.failed.most_common(1)
+            text += f", {self.wrong} failed ({many} times: {why})"
+        return text
+
+
+def settled(row: Mapping[str, Any], wanted: Iterable[str]) -> bool:
+    """Whether a case need not be tried again: a kernel has a time, and so has what of torch was wanted."""
+    return row["prism_us"] is not None and all(name in row["baselines"] for name in wanted)
+
+
+def better(old: Mapping[str, Any], new: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Of two rows of a case the one that tells more, the new one if they tell as much."""
+
+    def told(row: Mapping[str, Any]) -> tuple[bool, int, int]:
+        baselines = row["baselines"]
+        return row["prism_us"] is not None, sum(b in baselines for b in COMPILERS), len(baselines)
+
+    return new if told(new) >= told(old) else old
+
+
+def together(bodies: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+    """The results of several runs as one: of each case the row that tells most.
+
+    Raises:
+        UsageError: they are of several devices.
+    """
+    found: dict[str, Any] = {"schema": SCHEMA, "cases": []}
+    rows: dict[str, Mapping[str, Any]] = {}
+    for body in bodies:
+        _same_device(found, body)
+        found |= {k: v for k, v in body.items() if k not in ("cases", "runs", "summary")}
+        found["runs"] = [*found.get("runs", []), *(r for r in body.get("runs", []) if r not in found.get("runs", []))]
+        for row in body["cases"]:
+            rows[row["name"]] = better(rows[row["name"]], row) if row["name"] in rows else row
+    return {**found, "cases": list(rows.values())}
+
+
+def _same_device(body: Mapping[str, Any], other: Mapping[str, Any]) -> None:
+    names = [b["device"]["name"] for b in (body, other) if b.get("device")]
+    if len(set(names)) > 1:
+        raise UsageError(
+            "the results are of another device",
+            why=f"they are of {names[0]}, and this is {names[1]}",
+            fix="give another results file, and leave --earlier out",
+        )
+
+
+def read_results(path: Path) -> dict[str, Any]:
+    """A results file.
+
+    Raises:
+        UsageError: it cannot be read.
+    """
+    try:
+        body: dict[str, Any] = json.loads(path.read_text("utf-8"))
+        if body["schema"] != SCHEMA:
+            raise ValueError(f"its schema is {body['schema']}")
+    except (OSError, ValueError, KeyError) as error:
+        raise UsageError(
+            "the results cannot be read", where=str(path), why=str(error), fix="name another file, or move it away"
+        ) from None
+    return body
+
+
 class Run:
     """One run over a manifest.
 
@@ -76,6 +201,11 @@ class Run:
         plan: how time is spent.
         say: told one line a step.
         child: makes a child process.
+        earlier: results of other runs, which are carried in.
+        known: results of configurations alone: what they tell of is not timed once more before the baselines.
+
+    Raises:
+        UsageError: a results file cannot be read, or they are of several devices.
     """
 
     def __init__(
@@ -85,6 +215,9 @@ class Run:
         plan: Plan,
         say: Callable[[str], None] = print,
         child: Callable[[], EventWorker] | None = None,
+        *,
+        earlier: Sequence[Path] = (),
+        known: Path | None = None,
     ) -> None:
         self.folder = folder.resolve()
         self.results = results
@@ -93,12 +226,11 @@ class Run:
         self.manifest: Mapping[str, Any] = json.loads((folder / "manifest.json").read_text())
         environment = device_environment(plan.cache.resolve(), plan.device)
         self._new = child or (lambda: EventWorker(module_command(CHILD), environment))
+        self.body = together(map(read_results, [*earlier, *[results] * results.exists()]))
+        self.known = read_results(known) if known is not None else {"cases": []}
         # One child for all cases: it starts anew after a crash or a hang alone.
         self._child = self._new()
         self.start = time.monotonic()
-        self.body: dict[str, Any] = {"schema": SCHEMA, "cases": []}
-        if results.exists():
-            self.body = json.loads(results.read_text())
 
     @property
     def left(self) -> float:
@@ -106,23 +238,57 @@ class Run:
         return self.plan.budget_s - (time.monotonic() - self.start)
 
     def cases(self, names: Sequence[str] = ()) -> list[Mapping[str, Any]]:
-        """Those that are to be measured: all or by parts of names, none twice, the suite's first."""
-        done = {r["name"] for r in self.body["cases"]}
+        """Those that are to be measured, all or by parts of names: new ones first, the suite's, likely losses first."""
+        rows = {r["name"]: r for r in self.body["cases"]}
+
+        def again(c: Mapping[str, Any]) -> bool:
+            return c["name"] in rows
+
         chosen = [
             c
             for c in self.manifest["cases"]
-            if c["name"] not in done and "error" not in c and (not names or any(n in c["name"] for n in names))
+            if "error" not in c
+            and (not names or any(n in c["name"] for n in names))
+            and not (again(c) and (self._settled(rows[c["name"]]) or rows[c["name"]].get("tries", 1) >= TRIES))
         ]
-        return sorted(chosen, key=lambda c: c["group"] != "suite")
+        return sorted(chosen, key=lambda c: (again(c), c["group"] != "suite", -self._outlook(c)))
+
+    def _settled(self, row: Mapping[str, Any]) -> bool:
+        wanted = [b for b in COMPILERS if self.plan.baselines and (not self.plan.only or b in self.plan.only)]
+        return settled(row, wanted)
+
+    def _outlook(self, record: Mapping[str, Any]) -> float:
+        """Of a case what its kernels take, as far as that is known, in what torch's operators are estimated to take."""
+        times = [t["measured_us"] for t in self._known_trials(record)]
+        us = min(times, default=record.get("estimate_us") or 0.0)
+        return float(us) / float(record.get("baseline_estimate_us") or 1e9)
+
+    def _known_trials(self, record: Mapping[str, Any]) -> list[dict[str, Any]]:
+        """What an earlier run tells of the case's configurations, where they are still the same."""
+        trials = [t for r in self.known["cases"] if r["name"] == record["name"] for t in r["trials"]]
+        keys = [[e["key"] for e in c["configs"]] for c in record["candidates"]]
+
+        def same(t: Mapping[str, Any]) -> bool:
+            n, m = t["candidate"], t["config"]
+            return bool(n < len(keys) and m < len(keys[n]) and keys[n][m] == t["key"])
+
+        return [t for t in trials if t["error"] <= 1.0 and same(t)]
 
     def run(self, names: Sequence[str] = ()) -> dict[str, Any]:
-        """Measure what is left, case by case; the results, also written to the file."""
+        """Measure what is left, case by case; the results, also written to the file.
+
+        Raises:
+            BackendError: there is no device, or too few configurations compile for it.
+            UsageError: earlier results are of another device.
+        """
         try:
+            # What was carried in comes back whatever happens.
+            self.write()
             self._describe()
             self.write()
             cases = self.cases(names)
             if self.plan.compile_ahead_s > 0:
-                self._compile(cases)
+                self.compile(cases)
             for record in cases:
                 if self.left < 15.0:
                     self.say(f"{self.left:.0f} s are left: the rest is for another run")
@@ -130,12 +296,22 @@ class Run:
                 start = time.monotonic()
                 row = self._case(record)
                 row["seconds"] = time.monotonic() - start
-                self.body["cases"].append(row)
+                row["run"] = len(self.body["runs"]) - 1
+                self._keep(row)
                 self.write()
                 self.say(line(row))
         finally:
             self._child.close()
         return self.body
+
+    def _keep(self, row: dict[str, Any]) -> None:
+        """Put a row in its place; one of an earlier run stays where it tells more."""
+        places = [n for n, r in enumerate(self.body["cases"]) if r["name"] == row["name"]]
+        if not places:
+            self.body["cases"].append({**row, "tries": 1})
+        for n in places:
+            old = self.body["cases"][n]
+            self.body["cases"][n] = {**better(old, row), "tries": old.get("tries", 1) + 1}
 
     def write(self) -> None:
         """The results as far as they are, whole or not at all."""
@@ -146,60 +322,107 @@ class Run:
         spare.replace(self.results)
 
     def _describe(self) -> None:
+        told: dict[str, Any] = {}
         for event in self._child.ask({"op": "describe", "device": self.plan.device}, 120.0):
             if event["event"] == "device":
-                self.body |= {k: event[k] for k in ("device", "versions", "ceilings") if k in event}
+                told = {k: event[k] for k in ("device", "versions", "ceilings") if k in event}
             elif event.get("error") or event["event"] == "lost":
-                raise RuntimeError(f"no device: {event.get('error') or event.get('why')}")
-        self.body["prepared_with"] = self.manifest["versions"]
-        self.body.setdefault("clocks", []).append(clocks() if self.plan.device == "cuda" else {})
+                raise BackendError(
+                    "no device",
+                    why=event.get("error") or event.get("why") or "the child says nothing of it",
+                    fix="run it where a GPU is; without one, `prepare` prints estimates",
+                )
+        for other in (self.body, self.known):
+            _same_device(other, told)
+        told["clocks"] = clocks() if self.plan.device == "cuda" else {}
+        told["prepared_with"] = self.manifest["versions"]
+        self.body |= told
+        self.body.setdefault("runs", []).append(told)
 
-    def _compile(self, cases: Sequence[Mapping[str, Any]]) -> None:
-        """Compile ahead; what fails fails again in its case, where it is noted."""
+    def compile(self, cases: Sequence[Mapping[str, Any]]) -> Tally:
+        """Compile ahead; what fails fails again in its case, where it is noted.
+
+        Raises:
+            BackendError: too few configurations compile.
+        """
         until = time.monotonic() + min(self.plan.compile_ahead_s, max(0.0, self.left - 60.0))
-        jobs = [
-            {"op": "compile", "case": c, "candidate": n, "folder": str(self.folder), "device": self.plan.device}
-            for c in cases
-            for n in range(len(c["candidates"]))
-        ]
-        slow = [
-            {
-                "op": "compile",
-                "case": c,
-                "baseline": "torch.compile",
-                "folder": str(self.folder),
-                "device": self.plan.device,
-            }
-            for c in cases
-            if self.plan.baselines
-        ]
+        common = {"op": "compile", "folder": str(self.folder), "device": self.plan.device}
+        jobs = [{**common, "case": c, "candidate": n} for c in cases for n in range(len(c["candidates"]))]
+        slow = [{**common, "case": c, "baseline": COMPILED} for c in cases if self.plan.baselines]
+        entries = [e for c in cases for candidate in c["candidates"] for e in candidate["configs"]]
+        tally = Tally(sum("error" not in e for e in entries))
 
         def drain(queue: list[dict[str, Any]]) -> int:
             child, done = self._new(), 0
             try:
-                while queue and time.monotonic() < until:
+                while time.monotonic() < until and not tally.hopeless:
                     try:
                         job = queue.pop(0)
                     except IndexError:
                         break
-                    ended = list(child.ask(job, 120.0, until))[-1]
-                    done += ended["event"] == "done"
+                    done += self._compile_one(child, job, tally, until)
             finally:
                 child.close()
             return done
 
         own = max(1, self.plan.compilers - (self.plan.baseline_compilers if slow else 0))
         queues = [jobs] * own + ([slow] * self.plan.baseline_compilers if slow else [])
-        total = len(jobs) + len(slow)
+        modules, baselines = len(jobs), len(slow)
         start = time.monotonic()
         with ThreadPoolExecutor(len(queues)) as threads:
-            done = sum(threads.map(drain, queues))
-        self.say(f"compiled ahead: {done} of {total} modules in {time.monotonic() - start:.0f} s")
+            done = list(threads.map(drain, queues))
+        text = f"compiled ahead in {time.monotonic() - start:.0f} s: {tally}, {sum(done[:own])} of {modules} modules"
+        self.say(text + (f", {sum(done[own:])} of {baselines} of {COMPILED}" if baselines else ""))
+        self.body["compiled_ahead"] = tally.as_dict()
+        if not tally.enough or tally.hopeless:
+            raise BackendError(
+                "too few configurations compile for this device",
+                where=str(self.folder),
+                why=str(tally),
+                fix="prepare the folder anew; `benchmarks/gpu.py compile` tries it without a GPU",
+            )
+        return tally
+
+    def _compile_one(self, child: EventWorker, job: Mapping[str, Any], tally: Tally, until: float) -> bool:
+        """Whether a baseline, or one configuration of a candidate at least, was compiled."""
+        skip: list[Any] = []
+        compiled, again = 0, True
+        while again and time.monotonic() < until:
+            again, begun = False, None
+            for event in child.ask({**job, "skip": [*skip]}, 120.0, until):
+                match event["event"]:
+                    case "begin":
+                        begun = event.get("trial")
+                    case "compiled":
+                        compiled += 1
+                        skip.append(event["trial"])
+                        tally.count()
+                    case "failed":
+                        skip.append(event["trial"])
+                        tally.count(event["why"])
+                    case "done" if "baseline" in job:
+                        compiled += not event.get("error")
+                    case "lost" if begun is not None and begun not in skip:
+                        # Who was at it is left out; the others go on. At the end of the time nobody is to blame.
+                        again = time.monotonic() < until
+                        if again:
+                            skip.append(begun)
+                            tally.count(event["why"])
+                    case "done" | "lost" if "candidate" in job:
+                        # What of the module was not tried will not be: it cannot be loaded, for one.
+                        why = event.get("error") or event.get("why", "")
+                        wanted = job["case"]["candidates"][job["candidate"]]["configs"]
+                        for _ in range(sum("error" not in e for e in wanted) - len(skip) if why else 0):
+                            tally.count(why)
+        return compiled > 0
 
     def _case(self, record: Mapping[str, Any]) -> dict[str, Any]:
         until = time.monotonic() + min(self.plan.case_s, max(10.0, self.left))
         request = {"case": record, "folder": str(self.folder), "device": self.plan.device}
-        found, failures = self._trials(self._child, request, until)
+        failures: list[dict[str, Any]] = []
+        found = self._known_trials(record)
+        if not found:
+            found, failures = self._trials(self._child, request, until)
         ranked = sorted((t["measured_us"], t["candidate"], t["config"]) for t in found if t["error"] <= 1.0)
         timed = self._confirm(self._child, request, record, ranked, failures, until)
         kept: dict[str, Any] = {
@@ -288,7 +511,10 @@ class Run:
             begun = ""
             limits = {"rounds": times * self.plan.rounds, "seconds": times * self.plan.confirm_s}
             asked = {"contenders": contenders, **limits}
-            for event in child.ask({"op": "confirm", **asked, **request}, self.plan.silence_s, until):
+            # Time is left for the others, should one have to be killed.
+            now = time.monotonic()
+            end = now + FIRST_PART * (until - now)
+            for event in child.ask({"op": "confirm", **asked, **request}, self.plan.silence_s, end):
                 match event["event"]:
                     case "begin":
                         begun = event["contender"]

@@ -36,7 +36,7 @@ from prism.instantiate.measure import (
     plain_timed,
     timed_from,
 )
-from prism.instantiate.rounds import EQUAL_S, NEAR
+from prism.instantiate.rounds import EQUAL_S, INCREDIBLE, LONGER, NEAR
 from prism.instantiate.spread import Taken, between
 from prism.process.deadline import Deadline, OutOfTimeError
 from prism.program.nodes import Program
@@ -45,12 +45,8 @@ ROUNDS = 24
 """Rounds of a match."""
 ROUNDS_S = 6.0
 """What the rounds of a match should take, seconds."""
-LONGER = 3
-"""How many times as long a match is after one whose gain is hard to believe."""
 SHARES = 6.0
 """Rounds take no more than this part of what time is left: children that start, and a second match, take the rest."""
-INCREDIBLE = 3.0
-"""A gain above this is hard to believe."""
 AGREE = 1.2
 """Matches agree whose gains are no further apart than this, as a ratio."""
 MATCHES = 4

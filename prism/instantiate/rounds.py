@@ -27,6 +27,10 @@ SAMPLE_S = 2e-3
 """A sample should take about this long, seconds, so that the clock does not count."""
 EQUAL_S = 5e-2
 """What a sample of a contest should take, seconds: calls in a loop, as their user has them."""
+INCREDIBLE = 3.0
+"""A gain above this is hard to believe."""
+LONGER = 3
+"""How many times as long is timed after a gain that is hard to believe."""
 SHARE = 0.01
 """Of what rounds may take, what a sample of a contest takes at most, unless the slowest contender's call is longer."""
 MAX_CALLS = 2000

@@ -9,34 +9,10 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Any
 
 from prism.backends.triton.crosscompile import load_module
+from prism.backends.triton.named_target import compile_for
 from prism.process.serve import Answer, Request, serve
-
-
-class NamedTarget:
-    """The part of a Triton driver that compilation asks for."""
-
-    def __init__(self, target: str) -> None:
-        from triton.backends.compiler import GPUTarget
-
-        amd = target.startswith("gfx")
-        self._target = GPUTarget("hip", target, 64) if amd else GPUTarget("cuda", int(target.removeprefix("sm_")), 32)
-        # Triton keeps compiled kernels by device number: one number a target keeps targets apart.
-        self._device = int(target.removeprefix("gfx" if amd else "sm_"), 16)
-
-    def get_current_target(self) -> Any:
-        """As Triton asks a driver."""
-        return self._target
-
-    def get_current_device(self) -> int:
-        """As Triton asks a driver."""
-        return self._device
-
-    def get_current_stream(self, device: int) -> int:
-        """As Triton asks a driver."""
-        return 0
 
 
 def compile_module(request: Request) -> Answer:
@@ -45,12 +21,11 @@ def compile_module(request: Request) -> Answer:
     The target may be one of AMD's, as `gfx942`.
     """
     import torch
-    from triton.runtime import driver
 
     from prism.backends.triton.resources import read_resources
 
     target = str(request["target"])
-    driver.set_active(NamedTarget(target))
+    compile_for(target)
     module = load_module(Path(request["module"]))
     tensors = [
         torch.empty(tuple(shape), dtype=getattr(torch, dtype), device="meta") for shape, dtype in request["arguments"]

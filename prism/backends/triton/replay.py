@@ -16,6 +16,8 @@ from prism.process.serve import one_line
 
 REPLAY_S = 2e-3
 """A replay should take about this long, seconds, so that its two events do not count."""
+LONGEST_S = 0.1
+"""What the slowest contender's may take, seconds, where a fast one asks for many calls."""
 MAX_COPIES = 256
 MAX_CALLS = 2000
 WARM_UP_REPLAYS = 3
@@ -42,6 +44,17 @@ def calls(call_s: float, rotation: int) -> int:
     """How many calls a graph holds: a whole number of rotations, about REPLAY_S seconds in all."""
     wanted = min(REPLAY_S / max(call_s, 1e-9), MAX_CALLS)
     return max(1, math.ceil(wanted / rotation)) * rotation
+
+
+def shared_calls(seconds: Sequence[float], rotation: int) -> int:
+    """How many calls the graph of each contender holds: the same for all, by the fastest one's time, and not too many.
+
+    Args:
+        seconds: what a call of each contender takes.
+        rotation: copies of the arguments.
+    """
+    most = int(LONGEST_S / max(*seconds, 1e-9)) // rotation * rotation
+    return max(rotation, min(calls(min(seconds), rotation), most))
 
 
 def is_sticky(message: str) -> bool:
@@ -72,7 +85,7 @@ def poison(tensors: Sequence[Any]) -> None:
 
 
 class GraphReplay:
-    """One CUDA graph of many calls.
+    """One CUDA graph of many calls: at first of one rotation, which tells what a call takes.
 
     Args:
         launch: makes the call on copy n of the arguments and returns its outputs.
@@ -80,39 +93,46 @@ class GraphReplay:
         arrivals: GraphArrivals of an emitted module that has it.
 
     Attributes:
+        rotation: copies.
         calls: how many the graph holds.
+        call_s: seconds of a call, by one replay of one rotation: launches do not count, as they do not later.
         outputs: those of the last.
     """
 
     def __init__(self, launch: Callable[[int], Sequence[Any]], rotation: int, arrivals: Any = None) -> None:
         import torch
 
-        stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
-        stream.wait_stream(torch.cuda.current_stream())
-        start, end = event(), event()
-        with torch.cuda.stream(stream):
+        self._launch, self.rotation, self._arrivals = launch, rotation, arrivals
+        self._stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+        self._stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(self._stream):
             # Compiles, and lets the libraries choose their algorithms, outside the capture.
             for n in range(3):
                 launch(n % rotation)
-            stream.synchronize()
-            start.record()
-            for n in range(5):
-                launch(n % rotation)
-            end.record()
-            stream.synchronize()
-        torch.cuda.current_stream().wait_stream(stream)
-        # Includes Python's launch overhead, so a graph of tiny kernels is shorter than REPLAY_S; that is harmless.
-        self.calls = calls(start.elapsed_time(end) * 1e-3 / 5, rotation)
-        self._graph = torch.cuda.CUDAGraph()
-        self.outputs: Sequence[Any] = ()
-        # What a module counts arrivals in has been zero since the calls above: the graph has no need to set it.
-        own = None if arrivals is None else stream
-        counts = nullcontext() if arrivals is None else arrivals(stream)
-        with counts as self._counts, torch.cuda.graph(self._graph, stream=own):
-            for n in range(self.calls):
-                # What a contender allocates itself lives in the graph's memory and is reused: only the last holds.
-                self.outputs = launch(n % rotation)
+            self._stream.synchronize()
+        torch.cuda.current_stream().wait_stream(self._stream)
         self._start, self._end = event(), event()
+        self.outputs: Sequence[Any] = ()
+        self.calls = 0
+        self.capture(rotation)
+        self.replay()  # The first one also brings the graph to the device.
+        self.call_s = self.replay()
+
+    def capture(self, calls: int) -> None:
+        """Capture so many calls, in place of those that the graph holds."""
+        import torch
+
+        if calls == self.calls:
+            return
+        self._graph, self.outputs = torch.cuda.CUDAGraph(), ()
+        # What a module counts arrivals in has been zero since the calls before: the graph has no need to set it.
+        own = None if self._arrivals is None else self._stream
+        counts = nullcontext() if self._arrivals is None else self._arrivals(self._stream)
+        with counts as self._counts, torch.cuda.graph(self._graph, stream=own):
+            for n in range(calls):
+                # What a contender allocates itself lives in the graph's memory and is reused: only the last holds.
+                self.outputs = self._launch(n % self.rotation)
+        self.calls = calls
 
     def replay(self) -> float:
         """Replay once: seconds a call."""

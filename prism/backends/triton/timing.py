@@ -15,7 +15,14 @@ from typing import Any
 from prism.backends.interleave import interleave
 from prism.backends.tensors import save
 from prism.backends.triton.crosscompile import load_module
-from prism.backends.triton.replay import WARM_UP_REPLAYS, GraphReplay, copies, give_up_if_sticky, poison
+from prism.backends.triton.replay import (
+    WARM_UP_REPLAYS,
+    GraphReplay,
+    copies,
+    give_up_if_sticky,
+    poison,
+    shared_calls,
+)
 from prism.process.serve import Answer, Request, one_line, serve
 
 WORKER = "prism.backends.triton.timing"
@@ -112,12 +119,22 @@ def time_contenders(request: Request) -> Answer:
             give_up_if_sticky(error)
             prepared.append(None)
             answers.append({"error": one_line(error)})
-    ready = [p for p in prepared if p is not None]
-    try:
-        for p in ready:
+    times = [p.call_s for p in prepared if p is not None]
+    for place, p in enumerate(prepared):
+        if p is None:
+            continue
+        try:
+            # All are of the same shapes, and so of the same rotation.
+            p.capture(shared_calls(times, p.rotation))
             for _ in range(WARM_UP_REPLAYS):
                 p.replay()
             p.poison()
+        except Exception as error:
+            give_up_if_sticky(error)
+            prepared[place] = None
+            answers[place] = {"error": one_line(error)}
+    ready = [p for p in prepared if p is not None]
+    try:
         torch.cuda.synchronize()
         samples = iter(interleave([p.replay for p in ready], int(request["repeats"])))
         results = [p.results() if p is not None else [] for p in prepared]
