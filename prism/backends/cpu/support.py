@@ -8,9 +8,9 @@ import tempfile
 from pathlib import Path
 
 FLAGS = ("-std=c++17", "-fPIC", "-shared", "-fno-math-errno", "-fno-trapping-math", "-ffp-contract=fast")
-# What a compiler or machine may not have, the best first.
 # Sources of launches that a compiler gets the whole limit for; of more it gets so much more.
 MANY = 32
+# What a compiler or machine may not have, the best first.
 TUNING = (("-march=native", "-fopenmp"), ("-fopenmp",), ("-march=native",), ())
 
 
