@@ -20,6 +20,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
@@ -65,6 +66,7 @@ class Zygote:
         self._process = subprocess.Popen(command, env=environment, pass_fds=[its.fileno()], start_new_session=True)
         its.close()
         self._socket = ours
+        self._turn = threading.Lock()  # a pool starts its children from threads of its own
         self._read = _read_at_start(os.environ)
 
     def can_start(self, command: Sequence[str], environment: Mapping[str, str]) -> bool:
@@ -78,12 +80,13 @@ class Zygote:
         ends, its_end = os.pipe()
         passed = [theirs_in, theirs_out, log.fileno(), its_end]
         request = json.dumps([list(command), dict(environment), os.getcwd()]).encode()
-        self._socket.sendall(len(request).to_bytes(4, "big"))
-        self._socket.sendall(request)
-        socket.send_fds(self._socket, [b"f"], passed)
+        with self._turn:
+            self._socket.sendall(len(request).to_bytes(4, "big"))
+            self._socket.sendall(request)
+            socket.send_fds(self._socket, [b"f"], passed)
+            pid = int.from_bytes(_exactly(self._socket, 4), "big")
         for fd in (theirs_in, theirs_out, its_end):
             os.close(fd)
-        pid = int.from_bytes(_exactly(self._socket, 4), "big")
         return Forked(pid, os.fdopen(stdin, "wb"), os.fdopen(stdout, "rb"), ends)
 
     def close(self) -> None:
