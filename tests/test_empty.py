@@ -158,6 +158,19 @@ def test_a_function_is_traced(name: str) -> None:
         np.testing.assert_allclose(got, wanted.numpy(), rtol=1e-5, atol=1e-6)
 
 
+def test_what_reads_no_empty_tensor_is_as_it_was() -> None:
+    def alone(x: torch.Tensor) -> torch.Tensor:
+        return x % 1e-3
+
+    def beside(x: torch.Tensor, e: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return x % 1e-3, e.sum(0)
+
+    x = torch.tensor([-7.25, 2.75])  # 2.75 / 1e-3 is less than 2750, as 2.75 * 1000 is not
+    whole = prism.trace(beside, [x, torch.ones(0, 2)])
+    assert whole.definitions[0].expr == prism.trace(alone, [x]).definitions[0].expr
+    assert evaluate(whole, {"x": x.numpy(), "e": np.zeros((0, 2))})[whole.outputs[0]][1] == pytest.approx(1e-3)
+
+
 def test_an_element_that_is_not_there_is_refused() -> None:
     axis = Axis("i", 3)
     d = Definition("y", (axis,), Read("x", (Index.axis(axis),)), DType.FLOAT32, "node here")

@@ -95,7 +95,8 @@ def _map(d: Definition, e: Map, op: str, args: list[Expr | None]) -> Expr | None
     known = [a for a in args if a is not None]
     if len(known) < len(args):
         return None
-    if all(a is b and not isinstance(a, Const) for a, b in zip(known, e.args, strict=True)):
+    unchanged = all(a is b for a, b in zip(known, e.args, strict=True))
+    if unchanged and not all(isinstance(a, Const) for a in known):
         return e
     made = fold.op(op, *known)
     if isinstance(made, Map) and all(isinstance(a, Const) for a in made.args):
@@ -105,4 +106,5 @@ def _map(d: Definition, e: Map, op: str, args: list[Expr | None]) -> Expr | None
             why="it is computed of no elements, as a mean of none is",
             fix="leave this part out of the model",
         )
-    return made
+    # 1/b of a number b is left where a program has it: a rounding of x/b follows, which x times a rounded 1/b is not
+    return e if unchanged else made
