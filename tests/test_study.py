@@ -172,3 +172,46 @@ def test_while_nothing_succeeds_the_budget_is_not_the_end(make: Callable[[], lis
 def test_a_budget_must_be_positive() -> None:
     with pytest.raises(UsageError):
         tune(small(), Table(), region="r", budget=0)
+
+
+def bounded(given: Sequence[Candidate], least: Callable[[Config], float], budget: int = 64) -> tuple[Table, TuneResult]:
+    table = Table()
+    return table, tune(given, table, region="r", budget=budget, least=lambda _, c: least(c))
+
+
+@pytest.mark.parametrize("make", [small, large])
+def test_a_study_ends_when_nothing_left_can_be_faster(make: Callable[[], list[Candidate]]) -> None:
+    whole = tune(make(), Table(), region="r", budget=64).best
+    assert whole is not None
+    # Every bound is the time itself: it ends with the trial that is the fastest of all points, if that is tried.
+    table, found = bounded(make(), cost)
+    assert found.best == whole
+    times = [t.outcome.seconds for t in found.trials]
+    left = [p for c in make() for p in c.points if f"{c.key} {p.key()}" not in table.asked]
+    assert len(times) < 64
+    assert not found.swept or not left
+    # Of the last but one it was not known yet.
+    assert len(times) == 2 or min(t for t in times[:-1] if t is not None) > min(map(cost, [*left, whole.config]))
+
+
+def test_bounds_that_say_nothing_end_no_study() -> None:
+    for least in (lambda c: 0.0, lambda c: -math.inf):
+        _, found = bounded(small(), least, 5)
+        assert shape(found) == shape(tune(small(), Table(), region="r", budget=5))
+
+
+def test_each_leader_has_its_trial_before_a_study_ends() -> None:
+    table, found = bounded(small(), lambda c: math.inf)
+    assert table.asked == [f"a {config(16, 16).key()}", f"b {config(32, 32).key()}"]
+    assert len(found.ranking) == 2
+
+
+def test_a_study_that_ended_early_resumes_and_ends_there(tmp_path: Path) -> None:
+    journal = tmp_path / "j"
+    full = tune(large(), Table(), region="r", budget=40, storage_dir=journal)
+    assert full.best is not None
+    table = Table()
+    again = tune(large(), table, region="r", budget=40, storage_dir=journal, least=lambda _, c: cost(c))
+    assert not table.asked
+    alone = tune(large(), Table(), region="r", budget=40, least=lambda _, c: cost(c))
+    assert shape(again) == shape(alone)

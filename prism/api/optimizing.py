@@ -872,9 +872,10 @@ def _tuned(request: Request, chosen: list[Finalist], bench: Bench | None, tools:
                 anew=tools.store.anew and bench is not None,
                 on_trial=lambda done, total, best: tools.recorder.count("trials", done, total, best),
                 until=tools.time.part(TRIED),
+                least=evaluator.least if isinstance(evaluator, Estimating) else None,
             )
             goal = min(request.trials, tuned.feasible)
-            if len(tuned.trials) < goal:
+            if len(tuned.trials) < goal and not tuned.settled:
                 tools.cut.append(f"{len(tuned.trials)} of {goal} trials were made")
             if not tuned.ranking and len(tuned.trials) < goal:
                 ranking = _by_model(chosen, tools.platform, request.program.hints)

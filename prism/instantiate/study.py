@@ -14,7 +14,7 @@ import math
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, TypeAlias
@@ -147,6 +147,7 @@ class TuneResult:
         resumed: how many trials were in the journal before.
         feasible: how many points there were in all.
         swept: whether every point was tried.
+        settled: whether it ended because nothing left can be faster.
     """
 
     evidence: Evidence
@@ -158,6 +159,7 @@ class TuneResult:
     resumed: int = 0
     feasible: int = 0
     swept: bool = False
+    settled: bool = False
 
     @property
     def best(self) -> Best | None:
@@ -188,6 +190,7 @@ def tune(
     anew: bool = False,
     on_trial: Callable[[int, int, float | None], None] | None = None,
     until: Deadline = NEVER,
+    least: Callable[[Candidate, Config], float] | None = None,
 ) -> TuneResult:
     """Find the best configuration of each candidate and rank the candidates.
 
@@ -201,6 +204,8 @@ def tune(
         anew: whether what the journal holds is forgotten first.
         on_trial: told the number of trials done and to do, and the least seconds of any, after each.
         until: when trials end; the one that is under way then does not count.
+        least: what a trial of a point takes at least. Where it is given, a study ends, once every leading sGraph has
+            had a trial, when nothing that is left can be faster than the best: the winner is that of all the trials.
 
     Raises:
         UsageError: the budget is not positive.
@@ -221,10 +226,15 @@ def tune(
             known.append(Trial(by_key[key], outcome_from(plain)))
     before = len(known)
     repeats = 0
-    while len(known) < goal or (
-        # That the first ones did not fit says nothing of the others: go on until something has a time.
-        goal < min(len(ordered), budget + RESCUE)
-        and all(t.outcome.failure in (Failure.SHARED, Failure.RESOURCES) for t in known[:goal])
+    leaders = _leaders(ordered)
+    ends = _Ends(by_key, candidates, min(leaders, goal), least)
+    while ends.after(known) is None and (
+        len(known) < goal
+        or (
+            # That the first ones did not fit says nothing of the others: go on until something has a time.
+            goal < min(len(ordered), budget + RESCUE)
+            and all(t.outcome.failure in (Failure.SHARED, Failure.RESOURCES) for t in known[:goal])
+        )
     ):
         if len(known) >= goal:
             goal = min(goal + BATCH, len(ordered))
@@ -232,6 +242,8 @@ def tune(
         done = len(known)
         if sequential or done < SEEDS:
             end = min(goal, done + BATCH) if sequential else min(goal, SEEDS)
+            if least is not None and done < leaders:
+                end = min(goal, leaders)
             seen = {_key(candidates, t.point) for t in known}
             fresh = [p for p in ordered if _key(candidates, p) not in seen][: end - done]
         else:
@@ -256,7 +268,62 @@ def tune(
                         on_trial(len(known), goal, min(_seconds(known), default=None))
         except OutOfTimeError:
             break
-    return _result(known[:goal], evaluator.evidence, len(ordered), repeats, min(before, goal))
+    over = ends.after(known)
+    counted = known[: min(goal, over or goal)]
+    found = _result(counted, evaluator.evidence, len(ordered), repeats, min(before, len(counted)))
+    return replace(found, settled=over is not None)
+
+
+class _Ends:
+    """When a study is over before its budget is spent: its best is no slower than what is left can be.
+
+    How many trials that takes depends on their order alone, so it does not matter where an earlier run was cut off.
+
+    Args:
+        points: all, by their keys.
+        candidates: whose points they are.
+        first: how many trials there are in any case.
+        least: what a trial takes at least; None where nothing is known of that.
+    """
+
+    def __init__(
+        self,
+        points: Mapping[str, Point],
+        candidates: Sequence[Candidate],
+        first: int,
+        least: Callable[[Candidate, Config], float] | None,
+    ) -> None:
+        self._points = points
+        self._candidates = candidates
+        self._least = least
+        self._bounds: dict[str, float] = {}
+        self._next = first
+        self._found: int | None = None
+
+    def after(self, known: Sequence[Trial]) -> int | None:
+        """The number of trials after which it is over; None where these are not enough."""
+        while self._least is not None and self._found is None and self._next <= len(known):
+            if self._over(known[: self._next]):
+                self._found = self._next
+            self._next += 1
+        return self._found
+
+    def _over(self, known: Sequence[Trial]) -> bool:
+        best = min(_seconds(known), default=math.inf)
+        tried = {_key(self._candidates, t.point) for t in known}
+        return best < math.inf and all(k in tried or best <= self._bound(k) for k in self._points)
+
+    def _bound(self, key: str) -> float:
+        if key not in self._bounds:
+            assert self._least is not None
+            point = self._points[key]
+            self._bounds[key] = self._least(self._candidates[point.candidate], point.config)
+        return self._bounds[key]
+
+
+def _leaders(ordered: Sequence[Point]) -> int:
+    """How many sGraphs are sure of a first trial."""
+    return min(LEADERS, len({p.candidate for p in ordered}))
 
 
 def _seconds(trials: Iterable[Trial]) -> Iterator[float]:

@@ -25,7 +25,7 @@ from prism.instantiate.cache import Cache, digest, version_of
 from prism.instantiate.study import Candidate, Failure, Outcome, over_limit
 from prism.process.child import module_command
 from prism.process.worker import Ending, Pool, Reply
-from prism.sgraph.config import Config
+from prism.sgraph.config import Config, Resources
 
 MODEL = 5
 """Raise it when the cost model changes what it says, so that old estimates are not taken for new ones."""
@@ -177,6 +177,15 @@ class Estimating:
                 yield Outcome(seconds, resources=outcome.resources)
             else:
                 yield Outcome(None, Failure.RESOURCES, "the cost model says that no block fits", outcome.resources)
+
+    def least(self, candidate: Candidate, config: Config) -> float:
+        """What the estimate of a point is at least, before it is compiled.
+
+        No compiler's word makes it less: the more programs fit on a multiprocessor, and the less is spilled, the
+        faster is a launch.
+        """
+        best = [Resources(launch, shared=0, registers=1, spills=0, warps=n) for launch, n in config.warps.items()]
+        return candidate.estimate(config, best)
 
     def close(self) -> None:
         """Kill the workers."""
