@@ -150,7 +150,7 @@ def optimize(
             and estimate.
         out: the output folder, by default MODEL's name with ".prism" in the current folder. An earlier output folder
             is replaced; anything else that exists is not.
-        trials: configurations to try per sGraph.
+        trials: the most configurations to try.
         seed: of the search and of the inputs drawn for the checks.
         shape: NAME=VALUE: the value of a symbolic dimension to tune at; give it again for others. The kernels that come
             out take all values.
