@@ -42,6 +42,7 @@ from typing import TypeAlias
 from prism.cost.device import DEVICES, Device
 from prism.cost.regions import Costs, RootCost, Size
 from prism.errors import UnsupportedError
+from prism.generate.view_cuts import affine
 from prism.program.extents import Extent, mul
 from prism.program.inline import inline
 from prism.program.nodes import Definition, Program, Reduce, walk
@@ -93,7 +94,8 @@ def partition(program: Program, bounds: RegionBounds | None = None, device: Devi
         device: what it runs on; an A100 by default.
 
     Returns:
-        One region, the program itself, when it is within the bounds.
+        One region, the program itself, when it is within the bounds. A region with an index that is not affine is cut
+        where one is in memory that is (prism/generate/view_cuts.py).
     """
     limits = bounds or RegionBounds()
     graph = _Graph.of(program)
@@ -103,10 +105,10 @@ def partition(program: Program, bounds: RegionBounds | None = None, device: Devi
     for c in whole:
         total += c.size
     if limits.admits(total) or len(graph.live) == 1:
-        return (Region(program, graph.forced),)
+        return tuple(affine(Region(program, graph.forced)))
     kept = _Greedy(graph, costs, limits).run()
     groups = _grouped(graph, {r: costs.root(r, kept) for r in graph.live if r in kept}, costs, limits)
-    return _regions(graph, kept, groups)
+    return tuple(part for region in _regions(graph, kept, groups) for part in affine(region))
 
 
 @dataclass(frozen=True, slots=True)
