@@ -39,7 +39,7 @@ def test_values_come_back_as_they_were() -> None:
     n = symbol("n")
     value = {
         "a": (Axis("i", n * 2 + 1), Status.PROVED),
-        "b": [Fraction(1, 3), frozenset({1}), Path("x"), sympy.Max(n, 3)],
+        "b": [Fraction(1, 3), frozenset({1}), Path("x"), sympy.ceiling(n / 3) * n**2, sympy.Integer(3)],
     }
     assert loads(dumps(value)) == value
 
@@ -59,6 +59,11 @@ class Parses:
         return sympy.sympify, ("1 + 1",)
 
 
+class Evaluates:
+    def __reduce__(self) -> tuple[Any, ...]:
+        return sympy.floor, ("__import__('os').mkdir('evaluated')",)
+
+
 class Starts:
     def __reduce__(self) -> tuple[Any, ...]:
         from prism.process.worker import Worker
@@ -66,10 +71,17 @@ class Starts:
         return Worker, (["false"], {})
 
 
-@pytest.mark.parametrize("value", [Foreign(), Runs(), Parses(), Starts()], ids=lambda v: type(v).__name__)
-def test_what_is_no_data_is_not_read(value: object) -> None:
+@pytest.mark.parametrize("value", [Foreign(), Runs(), Parses(), Evaluates(), Starts()], ids=lambda v: type(v).__name__)
+def test_what_is_no_data_is_not_read(value: object, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
     assert pickle.loads(pickle.dumps(Foreign())) == Foreign()
     assert loads(dumps(value)) is None
+    assert not list(tmp_path.iterdir())
+
+
+def test_an_expression_that_is_no_extent_is_not_written() -> None:
+    with pytest.raises(pickle.PicklingError, match="no extent"):
+        dumps(sympy.Max(symbol("n"), 3))
 
 
 def test_damaged_bytes_are_as_good_as_none() -> None:

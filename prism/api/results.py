@@ -11,9 +11,11 @@ from __future__ import annotations
 import datetime
 import hashlib
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
+from pickle import PicklingError
 from typing import TypeVar
 
 import prism
@@ -183,7 +185,8 @@ class Results:
 
     def _put(self, kind: str, key: str, value: object) -> None:
         if self.root is not None and key:
-            Cache(kind, self.root).put_bytes(digest(key), dumps(value))
+            with suppress(PicklingError):  # what is not kept is made again
+                Cache(kind, self.root).put_bytes(digest(key), dumps(value))
 
 
 def loaded(path: Path, *, rules: Sequence[Path | str], check: bool, root: Path) -> Program:
