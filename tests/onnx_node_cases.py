@@ -259,12 +259,12 @@ def page(outcomes: Sequence[Outcome]) -> str:
         versions = f"{first} to {last}" if last > first else str(first)
         lines.append(f"| {op} | {versions} | {_counts(by_op[op])} | {_refusals(by_op[op])} |")
     others = sorted(op for op in by_op if op and op not in VERSIONS)
-    bodies = [op for op in others if any(o.case.expanded and o.kind == EQUAL for o in by_op[op])]
+    bodies = [op for op in others if any(o.kind == EQUAL for o in by_op[op])]
     lines += [
         "",
         f"Operators without a translation, {len(others)} of those that have cases: {', '.join(others)}.",
         "",
-        f"Of these, {', '.join(bodies)} are read where a model holds them as functions." if bodies else "",
+        f"Of these, {', '.join(bodies)} are read by the function bodies that onnx has of them." if bodies else "",
     ]
     return "\n".join(lines).rstrip() + "\n"
 

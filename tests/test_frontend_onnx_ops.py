@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from frontend_onnx_models import check, node_model
 
+from prism.errors import UnsupportedError
 from prism.frontend.onnx import reader as frontend
 
 RNG = np.random.default_rng(7)
@@ -196,6 +197,27 @@ CASES = [
     Case("DequantizeLinear", [Q8, pos(6), Q8[0]], {"axis": -1}, opset=19),
     Case("DequantizeLinear", [Q8.astype(np.uint8), pos(4)], {"axis": 0}, opset=19, fixed=[1]),
     Case("DequantizeLinear", [Q8, pos(4, 2), Q8[:, :2]], {"axis": 1, "block_size": 3}, opset=21),
+    Case("QuantizeLinear", [f(2, 3, 4) * 40, pos(3), i(1, 2, 3).astype(np.int8)], {"axis": 1}, opset=19),
+    Case("QuantizeLinear", [WITH_TIES, s(1.0)], opset=19),
+    Case("QuantizeLinear", [f(4, 6), pos(4, 2)], {"axis": 1, "block_size": 3}, opset=21),
+    Case("MatMulInteger", [Q8, Q8.T, np.int8(-3), i(4, 5, 6, 7).astype(np.int8)], opset=18),
+    Case(
+        "ConvInteger", [Q8.astype(np.uint8).reshape(1, 2, 3, 4), Q8[:, :4].reshape(2, 2, 2, 2)], {"pads": [0, 1, 1, 0]}
+    ),
+    Case("QLinearMatMul", [Q8, s(0.5), Q8[0, 0], Q8.T, s(0.25), Q8[1, 1], s(40.0), np.int8(3)]),
+    Case(
+        "QLinearConv",
+        [
+            Q8.reshape(1, 2, 3, 4),
+            s(0.5),
+            Q8[0, 0],
+            Q8[:, :4].reshape(2, 2, 2, 2),
+            pos(2),
+            Q8[0, 0] * i(0, 0).astype(np.int8),
+            s(20.0),
+            np.int8(3),
+        ],
+    ),
     # windows
     Case("Conv", [f(2, 4, 7, 6), f(6, 2, 3, 2), f(6)], {"group": 2, "strides": [2, 1], "pads": [1, 0, 2, 1]}),
     Case("Conv", [f(1, 2, 9), f(3, 2, 3)], {"dilations": [2], "auto_pad": "SAME_UPPER"}),
@@ -214,6 +236,12 @@ CASES = [
     Case("Pad", [f(3, 4), i(2, 0), None, i(-1)], {"mode": "edge"}, fixed=[1, 3]),
     Case("Pad", [f(3, 4), i(1, 3, 2, 0)], {"mode": "reflect"}, fixed=[1]),
     Case("Pad", [f(3, 4), i(1, 4, 2, 0)], {"mode": "wrap"}, opset=19, fixed=[1]),
+    Case("DepthToSpace", [f(2, 8, 2, 3)], {"blocksize": 2, "mode": "CRD"}, view=True),
+    Case("DepthToSpace", [f(2, 12, 2, 3)], {"blocksize": 2}, view=True),
+    Case("SpaceToDepth", [f(2, 3, 4, 6)], {"blocksize": 2}, view=True),
+    Case("BatchNormalization", [f(4, 3, 5), pos(3), f(3), f(3), pos(3)], {"training_mode": 1}, opset=15, outputs=3),
+    Case("IsInf", [np.array([1.0, np.inf, -np.inf], np.float32)], {"detect_negative": 0}, opset=20),
+    Case("CumProd", [f(3, 4), np.array(1)], {"exclusive": 1}, opset=26, fixed=[1]),
     # attention
     Case("Attention", QKV, opset=23),
     Case("Attention", QKV, {"is_causal": 1, "scale": 0.3}, opset=24),
@@ -246,6 +274,26 @@ def test_operator(case: Case) -> None:
 def test_every_translator_is_tested() -> None:
     # of positions: test_frontend_onnx_graphs.py; unknown to onnx's reference: test_windows.py
     assert set(frontend.TRANSLATORS) - {c.op for c in CASES} <= {"Mod", "GlobalLpPool"}
+
+
+def test_operators_are_read_by_the_bodies_that_onnx_has_of_them() -> None:
+    for op, arrays, attributes, opset in [
+        ("Shrink", [f(3, 4)], {"lambd": 0.3, "bias": 0.1}, 13),  # a body of operator set 18
+        ("ThresholdedRelu", [f(3, 4)], {"alpha": 0.2}, 18),
+        ("MeanVarianceNormalization", [f(2, 3, 4)], {"axes": [0, 2]}, 13),
+        ("CenterCropPad", [f(3, 5), i(4, 2)], {}, 18),  # of the operands' types
+    ]:
+        built, given = node_model(op, arrays, attributes, opset, [1] if len(arrays) > 1 else [])
+        check(built, given)
+
+
+def test_a_body_in_which_something_is_not_read_is_refused() -> None:
+    built, _ = node_model("AffineGrid", [f(1, 2, 3), i(1, 1, 2, 3)], {}, 20, [1])
+    with pytest.raises(UnsupportedError, match="If"):
+        frontend.from_model(built, "m", None)
+    built, _ = node_model("DynamicQuantizeLinear", [f(3, 4)], {}, 18, outputs=3)
+    with pytest.raises(UnsupportedError, match="scale that is computed"):
+        frontend.from_model(built, "m", None)
 
 
 def test_operators_are_one_definition_each() -> None:

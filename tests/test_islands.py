@@ -53,14 +53,13 @@ MODELS: dict[str, tuple[str, dict[str, np.ndarray], set[str]]] = {
         },
         {"Gather"},
     ),
-    "another size, and sizes that are computed of its result": (
-        """(float[b, 3, 8, 8] x) => (float y)
-        <int64[1] minus = {-1}, int64 zero = {0}, float[4] half = {1.0, 1.0, 0.5, 0.5}> {
-            c = Resize <mode = "linear"> (x, , half)  r = Relu(c)  size = Shape(c)  rows = Gather(size, zero)
+    "a convolution, and sizes that are computed of its result": (
+        """(float[b, 3, 8, 8] x, float[4, 3, 2, 2] w) => (float y) <int64[1] minus = {-1}, int64 zero = {0}> {
+            c = Conv <strides = [2, 2]> (x, w)  r = Relu(c)  size = Shape(c)  rows = Gather(size, zero)
             axes = Constant <value_ints = [0]> ()  row = Unsqueeze(rows, axes)  to = Concat <axis = 0> (row, minus)
             f = Reshape(r, to)  t = Tanh(f)  y = ReduceSum <keepdims = 0> (t) }""",
-        {"x": RNG.standard_normal((2, 3, 8, 8), np.float32)},
-        {"Resize"},
+        {"x": RNG.standard_normal((2, 3, 8, 8), np.float32), "w": RNG.standard_normal((4, 3, 2, 2), np.float32)},
+        {"Conv"},
     ),
     "a branch that reads what an island makes": (
         """(float[4] x, bool yes) => (float[4] y) {

@@ -1,4 +1,4 @@
-"""ONNX operators whose integer inputs choose among numbers or stand for them: losses, element lookups, dequantisation.
+"""ONNX operators whose integer inputs choose among numbers or stand for them: losses and element lookups.
 
 An element at a place that data gives is a sum in which one term is not 0, sum_k where(k == place, x[k], 0): a reduction
 like the others over that dimension (a softmax's), with which it can share a pass.
@@ -9,14 +9,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 
-from prism.frontend.onnx.algebra import apply, sub
-from prism.frontend.onnx.dtypes import dtype_of
+from prism.frontend.onnx.algebra import apply
 from prism.frontend.onnx.graph import Graph, Node, Value
 from prism.frontend.onnx.reduce import log_softmax, rows
 from prism.program import build
 from prism.program.extents import add, mul
 from prism.program.index import Axis, Index
-from prism.program.nodes import Const, DType, Expr, ReduceKind
+from prism.program.nodes import Const, Expr, ReduceKind
 from prism.program.views import axes_of, same_extent
 
 Translator = Callable[[Graph, Node], Sequence[Value]]
@@ -114,40 +113,10 @@ def _cross_entropy(graph: Graph, node: Node) -> Sequence[Value]:
     return [loss, graph.define(node, axes, logs, x.dtype, output=1)]
 
 
-def _dequantize(graph: Graph, node: Node) -> Sequence[Value]:
-    """(q - zero) * scale: one scale for the tensor, one for each place along an axis, or one for each block there."""
-    q, scale, zero = node.input(0), node.input(1), node.optional(2)
-    axes = axes_of(q.shape)
-    axis, block = 0, node.integer("block_size")
-    if scale.rank:
-        axis = node.axis("axis", q.rank)
-
-    def parameter(value: Value) -> Expr:
-        if value.rank == 0 or (value.rank == 1 and value.shape[0] == 1):
-            return graph.at(value, [Index.const(0)] * value.rank)
-        if value.rank == 1 and not block:
-            if not same_extent(value.shape[0], q.shape[axis]):
-                raise node.shape_error(f"{value.shape[0]} scales for a dimension of {q.shape[axis]}")
-            return graph.at(value, [Index.axis(axes[axis])])
-        if value.rank != q.rank or not block:
-            raise node.shape_error(f"scales of {value.rank} dimensions for a tensor of {q.rank}")
-        return graph.at(
-            value, [Index.axis(a).floordiv(block) if d == axis else Index.axis(a) for d, a in enumerate(axes)]
-        )
-
-    level = graph.read(q, axes)
-    if zero is not None:
-        level = sub(level, parameter(zero))
-    asked = node.integer("output_dtype")
-    dtype = dtype_of(asked, node.where) if asked else scale.dtype if scale.dtype.is_float else DType.FLOAT32
-    return [graph.define(node, axes, apply("mul", level, parameter(scale)), dtype)]
-
-
 TRANSLATORS: Mapping[str, Translator] = MappingProxyType(
     {
         "GatherElements": _gather_elements,
         "NegativeLogLikelihoodLoss": _negative_log_likelihood,
         "SoftmaxCrossEntropyLoss": _cross_entropy,
-        "DequantizeLinear": _dequantize,
     }
 )

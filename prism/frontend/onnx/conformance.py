@@ -269,10 +269,9 @@ class _Runtime:
         with np.errstate(all="ignore"):
             for place, node in enumerate(graph.node):
                 made = self._made(place, node, known, lifted, loose)
-                if made is not None and node.op_type in ("Div", "Mod"):
-                    divisor = known[node.input[1]]
-                    if divisor.dtype.kind in "iu":  # by 0 is not defined
-                        self.undefined[node.output[0]] = divisor == 0
+                nowhere = None if made is None else _undefined(node, known)
+                if nowhere is not None:
+                    self.undefined[node.output[0]] = nowhere
                 if made is None and not last:
                     raise _NotRunError(f"{_text(node)} does not take them")
                 if made is None and _text(node) not in self.missing:
@@ -420,6 +419,32 @@ def _defined(node: onnx.NodeProto, given: Mapping[str, np.ndarray]) -> bool:
             return bool((legal | (labels == attributes.get("ignore_index", -1 << 63))).all())
         case _:
             return True
+
+
+def _undefined(node: onnx.NodeProto, known: Mapping[str, np.ndarray]) -> Any:
+    """Where a node's first result is not defined by its operator, None for nowhere: whole numbers of no quotient."""
+    match node.op_type:
+        case "Div" | "Mod":
+            divisor = known[node.input[1]]
+            return divisor == 0 if divisor.dtype.kind in "iu" else None
+        case "QuantizeLinear":
+            x, scale = (known[i].astype(np.float64) for i in node.input[:2])
+            attributes = {a.name: a.i for a in node.attribute}
+            axis = attributes.get("axis", 1)
+            if scale.ndim == 1 and scale.size > 1:
+                scale = scale.reshape([-1 if d == axis % x.ndim else 1 for d in range(x.ndim)])
+            elif scale.ndim == x.ndim and attributes.get("block_size"):
+                scale = np.repeat(scale, attributes["block_size"], axis)[tuple(slice(e) for e in x.shape)]
+            return ~(np.abs(x / scale) < _LARGEST_LEVEL)
+        case "QLinearMatMul" | "QLinearConv":
+            scales = [known[node.input[place]] for place in (1, 4, 6)]
+            defined = all(np.all(np.isfinite(s) & (s != 0)) for s in scales)
+            return None if defined else np.True_
+    return None
+
+
+_LARGEST_LEVEL = 2.0**31
+"""From here on what a quotient is saturated to is wrapped first in some runtimes."""
 
 
 def _misread(node: onnx.NodeProto, given: Mapping[str, np.ndarray]) -> bool:

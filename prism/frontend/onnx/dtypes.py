@@ -33,6 +33,14 @@ _DTYPES: Mapping[int, DType] = MappingProxyType(
 )
 
 
+_ELEMENTS: Mapping[DType, int] = MappingProxyType({dtype: element for element, dtype in _DTYPES.items()})
+
+
+def element_type(dtype: DType) -> int:
+    """ONNX's element type for one of the program's."""
+    return _ELEMENTS[dtype]
+
+
 def dtype_of(element_type: int, where: str) -> DType:
     """The program's type for an ONNX element type.
 

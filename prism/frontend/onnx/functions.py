@@ -1,15 +1,17 @@
-"""The local functions of an ONNX model, written out: what that makes is counted first.
+"""Functions written out: the local ones of an ONNX model, and operators by the bodies that onnx has of them.
 
-A function may call others, and forty that each call the one before twice are 2^40 nodes in a file of a few kilobytes.
+What that makes is counted first. A function may call others, and forty that each call the one before twice are 2^40
+nodes in a file of a few kilobytes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from functools import cache
 from typing import TypeAlias
 
 import onnx
-from onnx import inliner
+from onnx import defs, inliner
 
 from prism.errors import ModelError, UnsupportedError
 
@@ -115,3 +117,63 @@ def _called(node: onnx.NodeProto) -> _Key:
 def _text(key: _Key) -> str:
     domain, op, overload = key
     return f"{domain}::{op}" + (f":{overload}" if overload else "")
+
+
+@cache
+def operators_with_bodies() -> frozenset[str]:
+    """The operators of which onnx has a function body in some version."""
+    schemas = (s for s in defs.get_all_schemas_with_history() if s.domain == "")
+    return frozenset(s.name for s in schemas if s.has_function or s.has_context_dependent_function)
+
+
+def body(node: onnx.NodeProto, opset: int, types: Sequence[onnx.TypeProto]) -> tuple[list[onnx.NodeProto], int] | None:
+    """The nodes that onnx says an operator is made of, and the operator set that they are of; None where it does not.
+
+    Values within are named after the node's first result, so that no other node has them.
+
+    Args:
+        node: the node.
+        opset: the model's operator set.
+        types: those of the operands that are given.
+    """
+    schema = defs.get_schema(node.op_type, opset)
+    plain, dependent = schema.function_opset_versions, schema.context_dependent_function_opset_versions
+    if plain:
+        text = schema.get_function_with_opset_version(_nearest(plain, opset))
+    elif dependent:
+        told = [t.SerializeToString() for t in types]
+        text = schema.get_context_dependent_function_with_opset_version(
+            _nearest(dependent, opset), node.SerializeToString(), told
+        )
+    else:
+        return None
+    function = onnx.FunctionProto()
+    function.ParseFromString(text)
+    given = {a.name: a for a in node.attribute}
+    given |= {n: a.default_value for n, a in schema.attributes.items() if n not in given and a.default_value.name}
+    renamed = dict.fromkeys(function.input, "")
+    renamed |= dict(zip(function.input, node.input, strict=False))
+    renamed |= {formal: actual for formal, actual in zip(function.output, node.output, strict=False) if actual}
+    first = next(o for o in node.output if o)
+    made = []
+    for inner in function.node:
+        copy = onnx.NodeProto()
+        copy.CopyFrom(inner)
+        copy.name = f"{node.name or node.op_type}/{inner.op_type}"
+        copy.input[:] = [renamed.setdefault(i, f"{first}/{i}") if i else "" for i in inner.input]
+        copy.output[:] = [renamed.setdefault(o, f"{first}/{o}") if o else "" for o in inner.output]
+        del copy.attribute[:]
+        for a in inner.attribute:
+            if not a.ref_attr_name:
+                copy.attribute.append(a)
+            elif a.ref_attr_name in given:
+                copy.attribute.append(given[a.ref_attr_name])
+                copy.attribute[-1].name = a.name
+        made.append(copy)
+    versions = [int(o.version) for o in function.opset_import if o.domain == ""]
+    return made, versions[0] if versions else schema.since_version
+
+
+def _nearest(versions: Sequence[int], opset: int) -> int:
+    """The operator set of the body to take, all of which say the same: the last up to the model's, or the first."""
+    return max((v for v in versions if v <= opset), default=min(versions))

@@ -27,6 +27,7 @@ from onnx import TensorProto, helper, numpy_helper, shape_inference
 
 from prism.errors import FaultyModelError, ModelError, PrismError, UnsupportedError
 from prism.frontend.onnx import contrib, reader
+from prism.frontend.onnx.dtypes import element_type
 from prism.frontend.onnx.functions import nodes_within
 from prism.frontend.onnx.graph import Value, identifier
 from prism.program.extents import Extent, is_static, symbol
@@ -39,19 +40,11 @@ FUNCTIONS_IR = 8
 """The first version of ONNX's format that has functions."""
 MAX_BYTES = 2**31 - 2**16
 """The largest model that is written as one file."""
-_ELEMENT: Mapping[DType, int] = MappingProxyType(
-    {
-        DType.FLOAT64: TensorProto.DOUBLE,
-        DType.FLOAT32: TensorProto.FLOAT,
-        DType.FLOAT16: TensorProto.FLOAT16,
-        DType.BFLOAT16: TensorProto.BFLOAT16,
-        DType.INT64: TensorProto.INT64,
-        DType.INT32: TensorProto.INT32,
-        DType.INT8: TensorProto.INT8,
-        DType.UINT8: TensorProto.UINT8,
-        DType.BOOL: TensorProto.BOOL,
-    }
-)
+
+
+LEFT = frozenset({"Conv", "ConvInteger", "ConvTranspose", "QLinearConv", "AveragePool", "LpPool", "MaxPool"})
+"""Operators that stay although they are read: what runs parts is a CPU, where kernels made of windows were 2 to 20 times
+slower than onnxruntime's, and one in an island would lose what the rest of it gains."""
 
 
 class _UnknownSizeError(Exception):
@@ -277,6 +270,8 @@ class Cut:
     def _refused(self, proto: onnx.NodeProto, declared: Mapping[str, Operator]) -> str:
         """Why the node has no translation; empty where it has one, and is translated."""
         values = self._walk.values
+        if proto.op_type in LEFT and proto.domain in ("", "ai.onnx"):
+            return "onnxruntime's kernels for windows are faster than what is made of them on a CPU"
         try:
             reader.refuse_unknown([proto], self._name, declared)
             for o in proto.input:
@@ -592,7 +587,7 @@ class Cut:
         value = self._walk.values.get(name)
         if value is not None:
             extents = [int(e) if is_static(e) else str(e) for e in value.shape] if shape else None
-            return helper.make_tensor_value_info(name, _ELEMENT[value.dtype], extents)
+            return helper.make_tensor_value_info(name, element_type(value.dtype), extents)
         info = self._infos.get(name)
         if info is None or not info.type.WhichOneof("value"):
             info = onnx.ValueInfoProto(name=name)
@@ -601,7 +596,7 @@ class Cut:
     def _port(self, name: str) -> Port:
         value = self._walk.values.get(name)
         if value is not None:
-            return Port(name, _numpy_name(_ELEMENT[value.dtype]), value.shape)
+            return Port(name, _numpy_name(element_type(value.dtype)), value.shape)
         info = self._infos.get(name, onnx.ValueInfoProto(name=name))
         kind = info.type.tensor_type
         dtype = _numpy_name(kind.elem_type) if info.type.HasField("tensor_type") else ""
@@ -680,7 +675,7 @@ class _Sizes:
         elif known.elements.ndim > 1:
             steps.append(("Reshape", [self._constant(np.array(known.elements.shape, np.int64))], {}))
         if known.dtype is not DType.INT64:
-            steps.append(("Cast", [], {"to": _ELEMENT[known.dtype]}))
+            steps.append(("Cast", [], {"to": element_type(known.dtype)}))
         before: list[str] = []
         for n, (op, also, attributes) in enumerate(steps):
             made = value if n == len(steps) - 1 else self._fresh()

@@ -114,14 +114,31 @@ def _parameter(graph: Graph, node: Node, value: Value, channel: Axis, each: int)
 
 
 def _batch_norm(graph: Graph, node: Node) -> Sequence[Value]:
-    if node.flag("training_mode"):
-        raise node.unsupported("BatchNormalization in training mode is not supported", fix="export in inference mode")
-    x, eps = node.input(0), node.number("epsilon")
+    """Normalised by given statistics, or in training by those of the batch, with which running ones are mixed."""
+    x, eps, training = node.input(0), node.number("epsilon"), node.flag("training_mode")
     axes = axes_of(x.shape)
     channel = axes[1] if x.rank > 1 else Axis("c", 1)
     scale, bias, centre, variance = (_over_channels(graph, node, node.input(p), channel) for p in range(1, 5))
+    results: list[Value] = []
+    if training:
+        if x.rank < 2:
+            raise node.shape_error("a batch without channels")
+        channels = Axis("c", x.shape[1])
+        momentum = node.number("momentum")
+
+        def of_batch(channel: Axis) -> tuple[Expr, Expr]:
+            at = rows(graph, x, [channel] * x.rank, [d for d in range(x.rank) if d != 1])
+            average = mean(lambda _: at("m"))
+            return average, mean(lambda _: at("v"), lambda e: square(sub(e, average)))
+
+        centre, variance = of_batch(channel)
+        for n, (place, now) in enumerate(zip((3, 4), of_batch(channels), strict=True), 1):
+            kept = _over_channels(graph, node, node.input(place), channels)
+            mixed = apply("add", apply("mul", Const(momentum), kept), apply("mul", Const(1.0 - momentum), now))
+            results.append(graph.define(node, (channels,), mixed, node.input(place).dtype, output=n))
     normal = apply("mul", sub(graph.read(x, axes), centre), _inverse_deviation(variance, eps))
-    return [graph.define(node, axes, apply("add", apply("mul", normal, scale), bias), x.dtype)]
+    value = graph.define(node, axes, apply("add", apply("mul", normal, scale), bias), x.dtype)
+    return [value, *results]
 
 
 def _lp_norm(graph: Graph, node: Node) -> Sequence[Value]:

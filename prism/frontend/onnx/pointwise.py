@@ -296,6 +296,18 @@ def _hard_sigmoid_node(graph: Graph, node: Node) -> Value:
     return unary(lambda x: _hard_sigmoid(x, alpha, beta))(graph, node)
 
 
+def _is_infinite(graph: Graph, node: Node) -> Value:
+    signs = [s for s in ("negative", "positive") if node.flag(f"detect_{s}")]
+
+    def f(x: Expr) -> Expr:
+        if not signs:
+            return Const(0.0)
+        size = apply("abs", x) if len(signs) > 1 else x if signs == ["positive"] else apply("neg", x)
+        return apply("eq", size, Const(math.inf))
+
+    return unary(f, BOOL)(graph, node)
+
+
 def _xor(a: Expr, b: Expr) -> Expr:
     return apply("not", apply("eq", a, b))
 
@@ -318,6 +330,7 @@ TRANSLATORS: Mapping[str, Translator] = MappingProxyType(
         "LessOrEqual": op("le", BOOL),
         "Greater": binary(lambda a, b: apply("lt", b, a), BOOL),
         "GreaterOrEqual": binary(lambda a, b: apply("le", b, a), BOOL),
+        "IsInf": _is_infinite,
         "IsNaN": op("isnan", BOOL),
         "Xor": binary(_xor, BOOL),
         "Max": _n_ary("maximum"),

@@ -34,6 +34,7 @@ from prism.frontend.onnx import (
     linear,
     norms,
     pointwise,
+    quantized,
     reduce,
     schemas,
     views,
@@ -41,7 +42,7 @@ from prism.frontend.onnx import (
 )
 from prism.frontend.onnx.algebra import as_extent
 from prism.frontend.onnx.conformance import Reading
-from prism.frontend.onnx.dtypes import array_of, constant, dtype_of
+from prism.frontend.onnx.dtypes import array_of, constant, dtype_of, element_type
 from prism.frontend.onnx.graph import Graph, Node, Value, identifier
 from prism.frontend.onnx.schemas import Signature
 from prism.program.empty import without_empty
@@ -265,16 +266,45 @@ class Walk:
         if not own:
             _check(proto, self._name, self._context)
         with _naming(proto, self._name):
-            node = _node(proto, self._name, 0 if own else self._opset, self.values)
             if own:
+                node = _node(proto, self._name, 0, self.values)
                 self.values[node.outputs[0]] = pointwise.declared(self.graph, node, self._declared[node.op])
-                return
-            signature = schemas.signature(node.op, self._opset)
-            schemas.check_types(node, signature.inputs)
-            results = _translate(self.graph, node, signature)
+            else:
+                self._standard(proto, self._opset)
+
+    def _standard(self, proto: onnx.NodeProto, opset: int) -> None:
+        """Translate a node of an operator set: by its translator, or else by the body that onnx has of it."""
+        if proto.op_type not in TRANSLATORS and proto.op_type not in _ONLY_KNOWN:
+            self._by_body(proto, opset)
+            return
+        node = _node(proto, self._name, opset, self.values)
+        signature = schemas.signature(node.op, opset)
+        schemas.check_types(node, signature.inputs)
+        results = _translate(self.graph, node, signature)
         for label, value in zip(node.outputs, results, strict=False):
             if label:
                 self.values[label] = replace(value, label=label) if not value.name else value
+
+    def _by_body(self, proto: onnx.NodeProto, opset: int) -> None:
+        operands = [self.values[i] for i in proto.input if i in self.values]
+        types = [helper.make_tensor_type_proto(element_type(v.dtype), _known_shape(v)) for v in operands]
+        written = functions.body(proto, opset, types)
+        if written is None:
+            raise UnsupportedError(
+                f"version {schemas.signature(proto.op_type, opset).version} of {proto.op_type} is not supported",
+                where=f"{self._name}, node {label_of(proto)!r}",
+                why="onnx has a function body of other versions alone",
+                fix="convert the model with onnx.version_converter or export it again",
+            )
+        nodes, own = written
+        refuse_unknown(nodes, self._name, {})
+        known = set(self.values)
+        try:
+            for inner in nodes:
+                self._standard(inner, own)
+        finally:
+            for label in set(self.values) - known - set(proto.output):
+                del self.values[label]
 
 
 @contextmanager
@@ -347,7 +377,7 @@ def refuse_unknown(nodes: Iterable[onnx.NodeProto], name: str, declared: Mapping
             continue
         if proto.domain not in _MAIN_DOMAINS:
             unknown.setdefault(f"{proto.domain}.{proto.op_type}", label_of(proto))
-        elif proto.op_type not in TRANSLATORS and proto.op_type not in _ONLY_KNOWN:
+        elif proto.op_type not in (*TRANSLATORS, *_ONLY_KNOWN, *functions.operators_with_bodies()):
             unknown.setdefault(proto.op_type, label_of(proto))
     if not unknown:
         return
@@ -551,6 +581,10 @@ def _node(proto: onnx.NodeProto, name: str, opset: int, values: dict[str, Value]
     return Node(proto.op_type, label, where, version, inputs, tuple(proto.output), Given(attributes))
 
 
+def _known_shape(value: Value) -> list[int | None]:
+    return [int(e) if is_static(e) else None for e in value.shape]
+
+
 def _number(values: Any, dtype: DType, label: str) -> Value:
     return constant(np.asarray(values, dtype=dtype.value), dtype, label)
 
@@ -676,5 +710,6 @@ TRANSLATORS: Mapping[str, Callable[[Graph, Node], Sequence[Value]]] = MappingPro
         **attention.TRANSLATORS,
         **choose.TRANSLATORS,
         **windows.TRANSLATORS,
+        **quantized.TRANSLATORS,
     }
 )

@@ -141,20 +141,22 @@ def _of_nothing(expr: Expr, dtype: DType) -> Expr:
     return expr
 
 
-def _cum_sum(graph: Graph, node: Node) -> Value:
-    """The sum over j of x[j] where j <= i: quadratic, and exactly what the operator means."""
-    x = node.input(0)
-    axis = node.wrap(node.integers(1, "the axis")[0], x.rank)
-    axes = axes_of(x.shape)
-    exclusive, reverse = node.flag("exclusive"), node.flag("reverse")
-    (bound,), element = rows(graph, x, axes, [axis])("r")
-    there, here = build.position(bound), build.position(axes[axis])
-    before, after = (here, there) if reverse else (there, here)
-    inside = apply("lt" if exclusive else "le", before, after)
-    total = build.reduce(ReduceKind.SUM, bound, apply("where", inside, element, build.const(0.0)))
-    if bound.extent == 1:
-        total = apply("where", inside, element, build.const(0.0))
-    return graph.define(node, axes, total, x.dtype)
+def _cumulative(kind: ReduceKind) -> Translator:
+    """The sum, or the product, over j of x[j] where j <= i: quadratic, and exactly what the operator means."""
+
+    def translate(graph: Graph, node: Node) -> Value:
+        x = node.input(0)
+        axis = node.wrap(node.integers(1, "the axis")[0], x.rank)
+        axes = axes_of(x.shape)
+        exclusive, reverse = node.flag("exclusive"), node.flag("reverse")
+        (bound,), element = rows(graph, x, axes, [axis])("r")
+        there, here = build.position(bound), build.position(axes[axis])
+        before, after = (here, there) if reverse else (there, here)
+        inside = apply("lt" if exclusive else "le", before, after)
+        chosen = apply("where", inside, element, Const(kind.identity))
+        return graph.define(node, axes, build.reduce(kind, bound, chosen), x.dtype)
+
+    return translate
 
 
 TRANSLATORS: Mapping[str, Translator] = MappingProxyType(
@@ -171,6 +173,7 @@ TRANSLATORS: Mapping[str, Translator] = MappingProxyType(
         "ReduceL2": _reduction(lambda b: apply("sqrt", _sum(b, square)), lambda x: apply("abs", x)),
         "ReduceLogSum": _reduction(lambda b: apply("log", _sum(b)), lambda x: apply("log", x)),
         "ReduceLogSumExp": _reduce_log_sum_exp,
-        "CumSum": _cum_sum,
+        "CumSum": _cumulative(ReduceKind.SUM),
+        "CumProd": _cumulative(ReduceKind.PROD),
     }
 )

@@ -45,8 +45,11 @@ VERSIONS: Mapping[str, tuple[int, int]] = MappingProxyType(
         "Clip": (6, 13),
         "Concat": (4, 13),
         "Constant": (1, 25),
+        "ConvInteger": (10, 10),
         "ConstantOfShape": (9, 25),
+        "CumProd": (26, 26),
         "CumSum": (11, 14),
+        "DepthToSpace": (1, 28),
         "DequantizeLinear": (10, 28),
         "Dropout": (7, 22),
         "Einsum": (12, 28),
@@ -59,11 +62,13 @@ VERSIONS: Mapping[str, tuple[int, int]] = MappingProxyType(
         "GlobalLpPool": (2, 22),
         "GroupNormalization": (18, 21),
         "HardSwish": (14, 22),
+        "IsInf": (10, 20),
         "IsNaN": (9, 20),
         "LayerNormalization": (17, 17),
         "LeakyRelu": (6, 16),
         "LpPool": (2, 22),
         "MatMul": (1, 13),
+        "MatMulInteger": (10, 10),
         "MaxPool": (1, 22),
         "Mish": (18, 22),
         "Mod": (10, 28),
@@ -72,6 +77,9 @@ VERSIONS: Mapping[str, tuple[int, int]] = MappingProxyType(
         "PRelu": (7, 16),
         "Pad": (2, 25),
         "Pow": (7, 15),
+        "QLinearConv": (10, 10),
+        "QLinearMatMul": (10, 21),
+        "QuantizeLinear": (10, 28),
         "RMSNormalization": (23, 23),
         "Range": (11, 27),
         "ReduceSum": (1, 13),
@@ -82,6 +90,7 @@ VERSIONS: Mapping[str, tuple[int, int]] = MappingProxyType(
         "Sign": (9, 13),
         "Slice": (1, 13),
         "SoftmaxCrossEntropyLoss": (12, 13),
+        "SpaceToDepth": (1, 28),
         "Split": (2, 18),
         "Swish": (24, 24),
         "Tile": (6, 13),
@@ -106,6 +115,7 @@ MEANINGLESS: Mapping[str, frozenset[str]] = MappingProxyType(
         "Cast": frozenset({"saturate", "round_mode"}),  # of 8-bit floats, which there are none of
         "CastLike": frozenset({"saturate", "round_mode"}),
         "BatchNormalization": frozenset({"momentum"}),  # of training
+        "QuantizeLinear": frozenset({"saturate", "precision"}),  # of 8-bit floats; of the division
         "Dropout": frozenset({"seed", "ratio"}),
         # The precision of a step: a program computes over the reals.
         **dict.fromkeys(

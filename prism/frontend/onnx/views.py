@@ -398,6 +398,50 @@ def _choice(
     return expr
 
 
+def _blocks(node: Node, x: Value) -> int:
+    block = node.integer("blocksize")
+    if x.rank != 4 or block < 1:
+        raise node.shape_error(f"blocks of {block} by {block} in {x.rank} dimensions")
+    return block
+
+
+def _depth_to_space(graph: Graph, node: Node) -> Value:
+    x = node.input(0)
+    block = _blocks(node, x)
+    mode = str(node.attributes.get("mode", "DCR"))
+    channels = exact_quotient(x.shape[1], block * block)
+    if channels is None or mode not in ("DCR", "CRD"):
+        raise node.shape_error(f"{x.shape[1]} channels in mode {mode} do not make up blocks of {block} by {block}")
+
+    def index(axes: tuple[Axis, ...]) -> list[Index]:
+        batch, channel, row, column = map(Index.axis, axes)
+        inner = row.mod(block).scaled(block) + column.mod(block)
+        source = inner.scaled(channels) + channel if mode == "DCR" else channel.scaled(block * block) + inner
+        return [batch, source, row.floordiv(block), column.floordiv(block)]
+
+    shape = (x.shape[0], channels, mul(x.shape[2], block), mul(x.shape[3], block))
+    return graph.view(node, x, shape, index)
+
+
+def _space_to_depth(graph: Graph, node: Node) -> Value:
+    x = node.input(0)
+    block = _blocks(node, x)
+    mode = str(node.attributes.get("mode", "DCR"))
+    high, wide = (exact_quotient(e, block) for e in x.shape[2:])
+    channels = x.shape[1]
+    if high is None or wide is None or mode not in ("DCR", "CRD"):
+        raise node.shape_error(f"an image of {x.shape[2]} by {x.shape[3]} in mode {mode} has no blocks of {block}")
+
+    def index(axes: tuple[Axis, ...]) -> list[Index]:
+        batch, depth, row, column = map(Index.axis, axes)
+        inner = depth.floordiv(channels) if mode == "DCR" else depth.mod(block * block)
+        source = depth.mod(channels) if mode == "DCR" else depth.floordiv(block * block)
+        rows, columns = inner.floordiv(block), inner.mod(block)
+        return [batch, source, row.scaled(block) + rows, column.scaled(block) + columns]
+
+    return graph.view(node, x, (x.shape[0], mul(channels, block * block), high, wide), index)
+
+
 def _trilu(graph: Graph, node: Node) -> Value:
     x = node.input(0)
     if x.rank < 2:
@@ -494,6 +538,8 @@ TRANSLATORS: Mapping[str, Translator] = MappingProxyType(
         "Split": _split,
         "Concat": _single(_concat),
         "Gather": _single(_gather),
+        "DepthToSpace": _single(_depth_to_space),
+        "SpaceToDepth": _single(_space_to_depth),
         "Trilu": _single(_trilu),
         "Range": _single(_range),
         "ConstantOfShape": _single(_filled),

@@ -163,17 +163,22 @@ def _any_all(kind: ReduceKind) -> Handler:
     return handle
 
 
-def _cumsum(n: Node) -> Result:
-    x: Value = n["self"]
-    n.settled("dtype")
-    d = n["dim"] % max(len(x.shape), 1)
-    if not x.shape:
-        return n.define(converted(n, x.at([]), n.dtype))
-    bound = Axis("r", x.shape[d])
-    index = [Index.axis(bound) if k == d else Index.axis(a) for k, a in enumerate(n.axes)]
-    before = op("le", build.position(bound), build.position(n.axes[d]))
-    element = converted(n, x.at(index), n.dtype)
-    return n.define(build.reduce(ReduceKind.SUM, bound, op("where", before, element, Const(0.0))))
+def _cumulative(kind: ReduceKind) -> Handler:
+    """The sum or the product of the elements up to each place."""
+
+    def handle(n: Node) -> Result:
+        x: Value = n["self"]
+        n.settled("dtype")
+        d = n["dim"] % max(len(x.shape), 1)
+        if not x.shape:
+            return n.define(converted(n, x.at([]), n.dtype))
+        bound = Axis("r", x.shape[d])
+        index = [Index.axis(bound) if k == d else Index.axis(a) for k, a in enumerate(n.axes)]
+        before = op("le", build.position(bound), build.position(n.axes[d]))
+        element = converted(n, x.at(index), n.dtype)
+        return n.define(build.reduce(kind, bound, op("where", before, element, Const(kind.identity))))
+
+    return handle
 
 
 # Softmax
@@ -300,7 +305,8 @@ HANDLERS: Mapping[str, Handler] = {
     "var_mean": _var_mean,
     "linalg_vector_norm": _norm,
     "norm": _norm,
-    "cumsum": _cumsum,
+    "cumsum": _cumulative(ReduceKind.SUM),
+    "cumprod": _cumulative(ReduceKind.PROD),
     "softmax": _softmax,
     "_softmax": _softmax,
     "_safe_softmax": _safe_softmax,

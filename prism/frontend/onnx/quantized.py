@@ -1,0 +1,180 @@
+"""ONNX operators of quantised numbers: over the reals, with the rounding and the saturation that they say."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
+
+from prism.frontend.onnx import windows
+from prism.frontend.onnx.algebra import apply, sub
+from prism.frontend.onnx.dtypes import dtype_of
+from prism.frontend.onnx.graph import Graph, Node, Value
+from prism.program import build, integers
+from prism.program.formulas import quotient
+from prism.program.index import Axis, Index
+from prism.program.nodes import Const, DType, Expr, ReduceKind
+from prism.program.views import axes_of, broadcast_shapes, same_extent
+
+Translator = Callable[[Graph, Node], Sequence[Value]]
+
+
+def _blockwise(graph: Graph, node: Node, x: Value, scale: Value) -> Callable[[Sequence[Axis], Value], Expr]:
+    """How a scale or a zero point is read: one for the tensor, for each place along an axis, or for each block."""
+    axis, block = 0, node.integer("block_size")
+    if scale.rank:
+        axis = node.axis("axis", x.rank)
+
+    def parameter(axes: Sequence[Axis], value: Value) -> Expr:
+        if value.rank == 0 or (value.rank == 1 and value.shape[0] == 1):
+            return graph.at(value, [Index.const(0)] * value.rank)
+        if value.rank == 1 and not block:
+            if not same_extent(value.shape[0], x.shape[axis]):
+                raise node.shape_error(f"{value.shape[0]} scales for a dimension of {x.shape[axis]}")
+            return graph.at(value, [Index.axis(axes[axis])])
+        if value.rank != x.rank or not block:
+            raise node.shape_error(f"scales of {value.rank} dimensions for a tensor of {x.rank}")
+        return graph.at(
+            value, [Index.axis(a).floordiv(block) if d == axis else Index.axis(a) for d, a in enumerate(axes)]
+        )
+
+    return parameter
+
+
+def _dequantize(graph: Graph, node: Node) -> Sequence[Value]:
+    """(q - zero) * scale."""
+    q, scale, zero = node.input(0), node.input(1), node.optional(2)
+    axes = axes_of(q.shape)
+    parameter = _blockwise(graph, node, q, scale)
+    level = graph.read(q, axes)
+    if zero is not None:
+        level = sub(level, parameter(axes, zero))
+    asked = node.integer("output_dtype")
+    dtype = dtype_of(asked, node.where) if asked else scale.dtype if scale.dtype.is_float else DType.FLOAT32
+    return [graph.define(node, axes, apply("mul", level, parameter(axes, scale)), dtype)]
+
+
+def _quantize(graph: Graph, node: Node) -> Sequence[Value]:
+    """round(x / scale) + zero, half to even, within the type."""
+    x, scale, zero = node.input(0), node.input(1), node.optional(2)
+    axes = axes_of(x.shape)
+    parameter = _blockwise(graph, node, x, scale)
+    asked = node.integer("output_dtype")
+    dtype = zero.dtype if zero is not None else dtype_of(asked, node.where) if asked else DType.UINT8
+    _refuse_computed(graph, node, scale)
+    level = quotient(graph.read(x, axes), parameter(axes, scale))
+    return [graph.define(node, axes, _saturated(level, dtype, parameter(axes, zero) if zero else None), dtype)]
+
+
+def _refuse_computed(graph: Graph, node: Node, *scales: Value) -> None:
+    """Refuse scales that are computed: their rounding decides where what is divided by them is rounded to."""
+    for scale in scales:
+        if any(d.name == scale.name and not d.view for d in graph.definitions):
+            raise node.unsupported(
+                "a scale that is computed has no translation",
+                why="how it is rounded decides which whole numbers come out, and is not part of the formula",
+                fix="store the scale in the model, or pass it",
+            )
+
+
+def _saturated(x: Expr, dtype: DType, zero: Expr | None) -> Expr:
+    own = integers.range_of(dtype)
+    level = apply("round", x)
+    if zero is not None:
+        level = apply("add", level, zero)
+    return apply("minimum", apply("maximum", level, Const(own.low)), Const(own.high))
+
+
+def _scalar(graph: Graph, node: Node, value: Value, what: str) -> Expr:
+    if value.rank > 1 or (value.rank and value.shape != (1,)):
+        raise node.unsupported(f"{what} of shape {list(value.shape)} has no translation", fix="use one for the tensor")
+    return graph.at(value, [Index.const(0)] * value.rank)
+
+
+def _along(graph: Graph, node: Node, value: Value, axis: Axis | None, what: str) -> Expr:
+    """One number for the tensor, or one for each place along an axis."""
+    if value.rank == 1 and value.shape != (1,) and axis is not None and same_extent(value.shape[0], axis.extent):
+        return graph.at(value, [Index.axis(axis)])
+    return _scalar(graph, node, value, what)
+
+
+def _above(graph: Graph, node: Node, element: Expr, zero: Value | None, axis: Axis | None, what: str) -> Expr:
+    return element if zero is None else sub(element, _along(graph, node, zero, axis, what))
+
+
+def _product(
+    graph: Graph, node: Node, a: Value, b: Value, zeros: Sequence[Value | None]
+) -> tuple[tuple[Axis, ...], Axis | None, Axis | None, Expr]:
+    """(the axes, the row's, the column's, the sum of products) of a matrix product of levels above their zeros."""
+    if a.rank == 0 or b.rank == 0:
+        raise node.shape_error("a product of a scalar")
+    deep = b.shape[-2] if b.rank > 1 else b.shape[0]
+    if not same_extent(a.shape[-1], deep):
+        raise node.shape_error(f"contracted dimensions of extents {a.shape[-1]} and {deep} differ")
+    k = Axis("k", a.shape[-1])
+    batch = axes_of(broadcast_shapes(a.shape[:-2], b.shape[:-2], where=node.where), "b")
+    m = (Axis("m", a.shape[-2]),) if a.rank > 1 else ()
+    n = (Axis("n", b.shape[-1]),) if b.rank > 1 else ()
+    row, column = m[0] if m else None, n[0] if n else None
+    left = _above(graph, node, graph.read(a, (*batch, *m, k)), zeros[0], row, "a zero point")
+    right = _above(graph, node, graph.read(b, (*batch, k, *n)), zeros[1], column, "a zero point")
+    return (*batch, *m, *n), row, column, build.reduce(ReduceKind.SUM, k, apply("mul", left, right))
+
+
+def _matmul_integer(graph: Graph, node: Node) -> Sequence[Value]:
+    axes, _, _, total = _product(graph, node, node.input(0), node.input(1), (node.optional(2), node.optional(3)))
+    return [graph.define(node, axes, total, DType.INT32)]
+
+
+def _qlinear_matmul(graph: Graph, node: Node) -> Sequence[Value]:
+    a, a_scale, a_zero, b, b_scale, b_zero, scale, zero = (node.input(n) for n in range(8))
+    _refuse_computed(graph, node, a_scale, b_scale, scale)
+    axes, row, column, total = _product(graph, node, a, b, (a_zero, b_zero))
+    factor = apply("mul", _along(graph, node, a_scale, row, "a scale"), _along(graph, node, b_scale, column, "a scale"))
+    level = quotient(apply("mul", total, factor), _scalar(graph, node, scale, "a scale"))
+    return [
+        graph.define(node, axes, _saturated(level, zero.dtype, _scalar(graph, node, zero, "a zero point")), zero.dtype)
+    ]
+
+
+def _levels(graph: Graph, node: Node, x: Value, w: Value, zeros: Sequence[Value | None]) -> tuple[list[Axis], Expr]:
+    """The axes and the element of a convolution of levels above their zeros."""
+
+    def read(index: Sequence[Index]) -> Expr:
+        return _above(graph, node, graph.at(x, index), zeros[0], None, "a zero point")
+
+    def weight(index: Sequence[Index]) -> Expr:
+        channel = index[0].as_axis()
+        return _above(graph, node, graph.at(w, index), zeros[1], channel, "a zero point")
+
+    return windows.convolution(graph, node, x, w, windows.Operand(x.shape, read), windows.Operand(w.shape, weight))
+
+
+def _conv_integer(graph: Graph, node: Node) -> Sequence[Value]:
+    axes, total = _levels(graph, node, node.input(0), node.input(1), (node.optional(2), node.optional(3)))
+    return [graph.define(node, axes, total, DType.INT32)]
+
+
+def _qlinear_conv(graph: Graph, node: Node) -> Sequence[Value]:
+    x, x_scale, x_zero, w, w_scale, w_zero, scale, zero = (node.input(n) for n in range(8))
+    _refuse_computed(graph, node, x_scale, w_scale, scale)
+    axes, total = _levels(graph, node, x, w, (x_zero, w_zero))
+    bias = node.optional(8)
+    if bias is not None:
+        total = apply("add", total, _along(graph, node, bias, axes[1], "a bias"))
+    factor = apply("mul", _scalar(graph, node, x_scale, "a scale"), _along(graph, node, w_scale, axes[1], "a scale"))
+    level = quotient(apply("mul", total, factor), _scalar(graph, node, scale, "a scale"))
+    return [
+        graph.define(node, axes, _saturated(level, zero.dtype, _scalar(graph, node, zero, "a zero point")), zero.dtype)
+    ]
+
+
+TRANSLATORS: Mapping[str, Translator] = MappingProxyType(
+    {
+        "QuantizeLinear": _quantize,
+        "DequantizeLinear": _dequantize,
+        "MatMulInteger": _matmul_integer,
+        "QLinearMatMul": _qlinear_matmul,
+        "ConvInteger": _conv_integer,
+        "QLinearConv": _qlinear_conv,
+    }
+)
