@@ -204,10 +204,10 @@ def test_rotary_positions_from_data() -> None:
     refused(built, UnsupportedError, "position_ids", "'r'")
 
 
-def test_results_of_old_versions_and_unknown_rank() -> None:
-    bn = one("BatchNormalization", [[2, 3], [3], [3], [3], [3]], opset=9)
-    bn.graph.node[0].output.extend(["mean", "var"])
-    refused(bn, UnsupportedError, "result 1 of BatchNormalization")
+def test_places_of_maxima_and_unknown_rank() -> None:
+    pool = one("MaxPool", [[2, 3, 5]], kernel_shape=[2])
+    pool.graph.node[0].output.append("places")
+    refused(pool, UnsupportedError, "result 1 of MaxPool")
     built = one("Neg", [[3]])
     built.graph.input[0].type.tensor_type.ClearField("shape")
     refused(built, UnsupportedError, "without a shape")

@@ -200,22 +200,22 @@ CASES = [
     Case("QuantizeLinear", [f(2, 3, 4) * 40, pos(3), i(1, 2, 3).astype(np.int8)], {"axis": 1}, opset=19),
     Case("QuantizeLinear", [WITH_TIES, s(1.0)], opset=19),
     Case("QuantizeLinear", [f(4, 6), pos(4, 2)], {"axis": 1, "block_size": 3}, opset=21),
-    Case("MatMulInteger", [Q8, Q8.T, np.int8(-3), i(4, 5, 6, 7).astype(np.int8)], opset=18),
+    Case("MatMulInteger", [Q8, Q8.T, np.array(-3, np.int8), i(4, 5, 6, 7).astype(np.int8)], opset=18),
     Case(
         "ConvInteger", [Q8.astype(np.uint8).reshape(1, 2, 3, 4), Q8[:, :4].reshape(2, 2, 2, 2)], {"pads": [0, 1, 1, 0]}
     ),
-    Case("QLinearMatMul", [Q8, s(0.5), Q8[0, 0], Q8.T, s(0.25), Q8[1, 1], s(40.0), np.int8(3)]),
+    Case("QLinearMatMul", [Q8, s(0.5), Q8[:1, 0], Q8.T, s(0.25), Q8[1:2, 1], s(40.0), np.array(3, np.int8)]),
     Case(
         "QLinearConv",
         [
             Q8.reshape(1, 2, 3, 4),
             s(0.5),
-            Q8[0, 0],
+            Q8[:1, 0],
             Q8[:, :4].reshape(2, 2, 2, 2),
             pos(2),
-            Q8[0, 0] * i(0, 0).astype(np.int8),
+            Q8[:1, 0] * i(0, 0).astype(np.int8),
             s(20.0),
-            np.int8(3),
+            np.array(3, np.int8),
         ],
     ),
     # windows
@@ -277,12 +277,13 @@ def test_every_translator_is_tested() -> None:
 
 
 def test_operators_are_read_by_the_bodies_that_onnx_has_of_them() -> None:
-    for op, arrays, attributes, opset in [
+    cases: list[tuple[str, list[np.ndarray], dict[str, Any], int]] = [
         ("Shrink", [f(3, 4)], {"lambd": 0.3, "bias": 0.1}, 13),  # a body of operator set 18
         ("ThresholdedRelu", [f(3, 4)], {"alpha": 0.2}, 18),
         ("MeanVarianceNormalization", [f(2, 3, 4)], {"axes": [0, 2]}, 13),
         ("CenterCropPad", [f(3, 5), i(4, 2)], {}, 18),  # of the operands' types
-    ]:
+    ]
+    for op, arrays, attributes, opset in cases:
         built, given = node_model(op, arrays, attributes, opset, [1] if len(arrays) > 1 else [])
         check(built, given)
 

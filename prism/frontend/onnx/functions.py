@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cache
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import onnx
 from onnx import defs, inliner
@@ -122,7 +122,7 @@ def _text(key: _Key) -> str:
 @cache
 def operators_with_bodies() -> frozenset[str]:
     """The operators of which onnx has a function body in some version."""
-    schemas = (s for s in defs.get_all_schemas_with_history() if s.domain == "")
+    schemas: list[Any] = [s for s in defs.get_all_schemas_with_history() if s.domain == ""]
     return frozenset(s.name for s in schemas if s.has_function or s.has_context_dependent_function)
 
 
@@ -136,7 +136,7 @@ def body(node: onnx.NodeProto, opset: int, types: Sequence[onnx.TypeProto]) -> t
         opset: the model's operator set.
         types: those of the operands that are given.
     """
-    schema = defs.get_schema(node.op_type, opset)
+    schema: Any = defs.get_schema(node.op_type, opset)  # onnx's stubs leave the functions out
     plain, dependent = schema.function_opset_versions, schema.context_dependent_function_opset_versions
     if plain:
         text = schema.get_function_with_opset_version(_nearest(plain, opset))

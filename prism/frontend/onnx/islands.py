@@ -43,8 +43,8 @@ MAX_BYTES = 2**31 - 2**16
 
 
 LEFT = frozenset({"Conv", "ConvInteger", "ConvTranspose", "QLinearConv", "AveragePool", "LpPool", "MaxPool"})
-"""Operators that stay although they are read: what runs parts is a CPU, where kernels made of windows were 2 to 20 times
-slower than onnxruntime's, and one in an island would lose what the rest of it gains."""
+"""Operators that stay although they are read: parts run on a CPU, where kernels made of windows were many times slower
+than onnxruntime's, and one in an island would lose what the rest of it gains."""
 
 
 class _UnknownSizeError(Exception):
