@@ -2,8 +2,10 @@
 
     python benchmarks/gpu.py prepare --out out/gpu [NAME ...]   search, prove, emit, cross-compile, check: no GPU needed
     python benchmarks/gpu.py compile out/gpu [NAME ...]         compile what was prepared, by the triton that is here
+    python benchmarks/gpu.py smoke out/gpu [NAME ...]           call one configuration of each option, and check it
     python benchmarks/gpu.py measure out/gpu [NAME ...]         time against the baselines: torch and triton are enough
     python benchmarks/gpu.py report RESULTS.json                table (Markdown) and plot (HTML, plotly) of results
+    python benchmarks/gpu.py options RESULTS.json               what each option of launches gains, of the same results
     python benchmarks/gpu.py list                               the cases with their floors
 
 NAME is a part of a case's name, or `suite`, `mirage`, `prism-paper`. `prepare` writes the folder that `measure` takes,
@@ -86,20 +88,15 @@ def prepare(args: argparse.Namespace) -> int:
 
 def compile_all(args: argparse.Namespace) -> int:
     """Compile what was prepared for a GPU that is not here."""
-    from prism.bench.measure import Plan, Run
+    from prism.bench.measure import Plan, Run, named
 
     cache = args.cache or args.folder / "cache-device"
     plan = Plan(
         device=args.target, budget_s=1e9, compile_ahead_s=1e9, compilers=args.workers, baselines=False, cache=cache
     )
     run = Run(args.folder, args.folder / "compiled.json", plan, say)
-    run.compile([c for c in run.manifest["cases"] if "error" not in c and named(c["name"], args.names)])
+    run.compile([c for c in run.manifest["cases"] if "error" not in c and named(c, args.names)])
     return 0
-
-
-def named(name: str, names: Sequence[str]) -> bool:
-    """Whether one of the names, where there are any, is a part of it."""
-    return not names or any(n in name for n in names)
 
 
 def measure(args: argparse.Namespace) -> int:
@@ -119,6 +116,28 @@ def measure(args: argparse.Namespace) -> int:
     results = args.results or args.folder / "results.json"
     body = Run(args.folder, results, plan, say, earlier=args.earlier, known=args.known).run(args.names)
     say(json.dumps(body["summary"], indent=1))
+    return 0
+
+
+def smoke(args: argparse.Namespace) -> int:
+    """A few calls, before anything is timed."""
+    from prism.bench.measure import Plan, Run
+
+    device = "interpreter" if args.interpreter else "cuda"
+    plan = Plan(device=device, silence_s=args.silence, cache=args.cache or args.folder / "cache-device")
+    wrong = Run(args.folder, args.folder / "smoke.json", plan, say).smoke(args.names)
+    say(f"{len(wrong)} wrong" if wrong else "all right")
+    return 1 if wrong else 0
+
+
+def options(args: argparse.Namespace) -> int:
+    """Configurations with an option against the same without it."""
+    from prism.bench.results import geometric_mean, twins
+
+    for option, ratios in twins(json.loads(args.results.read_text())["cases"]).items():
+        say(f"{option}: without it {geometric_mean(ratios.values()):.3f} times as long, {len(ratios)} cases")
+        for name, ratio in sorted(ratios.items(), key=lambda r: r[1]):
+            say(f"  {name:42s} {ratio:.3f}")
     return 0
 
 
@@ -173,7 +192,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     p = steps.add_parser("compile", help="compile a prepared folder by the triton that is here; no GPU needed")
     p.add_argument("folder", type=Path)
-    p.add_argument("names", nargs="*", help="parts of names; all cases by default")
+    p.add_argument("names", nargs="*", help="parts of names, or groups; all cases by default")
     p.add_argument("--target", default="sm_90", help="what for; sm_90")
     p.add_argument("--workers", type=int, default=2, help="processes that compile; 2")
     p.add_argument("--cache", type=Path, help="of compiled kernels; FOLDER/cache-device by default")
@@ -181,7 +200,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     p = steps.add_parser("measure", help="time a prepared folder on this machine's GPU")
     p.add_argument("folder", type=Path)
-    p.add_argument("names", nargs="*", help="parts of names; all cases by default")
+    p.add_argument("names", nargs="*", help="parts of names, or groups; all cases by default")
     p.add_argument("--results", type=Path, help="FOLDER/results.json by default; gone on with where it exists")
     p.add_argument("--earlier", type=Path, nargs="*", default=[], help="results of earlier runs, which are carried in")
     p.add_argument(
@@ -196,6 +215,20 @@ def main(argv: Sequence[str] | None = None) -> int:
     p.add_argument("--configs", action="store_true", help="configurations alone, for the cost model; no baselines")
     p.add_argument("--interpreter", action="store_true", help="in Triton's interpreter: a rehearsal")
     p.set_defaults(step=measure)
+
+    p = steps.add_parser(
+        "smoke", help="call a configuration of each option on this machine's GPU, and check the results"
+    )
+    p.add_argument("folder", type=Path)
+    p.add_argument("names", nargs="*", help="parts of names; five small cases with all options by default")
+    p.add_argument("--silence", type=float, default=180.0, help="seconds that a call may take; 180")
+    p.add_argument("--cache", type=Path, help="of compiled kernels; FOLDER/cache-device by default")
+    p.add_argument("--interpreter", action="store_true", help="in Triton's interpreter: a rehearsal")
+    p.set_defaults(step=smoke)
+
+    p = steps.add_parser("options", help="what options of launches gain, by results")
+    p.add_argument("results", type=Path)
+    p.set_defaults(step=options)
 
     p = steps.add_parser("report", help="table and plot")
     p.add_argument("results", type=Path)

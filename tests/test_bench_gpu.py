@@ -25,7 +25,7 @@ from benchmarks.gpu_plot import figure, page
 from prism.backends.interleave import interleave
 from prism.bench import functions
 from prism.bench.child import compile_ahead, draw, errors, flat, judge, load_module
-from prism.bench.measure import CHILD, Plan, Run, better, device_environment
+from prism.bench.measure import CHILD, Plan, Run, better, device_environment, smoked
 from prism.bench.own import from_output, module_facts, own_case
 from prism.bench.prepare import describe, spread, trace_case, write_manifest
 from prism.bench.results import (
@@ -37,6 +37,7 @@ from prism.bench.results import (
     measured_row,
     quartiles,
     summary,
+    twins,
 )
 from prism.bench.suite import CASES, Case, reduced
 from prism.cli import main
@@ -480,6 +481,78 @@ def test_what_failed_is_tried_again_and_what_was_measured_is_not_lost(tmp_path: 
     assert begun().cases() == []
 
 
+def optional(name: str, *options: Mapping[str, Any]) -> dict[str, Any]:
+    """A case with a configuration for each of these options, and one without any."""
+    one = record(name)
+    for entry, option in zip(one["candidates"][0]["configs"], ({}, *options, {}, {}), strict=False):
+        entry["config"] = {"symbols": {}, "warps": {}, "stages": {}, **option}
+    return one
+
+
+def test_smoke_takes_every_option_and_five_cases() -> None:
+    cases = [
+        optional("logsumexp M4096 V128256"),
+        optional("GQA decode B8 4k", {"folded": ["c"]}, {"folded": ["c"], "descriptors": ["k"]}),
+        optional("GQA decode B1 4k", {"folded": ["c"]}),
+        optional("RMSNorm+QKV M1", {"persistent": {"k": 2}}),
+        *(optional(n) for n in ("LoRA M16", "nGPT residual M64 h4096", "int8 GEMM M1", "softmax·V")),
+    ]
+    found = {c["name"]: places for c, places in smoked(cases)}
+    assert found == {
+        "GQA decode B8 4k": [[0, 2]],
+        "RMSNorm+QKV M1": [[0, 1]],
+        "nGPT residual M64 h4096": [[0, 0]],
+        "int8 GEMM M1": [[0, 0]],
+        "LoRA M16": [[0, 0]],
+    }
+    assert [c["name"] for c, _ in smoked(cases, ["logsumexp"])] == ["logsumexp M4096 V128256"]
+
+
+def test_smoke_says_what_is_wrong(tmp_path: Path) -> None:
+    class Wrong(Scripted):
+        def ask(
+            self, request: Mapping[str, Any], silence_s: float, until: float | None = None
+        ) -> Iterator[dict[str, Any]]:
+            if request["op"] != "smoke":
+                yield from super().ask(request, silence_s, until)
+                return
+            name = request["case"]["name"]
+            if name == "int8 GEMM M1":
+                yield {"event": "lost", "why": "crash: illegal access"}
+                return
+            yield {"event": "trial", "trial": [0, 0], "error": 0.5 if name == "LoRA M16" else 40.0}
+            yield {"event": "done"}
+
+    folder = manifest(tmp_path / "f", [record(n) for n in ("LoRA M16", "int8 GEMM M1", "GQA decode B1 4k")])
+    lines: list[str] = []
+    wrong = Run(folder, tmp_path / "r.json", Plan(), lines.append, lambda: Wrong([])).smoke()
+    assert wrong == [
+        "GQA decode B1 4k: n=0: its error is 40 times what is allowed",
+        "int8 GEMM M1: n=0: crash: illegal access",
+    ]
+    assert "LoRA M16: n=0: right" in lines
+
+
+def test_options_are_compared_with_what_is_alike_but_for_them() -> None:
+    def trial(key: str, us: float, error: float = 0.1) -> dict[str, Any]:
+        return {"key": key, "measured_us": us, "error": error}
+
+    rows = [
+        {
+            "name": "a",
+            "trials": [
+                trial("T=1 warps.k=4", 10.0),
+                trial("T=1 warps.k=4 persistent.k=2", 8.0),
+                trial("T=2 warps.k=4 persistent.k=2", 1.0),
+                trial("T=1 warps.k=4 descriptors.k", 20.0),
+                trial("T=1 warps.k=4 descriptors.k persistent.k=2", 16.0),
+            ],
+        },
+        {"name": "b", "trials": [trial("T=1", 6.0), trial("T=1 descriptors.k", 3.0), trial("T=1 folded.c", 1.0, 9.0)]},
+    ]
+    assert twins(rows) == {"persistent": {"a": 1.25}, "descriptors": {"a": 0.5, "b": 2.0}}
+
+
 def test_a_row_that_tells_less_replaces_none() -> None:
     old, new = row_of("LoRA M16", "prism 0 0", "eager"), row_of("LoRA M16", "eager", "torch.compile")
     assert better(old, new) is old
@@ -631,6 +704,9 @@ def test_the_whole_path_runs_in_the_interpreter(tmp_path: Path, capsys: pytest.C
     def child() -> EventWorker:
         return EventWorker(module_command(CHILD), environment)
 
+    said: list[str] = []
+    assert Run(tmp_path, tmp_path / "smoke.json", plan, said.append, child).smoke() == []
+    assert said == ["GQA decode B8 4k: 0: right"]
     body = Run(tmp_path, tmp_path / "results.json", plan, lambda _: None, child).run()
     (row,) = body["cases"]
     assert not oldest or body["versions"]["triton"] == stated()

@@ -69,6 +69,11 @@ ELSEWHERE = {
     "python benchmarks/gpu.py measure out/gpu --configs --results configs.json": "needs a GPU",
     "python benchmarks/model.py judge configs.json": "needs measurements",
     "python benchmarks/model.py fit configs.json --out nvidia-h200-model.json": "needs measurements",
+    "python benchmarks/gpu.py prepare --target-only --out out/gpu suite": "takes half an hour",
+    "make .venv/oldest-triton/.prism": "is what `make test` does, too",
+    "python benchmarks/model.py judge out/configs.json": "needs measurements",
+    "python benchmarks/model.py fit out/configs.json --out out/nvidia-model.json": "needs measurements",
+    "python benchmarks/gpu.py options out/configs.json": "needs measurements; see tests/test_bench_gpu.py",
     "python benchmarks/cpu.py softmax RMSNorm": "takes minutes; tests/test_bench_cpu.py runs small cases",
     "python benchmarks/cpu.py --json": "takes an hour; tests/test_bench_cpu.py runs small cases",
 }

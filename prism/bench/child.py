@@ -232,6 +232,11 @@ class Bench:
 
     def module(self, candidate: int, config: Mapping[str, Any]) -> Prepared:
         """A candidate under a configuration; its outputs rotate with the inputs."""
+        launch, arrivals = self.launching(candidate, config)
+        return self.runner.prepare(launch, self.rotation, arrivals)
+
+    def launching(self, candidate: int, config: Mapping[str, Any]) -> tuple[Callable[[int], Sequence[Any]], Any]:
+        """(what calls a candidate on copy n of the inputs and returns its outputs, its GraphArrivals or None)."""
         import torch
 
         c = self.record["candidates"][candidate]
@@ -247,7 +252,7 @@ class Bench:
                 kernel[tuple(grid)](*args, **meta)
             return outputs[n]
 
-        return self.runner.prepare(launch, self.rotation, getattr(module, "GraphArrivals", None))
+        return launch, getattr(module, "GraphArrivals", None)
 
     @property
     def _outs(self) -> Sequence[Mapping[str, Any]]:
@@ -339,6 +344,32 @@ def trials(request: Request) -> Iterator[Event]:
             seconds = sorted(prepared.replay() for _ in range(TRIAL_REPLAYS))[TRIAL_REPLAYS // 2]
             wrong = bench.error(prepared.outputs)
             yield {"event": "trial", "trial": [n, m], "us": 1e6 * seconds, "error": wrong}
+        except Exception as error:
+            give_up_if_sticky(error)
+            yield {"event": "failed", "trial": [n, m], "why": one_line(error)}
+
+
+def smoke(request: Request) -> Iterator[Event]:
+    """Call configurations twice each, without a graph, and look at what they compute."""
+    import torch
+
+    bench = Bench(request)
+    for n, m in request["trials"]:
+        yield {"event": "begin", "trial": [n, m]}
+        try:
+            config = bench.record["candidates"][n]["configs"][m]["config"]
+            # A persistent launch loads by descriptors as well, where it can: the two meet in no other place.
+            both = sorted({*config.get("descriptors", ()), *config.get("persistent", ())})
+            launch, _ = bench.launching(n, {**config, "descriptors": both})
+            wrong = 0.0
+            for _ in range(2):
+                # The second call finds what the first has left: counts of programs that have arrived, for one.
+                outputs = launch(0)
+                if not bench.runner.interpreting:
+                    torch.cuda.synchronize()
+                wrong = max(wrong, bench.error(outputs))
+                poison(outputs)
+            yield {"event": "trial", "trial": [n, m], "error": wrong}
         except Exception as error:
             give_up_if_sticky(error)
             yield {"event": "failed", "trial": [n, m], "why": one_line(error)}
@@ -491,6 +522,7 @@ def ceilings() -> dict[str, float]:
 HANDLERS: Mapping[str, Callable[[Request], Iterator[Event]]] = {
     "describe": describe,
     "compile": compile_ahead,
+    "smoke": smoke,
     "trials": trials,
     "confirm": confirm,
 }

@@ -38,6 +38,10 @@ FEW = 20
 """Of so few configurations one has to compile."""
 FIRST_PART = 0.6
 """The part of a case's time after which whoever is still preparing is given up, so that the others get theirs."""
+PLAIN = frozenset({"symbols", "warps", "stages"})
+"""What every configuration has; all else are options."""
+SMOKED = 5
+"""Cases that are tried before all others."""
 TRIES = 2
 """How often a case is tried."""
 CLOCKS = "clocks.sm,clocks.mem,clocks.max.sm,temperature.gpu,power.draw,driver_version"
@@ -192,6 +196,41 @@ def read_results(path: Path) -> dict[str, Any]:
     return body
 
 
+def named(case: Mapping[str, Any], names: Sequence[str]) -> bool:
+    """Whether one of the names is the case's group or a part of its own name; any case is where there are none."""
+    return not names or any(n == case["group"] or n in case["name"] for n in names)
+
+
+def smoked(
+    cases: Sequence[Mapping[str, Any]], names: Sequence[str] = (), most: int = SMOKED
+) -> list[tuple[Mapping[str, Any], list[list[int]]]]:
+    """Cases with configurations to begin with: the best with each option or two of them together, small cases first."""
+    wanted = [c for c in cases if "best" in c and named(c, names)]
+    found: dict[str, tuple[Mapping[str, Any], list[list[int]]]] = {}
+    seen: set[str] = set()
+
+    def take(case: Mapping[str, Any], place: list[int]) -> None:
+        _, places = found.setdefault(case["name"], (case, []))
+        if place not in places:
+            places.append(place)
+        seen.update(set(case["candidates"][place[0]]["configs"][place[1]]["config"]) - PLAIN)
+
+    points = [
+        (len(set(e["config"]) - PLAIN), c["floor_us"], c["name"], e["estimate_us"], n, m, c, set(e["config"]) - PLAIN)
+        for c in wanted
+        for n, candidate in enumerate(c["candidates"])
+        for m, e in enumerate(candidate["configs"])
+        if "error" not in e
+    ]
+    for many, *_, n, m, case, options in sorted(points, key=lambda p: (-p[0], *p[1:6])):
+        if many and options - seen and (case["name"] in found or len(found) < most):
+            take(case, [n, m])
+    for case in sorted(wanted, key=lambda c: c["floor_us"]):
+        if len(found) < most and case["function"] not in {c["function"] for c, _ in found.values()}:
+            take(case, [case["best"]["candidate"], case["best"]["config"]])
+    return list(found.values())
+
+
 class Run:
     """One run over a manifest.
 
@@ -248,7 +287,7 @@ class Run:
             c
             for c in self.manifest["cases"]
             if "error" not in c
-            and (not names or any(n in c["name"] for n in names))
+            and named(c, names)
             and not (again(c) and (self._settled(rows[c["name"]]) or rows[c["name"]].get("tries", 1) >= TRIES))
         ]
         return sorted(chosen, key=lambda c: (again(c), c["group"] != "suite", -self._outlook(c)))
@@ -415,6 +454,32 @@ class Run:
                         for _ in range(sum("error" not in e for e in wanted) - len(skip) if why else 0):
                             tally.count(why)
         return compiled > 0
+
+    def smoke(self, names: Sequence[str] = (), most: int = SMOKED) -> list[str]:
+        """Call a few configurations of a few cases once or twice, one of every option; what is wrong with them.
+
+        Raises:
+            BackendError: there is no device.
+        """
+        wrong = []
+        try:
+            self._describe()
+            for record, trials in smoked(self.manifest["cases"], names, most):
+                request = {"op": "smoke", "case": record, "folder": str(self.folder), "device": self.plan.device}
+                for event in self._child.ask({**request, "trials": trials}, self.plan.silence_s):
+                    why = event.get("why") or ""
+                    if event["event"] == "trial" and not event["error"] <= 1.0:
+                        why = f"its error is {event['error']:.3g} times what is allowed"
+                    elif event["event"] == "done":
+                        why = event.get("error", "")
+                    if why or event["event"] == "trial":
+                        n, m = event.get("trial", (0, 0))
+                        text = f"{record['name']}: {record['candidates'][n]['configs'][m]['key']}: {why or 'right'}"
+                        self.say(text)
+                        wrong += [text] * bool(why)
+        finally:
+            self._child.close()
+        return wrong
 
     def _case(self, record: Mapping[str, Any]) -> dict[str, Any]:
         until = time.monotonic() + min(self.plan.case_s, max(10.0, self.left))

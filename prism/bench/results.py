@@ -170,6 +170,30 @@ def summary(rows: Sequence[Row]) -> dict[str, Any]:
     }
 
 
+def twins(rows: Sequence[Row]) -> dict[str, dict[str, float]]:
+    """By option and case, how many times as long the best configuration with it takes without it, all else alike."""
+    found: dict[str, dict[str, float]] = {}
+    for row in rows:
+        times = {_tokens(t["key"]): t["measured_us"] for t in row["trials"] if t["error"] <= 1.0}
+        for option in sorted({name for tokens in times for name in _options(tokens)}):
+            pairs = []
+            for tokens, us in times.items():
+                without = frozenset(t for t in tokens if not t.startswith(f"{option}."))
+                if without != tokens and without in times:
+                    pairs.append((us, times[without] / us))
+            if pairs:
+                found.setdefault(option, {})[row["name"]] = min(pairs)[1]
+    return found
+
+
+def _tokens(key: str) -> frozenset[str]:
+    return frozenset(key.split())
+
+
+def _options(tokens: frozenset[str]) -> set[str]:
+    return {t.partition(".")[0] for t in tokens if "." in t} - {"warps", "stages"}
+
+
 def _us(value: float | None) -> str:
     return "" if value is None else f"{value:.2f}" if value < 100 else f"{value:.1f}"
 
