@@ -25,8 +25,10 @@ from prism.events import Evidence
 from prism.generate.partition import partition
 from prism.instantiate.cache import Cache, Store
 from prism.instantiate.study import Outcome, tune
+from prism.platforms import cpu
+from prism.platforms.cpu import CpuPlatform
 from prism.process.deadline import Deadline, OutOfTimeError, since_start
-from prism.process.worker import Ending, Reply, Worker
+from prism.process.worker import Ending, Pool, Reply, Worker
 
 WAITS = """import sys, time
 for line in sys.stdin:
@@ -212,3 +214,29 @@ def test_a_match_that_is_cut_off_does_not_count_and_what_was_cut_is_not_kept(tmp
 def test_what_is_no_time_is_told(given: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["optimize", str(tmp_path / "m.onnx"), f"--budget={given}"]) == ExitCode.USAGE
     assert "--budget 60s" in capsys.readouterr().err
+
+
+def test_the_regions_of_a_run_share_the_children_that_compile_and_time(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(optimizing, "partition", lambda p, device: partition(p, ONE_BY_ONE))
+    worked: list[int] = []
+
+    def counted(self: CpuPlatform) -> Worker:
+        worked.append(1)
+        return worker(self)
+
+    worker = CpuPlatform.worker
+    monkeypatch.setattr(CpuPlatform, "worker", counted)
+    made: list[object] = []
+    pool = cpu.compile_pool
+
+    def counted_pool(threads: int) -> Pool:
+        made.append(threads)
+        return pool(threads)
+
+    monkeypatch.setattr(cpu, "compile_pool", counted_pool)
+    run("m (float[4, 32] x) => (float[4, 32] y) { t = Tanh(x)  r = Mul(t, x)  y = Exp(r) }")
+    assert run.stages.count("tuning") == 3
+    assert len(made) == 1
+    assert len(worked) == 2, "the gate's, and the clock"

@@ -497,6 +497,8 @@ def _tools(
     time: Deadline,
 ) -> _Tools:
     """They end with the stack; their processes start when they are first needed."""
+    if isinstance(platform, Timed):
+        platform = stack.enter_context(platform.lending())
     return _Tools(
         platform,
         stack.enter_context(platform.estimating(request.program.hints)) if isinstance(platform, Estimated) else None,

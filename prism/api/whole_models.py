@@ -70,7 +70,7 @@ from prism.report.units import duration, on_threads
 STOCK_NAME = "onnxruntime"
 BOUNDARY = frozenset({"float64", "float32", "float16", "int64", "int32", "int8", "uint8", "bool"})
 """Types of values that pass between kernels and onnxruntime as arrays of numpy."""
-MADE = 0.6
+MADE = 0.75
 """The share of the time that islands may take: comparing and timing the whole needs the rest."""
 DRAWS = 3
 """Draws that the assembled model is compared on, at the sizes that it is tuned at; and one more at smaller ones."""

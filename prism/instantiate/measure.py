@@ -285,6 +285,7 @@ class Bench(Arena):
         seed: of the draws.
         worker: the child.
         arena: makes a child for a contest; by default it is `worker`'s, started again.
+        lent: whether the child goes on when the bench is closed.
     """
 
     def __init__(
@@ -296,8 +297,10 @@ class Bench(Arena):
         worker: Worker,
         seed: int = 0,
         arena: Callable[[], Worker] | None = None,
+        lent: bool = False,
     ) -> None:
         super().__init__(device, worker, arena)
+        self._lent = lent
         self.program = program
         self.hints = dict(hints)
         self._folder = tempfile.TemporaryDirectory(prefix="prism-bench-")
@@ -478,8 +481,9 @@ class Bench(Arena):
         return ""
 
     def close(self) -> None:
-        """Kill the child and remove the files."""
-        self._worker.close()
+        """Kill the child, if it is the bench's own, and remove the files."""
+        if not self._lent:
+            self._worker.close()
         self._folder.cleanup()
 
 

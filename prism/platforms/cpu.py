@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from prism.backends.cpu.backend import CppBackend
@@ -49,6 +50,8 @@ class CpuPlatform(Timed):
         device: its description.
         compiler: the compiler's name and version.
         cache: see Platform.
+        pool: children that compile, lent to all evaluators; each has its own when None.
+        clock: a child that times trials, lent to all benches; each has its own when None.
     """
 
     device: Device
@@ -59,6 +62,8 @@ class CpuPlatform(Timed):
     """Tiles that are live together."""
     worst: float = 6.0
     """A bad kernel takes seconds, and nothing else can be timed meanwhile."""
+    pool: Pool | None = None
+    clock: Worker | None = None
 
     @property
     def backend(self) -> CppBackend:
@@ -79,7 +84,19 @@ class CpuPlatform(Timed):
 
     def bench(self, program: Program, seed: int) -> Bench:
         """See Platform."""
-        return Bench(program, self.device, program.hints, seed=seed, worker=self.worker(), arena=self.arena)
+        lent = self.clock is not None
+        worker = self.clock or self.worker()
+        return Bench(program, self.device, program.hints, seed=seed, worker=worker, arena=self.arena, lent=lent)
+
+    @contextmanager
+    def lending(self) -> Iterator[CpuPlatform]:
+        """See Timed."""
+        pool, clock = compile_pool(self.device.processors), self.worker()
+        try:
+            yield replace(self, pool=pool, clock=clock)
+        finally:
+            pool.close()
+            clock.close()
 
     def arena(self) -> Worker:
         """A fresh child that times as the user would: in the user's own environment."""
@@ -98,7 +115,7 @@ class CpuPlatform(Timed):
 
     def measuring(self, bench: Bench, store: Store) -> Measuring:
         """See Platform."""
-        compiler = CpuCompiler(self.backend, self.compiler, bench.hints)
+        compiler = CpuCompiler(self.backend, self.compiler, bench.hints, pool=self.pool)
         return Measuring(bench, compiler, shared=True, store=store)
 
 
@@ -113,16 +130,23 @@ class CpuCompiler:
         compiler: its name and version.
         hints: a value for every symbol of the extents.
         limit_s: seconds a compilation may take.
+        pool: the worker processes, which then are not ended with it; its own when None.
     """
 
     def __init__(
-        self, backend: CppBackend, compiler: str, hints: Mapping[str, int], limit_s: float = COMPILE_LIMIT_S
+        self,
+        backend: CppBackend,
+        compiler: str,
+        hints: Mapping[str, int],
+        limit_s: float = COMPILE_LIMIT_S,
+        pool: Pool | None = None,
     ) -> None:
         self._backend = backend
         self._compiler = compiler
         self._hints = dict(hints)
         self._limit_s = limit_s
-        self._pool = Pool(module_command(WORKER), cpu_environment(backend.threads), max(1, backend.threads))
+        self._lent = pool is not None
+        self._pool = pool or compile_pool(backend.threads)
 
     @property
     def basis(self) -> str:
@@ -151,8 +175,14 @@ class CpuCompiler:
         return Outcome(None, resources=working_sets(c.sgraph, config, self._hints, self._backend.threads))
 
     def close(self) -> None:
-        """Kill the workers."""
-        self._pool.close()
+        """Kill the workers, if they are its own."""
+        if not self._lent:
+            self._pool.close()
+
+
+def compile_pool(threads: int) -> Pool:
+    """The worker processes that compile: as many as there are cores. They start when they are first needed."""
+    return Pool(module_command(WORKER), cpu_environment(threads), max(1, threads))
 
 
 def working_sets(sgraph: SGraph, config: Config, hints: Mapping[str, int], threads: int) -> tuple[Resources, ...]:

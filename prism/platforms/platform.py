@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import TypeAlias
 
@@ -76,6 +76,10 @@ class Timed(_Target):
     @abstractmethod
     def bench(self, program: Program, seed: int) -> Bench:
         """Times the kernels of a program."""
+
+    def lending(self) -> AbstractContextManager[Timed]:
+        """The same, whose benches and evaluators share children that live as long as the block, where that is done."""
+        return nullcontext(self)
 
     @abstractmethod
     def thread_counts(self) -> tuple[int, ...]:
