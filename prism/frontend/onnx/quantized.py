@@ -76,6 +76,17 @@ def _refuse_computed(graph: Graph, node: Node, *scales: Value) -> None:
             )
 
 
+def _refuse_overflow(graph: Graph, node: Node, total: Expr) -> None:
+    """Refuse sums of products that may leave the int32 in which the operator adds them up."""
+    bounds = graph.bounds(total)
+    if not bounds.within(integers.range_of(DType.INT32)):
+        raise node.unsupported(
+            f"a sum of products may lie anywhere within {bounds}",
+            why="what is beyond int32 is not defined",
+            fix="store the bias in the model",
+        )
+
+
 def _saturated(x: Expr, dtype: DType, zero: Expr | None) -> Expr:
     own = integers.range_of(dtype)
     level = apply("round", x)
@@ -129,6 +140,7 @@ def _qlinear_matmul(graph: Graph, node: Node) -> Sequence[Value]:
     a, a_scale, a_zero, b, b_scale, b_zero, scale, zero = (node.input(n) for n in range(8))
     _refuse_computed(graph, node, a_scale, b_scale, scale)
     axes, row, column, total = _product(graph, node, a, b, (a_zero, b_zero))
+    _refuse_overflow(graph, node, total)
     factor = apply("mul", _along(graph, node, a_scale, row, "a scale"), _along(graph, node, b_scale, column, "a scale"))
     level = quotient(apply("mul", total, factor), _scalar(graph, node, scale, "a scale"))
     return [
@@ -161,6 +173,7 @@ def _qlinear_conv(graph: Graph, node: Node) -> Sequence[Value]:
     bias = node.optional(8)
     if bias is not None:
         total = apply("add", total, _along(graph, node, bias, axes[1], "a bias"))
+    _refuse_overflow(graph, node, total)
     factor = apply("mul", _scalar(graph, node, x_scale, "a scale"), _along(graph, node, w_scale, axes[1], "a scale"))
     level = quotient(apply("mul", total, factor), _scalar(graph, node, scale, "a scale"))
     return [
