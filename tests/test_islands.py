@@ -15,6 +15,7 @@ import onnx
 import pytest
 from onnx import numpy_helper
 
+import prism.api as api
 import prism.api.whole_models as whole
 from prism.api import optimize_model
 from prism.api.model_inputs import feeds
@@ -439,6 +440,28 @@ def test_what_has_no_translation_is_shown_with_the_reason(tmp_path: Path, capsys
 def test_what_cannot_be_compared_is_left_alone(tmp_path: Path, text: str, said: str) -> None:
     with saved(text, tmp_path) as path, pytest.raises(NoImprovementError, match=said):
         optimize_model(path, target="cpu")
+
+
+def test_a_model_of_windows_that_is_read_whole_goes_in_parts_on_a_cpu(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = """(float[1, 3, 8, 8] x, float[4, 3, 3, 3] w) => (float[1, 4, 6, 6] y) {
+        c = Conv (x, w)  t = Tanh (c)  y = Mul (t, c)
+    }"""
+    onnx.save(model(text), tmp_path / "net.onnx")
+    onnx.save(model("(float[4, 8] x) => (float[4, 8] y) { y = Softmax (x) }"), tmp_path / "plain.onnx")
+    net, plain = tmp_path / "net.onnx", tmp_path / "plain.onnx"
+    assert "Conv" in api.better_in_parts(net, "cpu")
+    assert not api.better_in_parts(plain, "cpu")
+    assert not api.better_in_parts(net, "sm_90")
+    assert not api.better_in_parts(net, "cpu", ["eager"])
+
+    def seen(path: Path, **_: object) -> None:
+        raise NoImprovementError(f"in parts: {path.name}")
+
+    monkeypatch.setattr(api, "optimize_model", seen)
+    assert main(["optimize", str(net), "--target", "cpu", "--out", str(tmp_path / "out")]) == ExitCode.NO_IMPROVEMENT
+    assert "onnxruntime runs Conv faster" in capsys.readouterr().err
 
 
 def test_parts_are_for_the_cpu_and_against_onnxruntime(tmp_path: Path) -> None:

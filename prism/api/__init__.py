@@ -20,7 +20,7 @@ from prism.api.region_search import Search, SearchBudget, SearchInterruptedError
 from prism.api.rules import operators
 from prism.api.searching import search
 from prism.api.verifying import explain, verify
-from prism.api.whole_models import ModelResult, optimize_model, shown_in_parts
+from prism.api.whole_models import ModelResult, better_in_parts, optimize_model, shown_in_parts
 
 __all__ = [
     "ModelResult",
@@ -30,6 +30,7 @@ __all__ = [
     "SearchBudget",
     "SearchInterruptedError",
     "SearchResult",
+    "better_in_parts",
     "explain",
     "load",
     "operators",

@@ -196,6 +196,11 @@ def optimize(
                 raise
             except UnsupportedError as error:
                 detail.append(f"in parts: {error.what}")
+            else:
+                why = api.better_in_parts(model, target, baseline or None)
+                if why:
+                    program = None
+                    detail.append(f"in parts: {why}")
         bounds: dict[str, Any] = {
             "max_kernels": max_kernels,
             "max_ops": max_ops,

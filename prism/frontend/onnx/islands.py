@@ -47,6 +47,12 @@ LEFT = frozenset({"Conv", "ConvInteger", "ConvTranspose", "QLinearConv", "Averag
 than onnxruntime's, and one in an island would lose what the rest of it gains."""
 
 
+def left(path: Path) -> tuple[str, ...]:
+    """The operators of a model that stay although they are read, each once."""
+    nodes = onnx.load(path, load_external_data=False).graph.node
+    return tuple(dict.fromkeys(n.op_type for n in nodes if n.op_type in LEFT and n.domain in ("", "ai.onnx")))
+
+
 class _UnknownSizeError(Exception):
     """A size that no input's shape says."""
 
