@@ -67,11 +67,12 @@ class Zygote:
         its.close()
         self._socket = ours
         self._turn = threading.Lock()  # a pool starts its children from threads of its own
+        self._out_of_step = False
         self._read = _read_at_start(os.environ)
 
     def can_start(self, command: Sequence[str], environment: Mapping[str, str]) -> bool:
         """Whether a child of this command and environment would be as a fresh interpreter is."""
-        return command[0] == sys.executable and _read_at_start(environment) == self._read
+        return not self._out_of_step and command[0] == sys.executable and _read_at_start(environment) == self._read
 
     def start(self, command: Sequence[str], environment: Mapping[str, str], log: IO[Any]) -> Forked:
         """A child of this command, whose standard error goes to `log`."""
@@ -81,10 +82,16 @@ class Zygote:
         passed = [theirs_in, theirs_out, log.fileno(), its_end]
         request = json.dumps([list(command), dict(environment), os.getcwd()]).encode()
         with self._turn:
-            self._socket.sendall(len(request).to_bytes(4, "big"))
-            self._socket.sendall(request)
-            socket.send_fds(self._socket, [b"f"], passed)
-            pid = int.from_bytes(_exactly(self._socket, 4), "big")
+            if self._out_of_step:
+                raise BrokenPipeError("a request to the zygote was interrupted")
+            try:
+                self._socket.sendall(len(request).to_bytes(4, "big"))
+                self._socket.sendall(request)
+                socket.send_fds(self._socket, [b"f"], passed)
+                pid = int.from_bytes(_exactly(self._socket, 4), "big")
+            except BaseException:  # tests interrupt anywhere: the next would take this one's child for its own
+                self._out_of_step = True
+                raise
         for fd in (theirs_in, theirs_out, its_end):
             os.close(fd)
         return Forked(pid, os.fdopen(stdin, "wb"), os.fdopen(stdout, "rb"), ends)

@@ -262,6 +262,8 @@ def produce(
 ) -> Produced:
     """Everything that `optimize` does before it writes; arguments and errors are its own. It ends soon after `time`."""
     try:
+        if not time.left:
+            raise OutOfTimeError
         with Deadline(time.end + GRACE_S).limited():
             return _produced(
                 program, target, budget, trials, seed, shapes, listener, rules, only_better, baselines, anew, time
