@@ -193,8 +193,8 @@ def _where(values: np.ndarray, mask: np.ndarray) -> np.ndarray:
 
 def _row_scale(oracle: np.ndarray) -> np.ndarray:
     usable = np.isfinite(oracle)
-    squares = np.where(usable, oracle, 0.0)
-    squares *= squares
+    with np.errstate(over="ignore"):  # of what float64 alone holds
+        squares = np.where(usable, oracle, 0.0) ** 2
     overall = float(np.sqrt(np.mean(squares))) if squares.size else 0.0
     if squares.ndim == 0:
         return np.asarray(overall or 1.0)
