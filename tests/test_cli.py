@@ -63,6 +63,9 @@ class FakeApi:
             raise ModelError("not an ONNX model", where=str(path), why="no graph in it", fix="export it again")
         return FakeProgram(f"program {path.stem}")
 
+    def better_in_parts(self, path: Path, target: str | None, baselines: object) -> str:
+        return ""
+
     def optimize(self, program: str, **options: Any) -> object:
         self.asked = options | {"program": program}
         listener: Callable[[object], None] = options["listener"]
@@ -380,6 +383,7 @@ def optimize(program, *, out, **options):
     folder._write = slow
     folder.write_folder(out, {"a.py": b"1", "b.py": b"2"})
 api.load, api.SearchBudget, api.optimize = (lambda path, check: str(path)), dict, optimize
+api.better_in_parts = lambda path, target, baselines: ""
 sys.modules["prism.api"] = prism.api = api
 from prism.cli import main
 sys.exit(main(["optimize", "m.onnx", "--out", sys.argv[1]]))

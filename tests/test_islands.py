@@ -340,9 +340,10 @@ def test_a_second_run_of_a_model_in_parts_does_nothing_again(
     monkeypatch.setenv("PRISM_CACHE_DIR", str(folder.parent / "cache"))
     options = ["--target", "cpu", "--trials", "1", "--shape", "n=8", "--out", str(tmp_path / "out")]
     assert main(["optimize", str(folder.parent / "m.onnx"), *options]) == ExitCode.DONE
-    told = " ".join(capsys.readouterr().err.split())
-    assert "(--anew: again)" in told, "the island"
-    assert told.count("stored, of 20") == 2, "the comparison and the confirmation of the whole"
+    # A machine that is busy now is warned of, and when what is stored was measured.
+    told = [line for line in capsys.readouterr().err.splitlines() if "warning" not in line]
+    assert any("(--anew: again)" in line for line in told), "the island"
+    assert sum("stored, of 20" in line for line in told) == 2, "the comparison and the confirmation of the whole"
     for file in ("island_0/island_0.py", "model.py", "model.onnx", "island_1.weights.pt"):
         assert (tmp_path / "out" / file).read_bytes() == (folder / file).read_bytes()
 

@@ -7,6 +7,7 @@ where it is an input or an output; nothing reads it, and as a definition it is a
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 from prism.errors import FaultyModelError, ShapeError
@@ -106,5 +107,6 @@ def _map(d: Definition, e: Map, op: str, args: list[Expr | None]) -> Expr | None
             why="it is computed of no elements, as a mean of none is",
             fix="leave this part out of the model",
         )
-    # 1/b of a number b is left where a program has it: a rounding of x/b follows, which x times a rounded 1/b is not
-    return e if unchanged else made
+    # 1/b of a number b is left where a program has it: a rounding of x/b follows, which x times a rounded 1/b is not.
+    # What 1/0 is a factor of is looked at, as it may be no number.
+    return e if unchanged and isinstance(made, Const) and math.isfinite(made.value) else made
