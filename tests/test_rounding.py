@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -81,6 +82,21 @@ def test_a_program_in_other_orders_is_the_program(order: Order) -> None:
         np.testing.assert_allclose(result.double().numpy(), exact, rtol=5e-2 if order is Order.HALVES else 2e-5)
     if order is Order.SHUFFLED:
         assert not torch.equal(*found), "each is another order"
+
+
+@pytest.mark.parametrize("base", [None, 3.0])
+def test_powers_of_large_numbers_are_off_by_their_rounded_exponents(base: float | None) -> None:
+    """Hardware has powers of two: of x * log2 e, which is rounded. Errors beyond what that makes are no rounding."""
+    program = traced((lambda x: torch.exp(x)) if base is None else (lambda x: torch.pow(base, x)), (4, 8))
+    x = torch.linspace(20, 70, 32).reshape(4, 8)
+    (name,) = (t.name for t in program.inputs)
+    exact = oracle_of(program, {name: x.double().numpy()})[program.outputs[0]]
+    eager = (torch.exp(x) if base is None else torch.pow(base, x)).double().numpy()
+    others = [next(iter(o.values())).double().numpy() for o in reordered(program, {name: x}, {}, (Order.SHUFFLED,) * 3)]
+    ours = torch.exp2(x * math.log2(math.e if base is None else base)).double().numpy()
+    assert not judge(ours, exact, eager, F32)
+    assert judge(ours, exact, eager, F32, others=others)
+    assert not judge(ours * (1 + 1e-4), exact, eager, F32, others=others)
 
 
 # An sGraph by itself.

@@ -7,6 +7,7 @@ not. So these runs say what rounding may do to a program, and eager's alone only
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from enum import StrEnum
 from typing import Any
@@ -30,8 +31,8 @@ class Order(StrEnum):
     """How sums are added up."""
 
     PLAIN = "as torch does"
-    SHUFFLED = "in another order, functions off by a unit in the last place"
-    SEQUENTIAL = "one after another, and products with reciprocals for divisions"
+    SHUFFLED = "in another order, functions off by a unit in the last place, and by what rounds their arguments"
+    SEQUENTIAL = "one after another, products with reciprocals for divisions, exponentials as powers of two"
     HALVES = "as torch does, of factors that are rounded to half precision"
 
 
@@ -56,9 +57,14 @@ class Reordered(TorchArrays):
             # Matrix units cannot divide: what is infinite as a reciprocal is so in their products.
             return super().pointwise("mul", (args[0], super().pointwise("recip", args[1:])))
         made = super().pointwise(op, args)
-        if self._order is Order.SHUFFLED and op in _INEXACT and made.dtype == torch.float32:
+        if made.dtype != torch.float32 or op not in _INEXACT:
+            return made
+        if self._order is Order.SEQUENTIAL and op == "exp":
+            return torch.exp2(torch.as_tensor(args[0], dtype=torch.float32) * math.log2(math.e))
+        if self._order is Order.SHUFFLED:
             off = torch.randint(-1, 2, made.shape, generator=self._random).to(torch.float32)
-            made = torch.where(torch.isfinite(made), made + made * off * 2.0**-23, made)
+            off *= 2.0**-23 + _exponent(op, args) * 2.0**-24
+            made = torch.where(torch.isfinite(made), made + made * off, made)
         return made
 
     def reduce(self, kind: ReduceKind, array: torch.Tensor, dims: Sequence[int]) -> torch.Tensor:
@@ -88,6 +94,19 @@ class Reordered(TorchArrays):
         if self._order is not Order.SHUFFLED:
             return array
         return array.index_select(dim, torch.randperm(array.shape[dim], generator=self._random))
+
+
+def _exponent(op: str, args: Sequence[Any]) -> torch.Tensor:
+    """How often an exponent's rounding is in its power: a GPU's own exponential is 2 to the rounded x * log2 e."""
+    numbers = [torch.as_tensor(a, dtype=torch.float32) for a in args]
+    match op:
+        case "exp":
+            found = numbers[0].abs()
+        case "pow":
+            found = (numbers[1] * numbers[0].abs().log()).abs()
+        case _:
+            return torch.zeros(())
+    return torch.nan_to_num(found, nan=0.0, posinf=0.0)
 
 
 def reordered(
