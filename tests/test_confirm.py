@@ -22,7 +22,6 @@ from prism.instantiate.cache import Cache, Store
 from prism.instantiate.confirm import (
     AGREE,
     MATCHES,
-    NEVER,
     ROUNDS,
     Confirmation,
     confirm,
@@ -34,7 +33,7 @@ from prism.instantiate.machine_load import Load, Watch, busy_seconds
 from prism.instantiate.measure import KERNEL, Bench, Contender, summarise
 from prism.instantiate.rounds import HEATS, LONGER, Prepared, contest
 from prism.instantiate.study import Failure
-from prism.process.deadline import Deadline
+from prism.process.deadline import NEVER, Deadline
 from prism.process.worker import Ending, Reply
 from prism.report.units import load_line, measured_line, speedup, times_line
 from prism.report.usage import example_call

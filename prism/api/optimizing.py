@@ -14,9 +14,9 @@ write    the folder, whole or not at all
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -56,7 +56,7 @@ from prism.instantiate.study import LEADERS, Best, Candidate, Failure, TuneResul
 from prism.platforms.choice import platform_of
 from prism.platforms.estimating import Estimating
 from prism.platforms.platform import Estimated, Platform, Timed
-from prism.process.deadline import Deadline, OutOfTimeError
+from prism.process.deadline import NEVER, Deadline, OutOfTimeError
 from prism.program.integers import Interval, interval, of_type, range_of
 from prism.program.nodes import DType, Program
 from prism.program.region import Region
@@ -89,7 +89,6 @@ SHORT_CASES = 6
 """Cases of the numeric gate where the time is limited."""
 GRACE_S = 2.0
 """What it takes, beyond the time that is given, to end: seconds."""
-NEVER = Deadline()
 WHOLE_CASES = 3
 """Cases of the numeric gate for a module of several regions, each of which has passed all of them by itself."""
 
@@ -245,6 +244,24 @@ class Produced:
     module: ModuleSource
 
 
+@contextmanager
+def ending(time: Deadline, before: str, where: str) -> Iterator[None]:
+    """End what is done within soon after that time, by an error that says before what.
+
+    Raises:
+        NoImprovementError: it was ended.
+    """
+    try:
+        with Deadline(time.end + GRACE_S).limited():
+            yield
+    except OutOfTimeError:
+        raise NoImprovementError(
+            f"the time ended before {before}",
+            where=where,
+            fix="run it again: what was finished is kept, and not done again; or give it more time (--budget)",
+        ) from None
+
+
 def produce(
     program: Program,
     *,
@@ -261,44 +278,18 @@ def produce(
     time: Deadline = NEVER,
 ) -> Produced:
     """Everything that `optimize` does before it writes; arguments and errors are its own. It ends soon after `time`."""
-    try:
+    with ExitStack() as stack:
+        stack.enter_context(ending(time, "anything was proved, checked and measured", program.name))
         if not time.left:
             raise OutOfTimeError
-        with Deadline(time.end + GRACE_S).limited():
-            return _produced(
-                program, target, budget, trials, seed, shapes, listener, rules, only_better, baselines, anew, time
-            )
-    except OutOfTimeError:
-        raise NoImprovementError(
-            "the time ended before anything was proved, checked and measured",
-            where=program.name,
-            fix="run it again: what was finished is kept, and not done again; or give it more time (--budget)",
-        ) from None
-
-
-def _produced(
-    program: Program,
-    target: str | None,
-    budget: SearchBudget | None,
-    trials: int,
-    seed: int,
-    shapes: Mapping[str, int] | None,
-    listener: Listener | None,
-    rules: Sequence[Path | str],
-    only_better: bool,
-    baselines: Sequence[str] | None,
-    anew: bool,
-    time: Deadline,
-) -> Produced:
-    if baselines is not None and not baselines and only_better:
-        raise UsageError("nothing to compare with", where="baselines", fix=f"name one: {', '.join(BASELINES)}")
-    for name in baselines or ():
-        if name not in BASELINES:
-            raise UsageError(
-                f"no baseline is called {name}", where="baselines", fix=f"there are {', '.join(BASELINES)}"
-            )
-    recorder = Recorder(listener)
-    with ExitStack() as stack:
+        if baselines is not None and not baselines and only_better:
+            raise UsageError("nothing to compare with", where="baselines", fix=f"name one: {', '.join(BASELINES)}")
+        for name in baselines or ():
+            if name not in BASELINES:
+                raise UsageError(
+                    f"no baseline is called {name}", where="baselines", fix=f"there are {', '.join(BASELINES)}"
+                )
+        recorder = Recorder(listener)
         cache = stack.enter_context(cache_or_spare(recorder.warn))
         platform = platform_of(target, recorder.warn, cache)
         device = platform.device

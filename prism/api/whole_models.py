@@ -24,7 +24,7 @@ import numpy as np
 
 from prism.api import loading
 from prism.api.model_inputs import Feeds, drawn, feeds, smaller
-from prism.api.optimizing import GRACE_S, NEVER, Produced, no_better, produce
+from prism.api.optimizing import Produced, ending, no_better, produce
 from prism.api.records import measured
 from prism.api.region_search import SearchBudget
 from prism.api.results import COMPARISONS, code_digest, loaded, now_text
@@ -54,7 +54,7 @@ from prism.instantiate.model_bench import ModelBench, compare
 from prism.platforms.choice import platform_of
 from prism.platforms.cpu import CpuPlatform
 from prism.platforms.stock import NotRunError, Stock, check_installed
-from prism.process.deadline import Deadline, OutOfTimeError
+from prism.process.deadline import NEVER, Deadline
 from prism.program.extents import is_static
 from prism.program.nodes import Program
 from prism.report.folder import (
@@ -185,15 +185,8 @@ def optimize_model(
         if not isinstance(platform, CpuPlatform):
             raise _only_on_cpu(parts, str(path), platform.target)
         check_installed(str(path))
-        try:
-            with Deadline(time.end + GRACE_S).limited():
-                report, files = _Run(path, parts, options, platform, recorder, cache).made()
-        except OutOfTimeError:
-            raise NoImprovementError(
-                "the time ended before the model was compared and timed",
-                where=str(path),
-                fix="run it again: what was finished is kept, and not done again; or give it more time (--budget)",
-            ) from None
+        with ending(time, "the model was compared and timed", str(path)):
+            report, files = _Run(path, parts, options, platform, recorder, cache).made()
     if folder is not None:
         report = replace(report, output=str(out))
         folder = write_folder(folder, files)

@@ -38,7 +38,7 @@ from prism.instantiate.measure import (
 )
 from prism.instantiate.rounds import EQUAL_S, INCREDIBLE, LONGER, NEAR
 from prism.instantiate.spread import Taken, between
-from prism.process.deadline import Deadline, OutOfTimeError
+from prism.process.deadline import NEVER, Deadline, OutOfTimeError
 from prism.program.nodes import Program
 
 ROUNDS = 24
@@ -53,7 +53,6 @@ MATCHES = 4
 """Matches at most."""
 WORTH = 1.02
 """A range that begins below this is no gain: by so much two processes that run the same code may differ."""
-NEVER = Deadline()
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,7 +23,7 @@ from prism.errors import UsageError
 from prism.events import Evidence
 from prism.instantiate.cache import digest
 from prism.instantiate.proposals import Point, Proposer, quiet
-from prism.process.deadline import Deadline, OutOfTimeError
+from prism.process.deadline import NEVER, Deadline, OutOfTimeError
 from prism.sgraph.config import Config, Resources
 from prism.sgraph.nodes import SGraph
 
@@ -45,8 +45,6 @@ DEFAULT_BUDGET = 12
 """Trials a region."""
 RESCUE = 48
 """How many more there are at most while none has fitted on the device."""
-
-NEVER = Deadline()
 
 Estimator: TypeAlias = Callable[[Config, Sequence[Resources]], float]
 

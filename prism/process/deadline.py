@@ -101,6 +101,9 @@ class Deadline:
                 signal.setitimer(signal.ITIMER_REAL, max(outer - (time.monotonic() - begun), SOONEST_S))
 
 
+NEVER = Deadline()
+
+
 class Limit:
     """A block that is to end at a moment.
 
