@@ -16,7 +16,7 @@ import numpy as np
 from prism.generate.enumerate import Task
 from prism.generate.families import Target, _kernel, _split, bound_names
 from prism.generate.isomorphism import likeness
-from prism.generate.options import Choice, options
+from prism.generate.options import REDUCING, Choice, options
 from prism.generate.pruning import PRUNERS, Array, reach
 from prism.generate.roles import Kind, batch_axes, reduced_axes, roles
 from prism.generate.schedule import Output, Unschedulable
@@ -105,8 +105,23 @@ class BruteForce:
         stages: dict[tuple[int, frozenset[Axis]], list[Target]] = {}
         for t in targets:
             stages.setdefault((_stage(form, t.cls, cut), frozenset(t.axes)), []).append(t)
-        if len(stages) > self.max_kernels:
-            return []
+        found: list[Array] = []
+        # Outputs over other axes take kernels of their own.
+        most = self.max_kernels + len({frozenset(Target("", f.index, 0).axes) for f in task.formulas}) - 1
+        for made in (stages, *_joined(form, stages, stored)):
+            if len(made) <= most:
+                found += self._combined(form, made, stored, buffers)
+        return found
+
+    def _combined(
+        self,
+        form: Form,
+        stages: Mapping[tuple[int, frozenset[Axis]], list[Target]],
+        stored: Mapping[int, tuple[str, tuple[Axis, ...]]],
+        buffers: list[Tensor],
+    ) -> list[Array]:
+        """What the kernels reach together, one of each."""
+        task = self.task
         per_group: list[list[tuple[int, Array]]] = []
         for _, group in sorted(stages.items(), key=lambda s: s[0][0]):
             per_group.append(self._kernels(form, group, stored, buffers))
@@ -166,7 +181,10 @@ class BruteForce:
         clashing = [a for a in free if a in reduced_axes(values)]
         names = bound_names(values, free)
         suffix = f"_{group[0].tensor}"
-        for renamed in (s for n in range(len(clashing) + 1) for s in itertools.combinations(clashing, n)):
+        # What some targets store along and others reduce keeps its name.
+        both = {a for a in free if any(a not in t.axes for t in group)}
+        others = [a for a in clashing if a not in both]
+        for renamed in (s for n in range(len(others) + 1) for s in itertools.combinations(others, n)):
             bound = {a: b for a, b in names.items() if a in renamed or a not in clashing}
             builder = Builder(form, axes, read, bound)
             outputs = [Output(t.tensor, t.index, builder.build(t.cls)) for t in group]
@@ -179,7 +197,8 @@ class BruteForce:
                 if a in batch:
                     kinds.append([Kind.ONE if a in free else Kind.LOOP])
                 elif a in reduced:
-                    kinds.append([Kind.WHOLE, Kind.LOOP] if a in free else [Kind.WHOLE, Kind.LOOP, Kind.SPLIT])
+                    one = a in free and a not in both
+                    kinds.append([Kind.WHOLE, Kind.LOOP] if one else [Kind.WHOLE, Kind.LOOP, Kind.SPLIT])
                 else:
                     kinds.append([Kind.GRID, Kind.ONE, Kind.LOOP, Kind.WHOLE])
             for picks in itertools.product(*kinds):
@@ -195,6 +214,52 @@ class BruteForce:
                         yield (_kernel(f"k{suffix}", outputs, given),), ()
                 except Unschedulable:
                     continue
+
+
+def _joined(
+    form: Form,
+    stages: Mapping[tuple[int, frozenset[Axis]], list[Target]],
+    stored: Mapping[int, tuple[str, tuple[Axis, ...]]],
+) -> Iterator[dict[tuple[int, frozenset[Axis]], list[Target]]]:
+    """The kernels with those that reduce what another of their stage stores along put into it.
+
+    First those that lack one of its axes, then all.
+    """
+    into: dict[tuple[int, frozenset[Axis]], tuple[int, frozenset[Axis]]] = {}
+    for mine, group in stages.items():
+        for wider, other in stages.items():
+            lacks = wider[1] - mine[1]
+            same = mine[0] == wider[0] and mine[1] < wider[1] and mine not in into
+            below = [_below(form, [t.cls], stored) for t in group]
+            reduces = all(lacks <= {form[c].payload for c in b if form[c].op in REDUCING} for b in below)
+            if same and reduces and _reads_alike(form, group, other, stored, lacks):
+                into[mine] = wider
+    for most in sorted({len(w[1] - m[1]) for m, w in into.items()}):
+        made = {key: list(group) for key, group in stages.items()}
+        for mine in sorted((m for m, w in into.items() if len(w[1] - m[1]) <= most), key=lambda m: len(m[1])):
+            made[into[mine]] += made.pop(mine)
+        yield made
+
+
+def _reads_alike(
+    form: Form,
+    group: Sequence[Target],
+    other: Sequence[Target],
+    stored: Mapping[int, tuple[str, tuple[Axis, ...]]],
+    axes: frozenset[Axis],
+) -> bool:
+    """Whether both read an element of something along one of the axes."""
+    sets = []
+    for targets in (group, other):
+        own = {t.cls for t in targets}
+        read = set()
+        for c in _below(form, sorted(own), {c: s for c, s in stored.items() if c not in own}):
+            index = stored[c][1] if c in stored and c not in own else ()
+            if form[c].op == "read":
+                index = tuple(a for i in form[c].payload.index for a in i.axes())  # type: ignore[union-attr]
+            read |= {c} if axes & set(index) else set()
+        sets.append(read)
+    return bool(sets[0] & sets[1])
 
 
 def _below(form: Form, roots: Sequence[int], stored: Mapping[int, object]) -> list[int]:

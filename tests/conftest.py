@@ -9,13 +9,13 @@ import shlex
 import shutil
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import settings
-from quick import RUN_SLOW
+from quick import RUN_SLOW, RunPython
 
 if TYPE_CHECKING:
     from interpreting import InterpreterPool
@@ -49,11 +49,11 @@ def pytest_unconfigure() -> None:
     _cache.cleanup()
 
 
-@pytest.fixture(autouse=True)
-def nothing_kept() -> None:
-    """What another test searched and chose is not used: with what tests replace, runs come to other ends."""
+def pytest_runtest_setup() -> None:
+    # What another test searched and chose is not used: with what tests replace, runs come to other ends.
     for kind in ("searches-1", "choices-1", "comparisons-1"):
-        shutil.rmtree(Path(_cache.name) / kind, ignore_errors=True)
+        if (kept := Path(_cache.name) / kind).exists():
+            shutil.rmtree(kept, ignore_errors=True)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -142,36 +142,49 @@ def compile_job(compilers: Pool) -> Callable[[CompileJob], Compiled]:
 
 @pytest.fixture(scope="session")
 def warm_children() -> Iterator[type[WarmChild]]:
-    """What a worker's child is in tests that are not `cold`."""
-    from warm import WarmChild
-    from zygote import Zygote
+    """What a worker's child is in tests without the fixture `cold`."""
+    from warm import ForkedChild, WarmChild
+    from zygote import Zygotes
 
-    WarmChild.zygote = Zygote() if sys.platform == "linux" else None
+    ForkedChild.zygotes = Zygotes() if sys.platform == "linux" else None
     yield WarmChild
     while WarmChild.idle:
         WarmChild.end_one()
-    if WarmChild.zygote is not None:
-        WarmChild.zygote.close()
+    if WarmChild.zygotes is not None:
+        WarmChild.zygotes.close()
+
+
+@pytest.fixture(scope="session")
+def run_python(warm_children: type[WarmChild]) -> RunPython:
+    """What a child prints: a Python of these arguments, environment and folder. It is forked where it can be."""
+    from zygote import Zygotes
+
+    zygotes = warm_children.zygotes or Zygotes(most=0)
+
+    def run(
+        *arguments: str, environment: Mapping[str, str] | None = None, folder: Path | None = None, limit_s: float = 120
+    ) -> str:
+        return zygotes.run(arguments, environment or os.environ, folder or Path.cwd(), limit_s)
+
+    return run
 
 
 @pytest.fixture(scope="module", autouse=True)
-def warm(request: pytest.FixtureRequest, warm_children: type[WarmChild]) -> Iterator[None]:
-    """Workers go on with children that others have left, but for files that are marked `cold`."""
+def warm(warm_children: type[WarmChild]) -> Iterator[None]:
+    """Workers go on with children that others have left, but for tests that are `cold`."""
     with pytest.MonkeyPatch.context() as patch:
-        if request.node.get_closest_marker("cold") is None:
-            patch.setattr("prism.process.worker.Child", warm_children)
-            patch.setattr("prism.egraph.worker.Child", warm_children)
+        patch.setattr("prism.process.worker.Child", warm_children)
+        patch.setattr("prism.egraph.worker.Child", warm_children)
         yield
 
 
-@pytest.fixture(autouse=True)
-def cold(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Tests that are marked `cold` start children of their own, and end them."""
-    if request.node.get_closest_marker("cold") is not None:
-        from prism.process.child import Child
+@pytest.fixture
+def cold(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Children are the test's own: it looks at how they start and end."""
+    from prism.process.child import Child
 
-        monkeypatch.setattr("prism.process.worker.Child", Child)
-        monkeypatch.setattr("prism.egraph.worker.Child", Child)
+    monkeypatch.setattr("prism.process.worker.Child", Child)
+    monkeypatch.setattr("prism.egraph.worker.Child", Child)
 
 
 @pytest.fixture(scope="session")
@@ -197,9 +210,9 @@ def unoptimised(unoptimising: Path | None) -> Iterator[None]:
         yield
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session", autouse=True)
 def short_matches() -> Iterator[None]:
-    """What is confirmed is timed for less long: for files that do not look at how sure a gain is."""
+    """What is confirmed is timed for less long: how sure a gain is, tests ask of clocks of their own."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("prism.instantiate.confirm.ROUNDS", 5)
         patch.setattr("prism.instantiate.confirm.ROUNDS_S", 0.5)

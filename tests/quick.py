@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Iterable
-from typing import Any
+from collections.abc import Collection, Iterable, Mapping
+from pathlib import Path
+from typing import Any, Protocol
 
 import pytest
 
@@ -37,3 +38,16 @@ def slow_but(quick: Collection[Any], cases: Iterable[Any]) -> list[Any]:
         c if c in quick else pytest.param(*c, marks=slow) if isinstance(c, tuple) else pytest.param(c, marks=slow)
         for c in made
     ]
+
+
+class RunPython(Protocol):
+    """The fixture `run_python`."""
+
+    def __call__(
+        self,
+        *arguments: str,
+        environment: Mapping[str, str] | None = None,
+        folder: Path | None = None,
+        limit_s: float = 120,
+    ) -> str:
+        """What the child prints."""

@@ -14,11 +14,13 @@ from prism.program.nodes import DType, ReduceKind, Tensor
 from prism.sgraph.nodes import (
     Accumulate,
     Contract,
+    Gather,
     Grid,
     Kernel,
     Load,
     Loop,
     LoopRole,
+    Place,
     Pointwise,
     Position,
     Scan,
@@ -853,6 +855,47 @@ def whole_prefix_sums(dtype: DType = F32) -> Sample:
     return prefix_sums(dtype, whole=True)
 
 
+def elements(table: np.ndarray, places: np.ndarray) -> np.ndarray:
+    """The rows of a table at places, and zeros where there is none."""
+    legal = (places >= 0) & (places < len(table))
+    found = table[np.where(legal, places, 0).astype(np.int64)]
+    return np.where(legal.reshape(-1, *[1] * (found.ndim - 1)), found, 0.0)
+
+
+def lookups(dtype: DType = F32, m: int = 21, d: int = 40, rows: Extent = 3) -> Sample:
+    """y[m, d] = 2 x[i[m], d] + v[j[d]], at places of which some are outside: by rows, and element by element"""
+    am, ad = Axis("m", m), Axis("d", d)
+    zero = Index.const(0)
+    body = (
+        Load("i1", "i", at(am)),
+        Gather("x1", "x", (zero, Index.axis(ad)), (Place("i1", 0, rows),)),
+        Load("j1", "j", at(ad)),
+        Gather("v1", "v", (zero,), (Place("j1", 0, 4),)),
+        op("twice", "add", "x1", "x1"),
+        op("sum", "add", "twice", "v1"),
+        Store("y", at(am, ad), "sum"),
+    )
+    kernel = Kernel("lookups_kernel", ((am, Grid(sym("T_m"))), (ad, Grid(sym("T_d")))), body)
+    inputs = (
+        Tensor("i", (m,), DType.INT64),
+        Tensor("x", (rows, d), dtype),
+        Tensor("j", (d,), DType.INT32),
+        Tensor("v", (4,), dtype),
+    )
+    sgraph = SGraph("lookups", inputs, (), (Tensor("y", (m, d), dtype),), (kernel,))
+    tiles = ({"T_m": 8, "T_d": 16}, {"T_m": 1, "T_d": 64})
+
+    def reference(i: np.ndarray, x: np.ndarray, j: np.ndarray, v: np.ndarray) -> tuple[np.ndarray]:
+        return (2 * elements(x, i) + elements(v, j),)
+
+    return Sample(sgraph, reference, ({},) if isinstance(rows, int) else ({"R": 2}, {"R": 5}), tiles)
+
+
+def lookups_in_any_table(dtype: DType = F32) -> Sample:
+    """The same in a table of a symbolic number of rows."""
+    return lookups(dtype, rows=sym("R"))
+
+
 SAMPLES: tuple[Callable[[DType], Sample], ...] = (
     matmul,
     symbolic_matmul,
@@ -874,6 +917,8 @@ SAMPLES: tuple[Callable[[DType], Sample], ...] = (
     row_sums,
     shared_axis_attention,
     running_state,
+    lookups,
+    lookups_in_any_table,
 )
 
 TILED_SCANS: tuple[Callable[[DType], Sample], ...] = (prefix_sums, whole_prefix_sums)

@@ -231,9 +231,9 @@ def test_the_regions_of_a_run_share_the_children_that_compile_and_time(
     made: list[object] = []
     pool = cpu.compile_pool
 
-    def counted_pool(threads: int) -> Pool:
+    def counted_pool(threads: int, cache: Path | None) -> Pool:
         made.append(threads)
-        return pool(threads)
+        return pool(threads, cache)
 
     monkeypatch.setattr(cpu, "compile_pool", counted_pool)
     run("m (float[4, 32] x) => (float[4, 32] y) { t = Tanh(x)  r = Mul(t, x)  y = Exp(r) }")

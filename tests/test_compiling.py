@@ -8,6 +8,7 @@ import re
 import tomllib
 from collections.abc import Callable, Iterator
 from importlib import import_module
+from logging.handlers import BufferingHandler
 from pathlib import Path
 from typing import Any
 
@@ -35,11 +36,14 @@ QUICK: dict[str, Any] = {
 
 
 @pytest.fixture
-def faster(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> Iterator[Callable[[], list[str]]]:
+def faster(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[], list[str]]]:
     """Kernels are timed to be twice as fast; what the log says."""
     scripted(monkeypatch, {"eager": 2e-3, "kernels": 1e-3})
-    caplog.set_level(logging.INFO, "prism.compile")
-    yield lambda: [r.getMessage() for r in caplog.records if r.name == "prism.compile"]
+    log, handler = logging.getLogger("prism.compile"), BufferingHandler(1000)
+    monkeypatch.setattr(log, "level", logging.INFO)
+    log.addHandler(handler)
+    yield lambda: [r.getMessage() for r in handler.buffer]
+    log.removeHandler(handler)
     torch._dynamo.reset()
 
 

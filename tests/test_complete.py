@@ -79,6 +79,9 @@ def programs(draw: st.DrawFn) -> Program:
     }
     if draw(st.integers(0, 3)) == 0:
         outputs["s"] = ((a,), reduce("sum", b, mul(x, x)))
+    elif draw(st.booleans()):
+        # Reduced along what the other output is stored along: one kernel may do both.
+        outputs["r"] = draw(st.sampled_from([((a,), reduce("sum", c, z)), ((c,), reduce("sum", a, mul(z, z)))]))
     shapes = {"x": (a.extent, b.extent), "y": (b.extent, c.extent), "z": (a.extent, c.extent), "u": (b.extent,)}
     return program("p", {n: tuple(map(int, s)) for n, s in shapes.items()}, outputs)
 

@@ -76,8 +76,8 @@ template <class S> void stores(int64_t shift, int64_t count, bool past) {
 }
 
 int main() {
-    for (int64_t M : {1, 2, 3, 4, 5, 8, 11, 17, 32, 33, 41})
-        for (int64_t K : {1, 7, 16, 65, 300})
+    for (int64_t M : {1, 2, 4, 5, 8, 17, 33, 41})
+        for (int64_t K : {1, 7, 65, 300})
             for (int64_t N : {1, 3, 16, 33, 130, 300})
                 for (bool columns : {false, true}) {
                     product<41, float>(M, K, N, columns);
@@ -123,7 +123,7 @@ def test_products_and_stores_are_exact(machine: str, tmp_path: Path) -> None:
     source, program = tmp_path / "check.cpp", tmp_path / "check"
     source.write_text(PROGRAM)
     headers = files("prism.backends.cpu") / "csrc"
-    options = ["-std=c++17", "-O1", "-w", "-fno-math-errno", "-fno-trapping-math", f"-march={machine}", f"-I{headers}"]
+    options = ["-std=c++17", "-O0", "-w", "-fno-math-errno", "-fno-trapping-math", f"-march={machine}", f"-I{headers}"]
     subprocess.run([str(compiler), *options, str(source), "-o", str(program)], check=True, timeout=300)
     done = subprocess.run([str(program)], capture_output=True, text=True, check=False, timeout=120)
     if done.returncode == -4:

@@ -5,8 +5,6 @@ from __future__ import annotations
 import io
 import json
 import os
-import subprocess
-import sys
 from collections.abc import Mapping, Sequence
 from contextlib import closing, redirect_stdout
 from dataclasses import replace
@@ -16,6 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from quick import RunPython
 from scripted_clock import scripted
 from sgraph_small import ALL, attention, layer_norm, matmul, split_k
 from test_check import rmsnorm_program, rmsnorm_sgraph
@@ -51,7 +50,7 @@ from prism.program.nodes import DType, Program
 from prism.sgraph.config import Config
 from prism.sgraph.nodes import SGraph
 
-pytestmark = pytest.mark.usefixtures("unoptimised", "short_matches")
+pytestmark = pytest.mark.usefixtures("unoptimised")
 
 ROOT = Path(__file__).resolve().parent.parent
 MODEL = ROOT / "examples" / "models" / "rmsnorm_linear.onnx"
@@ -447,7 +446,9 @@ def test_the_folder_verifies(made: tuple[Path, str]) -> None:
     assert found, [str(m) for m in found.mismatches]
 
 
-def test_the_module_runs_without_prism_at_any_length(made: tuple[Path, str], tmp_path: Path) -> None:
+def test_the_module_runs_without_prism_at_any_length(
+    made: tuple[Path, str], tmp_path: Path, run_python: RunPython
+) -> None:
     out, _ = made
     program = load(MODEL)
     example = load_example(MODEL.stem)
@@ -461,15 +462,7 @@ def test_the_module_runs_without_prism_at_any_length(made: tuple[Path, str], tmp
         "found = found[0] if isinstance(found, tuple) else found\n"
         "np.save(sys.argv[3], np.asarray(found))\n"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", script, str(out), str(tmp_path / "given.npy"), str(tmp_path / "found.npy")],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr[-2000:]
+    run_python("-c", script, str(out), str(tmp_path / "given.npy"), str(tmp_path / "found.npy"), folder=tmp_path)
     found, exact = np.load(tmp_path / "found.npy"), example.formula(feed)
     assert found.shape == exact.shape
     assert np.abs(found - exact).max() < 1e-5 * np.sqrt((exact**2).mean()) * 10

@@ -149,7 +149,7 @@ def test_the_tools_reports_are_parsed() -> None:
     assert parse_spills("0 bytes stack frame, 12 bytes spill stores, 8 bytes spill loads") == 20
 
 
-@pytest.mark.cold
+@pytest.mark.usefixtures("cold")
 def test_closing_a_pool_ends_what_is_running() -> None:
     child = "import sys, time\nfor line in sys.stdin:\n    time.sleep(60)"
     pool = Pool([sys.executable, "-c", child], {}, size=2)

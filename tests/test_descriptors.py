@@ -7,8 +7,6 @@ import itertools
 import json
 import math
 import random
-import subprocess
-import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -20,6 +18,7 @@ import sgraph_small as small
 import sympy
 import torch
 from interpreting import Interpreted, InterpreterPool, InterpretJob
+from quick import RunPython
 from sgraph_samples import BF16, F16, F32, SAMPLES, Sample
 from test_folding import folded_config, program_of
 from test_horizontal import draw, qkv, reference, tiles
@@ -668,7 +667,7 @@ print(json.dumps(found))
 TARGETS = ("sm_80", "sm_90", "sm_100", "gfx942")
 
 
-def compiled(requests: Sequence[tuple[Path, str, SGraph, Config]], cache: Path) -> list[str]:
+def compiled(requests: Sequence[tuple[Path, str, SGraph, Config]], cache: Path, run_python: RunPython) -> list[str]:
     asked = [
         {
             "module": str(path),
@@ -678,20 +677,13 @@ def compiled(requests: Sequence[tuple[Path, str, SGraph, Config]], cache: Path) 
         }
         for path, target, g, config in requests
     ]
-    done = subprocess.run(
-        [sys.executable, "-P", "-c", ASSEMBLY, json.dumps(asked)],
-        capture_output=True,
-        text=True,
-        env=worker_environment(cache),
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr[-2000:]
-    found: list[str] = json.loads(done.stdout.splitlines()[-1])
+    printed = run_python("-P", "-c", ASSEMBLY, json.dumps(asked), environment=worker_environment(cache))
+    found: list[str] = json.loads(printed.splitlines()[-1])
     return found
 
 
 @pytest.fixture(scope="module")
-def assembly(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, str], str]:
+def assembly(tmp_path_factory: pytest.TempPathFactory, run_python: RunPython) -> dict[tuple[str, str], str]:
     """By kernel and target; each is asked for with descriptors."""
     folder = tmp_path_factory.mktemp("assembly")
     cases: list[tuple[str, SGraph, Config, tuple[str, ...]]] = []
@@ -711,7 +703,7 @@ def assembly(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, str], 
         path.write_text(emit_module(g, formula="f", configs={}).text)
         requests += [(path, target, g, config) for target in targets]
         names += [(name, target) for target in targets]
-    return dict(zip(names, compiled(requests, folder / "cache"), strict=True))
+    return dict(zip(names, compiled(requests, folder / "cache", run_python), strict=True))
 
 
 @pytest.mark.parametrize("name", ["matmul", "attention", "qkv", "split"])

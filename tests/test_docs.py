@@ -25,7 +25,7 @@ from prism.api.region_search import SearchBudget
 from prism.cli import main
 from prism.errors import ExitCode
 
-pytestmark = pytest.mark.usefixtures("small_gate", "unoptimised", "short_matches")
+pytestmark = pytest.mark.usefixtures("small_gate", "unoptimised")
 
 ROOT = Path(__file__).parents[1]
 PAGES = {p.name: p.read_text("utf-8") for p in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))}
@@ -74,6 +74,13 @@ ELSEWHERE = {
     "python benchmarks/model.py judge out/configs.json": "needs measurements",
     "python benchmarks/model.py fit out/configs.json --out out/nvidia-model.json": "needs measurements",
     "python benchmarks/gpu.py options out/configs.json": "needs measurements; see tests/test_bench_gpu.py",
+    "python benchmarks/discover.py": "takes minutes; tests/test_discover.py runs small functions",
+    "python benchmarks/discover.py --only norm --json": "takes a minute; tests/test_discover.py runs small functions",
+    "pip install transformers onnxscript": "fetches packages",
+    "python benchmarks/models.py": "needs transformers, and takes half an hour; see tests/test_models_benchmark.py",
+    "python benchmarks/models.py --only bert,llama --budget 60s --threads 2 --compile --json rows.json": (
+        "needs transformers, and takes minutes; see tests/test_models_benchmark.py"
+    ),
     "python benchmarks/cpu.py softmax RMSNorm": "takes minutes; tests/test_bench_cpu.py runs small cases",
     "python benchmarks/cpu.py --json": "takes an hour; tests/test_bench_cpu.py runs small cases",
 }

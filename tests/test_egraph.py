@@ -179,20 +179,18 @@ def environment(seed: str) -> dict[str, str]:
 
 
 def test_decode_does_not_depend_on_the_process() -> None:
+    names = ("rmsnorm_gated", "layernorm_linear_gelu", "causal_attention")
     code = (
         "import sys; sys.path.insert(0, '.')\n"
         "from test_egraph import explored, digest\n"
         "from egraph_workloads import WORKLOADS\n"
-        "for name in ('rmsnorm_gated', 'layernorm_linear_gelu', 'causal_attention'):\n"
+        f"for name in {names}:\n"
         "    print(digest(explored(WORKLOADS[name]())))"
     )
     run = [sys.executable, "-c", code]
-    outputs = {
-        subprocess.run(run, capture_output=True, text=True, check=True, env=environment(seed)).stdout
-        for seed in ("1", "77")
-    }
-    assert len(outputs) == 1
-    assert len(outputs.pop().split()) == 3
+    seed = "77" if os.environ.get("PYTHONHASHSEED") != "77" else "1"
+    there = subprocess.run(run, capture_output=True, text=True, check=True, env=environment(seed)).stdout.split()
+    assert there == [digest(explored(WORKLOADS[name]())) for name in names]
 
 
 def digest(classes: EClasses) -> str:
@@ -224,7 +222,7 @@ def test_the_worker_explores_and_proves(worker: Worker) -> None:
     assert other.reason
 
 
-@pytest.mark.cold
+@pytest.mark.usefixtures("cold")
 def test_starting_a_worker_does_not_wait_for_it() -> None:
     start = time.perf_counter()
     with Worker() as w:
@@ -256,7 +254,7 @@ def test_a_hung_worker_is_killed(worker: Worker, monkeypatch: pytest.MonkeyPatch
     assert worker.explore([rmsnorm_linear()], Budget()).stopped == "saturated"
 
 
-@pytest.mark.cold
+@pytest.mark.usefixtures("cold")
 def test_a_worker_says_when_it_is_ready() -> None:
     start = time.perf_counter()
     with Worker() as w:
@@ -309,7 +307,7 @@ def test_errors_of_rule_files_cross_the_process(tmp_path: Path) -> None:
         w.explore([rmsnorm_linear()], Budget())
 
 
-@pytest.mark.cold
+@pytest.mark.usefixtures("cold")
 def test_proving_without_a_reference_is_an_error() -> None:
     with Worker() as w, pytest.raises(WorkerError, match="no reference"):
         w.prove([[rmsnorm_linear()]])

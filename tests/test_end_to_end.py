@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from quick import RunPython
 
 from examples.common import load_example
 from prism.cli import main
@@ -56,7 +55,9 @@ def test_the_folder_is_complete(made: tuple[Path, Path]) -> None:
     assert "measured" not in (out / "report.html").read_text().lower().replace("not measured", "")
 
 
-def test_the_module_computes_the_model_without_prism(made: tuple[Path, Path], tmp_path: Path) -> None:
+def test_the_module_computes_the_model_without_prism(
+    made: tuple[Path, Path], tmp_path: Path, run_python: RunPython
+) -> None:
     model, out = made
     program = load(model)
     example = load_example(model.stem)
@@ -64,24 +65,17 @@ def test_the_module_computes_the_model_without_prism(made: tuple[Path, Path], tm
     kinds = {t.name: getattr(torch, t.dtype.value) for t in program.inputs}
     tensors = [torch.from_numpy(feed[n].astype(np.float32)).to(kinds[n]) for n in kinds if n not in program.weights]
     torch.save(tensors, tmp_path / "inputs.pt")
-    done = subprocess.run(
-        [
-            sys.executable,
-            str(ROOT / "tests" / "end_to_end_runner.py"),
-            str(next(out.glob("*.py"))),
-            program.name,
-            str(tmp_path / "inputs.pt"),
-            str(tmp_path / "outputs.pt"),
-            str(ROOT / "prism" / "backends" / "triton" / "interpreter.py"),
-        ],
-        cwd=tmp_path,
-        env={**os.environ, "TRITON_INTERPRET": "1", "OPENBLAS_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
+    run_python(
+        str(ROOT / "tests" / "end_to_end_runner.py"),
+        str(next(out.glob("*.py"))),
+        program.name,
+        str(tmp_path / "inputs.pt"),
+        str(tmp_path / "outputs.pt"),
+        str(ROOT / "prism" / "backends" / "triton" / "interpreter.py"),
+        environment={**os.environ, "TRITON_INTERPRET": "1", "OPENBLAS_NUM_THREADS": "1"},
+        folder=tmp_path,
+        limit_s=300,
     )
-    assert done.returncode == 0, done.stderr[-2000:]
     (found,) = torch.load(tmp_path / "outputs.pt")
     expected = example.formula(feed)
     assert found.shape == expected.shape

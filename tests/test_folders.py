@@ -117,12 +117,16 @@ def test_libraries_are_not_looked_for_where_another_user_may_have_put_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    monkeypatch.delenv("PRISM_CPP_CACHE", raising=False)
     monkeypatch.setattr("os.path.expanduser", lambda p: p)
     monkeypatch.setattr("tempfile.gettempdir", lambda: str(tmp_path))
     beside, spare = tmp_path / "m" / "__cpp_cache__", tmp_path / "prism-cpp"
     assert support.cache_folders(tmp_path / "m" / "m.cpp") == [beside, spare]
     spare.mkdir()
     assert support.cache_folders(tmp_path / "m" / "m.cpp") == [beside, spare]
+    monkeypatch.setenv("PRISM_CPP_CACHE", str(tmp_path / "chosen"))
+    assert support.cache_folders(tmp_path / "m" / "m.cpp") == [tmp_path / "chosen", beside, spare]
+    monkeypatch.delenv("PRISM_CPP_CACHE")
     other = spare.stat().st_uid + 1
     monkeypatch.setattr("os.getuid", lambda: other)
     assert support.cache_folders(tmp_path / "m" / "m.cpp") == [beside]

@@ -5,8 +5,6 @@ from __future__ import annotations
 import dataclasses
 import json
 import re
-import subprocess
-import sys
 import types
 from collections.abc import Callable
 from pathlib import Path
@@ -19,7 +17,7 @@ import sgraph_small as small
 import torch
 from finalist import open_to
 from interpreting import Interpreted, InterpreterPool, InterpretJob
-from quick import run_slow, slow_but
+from quick import RunPython, run_slow, slow_but
 from sgraph_samples import BF16, EPS, F16, F32, SUM, Sample, at, op, sym
 from tile_simulator import run_module
 
@@ -539,7 +537,7 @@ TARGETS = ("sm_80", "sm_90", "sm_100", "gfx942")
 
 
 @pytest.fixture(scope="module")
-def assembly(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, str]]:
+def assembly(tmp_path_factory: pytest.TempPathFactory, run_python: RunPython) -> dict[str, dict[str, str]]:
     """For each sample and target, the assembly of the folded kernel."""
     folder = tmp_path_factory.mktemp("assembly")
     found = {}
@@ -558,15 +556,9 @@ def assembly(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, st
             "arguments": [[list(a.shape), a.dtype] for a in arguments(g, {})],
             "config": folded_config(g, {**sample.symbols[0], "T_j": 16, "T_m": 16}).encode(),
         }
-        done = subprocess.run(
-            [sys.executable, "-P", "-c", ASSEMBLY, json.dumps(request)],
-            capture_output=True,
-            text=True,
-            env=worker_environment(folder / "cache"),
-            check=False,
-        )
-        assert done.returncode == 0, done.stderr[-2000:]
-        found[g.name] = json.loads(done.stdout.splitlines()[-1])
+        environment = worker_environment(folder / "cache")
+        printed = run_python("-P", "-c", ASSEMBLY, json.dumps(request), environment=environment)
+        found[g.name] = json.loads(printed.splitlines()[-1])
     return found
 
 

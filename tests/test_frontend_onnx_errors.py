@@ -75,6 +75,14 @@ def test_external_data_missing_or_short(tmp_path: Path) -> None:
     data = (tmp_path / "w.bin").read_bytes()
     (tmp_path / "w.bin").write_bytes(data[:100])
     assert "too short" in raised(lambda: load(file), ModelError).what
+    (tmp_path / "w.bin").write_bytes(data[:50])
+    whole = onnx.load_model(str(file), load_external_data=False)
+    for tensor in whole.graph.initializer:  # no length need be said: the tensor has one
+        kept = [e for e in tensor.external_data if e.key != "length"]
+        del tensor.external_data[:]
+        tensor.external_data.extend(kept)
+    file.write_bytes(whole.SerializeToString())
+    assert "50 bytes of 64" in raised(lambda: load(file), ModelError).why
     (tmp_path / "w.bin").unlink()
     error = raised(lambda: load(file), ModelError)
     assert "'w.bin' is missing" in error.what
@@ -177,9 +185,7 @@ def test_a_stated_output_shape_is_checked() -> None:
     refused(built, ShapeError, "'y'", "[3, 5]")
 
 
-def test_data_dependent_lookups_and_shapes() -> None:
-    gather = model([node("Gather", ["t", "i"], ["y"], name="g")], {"t": (FLOAT, [9, 4]), "i": (INT64, [3])}, ["y"])
-    refused(gather, UnsupportedError, "depend on data", "'g'")
+def test_data_dependent_shapes_and_lookups_of_nothing() -> None:
     reshape = model([node("Reshape", ["t", "i"], ["y"], name="r")], {"t": (FLOAT, [9, 4]), "i": (INT64, [2])}, ["y"])
     refused(reshape, UnsupportedError, "computed from data", "'r'")
     bad = model(
@@ -192,16 +198,6 @@ def test_attention_caches() -> None:
     past = [[1, 2, 4, 8]] * 3
     refused(one("Attention", [*past, [4, 8], past[0]], 23), ShapeError, "past_key and past_value", "together")
     refused(one("Attention", [*past, [4, 8], [1, 2, 3, 9], past[0]], 23), ShapeError, "a cache of shape [1, 2, 3, 9]")
-
-
-def test_rotary_positions_from_data() -> None:
-    built = model(
-        [node("RotaryEmbedding", ["x", "c", "s", "p"], ["y"], name="r")],
-        {"x": (FLOAT, [1, 2, 5, 8]), "c": (FLOAT, [9, 4]), "s": (FLOAT, [9, 4]), "p": (INT64, [1, 5])},
-        ["y"],
-        opset=23,
-    )
-    refused(built, UnsupportedError, "position_ids", "'r'")
 
 
 def test_places_of_maxima_and_unknown_rank() -> None:
@@ -223,6 +219,42 @@ def test_malformed_graphs() -> None:
     no_opset = simple()
     del no_opset.opset_import[:]
     refused(no_opset, ModelError, "operator set")
+
+
+def test_nodes_out_of_order_and_circles_name_who_computes_the_operand() -> None:
+    late = model([node("Neg", ["a"], ["y"]), node("Relu", ["x"], ["a"], name="last")], {"x": (FLOAT, [3])}, ["y"])
+    refused(late, ModelError, "'a'", "'last'", "out of order")
+    circle = model([node("Add", ["x", "y"], ["y"], name="own")], {"x": (FLOAT, [3])}, ["y"])
+    refused(circle, ModelError, "'y'", "'own'", "circle")
+
+
+def test_two_inputs_of_one_name() -> None:
+    built = model([node("Neg", ["x"], ["y"])], {"x": (FLOAT, [3])}, ["y"])
+    built.graph.input.append(built.graph.input[0])
+    refused(built, ModelError, "2 inputs", "'x'")
+
+
+def test_tensors_that_no_memory_holds() -> None:
+    huge = model([node("Relu", ["x"], ["y"])], {"x": (FLOAT, [2**62] * 25)}, ["y"])
+    refused(huge, ShapeError, "larger than any memory", "input 'x'")
+    outer = model([node("Mul", ["x", "z"], ["y"])], {"x": (FLOAT, [2**40, 1]), "z": (FLOAT, [1, 2**40])}, ["y"])
+    refused(outer, ShapeError, "larger than any memory", "output 'y'")
+
+
+@pytest.mark.parametrize("count", [0, 60, 68])
+def test_a_constant_of_another_size_than_its_shape_says_both(count: int) -> None:
+    built = simple()
+    built.graph.initializer[0].raw_data = bytes(count)
+    refused(built, ModelError, "'w'", f"{count} bytes", "float32 [4, 4] takes 64")
+
+
+@pytest.mark.parametrize(
+    ("data", "why"), [(b"", "empty"), (b"version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\n", "Git LFS")]
+)
+def test_files_that_hold_no_model_yet(data: bytes, why: str, tmp_path: Path) -> None:
+    file = tmp_path / "x.onnx"
+    file.write_bytes(data)
+    assert why in raised(lambda: load(file), ModelError).why
 
 
 def test_damaged_bytes_never_escape_as_another_error(tmp_path: Path) -> None:

@@ -181,6 +181,12 @@ CASES = [
     # onnx.reference takes no absolute value for p = 1, so only positive operands compare.
     Case("LpNormalization", [pos(2, 3)], {"p": 1, "axis": 0}),
     # chosen by data
+    Case("Gather", [f(5, 6), np.array([[4, -1, 0], [-5, 2, 2]])], {"axis": 0}),
+    Case("Gather", [f(5, 6, 2), i(4, 0, -6).astype(np.int32)], {"axis": 1}),
+    Case("Gather", [f(5, 1), np.array([[0], [-1]])], {"axis": 1}),
+    Case("GatherND", [f(5, 6, 2), np.array([[4, -1], [-5, 2], [0, 0]])], opset=13),
+    Case("GatherND", [f(3, 6, 4, 2), np.array([[4, -1], [-6, 2], [0, 0]])], {"batch_dims": 1}, opset=13),
+    Case("GatherND", [f(2, 3, 4), np.array([[[1], [-1]]])], opset=13),
     Case("GatherElements", [f(3, 5), np.array([[4, 0], [1, -1], [-5, 2]])], {"axis": 1}),
     Case("GatherElements", [f(3, 5), np.array([[2, 0, -1, 1, 1]])]),
     Case("GatherElements", [f(3, 1), np.array([[0], [0], [-1]])], {"axis": -1}),
@@ -260,6 +266,7 @@ CASES = [
         for n in (0, 1)
     ],
     Case("RotaryEmbedding", [f(2, 4, 5, 8), f(9, 4), f(9, 4), np.array([[0, 1, 2, 3, 4]] * 2)], opset=23, fixed=[3]),
+    Case("RotaryEmbedding", [f(2, 4, 5, 8), f(9, 4), f(9, 4), np.array([[0, 8, 2, 3, 4], [7, 1, 0, 3, 3]])], opset=23),
 ]
 
 

@@ -16,6 +16,7 @@ from cost_bounds import lower_bound
 from interpreting import InterpreterPool, InterpretJob
 from sgraph_samples import BF16, F32, at, op, sym
 from sgraph_simulator import simulate
+from warm import ForkedChild
 
 from prism.backends import tile_spec
 from prism.backends.lower import lower
@@ -514,8 +515,10 @@ def test_apart_the_module_is_that_of_three_kernels() -> None:
     assert re.search(r"^ *if \(?pid", emit(qkv()).text, re.MULTILINE)
 
 
-@pytest.mark.cold
-def test_a_launch_of_three_compiles_with_its_products_pipelined(tmp_path: Path) -> None:
+def test_a_launch_of_three_compiles_with_its_products_pipelined(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("prism.process.worker.Child", ForkedChild)  # with a cache of its own
     g = qkv(512, 256, {"q": 1024, "k": 256, "v": 256}, BF16)
     source = emit(g)
     path = tmp_path / "qkv.py"

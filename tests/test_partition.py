@@ -428,6 +428,12 @@ def test_optimize_writes_one_module_for_all_regions(tmp_path: Path) -> None:
     program = chain([32, 48, 32, 64, 32, 16], 20)
     assert len(partition(program, device=SM_90)) > 1
     made = optimize(program, target="sm_90", out=tmp_path / "out", trials=1, budget=SMALL)
+    assert len(repr(made)) < 200
+    assert "estimated" in repr(made)
+    said = str(made).splitlines()
+    assert said[1].startswith("Times are estimated for sm_90")
+    assert said[-1] == str(tmp_path / "out")
+    assert str(made.search.proved[0].sgraph) in str(made.search)
     report = made.report
     assert report.verdict == "proved"
     assert "region by region" in report.reason

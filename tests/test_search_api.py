@@ -93,7 +93,7 @@ def test_nothing_is_asked_for_nothing(workers: list[Worker], attention: Program)
     assert list(found) == []
 
 
-@pytest.mark.cold
+@pytest.mark.usefixtures("cold")
 @pytest.mark.parametrize("how", slow_but(["exhausted", "dropped"], ["exhausted", "closed", "dropped"]))
 def test_the_processes_end_with_the_search(workers: list[Worker], attention: Program, how: str) -> None:
     found = prism.search(attention, budget=replace(SMALL, max_sgraphs=4), workers=2)
@@ -173,14 +173,15 @@ def test_the_iteration_goes_on_after_an_interrupt(
 
 
 CTRL_C = """
-import signal, sys
+import signal, sys, time
 import prism
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it
 found = prism.search(prism.load_onnx(sys.argv[1]))
 try:
     for proved in found:
         print(found._workers[0].pid, flush=True)
-        sys.stdin.readline()  # until the signal comes
+        while True:  # until the signal comes; one that comes just before a call that blocks is seen after it
+            time.sleep(0.01)
 except KeyboardInterrupt:
     found.close()
     print(len(found.proved), found.result().interrupted, flush=True)

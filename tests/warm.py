@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from io import BufferedRandom
 from typing import TypeAlias, cast
 
-from zygote import Zygote
+from zygote import Zygotes
 
 from prism.process.child import Child
 
@@ -23,17 +23,33 @@ MOST = 10
 """Idle children that are kept; first goes one that nobody took up a second time, and then who waited longest."""
 
 # What no test looks at in a child: pytest's own, and where caches lie, which tests move to see their own process's.
-INDIFFERENT = ("PYTEST_CURRENT_TEST", "PRISM_CACHE_DIR", "TRITON_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR")
+INDIFFERENT = (
+    "PYTEST_CURRENT_TEST",
+    "PRISM_CACHE_DIR",
+    "PRISM_CPP_CACHE",
+    "TRITON_CACHE_DIR",
+    "TORCHINDUCTOR_CACHE_DIR",
+)
 
 # The modules of children that compile C++, whose compiler they are told by CXX.
 COMPILES = ("prism.platforms.cpu_worker", "cpu")
 
 
-class WarmChild(Child):
+class ForkedChild(Child):
+    """A child that is forked where it can be."""
+
+    zygotes: Zygotes | None = None
+
+    def _spawn(self) -> subprocess.Popen[bytes]:
+        environment = os.environ if self._environment is None else self._environment
+        forked = None if self.zygotes is None else self.zygotes.start(self._command, environment, self._log)
+        return super()._spawn() if forked is None else cast("subprocess.Popen[bytes]", forked)
+
+
+class WarmChild(ForkedChild):
     """A child that is left to the next of the same command and environment when it is closed and has no work."""
 
     idle: list[tuple[Alike, subprocess.Popen[bytes], BufferedRandom, bool]] = []  # noqa: RUF012 - that they are shared is the point
-    zygote: Zygote | None = None
 
     def __init__(self, command: Sequence[str], environment: Mapping[str, str] | None = None) -> None:
         super().__init__(command, environment)
@@ -59,12 +75,6 @@ class WarmChild(Child):
                 return False
         self._unanswered = 0
         return super().start()
-
-    def _spawn(self) -> subprocess.Popen[bytes]:
-        environment = os.environ if self._environment is None else self._environment
-        if self.zygote is None or not self.zygote.can_start(self._command, environment):
-            return super()._spawn()
-        return cast("subprocess.Popen[bytes]", self.zygote.start(self._command, environment, self._log))
 
     def feed(self, line: str) -> None:
         self._unanswered += 1

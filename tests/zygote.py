@@ -20,6 +20,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -28,8 +29,12 @@ from typing import IO, Any
 IMPORTED = ("numpy", "sympy", "torch")
 LIBRARIES = sys.path[:]
 """Where modules are found but for a child's own places."""
-READ_AT_START = ("PYTHON", "OMP_", "OPENBLAS_", "MKL_", "KMP_", "GOMP_", "LD_", "ATEN_", "TORCH_")
+READ_AT_START = ("PYTHON", "OMP_", "OPENBLAS_", "MKL_", "KMP_", "GOMP_", "MALLOC_", "LD_", "ATEN_", "TORCH_")
 """How variables begin that the interpreter, or what is imported, looks at before a child has its own."""
+KNOWN = ("-P", "-c", "-m")
+"""How a command may begin after the interpreter, if not by a file."""
+MOST = 3
+"""Processes that fork, each for children that are alike in these variables."""
 
 
 class Forked:
@@ -56,33 +61,74 @@ class Forked:
         return self.returncode
 
 
-class Zygote:
-    """Starts children by a process that forks them."""
+class Zygotes:
+    """Starts children by processes that fork them, one for each of the environments that are read at start."""
 
-    def __init__(self) -> None:
+    def __init__(self, most: int = MOST) -> None:
+        self._started: dict[frozenset[tuple[str, str]], Zygote] = {}
+        self._most = most
+
+    def start(
+        self, command: Sequence[str], environment: Mapping[str, str], log: IO[Any], folder: Path | None = None
+    ) -> Forked | None:
+        """A child of this command, whose standard error goes to `log`; None where there is nothing to fork it from."""
+        if command[0] != sys.executable or (command[1].startswith("-") and command[1] not in KNOWN):
+            return None
+        read = frozenset((k, v) for k, v in environment.items() if k.startswith(READ_AT_START) and k != "PYTHONPATH")
+        if read not in self._started and len(self._started) < self._most:
+            self._started[read] = Zygote({k: v for k, v in environment.items() if k != "PYTHONPATH"})
+        zygote = self._started.get(read)
+        return None if zygote is None or zygote.out_of_step else zygote.start(command, environment, log, folder)
+
+    def run(self, arguments: Sequence[str], environment: Mapping[str, str], folder: Path, limit_s: float) -> str:
+        """What a Python of these arguments prints.
+
+        Raises:
+            AssertionError: it fails.
+        """
+        command = [sys.executable, *arguments]
+        with tempfile.TemporaryFile() as log:
+            child = self.start(command, environment, log, folder)
+            if child is None:
+                made = subprocess.run(command, env=environment, cwd=folder, capture_output=True, timeout=limit_s)
+                assert made.returncode == 0, made.stderr.decode()[-2000:]
+                return made.stdout.decode()
+            with child.stdin, child.stdout:
+                printed = child.stdout.read().decode()
+            status = child.wait(limit_s)
+            log.seek(0)
+            assert status == 0, log.read().decode()[-2000:]
+            return printed
+
+    def close(self) -> None:
+        """End them; what they have forked lives on."""
+        for zygote in self._started.values():
+            zygote.close()
+
+
+class Zygote:
+    """Starts children by a process of this environment that forks them."""
+
+    def __init__(self, environment: Mapping[str, str]) -> None:
         ours, its = socket.socketpair()
         command = [sys.executable, "-P", __file__, str(its.fileno())]
-        environment = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}
         self._process = subprocess.Popen(command, env=environment, pass_fds=[its.fileno()], start_new_session=True)
         its.close()
         self._socket = ours
         self._turn = threading.Lock()  # a pool starts its children from threads of its own
-        self._out_of_step = False
-        self._read = _read_at_start(os.environ)
+        self.out_of_step = False
 
-    def can_start(self, command: Sequence[str], environment: Mapping[str, str]) -> bool:
-        """Whether a child of this command and environment would be as a fresh interpreter is."""
-        return not self._out_of_step and command[0] == sys.executable and _read_at_start(environment) == self._read
-
-    def start(self, command: Sequence[str], environment: Mapping[str, str], log: IO[Any]) -> Forked:
+    def start(
+        self, command: Sequence[str], environment: Mapping[str, str], log: IO[Any], folder: Path | None = None
+    ) -> Forked:
         """A child of this command, whose standard error goes to `log`."""
         theirs_in, stdin = os.pipe()
         stdout, theirs_out = os.pipe()
         ends, its_end = os.pipe()
         passed = [theirs_in, theirs_out, log.fileno(), its_end]
-        request = json.dumps([list(command), dict(environment), os.getcwd()]).encode()
+        request = json.dumps([list(command), dict(environment), str(folder or Path.cwd())]).encode()
         with self._turn:
-            if self._out_of_step:
+            if self.out_of_step:
                 raise BrokenPipeError("a request to the zygote was interrupted")
             try:
                 self._socket.sendall(len(request).to_bytes(4, "big"))
@@ -90,7 +136,7 @@ class Zygote:
                 socket.send_fds(self._socket, [b"f"], passed)
                 pid = int.from_bytes(_exactly(self._socket, 4), "big")
             except BaseException:  # tests interrupt anywhere: the next would take this one's child for its own
-                self._out_of_step = True
+                self.out_of_step = True
                 raise
         for fd in (theirs_in, theirs_out, its_end):
             os.close(fd)
@@ -100,10 +146,6 @@ class Zygote:
         """End it; what it has forked lives on."""
         self._socket.close()
         self._process.wait()
-
-
-def _read_at_start(environment: Mapping[str, str]) -> dict[str, str]:
-    return {k: v for k, v in environment.items() if k.startswith(READ_AT_START) and k != "PYTHONPATH"}
 
 
 def _exactly(source: socket.socket, length: int) -> bytes:

@@ -24,7 +24,7 @@ from torch.fx.passes.operator_support import OperatorSupportBase
 
 from prism.api.loading import trace
 from prism.api.optimizing import optimize
-from prism.backends.protocol import loaded
+from prism.backends.protocol import load_function
 from prism.errors import PrismError, UsageError
 from prism.program.nodes import Program
 
@@ -147,7 +147,7 @@ class Kernels:
             result = optimize(program, **options)
         except PrismError as error:
             return Outcome(None, why=error.one_line())
-        return Outcome(loaded(result.source), result.report.speedup or 0.0)
+        return Outcome(load_function(result.source), result.report.speedup or 0.0)
 
 
 class Graph:

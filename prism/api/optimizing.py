@@ -29,7 +29,7 @@ from prism.api.results import Results, results_of
 from prism.api.rules import rule_paths
 from prism.api.second_opinion import merged, recorded
 from prism.api.trivial import check_gain
-from prism.backends.protocol import ModuleSource, loaded, write_module
+from prism.backends.protocol import ModuleSource, load_function, write_module
 from prism.egraph.worker import Worker
 from prism.errors import (
     CompilerError,
@@ -62,7 +62,7 @@ from prism.program.nodes import DType, Program
 from prism.program.region import Region
 from prism.program.returned import computed
 from prism.report.folder import WEIGHTS_NAME, check_writable, render_folder, write_folder
-from prism.report.units import duration, on_threads
+from prism.report.units import duration, evidence_note, on_threads, times_line
 from prism.sgraph.config import Config
 from prism.sgraph.nodes import SGraph
 from prism.sgraph.show import key
@@ -93,7 +93,7 @@ WHOLE_CASES = 3
 """Cases of the numeric gate for a module of several regions, each of which has passed all of them by itself."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class OptimizeResult:
     """What a run ends in: called with the program's inputs, it runs the kernels.
 
@@ -111,8 +111,8 @@ class OptimizeResult:
     search: SearchResult
     out: Path | None
     source: ModuleSource
-    weights: bytes | None = field(default=None, repr=False)
-    _function: list[Callable[..., Any]] = field(default_factory=list, init=False, repr=False, compare=False)
+    weights: bytes | None = None
+    _function: list[Callable[..., Any]] = field(default_factory=list, init=False, compare=False)
 
     def __call__(self, *tensors: Any, **options: Any) -> Any:
         """What the emitted module's function returns for these tensors; see its docstring for its options.
@@ -122,8 +122,16 @@ class OptimizeResult:
         """
         if not self._function:
             beside = {} if self.weights is None else {WEIGHTS_NAME: self.weights}
-            self._function.append(loaded(self.source, beside))
+            self._function.append(load_function(self.source, beside))
         return self._function[0](*tensors, **options)
+
+    def __repr__(self) -> str:
+        return f"<OptimizeResult of {self.report.name}: {self.report.evidence.value} {times_line(self.report)}>"
+
+    def __str__(self) -> str:
+        r = self.report
+        told = [f"{r.name}: {times_line(r)}", evidence_note(r), r.sgraph_text.rstrip(), str(self.out or "")]
+        return "\n".join(filter(None, told))
 
 
 @dataclass(frozen=True, slots=True)
@@ -244,6 +252,9 @@ class Produced:
     module: ModuleSource
 
 
+MORE_TIME = "run it again: what was finished is kept, and not done again; or give it more time (--budget)"
+
+
 @contextmanager
 def ending(time: Deadline, before: str, where: str) -> Iterator[None]:
     """End what is done within soon after that time, by an error that says before what.
@@ -258,7 +269,7 @@ def ending(time: Deadline, before: str, where: str) -> Iterator[None]:
         raise NoImprovementError(
             f"the time ended before {before}",
             where=where,
-            fix="run it again: what was finished is kept, and not done again; or give it more time (--budget)",
+            fix=MORE_TIME,
         ) from None
 
 

@@ -57,6 +57,9 @@ class ProvedSGraph:
     opinion: Opinion | None = None
     written: bool = False
 
+    def __str__(self) -> str:
+        return f"{self.sgraph}\n{self.verdict}"
+
 
 class Proofs:
     """Decides candidates in batches.

@@ -44,11 +44,12 @@ class SearchBudget:
     """What bounds a search: of the space, of the e-graph, of time. Equal budgets give equal results.
 
     Attributes:
-        max_kernels: launches in one sGraph, second stages of splits not counted. 3.
+        max_kernels: launches in one sGraph; neither second stages of splits are counted, nor what outputs over other
+            axes take besides the first. 3.
         max_ops: operators (pointwise, reductions, products) in one kernel. 64.
         max_loops: loops in one kernel, nested or one after another. 6.
         max_forms: forms (one way to compute each value) that are walked. 16.
-        max_cuts: values of a form that are considered for materialisation. 6.
+        max_cuts: values of a form that are considered for materialisation together; each is alone. 6.
         max_families: families of kernels that are built; plans that look fastest come first. 80.
         max_sgraphs: sGraphs handed to the prover, best first. 32.
         enodes: e-nodes at which saturation stops. 8000.
@@ -141,6 +142,10 @@ class SearchResult:
     def funnel(self) -> Funnel:
         """The counts."""
         return Funnel(self.generated.generated, self.generated.pruned, len(self.proved), self.refuted, self.unknown)
+
+    def __str__(self) -> str:
+        said = f"{self.generated.generated} sGraphs generated, {len(self.proved)} proved"
+        return f"{said}, the best of them\n{self.proved[0]}" if self.proved else said
 
 
 class SearchInterruptedError(KeyboardInterrupt):

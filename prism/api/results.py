@@ -189,7 +189,7 @@ class Results:
                 Cache(kind, self.root).put_bytes(digest(key), dumps(value))
 
 
-def loaded(path: Path, *, rules: Sequence[Path | str], check: bool, root: Path) -> Program:
+def load_compared(path: Path, *, rules: Sequence[Path | str], check: bool, root: Path) -> Program:
     """A model that holds all of its data, as `load` reads it; what an earlier run compared is not compared again.
 
     Args:

@@ -5,7 +5,7 @@ draw      inputs that the model takes, and run it part by part: the sizes at eve
 optimise  each island as a program of its own, equal ones once; one that fails, or gains nothing, keeps its operators
 assemble  a folder: the islands' folders, what stays as models, and a module that runs all of it
 compare   what the folder computes with what onnxruntime makes of the model
-time      both, interleaved; nothing is written that is no faster
+time      them, with all islands and with fewer, interleaved; nothing is written that is no faster
 """
 
 from __future__ import annotations
@@ -24,15 +24,14 @@ import numpy as np
 
 from prism.api import loading
 from prism.api.model_inputs import Feeds, drawn, feeds, smaller
-from prism.api.optimizing import Produced, ending, no_better, produce
+from prism.api.optimizing import MORE_TIME, Produced, ending, no_better, produce
 from prism.api.records import measured
 from prism.api.region_search import SearchBudget
-from prism.api.results import COMPARISONS, code_digest, loaded, now_text
+from prism.api.results import COMPARISONS, code_digest, load_compared, now_text
 from prism.api.rules import declared
 from prism.api.trivial import nothing_to_gain
 from prism.backends.assembled import Step, assembled_text
 from prism.backends.cpu.support import find_compiler
-from prism.backends.triton.device import describe_gpu
 from prism.backends.weights import weights_bytes
 from prism.errors import (
     ModelError,
@@ -51,7 +50,7 @@ from prism.instantiate.confirm import Confirmation, confirm
 from prism.instantiate.lock import versions
 from prism.instantiate.measure import BASELINE, KERNEL, PROTOCOL, Contender
 from prism.instantiate.model_bench import ModelBench, compare
-from prism.platforms.choice import platform_of
+from prism.platforms.choice import meant, platform_of
 from prism.platforms.cpu import CpuPlatform
 from prism.platforms.stock import NotRunError, Stock, check_installed
 from prism.process.deadline import NEVER, Deadline
@@ -75,6 +74,9 @@ BOUNDARY = frozenset({"float64", "float32", "float16", "int64", "int32", "int8",
 """Types of values that pass between kernels and onnxruntime as arrays of numpy."""
 MADE = 0.75
 """The share of the time that islands may take: comparing and timing the whole needs the rest."""
+SETS = 3
+"""Sets of islands that are assembled and timed, at most."""
+NOT_IN_THE_WHOLE = "its kernels are faster by themselves, and the whole is faster without them"
 DRAWS = 3
 """Draws that the assembled model is compared on, at the sizes that it is tuned at; and one more at smaller ones."""
 
@@ -101,12 +103,29 @@ class _Made:
         program: it as a program; None where it is none.
         kernels: what was made, by it or by one that is equal; None where it keeps its operators.
         failed: whether something in it was refused or went wrong, rather than that nothing was gained.
+        ended: whether nothing was made because the time ended.
     """
 
     report: IslandReport
     program: Program | None = None
     kernels: Produced | None = None
     failed: bool = False
+    ended: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class _Whole:
+    """The model with some of its islands run by kernels.
+
+    Attributes:
+        chosen: these islands.
+        module: its module, in a folder of its own.
+        digests: the SHA-256 of its files, by name.
+    """
+
+    chosen: frozenset[str]
+    module: Path
+    digests: Mapping[str, str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,9 +224,8 @@ def better_in_parts(path: Path | str, target: str | None, baselines: Sequence[st
         baselines: as of `optimize`.
     """
     only_stock = baselines is None or set(baselines) == {STOCK_NAME}
-    if target not in (None, "cpu") or not only_stock or find_spec("onnxruntime") is None or find_compiler() is None:
-        return ""
-    if target is None and describe_gpu() is not None:
+    installed = find_spec("onnxruntime") is not None and find_compiler() is not None
+    if not only_stock or not installed or meant(target) != "cpu":
         return ""
     found = left(Path(path))
     return f"onnxruntime runs {', '.join(found)} faster" if found else ""
@@ -294,16 +312,17 @@ class _Run:
             sizes = self._boundaries(given)
         with tempfile.TemporaryDirectory(prefix="prism-whole-") as place:
             islands = self._islands(sizes, Path(place))
-            chosen = {m.report.name for m in islands if m.kernels is not None}
-            if not chosen:
+            sets = candidates(islands)
+            if not sets:
                 raise self._nothing(islands)
-            files = self._assembled(islands, chosen)
-            folder = Path(place) / "whole"
-            for name, data in files.items():
-                (folder / name).parent.mkdir(parents=True, exist_ok=True)
-                (folder / name).write_bytes(data)
-            self._compared(given, folder / MODULE, files, stock, plain)
-            found = self._timed(given, folder / MODULE, files, stock, plain)
+            wholes = [self._whole(islands, chosen, Path(place) / f"whole_{n}") for n, chosen in enumerate(sets)]
+            self._compared(given, wholes[0], stock, plain)
+            found, best = self._timed(given, wholes, stock, plain)
+            if best:
+                self._compared(given, wholes[best], stock, plain)
+        for made in islands:
+            if made.kernels is not None and made.report.name not in sets[best]:
+                made.report = replace(made.report, folder="", same_as="", why=NOT_IN_THE_WHOLE)
         report = self._report(islands, given, found)
         if not found.won:
             raise NoImprovementError(
@@ -312,8 +331,8 @@ class _Run:
                 why=no_better(report.best_seconds, report.baseline_seconds, report.baseline, found),
                 fix="keep the model as it is, or tune at other shapes (--shape); --anew times again",
             )
-        files |= render_model(report, files)
-        return report, files
+        files = self._assembled(islands, sets[best])
+        return report, files | render_model(report, files)
 
     def _stock(self, *, optimised: bool = True) -> Stock:
         """The model in onnxruntime; where that does not take it, a node of a domain that is not ONNX's is named."""
@@ -415,7 +434,7 @@ class _Run:
         file.write_bytes(part.data)
         try:
             check = self.options.check and like is None
-            program = loaded(file, rules=self.options.rules, check=check, root=self.cache)
+            program = load_compared(file, rules=self.options.rules, check=check, root=self.cache)
         except PrismError as error:
             return _Made(replace(report, why=_said(error)), failed=True)
         if like is not None and like.kernels is not None:
@@ -443,7 +462,7 @@ class _Run:
             )
         except PrismError as error:
             failed = not isinstance(error, NoImprovementError)
-            return _Made(replace(report, why=_said(error)), program, failed=failed)
+            return _Made(replace(report, why=_said(error)), program, failed=failed, ended=error.fix == MORE_TIME)
         except Exception as error:  # a bug in prism, which costs this island its kernels and not the model
             if debugging():
                 raise
@@ -462,17 +481,30 @@ class _Run:
 
     def _nothing(self, islands: Sequence[_Made]) -> NoImprovementError:
         stays = Counter(k.op for k in self.parts.kept.values())
+        reasons = {k.op: k.why for k in reversed(self.parts.kept.values())}
         said = [f"{m.report.name} ({m.report.nodes} nodes): {m.report.why}" for m in islands[:4]]
         said += [f"and {len(islands) - 4} more"] if len(islands) > 4 else []
-        kept = ", ".join(f"{op} ({n})" if n > 1 else op for op, n in stays.most_common())
+        kept = "; ".join(f"{op} stays{f' ({n} times)' * (n > 1)}: {reasons[op]}" for op, n in stays.most_common(4))
+        kept += f"; and {len(stays) - 4} more operators" * (len(stays) > 4)
         return NoImprovementError(
             "no part of the model gains anything",
             where=str(self.path),
-            why=f"without a translation: {kept}; " + ("; ".join(said) or "no node has one"),
-            fix="keep the model as it is; prism show says what every part holds",
+            why="; ".join([*said, *([kept] if kept else [])]) or "it holds nothing",
+            fix=MORE_TIME
+            if any(m.ended for m in islands)
+            else "keep the model as it is; prism show says what every part holds",
         )
 
-    def _assembled(self, islands: Sequence[_Made], chosen: set[str]) -> dict[str, bytes]:
+    def _whole(self, islands: Sequence[_Made], chosen: frozenset[str], folder: Path) -> _Whole:
+        """The model with the chosen islands, laid out in a folder; only one set's files are held at a time."""
+        names = {}
+        for name, data in self._assembled(islands, chosen).items():
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            (folder / name).write_bytes(data)
+            names[name] = hashlib.sha256(data).hexdigest()
+        return _Whole(chosen, folder / MODULE, names)
+
+    def _assembled(self, islands: Sequence[_Made], chosen: frozenset[str]) -> dict[str, bytes]:
         """The files of the folder, but for those that tell of it."""
         files: dict[str, bytes] = {STOCK: self.parts.with_functions(chosen)}
         by_name = {m.report.name: m for m in islands}
@@ -509,7 +541,7 @@ class _Run:
             arena=self.platform.arena,
         )
 
-    def _compared(self, given: Feeds, module: Path, files: Mapping[str, bytes], stock: Stock, plain: Stock) -> None:
+    def _compared(self, given: Feeds, whole: _Whole, stock: Stock, plain: Stock) -> None:
         """Compare the assembled model with what was given, on several draws."""
         ports, seed = self.parts.inputs, self.options.seed
         cases = [replace(given, arrays=drawn(ports, given.sizes, given.highs, seed + n)) for n in range(DRAWS)]
@@ -517,7 +549,7 @@ class _Run:
             cases.append(smaller(given, ports, self.options.shapes, seed))
         takes = [p.name for p in ports]
         with self.recorder.stage("comparison") as detail:
-            store, key = Cache(COMPARISONS, self.cache), self._compared_key(given, files)
+            store, key = Cache(COMPARISONS, self.cache), self._compared_key(given, whole)
             before = store.get(key)
             if before is not None:
                 detail.append(f"stored, of {before.get('date')}: {before.get('draws')} draws")
@@ -529,7 +561,7 @@ class _Run:
                     taken.append(case)
             arrays = [[case.arrays[n] for n in takes] for case in taken]
             with closing(self.platform.arena()) as worker:
-                found = compare(module, arrays, expected, worker)
+                found = compare(whole.module, arrays, expected, worker)
             if not any(found):
                 store.put(key, {"date": now_text(), "draws": len(taken)})
             detail.append(f"{len(taken)} draws")
@@ -542,11 +574,9 @@ class _Run:
                     fix="report it with the model: this is a bug in prism",
                 )
 
-    def _compared_key(self, given: Feeds, files: Mapping[str, bytes]) -> str:
+    def _compared_key(self, given: Feeds, whole: _Whole) -> str:
         """What a comparison depends on."""
-        made = sorted(
-            (n, hashlib.sha256(d).hexdigest()) for n, d in files.items() if _counts(n) or n.endswith(WEIGHTS_NAME)
-        )
+        made = sorted((n, d) for n, d in whole.digests.items() if _counts(n) or n.endswith(WEIGHTS_NAME))
         drawn_of = (sorted(given.sizes.items()), sorted(self.options.shapes.items()), self.options.seed, DRAWS)
         machine = (self.platform.device_name, self.platform.compiler, versions(), version_of("onnxruntime"))
         return digest(code_digest(), hashlib.sha256(self.path.read_bytes()).hexdigest(), made, drawn_of, machine)
@@ -559,13 +589,16 @@ class _Run:
         one, other = stock.run(arrays, takes), plain.run(arrays, takes)
         return [(one[p.name], other[p.name]) for p in self.parts.outputs]
 
-    def _timed(
-        self, given: Feeds, module: Path, files: Mapping[str, bytes], stock: Stock, plain: Stock
-    ) -> Confirmation:
-        """The assembled model against onnxruntime on what was given."""
-        text = "".join(f"{n} {hashlib.sha256(d).hexdigest()}\n" for n, d in sorted(files.items()) if _counts(n))
+    def _timed(self, given: Feeds, wholes: Sequence[_Whole], stock: Stock, plain: Stock) -> tuple[Confirmation, int]:
+        """The assembled models against onnxruntime on what was given, and which of them is the fastest."""
+        text = "".join(f"{n} {d}\n" for w in wholes for n, d in sorted(w.digests.items()) if _counts(n))
         threads = self.platform.thread_counts()
-        kernels = [Contender("prism", module=module, kind="assembled", threads=k) for k in threads]
+        names = ["prism", *(f"prism ({', '.join(sorted(w.chosen))})" for w in wholes[1:])]
+        kernels = [
+            Contender(name, module=whole.module, kind="assembled", threads=k)
+            for name, whole in zip(names, wholes, strict=True)
+            for k in threads
+        ]
         baselines = [Contender(STOCK_NAME, kind="onnxruntime", threads=k) for k in threads]
         with self.recorder.stage("confirmation of the whole") as detail:
             bench = self._bench(given.arrays, text, stock, plain)
@@ -586,7 +619,9 @@ class _Run:
                 why=why,
                 fix="report it with the model: this is a bug in prism",
             )
-        return found
+        # The first match chooses; those after it are of the chosen one and the baselines.
+        first = found.matches[0].best(KERNEL)
+        return found, 0 if first is None else names.index(first.name)
 
     def _report(self, islands: Sequence[_Made], given: Feeds, found: Confirmation) -> ModelReport:
         ours, theirs = found.deciding.best(KERNEL), found.deciding.best(BASELINE)
@@ -610,6 +645,28 @@ class _Run:
             versions=versions(),
             warnings=tuple(self.recorder.warnings),
         )
+
+
+def candidates(islands: Sequence[_Made]) -> list[frozenset[str]]:
+    """Islands to run by kernels, as sets that are tried: all that gained by themselves, then fewer of them.
+
+    Alone an island pays for no border: in the whole its values leave onnxruntime and come back, and what stays is cut
+    in more parts. So what gains little by itself may lose there. Islands that share kernels stay together, those that
+    save the most time stay the longest.
+
+    Returns:
+        The sets, the first of all; none where no island has kernels.
+    """
+    groups: dict[str, set[str]] = {}
+    saved: dict[str, float] = {}
+    for m in islands:
+        if m.kernels is not None:
+            owner = m.report.same_as or m.report.name
+            groups.setdefault(owner, set()).add(m.report.name)
+            saved[owner] = saved.get(owner, 0.0) + m.report.baseline_seconds - m.report.best_seconds
+    ordered = sorted(saved, key=lambda owner: -saved[owner])
+    sizes = sorted({len(ordered), *((len(ordered) + 1) >> n for n in range(1, SETS))} - {0}, reverse=True)[:SETS]
+    return [frozenset(name for owner in ordered[:n] for name in groups[owner]) for n in sizes]
 
 
 def _step(made: _Made, first: _Made, takes: Sequence[str], gives: tuple[str, ...], weights_file: str) -> Step:

@@ -87,6 +87,8 @@ def _session(step, threads):
     options.intra_op_num_threads = threads
     options.inter_op_num_threads = 1
     options.log_severity_level = 3
+    # Its threads would go on looking for work while the next step's threads need the processors.
+    options.add_session_config_entry("session.force_spinning_stop", "1")
     session = ort.InferenceSession(str(HERE / step["file"]), options, providers=["CPUExecutionProvider"])
     takes, gives = step["takes"], step["gives"]
     return lambda values: session.run(gives, dict(zip(takes, values)))

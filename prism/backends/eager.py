@@ -151,6 +151,13 @@ class TorchArrays:
             return taken
         return torch.where(valid, taken, torch.zeros((), dtype=taken.dtype, device=taken.device))
 
+    def places(self, array: Any) -> torch.Tensor:
+        """Numbers as integers, -1 for what is no place."""
+        given: torch.Tensor = array if isinstance(array, torch.Tensor) else self.number(array)
+        if given.dtype.is_floating_point:
+            given = torch.where(torch.floor(given) == given, given, -1.0)
+        return given.to(torch.int64)
+
     def pointwise(self, op: str, args: Sequence[Any]) -> torch.Tensor:
         """See Arrays."""
         if op == "where":

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import keyword
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
 from dataclasses import dataclass, field
 
 import sympy
@@ -226,10 +226,18 @@ class Indexing:
                 made.append(mask)
         return tuple(made)
 
-    def inside(self, tensor: Tensor, index: Sequence[Index]) -> tuple[str, ...]:
-        """Masks for the dimensions that an index may leave while its axes are inside theirs (as d + 32 may)."""
+    def inside(self, tensor: Tensor, index: Sequence[Index], among: Container[int] | None = None) -> tuple[str, ...]:
+        """Masks for the dimensions that an index may leave while its axes are inside theirs (as d + 32 may).
+
+        Args:
+            tensor: what is read.
+            index: where.
+            among: the dimensions to look at; None for all.
+        """
         made: list[str] = []
         for position, (i, extent) in enumerate(zip(index, tensor.shape, strict=True)):
+            if among is not None and position not in among:
+                continue
             low, high = _range(i)
             check_low = low is None or not at_most(0, low)
             check_high = high is None or not at_most(add(high, 1), extent)

@@ -16,12 +16,14 @@ from prism.backends.lower_types import HALF, Types
 from prism.backends.quotients import Quotients
 from prism.backends.tile import GridAxis
 from prism.errors import IllegalIRError
+from prism.program.extents import Extent, is_static, mul
 from prism.program.index import Axis, Index
 from prism.program.nodes import DType, ReduceKind, Tensor
 from prism.program.ops import OPS
 from prism.sgraph.nodes import (
     Accumulate,
     Contract,
+    Gather,
     Kernel,
     Load,
     Loop,
@@ -134,6 +136,8 @@ class KernelLowering:
             match s:
                 case Load():
                     self._load(s)
+                case Gather():
+                    self._gather(s)
                 case Position(dst, index):
                     self._position(dst, index)
                 case Pointwise():
@@ -159,16 +163,68 @@ class KernelLowering:
         if len(masks) == len(self._indexing.masks(axes)):
             dims = self._product_dims(s.dst) or dims
         address = self._indexing.address(tensor, s.index)
-        name = self.names.fresh(s.tensor)
-        self._out.append(tile.Load(name, s.tensor, address, masks, dims, tensor.dtype))
+        self._values[s.dst] = self._loaded(tensor, address, masks, dims, axes)
+
+    def _gather(self, s: Gather) -> None:
+        tensor = self.tensors[s.tensor]
+        axes = frozenset(a for i in s.index for a in i.axes())
+        fixed = [n for n in range(len(s.index)) if all(p.dimension != n for p in s.places)]
+        masks = self._indexing.masks(axes) + self._indexing.inside(tensor, s.index, fixed)
+        address = self._indexing.address(tensor, s.index)
+        terms: list[tuple[str, Extent]] = []
+        dims = set(self.layout.dims_for(axes))
+        for p in s.places:
+            place, there = self._place(self._values[p.value], p.extent)
+            stride: Extent = 1
+            for extent in tensor.shape[p.dimension + 1 :]:
+                stride = mul(stride, extent)
+            terms.append((place.name, stride))
+            masks += there
+            dims |= set(place.dims)
+        ordered = tuple(d.name for d in self.layout.dims if d.name in dims)
+        address = replace(address, terms=(*terms, *address.terms))
+        # Behind the end of an axis of a place alone anything may be read that is inside of the tensor.
+        self._values[s.dst] = self._loaded(tensor, address, masks, ordered, axes)
+
+    def _place(self, value: Value, extent: Extent) -> tuple[Value, tuple[str, ...]]:
+        """A value as an index, and masks that hold where it is one below the extent."""
+        masks: list[str] = []
+
+        def test(op: str, *args: tile.Operand) -> None:
+            masks.append(self.names.fresh("place"))
+            self._out.append(tile.Pointwise(masks[-1], op, args, value.dims, DType.BOOL))
+
+        if value.dtype is F32:
+            whole = self.names.fresh("whole")
+            self._out.append(tile.Pointwise(whole, "floor", (value.name,), value.dims, F32))
+            test("eq", whole, value.name)
+        if value.dtype not in _INTS:
+            value = self._cast(value, DType.INT32)
+        high: tile.Operand
+        if is_static(extent):
+            high = int(extent)
+        else:
+            end = Value(self.names.fresh(f"{value.name}_end"), (), DType.INT32)
+            self._out.append(tile.IndexValue(end.name, tile.Affine((), extent), ()))
+            high = self._cast(end, value.dtype).name
+        test("le", 0, value.name)
+        test("lt", value.name, high)
+        return value, tuple(masks)
+
+    def _loaded(
+        self, tensor: Tensor, address: tile.Affine, masks: tuple[str, ...], dims: tile.Dims, axes: frozenset[Axis]
+    ) -> Value:
+        """A tile of a tensor, in a type that is computed with."""
+        name = self.names.fresh(tensor.name)
+        self._out.append(tile.Load(name, tensor.name, address, masks, dims, tensor.dtype))
         zero = frozenset(a for a in axes if self.layout.is_ragged(a))
         value = Value(name, dims, tensor.dtype, zero)
         if tensor.dtype in HALF:
-            wide = self._cast(value, F32, f"{s.tensor}_f32")
-            value = replace(wide, raw=name, raw_dtype=tensor.dtype)
-        elif tensor.dtype in (DType.INT8, DType.UINT8):
-            value = self._cast(value, DType.INT32, s.tensor)
-        self._values[s.dst] = value
+            wide = self._cast(value, F32, f"{tensor.name}_f32")
+            return replace(wide, raw=name, raw_dtype=tensor.dtype)
+        if tensor.dtype in (DType.INT8, DType.UINT8):
+            return self._cast(value, DType.INT32, tensor.name)
+        return value
 
     def _product_dims(self, name: str) -> tile.Dims | None:
         """The dimensions in the order that products want them, when nothing but products uses the value."""
@@ -387,7 +443,7 @@ class KernelLowering:
         """
         if not isinstance(src, TileReduce) or self._uses.get(s.dst, 0) < 2:
             return False
-        loads = {x.dst: self.tensors[x.tensor].dtype for x in self.kernel.statements() if isinstance(x, Load)}
+        loads = {x.dst: self.tensors[x.tensor].dtype for x in self.kernel.statements() if isinstance(x, Load | Gather)}
         return loads.get(src.src) is F32
 
     def _start(self, s: Accumulate | Scan, kept: Axis | None) -> None:

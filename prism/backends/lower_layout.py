@@ -16,6 +16,7 @@ from prism.program.extents import is_static
 from prism.program.index import Axis, Index
 from prism.sgraph.nodes import (
     Contract,
+    Gather,
     Grid,
     Kernel,
     Load,
@@ -107,7 +108,7 @@ def _memory_rank(kernel: Kernel) -> dict[Axis, int]:
     """The axes in the order of memory: of what is stored, then of what is loaded."""
     found: dict[Axis, int] = {}
     indices = [s.index for s in kernel.statements() if isinstance(s, Store)]
-    indices += [s.index for s in kernel.statements() if isinstance(s, Load)]
+    indices += [s.index for s in kernel.statements() if isinstance(s, Load | Gather)]
     for index in indices:
         for i in index:
             for axis in _by_stride(i):

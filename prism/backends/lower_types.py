@@ -18,6 +18,7 @@ from prism.program.nodes import DType, ReduceKind
 from prism.sgraph.nodes import (
     Accumulate,
     Contract,
+    Gather,
     Kernel,
     Load,
     Loop,
@@ -108,7 +109,7 @@ def analyse(kernel: Kernel, tensors: Mapping[str, DType | None]) -> Types:
 
 
 def _statement(
-    s: Load | Position | Pointwise | TileReduce | Contract | Accumulate | Scan,
+    s: Load | Gather | Position | Pointwise | TileReduce | Contract | Accumulate | Scan,
     types: Types,
     tensors: Mapping[str, DType | None],
     definitions: Mapping[str, Stmt],
@@ -116,7 +117,7 @@ def _statement(
     nominal: DType | None = None
     span = Span.ANY
     match s:
-        case Load(_, tensor, _):
+        case Load(_, tensor) | Gather(_, tensor):
             nominal = tensors[tensor]
             span = Span.FITS if nominal is DType.FLOAT16 or (nominal is not None and not nominal.is_float) else Span.ANY
         case Position():

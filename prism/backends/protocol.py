@@ -141,7 +141,7 @@ def write_module(source: ModuleSource, path: Path) -> Path:
     return path
 
 
-def loaded(source: ModuleSource, beside: Mapping[str, bytes] | None = None) -> Callable[..., Any]:
+def load_function(source: ModuleSource, beside: Mapping[str, bytes] | None = None) -> Callable[..., Any]:
     """The function of an emitted module, whose files stay until the process ends.
 
     Args:

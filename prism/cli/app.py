@@ -154,11 +154,12 @@ def optimize(
         seed: of the search and of the inputs drawn for the checks.
         shape: NAME=VALUE: the value of a symbolic dimension to tune at; give it again for others. The kernels that come
             out take all values.
-        max_kernels: the most kernels that a candidate may have, second stages of splits not counted; 3 by default.
+        max_kernels: the most kernels that a candidate may have, but for second stages of splits, and what outputs over
+            other axes take besides the first; 3 by default.
         max_ops: the most operators in one kernel; 64 by default.
         max_loops: the most loops in one kernel; 6 by default.
         max_forms: the most forms (one way to compute each value) that are walked; 16 by default.
-        max_cuts: the most values of a form that are considered for materialisation; 6 by default.
+        max_cuts: the most values of a form that are considered for materialisation together; 6 by default.
         max_families: the most families of kernels that are built; 80 by default.
         max_sgraphs: the most candidates that are handed to the prover; 32 by default.
         enodes: the e-graph's node budget; 8000 by default.

@@ -66,8 +66,9 @@ def bench(
 
 def _target(gpu: Device | None) -> str:
     from prism.cost.device import DEVICES
+    from prism.platforms.choice import ESTIMATED
 
-    return gpu.target if gpu is not None and gpu.target in DEVICES else "sm_90"
+    return gpu.target if gpu is not None and gpu.target in DEVICES else ESTIMATED
 
 
 def _suite(case: tuple[str, ...], out: Path, trials: int, gpu: Device | None) -> list[dict[str, Any]]:

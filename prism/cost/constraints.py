@@ -27,6 +27,7 @@ from prism.program.index import Axis
 from prism.sgraph.nodes import (
     Accumulate,
     Contract,
+    Gather,
     Grid,
     Kernel,
     Load,
@@ -190,7 +191,8 @@ def footprint(kernel: Kernel, sgraph: SGraph) -> Footprint:
                     dot_operands |= {lhs, rhs}
                 else:
                     other_uses |= {lhs, rhs}
-            case Load(dst, tensor, _):
+            case Load(dst, tensor, _) | Gather(dst, tensor, _):
+                other_uses.update(_uses(s))
                 f.tensor_of[dst] = tensor
                 f.width[tensor] = sgraph.tensor(tensor).dtype.bytes
             case Position(dst):
@@ -305,6 +307,7 @@ def _padded(extent: Extent, hints: Mapping[str, int]) -> int:
 def domains(f: Footprint, hints: Mapping[str, int], tiles: Tiles) -> tuple[Domain, ...]:
     """The domain of every tile and part symbol of the kernel; `hints` binds the symbols of the extents."""
     single = {side[0] for m, n, k in f.dots for side in (m, n, (k,)) if len(side) == 1}
+    stored = {a for s in f.kernel.statements() if isinstance(s, Store) for i in s.index for a in i.axes()}
     found: dict[str, Domain] = {}
 
     def tile(symbol: Any, axis: Axis, low: int) -> None:
@@ -322,6 +325,11 @@ def domains(f: Footprint, hints: Mapping[str, int], tiles: Tiles) -> tuple[Domai
         nested = length <= _ROLES.short and length * held > _ROLES.joint
         return min(tiles.loop_tile, 2) if nested else tiles.loop_tile
 
+    def shortest_part(axis: Axis) -> int:
+        """The shortest tile of a split; of rows that are held whole and stored as it goes, one fills a program."""
+        held = math.prod(_padded(a.extent, hints) for a, r in f.kernel.roles if isinstance(r, Whole))
+        return 1 if axis in stored and held > _ROLES.joint else least(axis)
+
     for axis, role in f.kernel.roles:
         match role:
             case Grid(t) if not isinstance(t, int):
@@ -329,7 +337,7 @@ def domains(f: Footprint, hints: Mapping[str, int], tiles: Tiles) -> tuple[Domai
             case LoopRole(t) if not isinstance(t, int):
                 tile(t, axis, 2 if axis.name.endswith(".part") else least(axis))
             case Split(s, t):
-                tile(t, axis, least(axis))
+                tile(t, axis, shortest_part(axis))
                 found.setdefault(s.name, Domain(s.name, 2, tiles.parts))
             case _:
                 pass

@@ -31,6 +31,7 @@ from prism.program.ops import OPS
 from prism.sgraph.nodes import (
     Accumulate,
     Contract,
+    Gather,
     Grid,
     Kernel,
     Load,
@@ -373,8 +374,10 @@ class _Counter:
     def visit(self, body: Sequence[Stmt], loops: _Nest, ranges: Mapping[Axis, Sequence[Index]]) -> None:
         for s in body:
             match s:
-                case Load(_, tensor, index) | Store(tensor, index, _):
+                case Load(_, tensor, index) | Gather(_, tensor, index) | Store(tensor, index, _):
                     mentioned = frozenset(a for i in index for a in i.axes())
+                    if isinstance(s, Gather):
+                        mentioned |= self.axes[s.dst]
                     width = self.tensors[tensor].dtype.bytes
                     own = self.own(width, mentioned, loops, ranges)
                     traffic = self.monomial(width, mentioned, loops)

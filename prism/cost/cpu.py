@@ -32,7 +32,7 @@ from prism.program.index import Axis
 from prism.program.nodes import DType
 from prism.sgraph.config import Config, Resources
 from prism.sgraph.load_balance import ordered
-from prism.sgraph.nodes import Kernel, Load, SGraph, Store
+from prism.sgraph.nodes import Gather, Kernel, Load, SGraph, Store
 
 DOT_SHARE = 0.55
 """What compiled products reach of the vector units' peak, a share (guess)."""
@@ -128,7 +128,7 @@ class CpuKernelModel:
         """
         found: list[Any] = []
         for s in self.kernel.statements():
-            if not isinstance(s, Load | Store):
+            if not isinstance(s, Load | Gather | Store):
                 continue
             declared = self.tensors[s.tensor]
             run: Any = declared.dtype.bytes * 1.0

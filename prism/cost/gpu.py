@@ -33,7 +33,7 @@ from prism.program.nodes import DType
 from prism.sgraph.config import Config, Resources
 from prism.sgraph.folding import FOLDED, Fold, folds
 from prism.sgraph.load_balance import SECTION, growing, ordered
-from prism.sgraph.nodes import Contract, Grid, Kernel, Load, SGraph, Split
+from prism.sgraph.nodes import Contract, Gather, Grid, Kernel, Load, SGraph, Split
 from prism.sgraph.products import LIBRARY
 
 # Part of a tensor that a load touches: its name, and the names of the axes that the index mentions.
@@ -345,7 +345,8 @@ class KernelModel:
 
 def _dot_dtype(kernel: Kernel, sgraph: SGraph) -> DType:
     """The type in which the kernel's matrix products are computed: that of the loaded operands, float32 if they mix."""
-    loaded = {s.dst: sgraph.tensor(s.tensor).dtype for s in kernel.statements() if isinstance(s, Load)}
+    fetched = [s for s in kernel.statements() if isinstance(s, Load | Gather)]
+    loaded = {s.dst: sgraph.tensor(s.tensor).dtype for s in fetched}
     operands = {v for s in kernel.statements() if isinstance(s, Contract) for v in (s.lhs, s.rhs)}
     return joined_dtype([t for v, t in loaded.items() if v in operands] or list(loaded.values()))
 

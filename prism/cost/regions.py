@@ -85,6 +85,7 @@ class RootCost:
         members: the definitions that are computed, views included.
         read: the tensors that are read.
         size: how hard it is to search.
+        instances: of each member, how many there are: what is read at several indices is computed at each.
     """
 
     seconds: float
@@ -92,6 +93,7 @@ class RootCost:
     members: frozenset[str]
     read: frozenset[str]
     size: Size
+    instances: Mapping[str, int]
 
 
 @dataclass(slots=True)
@@ -135,6 +137,17 @@ class Costs:
         materialised = frozenset(t for t in cost.read if t in self._facts)
         self._known.setdefault(name, []).append((materialised, cost))
         return cost
+
+    def together(self, roots: Iterable[RootCost]) -> Size:
+        """The size of a region of several roots: what more than one of them needs is there once."""
+        most: dict[str, int] = {}
+        for root in roots:
+            for member, count in root.instances.items():
+                most[member] = max(most.get(member, 0), count)
+        total = Size()
+        for member, count in most.items():
+            total += self._facts[member].size.times(count)
+        return total
 
     def forget(self, name: str) -> None:
         """Let go of what is known of a root that will not be asked for again."""
@@ -204,7 +217,9 @@ class Costs:
                 read[tensor] = max(read.get(tensor, 0.0), spread)
         seconds = self._seconds(name, read, matrix, vector)
         work = sum(arithmetic(self.device, matrix, vector, self.dtype))
-        return RootCost(seconds, work, frozenset(members), frozenset(read), Size(products, reductions, operators))
+        size = Size(products, reductions, operators)
+        inside = {t: instances[t] for t in sorted(members)}
+        return RootCost(seconds, work, frozenset(members), frozenset(read), size, inside)
 
     def _seconds(self, name: str, read: Mapping[str, float], matrix: float, vector: float) -> float:
         device = self.device

@@ -36,7 +36,7 @@ def written(
         exprs: the outputs, as `classes.roots` hold them.
         options: of each e-class; of operands in either order the one that is there is taken.
     """
-    reading = _Reading(classes)
+    reading = _Reading(classes, options)
     for e in exprs:
         for part in walk(e):
             if id(part) not in reading.found and not reading.take(part):
@@ -52,11 +52,14 @@ class _Reading:
     """Finds expressions among e-nodes, bottom up.
 
     Attributes:
+        classes: the saturated e-graph.
+        options: of each e-class.
         found: an expression's e-class, by its identity.
         made: the choices so far.
     """
 
     classes: EClasses
+    options: Mapping[int, Sequence[Choice]]
     found: dict[int, int] = field(default_factory=dict)
     made: dict[int, Choice] = field(default_factory=dict)
     _table: dict[_Key, int] = field(default_factory=dict)
@@ -129,6 +132,9 @@ class _Reading:
             case Reduce(kind, axis, _):
                 if axis not in self.classes.axes[kids[0]]:
                     return self._ready(cls)
+                for fetched in self.options.get(cls, ()):
+                    if fetched.op == "gather" and all(k in self.made for k in fetched.children):
+                        return fetched
                 inner = self.made[kids[0]]
                 if kind is ReduceKind.SUM and inner.op == "mul":
                     a, b = sorted(inner.children)

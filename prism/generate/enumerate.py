@@ -55,14 +55,15 @@ class Bounds:
     """What bounds the space.
 
     Attributes:
-        max_kernels: launches in one sGraph, second stages of splits not counted.
+        max_kernels: launches in one sGraph; neither second stages of splits are counted, nor what outputs over other
+            axes take besides the first.
         max_ops: operators (pointwise, reductions, products) in one kernel.
         max_loops: loops in one kernel, nested or one after another.
         max_forms: forms that are walked.
         max_families: families of kernels that are built, plans that look fastest first; PATIENCE times as many while
             none of them makes a plan that can run.
-        max_cuts: how many e-classes of a form are considered for materialisation, of those with an axis that are
-            neither leaves nor outputs.
+        max_cuts: how many e-classes of a form are considered for materialisation together, of those with an axis that
+            are neither leaves nor outputs; each of them is considered alone.
         per_kernel: families kept for one kernel, best first.
         spares: families kept beside although others do no worse by every measure, best first.
         per_plan: combinations of its kernels' families that are looked at for one plan, best first.

@@ -71,7 +71,9 @@ class Space:
 def families(
     targets: Sequence[Target], builder: Builder, name: str, suffix: str, space: Space, pruned: Counter[str]
 ) -> Iterator[Family]:
-    """Every family for the targets, which range over the same axes, in a fixed order.
+    """Every family for the targets, in a fixed order.
+
+    They range over the same axes, those of the first; what others lack of them, they reduce.
 
     Args:
         targets: what to compute.
@@ -91,11 +93,13 @@ def families(
         return
     reduced = reduced_axes(values)
     clashing = frozenset(free) & frozenset(reduced)
+    # What some targets range over and others reduce: under one name, so that one loop does both.
+    both = frozenset(a for t in targets for a in free if a not in t.axes)
     names = bound_names(values, free)
     # Each subset of the clashing axes may go on the grid, its reductions then running under a name of their own. Short
     # ones buy nothing there, but for the programs that a loop over another output axis leaves wanting.
     scans = bool(scanned_axes(values))
-    long = [a for a in clashing if scans or not (is_static(a.extent) and int(a.extent) <= bounds.short)]
+    long = [a for a in clashing - both if scans or not (is_static(a.extent) and int(a.extent) <= bounds.short)]
     for renamed in _subsets(sorted(long, key=lambda a: a.name)):
         bound = {a: b for a, b in names.items() if a in renamed or a not in clashing}
         made = Builder(builder.choices, builder.class_axes, builder.stored, bound) if bound else plain
@@ -103,7 +107,8 @@ def families(
         roots = [o.value for o in outputs]
         order = tuple(dict.fromkeys((*free, *reduced_axes(roots))))
         batch = batch_axes(roots)
-        for assignment in assignments(free, roots, clashing - set(renamed), bounds, space.looping, space.off, pruned):
+        kept = clashing - set(renamed)
+        for assignment in assignments(free, roots, kept, bounds, space.looping, space.off, pruned, both):
             given = roles(assignment, order, batch, suffix)
             try:
                 if Kind.SPLIT in assignment.values():
@@ -183,7 +188,12 @@ def _split(
             return None
     if any(scheduler.level(v, ()) != 1 or scheduler.home(v) for v in shared):
         return None
-    if any(scheduler.is_loop(a) for o in outputs for a in o.axes):
+    if any(scheduler.is_loop(a) and a != axis for o in outputs for a in o.axes):
+        return None
+    # What is stored along the axis is stored as the parts go, and needs none of what they find.
+    along = [o for o in outputs if axis in o.axes]
+    outputs = [o for o in outputs if axis not in o.axes]
+    if not outputs or any(v in shared for v in reachable(tuple(o.value for o in along))):
         return None
     part = part_axis(axis, role.parts)
     free = [a for a in given if any(a in o.axes for o in outputs)]
@@ -192,7 +202,7 @@ def _split(
         axes = (part, *(a for a in given if a in v.axes))
         buffer = Tensor(f"{name}_part{n}", tuple(a.extent for a in axes), DType.FLOAT32)
         partial[v.number] = (buffer, tuple(Index.axis(a) for a in axes))
-    first = [Output(partial[v.number][0].name, partial[v.number][1], v) for v in shared]
+    first = [*along, *(Output(partial[v.number][0].name, partial[v.number][1], v) for v in shared)]
 
     memo: dict[int, Value] = {}
 
@@ -226,7 +236,7 @@ def _split(
         match given[a]:
             case Grid(tile) if tile == 1 and a in batch_axes([o.value for o in second]):
                 grid[a] = Grid(1)
-            case Grid(_):
+            case other if isinstance(other, Grid) or (along and a not in kept):
                 grid[a] = Grid(sympy.Symbol(f"T_{a.name}{suffix}c", integer=True, positive=True))
             case other:
                 grid[a] = other

@@ -14,6 +14,7 @@ that the ways to compute what costs come before the ways to compute what does no
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -116,8 +117,8 @@ class _Table:
         total = self._known.get(options)
         if total is None:
             total = 0.0
-            for bit in _bits(options):
-                total += self.work[bit]
+            for place in _bits(options):
+                total += self.work[place]
             self._known[options] = total
         return total
 
@@ -131,10 +132,13 @@ class _Table:
 
 
 def _bits(options: int) -> Iterator[int]:
-    """The elements of a set of options, ascending; in linear time, which taking the lowest bit off is not."""
-    for place, byte in enumerate(options.to_bytes((options.bit_length() + 7) // 8, "little")):
-        if byte:
-            yield from (8 * place + n for n in range(8) if byte >> n & 1)
+    """The elements of a set of options, ascending; in linear time, which taking the lowest bit off the whole is not."""
+    words = (options.bit_length() + 63) // 64
+    for n, word in enumerate(struct.unpack(f"<{words}Q", options.to_bytes(8 * words, "little"))):
+        while word:
+            lowest = word & -word
+            yield 64 * n + lowest.bit_length() - 1
+            word ^= lowest
 
 
 def _bottom_up(options: Mapping[int, Sequence[Choice]], roots: Sequence[int]) -> list[int]:
@@ -226,10 +230,11 @@ def _of_class(
                 return None
             if key is not None and len(below) > limit * 2:
                 below = _in_turn(below)[: limit * 2]
+        work = table.work_of(bit)
         step = 1 if choice.op in REDUCING else 0
         for e in below:
             options = e.options | bit
-            made = _Entry(options, e.classes | mine, e.work + table.work_of(bit), e.depth + step, e.length + 1)
+            made = _Entry(options, e.classes | mine, e.work + work, e.depth + step, e.length + 1)
             _better(found, made, options if key is None else options & key)
         if key is None and len(found) > limit:
             return None

@@ -16,6 +16,7 @@ from prism.program.ops import OPS
 from prism.sgraph.nodes import (
     Accumulate,
     Contract,
+    Gather,
     Grid,
     Kernel,
     Load,
@@ -78,6 +79,9 @@ def _kernel(kernel: Kernel, sgraph: SGraph, numbers: dict[sympy.Symbol, int]) ->
             match s:
                 case Load(dst, name, at):
                     found.append(("load", dst, tensor(name), index(at)))
+                case Gather(dst, name, at, places):
+                    where = tuple((p.value, p.dimension, p.extent) for p in places)
+                    found.append(("gather", dst, tensor(name), index(at), where))
                 case Position(dst, at):
                     found.append(("position", dst, index((at,))))
                 case Pointwise(dst, op, args):

@@ -11,13 +11,13 @@ import itertools
 import math
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
 from prism.cost.device import Device
 from prism.cost.roofline import full
 from prism.generate.families import Target
-from prism.generate.options import COMMUTATIVE, REDUCING, Along, Choice, Weights
+from prism.generate.options import COMMUTATIVE, REDUCING, Along, Choice, Chosen, Weights
 from prism.program.classes import EClasses
 from prism.program.index import Axis, Index
 from prism.program.nodes import Const, DType, Formula, Position, Read, Tensor
@@ -112,7 +112,7 @@ def cuts(
     for cls in order:
         kids = choices[cls].children
         under[cls] = frozenset({cls}).union(*(under[k] for k in kids))
-        reading[cls] = choices[cls].op == "read" or any(reading[k] for k in kids)
+        reading[cls] = choices[cls].op in ("read", "gather") or any(reading[k] for k in kids)
     work = {cls: weights.work(cls, choices[cls]) for cls in order}
 
     def idle(axes: Iterable[Axis]) -> float:
@@ -188,6 +188,8 @@ def _dimensions(choices: Choices, cls: int, axes: frozenset[Axis], outer: Mappin
     place: dict[Axis, float] = {}
     for c in below(choices, [cls]):
         payload = choices[c].payload
+        if isinstance(payload, Chosen):
+            payload = payload.element
         if isinstance(payload, Read):
             for n, index in enumerate(reversed(payload.index)):
                 strides = {a: k if isinstance(k, int) else 1 << 62 for a, k in index.terms if isinstance(a, Axis)}
@@ -267,6 +269,10 @@ class _Written:
                 self.tokens.append(self._index(index, bound))
             case Axis() as axis:
                 bound = {**bound, axis: self._next()}
+            case Chosen(element, axes):
+                # The operands do not have these axes: what is bound here is bound in the element's index alone.
+                inside = {**bound, **{a: self._next() for a in axes}}
+                self.tokens.append(tuple(self._index(i, inside) for i in element.index))
             case Along(inner, axis):
                 self.tokens.append(self._number(axis, bound))
                 bound = {**bound, inner: self._next()}
@@ -306,6 +312,8 @@ def _blind(choice: Choice) -> object:
             return _shape(index)
         case Axis(_, extent) | Along(Axis(_, extent)):
             return str(extent)
+        case Chosen(Read(tensor, indices)) as chosen:
+            return tensor, tuple(_shape(i) for i in indices), chosen.dimensions
         case payload:
             return payload
 
@@ -339,19 +347,58 @@ class Planner:
         """The form's sets of cuts, fewest kernels first.
 
         Args:
-            max_kernels: kernels of one plan.
-            max_cuts: how many cuts of the form are considered.
+            max_kernels: kernels of one plan; those that outputs over other axes take are not counted, but for one.
+            max_cuts: how many cuts of the form are considered together; each is considered alone.
             pruned: where cuts beyond the bound are counted.
         """
         every: tuple[Cut, ...] = ()
         if max_kernels > 1:
             every = cuts(self.formulas, self.choices, self.weights, self.device, self.off, pruned)
         pruned["max_cuts"] += max(0, len(every) - max_cuts)
+        most = max_kernels + len({frozenset(Target("", f.index, 0).axes) for f in self.formulas}) - 1
         for count in range(max_kernels):
-            for chosen in itertools.combinations(every[:max_cuts], count):
+            for chosen in itertools.combinations(every if count == 1 else every[:max_cuts], count):
                 plan = self._plan(chosen)
-                if plan is not None and len(plan.groups) <= max_kernels:
-                    yield plan
+                if plan is not None:
+                    yield from (p for p in (plan, *self._joined(plan)) if len(p.groups) <= most)
+
+    def _joined(self, plan: Plan) -> Iterator[Plan]:
+        """The plan with kernels as one where one reduces what another of its rank stores along.
+
+        They read something in common, which is read once then. Those that reduce one such axis are joined, and, as a
+        plan of its own, those that reduce several.
+        """
+        lacking: dict[int, tuple[int, int]] = {}
+        for n, (rank, group) in enumerate(plan.groups):
+            for m, (other, wider) in enumerate(plan.groups):
+                lacks = frozenset(wider[0].axes) - frozenset(group[0].axes)
+                inside = frozenset(group[0].axes) < frozenset(wider[0].axes)
+                if rank == other and inside and n not in lacking and self._reduces(plan, group, lacks, wider):
+                    lacking[n] = m, len(lacks)
+        for most in sorted({many for _, many in lacking.values()}):
+            into = {n: m for n, (m, many) in lacking.items() if many <= most}
+            groups = {n: [*group] for n, (_, group) in enumerate(plan.groups)}
+            for n, m in sorted(into.items(), key=lambda t: len(plan.groups[t[0]][1][0].axes)):
+                groups[m] += groups.pop(n)
+            yield replace(plan, groups=tuple((plan.groups[n][0], tuple(group)) for n, group in sorted(groups.items())))
+
+    def _reduces(self, plan: Plan, group: Sequence[Target], axes: frozenset[Axis], wider: Sequence[Target]) -> bool:
+        """Whether every value of the group reduces the axes, of something that the wider group reads, too."""
+        reads = []
+        for targets in (group, wider):
+            used = below(self.choices, [t.cls for t in targets], plan.stored)
+            own = {t.cls for t in targets}
+            leaves = (c for c in used if self.choices[c].op == "read" or (c in plan.stored and c not in own))
+            reads.append({c for c in leaves if axes & self.weights.classes.axes[c]})
+        reduced = [
+            {
+                self.choices[c].payload
+                for c in below(self.choices, [t.cls], plan.stored)
+                if self.choices[c].op in REDUCING
+            }
+            for t in group
+        ]
+        return bool(reads[0] & reads[1]) and all(axes <= r for r in reduced)
 
     def _buffer(self, name: str, cls: int, axes: tuple[Axis, ...]) -> Tensor:
         """In the type of what is computed from it, or in full precision.
@@ -366,7 +413,7 @@ class Planner:
         own = self._type_around(cls)
         widest = 0.0
         for c in below(self.choices, [cls]):
-            if self.choices[c].op == "read":
+            if self.choices[c].op in ("read", "gather"):
                 widest = max(widest, self.weights.size(self.weights.classes.axes[c]))
         small = self.weights.size(frozenset(axes)) * NEGLIGIBLE <= widest
         full = (small and not (own is DType.BFLOAT16 and self._is_factor(cls))) or self._counts(cls)
@@ -396,7 +443,7 @@ class Planner:
         """Whether what is computed is whole numbers, as is known of the operands."""
         operands = choice.children
         match choice:
-            case Choice(payload=Read(tensor)):
+            case Choice(payload=Read(tensor) | Chosen(Read(tensor))):
                 return not next(t.dtype for t in self.inputs if t.name == tensor).is_float
             case Choice(payload=Const(number)):
                 return number == math.floor(number) if math.isfinite(number) else False

@@ -1,11 +1,15 @@
 """Options: the ways to compute each e-class, and the least work of one.
 
-An *option* is an e-node, or one of three forms that an e-node of a sum implies:
+An *option* is an e-node, or one of the forms that an e-node of a sum implies:
 
     contract   sum_k (a*b), both a and b with axis k: a matrix product, whose product is never a tile of its own
     rescaled   sum_k exp(a + -1*M)*f with M = max_k ...: one pass with a rescaled accumulator, where the plain form
                needs M's pass to end first
     scan       sum_m where(m <= n, f, 0), f without n and m as long as n: f's prefix sums along n, in one loop over it
+
+Where the e-node picks an element, it is a load and nothing else:
+
+    gather     sum_k where(k == p, x[..., k, ...], 0), p without k: x at the place p, of one such k or of several
 
 `options` lists them without those that the pruners commuted, leaf, operands and product remove (see pruning.PRUNERS).
 `Weights` says what an option costs by itself, counted once: the measure by which forms are put in order.
@@ -16,13 +20,14 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import combinations
 from typing import TypeAlias
 
 from prism.cost.device import MATRIX_OPERATION
 from prism.program.classes import EClasses, Payload
 from prism.program.extents import evaluate
 from prism.program.index import Axis
-from prism.program.nodes import Const, Position
+from prism.program.nodes import Const, Position, Read
 from prism.program.ops import OPS
 from prism.program.products import matrix_product
 
@@ -40,18 +45,37 @@ class Along:
 
 
 @dataclass(frozen=True, slots=True)
+class Chosen:
+    """What a gather reads.
+
+    Attributes:
+        element: the read, over the axes of the places and others.
+        axes: those that the gather's operands are places along, each the only axis of one of the element's indices.
+    """
+
+    element: Read
+    axes: tuple[Axis, ...]
+
+    @property
+    def dimensions(self) -> tuple[int, ...]:
+        """The tensor's dimension that each place is along."""
+        return tuple(next(n for n, i in enumerate(self.element.index) if a in i.axes()) for a in self.axes)
+
+
+@dataclass(frozen=True, slots=True)
 class Choice:
     """How an e-class is computed.
 
     Attributes:
         op: an e-node's op, "contract" with children (a, b), "rescaled" with children (a, b) or (a, b, f), where the
-            shift is M = max_axis(b), or "scan" with children (f,).
-        payload: the e-node's payload; the reduced axis for contract and rescaled; for a scan its axes.
+            shift is M = max_axis(b), "scan" with children (f,), or "gather" with its places as children.
+        payload: the e-node's payload; the reduced axis for contract and rescaled; for a scan its axes; for a gather
+            what it reads.
         children: e-class ids.
     """
 
     op: str
-    payload: Payload | Along
+    payload: Payload | Along | Chosen
     children: tuple[int, ...]
 
 
@@ -71,9 +95,11 @@ def options(
     counts = pruned if pruned is not None else Counter()
     shifts = _shifted_exponents(classes)
     found: dict[int, tuple[Choice, ...]] = {}
+    gathers = _Gathers(classes)
     for cls, nodes in classes.nodes.items():
         mine: dict[Choice, None] = {}
-        for node in nodes:
+        fetched = gathers.of(cls)
+        for node in () if fetched else nodes:
             if node.domain or cls in node.children:
                 continue
             if node.op in REDUCTIONS and node.payload not in classes.axes[node.children[0]]:
@@ -83,7 +109,7 @@ def options(
                 assert isinstance(node.payload, Axis)
                 for extra in _sum_forms(classes, node.payload, node.children[0], shifts):
                     mine[extra] = None
-        left = list(mine)
+        left = [*fetched, *mine]
         for name, rule in _RULES:
             if name not in off:
                 before = len(left)
@@ -108,10 +134,14 @@ def _leaf(_: EClasses, mine: list[Choice]) -> list[Choice]:
 
 def _operands(_: EClasses, mine: list[Choice]) -> list[Choice]:
     own = [(OPS[c.op].flops, frozenset(c.children)) if c.op in OPS else None for c in mine]
-    pointwise = {o for o in own if o is not None}
+    # The cheapest over each set of operands. Sums of many terms have thousands of options, each over few operands.
+    least: dict[frozenset[int], int] = {}
+    for cost, over in filter(None, own):
+        least[over] = min(cost, least.get(over, cost))
 
-    def replaced(cost: float, over: frozenset[int]) -> bool:
-        return any(c <= cost and (c, len(under)) < (cost, len(over)) and under <= over for c, under in pointwise)
+    def replaced(cost: int, over: frozenset[int]) -> bool:
+        fewer = (frozenset(under) for size in range(len(over)) for under in combinations(over, size))
+        return least[over] < cost or any(under in least and least[under] <= cost for under in fewer)
 
     return [c for c, o in zip(mine, own, strict=True) if o is None or not replaced(*o)]
 
@@ -161,21 +191,72 @@ def _scans(classes: EClasses, axis: Axis, body: int) -> Iterator[Choice]:
                     yield Choice("scan", Along(axis, along), (kept,))
 
 
+@dataclass(slots=True)
+class _Gathers:
+    """Finds the e-classes that are elements of tensors at places that other e-classes give."""
+
+    classes: EClasses
+    _known: dict[int, tuple[Choice, ...]] = field(default_factory=dict)
+
+    def of(self, cls: int) -> tuple[Choice, ...]:
+        """The gathers that an e-class is, each once."""
+        if cls not in self._known:
+            self._known[cls] = ()  # what is made of itself is none
+            self._known[cls] = tuple(dict.fromkeys(self._found(cls)))
+        return self._known[cls]
+
+    def _found(self, cls: int) -> Iterator[Choice]:
+        for node in self.classes.nodes[cls]:
+            if node.op != "sum" or node.domain:
+                continue
+            assert isinstance(node.payload, Axis)
+            for inner in self.classes.nodes[node.children[0]]:
+                if inner.op != "where" or inner.domain or not _is_zero(self.classes, inner.children[2]):
+                    continue
+                for place in self._places(inner.children[0], node.payload):
+                    for element, axes, places in self._elements(inner.children[1]):
+                        if _reads_along(element, node.payload):
+                            yield Choice("gather", Chosen(element, (node.payload, *axes)), (place, *places))
+
+    def _elements(self, cls: int) -> Iterator[tuple[Read, tuple[Axis, ...], tuple[int, ...]]]:
+        for node in self.classes.nodes[cls]:
+            if isinstance(node.payload, Read):
+                yield node.payload, (), ()
+        for choice in self.of(cls):
+            assert isinstance(choice.payload, Chosen)
+            yield choice.payload.element, choice.payload.axes, choice.children
+
+    def _places(self, mask: int, axis: Axis) -> Iterator[int]:
+        """The e-classes p, without the axis, for which the mask is `axis == p`."""
+        for node in self.classes.nodes[mask]:
+            if node.op == "eq" and not node.domain:
+                for position, place in (node.children, node.children[::-1]):
+                    if axis in _positions(self.classes, position) and axis not in self.classes.axes[place]:
+                        yield place
+
+
+def _reads_along(element: Read, axis: Axis) -> bool:
+    """Whether the axis is all that one index varies with, place by place, and is in no other."""
+    own = [i for i in element.index if axis in i.axes()]
+    return len(own) == 1 and own[0].terms == ((axis, 1),)
+
+
 def _is_zero(classes: EClasses, cls: int) -> bool:
     return any(isinstance(n.payload, Const) and n.payload.value == 0 for n in classes.nodes[cls])
 
 
 def _up_to(classes: EClasses, mask: int, axis: Axis) -> Iterator[Axis]:
     """The axes n, as long as `axis`, for which the mask is `axis <= n`."""
-
-    def positions(cls: int) -> Iterator[Axis]:
-        for n in classes.nodes[cls]:
-            if isinstance(n.payload, Position) and (found := n.payload.index.as_axis()) is not None:
-                yield found
-
     for node in classes.nodes[mask]:
-        if node.op == "le" and axis in positions(node.children[0]):
-            yield from (a for a in positions(node.children[1]) if a != axis and a.extent == axis.extent)
+        if node.op == "le" and axis in _positions(classes, node.children[0]):
+            yield from (a for a in _positions(classes, node.children[1]) if a != axis and a.extent == axis.extent)
+
+
+def _positions(classes: EClasses, cls: int) -> Iterator[Axis]:
+    """The axes whose position an e-class is."""
+    for n in classes.nodes[cls]:
+        if isinstance(n.payload, Position) and (found := n.payload.index.as_axis()) is not None:
+            yield found
 
 
 def _maxima(classes: EClasses, cls: int, axis: Axis) -> list[int]:
@@ -255,6 +336,8 @@ class Weights:
                 return work + self.size(exponent)
             case op if op in REDUCTIONS or op == "scan":
                 return self.size(axes[0])
+            case "gather":
+                return 0.0
             case op if choice.children:
                 return self.size(self.classes.axes[cls]) * OPS[op].flops
             case _:

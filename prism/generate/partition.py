@@ -100,11 +100,8 @@ def partition(program: Program, bounds: RegionBounds | None = None, device: Devi
     limits = bounds or RegionBounds()
     graph = _Graph.of(program)
     costs = Costs(program, device or DEVICES["sm_80"], program.tensor(program.outputs[0]).dtype)
-    whole = [costs.root(r, frozenset()) for r in graph.forced]
-    total = Size()
-    for c in whole:
-        total += c.size
-    if limits.admits(total) or len(graph.live) == 1:
+    whole = costs.together(costs.root(r, frozenset()) for r in graph.forced)
+    if limits.admits(whole) or len(graph.live) == 1:
         return tuple(affine(Region(program, graph.forced)))
     kept = _Greedy(graph, costs, limits).run()
     groups = _grouped(graph, {r: costs.root(r, kept) for r in graph.live if r in kept}, costs, limits)
@@ -271,10 +268,7 @@ def _grouped(
         members = groups[first] + groups[second]
         if first == second or len(members) > limits.outputs:
             continue
-        size = Size()
-        for m in members:
-            size += roots[m].size
-        if not limits.admits(size) or _depend(first, second, groups, owner, roots):
+        if not limits.admits(costs.together(roots[m] for m in members)) or _depend(first, second, groups, owner, roots):
             continue
         groups[first] = sorted(members, key=lambda m: graph.place[m])
         del groups[second]

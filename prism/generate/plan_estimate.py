@@ -27,7 +27,7 @@ from prism.cost.device import Device, Tiles
 from prism.cost.roofline import TILE, full
 from prism.generate.families import Target
 from prism.generate.materialise import Choices, Plan, below
-from prism.generate.options import REDUCING, Weights
+from prism.generate.options import REDUCING, Chosen, Weights
 from prism.program.index import Axis
 from prism.program.nodes import Read, Tensor
 from prism.program.products import matrix_product
@@ -180,7 +180,9 @@ class Outlook:
         here = [c for c in used if c not in read]
         reducing = [c for c in here if self.choices[c].op in REDUCING]
         reduced = {p for c in reducing if isinstance(p := self.choices[c].payload, Axis)}
-        places = self._places(group, used, read, every) if reduced & every else {}
+        # What some targets reduce and others range over is gone through once.
+        one = every & frozenset.intersection(*(frozenset(t.axes) for t in group))
+        places = self._places(group, used, read, one) if reduced & one else {}
         costs: dict[tuple[_Axes, _Axes], tuple[float, float]] = {}
         for cls in used:
             if cls in read:
@@ -197,7 +199,7 @@ class Outlook:
                 before = costs.get(key, (0.0, 0.0))
                 costs[key] = before[0] + loaded, before[1] + computed
         stored = sum(self.weights.size(self.weights.classes.axes[t.cls]) * 4 for t in group)
-        return _Kernel(outer, self._batch(reducing) & every, costs, stored, self._parts(here, reduced - every))
+        return _Kernel(outer, self._batch(reducing) & every, costs, stored, self._parts(here, reduced - one))
 
     def _places(
         self, group: Sequence[Target], used: Sequence[int], read: set[int], every: _Axes
@@ -267,6 +269,9 @@ class Outlook:
             choice = self.choices[cls]
             if isinstance(choice.payload, Read):
                 known = axes[cls], self.weights.size(axes[cls]) * self._width.get(choice.payload.tensor, 4), 0.0
+            elif isinstance(choice.payload, Chosen):
+                width = self._width.get(choice.payload.element.tensor, 4)
+                known = axes[cls], self.weights.size(axes[cls]) * width, 0.0
             else:
                 over = axes[cls].union(*(axes[c] for c in choice.children))
                 known = over, 0.0, self.weights.work(cls, choice)

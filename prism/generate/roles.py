@@ -74,6 +74,7 @@ def assignments(
     looping: bool = False,
     off: frozenset[str] = frozenset(),
     pruned: Counter[str] | None = None,
+    both: frozenset[Axis] = frozenset(),
 ) -> Iterator[dict[Axis, Kind]]:
     """Every assignment of kinds to the axes of a kernel, in a fixed order.
 
@@ -85,6 +86,7 @@ def assignments(
         looping: whether those with a loop over an output axis are wanted, or those without; a scan's loop is none.
         off: names of pruners that are switched off: one-tile, one-grid, idle-loop are asked here.
         pruned: where removals are counted.
+        both: those of `clashing` that some outputs range over and the others reduce: they may be split.
     """
     counts = pruned if pruned is not None and not looping else Counter()
     batch, own = product_axes(outputs)
@@ -103,6 +105,7 @@ def assignments(
             kinds = scanning(axis)
         elif axis in clashing:
             kinds = [Kind.WHOLE] * _fits(axis, bounds.whole) + [Kind.LOOP] * long
+            kinds += [Kind.SPLIT] * (axis in both and long and bounds.splits)
         elif axis in batch:
             kinds = [Kind.ONE]
         else:

@@ -14,17 +14,19 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from prism.generate.values import Value
+from prism.generate.values import Fetch, Value
 from prism.program.index import Axis, Index
 from prism.program.nodes import Const, Read, ReduceKind
 from prism.program.nodes import Position as PositionExpr
 from prism.sgraph.nodes import (
     Accumulate,
     Contract,
+    Gather,
     Load,
     Loop,
     LoopRole,
     Operand,
+    Place,
     Pointwise,
     Position,
     Role,
@@ -276,6 +278,11 @@ class Scheduler:
             case Read(tensor, index):
                 name = self._name("x")
                 block.body.append(Load(name, tensor, index))
+            case Fetch(tensor, index, along):
+                named = [self._ensure(a, block) for a in value.args]
+                places = tuple(Place(v, d, extent) for v, (d, extent) in zip(named, along, strict=True))
+                name = self._name("x")
+                block.body.append(Gather(name, tensor, index, places))
             case PositionExpr(index):
                 name = self._name("i")
                 block.body.append(Position(name, index))

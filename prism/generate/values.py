@@ -3,6 +3,7 @@
     value ::= read(tensor, index) | const | position(index) | pointwise op
             | reduce(kind, axis; src) | contract(axis; lhs, rhs) | rescaled(axis; p, m) | rescaled(axis; p, f, m)
             | scan(axis; src)       the prefix sums of src along the axis, which both have
+            | gather(fetch; places) a tensor at places along some of its dimensions
 
 Built from the choices of an extraction: an e-class becomes a value under a renaming of its axes.
 """
@@ -15,7 +16,8 @@ from types import MappingProxyType
 from typing import TypeAlias
 
 from prism.errors import UnsupportedError
-from prism.generate.options import REDUCTIONS, Along, Choices
+from prism.generate.options import REDUCTIONS, Along, Choices, Chosen
+from prism.program.extents import Extent
 from prism.program.index import Axis, Index
 from prism.program.nodes import Const, Position, Read, ReduceKind, Size
 from prism.program.transform import least_instance
@@ -24,13 +26,28 @@ Renaming: TypeAlias = "frozenset[tuple[Axis, Axis]] | None"
 UNCHANGED: Mapping[Axis, Axis] = MappingProxyType({})
 
 
+@dataclass(frozen=True, slots=True)
+class Fetch:
+    """What a gather reads.
+
+    Attributes:
+        tensor: the tensor.
+        index: without the places.
+        places: for each operand, the dimension that it is a place along, and how many places there are.
+    """
+
+    tensor: str
+    index: tuple[Index, ...]
+    places: tuple[tuple[int, Extent], ...]
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Value:
     """One value; identity is equality, because a `Values` makes each only once.
 
     Attributes:
         op: see the module's grammar.
-        payload: the Read, Const or Position of a leaf; the axis of a reduction or a scan.
+        payload: the Read, Const or Position of a leaf; the axis of a reduction or a scan; what a gather reads.
         args: operands.
         axes: the axes that it depends on.
         kind: of a reduction.
@@ -38,7 +55,7 @@ class Value:
     """
 
     op: str
-    payload: Read | Const | Position | Axis | None
+    payload: Read | Const | Position | Axis | Fetch | None
     args: tuple[Value, ...]
     axes: frozenset[Axis]
     kind: ReduceKind | None
@@ -66,7 +83,7 @@ class Values:
         self,
         op: str,
         args: tuple[Value, ...] = (),
-        payload: Read | Const | Position | Axis | None = None,
+        payload: Read | Const | Position | Axis | Fetch | None = None,
         axes: frozenset[Axis] | None = None,
         kind: ReduceKind | None = None,
     ) -> Value:
@@ -171,6 +188,13 @@ class Builder:
                 along = live.get(axis, axis)
                 under = {**{a: b for a, b in live.items() if a != bound}, bound: along}
                 return self.values.make("scan", (self.build(choice.children[0], under),), along)
+            case "gather", Chosen(element, axes) as chosen:
+                apart = {**mapping, **{a: Index.const(0) for a in axes}}
+                index = tuple(i.substitute(apart) for i in element.index)
+                fetched = tuple((d, a.extent) for d, a in zip(chosen.dimensions, axes, strict=True))
+                places = tuple(self.build(c, live) for c in choice.children)
+                over = frozenset(a for i in index for a in i.axes()).union(*(p.axes for p in places))
+                return self.values.make("gather", places, Fetch(element.tensor, index, fetched), over)
             case op, Axis() as axis if op in REDUCTIONS:
                 inner, under = self._enter(axis, live)
                 return self.values.reduce(ReduceKind(op), inner, self.build(choice.children[0], under))

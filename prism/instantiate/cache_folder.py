@@ -26,6 +26,7 @@ KINDS: Mapping[str, str] = MappingProxyType(
         "timings": "measurements",
         "studies": "trials of studies",
         "compiled": "what compilers said of kernels for GPUs",
+        "cpp": "C++ kernels, compiled",
         "triton": "Triton's own: compiled kernels",
         "inductor": "torch.compile's own: compiled baselines",
     }

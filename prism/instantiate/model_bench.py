@@ -157,11 +157,22 @@ def difference(result: np.ndarray, one: np.ndarray, other: np.ndarray) -> str:
         unlike = (result != one) & (result != other)
         share = float(np.mean(unlike)) if unlike.size else 0.0
         return f"{share:.1%} of its elements differ" if share > TIES else ""
+    worst, allowed = off(result, one, other)
+    return "" if worst <= allowed else f"an element is off by {worst:.3g}, and rounding explains {allowed:.3g}"
+
+
+def off(result: np.ndarray, one: np.ndarray, other: np.ndarray) -> tuple[float, float]:
+    """How far an element is off at most, and how far rounding explains; floating-point numbers of one shape.
+
+    Args:
+        result: what is judged.
+        one: what is expected.
+        other: the same, rounded in another way.
+    """
     finite = np.isfinite(one) & np.isfinite(other)
     if not finite.any():
-        return ""
+        return 0.0, 0.0
     wide, near, far = (x[finite].astype(np.float64) for x in (result, one, other))
     scale = float(np.sqrt(np.mean(near**2)))
     allowed = max(RELATIVE.get(str(one.dtype), 0.05) * scale, ROUNDINGS * float(np.abs(near - far).max()))
-    worst = float(np.abs(wide - near).max())
-    return "" if worst <= allowed else f"an element is off by {worst:.3g}, and rounding explains {allowed:.3g}"
+    return float(np.abs(wide - near).max()), allowed

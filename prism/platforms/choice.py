@@ -15,6 +15,11 @@ ESTIMATED = "sm_90"
 """What is compiled for, and estimated, where nothing is there to time on."""
 
 
+def meant(target: str | None) -> str:
+    """The target, which is by default the GPU that is here, else the CPU."""
+    return target or ("cpu" if describe_gpu() is None else "cuda")
+
+
 def platform_of(target: str | None, warn: Callable[[str], None], cache: Path | None = None) -> Platform:
     """The platform of a target; by default the GPU that is here, else the CPU, else an estimate for a GPU.
 
@@ -26,15 +31,15 @@ def platform_of(target: str | None, warn: Callable[[str], None], cache: Path | N
     Raises:
         UsageError: the target is unknown, or it is `cuda` and there is no GPU.
     """
-    if target in (None, "cuda"):
+    target = meant(target)
+    if target == "cuda":
         gpu = describe_gpu()
-        if gpu is not None:
-            device(gpu.target)  # no others can be compiled for
-            return PresentGpu(gpu, cache=cache)
-        if target == "cuda":
+        if gpu is None:
             fix = f"time on the CPU with --target cpu, or name a GPU to compile for: --target {ESTIMATED}"
             raise UsageError("no GPU was found", where="--target cuda", fix=fix)
-    if target in (None, "cpu"):
+        device(gpu.target)  # no others can be compiled for
+        return PresentGpu(gpu, cache=cache)
+    if target == "cpu":
         from prism.platforms.cpu import NO_COMPILER, cpu_platform
 
         found = cpu_platform(cache)
@@ -42,4 +47,4 @@ def platform_of(target: str | None, warn: Callable[[str], None], cache: Path | N
             return found
         warn(f"{NO_COMPILER}; times are estimated for {ESTIMATED} instead")
         target = ESTIMATED
-    return AbsentGpu(target or ESTIMATED, device(target or ESTIMATED), cache)
+    return AbsentGpu(target, device(target), cache)

@@ -76,7 +76,7 @@ class CpuPlatform(Timed):
 
     def worker(self) -> Worker:
         """The child that runs kernels."""
-        return Worker(module_command(WORKER), cpu_environment(self.device.processors))
+        return Worker(module_command(WORKER), cpu_environment(self.device.processors, cache=self.cache))
 
     def runner(self) -> KernelRunner:
         """See Platform."""
@@ -91,7 +91,7 @@ class CpuPlatform(Timed):
     @contextmanager
     def lending(self) -> Iterator[CpuPlatform]:
         """See Timed."""
-        pool, clock = compile_pool(self.device.processors), self.worker()
+        pool, clock = compile_pool(self.device.processors, self.cache), self.worker()
         try:
             yield replace(self, pool=pool, clock=clock)
         finally:
@@ -180,9 +180,9 @@ class CpuCompiler:
             self._pool.close()
 
 
-def compile_pool(threads: int) -> Pool:
+def compile_pool(threads: int, cache: Path | None = None) -> Pool:
     """The worker processes that compile: as many as there are cores. They start when they are first needed."""
-    return Pool(module_command(WORKER), cpu_environment(threads), max(1, threads))
+    return Pool(module_command(WORKER), cpu_environment(threads, cache=cache), max(1, threads))
 
 
 def working_sets(sgraph: SGraph, config: Config, hints: Mapping[str, int], threads: int) -> tuple[Resources, ...]:
@@ -197,8 +197,8 @@ def working_sets(sgraph: SGraph, config: Config, hints: Mapping[str, int], threa
     return tuple(found)
 
 
-def cpu_environment(threads: int, pinned: bool = False) -> dict[str, str]:
-    """The environment of a child that runs kernels: so many threads, memory kept once it is had.
+def cpu_environment(threads: int, pinned: bool = False, cache: Path | None = None) -> dict[str, str]:
+    """The environment of a child that runs kernels: threads, memory kept once it is had, libraries in the cache.
 
     Threads that are pinned each stay on a core of their own: steadier on a machine that does nothing else, and much
     slower on one that does. A block that a library frees and asks for again would otherwise be given back to the system
@@ -214,6 +214,7 @@ def cpu_environment(threads: int, pinned: bool = False) -> dict[str, str]:
         MALLOC_MMAP_MAX_="0",
         MALLOC_TRIM_THRESHOLD_=str(1 << 40),
         MALLOC_TOP_PAD_=str(64 << 20),
+        **_compiled(cache),
     )
     if pinned:
         env.update(OMP_PROC_BIND="close", OMP_PLACES="cores")
@@ -222,9 +223,14 @@ def cpu_environment(threads: int, pinned: bool = False) -> dict[str, str]:
 
 def user_environment(cache: Path | None = None) -> dict[str, str]:
     """The environment of a child that times what a user would run: the user's own, and a cache for torch's compiler."""
-    env = child_environment(TRITON_INTERPRET=None)
+    env = child_environment(TRITON_INTERPRET=None, **_compiled(cache))
     env.setdefault("TORCHINDUCTOR_CACHE_DIR", str((cache or cache_root()) / "inductor"))
     return env
+
+
+def _compiled(cache: Path | None) -> dict[str, str]:
+    """Where compiled C++ is looked for first: the same kernels come back, in the next run and before."""
+    return {"PRISM_CPP_CACHE": str(cache / "cpp")} if cache is not None else {}
 
 
 def default_threads(cores: int) -> int:

@@ -155,6 +155,12 @@ class NumpyArrays:
         rounded = np.floor(np.divide(a, b))
         return np.where(np.isfinite(rounded), np.floor_divide(a, b), rounded)
 
+    def places(self, array: Array) -> Array:
+        """Numbers as integers, -1 for what is no place; a library without this method looks at every place."""
+        numbers = np.asarray(array, dtype=np.float64)
+        whole = (np.floor(numbers) == numbers) & (np.abs(numbers) < 2.0**53)
+        return np.where(whole, np.where(whole, numbers, 0.0).astype(np.int64), -1)
+
     def reduce(self, kind: ReduceKind, array: Array, dims: Sequence[int]) -> Array:
         """See Arrays."""
         axis = tuple(dims)

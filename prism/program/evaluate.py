@@ -2,9 +2,9 @@
 
 The value of an expression is an array over an ordered tuple of the expression's free axes. Pointwise operations align
 their arguments by axis; a read is a strided view wherever its indices are affine and within bounds; a sum of products
-is contracted pairwise by matrix products, so that a matmul never holds m*k*n numbers, and a prefix sum is one. The
-interpreter is written over `arrays.Arrays`, so another array library can run the same programs (see
-prism/backends/eager.py).
+is contracted pairwise by matrix products, so that a matmul never holds m*k*n numbers, a prefix sum is one, and an
+element at a place that data give is fetched. The interpreter is written over `arrays.Arrays`, so another array library
+can run the same programs (see prism/backends/eager.py).
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from prism.program import extents
 from prism.program.arrays import Array, Arrays, NumpyArrays
 from prism.program.extents import Extent
 from prism.program.index import Axis, FloorDiv, Index, Mod
+from prism.program.lookup import Lookup, lookup
 from prism.program.nodes import (
     Const,
     Expr,
@@ -367,6 +368,10 @@ class Interpreter:
         if running is not None:
             term = self.value(running.term)
             return Value(term.axes, self._xp.prefix_sums(term.array, term.axes.index(running.axis)))
+        chosen = lookup(expr)
+        places = getattr(self._xp, "places", None)
+        if chosen is not None and places is not None and self.size(chosen.axis) > 0:
+            return self._looked_up(chosen, places)
         bound = [expr.axis]
         body = expr.body
         # Nested reductions of one kind are one, unless the inner one's axis shadows an outer one.
@@ -379,6 +384,17 @@ class Interpreter:
             sign, factors = self._factors(body)
             return self._sum_of_product(bound, sign, factors)
         return self._fold(expr.kind, self.value(body), bound)
+
+    def _looked_up(self, chosen: Lookup, places: Callable[[Array], Array]) -> Value:
+        """The elements at their places, which `places` makes integers; 0 where there is none."""
+        place, element = self.value(chosen.place), self.value(chosen.element)
+        rest = [a for a in element.axes if a != chosen.axis]
+        axes = tuple(dict.fromkeys((*place.axes, *rest)))
+        sizes = [self.size(a) for a in axes]
+        at = places(self._align(place, axes))
+        indices = [at if a == chosen.axis else self.index(Index.axis(a), axes) for a in element.axes]
+        taken = self._xp.gather(element.array, indices, (at >= 0) & (at < self.size(chosen.axis)))
+        return Value(axes, self._xp.broadcast(taken, sizes))
 
     def _fold(self, kind: ReduceKind, value: Value, bound: Sequence[Axis]) -> Value:
         """The reduction of a value over axes, some of which it may not have."""

@@ -22,6 +22,7 @@ from prism.program.extents import Extent
 from prism.program.fold import div, op, sub, truth
 from prism.program.formulas import truncated
 from prism.program.index import Axis, FloorDiv, Index, Mod
+from prism.program.lookup import lookup
 from prism.program.nodes import (
     Const,
     DType,
@@ -42,6 +43,9 @@ EXACT = 2.0**53
 
 INT64_ASSUMED = "the elements of int64 inputs are at least -2^31 and below 2^31"
 """The assumption of `of_type`, for those who list what a result rests on."""
+
+PLACES_ASSUMED = "places that data give lie in what is looked up"
+"""The assumption of `prism.program.lookup`: runtimes refuse other places, or read anything; programs have 0 there."""
 
 CAST = 2.0**31
 CAST_ASSUMED = "fractions that are cast to integers are above -2^31 and below 2^31"
@@ -122,7 +126,24 @@ def assumptions(program: Program) -> tuple[str, ...]:
         _, leaves = _by_definition(program, range_of(DType.INT64))
         assumed += [INT64_ASSUMED] * leaves
     cast, _ = _by_definition(program, _ASSUMED)
-    return (*assumed, *([CAST_ASSUMED] * cast))
+    return (*assumed, *([CAST_ASSUMED] * cast), *([PLACES_ASSUMED] * _may_miss(program)))
+
+
+def _may_miss(program: Program) -> bool:
+    """Whether an element is looked up at a place that may lie outside of what it is looked up in."""
+    of: dict[str, Interval] = {t.name: of_type(t.dtype) for t in program.inputs}
+    for d in program.definitions:
+        for chosen in filter(None, map(lookup, walk(d.expr))):
+            place = interval(chosen.place, of.__getitem__, program.ranges)
+            fewest, _ = _extent(chosen.axis.extent, program.ranges)
+            if not place.within(Interval(0.0, fewest - 1.0, whole=True)):
+                return True
+        if not d.dtype.is_float:
+            bounds = interval(d.expr, of.__getitem__, program.ranges)
+            of[d.name] = bounds if bounds.within(range_of(d.dtype)) else range_of(d.dtype)
+        else:
+            of[d.name] = REAL
+    return False
 
 
 def _by_definition(program: Program, int64: Interval) -> tuple[bool, bool]:
@@ -197,7 +218,8 @@ def _bounds(
         case Read(tensor, _):
             return of(tensor)
         case Reduce(kind, axis, _):
-            return _reduced(kind, parts[0], _extent(axis.extent, ranges))
+            # One term of a lookup counts, and the others are 0.
+            return parts[0] if lookup(e) is not None else _reduced(kind, parts[0], _extent(axis.extent, ranges))
         case Map("mul", (a, b)) if a == b:
             return Interval(0.0, _times(parts[0].largest, parts[0].largest), parts[0].whole)
         case Map(name, _):

@@ -5,10 +5,12 @@ As it is written it takes a sum for every n. What runs or weighs a program adds 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from prism.program.index import Axis, Index
-from prism.program.nodes import Const, Expr, Map, Position, Reduce, ReduceKind, free_axes
+from prism.program.lookup import lookup
+from prism.program.nodes import Const, Expr, Map, Position, Reduce, ReduceKind, free_axes, walk
 from prism.program.transform import substitute
 
 
@@ -40,15 +42,35 @@ def prefix_sum(e: Expr) -> PrefixSum | None:
             return None
 
 
-def stepwise(e: Expr) -> Expr:
-    """The expression with one addition in the place of each prefix sum: another value, which takes as much work."""
+def stepwise(e: Expr, *, sums: bool = True) -> Expr:
+    """The expression as a machine goes through it: another value, which takes as much work.
+
+    Each prefix sum is one addition, and an element at a place that data give is read at the place.
+
+    Args:
+        e: the expression.
+        sums: whether prefix sums are gone through, too, or stay as they are written.
+    """
+    made: dict[int, Expr] = {}
+    for part in walk(e):
+        made[id(part)] = _step(part, made, sums)
+    return made[id(e)]
+
+
+def _step(e: Expr, made: Mapping[int, Expr], sums: bool) -> Expr:
+    """The expression, given what its operands became."""
     match e:
         case Map(op, args):
-            return Map(op, tuple(stepwise(a) for a in args))
+            new = tuple([made[id(a)] for a in args])
+            return e if all(a is b for a, b in zip(args, new, strict=True)) else Map(op, new)
         case Reduce(kind, axis, body):
-            found = prefix_sum(e)
-            if found is None:
-                return Reduce(kind, axis, stepwise(body))
-            return Map("add", (stepwise(found.term), Const(0.0)))
+            running, chosen = prefix_sum(e), lookup(e)
+            if running is not None and sums:
+                return Map("add", (stepwise(running.term), Const(0.0)))
+            if chosen is not None:
+                place, element = made[id(chosen.place)], made[id(chosen.element)]
+                at = sum((Index.axis(a) for a in sorted(free_axes(place), key=str)), Index.const(0))
+                return Map("add", (place, substitute(element, {chosen.axis: at})))
+            return e if made[id(body)] is body else Reduce(kind, axis, made[id(body)])
         case _:
             return e

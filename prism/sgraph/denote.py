@@ -46,6 +46,7 @@ from prism.program.transform import Canonical, Interned, canonical, substitute
 from prism.sgraph.nodes import (
     Accumulate,
     Contract,
+    Gather,
     Kernel,
     Load,
     Loop,
@@ -197,6 +198,8 @@ class _Reader:
             match s:
                 case Load(dst, tensor, index):
                     self.values[dst] = self._load(tensor, tuple(map(self._plain_index, index)))
+                case Gather():
+                    self.values[s.dst] = self._gathered(s)
                 case Position(dst, index):
                     self.values[dst] = self._made(PositionExpr(index))
                 case Pointwise(dst, op, args):
@@ -247,6 +250,19 @@ class _Reader:
             elif stored.terms or wanted != stored:
                 raise self._illegal(f"reads {tensor} at an index that its store does not name")
         return self.memory.substitute(value, {a: i for a, i in mapping.items() if i != Index.axis(a)})
+
+    def _gathered(self, s: Gather) -> Expr:
+        """The sums over bound axes that pick the elements, the first place's the outermost."""
+        index = list(map(self._plain_index, s.index))
+        bound = [Axis(f"place{p.dimension}", p.extent) for p in s.places]
+        for p, axis in zip(s.places, bound, strict=True):
+            index[p.dimension] = index[p.dimension] + Index.axis(axis)
+        value = self._load(s.tensor, tuple(index))
+        for p, axis in reversed(list(zip(s.places, bound, strict=True))):
+            here = self._made(Map("eq", (self._made(PositionExpr(Index.axis(axis))), self._value(p.value))))
+            kept = self._made(Map("where", (here, value, self._made(Const(0.0)))))
+            value = self._made(Reduce(ReduceKind.SUM, axis, kept))
+        return value
 
     def _reduce(self, kind: ReduceKind, axis: Axis, body: Expr) -> _Meaning:
         role = self._roles.get(axis)

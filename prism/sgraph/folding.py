@@ -26,7 +26,7 @@ from typing import Any
 import sympy
 
 from prism.program.index import Axis
-from prism.sgraph.nodes import Grid, Kernel, Load, Loop, SGraph, Split, Store, Tile, Whole, part_axis
+from prism.sgraph.nodes import Gather, Grid, Kernel, Load, Loop, SGraph, Split, Store, Tile, Whole, part_axis
 
 FOLDED = "folded"
 """What configurations call it, by the second stage's launch."""
@@ -118,8 +118,9 @@ def _grid(first: Kernel, second: Kernel, partial: Collection[str]) -> tuple[tupl
 def _alike(tensor: str, part: Axis, first: Kernel, second: Kernel) -> bool:
     """Whether the second stage reads of the tensor what the split stores in the same tile."""
     stores = [s.index for s in first.statements() if isinstance(s, Store) and s.tensor == tensor]
-    loads = [s.index for s in second.statements() if isinstance(s, Load) and s.tensor == tensor]
-    if len(stores) != 1 or any(index != stores[0] for index in loads):
+    fetched = [s for s in second.statements() if isinstance(s, Load | Gather) and s.tensor == tensor]
+    loads = [s.index for s in fetched]
+    if len(stores) != 1 or any(isinstance(s, Gather) for s in fetched) or any(index != stores[0] for index in loads):
         return False
     axes = [i.as_axis() for i in stores[0]]
     if part not in axes or len(set(axes)) != len(axes):

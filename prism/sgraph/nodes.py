@@ -7,6 +7,7 @@
              | Whole()      the entire axis in one tile
              | Split(S, T)  S programs share the axis, each loops over its chunk in tiles of size T
     stmt   ::= Load(dst, tensor, index)            a tile, read from memory
+             | Gather(dst, tensor, index, places)  the same at places along some dimensions that values give
              | Position(dst, index)                the values of an index, as numbers
              | Pointwise(dst, op, args)            ops as in prism.program.ops; args are names or numbers
              | TileReduce(dst, kind, axis, src)    over the part of the axis that the tile holds
@@ -29,6 +30,8 @@ A *scan* along a loop's axis stands in that loop, and in none inside it: the sum
 prefix sums within the tile. It is a value of its iteration like any other, and the axis may be one of the output's, so
 that the loop stores it. Along a whole axis it needs no loop.
 
+A *gather* of places p is, for an axis k that is bound there, sum_k where(k == p, tensor[..., k, ...], 0).
+
 The *range* of a loop is affine conditions: a tile on which one of them is negative everywhere is not visited. Such a
 tile would leave every accumulator as it was (see prism.sgraph.ranges), so a range changes the cost and no value.
 
@@ -49,6 +52,7 @@ import sympy
 
 from prism.ir import kit
 from prism.ir.kit import Changed, Defined, Holds, Used
+from prism.program.extents import Extent
 from prism.program.index import Axis, Index
 from prism.program.nodes import ReduceKind, Tensor
 
@@ -94,6 +98,31 @@ class Load:
     dst: Defined
     tensor: Annotated[str, Holds.TENSOR]
     index: tuple[Affine, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where along a dimension a gather reads: the index there, plus a value.
+
+    Attributes:
+        value: a whole number below the extent and not negative, or else nothing is read.
+        dimension: of the tensor.
+        extent: what the value is a place of; the index there, which has no axes, plus it stays within the dimension.
+    """
+
+    value: Used
+    dimension: int
+    extent: Annotated[Extent, Holds.INTEGER]
+
+
+@dataclass(frozen=True, slots=True)
+class Gather:
+    """dst = tensor[index...] with the places added to their dimensions, one tile; 0 where a value is no place."""
+
+    dst: Defined
+    tensor: Annotated[str, Holds.TENSOR]
+    index: tuple[Affine, ...]
+    places: tuple[Place, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,7 +206,7 @@ class Store:
     src: Annotated[Operand, Holds.USES]
 
 
-Stmt: TypeAlias = Load | Position | Pointwise | TileReduce | Contract | Loop | Accumulate | Scan | Store
+Stmt: TypeAlias = Load | Gather | Position | Pointwise | TileReduce | Contract | Loop | Accumulate | Scan | Store
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,8 +261,8 @@ class Kernel:
 
     @property
     def reads(self) -> tuple[str, ...]:
-        """The tensors that the kernel loads, each once, in order."""
-        return tuple(dict.fromkeys(s.tensor for s in self.statements() if isinstance(s, Load)))
+        """The tensors that the kernel loads or gathers from, each once, in order."""
+        return tuple(dict.fromkeys(s.tensor for s in self.statements() if isinstance(s, Load | Gather)))
 
     @property
     def writes(self) -> tuple[str, ...]:
@@ -386,6 +415,8 @@ def value_axes(kernel: Kernel) -> dict[str, tuple[Axis, ...]]:
             match s:
                 case Load(dst, _, index):
                     found[dst] = frozenset(a for i in index for a in i.axes())
+                case Gather(dst, _, index, places):
+                    found[dst] = frozenset(a for i in index for a in i.axes()).union(*(of(p.value) for p in places))
                 case Position(dst, index):
                     found[dst] = index.axes()
                 case Pointwise(dst, _, args):

@@ -22,7 +22,7 @@ from enum import StrEnum
 from prism.program.nodes import Const, DType, Expr, Map, Read, Reduce, ReduceKind, Size, free_axes, walk
 from prism.sgraph.denote import Denotation, denote, kernel_values, stored_values
 from prism.sgraph.divisors import Divisors
-from prism.sgraph.nodes import Kernel, Load, Loop, Pointwise, SGraph, Stmt, Store
+from prism.sgraph.nodes import Gather, Kernel, Load, Loop, Pointwise, SGraph, Stmt, Store
 from prism.sgraph.value_bounds import Bounds, flat, shape
 
 EXP_LIMIT = 80.0
@@ -318,9 +318,11 @@ def divisors_stored(sgraph: SGraph) -> SGraph:
         return sgraph
     divisors, values = Divisors({t.name: t.dtype for t in sgraph.inputs}), kernel_values(sgraph)
     changed: dict[str, str] = {}
+    # What lies outside of a tensor is 0 for a gather, and 1/0 of it would not be.
+    gathered = {s.tensor for k in sgraph.kernels for s in k.statements() if isinstance(s, Gather)}
     for tensor, (k, divisor) in inverses.items():
         known = values[k.name].get(divisor)
-        if known is not None and not divisors.invertible(known):
+        if tensor not in gathered and known is not None and not divisors.invertible(known):
             changed[tensor] = divisor
     if not changed:
         return sgraph

@@ -25,11 +25,13 @@ from prism.program.nodes import DType, ReduceKind, Tensor
 from prism.sgraph.nodes import (
     Accumulate,
     Contract,
+    Gather,
     Grid,
     Kernel,
     Load,
     Loop,
     LoopRole,
+    Place,
     Pointwise,
     Position,
     Scan,
@@ -43,8 +45,8 @@ from prism.sgraph.nodes import (
 _CLASSES: Mapping[str, type] = {
     c.__name__: c
     for c in (
-        Accumulate, Axis, Contract, Grid, Index, Kernel, Load, Loop, LoopRole, Pointwise, Position, Scan, SGraph, Split,
-        Store, Tensor, TileReduce, Whole,
+        Accumulate, Axis, Contract, Gather, Grid, Index, Kernel, Load, Loop, LoopRole, Place, Pointwise, Position, Scan,
+        SGraph, Split, Store, Tensor, TileReduce, Whole,
     )
 }  # fmt: skip
 _ENUMS: Mapping[str, Callable[[str], Enum]] = {"kind": ReduceKind, "dtype": DType}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import sympy
 
@@ -14,12 +14,14 @@ from prism.sgraph import ranges
 from prism.sgraph.nodes import (
     Accumulate,
     Contract,
+    Gather,
     Grid,
     Kernel,
     Load,
     Loop,
     LoopRole,
     Operand,
+    Place,
     Pointwise,
     Position,
     Role,
@@ -78,6 +80,8 @@ def formula(s: Stmt) -> str:
     match s:
         case Load(dst, tensor, index):
             return f"{dst} = {tensor}[{_index(index)}]"
+        case Gather(dst, tensor, index, places):
+            return f"{dst} = {tensor}[{', '.join(_placed(index, places))}]"
         case Position(dst, index):
             return f"{dst} = @({index})"
         case Pointwise(dst, op, args):
@@ -107,6 +111,13 @@ def _tensor(t: Tensor) -> str:
 
 def _index(index: Sequence[Index]) -> str:
     return ", ".join(map(str, index))
+
+
+def _placed(index: Sequence[Index], places: Sequence[Place]) -> Iterator[str]:
+    """The index of a gather, with the names of values in it."""
+    at = {p.dimension: p.value for p in places}
+    for n, i in enumerate(index):
+        yield str(i) if n not in at else at[n] if i == Index.const(0) else f"{i} + {at[n]}"
 
 
 def _operand(a: Operand) -> str:
@@ -186,7 +197,7 @@ class _Drawing:
                     me = self.node(s.dst)
                     shape = ", shape=box, style=rounded" if isinstance(s, Accumulate | Scan) else ""
                     self.lines.append(f"{indent}{me} [label={_quoted(formula(s))}{shape}];")
-                    if isinstance(s, Load):
+                    if isinstance(s, Load | Gather):
                         self.edge(_quoted("tensor " + s.tensor), me, indent)
                     shift = s.shift if isinstance(s, Accumulate) else None
                     for operand in dict.fromkeys(operands(s)):
@@ -281,6 +292,9 @@ class _Serialiser:
             match s:
                 case Load(dst, tensor, index):
                     lines.append(f"{self.define(dst)}=load {self.element(tensor, index)}")
+                case Gather(dst, tensor, index, places):
+                    at = ",".join(f"{p.dimension}:{self.operand(p.value)}<{self.extent(p.extent)}" for p in places)
+                    lines.append(f"{self.define(dst)}=gather {self.element(tensor, index)} {at}")
                 case Position(dst, i):
                     lines.append(f"{self.define(dst)}=position {self.index(i)}")
                 case Pointwise(dst, op, args):

@@ -25,6 +25,7 @@ from prism.sgraph.horizontal import check_together
 from prism.sgraph.nodes import (
     Accumulate,
     Contract,
+    Gather,
     Grid,
     Kernel,
     Load,
@@ -158,7 +159,7 @@ class _KernelChecker:
         self.block(self.kernel.body, None)
         if not self.stores:
             self.fail("the kernel stores nothing")
-        if not any(isinstance(s, Load) for s in self.kernel.statements()):
+        if not any(isinstance(s, Load | Gather) for s in self.kernel.statements()):
             self.fail("the kernel reads nothing", "every kernel reads inputs or earlier-stored buffers")
         used = {a for axes in self.axes.values() for a in axes}
         for s in self.kernel.statements():
@@ -192,6 +193,8 @@ class _KernelChecker:
                     self.fail(f"{dst} loads {tensor}", "it is neither an input nor stored by an earlier kernel")
                 self.index(s.index, tensor)
                 self.define(dst, self.index_axes(index), (), {})
+            case Gather():
+                self.gather(s)
             case Position(dst, index):
                 self.define(dst, self.index_axes((index,)), (), {})
             case Pointwise(dst, op, args):
@@ -259,6 +262,25 @@ class _KernelChecker:
             self.fail(f"tensor {tensor} is not declared")
         if len(declared.shape) != len(index):
             self.fail(f"{tensor} has {len(declared.shape)} dimensions and an index of {len(index)}")
+
+    def gather(self, s: Gather) -> None:
+        if s.tensor not in self.readable:
+            self.fail(f"{s.dst} gathers from {s.tensor}", "it is neither an input nor stored by an earlier kernel")
+        self.index(s.index, s.tensor)
+        shape = self.tensors[s.tensor].shape
+        axes = self.index_axes(s.index)
+        if not s.places or len({p.dimension for p in s.places}) != len(s.places):
+            self.fail(f"{s.dst} gathers without places, or by two along one dimension")
+        for p in s.places:
+            axes |= self.use(p.value, s.dst)
+            if self.depends[p.value]:
+                self.fail(f"{s.dst} reads at {p.value}, which depends on a running value")
+            if not 0 <= p.dimension < len(shape) or s.index[p.dimension].terms:
+                self.fail(f"{s.dst} adds {p.value} to an index with axes, or to none")
+            first = s.index[p.dimension].offset
+            if not (at_most(0, first) and at_most(add(first, p.extent), shape[p.dimension])):
+                self.fail(f"{s.dst} may read beyond dimension {p.dimension} of {s.tensor}")
+        self.define(s.dst, axes, [p.value for p in s.places], {})
 
     def in_tile(self, axis: Axis, dst: str) -> None:
         role = self.roles[axis]

@@ -534,6 +534,9 @@ class NestEmitter:
         fixed = " && ".join(m.source for m in masks if not m.vector)
         varying = " & ".join(m.source for m in masks if m.vector)
         zero = {"f": "0.0f", "i": "(int32_t)0", "l": "(int64_t)0", "b": "false"}[KINDS[tensor.dtype]]
+        places = [(self._value(n), self._number(c)) for n, c in view.places]
+        address += "".join(f" + (int64_t){t.source} * {c}" for t, c in places if not t.vector)
+        lanewise = "".join(f", {t.source}, (int64_t){c}" for t, c in places if t.vector)
         if not vector:
             source = f"v_one({address})"
             if fixed:
@@ -541,7 +544,10 @@ class NestEmitter:
         else:
             assert self.vector is not None
             stride = self._number(view.strides.get(self.vector, 0))
-            if varying:
+            if lanewise:
+                kept = varying or "v_lanes(VL)"
+                source = f"v_pick(full, {kept}, {address}, {stride}, lanes{lanewise})"
+            elif varying:
                 source = f"v_gather_if(full, {varying}, {address}, {stride}, lanes)"
             elif stride == "1":
                 # Of a short run, what comes after it is not what is loaded next.
@@ -617,7 +623,7 @@ def loads_of(s: tile.Stmt, storage: Storage) -> frozenset[str]:
 def _inputs(v: Values, s: tile.Stmt) -> list[str]:
     """The values that a statement reads, its address left out."""
     if isinstance(s, tile.Load | tile.Store):
-        named = [m for m in s.masks if not v.holds(m)]
+        named = [m for m in s.masks if not v.holds(m)] + [n for n, _ in s.offset.terms if v.is_place(n)]
         if isinstance(s, tile.Store) and isinstance(s.src, str):
             named.append(s.src)
         return [v.resolve(n) for n in named]

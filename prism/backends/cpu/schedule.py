@@ -240,7 +240,7 @@ class Scheduler:
             return name in v.values and not isinstance(v.values[name].stmt, _INLINE)
         view = v.views[name]
         stored = v.tensor(view.tensor).dtype
-        if view.masks or not stored.is_float or set(view.strides) - set(v.lanes_of(name)):
+        if view.masks or view.places or not stored.is_float or set(view.strides) - set(v.lanes_of(name)):
             return False
         if role == "b":
             return True

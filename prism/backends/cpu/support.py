@@ -47,10 +47,11 @@ def machine() -> str:
 
 
 def cache_folders(main: Path) -> list[Path]:
-    """Where compiled libraries go: beside the source, or in the user's cache where that is read-only."""
+    """Where compiled libraries go: to $PRISM_CPP_CACHE, else beside the source, or to the user's cache if it cannot."""
     home = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
     spare = Path(tempfile.gettempdir()) / "prism-cpp"
-    folders = [main.parent / "__cpp_cache__"]
+    chosen = os.environ.get("PRISM_CPP_CACHE")
+    folders = [*([Path(chosen)] if chosen else []), main.parent / "__cpp_cache__"]
     if os.path.isabs(home):  # without a home folder, "~" stays as it is
         folders.append(Path(home) / "prism-cpp")
     if not _of_another(spare):  # anybody may have made it, and libraries from it are loaded

@@ -10,7 +10,7 @@ Rounding an operand of a matrix product to half precision is dropped, too: produ
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from prism.backends import tile
 from prism.backends.lower_clean import accumulators
@@ -77,12 +77,14 @@ class View:
         offset: elements from its start, in scalars.
         strides: of each lane.
         masks: names of what else must hold.
+        places: integer values that are added, each times a stride: places that data give.
     """
 
     tensor: str
     offset: Extent
     strides: Mapping[str, Extent]
     masks: tuple[str, ...] = ()
+    places: tuple[tuple[str, Extent], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -292,8 +294,15 @@ class Values:
 
     def view(self, tensor: str, offset: Affine, masks: Sequence[str]) -> View:
         """Where a load or store goes."""
-        total, strides = self.affine(offset)
-        return View(tensor, total, strides, tuple(m for m in masks if not self.holds(m)))
+        places = tuple((n, c) for n, c in offset.terms if self.is_place(n))
+        total, strides = self.affine(replace(offset, terms=tuple(t for t in offset.terms if t not in places)))
+        named = tuple((self.resolve(n), c) for n, c in places)
+        return View(tensor, total, strides, tuple(m for m in masks if not self.holds(m)), named)
+
+    def is_place(self, name: str) -> bool:
+        """Whether a name in an address is a value that data give."""
+        name = self.resolve(name)
+        return name in self.values and not isinstance(self.values[name].stmt, tile.Offsets | tile.IndexValue)
 
     def affine(self, index: Affine) -> tuple[Extent, dict[str, Extent]]:
         """An index as a sum over scalars, and a stride for each lane."""
@@ -357,7 +366,7 @@ def find_products(v: Values) -> tuple[dict[str, Product], set[str]]:
                     continue
                 small, large = sorted(args, key=lambda a: len(v.lanes_of(a)))
                 more = set(v.lanes_of(large)) - set(v.lanes_of(small))
-                plain = large in v.views and not v.views[large].masks
+                plain = large in v.views and not v.views[large].masks and not v.views[large].places
                 if more and plain:
                     found[f"{dst}@{v.places[id(s)]}"] = Product(dst, small, large, lane, False)
                     gone.add(made)
@@ -372,5 +381,6 @@ def without_aliases(s: Stmt, v: Values) -> tuple[str, ...]:
     if isinstance(s, tile.Load | tile.Store | tile.IndexValue | tile.InBounds):
         index = s.index if isinstance(s, tile.IndexValue | tile.InBounds) else s.offset
         named = {n for n, _ in index.terms}
-        names = [n for n in names if n not in named or n not in v.values]
+        places = {v.resolve(n) for n in named if v.is_place(n)}
+        names = [n for n in names if n not in named or n not in v.values or n in places]
     return tuple(names)

@@ -24,11 +24,13 @@ import sympy
 from prism.backends.passes.longest_first import in_sections
 from prism.backends.tile import (
     Affine,
+    Cast,
     For,
     Groups,
     IndexValue,
     Load,
     Offsets,
+    Pointwise,
     Scalar,
     Stmt,
     Store,
@@ -39,6 +41,7 @@ from prism.backends.tile import (
     statements,
 )
 from prism.program.extents import Extent
+from prism.program.nodes import DType
 
 GROUP = 8
 """Tiles of the slow axis in a group: with as many programs at work, about as many tiles of either axis are."""
@@ -102,8 +105,13 @@ def hinted(program: TileProgram, read: Mapping[str, int]) -> TileProgram:
 
 
 def _overlaps(offset: Affine, mentions: Mentions) -> bool:
-    """Whether several elements of a tile may be one in memory: two terms along one dimension, or a stride of 0."""
+    """Whether several elements of a tile may be one in memory.
+
+    They may where data give places, where two terms are along one dimension, and where a stride is 0.
+    """
     dims = [mentions.dims[name] for name, _ in offset.terms if name in mentions.dims]
+    if any(name in mentions.places for name, _ in offset.terms):
+        return True
     return len(dims) > len(set(dims)) or any(c == 0 for _, c in offset.terms)
 
 
@@ -114,10 +122,12 @@ class Mentions:
     Attributes:
         program: the tile program.
         dims: dimension and axis of offsets.
+        places: integers that data give.
     """
 
     program: TileProgram
     dims: dict[str, tuple[str, int]] = field(default_factory=dict)
+    places: set[str] = field(default_factory=set)
     _from: dict[str, frozenset[str]] = field(default_factory=dict)
     _scalars: dict[str, sympy.Expr] = field(default_factory=dict)
 
@@ -134,6 +144,16 @@ class Mentions:
                     self._from[dst] = self.names(index)
                 case For(index, start, stop, _, _):
                     self._from[index] = self._share(start, stop) | {index}
+                case Load(dst, _, offset) if s.dtype in (DType.INT32, DType.INT64, DType.INT8, DType.UINT8):
+                    self.places.add(dst)
+                    self._from[dst] = self.names(offset)
+                case Cast(dst, src, DType.INT32 | DType.INT64):
+                    self.places.add(dst)
+                    self._from[dst] = self._from.get(src, frozenset({src}))
+                case Pointwise(dst, _, args, _, DType.INT32 | DType.INT64):
+                    self.places.add(dst)
+                    of = (self._from.get(a, frozenset({a})) for a in args if isinstance(a, str))
+                    self._from[dst] = frozenset[str]().union(*of)
                 case _:
                     pass
 

@@ -194,7 +194,7 @@ def certificate(terms: Terms, outputs: Sequence[Derived], files: Mapping[str, st
         files: rule file to SHA-256, for the files that are cited.
         schema: what it is.
     """
-    roots = [t for o in outputs for t in (o.reference, o.denotation, *_cited(o.steps))]
+    roots = [t for o in outputs for t in (o.reference, o.denotation, *cited_terms(o.steps))]
     numbers: dict[int, int] = {}
     rows: list[list[Any]] = []
     axes: set[str] = {v for o in outputs for s in o.steps for v in s.get("substitution", {}).values() if type(v) is str}
@@ -253,7 +253,8 @@ def replay(names: Sequence[str], reference: Sequence[Expr], denotation: Sequence
     return Derivation(certificate(terms, outputs, {}, REPLAY_SCHEMA), reason)
 
 
-def _cited(steps: Iterable[Mapping[str, Any]]) -> Iterable[Term]:
+def cited_terms(steps: Iterable[Mapping[str, Any]]) -> Iterable[Term]:
+    """The terms that steps name."""
     for s in steps:
         for value in (s.get("to"), *s.get("substitution", {}).values()):
             if isinstance(value, Term):

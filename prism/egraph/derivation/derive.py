@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from prism.checker import REDUCTIONS, CertificateError, Rule, Term, Terms, check, read_rules, rename_data
-from prism.egraph.derivation.certificate import Derivation, Derived, Encoder, certificate, replay
+from prism.egraph.derivation.certificate import Derivation, Derived, Encoder, certificate, cited_terms, replay
 from prism.egraph.derivation.explanation import RENAME, Schedule, Trials
 from prism.egraph.derivation.proof_forest import MAX_STEPS, Explainer, Forest, Link, TooLongError
 from prism.egraph.derivation.proof_forest import RENAME as RENAMED
@@ -61,20 +61,29 @@ class Deriver:
         pairs = [(name, encoder.of(a), encoder.of(b)) for name, a, b in zip(names, reference, denotation, strict=True)]
         spent = {"find": 0.0, "replay": 0.0, "check": 0.0}
         found: list[Derived] = []
+        alike: dict[tuple[int, ...], tuple[tuple[str, ...], list[dict[str, Any]]]] = {}
         schedules = 0
         try:
             trials = self._load()
             for (name, left, right), a, b in zip(pairs, reference, denotation, strict=True):
-                start = time.perf_counter()
-                schedule = Schedule((), ()) if left is right else trials.find(a, b)
-                spent["find"] += time.perf_counter() - start
-                schedules += 0 if left is right else trials.count
-                if schedule is None:
-                    raise _GivenUpError(f"{name}: no schedule of the rules within the budget joins the two")
-                start = time.perf_counter()
-                links = self._replay(terms, left, right, schedule)
-                found.append(Derived(name, left, right, tuple(_flat(terms, left, right, links))))
-                spent["replay"] += time.perf_counter() - start
+                # Regions of a model are alike by the hundred: rules do not look at what tensors are called.
+                called = _reads(left, right)
+                places = {tensor: str(n) for n, tensor in enumerate(called)}
+                nameless = tuple([t.id for t in _called(terms, (left, right), places)])
+                if nameless not in alike:
+                    start = time.perf_counter()
+                    schedule = Schedule((), ()) if left is right else trials.find(a, b)
+                    spent["find"] += time.perf_counter() - start
+                    schedules += 0 if left is right else trials.count
+                    if schedule is None:
+                        raise _GivenUpError(f"{name}: no schedule of the rules within the budget joins the two")
+                    start = time.perf_counter()
+                    links = self._replay(terms, left, right, schedule)
+                    alike[nameless] = called, _flat(terms, left, right, links)
+                    spent["replay"] += time.perf_counter() - start
+                before, steps = alike[nameless]
+                own = _steps_called(terms, steps, dict(zip(before, called, strict=True)))
+                found.append(Derived(name, left, right, tuple(own)))
             cited = {self._rules[s["rule"]].file for d in found for s in d.steps if s["kind"] == "rule"}
             data = certificate(terms, found, {f: h for f, h in trials.rules.hashes if f in cited})
             start = time.perf_counter()
@@ -183,6 +192,53 @@ def _step(link: Link) -> dict[str, Any]:
         "positions": paths,
         "substitution": dict(sorted(r.given.items())),
     }
+
+
+# --- names of tensors ----------------------------------------------------------------------------------------------
+
+
+def _parts(roots: Iterable[Term]) -> list[Term]:
+    """What the terms are made of, each once, the parts of each before it."""
+    found: dict[int, Term] = {}
+    stack = list(roots)[::-1]
+    while stack:
+        t = stack[-1]
+        missing = [k for k in t.kids if k.id not in found]
+        if missing:
+            stack += missing[::-1]
+            continue
+        found.setdefault(stack.pop().id, t)
+    return list(found.values())
+
+
+def _reads(*roots: Term) -> tuple[str, ...]:
+    """The tensors that are read, each once, in order."""
+    return tuple(dict.fromkeys(t.data[0] for t in _parts(roots) if t.op == "Read"))
+
+
+def _called(terms: Terms, roots: Sequence[Term], names: Mapping[str, str]) -> list[Term]:
+    """The terms over tensors of other names."""
+    made: dict[int, Term] = {}
+    for t in _parts(roots):
+        data = (names[t.data[0]], t.data[1]) if t.op == "Read" else t.data
+        made[t.id] = terms.make(t.op, data, tuple([made[k.id] for k in t.kids]))
+    return [made[t.id] for t in roots]
+
+
+def _steps_called(
+    terms: Terms, steps: Sequence[Mapping[str, Any]], names: Mapping[str, str]
+) -> Iterator[dict[str, Any]]:
+    """The steps over tensors of other names."""
+    cited = {t.id: t for t in cited_terms(steps)}
+    made = dict(zip(cited, _called(terms, list(cited.values()), names), strict=True))
+
+    def own(value: Any) -> Any:
+        if isinstance(value, Term):
+            return made[value.id]
+        return {k: own(v) for k, v in value.items()} if isinstance(value, dict) else value
+
+    for s in steps:
+        yield {k: own(v) for k, v in s.items()}
 
 
 # --- names of bound axes -------------------------------------------------------------------------------------------

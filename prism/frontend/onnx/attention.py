@@ -21,6 +21,7 @@ from prism.program import build
 from prism.program.evaluate import evaluate_expr
 from prism.program.extents import Extent, add, mul
 from prism.program.index import Axis, Index
+from prism.program.lookup import looked_up
 from prism.program.nodes import Const, DType, Expr, Map, Read, ReduceKind, walk
 from prism.program.transform import substitute
 from prism.program.views import Shape, axes_of, broadcast_shapes, same_extent
@@ -341,7 +342,7 @@ def _rotary(graph: Graph, node: Node) -> Sequence[Value]:
         return _element(graph, x, shape, (batch, head, position, at))
 
     def angle(cache: Value, at: Index) -> Expr:
-        return graph.at(cache, _angle_index(graph, node, cache, shape, half, batch, position, at))
+        return _angle(graph, node, cache, shape, half, batch, position, at)
 
     def turned(first: Index, second: Index, at: Index) -> tuple[Expr, Expr]:
         """Both coordinates of the pair after the rotation."""
@@ -362,29 +363,27 @@ def _rotary(graph: Graph, node: Node) -> Sequence[Value]:
     return [graph.define(node, axes, expr, x.dtype)]
 
 
-def _angle_index(
+def _angle(
     graph: Graph, node: Node, cache: Value, shape: Shape, half: int, batch: Index, position: Index, at: Index
-) -> tuple[Index, ...]:
-    """Where a cache holds the angle of a batch, a position and a pair."""
+) -> Expr:
+    """What a cache holds of the angle of a batch, a position and a pair."""
     ids = node.optional(3)
     if ids is None:
         if cache.rank != 3 or cache.shape[2] != half or not same_extent(cache.shape[1], shape[2]):
             raise node.shape_error(f"a cache of shape {list(cache.shape)} for {shape[2]} positions and {half} pairs")
         if cache.shape[0] != 1 and not same_extent(cache.shape[0], shape[0]):
             raise node.shape_error(f"a cache of shape {list(cache.shape)} for a batch of {shape[0]}")
-        return (Index.const(0) if cache.shape[0] == 1 else batch, position, at)
+        return graph.at(cache, (Index.const(0) if cache.shape[0] == 1 else batch, position, at))
     if cache.rank != 2 or cache.shape[1] != half:
         raise node.shape_error(f"a cache of shape {list(cache.shape)} for {half} pairs")
-    index = None
-    if ids.rank == 2 and not ids.name:
-        index = as_index(graph.at(ids, (Index.const(0) if ids.shape[0] == 1 else batch, position)))
-    if index is None or not index.within(cache.shape[0]):
-        raise node.unsupported(
-            "position_ids that depend on data have no translation",
-            why="the angles would be looked up at run time",
-            fix="leave position_ids out and pass cos and sin by position",
-        )
-    return (index, at)
+    if ids.rank != 2:
+        raise node.shape_error(f"position_ids of the shape {list(ids.shape)}")
+    place = graph.at(ids, (Index.const(0) if ids.shape[0] == 1 else batch, position))
+    index = None if ids.name else as_index(place)
+    if index is not None and index.within(cache.shape[0]):
+        return graph.at(cache, (index, at))
+    bound = Axis("r", cache.shape[0])
+    return looked_up(bound, graph.place(place, bound), graph.at(cache, (Index.axis(bound), at)))
 
 
 TRANSLATORS: Mapping[str, Translator] = MappingProxyType({"Attention": _attention, "RotaryEmbedding": _rotary})

@@ -1,7 +1,6 @@
 """ONNX operators whose integer inputs choose among numbers or stand for them: losses and element lookups.
 
-An element at a place that data gives is a sum in which one term is not 0, sum_k where(k == place, x[k], 0): a reduction
-like the others over that dimension (a softmax's), with which it can share a pass.
+An element at a place that data give is a sum in which one term is not 0 (`prism.program.lookup`).
 """
 
 from __future__ import annotations
@@ -13,18 +12,13 @@ from prism.frontend.onnx.algebra import apply
 from prism.frontend.onnx.graph import Graph, Node, Value
 from prism.frontend.onnx.reduce import log_softmax, rows
 from prism.program import build
-from prism.program.extents import add, mul
+from prism.program.extents import add, is_static, mul
 from prism.program.index import Axis, Index
+from prism.program.lookup import looked_up
 from prism.program.nodes import Const, Expr, ReduceKind
 from prism.program.views import axes_of, same_extent
 
 Translator = Callable[[Graph, Node], Sequence[Value]]
-
-
-def _chosen(place: Expr, axis: Axis, element: Expr) -> Expr:
-    """The element at a place along the axis that it is over; 0 where the place lies outside."""
-    here = apply("eq", build.position(axis), place)
-    return build.reduce(ReduceKind.SUM, axis, apply("where", here, element, Const(0.0)))
 
 
 def _gather_elements(graph: Graph, node: Node) -> Sequence[Value]:
@@ -37,13 +31,32 @@ def _gather_elements(graph: Graph, node: Node) -> Sequence[Value]:
             raise node.shape_error(f"indices of {wanted} places along dimension {d} of extent {have}")
     axes = axes_of(places.shape)
     bound = axes_of(x.shape, "r")[axis]
-    place = graph.read(places, axes)
-    # A negative place counts from the end.
-    place = apply("where", apply("lt", place, Const(0.0)), apply("add", place, build.size(x.shape[axis])), place)
     element = graph.at(x, [Index.axis(bound if d == axis else a) for d, a in enumerate(axes)])
     if bound.extent == 1:
         return [graph.define(node, axes, element, x.dtype)]
-    return [graph.define(node, axes, _chosen(place, bound, element), x.dtype)]
+    place = graph.place(graph.read(places, axes), bound)
+    return [graph.define(node, axes, looked_up(bound, place, element), x.dtype)]
+
+
+def _gather_nd(graph: Graph, node: Node) -> Sequence[Value]:
+    """Slices at tuples of places: the last dimension of the indices has one for each of the dimensions looked up in."""
+    x, places, batch = node.input(0), node.input(1), node.integer("batch_dims")
+    if not (places.rank and 0 <= batch < min(x.rank, places.rank)) or not is_static(places.shape[-1]):
+        raise node.shape_error(f"indices of {places.rank} dimensions for data of {x.rank}, {batch} of them batches")
+    many = int(places.shape[-1])
+    if not 1 <= many <= x.rank - batch:
+        raise node.shape_error(f"places along {many} of {x.rank - batch} dimensions")
+    if not all(same_extent(a, b) for a, b in zip(x.shape[:batch], places.shape[:batch], strict=True)):
+        raise node.shape_error(f"batches of the shapes {list(x.shape[:batch])} and {list(places.shape[:batch])}")
+    axes = axes_of((*places.shape[:-1], *x.shape[batch + many :]))
+    own = [Index.axis(a) for a in axes[: places.rank - 1]]
+    bound = axes_of(x.shape, "r")[batch : batch + many]
+    along = [Index.const(0) if a.extent == 1 else Index.axis(a) for a in bound]
+    element = graph.at(x, [*own[:batch], *along, *map(Index.axis, axes[places.rank - 1 :])])
+    for n, axis in reversed(list(enumerate(bound))):
+        if axis.extent != 1:
+            element = looked_up(axis, graph.place(graph.at(places, [*own, Index.const(n)]), axis), element)
+    return [graph.define(node, axes, element, x.dtype)]
 
 
 def _likelihood(graph: Graph, node: Node, log_probability: Callable[[Sequence[Axis], Axis], Expr]) -> Value:
@@ -66,8 +79,8 @@ def _likelihood(graph: Graph, node: Node, log_probability: Callable[[Sequence[Ax
         element = log_probability(axes, classes)
         share: Expr = Const(1.0)
         if weight is not None:
-            share = _chosen(label, classes, graph.at(weight, [Index.axis(classes)]))
-        loss = apply("neg", apply("mul", share, _chosen(label, classes, element)))
+            share = looked_up(classes, label, graph.at(weight, [Index.axis(classes)]))
+        loss = apply("neg", apply("mul", share, looked_up(classes, label, element)))
         if ignored is not None:
             skipped = apply("eq", label, Const(float(ignored)))
             loss = apply("where", skipped, Const(0.0), loss)
@@ -116,6 +129,7 @@ def _cross_entropy(graph: Graph, node: Node) -> Sequence[Value]:
 TRANSLATORS: Mapping[str, Translator] = MappingProxyType(
     {
         "GatherElements": _gather_elements,
+        "GatherND": _gather_nd,
         "NegativeLogLikelihoodLoss": _negative_log_likelihood,
         "SoftmaxCrossEntropyLoss": _cross_entropy,
     }

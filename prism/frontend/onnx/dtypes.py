@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import replace
 from types import MappingProxyType
@@ -59,6 +60,13 @@ def dtype_of(element_type: int, where: str) -> DType:
     )
 
 
+def bytes_of(tensor: TensorProto) -> int | None:
+    """How many bytes the elements of a tensor take; None of types that have no counterpart, and of no legal shape."""
+    if tensor.data_type not in _DTYPES or any(n < 0 for n in tensor.dims):
+        return None
+    return math.prod(map(int, tensor.dims)) * _DTYPES[tensor.data_type].bytes
+
+
 def array_of(tensor: TensorProto, where: str) -> npt.NDArray[Any]:
     """The values of a tensor that the model holds; bfloat16 as float32.
 
@@ -72,8 +80,11 @@ def array_of(tensor: TensorProto, where: str) -> npt.NDArray[Any]:
             raise ValueError(f"its shape is {list(tensor.dims)}")
         array = numpy_helper.to_array(tensor)
     except Exception as error:  # onnx raises whatever numpy does on missing or extra bytes
+        why, needed = str(error), bytes_of(tensor)
+        if needed is not None and tensor.HasField("raw_data"):
+            why = f"it has {len(tensor.raw_data)} bytes, and {dtype.value} {list(tensor.dims)} takes {needed}"
         raise ModelError(
-            f"the constant {tensor.name!r} cannot be read", where=where, why=str(error), fix="export the model again"
+            f"the constant {tensor.name!r} cannot be read", where=where, why=why, fix="export the model again"
         ) from None
     return array.astype(np.float32) if dtype == DType.BFLOAT16 else array
 

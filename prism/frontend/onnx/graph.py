@@ -11,6 +11,7 @@ from __future__ import annotations
 import functools
 import keyword
 import math
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -26,6 +27,7 @@ from prism.program import integers
 from prism.program.extents import Extent, is_static
 from prism.program.index import Axis, Index
 from prism.program.integers import Interval
+from prism.program.lookup import from_end
 from prism.program.nodes import Const, Definition, DType, Expr, Map, Position, Read, SymbolRange, Tensor, walk
 from prism.program.transform import substitute
 from prism.program.views import Elements, Shape, axes_of, broadcast_shapes, product, progression
@@ -240,7 +242,7 @@ def static_shape(shape: Sequence[Extent]) -> tuple[int, ...] | None:
 
 def identifier(text: str) -> str:
     """A legal Python identifier that resembles the text."""
-    cleaned = "".join(c if c.isascii() and (c.isalnum() or c == "_") else "_" for c in text) or "_"
+    cleaned = re.sub(r"\W", "_", text, flags=re.ASCII) or "_"
     if cleaned[0].isdigit():
         cleaned = f"_{cleaned}"
     return f"{cleaned}_" if keyword.iskeyword(cleaned) else cleaned
@@ -381,6 +383,10 @@ class Graph:
             parts = [self.bounds(number(e)) for e in value.elements.ravel()]
             return functools.reduce(Interval.joined, parts, parts[0]) if parts else integers.of_type(value.dtype)
         return self._bound(value.name)
+
+    def place(self, value: Expr, axis: Axis) -> Expr:
+        """A place along the axis that data give; one that may be negative counts from the end where it is."""
+        return value if self.bounds(value).low >= 0 else from_end(value, axis)
 
     def may_be_infinite(self, value: Value) -> bool:
         """Whether something infinite, or a division or a logarithm that may be, goes into a value of finite inputs."""

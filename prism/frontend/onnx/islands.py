@@ -398,11 +398,8 @@ class Cut:
         for place, reads in enumerate(self._reads):
             late = next((r for r in reads if self._producer.get(r, -1) >= place), None)
             if late is not None:
-                raise ModelError(
-                    f"the operand {late!r} is defined nowhere before",
-                    where=f"{self._name}, node {reader.label_of(self._nodes[place])!r}",
-                    fix="check the model with onnx.checker",
-                )
+                labels = [reader.label_of(self._nodes[n]) for n in (place, self._producer[late])]
+                raise reader.undefined(late, f"{self._name}, node {labels[0]!r}", labels[1])
             before = [self._producer[name] for name in reads if name in self._producer]
             stays = not self._translated(place)
             depths.append(max((depths[p] + (stays and self._translated(p)) for p in before), default=0))

@@ -9,10 +9,13 @@ where it can (`fold`), and turns every other node into definitions.
 from __future__ import annotations
 
 import ast
+import math
 import os
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NoReturn
@@ -42,7 +45,7 @@ from prism.frontend.onnx import (
 )
 from prism.frontend.onnx.algebra import as_extent
 from prism.frontend.onnx.conformance import Reading
-from prism.frontend.onnx.dtypes import array_of, constant, dtype_of, element_type
+from prism.frontend.onnx.dtypes import array_of, bytes_of, constant, dtype_of, element_type
 from prism.frontend.onnx.graph import Graph, Node, Value, identifier
 from prism.frontend.onnx.schemas import Signature
 from prism.program.empty import without_empty
@@ -150,9 +153,12 @@ def _refuse_bytes(data: bytes, file: Path) -> NoReturn:
             why=f"its {len(data)} bytes end before the message does",
             fix="copy or export it again",
         )
-    raise ModelError(
-        "not an ONNX model", where=str(file), why="its bytes are not a ModelProto", fix="pass an .onnx file"
-    )
+    why, fix = "its bytes are not a ModelProto", "pass an .onnx file"
+    if not data:
+        why = "the file is empty"
+    elif data.startswith(b"version https://git-lfs"):
+        why, fix = "it stands for a file that Git LFS has not fetched", "run git lfs pull"
+    raise ModelError("not an ONNX model", where=str(file), why=why, fix=fix)
 
 
 def from_model(
@@ -198,6 +204,11 @@ def written_out(model: onnx.ModelProto, name: str) -> onnx.ModelProto:
     if model.functions:
         _refuse_other_versions(model, opset, name)
     model = functions.expanded(model, name)
+    for given, times in Counter(info.name for info in model.graph.input).items():
+        if times > 1:
+            raise ModelError(
+                f"the model has {times} inputs that are called {given!r}", where=name, fix="export it again"
+            )
     if not model.graph.output:
         raise ModelError("the model has no outputs", where=name, why="it computes nothing", fix="export it again")
     return model
@@ -246,6 +257,7 @@ class Walk:
         held = {t.name for t in model.graph.initializer}
         self.passed = [info for info in model.graph.input if info.name not in held]
         self._unsolved = _unsolved(self.passed)
+        self._producers = {o: label_of(n) for n in model.graph.node for o in n.output}
         self._context = checker.C.CheckerContext()
         self._context.ir_version = model.ir_version
         self._context.opset_imports = {o.domain: o.version for o in model.opset_import} | {"": self._opset}
@@ -267,7 +279,7 @@ class Walk:
             _check(proto, self._name, self._context)
         with _naming(proto, self._name):
             if own:
-                node = _node(proto, self._name, 0, self.values)
+                node = _node(proto, self._name, 0, self.values, self._producers)
                 self.values[node.outputs[0]] = pointwise.declared(self.graph, node, self._declared[node.op])
             else:
                 self._standard(proto, self._opset)
@@ -277,7 +289,7 @@ class Walk:
         if proto.op_type not in TRANSLATORS and proto.op_type not in _ONLY_KNOWN:
             self._by_body(proto, opset)
             return
-        node = _node(proto, self._name, opset, self.values)
+        node = _node(proto, self._name, opset, self.values, self._producers)
         signature = schemas.signature(node.op, opset)
         schemas.check_types(node, signature.inputs)
         results = _translate(self.graph, node, signature)
@@ -320,6 +332,9 @@ def _naming(proto: onnx.NodeProto, name: str) -> Iterator[None]:
             fix="check the model with onnx.checker.check_model(path, full_check=True), and report a right one",
         ) from e
 
+
+_ADDRESSABLE = 2**63 - 1
+"""Bytes that can be numbered."""
 
 _LARGEST_VERSION = 2**31 - 1
 """What onnx itself can hold of a version."""
@@ -378,7 +393,7 @@ def refuse_unknown(nodes: Iterable[onnx.NodeProto], name: str, declared: Mapping
         if proto.domain not in _MAIN_DOMAINS:
             unknown.setdefault(f"{proto.domain}.{proto.op_type}", label_of(proto))
         elif proto.op_type not in (*TRANSLATORS, *_ONLY_KNOWN, *functions.operators_with_bodies()):
-            unknown.setdefault(proto.op_type, label_of(proto))
+            unknown.setdefault(proto.op_type or "without a name", label_of(proto))
     if not unknown:
         return
     flow = [op for op in unknown if op in _CONTROL_FLOW]
@@ -436,7 +451,7 @@ def load_external(tensor: onnx.TensorProto, name: str, directory: Path | None) -
             why="its offset and length are not both whole numbers that are not negative",
             fix="export it again",
         )
-    needed = offset + length
+    needed = offset + (length if "length" in entries else bytes_of(tensor) or 0)
     if (directory / location).stat().st_size < needed:
         raise ModelError(
             f"the external data file {location!r} is too short",
@@ -490,7 +505,20 @@ def _input(graph: Graph, info: onnx.ValueInfoProto, name: str, unsolved: frozens
         else _dimension(graph, dim, f"{identifier(info.name)}_d{d}")
         for d, dim in enumerate(kind.shape.dim)
     )
+    _refuse_unaddressable(shape, dtype, where)
     return graph.declare(info.name, shape, dtype)
+
+
+def _refuse_unaddressable(shape: Iterable[Extent], dtype: DType, where: str) -> None:
+    """Refuse a tensor of more bytes than any machine can number; symbols count as one."""
+    size = math.prod(int(e) for e in shape if is_static(e)) * dtype.bytes
+    if size > _ADDRESSABLE:
+        raise ShapeError(
+            "the tensor is larger than any memory",
+            where=where,
+            why=f"{dtype.value} {[str(e) for e in shape]} takes at least 2^{size.bit_length() - 1} bytes",
+            fix="check its shape, or export the model again",
+        )
 
 
 def _dimension(graph: Graph, dim: onnx.TensorShapeProto.Dimension, fallback: str) -> Extent:
@@ -536,8 +564,7 @@ def label_of(proto: onnx.NodeProto) -> str:
 
 def _check(proto: onnx.NodeProto, name: str, context: Any) -> None:
     """Check the node against its operator's schema, so that translators may trust its attributes."""
-    version = context.opset_imports[""]
-    if onnx.defs.has(proto.op_type, version) and onnx.defs.get_schema(proto.op_type, version).deprecated:
+    if _is_deprecated(proto.op_type, context.opset_imports[""]):
         return  # GroupNormalization of 18 to 20: files hold it, and what it means is settled
     try:
         checker.check_node(proto, context)
@@ -550,8 +577,40 @@ def _check(proto: onnx.NodeProto, name: str, context: Any) -> None:
         ) from None
 
 
-def _node(proto: onnx.NodeProto, name: str, opset: int, values: dict[str, Value]) -> Node:
-    """The node with its operands; of operator set 0 when the user declares its operator."""
+@cache
+def _is_deprecated(op: str, version: int) -> bool:
+    return onnx.defs.has(op, version) and onnx.defs.get_schema(op, version).deprecated
+
+
+def undefined(operand: str, where: str, later: str | None) -> ModelError:
+    """A node reads what no node before it computes; `later` is one after it that does, or it itself."""
+    after = (
+        f"node {later!r} computes it, which does not come before: the nodes are out of order, or go round in a circle"
+    )
+    return ModelError(
+        f"the operand {operand!r} is defined nowhere before",
+        where=where,
+        why="" if later is None else after,
+        fix="check the model with onnx.checker",
+    )
+
+
+def _node(
+    proto: onnx.NodeProto,
+    name: str,
+    opset: int,
+    values: dict[str, Value],
+    producers: Mapping[str, str] = MappingProxyType({}),
+) -> Node:
+    """The node with its operands; of operator set 0 when the user declares its operator.
+
+    Args:
+        proto: the node.
+        name: the model's file.
+        opset: see above.
+        values: that are known.
+        producers: by result, the node of the model that computes it.
+    """
     label = label_of(proto)
     where = f"{name}, node {label!r}" + ("" if proto.op_type in label else f" ({proto.op_type})")
     for o in proto.output:
@@ -559,9 +618,7 @@ def _node(proto: onnx.NodeProto, name: str, opset: int, values: dict[str, Value]
             raise ModelError(f"the result {o!r} is defined twice", where=where, fix="check the model with onnx.checker")
     for i in proto.input:
         if i and i not in values:
-            raise ModelError(
-                f"the operand {i!r} is defined nowhere before", where=where, fix="check the model with onnx.checker"
-            )
+            raise undefined(i, where, producers.get(i))
     attributes: dict[str, Any] = {}
     version = 0
     if opset:
@@ -649,6 +706,7 @@ def _finish(graph: Graph, outputs: Iterable[onnx.ValueInfoProto], values: dict[s
             raise ModelError(f"the output {info.name!r} is defined nowhere", where=name, fix="export the model again")
         value = values[info.name]
         _check_output(info, value, name)
+        _refuse_unaddressable(value.shape, value.dtype, f"{name}, output {info.name!r}")
         if value.name not in defined or value.name in taken:
             axes = axes_of(value.shape)
             expr = graph.read(value, axes)

@@ -57,6 +57,7 @@ VERSIONS: Mapping[str, tuple[int, int]] = MappingProxyType(
         "Erf": (9, 13),
         "Expand": (8, 13),
         "GatherElements": (11, 13),
+        "GatherND": (11, 13),
         "Gelu": (20, 20),
         "Gemm": (7, 13),
         "GlobalLpPool": (2, 22),

@@ -17,6 +17,7 @@ from prism.frontend.onnx.graph import Graph, Node, Value, known_elements, static
 from prism.program import build
 from prism.program.extents import Extent, add, cdiv, exact_quotient, is_static, mul, normal
 from prism.program.index import Axis, Index
+from prism.program.lookup import looked_up
 from prism.program.nodes import Const, DType, Expr
 from prism.program.views import (
     MAX_CHOICES,
@@ -332,13 +333,13 @@ def _gather(graph: Graph, node: Node) -> Value:
     if regular is not None:
         return graph.define(node, axes, element(regular), x.dtype, view=True)
     known = known_elements(places)
-    if known is None or known.size > MAX_CHOICES:
-        raise node.unsupported(
-            "a lookup at places that depend on data has no translation",
-            why=f"the indices {places.label or 'of Gather'} are not constants, ranges or positions",
-            fix="leave the embedding lookup out of the exported model and pass it the rows",
-        )
-    return graph.define(node, axes, _choice(graph, node, known, x.shape[axis], chosen, element), x.dtype)
+    if known is not None and known.size <= MAX_CHOICES:
+        return graph.define(node, axes, _choice(graph, node, known, x.shape[axis], chosen, element), x.dtype)
+    bound = axes_of(x.shape, "r")[axis]
+    if bound.extent == 1:
+        return graph.define(node, axes, element(Index.const(0)), x.dtype, view=True)
+    place = graph.place(graph.read(places, chosen), bound)
+    return graph.define(node, axes, looked_up(bound, place, element(Index.axis(bound))), x.dtype)
 
 
 def _regular_places(graph: Graph, node: Node, extent: Extent, places: Value, axes: Sequence[Axis]) -> Index | None:

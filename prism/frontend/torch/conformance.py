@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
-from torch.export.graph_signature import InputKind
+from torch.export.graph_signature import ExportGraphSignature, InputKind
 from torch.utils import _pytree as pytree
 
 from prism.errors import ConformanceError, PrismError, RuleError, UnsupportedError
@@ -31,6 +31,36 @@ from prism.program.evaluate import bind
 from prism.program.nodes import Conformance, DType, Program, Tensor
 
 _SWITCH = "check=False"
+
+
+@dataclass(frozen=True, slots=True)
+class Graph:
+    """What is read of an exported program: its graph, and what the graph's inputs are.
+
+    Attributes:
+        graph: operators on the inputs.
+        graph_signature: which inputs are the function's, and which are tensors that it holds.
+        range_constraints: bounds of symbolic sizes.
+        state_dict: parameters and buffers by name.
+        constants: other tensors that it holds, by name.
+    """
+
+    graph: torch.fx.Graph
+    graph_signature: ExportGraphSignature
+    range_constraints: Mapping[Any, Any]
+    state_dict: Mapping[str, Any]
+    constants: Mapping[str, Any]
+
+    @classmethod
+    def of(cls, exported: torch.export.ExportedProgram, graph: torch.fx.Graph | None = None) -> Graph:
+        """That of an exported program; with another graph of the same inputs, if one is given."""
+        return cls(
+            graph or exported.graph,
+            exported.graph_signature,
+            exported.range_constraints,
+            exported.state_dict,
+            exported.constants,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +82,7 @@ class Reading:
     function: Callable[..., Any]
     examples: tuple[torch.Tensor, ...]
     captured: torch.export.ExportedProgram
-    exported: torch.export.ExportedProgram
+    exported: Graph
     program: Program
     values: Mapping[torch.fx.Node, Any]
     origin: Callable[[torch.fx.Node], str]
@@ -238,7 +268,7 @@ def _claims(reading: Reading) -> list[Claim]:
     return claims
 
 
-def _flat(exported: torch.export.ExportedProgram) -> list[torch.fx.Node]:
+def _flat(exported: Graph) -> list[torch.fx.Node]:
     output = next(n for n in exported.graph.nodes if n.op == "output")
     return [n for n in pytree.tree_leaves(output.args[0]) if isinstance(n, torch.fx.Node)]
 

@@ -22,13 +22,17 @@ from typing import Any
 
 import sympy
 import torch
+from torch._ops import OpOverload
 from torch._subclasses.fake_tensor import is_fake
 from torch.export.graph_signature import InputKind, OutputKind
+from torch.fx.experimental.proxy_tensor import make_fx
+from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
+from torch.fx.traceback import preserve_node_meta
 
 from prism.errors import UnsupportedError, UsageError
 from prism.frontend.torch import conformance, contract, norms, pointwise, reduce, views, windows
 from prism.frontend.torch import declared as declared_operators
-from prism.frontend.torch.conformance import Reading
+from prism.frontend.torch.conformance import Graph, Reading
 from prism.frontend.torch.values import UNINITIALISED, Builder, Handler, Node, Value, constant
 from prism.program import extents
 from prism.program.empty import without_empty
@@ -204,18 +208,22 @@ def _nothing(_: logging.LogRecord) -> bool:
 
 def _export(
     fn: Callable[..., Any], examples: tuple[torch.Tensor, ...], shapes: Any, title: str
-) -> tuple[torch.export.ExportedProgram, torch.export.ExportedProgram]:
+) -> tuple[torch.export.ExportedProgram, Graph]:
     """torch's graph of the function: as it is captured, and with what has no translation decomposed."""
     try:
         with torch.no_grad(), _quietly():
             exported = torch.export.export(_Positional(fn), examples, dynamic_shapes=shapes)
             if all(map(_stays, exported.graph.nodes)):
-                return exported, exported  # torch goes through all of its operators to decompose none: 0.2 s
-            composite = torch._C._dispatch_get_registrations_for_dispatch_key("CompositeImplicitAutograd")
-            decomposed: torch.export.ExportedProgram = exported.run_decompositions(
-                dict(_decompositions(len(composite)))
-            )
-            return exported, decomposed
+                return exported, Graph.of(exported)
+            known = _assumed(exported)
+            graph = _retraced(exported)
+            if _assumed(exported) != known:
+                # A decomposition asked how sizes compare: symbols have become numbers, or the graph is for some alone.
+                exported, graph = torch.export.export(_Positional(fn), examples, dynamic_shapes=shapes), None
+            if graph is not None:
+                return exported, Graph.of(exported, graph)
+            # torch goes through all of its operators, some hundred times as many as a graph has: 0.4 s.
+            return exported, Graph.of(exported.run_decompositions(dict(_default_decompositions())))
     except Exception as error:  # torch.export raises a wide range of types
         lines = str(error).strip().splitlines() or [type(error).__name__]
         raise UnsupportedError(
@@ -224,6 +232,59 @@ def _export(
             why=lines[0][:300],
             fix="make the function free of data-dependent control flow and of side effects",
         ) from error
+
+
+def _assumed(exported: torch.export.ExportedProgram) -> tuple[list[str], int]:
+    """The sizes of the inputs as torch knows them now, and how much it has taken for granted of their symbols."""
+    values = [n.meta["val"] for n in exported.graph.nodes if n.op == "placeholder"]
+    sizes: list[Any] = [s for t in values if isinstance(t, torch.Tensor) for s in t.shape]
+    env = next((s.node.shape_env for s in sizes if isinstance(s, torch.SymInt)), None)
+    return [str(s) for s in sizes], 0 if env is None else len(env.guards)
+
+
+def _retraced(exported: torch.export.ExportedProgram) -> torch.fx.Graph | None:
+    """The graph with what has no translation decomposed by tracing it again, or None where something is left.
+
+    Nothing that writes is traced, which takes torch's functionalisation, and no size that depends on data.
+    """
+    if any(_writes(n) or free_unbacked_symbols(n.meta.get("val")) for n in exported.graph.nodes):
+        return None
+    examples = [n.meta["val"] for n in exported.graph.nodes if n.op == "placeholder"]
+    table = dict(_default_decompositions())
+    while True:
+        run = torch.fx.Interpreter(exported.graph_module).run
+        try:
+            with preserve_node_meta():
+                graph = make_fx(run, decomposition_table=table, pre_dispatch=True)(*examples).graph
+        except Exception:  # of a wide range of types; whether the function can be read, torch's own way says
+            return None
+        graph.eliminate_dead_code()
+        left = [n for n in graph.nodes if not _stays(n)]
+        if not left:
+            return graph
+        composite = {n.target: n.target.decompose for n in left if n.target not in table and _is_composite(n.target)}
+        if not composite or any(n.op == "get_attr" or not n.users or _writes(n) for n in left):
+            return None
+        table |= composite
+
+
+def _writes(node: torch.fx.Node) -> bool:
+    """Whether an operator changes what it is given."""
+    return isinstance(node.target, OpOverload) and node.target._schema.is_mutable
+
+
+def _is_composite(target: Any) -> bool:
+    """Whether torch itself computes an operator by others."""
+    if not isinstance(target, OpOverload):
+        return False
+    name = str(target.name())  # type: ignore[no-untyped-call]
+    return torch._C._dispatch_has_kernel_for_dispatch_key(name, "CompositeImplicitAutograd")
+
+
+def _default_decompositions() -> Mapping[Any, Callable[..., Any]]:
+    """torch's decompositions of what has no translation."""
+    composite = torch._C._dispatch_get_registrations_for_dispatch_key("CompositeImplicitAutograd")
+    return _decompositions(len(composite))
 
 
 @cache
@@ -245,10 +306,10 @@ def _stays(node: torch.fx.Node) -> bool:
         return False
     if node.target is operator.getitem or isinstance(node.meta.get("val"), (int, torch.SymInt)):
         return True
-    return _key(node.target) in HANDLERS and not node.target._schema.is_mutable  # type: ignore[union-attr]
+    return _key(node.target) in HANDLERS and not _writes(node)
 
 
-def _refuse_mutation(exported: torch.export.ExportedProgram, title: str) -> None:
+def _refuse_mutation(exported: Graph, title: str) -> None:
     """A program has results, and changes nothing that it is given."""
     for spec in exported.graph_signature.output_specs:
         if spec.kind != OutputKind.USER_OUTPUT:
@@ -273,7 +334,7 @@ class _Translation:
 
     def __init__(
         self,
-        exported: torch.export.ExportedProgram,
+        exported: Graph,
         title: str,
         parameters: Sequence[str],
         dynamic: Any,
@@ -358,7 +419,7 @@ class _Translation:
         given = self._exported.range_constraints.get(theirs)
         low = max(1, int(given.lower)) if given is not None else 1
         bound = given is not None and sympy.sympify(given.upper).is_Integer
-        high = int(given.upper) if bound else _UNBOUNDED
+        high = int(given.upper) if given is not None and bound else _UNBOUNDED
         self._ranges[label] = SymbolRange(low, max(high, hint), hint, open=not bound)
 
     def _extent(self, size: int | torch.SymInt, where: str) -> Extent:
@@ -566,7 +627,7 @@ def _flat(results: Any) -> Iterator[Any]:
 
 def _why_not(target: Any) -> str:
     key = _key(target)
-    if key in ("embedding", "scatter", "scatter_add", "take_along_dim", "nonzero", "masked_scatter"):
+    if key in ("scatter", "scatter_add", "nonzero", "masked_scatter"):
         return "which element is read or written depends on data"
     if key == "_local_scalar_dense":
         return "a number is taken out of a tensor, as .item() does"

@@ -13,8 +13,8 @@ from prism.program import build
 from prism.program.extents import Extent, add, is_static, mul
 from prism.program.fold import op
 from prism.program.index import Axis, Index
-from prism.program.integers import Interval
-from prism.program.nodes import Const, DType, Expr, ReduceKind
+from prism.program.lookup import from_end, looked_up
+from prism.program.nodes import Const, DType, Expr
 from prism.program.views import MAX_CHOICES, axes_of, progression, reshape_index, same_extent
 
 
@@ -22,8 +22,10 @@ def _indices(axes: Sequence[Axis]) -> list[Index]:
     return [Index.axis(a) for a in axes]
 
 
-def _view(n: Node, index: Sequence[Index], result: int = 0, axes: Sequence[Axis] | None = None) -> Value:
-    return n.define(n["self"].at(index), axes, result=result, view=True)
+def _view(
+    n: Node, index: Sequence[Index], result: int = 0, axes: Sequence[Axis] | None = None, x: Value | None = None
+) -> Value:
+    return n.define((n["self"] if x is None else x).at(index), axes, result=result, view=True)
 
 
 def _permuted(n: Node, permutation: Sequence[int]) -> Value:
@@ -279,7 +281,7 @@ def _diagonal(n: Node) -> Result:
 
 
 def _index(n: Node) -> Result:
-    """Indexing by tensors whose elements are positions (aranges and slices of them), never by data."""
+    """Indexing by tensors of integers, whose elements are positions (aranges and slices of them) or given by data."""
     x: Value = n["self"]
     given: list[Value | None] = list(n["indices"]) + [None] * (len(x.shape) - len(n["indices"]))
     chosen = [d for d, v in enumerate(given) if v is not None]
@@ -289,62 +291,99 @@ def _index(n: Node) -> Result:
     at = chosen[0] if adjacent else 0
     own, rest = n.axes[at : at + rank], iter([*n.axes[:at], *n.axes[at + rank :]])
     index = [Index.const(0) if v is not None else Index.axis(next(rest)) for v in given]
-    return _looked_up(n, index, {d: (v, own[rank - len(v.shape) :]) for d, v in enumerate(given) if v is not None})
+    return _looked_up(n, x, index, {d: (v, own[rank - len(v.shape) :]) for d, v in enumerate(given) if v is not None})
 
 
 def _index_select(n: Node) -> Result:
     """Slices of a dimension at positions."""
+    x: Value = n["self"]
     places: Value = n["index"]
-    if not n["self"].shape:
+    if not x.shape:
         n.settled("dim")
         return _same(n)
-    d = n["dim"] % len(n["self"].shape)
-    return _looked_up(n, _indices(n.axes), {d: (places, n.axes[d : d + 1] if places.shape else ())}, negative=False)
+    d = n["dim"] % len(x.shape)
+    own = n.axes[d : d + 1] if places.shape else ()
+    return _looked_up(n, x, _indices(n.axes), {d: (places, own)}, negative=False)
+
+
+def _embedding(n: Node) -> Result:
+    """The rows of a table at positions."""
+    n.settled("padding_idx", "scale_grad_by_freq", "sparse")  # of gradients
+    places: Value = n["indices"]
+    rank = len(places.shape)
+    index = [Index.const(0), *_indices(n.axes[rank:])]
+    return _looked_up(n, n["weight"], index, {0: (places, n.axes[:rank])}, negative=False)
+
+
+def _gather(n: Node) -> Result:
+    """One element of a dimension for each of the result."""
+    x: Value = n["self"]
+    if not x.shape:
+        n.settled("dim", "index")
+        return n.define(x.at([]))
+    d = n["dim"] % len(x.shape)
+    return _looked_up(n, x, _indices(n.axes), {d: (n["index"], n.axes)}, negative=False)
 
 
 def _looked_up(
-    n: Node, index: list[Index], places: Mapping[int, tuple[Value, Sequence[Axis]]], *, negative: bool = True
+    n: Node, x: Value, index: list[Index], places: Mapping[int, tuple[Value, Sequence[Axis]]], *, negative: bool = True
 ) -> Value:
-    """The element at positions, in some dimensions those that values over the given axes hold.
+    """The element of a tensor at positions, in some dimensions those that values over the given axes hold.
+
+    torch wants every position to lie in its dimension; where one that data give does not, this is 0.
 
     Args:
         n: the node.
+        x: the tensor.
         index: the positions, of which those of `places` are replaced.
         places: the values, by dimension.
         negative: whether negative positions count from the end.
     """
-    x: Value = n["self"]
     table: dict[tuple[int, ...], dict[int, int]] = {}
     scattered: list[int] = []
+    fetched: list[tuple[Axis, Expr]] = []
     for d, (v, axes) in places.items():
         found = _places(n, v, axes, x.shape[d], negative)
-        if found is None:
-            scattered.append(d)
-        else:
+        if isinstance(found, Index):
             index[d] = found
-    if not scattered:
-        return _view(n, index)
-    # few places that follow no line: one after another, each where the result is at it
-    axes = max((places[d][1] for d in scattered), key=len)
-    shape = tuple(int(a.extent) for a in axes)
-    for at in np.ndindex(shape):
-        for d in scattered:
-            elements = places[d][0].elements
-            assert elements is not None
-            table.setdefault(at, {})[d] = int(np.broadcast_to(elements, shape)[at]) % int(x.shape[d])
-    *others, last = table.items()
-    value = x.at([Index.const(last[1][k]) if k in last[1] else i for k, i in enumerate(index)])
-    for at, chosen in reversed(others):
-        here = [op("eq", build.position(a), Const(float(p))) for a, p in zip(axes, at, strict=True) if a.extent != 1]
-        element = x.at([Index.const(chosen[k]) if k in chosen else i for k, i in enumerate(index)])
-        value = op("where", reduce(lambda p, q: op("and", p, q), here), element, value)
+        elif found is None:
+            scattered.append(d)
+        elif x.shape[d] != 1:
+            bound = Axis(f"r{d}", x.shape[d])
+            fetched.append((bound, from_end(found, bound) if negative and n.bounds(found).low < 0 else found))
+            index[d] = Index.axis(bound)
+    if not scattered and not fetched:
+        return _view(n, index, x=x)
+    value = x.at(index)
+    if scattered:
+        # few places that follow no line: one after another, each where the result is at it
+        axes = max((places[d][1] for d in scattered), key=len)
+        shape = tuple(int(a.extent) for a in axes)
+        for at in np.ndindex(shape):
+            for d in scattered:
+                elements = places[d][0].elements
+                assert elements is not None
+                table.setdefault(at, {})[d] = int(np.broadcast_to(elements, shape)[at]) % int(x.shape[d])
+        *others, last = table.items()
+        value = x.at([Index.const(last[1][k]) if k in last[1] else i for k, i in enumerate(index)])
+        for at, chosen in reversed(others):
+            here = [
+                op("eq", build.position(a), Const(float(p))) for a, p in zip(axes, at, strict=True) if a.extent != 1
+            ]
+            element = x.at([Index.const(chosen[k]) if k in chosen else i for k, i in enumerate(index)])
+            value = op("where", reduce(lambda p, q: op("and", p, q), here), element, value)
+    for bound, place in fetched:
+        value = looked_up(bound, place, value)
     return n.define(value)
 
 
-def _places(n: Node, v: Value, axes: Sequence[Axis], extent: Extent, negative: bool) -> Index | None:
-    """What a value says of positions along a dimension, as an index over the axes; None for a few on no line."""
-    if v.dtype in (DType.BOOL, DType.UINT8):
-        raise n.unsupported("which element is read depends on data", "keep lookups outside the traced function")
+def _places(n: Node, v: Value, axes: Sequence[Axis], extent: Extent, negative: bool) -> Index | Expr | None:
+    """What a value says of positions along a dimension: an index over the axes, a number that data give, or None.
+
+    None is for a few that are known and on no line.
+    """
+    if v.dtype is DType.BOOL or (negative and v.dtype is DType.UINT8):  # both are masks to indexing
+        raise n.unsupported("which elements are read depends on data", "keep masks outside the traced function")
     position = v.position
     known = v.elements
     if known is not None and isinstance(extent, int):
@@ -359,42 +398,16 @@ def _places(n: Node, v: Value, axes: Sequence[Axis], extent: Extent, negative: b
             return total
         if known.size <= MAX_CHOICES:
             return None
+    if position is None and known is not None and not v.tensor:
+        raise n.unsupported(f"it looks {known.size} places up that follow no rule", "look up fewer at a time")
     if position is None:
-        if known is not None:
-            raise n.unsupported(f"it looks {known.size} places up that follow no rule", "look up fewer at a time")
-        raise n.unsupported("which element is read depends on data", "keep lookups outside the traced function")
+        return v.under(axes)
     mapping = {a: Index.const(0) if a.extent == 1 else Index.axis(b) for a, b in zip(v.axes, axes, strict=True)}
     moved = position.substitute(mapping)
     for index in (moved, moved + Index.const(extent)):
         if index.within(extent):
             return index
     raise n.unsupported(f"index {moved} is not known to lie in a dimension of extent {extent}")
-
-
-def _gather(n: Node) -> Result:
-    """One element of a dimension, by position or, where data says which, as a sum in which one term is not 0.
-
-    out[.., i, ..] = sum_k where(k == index[.., i, ..], x[.., k, ..], 0): with other reductions over the dimension (a
-    softmax's) it can be one pass. torch wants every index to lie in the dimension; where one does not, this gives 0.
-    """
-    x: Value = n["self"]
-    index: Value = n["index"]
-    if not x.shape:
-        return n.define(x.at([]))
-    d = n["dim"] % len(x.shape)
-    places = _indices(n.axes)
-    if index.elements is not None:
-        return _looked_up(n, places, {d: (index, n.axes)}, negative=False)
-    if index.position is not None:
-        at = index.position.substitute(dict(zip(index.axes, places, strict=True)))
-        if at.within(x.shape[d]):
-            return _view(n, [at if k == d else i for k, i in enumerate(places)])
-    bound = Axis("r", x.shape[d])
-    held = n.bounds(x.at(_indices(axes_of(x.shape))))
-    chosen = op("eq", build.position(bound), index.under(n.axes))
-    element = x.at([Index.axis(bound) if k == d else i for k, i in enumerate(places)])
-    total = build.reduce(ReduceKind.SUM, bound, op("where", chosen, element, Const(0.0)))
-    return n.define(total, bounds=held.joined(Interval(0.0, 0.0, whole=True)))
 
 
 # Writing into a part of a tensor, as assignments to slices and in-place operations on views are exported
@@ -528,4 +541,5 @@ HANDLERS: Mapping[str, Handler] = {
     "index": _index,
     "index_select": _index_select,
     "gather": _gather,
+    "embedding": _embedding,
 }

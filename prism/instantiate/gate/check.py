@@ -21,7 +21,7 @@ from prism.errors import VerificationError
 from prism.events import CheckSummary
 from prism.instantiate.gate.draws import PATTERN_ONLY, draw_inputs
 from prism.instantiate.gate.judge import Judgement, judge
-from prism.instantiate.gate.plan import Case, Sample, interpretable, plan_cases, plan_samples
+from prism.instantiate.gate.plan import Case, Sample, interpretable, plan_cases, plan_samples, spread_out
 from prism.instantiate.gate.yardsticks import of_program, of_sgraph
 from prism.process.worker import Ending, Worker
 from prism.program.extents import evaluate
@@ -250,6 +250,8 @@ def check_module(
             break
         samples: list[Sample] = [None] * len(sgraph.launches)
         if runner.sampling:
+            if case.draw != "normal":
+                case = replace(case, config=spread_out(sgraph, case.config, case.binding))
             case = replace(case, config=interpretable(sgraph, case.config, case.binding))
             samples = plan_samples(sgraph, case.config, case.binding)
         ratio, reasons, rounding = _run_case(drawn, module, sgraph, case, samples, runner)

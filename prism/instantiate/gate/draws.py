@@ -13,7 +13,9 @@ from typing import Any
 import numpy as np
 
 from prism.program.extents import evaluate
-from prism.program.nodes import DType, Program, Tensor
+from prism.program.integers import Interval, interval
+from prism.program.lookup import lookup
+from prism.program.nodes import DType, Expr, Program, Read, Tensor, walk
 
 Draw = Callable[[np.random.Generator, tuple[int, ...], DType], np.ndarray]
 
@@ -145,6 +147,7 @@ def draw_inputs(
     memory = {} if drawn is None else drawn
     hit = struck_sets(program, kind)[0] if struck is None else struck
     found: dict[str, Any] = {}
+    most = _largest_places(program, binding)
     for n, t in enumerate(program.inputs):
         shape = tuple(evaluate(e, binding) for e in t.shape)
         way = kind if t.name in hit else "normal"
@@ -152,19 +155,69 @@ def draw_inputs(
         if key not in memory:
             # Each input from a generator of its own, so that it does not depend on how the others are drawn.
             rng = np.random.default_rng((seed, n))
-            values = _values(program, t, way, rng, shape)
+            values = _values(program, t, way, rng, shape, most)
             made = torch.as_tensor(np.ascontiguousarray(values)).to(getattr(torch, t.dtype.value))
             memory[key] = made.reshape(shape)
         found[t.name] = memory[key]
     return found
 
 
-def _values(program: Program, t: Tensor, way: str, rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
+def _largest_places(program: Program, binding: Mapping[str, int]) -> dict[str, int]:
+    """For inputs that say where other tensors are read, numbers up to which all places lie inside of them."""
+    whole = [t.name for t in program.inputs if not t.dtype.is_float and t.dtype is not DType.BOOL]
+    if not whole:
+        return {}
+    made = {d.name: d.expr for d in program.definitions}
+    found: dict[str, int] = {}
+    for d in program.definitions:
+        for chosen in filter(None, map(lookup, walk(d.expr))):
+            below = _inputs_of(chosen.place, made)
+            last = evaluate(chosen.axis.extent, binding) - 1
+            most = last
+            while most > 1 and _highest(chosen.place, made, most) > last:
+                most //= 2
+            for name in below.intersection(whole):
+                found[name] = min(found.get(name, most), most)
+    return found
+
+
+def _inputs_of(e: Expr, made: Mapping[str, Expr]) -> set[str]:
+    """The tensors that are no definitions and go into an expression."""
+    found: set[str] = set()
+    todo = [e]
+    while todo:
+        for x in walk(todo.pop()):
+            if isinstance(x, Read) and x.tensor not in found:
+                found.add(x.tensor)
+                todo += [made[x.tensor]] if x.tensor in made else []
+    return found - made.keys()
+
+
+def _highest(e: Expr, made: Mapping[str, Expr], most: int) -> float:
+    """A bound of the expression where all inputs are from 0 to `most`."""
+    known: dict[str, Interval] = {}
+
+    def of(name: str) -> Interval:
+        if name not in known:
+            known[name] = interval(made[name], of) if name in made else Interval(0.0, float(most), whole=True)
+        return known[name]
+
+    return interval(e, of).high
+
+
+def _values(
+    program: Program,
+    t: Tensor,
+    way: str,
+    rng: np.random.Generator,
+    shape: tuple[int, ...],
+    most: Mapping[str, int],
+) -> np.ndarray:
     if t.name in program.weights:
         return np.asarray(program.weights[t.name])
     if t.dtype is DType.BOOL:
         return mask(rng, shape)
     if not t.dtype.is_float:
-        # Positions and identifiers: small, so that they are legal wherever they index something.
-        return rng.integers(0, 2, shape)
+        # Positions and identifiers: so small that they are legal wherever they index something.
+        return rng.integers(0, most.get(t.name, 1) + 1, shape)
     return DRAWS[way](rng, shape, t.dtype)

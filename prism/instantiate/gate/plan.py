@@ -7,7 +7,7 @@ those wrote is compared; the others get larger tiles where they would take too l
 The chosen configuration is checked at a multiple of its tiles and beside one. All other cases run under a *quick*
 configuration: tiles at which every loop runs twice and every axis has two tiles, where it is long enough, with as few
 operations as can be. An emitted module takes any tile sizes, so what a case exercises, ragged tails, masks, a second
-iteration that rescales the first, does not depend on which.
+iteration that rescales the first, does not depend on which. Unusual inputs are interpreted in few programs.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from prism.sgraph.config import Config
 from prism.sgraph.folding import FOLDED, folds
 from prism.sgraph.nodes import (
     Contract,
+    Gather,
     Grid,
     Kernel,
     Launch,
@@ -286,6 +287,30 @@ def interpretable(sgraph: SGraph, config: Config, binding: Mapping[str, int]) ->
     return replace(config, symbols=dict(costs.values))
 
 
+def spread_out(sgraph: SGraph, config: Config, binding: Mapping[str, int]) -> Config:
+    """The configuration with longer tiles of what programs share out among them, where that is sooner interpreted.
+
+    What an unusual input does to a program's arithmetic, and to its neighbours in a reduction, does not depend on how
+    many programs there are; their edges are looked at on ordinary inputs. Symbolic extents stay beside their tiles.
+    """
+    roles: dict[str, list[tuple[Kernel, bool]]] = {}
+    for kernel in sgraph.kernels:
+        for axis, role in kernel.roles:
+            if isinstance(tile := _tile_of(role), sympy.Symbol):
+                fixed = isinstance(role, Grid) and not getattr(axis.extent, "free_symbols", None)
+                roles.setdefault(tile.name, []).append((kernel, fixed))
+    shared = {name: [k for k, _ in of] for name, of in roles.items() if all(fixed for _, fixed in of)}
+    costs = _Costs(sgraph, config, binding, config.symbols, sampled=True)
+    _grow(
+        shared,
+        costs,
+        may=lambda n, _: all(_enlargeable(n, k, costs.values, binding) for k in shared[n]),
+        taken=lambda n, to: None,
+        ends=lambda change: change >= 0,
+    )
+    return replace(config, symbols=dict(costs.values))
+
+
 def _enlargeable(name: str, kernel: Kernel, symbols: Mapping[str, int], binding: Mapping[str, int]) -> bool:
     """Whether a kernel's tiles of that symbol are shorter than their axes, and its box leaves room for twice of it."""
     box = 1
@@ -502,7 +527,7 @@ class _Work:
                 match s:
                     case Loop(axis, inner):
                         loops.append((axis.name, found(inner)))
-                    case Load(dst, _, index):
+                    case Load(dst, _, index) | Gather(dst, _, index):
                         operations += 8 + 8 * len(index)
                         passes[axes[dst]] += 10
                     case Store(_, index, src):

@@ -1,5 +1,4 @@
 // Vectors of PRISM_LANES elements, in the vector extensions that GCC and Clang share, and what moves them.
-#include <cmath>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
@@ -26,6 +25,13 @@
 #define PRISM_INLINE inline __attribute__((always_inline))
 #define PRISM_BODY __attribute__((always_inline))
 #pragma GCC diagnostic ignored "-Wpsabi"
+// Of <cmath>, whose special functions take half of the time of a compilation, builtins are all that is needed.
+#ifndef INFINITY
+#define INFINITY __builtin_inff()
+#endif
+#ifndef NAN
+#define NAN __builtin_nanf("")
+#endif
 
 namespace prism {
 constexpr int64_t VL = PRISM_LANES;
@@ -338,6 +344,10 @@ PRISM_INLINE bool v_any(vi m) {
     for (unsigned w = 0; w < sizeof(vi) / 8; ++w) any |= words[w];
     return any != 0;
 }
+inline int64_t v_offset(int64_t) { return 0; }
+template <class X, class... P> PRISM_INLINE int64_t v_offset(int64_t l, X place, int64_t stride, P... more) {
+    return (int64_t)place[l] * stride + v_offset(l, more...);
+}
 // Only where the mask holds; elsewhere 0, and memory is not touched.
 template <class F, class S> PRISM_INLINE auto v_gather_if(F f, vi m, const S* p, int64_t stride, int64_t n) {
     if constexpr (!F::all) m &= v_lanes(n);
@@ -346,6 +356,15 @@ template <class F, class S> PRISM_INLINE auto v_gather_if(F f, vi m, const S* p,
     if (v_any(m))
         for (int64_t l = 0; l < VL; ++l)
             if (m[l]) buffer[l] = p[l * stride];
+    return v_load(buffer);
+}
+// The same at places of their own: each lane's are added, each times a stride.
+template <class F, class S, class... P>
+PRISM_INLINE auto v_pick(F f, vi m, const S* p, int64_t stride, int64_t n, P... places) {
+    if constexpr (!F::all) m &= v_lanes(n);
+    S buffer[VL] = {};
+    for (int64_t l = 0; l < VL; ++l)
+        if (m[l]) buffer[l] = p[l * stride + v_offset(l, places...)];
     return v_load(buffer);
 }
 template <class F, class S, class X>

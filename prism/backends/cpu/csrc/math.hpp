@@ -155,16 +155,16 @@ PRISM_INLINE vf v_sine(vf x, int quadrant) {
     return (vf)((vi)y ^ ((q & 2) << 30));
 }
 PRISM_INLINE vf v_sin(vf x) {
-    if (v_any((v_abs(x) <= 4096.0f) == 0)) return v_lanewise([](float a) { return sinf(a); }, x);
+    if (v_any((v_abs(x) <= 4096.0f) == 0)) return v_lanewise([](float a) { return __builtin_sinf(a); }, x);
     return v_sine(x, 0);
 }
 PRISM_INLINE vf v_cos(vf x) {
-    if (v_any((v_abs(x) <= 4096.0f) == 0)) return v_lanewise([](float a) { return cosf(a); }, x);
+    if (v_any((v_abs(x) <= 4096.0f) == 0)) return v_lanewise([](float a) { return __builtin_cosf(a); }, x);
     return v_sine(x, 1);
 }
 PRISM_INLINE vf v_pow(vf x, vf y) {
     vf r = {};
-    for (int l = 0; l < VL; ++l) r[l] = powf(x[l], y[l]);
+    for (int l = 0; l < VL; ++l) r[l] = __builtin_powf(x[l], y[l]);
     return r;
 }
 #define PRISM_SCALAR(name) PRISM_INLINE float name(float x) { return name(v_all(x))[0]; }
@@ -179,5 +179,5 @@ PRISM_SCALAR(v_erf)
 PRISM_SCALAR(v_sin)
 PRISM_SCALAR(v_cos)
 PRISM_INLINE float v_sqrt(float x) { return __builtin_sqrtf(x); }
-PRISM_INLINE float v_pow(float x, float y) { return powf(x, y); }
+PRISM_INLINE float v_pow(float x, float y) { return __builtin_powf(x, y); }
 }  // namespace prism

@@ -1,0 +1,828 @@
+"""Functions of kernel collections, forward and backward, with what the best known algorithm of each moves and computes.
+
+A function says what is computed, operator by operator, as a model's code does; a backward pass is the plain formula of
+the gradient, and nothing in either says how to fuse it. Beside it stand formulas in its shapes, each with its source:
+
+    bytes       io is every input read once and every output written once, elements of two bytes as the inputs are; what
+                an algorithm moves besides is added
+    matrix      operations of matrix products, two a multiply-add
+    launches    kernels; the combine of partial sums counts as one
+
+Pointwise work is that of the function as written, each operation once, or prism's where that is less.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from prism.program.nodes import Program
+
+EPS = 1e-6
+LIGER = "Liger-Kernel"
+FLASH = "FlashAttention-2 (Dao 2023)"
+LEAST = "lower bound: inputs read once, outputs written once"
+PARTIAL = 132
+"""Programs that carry partial sums in a persistent backward kernel: multiprocessors of an H200."""
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """A function and the best known way to compute it.
+
+    Attributes:
+        name: as on the command line.
+        fn: the torch function.
+        arguments: names and dimensions, as `x:m,n g:n`; a type other than bfloat16 after a slash, as `t:m/int64`.
+        sizes: of the dimensions.
+        matrix: operations of matrix products.
+        more: bytes besides io.
+        launches: of the best known algorithm.
+        source: where the three are from.
+        reason: why prism is more than 1.5 times from it, where it is.
+    """
+
+    name: str
+    fn: Callable[..., Any]
+    arguments: str
+    sizes: str
+    matrix: str = "0"
+    more: str = "0"
+    launches: int = 1
+    source: str = LEAST
+    reason: str = ""
+
+    @property
+    def dimensions(self) -> dict[str, int]:
+        """The sizes by name."""
+        return {k: int(v) for k, v in (part.split("=") for part in self.sizes.split())}
+
+    def program(self) -> Program:
+        """Traced from meta tensors: only shapes and types matter."""
+        import torch
+
+        from prism.api import trace
+
+        size, made = self.dimensions, []
+        for argument in self.arguments.split():
+            shape, _, dtype = argument.partition(":")[2].partition("/")
+            dims = [size[d] if d in size else int(d) for d in shape.split(",") if d]
+            made.append(torch.empty(dims, dtype=getattr(torch, dtype or "bfloat16"), device="meta"))
+        return trace(self.fn, made, name=self.name.replace(" ", "_"))
+
+
+# Norms and rows.
+
+
+def _mean(x: Any) -> Any:
+    return x.mean(-1, keepdim=True)
+
+
+def _rstd(x: Any) -> Any:
+    return (_mean(x * x) + EPS).rsqrt()
+
+
+def rms_norm(x: Any, g: Any) -> Any:
+    """x [m, n], g [n]."""
+    return x * _rstd(x) * g
+
+
+def rms_norm_backward(x: Any, g: Any, dy: Any) -> tuple[Any, Any]:
+    """dx and dg."""
+    r = _rstd(x)
+    h, dh = x * r, dy * g
+    return r * (dh - h * _mean(dh * h)), (dy * h).sum(0)
+
+
+def layer_norm(x: Any, g: Any, b: Any) -> Any:
+    """x [m, n], g and b [n]."""
+    from torch.nn import functional
+
+    return functional.layer_norm(x, (x.shape[-1],), g, b)
+
+
+def layer_norm_backward(x: Any, g: Any, dy: Any) -> tuple[Any, Any, Any]:
+    """dx, dg and db."""
+    c = x - _mean(x)
+    r = _rstd(c)
+    h, dh = c * r, dy * g
+    return r * (dh - _mean(dh) - h * _mean(dh * h)), (dy * h).sum(0), dy.sum(0)
+
+
+def add_rms_norm(x: Any, residual: Any, g: Any) -> tuple[Any, Any]:
+    """The normed sum, and the sum."""
+    h = x + residual
+    return rms_norm(h, g), h
+
+
+def add_rms_norm_backward(h: Any, g: Any, dy: Any, ds: Any) -> tuple[Any, Any]:
+    """The gradient of both summands, and dg; h is the sum, ds its own gradient."""
+    dx, dg = rms_norm_backward(h, g, dy)
+    return dx + ds, dg
+
+
+def dyt(x: Any, a: Any, g: Any, b: Any) -> Any:
+    """Dynamic tanh: x [m, n], a [1]."""
+    return g * (a * x).tanh() + b
+
+
+def dyt_backward(x: Any, a: Any, g: Any, dy: Any) -> tuple[Any, Any, Any, Any]:
+    """dx, da, dg and db."""
+    t = (a * x).tanh()
+    inner = dy * g * (1 - t * t)
+    return inner * a, (inner * x).sum(), (dy * t).sum(0), dy.sum(0)
+
+
+def poly_norm(x: Any, w: Any, b: Any) -> Any:
+    """Normed powers of x [m, n], weighted by w [3]."""
+
+    def norm(p: Any) -> Any:
+        return p * _rstd(p)
+
+    return w[0] * norm(x**3) + w[1] * norm(x**2) + w[2] * norm(x) + b
+
+
+def group_norm(x: Any, g: Any, b: Any) -> Any:
+    """x [n, c, s] in 32 groups of channels."""
+    from torch.nn import functional
+
+    return functional.group_norm(x, 32, g, b)
+
+
+def group_norm_backward(x: Any, g: Any, dy: Any) -> tuple[Any, Any, Any]:
+    """x and dy [n, groups, c, s], g [groups, c]."""
+    over = (2, 3)
+    c = x - x.mean(over, keepdim=True)
+    h = c * ((c * c).mean(over, keepdim=True) + EPS).rsqrt()
+    r = ((c * c).mean(over, keepdim=True) + EPS).rsqrt()
+    dh = dy * g[None, :, :, None]
+    dx = r * (dh - dh.mean(over, keepdim=True) - h * (dh * h).mean(over, keepdim=True))
+    return dx, (dy * h).sum((0, 3)), dy.sum((0, 3))
+
+
+def batch_norm_training(x: Any, g: Any, b: Any) -> Any:
+    """x [n, c, s]."""
+    from torch.nn import functional
+
+    return functional.batch_norm(x, None, None, g, b, training=True)
+
+
+def softmax(x: Any) -> Any:
+    """Over the last dimension."""
+    return x.softmax(-1)
+
+
+def softmax_backward(p: Any, dp: Any) -> Any:
+    """From what softmax gave."""
+    return p * (dp - (dp * p).sum(-1, keepdim=True))
+
+
+def log_softmax(x: Any) -> Any:
+    """Over the last dimension."""
+    return x.log_softmax(-1)
+
+
+def logsumexp(x: Any) -> Any:
+    """Over the last dimension."""
+    return x.logsumexp(-1)
+
+
+def cosine_similarity(x: Any, y: Any) -> Any:
+    """By rows."""
+    return (x * y).sum(-1) * (x * x).sum(-1).rsqrt() * (y * y).sum(-1).rsqrt()
+
+
+def ngpt_residual(h: Any, block: Any, alpha: Any) -> Any:
+    """A step from one point of the sphere towards another, and back onto it."""
+
+    def onto_sphere(x: Any) -> Any:
+        return x * (x * x).sum(-1, keepdim=True).rsqrt()
+
+    return onto_sphere(h + alpha * (onto_sphere(block) - h))
+
+
+# Activations.
+
+
+def _silu_slope(a: Any) -> Any:
+    s = a.sigmoid()
+    return s * (1 + a * (1 - s))
+
+
+def _gelu_slope(a: Any) -> Any:
+    c = 0.7978845608028654
+    t = (c * (a + 0.044715 * a * a * a)).tanh()
+    return 0.5 * (1 + t) + 0.5 * a * (1 - t * t) * c * (1 + 3 * 0.044715 * a * a)
+
+
+def swiglu(a: Any, b: Any) -> Any:
+    """silu(a) b."""
+    from torch.nn import functional
+
+    return functional.silu(a) * b
+
+
+def swiglu_backward(a: Any, b: Any, dy: Any) -> tuple[Any, Any]:
+    """da and db."""
+    return dy * b * _silu_slope(a), dy * a * a.sigmoid()
+
+
+def geglu(a: Any, b: Any) -> Any:
+    """gelu(a) b."""
+    from torch.nn import functional
+
+    return functional.gelu(a, approximate="tanh") * b
+
+
+def geglu_backward(a: Any, b: Any, dy: Any) -> tuple[Any, Any]:
+    """da and db."""
+    from torch.nn import functional
+
+    return dy * b * _gelu_slope(a), dy * functional.gelu(a, approximate="tanh")
+
+
+def relu_squared(x: Any) -> Any:
+    """As in Primer."""
+    return x.relu() ** 2
+
+
+def _rotate(x: Any, cos: Any, sin: Any) -> Any:
+    import torch
+
+    a, b = x.chunk(2, -1)
+    return x * cos + torch.cat((-b, a), -1) * sin
+
+
+def rope(q: Any, k: Any, cos: Any, sin: Any) -> tuple[Any, Any]:
+    """Queries and keys rotated: q and k [b, h, s, d], cos and sin [s, d]."""
+    return _rotate(q, cos, sin), _rotate(k, cos, sin)
+
+
+def rope_backward(dq: Any, dk: Any, cos: Any, sin: Any) -> tuple[Any, Any]:
+    """The rotation back."""
+    return rope(dq, dk, cos, -sin)
+
+
+# Losses.
+
+
+def _hit(x: Any, t: Any) -> Any:
+    import torch
+
+    return (torch.arange(x.shape[-1], device=x.device) == t[:, None]).to(x.dtype)
+
+
+def cross_entropy(x: Any, t: Any) -> Any:
+    """x [m, v], t [m]."""
+    from torch.nn import functional
+
+    return functional.cross_entropy(x, t)
+
+
+def cross_entropy_both(x: Any, t: Any) -> tuple[Any, Any]:
+    """The loss of each row and the gradient of the logits."""
+    hit = _hit(x, t)
+    return x.logsumexp(-1) - (x * hit).sum(-1), (x.softmax(-1) - hit) / x.shape[0]
+
+
+def linear_cross_entropy(x: Any, w: Any, t: Any) -> Any:
+    """x [m, k], w [v, k], t [m]."""
+    from torch.nn import functional
+
+    return functional.cross_entropy(x @ w.T, t, reduction="none")
+
+
+def linear_cross_entropy_backward(x: Any, w: Any, t: Any) -> tuple[Any, Any]:
+    """dx and dw."""
+    logits = x @ w.T
+    d = (logits.softmax(-1) - _hit(logits, t)) / x.shape[0]
+    return d @ w, d.T @ x
+
+
+def kl(p: Any, logq: Any) -> Any:
+    """By rows, of probabilities against logarithms."""
+    return (p * (p.log() - logq)).sum(-1)
+
+
+def kl_backward(p: Any) -> Any:
+    """Of the logarithms."""
+    return p * (-1.0 / p.shape[0])
+
+
+def jsd(logp: Any, logq: Any) -> tuple[Any, Any]:
+    """The loss of each row and the gradient of logp."""
+    p, q = logp.exp(), logq.exp()
+    m = (0.5 * (p + q)).log()
+    return (0.5 * (p * (logp - m) + q * (logq - m))).sum(-1), 0.5 * p * (logp - m) / logp.shape[0]
+
+
+def tvd(p: Any, q: Any) -> Any:
+    """By rows."""
+    return 0.5 * (p - q).abs().sum(-1)
+
+
+# Attention.
+
+
+def _scores(q: Any, k: Any) -> Any:
+    return q @ k.transpose(-1, -2) * q.shape[-1] ** -0.5
+
+
+def _later(q: Any, k: Any) -> Any:
+    import torch
+
+    keys, queries = (torch.arange(x.shape[-2], device=x.device) for x in (k, q))
+    return keys - queries[:, None]
+
+
+def attention(q: Any, k: Any, v: Any) -> Any:
+    """q, k and v [h, s, d]."""
+    return _scores(q, k).softmax(-1) @ v
+
+
+def causal(q: Any, k: Any, v: Any) -> Any:
+    """Causal attention."""
+    return _scores(q, k).masked_fill(_later(q, k) > 0, float("-inf")).softmax(-1) @ v
+
+
+def causal_finite(q: Any, k: Any, v: Any) -> Any:
+    """Causal attention, masked by a large number."""
+    return _scores(q, k).masked_fill(_later(q, k) > 0, -1e30).softmax(-1) @ v
+
+
+def gqa(q: Any, k: Any, v: Any) -> Any:
+    """q [kv, g, s, d], k and v [kv, s, d]; causal."""
+    k, v = k[:, None], v[:, None]
+    return causal(q, k, v)
+
+
+def sliding(q: Any, k: Any, v: Any) -> Any:
+    """The last 1024 keys."""
+    import torch
+
+    d = _later(q, k)
+    return _scores(q, k).masked_fill(torch.logical_or(d > 0, d <= -1024), float("-inf")).softmax(-1) @ v
+
+
+def alibi(q: Any, k: Any, v: Any, slope: Any) -> Any:
+    """slope [h]."""
+    d = _later(q, k)
+    return (_scores(q, k) + slope[:, None, None] * d).masked_fill(d > 0, float("-inf")).softmax(-1) @ v
+
+
+def softcap(q: Any, k: Any, v: Any) -> Any:
+    """Gemma 2's: scores within 50."""
+    return (50 * (_scores(q, k) / 50).tanh()).softmax(-1) @ v
+
+
+def qk_norm_attention(q: Any, k: Any, v: Any) -> Any:
+    """Normed queries and keys."""
+    return attention(q * _rstd(q), k * _rstd(k), v)
+
+
+def attention_backward(q: Any, k: Any, v: Any, do: Any) -> tuple[Any, Any, Any]:
+    """dq, dk and dv."""
+    p = _scores(q, k).softmax(-1)
+    dp = do @ v.transpose(-1, -2)
+    ds = p * (dp - (dp * p).sum(-1, keepdim=True)) * q.shape[-1] ** -0.5
+    return ds @ k, ds.transpose(-1, -2) @ q, p.transpose(-1, -2) @ do
+
+
+def differential(q1: Any, k1: Any, q2: Any, k2: Any, v: Any, scale: Any) -> Any:
+    """The difference of two attentions over the same values; scale [1]."""
+    return (_scores(q1, k1).softmax(-1) - scale * _scores(q2, k2).softmax(-1)) @ v
+
+
+def mla_decode(q: Any, qr: Any, c: Any, kr: Any) -> Any:
+    """Absorbed: q [b, h, r], qr [b, h, p] over the cache c [b, s, r], kr [b, s, p]."""
+    scores = (q @ c.transpose(-1, -2) + qr @ kr.transpose(-1, -2)) * 0.07
+    return scores.softmax(-1) @ c
+
+
+def mla_decode_written(q: Any, qr: Any, wk: Any, wv: Any, c: Any, kr: Any) -> Any:
+    """With both projections: q [b, h, e], wk and wv [h, e, r]; the output [b, h, e]."""
+    import torch
+
+    own = torch.einsum("bhe,her->bhr", q, wk)
+    return torch.einsum("bhr,her->bhe", mla_decode(own, qr, c, kr), wv)
+
+
+def linear_attention(q: Any, k: Any, v: Any) -> Any:
+    """Causal, quadratic as written: q, k, v [h, s, d]."""
+    return (q @ k.transpose(-1, -2)).tril() @ v
+
+
+# Products and what is around them.
+
+
+def gelu_linear(x: Any, w: Any, b: Any) -> Any:
+    """x [m, k], w [n, k]."""
+    from torch.nn import functional
+
+    return functional.gelu(functional.linear(x, w, b), approximate="tanh")
+
+
+def gelu_linear_backward(x: Any, w: Any, b: Any, dy: Any) -> tuple[Any, Any, Any]:
+    """dx, dw and db."""
+    d = dy * _gelu_slope(x @ w.T + b)
+    return d @ w, d.T @ x, d.sum(0)
+
+
+def gated_mlp(x: Any, gate: Any, up: Any, down: Any) -> Any:
+    """x [m, k], gate and up [k, n], down [n, k]."""
+    return swiglu(x @ gate, x @ up) @ down
+
+
+def norm_qkv(x: Any, g: Any, wq: Any, wk: Any, wv: Any) -> tuple[Any, Any, Any]:
+    """One norm, three projections."""
+    h = rms_norm(x, g)
+    return h @ wq, h @ wk, h @ wv
+
+
+def norm_linear(x: Any, g: Any, w: Any) -> Any:
+    """RMSNorm, Linear."""
+    return rms_norm(x, g) @ w
+
+
+def lora(x: Any, w: Any, a: Any, b: Any) -> Any:
+    """A Linear with a low-rank correction."""
+    return x @ w + (x @ a) @ b
+
+
+def moe(x: Any, route: Any, w1: Any, w2: Any) -> Any:
+    """Dense: x [m, k], route [m, e], w1 [e, k, n], w2 [e, n, k]."""
+    import torch
+
+    h = torch.einsum("mk,ekn->emn", x, w1).relu()
+    return torch.einsum("emn,enk,me->mk", h, w2, route)
+
+
+def int8_linear(x: Any, w: Any, scale: Any) -> Any:
+    """x [m, k], w [n, k] int8, scale [n]."""
+    return (x @ w.to(x.dtype).T) * scale
+
+
+def int4_linear(x: Any, w: Any, scale: Any, zero: Any) -> Any:
+    """x [m, k], w [n, k / 2] uint8 with two codes each; scale and zero [n, k / 128]."""
+    import torch
+
+    n, groups = scale.shape
+    codes = torch.stack((w & 15, w >> 4), -1).reshape(n, groups, -1).to(x.dtype)
+    return x @ ((codes - zero[..., None]) * scale[..., None]).reshape(n, -1).T
+
+
+def mbconv(x: Any, w1: Any, wd: Any, w2: Any) -> Any:
+    """Expansion, depthwise 3 x 3, projection: x [n, c, h, w]."""
+    from torch.nn import functional
+
+    h = functional.silu(functional.conv2d(x, w1))
+    h = functional.silu(functional.conv2d(h, wd, padding=1, groups=wd.shape[0]))
+    return functional.conv2d(h, w2)
+
+
+def conv_group_norm(x: Any, w: Any, g: Any, b: Any) -> Any:
+    """3 x 3 convolution, then GroupNorm of 8 groups."""
+    from torch.nn import functional
+
+    return functional.group_norm(functional.conv2d(x, w, padding=1), 8, g, b)
+
+
+# Algebra.
+
+
+def stacked(a: Any) -> Any:
+    """A row at a time."""
+    import torch
+    from torch.nn import functional
+
+    return torch.stack([functional.gelu(a[i], approximate="tanh") for i in range(a.shape[0])])
+
+
+def clamped(x: Any) -> Any:
+    """Between bounds that cross: a constant."""
+    return x.clamp(min=2.0).clamp(max=1.0)
+
+
+def powers(x: Any) -> Any:
+    """A quotient of powers."""
+    return x**6 + x**4
+
+
+def common_factor(a: Any, b: Any, c: Any) -> Any:
+    """A sum of products with one factor."""
+    return a * b + c * b
+
+
+def added_up(a: Any) -> Any:
+    """Five times itself."""
+    return a + a + a + a + a
+
+
+_ROWS = "m=4096 n=2048"
+_HEADS = "h=32 s=4096 d=128"
+_QKV = "q:h,s,d k:h,s,d v:h,s,d"
+_NORM_BACKWARD = f"{LIGER}: one persistent kernel reads x and dy once, partial sums per program, a combine"
+_FUSED = f"{LIGER}: one kernel"
+
+KNOWN = (
+    Known("RMSNorm", rms_norm, "x:m,n g:n", _ROWS, source=_FUSED),
+    Known(
+        "RMSNorm backward",
+        rms_norm_backward,
+        "x:m,n g:n dy:m,n",
+        _ROWS,
+        "0",
+        "8*P*n",
+        2,
+        _NORM_BACKWARD,
+    ),
+    Known("LayerNorm", layer_norm, "x:m,n g:n b:n", _ROWS, source=_FUSED),
+    Known(
+        "LayerNorm backward",
+        layer_norm_backward,
+        "x:m,n g:n dy:m,n",
+        _ROWS,
+        "0",
+        "16*P*n",
+        2,
+        _NORM_BACKWARD,
+    ),
+    Known("add+RMSNorm", add_rms_norm, "x:m,n r:m,n g:n", _ROWS, source=_FUSED),
+    Known(
+        "add+RMSNorm backward",
+        add_rms_norm_backward,
+        "h:m,n g:n dy:m,n ds:m,n",
+        _ROWS,
+        "0",
+        "8*P*n",
+        2,
+        _NORM_BACKWARD,
+    ),
+    Known("DyT", dyt, "x:m,n a:1 g:n b:n", _ROWS, source=_FUSED),
+    Known(
+        "DyT backward",
+        dyt_backward,
+        "x:m,n a:1 g:n dy:m,n",
+        _ROWS,
+        "0",
+        "16*P*n",
+        2,
+        _NORM_BACKWARD,
+    ),
+    Known("PolyNorm", poly_norm, "x:m,n w:3 b:1", _ROWS, source=_FUSED),
+    Known("GroupNorm", group_norm, "x:n,c,s g:c b:c", "n=16 c=256 s=1024", source=_FUSED),
+    Known(
+        "GroupNorm backward",
+        group_norm_backward,
+        "x:n,q,c,s g:q,c dy:n,q,c,s",
+        "n=16 q=32 c=8 s=1024",
+        "0",
+        "16*n*q*c",
+        2,
+        f"{LIGER}: one kernel a group, partial dg and db",
+    ),
+    Known(
+        "BatchNorm training",
+        batch_norm_training,
+        "x:n,c,s g:c b:c",
+        "n=16 c=256 s=1024",
+        source=f"{LEAST} (a channel's 32 KB stay on chip)",
+    ),
+    Known("softmax", softmax, "x:m,n", _ROWS, source=_FUSED),
+    Known("softmax backward", softmax_backward, "p:m,n dp:m,n", _ROWS, source=_FUSED),
+    Known("log-softmax", log_softmax, "x:m,n", _ROWS),
+    Known("logsumexp", logsumexp, "x:m,n", "m=4096 n=32768"),
+    Known("cosine similarity", cosine_similarity, "x:m,n y:m,n", _ROWS),
+    Known("nGPT residual", ngpt_residual, "h:m,n b:m,n a:n", _ROWS),
+    Known("SwiGLU", swiglu, "a:m,n b:m,n", _ROWS, source=_FUSED),
+    Known("SwiGLU backward", swiglu_backward, "a:m,n b:m,n dy:m,n", _ROWS, source=_FUSED),
+    Known("GEGLU", geglu, "a:m,n b:m,n", _ROWS, source=_FUSED),
+    Known("GEGLU backward", geglu_backward, "a:m,n b:m,n dy:m,n", _ROWS, source=_FUSED),
+    Known("ReLU squared", relu_squared, "x:m,n", _ROWS, source=_FUSED),
+    Known(
+        "RoPE",
+        rope,
+        "q:b,h,s,d k:b,h,s,d c:s,d i:s,d",
+        "b=4 h=32 s=2048 d=128",
+        source=_FUSED,
+        reason="a value and the half that it is rotated with are two loads of one tensor, counted twice",
+    ),
+    Known(
+        "RoPE backward",
+        rope_backward,
+        "q:b,h,s,d k:b,h,s,d c:s,d i:s,d",
+        "b=4 h=32 s=2048 d=128",
+        source=_FUSED,
+        reason="a value and the half that it is rotated with are two loads of one tensor, counted twice",
+    ),
+    Known(
+        "cross-entropy", cross_entropy, "x:m,v t:m/int64", "m=4096 v=32768", "0", "8*m", 2, f"{LIGER}, its mean apart"
+    ),
+    Known(
+        "cross-entropy with gradient",
+        cross_entropy_both,
+        "x:m,v t:m/int64",
+        "m=4096 v=32768",
+        "0",
+        "2*m*v",
+        1,
+        f"{LIGER}: one kernel, two passes over the logits",
+    ),
+    Known(
+        "linear cross-entropy",
+        linear_cross_entropy,
+        "x:m,k w:v,k t:m/int64",
+        "m=1024 k=2048 v=32768",
+        "2*m*k*v",
+        source="Cut Your Losses (Wijmans 2024): no logits in memory",
+    ),
+    Known(
+        "linear cross-entropy backward",
+        linear_cross_entropy_backward,
+        "x:m,k w:v,k t:m/int64",
+        "m=1024 k=2048 v=32768",
+        "6*m*k*v",
+        "4*2*m*v",
+        4,
+        f"{LIGER}: logits in chunks, the gradient in their place, library products",
+    ),
+    Known("KL", kl, "p:m,v q:m,v", "m=4096 v=32768", source=_FUSED),
+    Known("KL backward", kl_backward, "p:m,v", "m=4096 v=32768", source=_FUSED),
+    Known(
+        "JSD with gradient",
+        jsd,
+        "p:m,v q:m,v",
+        "m=4096 v=32768",
+        source=_FUSED,
+    ),
+    Known("TVD", tvd, "p:m,v q:m,v", "m=4096 v=32768", source=_FUSED),
+    Known("attention", attention, _QKV, _HEADS, "4*h*s*s*d", source=FLASH),
+    Known("causal attention", causal, _QKV, _HEADS, "2*h*s*s*d", source=FLASH),
+    Known("causal attention, finite mask", causal_finite, _QKV, _HEADS, "2*h*s*s*d", source=FLASH),
+    Known("GQA causal", gqa, "q:h,g,s,d k:h,s,d v:h,s,d", "h=8 g=4 s=4096 d=128", "2*h*g*s*s*d", source=FLASH),
+    Known(
+        "sliding window attention",
+        sliding,
+        _QKV,
+        _HEADS,
+        "4*h*(s*1024 - 1024*1024/2)*d",
+        source=f"{FLASH}: tiles outside the window skipped",
+    ),
+    Known("ALiBi attention", alibi, f"{_QKV} a:h", _HEADS, "2*h*s*s*d", source=FLASH),
+    Known("softcap attention", softcap, _QKV, _HEADS, "4*h*s*s*d", source=FLASH),
+    Known("QK-norm attention", qk_norm_attention, _QKV, _HEADS, "4*h*s*s*d", source=FLASH),
+    Known(
+        "attention backward",
+        attention_backward,
+        f"{_QKV} o:h,s,d",
+        _HEADS,
+        "14*h*s*s*d",
+        "2*4*h*s*d + 16*h*s",
+        3,
+        f"{FLASH}: the forward's rows, then dk and dv with dq, scores computed twice",
+        reason="cut into regions before it is searched, so that scores go through memory",
+    ),
+    Known(
+        "differential attention",
+        differential,
+        "q:h,s,d k:h,s,d r:h,s,d l:h,s,d v:h,s,d z:1",
+        "h=16 s=4096 d=128",
+        "8*h*s*s*d",
+        source="Differential Transformer (Ye 2024): two flash passes in one kernel",
+        reason="softmax's division is not distributed before the one-pass form: one of both scores is computed twice",
+    ),
+    Known(
+        "MLA decode",
+        mla_decode,
+        "q:b,h,r p:b,h,e c:b,s,r k:b,s,e",
+        "b=8 h=128 r=512 e=64 s=4096",
+        "2*b*h*s*(2*r + e)",
+        "8*b*h*r*4",
+        2,
+        "FlashMLA: the cache read once, split over keys",
+    ),
+    Known(
+        "MLA decode with projections",
+        mla_decode_written,
+        "q:b,h,f p:b,h,e u:h,f,r w:h,f,r c:b,s,r k:b,s,e",
+        "b=8 h=128 r=512 e=64 f=128 s=4096",
+        "2*b*h*s*(2*r + e) + 4*b*h*f*r",
+        "8*b*h*r*4 + 8*b*h*r",
+        4,
+        "FlashMLA and two batched products",
+    ),
+    Known(
+        "linear attention",
+        linear_attention,
+        _QKV,
+        "h=32 s=4096 d=128",
+        "2*h*s*(2*d*d + 128*2*d/2)",
+        "4*h*s*d",
+        2,
+        "Flash Linear Attention (Yang 2024): chunks of 128 and a state",
+        reason="the quadratic form has no chunks, and no rule introduces them",
+    ),
+    Known("GELU linear", gelu_linear, "x:m,k w:n,k b:n", "m=1024 k=4096 n=4096", "2*m*k*n"),
+    Known(
+        "GELU linear backward",
+        gelu_linear_backward,
+        "x:m,k w:n,k b:n dy:m,n",
+        "m=1024 k=4096 n=4096",
+        "6*m*k*n",
+        "2*3*m*n + 2*m*k + 2*n*k",
+        3,
+        "the activation's gradient stored once, as an epilogue, then two products",
+    ),
+    Known(
+        "gated MLP",
+        gated_mlp,
+        "x:m,k g:k,n u:k,n d:n,k",
+        "m=16 k=4096 n=14336",
+        "6*m*k*n",
+        "4*m*n",
+        2,
+        "two products with one epilogue, then a product",
+    ),
+    Known("RMSNorm+Linear", norm_linear, "x:m,k g:k w:k,n", "m=16 k=4096 n=4096", "2*m*k*n", source="Mirage (Wu 2024)"),
+    Known(
+        "RMSNorm+QKV",
+        norm_qkv,
+        "x:m,k g:k q:k,n r:k,e v:k,e",
+        "m=16 k=4096 n=4096 e=1024",
+        "2*m*k*(n + 2*e)",
+        source="Mirage (Wu 2024): the norm in the products' kernel",
+    ),
+    Known(
+        "LoRA",
+        lora,
+        "x:m,k w:k,n a:k,r b:r,n",
+        "m=16 k=4096 n=4096 r=16",
+        "2*m*k*n + 2*m*r*(k + n)",
+        "4*m*r",
+        2,
+        "S-LoRA: the narrow product, then the wide one with its epilogue",
+    ),
+    Known(
+        "MoE, dense",
+        moe,
+        "x:m,k p:m,e u:e,k,n d:e,n,k",
+        "m=64 k=1024 n=2048 e=8",
+        "4*m*k*n*e",
+        "4*m*n*e",
+        2,
+        "grouped products: hidden values stored once",
+    ),
+    Known("int8 linear", int8_linear, "x:m,k w:n,k/int8 s:n", "m=16 k=4096 n=4096", "2*m*k*n"),
+    Known(
+        "int4 linear",
+        int4_linear,
+        "x:m,k w:n,l/uint8 s:n,g z:n,g",
+        "m=16 k=4096 l=2048 n=4096 g=32",
+        "2*m*k*n",
+        source="Marlin (Frantar 2024)",
+    ),
+    Known(
+        "MBConv",
+        mbconv,
+        "x:n,c,s,s u:e,c,1,1 d:e,1,3,3 w:c,e,1,1",
+        "n=8 c=64 e=256 s=56",
+        "4*n*c*e*s*s",
+        "2*2*2*n*e*s*s",
+        3,
+        "a kernel a convolution, activations as epilogues",
+        reason="the expansion is computed again for each tap of the depthwise convolution",
+    ),
+    Known(
+        "convolution+GroupNorm",
+        conv_group_norm,
+        "x:n,c,s,s w:e,c,3,3 g:e b:e",
+        "n=8 c=64 e=64 s=56",
+        "18*n*c*e*s*s",
+        "2*2*n*e*s*s",
+        2,
+        "cuDNN: implicit product, then one pass of the norm",
+        reason="cuts that are best together with another are considered six at most: with --max-cuts 12 it is 1.18",
+    ),
+    Known(
+        "unrolled stack",
+        stacked,
+        "a:m,n",
+        "m=16 n=65536",
+        reason="pieces that are one expression of the position are computed one by one, in regions",
+    ),
+    Known(
+        "crossed clamp",
+        clamped,
+        "x:m,n",
+        _ROWS,
+        "0",
+        "-2*m*n",
+        source="a constant: nothing is read",
+        reason="a value that is a constant over the whole range is computed all the same",
+    ),
+    Known("powers", powers, "x:m,n", _ROWS),
+    Known("common factor", common_factor, "a:m,n b:m,n c:m,n", _ROWS),
+    Known("five times", added_up, "a:m,n", _ROWS),
+)

@@ -1,0 +1,268 @@
+"""How far the search is from the best known algorithm: bytes, work and launches, function by function.
+
+    python benchmarks/discover.py [--only PART ...] [--json]    a line a function (collection.py); minutes on one core
+
+`bytes`, `matrix` (operations of matrix products), `vector` (multiply-adds) and `launches` are those of the best known
+algorithm, and prism's after the arrow: of its best-ranked proved sGraph for sm_90 at the configuration that its cost
+model likes best. Bytes are those that cross the memory interface, buffers between launches among them whatever a cache
+keeps. `ratio` compares the time that both would take at the same rates of the device: the largest of traffic, matrix
+work and vector work, and a constant a launch. Everything is counted, nothing is measured but `search`, CPU seconds of
+the search and its prover.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import sys
+import time
+import warnings
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from benchmarks.collection import KNOWN, PARTIAL, Known
+
+if TYPE_CHECKING:
+    from prism.cost.device import Device
+    from prism.egraph.worker import Worker
+    from prism.program.nodes import Program
+    from prism.sgraph.nodes import SGraph
+
+TARGET = "sm_90"
+FAR = 1.5
+"""A ratio that wants a reason."""
+RANKED = 4
+"""Proved sGraphs of a region, best bound first, among which the cost model chooses."""
+
+
+@dataclass(frozen=True, slots=True)
+class Counts:
+    """What an algorithm takes.
+
+    Attributes:
+        bytes: to and from memory.
+        matrix: operations of matrix products.
+        vector: multiply-adds of everything else.
+        launches: kernels.
+    """
+
+    bytes: float
+    matrix: float
+    vector: float
+    launches: int
+
+    def __add__(self, other: Counts) -> Counts:
+        return Counts(
+            self.bytes + other.bytes,
+            self.matrix + other.matrix,
+            self.vector + other.vector,
+            self.launches + other.launches,
+        )
+
+    def seconds(self, target: Device) -> float:
+        """At the device's rates, as if it were always full."""
+        from prism.cost import roofline
+        from prism.program.nodes import DType
+
+        work = roofline.arithmetic(target, self.matrix, self.vector, DType.BFLOAT16)
+        moved = self.bytes / target.bandwidth_bytes_s
+        return max(moved, *work) + self.launches * target.launch_overhead_s
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One function.
+
+    Attributes:
+        known: counts of the best known algorithm.
+        formulas: what they were computed from: bytes, matrix.
+        source: where the formulas are from.
+        found: prism's counts; None where nothing was proved.
+        ratio: of the times; infinite where nothing was proved.
+        search_s: CPU seconds.
+        reason: why the ratio is more than `FAR`, where it is.
+    """
+
+    name: str
+    known: Counts
+    formulas: tuple[str, str]
+    source: str
+    found: Counts | None
+    ratio: float
+    regions: int
+    search_s: float
+    reason: str
+
+
+def best_known(known: Known, program: Program) -> Counts:
+    """The table's formulas at the function's sizes."""
+    import sympy
+
+    names = known.dimensions | {"P": PARTIAL, "io": _io(program)}
+
+    def at(formula: str) -> float:
+        return float(sympy.sympify(formula, locals={n: sympy.Symbol(n) for n in names}).subs(names))
+
+    return Counts(at(f"io + {known.more}"), at(known.matrix), _pointwise(program), known.launches)
+
+
+def _io(program: Program) -> int:
+    """Bytes of every input and output once."""
+    names = dict.fromkeys((*(t.name for t in program.inputs), *program.outputs))
+    tensors = [program.tensor(n) for n in names]
+    return sum(math.prod(int(e) for e in t.shape) * t.dtype.bytes for t in tensors)
+
+
+def _pointwise(program: Program) -> float:
+    """Multiply-adds of what is no product of matrices, each operator of the program once."""
+    from prism.cost.work import work
+
+    total = 0.0
+    for d in program.definitions:
+        done = work(d.expr)
+        total += sum(cost * math.prod(int(a.extent) for a in axes) for cost, axes in done.others)
+        total += sum(math.prod(int(a.extent) for a in p.axes) for p in done.products if not p.is_matrix)
+    return total
+
+
+def counted(sgraph: SGraph, target: Device) -> tuple[float, Counts] | None:
+    """The cost model's seconds and the counts at the configuration that it likes best; None where none can run."""
+    from prism.cost.compiled_expr import value
+    from prism.cost.counts import sgraph_cost
+    from prism.cost.model import Model
+    from prism.instantiate.space import Space
+
+    model = Model(sgraph, target, {})
+    best = Space(sgraph, target, {}).points_ranked(model, 1)
+    if not best:
+        return None
+    config, estimate = best[0]
+    cost = sgraph_cost(sgraph)
+    at = cost.evaluate(config.symbols)
+    touched = 0.0
+    for kernel in cost.kernels:
+        once: dict[tuple[str, bool, frozenset[str]], float] = {}
+        for a in kernel.accesses:
+            key = (a.tensor, a.store, frozenset(x.name for x in a.axes))
+            tensor = sgraph.tensors[a.tensor]
+            whole = math.prod(value(e, config.symbols) for e in tensor.shape) * tensor.dtype.bytes
+            once[key] = max(once.get(key, 0.0), min(float(a.own.evaluate(config.symbols)), whole))
+        touched += sum(once.values())
+    missed = sum(k.bytes for k in estimate.per_kernel)
+    return estimate.seconds, Counts(max(touched, missed), at["dot_flops"], at["flops"], len(estimate.per_kernel))
+
+
+def measure(known: Known, worker: Worker) -> Row:
+    """Search one function, region by region as `prism optimize` does, and count."""
+    from prism.api.partitioned import search_regions
+    from prism.api.region_search import SearchBudget
+    from prism.cost.device import device
+    from prism.events import Recorder
+    from prism.generate.partition import partition
+
+    target, program = device(TARGET), known.program()
+    before = _cpu_seconds(worker)
+    regions = partition(program, device=target)
+    found = search_regions(program, regions, target, SearchBudget(), [worker], Recorder())
+    seconds = _cpu_seconds(worker) - before
+    total: Counts | None = Counts(0.0, 0.0, 0.0, 0)
+    for region in found.regions:
+        made = [c for p in region.result.proved[:RANKED] if (c := counted(p.sgraph, target)) is not None]
+        best = min(made, key=lambda c: c[0], default=None)
+        total = None if total is None or best is None else total + best[1]
+    goal = best_known(known, program)
+    if total is not None:
+        goal = replace(goal, vector=min(goal.vector, total.vector))
+    ratio = total.seconds(target) / goal.seconds(target) if total else math.inf
+    return Row(
+        known.name,
+        goal,
+        (f"io + {known.more}" if known.more != "0" else "io", known.matrix),
+        known.source,
+        total,
+        ratio,
+        len(found.regions),
+        seconds,
+        known.reason if ratio > FAR else "",
+    )
+
+
+def _cpu_seconds(worker: Worker) -> float:
+    """Of this process and of the worker so far."""
+    fields = Path(f"/proc/{worker.pid}/stat").read_text().rpartition(")")[2].split()
+    return time.process_time() + (int(fields[11]) + int(fields[12])) / 100
+
+
+def geometric_mean(ratios: Iterable[float]) -> float:
+    """Of those that are finite; NaN of none."""
+    logs = [math.log(r) for r in ratios if math.isfinite(r)]
+    return math.exp(math.fsum(logs) / len(logs)) if logs else math.nan
+
+
+def report(rows: Sequence[Row]) -> str:
+    """The table, the mean, and what is far with its reason."""
+    from benchmarks.search import table
+
+    lines = [["function", "MB", "matrix G", "vector M", "launches", "regions", "ratio", "search", "formulas"]]
+    for r in rows:
+        f = r.found
+
+        def both(known: float, found: float | None, scale: float) -> str:
+            return f"{known / scale:.4g}->" + ("?" if found is None else f"{found / scale:.4g}")
+
+        lines.append(
+            [
+                r.name,
+                both(r.known.bytes, f.bytes if f is not None else None, 1e6),
+                both(r.known.matrix, f.matrix if f is not None else None, 1e9),
+                both(r.known.vector, f.vector if f is not None else None, 1e6),
+                both(r.known.launches, f.launches if f is not None else None, 1),
+                str(r.regions),
+                f"{r.ratio:.2f}",
+                f"{r.search_s:.1f}",
+                f"{r.formulas[0]}; {r.formulas[1]}",
+            ]
+        )
+    proved = [r for r in rows if math.isfinite(r.ratio)]
+    far = [r for r in rows if r.ratio > FAR]
+    text = [table(lines), f"geometric mean {geometric_mean(r.ratio for r in rows):.3f} of {len(proved)} functions"]
+    if len(proved) < len(rows):
+        text.append(f"nothing proved: {', '.join(r.name for r in rows if r not in proved)}")
+    text += [f"over {FAR}: {r.name} {r.ratio:.2f}: {r.reason or 'no reason is known'}" for r in far]
+    return "\n".join(text)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Search and print."""
+    from prism.egraph.worker import Worker
+
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", nargs="+", default=[], metavar="PART", help="functions whose names have such a part")
+    parser.add_argument("--json", action="store_true", help="one JSON object a function")
+    args = parser.parse_args(argv)
+    chosen = [k for k in KNOWN if not args.only or any(o.lower() in k.name.lower() for o in args.only)]
+    if not chosen:
+        parser.error(f"no function has a name with {', '.join(args.only)}: {', '.join(k.name for k in KNOWN)}")
+    warnings.simplefilter("ignore")  # torch's own
+    rows = []
+    for known in chosen:
+        # Each with a worker of its own: what one leaves behind is no other's start.
+        with Worker() as worker:
+            worker.ready()
+            rows.append(measure(known, worker))
+        if args.json:
+            print(json.dumps(asdict(rows[-1])), flush=True)
+        else:
+            print(f"{known.name}: {rows[-1].ratio:.2f}", file=sys.stderr, flush=True)
+    if not args.json:
+        print(report(rows))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

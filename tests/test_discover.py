@@ -1,0 +1,79 @@
+"""benchmarks/discover.py: its counts are what an sGraph moves and computes, its table of functions is whole."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import replace
+
+import pytest
+
+from benchmarks import discover
+from benchmarks.collection import KNOWN, PARTIAL, Known, rms_norm
+from benchmarks.discover import Counts, Row, best_known, geometric_mean, main, measure, report
+from prism.cost.device import device
+from prism.egraph.worker import Worker
+
+NORM = Known("small norm", rms_norm, "x:m,n g:n", "m=512 n=1024", "2*m*n", "8*P*n", 2, "here")
+
+
+def row(ratio: float, reason: str = "") -> Row:
+    counts = Counts(1e6, 2e9, 3e6, 1)
+    found = None if math.isinf(ratio) else replace(counts, bytes=2e6)
+    return Row(f"f{ratio}", counts, ("io", "0"), "here", found, ratio, 1, 0.5, reason)
+
+
+def test_every_function_says_what_is_known_of_it() -> None:
+    assert len(KNOWN) >= 60
+    assert len({k.name for k in KNOWN}) == len(KNOWN)
+    assert all(k.source and k.launches >= 1 and k.dimensions for k in KNOWN)
+
+
+def test_formulas_are_taken_at_the_sizes() -> None:
+    goal = best_known(NORM, NORM.program())
+    io = 2 * (2 * 512 * 1024 + 1024)
+    assert (goal.bytes, goal.matrix, goal.launches) == (io + 8 * PARTIAL * 1024, 2 * 512 * 1024, 2)
+
+
+def test_an_input_that_is_stored_again_counts_twice_and_one_that_is_read_twice_once() -> None:
+    both = replace(NORM, fn=lambda x, g: (x * g, x + g), more="0")
+    assert best_known(both, both.program()).bytes == 2 * (3 * 512 * 1024 + 1024)
+
+
+def test_a_norm_is_found_and_counted(worker: Worker) -> None:
+    found = measure(replace(NORM, matrix="0", more="0", launches=1), worker)
+    assert found.found is not None
+    assert found.found.bytes == found.known.bytes == 2 * (2 * 512 * 1024 + 1024)
+    assert (found.found.matrix, found.found.launches, found.ratio) == (0, 1, 1.0)
+    assert found.known.vector == found.found.vector > 512 * 1024
+    assert not found.reason
+
+
+def test_time_is_the_largest_part_and_the_launches() -> None:
+    h200 = device("sm_90")
+    launch = h200.launch_overhead_s
+    assert Counts(h200.bandwidth_bytes_s, 0, 0, 2).seconds(h200) == pytest.approx(1 + 2 * launch)
+    assert Counts(0, 3 * h200.half_dot_flops, h200.multiply_adds_s, 0).seconds(h200) == pytest.approx(3)
+
+
+def test_the_mean_is_of_what_was_proved() -> None:
+    assert geometric_mean([1.0, 4.0, math.inf]) == pytest.approx(2)
+    assert math.isnan(geometric_mean([math.inf]))
+
+
+def test_what_is_far_is_listed_with_its_reason() -> None:
+    text = report([row(1.2), row(2.4, "because"), row(1.6), row(math.inf)])
+    assert "geometric mean 1.664 of 3 functions" in text
+    assert "over 1.5: f2.4 2.40: because" in text
+    assert "over 1.5: f1.6 1.60: no reason is known" in text
+    assert "nothing proved: finf" in text
+    assert "1->2" in text
+
+
+def test_json_holds_a_line_a_function(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(discover, "measure", lambda known, worker: replace(row(1.5), name=known.name))
+    assert main(["--json", "--only", "RMSNorm back", "five"]) == 0
+    lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [line["name"] for line in lines] == ["RMSNorm backward", "add+RMSNorm backward", "five times"]
+    with pytest.raises(SystemExit):
+        main(["--only", "nothing of that name"])

@@ -1,0 +1,61 @@
+"""benchmarks/models.py: what its rows say. Its models need transformers, and minutes."""
+
+from __future__ import annotations
+
+import json
+from argparse import Namespace
+from pathlib import Path
+
+import onnx
+import pytest
+
+from benchmarks import models
+from benchmarks.models import Row, last_line, lines_of, operations, shapes_of, shares, stages_of
+
+
+def test_a_model_that_fails_is_a_row_that_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(*_: object, **__: object) -> dict[str, object]:
+        raise RuntimeError("no such class")
+
+    monkeypatch.setattr(models, "child", refused)
+    row = models.row_of("bert", tmp_path, Namespace(opset=18, dynamic=False, budget="1s", threads=1, compile=False))
+    assert row.ratio is None
+    assert "export: no such class" in "\n".join(lines_of(row))
+    rows = [row, Row("vit", kept=True, code=4), Row("t5", ratios={"onnxruntime": (3.9, 4.0, 4.2)})]
+    assert last_line(rows).endswith("2.00x of 2 models (1 stay as they were, 1 failed)")
+
+
+def test_stages_are_summed_over_islands_and_regions() -> None:
+    said = """prism: load 78.9 ms  in parts
+prism: island_0 of 3: search 2.59 s  2 regions
+prism: island_2 of 3: search: 5/8 regions ... 30.0 s so far
+prism: island_2 of 3, region 1 of 8: tuning 360 ms  3 compiled
+prism: island_2 of 3, region 2 of 8: tuning 1.5 min
+prism: island_2 65.2 s  64 nodes"""
+    assert stages_of(said) == pytest.approx({"load": 0.0789, "search": 2.59, "tuning": 90.36})
+
+
+def test_shares_count_nodes_and_operations_of_islands(tmp_path: Path) -> None:
+    text = """<ir_version: 10, opset_import: ["" : 18]>
+    m (float[n, 8] x, float[8, 4] w, float[4, 2] v) => (float[n, 2] y) {
+        a = MatMul(x, w)  b = Exp(a)  y = MatMul(b, v) }"""
+    model = onnx.parser.parse_model(text)
+    onnx.save(model, tmp_path / "m.onnx")
+    first = model.graph.node[0]
+    assert operations(first, shapes_of(onnx.shape_inference.infer_shapes(model))) == 2.0 * models.SEQUENCE * 4 * 8
+    model.functions.append(
+        onnx.helper.make_function("ai.prism", "island_0", ["x", "w"], ["b"], model.graph.node[:2], model.opset_import)
+    )
+    folder = tmp_path / "out"
+    folder.mkdir()
+    onnx.save(model, folder / "model.onnx")
+    islands = [{"nodes": 2, "why": ""}, {"nodes": 1, "why": "it gains nothing"}]
+    (folder / "report.json").write_text(json.dumps({"nodes": 3, "islands": islands}))
+    assert shares(tmp_path / "m.onnx", folder) == pytest.approx((2 / 3, 32 / 40))
+
+
+def test_what_is_missing_is_named(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(models, "find_spec", lambda name: None)
+    with pytest.raises(SystemExit):
+        models.main([])
+    assert "transformers is missing: pip install transformers" in capsys.readouterr().err

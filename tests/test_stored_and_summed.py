@@ -1,0 +1,169 @@
+"""Kernels that store along an axis and sum over it in the same pass: norms' and losses' gradients.
+
+They are legal sGraphs as any; what is new is that the generator builds them.
+"""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from cpu_batch import Case, run_batch
+from interpreting import InterpreterPool, InterpretJob
+from sgraph_programs import program, task
+from sgraph_simulator import simulate
+
+from benchmarks import collection
+from prism.api import trace
+from prism.api.region_search import SearchBudget, run_search
+from prism.backends.cpu.support import find_compiler
+from prism.backends.triton.emit import emit_module
+from prism.cost.constraints import RoleBounds
+from prism.cost.device import device
+from prism.egraph.worker import Worker
+from prism.events import Recorder
+from prism.generate.enumerate import Bounds, generate
+from prism.program.build import add, const, mean, mul, neg, op, read, recip, reduce
+from prism.program.evaluate import evaluate
+from prism.program.index import Axis
+from prism.program.nodes import Program
+from prism.sgraph.config import Config
+from prism.sgraph.nodes import Accumulate, Load, Loop, SGraph, Split, Store
+
+M, K = Axis("m", 22), Axis("k", 20)
+WIDE = Bounds(
+    max_kernels=1,
+    max_families=2000,
+    per_kernel=40,
+    per_plan=60,
+    max_sgraphs=400,
+    off=frozenset({"dominated", "worse"}),
+    roles=RoleBounds(short=0),
+)
+
+
+def norm_gradient() -> Program:
+    """A norm's dx[m, k], and its dg[k]."""
+    x, dy = read("x", M, K), read("dy", M, K)
+    h = mul(x, recip(op("sqrt", add(mean(K, mul(x, x)), const(1e-3)))))
+    dx = add(dy, neg(mul(h, mean(K, mul(dy, h)))))
+    return program(
+        "p", {"x": (22, 20), "dy": (22, 20)}, {"dx": ((M, K), dx), "dg": ((K,), reduce("sum", M, mul(dy, h)))}
+    )
+
+
+def along(store: Store) -> set[Axis]:
+    """The axes that a store ranges over."""
+    return {a for i in store.index for a in i.axes()}
+
+
+def split_and_stored(g: SGraph) -> bool:
+    """Whether some kernel stores along an axis that its programs share."""
+    return any(
+        isinstance(role, Split) and any(isinstance(s, Store) and axis in along(s) for s in k.statements())
+        for k in g.kernels
+        for axis, role in k.roles
+    )
+
+
+def looped_and_stored(g: SGraph) -> bool:
+    """Whether some loop both stores along its axis and accumulates."""
+    return any(
+        isinstance(loop, Loop)
+        and any(isinstance(s, Accumulate) for s in loop.body)
+        and any(isinstance(s, Store) and loop.axis in along(s) for s in loop.body)
+        for k in g.kernels
+        for loop in k.statements()
+    )
+
+
+@pytest.fixture(scope="module")
+def found() -> list[SGraph]:
+    """The sGraphs of the norm's gradient that do both along one axis."""
+    every = [c.sgraph for c in generate(task(norm_gradient()), WIDE).candidates]
+    mine = [g for g in every if looped_and_stored(g)]
+    assert len(mine) >= 4
+    assert sum(map(split_and_stored, mine)) >= 2
+    return mine
+
+
+def inputs() -> dict[str, np.ndarray]:
+    rng = np.random.default_rng(0)
+    return {t.name: rng.standard_normal([int(e) for e in t.shape]) for t in norm_gradient().inputs}
+
+
+def test_tiles_and_parts_of_any_length_give_the_same(found: list[SGraph]) -> None:
+    choose, given = random.Random(0), inputs()
+    wanted = evaluate(norm_gradient(), given)
+    for g in found[:: max(1, len(found) // 8)]:
+        binding = {s.name: choose.choice((3, 5, 8, 32)) for s in g.symbols}
+        got = simulate(g, given, binding)
+        for name in ("dx", "dg"):
+            np.testing.assert_allclose(got[name], wanted[name], rtol=1e-9, atol=1e-9, err_msg=str(binding))
+
+
+def picked(found: list[SGraph]) -> list[SGraph]:
+    """One of each kind: split, and looped by one program."""
+    return [next(g for g in found if split_and_stored(g)), next(g for g in found if not split_and_stored(g))]
+
+
+@pytest.mark.skipif(find_compiler() is None, reason="needs a C++ compiler: install g++ or clang++")
+def test_cpp_kernels_do_both(found: list[SGraph], tmp_path: Path) -> None:
+    given = {n: a.astype(np.float32) for n, a in inputs().items()}
+    wanted = evaluate(norm_gradient(), given)
+    made = [
+        Case(g, {s.name: size for s in g.symbols}, [given[t.name] for t in g.inputs])
+        for g in picked(found)
+        for size in (3, 8)
+    ]
+    for case, got in zip(made, run_batch(made, tmp_path), strict=True):
+        for t, a in zip(case.sgraph.outputs, got, strict=True):
+            np.testing.assert_allclose(a, wanted[t.name], rtol=0, atol=2e-5)
+
+
+def test_triton_kernels_do_both(found: list[SGraph], interpreter: InterpreterPool, tmp_path: Path) -> None:
+    given = {n: a.astype(np.float32) for n, a in inputs().items()}
+    wanted = evaluate(norm_gradient(), given)
+    jobs, names = [], []
+    for n, g in enumerate(picked(found)):
+        source = emit_module(g, formula="both", configs={})
+        path = tmp_path / f"m{n}.py"
+        path.write_text(source.text)
+        config = Config(
+            {s.name: 8 for s in g.symbols}, dict.fromkeys(source.kernels, 4), dict.fromkeys(source.kernels, 2)
+        )
+        jobs.append(InterpretJob(path, source.entry, tuple(given[t.name] for t in g.inputs), ("float32",) * 2, config))
+        names.append([t.name for t in g.outputs])
+    for result, outputs in zip(interpreter.run_many(jobs), names, strict=True):
+        assert not result.error
+        for name, got in zip(outputs, result.outputs, strict=True):
+            np.testing.assert_allclose(got, wanted[name], rtol=0, atol=2e-5)
+
+
+def test_what_reads_nothing_in_common_stays_apart() -> None:
+    x, y = read("x", M, K), read("y", M, K)
+    apart = program(
+        "p", {"x": (22, 20), "y": (22, 20)}, {"o": ((M, K), mul(x, x)), "s": ((K,), reduce("sum", M, mul(y, y)))}
+    )
+    assert not any(looped_and_stored(c.sgraph) for c in generate(task(apart), WIDE).candidates)
+
+
+@pytest.mark.parametrize(
+    ("fn", "shapes", "once"),
+    [
+        (collection.rms_norm_backward, ((4096, 2048), (2048,), (4096, 2048)), (0, 2)),
+        (collection.jsd, ((1024, 32768), (1024, 32768)), (0, 1)),
+    ],
+    ids=["RMSNorm", "JSD"],
+)
+def test_gradients_read_their_inputs_once(
+    worker: Worker, fn: object, shapes: tuple[tuple[int, ...], ...], once: tuple[int, ...]
+) -> None:
+    p = trace(fn, [torch.empty(s, dtype=torch.bfloat16, device="meta") for s in shapes], name="p")  # type: ignore[arg-type]
+    best = run_search(p, device("sm_90"), SearchBudget(), worker, Recorder()).proved[0].sgraph
+    loads = [s.tensor for k in best.kernels for s in k.statements() if isinstance(s, Load)]
+    assert [loads.count(p.inputs[n].name) for n in once] == [1] * len(once)
+    assert looped_and_stored(best)
