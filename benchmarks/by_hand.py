@@ -139,7 +139,7 @@ def line(name: str, c: Mapping[str, Any]) -> str:
 def run(name: str, args: argparse.Namespace, folder: Path) -> dict[str, Any] | str:
     """Optimize one case and time it by hand; a sentence where there is nothing to compare."""
     model, made = exported(name, folder), folder / "made"
-    command = ["-m", "prism.cli", "optimize", str(model), "--target", "cpu", "--out", str(made), "--json"]
+    command = ["-m", "prism", "optimize", str(model), "--target", "cpu", "--out", str(made), "--json"]
     start = time.monotonic()
     # Where nothing is better, what was found is written from what the command stored.
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "PRISM_CACHE_DIR": args.cache or str(folder / "cache")}

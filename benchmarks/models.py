@@ -299,7 +299,7 @@ def child(*args: object, limit: float) -> dict[str, Any]:
 
 def command(file: Path, folder: Path, budget: str, threads: int) -> tuple[float, subprocess.CompletedProcess[str]]:
     """`prism optimize`, and its wall time."""
-    line = [sys.executable, "-m", "prism.cli", "optimize", str(file), "--target", "cpu", "--out", str(folder)]
+    line = [sys.executable, "-m", "prism", "optimize", str(file), "--target", "cpu", "--out", str(folder)]
     line += ["--budget", budget] if budget else []
     environment = os.environ | {"OMP_NUM_THREADS": str(threads), "PYTHONPATH": os.pathsep.join(sys.path)}
     limit = seconds(budget) * OVERTIME + 60.0 if budget else None

@@ -19,7 +19,7 @@ MODEL = Path(__file__).resolve().parent.parent / "examples" / "models" / "add_si
 @pytest.mark.parametrize("stage", slow_but(["saturation"], ["saturation", "emission", "tuning"]))
 def test_an_interrupted_run_leaves_nothing(tmp_path: Path, stage: str) -> None:
     out = tmp_path / "out"
-    command = [sys.executable, "-m", "prism.cli", "optimize", str(MODEL), "--target", "sm_90", "--out", str(out)]
+    command = [sys.executable, "-m", "prism", "optimize", str(MODEL), "--target", "sm_90", "--out", str(out)]
     command += ["--max-sgraphs", "2", "--max-families", "8"]
     temporary = tmp_path / "tmp"
     temporary.mkdir()

@@ -1,4 +1,4 @@
-"""`python -m prism.cli`, for where the `prism` script is not on the path."""
+"""`python -m prism`, for where the `prism` script is not on the path."""
 
 from prism.cli import script
 
