@@ -23,6 +23,7 @@ from prism.api.verifying import verify
 from prism.cli.app import main
 from prism.errors import ExitCode, NoImprovementError, UnsupportedError, UsageError
 from prism.events import Event, IslandReport, Warned
+from prism.frontend.onnx.inference import Inference
 from prism.frontend.onnx.islands import Cut, cut
 from prism.instantiate.model_bench import difference
 from prism.platforms.stock import Stock
@@ -124,11 +125,17 @@ def in_parts(parts: Cut, chosen: frozenset[str], values: Mapping[str, Any]) -> d
     return {p.name: known[p.name] for p in parts.outputs}
 
 
+@pytest.fixture(scope="module")
+def asked() -> Iterator[Inference]:
+    with Inference() as one:
+        yield one
+
+
 @pytest.mark.parametrize("name", MODELS)
-def test_a_model_in_parts_computes_what_the_model_does(name: str, tmp_path: Path) -> None:
+def test_a_model_in_parts_computes_what_the_model_does(name: str, tmp_path: Path, asked: Inference) -> None:
     text, values, stays = MODELS[name]
     with saved(text, tmp_path) as path:
-        parts = cut(path)
+        parts = cut(path, inference=asked)
         assert {k.op for k in parts.kept.values()} == stays
         assert all(k.why for k in parts.kept.values())
         expected = Stock(path, name).run(values, list(values))
@@ -144,22 +151,24 @@ def test_a_model_in_parts_computes_what_the_model_does(name: str, tmp_path: Path
                 np.testing.assert_allclose(y, expected[n], rtol=1e-5, atol=1e-6)
 
 
-def test_islands_are_as_large_as_they_can_be_and_no_path_leaves_one_and_comes_back(tmp_path: Path) -> None:
+def test_islands_are_as_large_as_they_can_be_and_no_path_leaves_one_and_comes_back(
+    tmp_path: Path, asked: Inference
+) -> None:
     text = """(float[8] x) => (float[8] y) <int64[1] k = {8}> {
         a = Tanh(x)  top, at = TopK(a, k)  b = Exp(a)  c = Add(b, top)  d = Sub(c, a)  y = Mul(d, b) }"""
     with saved(text, tmp_path) as path:
-        parts = cut(path)
+        parts = cut(path, inference=asked)
     # a and b could be one, but not with what TopK gives.
     assert [parts.operators(i) for i in parts.islands] == [["Tanh", "Exp"], ["Add", "Sub", "Mul"]]
 
 
-def test_sizes_stay_what_they_are_through_what_is_not_read(tmp_path: Path) -> None:
+def test_sizes_stay_what_they_are_through_what_is_not_read(tmp_path: Path, asked: Inference) -> None:
     """What two operators that stay give is added in an island at every size; nothing states their sizes."""
     text = """(float[b, s, 8] words, float[b, 1, 8] kinds) => (float[b, s, 8] y) {
         w = Hardmax(words)  size = Shape(words)  each = Expand(kinds, size)  k = Hardmax(each)
         a = Add(w, k)  long = Shape(a)  h = Reshape(a, long)  y = Tanh(h) }"""
     with saved(text, tmp_path) as path:
-        parts = cut(path)
+        parts = cut(path, inference=asked)
         assert [k.op for k in parts.kept.values()] == ["Hardmax", "Hardmax"]
         island = parts.islands[-1]
         assert parts.operators(island) == ["Add", "Reshape", "Tanh"]
@@ -174,12 +183,12 @@ def test_sizes_stay_what_they_are_through_what_is_not_read(tmp_path: Path) -> No
             )
 
 
-def test_sizes_that_onnx_makes_up_are_not_taken_for_one_another(tmp_path: Path) -> None:
+def test_sizes_that_onnx_makes_up_are_not_taken_for_one_another(tmp_path: Path, asked: Inference) -> None:
     text = """(float[6] x, float[6] z) => (float[m] y, float[n] v) {
         a = NonZero(x)  b = NonZero(z)  c = Transpose(a)  d = Transpose(b)
         e = GatherND(x, c)  f = GatherND(z, d)  y = Tanh(e)  v = Tanh(f) }"""
     with saved(text, tmp_path) as path:
-        parts = cut(path)
+        parts = cut(path, inference=asked)
     shapes = {p.name: p.shape for i in parts.islands for p in parts.part(i).inputs}
     assert shapes["a"] != shapes["b"]
 
@@ -190,23 +199,23 @@ LAYERS = """(float[n, 8] x) => (float[n, 8] y) <int64[1] k = {8}> {
     p2 = MatMul(t1, w2)  y = Sigmoid(p2) }"""
 
 
-def test_islands_are_equal_up_to_names_and_weights(tmp_path: Path) -> None:
+def test_islands_are_equal_up_to_names_and_weights(tmp_path: Path, asked: Inference) -> None:
     weights = {f"w{n}": RNG.standard_normal((8, 8), np.float32) for n in range(3)}
     with saved(LAYERS, tmp_path, **weights) as path:
-        parts = cut(path)
+        parts = cut(path, inference=asked)
         one, two, other = (parts.part(i) for i in parts.islands)
     assert one.key == two.key
     assert one.key != other.key  # another function
 
 
-def test_inputs_are_drawn_that_the_model_takes(tmp_path: Path) -> None:
+def test_inputs_are_drawn_that_the_model_takes(tmp_path: Path, asked: Inference) -> None:
     text = """(int64[b, s] ids, int64[b, s] kinds) => (float[b, s, 4] y) {
         e = Gather(words, ids)  k = Gather(sorts, kinds)  size = Shape(ids)  one = Constant <value_int = 1> ()
         s0 = Gather(size, one)  zero = Constant <value_int = 0> ()  at = Range(zero, s0, one)  p = Gather(places, at)
         q = Add(e, k)  y = Add(q, p) }"""
     tables = {n: RNG.standard_normal((r, 4), np.float32) for n, r in (("words", 50), ("sorts", 2), ("places", 16))}
     with saved(text, tmp_path, **tables) as path:
-        parts, stock = cut(path), Stock(path, "m")
+        parts, stock = cut(path, inference=asked), Stock(path, "m")
     found = feeds(parts.inputs, {}, 0, lambda x: stock.run(x, ["ids", "kinds"]), "m")
     assert found.sizes["s"] == 16  # no more places than these are known
     assert found.highs == {"ids": 10, "kinds": 2}
@@ -410,10 +419,10 @@ def test_the_whole_is_tried_with_fewer_islands_those_that_save_the_most_last() -
 
 
 @pytest.mark.parametrize("chosen", [{"a"}, {"b"}, {"a", "b"}, set[str]()])
-def test_halves_of_an_island_run_in_their_order(tmp_path: Path, chosen: set[str]) -> None:
+def test_halves_of_an_island_run_in_their_order(tmp_path: Path, chosen: set[str], asked: Inference) -> None:
     text, values, _ = MODELS["top-k between two islands"]
     with saved(text, tmp_path) as path:
-        parts = cut(path)
+        parts = cut(path, inference=asked)
         for island in parts.islands:
             parts.halve(island)
         expected = Stock(path, "m").run(values, list(values))

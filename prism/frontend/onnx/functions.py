@@ -134,7 +134,8 @@ def body(node: onnx.NodeProto, opset: int, types: Sequence[onnx.TypeProto]) -> t
     Args:
         node: the node.
         opset: the model's operator set.
-        types: those of the operands that are given.
+        types: those of the operands, by place; an empty one of an operand that is left out. onnx follows the types that
+            it expects without a look.
     """
     schema: Any = defs.get_schema(node.op_type, opset)  # onnx's stubs leave the functions out
     plain, dependent = schema.function_opset_versions, schema.context_dependent_function_opset_versions

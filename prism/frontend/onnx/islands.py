@@ -14,7 +14,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
@@ -23,13 +23,14 @@ from typing import Any
 import numpy as np
 import onnx
 import sympy
-from onnx import TensorProto, helper, numpy_helper, shape_inference
+from onnx import TensorProto, helper, numpy_helper
 
 from prism.errors import FaultyModelError, ModelError, PrismError, UnsupportedError
 from prism.frontend.onnx import contrib, reader
 from prism.frontend.onnx.dtypes import element_type
 from prism.frontend.onnx.functions import nodes_within
 from prism.frontend.onnx.graph import Value, identifier
+from prism.frontend.onnx.inference import Inference
 from prism.program.extents import Extent, is_static, symbol
 from prism.program.nodes import DType
 from prism.program.operators import Operator
@@ -164,12 +165,13 @@ class _Draft:
         return found
 
 
-def cut(path: Path, *, operators: Sequence[Operator] = ()) -> Cut:
+def cut(path: Path, *, operators: Sequence[Operator] = (), inference: Inference | None = None) -> Cut:
     """Read a file as islands, and nodes that stay as they are.
 
     Args:
         path: the ONNX file; tensors that it keeps in other files are looked for beside it.
         operators: what nodes of the domain `prism` mean, by their names.
+        inference: what onnx is asked by about nodes that stay; one of its own, if none is given.
 
     Raises:
         ModelError: the file is missing, damaged, or not ONNX.
@@ -180,7 +182,8 @@ def cut(path: Path, *, operators: Sequence[Operator] = ()) -> Cut:
     _refuse_nobodys(model, name)
     with suppress(UnsupportedError):  # where one is not read, all such nodes stay as they are
         model = contrib.expanded(model, name)
-    return Cut(model, name, path.parent, {op.name: op for op in operators})
+    with nullcontext(inference) if inference is not None else Inference() as asked:
+        return Cut(model, name, path.parent, {op.name: op for op in operators}, asked)
 
 
 def _refuse_nobodys(model: onnx.ModelProto, name: str) -> None:
@@ -209,6 +212,7 @@ class Cut:
         name: its file, for errors.
         directory: where its external data lie.
         declared: what nodes of the domain `prism` mean.
+        inference: what onnx is asked by, while this is made.
 
     Attributes:
         inputs, outputs: what the caller passes and gets.
@@ -218,7 +222,12 @@ class Cut:
     """
 
     def __init__(
-        self, model: onnx.ModelProto, name: str, directory: Path | None, declared: Mapping[str, Operator]
+        self,
+        model: onnx.ModelProto,
+        name: str,
+        directory: Path | None,
+        declared: Mapping[str, Operator],
+        inference: Inference,
     ) -> None:
         self._model = model
         self._name = name
@@ -232,7 +241,7 @@ class Cut:
         self._closures: dict[str, frozenset[str]] = {}
         self._free = [False] * len(self._nodes)
         self.kept: dict[int, Kept] = {}
-        self._read(declared)
+        self._read(declared, inference)
         self._reads = [self._read_by(n) for n in range(len(self._nodes))]
         self._wanted, self._readers = self._asked()
         self._depth = self._depths()
@@ -243,7 +252,7 @@ class Cut:
 
     # Which nodes are translated, and which hang on no data.
 
-    def _read(self, declared: Mapping[str, Operator]) -> None:
+    def _read(self, declared: Mapping[str, Operator], inference: Inference) -> None:
         walk = self._walk
         for tensor in self._initial.values():
             reader.load_external(tensor, self._name, walk.directory)
@@ -260,6 +269,7 @@ class Cut:
                     where=f"{self._name}, node {reader.label_of(proto)!r}",
                     fix="check the model with onnx.checker",
                 )
+            self._refuse_undefined(proto, place)
             why = self._refused(proto, declared)
             if not why:
                 self._free[place] = self._is_free(proto)
@@ -271,7 +281,15 @@ class Cut:
                     self._free[place] = False
             if why:
                 self.kept[place] = Kept(reader.label_of(proto), _operator(proto), why)
-                self._results_of_kept(place)
+                self._results_of_kept(place, inference)
+
+    def _refuse_undefined(self, proto: onnx.NodeProto, place: int) -> None:
+        within = _defined_within(proto)
+        for o in _operands(proto):
+            at = self._producer.get(o, -1 if o in self._passed or o in self._initial or o in within else None)
+            if at is None or at >= place:
+                later = None if at is None else reader.label_of(self._nodes[at])
+                raise reader.undefined(o, f"{self._name}, node {reader.label_of(proto)!r}", later)
 
     def _refused(self, proto: onnx.NodeProto, declared: Mapping[str, Operator]) -> str:
         """Why the node has no translation; empty where it has one, and is translated."""
@@ -302,15 +320,15 @@ class Cut:
             if isinstance(extent, sympy.Symbol):
                 self._sources.setdefault(extent, (info.name, axis))
 
-    def _results_of_kept(self, place: int) -> None:
+    def _results_of_kept(self, place: int, inference: Inference) -> None:
         for o in self._nodes[place].output:
             self._walk.values.pop(o, None)
-        for info in self._inferred(place):
+        for info in self._inferred(place, inference):
             self._infos[info.name] = info
             if info.type.WhichOneof("value"):
                 self._take(info)
 
-    def _inferred(self, place: int) -> list[onnx.ValueInfoProto]:
+    def _inferred(self, place: int, inference: Inference) -> list[onnx.ValueInfoProto]:
         """The results of a node as onnx infers them from what is known of its operands.
 
         Sizes that onnx makes up lose their names: it calls them alike in every model that it is asked about.
@@ -318,9 +336,9 @@ class Cut:
         try:
             draft = self._draft((place,), tuple(o for o in self._nodes[place].output if o), "shape", copied=False)
             model = self._as_model(draft, "one node")
-            found = list(shape_inference.infer_shapes(model, data_prop=True).graph.output)
-        except Exception:  # what onnx cannot infer it refuses with errors of several kinds
+        except Exception:  # of a node that is damaged there may be no model
             return []
+        found = inference.outputs(model)
         said = {d.dim_param for i in model.graph.input for d in i.type.tensor_type.shape.dim}
         for info in found:
             for d in info.type.tensor_type.shape.dim:
@@ -766,6 +784,15 @@ def _operands(proto: onnx.NodeProto) -> list[str]:
     return [i for n in nodes_within([proto]) for i in n.input if i] + [
         o.name for n in nodes_within([proto]) for a in n.attribute for g in (a.g, *a.graphs) for o in g.output
     ]
+
+
+def _defined_within(proto: onnx.NodeProto) -> set[str]:
+    """What the node's sub-graphs define."""
+    inner = list(nodes_within([proto]))
+    graphs = [g for n in inner for a in n.attribute for g in (a.g, *a.graphs)]
+    return {o for n in inner[1:] for o in n.output} | {
+        v.name for g in graphs for v in (*g.input, *g.initializer, *(t.values for t in g.sparse_initializer))
+    }
 
 
 def _numpy_name(element: int) -> str:

@@ -272,11 +272,15 @@ class Walk:
         """Declare an input of the program."""
         self.values[info.name] = _input(self.graph, info, self._name, self._unsolved)
 
+    def check(self, proto: onnx.NodeProto) -> None:
+        """Refuse a node that is not legal by its operator's schema."""
+        _check(proto, self._name, self._context)
+
     def step(self, proto: onnx.NodeProto) -> None:
         """Translate the next node."""
         own = proto.domain == DECLARED_DOMAIN
         if not own:
-            _check(proto, self._name, self._context)
+            self.check(proto)
         with _naming(proto, self._name):
             if own:
                 node = _node(proto, self._name, 0, self.values, self._producers)
@@ -298,8 +302,10 @@ class Walk:
                 self.values[label] = replace(value, label=label) if not value.name else value
 
     def _by_body(self, proto: onnx.NodeProto, opset: int) -> None:
-        operands = [self.values[i] for i in proto.input if i in self.values]
-        types = [helper.make_tensor_type_proto(element_type(v.dtype), _known_shape(v)) for v in operands]
+        types = [
+            onnx.TypeProto() if v is None else helper.make_tensor_type_proto(element_type(v.dtype), _known_shape(v))
+            for v in _operands(proto, f"{self._name}, node {label_of(proto)!r}", self.values, self._producers)
+        ]
         written = functions.body(proto, opset, types)
         if written is None:
             raise UnsupportedError(
@@ -568,13 +574,27 @@ def _check(proto: onnx.NodeProto, name: str, context: Any) -> None:
         return  # GroupNormalization of 18 to 20: files hold it, and what it means is settled
     try:
         checker.check_node(proto, context)
+        why = _left_out(proto, context.opset_imports.get(proto.domain, 0))
     except (checker.ValidationError, ValueError) as error:
+        why = str(error).split("\n")[0]
+    if why:
         raise ModelError(
             f"the node is not a legal {proto.op_type}",
             where=f"{name}, node {label_of(proto)!r}",
-            why=str(error).split("\n")[0],
+            why=why,
             fix="export the model again",
-        ) from None
+        )
+
+
+def _left_out(proto: onnx.NodeProto, version: int) -> str:
+    """Which operand is left out that has to be there, in words: onnx's checker counts them without a look."""
+    if not onnx.defs.has(proto.op_type, version, proto.domain):
+        return ""
+    schema = onnx.defs.get_schema(proto.op_type, version, proto.domain)
+    for formal, given in zip(schema.inputs, proto.input, strict=False):
+        if not given and formal.option == onnx.defs.OpSchema.FormalParameterOption.Single:
+            return f"its operand {formal.name!r} is left out"
+    return ""
 
 
 @cache
@@ -593,6 +613,16 @@ def undefined(operand: str, where: str, later: str | None) -> ModelError:
         why="" if later is None else after,
         fix="check the model with onnx.checker",
     )
+
+
+def _operands(
+    proto: onnx.NodeProto, where: str, values: Mapping[str, Value], producers: Mapping[str, str]
+) -> tuple[Value | None, ...]:
+    """What is known of each operand; None for one that is left out."""
+    for i in proto.input:
+        if i and i not in values:
+            raise undefined(i, where, producers.get(i))
+    return tuple(values[i] if i else None for i in proto.input)
 
 
 def _node(
@@ -616,9 +646,7 @@ def _node(
     for o in proto.output:
         if o and o in values:
             raise ModelError(f"the result {o!r} is defined twice", where=where, fix="check the model with onnx.checker")
-    for i in proto.input:
-        if i and i not in values:
-            raise undefined(i, where, producers.get(i))
+    inputs = _operands(proto, where, values, producers)
     attributes: dict[str, Any] = {}
     version = 0
     if opset:
@@ -634,7 +662,6 @@ def _node(
         attributes[a.name] = value.decode() if isinstance(value, bytes) else value
     if opset and proto.op_type == "ConstantOfShape" and "value" not in attributes:
         attributes["value"] = _number(0.0, DType.FLOAT32, label)
-    inputs = tuple(values[i] if i else None for i in proto.input)
     return Node(proto.op_type, label, where, version, inputs, tuple(proto.output), Given(attributes))
 
 
