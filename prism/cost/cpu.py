@@ -4,8 +4,8 @@ For each launch, in seconds:
 
     memory    bytes of what the last-level cache does not hold over the memory's bandwidth, and all bytes that loads ask
               for over that of the caches; in a loop over calls, inputs stay cached if all tensors together do
-    compute   multiply-adds of the vector units at the share that the tile's shape lets them reach, pointwise work, and
-              a little for every statement of every program: a tile too small is all overhead
+    compute   multiply-adds of the vector units with what the tile's shape is padded by, packing its operands, pointwise
+              work, and a little for every statement of every program: a tile too small is all overhead
     launch    the parallel region
 
 Programs are dealt to the cores, and the busiest core counts. Tiles that are live together and outgrow L1 or L2 cost
@@ -34,8 +34,11 @@ from prism.sgraph.config import Config, Resources
 from prism.sgraph.load_balance import ordered
 from prism.sgraph.nodes import Gather, Kernel, Load, SGraph, Store
 
-DOT_SHARE = 0.55
-"""What compiled products reach of the vector units' peak, a share (guess)."""
+PACKED_SHARE, STREAMED_SHARE = 0.9, 0.6
+"""What products reach of the vector units' peak whose factors are packed into panels, and of few rows, whose second
+factor streams through as it is stored: shares (measured, with 512-bit vectors)."""
+PACKING = 10.0
+"""Multiply-adds in the time that an element of the second factor takes to be packed (measured, with 512-bit vectors)."""
 POINTWISE_SHARE = 0.35
 """The same of pointwise chains with their conversions (guess)."""
 STREAM_SHARE = 0.85
@@ -50,8 +53,11 @@ RESTART = 128
 """Bytes that the hardware wastes wherever a stream starts anew (guess)."""
 MOST_AGAIN = 4.0
 """How often the same bytes come from memory at most, as neighbours find the rest in the last-level cache (guess)."""
-FULL_ROWS = 6.0
-"""Rows of a product that share each operand's vector, at which loads no longer bound it (guess)."""
+PANEL_ROWS = {16: 8, 8: 6}
+"""Rows of a product that are computed together, by the lanes of a vector; of others 4. The second factor's panels have two
+vectors of columns (`csrc/product.hpp`)."""
+STREAMED_ROWS, FULL_ROWS = 32, 8
+"""Rows up to which the second factor streams through, and from which loads no longer bound that."""
 PAIRED_ROWS = 9
 """Rows from which bfloat16 operands are packed in pairs, where an instruction multiplies pairs (measured)."""
 
@@ -76,6 +82,8 @@ class CpuKernelModel:
         self.footprint = footprint(kernel, sgraph)
         self.statements = sum(1 for _ in kernel.statements())
         self.tensors = sgraph.tensors
+        stores = (s for s in kernel.statements() if isinstance(s, Store) and s.index)
+        self.stored_along = frozenset(a for s in stores for a in s.index[-1].axes())
         self.kept = kept or _kept(sgraph, device, hints)
 
     def seconds(self, binding: Mapping[str, Any], warps: Any, stages: Any) -> Any:
@@ -93,9 +101,8 @@ class CpuKernelModel:
         programs = self.cost.programs.evaluate(env) * 1.0
         trips = self.cost.loop_trips.evaluate(env) * 1.0
         rate = d.multiply_adds_s / d.processors
-        dots = self.cost.padded_dot_flops.evaluate(env) / 2.0
         pointwise = self.cost.padded_flops.evaluate(env) * 1.0
-        work = dots / (rate * DOT_SHARE * self._dot_share(sizes)) + pointwise / (rate * POINTWISE_SHARE)
+        work = self._products(sizes, env) / rate + pointwise / (rate * POINTWISE_SHARE)
         live = live_elements(self.footprint, sizes) * 4.0
         # What is kept between the nests of a program is written and read again, from the cache that holds the tiles.
         spread = np.where(live > d.core.l1_bytes, 1.0 * pointwise / d.core.l2_bandwidth_bytes_s, 0.0)
@@ -143,17 +150,30 @@ class CpuKernelModel:
             found.append(run)
         return found
 
-    def _dot_share(self, sizes: Mapping[Any, Any]) -> Any:
-        """The part of the vector units that the kernel's smallest matrix product keeps busy; 2 is all, of pairs."""
-        worst: Any = 2.0 if self.kept.paired else 1.0
-        for m, n, _ in self.footprint.dots:
-            rows, columns = elements(m, sizes) * 1.0, elements(n, sizes) * 1.0
-            # Either side may be the one that fills the vectors.
-            long, short = np.maximum(rows, columns), np.minimum(rows, columns)
-            lanes = np.minimum(1.0, long / self.device.core.lanes)
-            share = lanes * np.minimum(1.0, (1.0 + short) / (1.0 + FULL_ROWS))
-            worst = np.minimum(worst, share * np.where(short >= PAIRED_ROWS, 2.0, 1.0) if self.kept.paired else share)
-        return worst
+    def _products(self, sizes: Mapping[Axis, Any], env: Mapping[str, Any]) -> Any:
+        """The matrix products' multiply-adds, with what is padded, packed and waited for, as if at the peak rate."""
+        lanes = self.device.core.lanes
+        panel_rows, panel_columns = PANEL_ROWS.get(lanes, 4), 2 * lanes
+        total: Any = 0.0
+        for dot in self.cost.dots:
+            sides = (dot.rows, dot.columns)
+            # The columns are those of the side along which results are stored.
+            across = self.stored_along.isdisjoint(dot.columns) and not self.stored_along.isdisjoint(dot.rows)
+            rows, columns = (elements(side, sizes) * 1.0 for side in (reversed(sides) if across else sides))
+            depth = sizes[dot.depth] * 1.0
+            calls = dot.flops.evaluate(env) / (2.0 * rows * columns * depth)
+            paired = self.kept.paired and rows >= PAIRED_ROWS
+            full, wide = _padded(rows, panel_rows), _padded(columns, panel_columns)
+            packing = PACKING * np.where(paired, full + wide, wide) * depth
+            packed = full * wide * depth / (PACKED_SHARE * np.where(paired, 2.0, 1.0)) + packing
+            reached = STREAMED_SHARE * np.minimum(1.0, rows / FULL_ROWS)
+            streamed = rows * _padded(columns, lanes) * depth / reached
+            total = total + calls * np.where(np.logical_or(paired, rows > STREAMED_ROWS), packed, streamed)
+        return total
+
+
+def _padded(n: Any, to: int) -> Any:
+    return np.ceil(n / to) * to
 
 
 def cpu_times(kernels: Sequence[CpuKernelModel], binding: Mapping[str, Any]) -> Times:

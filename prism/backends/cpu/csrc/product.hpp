@@ -186,17 +186,22 @@ void pack_b(typename E::type* __restrict to, const B* __restrict b, int64_t bk, 
     const int64_t depth = v_cdiv(K, T);
     float* p = (float*)to;
     if (bn == 1) {
-        const int64_t soon = v_cdiv(SOON, T * N * (int64_t)sizeof(B)) * T * bk;
-        for (int64_t k = 0; k < depth; ++k) {
-            const B* row = b + T * k * bk;
-            for (int64_t n = 0; n < N; n += VL) {
-                for (int64_t t = 0; t < T; ++t)
-                    for (int64_t j = 0; j < VL; j += LINE / (int64_t)sizeof(B)) v_ask(row + t * bk + soon + n + j);
-                v_store(p + n / PANEL * PANEL * depth + k * PANEL + n % PANEL, E::across(row + n, bk, K - T * k, N - n));
+        // Some panels at a time: of all that long rows are cut into, the first cache would hold few.
+        constexpr int64_t WIDTH = 4 * PANEL;
+        const int64_t soon = v_cdiv(SOON, T * v_mini(N, WIDTH) * (int64_t)sizeof(B)) * T * bk;
+        for (int64_t first = 0; first < N; first += WIDTH)
+            for (int64_t k = 0; k < depth; ++k) {
+                const B* row = b + T * k * bk;
+                for (int64_t n = first; n < v_mini(N, first + WIDTH); n += VL) {
+                    for (int64_t t = 0; t < T; ++t)
+                        for (int64_t j = 0; j < VL; j += LINE / (int64_t)sizeof(B)) v_ask(row + t * bk + soon + n + j);
+                    v_store(p + n / PANEL * PANEL * depth + k * PANEL + n % PANEL,
+                            E::across(row + n, bk, K - T * k, N - n));
+                }
             }
+        for (int64_t k = 0; k < depth; ++k)
             for (int64_t n = v_cdiv(N, VL) * VL; n % PANEL; n += VL)
                 v_store(p + n / PANEL * PANEL * depth + k * PANEL + n % PANEL, vf{});
-        }
         return;
     }
     for (int64_t n = 0; n < N; n += PANEL) {
@@ -252,46 +257,66 @@ void pack_a(typename E::type* __restrict p, const float* __restrict a, int64_t a
 constexpr int64_t v_packed_a(int64_t M, int64_t K) { return (M + MR - 1) / MR * MR * K; }
 constexpr int64_t v_packed_b(int64_t N, int64_t K) { return (N + PANEL - 1) / PANEL * PANEL * K; }
 
-template <class E>
-PRISM_INLINE void mul_block(float* __restrict c, int64_t cm, const typename E::type* __restrict pa,
+// R rows times a panel of columns. Terms of a row of `a` are neighbours, `am` from row to row; where APART is not, `a` is a
+// panel of MR rows itself.
+template <class E, int R, bool APART>
+PRISM_INLINE void mul_block(float* __restrict c, int64_t cm, const typename E::type* __restrict a, int64_t am,
                             const typename E::type* __restrict pb, int64_t depth) {
-    vf s[MR][NR] = {};
-    for (int64_t k = 0; k < depth; ++k, pa += MR, pb += PANEL) {
+    vf s[R][NR] = {};
+    for (int64_t k = 0; k < depth; ++k, a += APART ? 1 : MR, pb += PANEL) {
         vf w[NR];
 #pragma GCC unroll 8
         for (int j = 0; j < NR; ++j) w[j] = v_load((const float*)pb + j * VL);
 #pragma GCC unroll 16
-        for (int i = 0; i < MR; ++i)
+        for (int i = 0; i < R; ++i)
 #pragma GCC unroll 8
-            for (int j = 0; j < NR; ++j) s[i][j] = E::add(s[i][j], pa[i], w[j]);
+            for (int j = 0; j < NR; ++j) s[i][j] = E::add(s[i][j], a[APART ? i * am : i], w[j]);
     }
 #pragma GCC unroll 16
-    for (int i = 0; i < MR; ++i)
+    for (int i = 0; i < R; ++i)
 #pragma GCC unroll 8
         for (int j = 0; j < NR; ++j) v_store(c + i * cm + j * VL, v_load(c + i * cm + j * VL) + s[i][j]);
+}
+
+// All rows of `a`, as they are stored or as panels, times panels of columns, of which N are inside.
+template <class E, bool APART>
+void mul_panels(float* __restrict c, int64_t cm, const typename E::type* __restrict a, int64_t am,
+                const typename E::type* __restrict pb, int64_t M, int64_t K, int64_t N) {
+    const int64_t depth = v_cdiv(K, E::TERMS);
+    // Some of the depth at a time, so that a panel of b stays in the first cache and long sums stay precise.
+    for (int64_t k = 0, step = BLOCK / E::TERMS; k < depth; k += step)
+        for (int64_t n = 0; n < N; n += PANEL) {
+            const int64_t terms = v_mini(step, depth - k);
+            const auto* w = pb + n * depth + k * PANEL;
+            auto rows = [&](auto count, int64_t m, int64_t inside) PRISM_BODY {
+                constexpr int R = decltype(count)::n;
+                const auto* x = APART ? a + m * am + k : a + m * depth + k * MR;
+                if (inside == R && n + PANEL <= N) return mul_block<E, R, APART>(c + m * cm + n, cm, x, am, w, terms);
+                float edge[R * PANEL] = {};
+                mul_block<E, R, APART>(edge, PANEL, x, am, w, terms);
+                for (int64_t i = 0; i < inside; ++i)
+                    for (int64_t j = 0; j < PANEL && n + j < N; ++j) c[(m + i) * cm + n + j] += edge[i * PANEL + j];
+            };
+            int64_t m = 0;
+            for (; m + MR <= M; m += MR) rows(Count<(int)MR>{}, m, MR);
+            if constexpr (APART) {
+                for (; m + 2 <= M; m += 2) rows(Count<2>{}, m, 2);
+                if (m < M) rows(Count<1>{}, m, 1);
+            } else if (m < M) {
+                rows(Count<(int)MR>{}, m, M - m);
+            }
+        }
 }
 
 template <class E, class B>
 void mul_packed(float* __restrict c, int64_t cm, const float* __restrict a, int64_t am, int64_t ak,
                 const B* __restrict b, int64_t bk, int64_t bn, int64_t M, int64_t K, int64_t N,
                 typename E::type* __restrict pa, typename E::type* __restrict pb) {
-    const int64_t depth = v_cdiv(K, E::TERMS);
-    pack_a<E>(pa, a, am, ak, M, K);
     pack_b<E>(pb, b, bk, bn, K, N);
-    // Some of the depth at a time, so that a panel of b stays in the first cache and long sums stay precise.
-    for (int64_t k = 0, step = BLOCK / E::TERMS; k < depth; k += step)
-        for (int64_t n = 0; n < N; n += PANEL)
-            for (int64_t m = 0; m < M; m += MR) {
-                const typename E::type *x = pa + m * depth + k * MR, *w = pb + n * depth + k * PANEL;
-                if (m + MR <= M && n + PANEL <= N) {
-                    mul_block<E>(c + m * cm + n, cm, x, w, v_mini(step, depth - k));
-                    continue;
-                }
-                float edge[MR * PANEL] = {};
-                mul_block<E>(edge, PANEL, x, w, v_mini(step, depth - k));
-                for (int64_t i = 0; i < MR && m + i < M; ++i)
-                    for (int64_t j = 0; j < PANEL && n + j < N; ++j) c[(m + i) * cm + n + j] += edge[i * PANEL + j];
-            }
+    if constexpr (E::TERMS == 1)
+        if (ak == 1) return mul_panels<E, true>(c, cm, a, am, pb, M, K, N);
+    pack_a<E>(pa, a, am, ak, M, K);
+    mul_panels<E, false>(c, cm, pa, 0, pb, M, K, N);
 }
 
 // The product, whatever its shape. `a` has ak == 1 where bn != 1. MOST is the largest M that can come.
