@@ -28,6 +28,7 @@ from prism.backends.protocol import Argument, Backend, Compiled, ModuleSource, w
 from prism.backends.triton.backend import TritonBackend
 from prism.cli import main
 from prism.cost.constraints import checks, constraints, domains, footprint, prune
+from prism.backends.cpu.machine import describe
 from prism.cost.cpu import CpuModel
 from prism.cost.device import Device, Tiles, device, multicore
 from prism.errors import ExitCode, UsageError
@@ -157,6 +158,18 @@ def test_pairs_of_bfloat16_are_multiplied_twice_as_fast_where_the_processor_can(
     assert ratio(matmul(256, 512, 1024, DType.FLOAT32), 64) == 1.0, "float32 has no pairs"
 
 
+def test_half_of_a_panel_takes_as_long_as_all_of_it() -> None:
+    wide = replace(CPU, processor=replace(CPU.core, vector_bytes=64))
+    g = matmul(1024, 1024, 256)
+
+    def work(rows: int, columns: int) -> float:
+        config = Config({"T_m": rows, "T_n": columns, "T_k": 256}, {}, {})
+        return CpuModel(g, wide, {}).seconds(config)
+
+    assert work(128, 16) > 1.5 * work(128, 32), "panels have 32 columns"
+    assert work(128, 128) < work(16, 128), "panels are packed once for more rows"
+
+
 def test_points_come_in_the_order_of_the_model() -> None:
     g = attention()
     ranked = space(g).points_ranked(CpuModel(g, CPU, {}), 20)
@@ -244,6 +257,18 @@ def test_the_cpu_that_is_here_is_a_device_as_others_are() -> None:
     assert 16 <= d.core.vector_bytes <= 256
     assert d.core.l1_bytes <= d.core.l2_bytes <= d.cache_bytes
     assert str(d.processors) in d.name
+
+
+def test_kernels_are_tuned_with_the_threads_that_they_will_have(monkeypatch: pytest.MonkeyPatch) -> None:
+    here = replace(describe(), cores=8)
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    assert cpu.cpu_device(here).processors == 8
+    monkeypatch.setenv("OMP_NUM_THREADS", "2")
+    told = cpu.cpu_device(here)
+    assert told.processors == 2
+    assert "8 cores, 2 threads" in told.name, "times on fewer threads are others"
+    monkeypatch.setenv("OMP_NUM_THREADS", "16")
+    assert cpu.cpu_device(here).processors == 8
 
 
 def test_the_child_has_every_thread_and_keeps_its_memory(monkeypatch: pytest.MonkeyPatch) -> None:
