@@ -23,12 +23,12 @@ from test_measure import PROGRAM as TWICE
 
 from examples.common import load_example
 from prism.backends.cpu.backend import CppBackend
+from prism.backends.cpu.machine import describe
 from prism.backends.eager import eager
 from prism.backends.protocol import Argument, Backend, Compiled, ModuleSource, write_module
 from prism.backends.triton.backend import TritonBackend
 from prism.cli import main
 from prism.cost.constraints import checks, constraints, domains, footprint, prune
-from prism.backends.cpu.machine import describe
 from prism.cost.cpu import CpuModel
 from prism.cost.device import Device, Tiles, device, multicore
 from prism.errors import ExitCode, UsageError

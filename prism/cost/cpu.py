@@ -38,7 +38,7 @@ PACKED_SHARE, STREAMED_SHARE = 0.9, 0.6
 """What products reach of the vector units' peak whose factors are packed into panels, and of few rows, whose second
 factor streams through as it is stored: shares (measured, with 512-bit vectors)."""
 PACKING = 10.0
-"""Multiply-adds in the time that an element of the second factor takes to be packed (measured, with 512-bit vectors)."""
+"""Multiply-adds in the time that packing an element of the second factor takes (measured, with 512-bit vectors)."""
 POINTWISE_SHARE = 0.35
 """The same of pointwise chains with their conversions (guess)."""
 STREAM_SHARE = 0.85
@@ -54,8 +54,8 @@ RESTART = 128
 MOST_AGAIN = 4.0
 """How often the same bytes come from memory at most, as neighbours find the rest in the last-level cache (guess)."""
 PANEL_ROWS = {16: 8, 8: 6}
-"""Rows of a product that are computed together, by the lanes of a vector; of others 4. The second factor's panels have two
-vectors of columns (`csrc/product.hpp`)."""
+"""Rows of a product that are computed together, by the lanes of a vector; of others 4. The second factor's panels have
+two vectors of columns (`csrc/product.hpp`)."""
 STREAMED_ROWS, FULL_ROWS = 32, 8
 """Rows up to which the second factor streams through, and from which loads no longer bound that."""
 PAIRED_ROWS = 9

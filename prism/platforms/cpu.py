@@ -203,8 +203,8 @@ def cpu_environment(threads: int, pinned: bool = False, cache: Path | None = Non
     Threads that are pinned each stay on a core of their own: steadier on a machine that does nothing else, and much
     slower on one that does. A block that a library frees and asks for again would otherwise be given back to the system
     in between, and its pages cost more than most kernels. Threads that wait spin as long as they do at the user's, some
-    milliseconds: those that sleep at once are woken on a core that another process has, where one is busy, and a call of
-    0.2 ms takes ten.
+    milliseconds: those that sleep at once are woken on a core that another process has, where one is busy, and a call
+    of 0.2 ms takes ten.
     """
     env = child_environment(
         TRITON_INTERPRET=None,
