@@ -57,6 +57,7 @@ from prism.sgraph.nodes import (
     Load,
     Loop,
     LoopRole,
+    Pointwise,
     Role,
     SGraph,
     Stmt,
@@ -165,15 +166,82 @@ PLAIN: dict[str, tuple[SGraph, str]] = {
     "bfloat16": (one_kernel((M, K), (N, K), (M, N), dtypes=(BF16, BF16, BF16)), "mk,nk->mn"),
 }
 
+
+def with_addend(
+    x: Sequence[Axis],
+    w: Sequence[Axis],
+    y: Sequence[Axis],
+    c: Sequence[Axis],
+    *,
+    relu: bool = False,
+    zero_first: bool = False,
+    dtype: DType = F32,
+) -> SGraph:
+    """y = sum_k x * w + c, or its positive part."""
+    after: tuple[Stmt, ...] = (Load("c1", "c", at(*c)), op("s", "add", "c1", "acc"))
+    if relu:
+        after += (op("r", "maximum", *((0.0, "s") if zero_first else ("s", 0.0))),)
+    tensor = Tensor("c", tuple(a.extent for a in c), dtype)
+    stored = "r" if relu else "s"
+    return one_kernel(x, w, y, after=after, stored=stored, dtypes=(dtype,) * 3, more=(tensor,))
+
+
+# Each with the subscripts of the product and of what is added.
+WITH_ADDEND: dict[str, tuple[SGraph, str, str]] = {
+    "bias": (with_addend((M, K), (K, N), (M, N), (N,)), "mk,kn->mn", "n"),
+    "bias, positive part": (with_addend((M, K), (N, K), (M, N), (N,), relu=True), "mk,nk->mn", "n"),
+    "bias of two axes": (with_addend((M, K), (H, N, K), (M, H, N), (H, N)), "mk,hnk->mhn", "hn"),
+    "bias of a transposed result": (with_addend((M, K), (K, N), (N, M), (M,)), "mk,kn->nm", "m"),
+    "bias of one row": (with_addend((K,), (N, K), (N,), (N,)), "k,nk->n", "n"),
+    "positive part, zero first": (
+        with_addend((M, K), (K, N), (M, N), (N,), relu=True, zero_first=True),
+        "mk,kn->mn",
+        "n",
+    ),
+    "bias in bfloat16": (with_addend((M, K), (K, N), (M, N), (N,), relu=True, dtype=BF16), "mk,kn->mn", "n"),
+    "residual": (with_addend((M, K), (K, N), (M, N), (M, N)), "mk,kn->mn", "mn"),
+    "transposed residual": (with_addend((M, K), (K, N), (M, N), (N, M)), "mk,kn->mn", "nm"),
+    "residual of a batch": (with_addend((B, M, K), (B, K, N), (B, M, N), (B, M, N)), "bmk,bkn->bmn", "bmn"),
+}
+
 NOT_PLAIN: dict[str, SGraph] = {
     "scaled": one_kernel((M, K), (K, N), (M, N), after=(op("s", "mul", 0.5, "acc"),), stored="s"),
     "activation": one_kernel((M, K), (K, N), (M, N), after=(op("s", "sigmoid", "acc"),), stored="s"),
-    "bias": one_kernel(
+    "bias along the rows": with_addend((M, K), (K, N), (M, N), (M,)),
+    "bias of a batch": with_addend((B, M, K), (B, K, N), (B, M, N), (N,)),
+    "residual, positive part": with_addend((M, K), (K, N), (M, N), (M, N), relu=True),
+    "bias of another type": one_kernel(
         (M, K),
         (K, N),
         (M, N),
         after=(Load("b1", "bias", at(N)), op("s", "add", "acc", "b1")),
         stored="s",
+        dtypes=(BF16, BF16, BF16),
+        more=(Tensor("bias", (20,), F32),),
+    ),
+    "bias twice": one_kernel(
+        (M, K),
+        (K, N),
+        (M, N),
+        after=(Load("b1", "bias", at(N)), op("s", "add", "acc", "b1"), op("t", "add", "s", "b1")),
+        stored="t",
+        more=(Tensor("bias", (20,), F32),),
+    ),
+    "bias in every step": one_kernel(
+        (M, K),
+        (K, N),
+        (M, N),
+        inner=(*PRODUCT, Load("b1", "bias", at(N)), op("s", "add", "acc", "b1")),
+        stored="s",
+        more=(Tensor("bias", (20,), F32),),
+    ),
+    "positive part alone": one_kernel((M, K), (K, N), (M, N), after=(op("r", "maximum", "acc", 0),), stored="r"),
+    "at least one": one_kernel(
+        (M, K),
+        (K, N),
+        (M, N),
+        after=(Load("b1", "bias", at(N)), op("s", "add", "acc", "b1"), op("t", "maximum", "s", 1)),
+        stored="t",
         more=(Tensor("bias", (20,), F32),),
     ),
     "factor before": one_kernel(
@@ -258,6 +326,16 @@ def test_a_plain_product_is_recognised(name: str) -> None:
     assert list(plain_products(g)) == ["product_kernel"]
 
 
+@pytest.mark.parametrize("name", WITH_ADDEND)
+def test_a_product_and_what_is_added_is_recognised(name: str) -> None:
+    g, _, added = WITH_ADDEND[name]
+    product = found(g)
+    assert product is not None
+    assert product.addend is not None
+    assert product.relu == any(isinstance(s, Pointwise) and s.op == "maximum" for s in g.kernels[0].body)
+    assert product.copies_addend == (len(added) == len(g.outputs[0].shape) and len(product.rows) > 0)
+
+
 @pytest.mark.parametrize("name", NOT_PLAIN)
 def test_anything_else_is_not(name: str) -> None:
     assert found(NOT_PLAIN[name]) is None
@@ -306,6 +384,41 @@ def test_the_library_computes_the_product(name: str, tmp_path: Path) -> None:
     assert named.__name__ == "product_kernel"
     assert all(v.device.type == "meta" for v in views)
     assert named.warmup(*views, grid=(1,)) is None
+
+
+@pytest.mark.parametrize("name", WITH_ADDEND)
+def test_the_library_adds_as_it_stores(name: str, tmp_path: Path) -> None:
+    g, subscripts, added = WITH_ADDEND[name]
+    module = load_module(module_of(g, tmp_path), apart=True)
+    rng = np.random.default_rng(0)
+    dtype = getattr(torch, g.inputs[0].dtype.value)
+    x, w, c = (torch.from_numpy(rng.standard_normal(t.shape)).to(dtype) for t in g.inputs)
+    y = torch.full(g.outputs[0].shape, float("nan"), dtype=dtype)
+    ((kernel, grid, args, meta),) = module.launches(x, w, c, y, config=library_config(g, "product_kernel").encode())
+    kernel[grid](*args, **meta)
+    left, right, more = (t.double().numpy() for t in (x, w, c))
+    result = subscripts.split("->")[1]
+    product = np.einsum(subscripts, left, right)
+    expected = product + np.einsum(f"{added},{result}->{result}", more, np.ones_like(product))
+    if name in ("bias, positive part", "positive part, zero first", "bias in bfloat16"):
+        expected = np.maximum(expected, 0.0)
+    tolerance = 1e-5 if dtype == torch.float32 else 0.01
+    np.testing.assert_allclose(y.double().numpy(), expected, atol=tolerance * float(np.abs(expected).max()))
+    assert {a.untyped_storage().data_ptr() for a in args} == {t.untyped_storage().data_ptr() for t in (x, w, c, y)}
+
+
+def test_an_addend_costs_its_bytes_and_a_copy_where_it_is_a_matrix() -> None:
+    hints = {"T_m": 16, "T_n": 16, "T_k": 16}
+    plain, bias, residual = (
+        found(g) for g in (PLAIN["as it comes"][0], WITH_ADDEND["bias"][0], WITH_ADDEND["residual"][0])
+    )
+    assert plain is not None
+    assert bias is not None
+    assert residual is not None
+    moved = [library_times(extents(p, hints), p.dtype, H200).bytes for p in (plain, bias, residual)]
+    assert [m - moved[0] for m in moved] == [0, 20 * 4, 3 * 12 * 20 * 4]
+    spills = [library_times(extents(p, hints), p.dtype, H200).spill for p in (plain, bias, residual)]
+    assert spills == [0.0, 0.0, H200.launch_overhead_s]
 
 
 def test_precision_is_as_generated_and_the_users_own_comes_back(tmp_path: Path) -> None:

@@ -229,6 +229,23 @@ def test_the_baseline_pays_for_every_operator_but_not_for_views() -> None:
     assert e.limiter == "memory"
 
 
+def test_a_bias_goes_into_the_baselines_product() -> None:
+    m, n, k = Axis("m", 2048), Axis("n", 4096), Axis("k", 1024)
+    product = _definition("p", (m, n), reduce("sum", k, mul(read("x", m, k), read("w", k, n))))
+    inputs = (Tensor("x", (2048, 1024), F16), Tensor("w", (1024, 4096), F16), Tensor("b", (4096,), F16))
+
+    def kernels(*after: Definition, outputs: tuple[str, ...] = ("y",)) -> list[str]:
+        program = Program("p", (*inputs, Tensor("c", (2048, 4096), F16)), (product, *after), outputs)
+        return [e.name for e in baseline_estimate(program, H200, {}).per_kernel]
+
+    bias = _definition("y", (m, n), op("add", read("p", m, n), read("b", n)))
+    assert kernels(bias) == ["p"]
+    assert kernels(_definition("y", (m, n), op("add", read("b", n), read("p", m, n)))) == ["p"]
+    assert kernels(_definition("y", (m, n), op("add", read("p", m, n), read("c", m, n)))) == ["p", "y"]
+    assert kernels(bias, outputs=("y", "p")) == ["p", "y"]
+    assert kernels(bias, _definition("z", (m, n), op("exp", read("p", m, n))), outputs=("y", "z")) == ["p", "y", "z"]
+
+
 def test_one_pass_attention_beats_its_operators() -> None:
     h, i, j, d = Axis("h", 16), Axis("i", 4096), Axis("j", 4096), Axis("d", 64)
     scores = reduce("sum", d, mul(read("q", h, i, d), read("k", h, j, d)))

@@ -33,18 +33,29 @@ LIBRARY_OVERLAP = 0.95
 
 @dataclass(frozen=True, slots=True)
 class Extents:
-    """How large a product is: batch * [rows, depth] x [depth, columns], of elements of so many bytes."""
+    """How large a product is: batch * [rows, depth] x [depth, columns], of elements of so many bytes.
+
+    Attributes:
+        addend: elements that are added to the result.
+        copies: whether they are copied to the result before, by a launch of their own.
+    """
 
     batch: int
     rows: int
     columns: int
     depth: int
     width: int
+    addend: int = 0
+    copies: bool = False
 
     @property
     def operations(self) -> float:
         """Of the matrix units, two a multiply-add."""
         return 2.0 * self.batch * self.rows * self.columns * self.depth
+
+    def more_launches(self, parts: int) -> int:
+        """Beside the product's own: one that combines the parts of its depth, and one that copies what is added."""
+        return (parts > 1) + self.copies
 
     def shared(self, high: int, wide: int) -> Iterator[tuple[int, int, int]]:
         """The ways to share the depth: the parts, the programs by tiles of that size, and the bytes moved.
@@ -53,6 +64,8 @@ class Extents:
         """
         depth, result = self.depth, self.rows * self.columns
         once = self.batch * (self.rows * depth + depth * self.columns + result) * self.width
+        # What is copied is read, written, and read again.
+        once += self.addend * self.width * (3 if self.copies else 1)
         tiles = self.batch * math.ceil(self.rows / high) * math.ceil(self.columns / wide)
         for parts in SPLITS:
             if parts == 1:
@@ -67,16 +80,19 @@ def extents(product: PlainProduct, hints: Mapping[str, int]) -> Extents:
     def size(axes: Sequence[Axis]) -> int:
         return math.prod(int(value(a.extent, hints)) for a in axes)
 
-    rows, columns = size(product.rows), size(product.columns)
-    return Extents(size(product.batch), rows, columns, size((product.depth,)), product.dtype.bytes)
+    batch, rows, columns = size(product.batch), size(product.rows), size(product.columns)
+    addend = 0 if product.addend is None else batch * rows * columns if product.copies_addend else columns
+    depth, width = size((product.depth,)), product.dtype.bytes
+    return Extents(batch, rows, columns, depth, width, addend, product.copies_addend)
 
 
 def library_measures(product: Extents, device: Device) -> list[tuple[float, float, float]]:
     """(bytes, work, seconds) of each way to share the depth, before anything is known of tiles: by the smallest."""
     work = device.matrix_operation * product.operations
     return [
-        (moved, work, float(seconds(device, moved, work, programs)) + (parts > 1) * device.launch_overhead_s)
+        (moved, work, float(seconds(device, moved, work, programs)) + launches * device.launch_overhead_s)
         for parts, programs, moved in product.shared(*LIBRARY_TILES[-1])
+        for launches in (product.more_launches(parts),)
     ]
 
 
@@ -96,8 +112,7 @@ def library_times(product: Extents, dtype: DType, device: Device) -> Times:
                 compute=waves * 2.0 * high * wide * own / (rate * reuse),
                 latency=2 * device.memory_latency_s * waves,
                 overlap=LIBRARY_OVERLAP,
-                # Combining the parts is a launch more.
-                spill=device.launch_overhead_s if parts > 1 else 0.0,
+                spill=product.more_launches(parts) * device.launch_overhead_s,
                 fits=True,
                 bytes=float(moved),
             )

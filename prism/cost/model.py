@@ -17,6 +17,7 @@ operator program is judged by the same constants (`baseline_estimate`).
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, Protocol, TypeAlias
@@ -37,8 +38,8 @@ from prism.cost.library import Extents, extents, library_times
 from prism.cost.streams import STREAMS, Demand, finished, placed
 from prism.cost.work import work
 from prism.program.extents import Extent
-from prism.program.index import Axis
-from prism.program.nodes import Definition, DType, Program, Read, free_axes, walk
+from prism.program.index import Axis, Index
+from prism.program.nodes import Definition, DType, Map, Program, Read, free_axes, walk
 from prism.program.prefix import stepwise
 from prism.sgraph.config import Config, Resources
 from prism.sgraph.folding import FOLDED
@@ -251,14 +252,37 @@ def baseline_estimate(program: Program, device: Device, hints: Mapping[str, int]
     """Seconds of the program with a kernel for every operator that is not a view, by the model's constants.
 
     Each kernel reads every distinct element of its operands once, from L2 where an earlier one wrote it and it stays
-    there, and writes its result; matrix products take what a vendor's library is estimated to take.
+    there, and writes its result; matrix products take what a vendor's library is estimated to take. A vector that is
+    added along a product's columns goes into the library's call, as torch.compile has it.
 
     Args:
         program: the program.
         device: what it runs on.
         hints: a value for every symbol of the extents.
     """
-    return sum_estimates([_operator(d, program, device, hints) for d in program.definitions if not d.view])
+    biases = _biases(program)
+    operators = (d for d in program.definitions if not d.view and d.name not in biases)
+    return sum_estimates([_operator(d, program, device, hints) for d in operators])
+
+
+def _biases(program: Program) -> frozenset[str]:
+    """The operators that add a vector along the columns of a matrix product which nothing else reads."""
+    read = Counter(e.tensor for d in program.definitions for e in {*walk(d.expr)} if isinstance(e, Read))
+
+    def is_bias(d: Definition, product: Read, vector: Read) -> bool:
+        if product.tensor not in program.order or product.tensor in program.outputs or read[product.tensor] > 1:
+            return False
+        done = work(program.definition(product.tensor).expr)
+        lone = len(done.products) == 1 and not done.others and not done.products[0].batch
+        whole = list(product.index) == [Index.axis(a) for a in d.axes]
+        return lone and whole and done.products[0].is_matrix and free_axes(vector) == {*d.axes[-1:]}
+
+    found: set[str] = set()
+    for d in program.definitions:
+        match d.expr:
+            case Map("add", (Read() as one, Read() as other)):
+                found |= {d.name for p, v in ((one, other), (other, one)) if is_bias(d, p, v)}
+    return frozenset(found)
 
 
 def _operator(definition: Definition, program: Program, device: Device, hints: Mapping[str, int]) -> KernelEstimate:

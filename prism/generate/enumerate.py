@@ -360,7 +360,8 @@ class _Walk:
             seen.add(family)
             whole = SGraph(task.name, task.inputs, (*plan.buffers, *family.buffers), outputs, family.kernels)
             # A library has something for a product, and nothing for what costs the same.
-            products = task.device.library and tuple(plain_product(k, whole) is not None for k in family.kernels)
+            found = [plain_product(k, whole) if task.device.library else None for k in family.kernels]
+            products = tuple(None if p is None else (p.addend is None, p.copies_addend) for p in found)
             like = products, likeness(family.kernels, whole)
             answer = self.reaches.get(like)
             if answer is None:

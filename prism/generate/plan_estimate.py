@@ -29,7 +29,7 @@ from prism.generate.families import Target
 from prism.generate.materialise import Choices, Plan, below
 from prism.generate.options import REDUCING, Chosen, Weights
 from prism.program.index import Axis
-from prism.program.nodes import Read, Tensor
+from prism.program.nodes import Const, Read, Tensor
 from prism.program.products import matrix_product
 
 SHORTEST = 16
@@ -255,11 +255,21 @@ class Outlook:
         return min(float(Tiles().parts), extent / Tiles().loop_tile) if max(passes.values()) == 1 else 1.0
 
     def _is_product(self, group: Sequence[Target], read: set[int]) -> bool:
-        """Whether the kernel is one product of two tensors as they are stored, and a library is there to compute it."""
+        """Whether the kernel is a product of stored tensors, and what libraries add to one, and there is a library."""
         if not self.device.library or len(group) != 1:
             return False
+
+        def stored(cls: int) -> bool:
+            return cls in read or self.choices[cls].op == "read"
+
         choice = self.choices[group[0].cls]
-        return choice.op == "contract" and all(c in read or self.choices[c].op == "read" for c in choice.children)
+        if choice.op == "maximum":
+            inner = [self.choices[c] for c in choice.children if self.choices[c].payload != Const(0)]
+            choice = inner[0] if len(inner) == 1 and inner[0].op == "add" else choice
+        if choice.op == "add":
+            first, second = sorted(choice.children, key=stored)
+            choice = self.choices[first] if stored(second) and not stored(first) else choice
+        return choice.op == "contract" and all(stored(c) for c in choice.children)
 
     def _cost(self, cls: int) -> tuple[frozenset[Axis], float, float]:
         """The axes that a value is computed over, the bytes that it loads and its work, computed once."""

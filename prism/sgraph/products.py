@@ -1,11 +1,13 @@
 """Which kernels are plain matrix products of two stored tensors: what a vendor's library can compute as well.
 
 A kernel qualifies by what it computes, whatever its roles and loops are: two loads of whole dense tensors, the sum over
-one axis of their product, and the store of that sum to a whole tensor. Every index is a bare axis, so an operand is a
+one axis of their product, and the store of that sum to a whole tensor. To the sum may be added a stored vector along
+the columns, or a stored tensor of the result's extents, and of the sum with a vector the positive part taken: libraries
+do both as they store. Every index is a bare axis, so an operand is a
 permutation of a contiguous tensor; the axes that both operands and the result have are the batch, those of one operand
 and the result its rows or columns. Each group must be adjacent and in one order wherever it occurs, so that it can be
-seen as one dimension without a copy. Nothing else qualifies: an epilogue, a factor, a mask, a second product, a loop
-with a range, a split, a part of a tensor.
+seen as one dimension without a copy. Nothing else qualifies: another epilogue, a factor, a mask, a second product, a
+loop with a range, a split, a part of a tensor.
 """
 
 from __future__ import annotations
@@ -47,18 +49,19 @@ class View:
         tensor: its name.
         dropped: its dimensions of extent 1 that no axis runs over.
         order: the other dimensions, counted without those dropped, in the order of the groups.
-        groups: how many of them the batch, the first and the second dimension of the matrices have.
+        groups: how many of them the batch, the first and the second dimension of the matrices have; one number for a
+            vector.
     """
 
     tensor: str
     dropped: tuple[int, ...]
     order: tuple[int, ...]
-    groups: tuple[int, int, int]
+    groups: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class PlainProduct:
-    """out[batch, rows, columns] = sum over depth of lhs[batch, rows, depth] * rhs[batch, depth, columns].
+    """out[batch, rows, columns] = sum over depth of lhs[batch, rows, depth] * rhs[batch, depth, columns] + addend.
 
     Attributes:
         lhs: the operand with the rows, as [batch, rows, depth].
@@ -68,7 +71,9 @@ class PlainProduct:
         rows: the axes of the rows; empty for one row.
         columns: the axes of the columns; empty for one column.
         depth: the axis that is summed over.
-        dtype: the element type of all three.
+        dtype: the element type of all tensors.
+        addend: what is added to the sum: a vector along the columns, or a tensor as the result is; None for nothing.
+        relu: whether of that sum the positive part is stored.
     """
 
     lhs: View
@@ -79,6 +84,13 @@ class PlainProduct:
     columns: tuple[Axis, ...]
     depth: Axis
     dtype: DType
+    addend: View | None = None
+    relu: bool = False
+
+    @property
+    def copies_addend(self) -> bool:
+        """Whether the addend is as large as the result: a library adds to what lies there, so it is copied there."""
+        return self.addend is not None and len(self.addend.groups) > 1
 
 
 def plain_product(kernel: Kernel, sgraph: SGraph) -> PlainProduct | None:
@@ -94,12 +106,12 @@ def plain_product(kernel: Kernel, sgraph: SGraph) -> PlainProduct | None:
     if not read.run() or read.store is None or read.depth is None:
         return None
     depth = read.depth
-    statements: list[Load | Store] = [*read.factors, read.store]
+    statements: list[Load | Store] = [*read.factors, read.store, *read.addends]
     touched = [sgraph.tensor(s.tensor) for s in statements]
     if len({t.dtype for t in touched}) != 1 or not touched[0].dtype.is_float:
         return None
     indices = [_axes(s.index, t.shape) for s, t in zip(statements, touched, strict=True)]
-    first, second, out = ([a for a in i if a is not None] if i is not None else None for i in indices)
+    first, second, out = ([a for a in i if a is not None] if i is not None else None for i in indices[:3])
     if first is None or second is None or out is None or depth in out or depth not in first or depth not in second:
         return None
     # Every axis is summed over or stored, and read: no element is computed twice, broadcast, or left out. Of an axis of
@@ -122,7 +134,14 @@ def plain_product(kernel: Kernel, sgraph: SGraph) -> PlainProduct | None:
     )
     if lhs is None or rhs is None or result is None:
         return None
-    return PlainProduct(lhs, rhs, result, tuple(batch), tuple(rows), tuple(columns), depth, touched[0].dtype)
+    addend = None
+    if read.addends:
+        addend = _addend(touched[3].name, indices[3], groups[2])
+        # Of a sum with a whole tensor libraries store no positive part.
+        if addend is None or (read.relu and len(addend.groups) > 1):
+            return None
+    made = tuple(batch), tuple(rows), tuple(columns), depth, touched[0].dtype
+    return PlainProduct(lhs, rhs, result, *made, addend, read.relu)
 
 
 def plain_products(sgraph: SGraph) -> dict[str, PlainProduct]:
@@ -134,13 +153,15 @@ def plain_products(sgraph: SGraph) -> dict[str, PlainProduct]:
 
 @dataclass(slots=True)
 class _Reading:
-    """One walk through a kernel's body: of what its two loads, its sum and its store are."""
+    """One walk through a kernel's body: of what its two loads, its sum, what is added to that and its store are."""
 
     kernel: Kernel
     loads: dict[str, Load] = field(default_factory=dict)
     factors: tuple[Load, ...] = ()
     depth: Axis | None = None
     store: Store | None = None
+    addends: tuple[Load, ...] = ()
+    relu: bool = False
     # Names: of the product of two tiles before it is summed, of a sum over a tile, and of the whole sum.
     _product: str | None = None
     _part: str | None = None
@@ -149,7 +170,7 @@ class _Reading:
     _around: tuple[Loop, ...] = ()
 
     def run(self) -> bool:
-        """Whether the body is two loads, the sum of their product, and a store of it."""
+        """Whether the body is two loads, the sum of their product, perhaps an addend, and a store of it."""
         return all(self._allowed(s, loops) for s, loops in _within(self.kernel.body, ()))
 
     def _allowed(self, s: Stmt, loops: tuple[Loop, ...]) -> bool:
@@ -158,7 +179,7 @@ class _Reading:
                 return not range_
             case Load(dst, _, _):
                 self.loads[dst] = s
-                return len(self.loads) <= 2
+                return len(self.loads) <= 3
             case Contract(dst, axis, lhs, rhs) if self._multiplied(lhs, rhs, loops):
                 return self._summed(dst, axis)
             case Pointwise(dst, "mul", (str(lhs), str(rhs))) if self._multiplied(lhs, rhs, loops):
@@ -166,21 +187,35 @@ class _Reading:
                 return True
             case TileReduce(dst, ReduceKind.SUM, axis, src) if src == self._product and self._part is None:
                 return loops == self._around and self._summed(dst, axis)
+            case Pointwise(dst, "add", (str(lhs), str(rhs))) if self._added(lhs, rhs, loops):
+                self._sum = dst
+                return True
+            case Pointwise(dst, "maximum", args) if self.addends and len(args) == 2 and {*args} == {self._sum, 0}:
+                self._sum, self.relu = dst, True
+                return all(loop.axis != self.depth for loop in loops)
             case Accumulate(dst, ReduceKind.SUM, src, None) if self._sum is None and loops:
                 return loops == self._around and self._accumulated(dst, src, loops[-1].axis)
             case Store(_, _, src) if self.store is None and self._sum is not None and src == self._sum:
                 self.store = s
-                return all(loop.axis != self.depth for loop in loops)
+                return all(loop.axis != self.depth for loop in loops) and len(self.loads) == 2 + len(self.addends)
             case _:
                 return False
 
     def _multiplied(self, lhs: str, rhs: str, loops: tuple[Loop, ...]) -> bool:
         """Whether this is the product of the two loads, and the only one."""
-        if self.factors or lhs == rhs or {lhs, rhs} != self.loads.keys():
+        if self.factors or lhs == rhs or not {lhs, rhs} <= self.loads.keys():
             return False
         self.factors = (self.loads[lhs], self.loads[rhs])
         self._around = loops
         return True
+
+    def _added(self, lhs: str, rhs: str, loops: tuple[Loop, ...]) -> bool:
+        """Whether this adds a load to the whole sum, for the first time."""
+        other = rhs if lhs == self._sum else lhs
+        if self._sum is None or self.addends or self.relu or self._sum not in (lhs, rhs) or other not in self.loads:
+            return False
+        self.addends = (self.loads[other],)
+        return self.addends[0] not in self.factors and all(loop.axis != self.depth for loop in loops)
 
     def _summed(self, dst: str, axis: Axis) -> bool:
         """A sum over a tile's part of an axis: of a whole axis it is the sum, of a loop's it has to be accumulated."""
@@ -235,6 +270,20 @@ def _view(tensor: str, axes: Sequence[Axis | None], groups: Sequence[Sequence[Ax
     dropped = tuple(n for n, a in enumerate(axes) if a is None)
     batch, first, second = map(len, groups)
     return View(tensor, dropped, tuple(order), (batch, first, second))
+
+
+def _addend(
+    tensor: str, axes: Sequence[Axis | None] | None, groups: tuple[Sequence[Axis], Sequence[Axis], Sequence[Axis]]
+) -> View | None:
+    """What is added, as a library takes it: a vector along the columns of one product, or a tensor as the result is."""
+    batch, _, columns = groups
+    kept = [a for a in axes or () if a is not None]
+    if axes is None or not columns:
+        return None
+    if kept == [*columns] and not batch:
+        dropped = tuple(n for n, a in enumerate(axes) if a is None)
+        return View(tensor, dropped, tuple(range(len(kept))), (len(kept),))
+    return _view(tensor, axes, groups) if {*kept} == {a for g in groups for a in g} else None
 
 
 def drops_dimension(role: Role) -> bool:

@@ -14,14 +14,15 @@ PRODUCT = '''
 class LibraryProduct:
     """A matrix product that the library behind torch computes, launched as a kernel is: product[grid](a, b, out)."""
 
-    def __init__(self, name):
+    def __init__(self, name, relu=False):
         self.__name__ = name
+        self.relu = relu
 
     def __getitem__(self, grid):
         return self
 
-    def __call__(self, lhs, rhs, out):
-        """out = lhs @ rhs, of matrices or of stacks of them: summed in float32 and, of float32, without TF32."""
+    def __call__(self, lhs, rhs, out, addend=None):
+        """out = lhs @ rhs + addend, of matrices or of stacks: summed in float32 and, of float32, without TF32."""
         flags = torch.backends.cuda.matmul
         if lhs.dtype == torch.float32:
             name, wanted = ("fp32_precision", "ieee") if hasattr(flags, "fp32_precision") else ("allow_tf32", False)
@@ -31,7 +32,12 @@ class LibraryProduct:
         before = getattr(flags, name)
         setattr(flags, name, wanted)
         try:
-            (torch.mm if lhs.dim() == 2 else torch.bmm)(lhs, rhs, out=out)
+            if addend is None:
+                (torch.mm if lhs.dim() == 2 else torch.bmm)(lhs, rhs, out=out)
+            elif self.relu:
+                torch._addmm_activation(addend, lhs, rhs, out=out)
+            else:
+                (torch.addmm if lhs.dim() == 2 else torch.baddbmm)(addend, lhs, rhs, out=out)
         finally:
             setattr(flags, name, before)
 
@@ -58,8 +64,9 @@ class PrintedLibrary(Printed):
         p = self._products.get(launch)
         if p is None:
             return None
-        views = [_viewed(self.tensors.host[v.tensor], v) for v in (p.lhs, p.rhs, p.out)]
-        return [f'LibraryProduct("{launch}")', "(1,)", tuple_of(views), "{}"]
+        views = [_viewed(self.tensors.host[v.tensor], v) for v in (p.lhs, p.rhs, p.out, p.addend) if v is not None]
+        relu = ", relu=True" if p.relu else ""
+        return [f'LibraryProduct("{launch}"{relu})', "(1,)", tuple_of(views), "{}"]
 
 
 def _viewed(name: str, view: View) -> str:
