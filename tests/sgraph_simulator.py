@@ -19,6 +19,7 @@ from prism.program.nodes import ReduceKind
 from prism.sgraph.nodes import (
     Accumulate,
     Contract,
+    Gather,
     Grid,
     Kernel,
     Load,
@@ -165,6 +166,21 @@ class _Run:
                     where = [np.clip(self.index(i, axes), 0, n - 1) for i, n in zip(index, data.shape, strict=True)]
                     shape = [len(self.at[a]) for a in axes]
                     self.values[dst] = Tile(axes, np.broadcast_to(data[tuple(where)], shape))
+                case Gather(dst, tensor, index, places):
+                    from_index = {a for i in index for a in i.axes()}
+                    axes = tuple(
+                        sorted(from_index.union(*(self.values[p.value].axes for p in places)), key=lambda a: a.name)
+                    )
+                    data = self.memory[tensor]
+                    at = [self.index(i, axes) for i in index]
+                    found = np.full([len(self.at[a]) for a in axes], True)
+                    for p in places:
+                        value = self.operand(p.value, axes)
+                        inside = (value >= 0) & (value < evaluate(p.extent, self.binding))
+                        at[p.dimension] = at[p.dimension] + np.where(inside, value, 0).astype(int)
+                        found &= inside
+                    where = [np.clip(i, 0, n - 1) for i, n in zip(at, data.shape, strict=True)]
+                    self.values[dst] = Tile(axes, np.where(found, data[tuple(where)], 0.0))
                 case Position(dst, index):
                     axes = tuple(sorted(index.axes(), key=lambda a: a.name))
                     self.values[dst] = Tile(axes, self.index(index, axes).astype(float))
