@@ -264,7 +264,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory, unoptimised: None, small_ga
         patch.setenv("PRISM_CACHE_DIR", str(place / "cache"))
         patch.setattr("prism.instantiate.confirm.Confirmation.won", property(lambda _: True))
         patch.setattr("prism.instantiate.confirm.MATCHES", 1)
-        options = ["--target", "cpu", "--trials", "1", "--shape", "n=8", "--out", str(place / "out")]
+        np.savez(place / "data.npz", x=np.random.default_rng(0).standard_normal((8, 64)).astype(np.float32))
+        options = ["--target", "cpu", "--trials", "1", "--inputs", str(place / "data.npz"), "--out", str(place / "out")]
         assert main(["optimize", str(path), *options]) == ExitCode.DONE
     return place / "out"
 
@@ -276,6 +277,7 @@ def test_equal_islands_share_kernels_with_weights_of_their_own(folder: Path) -> 
     assert "only re-indexes its inputs" in last["why"]
     assert [k["operator"] for k in report["kept"]] == ["TopK"]
     assert report["nodes"] == 9
+    assert report["sizes"] == {"n": 8}
     assert "6 of 9 nodes (67%), in 2 islands" in (folder / "README.md").read_text()
     names = {"README.md", "island_0", "island_1.weights.pt", "model.onnx", "model.py", "prism.lock.json"}
     assert {p.name for p in folder.iterdir()} == {*names, "report.json", "rest_0.onnx", "rest_1.onnx"}
@@ -343,7 +345,8 @@ def test_a_second_run_of_a_model_in_parts_does_nothing_again(
     monkeypatch.setattr("prism.instantiate.confirm.Confirmation.won", property(lambda _: True))
     monkeypatch.setattr("prism.instantiate.confirm.MATCHES", 1)
     monkeypatch.setenv("PRISM_CACHE_DIR", str(folder.parent / "cache"))
-    options = ["--target", "cpu", "--trials", "1", "--shape", "n=8", "--out", str(tmp_path / "out")]
+    data = folder.parent / "data.npz"
+    options = ["--target", "cpu", "--trials", "1", "--inputs", str(data), "--out", str(tmp_path / "out")]
     assert main(["optimize", str(folder.parent / "m.onnx"), *options]) == ExitCode.DONE
     # A machine that is busy now is warned of, and when what is stored was measured.
     told = [line for line in capsys.readouterr().err.splitlines() if "warning" not in line]

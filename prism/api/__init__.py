@@ -6,12 +6,14 @@ region_search.py one region -> proved sGraphs    (saturate, generate, prove; pro
 partitioned.py several regions, searched apart and composed
 optimizing.py  proved sGraphs -> output folder   (finalists.py; tune, check, write)
 whole_models.py an ONNX model in parts -> output folder (model_inputs.py: what it is compared and timed on)
+given_inputs.py inputs of the user's own, to be checked on
 records.py     a finished run -> report, proof record, lock
 rules.py       rule files of the user's own; the operators that they declare, as torch functions
 proving.py     two functions or two models -> Verdict
 verifying.py   an output folder -> is it what it says; its derivation, to read
 """
 
+from prism.api.given_inputs import read_inputs
 from prism.api.loading import load, trace
 from prism.api.optimizing import OptimizeResult, optimize
 from prism.api.proofs import ProvedSGraph
@@ -38,6 +40,7 @@ __all__ = [
     "optimize_model",
     "prove",
     "prove_models",
+    "read_inputs",
     "search",
     "shown_in_parts",
     "trace",

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
+import sympy
 
+from prism.api.given_inputs import WHERE, by_name
 from prism.errors import NoImprovementError, UsageError
 from prism.frontend.onnx.islands import Port
 from prism.platforms.stock import NotRunError
@@ -91,6 +94,47 @@ def feeds(
                         break
             return Feeds(sizes, highs, drawn(ports, sizes, highs, seed))
     raise _nothing(where, last)
+
+
+def given_feeds(
+    ports: Sequence[Port], arrays: Mapping[str, Any], run: Callable[[Mapping[str, np.ndarray]], object], where: str
+) -> Feeds:
+    """The inputs that the user gave.
+
+    Args:
+        ports: the model's inputs.
+        arrays: arrays or tensors by name.
+        run: runs the model.
+        where: the model, for errors.
+
+    Raises:
+        UsageError: one is missing, or of another type, or the model does not take them.
+    """
+    found = by_name(arrays, [p.name for p in ports])
+    sizes: dict[str, int] = {}
+    for p in ports:
+        given = found[p.name]
+        if str(given.dtype) != p.dtype:
+            raise UsageError(
+                f"the input {p.name!r} is of type {p.dtype}, and what is given of {given.dtype}",
+                where=WHERE,
+                fix=f"convert it, as by .astype({p.dtype!r})",
+            )
+        for extent, n in zip(p.shape or (), given.shape, strict=False):
+            if isinstance(extent, sympy.Symbol):
+                sizes.setdefault(extent.name, n)
+    try:
+        run(found)
+    except NotRunError as error:
+        raise UsageError(
+            "the model does not take what is given",
+            where=WHERE,
+            why=f"{where}: {error}",
+            fix="give inputs that it takes",
+        ) from None
+    whole = [p.name for p in ports if np.issubdtype(np.dtype(p.dtype), np.integer)]
+    highs = {name: max(1, 1 + int(found[name].max(initial=0))) for name in whole}
+    return Feeds(sizes, highs, found)
 
 
 def smaller(found: Feeds, ports: Sequence[Port], given: Mapping[str, int], seed: int) -> Feeds:

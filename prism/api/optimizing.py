@@ -21,7 +21,10 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from prism.api.finalists import Emit, Finalist, finalists
+from prism.api.given_inputs import given_to
 from prism.api.partitioned import PartitionedSearch, composed_choice, finer, merged_checks, search_regions
 from prism.api.records import Choice, Request, artifacts, certificate_of, formulas
 from prism.api.region_search import SearchBudget, SearchInterruptedError, SearchResult, enough, run_search
@@ -46,7 +49,7 @@ from prism.generate.partition import partition
 from prism.instantiate.cache import Cache, Store, version_of
 from prism.instantiate.confirm import NAMES as BASELINES
 from prism.instantiate.confirm import Confirmation, confirm, installed
-from prism.instantiate.gate.check import Drawn, KernelRunner, check_module
+from prism.instantiate.gate.check import Drawn, KernelRunner, check_given, check_module
 from prism.instantiate.lock import program_hash, versions
 from prism.instantiate.machine_load import CROWDED, Load, others_now
 from prism.instantiate.measure import BASELINE, KERNEL, PROTOCOL, Bench, Contender, Measuring
@@ -178,6 +181,7 @@ def optimize(
     baselines: Sequence[str] | None = None,
     anew: bool = False,
     seconds: float | None = None,
+    inputs: Mapping[str, Any] | None = None,
 ) -> OptimizeResult:
     """Search, prove, tune, check and write the kernels of a program.
 
@@ -200,6 +204,8 @@ def optimize(
         anew: whether everything is timed again; by default what an earlier run of the same program stored is used.
         seconds: after which the run ends, with the best that is proved, checked and measured by then; what it finished
             is kept, so that the next run goes on. Only the main thread's runs can be ended at any point.
+        inputs: arrays or tensors by the inputs' names: the kernels are checked on these, too, and symbolic dimensions
+            that `shapes` does not name are tuned at their lengths.
 
     Raises:
         CompilerError: the compiler of the target is missing, broken or hangs.
@@ -226,6 +232,7 @@ def optimize(
         baselines=baselines,
         anew=anew,
         time=Deadline.after(seconds),
+        inputs=inputs,
     )
     artifacts = made.artifacts
     if folder is not None:
@@ -287,6 +294,7 @@ def produce(
     baselines: Sequence[str] | None,
     anew: bool,
     time: Deadline = NEVER,
+    inputs: Mapping[str, Any] | None = None,
 ) -> Produced:
     """Everything that `optimize` does before it writes; arguments and errors are its own. It ends soon after `time`."""
     with ExitStack() as stack:
@@ -304,7 +312,11 @@ def produce(
         cache = stack.enter_context(cache_or_spare(recorder.warn))
         platform = platform_of(target, recorder.warn, cache)
         device = platform.device
-        program = _at(program, shapes or {})
+        given: dict[str, np.ndarray] = {}
+        at: dict[str, int] = {}
+        if inputs is not None:
+            given, at = given_to(program, inputs)
+        program = _at(program, {**at, **(shapes or {})})
         check_gain(program)
         program, returned = computed(program)
         check_gain(program)
@@ -326,6 +338,8 @@ def produce(
                 + ("; --anew times again" if _of_another_machine(choice) else ""),
             )
         _warn_of_load(choice, recorder)
+        if given:
+            choice = _right_for(given, request, found, choice, tools)
         module = platform.backend.emit(
             choice.proved.sgraph,
             formula=_formula(found),
@@ -995,6 +1009,27 @@ def _what_ran_badly(failures: AbstractSet[Failure]) -> str:
         "keep the model as it is; see whether the machine had memory and disk space for it, and try smaller shapes "
         "(--shape); if it had, report it with the model"
     )
+
+
+def _right_for(
+    given: Mapping[str, np.ndarray], request: Request, found: SearchResult, choice: Choice, tools: _Tools
+) -> Choice:
+    """The choice with one more case of the numeric gate: the inputs that the user gave.
+
+    Raises:
+        VerificationError: the kernels compute something else for them.
+        NoImprovementError: they round worse than the model does.
+    """
+    program, sgraph, config = request.program, choice.proved.sgraph, choice.best.config
+    own = {t.name: given[t.name] for t in program.inputs if t.name in given}
+    with tools.recorder.stage("inputs given") as detail:
+        path = _emitted(tools.folder / "given", sgraph, _formula(found), tools.platform, [config], ())
+        report = check_given(program, path, sgraph, config, own, runner=tools.runner)
+        if report.rounding:
+            raise _nothing_better(program.name, report.failures)
+        checked = merged_checks([choice.checked, report.summary()])
+        detail.append(f"error {max(report.worst.values(), default=0.0):.2g} of what is allowed")
+    return replace(choice, checked=checked)
 
 
 def _beside(

@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 
 from prism.api import loading
-from prism.api.model_inputs import Feeds, drawn, feeds, smaller
+from prism.api.model_inputs import Feeds, drawn, feeds, given_feeds, smaller
 from prism.api.optimizing import MORE_TIME, Produced, ending, no_better, produce
 from prism.api.records import measured
 from prism.api.region_search import SearchBudget
@@ -142,6 +142,7 @@ class _Options:
     check: bool
     listener: Listener | None = None
     time: Deadline = NEVER
+    inputs: Mapping[str, Any] | None = None
 
 
 def optimize_model(
@@ -159,6 +160,7 @@ def optimize_model(
     anew: bool = False,
     check: bool = True,
     seconds: float | None = None,
+    inputs: Mapping[str, Any] | None = None,
 ) -> ModelResult:
     """Optimise what prism reads of an ONNX model, and leave the rest as it is.
 
@@ -176,6 +178,8 @@ def optimize_model(
         anew: whether everything is timed again.
         check: compare every island's program with its nodes.
         seconds: after which the run ends, as for `optimize`: islands that had no time keep their operators.
+        inputs: arrays or tensors by the inputs' names: the whole is compared and timed on these, in place of the first
+            drawn ones, and islands are tuned at the sizes that these make.
 
     Raises:
         ModelError: the file is missing or damaged, or onnxruntime does not take it.
@@ -195,7 +199,7 @@ def optimize_model(
     folder = check_writable(Path(out)) if out is not None else None
     recorder = Recorder(listener)
     time = Deadline.after(seconds)
-    options = _Options(target, budget, trials, seed, dict(shapes or {}), rules, anew, check, listener, time)
+    options = _Options(target, budget, trials, seed, dict(shapes or {}), rules, anew, check, listener, time, inputs)
     with recorder.stage("islands") as detail:
         parts = cut(path, operators=declared(rules) if rules else ())
         detail.append(f"{len(parts.islands)} islands, {len(parts.kept)} of {parts.count} nodes stay as they are")
@@ -304,9 +308,11 @@ class _Run:
         plain, stock = self._stock(optimised=False), self._stock()
         takes = [p.name for p in self.parts.inputs]
         with self.recorder.stage("inputs") as detail:
-            given = feeds(
-                self.parts.inputs, self.options.shapes, self.options.seed, lambda x: stock.run(x, takes), where
-            )
+            ports, shapes = self.parts.inputs, self.options.shapes
+            if self.options.inputs is not None:
+                given = given_feeds(ports, self.options.inputs, lambda x: stock.run(x, takes), where)
+            else:
+                given = feeds(ports, shapes, self.options.seed, lambda x: stock.run(x, takes), where)
             detail.append(", ".join(f"{n}={v}" for n, v in given.sizes.items()) or "of fixed sizes")
             self._comparable(given, stock)
             sizes = self._boundaries(given)
@@ -545,6 +551,8 @@ class _Run:
         """Compare the assembled model with what was given, on several draws."""
         ports, seed = self.parts.inputs, self.options.seed
         cases = [replace(given, arrays=drawn(ports, given.sizes, given.highs, seed + n)) for n in range(DRAWS)]
+        if self.options.inputs is not None:
+            cases.insert(0, given)
         if given.sizes:
             cases.append(smaller(given, ports, self.options.shapes, seed))
         takes = [p.name for p in ports]
@@ -577,7 +585,10 @@ class _Run:
     def _compared_key(self, given: Feeds, whole: _Whole) -> str:
         """What a comparison depends on."""
         made = sorted((n, d) for n, d in whole.digests.items() if _counts(n) or n.endswith(WEIGHTS_NAME))
+        drawn_of: tuple[object, ...]
         drawn_of = (sorted(given.sizes.items()), sorted(self.options.shapes.items()), self.options.seed, DRAWS)
+        if self.options.inputs is not None:
+            drawn_of = (*drawn_of, *(hashlib.sha256(x.tobytes()).hexdigest() for _, x in sorted(given.arrays.items())))
         machine = (self.platform.device_name, self.platform.compiler, versions(), version_of("onnxruntime"))
         return digest(code_digest(), hashlib.sha256(self.path.read_bytes()).hexdigest(), made, drawn_of, machine)
 

@@ -135,6 +135,7 @@ def optimize(
     fp: FpClass = "domain",
     rules: Annotated[tuple[Path, ...], Parameter(negative=())] = (),
     baseline: Annotated[tuple[Baseline, ...], Parameter(negative=())] = (),
+    inputs: Path | None = None,
     budget: str | None = None,
     anew: Annotated[bool, Parameter(negative=())] = False,
     check: bool = True,
@@ -170,6 +171,8 @@ def optimize(
         rules: a rule file of your own; give it again for others. docs/rules.md says how to write one.
         baseline: what kernels are timed against where they are timed: torch "eager" or "compile", "onnxruntime"; give
             it again for others. By default all that are installed; the best of them counts.
+        inputs: a file of numpy.savez with an array for each input of the model: what comes out is checked on these,
+            too, and tuned at their shapes.
         budget: the time that the run may take, as 60s, 5m or 1h: it ends then, with the best that is proved, checked
             and measured by that time. What it finished is kept, and the next run of the same command goes on.
         anew: time everything again, instead of using what an earlier run stored.
@@ -189,6 +192,7 @@ def optimize(
         progress.ends = ends
         import prism.api as api
 
+        given = None if inputs is None else api.read_inputs(inputs)
         program = None
         with progress.recorder.stage("load") as detail:
             try:
@@ -226,6 +230,7 @@ def optimize(
             "listener": progress.listen,
             "baselines": baseline or None,
             "anew": anew,
+            "inputs": given,
             "seconds": None if ends is None else max(0.0, ends - time.monotonic()),
             **own,
         }

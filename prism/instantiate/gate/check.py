@@ -21,9 +21,10 @@ from prism.errors import VerificationError
 from prism.events import CheckSummary
 from prism.instantiate.gate.draws import PATTERN_ONLY, draw_inputs
 from prism.instantiate.gate.judge import Judgement, judge
-from prism.instantiate.gate.plan import Case, Sample, interpretable, plan_cases, plan_samples, spread_out
+from prism.instantiate.gate.plan import GIVEN, Case, Sample, interpretable, plan_cases, plan_samples, spread_out
 from prism.instantiate.gate.yardsticks import of_program, of_sgraph
 from prism.process.worker import Ending, Worker
+from prism.program.evaluate import bind
 from prism.program.extents import evaluate
 from prism.program.nodes import Program
 from prism.sgraph.config import Config
@@ -235,14 +236,53 @@ def check_module(
         drawn: of the same program, where several modules are checked: what they have in common is drawn, and computed
             in float64, once.
     """
-    worst: dict[str, float] = {}
-    failures: list[str] = []
-    done = sampled = unexplained = wrong = 0
     if drawn is None:
         runner.forget()
         drawn = Drawn(program)
-    for case in plan_cases(program, sgraph, config, alternatives, seed)[:limit]:
-        elements = _elements(program, case.binding)
+    cases = plan_cases(program, sgraph, config, alternatives, seed)[:limit]
+    return _checked(drawn, module, sgraph, cases, runner, stop_at_failure)
+
+
+def check_given(
+    program: Program,
+    module: Path,
+    sgraph: SGraph,
+    config: Config,
+    given: Mapping[str, np.ndarray],
+    *,
+    runner: Runner,
+) -> CheckReport:
+    """Check an emitted module on inputs that somebody gave.
+
+    Args:
+        program: the program that it implements.
+        module: the emitted module.
+        sgraph: its sGraph.
+        config: the chosen configuration.
+        given: arrays for the inputs that the program does not hold, by name, of the shapes that it takes.
+        runner: where the kernels run.
+    """
+    import torch
+
+    declared = [t for t in program.inputs if t.name in given]
+    binding = bind(declared, {name: a.shape for name, a in given.items()})
+    tensors = draw_inputs(program, "normal", binding, 0)
+    for t in declared:
+        array = np.require(given[t.name], requirements=["C", "W"])
+        tensors[t.name] = torch.as_tensor(array).to(getattr(torch, t.dtype.value))
+    runner.forget()
+    drawn = Drawn(program, given=tensors)
+    return _checked(drawn, module, sgraph, [Case(GIVEN, binding, config, 0)], runner, True)
+
+
+def _checked(
+    drawn: Drawn, module: Path, sgraph: SGraph, cases: Sequence[Case], runner: Runner, stop_at_failure: bool
+) -> CheckReport:
+    worst: dict[str, float] = {}
+    failures: list[str] = []
+    done = sampled = unexplained = wrong = 0
+    for case in cases:
+        elements = _elements(drawn.program, case.binding)
         if elements > KEPT_ELEMENTS:
             drawn.drop()
             runner.forget()
@@ -291,9 +331,16 @@ class Answers:
 
 @dataclass(slots=True)
 class Drawn:
-    """The inputs of a program's cases, and what is right for them: what several have in common is made once."""
+    """The inputs of a program's cases, and what is right for them: what several have in common is made once.
+
+    Attributes:
+        program: the program.
+        given: the inputs of the case of inputs that are given, if there is one.
+        answers, shuffled, tensors, wide: what was made.
+    """
 
     program: Program
+    given: Mapping[str, Any] = field(default_factory=dict)
     answers: dict[tuple[object, ...], Answers] = field(default_factory=dict)
     shuffled: dict[tuple[object, ...], list[dict[str, np.ndarray]]] = field(default_factory=dict)
     tensors: dict[tuple[object, ...], Any] = field(default_factory=dict)
@@ -301,7 +348,9 @@ class Drawn:
 
     def of(self, case: Case) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
         """The case's inputs: as tensors, and as float64."""
-        given = draw_inputs(self.program, case.draw, case.binding, case.seed, case.struck, self.tensors)
+        given = dict(self.given)
+        if case.draw != GIVEN:
+            given = draw_inputs(self.program, case.draw, case.binding, case.seed, case.struck, self.tensors)
         for t in given.values():
             if id(t) not in self.wide:
                 self.wide[id(t)] = _float64(t)

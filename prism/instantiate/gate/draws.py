@@ -156,7 +156,8 @@ def draw_inputs(
             # Each input from a generator of its own, so that it does not depend on how the others are drawn.
             rng = np.random.default_rng((seed, n))
             values = _values(program, t, way, rng, shape, most)
-            made = torch.as_tensor(np.ascontiguousarray(values)).to(getattr(torch, t.dtype.value))
+            # A copy where it may not be written, of which torch warns.
+            made = torch.as_tensor(np.require(values, requirements=["C", "W"])).to(getattr(torch, t.dtype.value))
             memory[key] = made.reshape(shape)
         found[t.name] = memory[key]
     return found

@@ -63,6 +63,8 @@ LARGEST_EXTENT = 200
 """Symbolic extents are checked up to here, tile sizes beyond it at their range's low end."""
 
 
+GIVEN = "given"
+"""What the draw of inputs is called that nobody drew."""
 SHOWN = 24
 """Entries of a configuration that a message about a case names."""
 
