@@ -30,7 +30,7 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from importlib import import_module
-from importlib.util import find_spec
+from importlib.util import find_spec, module_from_spec, spec_from_file_location
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
@@ -219,13 +219,29 @@ def session_call(file: Path, inputs: Sequence[np.ndarray], threads: int, optimis
 
 
 def module_call(folder: Path, inputs: Sequence[np.ndarray], threads: int) -> Callable[[], Any]:
-    """The output folder's model."""
+    """The output folder's model: `model.py` of one in parts, the program's own module of one that was read whole."""
     import torch
 
     from prism.platforms.contenders import assembled
+    from prism.report.folder import module_name
 
-    call, given = assembled(folder / "model.py", threads), [torch.from_numpy(x) for x in inputs]
-    return lambda: call(given)[0].numpy()
+    given = [torch.from_numpy(x) for x in inputs]
+    if (folder / "model.py").exists():
+        call = assembled(folder / "model.py", threads)
+        return lambda: call(given)[0].numpy()
+    name = json.loads((folder / "report.json").read_text())["name"]
+    spec = spec_from_file_location(name, folder / module_name(name))
+    assert spec is not None
+    assert spec.loader is not None
+    module = module_from_spec(spec)
+    spec.loader.exec_module(module)
+    function = getattr(module, name)
+
+    def first() -> Any:
+        found = function(*given, threads=threads)
+        return (found[0] if isinstance(found, tuple) else found).numpy()
+
+    return first
 
 
 def timed(name: str, file: Path, folder: Path, threads: int, compiled: bool) -> dict[str, Any]:
@@ -388,16 +404,7 @@ def row_of(name: str, place: Path, args: argparse.Namespace) -> Row:
         lines = [x.strip() for x in ran.stderr.splitlines() if x.strip()]
         said = " ".join(lines[next((n for n, x in enumerate(lines) if x.startswith("prism: error")), -3) :])
         return replace(row, why=said[:400], kept=ran.returncode == 4)
-    if not (folder / "model.py").exists():
-        report = json.loads((folder / "report.json").read_text())
-        who = f"{STOCK}" if STOCK in report["baseline"] else report["baseline"]
-        low, high = (report.get("measurement") or {}).get("between") or (0.0, 0.0)
-        ratio = report["baseline_seconds"] / report["best_seconds"]
-        us = {PRISM: 1e6 * report["best_seconds"], who: 1e6 * report["baseline_seconds"]}
-        return replace(
-            row, nodes=1.0, flops=1.0, us=us, ratios={who: (low, ratio, high)}, why="read whole; its own run timed it"
-        )
-    nodes, flops = shares(file, folder)
+    nodes, flops = shares(file, folder) if (folder / "model.py").exists() else (1.0, 1.0)
     try:
         found = child("time", name, file, folder, args.threads, int(args.compile), limit=TIME_LIMIT_S)
     except RuntimeError as error:

@@ -32,8 +32,8 @@ static void put(float* p, float x) { *p = x; }
 static void put(bf16* p, float x) { v_put(p, x); }
 static void put(f16* p, float x) { v_put(p, x); }
 
-// c[m][n] += sum a[m][k] b[k][n], all integers: the result is exact, whatever the order of the sum.
-template <int64_t MOST, class B>
+// c[m][n] += sum a[m][k] b[k][n], or = where it is FRESH, all integers: exact, whatever the order of the sum.
+template <int64_t MOST, class B, bool FRESH = false>
 void product(int64_t M, int64_t K, int64_t N, bool columns, bool halves = false, bool turned = false) {
     const int64_t am = turned ? 1 : K + 3, ak = turned ? M + 3 : 1, cm = N + 5;
     const int64_t bk = columns ? 1 : N + 2, bn = columns ? K + 2 : 1;
@@ -46,13 +46,14 @@ void product(int64_t M, int64_t K, int64_t N, bool columns, bool halves = false,
         for (int64_t n = 0; n < N; ++n) {
             float sum = 0;
             for (int64_t k = 0; k < K; ++k) sum += a[m * am + k * ak] * plain[k * bk + n * bn];
-            exact[m * N + n] = 0.5f + sum;
+            exact[m * N + n] = (FRESH ? 0.0f : 0.5f) + sum;
         }
     std::vector<float> pa(v_packed_a(M, K) + 64), pb(v_packed_b(N, K) + 64);
     if constexpr (sizeof(B) == 4 || std::is_same_v<B, bf16>)
         if (halves)
-            multiply_halves<MOST>(c.data(), cm, a.data(), am, ak, b.data(), bk, bn, M, K, N, pa.data(), pb.data());
-    if (!halves) multiply<MOST>(c.data(), cm, a.data(), am, ak, b.data(), bk, bn, M, K, N, pa.data(), pb.data());
+            multiply_halves<MOST, FRESH>(c.data(), cm, a.data(), am, ak, b.data(), bk, bn, M, K, N, pa.data(),
+                                         pb.data());
+    if (!halves) multiply<MOST, FRESH>(c.data(), cm, a.data(), am, ak, b.data(), bk, bn, M, K, N, pa.data(), pb.data());
     for (int64_t i = 0; i < (int64_t)c.size(); ++i) {
         int64_t m = i / cm, n = i % cm;
         float wanted = m < M && n < N ? exact[m * N + n] : 0.5f;
@@ -87,6 +88,8 @@ int main() {
                     product<41, f16>(M, K, N, columns);
                     product<41, float>(M, K, N, columns, true);
                     product<41, bf16>(M, K, N, columns, true);
+                    product<41, float, true>(M, K, N, columns);
+                    product<41, bf16, true>(M, K, N, columns, true);
                     if (!columns) product<41, float>(M, K, N, columns, false, true);
                     if (M == 1) product<1, float>(M, K, N, columns);
                     if (M <= 4) product<4, bf16>(M, K, N, columns);

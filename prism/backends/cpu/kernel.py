@@ -367,9 +367,7 @@ class KernelEmitter:
                 loops += lanes[:-1]
                 lanes = lanes[-1:]
             together[side] = lanes
-        if root.into is None:
-            count = " * ".join(f"n_{self.names(n)}" for n in self.storage.lanes(dst))
-            w.line(f"v_fill(t_{self.names(dst)}, {count}, 0.0f);")
+        fresh = "true" if root.into is None else "false"
         halves = "_halves" if p.halves else ""
         bounded = all(self._bounded(self.v.lanes[n]) for n in together["m"])
         most = self._room(together["m"]) if bounded else "INT64_C(1) << 40"
@@ -404,7 +402,7 @@ class KernelEmitter:
                     nested(left[1:])
                 return
             k = (p.lane,)
-            w.line(f"multiply{halves}<({most})>(")
+            w.line(f"multiply{halves}<({most}), {fresh}>(")
             with w.indented():
                 w.line(f"{start(dst)}, {along(dst, together['m'])},")
                 w.line(f"{start(a)}, {along(a, together['m'])}, {along(a, k)},")

@@ -37,13 +37,13 @@ struct Pair {
 };
 #endif
 // `multiply` of two operands that may be rounded to bfloat16.
-template <int64_t MOST, class B>
+template <int64_t MOST, bool FRESH, class B>
 void multiply_halves(float* c, int64_t cm, const float* a, int64_t am, int64_t ak, const B* b, int64_t bk, int64_t bn,
                      int64_t M, int64_t K, int64_t N, float* pa, float* pb) {
 #if PRISM_PAIRS
     if (M > (bn == 1 ? MR : FEW))
-        return mul_packed<Pair>(c, cm, a, am, ak, b, bk, bn, M, K, N, (uint32_t*)pa, (uint32_t*)pb);
+        return mul_packed<Pair, FRESH>(c, cm, a, am, ak, b, bk, bn, M, K, N, (uint32_t*)pa, (uint32_t*)pb);
 #endif
-    multiply<MOST>(c, cm, a, am, ak, b, bk, bn, M, K, N, pa, pb);
+    multiply<MOST, FRESH>(c, cm, a, am, ak, b, bk, bn, M, K, N, pa, pb);
 }
 }  // namespace prism

@@ -1,4 +1,5 @@
-// Matrix products: c[m][n] += sum_k a[m][k] * b[k][n]. c and a are float32; b is as it is stored.
+// Matrix products: c[m][n] += sum_k a[m][k] * b[k][n], or = where c is FRESH and holds nothing yet. c and a are float32; b
+// is as it is stored.
 namespace prism {
 #if PRISM_LANES == 16
 constexpr int64_t MR = 8, NR = 2;
@@ -259,7 +260,7 @@ constexpr int64_t v_packed_b(int64_t N, int64_t K) { return (N + PANEL - 1) / PA
 
 // R rows times a panel of columns. Terms of a row of `a` are neighbours, `am` from row to row; where APART is not, `a` is a
 // panel of MR rows itself.
-template <class E, int R, bool APART>
+template <class E, int R, bool APART, bool FRESH>
 PRISM_INLINE void mul_block(float* __restrict c, int64_t cm, const typename E::type* __restrict a, int64_t am,
                             const typename E::type* __restrict pb, int64_t depth) {
     vf s[R][NR] = {};
@@ -275,27 +276,34 @@ PRISM_INLINE void mul_block(float* __restrict c, int64_t cm, const typename E::t
 #pragma GCC unroll 16
     for (int i = 0; i < R; ++i)
 #pragma GCC unroll 8
-        for (int j = 0; j < NR; ++j) v_store(c + i * cm + j * VL, v_load(c + i * cm + j * VL) + s[i][j]);
+        for (int j = 0; j < NR; ++j) {
+            float* to = c + i * cm + j * VL;
+            v_store(to, FRESH ? s[i][j] : v_load(to) + s[i][j]);
+        }
 }
 
 // All rows of `a`, as they are stored or as panels, times panels of columns, of which N are inside.
-template <class E, bool APART>
+template <class E, bool APART, bool FRESH>
 void mul_panels(float* __restrict c, int64_t cm, const typename E::type* __restrict a, int64_t am,
                 const typename E::type* __restrict pb, int64_t M, int64_t K, int64_t N) {
     const int64_t depth = v_cdiv(K, E::TERMS);
     // Some of the depth at a time, so that a panel of b stays in the first cache and long sums stay precise.
-    for (int64_t k = 0, step = BLOCK / E::TERMS; k < depth; k += step)
+    constexpr int64_t STEP = BLOCK / E::TERMS;
+    auto terms = [&](auto fresh, int64_t k) PRISM_BODY {
+        constexpr bool SET = decltype(fresh)::n;
+        const int64_t count = v_mini(STEP, depth - k);
         for (int64_t n = 0; n < N; n += PANEL) {
-            const int64_t terms = v_mini(step, depth - k);
             const auto* w = pb + n * depth + k * PANEL;
-            auto rows = [&](auto count, int64_t m, int64_t inside) PRISM_BODY {
-                constexpr int R = decltype(count)::n;
+            auto rows = [&](auto many, int64_t m, int64_t inside) PRISM_BODY {
+                constexpr int R = decltype(many)::n;
                 const auto* x = APART ? a + m * am + k : a + m * depth + k * MR;
-                if (inside == R && n + PANEL <= N) return mul_block<E, R, APART>(c + m * cm + n, cm, x, am, w, terms);
-                float edge[R * PANEL] = {};
-                mul_block<E, R, APART>(edge, PANEL, x, am, w, terms);
+                float* to = c + m * cm + n;
+                if (inside == R && n + PANEL <= N) return mul_block<E, R, APART, SET>(to, cm, x, am, w, count);
+                float edge[R * PANEL];
+                mul_block<E, R, APART, true>(edge, PANEL, x, am, w, count);
                 for (int64_t i = 0; i < inside; ++i)
-                    for (int64_t j = 0; j < PANEL && n + j < N; ++j) c[(m + i) * cm + n + j] += edge[i * PANEL + j];
+                    for (int64_t j = 0; j < PANEL && n + j < N; ++j)
+                        to[i * cm + j] = (SET ? 0.0f : to[i * cm + j]) + edge[i * PANEL + j];
             };
             int64_t m = 0;
             for (; m + MR <= M; m += MR) rows(Count<(int)MR>{}, m, MR);
@@ -306,24 +314,31 @@ void mul_panels(float* __restrict c, int64_t cm, const typename E::type* __restr
                 rows(Count<(int)MR>{}, m, M - m);
             }
         }
+    };
+    if constexpr (FRESH) terms(Count<1>{}, 0);
+    for (int64_t k = FRESH ? STEP : 0; k < depth; k += STEP) terms(Count<0>{}, k);
 }
 
-template <class E, class B>
+template <class E, bool FRESH, class B>
 void mul_packed(float* __restrict c, int64_t cm, const float* __restrict a, int64_t am, int64_t ak,
                 const B* __restrict b, int64_t bk, int64_t bn, int64_t M, int64_t K, int64_t N,
                 typename E::type* __restrict pa, typename E::type* __restrict pb) {
     pack_b<E>(pb, b, bk, bn, K, N);
     if constexpr (E::TERMS == 1)
-        if (ak == 1) return mul_panels<E, true>(c, cm, a, am, pb, M, K, N);
+        if (ak == 1) return mul_panels<E, true, FRESH>(c, cm, a, am, pb, M, K, N);
     pack_a<E>(pa, a, am, ak, M, K);
-    mul_panels<E, false>(c, cm, pa, 0, pb, M, K, N);
+    mul_panels<E, false, FRESH>(c, cm, pa, 0, pb, M, K, N);
 }
 
 // The product, whatever its shape. `a` has ak == 1 where bn != 1. MOST is the largest M that can come.
-template <int64_t MOST, class B>
+template <int64_t MOST, bool FRESH, class B>
 void multiply(float* c, int64_t cm, const float* a, int64_t am, int64_t ak, const B* b, int64_t bk, int64_t bn,
               int64_t M, int64_t K, int64_t N, float* pa, float* pb) {
-    if (bn == 1 && M <= STREAMED) {
+    const bool streams = bn == 1 && M <= STREAMED, dots = bk == 1 && ak == 1 && M <= FEW;
+    if (!streams && !dots) return mul_packed<Single, FRESH>(c, cm, a, am, ak, b, bk, bn, M, K, N, pa, pb);
+    if constexpr (FRESH)
+        for (int64_t m = 0; m < M; ++m) v_fill(c + m * cm, N, 0.0f);
+    if (streams) {
         if (K <= BLOCK) return mul_rows<MOST>(c, cm, a, am, ak, b, bk, M, K, N);
         for (int64_t k = 0; k < K; k += BLOCK) {
             v_fill(pb, M * N, 0.0f);
@@ -333,16 +348,12 @@ void multiply(float* c, int64_t cm, const float* a, int64_t am, int64_t ak, cons
         }
         return;
     }
-    if (bk == 1 && ak == 1 && M <= FEW) {
-        if (M == 1) return mul_dots<1>(c, cm, a, am, b, bn, K, N);
-        if constexpr (MOST > 1)
-            if (M == 2) return mul_dots<2>(c, cm, a, am, b, bn, K, N);
-        if constexpr (MOST > 2)
-            if (M == 3) return mul_dots<3>(c, cm, a, am, b, bn, K, N);
-        if constexpr (MOST > 3)
-            if (M == 4) return mul_dots<4>(c, cm, a, am, b, bn, K, N);
-        return;
-    }
-    mul_packed<Single>(c, cm, a, am, ak, b, bk, bn, M, K, N, pa, pb);
+    if (M == 1) return mul_dots<1>(c, cm, a, am, b, bn, K, N);
+    if constexpr (MOST > 1)
+        if (M == 2) return mul_dots<2>(c, cm, a, am, b, bn, K, N);
+    if constexpr (MOST > 2)
+        if (M == 3) return mul_dots<3>(c, cm, a, am, b, bn, K, N);
+    if constexpr (MOST > 3)
+        if (M == 4) return mul_dots<4>(c, cm, a, am, b, bn, K, N);
 }
 }  // namespace prism
