@@ -78,7 +78,35 @@ template <class S> void stores(int64_t shift, int64_t count, bool past) {
     if (shift) wrong += v_one(p - 1) != 9.0f;
 }
 
+// An operand that is held is packed once: what is written to it later counts when it is forgotten.
+template <class B> void holds(int64_t M, int64_t K, int64_t N) {
+    std::vector<float> a(M * K, 1.0f), c(M * N), pa(v_packed_a(M, K) + 64), pb(v_packed_b(N, K) + 64);
+    std::vector<B> b(K * N + 64);
+    auto sums = [&](const B* from, int64_t width) {
+        multiply<41, true>(c.data(), width, a.data(), K, 1, from, N, 1, M, K, width, pa.data(), pb.data());
+        bool same = true;
+        for (int64_t i = 0; i < M * width; ++i) same = same && c[i] == c[0];
+        return same ? c[0] : -1.0f;
+    };
+    auto write = [&](float x) {
+        for (auto& place : b) put(&place, x);
+    };
+    write(1.0f);
+    v_hold(b.data(), K * N * sizeof(B));
+    wrong += sums(b.data(), N) != K;
+    wrong += sums(b.data() + 1, N - 7) != K;
+    write(2.0f);
+    wrong += sums(b.data(), N) != K;
+    wrong += sums(b.data() + 1, N - 7) != K;
+    wrong += sums(b.data() + 2, N - 7) != 2 * K;
+    v_forget(b.data());
+    wrong += sums(b.data(), N) != 2 * K;
+    wrong += sums(b.data() + 1, N - 7) != 2 * K;
+}
+
 int main() {
+    holds<float>(40, 65, 130);
+    holds<bf16>(41, 16, 33);
     for (int64_t M : {1, 2, 4, 5, 8, 17, 33, 41})
         for (int64_t K : {1, 7, 65, 300})
             for (int64_t N : {1, 3, 16, 33, 130, 300})

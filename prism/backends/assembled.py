@@ -109,6 +109,7 @@ def _island(step, threads):
     order = step["weights"]
     held = module._read_weights(HERE / step["weights_file"]) if order else {}
     weights = [held[name] for name in order]
+    module.hold(weights)
     single = len(step["gives"]) == 1
 
     def run(values):

@@ -37,9 +37,13 @@ def torch_call(fn: Callable[..., Any], inputs: Sequence[torch.Tensor]) -> Call:
     return lambda: tensors_of(fn(*inputs))
 
 
-def module_call(module: Path, inputs: Sequence[torch.Tensor], threads: int, config: Any = None) -> Call:
-    """An emitted module as its user calls it: the outputs are its own."""
+def module_call(
+    module: Path, inputs: Sequence[torch.Tensor], threads: int, config: Any = None, weights: Sequence[int] = ()
+) -> Call:
+    """An emitted module as its user calls it: the outputs are its own, and so are the weights, at these places."""
     launch = launcher(module)
+    if weights:
+        launch.__globals__["hold"]([inputs[n] for n in weights])
 
     def call() -> Sequence[Any]:
         return tensors_of(launch(*inputs, config=config, threads=threads))
@@ -146,7 +150,8 @@ class Contenders:
             case "module":
                 takes = [self._inputs[n] for n in spec["inputs"]]
                 if outputs is None:
-                    return module_call(Path(spec["module"]), takes, threads, spec["config"])
+                    weights = spec.get("weights", ())
+                    return module_call(Path(spec["module"]), takes, threads, spec["config"], weights)
                 return CppBackend(threads).call(Path(spec["module"]), Config.decode(spec["config"]), takes, outputs)
             case "assembled":
                 takes = [self._inputs[n] for n in spec["inputs"]]

@@ -202,6 +202,12 @@ def _bytes(tensors: Sequence[Tensor], names: Names) -> str:
     return integer(total, names)
 
 
+_HOLDING = (
+    ("hold", "const void* first, int64_t bytes", "first, bytes"),
+    ("forget", "const void* first", "first"),
+)
+
+
 def _main(module: TileModule) -> str:
     w = Writer()
     w.line(f"// {module.name}: all launches in order, written by prism.")
@@ -219,6 +225,12 @@ def _main(module: TileModule) -> str:
                 w.line(f"void* const own[] = {{{given}}};")
                 w.line(f"const int64_t sizes[] = {{{sizes}}};")
                 w.line(f"PRISM_NAME({launch.name})(own, sizes, threads);")
+    # What a caller says of memory that stays as it is.
+    for name, takes, calls in _HOLDING:
+        with w.block(f'extern "C" void PRISM_NAME({name})({takes})'):
+            w.line("#ifdef PRISM_PRODUCT")
+            w.line(f"prism::v_{name}({calls});")
+            w.line("#endif")
     return w.text
 
 

@@ -32,6 +32,8 @@ _DTYPES = {
     "bool": ("bool", np.bool_),
 }
 _LOADED = {}
+_LIBRARIES = []
+_HELD = []
 _SPELLED = {}
 _OWN = threading.local()
 
@@ -133,11 +135,32 @@ def load(config):
     if key not in _LOADED:
         constants = {constant: symbols[name] for name, constant in SYMBOLS.items()}
         library, _ = compile_source(Path(__file__).with_name(SOURCE), constants)
-        function = ctypes.CDLL(str(library)).run
+        loaded = ctypes.CDLL(str(library))
+        function = loaded.run
         function.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int]
         function.restype = None
+        loaded.hold.argtypes = [ctypes.c_void_p, ctypes.c_int64]
+        loaded.forget.argtypes = [ctypes.c_void_p]
+        loaded.hold.restype = loaded.forget.restype = None
+        _LIBRARIES.append(loaded)
+        _hold_by(loaded, [tensor for kept in _HELD if (tensor := kept()) is not None])
         _LOADED[key] = function
     return _LOADED[key]
+
+
+def hold(tensors):
+    """Say that these, a model's weights, stay as they are: products keep what they make of them, while they live."""
+    _HELD.extend(weakref.ref(tensor) for tensor in tensors)
+    for library in _LIBRARIES:
+        _hold_by(library, tensors)
+
+
+def _hold_by(library, tensors):
+    for tensor in tensors:
+        if tensor.ndim > 1 and tensor.nbytes and _dense(tensor) is tensor:
+            library.hold(_address(tensor), tensor.nbytes)
+            # Whatever is at this address then is something else.
+            weakref.finalize(tensor, library.forget, _address(tensor)).atexit = False
 
 
 def default_threads():
@@ -222,6 +245,7 @@ def _weight(name, like):
     """One of the model's weights, from the file beside this module; read once, of torch where `like` is."""
     if not _WEIGHTS:
         _WEIGHTS.update(_read_weights(Path(__file__).with_name("weights.pt")))
+        hold(list(_WEIGHTS.values()))
     if name not in _WEIGHTS:
         raise ValueError(f"{name} is missing: it was not passed, and it is none of the model's weights")
     found = _WEIGHTS[name]
@@ -262,7 +286,7 @@ def loader_text(
     _header(w, sgraph, formula, len(module.launches))
     pasted = (files("prism.backends.cpu") / "support.py").read_text(encoding="utf-8")
     _, imports, rest = pasted.split("\n\n", 2)
-    for line in [*sorted(["import ctypes", "import threading", *imports.splitlines()], key=_import_order), ""]:
+    for line in [*sorted(["import ctypes", "import threading", "import weakref", *imports.splitlines()], key=_import_order), ""]:
         w.line(line)
     w.line("import numpy as np")
     w.blank()
@@ -363,8 +387,8 @@ def _launcher(
 
 
 _NAMES = """
-np os ctypes hashlib shutil subprocess tempfile threading Path FLAGS TUNING CONFIGS SYMBOLS SOURCE config out threads
-given choose load _constant default_threads find_compiler sources_of machine cache_folders _of_another
+np os ctypes hashlib shutil subprocess tempfile threading weakref Path FLAGS TUNING CONFIGS SYMBOLS SOURCE config out threads
+given choose load hold _constant default_threads find_compiler sources_of machine cache_folders _of_another
 scratch_folder compile_source CompilerError
 """
 _TAKEN = frozenset(_NAMES.split())

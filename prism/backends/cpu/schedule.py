@@ -244,7 +244,9 @@ class Scheduler:
             return False
         if role == "b":
             return True
-        return stored is DType.FLOAT32 and view.strides.get(product.lane) == 1
+        # Neighbours along the sum are read one by one, neighbours across it packed in runs.
+        across = [n for n in v.lanes_of(name) if n not in v.lanes_of(other)]
+        return stored is DType.FLOAT32 and any(view.strides.get(n) == 1 for n in (product.lane, *across))
 
     def _arrange(self, name: str, role: str, product: Product, other: str) -> None:
         """The order of a factor's array: the summed lane last in rows that are walked, first in the others.

@@ -250,6 +250,9 @@ void pack_a(typename E::type* __restrict p, const float* __restrict a, int64_t a
 #pragma GCC unroll 16
                     for (int64_t i = 0; i < MR; ++i) v_store((float*)panel + k * MR + i * VL, rows[i]);
                 }
+        if constexpr (T == 1)
+            if (am == 1 && m + MR <= M)
+                for (; k < depth; ++k) memcpy(panel + k * MR, a + m + k * ak, MR * sizeof(float));
         for (int64_t i = 0; i < MR; ++i)
             for (int64_t l = k; l < depth; ++l)
                 panel[l * MR + i] = m + i < M ? E::one(a + (m + i) * am + T * l * ak, ak, K - T * l) : 0;
@@ -319,18 +322,132 @@ void mul_panels(float* __restrict c, int64_t cm, const typename E::type* __restr
     for (int64_t k = FRESH ? STEP : 0; k < depth; k += STEP) terms(Count<0>{}, k);
 }
 
+// Memory that stays as it is, a model's weights: panels of operands that lie in it are made once, and kept until it is
+// forgotten. Of this library alone, so no other version's.
+struct Panels {
+    const void* b;
+    int64_t bk, bn, K, N, terms;
+    const void* at;  // null: it is not held
+    Panels* next;
+    bool is(const Panels& p) const {
+        return b == p.b && bk == p.bk && bn == p.bn && K == p.K && N == p.N && terms == p.terms;
+    }
+    uint64_t hash() const {
+        const uint64_t x = (uint64_t)b / LINE + (uint64_t)(K * 31 + N) * 0x9e3779b97f4a7c15u;
+        return (x ^ (x >> 29)) * 0xbf58476d1ce4e5b9u >> 40;
+    }
+};
+struct Held {
+    static constexpr int64_t BUCKETS = 1024;
+    struct Range {
+        const char *first, *last;
+        Range* next;
+    };
+    bool taken;
+    int64_t changes;  // 0: nothing was ever held
+    Range* ranges;
+    Panels* buckets[BUCKETS];
+};
+static Held held;
+struct Turn {
+    Turn() {
+        while (__atomic_test_and_set(&held.taken, __ATOMIC_ACQUIRE)) {}
+    }
+    ~Turn() { __atomic_clear(&held.taken, __ATOMIC_RELEASE); }
+};
+static void v_forget(const void* first) {
+    Turn turn;
+    for (Held::Range** at = &held.ranges; *at;) {
+        Held::Range* r = *at;
+        if (r->first != first) {
+            at = &r->next;
+            continue;
+        }
+        for (Panels*& bucket : held.buckets)
+            for (Panels** p = &bucket; *p;) {
+                Panels* found = *p;
+                if ((const char*)found->b < r->first || (const char*)found->b >= r->last) {
+                    p = &found->next;
+                    continue;
+                }
+                *p = found->next;
+                free((void*)found->at);
+                free(found);
+            }
+        *at = r->next;
+        free(r);
+    }
+    __atomic_add_fetch(&held.changes, 1, __ATOMIC_RELEASE);
+}
+static void v_hold(const void* first, int64_t bytes) {
+    v_forget(first);
+    Turn turn;
+    auto* r = (Held::Range*)malloc(sizeof(Held::Range));
+    if (!r) return;
+    *r = {(const char*)first, (const char*)first + bytes, held.ranges};
+    held.ranges = r;
+    __atomic_add_fetch(&held.changes, 1, __ATOMIC_RELEASE);
+}
+// The panels of an operand that is held, which are made where they are not there yet; null for any other.
+template <class E, class B>
+const typename E::type* v_kept(const B* b, int64_t bk, int64_t bn, int64_t K, int64_t N) {
+    struct Seen {
+        int64_t changes;
+        Panels panels;
+    };
+    constexpr uint64_t SEEN = 256;
+    static thread_local Seen seen[SEEN];
+    const int64_t changes = __atomic_load_n(&held.changes, __ATOMIC_ACQUIRE);
+    if (!changes) return nullptr;
+    Panels asked = {b, bk, bn, K, N, E::TERMS, nullptr, nullptr};
+    const uint64_t hash = asked.hash();
+    Seen& own = seen[hash % SEEN];
+    if (own.changes == changes && own.panels.is(asked)) return (const typename E::type*)own.panels.at;
+    {
+        Turn turn;
+        const Held::Range* r = held.ranges;
+        while (r && ((const char*)b < r->first || (const char*)b >= r->last)) r = r->next;
+        if (r) {
+            Panels*& bucket = held.buckets[hash % Held::BUCKETS];
+            Panels* found = bucket;
+            while (found && !found->is(asked)) found = found->next;
+            if (!found) {
+                found = (Panels*)malloc(sizeof(Panels));
+                void* at = aligned_alloc(64, (v_packed_b(N, v_cdiv(K, E::TERMS)) * 4 + 63) / 64 * 64);
+                if (!found || !at) {
+                    free(found);
+                    free(at);
+                    return nullptr;
+                }
+                pack_b<E>((typename E::type*)at, b, bk, bn, K, N);
+                *found = asked;
+                found->at = at;
+                found->next = bucket;
+                bucket = found;
+            }
+            asked.at = found->at;
+        }
+    }
+    own = {changes, asked};
+    return (const typename E::type*)asked.at;
+}
+
 template <class E, bool FRESH, class B>
 void mul_packed(float* __restrict c, int64_t cm, const float* __restrict a, int64_t am, int64_t ak,
                 const B* __restrict b, int64_t bk, int64_t bn, int64_t M, int64_t K, int64_t N,
                 typename E::type* __restrict pa, typename E::type* __restrict pb) {
-    pack_b<E>(pb, b, bk, bn, K, N);
+    const typename E::type* panels = v_kept<E>(b, bk, bn, K, N);
+    if (!panels) {
+        pack_b<E>(pb, b, bk, bn, K, N);
+        panels = pb;
+    }
     if constexpr (E::TERMS == 1)
-        if (ak == 1) return mul_panels<E, true, FRESH>(c, cm, a, am, pb, M, K, N);
+        if (ak == 1) return mul_panels<E, true, FRESH>(c, cm, a, am, panels, M, K, N);
     pack_a<E>(pa, a, am, ak, M, K);
-    mul_panels<E, false, FRESH>(c, cm, pa, 0, pb, M, K, N);
+    mul_panels<E, false, FRESH>(c, cm, pa, 0, panels, M, K, N);
 }
 
-// The product, whatever its shape. `a` has ak == 1 where bn != 1. MOST is the largest M that can come.
+// The product, whatever its shape. MOST is the largest M that can come.
 template <int64_t MOST, bool FRESH, class B>
 void multiply(float* c, int64_t cm, const float* a, int64_t am, int64_t ak, const B* b, int64_t bk, int64_t bn,
               int64_t M, int64_t K, int64_t N, float* pa, float* pb) {
