@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import io
 import json
 import os
@@ -22,7 +23,7 @@ from test_measure import GRAPH
 from test_measure import PROGRAM as TWICE
 
 from examples.common import load_example
-from prism.backends.cpu.backend import CppBackend
+from prism.backends.cpu.backend import CppBackend, launcher
 from prism.backends.cpu.machine import describe
 from prism.backends.eager import eager
 from prism.backends.protocol import Argument, Backend, Compiled, ModuleSource, write_module
@@ -213,6 +214,29 @@ def test_cpp_compiles_runs_and_times(tmp_path: Path) -> None:
     times = backend.time(path, config, inputs, [out], 3)
     assert len(times) == 3
     assert all(0 < t < 1 for t in times)
+
+
+def test_panels_of_weights_live_as_long_as_the_weights(tmp_path: Path) -> None:
+    g = matmul(64, 64, 64)
+    call = launcher(write_module(CppBackend(1).emit(g), tmp_path / "m.py"))
+    config = Config({s.name: 64 for s in g.symbols}, {}, {})
+    x, w = torch.ones(64, 64), torch.ones(64, 64)
+
+    def product(weights: torch.Tensor) -> float:
+        out = torch.empty(64, 64)
+        call(x, weights, config=config.encode(), out=(out,), threads=1)
+        return float(out.max())
+
+    assert product(w) == 64.0
+    call.__globals__["hold"]([w])
+    assert product(w) == 64.0
+    w.fill_(2.0)
+    assert product(w) == 64.0, "panels are kept"
+    assert product(w.clone()) == 128.0, "of that tensor alone"
+    kept = w.numpy()
+    del w
+    gc.collect()
+    assert product(torch.from_numpy(kept)) == 128.0, "another array at the same address"
 
 
 def test_the_platform_follows_the_target(monkeypatch: pytest.MonkeyPatch) -> None:

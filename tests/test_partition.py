@@ -36,7 +36,7 @@ from prism.cost.device import device
 from prism.egraph.worker import Worker
 from prism.errors import CompilerError, ExitCode, IllegalIRError, NoImprovementError, PrismError, VerificationError
 from prism.events import Recorder
-from prism.generate.partition import RegionBounds, partition
+from prism.generate.partition import RegionBounds, partition, unrepeated
 from prism.program import spec as program_spec
 from prism.program.build import const, mul, op, read, reduce
 from prism.program.evaluate import evaluate
@@ -237,6 +237,12 @@ def test_a_view_is_stored_instead_where_that_merges_axes() -> None:
 
 
 # Equal regions.
+
+
+def test_what_several_regions_compute_is_stored_once() -> None:
+    regions = partition(load(MODELS / "decoder_layer.onnx"), device=SM_90)
+    repeated = [part for r in regions for part in (regions[0], r)]
+    assert unrepeated(repeated) == regions
 
 
 def test_names_do_not_make_regions_different() -> None:

@@ -45,7 +45,7 @@ from prism.errors import (
 )
 from prism.events import Artifacts, CheckSummary, Evidence, Listener, Recorder, RunReport
 from prism.folders import cache_or_spare
-from prism.generate.partition import partition
+from prism.generate.partition import partition, unrepeated
 from prism.instantiate.cache import Cache, Store, version_of
 from prism.instantiate.confirm import NAMES as BASELINES
 from prism.instantiate.confirm import Confirmation, confirm, installed
@@ -698,9 +698,9 @@ def _each_chosen(
                 refused.add(key_)
         if not refused:
             return searches, choices
-        regions = [
+        regions = unrepeated(
             part for r in searches.regions for part in (finer(r.region) if r.canonical.key in refused else (r.region,))
-        ]
+        )
         known = {r.canonical.key: r.result for r in searches.regions}
         with tools.recorder.stage("search") as detail:
             searches = search_regions(

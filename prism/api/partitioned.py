@@ -28,7 +28,7 @@ from prism.egraph.rules import FpClass
 from prism.egraph.worker import Worker
 from prism.events import CheckSummary, Recorder
 from prism.generate.enumerate import Generated
-from prism.generate.partition import RegionBounds, partition
+from prism.generate.partition import RegionBounds, partition, unrepeated
 from prism.instantiate.options import OPTIONS
 from prism.instantiate.study import Best, Trial, TuneResult
 from prism.program.nodes import Expr, Formula, Map, Program, Read, Reduce, Tensor
@@ -179,7 +179,7 @@ def search_regions(
             parts += [r.region] if r.result.proved else finer(r.region)
         if len(parts) == len(found):
             return PartitionedSearch(program, tuple(found))
-        regions = parts
+        regions = unrepeated(parts)
 
 
 def finer(region: Region) -> Sequence[Region]:

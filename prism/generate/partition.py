@@ -35,7 +35,7 @@ The result is a list in an order in which each region reads inputs and outputs o
 from __future__ import annotations
 
 import heapq
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
@@ -105,7 +105,19 @@ def partition(program: Program, bounds: RegionBounds | None = None, device: Devi
         return tuple(affine(Region(program, graph.forced)))
     kept = _Greedy(graph, costs, limits).run()
     groups = _grouped(graph, {r: costs.root(r, kept) for r in graph.live if r in kept}, costs, limits)
-    return tuple(part for region in _regions(graph, kept, groups) for part in affine(region))
+    return unrepeated(part for region in _regions(graph, kept, groups) for part in affine(region))
+
+
+def unrepeated(regions: Iterable[Region]) -> tuple[Region, ...]:
+    """The regions without those whose outputs an earlier one makes: what several compute is cut off from each."""
+    made: set[str] = set()
+    found = []
+    for region in regions:
+        outputs = set(region.program.outputs)
+        if not outputs <= made:
+            found.append(region)
+        made |= outputs
+    return tuple(found)
 
 
 @dataclass(frozen=True, slots=True)

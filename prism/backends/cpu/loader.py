@@ -286,7 +286,10 @@ def loader_text(
     _header(w, sgraph, formula, len(module.launches))
     pasted = (files("prism.backends.cpu") / "support.py").read_text(encoding="utf-8")
     _, imports, rest = pasted.split("\n\n", 2)
-    for line in [*sorted(["import ctypes", "import threading", "import weakref", *imports.splitlines()], key=_import_order), ""]:
+    for line in [
+        *sorted(["import ctypes", "import threading", "import weakref", *imports.splitlines()], key=_import_order),
+        "",
+    ]:
         w.line(line)
     w.line("import numpy as np")
     w.blank()
