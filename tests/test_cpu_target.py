@@ -217,7 +217,7 @@ def test_cpp_compiles_runs_and_times(tmp_path: Path) -> None:
 
 
 def test_panels_of_weights_live_as_long_as_the_weights(tmp_path: Path) -> None:
-    g = matmul(64, 64, 64)
+    g = matmul(64, 64, 64, DType.FLOAT32)
     call = launcher(write_module(CppBackend(1).emit(g), tmp_path / "m.py"))
     config = Config({s.name: 64 for s in g.symbols}, {}, {})
     x, w = torch.ones(64, 64), torch.ones(64, 64)
