@@ -390,8 +390,8 @@ def _launcher(
 
 
 _NAMES = """
-np os ctypes hashlib shutil subprocess tempfile threading weakref Path FLAGS TUNING CONFIGS SYMBOLS SOURCE config out threads
-given choose load hold _constant default_threads find_compiler sources_of machine cache_folders _of_another
+np os ctypes hashlib shutil subprocess tempfile threading weakref Path FLAGS TUNING CONFIGS SYMBOLS SOURCE config out
+threads given choose load hold _constant default_threads find_compiler sources_of machine cache_folders _of_another
 scratch_folder compile_source CompilerError
 """
 _TAKEN = frozenset(_NAMES.split())
