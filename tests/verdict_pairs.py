@@ -197,10 +197,11 @@ def _run(term: Term, inputs: Mapping[str, Tensor], record: Record, done: dict[in
             raise ZeroDivisionError
         by = torch.where(args[1] == 0, 1, args[1])
         return torch.where(args[1] == 0, record.instead, OPS[term.op](args[0], by)).to(by.dtype)
-    if term.op in _DIVIDING and not args[0].is_floating_point():
-        lowest = torch.iinfo(args[0].dtype).min
-        if bool(((args[0] == lowest) & (args[1] == -1)).any()):
-            raise ZeroDivisionError  # torch ends the process: there is no such quotient
+    if term.op in _DIVIDING and args[0].dtype in (torch.int8, torch.int32, torch.int64):
+        beyond = (args[0] == torch.iinfo(args[0].dtype).min) & (args[1] == -1)
+        if bool(beyond.any()):  # there is no such quotient, and torch ends the process over it
+            record.overflown = True
+            args = [args[0], torch.where(beyond, 1, args[1]).to(args[1].dtype)]
     if term.op == "to" and term.par not in (torch.bool, torch.float64) and args[0].is_floating_point():
         record.undefined |= not bool((args[0].abs() < 2.0**31).all())  # what comes of it is nowhere said
     value = OPS[term.op](*args) if term.par is None else OPS[term.op](*args, term.par)
