@@ -5,19 +5,22 @@ from __future__ import annotations
 import ast
 import itertools
 import math
+from collections.abc import Callable
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from sgraph_small import F16, F32, attention, layer_norm, matmul, matvec, split_k
 
 import prism
+from prism.api.loading import trace
 from prism.cost.counts import sgraph_cost
 from prism.cost.device import DEVICES, Device, device
 from prism.cost.gpu import DOT_EFFICIENCY, FULL_DOT_REUSE, L2_SHARE
-from prism.cost.model import Estimate, Model, baseline_estimate, estimate
+from prism.cost.model import Estimate, Model, attentions, baseline_estimate, estimate
 from prism.instantiate.space import Space
 from prism.program.build import mul, op, read, reduce
 from prism.program.index import Axis
@@ -227,6 +230,22 @@ def test_the_baseline_pays_for_every_operator_but_not_for_views() -> None:
     assert [k.bytes for k in e.per_kernel] == [2 * size, 2 * size, size + 4096 * 2]
     assert e.seconds > sum(k.bytes for k in e.per_kernel) / H200.bandwidth_bytes_s
     assert e.limiter == "memory"
+
+
+@pytest.mark.parametrize(
+    ("function", "found"),
+    [
+        (lambda q, k, v: torch.softmax(q @ k.mT * 0.1, -1) @ v, 1),
+        (lambda q, k, v: torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True), 1),
+        (lambda q, k, v: (s := (q @ k.mT).exp()) @ v / s.sum(-1, keepdim=True), 0),  # no weights that sum to 1
+        (lambda q, k, v: torch.softmax(q, -1) @ k.mT @ v, 0),
+        (lambda q, k, v: torch.sigmoid(q @ k.mT) @ v, 0),
+    ],
+)
+def test_attention_is_known_where_the_baseline_takes_it_apart(function: Callable[..., Any], found: int) -> None:
+    program = trace(function, [torch.randn(2, 4, 8) for _ in range(3)], name="p", check=False)
+    assert len(attentions(program)) == found
+    assert not attentions(matmul_program(4, 4, 4))
 
 
 def test_a_bias_goes_into_the_baselines_product() -> None:

@@ -33,6 +33,7 @@ from prism.api.rules import rule_paths
 from prism.api.second_opinion import merged, recorded
 from prism.api.trivial import check_gain
 from prism.backends.protocol import ModuleSource, load_function, write_module
+from prism.cost.model import attentions
 from prism.egraph.worker import Worker
 from prism.errors import (
     CompilerError,
@@ -259,6 +260,10 @@ class Produced:
     module: ModuleSource
 
 
+UNFUSED_ATTENTION = (
+    "what was given is estimated with attention operator by operator; torch's own fused attention "
+    "(scaled_dot_product_attention), where it takes the call, is not in that estimate"
+)
 MORE_TIME = "run it again: what was finished is kept, and not done again; or give it more time (--budget)"
 
 
@@ -338,6 +343,8 @@ def produce(
                 + ("; --anew times again" if _of_another_machine(choice) else ""),
             )
         _warn_of_load(choice, recorder)
+        if isinstance(platform, Estimated) and attentions(program):
+            recorder.warn(UNFUSED_ATTENTION)
         if given:
             choice = _right_for(given, request, found, choice, tools)
         module = platform.backend.emit(

@@ -39,7 +39,7 @@ from prism.cost.streams import STREAMS, Demand, finished, placed
 from prism.cost.work import work
 from prism.program.extents import Extent
 from prism.program.index import Axis, Index
-from prism.program.nodes import Definition, DType, Map, Program, Read, free_axes, walk
+from prism.program.nodes import Definition, DType, Map, Program, Read, Reduce, ReduceKind, free_axes, walk
 from prism.program.prefix import stepwise
 from prism.sgraph.config import Config, Resources
 from prism.sgraph.folding import FOLDED
@@ -283,6 +283,37 @@ def _biases(program: Program) -> frozenset[str]:
             case Map("add", (Read() as one, Read() as other)):
                 found |= {d.name for p, v in ((one, other), (other, one)) if is_bias(d, p, v)}
     return frozenset(found)
+
+
+def attentions(program: Program) -> tuple[str, ...]:
+    """The operators that multiply a softmax of products with something: what torch has fused kernels for.
+
+    The baseline's estimate takes them one by one, as eager torch does where they are written out.
+    """
+    found = []
+    for d in program.definitions:
+        if len(work(d.expr).products) != 1:
+            continue
+        for start in dict.fromkeys(e.tensor for e in walk(d.expr) if isinstance(e, Read)):
+            above, products, exponential, summed = [start], 0, False, False
+            seen: set[str] = set()
+            while above:
+                name = above.pop()
+                if name in seen or name not in program.order:
+                    continue
+                seen.add(name)
+                expr = program.definition(name).expr
+                products += len(work(expr).products)
+                if work(expr).products:
+                    continue
+                parts = list(walk(expr))
+                summed |= any(isinstance(e, Reduce) and e.kind is ReduceKind.SUM for e in parts)
+                exponential |= any(isinstance(e, Map) and e.op == "exp" for e in parts)
+                above += [e.tensor for e in parts if isinstance(e, Read)]
+            if products == 1 and exponential and summed:
+                found.append(d.name)
+                break
+    return tuple(found)
 
 
 def _operator(definition: Definition, program: Program, device: Device, hints: Mapping[str, int]) -> KernelEstimate:
