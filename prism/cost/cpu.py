@@ -57,7 +57,7 @@ PANEL_ROWS = {16: 8, 8: 6}
 """Rows of a product that are computed together, by the lanes of a vector; of others 4. The second factor's panels have
 two vectors of columns (`csrc/product.hpp`)."""
 STREAMED_ROWS, FULL_ROWS = 32, 8
-"""Rows up to which the second factor streams through, and from which loads no longer bound that."""
+"""Rows up to which the second factor streams through, and from which loads no longer bound that (guess)."""
 PAIRED_ROWS = 9
 """Rows from which bfloat16 operands are packed in pairs, where an instruction multiplies pairs (measured)."""
 
