@@ -896,6 +896,27 @@ def lookups_in_any_table(dtype: DType = F32) -> Sample:
     return lookups(dtype, rows=sym("R"))
 
 
+def looked_up_product(m: int = 21, k: int = 40, n: int = 24) -> Sample:
+    """y[n, m] = sum_k w[k, n] * 2 x[i[m], k]: rows that data choose, in a product that is stored across them"""
+    am, ak, an = Axis("m", m), Axis("k", k), Axis("n", n)
+    body = (
+        Load("i1", "i", at(am)),
+        Gather("x1", "x", (Index.const(0), Index.axis(ak)), (Place("i1", 0, 3),)),
+        op("twice", "add", "x1", "x1"),
+        Load("w1", "w", at(ak, an)),
+        Contract("p", ak, "w1", "twice"),
+        Store("y", at(an, am), "p"),
+    )
+    kernel = Kernel("product_kernel", ((am, Grid(sym("T_m"))), (an, Grid(sym("T_n"))), (ak, Whole())), body)
+    inputs = (Tensor("i", (m,), DType.INT64), Tensor("x", (3, k), F32), Tensor("w", (k, n), F32))
+    sgraph = SGraph("looked_up", inputs, (), (Tensor("y", (n, m), F32),), (kernel,))
+
+    def reference(i: np.ndarray, x: np.ndarray, w: np.ndarray) -> tuple[np.ndarray]:
+        return (w.T @ (2 * elements(x, i)).T,)
+
+    return Sample(sgraph, reference, ({},), ({"T_m": 32, "T_n": 16},))
+
+
 SAMPLES: tuple[Callable[[DType], Sample], ...] = (
     matmul,
     symbolic_matmul,

@@ -111,6 +111,18 @@ def test_a_row_of_a_product_reads_the_weight_where_it_is() -> None:
     assert re.search(r"^ *1, n_offs_k, n_offs_n, ", call, re.MULTILINE)
 
 
+@compiled
+def test_rows_that_data_choose_are_loaded_along_the_row(tmp_path: Path) -> None:
+    sample = samples.looked_up_product()
+    assert "v_pick(" not in kernels(sample), "16 elements of as many rows, one by one"
+    source = emit_module(sample.sgraph)
+    made = load(write_module(source, tmp_path / f"{source.entry}.py"), "looked_up_module")
+    inputs = sample.inputs({})
+    got = getattr(made, source.entry)(*inputs, config={"symbols": sample.symbols[0]})
+    (wanted,) = sample.reference(*inputs)
+    assert np.abs(got - wanted).max() < 1e-4
+
+
 def test_programs_that_differ_are_handed_out_one_by_one() -> None:
     assert "schedule(static)" in kernels(samples.matmul())
     assert "schedule(dynamic, 1)" in kernels(samples.causal_symbolic()) or "stop_" not in kernels(

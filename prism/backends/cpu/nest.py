@@ -245,7 +245,7 @@ class NestEmitter:
                 order = self.storage.lanes(name)
                 weigh({n: 1 if n == order[-1] else 2 for n in order}, 1)
             elif name in self.v.views:
-                weigh(self.v.views[name].strides, 2)
+                weigh(dict.fromkeys(self.v.chosen(name), 2) | dict(self.v.views[name].strides), 2)
             elif name not in self.v.accumulators:
                 for operand in _inputs(self.v, self.v.values[name].stmt):
                     visit(operand)

@@ -268,7 +268,8 @@ class Scheduler:
         """Whether a value is computed from a tensor of no fewer lanes, contiguous along this one."""
         v = self.v
         if name in v.views:
-            return v.views[name].strides.get(lane) == 1 and set(v.lanes_of(name)) <= set(v.views[name].strides)
+            view = v.views[name]
+            return view.strides.get(lane) == 1 and set(v.lanes_of(name)) <= set(view.strides) | v.chosen(name)
         if name not in v.values or not isinstance(v.values[name].stmt, _INLINE):
             return False
         mine = set(v.lanes_of(name))

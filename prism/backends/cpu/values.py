@@ -165,6 +165,10 @@ class Values:
         """Whether a mask holds everywhere."""
         return mask in self._true
 
+    def chosen(self, name: str) -> frozenset[str]:
+        """Of a load, the lanes along which data say what is read: neighbours are anywhere."""
+        return frozenset(n for place, _ in self.views[name].places for n in self.lanes_of(place))
+
     def lanes_of(self, name: str) -> tuple[str, ...]:
         """The lanes of a value, or of a scalar: none."""
         return self.values[name].lanes if name in self.values else ()
