@@ -108,6 +108,30 @@ def hard_sigmoid(x: Expr) -> Expr:
     return op("mul", shifted, Const(1 / 6))
 
 
+def cosh(x: Expr) -> Expr:
+    """(exp(x) + exp(-x)) / 2."""
+    return op("mul", Const(0.5), op("add", op("exp", x), op("exp", op("neg", x))))
+
+
+def asinh(x: Expr) -> Expr:
+    """The logarithm of |x| + sqrt(x * x + 1), which does not cancel, with the sign of x."""
+    size = op("abs", x)
+    root = op("sqrt", op("add", op("mul", x, x), Const(1.0)))
+    return op("mul", op("sign", x), op("log", op("add", size, root)))
+
+
+def acosh(x: Expr) -> Expr:
+    """log(x + sqrt(x - 1) * sqrt(x + 1)): not defined below 1."""
+    below, above = op("add", x, Const(-1.0)), op("add", x, Const(1.0))
+    return op("log", op("add", x, op("mul", op("sqrt", below), op("sqrt", above))))
+
+
+def atanh(x: Expr) -> Expr:
+    """Half of log(1 + x) - log(1 - x)."""
+    above, below = op("add", Const(1.0), x), op("add", Const(1.0), op("neg", x))
+    return op("mul", Const(0.5), op("add", op("log", above), op("neg", op("log", below))))
+
+
 _SAME_NAME = ("neg", "exp", "log", "sqrt", "sin", "cos", "tanh", "erf", "sigmoid", "abs", "sign", "floor", "round")
 
 UNARY: Mapping[str, Callable[[Expr], Expr]] = {
@@ -126,6 +150,13 @@ UNARY: Mapping[str, Callable[[Expr], Expr]] = {
     "log1p": lambda x: op("log", op("add", Const(1.0), x)),
     "expm1": lambda x: op("add", op("exp", x), Const(-1.0)),
     "tan": lambda x: div(op("sin", x), op("cos", x)),
+    "cosh": cosh,
+    # exp(x) - exp(-x) would cancel around 0, where tanh is exact to its last places.
+    "sinh": lambda x: op("mul", op("tanh", x), cosh(x)),
+    "asinh": asinh,
+    "acosh": acosh,
+    "atanh": atanh,
+    "erfc": lambda x: op("add", Const(1.0), op("neg", op("erf", x))),
     "ceil": lambda x: op("neg", op("floor", op("neg", x))),
     "trunc": truncated,
     "hardsigmoid": hard_sigmoid,

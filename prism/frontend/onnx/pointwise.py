@@ -17,7 +17,7 @@ from prism.frontend.onnx.dtypes import constant, dtype_of
 from prism.frontend.onnx.graph import Graph, Node, Value, known_elements, whole_range
 from prism.program import integers
 from prism.program.build import joined
-from prism.program.formulas import trunc_quotient
+from prism.program.formulas import UNARY, trunc_quotient
 from prism.program.index import Index
 from prism.program.integers import Interval
 from prism.program.nodes import Const, DType, Expr
@@ -324,7 +324,7 @@ TRANSLATORS: Mapping[str, Translator] = MappingProxyType(
         "Pow": _power,
         "Reciprocal": unary(recip),
         "Ceil": unary(lambda x: apply("neg", apply("floor", apply("neg", x)))),
-        "Tan": unary(lambda x: div(apply("sin", x), apply("cos", x))),
+        **{name: unary(UNARY[name.lower()]) for name in ("Tan", "Sinh", "Cosh", "Asinh", "Acosh", "Atanh")},
         "Equal": op("eq", BOOL),
         "Less": op("lt", BOOL),
         "LessOrEqual": op("le", BOOL),

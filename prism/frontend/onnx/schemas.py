@@ -25,6 +25,7 @@ VERSIONS: Mapping[str, tuple[int, int]] = MappingProxyType(
         **dict.fromkeys(("Add", "Sub", "Mul", "Div"), (7, 14)),
         **dict.fromkeys(("And", "Or", "Xor"), (7, 7)),
         **dict.fromkeys(("Cos", "Sin", "Tan"), (7, 22)),
+        **dict.fromkeys(("Sinh", "Cosh", "Asinh", "Acosh", "Atanh"), (9, 22)),
         **dict.fromkeys(("Less", "Greater"), (7, 13)),
         **dict.fromkeys(("LessOrEqual", "GreaterOrEqual"), (12, 16)),
         **dict.fromkeys(("Max", "Min", "Mean", "Sum"), (6, 13)),
