@@ -60,6 +60,7 @@ class Case:
 WITH_TIES = np.array([[-2.5, -1.5, -0.5, 0.0], [0.5, 1.5, 2.5, 3.0]], dtype=np.float32)
 UNARY = (
     "Neg Abs Exp Reciprocal Erf Tanh Sigmoid Relu Sin Cos Tan Floor Ceil Round Sign Softplus Softsign HardSwish Mish"
+    " Sinh Cosh Asinh"
 )
 BINARY = "Add Sub Mul Div Equal Less LessOrEqual Greater GreaterOrEqual"
 LOGICAL = "And Or Xor Equal"
@@ -75,6 +76,8 @@ CASES = [
     *[Case(op, [f(2, 1, 4), f(3, 1)]) for op in BINARY.split()],
     *[Case(op, [f(1), f(3, 4)]) for op in BINARY.split()],
     *[Case(op, [b(3, 4), b(4)]) for op in LOGICAL.split()],
+    Case("Acosh", [pos(2, 3) + 1]),
+    Case("Atanh", [np.tanh(f(2, 3))]),
     Case("Not", [b(3, 4)]),
     Case("IsNaN", [np.array([1.0, np.nan, np.inf], dtype=np.float32)]),
     *[Case("Pow", [pos(3, 4), s(e)], fixed=[1]) for e in (-2, -1, -0.5, 0, 0.5, 1, 2, 3, 1.7)],

@@ -552,12 +552,7 @@ class _Translation:
         if isinstance(given, torch.fx.Node):
             value = self._values[given]
             if value is None:
-                raise UnsupportedError(
-                    f"the second result of {given.target} is used",
-                    where=origin,
-                    why="positions of extremes and saved statistics have no translation",
-                    fix="use only its first result",
-                )
+                raise _second_result(given, origin)
             return value
         if isinstance(given, (list, tuple)):
             return [self._argument(g, origin) for g in given]
@@ -570,6 +565,8 @@ class _Translation:
         names = []
         for position, result in enumerate(_flat(node.args[0])):
             value = self._values.get(result) if isinstance(result, torch.fx.Node) else None
+            if value is None and isinstance(result, torch.fx.Node) and result in self._values:
+                raise _second_result(result, self._title)
             if not isinstance(value, Value):
                 raise UnsupportedError(
                     f"output {position} is not a tensor", where=self._title, fix="return tensors alone"
@@ -590,6 +587,18 @@ class _Translation:
         if not names:
             raise UnsupportedError("it returns no tensors", where=self._title, fix="return what it computes")
         return tuple(names)
+
+
+def _second_result(node: torch.fx.Node, where: str) -> UnsupportedError:
+    """Of an operator of several results, of which the node takes one that has no value."""
+    made_by = node.args[0] if node.target is operator.getitem else node
+    assert isinstance(made_by, torch.fx.Node)
+    return UnsupportedError(
+        f"the second result of {made_by.target} is used",
+        where=where,
+        why="positions of extremes and saved statistics have no translation",
+        fix="use only its first result",
+    )
 
 
 _WITHOUT_MEANING = frozenset(
