@@ -409,7 +409,7 @@ def test_a_kernel_that_goes_wild_harms_only_the_worker(
     wild = write_module(source, tmp_path / f"{source.entry}.py")
     kernel = wild.with_name(f"{source.kernels[0]}.cpp")
     before, after = BREAKAGES[what]
-    assert kernel.read_text().count(before) == 1
+    assert kernel.read_text().count(before) == (2 if what == "unwritten" else 1)  # on one thread, and on several
     kernel.write_text(kernel.read_text().replace(before, after))
     assert compile_module(wild, config(sample.symbols[0])).library
     good = run_in(runner, tame, sample, given)

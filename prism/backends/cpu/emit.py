@@ -178,19 +178,27 @@ def _grid(w: Writer, launch: TileLaunch, emitters: Sequence[KernelEmitter]) -> N
         # Asked of the cache that is there when it runs.
         w.line(f"const bool past = v_outgrows({_bytes([t for t in launch.tensors if t.name in written], names)});")
         w.line(f"const int64_t soon = v_soon({_bytes(launch.tensors, names)});")
-        w.line(f"#pragma omp parallel num_threads(threads) if (threads > 1 && {ends[-1]} > 1)")
+        with w.block("const auto run_one = [&](int64_t pid, char* at)", ";"):
+            for n, e in enumerate(emitters):
+                args = [f"pid - {ends[n - 1]}" if n else "pid", "at", "past", "soon"]
+                args += [f"p_{names(t.name)}" for t in e.program.tensors]
+                args += [names(x) for x in e.program.lengths]
+                guard = f"if (pid < {ends[n]}) " if n < len(emitters) - 1 else ""
+                w.line(f"{'else ' if n else ''}{guard}{e.program.name}_program({', '.join(args)});")
+        every = f"for (int64_t pid = 0; pid < {ends[-1]}; ++pid) run_one(pid, at);"
+        # To begin and end a team of one takes longer than a small kernel.
+        with w.block(f"if (threads <= 1 || {ends[-1]} <= 1)"):
+            w.line("char* at = scratch().get(room);")
+            w.line(every)
+            w.line("v_fence(past);")
+            w.line("return;")
+        w.line("#pragma omp parallel num_threads(threads)")
         with w.block():
             w.line("char* at = scratch().get(room);")
             # Programs that differ are handed out one by one.
             schedule = "dynamic, 1" if len(emitters) > 1 or any(e.uneven for e in emitters) else "static"
             w.line(f"#pragma omp for schedule({schedule})")
-            with w.block(f"for (int64_t pid = 0; pid < {ends[-1]}; ++pid)"):
-                for n, e in enumerate(emitters):
-                    args = [f"pid - {ends[n - 1]}" if n else "pid", "at", "past", "soon"]
-                    args += [f"p_{names(t.name)}" for t in e.program.tensors]
-                    args += [names(x) for x in e.program.lengths]
-                    guard = f"if (pid < {ends[n]}) " if n < len(emitters) - 1 else ""
-                    w.line(f"{'else ' if n else ''}{guard}{e.program.name}_program({', '.join(args)});")
+            w.line(every)
             w.line("v_fence(past);")
 
 

@@ -36,6 +36,7 @@ _LIBRARIES = []
 _HELD = []
 _SPELLED = {}
 _OWN = threading.local()
+_TORCH = {}
 
 
 def _is_torch(tensor):
@@ -51,6 +52,12 @@ def _dtype(dtype):
 
 def _expect(name, tensor, shape, dtype):
     """Refuse an argument of another rank, data type or shape; None stands for any length."""
+    if not isinstance(tensor, np.ndarray):
+        try:  # what is right, at once
+            if tensor.shape == shape and tensor.is_cpu and _SPELLED[tensor.dtype] == dtype and not tensor.requires_grad:
+                return
+        except (AttributeError, KeyError):
+            pass
     if not isinstance(tensor, np.ndarray) and not hasattr(tensor, "data_ptr"):
         raise ValueError(f"{name} must be a numpy array or a torch tensor, not {type(tensor).__name__}")
     given = _dtype(tensor.dtype)
@@ -77,7 +84,7 @@ def _expect(name, tensor, shape, dtype):
 
 def _dense(tensor):
     """The tensor, contiguous."""
-    if _is_torch(tensor):
+    if not isinstance(tensor, np.ndarray):
         return tensor if tensor.is_contiguous() else tensor.contiguous()
     return tensor if tensor.flags.c_contiguous else np.ascontiguousarray(tensor)
 
@@ -92,10 +99,15 @@ def _address(tensor):
 
 def _empty(like, shape, dtype):
     """A new tensor, of torch where `like` is, else of numpy."""
-    if _is_torch(like):
-        import torch
+    if not isinstance(like, np.ndarray):
+        if not _TORCH:
+            import torch
 
-        return torch.empty(shape, dtype=getattr(torch, dtype))
+            _TORCH.update((name, getattr(torch, name)) for name in (*_DTYPES, "empty_like"))
+        wanted = _TORCH[dtype]
+        if like.dtype is not wanted:
+            return like.new_empty(shape, dtype=wanted)
+        return _TORCH["empty_like"](like) if like.shape == shape else like.new_empty(shape)
     if dtype == "bfloat16" and str(like.dtype) == "bfloat16":
         return np.empty(shape, like.dtype)
     if dtype == "bfloat16":
@@ -121,6 +133,8 @@ def choose(sizes):
     entries = CONFIGS.get("cpu") or next(iter(CONFIGS.values()), None)
     if not entries:
         raise ValueError("this module has no tuned configuration: pass config=")
+    if len(entries) == 1:
+        return entries[0]
     for entry in entries:
         ranges = entry.get("shapes", {})
         if all(low <= sizes.get(name, low) <= high for name, (low, high) in ranges.items()):
@@ -132,7 +146,8 @@ def load(config):
     """The compiled function of a configuration: run(tensors, lengths, threads)."""
     symbols = config["symbols"]
     key = tuple([symbols[name] for name in SYMBOLS])
-    if key not in _LOADED:
+    found = _LOADED.get(key)
+    if found is None:
         constants = {constant: symbols[name] for name, constant in SYMBOLS.items()}
         library, _ = compile_source(Path(__file__).with_name(SOURCE), constants)
         loaded = ctypes.CDLL(str(library))
@@ -144,8 +159,8 @@ def load(config):
         loaded.hold.restype = loaded.forget.restype = None
         _LIBRARIES.append(loaded)
         _hold_by(loaded, [tensor for kept in _HELD if (tensor := kept()) is not None])
-        _LOADED[key] = function
-    return _LOADED[key]
+        found = _LOADED[key] = function
+    return found
 
 
 def hold(tensors):
@@ -173,9 +188,15 @@ def default_threads():
 
 def _call(config, tensors, lengths, threads):
     """One call of the compiled function; all tensors are contiguous."""
-    addresses = (ctypes.c_void_p * len(tensors))(*[_address(t) for t in tensors])
-    sizes = (ctypes.c_int64 * max(len(lengths), 1))(*lengths)
-    load(config)(addresses, sizes, threads or _THREADS)
+    run, many, kept = load(config), len(tensors), _OWN.__dict__
+    if many not in kept:
+        made = (ctypes.c_void_p * many)()
+        kept[many] = made, ctypes.addressof(made)
+    addresses, begin = kept[many]
+    for n, t in enumerate(tensors):
+        addresses[n] = _address(t) if isinstance(t, np.ndarray) else t.data_ptr()
+    sizes = (ctypes.c_int64 * len(lengths))(*lengths) if lengths else None
+    run(begin, sizes, threads or _THREADS)
 
 
 _THREADS = default_threads()
@@ -363,10 +384,10 @@ def _launcher(
     signature.define(w, ["config=None", "out=None", "threads=None"])
     with w.indented():
         signature.checks(w, formula)
-        sizes = ", ".join(f"{n}={n}" for n in signature.lengths)
+        sizes = ", ".join(f'"{n}": {n}' for n in signature.lengths)
         w.line("if config is None:")
         with w.indented():
-            w.line(f"config = choose(dict({sizes}))")
+            w.line(f"config = choose({{{sizes}}})")
         symbols = {identifier(s): s for s in module.symbols}
         for n in sorted({n for b in module.buffers for e in b.shape for n in scalars(e)} & set(symbols)):
             w.line(f'{n} = config["symbols"]["{symbols[n]}"]')
