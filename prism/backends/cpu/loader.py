@@ -222,6 +222,7 @@ def _constant(like, values, shape, dtype):
 WEIGHT = '''
 _WEIGHTS = {}
 _STORAGES = {
+    "DoubleStorage": np.float64,
     "FloatStorage": np.float32,
     "HalfStorage": np.float16,
     "BFloat16Storage": np.uint16,
