@@ -196,6 +196,20 @@ def test_arguments_are_checked(module: ModuleType) -> None:
         module.rmsnorm_linear(x, g, w, out=(np.empty((21, 24), np.float32),))
 
 
+@compiled
+def test_a_length_is_checked_where_it_is_not_told(module: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    x, g, w = (torch.from_numpy(a) for a in inputs())
+    with pytest.raises(ValueError, match="x must be on the CPU, not on meta"):
+        module.rmsnorm_linear(x.to("meta"), g, w)
+    with pytest.raises(ValueError, match=r"x must have the shape \(\*, 72\), not \(20,\)"):
+        module.rmsnorm_linear(x[:, 0], g, w)
+    checked: list[str] = []
+    monkeypatch.setattr(module, "_expect", lambda name, *_: checked.append(name))
+    module.rmsnorm_linear(x, g, w)
+    # The rows of x are what x says.
+    assert checked == ["x", "g", "w"]
+
+
 def test_what_requires_a_gradient_is_not_silently_detached(module: ModuleType) -> None:
     x, g, w = (torch.from_numpy(a) for a in inputs())
     g.requires_grad_()

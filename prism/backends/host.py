@@ -104,8 +104,14 @@ class Signature:
             if identifier(symbol) in self.lengths:
                 _hold(w, identifier(symbol), held)
         for t in self.module.inputs:
-            if any(not is_static(e) for e in t.shape):
+            if not all(is_static(e) or self._binds(t, n) for n, e in enumerate(t.shape)):
                 self.expect(w, t, self.shape(t.shape))
+
+    def _binds(self, t: Tensor, position: int) -> bool:
+        """Whether that dimension is a length by itself, which is what it is said to be there, so that none differs."""
+        extent = t.shape[position]
+        place = f"{self.tensors.host[t.name]}.shape[{position}]"
+        return isinstance(extent, sympy.Symbol) and self.lengths.get(identifier(extent.name)) == place
 
     def expect(self, w: Writer, t: Tensor, shape: str) -> None:
         """A check of one argument."""

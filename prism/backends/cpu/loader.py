@@ -50,36 +50,41 @@ def _dtype(dtype):
     return _SPELLED[dtype]
 
 
+def _unreadable(name, tensor):
+    """Refuse a tensor of torch that these kernels cannot read, or of which they have no gradient."""
+    if not tensor.is_cpu:
+        raise ValueError(f"{name} must be on the CPU, not on {tensor.device}")
+    import torch
+
+    if tensor.requires_grad and torch.is_grad_enabled():
+        raise ValueError(
+            f"{name} requires a gradient, which these kernels do not compute: detach it, call under "
+            "torch.no_grad(), or let prism differentiate: torch.compile(model, backend='prism')"
+        )
+
+
 def _expect(name, tensor, shape, dtype):
     """Refuse an argument of another rank, data type or shape; None stands for any length."""
     if not isinstance(tensor, np.ndarray):
-        try:  # what is right, at once
-            if tensor.shape == shape and tensor.is_cpu and _SPELLED[tensor.dtype] == dtype and not tensor.requires_grad:
-                return
-        except (AttributeError, KeyError):
-            pass
-    if not isinstance(tensor, np.ndarray) and not hasattr(tensor, "data_ptr"):
-        raise ValueError(f"{name} must be a numpy array or a torch tensor, not {type(tensor).__name__}")
-    given = _dtype(tensor.dtype)
+        if not hasattr(tensor, "data_ptr"):
+            raise ValueError(f"{name} must be a numpy array or a torch tensor, not {type(tensor).__name__}")
+        if not tensor.is_cpu or tensor.requires_grad:
+            _unreadable(name, tensor)
+    given = _SPELLED.get(tensor.dtype) or _dtype(tensor.dtype)
     # numpy has no bfloat16: ml_dtypes' is taken, and its bits as uint16.
     if given != dtype and not (dtype == "bfloat16" and given == "uint16"):
         raise ValueError(f"{name} must be {dtype}, not {given}")
-    if _is_torch(tensor) and tensor.device.type != "cpu":
-        raise ValueError(f"{name} must be on the CPU, not on {tensor.device}")
-    if _is_torch(tensor) and tensor.requires_grad:
-        import torch
-
-        if torch.is_grad_enabled():
-            raise ValueError(
-                f"{name} requires a gradient, which these kernels do not compute: detach it, call under "
-                "torch.no_grad(), or let prism differentiate: torch.compile(model, backend='prism')"
-            )
-    if tensor.shape == shape:
+    found = tensor.shape
+    if found == shape:
         return
-    fits = len(tensor.shape) == len(shape) and all(n is None or n == m for n, m in zip(shape, tensor.shape))
+    fits = len(found) == len(shape)
+    if fits:
+        for n, m in zip(shape, found):
+            if n is not None and n != m:
+                fits = False
     if not fits:
         wanted = ", ".join("*" if n is None else str(n) for n in shape)
-        raise ValueError(f"{name} must have the shape ({wanted}), not {tuple(tensor.shape)}")
+        raise ValueError(f"{name} must have the shape ({wanted}), not {tuple(found)}")
 
 
 def _dense(tensor):
