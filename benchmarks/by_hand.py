@@ -174,7 +174,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("names", nargs="*", metavar="NAME", help="part of a case's name")
     parser.add_argument("--busy", type=int, default=0, help="cores to keep busy")
     parser.add_argument("--seconds", type=float, default=10.0, help="how long a case is timed by hand")
-    parser.add_argument("--block", type=float, default=50.0, help="how long calls are timed together, milliseconds")
+    parser.add_argument(
+        "--block", type=float, default=200.0, help="how long calls are timed together, ms, as timeit does"
+    )
     parser.add_argument("--cache", default="", help="the folder of prism's cache; one a case by default")
     parser.add_argument("--json", type=Path, help="write all numbers to this file")
     parser.add_argument("--option", dest="options", action="append", default=[], help="for prism optimize")

@@ -36,13 +36,13 @@ from prism.instantiate.measure import (
     plain_timed,
     timed_from,
 )
-from prism.instantiate.rounds import EQUAL_S, INCREDIBLE, LONGER, NEAR
-from prism.instantiate.spread import Taken, between
+from prism.instantiate.rounds import EQUAL_S, INCREDIBLE, LONGER, NEAR, QUIET_S
+from prism.instantiate.spread import Taken, between, has_two_modes
 from prism.process.deadline import NEVER, Deadline, OutOfTimeError
 from prism.program.nodes import Program
 
-ROUNDS = 24
-"""Rounds of a match."""
+ROUNDS = 16
+"""Rounds of a match, after its heats."""
 ROUNDS_S = 6.0
 """What the rounds of a match should take, seconds."""
 SHARES = 6.0
@@ -72,6 +72,11 @@ class Standing:
     timed: Timed
 
     @property
+    def contender(self) -> str:
+        """Its name and its threads."""
+        return f"{self.name} {self.threads}"
+
+    @property
     def seconds(self) -> float:
         """The lower quartile; only of one that was timed."""
         assert self.timed.measurement is not None
@@ -98,7 +103,7 @@ class Result:
     def taken(self, side: str, name: str | None = None) -> Taken:
         """The samples of the contenders of a side, of all or of those of one name."""
         return {
-            f"{s.name} {s.threads}": s.timed.measurement.taken
+            s.contender: s.timed.measurement.taken
             for s in self.standings
             if s.side == side and s.timed.measurement is not None and name in (None, s.name)
         }
@@ -170,7 +175,7 @@ def confirm(
         BackendError: no baseline can be timed.
         OutOfTimeError: the time ended within the first match.
     """
-    limits = (ROUNDS, ROUNDS_S, LONGER, INCREDIBLE, AGREE, MATCHES, WORTH, EQUAL_S)
+    limits = (ROUNDS, ROUNDS_S, LONGER, INCREDIBLE, AGREE, MATCHES, WORTH, EQUAL_S, QUIET_S)
     who = [identity(c) for c in (*baselines, *kernels)]
     key = digest("matches", basis, bench.program_key, bench.source_key if baselines else "", who, limits)
     entry = store.get(key)
@@ -200,12 +205,14 @@ def _matches(
         return [first], True
     # Of kernels the one that is chosen; of baselines those that may be the best next time.
     least = {KERNEL: kernel.seconds, BASELINE: baseline.seconds}
+    timed = [s for s in first.standings if s.timed.measurement is not None]
+    near = {(s.side, s.name, s.threads) for s in timed if s.seconds <= NEAR * least[s.side]}
+    if first.load is not None and first.load.crowded:
+        # Threads that stalled in this process may not do so in the next.
+        names = {who[:2] for who in near}
+        near |= {(s.side, s.name, s.threads) for s in timed if (s.side, s.name) in names}
     again = [
-        c
-        for c, s in zip(contenders, first.standings, strict=True)
-        if s.timed.measurement is not None
-        and s.seconds <= NEAR * least[s.side]
-        and (s.side == BASELINE or s.name == kernel.name)
+        c for c in contenders if (c.side, c.name, c.threads) in near and (c.side == BASELINE or c.name == kernel.name)
     ]
     found = [first]
     while len(found) < MATCHES and (len(found) == 1 or not settled(found)):
@@ -225,21 +232,34 @@ def agree(matches: Sequence[Result]) -> bool:
 
 
 def settled(matches: Sequence[Result]) -> bool:
-    """Whether a further match would say nothing new: it is lost, or they agree that it is won, or that it is not."""
+    """Whether a further match would say nothing new: it is lost, or they agree that it is won, or that it is not.
+
+    Matches against a baseline that stalls now and then do not agree, however many there are.
+    """
     low, high = gain_between(matches)
     lost = min(m.ratio for m in matches) <= 1.0
-    return lost or (agree(matches) and (low > WORTH or high <= WORTH))
+    known = agree(matches) or has_two_modes(*_taken(matches))
+    return lost or (known and (low > WORTH or high <= WORTH))
 
 
 def gain_between(matches: Sequence[Result]) -> tuple[float, float]:
     """What the gain lies between: the matches' own gains, and those of all their rounds together, drawn again."""
     ratios = [m.ratio for m in matches]
-    kernel = matches[0].best(KERNEL)
-    if kernel is None or min(ratios) <= 0.0:
+    if min(ratios) <= 0.0:
         return 0.0, 0.0
-    # Of several kernels the one that was chosen in the first match.
-    low, high = between([(m.taken(KERNEL, kernel.name), m.taken(BASELINE)) for m in matches])
+    low, high = between(*_taken(matches))
     return min(low, *ratios), max(high, *ratios)
+
+
+def _taken(matches: Sequence[Result]) -> tuple[list[tuple[Taken, Taken]], frozenset[str]]:
+    """The samples of the matches, and whose threads may have waited for each other, since cores were taken."""
+    kernel = matches[0].best(KERNEL)
+    assert kernel is not None
+    stalling = {
+        s.contender for m in matches if m.load is not None and m.load.crowded for s in m.standings if s.threads > 1
+    }
+    # Of several kernels the one that was chosen in the first match.
+    return [(m.taken(KERNEL, kernel.name), m.taken(BASELINE)) for m in matches], frozenset(stalling)
 
 
 def _result(contenders: Sequence[Contender], match: Match) -> Result:

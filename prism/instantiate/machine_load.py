@@ -85,11 +85,16 @@ class Watch:
         return Load(len(self._cores), threads, others, average)
 
 
-def others_now(watch: Watch | None = None, sleep: Callable[[float], None] = time.sleep) -> float | None:
-    """How many cores other processes keep busy at this moment; None where the system does not tell."""
+def load_now(threads: int, watch: Watch | None = None, sleep: Callable[[float], None] = time.sleep) -> Load:
+    """What the machine does at this moment, for a contender on so many threads."""
     watch = watch or Watch()
     sleep(LOOK_S)
-    return watch.load(1).others
+    return watch.load(threads)
+
+
+def others_now() -> float | None:
+    """How many cores other processes keep busy at this moment; None where the system does not tell."""
+    return load_now(1).others
 
 
 def plain(load: Load) -> dict[str, Any]:

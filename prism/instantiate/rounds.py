@@ -13,6 +13,7 @@ calls does: to hold them makes every call touch memory that is new to it.
 
 from __future__ import annotations
 
+import itertools
 import math
 import os
 import time
@@ -26,14 +27,20 @@ from prism.instantiate.spread import lower_quartile
 SAMPLE_S = 2e-3
 """A sample should take about this long, seconds, so that the clock does not count."""
 EQUAL_S = 5e-2
-"""What a sample of a contest should take, seconds: calls in a loop, as their user has them."""
+"""What a sample of a contest should take where cores are taken, seconds: calls in a loop, longer than a slice."""
+QUIET_S = 2e-2
+"""What it should take elsewhere, seconds."""
 INCREDIBLE = 3.0
 """A gain above this is hard to believe."""
-LONGER = 3
+LONGER = 2
 """How many times as long is timed after a gain that is hard to believe."""
 SHARE = 0.01
 """Of what rounds may take, what a sample of a contest takes at most, unless the slowest contender's call is longer."""
 MAX_CALLS = 2000
+LOOK_S = 2e-4
+"""Between looks at the clock within a sample calls take about so long, seconds: they cost next to nothing then."""
+NEARLY = 1.0 - 1e-6
+"""A sample is long enough at this part of its length: sums of seconds are not exact."""
 LEAST_ROUNDS = 3
 LONG_S = 0.2
 """A call that takes longer needs no warming up, seconds."""
@@ -45,6 +52,8 @@ FIRST_CALLS = 6
 """Calls that tell how long one takes, but for the first; fewer where they are long."""
 ENDLESS_S = 2.0
 """A call that takes longer is made only once before the rounds, seconds: it costs too much to be sampled in vain."""
+LASTING = 5
+"""Samples of a turn on several threads where cores are taken: these stall for some tenths of a second, and then not."""
 SCHEDULED = Path("/proc/thread-self/schedstat")
 HEATS = 4
 """Rounds that all contenders run; those that are near the best of their side run the others."""
@@ -99,6 +108,7 @@ class Prepared:
         ready: what is to be done before its turn, beside the clock: sets a number of threads, say.
         waited: seconds for which the calling thread has waited for a core, which are not counted: only of a contender
             that runs on no other thread.
+        lasting: samples of a turn, one after the other.
         clock: seconds from some fixed point.
         sleep: waits for so many seconds.
     """
@@ -112,6 +122,7 @@ class Prepared:
         rest_s: float = 0.0,
         ready: Callable[[], None] = _nothing,
         waited: Callable[[], float] | None = None,
+        lasting: int = 1,
         clock: Callable[[], float] = time.perf_counter,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
@@ -120,6 +131,7 @@ class Prepared:
         self._rest_s = rest_s
         self._ready = ready
         self._waited = waited or _none
+        self.lasting = lasting
         self._clock = clock
         self._sleep = sleep
         self.results: Sequence[Any] = ()
@@ -132,18 +144,38 @@ class Prepared:
             if (n and taken > SAMPLE_S) or taken > ENDLESS_S:
                 break
         self.calls = 1
+        self._length_s = 0.0
         self.lengthen(SAMPLE_S)
-        self._warm = 0 if self.call_s > LONG_S else max(1, math.ceil(warm_s / max(self.call_s, 1e-9)))
+        self._warm_s = warm_s
 
     def sample(self) -> float:
         """Seconds a call, over one sample."""
+        return self.turn(1)[0]
+
+    def turn(self, samples: int | None = None) -> list[float]:
+        """Seconds a call, over samples that follow each other: calls until each is as long as it should be.
+
+        How many that takes is told by the clock, and not by what a call took before: threads that wait for each other
+        may have stalled then, or stall now.
+        """
         self._ready()
         self._sleep(self._settle_s)
-        for _ in range(self._warm):
-            self._call()
-        taken = self._timed(self.calls)
+        if self.call_s <= LONG_S:
+            self._loop(self._warm_s)
+        found = [taken / calls for taken, calls in (self._loop(self._length_s) for _ in range(samples or self.lasting))]
         self._sleep(self._rest_s)
-        return taken / self.calls
+        # It may have stalled whenever it was called before.
+        self.call_s = min(self.call_s, *found)
+        self.lengthen(self._length_s)
+        return found
+
+    def _loop(self, seconds: float) -> tuple[float, int]:
+        """Seconds of calls that together take about so long, at least one and at most `MAX_CALLS`; and how many."""
+        step = max(1, min(MAX_CALLS, int(min(seconds, LOOK_S) / max(self.call_s, 1e-9))))
+        taken, calls = self._timed(step), step
+        while taken < seconds * NEARLY and calls < MAX_CALLS:
+            taken, calls = taken + self._timed(step), calls + step
+        return taken, calls
 
     def _timed(self, calls: int) -> float:
         """Seconds of so many calls; the wait is looked up within them, so that it is never more than they took."""
@@ -158,13 +190,14 @@ class Prepared:
 
     def lengthen(self, seconds: float) -> None:
         """Let a sample take about so long, at least; of calls that take next to nothing, no more than `MAX_CALLS`."""
-        wanted = min(MAX_CALLS, math.ceil(seconds / max(self.call_s, 1e-9)))
-        self.calls = max(self.calls, wanted)
+        self._length_s = max(self._length_s, seconds)
+        self.calls = max(1, min(MAX_CALLS, math.ceil(self._length_s * NEARLY / max(self.call_s, 1e-9))))
 
     @property
     def sample_s(self) -> float:
-        """About how long a sample takes, seconds."""
-        return self._settle_s + self._rest_s + (self.calls + self._warm) * self.call_s
+        """About how long a turn takes, seconds."""
+        warm_s = 0.0 if self.call_s > LONG_S else max(self._warm_s, self.call_s)
+        return self._settle_s + self._rest_s + warm_s + self.lasting * self.calls * self.call_s
 
 
 def rounds(contenders: Sequence[Prepared], wanted: int, limit_s: float) -> int:
@@ -173,14 +206,26 @@ def rounds(contenders: Sequence[Prepared], wanted: int, limit_s: float) -> int:
     return max(LEAST_ROUNDS, min(wanted, int(limit_s / max(each, 1e-9))))
 
 
-def contest(contenders: Sequence[Prepared], sides: Sequence[str], wanted: int, limit_s: float) -> list[list[float]]:
+def contest(
+    contenders: Sequence[Prepared],
+    sides: Sequence[str],
+    wanted: int,
+    limit_s: float,
+    twins: Sequence[str] | None = None,
+    crowded: bool = False,
+) -> list[list[float]]:
     """Seconds of each contender: heats of all, then rounds of those that are near the best of their side.
+
+    Where cores are taken, threads that wait for each other stall for tenths of a second, and then do not: all heats may
+    have been of the one kind. So what is near on one number of threads stays on all of them.
 
     Args:
         contenders: what is timed.
         sides: of each contender, whom it is compared with: only the best of a side matters.
         wanted: rounds after the heats.
         limit_s: what these should take at most, seconds; `LEAST_ROUNDS` run whatever they take.
+        twins: of each contender, what it has in common with those that are the same on other numbers of threads.
+        crowded: whether others and the contenders want more cores than there are.
 
     Returns:
         for each contender, its samples: at least one.
@@ -193,21 +238,24 @@ def contest(contenders: Sequence[Prepared], sides: Sequence[str], wanted: int, l
         samples[n].append(contenders[n].call_s)
     longest = max(contenders[n].call_s for n in near)
     for n in running:
-        contenders[n].lengthen(min(max(longest, SHARE * limit_s), EQUAL_S))
+        contenders[n].lengthen(min(max(longest, SHARE * limit_s), EQUAL_S if crowded else QUIET_S))
     most = rounds([contenders[n] for n in running], HEATS, limit_s)
     for count in (most, None):
         if count is None:
             # The least of its own, and not a quartile: of few samples most may have stalled. But one that was lucky
             # once, on all threads while others slept, is no measure for the rest.
             left = _near([min(s) for s in samples], sides, NEAR, [lower_quartile(sorted(s)) for s in samples])
+            if twins is not None and crowded:
+                near_twins = {twins[n] for n in left}
+                left = [n for n in running if twins[n] in near_twins]
             running = [n for n in running if n in left]
             # What a call takes is known better by now.
             for n in running:
                 contenders[n].call_s = min(samples[n])
             count = rounds([contenders[n] for n in running], wanted, limit_s)
-        turns = [contenders[n].sample for n in running]
+        turns = [contenders[n].turn for n in running]
         for n, found in zip(running, interleave(turns, count), strict=True):
-            samples[n] += found
+            samples[n] += itertools.chain.from_iterable(found)
     return samples
 
 

@@ -12,6 +12,7 @@ caches is therefore found there; what does not comes from memory.
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -23,8 +24,8 @@ from prism.backends.interleave import interleave
 from prism.backends.poison import Framed
 from prism.backends.protocol import Argument
 from prism.backends.tensors import save
-from prism.instantiate.machine_load import Watch, plain
-from prism.instantiate.rounds import SETTLE_S, WARM_S, Prepared, Queue, contest, rounds
+from prism.instantiate.machine_load import Watch, load_now, plain
+from prism.instantiate.rounds import LASTING, SETTLE_S, WARM_S, Prepared, Queue, contest, rounds
 from prism.process.serve import Answer, Request, one_line, serve
 from prism.sgraph.config import Config
 
@@ -32,8 +33,10 @@ ROUNDS_S = 4.0
 """Rounds of a study's trial should take no longer than this, seconds."""
 SPIN_S = 4e-2
 """How long to wait after onnxruntime's turn, seconds: its threads spin for longer than OpenMP's."""
-CONTEST_WARM_S = 2e-2
+CONTEST_WARM_S = 1e-2
 """How long a turn of a contest begins with calls that are not counted, seconds."""
+CROWDED_WARM_S = 2e-2
+"""How long it does where cores are taken, seconds."""
 
 
 def threads() -> int:
@@ -56,9 +59,11 @@ def time_contenders(request: Request) -> Answer:
     inputs = torch.load(request["inputs"])
     specs: Sequence[Mapping[str, Any]] = request["contenders"]
     limit_s = request.get("limit_s")
-    pauses = (SETTLE_S, WARM_S if limit_s is None else CONTEST_WARM_S)
     makes = Contenders(inputs)
     queue = Queue()
+    most = max(int(s.get("threads") or threads()) for s in specs)
+    crowded = limit_s is not None and most > 1 and load_now(most).crowded
+    warm_s = WARM_S if limit_s is None else CROWDED_WARM_S if crowded else CONTEST_WARM_S
     prepared: list[Prepared | None] = []
     answers: list[dict[str, Any]] = []
     held: list[list[Any]] = []
@@ -74,7 +79,10 @@ def time_contenders(request: Request) -> Answer:
             rest_s = SPIN_S if spec["kind"] in ("onnxruntime", "assembled") else 0.0
             with torch.inference_mode():
                 waited = queue if many == 1 else None
-                prepared.append(Prepared(call, *pauses, rest_s=rest_s, ready=ready, waited=waited))
+                lasting = LASTING if crowded and many > 1 else 1
+                prepared.append(
+                    Prepared(call, SETTLE_S, warm_s, rest_s=rest_s, ready=ready, waited=waited, lasting=lasting)
+                )
             answers.append({})
         except Exception as error:
             prepared.append(None)
@@ -88,9 +96,10 @@ def time_contenders(request: Request) -> Answer:
             taken = interleave([p.sample for p in able], rounds(able, int(request["repeats"]), ROUNDS_S))
         else:
             sides = [str(s["side"]) for s, p in zip(specs, prepared, strict=True) if p is not None]
-            taken = contest(able, sides, int(request["repeats"]), float(limit_s))
+            twins = [json.dumps({**s, "threads": 0}) for s, p in zip(specs, prepared, strict=True) if p is not None]
+            taken = contest(able, sides, int(request["repeats"]), float(limit_s), twins, crowded)
     queue.close()
-    load = watch.load(max(int(s.get("threads") or threads()) for s in specs))
+    load = watch.load(most)
     samples = iter(taken)
     results = []
     for answer, p in zip(answers, prepared, strict=True):

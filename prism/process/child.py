@@ -99,7 +99,7 @@ class Child:
             stdout=subprocess.PIPE,
             stderr=self._log,
             env=self._environment,
-            start_new_session=True,
+            process_group=0,  # and no session of its own: Linux gives each of these a share of the cores
         )
 
     def pipes(self) -> tuple[IO[bytes], IO[bytes]]:
@@ -229,7 +229,7 @@ def run_tool(command: Sequence[str], timeout_s: float, environment: Mapping[str,
             stdout=said,
             stderr=subprocess.STDOUT,
             env=environment,
-            start_new_session=True,
+            process_group=0,
         )
         try:
             code = process.wait(timeout_s)
