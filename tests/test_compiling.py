@@ -173,7 +173,17 @@ def test_torch_finds_the_backend_by_its_name() -> None:
 
 @pytest.mark.slow  # what it does, the others do on fewer operators
 def test_the_snippet_of_the_documentation(faster: Callable[[], list[str]], monkeypatch: pytest.MonkeyPatch) -> None:
-    (snippet,) = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "torch_compile.md").read_text(), re.S)
+    snippet, _ = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "torch_compile.md").read_text(), re.S)
     monkeypatch.setattr(prism, "compile", functools.partial(compiling.compile, **QUICK), raising=False)
     exec(snippet, {})
     assert len(faster()) >= 2
+
+
+@pytest.mark.slow  # test_cpu_emit calls operators of modules; here inductor compiles around one
+def test_the_snippet_about_an_operator_of_torch(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    _, snippet = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "torch_compile.md").read_text(), re.S)
+    scripted(monkeypatch, {"eager": 2e-3, "compiled": 2e-3, "kernels": 1e-3})
+    exec(snippet, {})
+    assert capsys.readouterr().out.strip().endswith("torch.Size([64, 128])")

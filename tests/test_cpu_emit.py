@@ -33,7 +33,8 @@ from prism.instantiate.gate.check import KernelRunner, Output
 from prism.platforms.cpu import WORKER, cpu_environment
 from prism.process.child import module_command
 from prism.process.worker import Worker
-from prism.program.nodes import DType, SymbolRange
+from prism.program.nodes import DType, SymbolRange, Tensor
+from prism.program.returned import Computed, Made, Passed
 from prism.sgraph.config import Config
 
 pytestmark = pytest.mark.usefixtures("unoptimised")
@@ -218,6 +219,56 @@ def test_what_requires_a_gradient_is_not_silently_detached(module: ModuleType) -
     with torch.no_grad():
         got = module.rmsnorm_linear(x, g, w)
     torch.testing.assert_close(got, module.rmsnorm_linear(x, g.detach(), w))
+
+
+@compiled
+def test_a_module_is_an_operator_of_torch(module: ModuleType) -> None:
+    """One node to Dynamo and to torch.export, for any number of rows, and no gradient in silence."""
+    op = module.torch_op()
+    assert module.torch_op() is op
+    assert str(op).startswith("prism.rmsnorm_linear_")
+    given = [torch.from_numpy(a) for a in inputs()]
+    checks = ("test_schema", "test_faketensor", "test_autograd_registration")
+    torch.library.opcheck(op.default, tuple(given), test_utils=checks)
+
+    def model(x: torch.Tensor, g: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        return torch.relu(op(x * 2, g, w))
+
+    whole = torch.compile(model, backend="eager", fullgraph=True, dynamic=True)
+    for m in (20, 33):
+        x, g, w = (torch.from_numpy(a) for a in inputs(m))
+        torch.testing.assert_close(whole(x, g, w), torch.relu(module.rmsnorm_linear(x * 2, g, w)))
+    rows = {"x": {0: torch.export.Dim("rows")}, "g": None, "w": None}
+
+    class Model(torch.nn.Module):
+        def forward(self, x: torch.Tensor, g: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+            return model(x, g, w)
+
+    exported = torch.export.export(Model(), tuple(given), dynamic_shapes=rows)
+    assert [n.target for n in exported.graph.nodes].count(op.default) == 1
+    torch.testing.assert_close(exported.module()(x, g, w), model(x, g, w))
+    loss = op(given[0].requires_grad_(), *given[1:]).sum()
+    with pytest.raises(RuntimeError, match="no autograd formula"):
+        loss.backward()
+
+
+@compiled
+def test_an_operator_of_torch_reads_weights_and_returns_nothing_that_it_takes(tmp_path: Path) -> None:
+    sample = samples.rmsnorm_linear()
+    returned = (Passed("x"), Computed(0), Made(Tensor("one", (), F32), (2.5,)))
+    source = emit_module(sample.sgraph, configs={"cpu": [config(sample.symbols[0])]}, weights=True, returned=returned)
+    x, g, w = (torch.from_numpy(a) for a in inputs())
+    torch.save({"g": g, "w": w}, tmp_path / "weights.pt")
+    op = load(write_module(source, tmp_path / "m.py"), "operator").torch_op()
+    passed, made, one = torch.compile(lambda x: op(x), backend="eager", fullgraph=True)(x)
+    assert passed.data_ptr() != x.data_ptr()
+    torch.testing.assert_close(passed, x)
+    np.testing.assert_allclose(made.numpy(), reference(*inputs()), atol=1e-4)
+    assert one.item() == 2.5
+    for backend in (CppBackend(1), TritonBackend("sm_90")):
+        text = "".join(backend.emit(sample.sgraph, weights=True, returned=returned).text.split())
+        told = "(Tensor? x=None, Tensor? g=None, Tensor? w=None) -> (Tensor, Tensor, Tensor)"
+        assert "".join(told.split()) in text
 
 
 def test_a_module_without_configurations_asks_for_one(tmp_path: Path) -> None:

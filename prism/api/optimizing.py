@@ -124,10 +124,18 @@ class OptimizeResult:
         Raises:
             ValueError: a tensor is not what the kernels are for.
         """
+        return self._loaded()(*tensors, **options)
+
+    def torch_op(self) -> Any:
+        """The function as an operator of torch (`torch.ops.prism...`), one node to torch.compile and torch.export."""
+        module = self._loaded().__globals__
+        return module.get("as_torch_op", module["torch_op"])()
+
+    def _loaded(self) -> Callable[..., Any]:
         if not self._function:
             beside = {} if self.weights is None else {WEIGHTS_NAME: self.weights}
             self._function.append(load_function(self.source, beside))
-        return self._function[0](*tensors, **options)
+        return self._function[0]
 
     def __repr__(self) -> str:
         return f"<OptimizeResult of {self.report.name}: {self.report.evidence.value} {times_line(self.report)}>"

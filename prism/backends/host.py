@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import keyword
 import math
+import textwrap
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -15,6 +16,46 @@ from prism.errors import UnsupportedError
 from prism.program.extents import Extent, is_static
 from prism.program.nodes import DType, SymbolRange, Tensor
 from prism.program.returned import Computed, Made, Passed, Returned
+
+TORCH_OP = '''
+_OPERATORS = []
+
+
+def {name}():
+    """`{entry}` as an operator of torch, which torch.compile and torch.export take as one node.
+
+    It has no gradient, and says so where one is asked for. Modules of other contents, or in another folder, have other
+    operators: torch.ops.prism.{entry}_ and a number.
+    """
+    import hashlib
+{torch}
+    if not _OPERATORS:
+        with open(__file__, "rb") as file:
+            key = hashlib.sha256(file.read() + __file__.encode()).hexdigest()[:12]
+
+        def run(*args):
+            found = {entry}(*args)
+            found = found if isinstance(found, tuple) else (found,)
+            # What an operator returns is none of what it takes.
+            found = tuple(y.clone() if any(y is x for x in args) else y for y in found)
+            return found if len(found) > 1 else found[0]
+
+        def fake(*args):
+            like = next(x for x in args if x is not None)
+            found = tuple(like.new_empty(shape, dtype=getattr(torch, d)) for shape, d in _results(*args))
+            return found if len(found) > 1 else found[0]
+
+        schema = (
+{schema}
+        )
+        made = torch.library.custom_op("prism::{entry}_" + key, run, mutates_args=(), schema=schema)
+        made.register_fake(fake)
+        # The registration ends with what `made` is.
+        _OPERATORS.extend([getattr(torch.ops.prism, "{entry}_" + key), made])
+    return _OPERATORS[0]
+'''
+TORCH_OP_NAMES = frozenset({"torch_op", "as_torch_op", "_results", "_OPERATORS"})
+"""What it is made of is called so in the module."""
 
 
 @dataclass(slots=True)
@@ -85,8 +126,11 @@ class Signature:
 
     def define(self, w: Writer, options: Sequence[str]) -> None:
         """The line that a launcher begins with."""
-        given = [f"{n}=None" for n in self.inputs] if self.weights else self.inputs
-        w.call(f"def {identifier(self.module.name)}", [*given, "*", *options], ":")
+        w.call(f"def {identifier(self.module.name)}", [*self._parameters, "*", *options], ":")
+
+    @property
+    def _parameters(self) -> list[str]:
+        return [f"{n}=None" for n in self.inputs] if self.weights else self.inputs
 
     def checks(self, w: Writer, formula: str) -> None:
         """How its body begins: docstring, arguments that were left out, ranks and types, lengths, every dimension."""
@@ -112,6 +156,40 @@ class Signature:
         extent = t.shape[position]
         place = f"{self.tensors.host[t.name]}.shape[{position}]"
         return isinstance(extent, sympy.Symbol) and self.lengths.get(identifier(extent.name)) == place
+
+    def torch_op(self, w: Writer, imported: bool) -> None:
+        """The function that makes an operator of torch of the launcher, and what that knows of the results.
+
+        Args:
+            w: where it is written.
+            imported: whether the module imports torch.
+        """
+        entry = identifier(self.module.name)
+        w.blank(2)
+        w.call("def _results", self._parameters, ":")
+        with w.indented():
+            w.line('"""Shape and data type of each result for such arguments."""')
+            results = [t for _, t in self._results()]
+            needed = {n for t in results for e in t.shape for n in scalars(e)}
+            for name, text in self.lengths.items():
+                if name in needed:
+                    w.line(f"{name} = {text}")
+            w.line("return [")
+            with w.indented():
+                for t in results:
+                    w.line(f'({self.shape(t.shape)}, "{t.dtype.value}"),')
+            w.line("]")
+        takes = ", ".join(f"Tensor? {n}=None" if self.weights else f"Tensor {n}" for n in self.inputs)
+        gives = "Tensor" if len(results) == 1 else f"({', '.join('Tensor' for _ in results)})"
+        name = "torch_op" if entry != "torch_op" else "as_torch_op"
+        schema = "\n".join(
+            f'            "{part}"' for part in textwrap.wrap(f"({takes}) -> {gives}", 90, drop_whitespace=False)
+        )
+        torch = "" if imported else "\n    import torch\n"
+        text = TORCH_OP.format(name=name, entry=entry, schema=schema, torch=torch)
+        w.blank(2)
+        for line in text.strip("\n").splitlines():
+            w.line(line)
 
     def expect(self, w: Writer, t: Tensor, shape: str) -> None:
         """A check of one argument."""

@@ -109,6 +109,8 @@ def readme(report: RunReport, module: str, files: Sequence[str]) -> str:
         *example_call(report, module),
         "```",
         "",
+        "`torch_op()` of the module makes it an operator of torch, one node to `torch.compile` and `torch.export`.",
+        "",
         "## Check it",
         "",
         "Where prism is installed, in this folder:",

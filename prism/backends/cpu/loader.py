@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from importlib.resources import files
 from typing import Any
 
-from prism.backends.host import Signature, name_tensors, tuple_of
+from prism.backends.host import TORCH_OP_NAMES, Signature, name_tensors, tuple_of
 from prism.backends.source import PythonIntegers, Writer
 from prism.backends.tile import TileModule, identifier, scalars
 from prism.program.nodes import SymbolRange
@@ -383,7 +383,7 @@ def _launcher(
     ranges: Mapping[str, SymbolRange],
 ) -> None:
     taken = {n for launch in module.launches for n in launch.lengths} | {identifier(module.name)}
-    taken |= {identifier(s) for s in module.symbols} | _TAKEN
+    taken |= {identifier(s) for s in module.symbols} | _TAKEN | TORCH_OP_NAMES
     tensors = name_tensors(module, taken)
     signature = Signature(module, tensors, PythonIntegers("_cdiv"), lambda d: f'"{d.value}"', weights, returned, ranges)
     inputs, outputs = signature.inputs, signature.outputs
@@ -414,6 +414,7 @@ def _launcher(
         own = sorted({n for launch in module.launches for n in launch.lengths})
         w.call("_call", ["config", f"[{', '.join([*inputs, *buffers, *outputs])}]", f"[{', '.join(own)}]", "threads"])
         w.line(f"return {', '.join(signature.results(inputs[0]))}")
+    signature.torch_op(w, imported=False)
 
 
 _NAMES = """

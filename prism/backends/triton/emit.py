@@ -16,7 +16,7 @@ import ast
 import itertools
 from collections.abc import Mapping, Sequence
 
-from prism.backends.host import Signature, name_tensors
+from prism.backends.host import TORCH_OP_NAMES, Signature, name_tensors
 from prism.backends.passes.pipeline import tile_module
 from prism.backends.protocol import ModuleSource
 from prism.backends.source import HOST, KERNEL, Writer, fresh, programs_of
@@ -89,7 +89,7 @@ def _text(
     taken = {p.name for p in module.programs} | {launch.name for launch in module.launches}
     taken |= {c.name for launch in module.launches for c in launch.constants}
     taken |= {n for launch in module.launches for n in launch.lengths}
-    taken |= set(HELPERS) | {identifier(module.name), "choose"}
+    taken |= set(HELPERS) | {identifier(module.name), "choose"} | TORCH_OP_NAMES
     every = [c for entries in configs.values() for c in entries]
     made = [o(module, sgraph, every) for o in options]
     printed = [o for o in made if o.launches]

@@ -272,6 +272,7 @@ class HostEmitter:
                 with w.indented(), w.block("if grid[0] > 0:"):
                     w.line("kernel[grid](*args, **meta)")
             w.line(f"return {', '.join(signature.results(f'{inputs[0]}.device'))}")
+        signature.torch_op(w, imported=True)
 
     def _device_checks(self) -> None:
         """One device for all, and no tensor of more elements than offsets can count."""
