@@ -1,6 +1,7 @@
 """How far the search is from the best known algorithm: bytes, work and launches, function by function.
 
     python benchmarks/discover.py [--only PART ...] [--json]    a line a function (collection.py); minutes on one core
+    python benchmarks/discover.py --gallery docs/gallery.md     and the page with the best (gallery.py)
 
 `bytes`, `matrix` (operations of matrix products), `vector` (multiply-adds) and `launches` are those of the best known
 algorithm, and prism's after the arrow: of its best-ranked proved sGraph for sm_90 at the configuration that its cost
@@ -28,10 +29,12 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from benchmarks.collection import KNOWN, PARTIAL, Known
 
 if TYPE_CHECKING:
+    from prism.api.proofs import ProvedSGraph
     from prism.cost.device import Device
+    from prism.cost.model import Estimate
     from prism.egraph.worker import Worker
-    from prism.program.nodes import Program
-    from prism.sgraph.nodes import SGraph
+    from prism.program.nodes import Formula, Program
+    from prism.sgraph.config import Config
 
 TARGET = "sm_90"
 FAR = 1.5
@@ -99,6 +102,23 @@ class Row:
     reason: str
 
 
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """What a region became.
+
+    Attributes:
+        formulas: its outputs.
+        proved: the sGraph that the cost model likes best, with its proof.
+        config: at this configuration.
+        estimate: what it takes there.
+    """
+
+    formulas: tuple[Formula, ...]
+    proved: ProvedSGraph
+    config: Config
+    estimate: Estimate
+
+
 def best_known(known: Known, program: Program) -> Counts:
     """The table's formulas at the function's sizes."""
     import sympy
@@ -130,18 +150,24 @@ def _pointwise(program: Program) -> float:
     return total
 
 
-def counted(sgraph: SGraph, target: Device) -> tuple[float, Counts] | None:
-    """The cost model's seconds and the counts at the configuration that it likes best; None where none can run."""
-    from prism.cost.compiled_expr import value
-    from prism.cost.counts import sgraph_cost
+def chosen(formulas: Sequence[Formula], proved: Sequence[ProvedSGraph], target: Device) -> Chosen | None:
+    """The sGraph and the configuration that the cost model likes best; None where none can run."""
     from prism.cost.model import Model
     from prism.instantiate.space import Space
 
-    model = Model(sgraph, target, {})
-    best = Space(sgraph, target, {}).points_ranked(model, 1)
-    if not best:
-        return None
-    config, estimate = best[0]
+    found = []
+    for p in proved:
+        model = Model(p.sgraph, target, {})
+        found += [Chosen(tuple(formulas), p, *at) for at in Space(p.sgraph, target, {}).points_ranked(model, 1)]
+    return min(found, key=lambda c: c.estimate.seconds, default=None)
+
+
+def counted(found: Chosen) -> Counts:
+    """What it takes."""
+    from prism.cost.compiled_expr import value
+    from prism.cost.counts import sgraph_cost
+
+    sgraph, config = found.proved.sgraph, found.config
     cost = sgraph_cost(sgraph)
     at = cost.evaluate(config.symbols)
     touched = 0.0
@@ -153,12 +179,12 @@ def counted(sgraph: SGraph, target: Device) -> tuple[float, Counts] | None:
             whole = math.prod(value(e, config.symbols) for e in tensor.shape) * tensor.dtype.bytes
             once[key] = max(once.get(key, 0.0), min(float(a.own.evaluate(config.symbols)), whole))
         touched += sum(once.values())
-    missed = sum(k.bytes for k in estimate.per_kernel)
-    return estimate.seconds, Counts(max(touched, missed), at["dot_flops"], at["flops"], len(estimate.per_kernel))
+    missed = sum(k.bytes for k in found.estimate.per_kernel)
+    return Counts(max(touched, missed), at["dot_flops"], at["flops"], len(found.estimate.per_kernel))
 
 
-def measure(known: Known, worker: Worker) -> Row:
-    """Search one function, region by region as `prism optimize` does, and count."""
+def measure(known: Known, worker: Worker) -> tuple[Row, tuple[Chosen, ...]]:
+    """Search one function, region by region as `prism optimize` does, and count; and what its regions became."""
     from prism.api.partitioned import search_regions
     from prism.api.region_search import SearchBudget
     from prism.cost.device import device
@@ -170,16 +196,14 @@ def measure(known: Known, worker: Worker) -> Row:
     regions = partition(program, device=target)
     found = search_regions(program, regions, target, SearchBudget(), [worker], Recorder())
     seconds = _cpu_seconds(worker) - before
-    total: Counts | None = Counts(0.0, 0.0, 0.0, 0)
-    for region in found.regions:
-        made = [c for p in region.result.proved[:RANKED] if (c := counted(p.sgraph, target)) is not None]
-        best = min(made, key=lambda c: c[0], default=None)
-        total = None if total is None or best is None else total + best[1]
+    best = [chosen(r.result.formulas, r.result.proved[:RANKED], target) for r in found.regions]
+    made = tuple(c for c in best if c is not None)
+    total = sum(map(counted, made), Counts(0.0, 0.0, 0.0, 0)) if len(made) == len(best) else None
     goal = best_known(known, program)
     if total is not None:
         goal = replace(goal, vector=min(goal.vector, total.vector))
     ratio = total.seconds(target) / goal.seconds(target) if total else math.inf
-    return Row(
+    row = Row(
         known.name,
         goal,
         (f"io + {known.more}" if known.more != "0" else "io", known.matrix),
@@ -190,6 +214,7 @@ def measure(known: Known, worker: Worker) -> Row:
         seconds,
         known.reason if ratio > FAR else "",
     )
+    return row, made
 
 
 def _cpu_seconds(worker: Worker) -> float:
@@ -239,28 +264,36 @@ def report(rows: Sequence[Row]) -> str:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Search and print."""
+    from benchmarks.gallery import NEAR, Entry, entry, page
     from prism.egraph.worker import Worker
 
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", nargs="+", default=[], metavar="PART", help="functions whose names have such a part")
     parser.add_argument("--json", action="store_true", help="one JSON object a function")
+    parser.add_argument("--gallery", type=Path, metavar="FILE", help="write the page with the best of them here")
     args = parser.parse_args(argv)
-    chosen = [k for k in KNOWN if not args.only or any(o.lower() in k.name.lower() for o in args.only)]
-    if not chosen:
+    chosen_functions = [k for k in KNOWN if not args.only or any(o.lower() in k.name.lower() for o in args.only)]
+    if not chosen_functions:
         parser.error(f"no function has a name with {', '.join(args.only)}: {', '.join(k.name for k in KNOWN)}")
     warnings.simplefilter("ignore")  # torch's own
-    rows = []
-    for known in chosen:
+    rows: list[Row] = []
+    entries: list[Entry] = []
+    for known in chosen_functions:
         # Each with a worker of its own: what one leaves behind is no other's start.
         with Worker() as worker:
             worker.ready()
-            rows.append(measure(known, worker))
+            row, made = measure(known, worker)
+            rows.append(row)
+            if args.gallery is not None and row.ratio <= NEAR:
+                entries += entry(known, row, made, worker)
         if args.json:
-            print(json.dumps(asdict(rows[-1])), flush=True)
+            print(json.dumps(asdict(row)), flush=True)
         else:
-            print(f"{known.name}: {rows[-1].ratio:.2f}", file=sys.stderr, flush=True)
+            print(f"{known.name}: {row.ratio:.2f}", file=sys.stderr, flush=True)
     if not args.json:
         print(report(rows))
+    if args.gallery is not None:
+        args.gallery.write_text(page(entries))
     return 0
 
 

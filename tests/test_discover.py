@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from benchmarks import discover
 from benchmarks.collection import KNOWN, PARTIAL, Known, rms_norm
 from benchmarks.discover import Counts, Row, best_known, geometric_mean, main, measure, report
+from benchmarks.gallery import SHOWN, entry, page
 from prism.cost.device import device
 from prism.egraph.worker import Worker
 
+ROOT = Path(__file__).resolve().parent.parent
 NORM = Known("small norm", rms_norm, "x:m,n g:n", "m=512 n=1024", "2*m*n", "8*P*n", 2, "here")
 
 
@@ -41,12 +45,13 @@ def test_an_input_that_is_stored_again_counts_twice_and_one_that_is_read_twice_o
 
 
 def test_a_norm_is_found_and_counted(worker: Worker) -> None:
-    found = measure(replace(NORM, matrix="0", more="0", launches=1), worker)
+    found, made = measure(replace(NORM, matrix="0", more="0", launches=1), worker)
     assert found.found is not None
     assert found.found.bytes == found.known.bytes == 2 * (2 * 512 * 1024 + 1024)
     assert (found.found.matrix, found.found.launches, found.ratio) == (0, 1, 1.0)
     assert found.known.vector == found.found.vector > 512 * 1024
     assert not found.reason
+    assert len(made) == 1
 
 
 def test_time_is_the_largest_part_and_the_launches() -> None:
@@ -71,9 +76,29 @@ def test_what_is_far_is_listed_with_its_reason() -> None:
 
 
 def test_json_holds_a_line_a_function(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.setattr(discover, "measure", lambda known, worker: replace(row(1.5), name=known.name))
+    monkeypatch.setattr(discover, "measure", lambda known, worker: (replace(row(1.5), name=known.name), ()))
     assert main(["--json", "--only", "RMSNorm back", "five"]) == 0
     lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert [line["name"] for line in lines] == ["RMSNorm backward", "add+RMSNorm backward", "five times"]
     with pytest.raises(SystemExit):
         main(["--only", "nothing of that name"])
+
+
+def test_the_gallery_shows_a_function_from_formula_to_kernel(worker: Worker) -> None:
+    norm = replace(NORM, matrix="0", more="0", launches=1)
+    found, made = measure(norm, worker)
+    (shown,) = entry(norm, found, made, worker)
+    assert shown.gain > 1.0
+    assert any("rearranged" in line or "(" in line for line in shown.proof[1:]), "the rules of the derivation"
+    text = page([replace(shown, name="a lesser one", gain=1.0), shown])
+    assert text.index("## small norm") < text.index("## a lesser one"), "the largest gain comes first"
+    for part in ("def rms_norm(x", "proved: ", "@triton.jit", "tl.store", "[small norm](#small-norm)", "x:m,n g:n"):
+        assert part in text
+    assert "import" not in shown.kernels
+    assert entry(norm, found, (*made, *made), worker) == [], "of several regions no sGraph is all"
+
+
+def test_the_gallery_in_docs_is_of_functions_of_the_collection() -> None:
+    headings = re.findall(r"^## (.*)$", (ROOT / "docs" / "gallery.md").read_text(), re.MULTILINE)
+    assert len(headings) == SHOWN
+    assert set(headings) <= {k.name for k in KNOWN}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import resource
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -42,11 +42,11 @@ from prism.process.deadline import Deadline, OutOfTimeError
 from prism.program.extents import Extent, evaluate
 from prism.program.identity.testing import Opinion
 from prism.program.integers import assumptions
-from prism.program.nodes import Expr, Program, Reduce, walk
+from prism.program.nodes import Expr, Formula, Program, Reduce, walk
 from prism.program.pretty import formula_text
 from prism.program.verdict import Verdict
 from prism.report.units import OURS, on_threads
-from prism.sgraph.denote import expand, split_axes
+from prism.sgraph.denote import Denotation, expand, split_axes
 from prism.sgraph.folding import FOLDED, bound, folds
 from prism.sgraph.nodes import Grid, LoopRole, Role, Split
 from prism.sgraph.show import dot, key, text
@@ -175,11 +175,7 @@ def certificate_of(
     """
     denotation = choice.proved.denotation
     names = [f.tensor.name for f in found.formulas]
-    # A whole of several regions has the splits of all; an output is written over the parts that it mentions.
-    reference = [
-        expand(f.expr, [e for e in denotation.split if split_axes(e)[0].extent in _bound(d)])
-        for f, d in zip(found.formulas, denotation.outputs, strict=True)
-    ]
+    reference = reference_of(found.formulas, denotation)
     with recorder.stage("certificate") as detail:
         try:
             own = nullcontext(worker) if worker else Worker(request.rules, fp=request.budget.fp)
@@ -191,6 +187,17 @@ def certificate_of(
             derived = replay(names, reference, denotation.outputs, "the time ended")
         detail.append(_rung(derived))
     return derived
+
+
+def reference_of(formulas: Sequence[Formula], denotation: Denotation) -> list[Expr]:
+    """The formulas, written over the parts of the axes that the denotation splits.
+
+    A whole of several regions has the splits of all; an output is written over the parts that it mentions.
+    """
+    return [
+        expand(f.expr, [e for e in denotation.split if split_axes(e)[0].extent in _bound(d)])
+        for f, d in zip(formulas, denotation.outputs, strict=True)
+    ]
 
 
 def _bound(e: Expr) -> set[Extent]:
