@@ -803,7 +803,6 @@ KNOWN = (
         "2*2*n*e*s*s",
         2,
         "cuDNN: implicit product, then one pass of the norm",
-        reason="cuts that are best together with another are considered six at most: with --max-cuts 12 it is 1.18",
     ),
     Known(
         "unrolled stack",

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import pytest
+import torch
 from brute_force import EVERY_PRUNER, every_form
 from sgraph_programs import PLAIN, gated, low_rank, norm_linear
 
+import prism
 from prism.egraph.budget import Budget
 from prism.egraph.engine import Engine
 from prism.egraph.rules import load_rules, rule_files
+from prism.generate.as_written import written
 from prism.generate.enumerate import Task
-from prism.generate.forms import Forms, forms
-from prism.generate.options import REDUCING, Weights, options
+from prism.generate.forms import Forms, forms, shared_once
+from prism.generate.options import REDUCING, Choice, Weights, options
+from prism.program.index import Axis
 from prism.program.inline import inline
 from prism.program.nodes import Program
 
@@ -71,3 +77,44 @@ def test_beyond_the_bound_the_least_work_comes_first(engine: Engine, limit: int)
         least[key] = min(least.get(key, f.work), f.work)
     for f in some.found:
         assert f.work == pytest.approx(least[skeleton(f.choices)])
+
+
+def test_a_value_that_is_needed_anyway_is_summed_and_not_its_operands(engine: Engine) -> None:
+    """The mean of a convolution's result looks cheaper by sums of its operands, until the result is there."""
+
+    def normed(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        y = torch.nn.functional.conv2d(x, w, padding=1)
+        return torch.nn.functional.group_norm(y, 2)
+
+    shapes = ((2, 16, 8, 8), (16, 16, 3, 3))
+    t = saturated(prism.trace(normed, [torch.empty(s, device="meta") for s in shapes]), engine)
+    table, weights = options(t.classes), Weights(t.classes, t.hints, 16)
+    own = written(t.classes, [f.expr for f in t.formulas], table)
+    assert own is not None
+    once = shared_once(t.classes, table, weights, own)
+    assert once is not None
+    done: set[int] = set()
+    for cls, choice in once.items():
+        assert done.issuperset(choice.children), "operands come before results"
+        assert choice in table[cls]
+        done.add(cls)
+    assert done.issuperset(t.classes.roots)
+    products = [(c, o) for c, o in once.items() if o.op == "contract" and "w" in reads(once, c)]
+    assert len(products) == 1, "the convolution alone reads the weights"
+    (_, product), *_ = products
+    assert isinstance(product.payload, Axis)
+    assert product.payload.extent == 16, "and sums channels on matrix units"
+    some = listed(t, 4)
+    assert not some.complete
+    assert sum(weights.work(c, o) for c, o in once.items()) < min(
+        sum(weights.work(c, o) for c, o in f.choices.items()) for f in some.found
+    )
+    assert shared_once(t.classes, table, weights, {r: own[r] for r in t.classes.roots}) is None, "nothing is shared"
+
+
+def reads(choices: Mapping[int, Choice], cls: int) -> set[str]:
+    """The tensors that an e-class is computed from by itself, and not by what is reduced below it."""
+    choice = choices[cls]
+    if choice.op == "read":
+        return {choice.payload.tensor}  # type: ignore[union-attr]
+    return set().union(*(reads(choices, c) for c in choice.children if choices[c].op not in REDUCING))

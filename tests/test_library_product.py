@@ -489,7 +489,7 @@ def test_the_emitted_configs_say_library_and_no_other_launch_may(tmp_path: Path)
     attention = samples.attention().sgraph
     text = emit_module(attention, formula="", configs={}).text
     assert "LibraryProduct" not in text
-    assert "library" not in text[text.index("def launches") :]
+    assert "library" not in text[text.index("def launches") : text.index("def _results")]
 
 
 # The space and the model.

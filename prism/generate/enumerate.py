@@ -26,7 +26,7 @@ from prism.cost.constraints import RoleBounds
 from prism.cost.device import Device
 from prism.generate.as_written import written
 from prism.generate.families import Family, Space, Target, families
-from prism.generate.forms import Form, forms
+from prism.generate.forms import Form, forms, shared_once
 from prism.generate.isomorphism import likeness
 from prism.generate.materialise import Choices, Plan, Planner, below
 from prism.generate.options import Weights, options
@@ -204,17 +204,22 @@ def generate(task: Task, bounds: Bounds) -> Generated:
     found: dict[tuple[tuple[int, int], ...], Form] = {}
     complete = True
     for hints in walk.points:
-        mine = forms(task.classes, table, Weights(task.classes, hints), bounds.max_forms)
+        mine = forms(task.classes, table, Weights(task.classes, hints, task.device.tiles.dot), bounds.max_forms)
         complete = complete and mine.complete
         walk.pruned["max_forms"] = max(walk.pruned["max_forms"], mine.left_out)
         for form in mine.found:
             key = tuple((c, table[c].index(o)) for c, o in sorted(form.choices.items()))
             found.setdefault(key, form)
-    weights = Weights(task.classes, task.hints)
+    weights = Weights(task.classes, task.hints, task.device.tiles.dot)
+    own = written(task.classes, [f.expr for f in task.formulas], table)
+    ways = [form.choices for form in found.values()]
+    once = None if own is None or complete else shared_once(task.classes, table, weights, own)
+    if once is not None and once not in ways:
+        ways.append(once)
     todo: list[tuple[float, int, Plan]] = []
-    for form in found.values():
-        outlook = Outlook(weights, form.choices, task.inputs, task.device)
-        planner = Planner(task.formulas, task.inputs, form.choices, weights, task.device, bounds.off)
+    for choices in ways:
+        outlook = Outlook(weights, choices, task.inputs, task.device)
+        planner = Planner(task.formulas, task.inputs, choices, weights, task.device, bounds.off)
         for plan in planner.plans(bounds.max_kernels, bounds.max_cuts, walk.pruned):
             todo.append((outlook.seconds(plan), len(todo), plan))
     # The best of each likeness first: the n-th of one kind, by its cost, waits for the others' n-th.
@@ -233,7 +238,6 @@ def generate(task: Task, bounds: Bounds) -> Generated:
             complete = False
             break
         walk.visit(plan, looping)
-    own = written(task.classes, [f.expr for f in task.formulas], table)
     if own is not None:
         walk.keep_written(own, weights)
     return walk.result(complete)

@@ -15,8 +15,9 @@ that the ways to compute what costs come before the ways to compute what does no
 from __future__ import annotations
 
 import struct
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from prism.generate.options import REDUCING, Choice, Weights
@@ -26,6 +27,7 @@ from prism.program.classes import EClasses
 SKELETONS = 12
 ROUNDS = 16
 HEAVY = 0.01
+_GIVEN = "given"
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,6 +183,47 @@ def forms(classes: EClasses, options: Mapping[int, Sequence[Choice]], weights: W
         ordered = list({e.options: e for e in (*_in_turn(heavy), *_in_turn(light))}.values())
     found = tuple(Form(table.choices(e.options), e.work, e.depth) for e in ordered[:limit])
     return Forms(found, complete and len(ordered) <= limit, max(0, len(ordered) - limit))
+
+
+def shared_once(
+    classes: EClasses, options: Mapping[int, Sequence[Choice]], weights: Weights, written: Mapping[int, Choice]
+) -> dict[int, Choice] | None:
+    """The form that computes what the model uses several times once, and each such value with the least work.
+
+    Bottom-up, a value that is needed anyway counts for everything that uses it: the mean of a convolution's result
+    looks dearer than one by other sums that do without the result, although that is computed all the same. Beyond the
+    bound such sub-forms are lost. Here values that the model reduces for several users are taken as given once they are
+    computed, in the model's order, and the outputs come last.
+
+    Args:
+        classes: the saturated e-graph.
+        options: of each e-class.
+        weights: what an option costs.
+        written: the form as written, operands before results.
+
+    Returns:
+        the choices, operands before results; None where no value is shared.
+    """
+    users: Counter[int] = Counter(c for choice in written.values() for c in set(choice.children))
+    reducing = {cls for cls, choice in written.items() if choice.op in REDUCING}
+    for cls, choice in written.items():
+        if not reducing.isdisjoint(choice.children):
+            reducing.add(cls)
+    shared = [cls for cls in written if users[cls] > 1 and cls in reducing and cls not in classes.roots]
+    if not shared:
+        return None
+    made: dict[int, Choice] = {}
+    given: dict[int, Sequence[Choice]] = {**options}
+    for cls in dict.fromkeys((*shared, *classes.roots)):
+        if cls in made:
+            continue
+        best = forms(replace(classes, roots=(cls,)), given, weights, 1).found
+        if not best:
+            return None
+        # What an earlier value was made of stays as it is: it needs nothing that comes later.
+        made |= {c: choice for c, choice in best[0].choices.items() if choice.op != _GIVEN and c not in made}
+        given[cls] = (Choice(_GIVEN, None, ()),)
+    return made
 
 
 def _solve(table: _Table, roots: Sequence[int], limit: int, inner: int, key: int | None) -> list[_Entry] | None:

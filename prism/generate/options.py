@@ -306,10 +306,12 @@ class Weights:
     Attributes:
         classes: the e-graph.
         hints: the value of every symbol of the extents.
+        dot: the least elements that matrix units sum; shorter sums are filled up.
     """
 
     classes: EClasses
     hints: Mapping[str, int]
+    dot: int = 1
     _sizes: dict[frozenset[Axis], float] = field(default_factory=dict, compare=False, repr=False)
 
     def size(self, axes: frozenset[Axis]) -> float:
@@ -327,12 +329,12 @@ class Weights:
         axes = [self.classes.axes[k] for k in choice.children]
         match choice.op:
             case "contract":
-                return self.size(axes[0] | axes[1]) * _weight(axes[0], axes[1], choice)
+                return self.size(axes[0] | axes[1]) * self._weight(axes[0], axes[1], choice)
             case "rescaled":
                 exponent = axes[0] | axes[1]
                 work = self.size(axes[1]) + self.size(exponent) * (1 + OPS["exp"].flops)
                 if len(axes) == 3:
-                    return work + self.size(exponent | axes[2]) * _weight(exponent, axes[2], choice)
+                    return work + self.size(exponent | axes[2]) * self._weight(exponent, axes[2], choice)
                 return work + self.size(exponent)
             case op if op in REDUCTIONS or op == "scan":
                 return self.size(axes[0])
@@ -343,8 +345,10 @@ class Weights:
             case _:
                 return 0.0
 
-
-def _weight(lhs: frozenset[Axis], rhs: frozenset[Axis], choice: Choice) -> float:
-    """What a multiply-add of a contraction weighs."""
-    assert isinstance(choice.payload, Axis)
-    return 2 * MATRIX_OPERATION if matrix_product(lhs, rhs, {choice.payload}) else 1.0
+    def _weight(self, lhs: frozenset[Axis], rhs: frozenset[Axis], choice: Choice) -> float:
+        """What a multiply-add of a contraction weighs."""
+        axis = choice.payload
+        assert isinstance(axis, Axis)
+        if not matrix_product(lhs, rhs, {axis}):
+            return 1.0
+        return min(1.0, 2 * MATRIX_OPERATION * max(1.0, self.dot / self.size(frozenset({axis}))))
