@@ -691,7 +691,6 @@ KNOWN = (
         "h=16 s=4096 d=128",
         "8*h*s*s*d",
         source="Differential Transformer (Ye 2024): two flash passes in one kernel",
-        reason="softmax's division is not distributed before the one-pass form: one of both scores is computed twice",
     ),
     Known(
         "MLA decode",

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import random
+from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 from functools import cache
 
 import numpy as np
@@ -18,6 +21,9 @@ from prism.cost.constraints import RoleBounds, domains, footprint
 from prism.cost.device import Tiles
 from prism.errors import IllegalIRError
 from prism.generate.enumerate import Bounds, Candidate, generate
+from prism.generate.forms import forms
+from prism.generate.materialise import Planner
+from prism.generate.options import Weights, options
 from prism.program.build import add, const, mul, op, read, recip, reduce
 from prism.program.evaluate import evaluate
 from prism.program.index import Axis, Index
@@ -290,3 +296,46 @@ def test_a_running_value_must_be_absorbed_by_rescaling() -> None:
         bad = _sum_of_products((Loop(k, (load, top, best, scaled, part, acc)), Store("y", (Index.axis(m),), "acc")))
         with pytest.raises(IllegalIRError):
             denote(bad)
+
+
+def three_layers() -> Program:
+    """Three products with something between them, too large to compute one again for tiles of the next."""
+    m, *n = (Axis(name, 1024) for name in "mabcd")
+    value: Expr = read("x", m, n[0])
+    for k, layer in itertools.pairwise(n):
+        value = op("sigmoid", reduce("sum", k, mul(value, read(f"w{k}", k, layer))))
+    return program("three", dict.fromkeys(("x", "wa", "wb", "wc"), (1024, 1024)), {"y": ((m, n[-1]), value)})
+
+
+def test_a_further_round_finds_what_narrow_bounds_hide() -> None:
+    t, narrow = task(three_layers()), Bounds(max_cuts=2, max_families=16)
+    first, found = generate(t, replace(narrow, max_rounds=1)), generate(t, narrow)
+
+    assert found.candidates[0].seconds < 0.5 * first.candidates[0].seconds
+    assert first.pruned["max_cuts"] > found.pruned.get("max_cuts", 0)
+    assert found.candidates == generate(t, narrow).candidates
+
+
+def test_there_is_no_further_round_where_nothing_can_be_gained() -> None:
+    for make in (attention, gated, layer_norm):
+        t, narrow = task(make()), Bounds(max_cuts=1, max_families=4)
+        one, more = generate(t, replace(narrow, max_rounds=1)), generate(t, narrow)
+        assert one.pruned.get("max_families", 0) > 0
+        assert (one.generated, one.pruned, one.candidates) == (more.generated, more.pruned, more.candidates)
+
+
+@pytest.mark.parametrize("wide", [2, 5])
+def test_wider_cuts_list_what_was_not_listed(wide: int) -> None:
+    t = task(three_layers())
+    weights = Weights(t.classes, t.hints, t.device.tiles.dot)
+    (form,) = forms(t.classes, options(t.classes, frozenset(), Counter()), weights, 1).found
+
+    def listed(*bounds: tuple[int, int]) -> list[frozenset[int]]:
+        planner = Planner(t.formulas, t.inputs, form.choices, weights, t.device)
+        plans = [p for most, known in bounds for p in planner.plans(3, most, Counter(), known)]
+        return [frozenset(p.stored) for p in plans]
+
+    both, at_once = listed((1, 0), (wide, 1)), listed((wide, 0))
+    assert len(both) == len(set(both))
+    assert set(both) == set(at_once)
+    assert len(listed((1, 0))) < len(both)

@@ -264,10 +264,10 @@ def test_bounds_are_checked() -> None:
 
 def test_bounds_reach_the_generator_and_the_record() -> None:
     name = next(iter(PRUNERS))
-    budget = SearchBudget(2, 9, 3, 5, 4, 8, 7, off=frozenset({name}))
+    budget = SearchBudget(2, 9, 3, 5, 4, 8, 7, off=frozenset({name}), max_rounds=2)
     bounds = budget.bounds()
     assert (bounds.max_kernels, bounds.max_ops, bounds.max_loops, bounds.max_forms) == (2, 9, 3, 5)
-    assert (bounds.max_cuts, bounds.max_families, bounds.max_sgraphs) == (4, 8, 7)
+    assert (bounds.max_cuts, bounds.max_families, bounds.max_sgraphs, bounds.max_rounds) == (4, 8, 7, 2)
     assert bounds.off == {name}
     assert budget.as_dict() == {
         "max_kernels": 2,
@@ -279,6 +279,7 @@ def test_bounds_reach_the_generator_and_the_record() -> None:
         "max_sgraphs": 7,
         "enodes": 8000,
         "iterations": 16,
+        "max_rounds": 2,
         f"off.{name}": 1,
     }
 

@@ -49,8 +49,8 @@ class SearchBudget:
         max_ops: operators (pointwise, reductions, products) in one kernel. 64.
         max_loops: loops in one kernel, nested or one after another. 6.
         max_forms: forms (one way to compute each value) that are walked. 16.
-        max_cuts: values of a form that are considered for materialisation together; each is alone. 6.
-        max_families: families of kernels that are built; plans that look fastest come first. 80.
+        max_cuts: values of a form that the first round considers for materialisation together; each is alone. 6.
+        max_families: families of kernels that the first round builds; plans that look fastest come first. 80.
         max_sgraphs: sGraphs handed to the prover, best first. 32.
         enodes: e-nodes at which saturation stops. 8000.
         iterations: rounds of the rules at which saturation stops. 16.
@@ -58,6 +58,8 @@ class SearchBudget:
         off: pruners (`prism.generate.pruning.PRUNERS`) that are switched off: slower, and not better.
         fp: what rules may do to rounding: `exact` nothing, `reassociates` other orders of sums and products, too,
             `domain` also other places of overflow and NaN (rules of this class derive no candidates). domain.
+        max_rounds: rounds, each with twice the cuts and families of the one before; a further one takes place only
+            where it may gain something by estimate. 3.
 
     Raises:
         UsageError: a bound below 1, or a pruner that does not exist.
@@ -75,6 +77,7 @@ class SearchBudget:
     seconds: float = 120.0
     off: frozenset[str] = frozenset()
     fp: str = FpClass.DOMAIN.value
+    max_rounds: int = _BOUNDS.max_rounds
 
     def __post_init__(self) -> None:
         for name, value in (*self.as_dict().items(), ("seconds", self.seconds)):
@@ -103,6 +106,7 @@ class SearchBudget:
             max_forms=self.max_forms,
             max_cuts=self.max_cuts,
             max_families=self.max_families,
+            max_rounds=self.max_rounds,
             max_sgraphs=self.max_sgraphs,
             off=self.off,
         )

@@ -128,6 +128,7 @@ def optimize(
     max_forms: _Bound = None,
     max_cuts: _Bound = None,
     max_families: _Bound = None,
+    max_rounds: _Bound = None,
     max_sgraphs: _Bound = None,
     enodes: _Bound = None,
     iterations: _Bound = None,
@@ -160,8 +161,9 @@ def optimize(
         max_ops: the most operators in one kernel; 64 by default.
         max_loops: the most loops in one kernel; 6 by default.
         max_forms: the most forms (one way to compute each value) that are walked; 16 by default.
-        max_cuts: the most values of a form that are considered for materialisation together; 6 by default.
-        max_families: the most families of kernels that are built; 80 by default.
+        max_cuts: the most values of a form that the first round considers for materialisation together; 6 by default.
+        max_families: the most families of kernels that the first round builds; 80 by default.
+        max_rounds: the most rounds, each with twice the cuts and families of the one before; 3 by default.
         max_sgraphs: the most candidates that are handed to the prover; 32 by default.
         enodes: the e-graph's node budget; 8000 by default.
         iterations: the most rounds of the rules; 16 by default.
@@ -213,6 +215,7 @@ def optimize(
             "max_forms": max_forms,
             "max_cuts": max_cuts,
             "max_families": max_families,
+            "max_rounds": max_rounds,
             "max_sgraphs": max_sgraphs,
             "enodes": enodes,
             "iterations": iterations,

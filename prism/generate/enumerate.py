@@ -16,6 +16,7 @@ assignment with no more bytes, work, launches and estimated seconds.
 from __future__ import annotations
 
 import itertools
+import math
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -46,6 +47,14 @@ PER_CUT = 4
 PATIENCE = 8
 # Each further form with the same cuts is looked at as if it took so much longer: others get their turn.
 ALIKE = 0.05
+# A round gains something where it takes this share off the best estimate.
+GAIN = 0.02
+# No further round where the best estimate is at most so many times a bound below it: estimates are off by as much.
+NEAR = 1.2
+# What wider cuts add has so many kernels, and about as many launches.
+CUT_TWICE = 3
+# Later rounds visit plans that look as if they took less than so many times the best estimate: looks are rough.
+HOPE = 1.2
 # Plans of the form as written that are built until one can run.
 WRITTEN_PLANS = 16
 
@@ -60,10 +69,13 @@ class Bounds:
         max_ops: operators (pointwise, reductions, products) in one kernel.
         max_loops: loops in one kernel, nested or one after another.
         max_forms: forms that are walked.
-        max_families: families of kernels that are built, plans that look fastest first; PATIENCE times as many while
-            none of them makes a plan that can run.
-        max_cuts: how many e-classes of a form are considered for materialisation together, of those with an axis that
-            are neither leaves nor outputs; each of them is considered alone.
+        max_families: families of kernels that the first round builds, plans that look fastest first; each further
+            round builds twice as many as the one before, and PATIENCE times as many are built in all while none of
+            them makes a plan that can run.
+        max_cuts: how many e-classes of a form the first round considers for materialisation together, of those with
+            an axis that are neither leaves nor outputs; each of them is considered alone. Each further round considers
+            twice as many.
+        max_rounds: rounds; see `_rounds`.
         per_kernel: families kept for one kernel, best first.
         spares: families kept beside although others do no worse by every measure, best first.
         per_plan: combinations of its kernels' families that are looked at for one plan, best first.
@@ -78,6 +90,7 @@ class Bounds:
     max_forms: int = 16
     max_families: int = 80
     max_cuts: int = 6
+    max_rounds: int = 3
     per_kernel: int = 8
     spares: int = 1
     per_plan: int = 16
@@ -216,31 +229,119 @@ def generate(task: Task, bounds: Bounds) -> Generated:
     once = None if own is None or complete else shared_once(task.classes, table, weights, own)
     if once is not None and once not in ways:
         ways.append(once)
-    todo: list[tuple[float, int, Plan]] = []
-    for choices in ways:
-        outlook = Outlook(weights, choices, task.inputs, task.device)
-        planner = Planner(task.formulas, task.inputs, choices, weights, task.device, bounds.off)
-        for plan in planner.plans(bounds.max_kernels, bounds.max_cuts, walk.pruned):
-            todo.append((outlook.seconds(plan), len(todo), plan))
-    # The best of each likeness first: the n-th of one kind, by its cost, waits for the others' n-th.
-    turns: Counter[object] = Counter()
-    later: list[tuple[float, int, Plan]] = []
-    for seconds, n, plan in sorted(todo, key=lambda t: t[:2]):
-        alike = plan.likeness()
-        later.append((seconds * (1 + ALIKE * turns[alike]), n, plan))
-        turns[alike] += 1
-    ordered = [plan for _, _, plan in sorted(later, key=lambda t: t[:2])]
-    # Loops over output axes seldom pay: they come when everything without them has been seen.
-    turns_left = [(plan, looping) for looping in (False, True) for plan in ordered]
-    for n, (plan, looping) in enumerate(turns_left):
-        if walk.built >= bounds.max_families * (1 if walk.found else PATIENCE):
-            walk.pruned["max_families"] += len(turns_left) - n
-            complete = False
-            break
-        walk.visit(plan, looping)
+    looked = [
+        (
+            Planner(task.formulas, task.inputs, choices, weights, task.device, bounds.off),
+            Outlook(weights, choices, task.inputs, task.device),
+        )
+        for choices in ways
+    ]
+    least = min((outlook.least(task.formulas) for _, outlook in looked), default=0.0)
+    agenda = _Agenda(looked)
+    _rounds(walk, agenda, least)
+    walk.pruned["max_families"] += agenda.left
+    walk.pruned["max_cuts"] += agenda.cuts_left
+    complete = complete and not agenda.left
     if own is not None:
         walk.keep_written(own, weights)
     return walk.result(complete)
+
+
+def _rounds(walk: _Walk, agenda: _Agenda, least: float) -> None:
+    """Visit plans, round after round, each with twice the cuts and families of the one before.
+
+    The first round visits what looks best. A further one takes place only if it may gain something: if the best
+    estimate is not near the least that there can be, and if some plan that was not visited looks faster. It visits
+    those that look about as fast, and is the last one where it gains nothing. All of this is by estimates and counts,
+    so a result does not depend on the machine. While nothing can run, the next round follows in any case.
+
+    Args:
+        walk: what is built.
+        agenda: the plans.
+        least: seconds that no plan beats, launches apart.
+    """
+    bounds, overhead = walk.bounds, walk.task.device.launch_overhead_s
+    for n in range(bounds.max_rounds):
+        before, below = walk.best, math.inf
+        if before is not None and before.seconds <= NEAR * (least + max(before.launches, CUT_TWICE) * overhead):
+            break
+        agenda.widen(bounds.max_kernels, bounds.max_cuts << n, walk.pruned)
+        if before is not None:
+            if agenda.promise > (1 - GAIN) * before.seconds:
+                break
+            below = HOPE * before.seconds
+        agenda.visit(walk, walk.built + (bounds.max_families << n), below)
+        after = walk.best
+        if before is not None and after is not None and after.seconds > (1 - GAIN) * before.seconds:
+            break
+    if not walk.found:
+        agenda.visit(walk, bounds.max_families * PATIENCE, math.inf, impatient=True)
+
+
+@dataclass(slots=True)
+class _Agenda:
+    """The plans that are to be visited.
+
+    Attributes:
+        forms: what lists each form's plans, and what looks at them.
+        cuts_left: cuts that have not been considered together.
+    """
+
+    forms: Sequence[tuple[Planner, Outlook]]
+    cuts_left: int = 0
+    _plans: list[tuple[float, Plan]] = field(default_factory=list)
+    _ordered: list[int] = field(default_factory=list)
+    _visited: set[tuple[int, bool]] = field(default_factory=set)
+    _cuts: int = 0
+
+    @property
+    def left(self) -> int:
+        """Visits that are left; a plan is visited with loops over output axes and without."""
+        return 2 * len(self._plans) - len(self._visited)
+
+    @property
+    def promise(self) -> float:
+        """The least time that a plan which was not visited looks as if it took."""
+        left = (seconds for n, (seconds, _) in enumerate(self._plans) if (n, False) not in self._visited)
+        return min(left, default=math.inf)
+
+    def widen(self, max_kernels: int, max_cuts: int, pruned: Counter[str]) -> None:
+        """Add the plans that so many cuts together make, and put all in order.
+
+        The best of each likeness comes first: the n-th of one kind, by its cost, waits for the others' n-th.
+        """
+        self.cuts_left = 0
+        for planner, outlook in self.forms:
+            for plan in planner.plans(max_kernels, max_cuts, pruned, self._cuts):
+                self._plans.append((outlook.seconds(plan), plan))
+            self.cuts_left += max(0, len(planner.cuts or ()) - max_cuts)
+        self._cuts = max_cuts
+        turns: Counter[object] = Counter()
+        later: list[tuple[float, int]] = []
+        for n in sorted(range(len(self._plans)), key=lambda n: (self._plans[n][0], n)):
+            seconds, plan = self._plans[n]
+            alike = plan.likeness()
+            later.append((seconds * (1 + ALIKE * turns[alike]), n))
+            turns[alike] += 1
+        self._ordered = [n for _, n in sorted(later)]
+
+    def visit(self, walk: _Walk, families: int, below: float, impatient: bool = False) -> None:
+        """Visit plans until so many families have been built in all; where `impatient`, until one can run.
+
+        Loops over output axes seldom pay: they come when everything without them has been seen.
+
+        Args:
+            walk: what is built.
+            families: how many.
+            below: plans that look as if they took longer are left out.
+            impatient: see above.
+        """
+        for looping, n in itertools.product((False, True), self._ordered):
+            if walk.built >= families or (impatient and walk.found):
+                break
+            if self._plans[n][0] < below and (n, looping) not in self._visited:
+                self._visited.add((n, looping))
+                walk.visit(self._plans[n][1], looping)
 
 
 @dataclass(slots=True)
@@ -264,6 +365,11 @@ class _Walk:
         """The shape points, each once."""
         every = [self.task.hints, *self.task.points]
         return tuple({tuple(sorted(p.items())): p for p in every}.values())
+
+    @property
+    def best(self) -> _Pick | None:
+        """The fastest pick so far, by its estimate."""
+        return min(self.found.values(), key=lambda p: p.seconds, default=None)
 
     def keep_written(self, choices: Choices, weights: Weights) -> None:
         """Keep the fastest pick of the form as written; where the bounds let none be built, build one."""

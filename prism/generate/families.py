@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import sympy
 
@@ -24,16 +24,20 @@ LEAVES = frozenset({"read", "const", "position"})
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """What a kernel is to compute: e-class `cls`, stored as tensor[index...]."""
+    """What a kernel is to compute: e-class `cls`, stored as tensor[index...].
+
+    Attributes:
+        axes: the axes of the store, in the order of the dimensions.
+    """
 
     tensor: str
     index: tuple[Index, ...]
     cls: int
+    axes: tuple[Axis, ...] = field(init=False, compare=False, repr=False)
 
-    @property
-    def axes(self) -> tuple[Axis, ...]:
-        """The axes of the store, in the order of the dimensions."""
-        return tuple(dict.fromkeys(a for i in self.index for a, _ in _by_stride(i)))
+    def __post_init__(self) -> None:
+        axes = tuple(dict.fromkeys(a for i in self.index for a, _ in _by_stride(i)))
+        object.__setattr__(self, "axes", axes)
 
 
 def _by_stride(index: Index) -> list[tuple[Axis, object]]:

@@ -333,6 +333,7 @@ class Planner:
         weights: what values cost, at the shape that is looked at first.
         device: what kernels run on.
         off: names of pruners that are switched off.
+        cuts: the form's cuts, those that may save most time first; once plans are listed.
     """
 
     formulas: Sequence[Formula]
@@ -341,24 +342,29 @@ class Planner:
     weights: Weights
     device: Device
     off: frozenset[str] = frozenset()
+    cuts: tuple[Cut, ...] | None = None
     _buffers: dict[int, Tensor] = field(default_factory=dict)
 
-    def plans(self, max_kernels: int, max_cuts: int, pruned: Counter[str]) -> Iterator[Plan]:
+    def plans(self, max_kernels: int, max_cuts: int, pruned: Counter[str], known: int = 0) -> Iterator[Plan]:
         """The form's sets of cuts, fewest kernels first.
 
         Args:
             max_kernels: kernels of one plan; those that outputs over other axes take are not counted, but for one.
             max_cuts: how many cuts of the form are considered together; each is considered alone.
-            pruned: where cuts beyond the bound are counted.
+            pruned: where what pruners remove is counted.
+            known: plans were listed with this for `max_cuts` before: they are not listed again.
         """
-        every: tuple[Cut, ...] = ()
-        if max_kernels > 1:
-            every = cuts(self.formulas, self.choices, self.weights, self.device, self.off, pruned)
-        pruned["max_cuts"] += max(0, len(every) - max_cuts)
+        if self.cuts is None:
+            some = max_kernels > 1
+            self.cuts = cuts(self.formulas, self.choices, self.weights, self.device, self.off, pruned) if some else ()
+        every = self.cuts
         most = max_kernels + len({frozenset(Target("", f.index, 0).axes) for f in self.formulas}) - 1
         for count in range(max_kernels):
-            for chosen in itertools.combinations(every if count == 1 else every[:max_cuts], count):
-                plan = self._plan(chosen)
+            places = range(len(every) if count == 1 else min(max_cuts, len(every)))
+            for chosen in itertools.combinations(places, count):
+                if known and (count < 2 or chosen[-1] < known):
+                    continue
+                plan = self._plan([every[n] for n in chosen])
                 if plan is not None:
                     yield from (p for p in (plan, *self._joined(plan)) if len(p.groups) <= most)
 

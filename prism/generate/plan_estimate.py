@@ -28,8 +28,9 @@ from prism.cost.roofline import TILE, full
 from prism.generate.families import Target
 from prism.generate.materialise import Choices, Plan, below
 from prism.generate.options import REDUCING, Chosen, Weights
+from prism.program.extents import evaluate
 from prism.program.index import Axis
-from prism.program.nodes import Const, Read, Tensor
+from prism.program.nodes import Const, Formula, Read, Tensor
 from prism.program.products import matrix_product
 
 SHORTEST = 16
@@ -124,13 +125,15 @@ class _Kernel:
         """
         shortest = 1.0 if kept else float(SHORTEST)
         shorter = dict(lengths)
-        while math.prod(self._tiles(shorter).values()) < device.processors:
+        tiles = self._tiles(shorter)
+        while math.prod(tiles.values()) < device.processors:
             long = [a for a in self.outer if shorter[a] > shortest and a not in kept]
             if not long:
                 break
             longest = max(long, key=lambda a: shorter[a])
             shorter[longest] = max(shortest, shorter[longest] / 2)
-        return self._tiles(shorter)
+            tiles[longest] = -(-self.outer[longest] // shorter[longest])
+        return tiles
 
 
 @dataclass(slots=True)
@@ -158,6 +161,29 @@ class Outlook:
     def seconds(self, plan: Plan) -> float:
         """Roughly the time of the plan's kernels, one after another."""
         return sum(self._kernel(plan, group) for _, group in plan.groups)
+
+    def least(self, formulas: Sequence[Formula]) -> float:
+        """What no plan of the form beats, launches apart: inputs read, values computed and outputs stored once each.
+
+        Of an input no more is counted than what is read of it.
+        """
+        hints = self.weights.hints
+        roots = self.weights.classes.roots
+        whole = {t.name: float(math.prod(evaluate(e, hints) for e in t.shape)) * t.dtype.bytes for t in self.inputs}
+        read: dict[str, float] = {}
+        work = 0.0
+        axes = self.weights.classes.axes
+        stored = sum(self.weights.size(axes[r]) * f.tensor.dtype.bytes for f, r in zip(formulas, roots, strict=True))
+        for cls in below(self.choices, roots):
+            _, loaded, computed = self._cost(cls)
+            work += computed
+            payload = self.choices[cls].payload
+            match payload:
+                case Read(tensor) | Chosen(Read(tensor)):
+                    read[tensor] = min(whole[tensor], read.get(tensor, 0.0) + loaded)
+                case _:
+                    pass
+        return float(full(self.device, sum(read.values()) + stored, work))
 
     def _kernel(self, plan: Plan, group: Sequence[Target]) -> float:
         roots = [t.cls for t in group]

@@ -127,12 +127,12 @@ BOUNDS = _named(
     ),
     Pruner(
         "max_families",
-        "Plans (a form with its cuts) that are not visited once so many families of kernels were built, those "
-        "that look slowest.",
+        "Plans (a form with its cuts) that no round visits: those that look slowest once so many families of kernels "
+        "were built.",
     ),
     Pruner(
         "max_cuts",
-        "E-classes of a form that are not considered for materialisation: the bound's first are.",
+        "E-classes of a form that no round considers for materialisation together: the last round's first are.",
     ),
     Pruner(
         "max_ops",
