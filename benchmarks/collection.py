@@ -682,7 +682,6 @@ KNOWN = (
         "2*4*h*s*d + 16*h*s",
         3,
         f"{FLASH}: the forward's rows, then dk and dv with dq, scores computed twice",
-        reason="cut into regions before it is searched, so that scores go through memory",
     ),
     Known(
         "differential attention",

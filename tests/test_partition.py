@@ -45,6 +45,7 @@ from prism.program.nodes import Definition, DType, Expr, Program, Reduce, Tensor
 from prism.program.region import Region, canonical, subprogram
 from prism.sgraph import spec
 from prism.sgraph.compose import Part, compose
+from prism.sgraph.nodes import Store, statements
 from prism.sgraph.show import key, text
 
 pytestmark = pytest.mark.usefixtures("small_gate")
@@ -324,6 +325,27 @@ def test_the_composed_sgraph_computes_the_layer(tiny_search: PartitionedSearch, 
     assert np.abs(found - expected).max() < 1e-5 * np.abs(expected).max()
 
 
+def test_a_program_a_little_beyond_the_bounds_is_searched_as_one_region_too(worker: Worker) -> None:
+    """Attention's backward pass by its plain formula: statistics of rows are stored, and no score."""
+
+    def attention_backward(q: Any, k: Any, v: Any, do: Any) -> tuple[Any, Any, Any]:
+        p = (q @ k.transpose(-1, -2) * q.shape[-1] ** -0.5).softmax(-1)
+        dp = do @ v.transpose(-1, -2)
+        ds = p * (dp - (dp * p).sum(-1, keepdim=True)) * q.shape[-1] ** -0.5
+        return ds @ k, ds.transpose(-1, -2) @ q, p.transpose(-1, -2) @ do
+
+    args = [torch.empty((8, 4096, 64), dtype=torch.bfloat16, device="meta") for _ in range(4)]
+    program = trace(attention_backward, args)
+    regions = partition(program, device=SM_90)
+    assert len(regions) > 1
+    found = search_regions(program, regions, SM_90, SearchBudget(), [worker], Recorder())
+    (region,) = found.regions
+    best = region.result.proved[0].sgraph
+    assert {len(b.shape) for b in best.buffers} == {2}, "rows' statistics"
+    first, *_ = best.kernels
+    assert {s.tensor for s in statements(first.body) if isinstance(s, Store)} == {b.name for b in best.buffers}
+
+
 def test_names_in_the_whole_are_its_own(tiny_search: PartitionedSearch) -> None:
     chosen = picks(tiny_search, 0)
     composed = tiny_search.compose([p.sgraph for p in chosen])
@@ -431,7 +453,7 @@ def test_the_number_of_workers_does_not_show(worker: Worker) -> None:
 
 
 def test_optimize_writes_one_module_for_all_regions(tmp_path: Path) -> None:
-    program = chain([32, 48, 32, 64, 32, 16], 20)
+    program = chain([32, 48, 32, 64, 32, 16, 24, 40], 20)
     assert len(partition(program, device=SM_90)) > 1
     made = optimize(program, target="sm_90", out=tmp_path / "out", trials=1, budget=SMALL)
     assert len(repr(made)) < 200
@@ -484,7 +506,7 @@ def refusing(monkeypatch: pytest.MonkeyPatch, operators: int, error: PrismError)
 def test_a_region_for_which_nothing_will_do_is_kept_in_parts(
     error: PrismError, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    program = chain([16] * 6, 20)
+    program = chain([16] * 8, 20)
     largest, other = partition(program, device=SM_90)
     count = largest.program.operator_count
     assert count > other.program.operator_count
@@ -510,7 +532,7 @@ def test_a_region_that_cannot_be_kept_ends_the_run_by_its_name(
 ) -> None:
     refusing(monkeypatch, 1, error)
     with pytest.raises(type(error), match=f"\\(y[0-9]\\): {error.what}: {error.why}") as caught:
-        optimize(chain([16] * 6, 20), target="sm_90", trials=1, budget=QUICK)
+        optimize(chain([16] * 8, 20), target="sm_90", trials=1, budget=QUICK)
     assert caught.value.exit_code is code
 
 

@@ -727,6 +727,7 @@ def _each_chosen(
                 tools.recorder,
                 known,
                 tools.results,
+                as_one=False,
             )
             detail.append(f"{len(searches.regions)} regions, {len(searches.distinct)} of them different")
 

@@ -28,7 +28,7 @@ from prism.egraph.rules import FpClass
 from prism.egraph.worker import Worker
 from prism.events import CheckSummary, Recorder
 from prism.generate.enumerate import Generated
-from prism.generate.partition import RegionBounds, partition, unrepeated
+from prism.generate.partition import RegionBounds, partition, unrepeated, whole
 from prism.instantiate.options import OPTIONS
 from prism.instantiate.study import Best, Trial, TuneResult
 from prism.program.nodes import Expr, Formula, Map, Program, Read, Reduce, Tensor
@@ -154,6 +154,7 @@ def search_regions(
     recorder: Recorder,
     known: dict[str, SearchResult] | None = None,
     kept: Results | None = None,
+    as_one: bool = True,
 ) -> PartitionedSearch:
     """Search every region of a program; what is found does not depend on the number of workers.
 
@@ -166,20 +167,32 @@ def search_regions(
         recorder: gets the counts and warnings.
         known: results by the canonical key of their region, not searched again; what is found is added.
         kept: searches of earlier runs.
+        as_one: whether a program a little beyond the bounds of a region is searched as one, too.
 
     Raises:
         UnsupportedError: an index of a region cannot be made affine.
         WorkerError: an e-graph worker ran into its time limit twice.
     """
     done = {} if known is None else known
+    at_once = whole(program, target) if as_one and len(regions) > 1 else None
     while True:
         found = _searched(program, regions, target, budget, workers, recorder, done, kept)
         parts: list[Region] = []
         for r in found:
             parts += [r.region] if r.result.proved else finer(r.region)
         if len(parts) == len(found):
-            return PartitionedSearch(program, tuple(found))
+            break
         regions = unrepeated(parts)
+    if at_once is not None:
+        alone = _searched(program, [at_once], target, budget, workers, recorder, done, kept)
+        if alone[0].result.proved and _least(alone) <= _least(found):
+            return PartitionedSearch(program, tuple(alone))
+    return PartitionedSearch(program, tuple(found))
+
+
+def _least(found: Sequence[RegionSearch]) -> float:
+    """The least estimated time of regions one after another, seconds."""
+    return sum(r.result.proved[0].seconds for r in found)
 
 
 def finer(region: Region) -> Sequence[Region]:

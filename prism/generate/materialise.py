@@ -367,6 +367,45 @@ class Planner:
                 plan = self._plan([every[n] for n in chosen])
                 if plan is not None:
                     yield from (p for p in (plan, *self._joined(plan)) if len(p.groups) <= most)
+        for together in self._statistics(every):
+            plan = self._plan(together, at_once=True)
+            if plan is not None:
+                yield from (p for p in (plan, *self._apart(plan)) if len(p.groups) <= most)
+
+    def _statistics(self, every: Sequence[Cut]) -> Iterator[tuple[Cut, ...]]:
+        """Sets of two or more values over the same axes that are next to nothing to store, and that larger ones read.
+
+        One kernel may make them all.
+        """
+        classes = self.weights.classes
+        larger: set[int] = set()
+        for cls, choice in self.choices.items():
+            larger |= {c for c in choice.children if classes.axes[cls] > classes.axes[c]}
+        alike: dict[frozenset[Axis], list[Cut]] = defaultdict(list)
+        for cut in every:
+            read = any(cls in larger for cls, _ in cut.members)
+            if read and self._is_small(cut.cls, frozenset(cut.members[0][1])):
+                for n, (_, axes) in enumerate(cut.members):
+                    # Under whichever of its names: those of one kernel have the same axes.
+                    alike[frozenset(axes)].append(Cut((cut.members[n], *cut.members[:n], *cut.members[n + 1 :])))
+        yield from (tuple(found) for found in alike.values() if len(found) > 1)
+
+    def _apart(self, plan: Plan) -> Iterator[Plan]:
+        """The plan with a kernel for each of the targets that have nothing in common but the length of their axes."""
+        groups: list[tuple[int, tuple[Target, ...]]] = []
+        for rank, group in plan.groups:
+            parts: list[tuple[set[int], list[Target]]] = []
+            for t in group:
+                used = {c for c in below(self.choices, [t.cls], plan.stored) if self.weights.classes.axes[c]}
+                targets = [t]
+                for part in [p for p in parts if p[0] & used]:
+                    parts.remove(part)
+                    used |= part[0]
+                    targets = [*part[1], *targets]
+                parts.append((used, targets))
+            groups += [(rank, tuple(targets)) for _, targets in parts]
+        if len(groups) > len(plan.groups):
+            yield replace(plan, groups=tuple(groups))
 
     def _joined(self, plan: Plan) -> Iterator[Plan]:
         """The plan with kernels as one where one reduces what another of its rank stores along.
@@ -417,14 +456,18 @@ class Planner:
         if known is not None:
             return known
         own = self._type_around(cls)
+        small = self._is_small(cls, frozenset(axes))
+        full = (small and not (own is DType.BFLOAT16 and self._is_factor(cls))) or self._counts(cls)
+        self._buffers[cls] = made = Tensor(name, tuple(a.extent for a in axes), DType.FLOAT32 if full else own)
+        return made
+
+    def _is_small(self, cls: int, axes: frozenset[Axis]) -> bool:
+        """Whether storing the value is next to nothing beside what it is computed from."""
         widest = 0.0
         for c in below(self.choices, [cls]):
             if self.choices[c].op in ("read", "gather"):
                 widest = max(widest, self.weights.size(self.weights.classes.axes[c]))
-        small = self.weights.size(frozenset(axes)) * NEGLIGIBLE <= widest
-        full = (small and not (own is DType.BFLOAT16 and self._is_factor(cls))) or self._counts(cls)
-        self._buffers[cls] = made = Tensor(name, tuple(a.extent for a in axes), DType.FLOAT32 if full else own)
-        return made
+        return self.weights.size(axes) * NEGLIGIBLE <= widest
 
     def _type_around(self, cls: int) -> DType:
         """The widest floating-point type of the outputs that are computed from it, or else of the inputs."""
@@ -470,8 +513,13 @@ class Planner:
         alike = all(t.dtype is own for t in self.inputs if t.dtype.is_float)
         return alike and bool(readers) and all(self.choices[c].op == "contract" for c in readers)
 
-    def _plan(self, chosen: Sequence[Cut]) -> Plan | None:
-        """The plan, or None where a cut is read by no kernel."""
+    def _plan(self, chosen: Sequence[Cut], *, at_once: bool = False) -> Plan | None:
+        """The plan, or None where a cut is read by no kernel.
+
+        Args:
+            chosen: the cuts.
+            at_once: one kernel computes all of them, which then may be made of each other.
+        """
         choices, classes = self.choices, self.weights.classes
         stored: dict[int, tuple[str, tuple[Axis, ...]]] = {}
         buffers: list[Tensor] = []
@@ -494,7 +542,7 @@ class Planner:
         def rank(cls: int, top: bool) -> int:
             """How many kernels must have ended before the e-class can be computed (top) or read."""
             if not top and cls in owner:
-                return rank(owner[cls], True) + 1
+                return 1 if at_once else rank(owner[cls], True) + 1
             known = depth.get(cls)
             if known is None:
                 known = max((rank(c, False) for c in choices[cls].children), default=0)
@@ -503,7 +551,8 @@ class Planner:
 
         groups: dict[tuple[int, frozenset[Axis]], list[Target]] = defaultdict(list)
         for t in targets:
-            groups[rank(t.cls, True), frozenset(t.axes)].append(t)
+            first = at_once and t.cls in owner
+            groups[0 if first else rank(t.cls, True), frozenset(t.axes)].append(t)
         ordered = sorted(groups.items(), key=lambda g: g[0][0])
         return Plan(choices, tuple((r, tuple(g)) for (r, _), g in ordered), stored, tuple(buffers))
 

@@ -29,6 +29,8 @@ its space grow with the region. So a program is cut where fusing could gain noth
     store are one contracted axis for the next product.
 
 Nothing here knows any operator's name, and all ties are broken by position, so equal programs give equal regions.
+A program that is a little beyond the bounds is searched as one region besides (`whole`), and the better one is taken.
+
 The result is a list in an order in which each region reads inputs and outputs of earlier regions only.
 """
 
@@ -85,6 +87,10 @@ class RegionBounds:
         )
 
 
+BEYOND = RegionBounds(products=6, reductions=10, operators=60)
+"""A program within these is searched as one region, too, where the bounds cut it."""
+
+
 def partition(program: Program, bounds: RegionBounds | None = None, device: Device | None = None) -> tuple[Region, ...]:
     """The program's regions, in an order in which they can run.
 
@@ -106,6 +112,19 @@ def partition(program: Program, bounds: RegionBounds | None = None, device: Devi
     kept = _Greedy(graph, costs, limits).run()
     groups = _grouped(graph, {r: costs.root(r, kept) for r in graph.live if r in kept}, costs, limits)
     return unrepeated(part for region in _regions(graph, kept, groups) for part in affine(region))
+
+
+def whole(program: Program, device: Device | None = None) -> Region | None:
+    """The program as one region where it is a little beyond the bounds, so that it may be searched as that, too.
+
+    What is cut off goes through memory, and no algebra sees both sides of a cut.
+    """
+    graph = _Graph.of(program)
+    costs = Costs(program, device or DEVICES["sm_80"], program.tensor(program.outputs[0]).dtype)
+    if not BEYOND.admits(costs.together(costs.root(r, frozenset()) for r in graph.forced)):
+        return None
+    found = tuple(affine(Region(program, graph.forced)))
+    return found[0] if len(found) == 1 else None
 
 
 def unrepeated(regions: Iterable[Region]) -> tuple[Region, ...]:
