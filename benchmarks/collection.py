@@ -817,7 +817,6 @@ KNOWN = (
         "0",
         "-2*m*n",
         source="a constant: nothing is read",
-        reason="a value that is a constant over the whole range is computed all the same",
     ),
     Known("powers", powers, "x:m,n", _ROWS),
     Known("common factor", common_factor, "a:m,n b:m,n c:m,n", _ROWS),

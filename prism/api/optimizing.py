@@ -389,9 +389,10 @@ def _found(request: Request, worker: Worker, tools: _Tools) -> tuple[SearchResul
     try:
         if known and enough(request.program, next(iter(known.values()))):
             (found,) = known.values()
-            choice = _chosen(request, found, tools, tools.folder)
+            parts, done = _as_one(request, found, regions, tools)
         else:
-            found, choice = _composed(request, regions, worker, tools, known)
+            parts, done = regions, None
+        found, choice = done or _composed(request, parts, worker, tools, known)
     except NoImprovementError as error:
         # Of what did not run at all, or had no time, another try may say something else.
         if type(error) is NoImprovementError and not tools.cut:
@@ -402,6 +403,24 @@ def _found(request: Request, worker: Worker, tools: _Tools) -> tuple[SearchResul
     else:
         results.keep_choice(request, found, choice, recorder.warnings[before:])
     return found, choice
+
+
+def _as_one(
+    request: Request, found: SearchResult, regions: Sequence[Region], tools: _Tools
+) -> tuple[Sequence[Region], tuple[SearchResult, Choice] | None]:
+    """What is chosen of a program that is one region; where nothing can be, its parts, as for any region.
+
+    Raises:
+        NoImprovementError: nothing that was found for one operator rounds as well as it.
+    """
+    try:
+        return regions, (found, _chosen(request, found, tools, tools.folder))
+    except NoImprovementError as error:
+        parts = finer(regions[0])
+        if len(parts) == 1 or tools.cut:
+            raise
+        tools.recorder.warn(f"{request.program.name} is kept as {len(parts)} parts: {error.what}: {error.why}")
+        return parts, None
 
 
 def _recalled(request: Request, tools: _Tools) -> tuple[SearchResult, Choice] | None:
