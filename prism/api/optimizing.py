@@ -390,9 +390,9 @@ def _found(request: Request, worker: Worker, tools: _Tools) -> tuple[SearchResul
         if known and enough(request.program, next(iter(known.values()))):
             (found,) = known.values()
             parts, done = _as_one(request, found, regions, tools)
+            found, choice = done or _composed(request, parts, worker, tools, {}, as_one=False)
         else:
-            parts, done = regions, None
-        found, choice = done or _composed(request, parts, worker, tools, known)
+            found, choice = _composed(request, regions, worker, tools, known)
     except NoImprovementError as error:
         # Of what did not run at all, or had no time, another try may say something else.
         if type(error) is NoImprovementError and not tools.cut:
@@ -643,14 +643,19 @@ def _nothing_better(name: str, failures: Sequence[str]) -> NoImprovementError:
 
 
 def _composed(
-    request: Request, regions: Sequence[Region], worker: Worker, tools: _Tools, known: dict[str, SearchResult]
+    request: Request,
+    regions: Sequence[Region],
+    worker: Worker,
+    tools: _Tools,
+    known: dict[str, SearchResult],
+    as_one: bool = True,
 ) -> tuple[SearchResult, Choice]:
     """The regions' winners as one, and their searches as one. A region need not beat anything by itself."""
     program, recorder = request.program, tools.recorder
     with recorder.stage("search") as detail:
         with tools.time.part(ALL_SEARCHED).limited():
             searches = search_regions(
-                program, regions, request.device, request.budget, [worker], recorder, known, tools.results
+                program, regions, request.device, request.budget, [worker], recorder, known, tools.results, as_one
             )
         proved = sum(len(r.result.proved) for r in searches.distinct.values())
         detail.append(f"{len(searches.regions)} regions, {len(searches.distinct)} of them different, {proved} proved")
