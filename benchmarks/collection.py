@@ -790,7 +790,6 @@ KNOWN = (
         "2*2*2*n*e*s*s",
         3,
         "a kernel a convolution, activations as epilogues",
-        reason="the expansion is computed again for each tap of the depthwise convolution",
     ),
     Known(
         "convolution+GroupNorm",

@@ -176,7 +176,8 @@ class BruteForce:
     ) -> Iterator[tuple[tuple[Kernel, ...], tuple[Tensor, ...]]]:
         free = group[0].axes
         axes = self.task.classes.axes
-        plain = Builder(form, axes, read, {})
+        held = {c: (name, tuple(map(Index.axis, own))) for c, (name, own) in read.items()}
+        plain = Builder(form, axes, held, {})
         values = [plain.build(t.cls) for t in group]
         clashing = [a for a in free if a in reduced_axes(values)]
         names = bound_names(values, free)
@@ -186,7 +187,7 @@ class BruteForce:
         others = [a for a in clashing if a not in both]
         for renamed in (s for n in range(len(others) + 1) for s in itertools.combinations(others, n)):
             bound = {a: b for a, b in names.items() if a in renamed or a not in clashing}
-            builder = Builder(form, axes, read, bound)
+            builder = Builder(form, axes, held, bound)
             outputs = [Output(t.tensor, t.index, builder.build(t.cls)) for t in group]
             roots = [o.value for o in outputs]
             reduced = reduced_axes(roots)

@@ -1,7 +1,8 @@
 """Generation: walk the saturated e-graph and list the sGraphs in it.
 
     forms   an option for each e-class: how it is computed (options.py, forms.py)
-    cuts    which e-classes are materialised, so which kernels there are (materialise.py)
+    cuts    which e-classes are materialised, so which kernels there are (materialise.py); what windows that slide see
+            is one over places (places.py)
     roles   what each axis of each kernel is (roles.py), scheduled into loops (schedule.py, families.py)
     written the form as the model has it has a place, whatever the bounds leave out (as_written.py)
     launch  independent kernels that read a common tensor are one launch (horizontal.py)
@@ -29,13 +30,14 @@ from prism.generate.as_written import written
 from prism.generate.families import Family, Space, Target, families
 from prism.generate.forms import Form, forms, shared_once
 from prism.generate.isomorphism import likeness
-from prism.generate.materialise import Choices, Plan, Planner, below
-from prism.generate.options import Weights, options
+from prism.generate.materialise import Choices, Plan, Planner
+from prism.generate.options import Weights, below, options
+from prism.generate.places import Places, Window
 from prism.generate.plan_estimate import Outlook
 from prism.generate.pruning import SLACK, Array, Reach, keep, reach
 from prism.generate.values import Builder
 from prism.program.classes import EClasses
-from prism.program.index import Axis
+from prism.program.index import Index
 from prism.program.nodes import Formula, Tensor
 from prism.sgraph.horizontal import fusable, fuse
 from prism.sgraph.nodes import SGraph
@@ -212,6 +214,8 @@ def generate(task: Task, bounds: Bounds) -> Generated:
     """The sGraphs in the bounds that no pruner removes, best first, in an order that depends on the task alone."""
     scans = bounds.roles.scans and task.device.tiles.scans
     bounds = replace(bounds, roles=replace(bounds.roles, scans=scans))
+    places = Places(task.classes, task.inputs)
+    task = replace(task, classes=places.classes)
     walk = _Walk(task, bounds)
     table = options(task.classes, bounds.off, walk.pruned)
     found: dict[tuple[tuple[int, int], ...], Form] = {}
@@ -231,10 +235,10 @@ def generate(task: Task, bounds: Bounds) -> Generated:
         ways.append(once)
     looked = [
         (
-            Planner(task.formulas, task.inputs, choices, weights, task.device, bounds.off),
+            Planner(task.formulas, task.inputs, choices, weights, task.device, bounds.off, windows),
             Outlook(weights, choices, task.inputs, task.device),
         )
-        for choices in ways
+        for choices, windows in (places.added(choices, weights) for choices in ways)
     ]
     least = min((outlook.least(task.formulas) for _, outlook in looked), default=0.0)
     agenda = _Agenda(looked)
@@ -243,7 +247,7 @@ def generate(task: Task, bounds: Bounds) -> Generated:
     walk.pruned["max_cuts"] += agenda.cuts_left
     complete = complete and not agenda.left
     if own is not None:
-        walk.keep_written(own, weights)
+        walk.keep_written(*places.added(own, weights), weights)
     return walk.result(complete)
 
 
@@ -371,13 +375,13 @@ class _Walk:
         """The fastest pick so far, by its estimate."""
         return min(self.found.values(), key=lambda p: p.seconds, default=None)
 
-    def keep_written(self, choices: Choices, weights: Weights) -> None:
+    def keep_written(self, choices: Choices, windows: Sequence[Window], weights: Weights) -> None:
         """Keep the fastest pick of the form as written; where the bounds let none be built, build one."""
         task, bounds = self.task, self.bounds
         picks = [p for p in self.found.values() if p.plan.choices == choices]
         if not picks:
             outlook = Outlook(weights, choices, task.inputs, task.device)
-            planner = Planner(task.formulas, task.inputs, choices, weights, task.device, bounds.off)
+            planner = Planner(task.formulas, task.inputs, choices, weights, task.device, bounds.off, windows)
             plans = sorted(planner.plans(bounds.max_kernels, bounds.max_cuts, Counter()), key=outlook.seconds)
             for plan, looping in itertools.product(plans[:WRITTEN_PLANS], (False, True)):
                 self.visit(plan, looping)
@@ -450,7 +454,7 @@ class _Walk:
         self,
         plan: Plan,
         group: tuple[Target, ...],
-        stored: Mapping[int, tuple[str, tuple[Axis, ...]]],
+        stored: Mapping[int, tuple[str, tuple[Index, ...]]],
         suffix: str,
         looping: bool,
     ) -> list[tuple[Family, Reach]]:

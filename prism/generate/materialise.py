@@ -17,7 +17,8 @@ from typing import TypeAlias
 from prism.cost.device import Device
 from prism.cost.roofline import full
 from prism.generate.families import Target
-from prism.generate.options import COMMUTATIVE, REDUCING, Along, Choice, Chosen, Weights
+from prism.generate.options import COMMUTATIVE, REDUCING, Along, Choice, Chosen, Weights, below
+from prism.generate.places import Window
 from prism.program.classes import EClasses
 from prism.program.index import Axis, Index
 from prism.program.nodes import Const, DType, Formula, Position, Read, Tensor
@@ -38,11 +39,11 @@ class Cut:
     """A value to materialise.
 
     Attributes:
-        members: e-classes that are this value under some naming, the first the one that is stored; with the axes of
-            each in the order of the buffer's dimensions.
+        members: e-classes that are this value, the first the one that is stored: under some naming of its axes, or in
+            a window; with the index at which each is in the buffer.
     """
 
-    members: tuple[tuple[int, tuple[Axis, ...]], ...]
+    members: tuple[tuple[int, tuple[Index, ...]], ...]
 
     @property
     def cls(self) -> int:
@@ -57,36 +58,18 @@ class Plan:
     Attributes:
         choices: the form.
         groups: what is computed by one kernel each, in launch order, with the number of kernels that must come before.
-        stored: e-class to its buffer and axes, for what is read back.
+        stored: e-class to its buffer and where it is in it, for what is read back.
         buffers: what the cuts materialise.
     """
 
     choices: Choices
     groups: tuple[tuple[int, tuple[Target, ...]], ...]
-    stored: Mapping[int, tuple[str, tuple[Axis, ...]]]
+    stored: Mapping[int, tuple[str, tuple[Index, ...]]]
     buffers: tuple[Tensor, ...]
 
     def likeness(self) -> object:
         """What plans of different forms share that cut the program in the same way."""
         return tuple((rank, tuple(sorted(a.name for t in group for a in t.axes))) for rank, group in self.groups)
-
-
-def below(choices: Choices, roots: Sequence[int], stored: Mapping[int, object] | None = None) -> list[int]:
-    """E-classes that a form uses for the roots, operands before results; not what only stored ones need."""
-    stops = stored or {}
-    seen: set[int] = set()
-    order: list[int] = []
-    stack = [(r, False) for r in reversed(roots)]
-    while stack:
-        cls, done = stack.pop()
-        if done:
-            order.append(cls)
-        elif cls not in seen:
-            seen.add(cls)
-            stack.append((cls, True))
-            if cls not in stops or cls in roots:
-                stack += [(c, False) for c in reversed(choices[cls].children) if c not in seen]
-    return order
 
 
 def cuts(
@@ -96,8 +79,11 @@ def cuts(
     device: Device,
     off: frozenset[str] = frozenset(),
     pruned: Counter[str] | None = None,
+    windows: Sequence[Window] = (),
 ) -> tuple[Cut, ...]:
     """The cuts of a form, those that may save most time first.
+
+    What is seen in windows is a cut of its own, beside the e-class over windows.
 
     Values that read nothing (made of positions) are none. What a cut may save: what is below it is computed once, not
     once for each tile of TILE elements of the output axes that it does not have, and side by side over all its own
@@ -106,14 +92,15 @@ def cuts(
     classes = weights.classes
     roots = classes.roots
     order = below(choices, roots)
+    every = [*order, *(c for c in below(choices, [w.at for w in windows]) if c not in set(order))]
     outer = {a: n for n, a in enumerate(dict.fromkeys(a for f in formulas for a in Target("", f.index, 0).axes))}
     under: dict[int, frozenset[int]] = {}
     reading: dict[int, bool] = {}
-    for cls in order:
+    for cls in every:
         kids = choices[cls].children
         under[cls] = frozenset({cls}).union(*(under[k] for k in kids))
         reading[cls] = choices[cls].op in ("read", "gather") or any(reading[k] for k in kids)
-    work = {cls: weights.work(cls, choices[cls]) for cls in order}
+    work = {cls: weights.work(cls, choices[cls]) for cls in every}
 
     def idle(axes: Iterable[Axis]) -> float:
         """How much longer it takes where so few tiles leave programs of the device without work."""
@@ -124,15 +111,15 @@ def cuts(
 
     fused = idle(outer)
 
-    def saved(cls: int) -> float:
+    def saved(cls: int, seen: int) -> float:
         own = classes.axes[cls]
         repeated = 1.0
         for axis in outer:
-            if axis not in own:
+            if axis not in classes.axes[seen]:
                 repeated *= max(1.0, weights.size(frozenset({axis})) / TILE)
-        once = float(full(device, 0.0, sum(work[c] for c in under[cls])))
+        again, once = (float(full(device, 0.0, sum(work[c] for c in under[k]))) for k in (seen, cls))
         stored = float(full(device, weights.size(own) * 4, 0.0))
-        return once * (repeated * fused - idle(own)) - stored - device.launch_overhead_s
+        return again * repeated * fused - once * idle(own) - stored - device.launch_overhead_s
 
     free = [c for c in order if choices[c].children and c not in roots and classes.axes[c] and reading[c]]
     names = _Names(choices, classes)
@@ -142,21 +129,27 @@ def cuts(
             pruned["chain"] += len(free) - len(left)
         free = left
     place = {c: n for n, c in enumerate(order)}
-    ranked = sorted(free, key=lambda c: (-saved(c), -place[c]))
+    gains = {c: saved(c, c) for c in free}
+    ranked = sorted(free, key=lambda c: (-gains[c], -place[c]))
     found: dict[object, list[tuple[int, tuple[Axis, ...]]]] = {}
     for cls in ranked:
         key, axes = names.of(cls)
         found.setdefault(key if key is not None else cls, []).append((cls, axes))
-    made: list[Cut] = []
+    made: list[tuple[float, Cut]] = []
     for members in found.values():
         stored, own = members[0]
         ordered = _dimensions(choices, stored, classes.axes[stored], outer)
         if len(members) == 1:
-            made.append(Cut(((stored, tuple(ordered)),)))
+            made.append((gains[stored], Cut(((stored, tuple(map(Index.axis, ordered))),))))
         else:
             places = [own.index(a) for a in ordered]
-            made.append(Cut(tuple((cls, tuple(axes[p] for p in places)) for cls, axes in members)))
-    return tuple(made)
+            named = tuple((cls, tuple(Index.axis(axes[p]) for p in places)) for cls, axes in members)
+            made.append((gains[stored], Cut(named)))
+    for w in windows:
+        axes = tuple(_dimensions(choices, w.at, classes.axes[w.at], outer))
+        cut = Cut(((w.at, tuple(map(Index.axis, axes))), (w.seen, w.index(axes))))
+        made.append((saved(w.at, w.seen), cut))
+    return tuple(cut for _, cut in sorted(made, key=lambda t: -t[0]))
 
 
 def _ends(choices: Choices, order: Sequence[int], free: Sequence[int], classes: EClasses, names: _Names) -> list[int]:
@@ -333,6 +326,7 @@ class Planner:
         weights: what values cost, at the shape that is looked at first.
         device: what kernels run on.
         off: names of pruners that are switched off.
+        windows: values of the form that may be stored once a place.
         cuts: the form's cuts, those that may save most time first; once plans are listed.
     """
 
@@ -342,6 +336,7 @@ class Planner:
     weights: Weights
     device: Device
     off: frozenset[str] = frozenset()
+    windows: Sequence[Window] = ()
     cuts: tuple[Cut, ...] | None = None
     _buffers: dict[int, Tensor] = field(default_factory=dict)
 
@@ -356,7 +351,8 @@ class Planner:
         """
         if self.cuts is None:
             some = max_kernels > 1
-            self.cuts = cuts(self.formulas, self.choices, self.weights, self.device, self.off, pruned) if some else ()
+            given = self.formulas, self.choices, self.weights, self.device, self.off, pruned, self.windows
+            self.cuts = cuts(*given) if some else ()
         every = self.cuts
         most = max_kernels + len({frozenset(Target("", f.index, 0).axes) for f in self.formulas}) - 1
         for count in range(max_kernels):
@@ -367,7 +363,7 @@ class Planner:
                 plan = self._plan([every[n] for n in chosen])
                 if plan is not None:
                     yield from (p for p in (plan, *self._joined(plan)) if len(p.groups) <= most)
-        for together in self._statistics(every):
+        for together in () if known else self._statistics(every):
             plan = self._plan(together, at_once=True)
             if plan is not None:
                 yield from (p for p in (plan, *self._apart(plan)) if len(p.groups) <= most)
@@ -384,10 +380,12 @@ class Planner:
         alike: dict[frozenset[Axis], list[Cut]] = defaultdict(list)
         for cut in every:
             read = any(cls in larger for cls, _ in cut.members)
-            if read and self._is_small(cut.cls, frozenset(cut.members[0][1])):
-                for n, (_, axes) in enumerate(cut.members):
-                    # Under whichever of its names: those of one kernel have the same axes.
-                    alike[frozenset(axes)].append(Cut((cut.members[n], *cut.members[:n], *cut.members[n + 1 :])))
+            if read and self._is_small(cut.cls, classes.axes[cut.cls]):
+                for n, (cls, index) in enumerate(cut.members):
+                    # Under whichever of its names: those of one kernel have the same axes. A window is no name.
+                    if all(i.as_axis() is not None for i in index):
+                        renamed = Cut((cut.members[n], *cut.members[:n], *cut.members[n + 1 :]))
+                        alike[classes.axes[cls]].append(renamed)
         yield from (tuple(found) for found in alike.values() if len(found) > 1)
 
     def _apart(self, plan: Plan) -> Iterator[Plan]:
@@ -521,17 +519,17 @@ class Planner:
             at_once: one kernel computes all of them, which then may be made of each other.
         """
         choices, classes = self.choices, self.weights.classes
-        stored: dict[int, tuple[str, tuple[Axis, ...]]] = {}
+        stored: dict[int, tuple[str, tuple[Index, ...]]] = {}
         buffers: list[Tensor] = []
         targets: list[Target] = []
         for cut in chosen:
             # Named after its e-class, so that a kernel is the same kernel in every plan that has it.
             name = f"t{cut.cls}"
-            for cls, axes in cut.members:
-                stored[cls] = (name, axes)
-            axes = cut.members[0][1]
-            buffers.append(self._buffer(name, cut.cls, axes))
-            targets.append(Target(name, tuple(map(Index.axis, axes)), cut.cls))
+            for cls, index in cut.members:
+                stored[cls] = (name, index)
+            target = Target(name, cut.members[0][1], cut.cls)
+            buffers.append(self._buffer(name, cut.cls, target.axes))
+            targets.append(target)
         roots = zip(self.formulas, classes.roots, strict=True)
         targets += [Target(f.tensor.name, f.index, root) for f, root in roots]
         owner = {cls: cut.cls for cut in chosen for cls, _ in cut.members}

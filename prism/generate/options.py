@@ -18,7 +18,7 @@ Where the e-node picks an element, it is a load and nothing else:
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import combinations
 from typing import TypeAlias
@@ -80,6 +80,24 @@ class Choice:
 
 
 Choices: TypeAlias = Mapping[int, Choice]
+
+
+def below(choices: Choices, roots: Sequence[int], stored: Mapping[int, object] | None = None) -> list[int]:
+    """E-classes that a form uses for the roots, operands before results; not what only stored ones need."""
+    stops = stored or {}
+    seen: set[int] = set()
+    order: list[int] = []
+    stack = [(r, False) for r in reversed(roots)]
+    while stack:
+        cls, done = stack.pop()
+        if done:
+            order.append(cls)
+        elif cls not in seen:
+            seen.add(cls)
+            stack.append((cls, True))
+            if cls not in stops or cls in roots:
+                stack += [(c, False) for c in reversed(choices[cls].children) if c not in seen]
+    return order
 
 
 def options(

@@ -26,8 +26,8 @@ from prism.cost.constraints import RoleBounds
 from prism.cost.device import Device, Tiles
 from prism.cost.roofline import TILE, full
 from prism.generate.families import Target
-from prism.generate.materialise import Choices, Plan, below
-from prism.generate.options import REDUCING, Chosen, Weights
+from prism.generate.materialise import Choices, Plan
+from prism.generate.options import REDUCING, Chosen, Weights, below
 from prism.program.extents import evaluate
 from prism.program.index import Axis
 from prism.program.nodes import Const, Formula, Read, Tensor
@@ -212,9 +212,11 @@ class Outlook:
         costs: dict[tuple[_Axes, _Axes], tuple[float, float]] = {}
         for cls in used:
             if cls in read:
-                name, _ = plan.stored[cls]
+                buffer = next(b for b in plan.buffers if b.name == plan.stored[cls][0])
                 over = self.weights.classes.axes[cls]
-                loaded = self.weights.size(over) * next(b.dtype.bytes for b in plan.buffers if b.name == name)
+                # Windows see an element several times.
+                whole = float(math.prod(evaluate(e, self.weights.hints) for e in buffer.shape))
+                loaded = min(self.weights.size(over), whole) * buffer.dtype.bytes
                 computed = 0.0
             else:
                 over, loaded, computed = self._cost(cls)

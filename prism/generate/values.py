@@ -132,14 +132,14 @@ class Builder:
     Attributes:
         choices: how each e-class is computed.
         class_axes: the free axes of each e-class.
-        stored: e-classes that are read back from memory: their buffer's name and axes, in the buffer's order.
+        stored: e-classes that are read back from memory: their buffer's name, and where they are in it.
         bound: the name that a reduced axis takes in this kernel, for those that would clash with a grid axis.
         values: where the values are made.
     """
 
     choices: Choices
     class_axes: Mapping[int, frozenset[Axis]]
-    stored: Mapping[int, tuple[str, tuple[Axis, ...]]]
+    stored: Mapping[int, tuple[str, tuple[Index, ...]]]
     bound: Mapping[Axis, Axis]
     values: Values = field(default_factory=Values)
     _memo: dict[tuple[int, Renaming], Value] = field(default_factory=dict)
@@ -160,8 +160,8 @@ class Builder:
     def _build(self, cls: int, live: Mapping[Axis, Axis]) -> Value:
         mapping = {a: Index.axis(b) for a, b in live.items()}
         if cls in self.stored:
-            name, axes = self.stored[cls]
-            return self.values.read(name, tuple(Index.axis(live.get(a, a)) for a in axes))
+            name, index = self.stored[cls]
+            return self.values.read(name, tuple(i.substitute(mapping) for i in index) if mapping else index)
         choice = self.choices[cls]
         match choice.op, choice.payload:
             case "read", Read(tensor, index):

@@ -1,0 +1,98 @@
+"""What windows see at a place is computed once a place, and read back where the windows are."""
+
+from __future__ import annotations
+
+import random
+
+import numpy as np
+import pytest
+from sgraph_programs import PLAIN, program, task
+from sgraph_simulator import simulate
+
+from prism.generate.enumerate import Bounds, Candidate, generate
+from prism.generate.forms import forms
+from prism.generate.options import Weights, options
+from prism.generate.places import Places, Window
+from prism.program.build import const, mul, op, position, read, reduce
+from prism.program.evaluate import evaluate
+from prism.program.index import Axis, Index
+from prism.program.nodes import Expr, Program
+from prism.program.transform import canonical
+from prism.sgraph.denote import denote, expand
+from prism.sgraph.nodes import Load
+from prism.sgraph.spec import check
+
+C, K, M, N, D = Axis("c", 4), Axis("k", 8), Axis("m", 12), Axis("n", 12), Axis("d", 3)
+
+
+def seen(at: Index) -> Expr:
+    """What a window sees at a place: dear enough to be computed once."""
+    return op("sigmoid", reduce("sum", K, mul(read("u", C, K), read("x", K, at))))
+
+
+def windowed(also: Expr | None = None) -> Program:
+    """A depthwise convolution of what is computed at each place, whose windows go over both ends."""
+    at = Index.axis(N) + Index.axis(D) + Index.const(-1)
+    value = seen(at) if also is None else mul(seen(at), also)
+    inside = mul(op("le", const(0.0), position(at)), op("lt", position(at), const(12.0)))
+    out = op("sigmoid", reduce("sum", D, mul(read("w", C, D), op("where", inside, value, const(0.0)))))
+    return program("p", {"x": (8, 12), "u": (4, 8), "w": (4, 3), "z": (12, 12)}, {"y": ((C, N), out)})
+
+
+def strided(taps: int) -> Program:
+    """The same within bounds, a window each two places."""
+    n, d = Axis("n", (12 - taps) // 2 + 1), Axis("d", taps)
+    value = seen(Index.axis(n).scaled(2) + Index.axis(d))
+    return program("p", {"x": (8, 12), "u": (4, 8)}, {"y": ((C, n), op("sigmoid", reduce("sum", d, value)))})
+
+
+def windows(p: Program) -> tuple[Window, ...]:
+    t = task(p)
+    weights = Weights(t.classes, t.hints, PLAIN.tiles.dot)
+    (form,) = forms(t.classes, options(t.classes), weights, 1).found
+    return Places(t.classes, t.inputs).added(form.choices, weights)[1]
+
+
+def slides(c: Candidate) -> bool:
+    """Whether a buffer is read at a sum."""
+    buffers = {b.name for b in c.sgraph.buffers}
+    loads = [s for k in c.sgraph.kernels for s in k.statements() if isinstance(s, Load)]
+    return any(s.tensor in buffers and any(len(i.axes()) > 1 for i in s.index) for s in loads)
+
+
+@pytest.mark.parametrize("p", [windowed(), strided(6)], ids=["padded", "strided"])
+def test_a_value_of_places_is_stored_and_read_back_in_windows(p: Program) -> None:
+    bounds = Bounds(max_families=400, max_sgraphs=400, off=frozenset({"dominated", "worse"}))
+    found = [c for c in generate(task(p), bounds).candidates if slides(c)]
+    assert found
+    rng = np.random.default_rng(1)
+    tensors = {t.name: rng.normal(size=t.shape) for t in p.inputs}
+    expected, tiles = evaluate(p, tensors), random.Random(1)
+    reference = tuple(canonical(f.expr) for f in task(p).formulas)
+    for c in found[:12]:
+        check(c.sgraph)
+        meaning = denote(c.sgraph)
+        assert meaning.outputs == tuple(expand(r, meaning.split) for r in reference)
+        got = simulate(c.sgraph, tensors, {s.name: tiles.choice([1, 2, 4, 8]) for s in c.sgraph.symbols})
+        np.testing.assert_allclose(got["y"], expected["y"], rtol=1e-9, atol=1e-11)
+
+
+def test_the_whole_of_what_is_seen_is_one_value() -> None:
+    (window,) = windows(windowed())
+    assert [str(i) for _, i in window.places] == ["d12 + d3 - 1"]
+    (axis,) = (a for a, _ in window.places)
+    assert axis.extent == 12
+
+
+def test_what_is_cheap_or_no_value_of_places_stays_in_its_windows() -> None:
+    assert windows(strided(6))
+    assert not windows(strided(2))  # no place is in two windows
+    cheap = op("sigmoid", read("z", Index.axis(N), Index.axis(N) + Index.axis(D) + Index.const(-1)))
+    assert not windows(program("p", {"z": (12, 12)}, {"y": ((N,), reduce("sum", D, cheap))}))
+    # What depends on the window itself is no part of it: another tensor's window and tap, or the tap's position.
+    for also in (read("z", N, D), op("sigmoid", position(Index.axis(D)))):
+        assert [w.places for w in windows(windowed(also))] == [w.places for w in windows(windowed())]
+    # Nothing is left where what is reduced does.
+    beside = mul(read("x", K, Index.axis(N) + Index.axis(D) + Index.const(-1)), read("z", N, K))
+    sums = reduce("sum", D, op("sigmoid", reduce("sum", K, beside)))
+    assert not windows(program("p", {"x": (8, 12), "z": (12, 12)}, {"y": ((N,), sums)}))
