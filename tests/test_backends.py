@@ -26,6 +26,7 @@ from quick import slow_but
 from sgraph_programs import ALL, task
 from sgraph_samples import BF16, F32, Sample
 from test_cpu_conformance import TOLERANCE, WIDE, close, random_programs
+from window_programs import reads_windows, windowed
 
 from prism.api.region_search import SearchBudget
 from prism.api.searching import search
@@ -34,7 +35,7 @@ from prism.backends.poison import Framed
 from prism.backends.protocol import Argument, Backend, write_module
 from prism.backends.triton.crosscompile import worker_environment
 from prism.errors import UnsupportedError
-from prism.generate.enumerate import generate
+from prism.generate.enumerate import Bounds, generate
 from prism.instantiate.gate import check
 from prism.instantiate.gate.check import KernelRunner, Output
 from prism.instantiate.gate.plan import cost_s
@@ -306,6 +307,13 @@ def test_generated_sgraphs(run: Runs, tmp_path: Path) -> None:
     assert len(expected) == len(ALL)
     assert any(len(e.case.sgraph.kernels) > 1 for e in expected)
     run.conform(expected, tmp_path)
+
+
+def test_what_windows_see_is_read_back(run: Runs, tmp_path: Path) -> None:
+    p = windowed()
+    bounds = Bounds(max_families=400, max_sgraphs=400, off=frozenset({"dominated", "worse"}))
+    found = [c.sgraph for c in generate(task(p), bounds).candidates if reads_windows(c.sgraph)]
+    run.conform(list(drawn(p, found, 3, random.Random(2))), tmp_path)
 
 
 def test_random_programs(run: Runs, tmp_path: Path) -> None:

@@ -8,35 +8,19 @@ import numpy as np
 import pytest
 from sgraph_programs import PLAIN, program, task
 from sgraph_simulator import simulate
+from window_programs import C, D, K, N, reads_windows, seen, windowed
 
-from prism.generate.enumerate import Bounds, Candidate, generate
+from prism.generate.enumerate import Bounds, generate
 from prism.generate.forms import forms
 from prism.generate.options import Weights, options
 from prism.generate.places import Places, Window
-from prism.program.build import const, mul, op, position, read, reduce
+from prism.program.build import mul, op, position, read, reduce
 from prism.program.evaluate import evaluate
 from prism.program.index import Axis, Index
-from prism.program.nodes import Expr, Program
+from prism.program.nodes import Program
 from prism.program.transform import canonical
 from prism.sgraph.denote import denote, expand
-from prism.sgraph.nodes import Load
 from prism.sgraph.spec import check
-
-C, K, M, N, D = Axis("c", 4), Axis("k", 8), Axis("m", 12), Axis("n", 12), Axis("d", 3)
-
-
-def seen(at: Index) -> Expr:
-    """What a window sees at a place: dear enough to be computed once."""
-    return op("sigmoid", reduce("sum", K, mul(read("u", C, K), read("x", K, at))))
-
-
-def windowed(also: Expr | None = None) -> Program:
-    """A depthwise convolution of what is computed at each place, whose windows go over both ends."""
-    at = Index.axis(N) + Index.axis(D) + Index.const(-1)
-    value = seen(at) if also is None else mul(seen(at), also)
-    inside = mul(op("le", const(0.0), position(at)), op("lt", position(at), const(12.0)))
-    out = op("sigmoid", reduce("sum", D, mul(read("w", C, D), op("where", inside, value, const(0.0)))))
-    return program("p", {"x": (8, 12), "u": (4, 8), "w": (4, 3), "z": (12, 12)}, {"y": ((C, N), out)})
 
 
 def strided(taps: int) -> Program:
@@ -53,17 +37,10 @@ def windows(p: Program) -> tuple[Window, ...]:
     return Places(t.classes, t.inputs).added(form.choices, weights)[1]
 
 
-def slides(c: Candidate) -> bool:
-    """Whether a buffer is read at a sum."""
-    buffers = {b.name for b in c.sgraph.buffers}
-    loads = [s for k in c.sgraph.kernels for s in k.statements() if isinstance(s, Load)]
-    return any(s.tensor in buffers and any(len(i.axes()) > 1 for i in s.index) for s in loads)
-
-
 @pytest.mark.parametrize("p", [windowed(), strided(6)], ids=["padded", "strided"])
 def test_a_value_of_places_is_stored_and_read_back_in_windows(p: Program) -> None:
     bounds = Bounds(max_families=400, max_sgraphs=400, off=frozenset({"dominated", "worse"}))
-    found = [c for c in generate(task(p), bounds).candidates if slides(c)]
+    found = [c for c in generate(task(p), bounds).candidates if reads_windows(c.sgraph)]
     assert found
     rng = np.random.default_rng(1)
     tensors = {t.name: rng.normal(size=t.shape) for t in p.inputs}
