@@ -607,7 +607,6 @@ KNOWN = (
         "q:b,h,s,d k:b,h,s,d c:s,d i:s,d",
         "b=4 h=32 s=2048 d=128",
         source=_FUSED,
-        reason="a value and the half that it is rotated with are two loads of one tensor, counted twice",
     ),
     Known(
         "RoPE backward",
@@ -615,7 +614,6 @@ KNOWN = (
         "q:b,h,s,d k:b,h,s,d c:s,d i:s,d",
         "b=4 h=32 s=2048 d=128",
         source=_FUSED,
-        reason="a value and the half that it is rotated with are two loads of one tensor, counted twice",
     ),
     Known(
         "cross-entropy", cross_entropy, "x:m,v t:m/int64", "m=4096 v=32768", "0", "8*m", 2, f"{LIGER}, its mean apart"

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import sympy
 import torch
 from sgraph_small import F16, F32, attention, layer_norm, matmul, matvec, split_k
 
@@ -23,10 +24,24 @@ from prism.cost.gpu import DOT_EFFICIENCY, FULL_DOT_REUSE, L2_SHARE
 from prism.cost.model import Estimate, Model, attentions, baseline_estimate, estimate
 from prism.instantiate.space import Space
 from prism.program.build import mul, op, read, reduce
-from prism.program.index import Axis
-from prism.program.nodes import Definition, DType, Expr, Program, Tensor
+from prism.program.index import Axis, Index
+from prism.program.nodes import Definition, DType, Expr, Program, ReduceKind, Tensor
 from prism.sgraph.config import Config, Resources
-from prism.sgraph.nodes import SGraph
+from prism.sgraph.nodes import (
+    Accumulate,
+    Grid,
+    Kernel,
+    Load,
+    Loop,
+    LoopRole,
+    Pointwise,
+    Role,
+    SGraph,
+    Stmt,
+    Store,
+    TileReduce,
+    Whole,
+)
 
 H200 = device("sm_90")
 
@@ -177,6 +192,37 @@ def test_what_a_launch_has_just_stored_is_read_from_l2_if_it_stays_there() -> No
         assert second.bytes == result + (0 if stays else partial)
         # It takes what L2 needs in any case.
         assert second.memory >= (partial + result) / H200.cache_bandwidth_bytes_s
+
+
+@pytest.mark.parametrize(
+    ("role", "passes", "loads"),
+    [("whole", 1, 1), ("grid", 1, 1), ("loop", 1, 2), ("loop", 2, 2)],
+    ids=["one tile holds the axis", "programs together have it all", "a loop comes there later", "two passes"],
+)
+def test_what_a_trip_loads_under_two_shifts_comes_from_memory_once(role: str, passes: int, loads: int) -> None:
+    """Rotary embeddings read each half where it is and where the other half is; of a tensor beyond the cache."""
+    rows, columns = 1 << 17, 4096
+    m, n = Axis("m", rows), Axis("n", columns)
+    shift = 0 if passes == 2 else columns // 2
+    tile = sympy.Symbol("T_n", integer=True, positive=True)
+    first = Load("a", "x", (Index.axis(m), Index.axis(n)))
+    second = Load("b", "x", (Index.axis(m), Index.axis(n) + shift))
+    store = Store("z", (Index.axis(m), Index.axis(n)), "c")
+    add = Pointwise("c", "add", ("a", "b"))
+    body: tuple[Stmt, ...] = (first, second, add, store)
+    if passes == 2:
+        total = (TileReduce("p", ReduceKind.MAX, n, "a"), Accumulate("s", ReduceKind.MAX, "p"))
+        body = (Loop(n, (first, *total)), Loop(n, (second, Pointwise("c", "mul", ("b", "s")), store)))
+    elif role == "loop":
+        body = (Loop(n, body),)
+    roles: dict[str, Role] = {"whole": Whole(), "grid": Grid(tile), "loop": LoopRole(tile)}
+    row = sympy.Symbol("T_m", integer=True, positive=True)
+    kernel = Kernel("k", ((m, Grid(row)), (n, roles[role])), body)
+    x = Tensor("x", (rows, columns + shift), DType.BFLOAT16)
+    g = SGraph("g", (x,), (), (Tensor("z", (rows, columns), DType.BFLOAT16),), (kernel,))
+    sizes = {"T_m": 1} | ({} if role == "whole" else {"T_n": 256})
+    found = estimate(g, Config(sizes, {"k": 4}, {"k": 1}), H200, {})
+    assert found.per_kernel[0].bytes == pytest.approx((loads + 1) * rows * columns * 2)
 
 
 # The baseline.

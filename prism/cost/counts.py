@@ -177,6 +177,8 @@ class Access:
         own: bytes of the distinct elements that it touches, as if each were touched once.
         traffic: bytes over all programs and trips.
         axes: the axes that its index mentions.
+        index: where it reads or writes.
+        nest: the loops that it is in, numbered as they come in the body: two over one axis are two passes.
     """
 
     tensor: str
@@ -184,6 +186,17 @@ class Access:
     own: Monomial
     traffic: Monomial
     axes: frozenset[Axis]
+    index: tuple[Index, ...] = ()
+    nest: tuple[int, ...] = ()
+
+    def shifted(self, other: Access) -> frozenset[Axis] | None:
+        """The axes along which it is a constant away from the other access; None where it is elsewhere altogether."""
+        if (self.tensor, self.nest) != (other.tensor, other.nest):
+            return None
+        pairs = list(zip(self.index, other.index, strict=True))
+        if any(a.terms != b.terms for a, b in pairs):
+            return None
+        return frozenset(axis for a, b in pairs if a.offset != b.offset for axis in a.axes())
 
 
 @dataclass(frozen=True, slots=True)
@@ -335,6 +348,7 @@ class _Counter:
         self.flops: dict[tuple[frozenset[Axis], _Nest], int] = {}
         self.dots: dict[tuple[frozenset[Axis], _Nest], int] = {}
         self.accesses: list[Access] = []
+        self.nest: tuple[int, ...] = ()
         self.products: list[Dot] = []
         self.dotted: set[str] = set()
         self.additions: dict[str, Monomial] = {}
@@ -381,7 +395,8 @@ class _Counter:
                     width = self.tensors[tensor].dtype.bytes
                     own = self.own(width, mentioned, loops, ranges)
                     traffic = self.monomial(width, mentioned, loops)
-                    self.accesses.append(Access(tensor, isinstance(s, Store), own, traffic, mentioned))
+                    store = isinstance(s, Store)
+                    self.accesses.append(Access(tensor, store, own, traffic, mentioned, index, self.nest))
                 case Pointwise(dst, op, _):
                     self.work(OPS[op].flops, self.axes[dst], loops)
                 case TileReduce(_, _, _, src):
@@ -413,7 +428,9 @@ class _Counter:
                     shares = tuple(v for _, v in under if v is not None)
                     self.trips.append(Monomial(1, (*tiles, *shares)))
                     self.longest.append(Monomial(1, (*tiles, *(replace(v, busiest=True) for v in shares))))
+                    around, self.nest = self.nest, (*self.nest, len(self.trips))
                     self.visit(inner, under, {**ranges, axis: conditions})
+                    self.nest = around
                 case Position():
                     pass
 

@@ -33,7 +33,7 @@ from prism.program.nodes import DType
 from prism.sgraph.config import Config, Resources
 from prism.sgraph.folding import FOLDED, Fold, folds
 from prism.sgraph.load_balance import SECTION, growing, ordered
-from prism.sgraph.nodes import Contract, Gather, Grid, Kernel, Load, SGraph, Split
+from prism.sgraph.nodes import Contract, Gather, Grid, Kernel, Load, SGraph, Split, Whole
 from prism.sgraph.products import LIBRARY
 
 # Part of a tensor that a load touches: its name, and the names of the axes that the index mentions.
@@ -270,8 +270,12 @@ class KernelModel:
         for _, n in order:
             programs = programs * n
         wave = np.minimum(programs, d.processors * resident)
+        covered = self._covered(order, wave)
+        at_once: dict[Axis, Any] = {axis: True for axis, role in self.kernel.roles if isinstance(role, Whole)}
+        at_once |= {axis: n >= dict(order)[axis] for axis, n in covered}
         dram: Any = 0.0
         moved: Any = 0.0
+        loaded: list[Access] = []
         for a in self.cost.accesses:
             traffic = a.traffic.evaluate(env) * 1.0
             moved = moved + traffic
@@ -282,9 +286,9 @@ class KernelModel:
             once = self._once(a, env)
             # Programs that run together read a tile from DRAM once.
             distinct: Any = 1.0
-            for axis, covered in self._covered(order, wave):
+            for axis, places in covered:
                 if axis in a.axes:
-                    distinct = distinct * covered
+                    distinct = distinct * places
             by_waves = traffic * distinct / wave
             from_dram = np.where(once <= L2_SHARE * d.cache_bytes, once, np.maximum(once, by_waves))
             from_dram = np.minimum(from_dram, traffic)
@@ -294,6 +298,13 @@ class KernelModel:
             # A tensor that is read by several loads of one launch comes from DRAM once if it stays in L2.
             previous = seen.get(key)
             again = 0.0 if previous is None else np.where(once <= L2_SHARE * d.cache_bytes, 0.0, 1.0)
+            # What is a constant away is loaded by the same trip, of programs that run together if they have all places.
+            for axes in (a.shifted(b) for b in loaded):
+                together: Any = axes is not None
+                for axis in axes or ():
+                    together = np.logical_and(together, at_once.get(axis, False))
+                again = np.where(together, 0.0, again)
+            loaded.append(a)
             seen[key] = from_dram
             dram = dram + (from_dram if previous is None else from_dram * again)
         return dram, moved
