@@ -804,7 +804,6 @@ KNOWN = (
         stacked,
         "a:m,n",
         "m=16 n=65536",
-        reason="pieces that are one expression of the position are computed one by one, in regions",
     ),
     Known(
         "crossed clamp",

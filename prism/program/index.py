@@ -239,6 +239,14 @@ class Index:
 
 
 def _index(terms: Mapping[Atom, Extent], offset: Extent) -> Index:
+    for atom, c in terms.items():
+        # d*(v//d) + v%d is v
+        if isinstance(atom, FloorDiv) and c != 0:
+            rest = Mod(atom.value, atom.divisor)
+            once = terms.get(rest, 0)
+            if once != 0 and c == mul(once, atom.divisor):
+                left = {a: k for a, k in terms.items() if a not in (atom, rest)}
+                return _index(left, offset) + atom.value.scaled(once)
     kept = [(a, c) for a, c in terms.items() if c != 0]
     kept.sort(key=lambda t: str(t[0]))
     return Index(tuple(kept), offset)
