@@ -298,12 +298,14 @@ def test_a_running_value_must_be_absorbed_by_rescaling() -> None:
             denote(bad)
 
 
-def three_layers() -> Program:
-    """Three products with something between them, too large to compute one again for tiles of the next."""
+def three_layers(products: bool = False) -> Program:
+    """Three products, of numbers or in the max-plus algebra, too large to compute one again for tiles of the next."""
     m, *n = (Axis(name, 1024) for name in "mabcd")
     value: Expr = read("x", m, n[0])
     for k, layer in itertools.pairwise(n):
-        value = op("sigmoid", reduce("sum", k, mul(value, read(f"w{k}", k, layer))))
+        weight = read(f"w{k}", k, layer)
+        value = reduce("sum", k, mul(value, weight)) if products else reduce("max", k, add(value, weight))
+        value = op("sigmoid", value)
     return program("three", dict.fromkeys(("x", "wa", "wb", "wc"), (1024, 1024)), {"y": ((m, n[-1]), value)})
 
 
@@ -314,6 +316,14 @@ def test_a_further_round_finds_what_narrow_bounds_hide() -> None:
     assert found.candidates[0].seconds < 0.5 * first.candidates[0].seconds
     assert first.pruned["max_cuts"] > found.pruned.get("max_cuts", 0)
     assert found.candidates == generate(t, narrow).candidates
+
+
+def test_products_as_written_are_a_floor_under_all_bounds() -> None:
+    t = task(three_layers(products=True))
+    least = generate(t, Bounds()).candidates[0].seconds
+    for narrow in (Bounds(max_cuts=1, max_families=1, max_rounds=1), Bounds(max_kernels=2, max_rounds=2)):
+        assert generate(t, narrow).candidates[0].seconds == least
+    assert generate(t, Bounds(max_kernels=2, max_rounds=1)).candidates[0].seconds > 2 * least  # not beyond all bounds
 
 
 def test_there_is_no_further_round_where_nothing_can_be_gained() -> None:

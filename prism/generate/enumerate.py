@@ -247,6 +247,7 @@ def generate(task: Task, bounds: Bounds) -> Generated:
     walk.pruned["max_cuts"] += agenda.cuts_left
     complete = complete and not agenda.left
     if own is not None:
+        walk.keep_products(own, weights)
         walk.keep_written(*places.added(own, weights), weights)
     return walk.result(complete)
 
@@ -374,6 +375,19 @@ class _Walk:
     def best(self) -> _Pick | None:
         """The fastest pick so far, by its estimate."""
         return min(self.found.values(), key=lambda p: p.seconds, default=None)
+
+    def keep_products(self, choices: Choices, weights: Weights) -> None:
+        """Visit the form's plan of products with what follows them, if no round did.
+
+        Bounds are a budget: a plan that is known to be good may take a kernel more for each further round.
+        """
+        task, bounds = self.task, self.bounds
+        planner = Planner(task.formulas, task.inputs, choices, weights, task.device, bounds.off)
+        plan = planner.products(bounds.max_kernels, bounds.max_rounds - 1)
+        if plan is not None and all(
+            p.plan.groups != plan.groups or p.plan.choices != choices for p in self.found.values()
+        ):
+            self.visit(plan, False)
 
     def keep_written(self, choices: Choices, windows: Sequence[Window], weights: Weights) -> None:
         """Keep the fastest pick of the form as written; where the bounds let none be built, build one."""

@@ -349,12 +349,8 @@ class Planner:
             pruned: where what pruners remove is counted.
             known: plans were listed with this for `max_cuts` before: they are not listed again.
         """
-        if self.cuts is None:
-            some = max_kernels > 1
-            given = self.formulas, self.choices, self.weights, self.device, self.off, pruned, self.windows
-            self.cuts = cuts(*given) if some else ()
-        every = self.cuts
-        most = max_kernels + len({frozenset(Target("", f.index, 0).axes) for f in self.formulas}) - 1
+        every = self._cuts(max_kernels, pruned)
+        most = self._most(max_kernels)
         for count in range(max_kernels):
             places = range(len(every) if count == 1 else min(max_cuts, len(every)))
             for chosen in itertools.combinations(places, count):
@@ -367,6 +363,41 @@ class Planner:
             plan = self._plan(together, at_once=True)
             if plan is not None:
                 yield from (p for p in (plan, *self._apart(plan)) if len(p.groups) <= most)
+
+    def products(self, max_kernels: int, more: int = 0) -> Plan | None:
+        """The plan that stores each product with what is computed from it alone, element by element.
+
+        None where that is no plan, or takes more kernels than others may have and so many more.
+        """
+        axes, roots = self.weights.classes.axes, self.weights.classes.roots
+        users: dict[int, list[int]] = defaultdict(list)
+        order = below(self.choices, roots)
+        for c in order:
+            for child in set(self.choices[c].children):
+                users[child].append(c)
+
+        def ended(cls: int) -> int:
+            while cls not in roots and len(users[cls]) == 1:
+                (user,) = users[cls]
+                if self.choices[user].op not in OPS or axes[user] != axes[cls]:
+                    break
+                cls = user
+            return cls
+
+        ends = {ended(c) for c in order if self.choices[c].op == "contract"}
+        every = self._cuts(max_kernels, Counter())
+        plan = self._plan([cut for cut in every if any(cls in ends for cls, _ in cut.members)])
+        return plan if plan is not None and len(plan.groups) <= self._most(max_kernels) + more else None
+
+    def _cuts(self, max_kernels: int, pruned: Counter[str]) -> tuple[Cut, ...]:
+        if self.cuts is None:
+            given = self.formulas, self.choices, self.weights, self.device, self.off, pruned, self.windows
+            self.cuts = cuts(*given) if max_kernels > 1 else ()
+        return self.cuts
+
+    def _most(self, max_kernels: int) -> int:
+        """Kernels of one plan: what outputs over other axes take is not counted, but for one."""
+        return max_kernels + len({frozenset(Target("", f.index, 0).axes) for f in self.formulas}) - 1
 
     def _statistics(self, every: Sequence[Cut]) -> Iterator[tuple[Cut, ...]]:
         """Sets of two or more values over the same axes that are next to nothing to store, and that larger ones read.
