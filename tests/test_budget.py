@@ -170,6 +170,7 @@ def test_regions_without_time_are_taken_by_the_cost_model_and_nothing_of_that_is
     run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(optimizing, "partition", lambda p, device: partition(p, ONE_BY_ONE))
+    monkeypatch.setattr("prism.api.partitioned.whole", lambda program, device: None)
     monkeypatch.setattr(optimizing, "_region_chosen", lambda *_: time.sleep(60))
     monkeypatch.setattr(optimizing, "TUNED", 0.02)
     made = run(REGIONS, seconds=120.0)
@@ -220,6 +221,7 @@ def test_the_regions_of_a_run_share_the_children_that_compile_and_time(
     run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(optimizing, "partition", lambda p, device: partition(p, ONE_BY_ONE))
+    monkeypatch.setattr("prism.api.partitioned.whole", lambda program, device: None)
     worked: list[int] = []
 
     def counted(self: CpuPlatform) -> Worker:
