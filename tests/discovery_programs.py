@@ -152,6 +152,11 @@ def qk_norm_attention(q: Tensor, k: Tensor, v: Tensor, gq: Tensor, gk: Tensor) -
     return F.scaled_dot_product_attention(rms_norm(q, gq), rms_norm(k, gk), v)
 
 
+def differential_attention(q: Tensor, k: Tensor, q2: Tensor, k2: Tensor, v: Tensor, weight: Tensor) -> Tensor:
+    first, second = (F.softmax(a @ b.mT * 0.125, dim=-1) for a, b in ((q, k), (q2, k2)))
+    return (first - weight * second) @ v
+
+
 def _rotated(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     low, high = x.chunk(2, dim=-1)
     return x * cos + torch.cat((-high, low), dim=-1) * sin
@@ -286,6 +291,7 @@ WORKLOADS: Mapping[str, Workload] = {
         rope_attention,
         _bf16((2, 16, 4096, 128), (2, 16, 4096, 128), (2, 16, 4096, 128), (128,), (128,), (4096, 128), (4096, 128)),
     ),
+    "differential_attention": Workload(differential_attention, _bf16(*[(16, 4096, 64)] * 5, (1,))),
     "softmax": Workload(softmax, _f32((4096, 32000))),
     "softmax_short": Workload(softmax, _f32((4096, 4096))),
     "logsumexp": Workload(logsumexp, _f32((4096, 128256))),

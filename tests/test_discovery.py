@@ -368,6 +368,14 @@ def test_norms_of_queries_and_keys_are_folded_into_attention(name: str, search: 
     assert any({"q", "k"} & operand for operand in plain_operands(kernel))
 
 
+def test_a_difference_of_attentions_computes_each_of_the_scores_once(search: Search) -> None:
+    """(p - w p2) @ v: no division by a sum over the keys stays within the sum, so nothing waits for it."""
+    graph = best(search("differential_attention"))
+    assert not stores(graph, 4096, 4096)
+    assert one_pass(graph, "q", "k", "q2", "k2")
+    assert rescaled(graph) == 4
+
+
 # Rows
 
 

@@ -39,6 +39,7 @@ NOT_FOR_TRUTH = {
     ("sum-where-split", "without (= c (Mul u v))"): GROWTH,
     ("sum-split-product", "without (!= x y)"): GROWTH,
     ("sum-split-product", "without (!= u (set-union u z))"): GROWTH,
+    ("sum-split-quotient", "without (!= u (set-union u z))"): GROWTH,
     ("sum-reassociate", "without (!= j k)"): OTHER,
     ("sum-reassociate", "without (set-contains sb j)"): GROWTH,
     ("sum-reassociate", "without (set-contains sx k)"): GROWTH,
