@@ -71,6 +71,10 @@ def test_at_the_low_end_a_baseline_has_its_better_time_and_a_kernel_its_usual_on
     matches = [({"k": kernel}, {"one": steady, "four": once})]
     assert between(matches, {"four"}) == pytest.approx((0.72 / 0.25, 0.72 / 0.25), rel=0.03), "once is no mode"
     assert not has_two_modes(matches, {"four"})
+    matches = [({"k": kernel, "four": [s / 4 for s in seldom]}, {"one": steady})]
+    low, high = between(matches, {"four"})
+    assert low == pytest.approx(0.72 / 0.25, rel=0.03)
+    assert high == pytest.approx(0.72 / 0.1, rel=0.03), "whoever times the kernel again may find it so"
     now_and_then = [(0.1e-3 if n % 3 == 0 else 12e-3) * (1 + n / 1e4) for n in range(28)]
     matches = [({"one": kernel, "four": now_and_then}, {"b": steady})]
     low, high = between(matches, {"four"})

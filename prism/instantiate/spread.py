@@ -7,7 +7,7 @@ are drawn whole: what slowed both sides in one of them slows both again.
 
 Where cores are taken, threads that wait for each other stall for tenths of a second and then run as if none were, and
 whoever times them again may find them either way. So at the low end a baseline that has two times is given the better
-one, and a kernel the one that it has in half of its samples.
+one, and a kernel the one that it has in half of its samples; at the high end a kernel is given its better one.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ DRAWS = 200
 OUTSIDE = 0.05
 """The part of the draws that may lie below what is said, and that may lie above."""
 SELDOM = 0.1
-"""The part of its rounds in which a baseline's better mode has to be seen."""
+"""The part of its rounds in which a better mode has to be seen."""
 MODES = 1.2
 """Samples further apart than this, as a ratio, are of two modes, and not of noise."""
 
@@ -48,7 +48,8 @@ def between(matches: Sequence[tuple[Taken, Taken]], stalling: Collection[str] = 
     gains = sorted(_drawn(matches, rng) for _ in range(DRAWS))
     outside = int(OUTSIDE * DRAWS)
     least = _least(matches, 1, stalling, better_mode) / _least(matches, 0, stalling, usual_mode)
-    return min(gains[outside], least), gains[-1 - outside]
+    most = _least(matches, 1, (), lower_quartile) / _least(matches, 0, stalling, better_mode)
+    return min(gains[outside], least), max(gains[-1 - outside], most)
 
 
 def has_two_modes(matches: Sequence[tuple[Taken, Taken]], stalling: Collection[str]) -> bool:
