@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from prism import errors
 
 if TYPE_CHECKING:
-    from prism.api import explain, operators, optimize, prove, search, trace, verify
+    from prism.api import explain, operators, optimize, optimize_ranges, prove, search, trace, verify
     from prism.api import load as load_onnx
     from prism.api.compiling import compile
     from prism.program.nodes import Program
@@ -33,6 +33,7 @@ __all__ = [
     "load_onnx",
     "operators",
     "optimize",
+    "optimize_ranges",
     "prove",
     "search",
     "trace",
@@ -48,6 +49,7 @@ _HOMES = {
     "load_onnx": ("prism.api", "load"),
     "operators": ("prism.api", "operators"),
     "optimize": ("prism.api", "optimize"),
+    "optimize_ranges": ("prism.api", "optimize_ranges"),
     "prove": ("prism.api", "prove"),
     "search": ("prism.api", "search"),
     "trace": ("prism.api", "trace"),

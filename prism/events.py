@@ -487,6 +487,69 @@ class Artifacts:
 
 
 @dataclass(frozen=True, slots=True)
+class CellReport:
+    """A part of a range of shapes, and the kernels that it has.
+
+    Attributes:
+        where: the lengths that are in it, as text.
+        at: the lengths that it was tuned at.
+        folder: where its kernels are, in the output folder; cells may share them.
+        kernels: how many there are.
+        rung: the kind of certificate that they have.
+        best_seconds, baseline_seconds: of them and of what they are compared with, at these lengths; 0 where the cell
+            has none of its own.
+        baseline: what that is.
+        between: what the measured gain lies between; None where it is not known.
+        why: why it has none of its own, and takes another one's; empty where it has.
+    """
+
+    where: str
+    at: Mapping[str, int]
+    folder: str
+    kernels: int
+    rung: str
+    best_seconds: float = 0.0
+    baseline_seconds: float = 0.0
+    baseline: str = ""
+    between: tuple[float, float] | None = None
+    why: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class RangedReport:
+    """A run over ranges of shapes.
+
+    Attributes:
+        name: the program's name, and the function's.
+        target, device, evidence, backend: as in a `RunReport`.
+        ranges: the least and the largest length by symbolic dimension.
+        cells: the parts of the ranges.
+        arguments: what the function is called with, in order; shapes are those that the first cell was tuned at.
+        stages: seconds by stage.
+        seed: of all draws.
+        versions: of Python, prism and the packages below.
+        outside: whether the model that was given runs at other lengths; they are refused where it does not.
+        warnings: what the user should know.
+        output: the output folder; empty when none was written.
+    """
+
+    name: str
+    target: str
+    device: str
+    evidence: Evidence
+    backend: str
+    ranges: Mapping[str, tuple[int, int]]
+    cells: tuple[CellReport, ...]
+    arguments: tuple[Argument, ...]
+    stages: Mapping[str, float]
+    seed: int
+    versions: Mapping[str, str]
+    outside: bool = False
+    warnings: tuple[str, ...] = ()
+    output: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class IslandReport:
     """A part of a model that was looked at for kernels.
 

@@ -52,6 +52,7 @@ LITERAL = (
     "prism show model.onnx",
     "prism prove model.onnx moved.onnx",
     "prism optimize model.onnx --target sm_90 --out out/model",
+    "prism optimize model.onnx --target sm_90 --shape seq=1..64 --out out/ranged",
     "prism verify out/model",
     "prism explain out/model",
 )
@@ -181,10 +182,11 @@ def test_the_commands_of_the_readme_in_their_order(
         printed[command] = capsys.readouterr().out
     assert printed[LITERAL[1]].startswith("program model\n")
     assert printed[LITERAL[2]].startswith("proved")
-    assert "verified" in printed[LITERAL[4]]
+    assert "9 <= seq <= 64" in printed[LITERAL[4]]
+    assert "verified" in printed[LITERAL[5]]
     lines = next_lines(printed[LITERAL[3]])
-    assert lines["verify"] == LITERAL[4]
-    assert lines["explain"] == LITERAL[5]
+    assert lines["verify"] == LITERAL[5]
+    assert lines["explain"] == LITERAL[6]
     assert (folder / lines["read"]).is_file()
     assert 'device="cuda"' in lines["call"]
 

@@ -5,6 +5,7 @@ searching.py   Program -> proved sGraphs         (regions, often one: region_sea
 region_search.py one region -> proved sGraphs    (saturate, generate, prove; proofs.py, trivial.py)
 partitioned.py several regions, searched apart and composed
 optimizing.py  proved sGraphs -> output folder   (finalists.py; tune, check, write)
+ranged.py      a program, ranges of lengths -> output folder with kernels for each part of them
 whole_models.py an ONNX model in parts -> output folder (model_inputs.py: what it is compared and timed on)
 given_inputs.py inputs of the user's own, to be checked on
 records.py     a finished run -> report, proof record, lock
@@ -18,6 +19,7 @@ from prism.api.loading import load, trace
 from prism.api.optimizing import OptimizeResult, optimize
 from prism.api.proofs import ProvedSGraph
 from prism.api.proving import prove, prove_models
+from prism.api.ranged import RangedResult, optimize_ranges
 from prism.api.region_search import Search, SearchBudget, SearchInterruptedError, SearchResult
 from prism.api.rules import operators
 from prism.api.searching import search
@@ -28,6 +30,7 @@ __all__ = [
     "ModelResult",
     "OptimizeResult",
     "ProvedSGraph",
+    "RangedResult",
     "Search",
     "SearchBudget",
     "SearchInterruptedError",
@@ -38,6 +41,7 @@ __all__ = [
     "operators",
     "optimize",
     "optimize_model",
+    "optimize_ranges",
     "prove",
     "prove_models",
     "read_inputs",

@@ -31,7 +31,7 @@ from prism.generate.enumerate import Bounds, Generated, Task, generate
 from prism.generate.pruning import PRUNERS
 from prism.program.classes import EClasses
 from prism.program.inline import inline
-from prism.program.nodes import Formula, Program
+from prism.program.nodes import Formula, Program, SymbolRange
 from prism.program.verdict import Status
 
 T = TypeVar("T")
@@ -296,14 +296,17 @@ class Search(Iterator[ProvedSGraph]):
             raise
         return self.result()
 
-    def winners(self) -> tuple[Winner, ...]:
+    def winners(self, ranges: Mapping[str, SymbolRange] | None = None) -> tuple[Winner, ...]:
         """The few of what has been proved so far that are best somewhere, each with where.
 
         Predicates are over the program's symbolic dimensions, disjoint, and cover their ranges; without any there is
         one winner, everywhere. By estimate, see prism.generate.dispatch.
+
+        Args:
+            ranges: the lengths of interest by symbolic dimension; the program's own by default.
         """
         found = [p.sgraph for p in self.proved]
-        return winners(found, self._program.ranges, self._target)
+        return winners(found, ranges if ranges is not None else self._program.ranges, self._target)
 
     def close(self) -> None:
         """End the search; its own workers are killed, what was proved stays."""

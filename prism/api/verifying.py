@@ -14,6 +14,7 @@ from typing import Any
 import msgspec
 
 from prism.api import sgraph_file
+from prism.api.ranged import over
 from prism.api.rules import rule_paths
 from prism.checker import CertificateError, Checked, Reader, Rule, Step, Term, Terms, check, digest, read_rules
 from prism.egraph.budget import Budget
@@ -23,7 +24,7 @@ from prism.egraph.prove.matching import renamed
 from prism.egraph.rules import RuleSet, load_rules, rule_files
 from prism.egraph.worker import Worker
 from prism.errors import IllegalIRError, PrismError, UsageError, VerificationError
-from prism.events import LockRecord, ProofRecord
+from prism.events import LockRecord, ProofRecord, RangedReport
 from prism.instantiate.lock import program_hash, versions
 from prism.process.limit import processor_limit
 from prism.program.extents import Extent
@@ -33,7 +34,8 @@ from prism.program.nodes import DType, Expr, Formula, Program, Reduce, Tensor, w
 from prism.program.pretty import formula_lines
 from prism.program.region import reads
 from prism.report.folder import LARGEST, LOCK_NAME, certificate_name, digest_of, read_file, unlisted
-from prism.report.records import from_json, is_model_lock, recorded_files
+from prism.report.ranged_folder import REPORT_NAME
+from prism.report.records import MODEL_LOCK_SCHEMA, RANGES_LOCK_SCHEMA, from_json, lock_schema, recorded_files
 from prism.sgraph.denote import expand
 from prism.sgraph.show import key, text
 
@@ -109,8 +111,12 @@ def verify(
         )
     lock_data = read_file(folder, LOCK_NAME)
     where = str(folder / LOCK_NAME)
-    if _of_parts(lock_data, where):
-        return _verified_parts(folder, lock_data, rules, worker)
+    match _schema(lock_data, where):
+        case schema if schema == MODEL_LOCK_SCHEMA:
+            return _verified_parts(folder, lock_data, None, rules, worker)
+        case schema if schema == RANGES_LOCK_SCHEMA:
+            over = None if program is None else _over_its_ranges(folder, program)
+            return _verified_parts(folder, lock_data, over, rules, worker)
     try:
         lock, recorded = from_json(lock_data, LockRecord, where=where), recorded_files(lock_data, where=where)
     except UsageError as error:
@@ -135,21 +141,29 @@ def verify(
 def of_parts(out: str | os.PathLike[str]) -> bool:
     """Whether it is the output folder of a model in parts, as far as its lock file says."""
     try:
-        return is_model_lock(read_file(Path(out), LOCK_NAME))
+        return lock_schema(read_file(Path(out), LOCK_NAME)) == MODEL_LOCK_SCHEMA
     except PrismError:
         return False
 
 
-def _of_parts(lock_data: bytes, where: str) -> bool:
-    """Whether the folder is that of a model in parts."""
+def _schema(lock_data: bytes, where: str) -> str:
+    """What kind of folder it is."""
     try:
-        return is_model_lock(lock_data, where=where)
+        return lock_schema(lock_data, where=where)
     except UsageError as error:
         raise VerificationError(error.what, where=where, why=error.why, fix="run prism optimize again") from error
 
 
-def _verified_parts(folder: Path, lock_data: bytes, rules: Sequence[Path | str], worker: Worker | None) -> Verification:
-    """The folder of a model in parts: its own files, and every island's folder."""
+def _over_its_ranges(folder: Path, program: Program) -> Program:
+    """The program at the lengths that the folder's kernels are for, as its report says."""
+    where = folder / REPORT_NAME
+    return over(program, from_json(read_file(folder, REPORT_NAME), RangedReport, where=str(where)).ranges)
+
+
+def _verified_parts(
+    folder: Path, lock_data: bytes, program: Program | None, rules: Sequence[Path | str], worker: Worker | None
+) -> Verification:
+    """A folder of folders: its own files, and each of the others, of which all are of the program where it is given."""
     recorded = recorded_files(lock_data, where=str(folder / LOCK_NAME))
     passed: list[str] = []
     mismatches: list[Mismatch] = []
@@ -168,7 +182,7 @@ def _verified_parts(folder: Path, lock_data: bytes, rules: Sequence[Path | str],
         if found != expected:
             mismatches.append(Mismatch(name, f"its SHA-256 is {found[:16]}…, the lock file says {expected[:16]}…"))
         elif inner:
-            inside = verify(folder / inner, rules=rules, worker=worker)
+            inside = verify(folder / inner, program, rules=rules, worker=worker)
             passed += [f"{inner}: {said}" for said in inside.passed]
             mismatches += [Mismatch(f"{inner}/{m.where}", m.what) for m in inside.mismatches]
             rungs[inside.rung] = None
@@ -391,12 +405,14 @@ def explain(out: str | os.PathLike[str], *, rules: Sequence[Path | str] = ()) ->
         VerificationError: the derivation is not right.
     """
     folder = Path(out)
-    if of_parts(out):
-        raise UsageError(
-            "a model in parts has a derivation for every island",
-            where=str(out),
-            fix="give the folder of one of them, as island_0 in it",
-        )
+    if not os.path.lexists(folder / PROOF_NAME) and os.path.lexists(folder / LOCK_NAME):
+        inner = sorted(p.parent.name for p in folder.glob(f"*/{PROOF_NAME}"))
+        if inner:
+            raise UsageError(
+                "kernels of several folders have a derivation each",
+                where=str(out),
+                fix=f"give one of them, as {folder / inner[0]}",
+            )
     if not os.path.lexists(folder / PROOF_NAME):
         raise UsageError("not an output folder of prism", where=str(out), why=f"it has no {PROOF_NAME}")
     proof = from_json(read_file(folder, PROOF_NAME), ProofRecord, where=str(folder / PROOF_NAME))

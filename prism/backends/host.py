@@ -179,16 +179,9 @@ class Signature:
                 for t in results:
                     w.line(f'({self.shape(t.shape)}, "{t.dtype.value}"),')
             w.line("]")
-        takes = ", ".join(f"Tensor? {n}=None" if self.weights else f"Tensor {n}" for n in self.inputs)
-        gives = "Tensor" if len(results) == 1 else f"({', '.join('Tensor' for _ in results)})"
-        name = "torch_op" if entry != "torch_op" else "as_torch_op"
-        schema = "\n".join(
-            f'            "{part}"' for part in textwrap.wrap(f"({takes}) -> {gives}", 90, drop_whitespace=False)
-        )
-        torch = "" if imported else "\n    import torch\n"
-        text = TORCH_OP.format(name=name, entry=entry, schema=schema, torch=torch)
+        text = operator_text(entry, self.inputs, self.weights, len(results), imported)
         w.blank(2)
-        for line in text.strip("\n").splitlines():
+        for line in text.splitlines():
             w.line(line)
 
     def expect(self, w: Writer, t: Tensor, shape: str) -> None:
@@ -198,21 +191,7 @@ class Signature:
 
     def _bound(self) -> dict[str, str]:
         config = {identifier(s) for s in self.module.symbols}
-        found: dict[str, str] = {}
-        composite: list[tuple[str, Extent]] = []
-        for t in self.module.inputs:
-            for position, extent in enumerate(t.shape):
-                place = f"{self.tensors.host[t.name]}.shape[{position}]"
-                if isinstance(extent, sympy.Symbol):
-                    found.setdefault(identifier(extent.name), place)
-                elif not is_static(extent):
-                    composite.append((place, extent))
-        # Of `2*s + 1` and the like, what is not known yet follows from the rest.
-        while composite:
-            left = [(place, extent) for place, extent in composite if not self._solve(place, extent, found)]
-            if len(left) == len(composite):
-                break
-            composite = left
+        found = lengths_of(self.module.inputs, self.tensors.host, self.integers)
         everything = {n for t in (*self.module.inputs, *self.module.outputs) for e in t.shape for n in scalars(e)}
         everything |= {n for launch in self.module.launches for n in launch.lengths}
         for name in sorted(everything - set(found) - config):
@@ -275,20 +254,6 @@ class Signature:
         w.line("    " + ", ".join(f"{name}: {_declaration(t)}" for name, t in self._results()) + ".")
         w.line('"""')
 
-    def _solve(self, place: str, extent: Extent, found: dict[str, str]) -> bool:
-        """Bind the one symbol of the extent that is not known; False when there are more of them."""
-        unknown = [s for s in getattr(extent, "free_symbols", ()) if identifier(s.name) not in found]
-        if len(unknown) != 1:
-            return not unknown
-        (s,) = unknown
-        expanded = sympy.expand(extent)
-        per, rest = expanded.coeff(s, 1), expanded.coeff(s, 0)
-        if per.has(s) or sympy.expand(per * s + rest - expanded) != 0:
-            return False
-        value = place if rest == 0 else f"({place} - {self.integers.factor(rest)})"
-        found[identifier(s.name)] = value if per == 1 else f"{value} // {self.integers.factor(per)}"
-        return True
-
     def _value(self, value: float | Extent, dtype: DType) -> str:
         """A constant's element as source."""
         if not isinstance(value, float):
@@ -296,6 +261,67 @@ class Signature:
         if not dtype.is_float:
             return str(bool(value)) if dtype is DType.BOOL else str(int(value))
         return repr(value) if math.isfinite(value) else f'float("{value}")'
+
+
+def lengths_of(inputs: Iterable[Tensor], host: Mapping[str, str], integers: PythonIntegers) -> dict[str, str]:
+    """For each symbol of the inputs' shapes that follows from them, the expression that binds it.
+
+    Args:
+        inputs: the inputs.
+        host: the variables that hold them, by their names.
+        integers: how lengths are printed.
+    """
+    found: dict[str, str] = {}
+    composite: list[tuple[str, Extent]] = []
+    for t in inputs:
+        for position, extent in enumerate(t.shape):
+            place = f"{host[t.name]}.shape[{position}]"
+            if isinstance(extent, sympy.Symbol):
+                found.setdefault(identifier(extent.name), place)
+            elif not is_static(extent):
+                composite.append((place, extent))
+    # Of `2*s + 1` and the like, what is not known yet follows from the rest.
+    while composite:
+        left = [(place, extent) for place, extent in composite if not _solve(place, extent, found, integers)]
+        if len(left) == len(composite):
+            break
+        composite = left
+    return found
+
+
+def _solve(place: str, extent: Extent, found: dict[str, str], integers: PythonIntegers) -> bool:
+    """Bind the one symbol of the extent that is not known; False when there are more of them."""
+    unknown = [s for s in getattr(extent, "free_symbols", ()) if identifier(s.name) not in found]
+    if len(unknown) != 1:
+        return not unknown
+    (s,) = unknown
+    expanded = sympy.expand(extent)
+    per, rest = expanded.coeff(s, 1), expanded.coeff(s, 0)
+    if per.has(s) or sympy.expand(per * s + rest - expanded) != 0:
+        return False
+    value = place if rest == 0 else f"({place} - {integers.factor(rest)})"
+    found[identifier(s.name)] = value if per == 1 else f"{value} // {integers.factor(per)}"
+    return True
+
+
+def operator_text(entry: str, inputs: Sequence[str], optional: bool, results: int, imported: bool) -> str:
+    """The function that makes an operator of torch of a launcher; the module has `_results` besides.
+
+    Args:
+        entry: the launcher's name.
+        inputs: its parameters.
+        optional: whether they may be left out.
+        results: how many tensors it returns.
+        imported: whether the module imports torch.
+    """
+    takes = ", ".join(f"Tensor? {n}=None" if optional else f"Tensor {n}" for n in inputs)
+    gives = "Tensor" if results == 1 else f"({', '.join(['Tensor'] * results)})"
+    schema = "\n".join(
+        f'            "{part}"' for part in textwrap.wrap(f"({takes}) -> {gives}", 90, drop_whitespace=False)
+    )
+    name = "torch_op" if entry != "torch_op" else "as_torch_op"
+    torch = "" if imported else "\n    import torch\n"
+    return TORCH_OP.format(name=name, entry=entry, schema=schema, torch=torch).strip("\n")
 
 
 def _hold(w: Writer, name: str, held: SymbolRange) -> None:

@@ -122,6 +122,7 @@ def optimize(
     trials: Annotated[int, Parameter(validator=_Positive)] = 12,
     seed: Annotated[int, Parameter(validator=Number(gte=0))] = 0,
     shape: Annotated[tuple[str, ...], Parameter(negative=())] = (),
+    outside: Literal["original"] | None = None,
     max_kernels: _Bound = None,
     max_ops: _Bound = None,
     max_loops: _Bound = None,
@@ -155,7 +156,9 @@ def optimize(
         trials: the most configurations to try.
         seed: of the search and of the inputs drawn for the checks.
         shape: NAME=VALUE: the value of a symbolic dimension to tune at; give it again for others. The kernels that come
-            out take all values.
+            out take all values. NAME=LOW..HIGH: kernels for these lengths, tuned part by part, and a module that picks
+            among them; other lengths are refused.
+        outside: what runs at lengths outside of ranges: "original" is the model that was given, in onnxruntime.
         max_kernels: the most kernels that a candidate may have, but for second stages of splits, and what outputs over
             other axes take besides the first; 3 by default.
         max_ops: the most operators in one kernel; 64 by default.
@@ -187,6 +190,9 @@ def optimize(
     from prism.report.folder import check_writable
 
     seconds = _seconds(budget)
+    values, ranges = _shapes(shape)
+    if outside is not None and not ranges:
+        raise UsageError("there is no range", where="--outside", fix="give one, as in --shape seq=1..4096")
     ends = None if seconds is None else time.monotonic() + seconds - since_start()
     own = _own(rules)
     folder = check_writable(out if out is not None else Path(f"{model.stem}.prism"))
@@ -229,7 +235,7 @@ def optimize(
             "budget": search,
             "trials": trials,
             "seed": seed,
-            "shapes": _shapes(shape),
+            "shapes": values,
             "listener": progress.listen,
             "baselines": baseline or None,
             "anew": anew,
@@ -239,17 +245,28 @@ def optimize(
         }
         try:
             if program is None:
+                if ranges:
+                    raise UsageError(
+                        "a model that goes in parts is tuned at one length",
+                        where="--shape",
+                        fix="give a value, as in --shape seq=512: its kernels take every length",
+                    )
                 whole = api.optimize_model(model, check=check, **options).report
+            elif ranges:
+                options["original"] = None if outside is None else model
+                over = api.optimize_ranges(program, ranges, **options).report
             else:
                 report = api.optimize(program, **options).report
         except KeyboardInterrupt as e:
             if progress.finished & {"search", "proof", "tuning", "check"}:
                 e.add_note(_KEPT)
             raise
-    from prism.cli.output import print_model_report, print_report
+    from prism.cli.output import print_model_report, print_ranged_report, print_report
 
     if program is None:
         print_model_report(whole, folder=folder, as_json=json)
+    elif ranges:
+        print_ranged_report(over, folder=folder, as_json=json)
     else:
         print_report(report, folder=folder, as_json=json)
     return ExitCode.DONE
@@ -274,15 +291,21 @@ def _seconds(given: str | None) -> float | None:
     return seconds
 
 
-def _shapes(given: tuple[str, ...]) -> dict[str, int]:
-    """NAME=VALUE pairs as a mapping."""
-    found: dict[str, int] = {}
+def _shapes(given: tuple[str, ...]) -> tuple[dict[str, int], dict[str, tuple[int, int]]]:
+    """NAME=VALUE as a mapping, and NAME=LOW..HIGH as another."""
+    values: dict[str, int] = {}
+    ranges: dict[str, tuple[int, int]] = {}
     for text in given:
-        name, equals, value = text.partition("=")
-        if not (name and equals and value.isdecimal()):
-            raise UsageError(f"{text!r} is not NAME=VALUE", where="--shape", fix="write it as in --shape seq=2048")
-        found[name] = int(value)
-    return found
+        found = re.fullmatch(r"([^=]+)=(\d+)(?:\.\.(\d+))?", text, re.ASCII)
+        if found is None:
+            fix = "write it as in --shape seq=2048, or --shape seq=1..4096"
+            raise UsageError(f"{text!r} is neither NAME=VALUE nor NAME=LOW..HIGH", where="--shape", fix=fix)
+        name, low, high = found.groups()
+        if high is None:
+            values[name] = int(low)
+        else:
+            ranges[name] = (int(low), int(high))
+    return values, ranges
 
 
 def prove(

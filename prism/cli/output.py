@@ -16,8 +16,8 @@ import msgspec
 from rich.console import Console
 
 from prism.errors import UsageError
-from prism.events import ModelReport, RunReport
-from prism.report import model_folder
+from prism.events import ModelReport, RangedReport, RunReport
+from prism.report import model_folder, ranged_folder
 from prism.report.folder import module_name
 from prism.report.records import to_json
 from prism.report.table import print_summary
@@ -43,8 +43,14 @@ def print_model_report(report: ModelReport, *, folder: Path, as_json: bool) -> N
     _print(report, partial(model_folder.print_model, report), partial(model_folder.next_lines, report), as_json)
 
 
+def print_ranged_report(report: RangedReport, *, folder: Path, as_json: bool) -> None:
+    """Print the summary of a run over ranges of shapes, or its JSON."""
+    report = replace(report, output=str(folder))
+    _print(report, partial(ranged_folder.print_ranged, report), partial(ranged_folder.next_lines, report), as_json)
+
+
 def _print(
-    report: RunReport | ModelReport,
+    report: RunReport | ModelReport | RangedReport,
     summary: Callable[[Console], None],
     following: Callable[[], Sequence[tuple[str, str]]],
     as_json: bool,

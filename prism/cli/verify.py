@@ -9,7 +9,7 @@ from typing import Annotated
 import msgspec
 from cyclopts import Parameter
 
-from prism.errors import ExitCode, UnsupportedError
+from prism.errors import ExitCode
 
 _Rules = Annotated[tuple[Path, ...], Parameter(negative=())]
 
@@ -36,14 +36,9 @@ def verify(
     from prism.cli.output import write_line
     from prism.cli.rules import own_rules
 
-    program, parted = None, False
-    if model is not None:
-        try:
-            program = load(model, rules=own_rules(rules), check=False)
-        except UnsupportedError:
-            if not of_parts(out):
-                raise
-            parted = True
+    # A model that goes in parts may be one that can be read whole.
+    parted = of_parts(out)
+    program = load(model, rules=own_rules(rules), check=False) if model is not None and not parted else None
     found = check(out, program, rules=own_rules(rules))
     if parted and found and model is not None:
         from prism.api.whole_models import made_of

@@ -38,7 +38,7 @@ from pathlib import Path
 from prism.errors import UsageError, VerificationError
 from prism.events import Artifacts
 from prism.report.html import render_html
-from prism.report.records import recorded_files, to_json
+from prism.report.records import folders_lock, recorded_files, to_json
 from prism.report.usage import README_NAME, readme
 
 LOCK_NAME = "prism.lock.json"
@@ -72,6 +72,18 @@ def render_folder(artifacts: Artifacts) -> dict[str, bytes]:
     digests = {name: hashlib.sha256(data).hexdigest() for name, data in sorted(files.items())}
     files[LOCK_NAME] = to_json(artifacts.lock, files=digests)
     return files
+
+
+def lock_of_folders(schema: str, files: Mapping[str, bytes], versions: Mapping[str, str]) -> bytes:
+    """The lock file of a folder of folders.
+
+    Args:
+        schema: what it says that it is.
+        files: all files, `folder/name` for those of the folders within.
+        versions: of Python, prism and packages.
+    """
+    listed = {n: d for n, d in files.items() if "/" not in n or n.rpartition("/")[2] == LOCK_NAME}
+    return folders_lock(schema, {n: hashlib.sha256(d).hexdigest() for n, d in listed.items()}, versions)
 
 
 def certificate_name(rung: str) -> str:

@@ -12,7 +12,6 @@ prism.lock.json      the SHA-256 of every file here, and of the lock files of th
 
 from __future__ import annotations
 
-import hashlib
 import os
 import shlex
 from collections.abc import Mapping
@@ -24,8 +23,8 @@ from rich.table import Table
 from rich.text import Text
 
 from prism.events import IslandReport, KeptReport, ModelReport
-from prism.report.folder import LOCK_NAME
-from prism.report.records import model_lock, to_json
+from prism.report.folder import LOCK_NAME, lock_of_folders
+from prism.report.records import MODEL_LOCK_SCHEMA, to_json
 from prism.report.units import contender_rows, duration, load_line, measured_line
 from prism.report.usage import README_NAME
 
@@ -46,9 +45,7 @@ def render_model(report: ModelReport, files: Mapping[str, bytes]) -> dict[str, b
     made: dict[str, bytes] = {REPORT_NAME: to_json(report)}
     top = sorted({name.partition("/")[0] for name in (*files, *made, LOCK_NAME)})
     made[README_NAME] = readme(report, top).encode()
-    everything = {**files, **made}
-    listed = {n: d for n, d in everything.items() if "/" not in n or PurePosixPath(n).name == LOCK_NAME}
-    made[LOCK_NAME] = model_lock({n: hashlib.sha256(d).hexdigest() for n, d in listed.items()}, report.versions)
+    made[LOCK_NAME] = lock_of_folders(MODEL_LOCK_SCHEMA, {**files, **made}, report.versions)
     return made
 
 

@@ -12,26 +12,30 @@ from typing import Any, TypeVar
 import msgspec
 
 from prism.errors import UsageError
-from prism.events import LockRecord, ModelReport, ProofRecord, RunReport
+from prism.events import LockRecord, ModelReport, ProofRecord, RangedReport, RunReport
 
 REPORT_SCHEMA = "prism.report/1"
 PROOF_SCHEMA = "prism.proof/1"
 LOCK_SCHEMA = "prism.lock/1"
 MODEL_SCHEMA = "prism.model/1"
+RANGES_SCHEMA = "prism.ranges/1"
 MODEL_LOCK_SCHEMA = "prism.model-lock/1"
-"""Of a folder of parts: it lists its own files, and the lock files of the folders within it."""
+"""Of a model in parts: it lists the folder's own files, and the lock files of the folders within it."""
+RANGES_LOCK_SCHEMA = "prism.ranges-lock/1"
+"""Of kernels for ranges of shapes, of which each folder within is of the whole program: it lists the same."""
 
 _SCHEMAS: Mapping[type, str] = {
     RunReport: REPORT_SCHEMA,
     ProofRecord: PROOF_SCHEMA,
     LockRecord: LOCK_SCHEMA,
     ModelReport: MODEL_SCHEMA,
+    RangedReport: RANGES_SCHEMA,
 }
 
-R = TypeVar("R", RunReport, ProofRecord, LockRecord, ModelReport)
+R = TypeVar("R", RunReport, ProofRecord, LockRecord, ModelReport, RangedReport)
 
 
-def to_json(record: RunReport | ProofRecord | LockRecord | ModelReport, **extra: object) -> bytes:
+def to_json(record: RunReport | ProofRecord | LockRecord | ModelReport | RangedReport, **extra: object) -> bytes:
     """The record as indented JSON that begins with its schema; `extra` fields come last.
 
     Equal records give equal bytes. A float that is not a number is written as null, as JSON demands.
@@ -72,26 +76,26 @@ def recorded_files(data: bytes, *, where: str = "") -> dict[str, str]:
     """
     body = _object(data, LOCK_SCHEMA, where)
     files = body.get("files")
-    known = body.get("schema") in (LOCK_SCHEMA, MODEL_LOCK_SCHEMA)
+    known = body.get("schema") in (LOCK_SCHEMA, MODEL_LOCK_SCHEMA, RANGES_LOCK_SCHEMA)
     if not known or not isinstance(files, dict):
         why = "its files are no names with hashes" if known else "its schema is another one"
         raise UsageError(f"not a {LOCK_SCHEMA} record", where=where, why=why, fix="run prism optimize again")
     return {str(name): str(digest) for name, digest in files.items()}
 
 
-def model_lock(files: Mapping[str, str], versions: Mapping[str, str]) -> bytes:
-    """The lock file of a folder of parts: the SHA-256 of its files, and of the lock files of the folders within it."""
-    body = {"schema": MODEL_LOCK_SCHEMA, "versions": dict(versions), "files": dict(sorted(files.items()))}
+def folders_lock(schema: str, files: Mapping[str, str], versions: Mapping[str, str]) -> bytes:
+    """The lock file of a folder of folders: the SHA-256 of its files and of the lock files within those folders."""
+    body = {"schema": schema, "versions": dict(versions), "files": dict(sorted(files.items()))}
     return msgspec.json.format(msgspec.json.encode(body), indent=2) + b"\n"
 
 
-def is_model_lock(data: bytes, *, where: str = "") -> bool:
-    """Whether a lock file is that of a folder of parts.
+def lock_schema(data: bytes, *, where: str = "") -> str:
+    """What a lock file says that it is.
 
     Raises:
         UsageError: it is not JSON.
     """
-    return _object(data, LOCK_SCHEMA, where).get("schema") == MODEL_LOCK_SCHEMA
+    return str(_object(data, LOCK_SCHEMA, where).get("schema"))
 
 
 def _object(data: bytes, schema: str, where: str) -> dict[str, Any]:

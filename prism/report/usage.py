@@ -11,6 +11,11 @@ from prism.events import Argument, Evidence, RunReport
 from prism.report.units import chosen_threads, duration, evidence_note, speedup
 
 README_NAME = "README.md"
+NEEDS = {
+    "Triton": "torch and triton, and the GPU that the kernels are for",
+    "C++": "numpy or torch, and a C++ compiler",
+}
+"""What an emitted module needs, by backend."""
 
 
 def module_of(report: RunReport, module: str) -> tuple[str, str]:
@@ -32,7 +37,7 @@ def example_call(report: RunReport, module: str) -> tuple[str, ...]:
     """
     name, function = module_of(report, module)
     place = ', device="cuda"' if report.backend == "Triton" else ""
-    made = [f"{a.name} = {_example(a, place)}" for a in report.arguments]
+    made = [f"{a.name} = {example(a, place)}" for a in report.arguments]
     fewer = chosen_threads(report.measurement) if report.measurement is not None else 0
     # Without a word of it, all processors are taken; that was timed, too, and took longer.
     given = [a.name for a in report.arguments] + ([f"threads={fewer}"] if fewer else [])
@@ -43,7 +48,7 @@ def example_call(report: RunReport, module: str) -> tuple[str, ...]:
     return ("import torch", f"from {name} import {function}", *made, f"{result} = {call}")
 
 
-def _example(a: Argument, place: str) -> str:
+def example(a: Argument, place: str) -> str:
     """An expression of torch for one argument."""
     shape = ", ".join(map(str, a.shape)) if a.shape else "()"
     match a.dtype:
@@ -88,10 +93,7 @@ def readme(report: RunReport, module: str, files: Sequence[str]) -> str:
         module: the module's file name.
         files: the names of the folder's other files.
     """
-    needs = {
-        "Triton": "torch and triton, and the GPU that the kernels are for",
-        "C++": "numpy or torch, and a C++ compiler",
-    }.get(report.backend, "torch")
+    needs = NEEDS.get(report.backend, "torch")
     word = "measured" if report.evidence is Evidence.MEASURED else "estimated"
     lines = [
         f"# {report.name}",

@@ -1,0 +1,342 @@
+"""Kernels for a range of shapes: several choices, each for a cell of the range, and a module that picks among them.
+
+search    -> proved sGraphs over the whole range, and which of them wins where by estimate (prism/generate/dispatch.py)
+cut       -> cells: what one of them wins, no wider than one choice of tiles is for (prism/generate/cells.py)
+optimise  each cell's middle as any program: all kernels take every length, so a cell's are right outside of it, too
+assemble  a folder: the cells' folders, and a module that asks the inputs' lengths
+
+A cell in which nothing is faster than what was given takes the kernels of the nearest one that has some.
+"""
+
+from __future__ import annotations
+
+import math
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from prism.api.optimizing import MORE_TIME, Produced, produce
+from prism.api.region_search import SearchBudget, SearchResult
+from prism.api.searching import search
+from prism.backends.protocol import load_module
+from prism.backends.ranged import Original, Way, ranged_text
+from prism.cost.shapes import middle
+from prism.errors import NoImprovementError, UsageError
+from prism.events import CellReport, Listener, RangedReport, Recorder
+from prism.generate.cells import Cell, cells
+from prism.instantiate.lock import versions
+from prism.platforms.choice import meant
+from prism.process.deadline import Deadline
+from prism.program.nodes import Program
+from prism.report.folder import check_writable, module_name, render_folder, write_folder
+from prism.report.ranged_folder import MODEL, render_ranged
+from prism.report.units import chosen_threads, times_line
+
+SEARCHED = 0.2
+"""The share of the time that the search over the whole range may take."""
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class RangedResult:
+    """What a run ends in: called with the program's inputs, it runs the kernels for their lengths.
+
+    Attributes:
+        report: as shown to the user.
+        module: the source of the module that picks.
+        searches: what was proved for each cell that has kernels of its own.
+        out: the output folder; None when none was asked for.
+        files: the folder's, by name.
+    """
+
+    report: RangedReport
+    module: str
+    searches: tuple[SearchResult, ...]
+    out: Path | None
+    files: Mapping[str, bytes]
+    _loaded: list[Callable[..., Any]] = field(default_factory=list, init=False, compare=False)
+    _place: list[tempfile.TemporaryDirectory[str]] = field(default_factory=list, init=False, compare=False)
+
+    def __call__(self, *tensors: Any, **options: Any) -> Any:
+        """What the module's function returns for these tensors; see its docstring for its options.
+
+        Raises:
+            ValueError: a tensor is not what the kernels are for, or a length is outside of the range.
+        """
+        return self._function()(*tensors, **options)
+
+    def torch_op(self) -> Any:
+        """The function as an operator of torch (`torch.ops.prism...`), one node to torch.compile and torch.export."""
+        module = self._function().__globals__
+        return module.get("as_torch_op", module["torch_op"])()
+
+    def _function(self) -> Callable[..., Any]:
+        if not self._loaded:
+            self._place.append(tempfile.TemporaryDirectory(prefix="prism-loaded-"))
+            root = Path(self._place[0].name)
+            for name, data in self.files.items():
+                (root / name).parent.mkdir(exist_ok=True)
+                (root / name).write_bytes(data)
+            module = load_module(root / module_name(self.report.name), apart=True)
+            self._loaded.append(getattr(module, self.report.name))
+        return self._loaded[0]
+
+    def __repr__(self) -> str:
+        made = len({c.folder for c in self.report.cells})
+        return f"<RangedResult of {self.report.name}: {len(self.report.cells)} cells, {made} with kernels of their own>"
+
+
+def optimize_ranges(
+    program: Program,
+    ranges: Mapping[str, tuple[int, int]],
+    *,
+    target: str | None = None,
+    out: Path | str | None = None,
+    budget: SearchBudget | None = None,
+    trials: int = 12,
+    seed: int = 0,
+    shapes: Mapping[str, int] | None = None,
+    listener: Listener | None = None,
+    rules: Sequence[Path | str] = (),
+    only_better: bool = True,
+    baselines: Sequence[str] | None = None,
+    anew: bool = False,
+    seconds: float | None = None,
+    inputs: Mapping[str, Any] | None = None,
+    original: Path | None = None,
+) -> RangedResult:
+    """Search, prove, tune, check and write kernels for a range of lengths, each part of it with its own choice.
+
+    Args:
+        program: from `load` or `trace`, with symbolic dimensions.
+        ranges: the least and the largest length by symbolic dimension, for at least one.
+        target: as for `optimize`, and so are those that follow.
+        out: the output folder.
+        budget: of each search.
+        trials: how many configurations are compiled for each cell.
+        seed: of all draws.
+        shapes: values of other symbolic dimensions to tune at.
+        listener: called with progress events.
+        rules: rule files of your own.
+        only_better: as for `optimize`.
+        baselines: what kernels are timed against.
+        anew: whether everything is timed again.
+        seconds: after which the run ends, with the cells that are finished by then.
+        inputs: arrays or tensors by the inputs' names: every cell's kernels are checked on these, too.
+        original: an ONNX model that goes into the folder and runs, in onnxruntime, at lengths outside of the ranges; by
+            default these are refused.
+
+    Raises:
+        UsageError: a range is none, or not within the program's; or as for `optimize`.
+        UnsupportedError: a length does not follow from the inputs' shapes; or as for `optimize`.
+        NoImprovementError: nothing is better than what was given, in any cell.
+        VerificationError: as for `optimize`.
+    """
+    if out is not None and not only_better:
+        raise UsageError("kernels that may be slower are not written", where="only_better", fix="leave out away")
+    program = over(program, ranges)
+    for name in shapes or {}:
+        if name in ranges:
+            raise UsageError(f"{name} has a range and a value", where="--shape", fix="give one of them")
+    folder = check_writable(Path(out)) if out is not None else None
+    time = Deadline.after(seconds)
+    recorder = Recorder(listener)
+    with recorder.stage("cells") as detail:
+        varying = {n: program.ranges[n] for n in ranges if program.ranges[n].low < program.ranges[n].high}
+        found = _cells(program, varying, shapes or {}, target, budget, rules, time) if varying else ()
+        found = found or (_one(program, ranges),)
+        detail.append(f"{len(found)}: {', '.join(c.text for c in found)}")
+    made: list[Produced | NoImprovementError] = []
+    for n, cell in enumerate(found):
+        which = f"cell {n + 1} of {len(found)}"
+        with recorder.stage(f"cell {n + 1}") as detail, recorder.within(0, f"{which} ({cell.text})"):
+            try:
+                one = produce(
+                    program,
+                    target=target,
+                    budget=budget,
+                    trials=trials,
+                    seed=seed,
+                    shapes={**(shapes or {}), **cell.at},
+                    listener=listener,
+                    rules=rules,
+                    only_better=only_better,
+                    baselines=baselines,
+                    anew=anew,
+                    time=time.part(1 / (len(found) - n)),
+                    inputs=inputs,
+                )
+            except NoImprovementError as error:
+                made.append(error)
+                detail.append(f"{cell.text}: {error.what}")
+            else:
+                made.append(one)
+                detail.append(f"{cell.text}: {times_line(one.artifacts.report)}")
+                for message in one.artifacts.report.warnings:
+                    recorder.warn(message)
+    return _assembled(program, ranges, found, made, recorder, original, folder, out)
+
+
+def over(program: Program, ranges: Mapping[str, tuple[int, int]]) -> Program:
+    """The program for these lengths alone.
+
+    Raises:
+        UsageError: it has no such symbolic dimension, or none of such lengths.
+    """
+    if not ranges:
+        raise UsageError("no ranges", where="ranges", fix='name one, as {"seq": (1, 4096)}')
+    held = dict(program.ranges)
+    for name, (low, high) in ranges.items():
+        if name not in held:
+            known = ", ".join(sorted(held)) or "none"
+            raise UsageError(f"the model has no symbolic dimension {name}", where="--shape", fix=f"it has: {known}")
+        r = held[name]
+        if not r.low <= low <= high or (high > r.high and not r.open):
+            most = "" if r.open else f" to {r.high}"
+            raise UsageError(
+                f"{name}={low}..{high} is no range of it", where="--shape", fix=f"give one from {r.low}{most}"
+            )
+        hint = r.hint if low <= r.hint <= high else middle(low, high)
+        held[name] = replace(r, low=low, high=high, hint=hint, open=False)
+    return replace(program, ranges=held)
+
+
+def _one(program: Program, ranges: Mapping[str, tuple[int, int]]) -> Cell:
+    """The only cell of ranges of one length."""
+    import sympy
+
+    return Cell(sympy.true, "everywhere", {n: program.ranges[n].hint for n in ranges})
+
+
+def _cells(
+    program: Program,
+    varying: Mapping[str, Any],
+    shapes: Mapping[str, int],
+    target: str | None,
+    budget: SearchBudget | None,
+    rules: Sequence[Path | str],
+    time: Deadline,
+) -> tuple[Cell, ...]:
+    """The cells of the ranges, by what wins where by estimate."""
+    held = {
+        n: r if n in varying else replace(r, low=at, high=at, hint=at)
+        for n, r in program.ranges.items()
+        for at in [shapes.get(n, r.hint)]
+    }
+    with search(program, target=meant(target), budget=budget, rules=rules) as found:
+        with time.part(SEARCHED).limited():
+            found.run()
+        winners = found.winners(held)
+    return cells(winners, varying)
+
+
+def _assembled(
+    program: Program,
+    ranges: Mapping[str, tuple[int, int]],
+    found: Sequence[Cell],
+    made: Sequence[Produced | NoImprovementError],
+    recorder: Recorder,
+    original: Path | None,
+    folder: Path | None,
+    out: Path | str | None,
+) -> RangedResult:
+    """The folder's files and the report.
+
+    Raises:
+        NoImprovementError: no cell has kernels.
+    """
+    own = [n for n, m in enumerate(made) if isinstance(m, Produced)]
+    if not own:
+        raise _nothing(program.name, found, made)
+    names: dict[str, str] = {}
+    files: dict[str, bytes] = {}
+    ways: list[Way] = []
+    reports: list[CellReport] = []
+    for n, cell in enumerate(found):
+        taken = n if n in own else min(own, key=lambda m: (_apart(found[m], cell), m))
+        kernels, mine = made[taken], made[n]
+        assert isinstance(kernels, Produced)
+        inner = names.get(kernels.artifacts.module)
+        if inner is None:
+            inner = names[kernels.artifacts.module] = f"cell_{len(names)}"
+            files |= {f"{inner}/{name}": data for name, data in render_folder(kernels.artifacts).items()}
+        r = kernels.artifacts.report
+        fewer = chosen_threads(r.measurement) if r.measurement is not None else 0
+        file = f"{inner}/{module_name(program.name)}"
+        ways.append(Way(cell.predicate, cell.text, file, {"threads": fewer} if fewer else {}))
+        reports.append(
+            CellReport(
+                where=cell.text,
+                at=dict(cell.at),
+                folder=inner,
+                kernels=r.kernel_count,
+                rung=r.rung,
+                best_seconds=r.best_seconds if n == taken else 0.0,
+                baseline_seconds=r.baseline_seconds if n == taken else 0.0,
+                baseline=r.baseline if n == taken else "",
+                between=r.measurement.between if r.measurement is not None and n == taken else None,
+                why=f"{mine.what}: {mine.why}" if isinstance(mine, NoImprovementError) else "",
+            )
+        )
+    first = next(m for m in made if isinstance(m, Produced))
+    about = first.artifacts.report
+    report = RangedReport(
+        name=about.name,
+        target=about.target,
+        device=about.device,
+        evidence=about.evidence,
+        backend=about.backend,
+        ranges={n: (program.ranges[n].low, program.ranges[n].high) for n in sorted(ranges)},
+        cells=tuple(reports),
+        arguments=about.arguments,
+        stages=dict(recorder.seconds),
+        seed=about.seed,
+        versions=versions(),
+        outside=original is not None,
+        warnings=tuple(recorder.warnings),
+        output=str(out or ""),
+    )
+    text = ranged_text(
+        first.module,
+        first.program.inputs,
+        bool(first.program.weights),
+        len(program.outputs),
+        {n: program.ranges[n] for n in ranges},
+        ways,
+        _original(original, program),
+    )
+    files[module_name(program.name)] = text.encode()
+    if original is not None:
+        files[MODEL] = original.read_bytes()
+    files |= render_ranged(report, files)
+    if folder is not None:
+        folder = write_folder(folder, files)
+    searches = tuple(made[n].search for n in own)  # type: ignore[union-attr]
+    return RangedResult(report, text, searches, folder, files)
+
+
+def _original(model: Path | None, program: Program) -> Original | None:
+    if model is None:
+        return None
+    return Original(MODEL, tuple("" if t.name in program.weights else t.name for t in program.inputs))
+
+
+def _apart(a: Cell, b: Cell) -> float:
+    """How far the middles of two cells are from each other, in logarithms."""
+    return sum(math.log(a.at[n] / b.at[n]) ** 2 for n in a.at)
+
+
+def _nothing(name: str, found: Sequence[Cell], made: Sequence[Produced | NoImprovementError]) -> NoImprovementError:
+    why = "; ".join(
+        f"{cell.text}: {m.what}{f' ({m.why})' if m.why else ''}"
+        for cell, m in zip(found, made, strict=True)
+        if isinstance(m, NoImprovementError)
+    )
+    ended = any(m.fix == MORE_TIME for m in made if isinstance(m, NoImprovementError))
+    return NoImprovementError(
+        "nothing beats what was given, at any length",
+        where=name,
+        why=why,
+        fix=MORE_TIME if ended else "keep the model as it is, or give another range (--shape)",
+    )

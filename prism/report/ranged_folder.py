@@ -1,0 +1,170 @@
+"""The output folder of kernels for ranges of shapes, and the lines that tell of it.
+
+README.md            how to call the function, and what the other files are
+<name>.py            the function: it asks the inputs' lengths, and calls the kernels of one of the folders
+cell_<n>/            kernels for a part of the ranges, an output folder like that of any program
+model.onnx           the model that was given, for lengths outside of the ranges, where that was asked for
+report.json          the run
+prism.lock.json      the SHA-256 of every file here, and of the lock files of the folders
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+from collections.abc import Mapping
+from pathlib import PurePosixPath
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from prism.events import CellReport, Evidence, RangedReport
+from prism.report.folder import LOCK_NAME, lock_of_folders, module_name
+from prism.report.records import RANGES_LOCK_SCHEMA, to_json
+from prism.report.units import duration
+from prism.report.usage import NEEDS, README_NAME, example
+
+MODEL = "model.onnx"
+REPORT_NAME = "report.json"
+COLUMNS = ("lengths", "tuned at", "by kernels", "before", "gain", "kernels in", "launches")
+
+
+def render_ranged(report: RangedReport, files: Mapping[str, bytes]) -> dict[str, bytes]:
+    """The files that tell of the others; the lock file is last."""
+    made: dict[str, bytes] = {REPORT_NAME: to_json(report)}
+    top = sorted({name.partition("/")[0] for name in (*files, *made, LOCK_NAME)})
+    made[README_NAME] = _readme(report, top).encode()
+    made[LOCK_NAME] = lock_of_folders(RANGES_LOCK_SCHEMA, {**files, **made}, report.versions)
+    return made
+
+
+def ranges_line(report: RangedReport) -> str:
+    """The lengths that the kernels are for."""
+    return ", ".join(f"{low} <= {name} <= {high}" for name, (low, high) in report.ranges.items())
+
+
+def gain(cell: CellReport) -> str:
+    """A cell's gain in words."""
+    if cell.why:
+        return "none of its own"
+    if cell.between is not None:
+        return f"{cell.between[0]:.2f}x to {cell.between[1]:.2f}x as fast"
+    return f"{cell.baseline_seconds / cell.best_seconds:.2f}x as fast" if cell.best_seconds else "-"
+
+
+def cell_rows(report: RangedReport) -> list[tuple[str, ...]]:
+    """A row a cell, in the order of `COLUMNS`."""
+    return [
+        (
+            c.where,
+            ", ".join(f"{n}={v}" for n, v in c.at.items()),
+            duration(c.best_seconds) if not c.why else "-",
+            f"{duration(c.baseline_seconds)} ({c.baseline})" if not c.why else "-",
+            gain(c),
+            c.folder,
+            str(c.kernels),
+        )
+        for c in report.cells
+    ]
+
+
+def _outside(report: RangedReport) -> str:
+    """What happens at other lengths."""
+    if report.outside:
+        return f"Other lengths run in onnxruntime, by `{MODEL}`."
+    return "Other lengths are refused; `otherwise=` takes a function that is called with the same tensors instead."
+
+
+def _readme(report: RangedReport, files: list[str]) -> str:
+    """The folder's README. Holds no path of the machine."""
+    module = PurePosixPath(module_name(report.name)).stem
+    place = ', device="cuda"' if report.backend == "Triton" else ""
+    word = "measured" if report.evidence is Evidence.MEASURED else "estimated"
+    lines = [
+        f"# {report.name}",
+        "",
+        f"Kernels in {report.backend} for {report.target} ({report.device}), made and proved by prism, for "
+        f"{ranges_line(report)}. Times are {word}.",
+        "",
+        f"| {' | '.join(COLUMNS)} |",
+        f"|{'---|' * len(COLUMNS)}",
+        *(f"| {' | '.join(row)} |" for row in cell_rows(report)),
+        "",
+        f"All kernels compute the same at every length; which are fastest differs. {_outside(report)}",
+        "",
+        "## Call it",
+        "",
+        f"The modules need {NEEDS.get(report.backend, 'torch')}; they do not need prism. In this folder:",
+        "",
+        "```python",
+        "import torch",
+        f"from {module} import {report.name}",
+        *(f"{a.name} = {example(a, place)}" for a in report.arguments),
+        f"result = {report.name}({', '.join(a.name for a in report.arguments)})",
+        "```",
+        "",
+        "## Check it",
+        "",
+        "Where prism is installed, in this folder: `prism verify .`, and for the derivation of a cell's kernels",
+        "`prism explain` with the cell's folder.",
+        "",
+        "## What is here",
+        "",
+        "| file | what it is |",
+        "|---|---|",
+        *(f"| `{name}` | {_purpose(name, module_name(report.name))} |" for name in files),
+        "",
+    ]
+    return "\n".join(lines)
+
+
+def print_ranged(report: RangedReport, console: Console) -> None:
+    """Print the summary of a run."""
+    console.print(
+        Text.assemble((report.name, "bold"), f" for {report.target} ({report.device}), {ranges_line(report)}")
+    )
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for column in COLUMNS:
+        table.add_column(column, overflow="fold", justify="right" if column in ("by kernels", "launches") else "left")
+    for row in cell_rows(report):
+        table.add_row(*map(Text, row))
+    console.print(table)
+    rows = Table.grid(padding=(0, 2))
+    rows.add_column(style="bold", no_wrap=True)
+    rows.add_column(overflow="fold")
+    rows.add_row("times", Text(report.evidence.value))
+    for c in report.cells:
+        if c.why:
+            rows.add_row(c.where, Text(f"takes the kernels in {c.folder}: {c.why}"))
+    rows.add_row("elsewhere", Text(_outside(report).replace("`", "")))
+    if report.output:
+        rows.add_row("written to", Text(report.output))
+    console.print(rows)
+
+
+def next_lines(report: RangedReport) -> tuple[tuple[str, str], ...]:
+    """What to type after a run: by purpose, one line for a shell in the current folder."""
+    inside = os.path.relpath(report.output)
+    folder = report.output if inside.startswith("..") else inside
+    module = PurePosixPath(module_name(report.name)).stem
+    place = ', device="cuda"' if report.backend == "Triton" else ""
+    made = [f"{a.name} = {example(a, place)}" for a in report.arguments]
+    call = f"print({report.name}({', '.join(a.name for a in report.arguments)}))"
+    code = "; ".join(("import torch", f"from {module} import {report.name}", *made, call))
+    return (
+        ("call", f"PYTHONPATH={shlex.quote(folder)} python -c {shlex.quote(code)}"),
+        ("read", str(PurePosixPath(folder) / README_NAME)),
+        ("verify", f"prism verify {shlex.quote(folder)}"),
+        ("explain", f"prism explain {shlex.quote(str(PurePosixPath(folder) / report.cells[0].folder))}"),
+    )
+
+
+def _purpose(name: str, module: str) -> str:
+    return {
+        module: "the function",
+        MODEL: "the model that was given, for lengths outside of the ranges",
+        REPORT_NAME: "the run, for programs",
+        LOCK_NAME: "the SHA-256 of every file here, and of the lock files of the folders",
+    }.get(name, "kernels for a part of the ranges, with their proof")
