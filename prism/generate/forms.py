@@ -23,8 +23,10 @@ from typing import NamedTuple
 from prism.generate.options import REDUCING, Choice, Weights
 from prism.program.classes import EClasses
 
-# Beyond the bound, so many skeletons are kept for an e-class that is no output.
-SKELETONS = 12
+SKELETONS = 6
+"""Beyond the bound, so many skeletons are kept for an e-class at least; of fewer e-classes as many as forms are wanted."""
+MANY = 2000
+"""Of so many e-classes no more than SKELETONS are kept for one that is no output: pairs of them take the time."""
 ROUNDS = 16
 HEAVY = 0.01
 _GIVEN = "given"
@@ -175,10 +177,12 @@ def forms(classes: EClasses, options: Mapping[int, Sequence[Choice]], weights: W
         ordered = _in_turn(every)
     else:
         width = max(limit, SKELETONS)
-        light = _solve(table, classes.roots, width, width, table.reducing)
+        inner = width if len(table.order) <= MANY else SKELETONS
+        light = _solve(table, classes.roots, width, inner, table.reducing)
         assert light is not None
         least = min((e.work for e in light), default=0.0)
-        heavy = _solve(table, classes.roots, width, width, table.heavier(HEAVY * least))
+        heavier = table.heavier(HEAVY * least)
+        heavy = light if heavier == table.reducing else _solve(table, classes.roots, width, inner, heavier)
         assert heavy is not None
         ordered = list({e.options: e for e in (*_in_turn(heavy), *_in_turn(light))}.values())
     found = tuple(Form(table.choices(e.options), e.work, e.depth) for e in ordered[:limit])
@@ -288,18 +292,19 @@ def _of_class(
 def _joined(table: _Table, left: list[_Entry], right: list[_Entry], key: int | None) -> list[_Entry]:
     """Every union of a sub-form of the one and one of the other that choose alike where they meet."""
     found: dict[int, _Entry] = {}
-    for a in left:
-        for b in right:
-            both = a.options & b.options
-            if both.bit_count() != (a.classes & b.classes).bit_count():
+    # Millions of pairs: entries are taken apart once, and what two have in common is among few sets.
+    for options_a, classes_a, work_a, depth_a, length_a in left:
+        for options_b, classes_b, work_b, depth_b, length_b in right:
+            both = options_a & options_b
+            if both.bit_count() != (classes_a & classes_b).bit_count():
                 continue
-            options = a.options | b.options
+            options = options_a | options_b
             mine = options if key is None else options & key
-            work = a.work + (table.work_of(b.options ^ both) if both else b.work)
+            work = work_a + (work_b - table.work_of(both) if both else work_b)
             known = found.get(mine)
             if known is not None and known.work < work:
                 continue
-            made = _Entry(options, a.classes | b.classes, work, max(a.depth, b.depth), max(a.length, b.length))
+            made = _Entry(options, classes_a | classes_b, work, max(depth_a, depth_b), max(length_a, length_b))
             _better(found, made, mine)
     return list(found.values())
 
