@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 from cpu_batch import Case, run_batch
+from formulas import evaluate_formula
 from interpreting import InterpreterPool, InterpretJob
 from sgraph_programs import program, task
 from sgraph_simulator import simulate
@@ -29,6 +30,7 @@ from prism.generate.enumerate import Bounds, generate
 from prism.program.build import add, const, mean, mul, neg, op, read, recip, reduce
 from prism.program.evaluate import evaluate
 from prism.program.index import Axis
+from prism.program.inline import aligned, inline
 from prism.program.nodes import Program
 from prism.sgraph.config import Config
 from prism.sgraph.nodes import Accumulate, Load, Loop, SGraph, Split, Store
@@ -167,3 +169,36 @@ def test_gradients_read_their_inputs_once(
     loads = [s.tensor for k in best.kernels for s in k.statements() if isinstance(s, Load)]
     assert [loads.count(p.inputs[n].name) for n in once] == [1] * len(once)
     assert looped_and_stored(best)
+
+
+def test_square_shapes_name_the_axes_of_later_outputs_as_earlier_ones_do() -> None:
+    """What the sum over rows is left with is a column, though rows and columns are as many."""
+
+    def gradients(x: torch.Tensor, dy: torch.Tensor, g: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        r = torch.rsqrt((x * x).mean(-1, keepdim=True) + 1e-6)
+        h, dh = x * r, dy * g
+        return r * (dh - h * (dh * h).mean(-1, keepdim=True)), (dy * h).sum(0)
+
+    shapes = (torch.empty(4096, 4096), torch.empty(4096, 4096), torch.empty(4096))
+    p = trace(gradients, shapes, name="square", check=False)
+    with Worker() as worker:
+        found = run_search(p, device("sm_90"), SearchBudget(), worker, Recorder())
+    reads = [s.tensor for k in found.proved[0].sgraph.kernels for s in k.statements() if isinstance(s, Load)]
+    assert reads.count("x") == 1, "one kernel makes both gradients, and reads x once"
+    rows, columns = found.formulas[0].index
+    assert found.formulas[1].index == (columns,)
+    assert rows != columns
+
+
+def test_naming_axes_as_earlier_outputs_do_keeps_what_is_computed() -> None:
+    def both(x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        return x + y, (x * y).T, (x @ y).sum(0)
+
+    p = trace(both, (torch.empty(6, 6), torch.empty(6, 6)), name="both", check=False)
+    plain, named = inline(p), aligned(inline(p))
+    assert plain[0] == named[0]
+    assert any(a != b for a, b in zip(plain, named, strict=True)), "the transposed one reads x as the sum does"
+    rng = np.random.default_rng(0)
+    given = {t.name: rng.standard_normal((6, 6)) for t in p.inputs}
+    for a, b in zip(plain, named, strict=True):
+        np.testing.assert_array_equal(evaluate_formula(a, given, {}), evaluate_formula(b, given, {}))

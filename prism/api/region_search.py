@@ -30,7 +30,7 @@ from prism.generate.dispatch import Winner, winners
 from prism.generate.enumerate import Bounds, Generated, Task, generate
 from prism.generate.pruning import PRUNERS
 from prism.program.classes import EClasses
-from prism.program.inline import inline
+from prism.program.inline import aligned, inline
 from prism.program.nodes import Formula, Program, SymbolRange
 from prism.program.verdict import Status
 
@@ -325,7 +325,7 @@ class Search(Iterator[ProvedSGraph]):
         why = nothing_to_gain(self._program)
         if why:
             self._recorder.warn(f"there is nothing to gain: {why}")
-        formulas = inline(self._program)
+        formulas = aligned(inline(self._program))
         reference = tuple(f.expr for f in formulas)
         limit, worker, recorder = self._budget.saturation(), self._workers[0], self._recorder
         with recorder.stage("start-up") as detail:

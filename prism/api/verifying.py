@@ -29,7 +29,7 @@ from prism.instantiate.lock import program_hash, versions
 from prism.process.limit import processor_limit
 from prism.program.extents import Extent
 from prism.program.index import Axis, Index
-from prism.program.inline import inline
+from prism.program.inline import aligned, inline
 from prism.program.nodes import DType, Expr, Formula, Program, Reduce, Tensor, walk
 from prism.program.pretty import formula_lines
 from prism.program.region import reads
@@ -350,7 +350,7 @@ class _Run:
             # Regions are proved one by one, over the tensors between them; written out, the whole may be too deep.
             self.passed.append("the model is the one of the lock file")
             return
-        formulas = inline(program)
+        formulas = aligned(inline(program))
         encoder = Encoder(sides.terms)
         for f, (name, reference, _) in zip(formulas, sides.outputs, strict=True):
             split = _extents(f.expr, proof.split)

@@ -7,7 +7,8 @@ removes them, because `(n*hi + lo)//n = hi`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterator
+import itertools
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from typing import TypeAlias
 
 from prism.errors import UnsupportedError
@@ -17,6 +18,8 @@ from prism.program.nodes import Definition, Expr, Formula, Position, Program, Re
 from prism.program.transform import canonical, least_instance, rebuilt, replaced, substitute
 from prism.program.unroll import unrolled
 
+RENAMINGS = 24
+"""Ways to name an output's axes that are looked at."""
 _Inner: TypeAlias = Callable[[str], Definition | None]
 
 
@@ -47,6 +50,54 @@ def inline(
             why="each operator stands within the one that reads it, and some hundreds do so at most",
             fix="split the model, and take its parts one by one",
         ) from None
+
+
+def aligned(formulas: Sequence[Formula]) -> tuple[Formula, ...]:
+    """The formulas with axes of equal extents named so that later ones have most in common with earlier ones.
+
+    Names tell axes apart by their extents, in the order of an output's dimensions: of x[n, n], the column that the sum
+    over rows is left with would be called as the row of what has both. Under its own name it reads x as that does.
+    """
+    seen: set[Expr] = set()
+    named: dict[Extent, dict[Axis, None]] = {}
+    found: list[Formula] = []
+    for f in formulas:
+        ways = list(_renamings(f, named))
+        best = f if len(ways) == 1 else max(ways, key=lambda g: len(seen & _reads(g)))
+        found.append(best)
+        if len(formulas) > 1:
+            seen |= _reads(best)
+        for axis in _free(best):
+            named.setdefault(axis.extent, {})[axis] = None
+    return tuple(found)
+
+
+def _reads(f: Formula) -> set[Expr]:
+    return {e for e in walk(f.expr) if isinstance(e, Read)}
+
+
+def _free(f: Formula) -> list[Axis]:
+    """The axes of the formula's index, in order."""
+    return list(dict.fromkeys(a for i in f.index for a in sorted(i.axes(), key=str)))
+
+
+def _renamings(f: Formula, named: Mapping[Extent, Mapping[Axis, None]]) -> Iterator[Formula]:
+    """The formula as it is, then under other names that axes of the same extents have elsewhere; a few of them."""
+    yield f
+    own = _free(f)
+    among = [list(dict.fromkeys((a, *named.get(a.extent, ())))) for a in own]
+    for names in itertools.islice(itertools.product(*among), RENAMINGS):
+        if len(set(names)) == len(names) and list(names) != own:
+            yield _named(f, dict(zip(own, names, strict=True)))
+
+
+def _named(f: Formula, names: Mapping[Axis, Axis]) -> Formula:
+    """The formula with its free axes renamed, all at once."""
+    # They are set apart first, so that renaming a to b while b is renamed to c cannot confuse the two.
+    apart = {a: Index.axis(Axis(f"{a.name}!", a.extent)) for a in names}
+    back = {Axis(f"{a.name}!", a.extent): Index.axis(b) for a, b in names.items()}
+    expr = canonical(substitute(substitute(f.expr, apart), back))
+    return Formula(f.tensor, tuple(i.substitute(apart).substitute(back) for i in f.index), expr)
 
 
 def _formula(definition: Definition, inner: _Inner) -> Formula:
@@ -80,19 +131,15 @@ def _formula(definition: Definition, inner: _Inner) -> Formula:
             fix="split the model at this reshape",
         )
     expr = unrolled(expr)
-    renamed: dict[Axis, Index] = {}
+    renamed: dict[Axis, Axis] = {}
     taken: list[Axis] = []
     for i in index:
         for atom, _ in sorted(i.terms, key=lambda t: _order(t[1]), reverse=True):
             assert isinstance(atom, Axis)
             name = least_instance(atom.extent, taken)
             taken.append(name)
-            renamed[atom] = Index.axis(name)
-    # Free names are set apart first, so that renaming a to b while b is renamed to c cannot confuse the two.
-    apart = {a: Index.axis(Axis(f"{a.name}!", a.extent)) for a in renamed}
-    back = {Axis(f"{a.name}!", a.extent): i for a, i in renamed.items()}
-    expr = canonical(substitute(substitute(expr, apart), back))
-    return Formula(definition.tensor, tuple(i.substitute(apart).substitute(back) for i in index), expr)
+            renamed[atom] = name
+    return _named(Formula(definition.tensor, index, expr), renamed)
 
 
 def _order(coefficient: Extent) -> float:
