@@ -24,7 +24,7 @@ from prism.generate.options import REDUCING, Choice, Weights
 from prism.program.classes import EClasses
 
 SKELETONS = 6
-"""Beyond the bound, so many skeletons are kept for an e-class at least; of fewer e-classes as many as forms are wanted."""
+"""Beyond the bound, so many skeletons are kept for an e-class at least; of few e-classes as many as forms wanted."""
 MANY = 2000
 """Of so many e-classes no more than SKELETONS are kept for one that is no output: pairs of them take the time."""
 ROUNDS = 16
