@@ -5,7 +5,8 @@ the loop takes its kind's identity (0 for a sum, -inf for a maximum) and the bod
 decided by propagating constants and affine indices through the body under the assumption e <= -1:
 
     positions   values of affine indices; sums and multiples of them stay affine
-    a <= b      is false where b - a <= -1 follows from e <= -1, true where b - a >= 0 does; `<` and `==` likewise
+    a <= b      is false where b - a <= -1 follows from e <= -1, true where b - a >= 0 does; `<` and `==` likewise;
+                |i| <= c is that of both i and -i
     where       is the chosen operand where the predicate is known
     0*f = 0, exp(-inf) = 0, -inf + x = -inf, a maximum of -inf is -inf, a sum of zeros is 0, a contraction of zeros is 0
 
@@ -50,8 +51,17 @@ from prism.sgraph.nodes import (
     statements,
 )
 
-# What is known of a value on every element of the tile: an affine index, a number (a truth value is 0 or 1), nothing.
-Fact: TypeAlias = "Index | float | None"
+
+@dataclass(frozen=True, slots=True)
+class Absolute:
+    """The absolute value of an affine index: how far two positions are apart."""
+
+    index: Index
+
+
+# What is known of a value on every element of the tile: an affine index or its absolute value, a number (truth is 0 or
+# 1), nothing.
+Fact: TypeAlias = "Index | Absolute | float | None"
 
 _COMPARISONS = frozenset({"lt", "le", "eq"})
 _FOLD: Mapping[str, Callable[..., float]] = {
@@ -176,6 +186,13 @@ class _Facts:
                     return None
             case "neg" if isinstance(args[0], Index):
                 return args[0].scaled(-1)
+            case "abs" if isinstance(args[0], Index):
+                return Absolute(args[0])
+            case "lt" | "le" if isinstance(args[0], Absolute) and (isinstance(args[1], Index) or _is_whole(args[1])):
+                # |i| <= c is -c <= i <= c.
+                limit, i = _index(args[1]), args[0].index
+                sides = [self.compare(op, limit + i.scaled(way)) for way in (1, -1)]
+                return 0.0 if 0.0 in sides else 1.0 if sides == [1.0, 1.0] else None
             case _ if op in _COMPARISONS and all(isinstance(a, Index) or _is_whole(a) for a in args):
                 return self.compare(op, _index(args[1]) + _index(args[0]).scaled(-1))
             case _:
@@ -210,7 +227,7 @@ def _is_whole(a: Fact) -> bool:
 
 
 def _index(a: Fact) -> Index:
-    return a if isinstance(a, Index) else Index.const(int(a or 0))
+    return a if isinstance(a, Index) else Index.const(int(a) if isinstance(a, float) else 0)
 
 
 def _reduced(kind: ReduceKind, fact: Fact) -> Fact:

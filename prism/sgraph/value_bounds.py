@@ -130,7 +130,7 @@ def _atom(atom: Atom) -> str:
 
 
 def flat(e: Expr, op: str) -> list[Expr]:
-    """The terms of a sum, or the factors of a product; some are sums or products themselves where it has very many."""
+    """The operands of nested sums, products or maxima; some are such themselves where there are very many."""
     parts = [e]
     while True:
         further = [inner for part in parts for inner in _apart(part, op)]
@@ -251,7 +251,7 @@ class Bounds:
                     # Of the parts of a split axis, the program's own is as good as any: the index names are told apart
                     # by extents, so the body is compared without the terms over the axis.
                     alike = self._blurred.setdefault(axis.extent, Shapes(axis.extent))
-                    return over(body) or alike.of(body) == alike.of(a)
+                    return over(body) or any(alike.of(x) == alike.of(a) for x in flat(body, "maximum"))
                 case Map("maximum", (x, y)):
                     return over(x) or over(y)
                 case Map("log", (Reduce(ReduceKind.SUM, _, Map("exp", (body,))),)):
