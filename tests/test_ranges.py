@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -46,11 +47,12 @@ from prism.sgraph.nodes import (
     Whole,
     part_axis,
 )
-from prism.sgraph.ranges import check_ranges, narrow, text
+from prism.sgraph.ranges import assumed, check_ranges, narrow, text
 from prism.sgraph.show import key
 from prism.sgraph.show import text as shown
 
 F32 = DType.FLOAT32
+LEAST = float(np.finfo(np.float32).min)
 ROW, KEY = Axis("i", 37), Axis("j", 37)
 A, E = Axis("a", 16), Axis("e", 16)
 
@@ -346,11 +348,107 @@ def test_two_passes_are_both_narrowed() -> None:
     np.testing.assert_allclose(simulate(g, {"x": x}, {"T_j": 8})["y"], expected)
 
 
+@pytest.mark.parametrize("hidden", [LEAST, -1e30])
+@pytest.mark.parametrize("predicates", [CAUSAL, WINDOW, (below(i, j),)])
+@pytest.mark.parametrize("binding", [{"T_i": 8, "T_j": 4}, {"T_i": 4, "T_j": 16}])
+def test_a_finite_mask_hides_what_is_below_something_visible(
+    predicates: Sequence[tuple[str, Index, Index]], hidden: float, binding: dict[str, int]
+) -> None:
+    sample = Masked(predicates, hidden=hidden)
+    g = narrowed(sample.sgraph())
+    assert bounds(g.kernels[0]) == bounds(narrow(Masked(predicates).sgraph().kernels[0]))
+    assert "1e" in " ".join(assumed(g.kernels)), "that is an assumption, which the verdict names"
+    assert not assumed(narrowed(Masked(predicates).sgraph()).kernels)
+    drawn = sample.draw()
+    for form, more in ((g, {}), (narrowed(sample.split()), {"S_j": 3, "T_c": 8})):
+        got = simulate(form, drawn, {**binding, **more})["y"]
+        np.testing.assert_allclose(got, sample.reference(**drawn), rtol=1e-6, atol=1e-6)
+
+
+def test_how_far_two_positions_are_apart_is_a_window() -> None:
+    kernel = Masked(CAUSAL).sgraph().kernels[0]
+    apart = (Position("d", line(0, (ROW, 1), (KEY, -1))), op("far", "abs", "d"), op("seen0", "le", "far", 5.0))
+    loop = loop_of(kernel)
+    before = ("a0", "b0", "p0", "seen0")
+    body = (*apart, *(s for s in loop.body if getattr(s, "dst", None) not in before))
+    assert bounds(narrow(replace(kernel, body=(kernel.body[0], Loop(KEY, body), *kernel.body[2:])))) == [
+        "j <= i + 5",
+        "j >= i - 5",
+    ]
+
+
+def sink(kernel: Kernel, *, inside: bool = False) -> Kernel:
+    """The kernel with a floor under its running maximum, which is loaded before the loop or in it."""
+    loop = loop_of(kernel)
+    load = Load("floor", "floors", at(ROW))
+    body = tuple(
+        x
+        for s in loop.body
+        for x in (
+            (op("held", "maximum", "floor", "s"), TileReduce("top", MAX, KEY, "held"))
+            if isinstance(s, TileReduce) and s.dst == "top"
+            else (s,)
+        )
+    )
+    before = () if inside else (load,)
+    return replace(
+        kernel, body=(kernel.body[0], *before, Loop(KEY, (load, *body) if inside else body), *kernel.body[2:])
+    )
+
+
+@pytest.mark.parametrize("hidden", [-math.inf, LEAST])
+def test_a_floor_under_a_running_maximum_is_there_once_a_tile_is_visited(hidden: float) -> None:
+    sample = Masked(CAUSAL, hidden=hidden)
+    kernel = narrow(sink(sample.sgraph().kernels[0]))
+    assert bounds(kernel) == ["j <= i"]
+    check_ranges(kernel)
+    inputs = (*sample.sgraph().inputs, Tensor("floors", (37,), F32))
+    g = replace(sample.sgraph(), inputs=inputs, kernels=(kernel,))
+    drawn = sample.draw()
+    floors = np.linspace(-3.0, 3.0, 37)
+    for binding in ({"T_i": 8, "T_j": 4}, {"T_i": 4, "T_j": 16}):
+        # The floor is in the maximum alone here, and goes out with it.
+        got = simulate(g, {**drawn, "floors": floors}, binding)["y"]
+        np.testing.assert_allclose(got, sample.reference(**drawn), rtol=1e-6, atol=1e-6)
+
+
+def test_a_floor_is_none_where_no_tile_may_be_visited_or_it_is_another_one_on_each() -> None:
+    rows_without_keys = (below(j + 20, i),)
+    assert not bounds(narrow(sink(Masked(rows_without_keys).sgraph().kernels[0])))
+    assert not bounds(narrow(sink(Masked(CAUSAL).sgraph().kernels[0], inside=True)))
+
+
 # What is not.
 
 
-def test_a_finite_mask_hides_nothing() -> None:
+def test_a_finite_mask_that_scores_may_fall_below_hides_nothing() -> None:
     assert not bounds(narrow(Masked(CAUSAL, hidden=-1e9).sgraph().kernels[0]))
+
+
+def test_a_finite_mask_hides_nothing_where_a_row_may_be_hidden_as_a_whole() -> None:
+    """Such a row's result is the mean of all values, and not of those in the tiles that are visited."""
+    rows_without_keys = (below(j + 20, i),)
+    assert bounds(narrow(Masked(rows_without_keys).sgraph().kernels[0]))
+    assert not bounds(narrow(Masked(rows_without_keys, hidden=LEAST).sgraph().kernels[0]))
+    for missing in (line(-40, (ROW, 1), (KEY, -1)), line(-1, (ROW, 1), (KEY, -1))):
+        with pytest.raises(IllegalIRError, match="skips tiles"):
+            check_ranges(with_range(Masked(CAUSAL, hidden=LEAST).sgraph(), missing).kernels[0])
+
+
+def test_a_finite_mask_of_data_hides_nothing() -> None:
+    def padded(hidden: float) -> Kernel:
+        kernel = Masked(CAUSAL, hidden=hidden).sgraph().kernels[0]
+        loop = loop_of(kernel)
+        body: list[Stmt] = []
+        for s in loop.body:
+            if s == op("s", "where", "seen0", "qk", hidden):
+                body += [Load("pad", "pads", at(KEY)), op("both", "and", "seen0", "pad")]
+                s = op("s", "where", "both", "qk", hidden)
+            body.append(s)
+        return replace(kernel, body=(kernel.body[0], Loop(KEY, tuple(body)), *kernel.body[2:]))
+
+    assert bounds(narrow(padded(-np.inf))) == ["j <= i"]
+    assert not bounds(narrow(padded(LEAST))), "a row may be padding alone"
 
 
 def test_one_accumulator_without_the_mask_keeps_every_tile() -> None:

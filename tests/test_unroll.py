@@ -12,7 +12,20 @@ from prism.program.evaluate import evaluate_expr
 from prism.program.extents import symbol
 from prism.program.index import Axis, Index
 from prism.program.inline import inline
-from prism.program.nodes import Const, Definition, DType, Expr, Map, Position, Program, Read, Reduce, Tensor, walk
+from prism.program.nodes import (
+    Const,
+    Definition,
+    DType,
+    Expr,
+    Formula,
+    Map,
+    Position,
+    Program,
+    Read,
+    Reduce,
+    Tensor,
+    walk,
+)
 from prism.program.unroll import LONGEST, unrolled
 
 I2, I3, J, S = Axis("i", 2), Axis("i", 3), Axis("j", 6), Axis("s", symbol("s"))
@@ -103,3 +116,37 @@ def test_codes_packed_two_a_byte_are_unpacked_once() -> None:
     weight = np.stack((w & 15, w >> 4), -1).reshape(3, 8)
     got = evaluate_formula(formula, {"x": x, "w": w.astype(float)}, {})
     np.testing.assert_allclose(got, weight @ x, rtol=1e-12)
+
+
+@pytest.mark.parametrize("kind", ["sum", "max", "min", "prod"])
+@pytest.mark.parametrize("border", [1, 3, 17, 19])
+def test_appended_elements_are_terms_of_their_own(kind: str, border: int) -> None:
+    """Of what is put together along a long axis, the piece of a few elements leaves the loop."""
+    n = Axis("n", 20)
+    e = reduce(kind, n, where(n, border, read("x", n), read("z", J)))
+    found = unrolled(e)
+    assert choices(found) == 0
+    (loop,) = [x for x in walk(found) if isinstance(x, Reduce)]
+    assert loop.axis.extent == max(border, 20 - border)
+    rng = np.random.default_rng(1)
+    given = {"x": rng.standard_normal(20), "z": rng.standard_normal(int(J.extent))}
+    tensor, index = Tensor("y", (J.extent,), DType.FLOAT32), (Index.axis(J),)
+    before, after = (evaluate_formula(Formula(tensor, index, x), given, {}) for x in (e, found))
+    np.testing.assert_allclose(after, before, rtol=1e-12)
+
+
+def test_appended_elements_that_take_reductions_stay_in_the_loop() -> None:
+    n, k = Axis("n", 20), Axis("k", 30)
+    e = reduce("sum", n, where(n, 19, read("x", n), reduce("sum", k, read("z", k))))
+    assert unrolled(e) is e
+    # Both pieces are long, or both short.
+    for border, extent in ((10, 20), (1, 5)):
+        n = Axis("n", extent)
+        e = reduce("sum", n, where(n, border, read("x", n), read("z", J)))
+        assert unrolled(e) is e
+
+
+def test_comparisons_that_always_hold_are_gone() -> None:
+    n = Axis("n", 20)
+    e = reduce("sum", n, where(n, 20, read("x", n), read("z", J)))
+    assert unrolled(e) == reduce("sum", n, read("x", n))

@@ -49,6 +49,7 @@ from prism.report.units import OURS, on_threads
 from prism.sgraph.denote import Denotation, expand, split_axes
 from prism.sgraph.folding import FOLDED, bound, folds
 from prism.sgraph.nodes import Grid, LoopRole, Role, Split
+from prism.sgraph.ranges import assumed
 from prism.sgraph.show import dot, key, text
 
 
@@ -298,8 +299,8 @@ def _not_compared(program: Program) -> list[str]:
 
 
 def _verdict(request: Request, proved: ProvedSGraph) -> Verdict:
-    """The proof's verdict, with what the program takes for granted of its inputs."""
-    return proved.verdict.assuming(assumptions(request.program))
+    """The proof's verdict, with what the program takes for granted of its inputs, and what the kernels do of masks."""
+    return proved.verdict.assuming((*assumptions(request.program), *assumed(proved.sgraph.kernels)))
 
 
 def _arguments(program: Program) -> tuple[Argument, ...]:

@@ -74,9 +74,11 @@ def _ends(axis: Axis, body: Expr) -> tuple[int, int] | None:
     for e in walk(body):
         match e:
             case Map("where", (Map("lt", (Position(index), Const(border))), below, above)) if index == Index.axis(axis):
-                few, first, last = (above, 0, border) if extent - border <= LONGEST else (below, border, extent)
-                few_enough = min(border, extent - border) <= LONGEST and 0 < border < extent
-                if few_enough and border == int(border) and not any(isinstance(x, Reduce) for x in walk(few)):
+                count = min(border, extent - border)
+                few, first, last = (below, border, extent) if count == border else (above, 0, border)
+                if not (0 < count <= LONGEST < extent - count) or border != int(border):
+                    continue
+                if not any(isinstance(x, Reduce) for x in walk(few)):
                     return int(first), int(last)
             case _:
                 pass

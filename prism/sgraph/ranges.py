@@ -18,6 +18,12 @@ What an unvisited tile defines is not in scope after the loop. So a loop with a 
 Implication is linear: b - a = l*(e + 1) + r with l >= 0 and r <= -1 over the boxes of the axes, whose elements are all
 that counts (lanes outside of an axis are masked, with or without a range).
 
+Two things more, for loops of which each element of the other axes surely visits a tile that it is not hidden on:
+
+    a maximum of c and what is -inf is c, for a c from outside of the loop: what any visited tile has put there already
+    what a mask hides may be a number instead of -inf, LOW or less: less a running maximum of the same loop it counts as
+    -inf, since whatever is visible is above it. That is an assumption, and `assumed` says so.
+
 Floating-point class: *masked values are not read*. What the mask hides may be infinite or NaN; 0*inf, or -inf + inf,
 does not arise where a tile is skipped and may where it is visited. And where a row has nothing left, its maximum is
 -inf and exp(-inf - -inf) is undefined; the class of the rules (`domain`) leaves that row open as well.
@@ -59,9 +65,30 @@ class Absolute:
     index: Index
 
 
-# What is known of a value on every element of the tile: an affine index or its absolute value, a number (truth is 0 or
-# 1), nothing.
-Fact: TypeAlias = "Index | Absolute | float | None"
+@dataclass(frozen=True, slots=True)
+class Same:
+    """The value of that name, which is defined outside of the loop."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class RunningMaximum:
+    """A maximum that the loop accumulates, or its negative: no visible value of the loop's is above it."""
+
+    negative: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """One of several values, of which some are hidden by a mask: not known which."""
+
+
+# What is known of a value on every element of the tile; a number may be a truth value, 0 or 1; nothing is None.
+Fact: TypeAlias = "Index | Absolute | Same | RunningMaximum | Choice | float | None"
+
+LOW = -1e30
+"""Numbers up to here stand for -inf in masks: float32's and bfloat16's least number, and what people write instead."""
 
 _COMPARISONS = frozenset({"lt", "le", "eq"})
 _FOLD: Mapping[str, Callable[..., float]] = {
@@ -124,26 +151,41 @@ class _Facts:
         axis: the axis of the loop whose tile is looked at.
         assumed: negative on every element of the tile; None assumes nothing.
         asked: for every comparison of indices that is not decided, what is asked: whether one is >= 0.
+        inside: the names that the loop defines; of others the value is the same on all of its tiles.
+        at: where the loop's axis is, if at one place.
+        visited: whether something follows only where some tile is visited.
+        visible: whether something follows only where a visited tile is not hidden: the assumption about masks.
     """
 
     known: dict[str, Fact]
     axis: Axis | None = None
     assumed: Index | None = None
     asked: list[Index] = field(default_factory=list)
+    inside: frozenset[str] = frozenset()
+    at: Index | None = None
+    visited: bool = False
+    visible: bool = False
 
     def statement(self, s: Stmt) -> None:
         match s:
             case Position(dst, index):
+                if self.at is not None and self.axis is not None:
+                    index = index.substitute({self.axis: self.at})
                 self.known[dst] = float(int(index.offset)) if not index.terms and is_static(index.offset) else index
+            case Pointwise(dst, "maximum", (a, b)) if (same := self.floor(a, b) or self.floor(b, a)) is not None:
+                self.known[dst] = same
             case Pointwise(dst, op, args):
                 self.known[dst] = self.pointwise(op, [self.of(a) for a in args])
-            case TileReduce(dst, kind, _, src):
-                self.known[dst] = _reduced(kind, self.of(src))
+            case TileReduce(dst, kind, axis, src):
+                fact = self.of(src)
+                along = isinstance(fact, Same) and kind is ReduceKind.MAX and axis == self.axis
+                self.known[dst] = fact if along else _reduced(kind, fact)
             case Contract(dst, _, lhs, rhs):
-                self.known[dst] = 0.0 if 0.0 in (self.of(lhs), self.of(rhs)) else None
+                facts = (self.of(lhs), self.of(rhs))
+                self.known[dst] = 0.0 if 0.0 in facts else _unknown(facts)
             case Accumulate(dst, kind, src, _):
                 # Of an inner loop, whose every tile the assumption is about.
-                self.known[dst] = kind.identity if self.of(src) == kind.identity else None
+                self.known[dst] = kind.identity if self.of(src) == kind.identity else _unknown((self.of(src),))
             case Loop(_, body):
                 for inner in body:
                     self.statement(inner)
@@ -153,13 +195,26 @@ class _Facts:
     def of(self, operand: Operand) -> Fact:
         return self.known.get(operand) if isinstance(operand, str) else float(operand)
 
+    def floor(self, hidden: Operand, other: Operand) -> Same | None:
+        """The other operand of a maximum, where one is hidden and the other is from outside of the loop."""
+        low = self.of(hidden)
+        if self.assumed is None or not (isinstance(low, float) and low <= LOW) or not isinstance(other, str):
+            return None
+        return Same(other) if other not in self.inside and self.of(other) is None else None
+
     def pointwise(self, op: str, args: Sequence[Fact]) -> Fact:
+        found = self._pointwise(op, args)
+        return _unknown(args) if found is None else found
+
+    def _pointwise(self, op: str, args: Sequence[Fact]) -> Fact:
         numbers = [a for a in args if isinstance(a, float)]
         match op:
             case "where":
                 if isinstance(args[0], float):
                     return args[1] if args[0] else args[2]
-                return args[1] if args[1] == args[2] else None
+                if args[1] == args[2]:
+                    return args[1]
+                return Choice() if any(n <= LOW for n in numbers) else None
             case "and" | "or":
                 decisive = op == "or"
                 if any(bool(n) is decisive for n in numbers):
@@ -171,12 +226,18 @@ class _Facts:
                 for n in numbers:
                     if math.isinf(n) and -n not in numbers:
                         return n
+                if len(numbers) < len(args) and any(n <= LOW for n in numbers):
+                    # What is visible is above what is hidden, which counts as -inf less that.
+                    self.visible = True
+                    return -math.inf if RunningMaximum(negative=True) in args else min(numbers)
                 return sum(numbers) if len(numbers) == len(args) and math.isfinite(sum(numbers)) else None
             case "mul":
                 if len(numbers) == len(args):
                     return None if math.isnan(numbers[0] * numbers[1]) else numbers[0] * numbers[1]
                 if 0.0 in numbers:
                     return 0.0
+                if RunningMaximum() in args and -1.0 in numbers:
+                    return RunningMaximum(negative=True)
                 scaled = next((a for a in args if isinstance(a, Index)), None)
                 return scaled.scaled(int(numbers[0])) if scaled and numbers and _is_whole(numbers[0]) else None
             case _ if op in _FOLD and len(numbers) == len(args):
@@ -186,13 +247,20 @@ class _Facts:
                     return None
             case "neg" if isinstance(args[0], Index):
                 return args[0].scaled(-1)
+            case "neg" if args[0] == RunningMaximum():
+                return RunningMaximum(negative=True)
+            case "maximum" if RunningMaximum() in args:
+                return RunningMaximum()
             case "abs" if isinstance(args[0], Index):
                 return Absolute(args[0])
             case "lt" | "le" if isinstance(args[0], Absolute) and (isinstance(args[1], Index) or _is_whole(args[1])):
                 # |i| <= c is -c <= i <= c.
-                limit, i = _index(args[1]), args[0].index
-                sides = [self.compare(op, limit + i.scaled(way)) for way in (1, -1)]
+                sides = [self.compare(op, _index(args[1]) + args[0].index.scaled(way)) for way in (1, -1)]
                 return 0.0 if 0.0 in sides else 1.0 if sides == [1.0, 1.0] else None
+            case "lt" | "le" if isinstance(args[1], Absolute) and (isinstance(args[0], Index) or _is_whole(args[0])):
+                # c <= |i| is c <= i or c <= -i.
+                sides = [self.compare(op, args[1].index.scaled(way) + _index(args[0]).scaled(-1)) for way in (1, -1)]
+                return 1.0 if 1.0 in sides else 0.0 if sides == [0.0, 0.0] else None
             case _ if op in _COMPARISONS and all(isinstance(a, Index) or _is_whole(a) for a in args):
                 return self.compare(op, _index(args[1]) + _index(args[0]).scaled(-1))
             case _:
@@ -222,6 +290,11 @@ class _Facts:
         return None
 
 
+def _unknown(of: Sequence[Fact]) -> Fact:
+    """What is made of these, where nothing more is known: something that may be hidden, where one of them may be."""
+    return Choice() if Choice() in of else None
+
+
 def _is_whole(a: Fact) -> bool:
     return isinstance(a, float) and a.is_integer()
 
@@ -233,7 +306,7 @@ def _index(a: Fact) -> Index:
 def _reduced(kind: ReduceKind, fact: Fact) -> Fact:
     """The reduction of a tile whose elements are all the same; a tile has at least one."""
     if not isinstance(fact, float):
-        return None
+        return _unknown((fact,))
     match kind:
         case ReduceKind.SUM:
             return 0.0 if fact == 0 else None
@@ -243,7 +316,20 @@ def _reduced(kind: ReduceKind, fact: Fact) -> Fact:
             return fact
 
 
-def _justified(loop: Loop, condition: Index, known: Mapping[str, Fact]) -> bool:
+@dataclass(frozen=True, slots=True)
+class Grounds:
+    """When a tile on which a condition is negative everywhere leaves a loop's accumulators as they were.
+
+    Attributes:
+        visited: only where some other tile is visited.
+        visible: only where a mask does not hide all that is visited: what it hides is a number, not -inf.
+    """
+
+    visited: bool = False
+    visible: bool = False
+
+
+def _justified(loop: Loop, condition: Index, known: Mapping[str, Fact]) -> Grounds | None:
     """Whether a tile on which the condition is negative everywhere leaves the loop's accumulators as they were.
 
     Args:
@@ -252,21 +338,75 @@ def _justified(loop: Loop, condition: Index, known: Mapping[str, Fact]) -> bool:
         known: facts about the values that are defined before the loop.
     """
     if not slope(condition, loop.axis):
-        return False
-    facts = _Facts(dict(known), loop.axis, condition)
+        return None
+    facts = _Facts(dict(known), loop.axis, condition, inside=_defined(loop))
     found = False
     for s in loop.body:
         if isinstance(s, Accumulate):
-            if facts.of(s.src) != s.kind.identity:
-                return False
+            fact = facts.of(s.src)
+            largest = s.kind is ReduceKind.MAX
+            if fact != s.kind.identity:
+                hidden = isinstance(fact, float) and fact <= LOW
+                if not largest or not (hidden or isinstance(fact, Same)):
+                    return None
+                facts.visited = True
+                facts.visible |= hidden
             # Inside the loop the name means what other tiles have left in it.
-            facts.known[s.dst] = None
+            facts.known[s.dst] = RunningMaximum() if largest else None
             found = True
         elif any(isinstance(x, Store | Scan) for x in statements((s,))):
-            return False
+            return None
         else:
             facts.statement(s)
-    return found
+    return Grounds(facts.visited, facts.visible) if found else None
+
+
+def _defined(loop: Loop) -> frozenset[str]:
+    return frozenset(dst for s in statements((loop,)) if (dst := getattr(s, "dst", None)) is not None)
+
+
+def _hold(loop: Loop, conditions: Sequence[Index], known: Mapping[str, Fact]) -> bool:
+    """Whether tiles outside of all these conditions leave the loop's accumulators as they were."""
+    grounds = [_justified(loop, c, known) for c in conditions]
+    visible = any(g is not None and g.visible for g in grounds)
+    visited = visible or any(g is not None and g.visited for g in grounds)
+    return None not in grounds and (not visited or _visits(loop, conditions, known, visible))
+
+
+def _visits(loop: Loop, conditions: Sequence[Index], known: Mapping[str, Fact], visible: bool) -> bool:
+    """Whether for each element of the other axes there is a place of the loop's where all conditions hold.
+
+    Args:
+        loop: the loop.
+        conditions: affine.
+        known: facts about the values that are defined before the loop.
+        visible: whether no maximum of the loop may be of something hidden there.
+    """
+    last = add(loop.axis.extent, -1)
+    places = [Index.const(0), Index.const(last)]
+    for c in conditions:
+        if abs(slope(c, loop.axis)) == 1:  # where it is 0
+            own = c + Index.axis(loop.axis).scaled(-slope(c, loop.axis))
+            places.append(own if slope(c, loop.axis) < 0 else own.scaled(-1))
+    for place in places:
+        within = (place, Index.const(last) + place.scaled(-1))
+        at = [c.substitute({loop.axis: place}) for c in conditions]
+        if all(map(_never_negative, (*within, *at))) and (not visible or _shows(loop, place, known)):
+            return True
+    return False
+
+
+def _shows(loop: Loop, place: Index, known: Mapping[str, Fact]) -> bool:
+    """Whether what the loop takes maxima of is surely not hidden at a place of its axis."""
+    facts = _Facts(dict(known), loop.axis, inside=_defined(loop), at=place)
+    for s in loop.body:
+        facts.statement(s)
+        if isinstance(s, Accumulate) and s.kind is ReduceKind.MAX:
+            fact = facts.of(s.src)
+            if isinstance(fact, float | Choice):
+                return False
+            facts.known[s.dst] = None
+    return True
 
 
 def check_ranges(kernel: Kernel) -> None:
@@ -281,18 +421,34 @@ def check_ranges(kernel: Kernel) -> None:
     def visit(body: Sequence[Stmt], facts: _Facts) -> None:
         for s in body:
             if isinstance(s, Loop):
-                for condition in s.range:
-                    if not _justified(s, condition, facts.known):
-                        raise IllegalIRError(
-                            f"the loop over {s.axis} skips tiles without {condition} >= 0",
-                            where=f"kernel {kernel.name}",
-                            why="they are not known to leave its accumulators as they are",
-                            fix="this is a bug in prism; please report it",
-                        )
+                if not _hold(s, s.range, facts.known):
+                    raise IllegalIRError(
+                        f"the loop over {s.axis} skips tiles without {' and '.join(f'{c} >= 0' for c in s.range)}",
+                        where=f"kernel {kernel.name}",
+                        why="they are not known to leave its accumulators as they are",
+                        fix="this is a bug in prism; please report it",
+                    )
                 visit(s.body, _Facts(dict(facts.known)))
             facts.statement(s)
 
     visit(kernel.body, _Facts({}))
+
+
+def assumed(kernels: Sequence[Kernel]) -> tuple[str, ...]:
+    """What the kernels' ranges rest on, a clause each: that what a finite mask hides is below what is visible."""
+
+    def rests(body: Sequence[Stmt], facts: _Facts) -> bool:
+        for s in body:
+            if isinstance(s, Loop):
+                grounds = [_justified(s, c, facts.known) for c in s.range]
+                if any(g is not None and g.visible for g in grounds) or rests(s.body, _Facts(dict(facts.known))):
+                    return True
+            facts.statement(s)
+        return False
+
+    if any(rests(k.body, _Facts({})) for k in kernels):
+        return (f"what is masked by a number up to {LOW:.0e} counts as masked: values beside it are above it",)
+    return ()
 
 
 # Finding them.
@@ -337,13 +493,14 @@ def _range(loop: Loop, known: Mapping[str, Fact], open_axes: frozenset[Axis]) ->
             condition = _over(wanted, open_axes | {loop.axis})
             if condition is not None and slope(condition, loop.axis) and not _never_negative(condition):
                 asked[condition] = None
-    found = [c for c in sorted(asked, key=str) if _justified(loop, c, known)]
+    found = [c for c in sorted(asked, key=str) if _justified(loop, c, known) is not None]
     kept: list[Index] = []
     for direction in (-1, 1):
         mine = [c for c in found if direction * slope(c, loop.axis) > 0]
         tightest = [c for c in mine if all(_follows(o, c, loop.axis) for o in mine)]
         kept += (tightest or mine)[:1]
-    return tuple(kept)
+    ways = (kept, *([c] for c in kept)) if len(kept) > 1 else (kept,)
+    return next((tuple(way) for way in ways if _hold(loop, way, known)), ())
 
 
 def _over(index: Index, axes: frozenset[Axis]) -> Index | None:
