@@ -565,3 +565,20 @@ def test_and_optimized_operator_by_operator() -> None:
     program, budget = chained(), SearchBudget(max_kernels=1, max_ops=4)
     with pytest.raises(NoImprovementError, match="nothing beats"):
         optimize(program, target="sm_90", budget=budget, trials=1)
+
+
+def test_outputs_that_are_made_of_each_other_share_a_region() -> None:
+    """A cell's state and what it puts out of it, both element by element, after products that are cut off."""
+
+    def cell(
+        x: torch.Tensor, h: torch.Tensor, c: torch.Tensor, w: torch.Tensor, u: torch.Tensor
+    ) -> tuple[torch.Tensor, ...]:
+        i, f, o, n = (x @ w + h @ u).chunk(4, -1)
+        state = torch.sigmoid(f) * c + torch.sigmoid(i) * torch.tanh(n)
+        return torch.sigmoid(o) * torch.tanh(state), state
+
+    shapes = ((256, 1024), (256, 1024), (256, 1024), (1024, 4096), (1024, 4096))
+    made = [torch.empty(s, dtype=torch.bfloat16, device="meta") for s in shapes]
+    regions = partition(trace(cell, made, check=False), device=device("sm_90"))
+    assert [len(r.outputs) for r in regions] == [1, 2]
+    assert not set(regions[0].outputs) & set(regions[1].outputs)

@@ -400,24 +400,30 @@ class Planner:
         return max_kernels + len({frozenset(Target("", f.index, 0).axes) for f in self.formulas}) - 1
 
     def _statistics(self, every: Sequence[Cut]) -> Iterator[tuple[Cut, ...]]:
-        """Sets of two or more values over the same axes that are next to nothing to store, and that larger ones read.
+        """Sets of two or more values over the same axes that are next to nothing to store, each set once.
 
-        One kernel may make them all.
+        Those that larger values read; then with those that a reduction over one of these axes reads. One kernel may
+        make them all.
         """
-        classes = self.weights.classes
+        axes = self.weights.classes.axes
         larger: set[int] = set()
+        across: set[int] = set()
         for cls, choice in self.choices.items():
-            larger |= {c for c in choice.children if classes.axes[cls] > classes.axes[c]}
-        alike: dict[frozenset[Axis], list[Cut]] = defaultdict(list)
-        for cut in every:
-            read = any(cls in larger for cls, _ in cut.members)
-            if read and self._is_small(cut.cls, classes.axes[cut.cls]):
-                for n, (cls, index) in enumerate(cut.members):
-                    # Under whichever of its names: those of one kernel have the same axes. A window is no name.
-                    if all(i.as_axis() is not None for i in index):
-                        renamed = Cut((cut.members[n], *cut.members[:n], *cut.members[n + 1 :]))
-                        alike[classes.axes[cls]].append(renamed)
-        yield from (tuple(found) for found in alike.values() if len(found) > 1)
+            larger |= {c for c in choice.children if axes[cls] > axes[c]}
+            if choice.op in REDUCING:
+                across |= {c for c in choice.children if choice.payload in axes[c]}
+        sets: dict[tuple[Cut, ...], None] = {}
+        for read in (larger, larger | across):
+            alike: dict[frozenset[Axis], list[Cut]] = defaultdict(list)
+            for cut in every:
+                if any(cls in read for cls, _ in cut.members) and self._is_small(cut.cls, axes[cut.cls]):
+                    for n, (cls, index) in enumerate(cut.members):
+                        # Under whichever of its names: those of one kernel have the same axes. A window is no name.
+                        if all(i.as_axis() is not None for i in index):
+                            renamed = Cut((cut.members[n], *cut.members[:n], *cut.members[n + 1 :]))
+                            alike[axes[cls]].append(renamed)
+            sets |= dict.fromkeys(tuple(found) for found in alike.values() if len(found) > 1)
+        yield from sets
 
     def _apart(self, plan: Plan) -> Iterator[Plan]:
         """The plan with a kernel for each of the targets that have nothing in common but the length of their axes."""

@@ -23,7 +23,8 @@ its space grow with the region. So a program is cut where fusing could gain noth
     Ties go to the earlier definition.
 3.  *Who shares a region.* Roots that do not depend on each other and read the same tensors (projections of one
     activation) are put together while the bounds allow it, those that share most bytes first, so that the search can
-    compute them in one kernel.
+    compute them in one kernel. So are a root and one that reads it, where neither has a matrix product: both are
+    outputs, or more than one reads the former.
 4.  *Where exactly a boundary is.* A result whose only reader is a chain of views of the same size may be stored as any
     of them. The one is taken that leaves the two sides the fewest axes: heads merged into one axis by the producer's
     store are one contracted axis for the next product.
@@ -290,6 +291,10 @@ def _grouped(
         for t in sorted(cost.read):
             readers.setdefault(t, []).append(r)
     shared: dict[tuple[str, str], int] = {}
+    light = {r for r, cost in roots.items() if not cost.size.products}
+    for r in light:
+        for t in sorted(roots[r].read & light):
+            shared[t, r] = costs.bytes(t)
     for t, of in readers.items():
         for n, a in enumerate(of):
             for b in of[n + 1 : n + 1 + NEAR]:
@@ -301,6 +306,8 @@ def _grouped(
             continue
         if not limits.admits(costs.together(roots[m] for m in members)) or _depend(first, second, groups, owner, roots):
             continue
+        if not light.issuperset(members) and _reads(first, second, groups, owner, roots):
+            continue
         groups[first] = sorted(members, key=lambda m: graph.place[m])
         del groups[second]
         for m in members:
@@ -308,22 +315,33 @@ def _grouped(
     return tuple(tuple(g) for g in groups.values())
 
 
+def _reads(
+    a: str, b: str, groups: Mapping[str, Sequence[str]], owner: Mapping[str, str], roots: Mapping[str, RootCost]
+) -> bool:
+    """Whether one of the groups reads what the other makes."""
+    made = {a: {*groups[a]}, b: {*groups[b]}}
+    return any(roots[m].read & made[other] for one, other in ((a, b), (b, a)) for m in groups[one])
+
+
 def _depend(
     a: str, b: str, groups: Mapping[str, Sequence[str]], owner: Mapping[str, str], roots: Mapping[str, RootCost]
 ) -> bool:
-    """Whether one of the groups needs the other, directly or through further groups."""
+    """Whether one of the groups needs the other through further groups, which could run neither before nor after."""
     for start, goal in ((a, b), (b, a)):
-        seen = {start}
-        stack = [start]
+        seen = {start, goal}
+        stack = [owner[t] for m in groups[start] for t in roots[m].read if t in owner and owner[t] not in seen]
         while stack:
-            for m in groups[stack.pop()]:
+            above = stack.pop()
+            if above in seen:
+                continue
+            seen.add(above)
+            for m in groups[above]:
                 for t in roots[m].read:
-                    above = owner.get(t)
-                    if above == goal:
+                    further = owner.get(t)
+                    if further == goal:
                         return True
-                    if above is not None and above not in seen:
-                        seen.add(above)
-                        stack.append(above)
+                    if further is not None and further not in seen:
+                        stack.append(further)
     return False
 
 
