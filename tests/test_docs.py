@@ -46,7 +46,7 @@ def commands(page: str) -> list[str]:
     return [line for line in told if re.match(r"(python|prism|make|pip|\.venv/bin/python) ", line)]
 
 
-MODELS, FROM_PYTHON = blocks("README.md", "python")
+ENCODER, MODELS, FROM_PYTHON = blocks("README.md", "python")
 LITERAL = (
     "python models.py",
     "prism show model.onnx",
@@ -162,7 +162,7 @@ def test_every_command_is_run_or_said_to_be_run_elsewhere() -> None:
     known = {*LITERAL, *MEASURING, *SLOW, *ELSEWHERE, *FROM_CHECKOUT}
     found = {c for page in PAGES if page != "rules.md" for c in commands(page)}
     assert found == known
-    assert [len(blocks(page, "python")) for page in ("README.md", "cpu.md", "search.md")] == [2, 1, 2]
+    assert [len(blocks(page, "python")) for page in ("README.md", "cpu.md", "search.md")] == [3, 1, 2]
     assert not [
         p
         for p in PAGES
@@ -235,6 +235,30 @@ def test_the_snippet_of_the_readme(
     monkeypatch.setattr(prism, "optimize", functools.partial(prism.optimize, trials=1, budget=less), raising=False)
     monkeypatch.chdir(tmp_path)
     the_snippet_did_its_work(run_here(FROM_PYTHON, capsys, monkeypatch), tmp_path)
+
+
+def test_the_first_example_of_the_readme(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scripted(monkeypatch, {"eager": 2e-3, "compiled": 2e-3, "kernels": 1e-3})
+    less = SearchBudget(max_sgraphs=1, max_families=10)
+    quick = functools.partial(prism.optimize, trials=1, budget=less, target="cpu", baselines=["eager"])
+    monkeypatch.setattr(prism, "optimize", quick, raising=False)
+    monkeypatch.chdir(tmp_path)
+    the_first_example_did_its_work(run_here(ENCODER, capsys, monkeypatch), tmp_path)
+
+
+@pytest.mark.slow
+def test_the_first_example_of_the_readme_literally(tmp_path: Path) -> None:
+    (tmp_path / "encoder.py").write_text(ENCODER)
+    the_first_example_did_its_work(finished(run_python("encoder.py", cwd=tmp_path)), tmp_path)
+
+
+def the_first_example_did_its_work(printed: str, place: Path) -> None:
+    shown = next(t for t in blocks("README.md", "text") if "OptimizeResult" in t)
+    told = re.compile(r"<OptimizeResult of (\w+): measured .* as fast>")
+    assert told.match(printed)[1] == told.match(shown)[1]  # type: ignore[index]
+    assert "TransformerEncoderLayer.py" in (place / "out" / "encoder" / "README.md").read_text("utf-8")
 
 
 @pytest.mark.slow
