@@ -520,6 +520,130 @@ def added_up(a: Any) -> Any:
     return a + a + a + a + a
 
 
+# Losses, cells and masks that the search was tried on by strangers to it.
+
+
+def info_nce(a: Any, b: Any) -> Any:
+    """Contrastive loss of a and b [m, d], one way: scores are never needed in memory."""
+    import torch
+
+    scores = (a @ b.T) * 20.0
+    return (torch.logsumexp(scores, 1) - torch.diagonal(scores)).mean()
+
+
+def z_loss(x: Any, t: Any) -> Any:
+    """Cross-entropy with a penalty on the logarithm of its normaliser."""
+    import torch
+
+    z = torch.logsumexp(x, -1)
+    return (z - x.gather(1, t[:, None])[:, 0] + 1e-4 * z * z).mean()
+
+
+def smoothed_cross_entropy(x: Any, t: Any) -> Any:
+    """Cross-entropy with labels smoothed by a tenth."""
+    logs = x.log_softmax(-1)
+    return -(0.9 * logs.gather(1, t[:, None])[:, 0] + 0.1 * logs.mean(-1)).mean()
+
+
+def grpo(new: Any, old: Any, ref: Any, advantage: Any, mask: Any) -> Any:
+    """Clipped policy loss with a penalty, a mean over tokens and then over rows: all but advantage [m] are [m, n]."""
+    import torch
+
+    ratio, by = torch.exp(new - old), advantage[:, None]
+    gain = torch.minimum(ratio * by, ratio.clamp(0.8, 1.2) * by)
+    penalty = torch.exp(ref - new) - (ref - new) - 1
+    return (((0.04 * penalty - gain) * mask).sum(1) / mask.sum(1)).mean()
+
+
+def gated_rms_norm_backward(x: Any, z: Any, g: Any, dy: Any) -> tuple[Any, Any, Any]:
+    """dx, dz and dg of RMSNorm(x * silu(z)) * g, of as many rows as columns."""
+    s = z.sigmoid()
+    a = z * s
+    dx, dg = rms_norm_backward(x * a, g, dy)
+    return dx * a, dx * x * (s + a * (1 - s)), dg
+
+
+def adaptive_layer_norm(x: Any, shift: Any, scale: Any, gate: Any, residual: Any) -> Any:
+    """x and residual [b, s, n], the rest [b, n]."""
+    from torch.nn import functional
+
+    h = functional.layer_norm(x, (x.shape[-1],))
+    return residual + gate[:, None] * (h * (1 + scale[:, None]) + shift[:, None])
+
+
+def two_temperatures(x: Any) -> Any:
+    """Softmax at one temperature and at twice that."""
+    return (x / 0.7).softmax(-1) + 0.1 * (x / 1.4).softmax(-1)
+
+
+def _seen(scores: Any, allowed: Callable[[Any, Any], Any]) -> Any:
+    """Scores, where the row i may see the key j; elsewhere -inf."""
+    import torch
+
+    i = torch.arange(scores.shape[-1], device=scores.device)
+    return scores.masked_fill(~allowed(i[:, None], i[None]), -torch.inf)
+
+
+def sink_attention(q: Any, k: Any, v: Any, sink: Any) -> Any:
+    """Causal, with a score [h] appended that no value belongs to; masked by the least number, as transformers does."""
+    import torch
+
+    scores = _scores(q, k)
+    hidden = torch.ones(scores.shape[-2:], dtype=torch.bool, device=q.device).triu(1)
+    scores = scores.masked_fill(hidden, torch.finfo(scores.dtype).min)
+    column = sink[:, None, None].expand(*scores.shape[:2], 1)
+    return torch.cat([scores, column], -1).softmax(-1)[..., :-1] @ v
+
+
+def sink_as_a_term(q: Any, k: Any, v: Any, sink: Any) -> Any:
+    """The same with the sink as a term of the sum."""
+    import torch
+
+    scores = _seen(_scores(q, k), lambda i, j: j <= i)
+    top = torch.maximum(scores.amax(-1, keepdim=True), sink[:, None, None])
+    e = torch.exp(scores - top)
+    return (e / (e.sum(-1, keepdim=True) + torch.exp(sink[:, None, None] - top))) @ v
+
+
+def neighbourhood_attention(q: Any, k: Any, v: Any) -> Any:
+    """Keys no further than 256 from the row, on both sides."""
+    return _seen(_scores(q, k), lambda i, j: (i - j).abs() <= 256).softmax(-1) @ v
+
+
+def prefix_attention(q: Any, k: Any, v: Any) -> Any:
+    """Causal, but for the first 512 keys, which all see."""
+    return _seen(_scores(q, k), lambda i, j: (j <= i) | (j < 512)).softmax(-1) @ v
+
+
+def lstm_cell(x: Any, h: Any, c: Any, w: Any, u: Any, b: Any) -> tuple[Any, Any]:
+    """One step: x [m, k], h and c [m, n], w [k, 4n], u [n, 4n]."""
+    i, f, o, n = (x @ w + h @ u + b).chunk(4, -1)
+    state = f.sigmoid() * c + i.sigmoid() * n.tanh()
+    return o.sigmoid() * state.tanh(), state
+
+
+def gru_cell(x: Any, h: Any, w: Any, u: Any, b: Any, c: Any) -> Any:
+    """One step: x [m, k], h [m, n], w [k, 3n], u [n, 3n]."""
+    (r, z, n), (rh, zh, nh) = (x @ w + b).chunk(3, -1), (h @ u + c).chunk(3, -1)
+    z = (z + zh).sigmoid()
+    return (1 - z) * (n + (r + rh).sigmoid() * nh).tanh() + z * h
+
+
+def squeeze_excite(x: Any, w1: Any, w2: Any) -> Any:
+    """x [b, c, s, s] times a gate of each channel, made of its mean."""
+    gate = ((x.mean((-1, -2)) @ w1).relu() @ w2).sigmoid()
+    return x * gate[:, :, None, None]
+
+
+def convnext(x: Any, wd: Any, bd: Any, g: Any, b: Any, w1: Any, b1: Any, w2: Any, b2: Any, scale: Any) -> Any:
+    """Depthwise 7 x 7, LayerNorm over channels, two products, residual: x [b, c, s, s]."""
+    from torch.nn import functional
+
+    h = functional.conv2d(x, wd, bd, padding=3, groups=x.shape[1]).permute(0, 2, 3, 1)
+    h = functional.gelu(functional.layer_norm(h, (h.shape[-1],), g, b) @ w1 + b1) @ w2 + b2
+    return x + (scale * h).permute(0, 3, 1, 2)
+
+
 _ROWS = "m=4096 n=2048"
 _HEADS = "h=32 s=4096 d=128"
 _QKV = "q:h,s,d k:h,s,d v:h,s,d"
@@ -817,4 +941,77 @@ KNOWN = (
     Known("powers", powers, "x:m,n", _ROWS),
     Known("common factor", common_factor, "a:m,n b:m,n c:m,n", _ROWS),
     Known("five times", added_up, "a:m,n", _ROWS),
+    Known("InfoNCE", info_nce, "a:m,d b:m,d", "m=4096 d=512", "2*m*m*d", launches=2),
+    Known(
+        "cross-entropy with z-loss", z_loss, "x:m,v t:m/int64", "m=4096 v=32768", "0", "8*m", 2, "as cross-entropy's"
+    ),
+    Known(
+        "smoothed cross-entropy",
+        smoothed_cross_entropy,
+        "x:m,v t:m/int64",
+        "m=4096 v=32768",
+        "0",
+        "8*m",
+        2,
+        "as cross-entropy's",
+    ),
+    Known(
+        "GRPO", grpo, "a:m,n b:m,n r:m,n d:m w:m,n", "m=4096 n=4096", "0", "8*m", 2, f"{LIGER}: rows, then their mean"
+    ),
+    Known(
+        "gated RMSNorm backward",
+        gated_rms_norm_backward,
+        "x:m,n z:m,n g:n dy:m,n",
+        "m=4096 n=4096",
+        "0",
+        "8*P*n",
+        2,
+        "as RMSNorm's",
+    ),
+    Known("adaptive LayerNorm", adaptive_layer_norm, "x:b,s,n a:b,n c:b,n g:b,n r:b,s,n", "b=8 s=1024 n=2048"),
+    Known("two temperatures", two_temperatures, "x:m,n", "m=4096 n=4096"),
+    Known("attention with sinks", sink_attention, f"{_QKV} z:h", _HEADS, "2*h*s*s*d", source=FLASH),
+    Known("attention with sinks as a term", sink_as_a_term, f"{_QKV} z:h", _HEADS, "2*h*s*s*d", source=FLASH),
+    Known("neighbourhood attention", neighbourhood_attention, _QKV, _HEADS, "4*h*s*512*d", source=FLASH),
+    Known("prefix attention", prefix_attention, _QKV, _HEADS, "2*h*s*s*d + 2*h*512*512*d", source=FLASH),
+    Known(
+        "LSTM cell",
+        lstm_cell,
+        "x:m,k h:m,n c:m,n w:k,g u:n,g b:g",
+        "m=256 k=1024 n=1024 g=4096",
+        "2*m*g*(k + n)",
+        "4*m*g",
+        2,
+        "cuDNN: a product for all gates, then what is element by element",
+    ),
+    Known(
+        "GRU cell",
+        gru_cell,
+        "x:m,k h:m,n w:k,g u:n,g b:g c:g",
+        "m=256 k=1024 n=1024 g=3072",
+        "2*m*g*(k + n)",
+        "8*m*g",
+        3,
+        "cuDNN: a product for each side's gates, then what is element by element",
+    ),
+    Known(
+        "squeeze and excite",
+        squeeze_excite,
+        "x:b,c,s,s w:c,r u:r,c",
+        "b=32 c=256 s=56 r=16",
+        "4*b*c*r",
+        "2*b*c*s*s",
+        3,
+        "means, two small products, then the gate: x is read twice",
+    ),
+    Known(
+        "ConvNeXt block",
+        convnext,
+        "x:b,c,s,s w:c,1,7,7 d:c g:c e:c u:c,f p:f v:f,c q:c z:c",
+        "b=16 c=96 s=56 f=384",
+        "4*b*s*s*c*f",
+        "4*b*s*s*c + 4*b*s*s*f",
+        3,
+        "the convolution, then two products with what is around them",
+    ),
 )

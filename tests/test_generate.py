@@ -24,6 +24,7 @@ from prism.generate.enumerate import Bounds, Candidate, generate
 from prism.generate.forms import forms
 from prism.generate.materialise import Planner
 from prism.generate.options import Weights, options
+from prism.generate.values import Values
 from prism.program.build import add, const, mul, op, read, recip, reduce
 from prism.program.evaluate import evaluate
 from prism.program.index import Axis, Index
@@ -349,3 +350,12 @@ def test_wider_cuts_list_what_was_not_listed(wide: int) -> None:
     assert len(both) == len(set(both))
     assert set(both) == set(at_once)
     assert len(listed((1, 0))) < len(both)
+
+
+def test_a_contraction_the_other_way_round_is_the_same_value() -> None:
+    k, m, n = Axis("k", 4), Axis("m", 4), Axis("n", 4)
+    values = Values()
+    a = values.read("a", (Index.axis(m), Index.axis(k)))
+    b = values.read("b", (Index.axis(k), Index.axis(n)))
+    assert values.contract(k, a, b) is values.contract(k, b, a)
+    assert values.contract(k, a, a) is not values.contract(k, a, b)

@@ -114,8 +114,9 @@ class Values:
         return self.make("reduce", (src,), axis, None, kind)
 
     def contract(self, axis: Axis, lhs: Value, rhs: Value) -> Value:
-        """The contraction sum_axis lhs*rhs."""
-        return self.make("contract", (lhs, rhs), axis, None, ReduceKind.SUM)
+        """The contraction sum_axis lhs*rhs; where there is one of the same two the other way round, that."""
+        swapped = self.made.get(("contract", axis, (rhs.number, lhs.number), ReduceKind.SUM))
+        return swapped or self.make("contract", (lhs, rhs), axis, None, ReduceKind.SUM)
 
     def rescaled(self, axis: Axis, exponent: Value, shift: Value, factor: Value | None) -> Value:
         """sum_axis exp(exponent - shift) * factor, the shift a running value of the same pass."""
