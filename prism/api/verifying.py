@@ -33,8 +33,7 @@ from prism.program.inline import aligned, inline
 from prism.program.nodes import DType, Expr, Formula, Program, Reduce, Tensor, walk
 from prism.program.pretty import formula_lines
 from prism.program.region import reads
-from prism.report.folder import LARGEST, LOCK_NAME, certificate_name, digest_of, read_file, unlisted
-from prism.report.ranged_folder import REPORT_NAME
+from prism.report.folder import LARGEST, LOCK_NAME, REPORT_NAME, certificate_name, digest_of, read_file, unlisted
 from prism.report.records import MODEL_LOCK_SCHEMA, RANGES_LOCK_SCHEMA, from_json, lock_schema, recorded_files
 from prism.sgraph.denote import expand
 from prism.sgraph.show import key, text

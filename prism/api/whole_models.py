@@ -57,6 +57,7 @@ from prism.process.deadline import NEVER, Deadline
 from prism.program.extents import is_static
 from prism.program.nodes import Program
 from prism.report.folder import (
+    REPORT_NAME,
     WEIGHTS_NAME,
     check_writable,
     digest_of,
@@ -65,7 +66,7 @@ from prism.report.folder import (
     render_folder,
     write_folder,
 )
-from prism.report.model_folder import MODULE, REPORT_NAME, STOCK, island_lines, kept_lines, render_model
+from prism.report.model_folder import MODULE, STOCK, island_lines, kept_lines, render_model
 from prism.report.records import from_json
 from prism.report.units import duration, on_threads
 

@@ -31,7 +31,7 @@ import secrets
 import shutil
 import stat
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from io import BufferedReader
 from pathlib import Path
 
@@ -42,6 +42,7 @@ from prism.report.records import folders_lock, recorded_files, to_json
 from prism.report.usage import README_NAME, readme
 
 LOCK_NAME = "prism.lock.json"
+REPORT_NAME = "report.json"
 WEIGHTS_NAME = "weights.pt"
 _CACHES = ("__pycache__", "__cpp_cache__")
 """What Python, and a module of C++, leave beside the module when it is used."""
@@ -57,7 +58,7 @@ def render_folder(artifacts: Artifacts) -> dict[str, bytes]:
     files: dict[str, bytes] = {
         module_name(report.name): artifacts.module.encode(),
         "proof.json": to_json(artifacts.proof),
-        "report.json": to_json(report),
+        REPORT_NAME: to_json(report),
         "report.html": render_html(report, artifacts.proof).encode(),
         "sgraph.txt": _lines(report.sgraph_text),
         "sgraph.dot": _lines(report.sgraph_dot),
@@ -74,16 +75,29 @@ def render_folder(artifacts: Artifacts) -> dict[str, bytes]:
     return files
 
 
-def lock_of_folders(schema: str, files: Mapping[str, bytes], versions: Mapping[str, str]) -> bytes:
-    """The lock file of a folder of folders.
+def render_folders(
+    schema: str,
+    record: bytes,
+    readme: Callable[[list[str]], str],
+    files: Mapping[str, bytes],
+    versions: Mapping[str, str],
+) -> dict[str, bytes]:
+    """The files of a folder of folders that tell of the others; the lock file is last.
 
     Args:
-        schema: what it says that it is.
-        files: all files, `folder/name` for those of the folders within.
+        schema: of the lock file.
+        record: the report.
+        readme: the text of the README, of the names at the top.
+        files: all other files, `folder/name` for those of the folders within.
         versions: of Python, prism and packages.
     """
-    listed = {n: d for n, d in files.items() if "/" not in n or n.rpartition("/")[2] == LOCK_NAME}
-    return folders_lock(schema, {n: hashlib.sha256(d).hexdigest() for n, d in listed.items()}, versions)
+    made = {REPORT_NAME: record}
+    top = sorted({name.partition("/")[0] for name in (*files, *made, LOCK_NAME)})
+    made[README_NAME] = readme(top).encode()
+    every = {**files, **made}
+    listed = {n: d for n, d in every.items() if "/" not in n or n.rpartition("/")[2] == LOCK_NAME}
+    made[LOCK_NAME] = folders_lock(schema, {n: hashlib.sha256(d).hexdigest() for n, d in listed.items()}, versions)
+    return made
 
 
 def certificate_name(rung: str) -> str:

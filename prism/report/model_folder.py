@@ -12,9 +12,9 @@ prism.lock.json      the SHA-256 of every file here, and of the lock files of th
 
 from __future__ import annotations
 
-import os
 import shlex
 from collections.abc import Mapping
+from functools import partial
 from pathlib import PurePosixPath
 
 from rich import box
@@ -23,14 +23,13 @@ from rich.table import Table
 from rich.text import Text
 
 from prism.events import IslandReport, KeptReport, ModelReport
-from prism.report.folder import LOCK_NAME, lock_of_folders
+from prism.report.folder import LOCK_NAME, REPORT_NAME, render_folders
 from prism.report.records import MODEL_LOCK_SCHEMA, to_json
 from prism.report.units import contender_rows, duration, load_line, measured_line
-from prism.report.usage import README_NAME
+from prism.report.usage import README_NAME, shown
 
 MODULE = "model.py"
 STOCK = "model.onnx"
-REPORT_NAME = "report.json"
 _PURPOSES = {
     MODULE: "`load()`: the model as a function",
     STOCK: "the model with each island a function of its own operators, for onnxruntime and for viewers",
@@ -42,11 +41,7 @@ _SHOWN = 12
 
 def render_model(report: ModelReport, files: Mapping[str, bytes]) -> dict[str, bytes]:
     """The files that tell of the others; the lock file is last."""
-    made: dict[str, bytes] = {REPORT_NAME: to_json(report)}
-    top = sorted({name.partition("/")[0] for name in (*files, *made, LOCK_NAME)})
-    made[README_NAME] = readme(report, top).encode()
-    made[LOCK_NAME] = lock_of_folders(MODEL_LOCK_SCHEMA, {**files, **made}, report.versions)
-    return made
+    return render_folders(MODEL_LOCK_SCHEMA, to_json(report), partial(_readme, report), files, report.versions)
 
 
 def gain(report: ModelReport) -> str:
@@ -63,7 +58,7 @@ def share_line(report: ModelReport) -> str:
     return f"{nodes} of {report.nodes} nodes ({report.share:.0%}), in {many} island{'s' * (many != 1)}"
 
 
-def readme(report: ModelReport, files: list[str]) -> str:
+def _readme(report: ModelReport, files: list[str]) -> str:
     """The folder's README. Holds no path of the machine."""
     lines = [
         f"# {report.name}",
@@ -176,8 +171,7 @@ def print_model(report: ModelReport, console: Console) -> None:
 
 def next_lines(report: ModelReport) -> tuple[tuple[str, str], ...]:
     """What to type after a run: by purpose, one line for a shell in the current folder."""
-    inside = os.path.relpath(report.output)
-    folder = report.output if inside.startswith("..") else inside
+    folder = shown(report.output)
     code = "from model import load; model = load(); help(model)"
     return (
         ("call", f"PYTHONPATH={shlex.quote(folder)} python -c {shlex.quote(code)}"),

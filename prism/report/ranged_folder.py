@@ -10,9 +10,9 @@ prism.lock.json      the SHA-256 of every file here, and of the lock files of th
 
 from __future__ import annotations
 
-import os
 import shlex
 from collections.abc import Mapping
+from functools import partial
 from pathlib import PurePosixPath
 
 from rich import box
@@ -21,23 +21,18 @@ from rich.table import Table
 from rich.text import Text
 
 from prism.events import CellReport, Evidence, RangedReport
-from prism.report.folder import LOCK_NAME, lock_of_folders, module_name
+from prism.report.folder import LOCK_NAME, REPORT_NAME, module_name, render_folders
 from prism.report.records import RANGES_LOCK_SCHEMA, to_json
 from prism.report.units import duration
-from prism.report.usage import NEEDS, README_NAME, example
+from prism.report.usage import NEEDS, README_NAME, example, shown
 
 MODEL = "model.onnx"
-REPORT_NAME = "report.json"
 COLUMNS = ("lengths", "tuned at", "by kernels", "before", "gain", "kernels in", "launches")
 
 
 def render_ranged(report: RangedReport, files: Mapping[str, bytes]) -> dict[str, bytes]:
     """The files that tell of the others; the lock file is last."""
-    made: dict[str, bytes] = {REPORT_NAME: to_json(report)}
-    top = sorted({name.partition("/")[0] for name in (*files, *made, LOCK_NAME)})
-    made[README_NAME] = _readme(report, top).encode()
-    made[LOCK_NAME] = lock_of_folders(RANGES_LOCK_SCHEMA, {**files, **made}, report.versions)
-    return made
+    return render_folders(RANGES_LOCK_SCHEMA, to_json(report), partial(_readme, report), files, report.versions)
 
 
 def ranges_line(report: RangedReport) -> str:
@@ -146,8 +141,7 @@ def print_ranged(report: RangedReport, console: Console) -> None:
 
 def next_lines(report: RangedReport) -> tuple[tuple[str, str], ...]:
     """What to type after a run: by purpose, one line for a shell in the current folder."""
-    inside = os.path.relpath(report.output)
-    folder = report.output if inside.startswith("..") else inside
+    folder = shown(report.output)
     module = PurePosixPath(module_name(report.name)).stem
     place = ', device="cuda"' if report.backend == "Triton" else ""
     made = [f"{a.name} = {example(a, place)}" for a in report.arguments]

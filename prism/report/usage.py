@@ -68,7 +68,7 @@ def next_lines(report: RunReport, module: str) -> tuple[tuple[str, str], ...]:
         report: the run, whose `output` is the folder.
         module: the module's file name.
     """
-    folder = _shown(report.output)
+    folder = shown(report.output)
     *before, call = example_call(report, module)
     code = "; ".join((*before, f"print({call.partition(' = ')[2]})"))
     return (
@@ -79,7 +79,7 @@ def next_lines(report: RunReport, module: str) -> tuple[tuple[str, str], ...]:
     )
 
 
-def _shown(output: str) -> str:
+def shown(output: str) -> str:
     """The folder as a user in the current folder would name it."""
     inside = os.path.relpath(output)
     return output if inside.startswith("..") else inside
