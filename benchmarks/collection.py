@@ -414,6 +414,25 @@ def linear_attention(q: Any, k: Any, v: Any) -> Any:
     return (q @ k.transpose(-1, -2)).tril() @ v
 
 
+def decays(a: Any) -> Any:
+    """exp of what a [h, s] sums to after j up to i; 0 where j is after i."""
+    import torch
+
+    total = a.float().cumsum(-1)
+    after = torch.ones(a.shape[-1], a.shape[-1], dtype=torch.bool, device=a.device).triu(1)
+    return (total[:, :, None] - total[:, None, :]).masked_fill(after, float("-inf")).exp()
+
+
+def gated_linear_attention(q: Any, k: Any, v: Any, a: Any) -> Any:
+    """A gate per head and row, quadratic as written: q, k, v [h, s, d], a [h, s], logarithms of the gates."""
+    return (q @ k.transpose(-1, -2) * decays(a)).to(q.dtype) @ v
+
+
+def state_space(x: Any, a: Any, b: Any, c: Any) -> Any:
+    """Mamba-2's quadratic form: x [h, s, d], a [h, s], b, c [s, n] of all heads."""
+    return ((c @ b.transpose(0, 1)) * decays(a)).to(x.dtype) @ x
+
+
 # Products and what is around them.
 
 
@@ -839,10 +858,29 @@ KNOWN = (
         _QKV,
         "h=32 s=4096 d=128",
         "2*h*s*(2*d*d + 128*2*d/2)",
-        "4*h*s*d",
+        "8*h*s*d",
         2,
-        "Flash Linear Attention (Yang 2024): chunks of 128 and a state",
-        reason="the quadratic form has no chunks, and no rule introduces them",
+        "Flash Linear Attention (Yang 2024): chunks of 128; their states, for which k and v are read once more",
+    ),
+    Known(
+        "gated linear attention",
+        gated_linear_attention,
+        f"{_QKV} a:h,s",
+        _HEADS,
+        "2*h*s*(2*d*d + 128*2*d/2)",
+        "8*h*s*d + 2*h*s",
+        2,
+        "Flash Linear Attention (Yang 2024), simple_gla: chunks of 128; k, v and the gates are read twice",
+    ),
+    Known(
+        "Mamba-2, quadratic form",
+        state_space,
+        "x:h,s,d a:h,s b:s,n c:s,n",
+        "h=64 s=4096 d=64 n=128",
+        "2*h*s*(2*d*n + 128*(d + n)/2)",
+        "2*h*s*d + 4*h*s*n*d/128 + 2*h*s",
+        2,
+        "Mamba-2 (Dao & Gu 2024): chunks of 128 with the recurrence over states in the pass that makes them",
     ),
     Known("GELU linear", gelu_linear, "x:m,k w:n,k b:n", "m=1024 k=4096 n=4096", "2*m*k*n"),
     Known(

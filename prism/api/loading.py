@@ -12,6 +12,7 @@ from prism.errors import IllegalIRError, ModelError
 from prism.program import spec
 from prism.program.nodes import Program
 from prism.program.operators import Operator
+from prism.program.chunked import chunked
 from prism.program.rolled import rolled
 
 if TYPE_CHECKING:
@@ -64,7 +65,7 @@ def _legal(program: Program, path: str | os.PathLike[str]) -> Program:
             why=error.what,
             fix="check it with onnx.checker.check_model(path, full_check=True), and report a right one",
         ) from error
-    return rolled(program)
+    return chunked(rolled(program))
 
 
 def trace(
@@ -100,7 +101,7 @@ def trace(
         fn, example_inputs, name=name, dynamic_shapes=dynamic_shapes, operators=operators, check=check
     )
     spec.check(program)
-    return replace(rolled(program), source=fn)
+    return replace(chunked(rolled(program)), source=fn)
 
 
 def _declared(rules: Sequence[Path | str]) -> tuple[Operator, ...]:

@@ -1,0 +1,131 @@
+"""Causal sums of products go by chunks where that is less work, and are what they were; nothing else changes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from prism.frontend.torch.reader import trace
+from prism.program import chunked as module
+from prism.program import spec
+from prism.program.chunked import chunked
+from prism.program.evaluate import evaluate
+from prism.program.inline import inline
+from prism.program.nodes import Definition, Program
+
+Make = Callable[..., Any]
+H, N, D = 2, 128, 4
+QKV = ((H, N, D), (H, N, D), (H, N, 8))
+
+
+def _read(fn: Make, *shapes: tuple[int, ...]) -> Program:
+    return trace(fn, tuple(torch.zeros(s) for s in shapes), name="causal", check=False)
+
+
+def _segments(a: torch.Tensor) -> torch.Tensor:
+    """a summed after j up to i; minus infinity where j is after i."""
+    total = a.cumsum(-1)
+    mask = torch.ones(a.shape[-1], a.shape[-1], dtype=torch.bool).tril()
+    return (total[..., :, None] - total[..., None, :]).masked_fill(~mask, -math.inf)
+
+
+def _state_space(x: torch.Tensor, a: torch.Tensor, b: torch.Tensor, c: torch.Tensor) -> torch.Tensor:
+    """Mamba-2's quadratic form: x [h, n, p], a [h, n], b and c [n, d]."""
+    return torch.einsum("id,jd,hij,hjp->hip", c, b, torch.exp(_segments(a)), x)
+
+
+CHUNKED: dict[str, tuple[Make, tuple[tuple[int, ...], ...]]] = {
+    "linear attention": (lambda q, k, v: (q @ k.mT).tril() @ v, QKV),
+    "scaled": (lambda q, k, v: (q @ k.mT * 0.5).tril() @ v, QKV),
+    "a mask of ones": (lambda q, k, v: (q @ k.mT * torch.ones(N, N).tril()) @ v, QKV),
+    "filled with zeros": (
+        lambda q, k, v: (q @ k.mT).masked_fill(torch.ones(N, N, dtype=torch.bool).triu(1), 0.0) @ v,
+        QKV,
+    ),
+    "without one's own place": (lambda q, k, v: (q @ k.mT).tril(-1) @ v, QKV),
+    "feature maps": (
+        lambda q, k, v: (torch.nn.functional.elu(q) @ k.exp().mT).tril() @ v,
+        QKV,
+    ),
+    "a decay per head and place": (
+        lambda q, k, v, a: (q @ k.mT * torch.exp(_segments(a))) @ v,
+        (*QKV, (H, N)),
+    ),
+    "a decay under a mask of its own": (
+        lambda q, k, v, a: (q @ k.mT * torch.exp(a[:, :, None] - a[:, None, :])).tril() @ v,
+        (*QKV, (H, N)),
+    ),
+    "state space": (_state_space, ((H, N, 8), (H, N), (N, D), (N, D))),
+}
+AS_WRITTEN: dict[str, tuple[Make, tuple[tuple[int, ...], ...]]] = {
+    "softmax": (
+        lambda q, k, v: torch.softmax((q @ k.mT).masked_fill(torch.ones(N, N).triu(1) > 0, -math.inf), -1) @ v,
+        QKV,
+    ),
+    "squared scores": (lambda q, k, v: (q @ k.mT).tril().square() @ v, QKV),
+    "no mask": (lambda q, k, v: (q @ k.mT) @ v, QKV),
+    "a window": (lambda q, k, v: (q @ k.mT).tril().triu(-8) @ v, QKV),
+    "places after one's own": (lambda q, k, v: (q @ k.mT).triu() @ v, QKV),
+    "growth of other numbers": (
+        lambda q, k, v, a, b: (q @ k.mT * torch.exp(a[:, :, None] - b[:, None, :])).tril() @ v,
+        (*QKV, (H, N), (H, N)),
+    ),
+    "wide and short": (lambda q, k, v: (q @ k.mT).tril() @ v, ((1, 64, 64), (1, 64, 64), (1, 64, 64))),
+    "a length without divisors": (lambda q, k, v: (q @ k.mT).tril() @ v, ((1, 127, 4), (1, 127, 4), (1, 127, 4))),
+    "a prefix sum": (lambda x: x.cumsum(0), ((N, 4),)),
+}
+
+
+@pytest.mark.parametrize("name", CHUNKED)
+def test_a_causal_sum_goes_by_chunks(name: str) -> None:
+    fn, shapes = CHUNKED[name]
+    p = _read(fn, *shapes)
+    q = chunked(p)
+    spec.check(q)
+    assert len([d for d in q.definitions if d.name.endswith(("_state", "_before", "_own", "_chunks"))]) == 4
+    # Nothing is left over all pairs of places.
+    assert not any(sum(a.extent == N for a in d.axes) > 1 for d in q.definitions)
+    inline(q)
+    rng = np.random.default_rng(0)
+    given = {t.name: -np.abs(rng.standard_normal([int(e) for e in t.shape])) for t in p.inputs}
+    one, other = evaluate(p, given), evaluate(q, given)
+    for output in p.outputs:
+        np.testing.assert_allclose(one[output], other[output], rtol=1e-11, atol=1e-11)
+
+
+@pytest.mark.parametrize("name", AS_WRITTEN)
+def test_another_sum_stays_as_it_is(name: str) -> None:
+    fn, shapes = AS_WRITTEN[name]
+    p = _read(fn, *shapes)
+    assert chunked(p) is p
+
+
+def _spoiled(how: str) -> Callable[..., bool]:
+    """The check, told of parts of which one is wrong."""
+    right = module._gives_back
+
+    def check(summand: Any, past: Any, before: Definition, state: Definition, pair: Any) -> bool:
+        match how:
+            case "a factor":
+                summand = module.mul(summand, module.Const(2.0))
+            case "a place":
+                state = replace(state, expr=module.substitute(state.expr, {state.axes[0]: module.Index.const(0)}))
+            case "a sum":
+                past = past.body
+        return right(summand, past, before, state, pair)
+
+    return check
+
+
+@pytest.mark.parametrize("how", ["a factor", "a place", "a sum"])
+def test_parts_that_do_not_give_the_sum_back_are_not_used(how: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    fn, shapes = CHUNKED["linear attention"]
+    p = _read(fn, *shapes)
+    monkeypatch.setattr(module, "_gives_back", _spoiled(how))
+    assert chunked(p) is p
