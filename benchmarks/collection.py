@@ -39,6 +39,7 @@ class Known:
         sizes: of the dimensions.
         matrix: operations of matrix products.
         more: bytes besides io.
+        vector: multiply-adds of everything else; where it is empty, what is written, each operator once.
         launches: of the best known algorithm.
         source: where the three are from.
         reason: why prism is more than 1.5 times from it, where it is.
@@ -53,6 +54,7 @@ class Known:
     launches: int = 1
     source: str = LEAST
     reason: str = ""
+    vector: str = ""
 
     @property
     def dimensions(self) -> dict[str, int]:
@@ -871,6 +873,7 @@ KNOWN = (
         "8*h*s*d + 2*h*s",
         2,
         "Flash Linear Attention (Yang 2024), simple_gla: chunks of 128; k, v and the gates are read twice",
+        vector="h*s*(7*128/2 + 2*d + 2*d*d/128)",
     ),
     Known(
         "Mamba-2, quadratic form",
@@ -881,6 +884,8 @@ KNOWN = (
         "2*h*s*d + 4*h*s*n*d/128 + 2*h*s",
         2,
         "Mamba-2 (Dao & Gu 2024): chunks of 128 with the recurrence over states in the pass that makes them",
+        vector="h*s*(7*128/2 + d + n + 2*d*n/128)",
+        reason="states decay from chunk to chunk: each is summed anew over all before it, as scans have no decay",
     ),
     Known("GELU linear", gelu_linear, "x:m,k w:n,k b:n", "m=1024 k=4096 n=4096", "2*m*k*n"),
     Known(

@@ -128,7 +128,8 @@ def best_known(known: Known, program: Program) -> Counts:
     def at(formula: str) -> float:
         return float(sympy.sympify(formula, locals={n: sympy.Symbol(n) for n in names}).subs(names))
 
-    return Counts(at(f"io + {known.more}"), at(known.matrix), _pointwise(program), known.launches)
+    vector = at(known.vector) if known.vector else _pointwise(program)
+    return Counts(at(f"io + {known.more}"), at(known.matrix), vector, known.launches)
 
 
 def _io(program: Program) -> int:

@@ -14,10 +14,13 @@ import torch
 from prism.frontend.torch.reader import trace
 from prism.program import chunked as module
 from prism.program import spec
+from prism.program.build import const, mul
 from prism.program.chunked import chunked
 from prism.program.evaluate import evaluate
+from prism.program.index import Index
 from prism.program.inline import inline
 from prism.program.nodes import Definition, Program
+from prism.program.transform import substitute
 
 Make = Callable[..., Any]
 H, N, D = 2, 128, 4
@@ -110,15 +113,15 @@ def _spoiled(how: str) -> Callable[..., bool]:
     """The check, told of parts of which one is wrong."""
     right = module._gives_back
 
-    def check(summand: Any, past: Any, before: Definition, state: Definition, pair: Any) -> bool:
+    def check(summand: Any, past: Any, before: Definition, state: Definition, *rest: Any) -> bool:
         match how:
             case "a factor":
-                summand = module.mul(summand, module.Const(2.0))
+                summand = mul(summand, const(2.0))
             case "a place":
-                state = replace(state, expr=module.substitute(state.expr, {state.axes[0]: module.Index.const(0)}))
+                state = replace(state, expr=substitute(state.expr, {state.axes[0]: Index.const(0)}))
             case "a sum":
                 past = past.body
-        return right(summand, past, before, state, pair)
+        return right(summand, past, before, state, *rest)
 
     return check
 

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 from prism.errors import IllegalIRError, ModelError
 from prism.program import spec
+from prism.program.chunked import chunked
 from prism.program.nodes import Program
 from prism.program.operators import Operator
-from prism.program.chunked import chunked
 from prism.program.rolled import rolled
 
 if TYPE_CHECKING:

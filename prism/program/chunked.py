@@ -13,7 +13,10 @@ three parts is a decay where the whole is one:
 
     exp(a[i] - a[j]) = exp(a[i] - a[C*c]) * exp(a[C*c] - a[C*c' + C-1]) * exp(a[C*c' + C-1] - a[j])
 
-The chunk is the one whose own sums and whose state take the same work, or the divisor of the length that is next to it.
+Where a is a prefix sum itself, it is summed within chunks and over their ends, and a[C*c - 1] stands for a[C*c].
+
+The chunk is the one whose own sums and whose state take the same work, longer where decays of many chunks would take
+more than that; of the divisors of the length the one that is next to it.
 Where that saves less than half of the work, the definition stays as it is, and so does one that does not give its
 summand back: what the parts are made of has to be the factors of the original, neither more nor less (`_gives_back`).
 """
@@ -23,7 +26,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
@@ -32,7 +35,20 @@ from prism.program.extents import add as add_extents
 from prism.program.extents import is_static
 from prism.program.fold import op
 from prism.program.index import Axis, Index
-from prism.program.nodes import Const, Definition, Expr, Map, Position, Program, Read, Reduce, ReduceKind, free_axes
+from prism.program.nodes import (
+    Const,
+    Definition,
+    DType,
+    Expr,
+    Map,
+    Position,
+    Program,
+    Read,
+    Reduce,
+    ReduceKind,
+    free_axes,
+    walk,
+)
 from prism.program.region import reads
 from prism.program.transform import rebuilt, replaced, substitute
 
@@ -40,6 +56,8 @@ _Signed: TypeAlias = tuple[int, Expr]
 """A summand, and 1 or -1 for its sign."""
 GAIN = 2.0
 """How much less work than the whole sum has to be left."""
+SCALAR = 8
+"""What a multiply-add of its own takes, in those of a matrix product: a guess, whatever the device."""
 SHORTEST = 16
 """Places of a chunk, at least: the least side of a matrix product's tile."""
 
@@ -116,18 +134,21 @@ def _length(d: Definition, c: _Causal) -> int | None:
     within = {a for e in c.of_row for a in free_axes(e)} & set(c.bound)
     beside = {a for e in c.of_column for a in free_axes(e)} & (set(d.axes) - {c.row})
     # Axes of rows and columns alike are a batch: each takes the same work.
-    beside -= {a for e in (*c.of_row, *([c.growth] * (c.growth is not None))) for a in free_axes(e)}
+    beside -= {a for e in (*c.of_row, c.growth or Const(0.0)) for a in free_axes(e)}
     inner, outer = _points(within), _points(beside)
     n = int(c.row.extent)
     if min(inner, outer) < 2:
         return None
     ideal = 2 * inner * outer / (inner + outer)
+    if c.growth is not None:  # chunks that decay from one to the next are summed in pairs, element by element
+        ideal = max(ideal, (SCALAR * n * ideal / 2) ** (1 / 3))
     fitting = [m for m in range(SHORTEST, n // 2 + 1) if n % m == 0]
     if not fitting:
         return None
     chunk = min(fitting, key=lambda m: abs(math.log(m / ideal)))
     whole = n / 2 * (inner + outer)
-    left = chunk / 2 * (inner + outer) + 2 * inner * outer + n / chunk**2 / 2 * inner * outer * (c.growth is not None)
+    pairs = n / chunk**2 / 2 if c.growth is not None else 0
+    left = chunk / 2 * (inner + outer) + (2 + SCALAR * pairs) * inner * outer
     return chunk if whole >= GAIN * left else None
 
 
@@ -269,58 +290,165 @@ def _parts(program: Program, d: Definition, c: _Causal, length: int) -> list[Def
     chunk, earlier = Axis(f"{d.name}.chunk", count), Axis(f"{d.name}.earlier", count)
     place, other = Axis(f"{d.name}.row", length), Axis(f"{d.name}.column", length)
 
-    def at(which: Axis, within: Index) -> Index:
-        return Index.axis(which).scaled(length) + within
-
-    def growth(index: Index) -> Expr:
-        assert c.growth is not None
-        return substitute(c.growth, {c.row: index})
-
-    of_column = [substitute(e, {c.column: at(chunk, Index.axis(other))}) for e in c.of_column]
-    of_row = [substitute(e, {c.row: at(chunk, Index.axis(place))}) for e in c.of_row]
-    carried: list[Expr] = []
-    if c.growth is not None:
-        own_end = growth(at(chunk, Index.const(length - 1)))
-        of_column.append(op("exp", add(own_end, neg(growth(at(chunk, Index.axis(other)))))))
-        of_row.append(op("exp", add(growth(at(chunk, Index.axis(place))), neg(growth(at(chunk, Index.const(0)))))))
-        end = growth(at(earlier, Index.const(length - 1)))
-        carried.append(op("exp", add(growth(at(chunk, Index.const(0))), neg(end))))
-
-    def named(name: str, axes: Sequence[Axis], expr: Expr) -> Definition:
+    def named(name: str, axes: Sequence[Axis], expr: Expr, dtype: DType = d.dtype) -> Definition:
         full = f"{d.name}_{name}"
         while full in taken:
             full += "_"
         taken.add(full)
-        return Definition(full, tuple(axes), expr, d.dtype, d.origin)
+        return Definition(full, tuple(axes), expr, dtype, d.origin)
 
     def over(axes: Iterable[Axis]) -> list[Axis]:
         wanted = set(axes)
         return [a for a in (*d.axes, *c.bound) if a in wanted and a != c.row]
 
+    def at(which: Axis, within: Axis | int) -> Index:
+        return Index.axis(which).scaled(length) + (within if isinstance(within, int) else Index.axis(within))
+
+    of_column = [substitute(e, {c.column: at(chunk, other)}) for e in c.of_column]
+    of_row = [substitute(e, {c.row: at(chunk, place)}) for e in c.of_row]
+    across = substitute(c.body, {c.row: at(chunk, place), c.column: at(earlier, other)})
+    body = substitute(c.body, {c.row: at(chunk, place), c.column: at(chunk, other)})
+    carried: list[Expr] = []
+    grown: _Grown | None = None
+    if c.growth is not None:
+        grown = _grown(program, c, length, (chunk, place, other, earlier), over, named)
+        here, there = Index.axis(chunk), Index.axis(earlier)
+        before_own, end = grown.before(here), grown.at(here, Index.const(length - 1))
+        of_row.append(_exp(grown.at(here, Index.axis(place)), before_own))
+        of_column.append(_exp(end, grown.at(here, Index.axis(other))))
+        carried.append(_exp(before_own, grown.at(there, Index.const(length - 1))))
+        body = grown.within(body, c, chunk, place, other)
     state_axes = over(a for e in of_column for a in free_axes(e))
     if any(a in c.bound and not any(a in free_axes(e) for e in of_row) for a in state_axes):
         return None  # a sum of the columns' alone would be part of the state
     state = named("state", (chunk, *state_axes), Reduce(ReduceKind.SUM, other, mul(*of_column)))
     held = Read(state.name, (Index.axis(earlier), *map(Index.axis, state_axes)))
     term = mul(*carried, held)
-    before_axes = [a for a in over(a for e in (*carried, *of_column) for a in free_axes(e))]
+    before_axes = over(a for e in (*carried, *of_column) for a in free_axes(e))
     before = named("before", (chunk, *before_axes), _before(chunk, earlier, term, prefix=c.growth is None))
     past: Expr = mul(*of_row, Read(before.name, (Index.axis(chunk), *map(Index.axis, before_axes))))
     for axis in reversed(c.bound):
         past = Reduce(ReduceKind.SUM, axis, past)
-    own_body = substitute(c.body, {c.row: at(chunk, Index.axis(place)), c.column: at(chunk, Index.axis(other))})
     # Comparisons within a chunk do not mention it any more.
-    (own_body,) = rebuilt([own_body], lambda e: op(e.op, *e.args) if isinstance(e, Map) and e.op in ("le", "lt") else e)
+    (body,) = rebuilt([body], lambda e: op(e.op, *e.args) if isinstance(e, Map) and e.op in ("le", "lt") else e)
     axes = [b for a in d.axes for b in ((chunk, place) if a == c.row else (a,))]
-    own = named("own", axes, Reduce(ReduceKind.SUM, other, own_body))
+    own = named("own", axes, Reduce(ReduceKind.SUM, other, body))
     read = tuple(map(Index.axis, d.axes))
     both = named("chunks", axes, add(Read(own.name, tuple(map(Index.axis, axes))), past))
     places = [(i.floordiv(length), i.mod(length)) if a == c.row else (i,) for a, i in zip(d.axes, read, strict=True)]
     whole = replace(d, expr=Read(both.name, tuple(i for at_axis in places for i in at_axis)), view=True)
-    across = substitute(c.body, {c.row: at(chunk, Index.axis(place)), c.column: at(earlier, Index.axis(other))})
-    if not _gives_back(across, past, before, state, frozenset((chunk, place, earlier, other))):
+    meant = {} if grown is None else grown.meant
+    if not _gives_back(across, past, before, state, meant, frozenset((chunk, place, earlier, other))):
         return None
-    return [state, before, own, both, whole]
+    return [*(() if grown is None else grown.made), state, before, own, both, whole]
+
+
+@dataclass(frozen=True, slots=True)
+class _Grown:
+    """a, by chunk and place: as it is, or a prefix sum by what it grows by within chunks and up to their ends.
+
+    Attributes:
+        growth: a, over the row.
+        row: its axis.
+        length: of chunks.
+        made: definitions of grown[c, r] = a[C*c + r] - a[C*c - 1] and of ends[c] = a[C*c + C-1], short sums; or none.
+        others: their axes besides.
+    """
+
+    growth: Expr
+    row: Axis
+    length: int
+    made: tuple[Definition, ...] = ()
+    others: tuple[Axis, ...] = ()
+
+    def _read(self, n: int, *index: Index) -> Expr:
+        return Read(self.made[n].name, (*index, *map(Index.axis, self.others)))
+
+    def _a(self, index: Index) -> Expr:
+        return substitute(self.growth, {self.row: index})
+
+    def at(self, which: Index, within: Index) -> list[_Signed]:
+        """a at a place of a chunk."""
+        if not self.made:
+            return _summands(self._a(which.scaled(self.length) + within))
+        return [*self.before(which), (1, self._read(0, which, within))]
+
+    def before(self, which: Index) -> list[_Signed]:
+        """a where a chunk begins: at the last place before it, or at its first."""
+        if not self.made:
+            return _summands(self._a(which.scaled(self.length)))
+        return [(1, self._read(1, which)), (-1, self._read(0, which, Index.const(self.length - 1)))]
+
+    def within(self, body: Expr, c: _Causal, chunk: Axis, place: Axis, other: Axis) -> Expr:
+        """A summand of one chunk: of differences of a, only what it grew by within is left."""
+        if not self.made:
+            return body
+        here = Index.axis(chunk)
+        starts = {a: here.scaled(self.length) + Index.axis(a) for a in (place, other)}
+        instead = {self._a(i): self._read(0, here, Index.axis(a)) for a, i in starts.items()}
+        return replaced([body], lambda e: instead.get(e, e))[0]
+
+    @property
+    def meant(self) -> dict[str, tuple[tuple[Axis, ...], Expr]]:
+        """What the definitions are of a."""
+        if not self.made:
+            return {}
+        grown, ends = self.made
+        start = Index.axis(grown.axes[0]).scaled(self.length)
+        own = add(self._a(start + Index.axis(grown.axes[1])), neg(self._a(start + -1)))
+        return {grown.name: (grown.axes, own), ends.name: (ends.axes, self._a(start + (self.length - 1)))}
+
+
+def _grown(
+    program: Program,
+    c: _Causal,
+    length: int,
+    axes: tuple[Axis, Axis, Axis, Axis],
+    over: Callable[[Iterable[Axis]], list[Axis]],
+    named: Callable[[str, Sequence[Axis], Expr, DType], Definition],
+) -> _Grown:
+    """a by chunks; see `_Grown`."""
+    assert c.growth is not None
+    plain = _Grown(c.growth, c.row, length)
+    if not isinstance(c.growth, Read) or c.growth.tensor not in program.order:
+        return plain
+    elsewhere = (e for f in (*c.of_row, *c.of_column) for e in walk(f))
+    if any(isinstance(e, Read) and e.tensor == c.growth.tensor for e in elsewhere):
+        return plain
+    d = program.definition(c.growth.tensor)
+    along = [a for a, i in zip(d.axes, c.growth.index, strict=True) if c.row in i.axes()]
+    match d.expr:
+        case Reduce(ReduceKind.SUM, step, Map("where", (Map("le", (Position(t), Position(x))), added, Const(0.0)))) if (
+            t == Index.axis(step) and [x] == [Index.axis(a) for a in along] and along[0] not in free_axes(added)
+        ):
+            pass
+        case _:
+            return plain
+    index = dict(zip(d.axes, c.growth.index, strict=True))
+    if index[along[0]] != Index.axis(c.row) or step.extent != c.row.extent:
+        return plain
+    chunk, place, other, earlier = axes
+    added = substitute(added, {a: i for a, i in index.items() if a != along[0]})
+    added = substitute(added, {step: Index.axis(chunk).scaled(length) + Index.axis(other)})
+    others = tuple(over(free_axes(added)))
+
+    def upto(axis: Axis, end: Axis, term: Expr) -> Expr:
+        inside = op("le", position(axis), position(end))
+        return Reduce(ReduceKind.SUM, axis, op("where", inside, term, Const(0.0)))
+
+    grown = named("grown", (chunk, place, *others), upto(other, place, added), d.dtype)
+    last = Read(grown.name, (Index.axis(earlier), Index.const(length - 1), *map(Index.axis, others)))
+    ends = named("ends", (chunk, *others), upto(earlier, chunk, last), d.dtype)
+    return _Grown(c.growth, c.row, length, (grown, ends), others)
+
+
+def _exp(plus: Sequence[_Signed], minus: Sequence[_Signed]) -> Expr:
+    """The exponential of a difference; what is on both sides is left out."""
+    left: Counter[Expr] = Counter()
+    for sign, e in (*plus, *((-sign, e) for sign, e in minus)):
+        left[e] += sign
+    terms = [e if n > 0 else neg(e) for e, n in left.items() for _ in range(abs(n))]
+    return op("exp", add(*terms))
 
 
 def _before(chunk: Axis, earlier: Axis, term: Expr, *, prefix: bool) -> Expr:
@@ -336,17 +464,27 @@ def _before(chunk: Axis, earlier: Axis, term: Expr, *, prefix: bool) -> Expr:
     return add(upto("le"), neg(substitute(term, {earlier: Index.axis(chunk)}))) if prefix else upto("lt")
 
 
-def _gives_back(summand: Expr, past: Expr, before: Definition, state: Definition, pair: frozenset[Axis]) -> bool:
+def _gives_back(
+    summand: Expr,
+    past: Expr,
+    before: Definition,
+    state: Definition,
+    meant: Mapping[str, tuple[tuple[Axis, ...], Expr]],
+    pair: frozenset[Axis],
+) -> bool:
     """Whether what the parts carry from a column of an earlier chunk is the summand there.
 
     The parts are read as they were written, each in place of its name: factors, sums and exponents have to be the same.
     """
     match before.expr, state.expr:
         case (
-            (Map("add", (Reduce(_, _, Map("where", (_, carried, _))), _)) | Reduce(_, _, Map("where", (_, carried, _)))),
+            (
+                Map("add", (Reduce(_, _, Map("where", (_, carried, _))), _))
+                | Reduce(_, _, Map("where", (_, carried, _)))
+            ),
             Reduce(_, _, added),
         ):
-            instead = {before.name: (before.axes, carried), state.name: (state.axes, added)}
+            instead = {**meant, before.name: (before.axes, carried), state.name: (state.axes, added)}
         case _:
             return False
 
@@ -357,10 +495,10 @@ def _gives_back(summand: Expr, past: Expr, before: Definition, state: Definition
                 return substitute(body, dict(zip(axes, index, strict=True)))
         return e
 
-    # What was carried reads the states, so it is looked at twice.
-    (once,) = replaced([past], written)
-    (twice,) = replaced([once], written)
-    return _product(twice, pair) == _product(summand, pair)
+    whole = past
+    for _ in range(3):  # what was carried reads the states, and those what a grows by
+        (whole,) = replaced([whole], written)
+    return _product(whole, pair) == _product(summand, pair)
 
 
 def _product(e: Expr, pair: frozenset[Axis]) -> tuple[Counter[Expr], Counter[Axis], dict[Expr, int]]:
