@@ -78,7 +78,7 @@ class FakeApi:
         write_folder(options["out"], render_folder(artifacts()))
         return SimpleNamespace(report=report())
 
-    def prove_models(self, a: Path, b: Path, check: bool = True) -> Verdict:
+    def prove_models(self, a: Path, b: Path, assume: tuple[str, ...] = (), check: bool = True) -> Verdict:
         if self.failure is not None:
             raise self.failure
         return self.verdict

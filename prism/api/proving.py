@@ -3,14 +3,27 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from itertools import count
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
+import numpy as np
+
+from prism.api.given_inputs import by_name
 from prism.api.loading import load, trace
 from prism.api.rules import rule_paths
 from prism.errors import refusing_depth
+from prism.program.assumptions import (
+    POSITIVE,
+    Assumption,
+    check_examples,
+    of_inputs,
+    over,
+    read_assumptions,
+    values_of,
+)
 from prism.program.integers import assumptions
 from prism.program.nodes import Program
 from prism.program.verdict import Verdict
@@ -20,12 +33,15 @@ if TYPE_CHECKING:
 
     from prism.egraph.worker import Worker
 
+Stated: TypeAlias = "Sequence[str] | Mapping[str, str]"
+
 
 def prove(
     reference: Callable[..., Any],
     candidate: Callable[..., Any],
     example_inputs: Sequence[torch.Tensor],
     *,
+    assume: Stated = (),
     rules: Sequence[Path | str] = (),
     check: bool = True,
 ) -> Verdict:
@@ -35,6 +51,8 @@ def prove(
         reference: what is to be computed.
         candidate: what may compute it.
         example_inputs: for their shapes and types.
+        assume: what is so of the reference's inputs, as ["x > 0"] or {"x": "> 0"}: the two are compared where it is so,
+            there alone. Ranges, `x != 0`, `x in {0, 1}`; see `prism.program.assumptions`. Examples must be as stated.
         rules: rule files of your own, beside those that ship with prism; see docs/rules.md.
         check: compare the programs with the functions as they are traced; see `trace`.
 
@@ -47,30 +65,80 @@ def prove(
         ShapeError: their outputs have different shapes.
         VerificationError: the identity test contradicts a proof: a bug in prism, or in a rule of your own.
         RuleError: a rule file is not right, or one of its rules is wrong.
+        UsageError: what is assumed is no statement, contradicts itself, is not of an input, or not so of an example.
     """
     files = rule_paths(rules)
+    stated = read_assumptions(assume)
     a = trace(reference, example_inputs, name="reference", rules=rules, check=check)
     b = trace(candidate, example_inputs, name="candidate", rules=rules, check=check)
-    return _proved(a, b, files)
+    if stated:
+        passed = [t.name for t in a.inputs if t.name not in a.weights]
+        if len(passed) == len(example_inputs):
+            check_examples(stated, by_name(dict(zip(passed, example_inputs, strict=True)), passed))
+    return _proved(a, b, files, stated)
 
 
 def prove_models(
     reference: str | os.PathLike[str],
     candidate: str | os.PathLike[str],
     *,
+    assume: Stated = (),
     rules: Sequence[Path | str] = (),
     check: bool = True,
 ) -> Verdict:
     """Whether two ONNX models compute the same, over the reals; see `prove`."""
     files = rule_paths(rules)
-    return _proved(load(reference, rules=rules, check=check), load(candidate, rules=rules, check=check), files)
+    stated = read_assumptions(assume)
+    one, other = (load(model, rules=rules, check=check) for model in (reference, candidate))
+    return _proved(one, other, files, stated)
 
 
-def _proved(a: Program, b: Program, files: Sequence[Path] | None) -> Verdict:
+def _proved(a: Program, b: Program, files: Sequence[Path] | None, stated: Mapping[str, Assumption]) -> Verdict:
     from prism.egraph.worker import Worker
 
     with Worker(files) as worker:
-        return verdict_on(a, b, worker, rules=files)
+        return verdict_where(a, b, stated, worker, rules=files) if stated else verdict_on(a, b, worker, rules=files)
+
+
+def verdict_where(
+    a: Program,
+    b: Program,
+    stated: Mapping[str, Assumption],
+    worker: Worker,
+    *,
+    rules: Sequence[Path] | None = None,
+) -> Verdict:
+    """Whether two programs compute the same where the inputs of the first are as stated; see `verdict_on`.
+
+    What holds for all positive numbers is tried first, where a set is part of them: its formula is the simplest. Only
+    a proof counts there.
+
+    Raises:
+        UsageError: something is stated of what is no input, or of a type with no such number.
+    """
+    from prism.egraph.prove.matching import paired_inputs
+    from prism.egraph.prove.smaller_inputs import written
+
+    held = of_inputs(stated, a)
+    dtypes = {t.name: t.dtype for t in a.inputs}
+    wide = {n: POSITIVE if s.positive and dtypes[n].is_float else s for n, s in held.items()}
+    taken = {t.name for p in (a, b) for t in (*p.inputs, *(d.tensor for d in p.definitions))}
+    free = {n: next(x for k in count() if (x := f"{n}_free{k or ''}") not in taken) for n in held}
+    said = tuple(f"{n} {s}" for n, s in stated.items())
+    pairs = {x.name: y.name for x, y in paired_inputs(a, b)}
+    for sets in (held,) if wide == held else (wide, held):
+        one = over(a, {n: (free[n], s) for n, s in sets.items()})
+        other = over(b, {pairs[n]: (free[n], s) for n, s in sets.items()})
+        verdict = verdict_on(one, other, worker, rules=rules)
+        if verdict:
+            return verdict.assuming(said)
+    found = {n: np.asarray(v) for n, v in verdict.counterexample.items()}
+    back = {y: x for x, y in free.items()}
+    found = {back.get(n, n): values_of(held[back[n]], dtypes[back[n]], v) if n in back else v for n, v in found.items()}
+    reason = verdict.reason
+    if found:
+        reason = f"{reason.partition(', where ')[0]}, where {written(found)}"
+    return replace(verdict, reason=f"{reason}; only {' and '.join(said)} was looked at", counterexample=found)
 
 
 def verdict_on(a: Program, b: Program, worker: Worker, *, rules: Sequence[Path] | None = None) -> Verdict:

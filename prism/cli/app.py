@@ -313,6 +313,7 @@ def prove(
     b: Path,
     /,
     *,
+    assume: Annotated[tuple[str, ...], Parameter(negative=())] = (),
     rules: Annotated[tuple[Path, ...], Parameter(negative=())] = (),
     check: bool = True,
     json: Annotated[bool, Parameter(negative=())] = False,
@@ -322,6 +323,8 @@ def prove(
     Args:
         a: the reference model.
         b: the candidate model.
+        assume: what is so of an input of the reference, as "x > 0", "x != 0", "x in [0, 1]", "x in {0, 1}": the two are
+            compared where it is; give it again for others.
         rules: a rule file of your own; give it again for others.
         check: compare the programs with the models as they are read, by onnx's reference runtime; on by default.
         json: print the verdict as JSON.
@@ -334,7 +337,7 @@ def prove(
         import prism.api as api
 
         with progress.recorder.stage("prove"):
-            verdict = api.prove_models(a, b, check=check, **_own(rules))
+            verdict = api.prove_models(a, b, assume=assume, check=check, **_own(rules))
     print_verdict(verdict, as_json=json)
     codes = {
         Status.PROVED: ExitCode.DONE,

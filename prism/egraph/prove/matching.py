@@ -189,7 +189,7 @@ def named(a: Program, b: Program) -> Names:
     Raises:
         ShapeError: the programs take different numbers of inputs, or inputs of different shapes or kinds.
     """
-    pairs = _inputs(a, b)
+    pairs = paired_inputs(a, b)
     symbols = _symbols(pairs, a, b)
     held = _Held({t.name for t in a.inputs} | {t.name for p in pairs for t in p})
     ours: dict[str, Expr | str] = {n: held.add(n, w, _dtype(a, n), 0) for n, w in a.weights.items()}
@@ -318,8 +318,12 @@ class _Held:
         return free
 
 
-def _inputs(a: Program, b: Program) -> list[tuple[Tensor, Tensor]]:
-    """Pairs of inputs that a caller passes."""
+def paired_inputs(a: Program, b: Program) -> list[tuple[Tensor, Tensor]]:
+    """Pairs of inputs that a caller passes, by name where the names agree, else by position.
+
+    Raises:
+        ShapeError: the programs take different numbers of inputs, or inputs of different kinds.
+    """
     ours, theirs = ([t for t in p.inputs if t.name not in p.weights] for p in (a, b))
     if len(ours) != len(theirs):
         raise ShapeError(

@@ -26,6 +26,9 @@ from prism.program.index import Index
 from prism.program.nodes import Const, Expr, Map, Position, Read, Reduce, ReduceKind, Size
 from prism.program.transform import canonical
 
+LARGEST_POWER = 8
+"""Whole powers up to which they are products of what is raised."""
+
 
 def normal_form(expr: Expr, facts: Facts | None = None) -> Expr:
     """The normal form, over the same free axes; equal forms are equal functions.
@@ -124,7 +127,7 @@ class _Machine(Algebra):
         raise Unfit
 
     def _pow(self, a: Expr, c: float) -> Poly:
-        if c in (2.0, 3.0, 4.0):
+        if c.is_integer() and 2 <= c <= LARGEST_POWER:
             p = self.poly(a)
             result = p
             for _ in range(int(c) - 1):

@@ -1,0 +1,131 @@
+"""What a user states of inputs: what is proved under it, and what is not without it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import torch
+
+import prism
+from prism.errors import UsageError
+from prism.program.assumptions import Assumption, read_assumptions, values_of
+from prism.program.nodes import DType
+from prism.program.verdict import Status
+
+POSITIVE = torch.rand(4, 5) + 0.25
+
+
+def sixth_over_fourth(a: torch.Tensor) -> torch.Tensor:
+    return torch.pow(a, 6) / torch.pow(a, 4)
+
+
+SIMPLER: dict[str, tuple[Callable[..., torch.Tensor], Callable[..., torch.Tensor], str]] = {
+    "exp(log a)": (lambda a: torch.exp(torch.log(a)), lambda a: a * 1.0, "> 0"),
+    "a^6/a^4": (sixth_over_fourth, lambda a: a * a, "> 0"),
+    "sqrt a^2": (lambda a: torch.sqrt(a * a), lambda a: a * 1.0, ">= 0"),
+    "a/sqrt a": (lambda a: a / torch.sqrt(a), torch.sqrt, "> 0"),
+    "a/sqrt a in a range": (lambda a: a / torch.sqrt(a), torch.sqrt, "in [0.25, 2]"),
+    "log of a product": (lambda a: torch.log(a * a), lambda a: torch.log(a) + torch.log(a), "> 0"),
+}
+
+
+@pytest.mark.parametrize("name", SIMPLER)
+def test_simplifies_where_it_is_stated_and_only_there(name: str) -> None:
+    f, g, stated = SIMPLER[name]
+    under = prism.prove(f, g, (POSITIVE,), assume={"a": stated})
+    assert under.status is Status.PROVED, under.reason
+    assert f"a {stated}" in under.assumptions
+    without = prism.prove(f, g, (POSITIVE,))
+    assert without.status is not Status.PROVED, without.reason
+
+
+def test_wrong_is_refuted_by_inputs_that_are_as_stated() -> None:
+    verdict = prism.prove(lambda a: torch.abs(a), lambda a: -a, (POSITIVE,), assume=["a > 0"])
+    assert verdict.status is Status.REFUTED
+    assert (np.asarray(verdict.counterexample["a"]) > 0).all()
+    assert "a > 0" in verdict.reason
+
+
+def test_what_differs_elsewhere_alone_is_not_refuted() -> None:
+    within = prism.prove(lambda a: a.clamp(max=3.0), lambda a: a * 1.0, (POSITIVE,), assume=["a in [0, 2]"])
+    assert within.status is not Status.REFUTED, within.reason
+    beyond = prism.prove(lambda a: a.clamp(max=3.0), lambda a: a * 1.0, (POSITIVE,), assume=["a in [0, 4]"])
+    assert beyond.status is Status.REFUTED
+    found = np.asarray(beyond.counterexample["a"])
+    assert 3 < found.max() <= 4
+    assert found.min() >= 0
+
+
+def test_zero_or_one() -> None:
+    mask = (torch.rand(4, 5) > 0.5).float()
+    assert prism.prove(lambda m: m * m, lambda m: m * 1.0, (mask,), assume=["m in {0, 1}"])
+    assert prism.prove(lambda m: m * m, lambda m: m * 1.0, (mask,)).status is Status.REFUTED
+
+
+def test_inputs_of_other_names_are_matched_by_place() -> None:
+    assert prism.prove(
+        lambda a, b: b * torch.exp(torch.log(a)), lambda x, y: x * y, (POSITIVE, POSITIVE), assume=["a > 0"]
+    )
+
+
+@pytest.mark.parametrize(
+    ("assume", "what"),
+    [
+        (["c > 0"], "no input"),
+        (["a > 0", "a < 0"], "no number"),
+        (["a != 0", "a in [0, 0]"], "no number"),
+        (["a in {0, 1}", "a > 1"], "no number"),
+        (["a is nice"], "states nothing"),
+        (["a != 3"], "states nothing"),
+        (["a > 1"], "an example of a is not > 1"),
+    ],
+)
+def test_refuses(assume: list[str], what: str) -> None:
+    with pytest.raises(UsageError, match=what):
+        prism.prove(lambda a: a * 1.0, lambda a: a + 0.0, (POSITIVE * 0.5,), assume=assume)
+
+
+STATED = (
+    "> 0",
+    ">= 0",
+    "< 2",
+    "<= -1",
+    "!= 0",
+    "in [0, 1]",
+    "in (0, 1]",
+    "in [-1, 2)",
+    "in (-1, 1)",
+    "in {0, 1}",
+    "> 1.5",
+)
+
+
+@pytest.mark.parametrize("dtype", [DType.FLOAT32, DType.INT32])
+@pytest.mark.parametrize("text", STATED)
+def test_formula_has_the_values_that_are_stated_and_no_others(text: str, dtype: DType) -> None:
+    held = read_assumptions({"x": text})["x"]
+    rng = np.random.default_rng(0)
+    y = np.concatenate([[0.0], rng.standard_normal(500), 4 * rng.standard_normal(500)])
+    if not dtype.is_float:
+        y, held = np.round(y), held.whole() if not held.truth else held
+        if held.empty:
+            pytest.fail("each has whole numbers")
+    x = values_of(held, dtype, y)
+    assert held.holds(x).all()
+    if not dtype.is_float:
+        assert {int(n) for n in range(-4, 5) if held.holds(np.array(float(n)))} <= set(x)
+        return
+    # All of the set is reached: what is near the ends, and what is between.
+    some = (
+        np.linspace(max(held.low, -3) + 1e-2, min(held.high, 3) - 1e-2, 7) if not held.truth else np.array([0.0, 1.0])
+    )
+    assert all(np.abs(x - one).min() < 0.1 for one in some)
+
+
+def test_statements_of_one_input_are_one_set() -> None:
+    assert read_assumptions(["x >= 0", "x != 0"])["x"] == Assumption(low=0.0, above=True)
+    assert read_assumptions(["x >= 0", "x <= 1"])["x"] == read_assumptions({"x": "in [0, 1]"})["x"]
+    assert read_assumptions(["x in {0, 1}", "x != 0"])["x"] == Assumption(1.0, 1.0)
+    assert str(read_assumptions(["x finite"])["x"]) == "finite"
