@@ -9,9 +9,13 @@ import pytest
 import torch
 
 import prism
+from prism.egraph.sign_analysis import Facts
 from prism.errors import UsageError
 from prism.program.assumptions import Assumption, read_assumptions, values_of
-from prism.program.nodes import DType
+from prism.program.build import op, read
+from prism.program.formulas import LARGEST_POWER
+from prism.program.index import Axis
+from prism.program.nodes import Const, DType, Expr, Map, walk
 from prism.program.verdict import Status
 
 POSITIVE = torch.rand(4, 5) + 0.25
@@ -24,6 +28,8 @@ def sixth_over_fourth(a: torch.Tensor) -> torch.Tensor:
 SIMPLER: dict[str, tuple[Callable[..., torch.Tensor], Callable[..., torch.Tensor], str]] = {
     "exp(log a)": (lambda a: torch.exp(torch.log(a)), lambda a: a * 1.0, "> 0"),
     "a^6/a^4": (sixth_over_fourth, lambda a: a * a, "> 0"),
+    "a^6/a^4 where not 0": (sixth_over_fourth, lambda a: a * a, "!= 0"),
+    "a/a": (lambda a: a / a, lambda a: a * 0 + 1, "!= 0"),
     "sqrt a^2": (lambda a: torch.sqrt(a * a), lambda a: a * 1.0, ">= 0"),
     "a/sqrt a": (lambda a: a / torch.sqrt(a), torch.sqrt, "> 0"),
     "a/sqrt a in a range": (lambda a: a / torch.sqrt(a), torch.sqrt, "in [0.25, 2]"),
@@ -129,3 +135,24 @@ def test_statements_of_one_input_are_one_set() -> None:
     assert read_assumptions(["x >= 0", "x <= 1"])["x"] == read_assumptions({"x": "in [0, 1]"})["x"]
     assert read_assumptions(["x in {0, 1}", "x != 0"])["x"] == Assumption(1.0, 1.0)
     assert str(read_assumptions(["x finite"])["x"]) == "finite"
+
+
+def test_choice_that_leaves_out_zero_is_not_zero() -> None:
+    x = read("x", Axis("i", 4))
+
+    def chosen(instead: Expr, compared: float) -> Expr:
+        return op("where", op("eq", x, Const(compared)), instead, x)
+
+    assert Facts().nonzero(chosen(Const(1.0), 0.0))
+    assert not Facts().nonzero(chosen(Const(0.0), 0.0))
+    assert not Facts().nonzero(chosen(Const(1.0), 2.0))
+
+
+@pytest.mark.parametrize("n", [*range(-LARGEST_POWER - 1, 0), *range(2, LARGEST_POWER + 2)])
+def test_small_whole_powers_are_products(n: int) -> None:
+    x = POSITIVE.double()
+    program = prism.trace(lambda a: a**n, (x,))
+    powers = [e for d in program.definitions for e in walk(d.expr) if isinstance(e, Map) and e.op == "pow"]
+    assert bool(powers) == (abs(n) > LARGEST_POWER)
+    assert program.conformance is not None
+    assert program.conformance.draws

@@ -247,11 +247,19 @@ def _facts(op: str, data: Any, kids: tuple[Term, ...], value: float | None) -> s
             found = {"finite", "below", "positive", "nonneg"} & every
         case "Where" | "Max" | "Min":
             found = {"finite", "below", "positive", "nonneg"} & every
+            if op == "Where" and _guarded(kids) and "finite" in every and "nonzero" in args[0]:
+                found.add("nonzero")
         case "Sum" | "Prod":
             found = {"finite", "positive", "nonneg"} & every
             if op == "Sum":
                 found |= {"below"} & every
     return found
+
+
+def _guarded(kids: tuple[Term, ...]) -> bool:
+    """Whether a choice takes its last operand only where that is not 0: (b if a = 0 else a)."""
+    condition, _, otherwise = kids
+    return condition.op == "Eq" and condition.kids[0] is otherwise and condition.kids[1].value == 0
 
 
 def _closed(facts: set[str]) -> frozenset[str]:

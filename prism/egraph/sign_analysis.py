@@ -101,6 +101,8 @@ class Facts:
                 return self.nonzero(a) and self.finite(a)
             case Map("mul", (a, b)):
                 return self.nonzero(a) and self.nonzero(b)
+            case Map("where", (Map("eq", (a, Const(0.0))), b, c)) if a == c:
+                return self.nonzero(b)
         return self.positive(e)
 
     def nonneg(self, e: Expr) -> bool:

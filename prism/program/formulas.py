@@ -30,19 +30,24 @@ def gelu(x: Expr, approximate: str = "none") -> Expr:
     return op("mul", half, op("add", Const(1.0), op("erf", op("mul", x, Const(math.sqrt(0.5))))))
 
 
+LARGEST_POWER = 8
+"""Whole powers up to which they are products: one operation for each doubling, where `pow` takes tens."""
+
+
 def power(x: Expr, y: Expr) -> Expr:
     """x ** y: small whole powers are products, halves are square roots."""
     match y:
-        case Const(n) if n in (2.0, 3.0, 4.0):
-            result = op("mul", x, x)
-            return result if n == 2 else op("mul", result, x if n == 3 else result)
+        case Const(n) if n.is_integer() and 2 <= n <= LARGEST_POWER:
+            half = power(x, Const(float(n // 2)))
+            squared = op("mul", half, half)
+            return op("mul", squared, x) if n % 2 else squared
         case Const(1.0):
             return x
         case Const(0.0):
             return Const(1.0)
         case Const(0.5):
             return op("sqrt", x)
-        case Const(n) if n in (-1.0, -2.0, -0.5):
+        case Const(n) if n == -0.5 or (n.is_integer() and -LARGEST_POWER <= n < 0):
             return op("recip", power(x, Const(-n)))
     return op("pow", x, y)
 

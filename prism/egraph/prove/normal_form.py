@@ -22,12 +22,10 @@ from prism.egraph.refinement import margin, simplified
 from prism.egraph.sign_analysis import NONE, Facts
 from prism.program.build import add, const, mul, neg, op, position, recip
 from prism.program.extents import is_static
+from prism.program.formulas import LARGEST_POWER
 from prism.program.index import Index
 from prism.program.nodes import Const, Expr, Map, Position, Read, Reduce, ReduceKind, Size
 from prism.program.transform import canonical
-
-LARGEST_POWER = 8
-"""Whole powers up to which they are products of what is raised."""
 
 
 def normal_form(expr: Expr, facts: Facts | None = None) -> Expr:
