@@ -16,7 +16,7 @@ from prism.backends.protocol import ModuleSource, load_module
 from prism.backends.ranged import Original, Way, ranged_text
 from prism.cost.device import device
 from prism.cost.shapes import lattice
-from prism.errors import NoImprovementError, UsageError
+from prism.errors import CompilerError, NoImprovementError, UsageError
 from prism.generate.cells import CELLS, SPAN, Cell, cells
 from prism.generate.dispatch import winners
 from prism.program.extents import symbol
@@ -221,10 +221,14 @@ def test_kernels_for_a_range_on_this_cpu(tmp_path: Path) -> None:
 
 
 def test_where_nothing_is_faster_it_says_so_of_every_cell(monkeypatch: pytest.MonkeyPatch) -> None:
+    errors = [CompilerError("nothing compiles", where="f")]
+
     def refuse(*_: object, **__: object) -> None:
-        raise NoImprovementError("nothing is faster", where="f", why="it is slow")
+        raise errors.pop() if errors else NoImprovementError("nothing is faster", where="f", why="it is slow")
 
     monkeypatch.setattr("prism.api.ranged.produce", refuse)
+    with pytest.raises(CompilerError, match="nothing compiles"):
+        prism.optimize_ranges(traced(), {"seq": (1, 40)}, target="sm_90")
     with pytest.raises(NoImprovementError, match="at any length") as error:
         prism.optimize_ranges(traced(), {"seq": (1, 40)}, target="sm_90")
     assert error.value.why.count("it is slow") >= 2

@@ -5,7 +5,7 @@ cut       -> cells: what one of them wins, no wider than one choice of tiles is 
 optimise  each cell's middle as any program: all kernels take every length, so a cell's are right outside of it, too
 assemble  a folder: the cells' folders, and a module that asks the inputs' lengths
 
-A cell in which nothing is faster than what was given takes the kernels of the nearest one that has some.
+A cell in which nothing is faster than what was given, or compiles, takes the kernels of the nearest one that has some.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from prism.api.searching import search
 from prism.backends.protocol import load_module
 from prism.backends.ranged import Original, Way, ranged_text
 from prism.cost.shapes import middle
-from prism.errors import NoImprovementError, UsageError
+from prism.errors import CompilerError, NoImprovementError, PrismError, UsageError
 from prism.events import CellReport, Listener, RangedReport, Recorder
 from prism.generate.cells import Cell, cells
 from prism.instantiate.lock import versions
@@ -147,7 +147,7 @@ def optimize_ranges(
         found = _cells(program, varying, shapes or {}, target, budget, rules, time) if varying else ()
         found = found or (_one(program, ranges),)
         detail.append(f"{len(found)}: {', '.join(c.text for c in found)}")
-    made: list[Produced | NoImprovementError] = []
+    made: list[Produced | PrismError] = []
     for n, cell in enumerate(found):
         which = f"cell {n + 1} of {len(found)}"
         with recorder.stage(f"cell {n + 1}") as detail, recorder.within(0, f"{which} ({cell.text})"):
@@ -167,7 +167,7 @@ def optimize_ranges(
                     time=time.part(1 / (len(found) - n)),
                     inputs=inputs,
                 )
-            except NoImprovementError as error:
+            except (NoImprovementError, CompilerError) as error:
                 made.append(error)
                 detail.append(f"{cell.text}: {error.what}")
             else:
@@ -235,7 +235,7 @@ def _assembled(
     program: Program,
     ranges: Mapping[str, tuple[int, int]],
     found: Sequence[Cell],
-    made: Sequence[Produced | NoImprovementError],
+    made: Sequence[Produced | PrismError],
     recorder: Recorder,
     original: Path | None,
     folder: Path | None,
@@ -248,7 +248,8 @@ def _assembled(
     """
     own = [n for n, m in enumerate(made) if isinstance(m, Produced)]
     if not own:
-        raise _nothing(program.name, found, made)
+        # What went wrong says more than that nothing is faster.
+        raise next((m for m in made if isinstance(m, CompilerError)), None) or _nothing(program.name, found, made)
     names: dict[str, str] = {}
     files: dict[str, bytes] = {}
     ways: list[Way] = []
@@ -276,7 +277,7 @@ def _assembled(
                 baseline_seconds=r.baseline_seconds if n == taken else 0.0,
                 baseline=r.baseline if n == taken else "",
                 between=r.measurement.between if r.measurement is not None and n == taken else None,
-                why=f"{mine.what}: {mine.why}" if isinstance(mine, NoImprovementError) else "",
+                why=f"{mine.what}: {mine.why}" if isinstance(mine, PrismError) else "",
             )
         )
     first = next(m for m in made if isinstance(m, Produced))
@@ -327,13 +328,13 @@ def _apart(a: Cell, b: Cell) -> float:
     return sum(math.log(a.at[n] / b.at[n]) ** 2 for n in a.at)
 
 
-def _nothing(name: str, found: Sequence[Cell], made: Sequence[Produced | NoImprovementError]) -> NoImprovementError:
+def _nothing(name: str, found: Sequence[Cell], made: Sequence[Produced | PrismError]) -> NoImprovementError:
     why = "; ".join(
         f"{cell.text}: {m.what}{f' ({m.why})' if m.why else ''}"
         for cell, m in zip(found, made, strict=True)
-        if isinstance(m, NoImprovementError)
+        if isinstance(m, PrismError)
     )
-    ended = any(m.fix == MORE_TIME for m in made if isinstance(m, NoImprovementError))
+    ended = any(m.fix == MORE_TIME for m in made if isinstance(m, PrismError))
     return NoImprovementError(
         "nothing beats what was given, at any length",
         where=name,
