@@ -323,9 +323,8 @@ def _parts(program: Program, d: Definition, c: _Causal, length: int) -> list[Def
         return None  # a sum of the columns' alone would be part of the state
     state = named("state", (chunk, *state_axes), Reduce(ReduceKind.SUM, other, mul(*of_column)))
     held = Read(state.name, (Index.axis(earlier), *map(Index.axis, state_axes)))
-    term = mul(*carried, held)
     before_axes = over(a for e in (*carried, *of_column) for a in free_axes(e))
-    before = named("before", (chunk, *before_axes), _before(chunk, earlier, term, prefix=c.growth is None))
+    before = named("before", (chunk, *before_axes), _before(chunk, earlier, carried, held))
     past: Expr = mul(*of_row, Read(before.name, (Index.axis(chunk), *map(Index.axis, before_axes))))
     for axis in reversed(c.bound):
         past = Reduce(ReduceKind.SUM, axis, past)
@@ -451,17 +450,20 @@ def _exp(plus: Sequence[_Signed], minus: Sequence[_Signed]) -> Expr:
     return op("exp", add(*terms))
 
 
-def _before(chunk: Axis, earlier: Axis, term: Expr, *, prefix: bool) -> Expr:
-    """The sum of a term over all earlier chunks.
+def _before(chunk: Axis, earlier: Axis, carried: Sequence[Expr], held: Expr) -> Expr:
+    """The sum of what is held over all earlier chunks, each by what is carried of it.
 
-    As a prefix sum less its last term, which one loop over the chunks computes, where the term is of its chunk alone.
+    As a prefix sum less its last term, which one loop over the chunks computes, where it is carried as it is; else as a
+    matrix product, with a factor for each pair of chunks.
     """
 
-    def upto(compare: str) -> Expr:
-        inside = op(compare, position(earlier), position(chunk))
-        return Reduce(ReduceKind.SUM, earlier, op("where", inside, term, Const(0.0)))
+    def upto(compare: str, value: Expr) -> Expr:
+        return op("where", op(compare, position(earlier), position(chunk)), value, Const(0.0))
 
-    return add(upto("le"), neg(substitute(term, {earlier: Index.axis(chunk)}))) if prefix else upto("lt")
+    if carried:
+        return Reduce(ReduceKind.SUM, earlier, mul(upto("lt", mul(*carried)), held))
+    total = Reduce(ReduceKind.SUM, earlier, upto("le", held))
+    return add(total, neg(substitute(held, {earlier: Index.axis(chunk)})))
 
 
 def _gives_back(
@@ -476,17 +478,16 @@ def _gives_back(
 
     The parts are read as they were written, each in place of its name: factors, sums and exponents have to be the same.
     """
-    match before.expr, state.expr:
-        case (
-            (
-                Map("add", (Reduce(_, _, Map("where", (_, carried, _))), _))
-                | Reduce(_, _, Map("where", (_, carried, _)))
-            ),
-            Reduce(_, _, added),
-        ):
-            instead = {**meant, before.name: (before.axes, carried), state.name: (state.axes, added)}
+    match before.expr:
+        case Map("add", (Reduce(_, _, Map("where", (_, carried, _))), _)):
+            pass
+        case Reduce(_, _, Map("mul", (Map("where", (_, factor, _)), held))):
+            carried = mul(factor, held)
         case _:
             return False
+    if not isinstance(state.expr, Reduce):
+        return False
+    instead = {**meant, before.name: (before.axes, carried), state.name: (state.axes, state.expr.body)}
 
     def written(e: Expr) -> Expr:
         match e:
