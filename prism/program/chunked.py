@@ -16,7 +16,7 @@ three parts is a decay where the whole is one:
 Where a is a prefix sum itself, it is summed within chunks and over their ends, and a[C*c - 1] stands for a[C*c].
 
 The chunk is the one whose own sums and whose state take the same work, longer where decays of many chunks would take
-more than that; of the divisors of the length the one that is next to it.
+more than that; or the next longer divisor of the length, as fewer states are stored then.
 Where that saves less than half of the work, the definition stays as it is, and so does one that does not give its
 summand back: what the parts are made of has to be the factors of the original, neither more nor less (`_gives_back`).
 """
@@ -56,8 +56,6 @@ _Signed: TypeAlias = tuple[int, Expr]
 """A summand, and 1 or -1 for its sign."""
 GAIN = 2.0
 """How much less work than the whole sum has to be left."""
-SCALAR = 8
-"""What a multiply-add of its own takes, in those of a matrix product: a guess, whatever the device."""
 SHORTEST = 16
 """Places of a chunk, at least: the least side of a matrix product's tile."""
 
@@ -140,15 +138,15 @@ def _length(d: Definition, c: _Causal) -> int | None:
     if min(inner, outer) < 2:
         return None
     ideal = 2 * inner * outer / (inner + outer)
-    if c.growth is not None:  # chunks that decay from one to the next are summed in pairs, element by element
-        ideal = max(ideal, (SCALAR * n * ideal / 2) ** (1 / 3))
+    if c.growth is not None:  # chunks that decay from one to the next are summed in pairs
+        ideal = max(ideal, (n * ideal / 2) ** (1 / 3))
     fitting = [m for m in range(SHORTEST, n // 2 + 1) if n % m == 0]
     if not fitting:
         return None
-    chunk = min(fitting, key=lambda m: abs(math.log(m / ideal)))
+    chunk = next((m for m in fitting if m >= ideal), fitting[-1])
     whole = n / 2 * (inner + outer)
     pairs = n / chunk**2 / 2 if c.growth is not None else 0
-    left = chunk / 2 * (inner + outer) + (2 + SCALAR * pairs) * inner * outer
+    left = chunk / 2 * (inner + outer) + (2 + pairs) * inner * outer
     return chunk if whole >= GAIN * left else None
 
 
