@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
+import onnx
 import pytest
 import torch
+from onnx import TensorProto, helper
 
 import prism
+from prism.cli.app import main
 from prism.egraph.sign_analysis import Facts
-from prism.errors import UsageError
+from prism.errors import ExitCode, UsageError
 from prism.program.assumptions import Assumption, read_assumptions, values_of
 from prism.program.build import op, read
 from prism.program.formulas import LARGEST_POWER
@@ -156,3 +160,18 @@ def test_small_whole_powers_are_products(n: int) -> None:
     assert bool(powers) == (abs(n) > LARGEST_POWER)
     assert program.conformance is not None
     assert program.conformance.draws
+
+
+def test_the_command_takes_statements(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    shape: list[str | int | None] = ["n", 4]
+    for name, ops in (("a", ("Log", "Exp")), ("b", ("Identity",))):
+        between = ["x", *(f"v{n}" for n in range(len(ops) - 1)), "y"]
+        nodes = [helper.make_node(o, [s], [t]) for o, s, t in zip(ops, between[:-1], between[1:], strict=True)]
+        ends = [helper.make_tensor_value_info(t, TensorProto.FLOAT, shape) for t in ("x", "y")]
+        graph = helper.make_graph(nodes, "g", ends[:1], ends[1:])
+        onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)]), tmp_path / f"{name}.onnx")
+    models = [str(tmp_path / f"{name}.onnx") for name in ("a", "b")]
+    assert main(["prove", *models, "--assume", "x >= 0.5", "--assume", "x < 7"]) == ExitCode.DONE
+    assert "x in [0.5, 7)" in " ".join(capsys.readouterr().out.split())
+    assert main(["prove", *models]) == ExitCode.NO_IMPROVEMENT
+    assert main(["prove", *models, "--assume", "z > 0"]) == ExitCode.USAGE
