@@ -30,6 +30,7 @@ from prism.bench.own import from_output, module_facts, own_case
 from prism.bench.prepare import describe, spread, trace_case, write_manifest
 from prism.bench.results import (
     ESTIMATED,
+    INTERPRETED,
     MEASURED,
     estimated_row,
     geometric_mean,
@@ -542,6 +543,7 @@ def test_options_are_compared_with_what_is_alike_but_for_them() -> None:
     rows = [
         {
             "name": "a",
+            "evidence": MEASURED,
             "trials": [
                 trial("T=1 warps.k=4", 10.0),
                 trial("T=1 warps.k=4 persistent.k=2", 8.0),
@@ -550,7 +552,12 @@ def test_options_are_compared_with_what_is_alike_but_for_them() -> None:
                 trial("T=1 warps.k=4 descriptors.k persistent.k=2", 16.0),
             ],
         },
-        {"name": "b", "trials": [trial("T=1", 6.0), trial("T=1 descriptors.k", 3.0), trial("T=1 folded.c", 1.0, 9.0)]},
+        {
+            "name": "b",
+            "evidence": MEASURED,
+            "trials": [trial("T=1", 6.0), trial("T=1 descriptors.k", 3.0), trial("T=1 folded.c", 1.0, 9.0)],
+        },
+        {"name": "c", "evidence": INTERPRETED, "trials": [trial("T=1", 6.0), trial("T=1 descriptors.k", 3.0)]},
     ]
     assert twins(rows) == {"persistent": {"a": 1.25}, "descriptors": {"a": 0.5, "b": 2.0}}
 
@@ -707,10 +714,15 @@ def test_the_whole_path_runs_in_the_interpreter(tmp_path: Path, capsys: pytest.C
         return EventWorker(module_command(CHILD), environment)
 
     said: list[str] = []
+    lines: list[str] = []
     assert Run(tmp_path, tmp_path / "smoke.json", plan, said.append, child).smoke() == []
     assert said == ["GQA decode B8 4k: 0: right"]
-    body = Run(tmp_path, tmp_path / "results.json", plan, lambda _: None, child).run()
+    body = Run(tmp_path, tmp_path / "results.json", plan, lines.append, child).run()
     (row,) = body["cases"]
+    # It says of itself that nothing was measured, and counts for nothing.
+    assert row["evidence"] == INTERPRETED
+    assert any(INTERPRETED in text for text in lines)
+    assert (body["summary"]["measured"], body["summary"]["geometric_mean_over_best"]) == (0, None)
     assert not oldest or body["versions"]["triton"] == stated()
     assert row["prism_us"] > 0
     assert row["error"] <= 1
@@ -719,7 +731,9 @@ def test_the_whole_path_runs_in_the_interpreter(tmp_path: Path, capsys: pytest.C
     failed = {f["contender"] for f in row["failures"]}
     assert failed == {"prism [0, 1]", "liger"}
     assert gpu.main(["report", str(tmp_path / "results.json")]) == 0
-    assert "| GQA decode B8 4k |" in capsys.readouterr().out
+    (printed,) = [x for x in capsys.readouterr().out.splitlines() if x.startswith("| GQA decode B8 4k |")]
+    assert INTERPRETED in printed
+    assert f"{row['prism_us']:.2f}" not in printed
     assert (tmp_path / "results.html").exists()
 
 

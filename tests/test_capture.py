@@ -238,8 +238,16 @@ def test_without_cuda_it_says_so(tmp_path: Path) -> None:
         made.capture()
 
 
-def test_one_launch_needs_no_graph_and_a_name_is_not_taken_twice() -> None:
-    assert "CUDAGraph" not in emit_module(samples.matmul().sgraph, formula="", configs={}).text
+def test_one_launch_is_captured_too(tmp_path: Path, cuda: Cuda) -> None:
+    g = samples.matmul(m=N, k=N, n=N).sgraph
+    x, w = tensor(0), tensor(1)
+    replay = module(tmp_path, cuda, g).capture(x, w, config=config(g))
+    before = len(cuda.log)
+    assert torch.allclose(replay(tensor(2)), torch.as_tensor(tensor(2)) @ torch.as_tensor(w))
+    assert cuda.log[before:] == ["replay"]
+
+
+def test_a_name_is_not_taken_twice() -> None:
     text = emit_module(chain("capture"), formula="", configs={}).text
     assert "def capture_graph(*inputs" in text
     assert text.count("def capture(") == 1

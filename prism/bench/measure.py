@@ -24,7 +24,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from prism.bench.results import COMPILED, COMPILERS, MEASURED, measured_row, summary
+from prism.bench.results import COMPILED, COMPILERS, INTERPRETED, measured_row, summary
 from prism.errors import BackendError, UsageError
 from prism.instantiate.rounds import INCREDIBLE, LONGER
 from prism.process.child import child_environment, module_command, run_tool
@@ -495,6 +495,8 @@ class Run:
             "failures": failures,
             "clocks": clocks() if self.plan.device == "cuda" else {},
         }
+        if self.plan.device == "interpreter":
+            kept["evidence"] = INTERPRETED
         row = measured_row(record, timed, kept)
         if (row["speedup"] or 0.0) > INCREDIBLE and time.monotonic() < until:
             # Once more, for longer and in a process of its own: the lesser gain counts.
@@ -600,12 +602,14 @@ class Run:
 def line(row: Mapping[str, Any]) -> str:
     """One line about a measured case."""
     start = f"{row['name']:42s} {row['seconds']:5.1f} s  floor {row['floor_us']:8.2f} us"
-    if row["evidence"] != MEASURED or row["prism_us"] is None:
+    if row["prism_us"] is None:
         why = row["failures"][0]["why"] if row["failures"] else "no time was left"
         return f"{start}  no kernel was timed: {why}"
     text = f"{start}  prism {row['prism_us']:8.2f} ({row['share_of_floor']:.2f} of the floor)"
     if row["speedup"]:
         text += f"  {row['speedup']:.2f}x of {row['best_baseline']}"
+    if row["evidence"] == INTERPRETED:
+        text += f"  {INTERPRETED}"
     failed = len(row["failures"])
     return text + (f"  {failed} failed" if failed else "")
 

@@ -13,6 +13,7 @@ COMPILED = "torch.compile"
 COMPILERS = ("eager", COMPILED)
 """The baselines that the goal of the mean is over."""
 ESTIMATED = "estimated, never measured on a device"
+INTERPRETED = "interpreted, a rehearsal whose times mean nothing"
 MEASURED = "measured"
 
 
@@ -55,7 +56,7 @@ def measured_row(record: Row, timed: Mapping[str, Row], found: Mapping[str, Any]
     Args:
         record: the case in the manifest.
         timed: by contender (`prism N M`, or a baseline), its `timed` event.
-        found: `trials`, `failures` and whatever else is kept of the run.
+        found: `trials`, `failures` and whatever else is kept of the run; `evidence` too, where it ran on no device.
     """
     wrong = {n: t["error"] for n, t in timed.items() if not t["error"] <= 1.0}
     right = {n: quartiles(t["samples_us"]) for n, t in timed.items() if n not in wrong}
@@ -149,7 +150,7 @@ def estimated_row(record: Row, checks: Mapping[str, Any] | None = None) -> dict[
 
 def summary(rows: Sequence[Row]) -> dict[str, Any]:
     """What the goals are about; over the rows that were measured and count."""
-    counted = [r for r in rows if r["in_mean"] and r.get("prism_us")]
+    counted = [r for r in rows if r["evidence"] == MEASURED and r["in_mean"] and r["prism_us"]]
     # A mean over whatever baselines happened to run would flatter: the hardest one is the first to fail.
     own = [r for r in counted if COMPILED in r["baselines"]]
     speedups = [r["speedup"] for r in own if r["speedup"]]
@@ -173,7 +174,7 @@ def summary(rows: Sequence[Row]) -> dict[str, Any]:
 def twins(rows: Sequence[Row]) -> dict[str, dict[str, float]]:
     """By option and case, how many times as long the best configuration with it takes without it, all else alike."""
     found: dict[str, dict[str, float]] = {}
-    for row in rows:
+    for row in (r for r in rows if r["evidence"] == MEASURED):
         times = {_tokens(t["key"]): t["measured_us"] for t in row["trials"] if t["error"] <= 1.0}
         for option in sorted({name for tokens in times for name in _options(tokens)}):
             pairs = []
@@ -203,8 +204,8 @@ def _ratio(value: float | None) -> str:
 
 
 def markdown(rows: Sequence[Row]) -> str:
-    """The table: of measured rows times and ratios, of others estimates, which are marked."""
-    if all(r["evidence"] != MEASURED for r in rows):
+    """The table: of measured rows times and ratios, of others estimates, and why there is no more."""
+    if all(r["evidence"] == ESTIMATED for r in rows):
         return _estimates(rows)
     lines = [
         "| case | floor µs | prism µs | eager µs | compile µs | best baseline | speedup | share of floor |",
@@ -212,7 +213,9 @@ def markdown(rows: Sequence[Row]) -> str:
     ]
     for r in rows:
         if r["evidence"] != MEASURED:
-            lines.append(f"| {r['name']} | {_us(r['floor_us'])} | {ESTIMATED}: {_us(r['estimate_us'])} | | | | | |")
+            lines.append(
+                f"| {r['name']} | {_us(r['floor_us'])} | {r['evidence']}: {_us(r['estimate_us'])} estimated | | | | | |"
+            )
             continue
         b = r["baselines"]
         best = r.get("best_baseline", "")

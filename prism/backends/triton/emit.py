@@ -5,7 +5,7 @@
                  each with its part of the programs; what else a launch may be, each in both forms (options/)
     launches     the launches for given tensors, in order (emit_host.py)
     <name>       the launcher: checks its arguments, chooses a configuration, allocates, launches, returns
-    capture      of several launches: one CUDA graph of them, to be replayed
+    capture      one CUDA graph of all launches, to be replayed: what Python does at a call is not done again
 
 The module imports torch and triton alone.
 """
@@ -149,9 +149,8 @@ def _text(
         _paste(w, source)
     w.blank(2)
     host.launcher(formula)
-    if len(module.launches) > 1:
-        around = next((o.captured for o in printed if o.captured), "torch.cuda.graph(graph)")
-        _paste(w, CAPTURE.format(name=capture, entry=entry, around=around))
+    around = next((o.captured for o in printed if o.captured), "torch.cuda.graph(graph)")
+    _paste(w, CAPTURE.format(name=capture, entry=entry, around=around))
     return w.text
 
 
