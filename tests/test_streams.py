@@ -235,7 +235,7 @@ def test_modules_say_what_is_beside_what() -> None:
     with pytest.raises(BackendError, match="there is no launch other"):
         emit_module(g, formula="f", configs={"sm_90": [config(g, {"other": 1})]})
     for alone in (chain(), samples.matmul().sgraph, samples.split_k_matmul().sgraph):
-        assert "streams" not in emit_module(alone, formula="f", configs={}).text
+        assert "_on_streams" not in emit_module(alone, formula="f", configs={}).text
     spec.check(g)
 
 

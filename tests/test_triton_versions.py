@@ -16,7 +16,7 @@ import test_stages as stages
 from sgraph_samples import BF16, Sample, sym
 from test_horizontal import qkv, tiles
 from test_ranges import narrowed
-from test_streams import branches
+from test_streams import branches, two_splits
 
 from prism.backends.passes.pipeline import tile_module
 from prism.backends.protocol import arguments
@@ -106,6 +106,11 @@ def beside_each_other() -> Emitted:
     return Emitted(g, {s.name: 16 for s in g.symbols}, {})
 
 
+def one_after_another() -> Emitted:
+    g = two_splits()
+    return Emitted(g, {s.name: 16 for s in g.symbols}, {})
+
+
 def causal() -> Emitted:
     sample = samples.attention(BF16, seq=sym("seq"), d=32)
     return Emitted(narrowed(sample.sgraph), {"T_i": 16, "T_j": 16}, {"seq": 1000})
@@ -129,6 +134,8 @@ SPREAD: Mapping[str, tuple[Callable[[], Emitted], tuple[str, ...]]] = {
     "stages of plain loops": (loaded_in_pairs, ()),
     "three kernels in one launch": (three_in_one, ("descriptors",)),
     "launches beside each other": (beside_each_other, ("streams", "library")),
+    "launches that start early": (one_after_another, ("dependent", "folded", "descriptors")),
+    "early and persistent": (beside_each_other, ("dependent", "persistent", "descriptors")),
 }
 
 

@@ -137,7 +137,8 @@ class KernelEmitter:
         name: the function's, by default the program's.
         stages: the parameter with the launch's pipeline stages, where loops are told them.
         boxes: the loads that descriptors may do, by their values: the parameter and the load.
-        descriptors: the parameters for descriptors, in order.
+        descriptors: the parameters for descriptors, in order, and whatever else is None or not.
+        waits: the one by which it waits for the launch before, if there is one.
     """
 
     program: TileProgram
@@ -150,6 +151,7 @@ class KernelEmitter:
     stages: str = ""
     boxes: Mapping[str, tuple[str, BoxLoad]] = field(default_factory=dict)
     descriptors: Sequence[str] = ()
+    waits: str = ""
     _pairs: dict[str, tuple[tile.Load, tile.Load]] = field(default_factory=dict)
     _inline: dict[str, Text] = field(default_factory=dict)
     _dims: dict[str, Dims] = field(default_factory=dict)
@@ -167,6 +169,10 @@ class KernelEmitter:
         self.writer.line("@triton.jit")
         self.writer.call(f"def {self.name or p.name}", self._parameters(), ":")
         with self.writer.indented():
+            if self.waits:
+                with self.writer.block(f"if {self.waits} is not None:"):
+                    self.writer.line("gdc_wait()")
+                    self.writer.line("gdc_launch_dependents()")
             self._grid()
             self._body(p.body)
             if self.tail is not None:

@@ -11,6 +11,7 @@ from typing import Any
 from prism.cost.device import Device
 from prism.cost.model import CostModel
 from prism.errors import UsageError
+from prism.instantiate.options.dependent import Dependent
 from prism.instantiate.options.descriptors import Descriptors
 from prism.instantiate.options.folded import Folded
 from prism.instantiate.options.library import Library
@@ -22,7 +23,7 @@ from prism.instantiate.options.streams import Streams
 from prism.sgraph.config import Config, Resources
 from prism.sgraph.nodes import SGraph
 
-OPTIONS: tuple[type[Option], ...] = (Library, Folded, Persistent, Descriptors, Streams)
+OPTIONS: tuple[type[Option], ...] = (Library, Folded, Persistent, Descriptors, Dependent, Streams)
 """All of them, in the order in which reports show them."""
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from prism.backends.triton.options.dependent import PrintedDependent
 from prism.backends.triton.options.descriptors import PrintedDescriptors
 from prism.backends.triton.options.folded import PrintedFolded
 from prism.backends.triton.options.library import PrintedLibrary
@@ -13,6 +14,7 @@ PRINTED: tuple[type[Printed], ...] = (
     PrintedLibrary,
     PrintedFolded,
     PrintedDescriptors,
+    PrintedDependent,
     PrintedPersistent,
     PrintedStreams,
 )
