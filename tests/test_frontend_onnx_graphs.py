@@ -171,9 +171,18 @@ def test_causal_masks_become_predicates(kind: str) -> None:
     assert not program.weights
 
 
-def test_a_constant_triangular_mask_stays_an_input() -> None:
+def test_a_constant_triangular_mask_is_a_comparison_of_positions() -> None:
     mask = np.triu(np.full((4, 4), -np.inf, dtype=np.float32), 1)
     program = check(model([node("Add", ["x", "m"], ["y"])], {"x": (FLOAT, [4, 4])}, ["y"], {"m": mask}), {"x": f(4, 4)})
+    assert not program.weights
+    assert "(@(i1) <= @(i0))" in str(program)
+
+
+def test_a_constant_of_two_values_without_a_rule_stays_an_input() -> None:
+    mask = np.random.default_rng(0).random((4, 4)) > 0.5
+    nodes = [node("Where", ["m", "x", "zero"], ["y"])]
+    constants = {"m": mask, "zero": np.zeros((), np.float32)}
+    program = check(model(nodes, {"x": (FLOAT, [4, 4])}, ["y"], constants), {"x": f(4, 4)})
     assert np.array_equal(np.asarray(program.weights["m"]), mask)
 
 

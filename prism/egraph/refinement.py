@@ -206,10 +206,11 @@ def _border(c: int, offset: int) -> int:
 
 @dataclass(slots=True)
 class _Reads:
-    """How dimensions of tensors are read: ranges by a plain axis or a constant, and strides."""
+    """How dimensions of tensors are read: ranges by a plain axis or a constant, strides, residues by stride."""
 
     ranges: dict[_Place, set[tuple[int, int]]] = field(default_factory=lambda: defaultdict(set))
     strides: dict[_Place, set[int]] = field(default_factory=lambda: defaultdict(set))
+    residues: dict[_Place, set[tuple[int, int]]] = field(default_factory=lambda: defaultdict(set))
 
     @staticmethod
     def of(exprs: Sequence[Expr]) -> _Reads:
@@ -224,6 +225,9 @@ class _Reads:
                     if not index.terms or (len(index.terms) == 1 and index.terms[0][1] == 1):
                         found.ranges[e.tensor, d].add((known[0], known[1] + 1))
                     found.strides[e.tensor, d] |= {int(c) for _, c in index.terms if c > 0}
+                    common = math.gcd(*(int(c) for _, c in index.terms))
+                    if common > 1:
+                        found.residues[e.tensor, d].add((common, int(index.offset) % common))
         return found
 
 
@@ -236,19 +240,45 @@ def _cuts(axis: Axis, expr: Expr, reads: _Reads | None) -> list[int]:
         for e in _about(axis, expr):
             if isinstance(e, Read):
                 for d, index in enumerate(e.index):
-                    if len(index.terms) == 1 and index.terms[0] == (axis, 1) and is_static(index.offset):
-                        known = reads.ranges[e.tensor, d]
-                        found |= {end - int(index.offset) for pair in known for end in pair}
+                    found |= _ends(axis, index, reads.ranges[e.tensor, d])
+                    found |= _alone(axis, index, reads.residues[e.tensor, d])
     inside = sorted(t for t in found if 0 < t < int(axis.extent))
     return inside if len(inside) < MAX_PIECES else []
 
 
-def _parts(axis: Axis, cuts: Sequence[int]) -> list[tuple[Axis, Index]]:
+# Between the name of an axis and of its part. Free axes keep the names of their parts while bound ones are named anew,
+# by their extents: were it one mark, a bound axis could get the name of a free axis that its body mentions.
+_FREE, _BOUND = ":", "."
+
+
+def _ends(axis: Axis, index: Index, ranges: set[tuple[int, int]]) -> set[int]:
+    """Where the axis, as a digit of an index, comes to an end of a range that is read elsewhere."""
+    step = dict(index.terms).get(axis)
+    rest = bounds(Index(tuple(t for t in index.terms if t[0] != axis), index.offset))
+    if step is None or not is_static(step) or rest is None or not 0 <= rest[1] - rest[0] < int(step):
+        return set()
+    return {(end - rest[0]) // int(step) for pair in ranges for end in pair if (end - rest[0]) % int(step) == 0}
+
+
+def _alone(axis: Axis, index: Index, residues: set[tuple[int, int]]) -> set[int]:
+    """Where the axis, as the last digit of an index, has a digit that is read alone elsewhere."""
+    if dict(index.terms).get(axis) != 1 or not is_static(index.offset):
+        return set()
+    others = [c for a, c in index.terms if a != axis]
+    found: set[int] = set()
+    for stride, residue in residues:
+        if int(axis.extent) <= stride and others and all(is_static(c) and int(c) % stride == 0 for c in others):
+            at = (residue - int(index.offset)) % stride
+            found |= {at, at + 1}
+    return found
+
+
+def _parts(axis: Axis, cuts: Sequence[int], mark: str) -> list[tuple[Axis, Index]]:
     """Axes of the parts between the cuts, and what the whole axis is on each."""
     ends = [0, *cuts, int(axis.extent)]
     made = []
     for start, stop in itertools.pairwise(ends):
-        part = Axis(f"{axis.name}.{start}", stop - start)
+        part = Axis(f"{axis.name}{mark}{start}", stop - start)
         made.append((part, Index.axis(part) + start))
     return made
 
@@ -268,7 +298,7 @@ def _cut(e: Expr, reads: _Reads | None) -> Expr:
         if not cuts:
             return None
         made = []
-        for part, whole in _parts(r.axis, cuts):
+        for part, whole in _parts(r.axis, cuts, _BOUND):
             inner = cut(simplified(substitute(r.body, {r.axis: whole})))
             made.append(inner if part.extent == 1 else Reduce(r.kind, part, inner))
         new = made[0]
@@ -324,7 +354,7 @@ def _outputs(a: Sequence[Expr], b: Sequence[Expr]) -> tuple[list[Expr], list[Exp
             if cuts and many * (len(cuts) + 1) <= MAX_PIECES:
                 many *= len(cuts) + 1
                 cut.append(axis)
-                choices.append(_parts(axis, cuts))
+                choices.append(_parts(axis, cuts, _FREE))
         for chosen in itertools.product(*choices):
             mapping = {axis: whole for axis, (_, whole) in zip(cut, chosen, strict=True)}
             left.append(canonical(simplified(substitute(x, mapping))))
@@ -342,7 +372,7 @@ def _strides(a: Sequence[Expr], b: Sequence[Expr]) -> tuple[list[Expr], list[Exp
         for axis in sorted(free_axes(x) | free_axes(y), key=lambda s: s.name):
             factor = _factor(axis, Map("add", (x, y)), strides)
             if factor:
-                mapping[axis] = _halves(axis, factor)[2]
+                mapping[axis] = _halves(axis, factor, _FREE)[2]
         left.append(canonical(_split(substitute(x, mapping), strides)))
         right.append(canonical(_split(substitute(y, mapping), strides)))
     return left, right
@@ -362,8 +392,8 @@ def _factor(axis: Axis, expr: Expr, strides: Mapping[_Place, set[int]]) -> int:
     return min((f for f in found if 1 < f < int(axis.extent) and int(axis.extent) % f == 0), default=0)
 
 
-def _halves(axis: Axis, factor: int) -> tuple[Axis, Axis, Index]:
-    high, low = Axis(f"{axis.name}.q", int(axis.extent) // factor), Axis(f"{axis.name}.r", factor)
+def _halves(axis: Axis, factor: int, mark: str) -> tuple[Axis, Axis, Index]:
+    high, low = Axis(f"{axis.name}{mark}q", int(axis.extent) // factor), Axis(f"{axis.name}{mark}r", factor)
     return high, low, Index.axis(high).scaled(factor) + Index.axis(low)
 
 
@@ -372,7 +402,7 @@ def _split(e: Expr, strides: Mapping[_Place, set[int]]) -> Expr:
         factor = _factor(r.axis, r.body, strides)
         if not factor:
             return None
-        high, low, whole = _halves(r.axis, factor)
+        high, low, whole = _halves(r.axis, factor, _BOUND)
         return Reduce(r.kind, high, Reduce(r.kind, low, split(substitute(r.body, {r.axis: whole}))))
 
     return _by_reductions(e, halves)

@@ -66,8 +66,8 @@ class Facts:
                 return self.positive(a) or self.positive(b)
             case Map("minimum" | "where", (*_, a, b)):
                 return self.positive(a) and self.positive(b)
-            case Map("pow", (a, Const())):
-                return self.positive(a) and self.finite(a)
+            case Map("pow", (a, b)):
+                return self.positive(a) and self.finite(a) and self.finite(b)
             case Reduce(ReduceKind.SUM, _, _):
                 known = self._sums.get(id(e))
                 if known is None:
@@ -193,7 +193,7 @@ class Facts:
             case "sqrt":
                 return x if self.trust or self.nonneg(a) else None
             case "pow":
-                return NONE if not x and (self.trust or self._power(a, args[1])) else None
+                return NONE if not any(of) and (self.trust or self._power(a, args[1])) else None
             case "sigmoid" | "tanh" | "erf" | "sign":
                 return NONE
             case "floor" | "round":
@@ -201,7 +201,7 @@ class Facts:
         return NONE if not any(of) else None
 
     def _power(self, a: Expr, b: Expr) -> bool:
-        return isinstance(b, Const) and (self.positive(a) or (b.value >= 0 and b.value.is_integer()))
+        return self.positive(a) or (isinstance(b, Const) and b.value >= 0 and b.value.is_integer())
 
     def _product(self, args: tuple[Expr, ...], of: list[frozenset[float]]) -> frozenset[float] | None:
         if not any(of):

@@ -13,7 +13,7 @@ import numpy.typing as npt
 import sympy
 
 from prism.errors import ShapeError
-from prism.program.extents import Extent, at_most, exact_quotient, mul, normal
+from prism.program.extents import Extent, add, at_most, exact_quotient, mul, normal
 from prism.program.index import Axis, Index
 
 Shape: TypeAlias = tuple[Extent, ...]
@@ -159,17 +159,53 @@ def _text(shape: Sequence[Extent]) -> str:
     return f"[{', '.join(map(str, shape))}]"
 
 
-def progression(elements: Elements) -> tuple[Extent, tuple[Extent, ...]] | None:
-    """(first, step per dimension) of elements that are an affine function of their place, None for others."""
+def places_index(elements: Elements, at: Sequence[Index]) -> Index | None:
+    """Elements as an index of their place: a sum over dimensions of multiples of the digits of the position there.
+
+    So are progressions, transposed, interleaved and repeated ranges. None for others.
+
+    Args:
+        elements: the elements.
+        at: the position in each dimension.
+    """
     if elements.size == 0:
         return None
     first = elements.ravel()[0]
-    steps: list[Extent] = []
-    for d, extent in enumerate(elements.shape):
-        unit = tuple(1 if e == d else 0 for e in range(elements.ndim))
-        steps.append(elements[unit] - first if extent > 1 else 0)
+    steps = [
+        _digits([elements[_along(elements, d, p)] - first for p in range(n)]) for d, n in enumerate(elements.shape)
+    ]
     for place in np.ndindex(elements.shape):
-        expected = first + sum(s * p for s, p in zip(steps, place, strict=True))
+        expected = first
+        for d, p in enumerate(place):
+            expected += sum(s * (p // unit % size) for s, unit, size in steps[d])
         if not same_extent(expected, elements[place]):
             return None
-    return first, tuple(steps)
+    total = Index.const(first)
+    for extent, position, parts in zip(elements.shape, at, steps, strict=True):
+        for step, unit, size in parts:
+            digit = position if unit == 1 else position.floordiv(unit)
+            total = total + (digit if unit * size == extent else digit.mod(size)).scaled(step)
+    return total
+
+
+def _along(elements: Elements, d: int, p: int) -> tuple[int, ...]:
+    return tuple(p if e == d else 0 for e in range(elements.ndim))
+
+
+def _digits(line: Sequence[Extent]) -> list[tuple[Extent, int, int]]:
+    """(step, unit, size) of the digits of the position, position // unit % size, that the elements step by.
+
+    What the elements are at the first places of each digit; whether they are that at the others remains to be seen.
+    """
+    found: list[tuple[Extent, int, int]] = []
+    unit, count = 1, len(line)
+    while unit < count:
+        step = add(line[unit], mul(-1, line[0]))
+        size = 2
+        while size * unit < count and same_extent(line[size * unit], add(line[0], mul(size, step))):
+            size += 1
+        if (count // unit) % size:
+            size = count // unit
+        found.append((step, unit, size))
+        unit *= size
+    return found

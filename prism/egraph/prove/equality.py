@@ -10,6 +10,9 @@ candidate has a value where the reference has none. Otherwise the answer is unkn
 
 from __future__ import annotations
 
+import functools
+import itertools
+import operator
 from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
@@ -17,6 +20,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from prism.egraph.budget import Budget
+from prism.egraph.prove.cases import cases
 from prism.egraph.prove.coefficients import read_alike, stored_alike
 from prism.egraph.prove.masked_rows import defined_alike
 from prism.egraph.prove.matching import Matched
@@ -27,6 +31,7 @@ from prism.egraph.sign_analysis import Facts, kept, masked
 from prism.egraph.worker import Worker
 from prism.errors import WorkerError
 from prism.program.constants import Reading, readings
+from prism.program.extents import is_static
 from prism.program.identity.testing import Outcome, compare
 from prism.program.index import Axis, Index
 from prism.program.nodes import Expr, Formula
@@ -35,6 +40,8 @@ from prism.program.verdict import Status, Verdict
 
 ARITHMETIC = "arithmetic"
 """Stands for the rule families in the verdict on what has one normal form."""
+MAX_CASES = 2
+"""Comparisons by which two expressions are taken apart, each into two cases."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,16 +230,41 @@ def _same_forms(
     assumed: dict[Expr, None] = {}
     try:
         for a, b in zip(reference, candidate, strict=True):
-            ours, theirs = Facts(assume), Facts(assume)
-            if normal_form(a, ours) != normal_form(b, theirs):
+            found = _same_form(a, b, assume, MAX_CASES)
+            if found is None:
                 return None
-            known = {normal_form(e, Facts(assume)) for e in ours.assumed}
-            if not known.issuperset(normal_form(e, Facts(assume)) for e in theirs.assumed):
-                return None
-            assumed |= ours.assumed
+            assumed |= found
     except Unfit:
         return None
     return tuple(assumed)
+
+
+def _same_form(a: Expr, b: Expr, assume: bool, depth: int) -> dict[Expr, None] | None:
+    """What the equality of two normal forms rests on, in each of the cases that comparisons leave; None where not so.
+
+    Raises:
+        Unfit: one has none.
+    """
+    for strict in (False, True):
+        ours, theirs = Facts(assume), Facts(assume)
+        if normal_form(a, ours, strict=strict) == normal_form(b, theirs, strict=strict):
+            break
+    else:
+        split = cases(a, b) if depth else None
+        if split is None or not all(Facts().finite(x) for x in (split[0].less, split[0].more)):
+            return None
+        assumed: dict[Expr, None] = {}
+        for case in split:
+            one, other = case.of([a, b])
+            found = _same_form(one, other, assume, depth - 1)
+            if found is None:
+                return None
+            assumed |= found
+        return assumed
+    known = {normal_form(e, Facts(assume)) for e in ours.assumed}
+    if not known.issuperset(normal_form(e, Facts(assume)) for e in theirs.assumed):
+        return None
+    return ours.assumed
 
 
 def align(a: Formula, b: Formula) -> tuple[Formula, Formula] | None:
@@ -252,9 +284,11 @@ def align(a: Formula, b: Formula) -> tuple[Formula, Formula] | None:
             to_left[ours] = j
         elif i != j:
             split = _alike(i, j)
-            if split is None or not split.keys().isdisjoint(to_right):
+            digits = _common_digits(i, j) if split is None else ({}, split)
+            if digits is None or not (digits[0].keys().isdisjoint(to_left) and digits[1].keys().isdisjoint(to_right)):
                 return None
-            to_right.update(split)
+            to_left.update(digits[0])
+            to_right.update(digits[1])
     # Axes go in the order of the result, so that both are named the same; the names are the left formula's where
     # it has them.
     index = tuple(i.substitute(to_left) for i in left.index)
@@ -277,6 +311,36 @@ def _alike(i: Index, j: Index) -> dict[Axis, Index] | None:
     if ours.keys() != theirs.keys() or any(ours[c].extent != theirs[c].extent for c in ours):
         return None
     return {theirs[c]: Index.axis(ours[c]) for c in ours}
+
+
+def _common_digits(i: Index, j: Index) -> tuple[dict[Axis, Index], dict[Axis, Index]] | None:
+    """What the axes of i and of j are in the digits of both, where each splits the dimension into digits; else None."""
+    ours, theirs = _digits(i), _digits(j)
+    if not ours or not theirs or i.offset != j.offset:
+        return None
+    units = sorted({c for c, _ in (*ours, *theirs)} | {c * int(a.extent) for c, a in (*ours, *theirs)})
+    if units[-1] != ours[-1][0] * int(ours[-1][1].extent) or any(b % a for a, b in itertools.pairwise(units)):
+        return None
+    digits = {a: Axis(f"{ours[0][1].name}:{a}", b // a) for a, b in itertools.pairwise(units)}
+
+    def of(unit: int, axis: Axis) -> Index:
+        inside = [Index.axis(d).scaled(c // unit) for c, d in digits.items() if unit <= c < unit * int(axis.extent)]
+        return functools.reduce(operator.add, inside)
+
+    mine, other = ({a: of(c, a) for c, a in axes} for axes in (ours, theirs))
+    return mine, other
+
+
+def _digits(i: Index) -> list[tuple[int, Axis]]:
+    """(unit, axis) for each digit, the last one first, of an index that takes each value of a range once; else none."""
+    plain = [(int(c), a) for a, c in i.terms if isinstance(a, Axis) and is_static(c) and is_static(a.extent)]
+    found = sorted(plain, key=lambda x: (x[0], x[1].name))
+    unit = 1
+    for c, a in found:
+        if c != unit:
+            return []
+        unit *= int(a.extent)
+    return found if len(found) == len(i.terms) else []
 
 
 def _apart(f: Formula, mark: str) -> Formula:

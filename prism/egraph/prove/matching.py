@@ -38,6 +38,7 @@ from prism.program.nodes import (
     Tensor,
     walk,
 )
+from prism.program.octagon import octagon
 from prism.program.transform import with_args
 
 # Products and sums of two programs that are run whole to see where they are apart.
@@ -274,6 +275,10 @@ def _dtype(program: Program, name: str) -> DType:
     return program.tensor(name).dtype
 
 
+# What the axes of an expression that stands for a weight are called, by dimension.
+_DIMENSIONS = {f"weight's {d}": d for d in range(16)}
+
+
 class _Held:
     """Gives names to weights, equal arrays one."""
 
@@ -283,10 +288,13 @@ class _Held:
         self._known: dict[tuple[object, ...], list[str]] = {}
 
     def add(self, name: str, values: object, dtype: DType, side: int) -> Expr | str:
-        """The name of a weight in the formulas, or what its elements are, as an expression over `_element`'s axes."""
+        """The name of a weight in the formulas, or what its elements are, as an expression over its axes."""
         array = np.asarray(values, dtype=np.float64) + 0.0  # one zero, not two
         if array.size and (array == array.flat[0]).all():
             return Const(float(array.flat[0]))
+        told = octagon(array)
+        if told is not None:
+            return told.at([Index.axis(Axis(a, n)) for a, n in zip(_DIMENSIONS, array.shape, strict=False)])
         infinite = np.isinf(array)
         if not infinite.any():
             return self._store(name, array, dtype, side)
@@ -424,6 +432,8 @@ def _rewritten(expr: Expr, names: Mapping[str, Expr | str], symbols: Mapping[sym
         match e:
             case Read(tensor, _):
                 return Read(tensor, at)
+            case Position(i):
+                return Position(i.substitute({a: at[_DIMENSIONS[a.name]] for a in i.axes()}))
             case Map(_, args):
                 return with_args(e, tuple([element(x, at) for x in args]))
         return e

@@ -18,7 +18,7 @@ from fractions import Fraction
 from prism.egraph.prove.exact import exact, factors
 from prism.egraph.prove.polynomials import BOOLEAN, UNIT, Algebra, Unfit
 from prism.egraph.prove.products import HALF, ONE, Poly, Term
-from prism.egraph.refinement import margin, simplified
+from prism.egraph.refinement import bounds, margin, simplified
 from prism.egraph.sign_analysis import NONE, Facts
 from prism.program.build import add, const, mul, neg, op, position, recip
 from prism.program.extents import is_static
@@ -28,12 +28,13 @@ from prism.program.nodes import Const, Expr, Map, Position, Read, Reduce, Reduce
 from prism.program.transform import canonical
 
 
-def normal_form(expr: Expr, facts: Facts | None = None) -> Expr:
+def normal_form(expr: Expr, facts: Facts | None = None, *, strict: bool = False) -> Expr:
     """The normal form, over the same free axes; equal forms are equal functions.
 
     Args:
         expr: the expression.
         facts: what is known of expressions; what it assumes, the equality rests on.
+        strict: whether comparisons of positions are all written by strict ones and equalities.
 
     Raises:
         Unfit: it has none.
@@ -42,7 +43,7 @@ def normal_form(expr: Expr, facts: Facts | None = None) -> Expr:
     known = facts or Facts()
     try:
         for _ in range(3):
-            machine = _Machine(facts=known)
+            machine = _Machine(facts=known, strict=strict)
             new = canonical(machine.expr(machine.poly(now)))
             if new == now:
                 break
@@ -52,9 +53,19 @@ def normal_form(expr: Expr, facts: Facts | None = None) -> Expr:
     return now
 
 
+# Offsets of a comparison that are counted out, one equality for each.
+_NEAR = 4
+
+
 @dataclass(slots=True)
 class _Machine(Algebra):
-    """Normalises; equal expressions once."""
+    """Normalises; equal expressions once.
+
+    Attributes:
+        strict: whether `j <= i` is `j < i` or `j == i`, as what sums up to each place and what does so before it are.
+    """
+
+    strict: bool = False
 
     def poly(self, e: Expr) -> Poly:
         """The expression as a polynomial."""
@@ -95,6 +106,8 @@ class _Machine(Algebra):
                 return self.power(self.poly(a), HALF, a)
             case Map("pow", (a, Const(c))):
                 return self._pow(a, c)
+            case Map("pow", (Const(c) as base, a)) if c > 0 and math.isfinite(c):
+                return self._exp(mul(a, op("log", base)))
             case Map("exp", (a,)):
                 return self._exp(a)
             case Map("log", (a,)):
@@ -159,10 +172,9 @@ class _Machine(Algebra):
                     part = self.atom(op("exp", const(1.0)), times)
                 case Term((), ((Map("log", (Const(c) as x,)), 1),)) if c > 0:
                     part = self.term([], [(x, times)])
-                case Term((), ((Map("log", (x,)), 1),)) if times == 1 and self._positive(x):
-                    part = self.poly(x)
-                case Term((), ((Map("log", (x,)), 1),)) if times == -1 and self._positive(x):
-                    part = self.power(self.poly(x), -UNIT, x)
+                case Term((), ((Map("log", (x,)), 1),)) if _few(times) and self._positive(x):
+                    base = self.poly(x) if times > 0 else self.power(self.poly(x), -UNIT, x)
+                    part = functools.reduce(self.times, [base] * int(abs(times)))
                 case _:
                     part = self.atom(Map("exp", (self.expr({t: UNIT}),)), times)
             result = self.times(result, part)
@@ -246,6 +258,9 @@ class _Machine(Algebra):
         known = self._truth(p)
         if not known or known == {ONE: UNIT}:
             return self.poly(a if known else b)
+        match p:
+            case Map("le" | "lt", (x, y)) if {x, y} == {a, b} and self.facts.finite(x) and self.facts.finite(y):
+                return self.poly(op("maximum" if y == a else "minimum", x, y))
         if not (self.facts.finite(a) and self.facts.finite(b)):
             parts = [self._masked(x) for x in (a, b)]
             return self.atom(self._chosen(p, *parts))
@@ -267,7 +282,7 @@ class _Machine(Algebra):
                 return {ONE: UNIT} if c != 0 else {}
             case Map("not", (a,)):
                 return self.sum([{ONE: UNIT}, self.scaled(self._truth(a), -1)])
-            case Map("and", (a, b)):
+            case Map("and" | "mul", (a, b)):
                 return self.times(self._truth(a), self._truth(b))
             case Map("or", (a, b)):
                 x, y = self._truth(a), self._truth(b)
@@ -287,6 +302,14 @@ class _Machine(Algebra):
     def _compared(self, e: Map) -> Poly:
         d = margin(e)
         if d is not None and d.terms and d.is_affine():
+            digits = _digits(d)
+            if digits is not None:
+                high, low = (position(x) for x in digits)
+                alike = self._truth(op("eq", high, const(0.0)))
+                if e.op == "eq":
+                    return self.times(alike, self._truth(op("eq", low, const(0.0))))
+                more = self._truth(op("le", const(1.0), high))
+                return self.sum([more, self.times(alike, self._truth(op("le", const(0.0), low)))])
             first = d.terms[0][1]
             backwards = is_static(first) and int(first) < 0
             if e.op == "eq":
@@ -294,11 +317,23 @@ class _Machine(Algebra):
                 return self.atom(Map("eq", (position(d), const(0.0))))
             if backwards:
                 # d >= 0 unless -d - 1 >= 0
-                other = self.atom(Map("le", (const(0.0), position(d.scaled(-1) + (-1)))))
-                return self.sum([{ONE: UNIT}, self.scaled(other, -1)])
-            return self.atom(Map("le", (const(0.0), position(d))))
+                return self.sum([{ONE: UNIT}, self.scaled(self._not_negative(d.scaled(-1) + (-1)), -1)])
+            return self._not_negative(d)
         a, b = (x if isinstance(x, Const) else self.within(x) for x in e.args)
+        if a == b and e.op != "lt" and self.facts.finite(e.args[0]) and self.facts.finite(e.args[1]):
+            return {ONE: UNIT}
         return self.atom(Map(e.op, (a, b)))
+
+    def _not_negative(self, d: Index) -> Poly:
+        """d >= 0, of what has no digits; strictly: whether d without its offset is more than 0, or one of a few."""
+        if not self.strict or not is_static(d.offset) or abs(int(d.offset)) > _NEAR:
+            return self.atom(Map("le", (const(0.0), position(d))))
+        offset = int(d.offset)
+        plain = d + -offset
+        more = self.atom(Map("le", (const(0.0), position(plain + (-1)))))
+        equal = range(0, offset + 1) if offset >= 0 else range(offset + 1, 0)
+        beside = [self._truth(op("eq", position(plain + t), const(0.0))) for t in equal]
+        return self.sum([more, *(self.scaled(b, 1 if offset >= 0 else -1) for b in beside)])
 
     def _position(self, index: Index) -> Poly:
         if not is_static(index.offset) or not all(is_static(c) for _, c in index.terms):
@@ -348,6 +383,27 @@ class _Machine(Algebra):
             case Map("add" | "mul" as name, (a, b)) if not self.facts.finite(e):
                 return Map(name, (self._masked(a), self._masked(b)))
         return e if isinstance(e, Const) else self.within(e)
+
+
+def _digits(d: Index) -> tuple[Index, Index] | None:
+    """(high, low) with d = s * high + low and |low| < s: d >= 0 where high > 0, or high is 0 and low >= 0."""
+    if not all(is_static(c) for _, c in d.terms) or not is_static(d.offset):
+        return None
+    offset = int(d.offset)
+    for s in sorted({abs(int(c)) for _, c in d.terms} - {1}, reverse=True):
+        above = tuple((a, int(c) // s) for a, c in d.terms if int(c) % s == 0)
+        below = tuple(t for t in d.terms if int(t[1]) % s)
+        for rest in (offset % s, offset % s - s):
+            low = Index(below, rest)
+            known = bounds(low)
+            if below and known is not None and -s < known[0] and known[1] < s:
+                return Index(above, (offset - rest) // s), low
+    return None
+
+
+def _few(times: Fraction) -> bool:
+    """Whether a power is written as a product."""
+    return times.denominator == 1 and 1 <= abs(times) <= 4
 
 
 def _flat(e: Expr, name: str) -> list[Expr]:

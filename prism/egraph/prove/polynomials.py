@@ -23,7 +23,7 @@ from prism.program.transform import least_instance, substitute
 
 # A polynomial, and the sums around one of its terms, may grow this far.
 MAX_TERMS = 600
-MAX_BOUND = 4
+MAX_BOUND = 16
 # Terms that one normal form may take, those of polynomials on the way included.
 MAX_STEPS = 100_000
 

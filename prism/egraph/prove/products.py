@@ -58,27 +58,46 @@ def ordered(factors: Iterable[tuple[Expr, Fraction]]) -> tuple[tuple[Expr, Fract
 
 
 def named(bound: list[Axis], factors: list[tuple[Expr, Fraction]]) -> Term:
-    """The term with canonical names for its bound axes: of all ways to name them, the first by text."""
+    """The term with canonical names for its bound axes: of the ways to name those that are alike, the first by text."""
     if not bound:
         return Term((), ordered(factors))
     inside = frozenset(bound)
-    free = frozenset(a for b, _ in factors for a in free_axes(b)) - inside
-    taken = list(free)
+    taken = list(frozenset(a for b, _ in factors for a in free_axes(b)) - inside)
     names: list[Axis] = []
-    for a in sorted(bound, key=lambda a: (str(a.extent), a.name)):
+    groups = _alike(bound, factors)
+    for a in itertools.chain(*groups):
         names.append(least_instance(a.extent, taken))
         taken.append(names[-1])
     best: Term | None = None
-    for order in itertools.permutations(bound):
-        if any(a.extent != n.extent for a, n in zip(order, names, strict=True)):
-            continue
-        mapping = {a: Index.axis(n) for a, n in zip(order, names, strict=True)}
+    for orders in itertools.product(*(itertools.permutations(g) for g in groups)):
+        mapping = {a: Index.axis(n) for a, n in zip(itertools.chain(*orders), names, strict=True)}
         renamed = [(canonical(substitute(b, mapping)), p) for b, p in factors]
         made = Term(tuple(names), ordered(renamed))
         if best is None or made.key < best.key:
             best = made
     assert best is not None
     return best
+
+
+def _alike(bound: list[Axis], factors: list[tuple[Expr, Fraction]]) -> list[list[Axis]]:
+    """The axes in groups of those that the factors do not tell apart, by colour refinement, in a canonical order."""
+    colours: dict[Axis, int] = dict.fromkeys(bound, 0)
+    signs: dict[Axis, tuple[object, ...]] = {a: (str(a.extent),) for a in bound}
+    many = 0
+    while True:
+        order = {s: n for n, s in enumerate(sorted(set(signs.values()), key=str))}
+        colours = {a: order[signs[a]] for a in bound}
+        if len(order) in (many, len(bound)):
+            break
+        many = len(order)
+        for a in bound:
+            plain = {x: Index.axis(Axis(f"{'at' if x == a else 'of'} {colours[x]}", x.extent)) for x in bound}
+            seen = sorted(f"{canonical(substitute(b, plain))}^{p}" for b, p in factors if a in free_axes(b))
+            signs[a] = (str(a.extent), colours[a], *seen)
+    groups: dict[int, list[Axis]] = {}
+    for a in sorted(bound, key=lambda a: (colours[a], a.name)):
+        groups.setdefault(colours[a], []).append(a)
+    return list(groups.values())
 
 
 def written(t: Term, c: Fraction) -> Expr:

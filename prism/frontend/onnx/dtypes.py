@@ -17,7 +17,7 @@ from prism.frontend.onnx.algebra import index_value
 from prism.frontend.onnx.graph import MAX_ELEMENTS, Value
 from prism.program.index import Index
 from prism.program.nodes import Const, DType
-from prism.program.views import axes_of, progression
+from prism.program.views import axes_of, places_index
 
 _DTYPES: Mapping[int, DType] = MappingProxyType(
     {
@@ -90,7 +90,7 @@ def array_of(tensor: TensorProto, where: str) -> npt.NDArray[Any]:
 
 
 def constant(array: npt.NDArray[Any], dtype: DType, label: str) -> Value:
-    """A constant of the model: a number, a progression, known integers, or an array that is read as an input."""
+    """A constant of the model: a number, a position, known integers, or an array that is read as an input."""
     exact = not dtype.is_float
     elements = None
     if exact and array.size <= MAX_ELEMENTS:
@@ -102,10 +102,7 @@ def constant(array: npt.NDArray[Any], dtype: DType, label: str) -> Value:
     # A uniform array of floats stays an array: weights that were never trained are weights all the same.
     if array.size == 1 or (exact and array.size > 1 and bool(np.all(array == array.flat[0]))):
         return replace(value, formula=Const(float(array.flat[0])))
-    line = progression(elements) if elements is not None and elements.size > 2 else None
-    if line is None or dtype == DType.BOOL:
+    index = places_index(elements, [*map(Index.axis, axes)]) if elements is not None and elements.size > 2 else None
+    if index is None or dtype == DType.BOOL:
         return value
-    index = Index.const(line[0])
-    for step, axis in zip(line[1], axes, strict=True):
-        index = index + Index.axis(axis).scaled(step)
     return replace(value, formula=index_value(index))

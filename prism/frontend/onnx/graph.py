@@ -29,8 +29,9 @@ from prism.program.index import Axis, Index
 from prism.program.integers import Interval
 from prism.program.lookup import from_end
 from prism.program.nodes import Const, Definition, DType, Expr, Map, Position, Read, SymbolRange, Tensor, walk
+from prism.program.octagon import Octagon, octagon
 from prism.program.transform import substitute
-from prism.program.views import Elements, Shape, axes_of, broadcast_shapes, product, progression
+from prism.program.views import Elements, Shape, axes_of, broadcast_shapes, places_index, product
 
 MAX_ELEMENTS = 256
 """The largest integer tensor whose elements are followed at translation."""
@@ -268,6 +269,9 @@ class Graph:
     _taken: set[str] = field(default_factory=set)
     _bounds: dict[str, Interval] = field(default_factory=dict)
     _next: dict[str, int] = field(default_factory=dict)  # numbers to try next, so that many names alike stay cheap
+    _octagons: dict[int, tuple[Octagon | None, object]] = field(
+        default_factory=dict, init=False, repr=False, compare=False
+    )
     _stored: dict[int, tuple[str, object]] = field(
         default_factory=dict
     )  # holds the array, so that its id stays its own
@@ -317,7 +321,7 @@ class Graph:
             return _substituted(value.formula, dict(zip(value.axes, index, strict=True)))
         if value.elements is not None:
             return self._element(value.elements, value, index)
-        return Read(self._store(value), tuple(index))
+        return self._held(value, index)
 
     def _refuse_inexact(self, value: Value) -> None:
         """Refuse whole numbers beyond those that float64 has, in which programs are evaluated."""
@@ -335,16 +339,12 @@ class Graph:
             )
 
     def _element(self, elements: Elements, value: Value, index: Sequence[Index]) -> Expr:
-        """One of several known elements: a progression is a position, a few others a choice, more an array."""
-        line = progression(elements)
-        if line is not None:
-            first, steps = line
-            total = Index.const(first)
-            for step, i in zip(steps, index, strict=True):
-                total = total + i.scaled(step)
-            return _position(total)
+        """One of several known elements: regular ones are a position, a few others a choice, more an array."""
+        regular = places_index(elements, index)
+        if regular is not None:
+            return _position(regular)
         if value.array is not None or all(is_static(e) for e in elements.ravel()):
-            return Read(self._store(value), tuple(index))
+            return self._held(value, index)
         expr = number(elements.ravel()[-1])
         for place in reversed(list(np.ndindex(elements.shape))[:-1]):
             test: Expr = Const(1.0)
@@ -352,6 +352,16 @@ class Graph:
                 test = apply("and", test, apply("eq", _position(i), Const(float(p))))
             expr = apply("where", test, number(elements[place]), expr)
         return expr
+
+    def _held(self, value: Value, index: Sequence[Index]) -> Expr:
+        """An element of a constant array: what positions tell of it, else a read."""
+        source: npt.NDArray[Any] | None = value.array if value.array is not None else value.elements
+        assert source is not None
+        if id(source) not in self._octagons:
+            numbers = source if value.array is not None else source.astype(_NUMPY[value.dtype])
+            self._octagons[id(source)] = (octagon(numbers), source)
+        told = self._octagons[id(source)][0]
+        return Read(self._store(value), tuple(index)) if told is None else told.at(index)
 
     def _store(self, value: Value) -> str:
         """The input that holds a constant array of the model, declared when it is first read."""

@@ -25,7 +25,7 @@ from prism.program.views import (
     Shape,
     axes_of,
     broadcast_shapes,
-    progression,
+    places_index,
     reshape_index,
     resolve_shape,
     same_extent,
@@ -346,13 +346,7 @@ def _regular_places(graph: Graph, node: Node, extent: Extent, places: Value, axe
     """The places as an index of their own axes, when they are a progression or positions."""
     known = known_elements(places)
     if known is not None:
-        line = progression(_wrapped(graph, node, known, extent))
-        if line is None:
-            return None
-        total = Index.const(line[0])
-        for step, a in zip(line[1], axes, strict=True):
-            total = total + Index.axis(a).scaled(step)
-        return total
+        return places_index(_wrapped(graph, node, known, extent), [*map(Index.axis, axes)])
     if places.formula is None:
         return None
     index = as_index(graph.read(places, axes))

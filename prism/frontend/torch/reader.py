@@ -40,8 +40,9 @@ from prism.program.extents import Extent
 from prism.program.index import Axis, Index
 from prism.program.integers import Interval, of_type
 from prism.program.nodes import DType, Program, Read, SymbolRange, walk
+from prism.program.octagon import octagon
 from prism.program.operators import Operator
-from prism.program.views import Shape
+from prism.program.views import Shape, axes_of
 
 HANDLERS: Mapping[str, Handler] = {
     **pointwise.HANDLERS,
@@ -467,6 +468,13 @@ class _Translation:
             number = Value(tuple(tensor.shape), dtype, axes=ones, expr=constant(tensor.item(), target))
             whole = dtype in (DType.INT64, DType.INT32)
             self._values[node] = self._knowing(node, number, tensor) if whole else number
+            return
+        told = octagon(tensor.float().numpy() if tensor.dtype == torch.bfloat16 else tensor.cpu().numpy())
+        if told is not None and spec.kind != InputKind.PARAMETER:
+            axes = axes_of(tuple(tensor.shape))
+            mask = Value(tuple(tensor.shape), dtype, axes=axes, expr=told.at([Index.axis(a) for a in axes]))
+            whole = dtype in (DType.INT64, DType.INT32) and tensor.numel() <= _FOLLOWED
+            self._values[node] = self._knowing(node, mask, tensor) if whole else mask
             return
         bounds = None if dtype is not DType.INT64 else Interval(float(tensor.min()), float(tensor.max()), whole=True)
         declared = self._builder.input(target.removeprefix("function."), tuple(tensor.shape), dtype, bounds)

@@ -15,7 +15,7 @@ from prism.program.fold import op
 from prism.program.index import Axis, Index
 from prism.program.lookup import from_end, looked_up
 from prism.program.nodes import Const, DType, Expr
-from prism.program.views import MAX_CHOICES, axes_of, progression, reshape_index, same_extent
+from prism.program.views import MAX_CHOICES, axes_of, places_index, reshape_index, same_extent
 
 
 def _indices(axes: Sequence[Axis]) -> list[Index]:
@@ -390,12 +390,9 @@ def _places(n: Node, v: Value, axes: Sequence[Axis], extent: Extent, negative: b
         wrapped = np.where((known < 0) & negative, known + extent, known)
         if wrapped.size and (wrapped.min() < 0 or wrapped.max() >= extent):
             raise n.unsupported(f"index {int(known.flat[0])} is not in a dimension of extent {extent}")
-        line = progression(wrapped.astype(object))
-        if line is not None:
-            total = Index.const(line[0])
-            for step, a in zip(line[1], axes, strict=True):
-                total = total + Index.axis(a).scaled(step)
-            return total
+        regular = places_index(wrapped.astype(object), _indices(axes))
+        if regular is not None:
+            return regular
         if known.size <= MAX_CHOICES:
             return None
     if position is None and known is not None and not v.tensor:
