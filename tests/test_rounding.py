@@ -122,6 +122,23 @@ def test_an_sgraph_is_a_program(build: Callable[..., Sample]) -> None:
         np.testing.assert_allclose(found[t.name], wanted, rtol=1e-4, atol=1e-4)
 
 
+def test_an_sgraph_that_stores_by_digits_is_a_program() -> None:
+    def heads(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        return ((q @ k.mT).softmax(-1) @ v).transpose(0, 1).reshape(6, 32)
+
+    inputs = [torch.randn(4, 6, 8) for _ in range(3)]
+    with prism.search(prism.trace(heads, inputs), target="cpu") as found:
+        sgraph = next(found).sgraph
+    (store,) = (s for k in sgraph.kernels for s in k.statements() if isinstance(s, Store) and s.tensor == "reshape")
+    assert any(len(i.terms) > 1 for i in store.index)
+    made = as_program(sgraph)
+    assert made is not None
+    program, parts = made
+    given = {t.name: np.asarray(x) for t, x in zip(program.inputs, inputs, strict=True)}
+    computed = run(program, given, {name: evaluate(e, {}) for name, e in parts.items()}, NUMPY)
+    np.testing.assert_allclose(computed["reshape"], heads(*inputs), rtol=1e-4, atol=1e-5)
+
+
 def cancelling(x: str, y: str) -> SGraph:
     """y = (sum(x) - sum(x + 1000) + 32000) + sum(x): what cancels, rounds badly."""
     body = (

@@ -221,6 +221,17 @@ class Index:
         """Whether no `//` or `%` is left."""
         return all(isinstance(atom, Axis) for atom, _ in self.terms)
 
+    def digits(self) -> list[tuple[int, Axis]]:
+        """(unit, axis) for each digit, the last one first, where each value of a range is taken once; else none."""
+        plain = [(int(c), a) for a, c in self.terms if isinstance(a, Axis) and is_static(c) and is_static(a.extent)]
+        found = sorted(plain, key=lambda x: (x[0], x[1].name))
+        unit = 1
+        for c, a in found:
+            if c != unit:
+                return []
+            unit *= int(a.extent)
+        return found if len(found) == len(self.terms) else []
+
     def as_axis(self) -> Axis | None:
         """The axis, when the index is exactly one axis."""
         match self.terms:

@@ -491,9 +491,13 @@ def as_program(
                 return None
             for n, (i, extent) in enumerate(zip(index, tensor.shape, strict=True)):
                 axis = i.as_axis()
-                if axis is None and not (extent == 1 and not i.terms):
+                digits = i.digits() if axis is None and i.offset == 0 else []
+                if axis is None and digits:
+                    whole = Index.axis(Axis(f"whole.{n}", extent))
+                    value = substitute(value, {a: whole.floordiv(c).mod(a.extent) for c, a in digits})
+                elif axis is None and not (extent == 1 and not i.terms):
                     return None
-                axes.append(axis or Axis(f"one.{n}", 1))
+                axes.append(axis or Axis(f"whole.{n}", extent))
             if name in made or len(set(axes)) < len(axes):
                 return None
             made[name] = Definition(name, tuple(axes), value, tensor.dtype)

@@ -31,7 +31,6 @@ from prism.egraph.sign_analysis import Facts, kept, masked
 from prism.egraph.worker import Worker
 from prism.errors import WorkerError
 from prism.program.constants import Reading, readings
-from prism.program.extents import is_static
 from prism.program.identity.testing import Outcome, compare
 from prism.program.index import Axis, Index
 from prism.program.nodes import Expr, Formula
@@ -315,7 +314,7 @@ def _alike(i: Index, j: Index) -> dict[Axis, Index] | None:
 
 def _common_digits(i: Index, j: Index) -> tuple[dict[Axis, Index], dict[Axis, Index]] | None:
     """What the axes of i and of j are in the digits of both, where each splits the dimension into digits; else None."""
-    ours, theirs = _digits(i), _digits(j)
+    ours, theirs = i.digits(), j.digits()
     if not ours or not theirs or i.offset != j.offset:
         return None
     units = sorted({c for c, _ in (*ours, *theirs)} | {c * int(a.extent) for c, a in (*ours, *theirs)})
@@ -329,18 +328,6 @@ def _common_digits(i: Index, j: Index) -> tuple[dict[Axis, Index], dict[Axis, In
 
     mine, other = ({a: of(c, a) for c, a in axes} for axes in (ours, theirs))
     return mine, other
-
-
-def _digits(i: Index) -> list[tuple[int, Axis]]:
-    """(unit, axis) for each digit, the last one first, of an index that takes each value of a range once; else none."""
-    plain = [(int(c), a) for a, c in i.terms if isinstance(a, Axis) and is_static(c) and is_static(a.extent)]
-    found = sorted(plain, key=lambda x: (x[0], x[1].name))
-    unit = 1
-    for c, a in found:
-        if c != unit:
-            return []
-        unit *= int(a.extent)
-    return found if len(found) == len(i.terms) else []
 
 
 def _apart(f: Formula, mark: str) -> Formula:
