@@ -18,7 +18,8 @@ from test_confirm import confirmed
 from test_study import large
 
 from prism.api import optimizing
-from prism.api.partitioned import ONE_BY_ONE
+from prism.api.partitioned import ONE_BY_ONE, PartitionedSearch
+from prism.api.proofs import ProvedSGraph
 from prism.cli.app import main
 from prism.errors import ExitCode, NoImprovementError
 from prism.events import Evidence
@@ -180,6 +181,32 @@ def test_regions_without_time_are_taken_by_the_cost_model_and_nothing_of_that_is
     kept = {p.name for p in (run.place / "cache").iterdir()}
     assert "searches-1" in kept
     assert "choices-1" not in kept, "the next run tunes them"
+
+
+def test_where_time_is_short_the_region_that_takes_longest_is_tuned(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(optimizing, "partition", lambda p, device: partition(p, ONE_BY_ONE))
+    monkeypatch.setattr("prism.api.partitioned.whole", lambda program, device: None)
+    chosen, tuned = optimizing._region_chosen, []
+    searched: list[Sequence[ProvedSGraph]] = []
+    longest_first = optimizing._longest_first
+
+    def ordered(searches: PartitionedSearch) -> Any:
+        searched.extend(r.result.proved for r in searches.distinct.values())
+        return longest_first(searches)
+
+    monkeypatch.setattr(optimizing, "_longest_first", ordered)
+
+    def once(request: Any, found: Any, tools: Any, place: Path) -> Any:
+        tuned.append(found.proved[0].seconds)
+        monkeypatch.setattr(optimizing, "LEAST_S", 1000.0)
+        return chosen(request, found, tools, place)
+
+    monkeypatch.setattr(optimizing, "_region_chosen", once)
+    made = run(REGIONS, seconds=120.0)
+    assert made.report.measurement is not None
+    (first,) = tuned
+    assert first == max(proved[0].seconds for proved in searched)
+    assert len(searched) > 2
 
 
 def test_a_run_whose_time_is_over_says_so_and_the_next_one_goes_on(run: Run) -> None:

@@ -428,6 +428,13 @@ def test_a_cancelled_sum_is_excused_and_a_wrong_one_is_not() -> None:
     assert sub.difference({"x": x}, {"y": exact + 1.0}, {}) is not None
 
 
+def test_what_lies_below_the_smallest_normal_number_may_be_flushed_to_zero() -> None:
+    x = np.linspace(1, 2, 50) * 1e-30
+    product = one(op("mul", X, const(1e-15)), (PLACES,))
+    assert product.difference({"x": x}, {"y": np.zeros(50)}, {}) is None
+    assert product.difference({"x": x * 1e12}, {"y": np.zeros(50)}, {}) is not None
+
+
 def test_integers_are_exact_up_to_two_to_the_fifty_third() -> None:
     x = np.arange(50)
     same = one(op("add", X, const(2.0**40)), (PLACES,), DType.INT64, DType.INT64)

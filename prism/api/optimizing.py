@@ -13,7 +13,9 @@ write    the folder, whole or not at all
 
 from __future__ import annotations
 
+import math
 import tempfile
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import ExitStack, closing, contextmanager
@@ -25,7 +27,8 @@ import numpy as np
 
 from prism.api.finalists import Emit, Finalist, finalists
 from prism.api.given_inputs import given_to
-from prism.api.partitioned import PartitionedSearch, composed_choice, finer, merged_checks, search_regions
+from prism.api.partitioned import PartitionedSearch, RegionSearch, composed_choice, finer, merged_checks, search_regions
+from prism.api.proofs import ProvedSGraph
 from prism.api.records import Choice, Request, artifacts, certificate_of, formulas
 from prism.api.region_search import SearchBudget, SearchInterruptedError, SearchResult, enough, run_search
 from prism.api.results import Results, results_of
@@ -89,6 +92,12 @@ TRIED = 0.4
 """The share of the time that is left which trials may take: checks and the confirmation need the rest."""
 TUNED = 0.6
 """The share of the time that is left which all regions may take: composing and the confirmation need the rest."""
+ENDING_S = 16.0
+"""What composing, checking and timing a module of several regions is left of the time, if there is as much: seconds, of
+8 to 12 that it takes for models of two layers on two cores (measured)."""
+LEAST_S = 10.0
+"""What a region takes until two trials and its checks are made, on two cores: seconds (measured). With less time the
+cost model picks alone, and the regions that take longest come first."""
 SHORT_CASES = 6
 """Cases of the numeric gate where the time is limited."""
 GRACE_S = 2.0
@@ -712,9 +721,10 @@ def _each_chosen(
         VerificationError: kernels that were proved compute something else.
     """
     choices: dict[str, Choice] = {}
+    until = Deadline(min(tools.time.part(TUNED).end, tools.time.end - ENDING_S))
     while True:
         refused: set[str] = set()
-        for key_, r in searches.distinct.items():
+        for key_, r in _longest_first(searches) if until.finite else searches.distinct.items():
             if key_ in choices:
                 continue
             tools.recorder.count("regions tuned", len(choices), len(searches.distinct))
@@ -727,7 +737,7 @@ def _each_chosen(
                 left = len(searches.distinct) - len(choices)
                 which = f"region {len(choices) + 1} of {len(searches.distinct)}"
                 with tools.recorder.within(1, which):
-                    choices[key_] = _in_time(own, r.result, tools, place, left)
+                    choices[key_] = _in_time(own, r.result, replace(tools, time=until), place, left)
             except (NoImprovementError, VerificationError, CompilerError) as error:
                 wrong = isinstance(error, VerificationError)
                 parts = (r.region,) if wrong else finer(r.region)
@@ -756,6 +766,16 @@ def _each_chosen(
             detail.append(f"{len(searches.regions)} regions, {len(searches.distinct)} of them different")
 
 
+def _longest_first(searches: PartitionedSearch) -> list[tuple[str, RegionSearch]]:
+    """The different regions by the estimated time of all that are equal, those of which nothing was found first."""
+    many = Counter(r.canonical.key for r in searches.regions)
+
+    def seconds(key_: str, proved: Sequence[ProvedSGraph]) -> float:
+        return many[key_] * proved[0].seconds if proved else math.inf
+
+    return sorted(searches.distinct.items(), key=lambda x: -seconds(x[0], x[1].result.proved))
+
+
 def _region_chosen(request: Request, found: SearchResult, tools: _Tools, place: Path) -> Choice:
     """What is chosen of a region's search, or was by an earlier run."""
     kept = _recalled(request, tools)
@@ -782,18 +802,24 @@ def _in_time(request: Request, found: SearchResult, tools: _Tools, place: Path, 
     Args:
         request: of the region.
         found: its search.
-        tools: its time is that of all regions that are left.
+        tools: their time is that of all regions that are left.
         place: for modules.
         regions: how many are left.
 
     Raises:
         OutOfTimeError: the device does not say what a kernel takes before it is compiled.
     """
-    own = replace(tools, time=tools.time.part(TUNED / regions))
     name = request.program.name
-    if not own.time.finite:
+    if not tools.time.finite:
         return _region_chosen(request, found, tools, place)
+    share = max(tools.time.left / regions, LEAST_S)
     try:
+        if share > tools.time.left:
+            kept = _recalled(request, tools)
+            if kept is not None:
+                return kept[1]
+            raise OutOfTimeError
+        own = replace(tools, time=tools.time.part(share / tools.time.left))
         with own.time.limited():
             return _region_chosen(request, found, own, place)
     except OutOfTimeError:

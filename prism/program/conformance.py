@@ -59,6 +59,8 @@ _COMPARING = frozenset({"lt", "le", "eq", "maximum", "minimum"})
 # Inputs are some of so many thresholds, of such a size.
 _THRESHOLDS = 32
 _LARGE = 1e4
+# The smallest numbers that types hold to all of their digits: what lies below is flushed to 0, or is not, as it may.
+_UNDERFLOW = {DType.FLOAT64: 2.0**-1022, DType.FLOAT32: 2.0**-126, DType.BFLOAT16: 2.0**-126, DType.FLOAT16: 2.0**-14}
 _WITH_POLES = frozenset({"recip", "pow"})
 _DECIDING = frozenset({"floor", "round", "sign", "lt", "le", "eq"})
 _ROUNDING = frozenset({"add", "mul", "recip", "exp", "log", "sqrt", "sin", "cos", "tanh", "erf", "sigmoid", "pow"})
@@ -599,7 +601,7 @@ def _wrong(found: np.ndarray, expected: np.ndarray, dtype: DType, precision: Pre
             return np.asarray(~(same | ((np.abs(wide) > _EXACT) & (error <= 1e-15 * np.abs(wide)))))
         finite = np.abs(wide[np.isfinite(wide)])
         largest = float(finite.max()) if finite.size else 0.0
-        allowed = precision.relative * np.abs(wide) + precision.absolute * largest
+        allowed = precision.relative * np.abs(wide) + precision.absolute * largest + _UNDERFLOW.get(dtype, 0.0)
         return np.asarray(~(same | (np.isfinite(wide) & (error <= allowed))))
 
 
