@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 import pytest
 import sgraph_samples as samples
+import torch
 from cpu_batch import Array, Case, numpy_type, run_batch
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import seed as seeded
@@ -26,6 +27,7 @@ from program_random import programs
 from sgraph_programs import ALL, K, M, N, program, task
 from sgraph_samples import BF16, F16, F32, SAMPLES, Sample
 
+import prism
 from prism.backends.cpu.emit import support
 from prism.backends.cpu.support import CompilerError, compile_source, find_compiler
 from prism.cost.constraints import RoleBounds
@@ -140,6 +142,20 @@ def test_generated_sgraphs_compute_their_programs(tmp_path: Path) -> None:
     assert len(made) >= 12
     assert any(len(c.sgraph.kernels) > 1 for _, c in made)
     check_generated(made, tmp_path)
+
+
+def test_products_of_each_head_lie_as_they_are_read(tmp_path: Path) -> None:
+    """Sums of products in which a lane of both factors comes last in the result."""
+    functions: list[tuple[Callable[..., torch.Tensor], tuple[tuple[int, ...], ...]]] = [
+        (lambda q, w: torch.relu(torch.einsum("hd,hdn->nh", q, w)), ((4, 16), (4, 16, 32))),
+        (lambda q, w: torch.relu((q * w).sum(1).mT).sum(-1), ((2, 16, 1), (2, 16, 64))),
+        (lambda x, w: 2 * (x.view(2, 16)[:, :, None] * w.view(2, 16, 64)).sum(1).sum(0), ((32,), (32, 64))),
+        (lambda q, w: torch.einsum("mhd,hdn->mnh", q, w), ((6, 4, 16), (4, 16, 32))),
+        (lambda q, w: torch.einsum("mhd,nhd->mnh", q, w).softmax(-1), ((6, 4, 16), (9, 4, 16))),
+    ]
+    choose = random.Random(5)
+    programs = [prism.trace(f, [torch.randn(s) for s in shapes], check=False) for f, shapes in functions]
+    check_generated([(p, case) for p in programs for case in generated(p, 4, choose)], tmp_path)
 
 
 def random_programs(count: int, seed: int) -> list[Program]:

@@ -129,11 +129,21 @@ class Scheduler:
         for s in statements(body):
             if isinstance(s, tile.Update) or (isinstance(s, tile.Dot) and s.add == s.dst):
                 self._updates.setdefault(tile.defined(s) or "", []).append(self.v.places[id(s)])
+        for p in self.products.values():
+            self._columns_last(p)
         blocks = dict(self._blocks(body, -1))
         for s in reversed(list(statements(body))):
             if not isinstance(s, tile.For):
                 self._visit(s, blocks[self.v.places[id(s)]])
         return self._groups(body)
+
+    def _columns_last(self, p: Product) -> None:
+        """The order of a result in which a lane of both factors would be last: products write rows of columns."""
+        dst = self.merged.get(p.dst, p.dst)
+        lanes = self.v.lanes_of(dst)
+        both = set(self.v.lanes_of(p.lhs)) & set(self.v.lanes_of(p.rhs))
+        if lanes and lanes[-1] in both:
+            self.order[dst] = (*(n for n in lanes if n in both), *(n for n in lanes if n not in both))
 
     def product(self, s: Stmt) -> Product | None:
         """The matrix product that a statement is."""
