@@ -4,6 +4,7 @@ lower_layout.py     the dimensions of tiles, their sizes and order; which contra
 lower_types.py      element types of matrix products
 quotients.py        which products with a reciprocal are divisions
 lower_kernel.py     the statements, one by one
+lower_extremes.py   one running maximum for those that are positive multiples of it
 lower_clean.py      dead statements
 
 What a backend may do to tile programs besides, tile program in, tile program out, each by itself:
@@ -20,6 +21,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from prism.backends.lower_clean import clean
+from prism.backends.lower_extremes import shared_extremes
 from prism.backends.lower_index import Names
 from prism.backends.lower_kernel import KernelLowering
 from prism.backends.lower_layout import layout
@@ -143,7 +145,7 @@ def _program(
     lengths = {name for a, _ in kernel.roles for name in scalars(a.extent) if name not in symbols}
     names = Names(lengths | {c.name for c in made.constants}, whole.taken)
     lowering = KernelLowering(kernel, made, types, tensors, names, divisions, defer)
-    body = clean(lowering.run())
+    body = clean(shared_extremes(lowering.run(), names))
     grid = lowering.grid
     used = {name for s in statements(body) for name in integers(s)}
     # The slowest axis is what is left of the program's number, unless that is counted down.
