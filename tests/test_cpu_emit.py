@@ -336,6 +336,22 @@ def test_weights_may_be_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     np.testing.assert_array_equal(again.float().numpy(), got.astype(np.float32))
 
 
+def test_where_weights_lie_is_asked_once_and_forgotten_with_them(rmsnorm: tuple[Sample, Path]) -> None:
+    own = load(rmsnorm[1], "rmsnorm_places")
+    x, g, w = inputs()
+    own.hold([g, w])
+    assert {id(g), id(w)} <= own._PLACES.keys()
+    np.testing.assert_allclose(own.rmsnorm_linear(x, g, w), reference(x, g, w), atol=1e-4)
+    g *= 2  # what lies there may change
+    np.testing.assert_allclose(own.rmsnorm_linear(x, g, w), reference(x, g, w), atol=1e-4)
+    place = id(g)
+    del g
+    assert place not in own._PLACES
+    for n in range(20):  # some of them where the other was
+        other = np.full((72,), n, np.float32)
+        np.testing.assert_allclose(own.rmsnorm_linear(x, other, w), reference(x, other, w), atol=1e-3)
+
+
 def test_the_weights_file_is_read_as_torch_reads_it(tmp_path: Path) -> None:
     sample = samples.rmsnorm_linear()
     made = load(write_module(emit_module(sample.sgraph, weights=True), tmp_path / "m.py"), "reads")

@@ -34,6 +34,7 @@ _DTYPES = {
 _LOADED = {}
 _LIBRARIES = []
 _HELD = []
+_PLACES = {}
 _SPELLED = {}
 _OWN = threading.local()
 _TORCH = {}
@@ -99,7 +100,19 @@ def _cdiv(a, b):
 
 
 def _address(tensor):
-    return tensor.data_ptr() if _is_torch(tensor) else tensor.__array_interface__["data"][0]
+    if _is_torch(tensor):
+        return tensor.data_ptr()
+    try:
+        return ctypes.addressof(ctypes.c_char.from_buffer(tensor))
+    except (TypeError, ValueError, BufferError):  # read-only, empty, or of a type that buffers do not have: slower
+        return tensor.__array_interface__["data"][0]
+
+
+def _remember(array):
+    """An array of numpy that stays where it is while it lives; asking where takes longer than checking all of it."""
+    key = id(array)
+    _PLACES[key] = weakref.ref(array, lambda _: _PLACES.pop(key, None)), _address(array)
+    return array
 
 
 def _empty(like, shape, dtype):
@@ -129,7 +142,7 @@ def _buffer(name, shape, dtype):
     """What kernels exchange: kept for the next call of the same thread."""
     kept = _OWN.__dict__
     if name not in kept or kept[name].shape != tuple(shape):
-        kept[name] = np.empty(shape, _DTYPES[dtype][1])
+        kept[name] = _remember(np.empty(shape, _DTYPES[dtype][1]))
     return kept[name]
 
 
@@ -171,6 +184,9 @@ def load(config):
 def hold(tensors):
     """Say that these, a model's weights, stay as they are: products keep what they make of them, while they live."""
     _HELD.extend(weakref.ref(tensor) for tensor in tensors)
+    for tensor in tensors:
+        if isinstance(tensor, np.ndarray):
+            _remember(tensor)
     for library in _LIBRARIES:
         _hold_by(library, tensors)
 
@@ -199,7 +215,11 @@ def _call(config, tensors, lengths, threads):
         kept[many] = made, ctypes.addressof(made)
     addresses, begin = kept[many]
     for n, t in enumerate(tensors):
-        addresses[n] = _address(t) if isinstance(t, np.ndarray) else t.data_ptr()
+        if isinstance(t, np.ndarray):
+            known = _PLACES.get(id(t))
+            addresses[n] = known[1] if known is not None and known[0]() is t else _address(t)
+        else:
+            addresses[n] = t.data_ptr()
     sizes = (ctypes.c_int64 * len(lengths))(*lengths) if lengths else None
     run(begin, sizes, threads or _THREADS)
 
@@ -226,6 +246,7 @@ def _constant(like, values, shape, dtype):
 
 WEIGHT = '''
 _WEIGHTS = {}
+_VIEWS = {}
 _STORAGES = {
     "DoubleStorage": np.float64,
     "FloatStorage": np.float32,
@@ -278,10 +299,12 @@ def _weight(name, like):
     found = _WEIGHTS[name]
     if like is None or not _is_torch(like):
         return found
-    import torch
+    if name not in _VIEWS:
+        import torch
 
-    made = torch.from_numpy(found)
-    return made.view(torch.bfloat16) if found.dtype == np.uint16 else made
+        made = torch.from_numpy(found)
+        _VIEWS[name] = made.view(torch.bfloat16) if found.dtype == np.uint16 else made
+    return _VIEWS[name]
 '''
 
 
