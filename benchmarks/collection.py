@@ -164,6 +164,11 @@ def group_norm_backward(x: Any, g: Any, dy: Any) -> tuple[Any, Any, Any]:
     return dx, (dy * h).sum((0, 3)), dy.sum((0, 3))
 
 
+def variance(x: Any) -> tuple[Any, Any]:
+    """Variance and mean of rows that fit on no chip."""
+    return x.var(-1, correction=0), x.mean(-1)
+
+
 def batch_norm_training(x: Any, g: Any, b: Any) -> Any:
     """x [n, c, s]."""
     from torch.nn import functional
@@ -738,6 +743,14 @@ KNOWN = (
     Known("softmax", softmax, "x:m,n", _ROWS, source=_FUSED),
     Known("softmax backward", softmax_backward, "p:m,n dp:m,n", _ROWS, source=_FUSED),
     Known("log-softmax", log_softmax, "x:m,n", _ROWS),
+    Known(
+        "variance of long rows",
+        variance,
+        "x:m,n",
+        "m=1024 n=262144",
+        source="T. F. Chan et al., 1979: counts, means and sums of squares about them are merged, in one pass",
+        reason="two passes: means come before what is squared, and no accumulator merges both",
+    ),
     Known("logsumexp", logsumexp, "x:m,n", "m=4096 n=32768"),
     Known("cosine similarity", cosine_similarity, "x:m,n y:m,n", _ROWS),
     Known("nGPT residual", ngpt_residual, "h:m,n b:m,n a:n", _ROWS),
