@@ -25,6 +25,7 @@ from prism.errors import ExitCode, NoImprovementError
 from prism.events import Evidence
 from prism.generate.partition import partition
 from prism.instantiate.cache import Cache, Store
+from prism.instantiate.confirm import confirm
 from prism.instantiate.study import Outcome, tune
 from prism.platforms import cpu
 from prism.platforms.cpu import CpuPlatform
@@ -207,6 +208,19 @@ def test_where_time_is_short_the_region_that_takes_longest_is_tuned(run: Run, mo
     (first,) = tuned
     assert first == max(proved[0].seconds for proved in searched)
     assert len(searched) > 2
+
+
+def test_contenders_leave_time_to_write_what_they_came_to(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    meet, given = confirm, []
+
+    def watched(*args: Any, until: Deadline, **options: Any) -> Any:
+        given.append(until.left)
+        return meet(*args, until=until, **options)
+
+    monkeypatch.setattr(optimizing, "confirm", watched)
+    run(seconds=60.0)
+    (left,) = given
+    assert 0 < left <= 60.0 - optimizing.CLOSING_S
 
 
 def test_a_run_whose_time_is_over_says_so_and_the_next_one_goes_on(run: Run) -> None:
