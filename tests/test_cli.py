@@ -250,14 +250,15 @@ def test_an_unknown_target_is_told_the_known_ones(api: FakeApi, capsys: pytest.C
     assert "cuda" in line
 
 
+@pytest.mark.parametrize("flag", ["--out", "-o"])
 @pytest.mark.parametrize("out", ["file", "file/o", "mine", ".", "/proc/o", "/proc/a/o"])
 def test_an_unwritable_output_is_refused_before_any_work(
-    api: FakeApi, tmp_path: Path, capsys: pytest.CaptureFixture[str], out: str
+    api: FakeApi, tmp_path: Path, capsys: pytest.CaptureFixture[str], out: str, flag: str
 ) -> None:
     (tmp_path / "file").write_text("mine")
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "notes.md").write_text("mine")
-    assert main(["optimize", "model.bad", "--out", out]) == ExitCode.USAGE  # the bad model is not even read
+    assert main(["optimize", "model.bad", flag, out]) == ExitCode.USAGE  # the bad model is not even read
     assert "output folder" in error_line(capsys)
     assert sorted(os.listdir(tmp_path)) == ["file", "mine"]
     assert os.listdir(tmp_path / "mine") == ["notes.md"]

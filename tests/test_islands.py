@@ -27,6 +27,7 @@ from prism.frontend.onnx.inference import Inference
 from prism.frontend.onnx.islands import Cut, cut
 from prism.instantiate.model_bench import difference
 from prism.platforms.stock import Stock
+from prism.process.deadline import Deadline
 from prism.program.nodes import Program
 
 onnxruntime = pytest.importorskip("onnxruntime")  # of the extra `models`, which `dev` has too
@@ -407,6 +408,26 @@ def test_an_island_that_fails_is_halved_until_what_fails_is_alone(
     assert tried == ["island_0", "island_0a", "island_0b", "island_0bb"]
     assert "island_0ba (1 nodes): it is one pointwise operator" in refused.value.why
     assert "island_0a (3 nodes): nothing is gained" in refused.value.why
+
+
+def test_where_the_time_is_limited_the_largest_island_comes_first_and_has_enough(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tried: dict[str, float] = {}
+
+    def nothing(program: Program, *, time: Deadline, **_: object) -> Produced:
+        tried[program.name] = time.left
+        raise NoImprovementError("nothing is gained", why="for a test")
+
+    monkeypatch.setattr(whole, "produce", nothing)
+    text = """(float[8] x) => (float[8] y) <int64[1] k = {8}> {
+        a = Exp(x)  b = Mul(a, x)  top, at = TopK(b, k)
+        c = Sigmoid(top)  d = Tanh(c)  e = Mul(d, top)  y = Sub(e, c) }"""
+    with saved(text, tmp_path) as path, pytest.raises(NoImprovementError) as refused:
+        optimize_model(path, target="cpu", seconds=40.0)
+    assert [*tried] == ["island_1", "island_0"]
+    assert tried["island_1"] > 0.8 * whole.ISLAND_S > 0.5 * 40.0 * whole.MADE
+    assert refused.value.why.index("island_0") < refused.value.why.index("island_1")
 
 
 def test_the_whole_is_tried_with_fewer_islands_those_that_save_the_most_last() -> None:

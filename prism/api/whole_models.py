@@ -75,6 +75,8 @@ BOUNDARY = frozenset({"float64", "float32", "float16", "int64", "int32", "int8",
 """Types of values that pass between kernels and onnxruntime as arrays of numpy."""
 MADE = 0.75
 """The share of the time that islands may take: comparing and timing the whole needs the rest."""
+ISLAND_S = 25.0
+"""What an island of some regions takes until its kernels have met onnxruntime, on two cores: seconds (measured)."""
 SETS = 3
 """Sets of islands that are assembled and timed, at most."""
 NOT_IN_THE_WHOLE = "its kernels are faster by themselves, and the whole is faster without them"
@@ -400,9 +402,13 @@ class _Run:
         first: dict[str, _Made] = {}
         todo = [(i, sizes.get(i.name, {})) for i in reversed(self.parts.islands)]
         time = self.options.time.part(MADE)
+        if time.finite:
+            todo.sort(key=lambda x: len(x[0].nodes))
         while todo:
-            # Islands share the time by their nodes.
+            # Islands share the time by their nodes, the largest first: in less than ISLAND_S nothing comes of one.
             share = len(todo[-1][0].nodes) / sum(len(i.nodes) for i, _ in todo)
+            if time.finite and time.left:
+                share = min(1.0, max(share, ISLAND_S / time.left))
             island, own = todo.pop()
             part = self.parts.part(island)
             place_in = f"{island.name} of {len(self.parts.islands)}"
@@ -417,7 +423,8 @@ class _Run:
                 continue
             first.setdefault(part.key, made)
             found.append(made)
-        return found
+        order = {i.name: n for n, i in enumerate(self.parts.islands)}
+        return sorted(found, key=lambda made: order[made.report.name])
 
     def _island(
         self,

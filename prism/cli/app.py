@@ -118,7 +118,7 @@ def optimize(
     /,
     *,
     target: Target | None = None,
-    out: Path | None = None,
+    out: Annotated[Path | None, Parameter(alias="-o")] = None,
     trials: Annotated[int, Parameter(validator=_Positive)] = 12,
     seed: Annotated[int, Parameter(validator=Number(gte=0))] = 0,
     shape: Annotated[tuple[str, ...], Parameter(negative=())] = (),
