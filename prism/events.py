@@ -303,6 +303,7 @@ class ProofRecord:
         identity: what the identity test over finite fields says, as text.
         classes: floating-point classes of the rules that matched on the way to the proof, which used at most these.
         assumptions: what the proof rests on besides finite inputs, a clause each; the reason names them, too.
+        stated: of these what the user states of inputs, by their names.
     """
 
     status: str
@@ -321,6 +322,7 @@ class ProofRecord:
     identity: str = ""
     classes: tuple[str, ...] = ()
     assumptions: tuple[str, ...] = ()
+    stated: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

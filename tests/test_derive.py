@@ -128,7 +128,8 @@ def test_outputs_that_differ_by_the_names_of_tensors_are_derived_once(deriver: D
         a, b, c = (read(f"x{(n * k) % 7}", M) for k in (1, 2, 3))
         return mul(add(a, b), add(c, a)), mul(add(a, c), add(b, a))
 
-    one = deriver.derive(["z"], *([e] for e in sums(1)))
+    left, right = sums(1)
+    one = deriver.derive(["z"], [left], [right])
     pairs = [sums(n) for n in (1, 2, 3, 5, 6)]
     found = deriver.derive([f"z{n}" for n in range(5)], [a for a, _ in pairs], [b for _, b in pairs])
     assert found.reason == ""

@@ -3,27 +3,33 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from prism.api.given_inputs import by_name
 from prism.errors import IllegalIRError, ModelError
 from prism.program import spec
+from prism.program.assumptions import Stated, check_examples, read_assumptions, under
 from prism.program.chunked import chunked
 from prism.program.nodes import Program
 from prism.program.operators import Operator
 from prism.program.rolled import rolled
+from prism.program.stated import Assumption
 
 if TYPE_CHECKING:
     import torch
 
 
-def load(path: str | os.PathLike[str], *, rules: Sequence[Path | str] = (), check: bool = True) -> Program:
+def load(
+    path: str | os.PathLike[str], *, assume: Stated = (), rules: Sequence[Path | str] = (), check: bool = True
+) -> Program:
     """The program of an ONNX file.
 
     Args:
         path: the file.
+        assume: what is so of the inputs, as for `trace`.
         rules: rule files of your own: what nodes of the domain `prism` mean, `prism::softcap` for instance, their
             declarations say. See docs/rules.md.
         check: compare the program with the model, which onnx's reference runtime evaluates, node by node on a few
@@ -39,7 +45,7 @@ def load(path: str | os.PathLike[str], *, rules: Sequence[Path | str] = (), chec
     from prism.frontend.onnx.reader import load as load_file
 
     program = _legal(load_file(path, operators=_declared(rules), check=check), path)
-    return replace(program, source=Path(path).resolve())
+    return replace(under(program, assume), source=Path(path).resolve())
 
 
 def load_bytes(data: bytes, name: str, *, rules: Sequence[Path | str] = ()) -> Program:
@@ -74,6 +80,7 @@ def trace(
     *,
     name: str | None = None,
     dynamic_shapes: Any = None,
+    assume: Stated = (),
     rules: Sequence[Path | str] = (),
     check: bool = True,
 ) -> Program:
@@ -84,6 +91,9 @@ def trace(
         example_inputs: tensors; their shapes and data types are the program's.
         name: the program's name; the function's by default.
         dynamic_shapes: as `torch.export.export` takes it, for symbolic dimensions.
+        assume: what is so of the inputs, as ["x > 0"] or {"x": "> 0"}: ranges, `x != 0`, `x in {0, 1}`; see
+            `prism.program.assumptions`. Rules use it, so what is found of the program is for such inputs alone, and
+            says so; the emitted function checks its arguments on request. Examples must be as stated.
         rules: rule files of your own: what custom operators of torch mean, their declarations say; `mylib::softcap` is
             the operator `softcap`. See docs/rules.md.
         check: compare the program with the function, node by node on the example inputs and a few others;
@@ -93,6 +103,7 @@ def trace(
         ConformanceError: the program does not compute what the function does: a bug in prism.
         UnsupportedError: it calls something that prism has no translation for.
         RuleError: a rule file cannot be read, or a declaration in it is not right.
+        UsageError: what is assumed is no statement, contradicts itself, is not of an input, or not so of an example.
     """
     from prism.frontend.torch.reader import trace as trace_function
 
@@ -101,7 +112,20 @@ def trace(
         fn, example_inputs, name=name, dynamic_shapes=dynamic_shapes, operators=operators, check=check
     )
     spec.check(program)
-    return replace(chunked(rolled(program)), source=fn)
+    check_passed(read_assumptions(assume), program, example_inputs)
+    return replace(under(chunked(rolled(program)), assume), source=fn)
+
+
+def check_passed(stated: Mapping[str, Assumption], program: Program, examples: Sequence[torch.Tensor]) -> None:
+    """Check examples of a program's inputs, in order, as far as they have values.
+
+    Raises:
+        UsageError: an element of one is not as stated.
+    """
+    passed = [t.name for t in program.inputs if t.name not in program.weights]
+    if stated and len(passed) == len(examples):
+        held = {n: e for n, e in zip(passed, examples, strict=True) if not e.is_meta}
+        check_examples(stated, by_name(held, held))
 
 
 def _declared(rules: Sequence[Path | str]) -> tuple[Operator, ...]:

@@ -64,6 +64,7 @@ from prism.platforms.choice import platform_of
 from prism.platforms.estimating import Estimating
 from prism.platforms.platform import Estimated, Platform, Timed
 from prism.process.deadline import NEVER, Deadline, OutOfTimeError
+from prism.program.assumptions import Stated, check_examples, under
 from prism.program.integers import Interval, interval, of_type, range_of
 from prism.program.nodes import DType, Program
 from prism.program.region import Region
@@ -203,6 +204,7 @@ def optimize(
     anew: bool = False,
     seconds: float | None = None,
     inputs: Mapping[str, Any] | None = None,
+    assume: Stated = (),
 ) -> OptimizeResult:
     """Search, prove, tune, check and write the kernels of a program.
 
@@ -227,10 +229,13 @@ def optimize(
             is kept, so that the next run goes on. Only the main thread's runs can be ended at any point.
         inputs: arrays or tensors by the inputs' names: the kernels are checked on these, too, and symbolic dimensions
             that `shapes` does not name are tuned at their lengths.
+        assume: what is so of the inputs, as for `trace`, besides what is stated there: the kernels are for such inputs
+            alone. Their function checks its arguments where it is called with check_assumptions=True.
 
     Raises:
         CompilerError: the compiler of the target is missing, broken or hangs.
-        UsageError: the target is unknown, a shape is not one of the program's, or the folder cannot be written.
+        UsageError: the target is unknown, a shape is not one of the program's, the folder cannot be written, or what is
+            assumed is no statement of an input.
         RuleError: a rule file is not right, or one of its rules is wrong.
         UnsupportedError: the program holds something that cannot be searched.
         NoImprovementError: nothing that was proved is better than what was given: as fast, or as well rounded.
@@ -241,7 +246,7 @@ def optimize(
         raise UsageError("kernels that may be slower are not written", where="only_better", fix="leave out away")
     folder = check_writable(Path(out)) if out is not None else None
     made = produce(
-        program,
+        under(program, assume),
         target=target,
         budget=budget,
         trials=trials,
@@ -341,6 +346,7 @@ def produce(
         at: dict[str, int] = {}
         if inputs is not None:
             given, at = given_to(program, inputs)
+            check_examples({t.name: t.stated for t in program.inputs if t.stated is not None}, given)
         program = _at(program, {**at, **(shapes or {})})
         check_gain(program)
         program, returned = computed(program)

@@ -31,6 +31,7 @@ from prism.generate.enumerate import Generated
 from prism.generate.partition import RegionBounds, partition, unrepeated, whole
 from prism.instantiate.options import OPTIONS
 from prism.instantiate.study import Best, Trial, TuneResult
+from prism.program.assumptions import statements
 from prism.program.nodes import Expr, Formula, Map, Program, Read, Reduce, Tensor
 from prism.program.region import Canonical, Region
 from prism.program.verdict import Status, Verdict
@@ -109,7 +110,10 @@ class PartitionedSearch:
             rules=tuple(rules),
             classes=tuple(c for c in FpClass if c in classes),
         )
-        verdict = verdict.assuming(tuple(dict.fromkeys(c for p in picks for c in p.verdict.assumptions)))
+        # What is stated is said of the whole's inputs, which regions call otherwise.
+        own = [set(statements(r.canonical.program.inputs)) for r in self.regions]
+        granted = (c for p, said in zip(picks, own, strict=True) for c in p.verdict.assumptions if c not in said)
+        verdict = verdict.assuming(tuple(dict.fromkeys((*granted, *statements(self.program.inputs)))))
         splits = dict.fromkeys(e for p in picks for e in p.denotation.split)
         seconds = sum(p.seconds for p in picks)
         opinion = merged(p.opinion for p in picks)

@@ -20,9 +20,10 @@ from prism.egraph.worker import Worker
 from prism.errors import IllegalIRError
 from prism.events import Recorder
 from prism.generate.enumerate import Candidate
+from prism.program.assumptions import facts, statements
 from prism.program.extents import Extent
 from prism.program.identity.testing import Opinion
-from prism.program.nodes import Expr
+from prism.program.nodes import Expr, Tensor
 from prism.program.verdict import Status, Verdict
 from prism.sgraph import spec
 from prism.sgraph.denote import Denotation, denote, expand
@@ -76,6 +77,7 @@ class Proofs:
         limit: Budget,
         recorder: Recorder,
         second: SecondOpinions | None = None,
+        inputs: Sequence[Tensor] = (),
     ) -> None:
         self.candidates = candidates
         self.decided: dict[int, ProvedSGraph | None] = {}
@@ -88,6 +90,8 @@ class Proofs:
         self._staged: dict[int, SGraph] = {}
         self._workers = workers
         self._limit = limit
+        self._facts = facts(inputs)
+        self._stated = statements(inputs)
         self._recorder = recorder
         self._second = second
         # Families that differ by roles and cuts alone denote the same: one proof serves them all.
@@ -184,14 +188,15 @@ class Proofs:
             return
         self._held[lane] = None
         if split:
-            self._workers[lane].refer(tuple(expand(e, split) for e in self._reference), self._limit)
+            self._workers[lane].refer(tuple(expand(e, split) for e in self._reference), self._limit, self._facts)
         else:
-            self._workers[lane].explore(self._reference, self._limit)
+            self._workers[lane].explore(self._reference, self._limit, self._facts)
         self._held[lane] = split
 
     def _settle(self, n: int) -> None:
         c, m = self.candidates[n], self._meaning[n]
         verdict = self._verdicts[m]
+        verdict = verdict.assuming(self._stated) if verdict else verdict
         self.counts[verdict.status] += 1
         if not verdict:
             self.decided[n] = None

@@ -7,33 +7,23 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from itertools import count
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from prism.api.given_inputs import by_name
-from prism.api.loading import load, trace
+from prism.api.loading import check_passed, load, trace
 from prism.api.rules import rule_paths
 from prism.errors import refusing_depth
-from prism.program.assumptions import (
-    POSITIVE,
-    Assumption,
-    check_examples,
-    of_inputs,
-    over,
-    read_assumptions,
-    values_of,
-)
+from prism.program.assumptions import Stated, of_inputs, over, read_assumptions, values_of
 from prism.program.integers import assumptions
 from prism.program.nodes import Program
+from prism.program.stated import POSITIVE, Assumption
 from prism.program.verdict import Verdict
 
 if TYPE_CHECKING:
     import torch
 
     from prism.egraph.worker import Worker
-
-Stated: TypeAlias = "Sequence[str] | Mapping[str, str]"
 
 
 def prove(
@@ -71,10 +61,7 @@ def prove(
     stated = read_assumptions(assume)
     a = trace(reference, example_inputs, name="reference", rules=rules, check=check)
     b = trace(candidate, example_inputs, name="candidate", rules=rules, check=check)
-    if stated:
-        passed = [t.name for t in a.inputs if t.name not in a.weights]
-        if len(passed) == len(example_inputs):
-            check_examples(stated, by_name(dict(zip(passed, example_inputs, strict=True)), passed))
+    check_passed(stated, a, example_inputs)
     return _proved(a, b, files, stated)
 
 

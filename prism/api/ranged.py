@@ -29,6 +29,7 @@ from prism.generate.cells import Cell, cells
 from prism.instantiate.lock import versions
 from prism.platforms.choice import meant
 from prism.process.deadline import Deadline
+from prism.program.assumptions import Stated, under
 from prism.program.nodes import Program
 from prism.report.folder import check_writable, module_name, render_folder, write_folder
 from prism.report.ranged_folder import MODEL, render_ranged
@@ -105,6 +106,7 @@ def optimize_ranges(
     seconds: float | None = None,
     inputs: Mapping[str, Any] | None = None,
     original: Path | None = None,
+    assume: Stated = (),
 ) -> RangedResult:
     """Search, prove, tune, check and write kernels for a range of lengths, each part of it with its own choice.
 
@@ -126,6 +128,7 @@ def optimize_ranges(
         inputs: arrays or tensors by the inputs' names: every cell's kernels are checked on these, too.
         original: an ONNX model that goes into the folder and runs, in onnxruntime, at lengths outside of the ranges; by
             default these are refused.
+        assume: what is so of the inputs, as for `optimize`.
 
     Raises:
         UsageError: a range is none, or not within the program's; or as for `optimize`.
@@ -135,7 +138,7 @@ def optimize_ranges(
     """
     if out is not None and not only_better:
         raise UsageError("kernels that may be slower are not written", where="only_better", fix="leave out away")
-    program = over(program, ranges)
+    program = over(under(program, assume), ranges)
     for name in shapes or {}:
         if name in ranges:
             raise UsageError(f"{name} has a range and a value", where="--shape", fix="give one of them")

@@ -39,6 +39,7 @@ from prism.instantiate.options import shown
 from prism.instantiate.study import Best, TuneResult
 from prism.platforms.platform import Platform
 from prism.process.deadline import Deadline, OutOfTimeError
+from prism.program.assumptions import facts
 from prism.program.extents import Extent, evaluate
 from prism.program.identity.testing import Opinion
 from prism.program.integers import assumptions
@@ -177,15 +178,16 @@ def certificate_of(
     denotation = choice.proved.denotation
     names = [f.tensor.name for f in found.formulas]
     reference = reference_of(found.formulas, denotation)
+    given = facts(request.program.inputs)
     with recorder.stage("certificate") as detail:
         try:
             own = nullcontext(worker) if worker else Worker(request.rules, fp=request.budget.fp)
             with (until or Deadline()).limited(), own as running:
-                derived = running.derive(names, reference, denotation.outputs)
+                derived = running.derive(names, reference, denotation.outputs, given)
         except WorkerError as error:
-            derived = replay(names, reference, denotation.outputs, error.one_line())
+            derived = replay(names, reference, denotation.outputs, error.one_line(), given)
         except OutOfTimeError:
-            derived = replay(names, reference, denotation.outputs, "the time ended")
+            derived = replay(names, reference, denotation.outputs, "the time ended", given)
         detail.append(_rung(derived))
     return derived
 
@@ -379,6 +381,7 @@ def _proof(request: Request, proved: ProvedSGraph, derived: Derivation) -> Proof
         rung="replay" if derived.reason else "derivation",
         why_not_derived=derived.reason,
         split=tuple(map(str, proved.denotation.split)),
+        stated={t.name: str(t.stated) for t in request.program.inputs if t.stated is not None},
     )
 
 

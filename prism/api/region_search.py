@@ -29,6 +29,7 @@ from prism.events import Funnel, Recorder
 from prism.generate.dispatch import Winner, winners
 from prism.generate.enumerate import Bounds, Generated, Task, generate
 from prism.generate.pruning import PRUNERS
+from prism.program.assumptions import facts
 from prism.program.classes import EClasses
 from prism.program.inline import aligned, inline
 from prism.program.nodes import Formula, Program, SymbolRange
@@ -327,18 +328,19 @@ class Search(Iterator[ProvedSGraph]):
             self._recorder.warn(f"there is nothing to gain: {why}")
         formulas = aligned(inline(self._program))
         reference = tuple(f.expr for f in formulas)
+        given = facts(self._program.inputs)
         limit, worker, recorder = self._budget.saturation(), self._workers[0], self._recorder
         with recorder.stage("start-up") as detail:
             worker.ready()
             detail.append("egglog and the rules are loaded")
         with recorder.stage("saturation") as detail:
-            classes = self._timed("saturation", lambda: worker.explore(reference, limit))
+            classes = self._timed("saturation", lambda: worker.explore(reference, limit, given))
             detail.append(f"{classes.enodes:,} e-nodes, {classes.stopped}")
         with recorder.stage("generation") as detail:
             generated = self._timed("generation", lambda: self._generate(formulas, classes))
             detail.append(f"{generated.generated:,} built, {len(generated.candidates)} left")
         second = SecondOpinions(self._program, formulas, rules=worker.rules)
-        proofs = Proofs(reference, generated.candidates, self._workers, limit, recorder, second)
+        proofs = Proofs(reference, generated.candidates, self._workers, limit, recorder, second, self._program.inputs)
         return _Ready(formulas, classes, generated, proofs)
 
     def _generate(self, formulas: tuple[Formula, ...], classes: EClasses) -> Generated:

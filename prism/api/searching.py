@@ -17,6 +17,7 @@ from prism.errors import UsageError, refusing_depth
 from prism.events import Listener, Recorder
 from prism.generate.partition import partition
 from prism.platforms.choice import platform_of
+from prism.program.assumptions import Stated, under
 from prism.program.nodes import Program
 from prism.program.region import Region
 from prism.program.returned import computed
@@ -30,6 +31,7 @@ def search(
     listener: Listener | None = None,
     workers: int = 1,
     rules: Sequence[Path | str] = (),
+    assume: Stated = (),
 ) -> Search:
     """Proved sGraphs of a program, best bound first, each as soon as it is proved.
 
@@ -48,18 +50,19 @@ def search(
         listener: called with progress events.
         workers: processes that prove. The sGraphs and their order do not depend on it.
         rules: rule files of your own, beside those that ship with prism; see docs/rules.md.
+        assume: what is so of the inputs, as for `trace`, besides what is stated there.
 
     Returns:
         An iterator that is also a context manager; `.proved` and `.result()` keep what was found when it is
         interrupted. Its processes end with the iteration, `close()`, or when nobody holds it any more.
 
     Raises:
-        UsageError: the target is unknown, or there are no workers.
+        UsageError: the target is unknown, there are no workers, or what is assumed is no statement of an input.
         RuleError: a rule file is not right, or one of its rules is wrong.
     """
     if workers < 1:
         raise UsageError(f"{workers} workers", where="search", fix="give 1 or more")
-    program, _ = computed(program)
+    program, _ = computed(under(program, assume))
     recorder = Recorder(listener)
     chosen = platform_of(target, recorder.warn).device
     with refusing_depth(program.name):

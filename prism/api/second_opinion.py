@@ -17,6 +17,7 @@ from prism.egraph.rules import read_rule_files, rule_files
 from prism.errors import UsageError, VerificationError
 from prism.events import Artifacts
 from prism.folders import cache_root
+from prism.program.assumptions import placed
 from prism.program.identity.testing import Opinion, Outcome, compare
 from prism.program.identity.values import Evaluator
 from prism.program.nodes import Expr, Formula, Program, SymbolRange, Tensor
@@ -45,7 +46,9 @@ def opinion_of(
         kept: evaluations of other denotations, see `compare`.
     """
     parts = {e: (split_axes(e)[0].extent, split_axes(e)[1].extent) for e in denotation.split}
-    return compare(reference, denotation.outputs, tensors=tensors, ranges=ranges, parts=parts, seed=seed, kept=kept)
+    # What is drawn is as stated: formulas of any numbers, which the tester knows nothing of.
+    one, other = placed(reference, tensors), placed(denotation.outputs, tensors)
+    return compare(one, other, tensors=tensors, ranges=ranges, parts=parts, seed=seed, kept=kept)
 
 
 @dataclass(slots=True)

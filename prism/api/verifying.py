@@ -16,9 +16,22 @@ import msgspec
 from prism.api import sgraph_file
 from prism.api.ranged import over
 from prism.api.rules import rule_paths
-from prism.checker import CertificateError, Checked, Reader, Rule, Step, Term, Terms, check, digest, read_rules
+from prism.checker import (
+    CertificateError,
+    Checked,
+    Reader,
+    Rule,
+    Step,
+    Term,
+    Terms,
+    check,
+    digest,
+    read_rules,
+    stated_in,
+)
 from prism.egraph.budget import Budget
 from prism.egraph.derivation.certificate import REPLAY_SCHEMA, Decoder, Encoder
+from prism.egraph.language import TensorFacts
 from prism.egraph.operators import constructor
 from prism.egraph.prove.matching import renamed
 from prism.egraph.rules import RuleSet, load_rules, rule_files
@@ -27,6 +40,7 @@ from prism.errors import IllegalIRError, PrismError, UsageError, VerificationErr
 from prism.events import LockRecord, ProofRecord, RangedReport
 from prism.instantiate.lock import program_hash, versions
 from prism.process.limit import processor_limit
+from prism.program.assumptions import read_assumptions, under
 from prism.program.extents import Extent
 from prism.program.index import Axis, Index
 from prism.program.inline import aligned, inline
@@ -297,11 +311,19 @@ class _Run:
             raise VerificationError("there is no certificate", where=name, why=f"the proof is on rung {proof.rung}")
         data = read_file(self.folder, name)
         if proof.rung != "derivation":
-            return _sides(data)
-        accepted = check(data, _texts(self.rule_files))
-        steps = sum(len(s) for _, _, s, _ in accepted.outputs)
-        self.passed.append(f"the derivation's {steps} steps")
-        return _Sides(accepted.terms, tuple((n, a, b) for n, a, _, b in accepted.outputs))
+            sides = _sides(data)
+        else:
+            accepted = check(data, _texts(self.rule_files))
+            steps = sum(len(s) for _, _, s, _ in accepted.outputs)
+            self.passed.append(f"the derivation's {steps} steps")
+            sides = _Sides(accepted.terms, tuple((n, a, b) for n, a, _, b in accepted.outputs))
+        said = read_assumptions(proof.stated)
+        for tensor, facts in sides.terms.stated.items():
+            if tensor not in said or not set(facts) <= set(said[tensor].facts):
+                self.differs(name, f"it takes {tensor} to be {' and '.join(facts)}, which {PROOF_NAME} does not state")
+        if said:
+            self.passed.append(f"for inputs of which {' and '.join(f'{n} {s}' for n, s in said.items())}")
+        return sides
 
     def meaning(self, proof: ProofRecord, sides: _Sides) -> None:
         """The sGraph computes what the proof ends with."""
@@ -328,10 +350,14 @@ class _Run:
         decoder = Decoder(sides.terms)
         # Regions of a model were proved one by one; many in one e-graph would have no room.
         pairs = [(decoder.of(a), decoder.of(b)) for _, a, b in sides.outputs]
-        parts = [pairs] if len(pairs) <= TOGETHER else [[p] for p in dict.fromkeys(_nameless(a, b) for a, b in pairs)]
+        stated = sides.terms.stated
+        parts = [(pairs, stated)]
+        if len(pairs) > TOGETHER:
+            apart = dict.fromkeys(_nameless(a, b, stated) for a, b in pairs)
+            parts = [([(a, b)], dict(given)) for a, b, given in apart]
         with nullcontext(worker) if worker is not None else Worker(self.rule_files) as running:
-            for part in parts:
-                running.refer([a for a, _ in part], AGAIN)
+            for part, given in parts:
+                running.refer([a for a, _ in part], AGAIN, given)
                 verdict = running.prove([[b for _, b in part]])[0]
                 if not verdict:
                     break
@@ -341,7 +367,8 @@ class _Run:
             self.differs(self._certificate_name, f"proved again, the verdict is {verdict.status}: {verdict.reason}")
 
     def model(self, program: Program, proof: ProofRecord, sides: _Sides) -> None:
-        """The proof is of this model."""
+        """The proof is of this model, under what is stated of its inputs."""
+        program = under(program, proof.stated)
         if program_hash(_tuned_at(program, self.lock.shapes)) != self.lock.program:
             self.differs(LOCK_NAME, f"it is not of the model {program.name}: the program's hash is another one")
             return
@@ -365,10 +392,10 @@ def _extents(expr: Expr, wanted: Sequence[str]) -> list[Extent]:
     return [known[w] for w in wanted if w in known]
 
 
-def _nameless(a: Expr, b: Expr) -> tuple[Expr, Expr]:
-    """The two, what they read called by its place: equal for regions that differ by the names of tensors alone."""
+def _nameless(a: Expr, b: Expr, stated: TensorFacts) -> tuple[Expr, Expr, tuple[tuple[str, tuple[str, ...]], ...]]:
+    """The two, and what is stated for them, what they read called by its place: equal for regions but for names."""
     names = {t: f"t{n}" for n, t in enumerate(dict.fromkeys((*reads(a), *reads(b))))}
-    return renamed(a, names), renamed(b, names)
+    return renamed(a, names), renamed(b, names), tuple((names[t], tuple(f)) for t, f in stated.items() if t in names)
 
 
 def _texts(files: Sequence[Path]) -> dict[str, bytes]:
@@ -381,7 +408,7 @@ def _sides(data: bytes) -> _Sides:
         body: Any = msgspec.json.decode(data)
         if body["schema"] != REPLAY_SCHEMA or body["sha256"] != digest(body):
             raise CertificateError("it was altered, or is no certificate")
-        reader = Reader(Terms(dict(body["axes"])), {})
+        reader = Reader(Terms(dict(body["axes"]), stated_in(body)), {})
         reader.read_table(body["terms"])
         pairs = [(o["name"], reader.table[o["reference"]], reader.table[o["denotation"]]) for o in body["outputs"]]
     except (msgspec.DecodeError, KeyError, TypeError, IndexError, AttributeError) as error:

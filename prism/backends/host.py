@@ -54,6 +54,27 @@ def {name}():
         _OPERATORS.extend([getattr(torch.ops.prism, "{entry}_" + key), made])
     return _OPERATORS[0]
 '''
+STATED = '''
+def _stated(name, tensor, stated, fits):
+    """Refuse an argument with an element that is not as stated: the kernels are proved where all are."""
+    if str(tensor.dtype) == "uint16":  # the bits of bfloat16
+        tensor = (tensor.astype("uint32") << 16).view("float32")
+    values = tensor.double() if hasattr(tensor, "double") else tensor.astype("float64")
+    held = fits(values)
+    if not held.all():
+        place = at = held.reshape(-1).tolist().index(False)
+        index = []
+        for n in reversed(tensor.shape):
+            place, rest = divmod(place, n)
+            index.insert(0, str(rest))
+        raise ValueError(
+            f"{name} is stated to be {stated}, for which alone these kernels compute what the model does, and "
+            f"{name}[{', '.join(index)}] is {values.reshape(-1)[at].item():g}"
+        )
+'''
+STATED_OPTION = "check_assumptions"
+STATED_NAMES = frozenset({"_stated", STATED_OPTION})
+"""What the check of stated inputs is called in the module, and the launcher's option that asks for it."""
 TORCH_OP_NAMES = frozenset({"torch_op", "as_torch_op", "_results", "_OPERATORS"})
 """What it is made of is called so in the module."""
 
@@ -126,7 +147,13 @@ class Signature:
 
     def define(self, w: Writer, options: Sequence[str]) -> None:
         """The line that a launcher begins with."""
-        w.call(f"def {identifier(self.module.name)}", [*self._parameters, "*", *options], ":")
+        asked = [f"{STATED_OPTION}=False"] * bool(self.stated)
+        w.call(f"def {identifier(self.module.name)}", [*self._parameters, "*", *options, *asked], ":")
+
+    @property
+    def stated(self) -> list[Tensor]:
+        """The inputs of which something is stated."""
+        return [t for t in self.module.inputs if t.stated is not None]
 
     @property
     def _parameters(self) -> list[str]:
@@ -150,6 +177,12 @@ class Signature:
         for t in self.module.inputs:
             if not all(is_static(e) or self._binds(t, n) for n, e in enumerate(t.shape)):
                 self.expect(w, t, self.shape(t.shape))
+        if self.stated:
+            with w.block(f"if {STATED_OPTION}:"):
+                for t in self.stated:
+                    assert t.stated is not None
+                    name = self.tensors.host[t.name]
+                    w.line(f'_stated("{name}", {name}, "{t.stated}", lambda x: {t.stated.test("x")})')
 
     def _binds(self, t: Tensor, position: int) -> bool:
         """Whether that dimension is a length by itself, which is what it is said to be there, so that none differs."""
@@ -249,6 +282,8 @@ class Signature:
         if self.weights:
             w.line("    Those that are the model's weights may be left out.")
         w.line("    config: one entry of CONFIGS; by default the one for the device and the shapes.")
+        if self.stated:
+            w.line(f"    {STATED_OPTION}: whether all elements are compared with what is stated above.")
         w.blank()
         w.line("Returns:")
         w.line("    " + ", ".join(f"{name}: {_declaration(t)}" for name, t in self._results()) + ".")
@@ -342,4 +377,5 @@ def tuple_of(items: Sequence[str]) -> str:
 
 
 def _declaration(t: Tensor) -> str:
-    return f"{t.dtype.value}[{', '.join(str(e) for e in t.shape)}]"
+    said = f", stated to be {t.stated}" if t.stated is not None else ""
+    return f"{t.dtype.value}[{', '.join(str(e) for e in t.shape)}]{said}"

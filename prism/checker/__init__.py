@@ -9,6 +9,8 @@ A certificate is JSON, schema `prism.derivation/1`:
 
     rules     rule file to the SHA-256 of its bytes, for the files whose rules are cited
     axes      name of an axis to its extent
+    stated    where something is: tensor to what is taken for granted of its elements, of positive, nonneg, nonzero and
+              boolean: the proof is for such tensors alone
     terms     a table, children before parents: [op, child, ...]; [op, axis, child] for Sum, Max, Min and Prod;
               ["Read", tensor, [index, ...]], ["Pos", index], ["Const", number], ["Size", extent], where an index is
               [[[axis, coefficient], ...], offset]; nothing twice, nothing unused
@@ -28,7 +30,7 @@ What a rule asks of its variables (free axes, finite, positive, ...) is worked o
 that derive such facts for the prover are not used. The rules themselves are read from their files' text.
 """
 
-from prism.checker.certificates import SCHEMA, Checked, Reader, Step, check, digest
+from prism.checker.certificates import SCHEMA, Checked, Reader, Step, check, digest, stated_in
 from prism.checker.rules import GuardError, Rule, Sexp, instance, read_rules
 from prism.checker.terms import LEAVES, REDUCTIONS, CertificateError, Index, Term, Terms, rename_data
 
@@ -51,4 +53,5 @@ __all__ = [
     "instance",
     "read_rules",
     "rename_data",
+    "stated_in",
 ]

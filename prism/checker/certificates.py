@@ -18,6 +18,10 @@ SCHEMA = "prism.derivation/1"
 TOLERANCE = 2.0**-36
 
 
+STATED = frozenset({"positive", "nonneg", "nonzero", "boolean"})
+"""What may be taken for granted of a tensor's elements."""
+
+
 @dataclass(frozen=True, slots=True)
 class Step:
     """One step as it was applied.
@@ -75,7 +79,7 @@ def check(data: bytes, rule_texts: Mapping[str, bytes]) -> Checked:
             raise CertificateError(f"not a {SCHEMA} certificate")
         if body["sha256"] != digest(body):
             raise CertificateError("its digest is another one: it was altered")
-        if body.keys() != {"schema", "rules", "axes", "terms", "outputs", "sha256"}:
+        if body.keys() - {"stated"} != {"schema", "rules", "axes", "terms", "outputs", "sha256"}:
             raise CertificateError("it has other fields than a certificate")
         return _check(body, rule_texts)
     except CertificateError:
@@ -95,7 +99,7 @@ def _check(body: Mapping[str, Any], rule_texts: Mapping[str, bytes]) -> Checked:
         rules |= read_rules(rule_texts[file].decode(), file)
     if not all(isinstance(a, str) and isinstance(e, str) for a, e in body["axes"].items()):
         raise CertificateError("an axis or its extent is no text")
-    reader = Reader(Terms(dict(body["axes"])), rules)
+    reader = Reader(Terms(dict(body["axes"]), stated_in(body)), rules)
     reader.read_table(body["terms"])
     outputs = tuple([reader.output(o) for o in body["outputs"]])
     if not outputs:
@@ -105,11 +109,27 @@ def _check(body: Mapping[str, Any], rule_texts: Mapping[str, bytes]) -> Checked:
         raise CertificateError(f"term {unused[0]} is not used")
     if reader.files != set(body["rules"]):
         raise CertificateError("it names rule files that it does not use")
+    if not reader.terms.stated.keys() <= {t.data[0] for t in reader.table if t.op == "Read"}:
+        raise CertificateError("it takes something for granted of a tensor that it does not read")
     mentioned = reader.cited.union(*[t.axes for t in reader.table])
     mentioned |= {str(t.data) for t in reader.table if t.op in REDUCTIONS}
     if mentioned != set(body["axes"]):
         raise CertificateError("it declares axes that it does not use")
     return Checked(reader.terms, outputs)
+
+
+def stated_in(body: Mapping[str, Any]) -> dict[str, tuple[str, ...]]:
+    """What a certificate takes for granted of tensors' elements, by their names; whoever trusts it has to agree.
+
+    Raises:
+        CertificateError: it is no such thing.
+    """
+    found = {}
+    for tensor, facts in body.get("stated", {}).items():
+        if not isinstance(facts, list) or not facts or not set(facts) <= STATED:
+            raise CertificateError(f"of {tensor} it takes for granted what is none of {', '.join(sorted(STATED))}")
+        found[_text(tensor)] = tuple(facts)
+    return found
 
 
 @dataclass(slots=True)

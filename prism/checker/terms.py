@@ -50,10 +50,12 @@ class Terms:
 
     Attributes:
         extents: of the axes, by name.
+        stated: facts that are taken for granted of the elements of tensors, by their names.
         rows: by number.
     """
 
     extents: dict[str, str] = field(default_factory=dict)
+    stated: Mapping[str, Sequence[str]] = field(default_factory=dict)
     rows: list[Term] = field(default_factory=list)
     _known: dict[tuple[Any, ...], Term] = field(default_factory=dict)
 
@@ -64,7 +66,8 @@ class Terms:
         known = self._known.get(key)
         if known is None:
             value = _value(op, data, kids)
-            facts = _closed(_facts(op, data, kids, value))
+            granted = self.stated.get(data[0], ()) if op == "Read" else ()
+            facts = _closed(_facts(op, data, kids, value).union(granted))
             size = 1 + sum(k.size for k in kids)
             known = Term(len(self.rows), op, data, kids, _axes(op, data, kids), facts, value, size)
             self.rows.append(known)

@@ -138,6 +138,7 @@ def optimize(
     rules: Annotated[tuple[Path, ...], Parameter(negative=())] = (),
     baseline: Annotated[tuple[Baseline, ...], Parameter(negative=())] = (),
     inputs: Path | None = None,
+    assume: Annotated[tuple[str, ...], Parameter(negative=())] = (),
     budget: str | None = None,
     anew: Annotated[bool, Parameter(negative=())] = False,
     check: bool = True,
@@ -178,6 +179,8 @@ def optimize(
             it again for others. By default all that are installed; the best of them counts.
         inputs: a file of numpy.savez with an array for each input of the model: what comes out is checked on these,
             too, and tuned at their shapes.
+        assume: what is so of an input, as "x > 0", "x != 0", "x in [0, 1]", "x in {0, 1}": the kernels are for such
+            inputs alone, and their function checks them on request; give it again for others.
         budget: the time that the run may take, as 60s, 5m or 1h: it ends then, with the best that is proved, checked
             and measured by that time. What it finished is kept, and the next run of the same command goes on.
         anew: time everything again, instead of using what an earlier run stored.
@@ -204,7 +207,7 @@ def optimize(
         program = None
         with progress.recorder.stage("load") as detail:
             try:
-                program = api.load(model, check=check, **own)
+                program = api.load(model, check=check, **({"assume": assume} if assume else {}), **own)
             except FaultyModelError:
                 raise
             except UnsupportedError as error:
@@ -245,6 +248,13 @@ def optimize(
         }
         try:
             if program is None:
+                if assume:
+                    raise UsageError(
+                        "nothing may be stated of the inputs of a model that goes in parts",
+                        where="--assume",
+                        why=f"it is not read whole: {detail[-1]}",
+                        fix="leave it away, or give the part of the model that it is about",
+                    )
                 if ranges:
                     raise UsageError(
                         "a model that goes in parts is tuned at one length",

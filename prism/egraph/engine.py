@@ -18,11 +18,11 @@ from typing import Any
 
 from prism.egraph.bindings import bindings
 from prism.egraph.budget import Budget
-from prism.egraph.language import DISTRIBUTE, EXPAND, EXPLORE, SIMPLIFY
+from prism.egraph.language import DISTRIBUTE, EXPAND, EXPLORE, NO_FACTS, SIMPLIFY, TensorFacts
 from prism.egraph.rules import RuleSet, install
 from prism.egraph.saturate import Contradiction, Saturation
 from prism.egraph.sign_analysis import kept, masked
-from prism.egraph.terms import SPAN, Table
+from prism.egraph.terms import SPAN, Leaves, Table
 from prism.errors import WorkerError
 from prism.program.classes import EClasses
 from prism.program.nodes import Expr
@@ -59,6 +59,7 @@ class _Reference:
         formulas: as they were given.
         saturated: an e-graph of them that was explored; `roots` are the formulas in it.
         stopped: why that stopped.
+        facts: what is known of tensors, see `Leaves`.
         tables: its e-nodes with the e-classes of the formulas and the rules that matched, as it is and widened.
         wide: whether the table of the widened one was made, as far as it may be.
         classes: what the generator gets.
@@ -70,6 +71,7 @@ class _Reference:
     saturated: Saturation
     roots: list[str]
     stopped: str
+    facts: TensorFacts = field(default_factory=dict)
     tables: list[tuple[Table, list[Any], frozenset[str]]] = field(default_factory=list)
     wide: bool = False
     classes: EClasses | None = None
@@ -115,7 +117,7 @@ class Engine:
 
     rules: RuleSet
     _current: _Reference | None = None
-    _kept: dict[tuple[tuple[Expr, ...], int, int], _Reference] = field(default_factory=dict)
+    _kept: dict[tuple[object, ...], _Reference] = field(default_factory=dict)
     _spare: list[bindings.EGraph] = field(default_factory=list)
     _interned: Interned = field(default_factory=Interned)
 
@@ -139,32 +141,32 @@ class Engine:
                 held.graph.run_program(bindings.Pop(SPAN, 1), bindings.Push(1))
                 self._spare.append(held.graph)
 
-    def _fresh(self) -> Saturation:
-        return Saturation(self._spare.pop() if self._spare else self._install())
+    def _fresh(self, facts: TensorFacts) -> Saturation:
+        return Saturation(self._spare.pop() if self._spare else self._install(), Leaves(facts=facts))
 
-    def explore(self, reference: Sequence[Expr], budget: Budget) -> EClasses:
+    def explore(self, reference: Sequence[Expr], budget: Budget, facts: TensorFacts = NO_FACTS) -> EClasses:
         """Saturate the reference, keep it, and return it as data; one of the last few is at hand still."""
-        known = self._hold(reference, budget)
+        known = self._hold(reference, budget, facts)
         if known.classes is None:
             known.classes = known.saturated.decode(known.roots, known.stopped)
         return known.classes
 
-    def refer(self, reference: Sequence[Expr], budget: Budget) -> None:
+    def refer(self, reference: Sequence[Expr], budget: Budget, facts: TensorFacts = NO_FACTS) -> None:
         """Saturate the reference and keep it, as `explore` does, for proofs alone."""
-        self._hold(reference, budget)
+        self._hold(reference, budget, facts)
 
-    def _hold(self, reference: Sequence[Expr], budget: Budget) -> _Reference:
+    def _hold(self, reference: Sequence[Expr], budget: Budget, facts: TensorFacts) -> _Reference:
         """Make the reference the current one, saturated."""
         self._current = None
         if len(self._interned.nodes) > INTERNED:
             self._interned = Interned()
         formulas = tuple(self._interned.all(e) for e in reference)
-        key = formulas, budget.enodes, budget.iterations
+        key = formulas, budget.enodes, budget.iterations, tuple(sorted((t, tuple(f)) for t, f in facts.items()))
         known = self._kept.pop(key, None)
         if known is None:
-            graph = self._fresh()
+            graph = self._fresh(facts)
             roots = graph.insert(formulas)
-            known = _Reference(formulas, graph, roots, graph.explore(budget))
+            known = _Reference(formulas, graph, roots, graph.explore(budget), facts)
             known.look(graph, graph.table())
         self._kept[key] = self._current = known
         while len(self._kept) > KEPT:
@@ -221,7 +223,7 @@ class Engine:
     def _apart(self, reference: _Reference, candidate: Sequence[Expr]) -> Verdict:
         """Proved or unknown, in an e-graph that starts from the two as terms."""
         if reference.terms is None:
-            reference.terms = self._fresh()
+            reference.terms = self._fresh(reference.facts)
             reference.left = reference.terms.insert(reference.formulas)
             reference.terms.step(SIMPLIFY)
         with reference.terms.aside() as graph:

@@ -7,15 +7,17 @@
     value   T -> its exact value, where it is a finite constant; a `Const` itself carries that value cut to 40 bits, so
             that what folding rounds in float64 is one term; constants rounded to float32 are read before (constants.py)
     length  axis -> its extent, as a term
-    finite, nonzero, positive, nonneg, boolean: relations on T, over the reals for finite inputs
+    finite, nonzero, positive, nonneg, boolean: relations on T, over the reals for finite inputs; those that are
+            stated of an input are facts of its reads
 
 The free-axes analysis is generated from the op table, so that no op can be forgotten there.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
+from typing import TypeAlias
 
 from prism.program.ops import OPS
 
@@ -31,6 +33,12 @@ REDUCTIONS: Mapping[str, str] = MappingProxyType({"sum": "Sum", "max": "Max", "m
 """Kind of a reduction to its constructor."""
 
 LEAVES = ("Read", "Const", "Size", "Pos")
+
+TensorFacts: TypeAlias = "Mapping[str, Sequence[str]]"
+"""Relations that all elements of a tensor are in, by its name."""
+
+NO_FACTS: TensorFacts = MappingProxyType({})
+"""Nothing is known of any tensor but that it is finite."""
 
 ANALYSIS, SIMPLIFY, EXPLORE, EXPAND, DISTRIBUTE = "analysis", "simplify", "explore", "expand", "distribute"
 RULESETS = (ANALYSIS, SIMPLIFY, EXPLORE, EXPAND, DISTRIBUTE)

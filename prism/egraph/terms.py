@@ -15,7 +15,7 @@ from hashlib import blake2b
 from typing import Any, TypeAlias
 
 from prism.egraph.bindings import bindings
-from prism.egraph.language import CONSTRUCTORS, REDUCTIONS, snap
+from prism.egraph.language import CONSTRUCTORS, REDUCTIONS, TensorFacts, snap
 from prism.errors import IllegalIRError
 from prism.program.classes import EClasses, ENode, Payload
 from prism.program.extents import is_static
@@ -42,14 +42,16 @@ class Leaves:
     Attributes:
         reads: text of a read, or of a position behind "@", or of a size, to the expression.
         axes: name to axis.
+        facts: relations that the elements of a tensor are in, by its name: what is stated of it.
     """
 
     reads: dict[str, Read | Position | Size] = field(default_factory=dict)
     axes: dict[str, Axis] = field(default_factory=dict)
+    facts: TensorFacts = field(default_factory=dict)
 
     def fork(self) -> Leaves:
         """One that starts from here and leaves this one as it is."""
-        return Leaves(dict(self.reads), dict(self.axes))
+        return Leaves(dict(self.reads), dict(self.axes), self.facts)
 
     def axis(self, axis: Axis) -> str:
         """The axis' name, remembered.
@@ -170,9 +172,12 @@ class Encoder:
         depth = 1 + max((d for _, d in below), default=0)
         args = [t for t, _ in below]
         match e:
-            case Read(_, index):
+            case Read(tensor, index):
                 axes = frozenset(a for i in index for a in i.axes())
-                return call("Read", text(self.leaves.leaf(str(e), e)), self._axes(axes)), 1
+                read = call("Read", text(self.leaves.leaf(str(e), e)), self._axes(axes))
+                for fact in self.leaves.facts.get(tensor, ()):
+                    commands.append(bindings.ActionCommand(bindings.Expr_(SPAN, call(fact, read))))
+                return read, 1
             case Position(index):
                 return call("Pos", text(self.leaves.leaf(str(e), e)), self._axes(index.axes())), 1
             case Const(value):

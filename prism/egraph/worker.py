@@ -17,6 +17,7 @@ from typing import Any
 
 from prism.egraph.budget import Budget
 from prism.egraph.derivation.certificate import Derivation
+from prism.egraph.language import NO_FACTS, TensorFacts
 from prism.errors import PrismError, TooDeepError, WorkerError
 from prism.process.child import START_LIMIT_S, Child
 from prism.program.classes import EClasses
@@ -84,7 +85,7 @@ class Worker:
         """
         self._ask("ready", (), START_LIMIT_S)
 
-    def explore(self, reference: Sequence[Expr], budget: Budget) -> EClasses:
+    def explore(self, reference: Sequence[Expr], budget: Budget, facts: TensorFacts = NO_FACTS) -> EClasses:
         """Saturate the expressions, which stay in the worker as the reference of `prove`.
 
         The worker keeps the last few references (engine.KEPT): to come back to one costs next to nothing.
@@ -92,21 +93,22 @@ class Worker:
         Args:
             reference: expressions with canonical axes, one per output.
             budget: see Budget.
+            facts: what is known of the elements of tensors (`prism.program.assumptions.facts`).
 
         Raises:
             WorkerError: the worker died or ran past `budget.seconds`.
             RuleError: a rule file is not right.
         """
-        classes: EClasses = self._hold("explore", (tuple(reference), budget), budget.seconds)
+        classes: EClasses = self._hold("explore", (tuple(reference), budget, dict(facts)), budget.seconds)
         return classes
 
-    def refer(self, reference: Sequence[Expr], budget: Budget) -> None:
+    def refer(self, reference: Sequence[Expr], budget: Budget, facts: TensorFacts = NO_FACTS) -> None:
         """As `explore`, for proofs alone: nothing is handed over.
 
         Raises:
             WorkerError: the worker died or ran past `budget.seconds`.
         """
-        self._hold("refer", (tuple(reference), budget), budget.seconds)
+        self._hold("refer", (tuple(reference), budget, dict(facts)), budget.seconds)
 
     def _hold(self, method: str, args: tuple[object, ...], seconds: float) -> Any:
         self._reference = None
@@ -143,13 +145,19 @@ class Worker:
         verdicts: list[Verdict] = self._receive("prove")
         return verdicts
 
-    def derive(self, names: Sequence[str], reference: Sequence[Expr], denotation: Sequence[Expr]) -> Derivation:
+    def derive(
+        self,
+        names: Sequence[str],
+        reference: Sequence[Expr],
+        denotation: Sequence[Expr],
+        facts: TensorFacts = NO_FACTS,
+    ) -> Derivation:
         """A derivation from the reference to the denotation, output by output; see `prism.egraph.derivation.derive`.
 
         Raises:
             WorkerError: the worker died or ran past its limit.
         """
-        args = (tuple(names), tuple(reference), tuple(denotation))
+        args = (tuple(names), tuple(reference), tuple(denotation), dict(facts))
         found: Derivation = self._ask("derive", args, self._prove_limit_s * max(1, len(names)))
         return found
 

@@ -27,7 +27,7 @@ from prism.backends.tensors import save
 from prism.cost.device import Device
 from prism.events import Evidence
 from prism.instantiate.cache import Store, digest, version_of
-from prism.instantiate.gate.draws import draw_inputs
+from prism.instantiate.gate.draws import as_stated, draw_inputs
 from prism.instantiate.gate.judge import judge
 from prism.instantiate.gate.yardsticks import of_program, of_sgraph
 from prism.instantiate.lock import program_hash
@@ -448,8 +448,9 @@ class Bench(Arena):
         drawn = draw_inputs(self.program, "normal", self.hints, self._seed)
         if self._scale == 1.0:
             return drawn
+        tensors = {t.name: t for t in self.program.inputs}
         return {
-            n: x * self._scale if x.is_floating_point() and n not in self.program.weights else x
+            n: as_stated(tensors[n], x * self._scale) if x.is_floating_point() and n not in self.program.weights else x
             for n, x in drawn.items()
         }
 

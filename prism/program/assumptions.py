@@ -10,15 +10,20 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import TypeAlias
 
 import numpy as np
 
 from prism.errors import UsageError
 from prism.program import build
-from prism.program.nodes import Const, DType, Expr, Program, Read
+from prism.program.nodes import Const, DType, Expr, Program, Read, Tensor
+from prism.program.stated import Assumption
 from prism.program.transform import rebuilt
+
+Stated: TypeAlias = "Sequence[str] | Mapping[str, str]"
+"""Statements as a user gives them: ["x > 0"] or {"x": "> 0"}."""
 
 _NUMBER = r"[-+]?(?:inf|(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)"
 _COMPARED = re.compile(rf"(<=|>=|!=|<|>)\s*({_NUMBER})")
@@ -29,115 +34,7 @@ _WHERE = "assume"
 _FIX = "write it as in x > 0, x >= 0, x != 0, x in [0, 1], x in (0, 1], x in {0, 1}, x finite"
 
 
-@dataclass(frozen=True, slots=True)
-class Assumption:
-    """A set of finite numbers that an input's elements lie in.
-
-    Attributes:
-        low: none is below.
-        high: none is above.
-        above: whether none is `low` itself.
-        below: whether none is `high` itself.
-        nonzero: whether none is 0.
-        truth: whether each is 0 or 1.
-    """
-
-    low: float = -math.inf
-    high: float = math.inf
-    above: bool = False
-    below: bool = False
-    nonzero: bool = False
-    truth: bool = False
-
-    def holds(self, values: np.ndarray) -> np.ndarray:
-        """Element by element, whether it is in the set."""
-        x = np.asarray(values, dtype=np.float64)
-        inside = np.isfinite(x) & ((x > self.low) if self.above else (x >= self.low))
-        inside &= (x < self.high) if self.below else (x <= self.high)
-        inside &= (x != 0) | (not self.nonzero)
-        return np.asarray(inside & ((x == 0) | (x == 1) | (not self.truth)))
-
-    def both(self, other: Assumption) -> Assumption:
-        """What is in both sets."""
-        low, high = max(self.low, other.low), min(self.high, other.high)
-        above = any(a.above and a.low == low for a in (self, other))
-        below = any(a.below and a.high == high for a in (self, other))
-        nonzero = self.nonzero or other.nonzero
-        return Assumption(low, high, above, below, nonzero, self.truth or other.truth)._plain()
-
-    def _plain(self) -> Assumption:
-        """The set in one way: an end that is left out is open, a set of one number is a range."""
-        if self.truth:
-            kept = [x for x in (0.0, 1.0) if bool(self.holds(np.array(x)))]
-            return Assumption(truth=True) if len(kept) == 2 else self._only(kept)
-        above = self.above or (self.nonzero and self.low == 0)
-        below = self.below or (self.nonzero and self.high == 0)
-        return replace(self, above=above, below=below, nonzero=self.nonzero and self.low < 0 < self.high)
-
-    @staticmethod
-    def _only(kept: Sequence[float]) -> Assumption:
-        return Assumption(kept[0], kept[0]) if kept else Assumption(math.inf, -math.inf)
-
-    def whole(self) -> Assumption:
-        """The whole numbers of the set, between ends that are among them."""
-        low = math.floor(self.low) + 1 if self.above else self.low if math.isinf(self.low) else math.ceil(self.low)
-        high = math.ceil(self.high) - 1 if self.below else self.high if math.isinf(self.high) else math.floor(self.high)
-        return replace(self, low=float(low), high=float(high), above=False, below=False)
-
-    @property
-    def empty(self) -> bool:
-        """Whether there is no such number."""
-        none = self.low == math.inf or self.high == -math.inf or self.low > self.high
-        return none or (self.low == self.high and (self.above or self.below))
-
-    @property
-    def positive(self) -> bool:
-        """Whether all of them are above 0."""
-        return not self.truth and (self.low > 0 or (self.low == 0 and self.above))
-
-    def formula(self, y: Expr) -> Expr:
-        """An expression whose values are this set, when `y` may be any finite number (of a type with these ends)."""
-        if self.truth:
-            return build.op("where", build.op("lt", Const(0.0), y), Const(1.0), Const(0.0))
-        inside = Const(self.low) if self.low == self.high else self._between(y)
-        if not self.nonzero:
-            return inside
-        ends = [x for x in (1.0, -1.0, self.low / 2, self.high / 2) if math.isfinite(x)]
-        other = next(x for x in ends if bool(self.holds(np.array(x))))
-        return build.op("where", build.op("eq", inside, Const(0.0)), Const(other), inside)
-
-    def _between(self, y: Expr) -> Expr:
-        low, high = Const(self.low), Const(self.high)
-        if self.above and self.below and math.isfinite(self.low) and math.isfinite(self.high):
-            return build.add(low, build.mul(build.sub(high, low), build.op("sigmoid", y)))
-        if self.above and math.isfinite(self.low):
-            inside: Expr = build.op("exp", y)
-            inside = build.add(low, inside) if self.low else inside
-            return build.op("minimum", inside, high) if math.isfinite(self.high) else inside
-        if self.below and math.isfinite(self.high):
-            inside = build.sub(high, build.op("exp", y))
-            return build.op("maximum", inside, low) if math.isfinite(self.low) else inside
-        if math.isfinite(self.low):
-            y = build.op("maximum", y, low)
-        return build.op("minimum", y, high) if math.isfinite(self.high) else y
-
-    def __str__(self) -> str:
-        if self.truth:
-            return "in {0, 1}"
-        if math.isfinite(self.low) and math.isfinite(self.high):
-            ends = "(" if self.above else "[", ")" if self.below else "]"
-            said = [f"in {ends[0]}{self.low:g}, {self.high:g}{ends[1]}"]
-        else:
-            said = [f"{'>' if self.above else '>='} {self.low:g}"] * math.isfinite(self.low)
-            said += [f"{'<' if self.below else '<='} {self.high:g}"] * math.isfinite(self.high)
-        return " and ".join([*said, *(["!= 0"] * self.nonzero)]) or "finite"
-
-
-POSITIVE = Assumption(low=0.0, above=True)
-"""What every set of positive numbers is part of."""
-
-
-def read_assumptions(given: Mapping[str, str] | Sequence[str]) -> dict[str, Assumption]:
+def read_assumptions(given: Stated) -> dict[str, Assumption]:
     """What is stated, by the input's name: as texts like "x > 0", or texts like "> 0" by name.
 
     Raises:
@@ -147,7 +44,7 @@ def read_assumptions(given: Mapping[str, str] | Sequence[str]) -> dict[str, Assu
     found: dict[str, Assumption] = {}
     for name, text in texts:
         one = _read(name, text.strip())
-        found[name] = found[name].both(one) if name in found else one._plain()
+        found[name] = found[name].both(one) if name in found else one.plain()
         if found[name].empty:
             raise UsageError(
                 f"no number is what is stated of {name}",
@@ -166,6 +63,9 @@ def _parted(text: str) -> tuple[str, str]:
 
 
 def _read(name: str, text: str) -> Assumption:
+    one, joined, rest = text.partition(" and ")
+    if joined:
+        return _read(name, one.strip()).both(_read(name, rest.strip()))
     if text == "finite":
         return Assumption()
     if _TRUTH.fullmatch(text):
@@ -183,6 +83,34 @@ def _read(name: str, text: str) -> Assumption:
             case "<" | "<=" as sign:
                 return Assumption(high=x, below=sign == "<")
     raise UsageError(f"{name} {text} states nothing of an input", where=_WHERE, fix=_FIX)
+
+
+def formula(held: Assumption, y: Expr) -> Expr:
+    """An expression whose values are the set, when `y` may be any finite number (of a type with these ends)."""
+    if held.truth:
+        return build.op("where", build.op("lt", Const(0.0), y), Const(1.0), Const(0.0))
+    inside = Const(held.low) if held.low == held.high else _between(held, y)
+    if not held.nonzero:
+        return inside
+    ends = [x for x in (1.0, -1.0, held.low / 2, held.high / 2) if math.isfinite(x)]
+    other = next(x for x in ends if bool(held.holds(np.array(x))))
+    return build.op("where", build.op("eq", inside, Const(0.0)), Const(other), inside)
+
+
+def _between(held: Assumption, y: Expr) -> Expr:
+    low, high = Const(held.low), Const(held.high)
+    if held.above and held.below and math.isfinite(held.low) and math.isfinite(held.high):
+        return build.add(low, build.mul(build.sub(high, low), build.op("sigmoid", y)))
+    if held.above and math.isfinite(held.low):
+        inside: Expr = build.op("exp", y)
+        inside = build.add(low, inside) if held.low else inside
+        return build.op("minimum", inside, high) if math.isfinite(held.high) else inside
+    if held.below and math.isfinite(held.high):
+        inside = build.sub(high, build.op("exp", y))
+        return build.op("maximum", inside, low) if math.isfinite(held.low) else inside
+    if math.isfinite(held.low):
+        y = build.op("maximum", y, low)
+    return build.op("minimum", y, high) if math.isfinite(held.high) else y
 
 
 def of_inputs(stated: Mapping[str, Assumption], program: Program) -> dict[str, Assumption]:
@@ -211,20 +139,63 @@ def of_inputs(stated: Mapping[str, Assumption], program: Program) -> dict[str, A
     return found
 
 
-def over(program: Program, formulas: Mapping[str, tuple[str, Assumption]]) -> Program:
-    """The program of y, given for inputs x the name of y and the set whose formula of y takes the place of x."""
+def under(program: Program, stated: Stated) -> Program:
+    """The program for inputs that are as stated, besides what is stated of them already.
 
-    def placed(e: Expr) -> Expr:
+    Raises:
+        UsageError: as `read_assumptions` and `of_inputs`; or what is said of an input leaves it no number.
+    """
+    held = of_inputs(read_assumptions(stated), program)
+
+    def declared(t: Tensor) -> Tensor:
+        if t.name not in held:
+            return t
+        both = held[t.name] if t.stated is None else t.stated.both(held[t.name])
+        if both.empty:
+            raise UsageError(
+                f"no number is what is stated of {t.name}",
+                where=_WHERE,
+                why=f"it is {t.stated} already",
+                fix="state what its elements are",
+            )
+        return replace(t, stated=both)
+
+    return replace(program, inputs=tuple(map(declared, program.inputs)))
+
+
+def statements(tensors: Iterable[Tensor]) -> tuple[str, ...]:
+    """What is stated of the tensors, in words."""
+    return tuple(f"{t.name} {t.stated}" for t in tensors if t.stated is not None)
+
+
+def facts(tensors: Iterable[Tensor]) -> dict[str, tuple[str, ...]]:
+    """What rules may take for granted of the tensors' elements (`prism.egraph.language` has the relations), by name."""
+    return {t.name: t.stated.facts for t in tensors if t.stated is not None and t.stated.facts}
+
+
+def placed(exprs: Sequence[Expr], tensors: Iterable[Tensor]) -> list[Expr]:
+    """The expressions with the formulas of what is stated in the place of the tensors."""
+    sets = {t.name: (t.name, t.stated) for t in tensors if t.stated is not None and t.dtype is not DType.BOOL}
+    return _placed(exprs, sets) if sets else list(exprs)
+
+
+def _placed(exprs: Sequence[Expr], formulas: Mapping[str, tuple[str, Assumption | None]]) -> list[Expr]:
+    def one(e: Expr) -> Expr:
         if isinstance(e, Read) and e.tensor in formulas:
             free, held = formulas[e.tensor]
-            dtype = program.tensor(e.tensor).dtype
-            return Read(free, e.index) if dtype is DType.BOOL else held.formula(Read(free, e.index))
+            return Read(free, e.index) if held is None else formula(held, Read(free, e.index))
         return e
 
+    return rebuilt(exprs, one)
+
+
+def over(program: Program, formulas: Mapping[str, tuple[str, Assumption]]) -> Program:
+    """The program of y, given for inputs x the name of y and the set whose formula of y takes the place of x."""
+    sets = {n: (free, None if program.tensor(n).dtype is DType.BOOL else held) for n, (free, held) in formulas.items()}
     inputs = tuple([replace(t, name=formulas[t.name][0]) if t.name in formulas else t for t in program.inputs])
     definitions = []
     for d in program.definitions:
-        (expr,) = rebuilt([d.expr], placed)
+        (expr,) = _placed([d.expr], sets)
         definitions.append(replace(d, expr=expr, view=d.view and isinstance(expr, Read)))
     return replace(program, inputs=inputs, definitions=tuple(definitions), source=None)
 
@@ -239,7 +210,7 @@ def values_of(held: Assumption, dtype: DType, y: np.ndarray) -> np.ndarray:
     flat = np.asarray(y, dtype=np.float64).reshape(-1)
     axis = Axis("i", max(1, flat.size))
     read = Read("y", (Index.axis(axis),))
-    found = evaluate_expr(held.formula(read), {"y": flat}, {}, (axis,)) if flat.size else flat
+    found = evaluate_expr(formula(held, read), {"y": flat}, {}, (axis,)) if flat.size else flat
     return np.asarray(found, dtype=np.float64).reshape(np.shape(y))
 
 
@@ -260,4 +231,16 @@ def check_examples(stated: Mapping[str, Assumption], examples: Mapping[str, np.n
             )
 
 
-__all__ = ["POSITIVE", "Assumption", "check_examples", "of_inputs", "over", "read_assumptions", "values_of"]
+__all__ = [
+    "Stated",
+    "check_examples",
+    "facts",
+    "formula",
+    "of_inputs",
+    "over",
+    "placed",
+    "read_assumptions",
+    "statements",
+    "under",
+    "values_of",
+]

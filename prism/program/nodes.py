@@ -27,6 +27,7 @@ from pathlib import Path
 
 from prism.program.extents import Extent
 from prism.program.index import Axis, Index
+from prism.program.stated import Assumption
 
 _NO_AXES: frozenset[Axis] = frozenset()
 
@@ -251,11 +252,19 @@ def _note_equal(a: Map | Reduce, b: Map | Reduce) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Tensor:
-    """A named array: its shape (elements per dimension, outermost first) and how it is stored."""
+    """A named array: its shape (elements per dimension, outermost first) and how it is stored.
+
+    Attributes:
+        name: as reads name it.
+        shape: elements per dimension.
+        dtype: how each is stored.
+        stated: of an input, what all of its elements are, as the user says: programs are for such inputs alone.
+    """
 
     name: str
     shape: tuple[Extent, ...]
     dtype: DType
+    stated: Assumption | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -412,7 +421,9 @@ class Program:
 
     def __str__(self) -> str:
         lines = [f"program {self.name}"]
-        lines += [f"  input {t.name}[{', '.join(map(str, t.shape))}] {t.dtype.value}" for t in self.inputs]
+        for t in self.inputs:
+            said = f", {t.stated}" if t.stated is not None else ""
+            lines.append(f"  input {t.name}[{', '.join(map(str, t.shape))}] {t.dtype.value}{said}")
         for d in self.definitions:
             axes = ", ".join(f"{a}:{a.extent}" for a in d.axes)
             lines.append(f"  {d.name}[{axes}] = {d.expr}")

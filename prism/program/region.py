@@ -166,7 +166,7 @@ def canonical(program: Program) -> Canonical:
             inner += 1
     made = Program(
         CANONICAL_NAME,
-        tuple(Tensor(new[t.name], t.shape, t.dtype) for t in inputs),
+        tuple(Tensor(new[t.name], t.shape, t.dtype, t.stated) for t in inputs),
         tuple(_renamed(d, new) for d in program.definitions),
         tuple(new[n] for n in program.outputs),
         dict(program.ranges),

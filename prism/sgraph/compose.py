@@ -161,7 +161,7 @@ class _Renaming:
         return Names(self.tensors, renamed, {a.name: b.name for a, b in self.symbols.items()})
 
     def tensor(self, t: Tensor) -> Tensor:
-        return Tensor(self.tensors[t.name], tuple(map(self._extent, t.shape)), t.dtype)
+        return Tensor(self.tensors[t.name], tuple(map(self._extent, t.shape)), t.dtype, t.stated)
 
     def kernel(self, k: Kernel) -> Kernel:
         roles = tuple((self.axes.get(a, a), self._role(r)) for a, r in k.roles)

@@ -22,6 +22,7 @@ from prism.errors import IllegalIRError
 from prism.program.extents import KINDS, LARGEST, made, symbol
 from prism.program.index import Axis, Index
 from prism.program.nodes import DType, ReduceKind, Tensor
+from prism.program.stated import Assumption
 from prism.sgraph.nodes import (
     Accumulate,
     Contract,
@@ -45,8 +46,8 @@ from prism.sgraph.nodes import (
 _CLASSES: Mapping[str, type] = {
     c.__name__: c
     for c in (
-        Accumulate, Axis, Contract, Gather, Grid, Index, Kernel, Load, Loop, LoopRole, Place, Pointwise, Position, Scan,
-        SGraph, Split, Store, Tensor, TileReduce, Whole,
+        Accumulate, Assumption, Axis, Contract, Gather, Grid, Index, Kernel, Load, Loop, LoopRole, Place, Pointwise,
+        Position, Scan, SGraph, Split, Store, Tensor, TileReduce, Whole,
     )
 }  # fmt: skip
 _ENUMS: Mapping[str, Callable[[str], Enum]] = {"kind": ReduceKind, "dtype": DType}

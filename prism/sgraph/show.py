@@ -106,7 +106,8 @@ def _heading(s: Loop) -> str:
 
 
 def _tensor(t: Tensor) -> str:
-    return f"{t.name}[{', '.join(map(str, t.shape))}] {t.dtype.value}"
+    said = f", {t.stated}" if t.stated is not None else ""
+    return f"{t.name}[{', '.join(map(str, t.shape))}] {t.dtype.value}{said}"
 
 
 def _index(index: Sequence[Index]) -> str:
@@ -245,7 +246,8 @@ class _Serialiser:
         return str(s) if isinstance(s, int) else str(self.symbols[s])
 
     def tensor(self, t: Tensor) -> str:
-        return f"{self.buffers.get(t.name, t.name)}[{','.join(map(self.extent, t.shape))}]{t.dtype.value}"
+        said = f" {t.stated}" if t.stated is not None else ""
+        return f"{self.buffers.get(t.name, t.name)}[{','.join(map(self.extent, t.shape))}]{t.dtype.value}{said}"
 
     def role(self, role: Role) -> str:
         match role:

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from importlib.resources import files
 from typing import Any
 
-from prism.backends.host import TORCH_OP_NAMES, Signature, name_tensors, tuple_of
+from prism.backends.host import STATED, STATED_NAMES, TORCH_OP_NAMES, Signature, name_tensors, tuple_of
 from prism.backends.source import PythonIntegers, Writer
 from prism.backends.tile import TileModule, identifier, scalars
 from prism.program.nodes import SymbolRange
@@ -349,7 +349,8 @@ def loader_text(
     w.line(f"SYMBOLS = {named!r}" if named else "SYMBOLS = {}")
     w.line(f'SOURCE = "{main}"')
     w.blank()
-    for source in (rest, RUNTIME, *((WEIGHT,) if weights else ()), *((CONSTANT,) if returned else ())):
+    optional = ((WEIGHT, weights), (CONSTANT, returned), (STATED, any(t.stated for t in module.inputs)))
+    for source in (rest, RUNTIME, *(text for text, wanted in optional if wanted)):
         w.blank(2)
         for line in source.strip("\n").splitlines():
             w.line(line)
@@ -406,7 +407,7 @@ def _launcher(
     ranges: Mapping[str, SymbolRange],
 ) -> None:
     taken = {n for launch in module.launches for n in launch.lengths} | {identifier(module.name)}
-    taken |= {identifier(s) for s in module.symbols} | _TAKEN | TORCH_OP_NAMES
+    taken |= {identifier(s) for s in module.symbols} | _TAKEN | TORCH_OP_NAMES | STATED_NAMES
     tensors = name_tensors(module, taken)
     signature = Signature(module, tensors, PythonIntegers("_cdiv"), lambda d: f'"{d.value}"', weights, returned, ranges)
     inputs, outputs = signature.inputs, signature.outputs

@@ -16,7 +16,7 @@ import ast
 import itertools
 from collections.abc import Mapping, Sequence
 
-from prism.backends.host import TORCH_OP_NAMES, Signature, name_tensors
+from prism.backends.host import STATED, STATED_NAMES, TORCH_OP_NAMES, Signature, name_tensors
 from prism.backends.passes.pipeline import tile_module
 from prism.backends.protocol import ModuleSource
 from prism.backends.source import HOST, KERNEL, Writer, fresh, programs_of
@@ -95,6 +95,7 @@ def _text(
     printed = [o for o in made if o.launches]
     taken |= {n for o in printed for n in o.names}
     taken |= {"_constant", "_CONSTANTS"} if returned else set()
+    taken |= STATED_NAMES
     entry = identifier(module.name)
     capture = "capture" if entry != "capture" else "capture_graph"
     taken |= {capture}
@@ -141,7 +142,13 @@ def _text(
         o.decorate(w)
     host.launches()
     constants = any(isinstance(r, Made) for r in returned)
-    optional = ((EXPECT, True), (CHOOSE, True), (WEIGHT, weights), (CONSTANT, constants))
+    optional = (
+        (EXPECT, True),
+        (CHOOSE, True),
+        (WEIGHT, weights),
+        (CONSTANT, constants),
+        (STATED, bool(signature.stated)),
+    )
     for o in printed:
         if o.source:
             _paste(w, o.source)

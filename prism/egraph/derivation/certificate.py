@@ -10,6 +10,7 @@ from typing import Any
 from prism.checker import REDUCTIONS, SCHEMA, Term, Terms, digest
 from prism.checker import Index as Written
 from prism.egraph import language
+from prism.egraph.language import TensorFacts
 from prism.errors import IllegalIRError
 from prism.program.extents import Extent, ExtentError, from_text
 from prism.program.index import Axis, Index
@@ -221,10 +222,13 @@ def certificate(terms: Terms, outputs: Sequence[Derived], files: Mapping[str, st
             return numbers[value.id]
         return {k: plain(v) for k, v in value.items()} if isinstance(value, dict) else value
 
+    read = {row[1] for row in rows if row[0] == "Read"}
+    stated = {t: list(f) for t, f in sorted(terms.stated.items()) if t in read}
     body: dict[str, Any] = {
         "schema": schema,
         "rules": dict(sorted(files.items())),
         "axes": {a: terms.extents[a] for a in sorted(axes)},
+        **({"stated": stated} if stated else {}),
         "terms": rows,
         "outputs": [
             {
@@ -240,13 +244,19 @@ def certificate(terms: Terms, outputs: Sequence[Derived], files: Mapping[str, st
     return _lines(body)
 
 
-def replay(names: Sequence[str], reference: Sequence[Expr], denotation: Sequence[Expr], reason: str) -> Derivation:
+def replay(
+    names: Sequence[str],
+    reference: Sequence[Expr],
+    denotation: Sequence[Expr],
+    reason: str,
+    facts: TensorFacts = language.NO_FACTS,
+) -> Derivation:
     """What is to be proved again, where there is no derivation.
 
     Raises:
         IllegalIRError: an expression has no term.
     """
-    terms = Terms()
+    terms = Terms(stated=facts)
     encoder = Encoder(terms)
     pairs = zip(names, reference, denotation, strict=True)
     outputs = [Derived(name, encoder.of(a), encoder.of(b), ()) for name, a, b in pairs]
@@ -287,7 +297,7 @@ def _lines(body: Mapping[str, Any]) -> bytes:
     def text(value: Any) -> str:
         return json.dumps(value, ensure_ascii=True)
 
-    parts = [f'"schema": {text(body["schema"])}', f'"rules": {text(body["rules"])}', f'"axes": {text(body["axes"])}']
+    parts = [f'"{name}": {text(body[name])}' for name in ("schema", "rules", "axes", "stated") if name in body]
     parts.append('"terms": [\n  ' + ",\n  ".join(map(text, body["terms"])) + "\n ]")
     outputs = []
     for o in body["outputs"]:

@@ -19,6 +19,7 @@ from prism.egraph.derivation.certificate import Derivation, Derived, Encoder, ce
 from prism.egraph.derivation.explanation import RENAME, Schedule, Trials
 from prism.egraph.derivation.proof_forest import MAX_STEPS, Explainer, Forest, Link, TooLongError
 from prism.egraph.derivation.proof_forest import RENAME as RENAMED
+from prism.egraph.language import NO_FACTS, TensorFacts
 from prism.egraph.rules import FpClass, read_rule_files, rule_files
 from prism.errors import IllegalIRError
 from prism.program.nodes import Expr
@@ -45,23 +46,30 @@ class Deriver:
     _rules: dict[str, Rule] = field(default_factory=dict)
     _texts: dict[str, bytes] = field(default_factory=dict)
 
-    def derive(self, names: Sequence[str], reference: Sequence[Expr], denotation: Sequence[Expr]) -> Derivation:
+    def derive(
+        self,
+        names: Sequence[str],
+        reference: Sequence[Expr],
+        denotation: Sequence[Expr],
+        facts: TensorFacts = NO_FACTS,
+    ) -> Derivation:
         """A certificate that the expressions are pairwise equal.
 
         Args:
             names: of the outputs.
             reference: with canonical axes, one an output, split as the denotation is.
             denotation: as many.
+            facts: what is known of the elements of tensors.
 
         Raises:
             IllegalIRError: an expression has no term.
         """
-        terms = Terms()
+        terms = Terms(stated=facts)
         encoder = Encoder(terms)
         pairs = [(name, encoder.of(a), encoder.of(b)) for name, a, b in zip(names, reference, denotation, strict=True)]
         spent = {"find": 0.0, "replay": 0.0, "check": 0.0}
         found: list[Derived] = []
-        alike: dict[tuple[int, ...], tuple[tuple[str, ...], list[dict[str, Any]]]] = {}
+        alike: dict[tuple[object, ...], tuple[tuple[str, ...], list[dict[str, Any]]]] = {}
         schedules = 0
         try:
             trials = self._load()
@@ -69,10 +77,13 @@ class Deriver:
                 # Regions of a model are alike by the hundred: rules do not look at what tensors are called.
                 called = _reads(left, right)
                 places = {tensor: str(n) for n, tensor in enumerate(called)}
-                nameless = tuple([t.id for t in _called(terms, (left, right), places)])
+                nameless = (
+                    *(t.id for t in _called(terms, (left, right), places)),
+                    *(tuple(facts.get(tensor, ())) for tensor in called),
+                )
                 if nameless not in alike:
                     start = time.perf_counter()
-                    schedule = Schedule((), ()) if left is right else trials.find(a, b)
+                    schedule = Schedule((), ()) if left is right else trials.find(a, b, facts)
                     spent["find"] += time.perf_counter() - start
                     schedules += 0 if left is right else trials.count
                     if schedule is None:
@@ -90,7 +101,7 @@ class Deriver:
             check(data, self._texts)
             spent["check"] = time.perf_counter() - start
         except (_GivenUpError, IllegalIRError, CertificateError, RecursionError) as error:
-            again = replay(names, reference, denotation, str(error) or "the terms are nested too deeply")
+            again = replay(names, reference, denotation, str(error) or "the terms are nested too deeply", facts)
             return replace(again, schedules=schedules, seconds=spent)
         return Derivation(data, "", sum(len(d.steps) for d in found), schedules, spent)
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from typing import TypeAlias, TypeVar
 
 from prism.egraph.bindings import EGraph
-from prism.egraph.language import ANALYSIS, DISTRIBUTE, EXPAND, EXPLORE, SIMPLIFY
+from prism.egraph.language import ANALYSIS, DISTRIBUTE, EXPAND, EXPLORE, NO_FACTS, SIMPLIFY, TensorFacts
 from prism.egraph.rules import RuleSet, install
 from prism.egraph.saturate import Contradiction, Saturation
 from prism.program.nodes import Expr
@@ -71,19 +71,21 @@ class Trials:
     count: int = 0
     _graph: Saturation | None = None
 
-    def find(self, left: Expr, right: Expr) -> Schedule | None:
-        """A small schedule that joins the two; None where none of those tried does."""
+    def find(self, left: Expr, right: Expr, facts: TensorFacts = NO_FACTS) -> Schedule | None:
+        """A small schedule that joins the two, given facts of tensors; None where none of those tried does."""
         self.count = 0
         if self._graph is None:
             self._graph = _apart(self.rules)
         matched: set[str] = set()
         with self._graph.aside() as graph:
+            graph.leaves.facts = facts
             (a,), (b,) = graph.insert([left]), graph.insert([right])
             first = self._first(graph, a, b, matched)
         if first is None:
             return None
         # An e-graph with few rules is quick to copy; what matched nothing does nothing.
         graph = _apart(replace(self.rules, rules=tuple(r for r in self.rules.rules if r.name in matched)))
+        graph.leaves.facts = facts
         (a,), (b,) = graph.insert([left]), graph.insert([right])
         graph.run(_program((), ()))
         first = first.only(matched)

@@ -158,9 +158,24 @@ def draw_inputs(
             values = _values(program, t, way, rng, shape, most)
             # A copy where it may not be written, of which torch warns.
             made = torch.as_tensor(np.require(values, requirements=["C", "W"])).to(getattr(torch, t.dtype.value))
-            memory[key] = made.reshape(shape)
+            memory[key] = as_stated(t, made.reshape(shape))
         found[t.name] = memory[key]
     return found
+
+
+def as_stated(t: Tensor, drawn: Any) -> Any:
+    """A torch tensor for an input, with numbers that are as stated of it in the place of those that are not."""
+    import torch
+
+    if t.stated is None or t.dtype is DType.BOOL:
+        return drawn
+    for _ in range(2):  # what is in the set may be none of the type's numbers, as the least above 0 is not
+        values = drawn.to(torch.float64).numpy()
+        if t.stated.holds(values).all():
+            break
+        drawn = torch.as_tensor(t.stated.nearest(values, whole=not t.dtype.is_float)).to(drawn.dtype)
+    outside = torch.as_tensor(~t.stated.holds(drawn.to(torch.float64).numpy()))
+    return torch.where(outside, torch.full_like(drawn, t.stated.member), drawn)
 
 
 def _largest_places(program: Program, binding: Mapping[str, int]) -> dict[str, int]:
