@@ -368,11 +368,15 @@ class Argument:
         name: its name.
         dtype: its data type, as torch and numpy call it.
         shape: its shape, symbolic dimensions at the values that were tuned for.
+        between: two ends of numbers that it may have, where something is stated of it.
+        mask: whether the ends are the only ones.
     """
 
     name: str
     dtype: str
     shape: tuple[int, ...]
+    between: tuple[float, float] | None = None
+    mask: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -60,6 +60,7 @@ MEASURING = ("prism optimize model.onnx", "prism optimize model.onnx --shape seq
 SLOW = ('prism bench --case "LoRA M16"',)
 ELSEWHERE = {
     'prism prove model.onnx moved.onnx --assume "x > 0"': "tests/test_assumptions.py runs it on smaller models",
+    'prism optimize model.onnx --assume "x > 0"': "tests/test_stated.py runs it on a smaller model",
     "make demo": "optimizes an example, as tests/test_end_to_end.py does, in a checkout",
     "make test": "runs this",
     'make demo PIP_FLAGS="--extra-index-url https://download.pytorch.org/whl/cpu"': "asks another index",

@@ -29,7 +29,7 @@ from prism.egraph.derivation.derive import Deriver
 from prism.egraph.rules import rule_files
 from prism.egraph.worker import Worker
 from prism.errors import ExitCode, UsageError
-from prism.events import Recorder
+from prism.events import Argument, Recorder
 from prism.instantiate.gate.draws import DRAWS, draw_inputs
 from prism.instantiate.lock import program_hash
 from prism.program.assumptions import under
@@ -39,6 +39,7 @@ from prism.program.nodes import DType, Program, Tensor
 from prism.program.region import Region, canonical, subprogram
 from prism.program.stated import POSITIVE
 from prism.program.verdict import Status
+from prism.report.usage import example
 from prism.sgraph.nodes import Pointwise, SGraph
 from prism.sgraph.record import plain, sgraph_of
 from prism.sgraph.show import key
@@ -131,6 +132,18 @@ def test_what_is_drawn_is_as_stated(text: str, dtype: DType) -> None:
         assert held.holds(drawn).all(), kind
         other = draw_inputs(program, kind, {}, 0)["x"].double().numpy()
         assert np.array_equal(drawn[held.holds(other)], other[held.holds(other)]), "what is as stated stays"
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "int32", "int64"])
+@pytest.mark.parametrize("text", STATED)
+def test_an_example_of_a_call_is_as_stated(text: str, dtype: str) -> None:
+    held = under(Program("f", (Tensor("x", (3, 40), DType(dtype)),), (), ()), {"x": text}).inputs[0].stated
+    assert held is not None
+    made = eval(example(Argument("x", dtype, (3, 40), held.stretch, held.truth), ""), {"torch": torch})
+    assert made.shape == (3, 40)
+    assert held.holds(made.double().numpy()).all(), made
+    if dtype.startswith("f") and held.low < held.high:
+        assert made.unique().numel() > 1
 
 
 def scaled(stated: str) -> SGraph:

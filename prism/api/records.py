@@ -308,7 +308,13 @@ def _verdict(request: Request, proved: ProvedSGraph) -> Verdict:
 def _arguments(program: Program) -> tuple[Argument, ...]:
     """What the emitted function is called with: the inputs that are no weights."""
     return tuple(
-        Argument(t.name, t.dtype.value, tuple(evaluate(e, program.hints) for e in t.shape))
+        Argument(
+            t.name,
+            t.dtype.value,
+            tuple(evaluate(e, program.hints) for e in t.shape),
+            t.stated.stretch if t.stated is not None else None,
+            t.stated is not None and t.stated.truth,
+        )
         for t in program.inputs
         if t.name not in program.weights
     )

@@ -118,6 +118,19 @@ class Assumption:
         near = (1.0, -1.0, self.low + 1.0, self.high - 1.0, low / 2 + high / 2, self.low, self.high)
         return next(x for x in near if math.isfinite(x) and bool(self.holds(np.array(x))))
 
+    @property
+    def stretch(self) -> tuple[float, float]:
+        """Two ends that all numbers between, and they themselves, are of the set; of a mask, 0 and 1."""
+        if self.truth:
+            return 0.0, 1.0
+        low, high = self.low, self.high
+        if self.nonzero:
+            low, high = (0.0, high) if high >= -low else (low, 0.0)
+        if math.isinf(low):
+            low = high - 2.0 if math.isfinite(high) else -1.0
+        width = min(high - low, 2.0)
+        return low + width / 4, low + 3 * width / 4
+
     def __str__(self) -> str:
         if self.truth:
             return "in {0, 1}"

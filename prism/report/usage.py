@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import shlex
 from collections.abc import Sequence
@@ -56,7 +57,14 @@ def example(a: Argument, place: str) -> str:
             return f"torch.rand({shape}{place}) < 0.5"
         case "int64" | "int32" | "int8" | "uint8":
             size = f"({shape}{',' if len(a.shape) == 1 else ''})" if a.shape else "()"
-            return f"torch.randint(0, 2, {size}, dtype=torch.{a.dtype}{place})"
+            low = 0 if a.between is None or a.mask else math.ceil(a.between[0])
+            high = 1 if a.between is None or a.mask else max(low, math.floor(a.between[1]))
+            return f"torch.randint({low}, {high + 1}, {size}, dtype=torch.{a.dtype}{place})"
+        case _ if a.mask:
+            return f"(torch.rand({shape}{place}) < 0.5).to(torch.{a.dtype})"
+        case _ if a.between is not None:
+            first, last = a.between
+            return f"{first!r} + {last - first!r}*torch.rand({shape}, dtype=torch.{a.dtype}{place})"
         case _:
             return f"torch.randn({shape}, dtype=torch.{a.dtype}{place})"
 
