@@ -47,6 +47,7 @@ from prism.program.inline import aligned, inline
 from prism.program.nodes import DType, Expr, Formula, Program, Reduce, Tensor, walk
 from prism.program.pretty import formula_lines
 from prism.program.region import reads
+from prism.program.stated import Fact
 from prism.report.folder import LARGEST, LOCK_NAME, REPORT_NAME, certificate_name, digest_of, read_file, unlisted
 from prism.report.records import MODEL_LOCK_SCHEMA, RANGES_LOCK_SCHEMA, from_json, lock_schema, recorded_files
 from prism.sgraph.denote import expand
@@ -320,7 +321,10 @@ class _Run:
         said = read_assumptions(proof.stated)
         for tensor, facts in sides.terms.stated.items():
             if tensor not in said or not set(facts) <= set(said[tensor].facts):
-                self.differs(name, f"it takes {tensor} to be {' and '.join(facts)}, which {PROOF_NAME} does not state")
+                self.differs(
+                    name,
+                    f"it takes {tensor} to be {' and '.join(map(_said, facts))}, which {PROOF_NAME} does not state",
+                )
         if said:
             self.passed.append(f"for inputs of which {' and '.join(f'{n} {s}' for n, s in said.items())}")
         return sides
@@ -392,7 +396,12 @@ def _extents(expr: Expr, wanted: Sequence[str]) -> list[Extent]:
     return [known[w] for w in wanted if w in known]
 
 
-def _nameless(a: Expr, b: Expr, stated: TensorFacts) -> tuple[Expr, Expr, tuple[tuple[str, tuple[str, ...]], ...]]:
+def _said(fact: Fact) -> str:
+    """A fact of a tensor, in words."""
+    return fact if isinstance(fact, str) else f"{'>=' if fact[0] == 'lower' else '<='} {fact[1]:g}"
+
+
+def _nameless(a: Expr, b: Expr, stated: TensorFacts) -> tuple[Expr, Expr, tuple[tuple[str, tuple[Fact, ...]], ...]]:
     """The two, and what is stated for them, what they read called by its place: equal for regions but for names."""
     names = {t: f"t{n}" for n, t in enumerate(dict.fromkeys((*reads(a), *reads(b))))}
     return renamed(a, names), renamed(b, names), tuple((names[t], tuple(f)) for t, f in stated.items() if t in names)

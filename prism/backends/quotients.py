@@ -50,7 +50,7 @@ def quotients(sgraph: SGraph) -> dict[str, Quotients]:
     recips = [s for k in sgraph.kernels for s in k.statements() if isinstance(s, Pointwise) and s.op == "recip"]
     if not recips:
         return {k.name: Quotients({}) for k in sgraph.kernels}
-    divisors = Divisors({t.name: t.dtype for t in sgraph.inputs})
+    divisors = Divisors({t.name: t for t in sgraph.inputs})
     try:
         values = kernel_values(sgraph)
     except IllegalIRError:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import hashlib
 import itertools
 import json
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from prism.checker.rules import Rule, instance, read_rules
-from prism.checker.terms import REDUCTIONS, CertificateError, Index, Term, Terms
+from prism.checker.terms import REDUCTIONS, CertificateError, Fact, Index, Term, Terms
 
 SCHEMA = "prism.derivation/1"
 
@@ -19,7 +20,7 @@ TOLERANCE = 2.0**-36
 
 
 STATED = frozenset({"positive", "nonneg", "nonzero", "boolean"})
-"""What may be taken for granted of a tensor's elements."""
+"""What may be taken for granted of a tensor's elements, but for bounds: ["lower", 0.5], ["upper", 2]."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +119,7 @@ def _check(body: Mapping[str, Any], rule_texts: Mapping[str, bytes]) -> Checked:
     return Checked(reader.terms, outputs)
 
 
-def stated_in(body: Mapping[str, Any]) -> dict[str, tuple[str, ...]]:
+def stated_in(body: Mapping[str, Any]) -> dict[str, tuple[Fact, ...]]:
     """What a certificate takes for granted of tensors' elements, by their names; whoever trusts it has to agree.
 
     Raises:
@@ -126,10 +127,20 @@ def stated_in(body: Mapping[str, Any]) -> dict[str, tuple[str, ...]]:
     """
     found = {}
     for tensor, facts in body.get("stated", {}).items():
-        if not isinstance(facts, list) or not facts or not set(facts) <= STATED:
-            raise CertificateError(f"of {tensor} it takes for granted what is none of {', '.join(sorted(STATED))}")
-        found[_text(tensor)] = tuple(facts)
+        if not isinstance(facts, list) or not facts:
+            raise CertificateError(f"of {tensor} it takes nothing for granted")
+        found[_text(tensor)] = tuple(_fact(tensor, f) for f in facts)
     return found
+
+
+def _fact(tensor: str, fact: Any) -> Fact:
+    match fact:
+        case str() if fact in STATED:
+            return fact
+        case [("lower" | "upper") as end, float() | int() as x] if math.isfinite(x):
+            return end, float(x)
+    known = ", ".join(sorted(STATED))
+    raise CertificateError(f"of {tensor} it takes for granted what is no bound and none of {known}")
 
 
 @dataclass(slots=True)

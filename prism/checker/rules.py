@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -228,6 +229,11 @@ def _evaluate(s: Sexp, terms: Terms, known: Mapping[str, Any]) -> Any:
             if t.value is None:
                 raise GuardError("a term has no constant value")
             return t.value
+        case (("lower" | "upper"), [Term() as t]):
+            end = t.bounds[head == "upper"]
+            if math.isinf(end):
+                raise GuardError("a term has no known bound")
+            return end
         case "length", [str() as axis]:
             return terms.length(axis)
         case "set-union", [a, b]:

@@ -11,6 +11,7 @@ REDUCTIONS = frozenset({"Sum", "Max", "Min", "Prod"})
 LEAVES = frozenset({"Read", "Pos", "Const", "Size"})
 
 Index: TypeAlias = "tuple[tuple[tuple[str, str], ...], str]"  # ((axis, coefficient), ...), offset
+Fact: TypeAlias = "str | tuple[str, float]"  # positive, say, or ("lower", 0.5)
 _NO_AXES: frozenset[str] = frozenset()
 
 
@@ -31,6 +32,7 @@ class Term:
         facts: what is known of its value: finite, positive, nonneg, nonzero, boolean (each of them: a number); below: a
             number or -inf.
         value: the number that it is, where it has neither reads nor axes.
+        bounds: two numbers between which a finite one surely lies; -inf and inf where nothing is known.
         size: how many nodes it has, as a tree.
     """
 
@@ -41,6 +43,7 @@ class Term:
     axes: frozenset[str]
     facts: frozenset[str]
     value: float | None
+    bounds: tuple[float, float]
     size: int
 
 
@@ -50,12 +53,12 @@ class Terms:
 
     Attributes:
         extents: of the axes, by name.
-        stated: facts that are taken for granted of the elements of tensors, by their names.
+        stated: facts and bounds that are taken for granted of the elements of tensors, by their names.
         rows: by number.
     """
 
     extents: dict[str, str] = field(default_factory=dict)
-    stated: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    stated: Mapping[str, Sequence[Fact]] = field(default_factory=dict)
     rows: list[Term] = field(default_factory=list)
     _known: dict[tuple[Any, ...], Term] = field(default_factory=dict)
 
@@ -67,9 +70,11 @@ class Terms:
         if known is None:
             value = _value(op, data, kids)
             granted = self.stated.get(data[0], ()) if op == "Read" else ()
-            facts = _closed(_facts(op, data, kids, value).union(granted))
+            facts = _closed(_facts(op, data, kids, value).union(f for f in granted if isinstance(f, str)))
+            bounds = _bounds(op, kids, value, facts, dict(f for f in granted if not isinstance(f, str)))
+            facts = _closed({*facts, *_signs(bounds)}) if "finite" in facts else facts
             size = 1 + sum(k.size for k in kids)
-            known = Term(len(self.rows), op, data, kids, _axes(op, data, kids), facts, value, size)
+            known = Term(len(self.rows), op, data, kids, _axes(op, data, kids), facts, value, bounds, size)
             self.rows.append(known)
             self._known[key] = known
         return known
@@ -186,6 +191,8 @@ def _value(op: str, data: Any, kids: tuple[Term, ...]) -> float | None:
             return math.sqrt(x)
         case "Mul", [float(x), float(y)] if 1e-200 < abs(x * y) < 1e200:
             return x * y
+        case "Add", [float(x), float(y)] if x == -y:
+            return 0.0
         case "Add", [float(x), float(y)] if min(abs(x + y), abs(x), abs(y)) >= 0.01 * max(abs(x), abs(y)):
             return x + y
         case "Max2", [float(x), float(y)]:
@@ -257,6 +264,58 @@ def _facts(op: str, data: Any, kids: tuple[Term, ...], value: float | None) -> s
             if op == "Sum":
                 found |= {"below"} & every
     return found
+
+
+def _bounds(
+    op: str, kids: tuple[Term, ...], value: float | None, facts: frozenset[str], granted: Mapping[str, float]
+) -> tuple[float, float]:
+    """Two numbers between which the value lies, which is finite; -inf and inf where nothing is known.
+
+    Interval arithmetic, rounded to the nearest as constants are (Moore, Interval Analysis, 1966).
+    """
+    if "finite" not in facts:
+        return -math.inf, math.inf
+    if value is not None:
+        return value, value
+    if "boolean" in facts:
+        return 0.0, 1.0
+    low, high = granted.get("lower", -math.inf), granted.get("upper", math.inf)
+    match op, [k.bounds for k in kids]:
+        case "Add", [(a, b), (c, d)]:
+            low, high = a + c, b + d
+        case "Mul", [(a, b), (c, d)]:
+            ends = [x * y if x and y else 0.0 for x in (a, b) for y in (c, d)]
+            low, high = (min(ends), max(ends)) if kids[0] is not kids[1] else (-math.inf, max(a * a, b * b))
+        case "Recip", [(a, b)] if a > 1e-290:
+            low, high = 1.0 / b, 1.0 / a
+        case "Recip", [(_, b)] if "positive" in facts:
+            low = 1.0 / b
+        case "Exp", [(a, b)]:
+            low, high = (0.0 if a < -700 else math.exp(min(a, 600.0))), (math.exp(b) if b < 600 else math.inf)
+        case "Sqrt", [(a, b)]:
+            low, high = math.sqrt(max(a, 0.0)), math.sqrt(max(b, 0.0))
+        case "Sigmoid", _:
+            low, high = 0.0, 1.0
+        case "Tanh" | "Erf" | "Sin" | "Cos", _:
+            low, high = -1.0, 1.0
+        case "Abs", [(a, b)]:
+            low, high = max(a, -b, 0.0), max(-a, b)
+        case "Max2", [(a, b), (c, d)]:
+            low, high = max(a, c), max(b, d)
+        case "Min2", [(a, b), (c, d)]:
+            low, high = min(a, c), min(b, d)
+        case "Where", [_, (a, b), (c, d)]:
+            low, high = min(a, c), max(b, d)
+        case "Max" | "Min", [(a, b)]:
+            low, high = a, b
+    return max(low, 0.0) if "nonneg" in facts else low, high
+
+
+def _signs(bounds: tuple[float, float]) -> set[str]:
+    """What follows of a finite number between the two."""
+    low, high = bounds
+    held = {"positive": low > 0, "nonneg": low >= 0, "nonzero": high < 0}
+    return {name for name, so in held.items() if so}
 
 
 def _guarded(kids: tuple[Term, ...]) -> bool:

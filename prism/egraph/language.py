@@ -7,8 +7,9 @@
     value   T -> its exact value, where it is a finite constant; a `Const` itself carries that value cut to 40 bits, so
             that what folding rounds in float64 is one term; constants rounded to float32 are read before (constants.py)
     length  axis -> its extent, as a term
-    finite, nonzero, positive, nonneg, boolean: relations on T, over the reals for finite inputs; those that are
-            stated of an input are facts of its reads
+    lower, upper  T -> a number that no element is below, or above, of a T that is finite
+    finite, nonzero, positive, nonneg, boolean: relations on T, over the reals for finite inputs; those, and the
+            bounds, that are stated of an input are facts of its reads
 
 The free-axes analysis is generated from the op table, so that no op can be forgotten there.
 """
@@ -20,6 +21,7 @@ from types import MappingProxyType
 from typing import TypeAlias
 
 from prism.program.ops import OPS
+from prism.program.stated import Fact
 
 # Names differ from egglog's primitives (`max`, `min`, `and`, `not`, `abs`, `exp`, `log`, `sqrt`).
 _SPECIAL = {
@@ -34,8 +36,8 @@ REDUCTIONS: Mapping[str, str] = MappingProxyType({"sum": "Sum", "max": "Max", "m
 
 LEAVES = ("Read", "Const", "Size", "Pos")
 
-TensorFacts: TypeAlias = "Mapping[str, Sequence[str]]"
-"""Relations that all elements of a tensor are in, by its name."""
+TensorFacts: TypeAlias = "Mapping[str, Sequence[Fact]]"
+"""Relations that all elements of a tensor are in, and bounds of them, as ("lower", 0.5), by its name."""
 
 NO_FACTS: TensorFacts = MappingProxyType({})
 """Nothing is known of any tensor but that it is finite."""
@@ -64,6 +66,9 @@ def _prelude() -> str:
         "(function axes (T) Axes :merge (set-intersect old new))",
         "(function value (T) f64 :merge old)",
         "(function length (String) T :merge old)",
+        # A bound that rounding alone makes sharper is no news: an e-class with terms of itself would have no last.
+        "(function lower (T) f64 :merge (max old (- new (* 1e-13 (abs new)))))",
+        "(function upper (T) f64 :merge (min old (+ new (* 1e-13 (abs new)))))",
         *(f"(relation {name} (T))" for name in ("finite", "nonzero", "positive", "nonneg", "boolean")),
         *(f"(ruleset {name})" for name in RULESETS),
     ]

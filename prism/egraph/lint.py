@@ -172,7 +172,11 @@ def warnings(rule: Rule) -> list[Issue]:
     assert isinstance(form, list)
     parts = parts_of(form)
     known = definitions(parts)
-    known = {name: what for name, what in known.items() if show(what[:1]) not in ("(axes)", "(value)", "(length)")}
+    known = {
+        name: what
+        for name, what in known.items()
+        if show(what[:1]) not in ("(axes)", "(value)", "(length)", "(lower)", "(upper)")
+    }
     facts = [expand(f, known) for f in parts.facts]
     sides = [(expand(a, known), expand(b, known)) for a, b in parts.unions if form[0] != "rule" or _is_union(form, a)]
     sides += [(b, a) for a, b in sides if form[0] == "birewrite"]
@@ -288,6 +292,10 @@ def _unguarded_roots(left: Form, right: Form, facts: Sequence[Form]) -> Iterator
                 yield f"one side alone takes the {name} of {text}, whose sign is not known: add ({guard} {text})"
 
 
+_KNOWN = re.compile(r"\((value|lower|upper) ")
+"""What only a term that is a finite number has."""
+
+
 def _lost(left: Form, right: Form, facts: Sequence[Form]) -> Iterator[str]:
     """A variable that vanishes, and with it an infinity or NaN that it may hold."""
     chosen: set[str] = set()
@@ -303,7 +311,9 @@ def _lost(left: Form, right: Form, facts: Sequence[Form]) -> Iterator[str]:
             visit(part, branch or (form[0] == "Where" and n > 0))
 
     visit(left, False)
-    told = {v for f in facts for v in variables(f) if isinstance(f, list) and (f[0] in RELATIONS or "value" in show(f))}
+    told = {
+        v for f in facts for v in variables(f) if isinstance(f, list) and (f[0] in RELATIONS or _KNOWN.search(show(f)))
+    }
     for v in sorted(used - variables(right) - told):
         if not (isinstance(left, list) and left[0] == "Where" and v not in used - chosen):
             if isinstance(left, list) and left[0] == "Where" and left[1] == v:

@@ -12,6 +12,10 @@ Place: TypeAlias = tuple[int, int]
 Macro: TypeAlias = "tuple[tuple[str, ...], Form]"  # parameters, and the term over them that is meant
 
 
+BOUNDS = ("lower", "upper")
+"""The functions that say what a term is surely not below, and not above."""
+
+
 @dataclass(frozen=True, slots=True)
 class _Token:
     text: str
@@ -150,6 +154,13 @@ def parts_of(form: Form, macros: dict[str, Macro] | None = None) -> Parts:
                 # What has a value is a finite constant.
                 parts.unions.append((action[1][1], action[2]))
                 parts.relations.append(("finite", action[1][1]))
+            case "set" if isinstance(action[1], list) and action[1][0] in BOUNDS:
+                # What has a bound is finite, and the difference is not negative.
+                term, (less, more) = action[1][1], (action[1][1], action[2])
+                if action[1][0] == "lower":
+                    less, more = more, less
+                parts.relations.append(("finite", term))
+                parts.relations.append(("nonneg", ["Add", more, ["Mul", ["Const", "-1.0"], less]]))
             case "union" | "set":
                 parts.unions.append((action[1], action[2]))
             case "subsume" | "panic":

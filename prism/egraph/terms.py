@@ -176,7 +176,12 @@ class Encoder:
                 axes = frozenset(a for i in index for a in i.axes())
                 read = call("Read", text(self.leaves.leaf(str(e), e)), self._axes(axes))
                 for fact in self.leaves.facts.get(tensor, ()):
-                    commands.append(bindings.ActionCommand(bindings.Expr_(SPAN, call(fact, read))))
+                    action = (
+                        bindings.Expr_(SPAN, call(fact, read))
+                        if isinstance(fact, str)
+                        else bindings.Set(SPAN, fact[0], [read], number(fact[1]))
+                    )
+                    commands.append(bindings.ActionCommand(action))
                 return read, 1
             case Position(index):
                 return call("Pos", text(self.leaves.leaf(str(e), e)), self._axes(index.axes())), 1

@@ -19,7 +19,7 @@ import numpy as np
 from prism.errors import UsageError
 from prism.program import build
 from prism.program.nodes import Const, DType, Expr, Program, Read, Tensor
-from prism.program.stated import Assumption
+from prism.program.stated import Assumption, Fact
 from prism.program.transform import rebuilt
 
 Stated: TypeAlias = "Sequence[str] | Mapping[str, str]"
@@ -168,7 +168,7 @@ def statements(tensors: Iterable[Tensor]) -> tuple[str, ...]:
     return tuple(f"{t.name} {t.stated}" for t in tensors if t.stated is not None)
 
 
-def facts(tensors: Iterable[Tensor]) -> dict[str, tuple[str, ...]]:
+def facts(tensors: Iterable[Tensor]) -> dict[str, tuple[Fact, ...]]:
     """What rules may take for granted of the tensors' elements (`prism.egraph.language` has the relations), by name."""
     return {t.name: t.stated.facts for t in tensors if t.stated is not None and t.stated.facts}
 

@@ -5,8 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import TypeAlias
 
 import numpy as np
+
+Fact: TypeAlias = "str | tuple[str, float]"
+"""The name of a relation, or of a bound with the number."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,12 +90,13 @@ class Assumption:
         return not self.truth and (self.low > 0 or (self.low == 0 and self.above))
 
     @property
-    def facts(self) -> tuple[str, ...]:
-        """What all of them are, of the relations that rules ask for; each is finite besides."""
+    def facts(self) -> tuple[Fact, ...]:
+        """What all of them are, of the relations that rules ask for, and their bounds; each is finite besides."""
         nonneg = self.truth or self.low >= 0
         nonzero = self.nonzero or self.positive or self.high < 0 or (self.high == 0 and self.below)
         held = {"boolean": self.truth, "positive": self.positive, "nonneg": nonneg, "nonzero": nonzero}
-        return tuple(name for name, so in held.items() if so)
+        ends = (("lower", self.low), ("upper", self.high))
+        return (*(name for name, so in held.items() if so), *(e for e in ends if math.isfinite(e[1])))
 
     def nearest(self, values: np.ndarray, whole: bool = False) -> np.ndarray:
         """Numbers of the set, for draws of any numbers: those that are in it stay; the others are folded into it."""
@@ -152,4 +157,4 @@ POSITIVE = Assumption(low=0.0, above=True)
 """What every set of positive numbers is part of."""
 
 
-__all__ = ["POSITIVE", "Assumption"]
+__all__ = ["POSITIVE", "Assumption", "Fact"]

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from prism.program.index import Index
-from prism.program.nodes import Const, DType, Expr, Map, Reduce, ReduceKind, Size, free_axes, walk
+from prism.program.nodes import Const, Expr, Map, Reduce, ReduceKind, Size, Tensor, free_axes, walk
 from prism.program.transform import canonical, substitute
 from prism.sgraph.value_bounds import Bounds, flat, negated
 
@@ -31,15 +31,15 @@ class Divisors:
     """Tells divisors whose reciprocal float32 holds.
 
     Attributes:
-        dtypes: of the tensors that are read.
+        tensors: those that are read, by name.
     """
 
-    dtypes: Mapping[str, DType]
+    tensors: Mapping[str, Tensor]
     _bounds: Bounds = field(init=False)
     _known: dict[int, tuple[Expr, tuple[float, float]]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self._bounds = Bounds(self.dtypes)
+        self._bounds = Bounds(self.tensors)
 
     def invertible(self, e: Expr) -> bool:
         """Whether a product with 1/e is as good as a division by e, whatever the value; 0 and infinity are."""

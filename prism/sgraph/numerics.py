@@ -19,7 +19,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
-from prism.program.nodes import Const, DType, Expr, Map, Read, Reduce, ReduceKind, Size, free_axes, walk
+from prism.program.nodes import Const, DType, Expr, Map, Read, Reduce, ReduceKind, Size, Tensor, free_axes, walk
 from prism.sgraph.denote import Denotation, denote, kernel_values, stored_values
 from prism.sgraph.divisors import Divisors
 from prism.sgraph.nodes import Gather, Kernel, Load, Loop, Pointwise, SGraph, Stmt, Store
@@ -92,11 +92,11 @@ class Numerics:
 
     def findings(self, sgraph: SGraph, denotation: Denotation) -> tuple[Finding, ...]:
         """See the function of that name."""
-        dtypes = {t.name: t.dtype for t in sgraph.inputs}
+        tensors = {t.name: t for t in sgraph.inputs}
         if self._known is None:
-            self._known = _Known.of(self.reference, dtypes)
+            self._known = _Known.of(self.reference, tensors)
         if denotation not in self._outputs:
-            bounds = Bounds(dtypes)
+            bounds = Bounds(tensors)
             self._outputs[denotation] = tuple(
                 (n, kind, at)
                 for n, e in enumerate(denotation.outputs)
@@ -134,8 +134,8 @@ class _Known:
     values: frozenset[str]
 
     @staticmethod
-    def of(reference: Sequence[Expr], dtypes: Mapping[str, DType]) -> _Known:
-        bounds = Bounds(dtypes)
+    def of(reference: Sequence[Expr], tensors: Mapping[str, Tensor]) -> _Known:
+        bounds = Bounds(tensors)
         unsafe = {(kind, shape(at)) for e in reference for kind, at in (*_unbounded(e, bounds), *_differences(e))}
         return _Known(frozenset(unsafe), frozenset(shape(x) for e in reference for x in walk(e)))
 
@@ -316,7 +316,7 @@ def divisors_stored(sgraph: SGraph) -> SGraph:
     }
     if not inverses:
         return sgraph
-    divisors, values = Divisors({t.name: t.dtype for t in sgraph.inputs}), kernel_values(sgraph)
+    divisors, values = Divisors({t.name: t for t in sgraph.inputs}), kernel_values(sgraph)
     changed: dict[str, str] = {}
     # What lies outside of a tensor is 0 for a gather, and 1/0 of it would not be.
     gathered = {s.tensor for k in sgraph.kernels for s in k.statements() if isinstance(s, Gather)}

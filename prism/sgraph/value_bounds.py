@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 
 from prism.program.extents import Extent
 from prism.program.index import Atom, Axis, Index
-from prism.program.nodes import Const, DType, Expr, Map, Position, Read, Reduce, ReduceKind, Size, walk
+from prism.program.nodes import Const, DType, Expr, Map, Position, Read, Reduce, ReduceKind, Size, Tensor, walk
 
 _UNIT = frozenset({"tanh", "erf", "sin", "cos", "sign"})
 _TRUTH = frozenset({"lt", "le", "eq", "and", "or", "not", "isnan", "sigmoid"})
@@ -147,15 +147,26 @@ def _apart(e: Expr, op: str) -> Sequence[Expr]:
     return (e,)
 
 
+def _declared(t: Tensor | None) -> tuple[float, float]:
+    """Bounds of what is read from a tensor, as far as its type and what is stated of it say."""
+    if t is None:
+        return _ANY
+    low, high = (0.0, 1.0) if t.dtype is DType.BOOL else (0.0, 255.0) if t.dtype is DType.UINT8 else _ANY
+    if t.stated is not None:
+        low, high = max(low, t.stated.low), min(high, t.stated.high)
+        low, high = (max(low, 0.0), min(high, 1.0)) if t.stated.truth else (low, high)
+    return low, high
+
+
 @dataclass(slots=True)
 class Bounds:
     """Bounds on the values of expressions, over the reals.
 
     Attributes:
-        dtypes: of the tensors that are read.
+        tensors: those that are read, by name: their types bound them, and what is stated of them.
     """
 
-    dtypes: Mapping[str, DType]
+    tensors: Mapping[str, Tensor]
     _known: dict[int, tuple[Expr, tuple[float, float]]] = field(default_factory=dict)
     _shapes: Shapes = field(default_factory=Shapes)
     _blurred: dict[Extent, Shapes] = field(default_factory=dict)
@@ -177,8 +188,7 @@ class Bounds:
                 least = 0 if all(c >= 0 for _, c in index.terms) and index.offset >= 0 else -math.inf
                 return float(least), math.inf
             case Read(tensor, _):
-                dtype = self.dtypes.get(tensor)
-                return (0.0, 1.0) if dtype is DType.BOOL else (0.0, 255.0) if dtype is DType.UINT8 else _ANY
+                return _declared(self.tensors.get(tensor))
             case Map("add", _):
                 return self._sum(e)
             case Map("mul", _):

@@ -379,6 +379,8 @@ class World:
                 return self.axes(args[0])
             case "value":
                 return self._known_constant(args[0])
+            case "lower" | "upper":
+                return self._bound(head, self.number(args[0]))
         values = [self.value(a) for a in args]
         if isinstance(values[0], frozenset):
             return self._set(head, values)
@@ -418,6 +420,22 @@ class World:
             if not self.defined.any():
                 raise Undefined
         return found  # type: ignore[no-any-return]
+
+    def _bound(self, head: str, a: Value) -> Value:
+        """A number that no element is below, or above: the sharpest, or, in two draws of three, one that is further."""
+        if not isinstance(a, Num):
+            raise NotRational
+        every = tuple(range(1, a.v.ndim))
+        self.defined = self.defined & (np.isfinite(a.v) & a.known).all(axis=every)
+        if not self.defined.any():
+            raise Undefined
+        v = np.where(np.isfinite(a.v) & a.known, a.v, 0.0)
+        away = np.where(np.isfinite(a.e), a.e, 0.0)
+        end = (
+            (v - away).min(axis=every, keepdims=True) if head == "lower" else (v + away).max(axis=every, keepdims=True)
+        )
+        slack = (np.arange(len(end)) % 3).reshape(end.shape) * (0.3 + 0.4 * np.abs(end))
+        return Floats.number(end - slack if head == "lower" else end + slack)
 
     def _set(self, head: str, values: Sequence[Value]) -> Value:
         """egglog's functions of sets."""

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from prism.egraph.language import CONSTRUCTORS, LEAVES, REDUCTIONS
-from prism.egraph.sexpr import Form, Parts, literal, subterms
+from prism.egraph.sexpr import BOUNDS, Form, Parts, literal, subterms
 
 RELATIONS = ("finite", "nonzero", "positive", "nonneg", "boolean")
 """What may be known of a term."""
@@ -48,6 +48,8 @@ class Plan:
             for part in fact[1:]:
                 if isinstance(part, list) and part[0] == "value" and isinstance(part[1], str):
                     constants.add(part[1])
+                if isinstance(part, list) and part[0] in BOUNDS and isinstance(part[1], str):
+                    wanted[part[1]] = wanted.get(part[1], frozenset()) | {"finite"}
             if fact[0] in RELATIONS and isinstance(fact[1], str):
                 wanted[fact[1]] = wanted.get(fact[1], frozenset()) | {str(fact[0])}
         forms: list[Form] = [*parts.facts, *(f for u in parts.unions for f in u), *(f for _, f in parts.relations)]
@@ -67,7 +69,7 @@ class Plan:
             head, args = form[0], form[1:]
             if head in REDUCTIONS.values():
                 visit(args[1], True)
-            elif head in ("axes", "value", *RELATIONS) or head in OP_OF or head in parts.macros:
+            elif head in ("axes", "value", *BOUNDS, *RELATIONS) or head in OP_OF or head in parts.macros:
                 for a in args:
                     visit(a, True)
             elif head not in LEAVES:
