@@ -1,8 +1,9 @@
-"""What a vendor's library takes for a matrix product: a roofline with tiles, waves and a split of the depth.
+"""What a vendor's library takes for a matrix product or for attention: a roofline with tiles, waves and splits.
 
 A library holds kernels for many tile sizes and ways to share the depth among programs, and picks a good one: the time
-is the least over LIBRARY_TILES and SPLITS, by the same rules as that of a kernel of prism's own. The constants are to
-be calibrated on a device; nothing here was measured.
+is the least over LIBRARY_TILES and SPLITS, by the same rules as that of a kernel of prism's own. A fused attention has
+tiles of so many queries, and where those are few its keys are shared. The constants are to be calibrated on a device;
+nothing here was measured.
 """
 
 from __future__ import annotations
@@ -17,6 +18,8 @@ from prism.cost.gpu import FULL_DOT_REUSE, Times, reached
 from prism.cost.roofline import memory, seconds
 from prism.program.index import Axis
 from prism.program.nodes import DType
+from prism.sgraph.attention import PlainAttention
+from prism.sgraph.library import LibraryCall
 from prism.sgraph.products import PlainProduct
 
 LIBRARY_EFFICIENCY = 0.8
@@ -29,6 +32,16 @@ LIBRARY_DEPTH = 256
 """The least part of its depth for which a library shares a product among programs, elements (guess)."""
 LIBRARY_OVERLAP = 0.95
 """The share of what does not bound a product that runs beside what does: its loads are warps of their own (guess)."""
+
+ATTENTION_EFFICIENCY = {64: 0.41, 128: 0.61}
+"""What a fused attention reaches of the data sheet's dense rate, by the width that heads are padded to: cuDNN's 408 and
+609 of 989 TFLOP/s on an H100 with 4096 queries, nothing masked (reported: published with FlashAttention-3)."""
+ATTENTION_CAUSAL = 0.88
+"""The share of it under a causal mask, tiles on its diagonal counted whole: 518 TFLOP/s there (reported: as above)."""
+ATTENTION_ROWS = (128, 64)
+"""Queries of a program, the fewest last (reported: the tiles of FlashAttention-2 and 3)."""
+ATTENTION_KEYS = 256
+"""The fewest keys of a program where they are shared among programs (guess)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +85,100 @@ class Extents:
                 yield 1, tiles, once
             elif math.ceil(depth / parts) >= LIBRARY_DEPTH:
                 yield parts, tiles * parts, once + 8 * parts * self.batch * result
+
+
+@dataclass(frozen=True, slots=True)
+class AttentionExtents:
+    """How large attention is: of so many heads, each of `rows` queries, which share keys among `shared` of them."""
+
+    heads: int
+    shared: int
+    rows: int
+    keys: int
+    columns: int
+    width: int
+    causal: bool
+
+    def seen(self, high: int) -> float:
+        """The share of the keys that tiles of that many queries see, those on the diagonal whole."""
+        return min(1.0, (self.keys + high) / (2 * self.keys)) if self.causal else 1.0
+
+    def tiled(self, high: int) -> Iterator[tuple[int, int, int]]:
+        """The ways to share the keys: the parts, the programs by tiles of that many queries, and the bytes moved.
+
+        The result is written once by the fused kernel, and copied to its place.
+        """
+        query = self.heads * self.rows * self.columns * self.width
+        once = 4 * query + 2 * self.heads // self.shared * self.keys * self.columns * self.width
+        tiles = self.heads * math.ceil(self.rows / high)
+        for parts in SPLITS:
+            if parts == 1:
+                yield 1, tiles, once
+            elif not self.causal and math.ceil(self.keys / parts) >= ATTENTION_KEYS:
+                yield parts, tiles * parts, once + 8 * parts * self.heads * self.rows * self.columns
+
+    def more_launches(self, parts: int) -> int:
+        """Beside attention's own: one that combines parts, and one that copies the result."""
+        return (parts > 1) + 1
+
+
+def attention_extents(call: PlainAttention, hints: Mapping[str, int]) -> AttentionExtents:
+    """How large attention is; `hints` has a value for every symbol."""
+    batch, heads, rows, columns = (int(value(s, hints)) for s in call.query.sizes)
+    _, few, keys, _ = (int(value(s, hints)) for s in call.key.sizes)
+    return AttentionExtents(batch * heads, heads // max(few, 1), rows, keys, columns, call.dtype.bytes, call.causal)
+
+
+def call_measures(
+    call: LibraryCall, hints: Mapping[str, int], device: Device, own: float
+) -> list[tuple[float, float, float]]:
+    """(bytes, work, seconds) of each way to share what is summed over, before anything is known of tiles.
+
+    Args:
+        call: what is called.
+        hints: a value for every symbol.
+        device: what it runs on.
+        own: the work of the kernel in whose place it is. Attention is taken to be no less: exponentials are work, and
+            of its forms, which are all one to the library, the one that computes least stays the best.
+    """
+    if not isinstance(call, PlainAttention):
+        return library_measures(extents(call, hints), device)
+    size = attention_extents(call, hints)
+    return [
+        (moved, own, float(seconds(device, moved, own, programs)) + launches * device.launch_overhead_s)
+        for parts, programs, moved in size.tiled(ATTENTION_ROWS[-1])
+        for launches in (size.more_launches(parts),)
+    ]
+
+
+def call_times(call: LibraryCall, hints: Mapping[str, int], device: Device) -> Times:
+    """Seconds by cause of a call on a device, by the best tiles and shares; `total` adds the launch."""
+    if not isinstance(call, PlainAttention):
+        return library_times(extents(call, hints), call.dtype, device)
+    size = attention_extents(call, hints)
+    padded = next((w for w in ATTENTION_EFFICIENCY if size.columns <= w), 2 * max(ATTENTION_EFFICIENCY))
+    share = ATTENTION_EFFICIENCY[min(padded, max(ATTENTION_EFFICIENCY))] * (ATTENTION_CAUSAL if size.causal else 1.0)
+    rate = device.dot_flops(call.dtype) * share / device.processors
+    found: list[tuple[float, int, Times]] = []
+    for high in ATTENTION_ROWS:
+        seen = size.seen(high)
+        for parts, programs, moved in size.tiled(high):
+            waves = math.ceil(programs / device.processors)
+            # Programs of a causal mask have unequal work: the longest first, they fill what waves leave.
+            own = 4.0 * high * math.ceil(size.keys / parts) * padded * seen
+            busy = programs / device.processors if size.causal and waves > 1 else float(waves)
+            through_l2 = programs * 2 * size.keys / parts * seen * size.columns * size.width
+            times = Times(
+                memory=memory(device, moved, moved + through_l2, reached(device, programs)),
+                compute=busy * own / rate,
+                latency=2 * device.memory_latency_s * waves,
+                overlap=LIBRARY_OVERLAP,
+                spill=size.more_launches(parts) * device.launch_overhead_s,
+                fits=True,
+                bytes=float(moved),
+            )
+            found.append((float(times.total(device.launch_overhead_s)), len(found), times))
+    return min(found)[2]
 
 
 def extents(product: PlainProduct, hints: Mapping[str, int]) -> Extents:

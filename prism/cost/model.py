@@ -34,7 +34,7 @@ from prism.cost.gpu import (
     launch_models,
     reached,
 )
-from prism.cost.library import Extents, extents, library_times
+from prism.cost.library import Extents, call_times, library_times
 from prism.cost.streams import STREAMS, Demand, finished, placed
 from prism.cost.work import work
 from prism.program.extents import Extent
@@ -44,8 +44,8 @@ from prism.program.prefix import stepwise
 from prism.sgraph.config import Config, Resources
 from prism.sgraph.folding import FOLDED
 from prism.sgraph.launch_order import apart, waits
+from prism.sgraph.library import library_calls
 from prism.sgraph.nodes import SGraph
-from prism.sgraph.products import plain_products
 
 Limiter: TypeAlias = Literal["memory", "compute", "latency", "launch"]
 Estimator: TypeAlias = Callable[[Config, Sequence[Resources]], float]
@@ -135,7 +135,7 @@ class Model:
     def __init__(self, sgraph: SGraph, device: Device, hints: Mapping[str, int]) -> None:
         self.device = device
         self.kernels = tuple(KernelModel(k, sgraph, device, hints) for k in sgraph.kernels)
-        library = {n: library_times(extents(p, hints), p.dtype, device) for n, p in plain_products(sgraph).items()}
+        library = {n: call_times(c, hints, device) for n, c in library_calls(sgraph).items()}
         self.launches = launch_models(sgraph, self.kernels, library)
         self._sgraph = sgraph
 

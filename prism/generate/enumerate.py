@@ -40,8 +40,8 @@ from prism.program.classes import EClasses
 from prism.program.index import Index
 from prism.program.nodes import Formula, Tensor
 from prism.sgraph.horizontal import fusable, fuse
+from prism.sgraph.library import library_call
 from prism.sgraph.nodes import SGraph
-from prism.sgraph.products import plain_product
 
 # So many sGraphs of one way to cut the program are ranked together before other ways get their turn.
 PER_CUT = 4
@@ -488,9 +488,9 @@ class _Walk:
             seen.add(family)
             whole = SGraph(task.name, task.inputs, (*plan.buffers, *family.buffers), outputs, family.kernels)
             # A library has something for a product, and nothing for what costs the same.
-            found = [plain_product(k, whole) if task.device.library else None for k in family.kernels]
-            products = tuple(None if p is None else (p.addend is None, p.copies_addend) for p in found)
-            like = products, likeness(family.kernels, whole)
+            found = [library_call(k, whole) if task.device.library else None for k in family.kernels]
+            calls = tuple(None if c is None else c.kind for c in found)
+            like = calls, likeness(family.kernels, whole)
             answer = self.reaches.get(like)
             if answer is None:
                 answer = reach(family.kernels, whole, task.device, self.points)

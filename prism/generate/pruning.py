@@ -23,10 +23,10 @@ import numpy as np
 from prism.cost.constraints import Footprint, checks, domains, first_unsatisfiable, footprint
 from prism.cost.counts import KernelCost, kernel_cost
 from prism.cost.device import Device
-from prism.cost.library import extents, library_measures
+from prism.cost.library import call_measures
 from prism.cost.roofline import seconds
+from prism.sgraph.library import library_call
 from prism.sgraph.nodes import Kernel, SGraph, Split
-from prism.sgraph.products import plain_product
 
 T = TypeVar("T")
 Array: TypeAlias = "np.ndarray[Any, np.dtype[np.float64]]"
@@ -216,17 +216,17 @@ def reach(
     parts = [r.parts.name for k in kernels for _, r in k.roles if isinstance(r, Split)]
     fronts: list[Array] = []
     failed: str | None = None
-    products = [plain_product(k, sgraph) if device.library else None for k in kernels]
+    calls = [library_call(k, sgraph) if device.library else None for k in kernels]
     for hints in points:
         tables: list[tuple[Array, Array | None]] = []
-        for f, cost, product in zip(prints, costs, products, strict=True):
+        for f, cost, call in zip(prints, costs, calls, strict=True):
             failed = first_unsatisfiable(f, sgraph, device, hints)
             binding = _feasible(f, device, hints) if failed is None else None
             if binding is None:
                 break
             rows = _measures(cost, device, binding)
-            if product is not None:
-                rows = np.concatenate([rows, library_measures(extents(product, hints), device)])
+            if call is not None:
+                rows = np.concatenate([rows, call_measures(call, hints, device, rows[:, 1].min())])
             shared = [np.asarray(binding[p]) for p in parts if p in binding]
             tables.append((rows, np.broadcast_to(shared[0], rows.shape[:1]) if shared else None))
         fronts.append(_together(tables) if len(tables) == len(kernels) else np.empty((0, 3)))

@@ -435,6 +435,18 @@ def stored_values(sgraph: SGraph) -> tuple[dict[str, Expr], dict[str, Expr]]:
     return {name: value for name, (_, value) in shared.stored.items()}, alone
 
 
+def kernel_stores(kernel: Kernel) -> dict[str, tuple[tuple[Index, ...], Expr]]:
+    """What one kernel stores and where, by tensor, over what it reads itself.
+
+    Raises:
+        IllegalIRError: it has no denotation, or a loop whose range leaves out what counts.
+    """
+    check_ranges(kernel)
+    own = _Shared()
+    _Reader(kernel, own, _Memory()).run()
+    return own.stored
+
+
 def kernel_values(sgraph: SGraph) -> dict[str, dict[str, Expr]]:
     """By kernel, what each of its values is over the inputs; in a loop, of an accumulator what it is at the end.
 

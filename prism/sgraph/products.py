@@ -88,6 +88,11 @@ class PlainProduct:
     relu: bool = False
 
     @property
+    def kind(self) -> tuple[bool, ...]:
+        """What tells its cost from that of other kernels that move and compute as much."""
+        return self.addend is None, self.copies_addend
+
+    @property
     def copies_addend(self) -> bool:
         """Whether the addend is as large as the result: a library adds to what lies there, so it is copied there."""
         return self.addend is not None and len(self.addend.groups) > 1

@@ -1,14 +1,18 @@
-"""Plain matrix products that the library behind torch computes, yielded as a kernel is."""
+"""Plain matrix products and attention that the library behind torch computes, yielded as a kernel is."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
 from prism.backends.host import tuple_of
+from prism.backends.source import HOST
 from prism.backends.tile import TileModule
 from prism.backends.triton.options.printed import Printed
+from prism.program.extents import Extent
+from prism.sgraph.attention import PlainAttention, Strided, contiguous
+from prism.sgraph.library import library_calls
 from prism.sgraph.nodes import SGraph
-from prism.sgraph.products import LIBRARY, View, plain_products
+from prism.sgraph.products import LIBRARY, View
 
 PRODUCT = '''
 class LibraryProduct:
@@ -45,28 +49,77 @@ class LibraryProduct:
         """There is nothing to compile."""
 '''
 
+ATTENTION = '''
+class LibraryAttention:
+    """Attention by a fused kernel behind torch, launched as a kernel is: attention[grid](q, k, v, out)."""
+
+    def __init__(self, name, scale, causal=False):
+        self.__name__ = name
+        self.scale = scale
+        self.causal = causal
+
+    def __getitem__(self, grid):
+        return self
+
+    def __call__(self, query, key, value, out):
+        """out = softmax(scale * query @ key.mT) @ value, all [batch, heads, rows, width]; keys may have fewer heads."""
+        kinds = torch.nn.attention.SDPBackend
+        order = [kinds.CUDNN_ATTENTION, kinds.FLASH_ATTENTION, kinds.EFFICIENT_ATTENTION, kinds.MATH]
+        with torch.nn.attention.sdpa_kernel(order, set_priority=True):
+            result = torch.nn.functional.scaled_dot_product_attention(
+                query,
+                key,
+                value,
+                is_causal=self.causal,
+                scale=self.scale,
+                enable_gqa=query.shape[1] != key.shape[1],
+            )
+        out.copy_(result)
+
+    def warmup(self, *args, **meta):
+        """There is nothing to compile."""
+'''
+
 
 class PrintedLibrary(Printed):
-    """A choice between the kernel and the library at every plain product."""
+    """A choice between the kernel and the library at every launch that a library has something for."""
 
     option = LIBRARY
     refusal = "no library computes the launch {}"
-    source = PRODUCT
-    names = ("LibraryProduct",)
+    names = ("LibraryProduct", "LibraryAttention")
 
     def possible(self, module: TileModule, sgraph: SGraph) -> Collection[str]:
-        """Plain products."""
-        self._products = plain_products(sgraph)
-        return self._products
+        """Plain products, and attention."""
+        self._sgraph, self._calls = sgraph, library_calls(sgraph)
+        fused = [isinstance(c, PlainAttention) for c in self._calls.values()]
+        self.source = PRODUCT * (not all(fused)) + "\n" * (len({*fused}) == 2) + ATTENTION * any(fused)
+        self.imports = "import torch.nn.attention" * any(fused)
+        return self._calls
 
     def instead(self, launch: str) -> Sequence[str] | None:
-        """The product, of the operands and the result as the library sees them."""
-        p = self._products.get(launch)
+        """The call, of the operands and the result as the library sees them."""
+        p = self._calls.get(launch)
         if p is None:
             return None
+        if isinstance(p, PlainAttention):
+            placed = [(v, self._sgraph.tensor(v.tensor)) for v in (p.query, p.key, p.value, p.out)]
+            strided = [_strided(self.tensors.host[t.name], v, t.shape) for v, t in placed]
+            causal = ", causal=True" if p.causal else ""
+            return [f'LibraryAttention("{launch}", {p.scale!r}{causal})', "(1,)", tuple_of(strided), "{}"]
         views = [_viewed(self.tensors.host[v.tensor], v) for v in (p.lhs, p.rhs, p.out, p.addend) if v is not None]
         relu = ", relu=True" if p.relu else ""
         return [f'LibraryProduct("{launch}"{relu})', "(1,)", tuple_of(views), "{}"]
+
+
+def _strided(name: str, view: Strided, shape: Sequence[Extent]) -> str:
+    """The tensor in four dimensions, as source; nothing is copied."""
+    if view.sizes == tuple(shape) and view.offset == 0 and view.strides == contiguous(shape):
+        return name
+    sizes, strides = (tuple_of([HOST.text(e) for e in group]) for group in (view.sizes, view.strides))
+    # An offset of a view counts from where its storage begins: a slice may begin elsewhere.
+    offset = HOST.text(view.offset)
+    flat = f"{name}.view(-1)[{offset}:]" if offset != "0" else name
+    return f"{flat}.as_strided({sizes}, {strides})"
 
 
 def _viewed(name: str, view: View) -> str:

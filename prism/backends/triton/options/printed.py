@@ -69,9 +69,9 @@ class Printed:
     option: ClassVar[str]
     refusal: ClassVar[str]
     default: ClassVar[str] = "()"
-    source: ClassVar[str] = ""
-    imports: ClassVar[str] = ""
-    names: ClassVar[Collection[str]] = ()
+    source: str = ""
+    imports: str = ""
+    names: Collection[str] = ()
     captured: ClassVar[str] = ""
 
     def __init__(self, module: TileModule, sgraph: SGraph, configs: Sequence[Config]) -> None:
