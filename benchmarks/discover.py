@@ -152,13 +152,22 @@ def _pointwise(program: Program) -> float:
 
 
 def chosen(formulas: Sequence[Formula], proved: Sequence[ProvedSGraph], target: Device) -> Chosen | None:
-    """The sGraph and the configuration that the cost model likes best; None where none can run."""
+    """The sGraph and the configuration that the cost model likes best; None where none can run.
+
+    Attention that a library would compute is counted as the kernel in whose place it would be: that is what was found.
+    """
     from prism.cost.model import Model
     from prism.instantiate.space import Space
+    from prism.sgraph.attention import PlainAttention
+    from prism.sgraph.library import library_calls
 
     found = []
     for p in proved:
         model = Model(p.sgraph, target, {})
+        fused = {n for n, call in library_calls(p.sgraph).items() if isinstance(call, PlainAttention)}
+        for m in model.launches:
+            if m.name in fused and m.library is not None:
+                m.library = replace(m.library, spill=math.inf)
         found += [Chosen(tuple(formulas), p, *at) for at in Space(p.sgraph, target, {}).points_ranked(model, 1)]
     return min(found, key=lambda c: c.estimate.seconds, default=None)
 
