@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import types
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -250,6 +251,12 @@ def fused(g: SGraph) -> PlainAttention | None:
     return found
 
 
+def fused_call(g: SGraph) -> PlainAttention:
+    found = fused(g)
+    assert found is not None
+    return found
+
+
 @pytest.mark.parametrize("name", FUSED)
 def test_attention_is_recognised(name: str) -> None:
     spec.check(FUSED[name])
@@ -317,6 +324,12 @@ def test_the_library_computes_it(name: str, tmp_path: Path) -> None:
         kernel[grid](*args, **meta)
         expected = reference(g, {"q": q, "k": k, "v": v}, lengths)
         torch.testing.assert_close(y.double(), expected, atol=0.02, rtol=0.02)
+        # What a GPU asks of torch, by torch's kernels for CPUs.
+        call = fused_call(g)
+        again = torch.nn.functional.scaled_dot_product_attention(
+            args[0], args[1], args[2], scale=call.scale, is_causal=call.causal, enable_gqa=call.grouped
+        )
+        torch.testing.assert_close(again, args[3], atol=0.02, rtol=0.02)
         # The operands are views of what was given, and so is the result; shapes alone are enough for who compiles.
         assert [a.untyped_storage().data_ptr() for a in args] == [t.untyped_storage().data_ptr() for t in (q, k, v, y)]
         ((named, _, views, _),) = module.launches(*(t.to("meta") for t in (q, k, v, y)), config=config.encode())
@@ -334,19 +347,35 @@ def test_what_the_user_allows_comes_back_and_the_fastest_is_asked_first(
     kinds: Any = torch.nn.attention.SDPBackend
     asked: list[object] = []
 
-    def spy(q: torch.Tensor, *args: object, **kwargs: object) -> torch.Tensor:
+    def spy(q: Any, *args: object, **kwargs: object) -> torch.Tensor:
         asked.append((torch._C._get_sdp_priority_order()[0], cuda.flash_sdp_enabled(), kwargs["is_causal"]))
-        return q
+        return torch.zeros(1, 1, 2, 8)
 
     monkeypatch.setattr(torch.nn.functional, "scaled_dot_product_attention", spy)
     cuda.enable_flash_sdp(False)
     try:
-        given = [torch.zeros(1, 1, 2, 8) for _ in range(4)]
-        module.LibraryAttention("a", 0.5, causal=True)[1,](*given)
+        on_device: Any = types.SimpleNamespace(is_cuda=True, shape=(1, 1, 2, 8))
+        given = [torch.zeros(1, 1, 2, 8) for _ in range(3)]
+        module.LibraryAttention("a", 0.5, causal=True)[1,](on_device, *given)
         assert asked == [(int(kinds.CUDNN_ATTENTION), True, True)]
         assert not cuda.flash_sdp_enabled()
     finally:
         cuda.enable_flash_sdp(True)
+
+
+def test_rows_that_are_not_numbers_stay_so(tmp_path: Path) -> None:
+    path = tmp_path / "attention.py"
+    path.write_text(emit_module(FUSED["causal"], formula="attention", configs={}).text)
+    module = load_module(path, apart=True)
+    q, k, v = (torch.ones(1, 1, 19, 16, dtype=torch.bfloat16) for _ in range(3))
+    q[0, 0, 7] = float("-inf")
+    k[0, 0, 12] = float("nan")
+    y = torch.zeros_like(q)
+    module.LibraryAttention("a", 0.25, causal=True)[1,](q, k, v, y)
+    assert y[0, 0, 7].isnan().all()
+    assert y[0, 0, :7].eq(1).all()
+    assert y[0, 0, 8:12].eq(1).all()
+    assert y[0, 0, 12:].isnan().all()
 
 
 def test_queries_of_heads_that_share_keys_are_rows_where_nothing_is_hidden() -> None:

@@ -63,6 +63,14 @@ class LibraryAttention:
 
     def __call__(self, query, key, value, out):
         """out = softmax(scale * query @ key.mT) @ value, all [batch, heads, rows, width]; keys may have fewer heads."""
+        if not query.is_cuda:
+            # Fused kernels for CPUs, and torch's own composition, give other rows than NaN where a row is not finite.
+            key, value = (t.float().repeat_interleave(query.shape[1] // key.shape[1], 1) for t in (key, value))
+            scores = query.float() @ key.mT * self.scale
+            if self.causal:
+                scores = scores.masked_fill(torch.ones_like(scores, dtype=torch.bool).triu(1), float("-inf"))
+            out.copy_(scores.softmax(-1) @ value)
+            return
         kinds = torch.nn.attention.SDPBackend
         order = [kinds.CUDNN_ATTENTION, kinds.FLASH_ATTENTION, kinds.EFFICIENT_ATTENTION, kinds.MATH]
         with torch.nn.attention.sdpa_kernel(order, set_priority=True):
