@@ -16,13 +16,17 @@ from interpreting import InterpreterPool, InterpretJob
 from sgraph_programs import PLAIN as DEVICE
 from sgraph_samples import BF16, F16, F32, MAX, SUM, op, sym
 
+from prism.api.optimizing import _without_library
 from prism.backends.protocol import load_module
 from prism.backends.triton.emit import emit_module
 from prism.cost.device import device
 from prism.cost.library import call_times
+from prism.events import Evidence
 from prism.generate.pruning import reach
 from prism.instantiate.options import config_of
+from prism.instantiate.proposals import Point
 from prism.instantiate.space import Space
+from prism.instantiate.study import Best, Outcome, Trial, TuneResult
 from prism.program.extents import Extent, symbol
 from prism.program.index import Axis, Index
 from prism.program.nodes import DType, Tensor
@@ -451,3 +455,13 @@ def test_a_family_that_the_library_makes_good_is_kept() -> None:
     assert not isinstance(without, str)
     assert not isinstance(with_it, str)
     assert without.covered([with_it])
+
+
+def test_a_call_that_the_gate_refuses_leaves_the_candidates_own_best() -> None:
+    own, slower = (Config({"T": t}, {"a": 4}, {"a": 1}) for t in (16, 32))
+    call = Config({"T": 16}, {}, {}).having(library=("a",))
+    times = ((0, call, 1.0), (0, slower, 3.0), (0, own, 2.0), (1, own, 0.5), (0, own, None))
+    trials = tuple(Trial(Point(n, c), Outcome(s)) for n, c, s in times)
+    found = _without_library(0, TuneResult(Evidence.MEASURED, trials, (Best(0, call, 1.0, ()),)))
+    assert found == [Best(0, own, 2.0, ())]
+    assert _without_library(2, TuneResult(Evidence.MEASURED, trials, ())) == []
