@@ -29,6 +29,7 @@ from prism.program.nodes import Definition, DType, Expr, Program, ReduceKind, Te
 from prism.sgraph.config import Config, Resources
 from prism.sgraph.nodes import (
     Accumulate,
+    Contract,
     Grid,
     Kernel,
     Load,
@@ -223,6 +224,45 @@ def test_what_a_trip_loads_under_two_shifts_comes_from_memory_once(role: str, pa
     sizes = {"T_m": 1} | ({} if role == "whole" else {"T_n": 256})
     found = estimate(g, Config(sizes, {"k": 4}, {"k": 1}), H200, {})
     assert found.per_kernel[0].bytes == pytest.approx((loads + 1) * rows * columns * 2)
+
+
+@pytest.mark.parametrize("role", ["grid", "loop"])
+@pytest.mark.parametrize(("step", "times"), [(1, 1.0), (2, 2.0), (4, 4.0), (5, 4.0)])
+def test_windows_that_overlap_come_from_memory_once(role: str, step: int, times: float) -> None:
+    """Four taps a place, as many bytes as the windows cover, of a tensor beyond the cache."""
+    rows, columns = 1 << 15, 1 << 13
+    m, n, k = Axis("m", rows), Axis("n", columns), Axis("k", 4)
+    tile, row = (sympy.Symbol(f"T_{a}", integer=True, positive=True) for a in "nm")
+    window = Index.axis(n).scaled(step) + Index.axis(k)
+    load, total = Load("a", "x", (Index.axis(m), window)), TileReduce("s", ReduceKind.SUM, k, "a")
+    body: tuple[Stmt, ...] = (load, total, Store("z", (Index.axis(m), Index.axis(n)), "s"))
+    roles: dict[str, Role] = {"grid": Grid(tile), "loop": LoopRole(tile)}
+    kernel = Kernel("k", ((m, Grid(row)), (n, roles[role]), (k, Whole())), (Loop(n, body),) if role == "loop" else body)
+    x = Tensor("x", (rows, columns * step + 4), DType.BFLOAT16)
+    g = SGraph("g", (x,), (), (Tensor("z", (rows, columns), DType.BFLOAT16),), (kernel,))
+    found = estimate(g, Config({"T_m": 1, "T_n": 256}, {"k": 4}, {"k": 1}), H200, {}).per_kernel[0]
+    assert found.bytes == pytest.approx((times + 1) * rows * columns * 2, rel=0.02)
+
+
+def test_a_tap_a_trip_is_added_by_the_matrix_units_too() -> None:
+    """Sums over an axis of which a trip has one place are no work: the product goes into the accumulator itself."""
+    m, n, c, k = Axis("m", 512), Axis("n", 768), Axis("c", 64), Axis("k", 9)
+    rows, columns = (sympy.Symbol(f"T_{a}", integer=True, positive=True) for a in "mn")
+    body: tuple[Stmt, ...] = (
+        Load("x", "x", (Index.axis(m), Index.axis(c), Index.axis(k))),
+        Load("w", "w", (Index.axis(n), Index.axis(c), Index.axis(k))),
+        Contract("p", c, "x", "w"),
+        TileReduce("q", ReduceKind.SUM, k, "p"),
+        Accumulate("s", ReduceKind.SUM, "q"),
+    )
+    store = Store("z", (Index.axis(m), Index.axis(n)), "s")
+    roles: tuple[tuple[Axis, Role], ...] = ((m, Grid(rows)), (n, Grid(columns)), (k, LoopRole(1)), (c, Whole()))
+    x, w = Tensor("x", (512, 64, 9), DType.BFLOAT16), Tensor("w", (768, 64, 9), DType.BFLOAT16)
+    z = Tensor("z", (512, 768), DType.BFLOAT16)
+    g = SGraph("g", (x, w), (), (z,), (Kernel("k", roles, (Loop(k, body), store)),))
+    config = Config({"T_m": 128, "T_n": 64}, {"k": 4}, {"k": 1})
+    assert part_of(g, config).vector_seconds == 0
+    assert sgraph_cost(g).evaluate(config.symbols)["flops"] == 512 * 768 * 9
 
 
 # The baseline.

@@ -45,7 +45,7 @@ from prism.sgraph.nodes import (
     statements,
     value_axes,
 )
-from prism.sgraph.products import dot_dims, drops_dimension, is_dot
+from prism.sgraph.products import dot_dims, drops_dimension, is_dot, passed_on
 
 REGISTER_BYTES = 4
 """Of a register (data sheet)."""
@@ -207,8 +207,10 @@ def footprint(kernel: Kernel, sgraph: SGraph) -> Footprint:
     in_shared = {v for v in f.tensor_of if v in dot_operands and v not in other_uses}
     uses = Counter(u for s in all_statements for u in _uses(s))
     products = {s.dst for s in all_statements if isinstance(s, Contract)}
-    sums = (s for s in all_statements if isinstance(s, Accumulate | Scan))
-    f.in_place = frozenset(s.src for s in sums if s.src in products and uses[s.src] == 1)
+    passed = passed_on(kernel)
+    sums = [s.src for s in all_statements if isinstance(s, Accumulate | Scan) if uses[s.src] == 1]
+    added = {passed.get(v, v) for v in sums} & {v for v in products if uses[v] == 1}
+    f.in_place = frozenset(v for v in (*products, *passed) if passed.get(v, v) in added)
     in_loops = {
         s.dst for loop in all_statements if isinstance(loop, Loop) for s in statements(loop.body) if isinstance(s, Load)
     }

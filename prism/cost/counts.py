@@ -21,6 +21,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, TypeAlias
 
+import numpy as np
 import sympy
 
 from prism.cost.compiled_expr import log2_ceil, value
@@ -50,7 +51,7 @@ from prism.sgraph.nodes import (
     Whole,
     value_axes,
 )
-from prism.sgraph.products import dot_dims, is_dot
+from prism.sgraph.products import dot_dims, is_dot, passed_on
 
 FactorKind: TypeAlias = Literal["size", "padded", "tiles", "parts", "share"]
 Binding: TypeAlias = Mapping[str, Any]
@@ -198,6 +199,25 @@ class Access:
             return None
         return frozenset(axis for a, b in pairs if a.offset != b.offset for axis in a.axes())
 
+    def distinct(self, lengths: Mapping[Axis, Any], binding: Binding) -> Any:
+        """The share of distinct elements among those that it asks for: less than 1 where windows overlap.
+
+        Args:
+            lengths: how many places of each axis are looked at, numbers or arrays; none of the others' counts.
+            binding: values of the extents' symbols.
+        """
+        share: Any = 1.0
+        for index in self.index:
+            terms = [(lengths.get(a, 1), value(c, binding)) for a, c in index.terms if isinstance(a, Axis)]
+            if len(terms) < 2 or len(terms) < len(index.terms) or any(c <= 0 for _, c in terms):
+                continue
+            span: Any = 1.0
+            asked: Any = 1.0
+            for length, step in terms:
+                span, asked = span + step * (length - 1), asked * length
+            share = share * np.minimum(1.0, span / asked)
+        return share
+
 
 @dataclass(frozen=True, slots=True)
 class Dot:
@@ -321,6 +341,7 @@ class _Counter:
     def __init__(self, kernel: Kernel, sgraph: SGraph) -> None:
         self.kernel = kernel
         self.ordered = value_axes(kernel)
+        self.passed = passed_on(kernel)
         self.axes = {n: frozenset(a) for n, a in self.ordered.items()}
         self.tensors = sgraph.tensors
         # Per axis: the factor when it is accessed, when it is computed on, and when it is repeated over, by place.
@@ -399,6 +420,8 @@ class _Counter:
                     self.accesses.append(Access(tensor, store, own, traffic, mentioned, index, self.nest))
                 case Pointwise(dst, op, _):
                     self.work(OPS[op].flops, self.axes[dst], loops)
+                case TileReduce(dst) if dst in self.passed:
+                    pass
                 case TileReduce(_, _, _, src):
                     self.work(1, self.axes[src], loops)
                 case Contract(_, _, lhs, rhs):
@@ -413,8 +436,9 @@ class _Counter:
                         self.work(1, both, loops)
                 case Accumulate(dst, _, src, shift):
                     self.work(1, self.axes[dst], loops)
-                    if src in self.dotted:
-                        self.additions[src] = self.monomial(1, self.axes[dst], loops, padded=True)
+                    product = self.passed.get(src, src)
+                    if product in self.dotted:
+                        self.additions[product] = self.monomial(1, self.axes[dst], loops, padded=True)
                     if shift is not None:
                         self.work(1, self.axes[dst], loops)
                         self.work(OPS["exp"].flops + 1, self.axes[shift], loops)

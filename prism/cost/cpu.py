@@ -113,7 +113,7 @@ class CpuKernelModel:
         for a, run in zip(self.cost.accesses, self._runs(sizes, env), strict=True):
             # Of a short run, the rest of its line comes along; where runs are short, the prefetcher starts anew.
             wasted = np.maximum(LINE / run, 1.0) + RESTART / run
-            traffic = a.traffic.evaluate(env) * wasted
+            traffic = a.traffic.evaluate(env) * a.distinct(sizes, env) * wasted
             moved = moved + traffic
             if a.tensor in self.kept.cached:
                 continue

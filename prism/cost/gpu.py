@@ -276,9 +276,11 @@ class KernelModel:
         dram: Any = 0.0
         moved: Any = 0.0
         loaded: list[Access] = []
+        trip, trips = self._reached(env, sizes, dict(covered))
         for a in self.cost.accesses:
             traffic = a.traffic.evaluate(env) * 1.0
-            moved = moved + traffic
+            # Of windows that overlap in a tile the multiprocessor's own cache has what comes again.
+            moved = moved + traffic * a.distinct(sizes, env)
             key = (a.tensor, tuple(sorted(x.name for x in a.axes)))
             if a.store:
                 dram = dram + traffic
@@ -289,7 +291,13 @@ class KernelModel:
             for axis, places in covered:
                 if axis in a.axes:
                     distinct = distinct * places
-            by_waves = traffic * distinct / wave
+            held: Any = self.tensors[a.tensor].dtype.bytes * 1.0
+            for axis in a.axes:
+                held = held * trips.get(axis, 1)
+            overlapping = a.distinct(trips, env)
+            kept = held * overlapping <= L2_SHARE * d.cache_bytes
+            overlapping = np.where(kept, overlapping, a.distinct(trip, env))
+            by_waves = traffic * overlapping * distinct / wave
             from_dram = np.where(once <= L2_SHARE * d.cache_bytes, once, np.maximum(once, by_waves))
             from_dram = np.minimum(from_dram, traffic)
             if a.tensor in self.handed_over:
@@ -322,6 +330,18 @@ class KernelModel:
             taken = taken * covered
             found.append((axis, covered))
         return found + [(axis, np.minimum(n, np.ceil(wave / taken))) for axis, n in down]
+
+    def _reached(
+        self, env: Mapping[str, Any], sizes: Mapping[Axis, Any], covered: Mapping[Axis, Any]
+    ) -> tuple[dict[Axis, Any], dict[Axis, Any]]:
+        """How many places of each axis the programs that run together have: in one trip, and over all trips."""
+        trip: dict[Axis, Any] = {}
+        trips: dict[Axis, Any] = {}
+        for axis, role in self.kernel.roles:
+            extent = value(axis.extent, env)
+            trip[axis] = np.minimum(extent, sizes[axis] * (covered[axis] if isinstance(role, Grid) else 1))
+            trips[axis] = trip[axis] if isinstance(role, Grid) else extent
+        return trip, trips
 
     def _once(self, a: Access, env: Mapping[str, Any]) -> Any:
         """Bytes of the distinct elements that a load touches."""

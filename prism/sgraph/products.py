@@ -296,6 +296,18 @@ def drops_dimension(role: Role) -> bool:
     return isinstance(role, Grid | LoopRole) and role.tile == 1
 
 
+def passed_on(kernel: Kernel) -> dict[str, str]:
+    """What is reduced along axes that have one element in a tile: nothing is computed, the value has another name.
+
+    By such a value, the one that it is.
+    """
+    found: dict[str, str] = {}
+    for s in kernel.statements():
+        if isinstance(s, TileReduce) and drops_dimension(kernel.role(s.axis)):
+            found[s.dst] = found.get(s.src, s.src)
+    return found
+
+
 def is_dot(kernel: Kernel, contract: Contract, axes: Mapping[str, Iterable[Axis]]) -> bool:
     """Whether a contraction is a matrix product on tiles; see `tile_product`."""
     return tile_product(kernel, contract, axes) is not None
