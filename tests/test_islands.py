@@ -19,6 +19,7 @@ import prism.api.whole_models as whole
 from prism.api import optimize_model
 from prism.api.model_inputs import feeds
 from prism.api.optimizing import Produced
+from prism.api.options import Options
 from prism.api.verifying import verify
 from prism.cli.app import main
 from prism.errors import ExitCode, NoImprovementError, UnsupportedError, UsageError
@@ -27,7 +28,6 @@ from prism.frontend.onnx.inference import Inference
 from prism.frontend.onnx.islands import Cut, cut
 from prism.instantiate.model_bench import difference
 from prism.platforms.stock import Stock
-from prism.process.deadline import Deadline
 from prism.program.nodes import Program
 
 onnxruntime = pytest.importorskip("onnxruntime")  # of the extra `models`, which `dev` has too
@@ -391,7 +391,7 @@ def test_an_island_that_fails_is_halved_until_what_fails_is_alone(
 ) -> None:
     tried: list[str] = []
 
-    def fails(program: Program, **_: object) -> Produced:
+    def fails(program: Program, _: Options) -> Produced:
         tried.append(program.name)
         if any("tanh" in str(d.expr) for d in program.definitions):
             raise UnsupportedError("a tanh", why="for a test")
@@ -415,8 +415,8 @@ def test_where_the_time_is_limited_the_largest_island_comes_first_and_has_enough
 ) -> None:
     tried: dict[str, float] = {}
 
-    def nothing(program: Program, *, time: Deadline, **_: object) -> Produced:
-        tried[program.name] = time.left
+    def nothing(program: Program, options: Options) -> Produced:
+        tried[program.name] = options.time.left
         raise NoImprovementError("nothing is gained", why="for a test")
 
     monkeypatch.setattr(whole, "produce", nothing)

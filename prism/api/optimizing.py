@@ -27,6 +27,7 @@ import numpy as np
 
 from prism.api.finalists import Emit, Finalist, finalists
 from prism.api.given_inputs import given_to
+from prism.api.options import Options
 from prism.api.partitioned import PartitionedSearch, RegionSearch, composed_choice, finer, merged_checks, search_regions
 from prism.api.proofs import ProvedSGraph
 from prism.api.records import Choice, Request, artifacts, certificate_of, formulas
@@ -63,13 +64,13 @@ from prism.instantiate.study import LEADERS, Best, Candidate, Failure, TuneResul
 from prism.platforms.choice import platform_of
 from prism.platforms.estimating import Estimating
 from prism.platforms.platform import Estimated, Platform, Timed
-from prism.process.deadline import NEVER, Deadline, OutOfTimeError
+from prism.process.deadline import Deadline, OutOfTimeError
 from prism.program.assumptions import Stated, check_examples, under
 from prism.program.integers import Interval, interval, of_type, range_of
 from prism.program.nodes import DType, Program
 from prism.program.region import Region
 from prism.program.returned import computed
-from prism.report.folder import WEIGHTS_NAME, check_writable, render_folder, write_folder
+from prism.report.folder import WEIGHTS_NAME, render_folder, write_folder
 from prism.report.units import duration, evidence_note, on_threads, times_line
 from prism.sgraph.config import Config
 from prism.sgraph.nodes import SGraph
@@ -243,16 +244,12 @@ def optimize(
         VerificationError: kernels that were proved compute something else, more than rounding explains: a bug in prism,
             and nothing is written.
     """
-    if out is not None and not only_better:
-        raise UsageError("kernels that may be slower are not written", where="only_better", fix="leave out away")
-    folder = check_writable(Path(out)) if out is not None else None
-    made = produce(
-        under(program, assume),
+    options = Options(
         target=target,
         budget=budget,
         trials=trials,
         seed=seed,
-        shapes=shapes,
+        shapes=shapes or {},
         listener=listener,
         rules=rules,
         only_better=only_better,
@@ -261,6 +258,8 @@ def optimize(
         time=Deadline.after(seconds),
         inputs=inputs,
     )
+    folder = options.folder(out)
+    made = produce(under(program, assume), options)
     artifacts = made.artifacts
     if folder is not None:
         artifacts = replace(artifacts, report=replace(artifacts.report, output=str(out)))
@@ -311,57 +310,53 @@ def ending(time: Deadline, before: str, where: str) -> Iterator[None]:
         ) from None
 
 
-def produce(
-    program: Program,
-    *,
-    target: str | None,
-    budget: SearchBudget | None,
-    trials: int,
-    seed: int,
-    shapes: Mapping[str, int] | None,
-    listener: Listener | None,
-    rules: Sequence[Path | str],
-    only_better: bool,
-    baselines: Sequence[str] | None,
-    anew: bool,
-    time: Deadline = NEVER,
-    inputs: Mapping[str, Any] | None = None,
-) -> Produced:
-    """Everything that `optimize` does before it writes; arguments and errors are its own. It ends soon after `time`."""
+def produce(program: Program, options: Options) -> Produced:
+    """Everything that `optimize` does before it writes; errors are its own. It ends soon after the options' time."""
+    baselines, time = options.baselines, options.time
     with ExitStack() as stack:
         stack.enter_context(ending(time, "anything was proved, checked and measured", program.name))
         if not time.left:
             raise OutOfTimeError
-        if baselines is not None and not baselines and only_better:
+        if baselines is not None and not baselines and options.only_better:
             raise UsageError("nothing to compare with", where="baselines", fix=f"name one: {', '.join(BASELINES)}")
         for name in baselines or ():
             if name not in BASELINES:
                 raise UsageError(
                     f"no baseline is called {name}", where="baselines", fix=f"there are {', '.join(BASELINES)}"
                 )
-        recorder = Recorder(listener)
+        recorder = Recorder(options.listener)
         cache = stack.enter_context(cache_or_spare(recorder.warn))
-        platform = platform_of(target, recorder.warn, cache)
+        platform = platform_of(options.target, recorder.warn, cache)
         device = platform.device
         given: dict[str, np.ndarray] = {}
         at: dict[str, int] = {}
-        if inputs is not None:
-            given, at = given_to(program, inputs)
+        if options.inputs is not None:
+            given, at = given_to(program, options.inputs)
             check_examples({t.name: t.stated for t in program.inputs if t.stated is not None}, given)
-        program = _at(program, {**at, **(shapes or {})})
+        program = _at(program, {**at, **options.shapes})
         check_gain(program)
         program, returned = computed(program)
         check_gain(program)
         _supported(program)
-        files = rule_paths(rules)
-        bounds = budget or SearchBudget()
+        files = rule_paths(options.rules)
+        bounds = options.budget or SearchBudget()
         compared = tuple(BASELINES) if baselines is None else tuple(baselines)
-        request = Request(program, platform.target, device, platform.device_name, bounds, trials, seed, files, compared)
+        request = Request(
+            program,
+            platform.target,
+            device,
+            platform.device_name,
+            bounds,
+            options.trials,
+            options.seed,
+            files,
+            compared,
+        )
         stack.enter_context(refusing_depth(program.name))
         worker = stack.enter_context(Worker(files, fp=request.budget.fp))
-        tools = _tools(request, platform, recorder, stack, cache, anew, time)
+        tools = _tools(request, platform, recorder, stack, cache, options.anew, time)
         found, choice = _found(request, worker, tools)
-        if only_better and not choice.better:
+        if options.only_better and not choice.better:
             raise NoImprovementError(
                 "nothing beats what was given",
                 where=program.name,

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from prism.api.optimizing import MORE_TIME, Produced, produce
+from prism.api.options import Options
 from prism.api.region_search import SearchBudget, SearchResult
 from prism.api.searching import search
 from prism.backends.protocol import load_module
@@ -31,7 +32,7 @@ from prism.platforms.choice import meant
 from prism.process.deadline import Deadline
 from prism.program.assumptions import Stated, under
 from prism.program.nodes import Program
-from prism.report.folder import check_writable, module_name, render_folder, write_folder
+from prism.report.folder import module_name, render_folder, write_folder
 from prism.report.ranged_folder import MODEL, render_ranged
 from prism.report.units import chosen_threads, times_line
 
@@ -136,18 +137,29 @@ def optimize_ranges(
         NoImprovementError: nothing is better than what was given, in any cell.
         VerificationError: as for `optimize`.
     """
-    if out is not None and not only_better:
-        raise UsageError("kernels that may be slower are not written", where="only_better", fix="leave out away")
+    options = Options(
+        target=target,
+        budget=budget,
+        trials=trials,
+        seed=seed,
+        shapes=shapes or {},
+        listener=listener,
+        rules=rules,
+        only_better=only_better,
+        baselines=baselines,
+        anew=anew,
+        time=Deadline.after(seconds),
+        inputs=inputs,
+    )
+    folder = options.folder(out)
     program = over(under(program, assume), ranges)
-    for name in shapes or {}:
+    for name in options.shapes:
         if name in ranges:
             raise UsageError(f"{name} has a range and a value", where="--shape", fix="give one of them")
-    folder = check_writable(Path(out)) if out is not None else None
-    time = Deadline.after(seconds)
     recorder = Recorder(listener)
     with recorder.stage("cells") as detail:
         varying = {n: program.ranges[n] for n in ranges if program.ranges[n].low < program.ranges[n].high}
-        found = _cells(program, varying, shapes or {}, target, budget, rules, time) if varying else ()
+        found = _cells(program, varying, options) if varying else ()
         found = found or (_one(program, ranges),)
         detail.append(f"{len(found)}: {', '.join(c.text for c in found)}")
     made: list[Produced | PrismError] = []
@@ -155,21 +167,8 @@ def optimize_ranges(
         which = f"cell {n + 1} of {len(found)}"
         with recorder.stage(f"cell {n + 1}") as detail, recorder.within(0, f"{which} ({cell.text})"):
             try:
-                one = produce(
-                    program,
-                    target=target,
-                    budget=budget,
-                    trials=trials,
-                    seed=seed,
-                    shapes={**(shapes or {}), **cell.at},
-                    listener=listener,
-                    rules=rules,
-                    only_better=only_better,
-                    baselines=baselines,
-                    anew=anew,
-                    time=time.part(1 / (len(found) - n)),
-                    inputs=inputs,
-                )
+                time = options.time.part(1 / (len(found) - n))
+                one = produce(program, replace(options, shapes={**options.shapes, **cell.at}, time=time))
             except (NoImprovementError, CompilerError) as error:
                 made.append(error)
                 detail.append(f"{cell.text}: {error.what}")
@@ -212,23 +211,15 @@ def _one(program: Program, ranges: Mapping[str, tuple[int, int]]) -> Cell:
     return Cell(sympy.true, "everywhere", {n: program.ranges[n].hint for n in ranges})
 
 
-def _cells(
-    program: Program,
-    varying: Mapping[str, Any],
-    shapes: Mapping[str, int],
-    target: str | None,
-    budget: SearchBudget | None,
-    rules: Sequence[Path | str],
-    time: Deadline,
-) -> tuple[Cell, ...]:
+def _cells(program: Program, varying: Mapping[str, Any], options: Options) -> tuple[Cell, ...]:
     """The cells of the ranges, by what wins where by estimate."""
     held = {
         n: r if n in varying else replace(r, low=at, high=at, hint=at)
         for n, r in program.ranges.items()
-        for at in [shapes.get(n, r.hint)]
+        for at in [options.shapes.get(n, r.hint)]
     }
-    with search(program, target=meant(target), budget=budget, rules=rules) as found:
-        with time.part(SEARCHED).limited():
+    with search(program, target=meant(options.target), budget=options.budget, rules=options.rules) as found:
+        with options.time.part(SEARCHED).limited():
             found.run()
         winners = found.winners(held)
     return cells(winners, varying)

@@ -25,6 +25,7 @@ import numpy as np
 from prism.api import loading
 from prism.api.model_inputs import Feeds, drawn, feeds, given_feeds, smaller
 from prism.api.optimizing import MORE_TIME, Produced, ending, no_better, produce
+from prism.api.options import Options
 from prism.api.records import measured
 from prism.api.region_search import SearchBudget
 from prism.api.results import COMPARISONS, code_digest, load_compared, now_text
@@ -53,13 +54,12 @@ from prism.instantiate.model_bench import ModelBench, compare
 from prism.platforms.choice import meant, platform_of
 from prism.platforms.cpu import CpuPlatform
 from prism.platforms.stock import NotRunError, Stock, check_installed
-from prism.process.deadline import NEVER, Deadline
+from prism.process.deadline import Deadline
 from prism.program.extents import is_static
 from prism.program.nodes import Program
 from prism.report.folder import (
     REPORT_NAME,
     WEIGHTS_NAME,
-    check_writable,
     digest_of,
     module_name,
     read_file,
@@ -131,23 +131,6 @@ class _Whole:
     digests: Mapping[str, str]
 
 
-@dataclass(frozen=True, slots=True)
-class _Options:
-    """The arguments of `optimize_model` that are handed on to every island."""
-
-    target: str | None
-    budget: SearchBudget | None
-    trials: int
-    seed: int
-    shapes: Mapping[str, int]
-    rules: Sequence[Path | str]
-    anew: bool
-    check: bool
-    listener: Listener | None = None
-    time: Deadline = NEVER
-    inputs: Mapping[str, Any] | None = None
-
-
 def optimize_model(
     path: Path | str,
     *,
@@ -199,10 +182,21 @@ def optimize_model(
             why="onnxruntime runs what stays as it is",
             fix=f"leave --baseline away, or name {STOCK_NAME}",
         )
-    folder = check_writable(Path(out)) if out is not None else None
+    options = Options(
+        target=target,
+        budget=budget,
+        trials=trials,
+        seed=seed,
+        shapes=shapes or {},
+        listener=listener,
+        rules=rules,
+        baselines=(STOCK_NAME,),
+        anew=anew,
+        time=Deadline.after(seconds),
+        inputs=inputs,
+    )
+    folder = options.folder(out)
     recorder = Recorder(listener)
-    time = Deadline.after(seconds)
-    options = _Options(target, budget, trials, seed, dict(shapes or {}), rules, anew, check, listener, time, inputs)
     with recorder.stage("islands") as detail:
         parts = cut(path, operators=declared(rules) if rules else ())
         detail.append(f"{len(parts.islands)} islands, {len(parts.kept)} of {parts.count} nodes stay as they are")
@@ -211,8 +205,8 @@ def optimize_model(
         if not isinstance(platform, CpuPlatform):
             raise _only_on_cpu(parts, str(path), platform.target)
         check_installed(str(path))
-        with ending(time, "the model was compared and timed", str(path)):
-            report, files = _Run(path, parts, options, platform, recorder, cache).made()
+        with ending(options.time, "the model was compared and timed", str(path)):
+            report, files = _Run(path, parts, options, check, platform, recorder, cache).made()
     if folder is not None:
         report = replace(report, output=str(out))
         folder = write_folder(folder, files)
@@ -300,7 +294,8 @@ class _Run:
 
     path: Path
     parts: Cut
-    options: _Options
+    options: Options
+    check: bool
     platform: CpuPlatform
     recorder: Recorder
     cache: Path
@@ -447,7 +442,7 @@ class _Run:
         file = place / f"{island.name}.onnx"
         file.write_bytes(part.data)
         try:
-            check = self.options.check and like is None
+            check = self.check and like is None
             program = load_compared(file, rules=self.options.rules, check=check, root=self.cache)
         except PrismError as error:
             return _Made(replace(report, why=_said(error)), failed=True)
@@ -458,22 +453,10 @@ class _Run:
         if trivial:
             return _Made(replace(report, why=trivial), program)
         shapes = {n: v for n, v in sizes.items() if n in program.ranges}
-        o = self.options
+        # What is given of the model's inputs is in the sizes; the island's are other tensors.
+        options = replace(self.options, shapes=shapes, time=time, inputs=None)
         try:
-            made = produce(
-                program,
-                target=o.target,
-                budget=o.budget,
-                trials=o.trials,
-                seed=o.seed,
-                shapes=shapes,
-                listener=o.listener,
-                rules=o.rules,
-                only_better=True,
-                baselines=(STOCK_NAME,),
-                anew=o.anew,
-                time=time,
-            )
+            made = produce(program, options)
         except PrismError as error:
             failed = not isinstance(error, NoImprovementError)
             return _Made(replace(report, why=_said(error)), program, failed=failed, ended=error.fix == MORE_TIME)
