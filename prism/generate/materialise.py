@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
 from prism.cost.device import Device
-from prism.cost.roofline import full
+from prism.cost.roofline import CUT_TILE, full
 from prism.generate.families import Target
 from prism.generate.options import COMMUTATIVE, REDUCING, Along, Choice, Chosen, Weights, below
 from prism.generate.places import Window
@@ -26,8 +26,6 @@ from prism.program.ops import OPS
 
 Choices: TypeAlias = Mapping[int, Choice]
 
-# An output tile's length, for what recomputing a value in every tile costs.
-TILE = 64
 # A buffer that is so many times smaller than what it is computed from is stored in full precision.
 NEGLIGIBLE = 8
 # Of whole numbers these make whole numbers, as reductions do.
@@ -86,7 +84,7 @@ def cuts(
     What is seen in windows is a cut of its own, beside the e-class over windows.
 
     Values that read nothing (made of positions) are none. What a cut may save: what is below it is computed once, not
-    once for each tile of TILE elements of the output axes that it does not have, and side by side over all its own
+    once for each tile of CUT_TILE elements of the output axes that it does not have, and side by side over all its own
     axes; what it costs: storing and reading it, and a launch.
     """
     classes = weights.classes
@@ -106,7 +104,7 @@ def cuts(
         """How much longer it takes where so few tiles leave programs of the device without work."""
         tiles = 1.0
         for axis in sorted(axes, key=lambda a: a.name):
-            tiles *= max(1.0, weights.size(frozenset({axis})) / TILE)
+            tiles *= max(1.0, weights.size(frozenset({axis})) / CUT_TILE)
         return max(1.0, device.processors / tiles)
 
     fused = idle(outer)
@@ -116,7 +114,7 @@ def cuts(
         repeated = 1.0
         for axis in outer:
             if axis not in classes.axes[seen]:
-                repeated *= max(1.0, weights.size(frozenset({axis})) / TILE)
+                repeated *= max(1.0, weights.size(frozenset({axis})) / CUT_TILE)
         again, once = (float(full(device, 0.0, sum(work[c] for c in under[k]))) for k in (seen, cls))
         stored = float(full(device, weights.size(own) * 4, 0.0))
         return again * repeated * fused - once * idle(own) - stored - device.launch_overhead_s
