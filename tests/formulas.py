@@ -11,7 +11,8 @@ from prism.egraph.prove.equality import examine
 from prism.egraph.prove.matching import Matched
 from prism.egraph.worker import Worker
 from prism.program import extents
-from prism.program.evaluate import NUMPY, Interpreter, evaluate_expr
+from prism.program.arrays import NUMPY
+from prism.program.evaluate import Interpreter, evaluate_expr
 from prism.program.nodes import Formula, SymbolRange, Tensor
 from prism.program.verdict import Verdict
 

@@ -12,7 +12,7 @@ from prism.backends.triton.check_worker import sample_programs
 from prism.errors import VerificationError
 from prism.instantiate.gate.check import KernelRunner, check_module
 from prism.instantiate.gate.draws import DRAWS, draw_inputs
-from prism.instantiate.gate.judge import judge, unit_roundoff
+from prism.instantiate.gate.judge import judge
 from prism.instantiate.gate.plan import cost_s, interpretable, plan_bindings, plan_cases, plan_samples
 from prism.program import build
 from prism.program.extents import symbol
@@ -200,7 +200,7 @@ def test_the_gate_allows_a_small_factor_of_eagers_error() -> None:
     one = exact.copy()
     one[3, 5] += 1e-4
     assert "maximal" in judge(one, exact, eager, DType.FLOAT32).reason
-    u = unit_roundoff(DType.FLOAT32)
+    u = DType.FLOAT32.roundoff
     assert judge(exact * (1 + 2 * u), exact, exact, DType.FLOAT32), "the roundoff is allowed even where eager is exact"
     assert judge(np.array([1.0, 0.0]), np.array([1.0, 1.0]), np.array([1.0, 1.0]), DType.BOOL).reason
     held = np.zeros((8, 64), dtype=bool)

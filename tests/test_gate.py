@@ -10,7 +10,7 @@ import pytest
 
 from prism.instantiate.gate.check import CheckReport, KernelRunner, check_module
 from prism.instantiate.gate.draws import DRAWS, draw_inputs, struck_sets
-from prism.instantiate.gate.judge import judge, unit_roundoff
+from prism.instantiate.gate.judge import judge
 from prism.instantiate.gate.plan import cost_s, plan_bindings, plan_cases, quick_config, spread_out
 from prism.program import build
 from prism.program.extents import symbol
@@ -230,7 +230,7 @@ def test_a_division_moved_past_a_float16_store_fails(runner: KernelRunner, tmp_p
 def test_the_bounds_are_four_and_eight_times_eagers_error() -> None:
     rng = np.random.default_rng(0)
     exact, noise = rng.standard_normal((64, 64)), np.sign(rng.standard_normal((64, 64)))
-    u = unit_roundoff(F32)
+    u = F32.roundoff
     scale = np.sqrt(np.mean(exact**2, axis=-1, keepdims=True))
     eager = exact + 1e-5 * scale * noise
     assert judge(exact + 3.9e-5 * scale * noise, exact, eager, F32)

@@ -31,7 +31,7 @@ from prism.platforms.choice import platform_of
 from prism.process.child import child_environment
 from prism.process.worker import Ending, Reply
 from prism.process.worker import Worker as Process
-from prism.program.arrays import NumpyArrays
+from prism.program.arrays import NUMPY
 from prism.program.evaluate import evaluate as oracle_of
 from prism.program.evaluate import run
 from prism.program.extents import evaluate
@@ -46,7 +46,6 @@ from prism.sgraph.value_bounds import shape
 pytestmark = pytest.mark.usefixtures("small_gate")
 
 F32 = DType.FLOAT32
-NUMPY = NumpyArrays()
 i, j = Axis("i", 8), Axis("j", 32)
 
 

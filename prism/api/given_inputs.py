@@ -66,7 +66,7 @@ def given_to(program: Program, given: Mapping[str, Any]) -> tuple[dict[str, np.n
     Raises:
         UsageError: an array is missing, of another kind of numbers, or of a shape that the program does not take.
     """
-    declared = [t for t in program.inputs if t.name not in program.weights]
+    declared = program.arguments
     arrays = by_name(given, [t.name for t in declared])
     for t in declared:
         if not _holds(t.dtype, arrays[t.name].dtype):

@@ -122,7 +122,7 @@ def check_passed(stated: Mapping[str, Assumption], program: Program, examples: S
     Raises:
         UsageError: an element of one is not as stated.
     """
-    passed = [t.name for t in program.inputs if t.name not in program.weights]
+    passed = [t.name for t in program.arguments]
     if stated and len(passed) == len(examples):
         held = {n: e for n, e in zip(passed, examples, strict=True) if not e.is_meta}
         check_examples(stated, by_name(held, held))

@@ -315,8 +315,7 @@ def _arguments(program: Program) -> tuple[Argument, ...]:
             t.stated.stretch if t.stated is not None else None,
             t.stated is not None and t.stated.truth,
         )
-        for t in program.inputs
-        if t.name not in program.weights
+        for t in program.arguments
     )
 
 

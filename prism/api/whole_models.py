@@ -680,7 +680,7 @@ def _step(made: _Made, first: _Made, takes: Sequence[str], gives: tuple[str, ...
     # What the function takes, in order, is what the program that was searched does: by the places of both programs'.
     places = {t.name: n for n, t in enumerate(first.program.inputs)}
     own = [made.program.inputs[places[t.name]].name for t in made.kernels.program.inputs]
-    data = dict(zip((t.name for t in made.program.inputs if t.name not in made.program.weights), takes, strict=True))
+    data = dict(zip((t.name for t in made.program.arguments), takes, strict=True))
     weights = tuple(n for n in own if n in made.program.weights)
     module = f"{made.report.folder}/{module_name(called)}"
     return Step(

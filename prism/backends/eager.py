@@ -38,7 +38,7 @@ def eager(program: Program, *, plain: bool = False) -> Callable[..., tuple[torch
         be left out), runs on their device, and returns one tensor per output.
     """
     weighted = [t.name for t in program.inputs if t.name in program.weights]
-    required = [t.name for t in program.inputs if t.name not in program.weights]
+    required = [t.name for t in program.arguments]
     everything = [t.name for t in program.inputs]
     dtypes = {t.name: torch_dtype(t.dtype) for t in program.inputs}
     on_device: dict[tuple[str, torch.device], torch.Tensor] = {}

@@ -32,9 +32,8 @@ from prism.backends.tile import (
     statements,
 )
 from prism.ir.kit import Holds, mapped
-from prism.program.nodes import DType, ReduceKind
+from prism.program.nodes import DType
 
-_EXTREMES = (ReduceKind.MAX, ReduceKind.MIN)
 Masked: TypeAlias = Select | Pointwise
 """Selects between a value and an infinity."""
 
@@ -98,7 +97,7 @@ def _block(body: Sequence[Stmt], made: Mapping[str, Stmt], updated: set[str], na
 def _taken(u: Update, full: Full, made: Mapping[str, Stmt]) -> _Taken | None:
     """What an accumulator takes, if it is the extreme of a tile."""
     reduce = made.get(u.src)
-    if not (isinstance(reduce, Reduce) and reduce.kind is u.kind and u.kind in _EXTREMES):
+    if not (isinstance(reduce, Reduce) and reduce.kind is u.kind and u.kind.is_extreme):
         return None
     name, scale, masks = reduce.src, 1.0, list[Masked]()
     while True:

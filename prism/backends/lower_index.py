@@ -11,14 +11,13 @@ import sympy
 from prism.backends import tile
 from prism.backends.lower_layout import Layout
 from prism.backends.tile import Affine, GridAxis, identifier, symbol
+from prism.cost.constraints import INT32_MAX
 from prism.program.extents import Extent, add, at_most, is_static, mul
 from prism.program.index import Axis, Index
 from prism.program.nodes import Tensor
 from prism.sgraph.load_balance import growing
 from prism.sgraph.nodes import Grid, Kernel, Loop, Split, part_axis
 from prism.sgraph.ranges import sign, slope
-
-_INT32_MAX = 2**31 - 1
 
 
 @dataclass(slots=True)
@@ -202,7 +201,7 @@ class Indexing:
         for i, extent in zip(reversed(index), reversed(tensor.shape), strict=True):
             total = total + i.scaled(stride)
             stride = mul(stride, extent)
-        wide = is_static(stride) and int(stride) > _INT32_MAX
+        wide = is_static(stride) and int(stride) > INT32_MAX
         affine = self.affine(total)
         # Scalars first, they make the base; then the slow dimensions before the fast ones.
         axes = [a for i in index for a, _ in i.terms if isinstance(a, Axis)]

@@ -32,6 +32,7 @@ from prism.sgraph.nodes import (
 )
 
 HALF = (DType.FLOAT16, DType.BFLOAT16)
+INTS = (DType.INT32, DType.INT64)
 _LARGEST_FLOAT16 = 65504.0
 
 

@@ -10,6 +10,7 @@ from typing import NoReturn
 import sympy
 
 from prism.backends.lower_clean import accumulators
+from prism.backends.lower_types import INTS
 from prism.backends.passes.sharing import Mentions
 from prism.backends.tile import (
     TILE_OPS,
@@ -48,7 +49,6 @@ from prism.errors import IllegalIRError
 from prism.program.nodes import DType, ReduceKind
 
 _FLOATS = (DType.FLOAT32, DType.FLOAT16, DType.BFLOAT16)
-_INTS = (DType.INT32, DType.INT64)
 
 
 def check_module(module: TileModule) -> None:
@@ -250,7 +250,7 @@ class _Checker:
         for name, _ in index.terms:
             if name in self.scalars:
                 continue
-            if self.within(name, dims, by).dtype not in _INTS:
+            if self.within(name, dims, by).dtype not in INTS:
                 self.fail(f"{by} uses {name}, which is no integer, in an index")
 
     def masks(self, masks: Sequence[str], dims: Dims, by: str) -> None:

@@ -17,16 +17,15 @@ from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from prism.program.build import const, position
-from prism.program.extents import at_most, is_static
+from prism.program.extents import is_static
 from prism.program.index import Axis, Index
 from prism.program.nodes import Const, Expr, Map, Position, Read, Reduce, ReduceKind, free_axes, walk
+from prism.program.ops import COMPARISONS
 from prism.program.transform import canonical, least_instance, substitute, with_args
 
 # An axis, or an output, is cut into at most so many pieces.
 MAX_PIECES = 16
 ROUNDS = 4
-
-COMBINE = {ReduceKind.SUM: "add", ReduceKind.MAX: "maximum", ReduceKind.MIN: "minimum", ReduceKind.PROD: "mul"}
 
 _Place: TypeAlias = tuple[str, int]  # tensor, dimension
 
@@ -73,12 +72,6 @@ def bounds(index: Index) -> tuple[int, int] | None:
         case (int(low), int(high)):
             return low, high
     return None
-
-
-def surely(index: Index) -> bool:
-    """Whether an index is at least 0 for all values of its axes and of the symbols."""
-    ends = index.ends()
-    return ends is not None and at_most(0, ends[0])
 
 
 def place(e: Expr) -> Index | None:
@@ -151,7 +144,7 @@ def _compared(e: Map) -> Expr:
     if known is None:
         if e.op == "eq":
             return e
-        return const(1.0) if surely(d) else const(0.0) if surely(d.scaled(-1) + (-1)) else e
+        return const(1.0) if d.never_negative else const(0.0) if (d.scaled(-1) + (-1)).never_negative else e
     low, high = known
     if e.op == "eq":
         return const(0.0) if low > 0 or high < 0 else const(1.0) if low == high else e
@@ -182,7 +175,7 @@ def thresholds(axis: Axis, expr: Expr) -> set[int]:
     """Values of the axis at which a comparison with a constant changes its answer."""
     found: set[int] = set()
     for e in _about(axis, expr):
-        if isinstance(e, Map) and e.op in ("lt", "le", "eq"):
+        if isinstance(e, Map) and e.op in COMPARISONS:
             d = margin(e)
             rest = None if d is None else Index(tuple(t for t in d.terms if t[0] != axis), d.offset)
             known = None if rest is None else bounds(rest)
@@ -303,7 +296,7 @@ def _cut(e: Expr, reads: _Reads | None) -> Expr:
             made.append(inner if part.extent == 1 else Reduce(r.kind, part, inner))
         new = made[0]
         for p in made[1:]:
-            new = Map(COMBINE[r.kind], (new, p))
+            new = Map(r.kind.op, (new, p))
         return new
 
     return _by_reductions(e, parts)

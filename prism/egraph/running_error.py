@@ -14,14 +14,14 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from prism.program.arrays import NumpyArrays
+from prism.program.arrays import NUMPY
+from prism.program.nodes import DType
 
 Array: TypeAlias = Any  # as in prism.program.arrays
 Mask: TypeAlias = Any
 
-_U = 2.0**-52  # twice the unit roundoff
+U = 2 * DType.FLOAT64.roundoff
 _TINY = 1e-290  # below this, results may be subnormal
-_NUMPY = NumpyArrays()
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +55,7 @@ def _sure(a: Num) -> Mask:
 
 def pointwise(op: str, args: Sequence[Num]) -> Num:
     """One operation of `prism.program.ops.OPS`, broadcasting the arguments."""
-    v = np.asarray(_NUMPY.pointwise(op, [a.v for a in args]), dtype=np.float64)
+    v = np.asarray(NUMPY.pointwise(op, [a.v for a in args]), dtype=np.float64)
     if op == "pow":
         # IEEE's pow(-inf, -1/2) is 0; over the reals it is undefined.
         base, power = args[0].v, args[1].v
@@ -87,22 +87,22 @@ def _error(op: str, v: Array, args: Sequence[Num]) -> Array:
     small = np.where(size < _TINY, 1e-300, 0.0)
     match op:
         case "add" | "sub":
-            return np.asarray(a.e + b.e + np.where((a.v == 0) | (b.v == 0), 0.0, _U * size))
+            return np.asarray(a.e + b.e + np.where((a.v == 0) | (b.v == 0), 0.0, U * size))
         case "mul":
             exact = ((a.v == 0) & (a.e == 0)) | ((b.v == 0) & (b.e == 0))
-            return np.where(exact, 0.0, np.abs(a.v) * b.e + np.abs(b.v) * a.e + a.e * b.e + _U * size + small)
+            return np.where(exact, 0.0, np.abs(a.v) * b.e + np.abs(b.v) * a.e + a.e * b.e + U * size + small)
         case "recip":
             near = np.abs(a.v) - a.e
-            found = np.where(near > 0, a.e / np.abs(a.v) / near + _U * size + small, np.nan)
+            found = np.where(near > 0, a.e / np.abs(a.v) / near + U * size + small, np.nan)
             return np.where(np.isinf(a.v), 0.0, found)
         case "exp":
-            return np.where(a.v == -np.inf, 0.0, v * np.expm1(a.e) + 4 * _U * size + small + (size < _TINY) * _TINY)
+            return np.where(a.v == -np.inf, 0.0, v * np.expm1(a.e) + 4 * U * size + small + (size < _TINY) * _TINY)
         case "log":
-            return np.where(a.v > a.e, -np.log1p(-np.minimum(a.e / a.v, 1.0)) + 4 * _U * size, np.nan)
+            return np.where(a.v > a.e, -np.log1p(-np.minimum(a.e / a.v, 1.0)) + 4 * U * size, np.nan)
         case "sqrt":
-            return np.where(a.v > a.e, a.e / np.sqrt(a.v - a.e) + _U * size, np.where(a.e == 0, 0.0, np.nan))
+            return np.where(a.v > a.e, a.e / np.sqrt(a.v - a.e) + U * size, np.where(a.e == 0, 0.0, np.nan))
         case "sin" | "cos" | "tanh" | "erf" | "sigmoid":
-            return np.where(np.isinf(a.v), 0.0, 1.2 * a.e + 8 * _U)
+            return np.where(np.isinf(a.v), 0.0, 1.2 * a.e + 8 * U)
         case "neg" | "abs":
             return a.e
         case "sign":
@@ -115,7 +115,7 @@ def _error(op: str, v: Array, args: Sequence[Num]) -> Array:
         case "pow":
             relative = np.abs(b.v) * a.e / np.abs(a.v) + np.abs(np.log(np.abs(a.v))) * b.e
             exact = (a.e == 0) & (b.e == 0)
-            return np.where(exact, 8 * _U * size + small, 2 * size * np.expm1(relative) + 8 * _U * size + small)
+            return np.where(exact, 8 * U * size + small, 2 * size * np.expm1(relative) + 8 * U * size + small)
         case "where":
             return np.where(_sure(a) & a.known, np.where(a.v != 0, b.e, args[2].e), np.nan)
         case "lt" | "le" | "eq":

@@ -14,14 +14,14 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
-from prism.egraph.refinement import margin, simplified, surely
+from prism.egraph.refinement import margin, simplified
 from prism.program.extents import is_static
 from prism.program.index import Axis, Index
 from prism.program.nodes import Const, Expr, Map, Position, Read, Reduce, ReduceKind, Size, free_axes, walk
+from prism.program.ops import BOOLEAN, COMPARISONS
 from prism.program.transform import canonical, substitute
 
 NONE: frozenset[float] = frozenset()
-_BOOLEAN = ("lt", "le", "eq", "and", "or", "not", "isnan")
 # Places of a range at which an element that is kept is sought.
 _PLACES = 8
 
@@ -154,7 +154,7 @@ class Facts:
                 return None if math.isnan(c) else NONE if math.isfinite(c) else frozenset({c})
             case Read() | Size() | Position():
                 return NONE
-            case Map(op, _) if op in _BOOLEAN:
+            case Map(op, _) if op in BOOLEAN:
                 return NONE
             case Map("where", (p, a, b)):
                 chosen = constant(p)
@@ -242,7 +242,7 @@ def _elements(e: Reduce) -> Iterator[Expr]:
     last = Index.const(e.axis.extent) + (-1)
     places: dict[Index, None] = {Index.const(0): None}
     for c in walk(e.body):
-        if isinstance(c, Map) and c.op in ("lt", "le", "eq") and e.axis in free_axes(c):
+        if isinstance(c, Map) and c.op in COMPARISONS and e.axis in free_axes(c):
             places |= dict.fromkeys(_borders(e.axis, c))
     for place in [*places, last][:_PLACES]:
         yield simplified(substitute(e.body, {e.axis: place}))
@@ -256,7 +256,7 @@ def _borders(axis: Axis, comparison: Map) -> Iterator[Index]:
         return
     rest = Index(tuple(t for t in d.terms if t[0] != axis), d.offset)
     found = rest.scaled(-1) if slope == 1 else rest
-    if surely(found) and surely(Index.const(axis.extent) + (-1) + found.scaled(-1)):
+    if found.never_negative and (Index.const(axis.extent) + (-1) + found.scaled(-1)).never_negative:
         yield found
 
 
@@ -292,11 +292,8 @@ def kept(extreme: Expr) -> str:
 def masked(exprs: Iterable[Expr]) -> tuple[Expr, ...]:
     """The maxima and minima of which a mask may hide all, in the order in which they are met."""
     facts = Facts()
-    extremes = (e for x in exprs for e in walk(x) if isinstance(e, Reduce) and e.kind in _EXTREMES)
+    extremes = (e for x in exprs for e in walk(x) if isinstance(e, Reduce) and e.kind.is_extreme)
     return tuple(dict.fromkeys(canonical(e) for e in extremes if facts.infinities(e)))
-
-
-_EXTREMES = (ReduceKind.MAX, ReduceKind.MIN)
 
 
 __all__ = ["NONE", "Facts", "constant", "kept", "masked"]

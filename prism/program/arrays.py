@@ -185,3 +185,6 @@ class NumpyArrays:
     def all_finite(self, array: Array) -> bool:
         """See Arrays."""
         return bool(np.isfinite(array).all())
+
+
+NUMPY = NumpyArrays()

@@ -119,7 +119,7 @@ def of_inputs(stated: Mapping[str, Assumption], program: Program) -> dict[str, A
     Raises:
         UsageError: a name is that of no input, or of a weight; or no number of the input's type is as stated.
     """
-    inputs = {t.name: t for t in program.inputs if t.name not in program.weights}
+    inputs = {t.name: t for t in program.arguments}
     found = {}
     for name, one in stated.items():
         if name not in inputs:

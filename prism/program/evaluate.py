@@ -18,7 +18,7 @@ import sympy
 
 from prism.errors import ShapeError
 from prism.program import extents
-from prism.program.arrays import Array, Arrays, NumpyArrays
+from prism.program.arrays import NUMPY, Array, Arrays
 from prism.program.extents import Extent
 from prism.program.index import Axis, FloorDiv, Index, Mod
 from prism.program.lookup import Lookup, lookup
@@ -36,8 +36,6 @@ from prism.program.nodes import (
     walk,
 )
 from prism.program.prefix import prefix_sum
-
-NUMPY = NumpyArrays()
 
 # Above this many elements a product is not held whole, even for the sake of infinities (see _sum_of_product).
 _WHOLE_PRODUCT = 1 << 22

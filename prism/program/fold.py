@@ -7,13 +7,11 @@ compared with 0 arrives here as one thing: a comparison of positions with only p
 from __future__ import annotations
 
 from prism.program import build
-from prism.program.arrays import NumpyArrays
+from prism.program.arrays import NUMPY
 from prism.program.extents import Extent, at_most, is_static
 from prism.program.index import Index
 from prism.program.nodes import Const, Expr, Map, Position
 from prism.program.ops import OPS
-
-_NUMPY = NumpyArrays()
 
 
 def op(name: str, *args: Expr) -> Expr:
@@ -73,7 +71,7 @@ def _number(name: str, args: tuple[Expr, ...]) -> Expr:
     import numpy as np
 
     with np.errstate(all="ignore"):
-        value = float(_NUMPY.pointwise(name, [a.value for a in args if isinstance(a, Const)]))
+        value = float(NUMPY.pointwise(name, [a.value for a in args if isinstance(a, Const)]))
     # The specification has no NaN constant; the operation is kept, and makes it when it runs.
     return Const(value) if value == value else Map(name, args)
 

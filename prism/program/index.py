@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import TypeAlias
 
 import sympy
@@ -165,6 +166,11 @@ class Index:
             total = add(total, mul(c, add(top, -1)))
         return total
 
+    @property
+    def never_negative(self) -> bool:
+        """Whether it is known to be at least 0 for all values of its axes and of the symbols."""
+        return _never_negative(self)
+
     def ends(self) -> tuple[Extent, Extent] | None:
         """The least and the largest value over the boxes of its axes, both attained, in the symbols.
 
@@ -261,3 +267,9 @@ def _index(terms: Mapping[Atom, Extent], offset: Extent) -> Index:
     kept = [(a, c) for a, c in terms.items() if c != 0]
     kept.sort(key=lambda t: str(t[0]))
     return Index(tuple(kept), offset)
+
+
+@lru_cache(maxsize=4096)
+def _never_negative(index: Index) -> bool:
+    ends = index.ends()
+    return ends is not None and at_most(0, ends[0])

@@ -122,7 +122,7 @@ def assumptions(program: Program) -> tuple[str, ...]:
     indices and in comparisons they do not. Fractions matter where nothing bounds one that is cast.
     """
     assumed: list[str] = []
-    if any(t.dtype is DType.INT64 and t.name not in program.weights for t in program.inputs):
+    if any(t.dtype is DType.INT64 for t in program.arguments):
         _, leaves = _by_definition(program, range_of(DType.INT64))
         assumed += [INT64_ASSUMED] * leaves
     cast, _ = _by_definition(program, _ASSUMED)

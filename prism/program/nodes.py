@@ -55,6 +55,11 @@ class DType(StrEnum):
         """Whether the elements are floating-point numbers."""
         return self.value.startswith(("float", "bfloat"))
 
+    @property
+    def roundoff(self) -> float:
+        """The largest relative error of one rounding to the type; 0 for types that hold no fractions."""
+        return {"float64": 2.0**-53, "float32": 2.0**-24, "float16": 2.0**-11, "bfloat16": 2.0**-8}.get(self.value, 0.0)
+
 
 class ReduceKind(StrEnum):
     """How a reduction combines: each is associative and commutative over the reals."""
@@ -68,6 +73,16 @@ class ReduceKind(StrEnum):
     def identity(self) -> float:
         """The value that leaves the other operand unchanged."""
         return {"sum": 0.0, "max": float("-inf"), "min": float("inf"), "prod": 1.0}[self.value]
+
+    @property
+    def op(self) -> str:
+        """The pointwise operation that combines two operands."""
+        return {"sum": "add", "max": "maximum", "min": "minimum", "prod": "mul"}[self.value]
+
+    @property
+    def is_extreme(self) -> bool:
+        """Whether it picks one of its operands: the largest or the smallest."""
+        return self is ReduceKind.MAX or self is ReduceKind.MIN
 
 
 class Expr:
@@ -370,6 +385,11 @@ class Program:
     _inputs: Mapping[str, Tensor] | None = field(default=None, init=False, compare=False, repr=False)
     _order: Mapping[str, int] | None = field(default=None, init=False, compare=False, repr=False)
     _input_order: Mapping[str, int] | None = field(default=None, init=False, compare=False, repr=False)
+
+    @property
+    def arguments(self) -> tuple[Tensor, ...]:
+        """The inputs that the caller passes: those that are no weights, in order."""
+        return tuple(t for t in self.inputs if t.name not in self.weights)
 
     def tensor(self, name: str) -> Tensor:
         """The declaration of an input or a defined tensor.

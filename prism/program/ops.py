@@ -53,3 +53,7 @@ OPS: Mapping[str, Op] = MappingProxyType(
         "isnan": Op(1, 1, True),
     }
 )
+
+BOOLEAN = frozenset(name for name, op in OPS.items() if op.boolean)
+"""The operations whose result is 0 or 1."""
+COMPARISONS = frozenset({"lt", "le", "eq"})

@@ -31,13 +31,6 @@ from prism.program.transform import rebuilt, substitute
 LONGEST = 4
 """Of the axes that are written out; each element is a term of its own."""
 
-_COMBINE = {
-    ReduceKind.SUM: "add",
-    ReduceKind.PROD: "mul",
-    ReduceKind.MAX: "maximum",
-    ReduceKind.MIN: "minimum",
-}
-
 
 def unrolled(expr: Expr) -> Expr:
     """The expression with reductions written out: over short axes that alone decide a choice, and appended elements."""
@@ -60,7 +53,7 @@ def unrolled(expr: Expr) -> Expr:
 
 
 def _combined(kind: ReduceKind, terms: Sequence[Expr]) -> Expr:
-    return reduce(partial(fold.op, _COMBINE[kind]), terms)
+    return reduce(partial(fold.op, kind.op), terms)
 
 
 def _ends(axis: Axis, body: Expr) -> tuple[int, int] | None:

@@ -34,13 +34,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
 from typing import TypeAlias
 
 from prism.errors import IllegalIRError
 from prism.program.extents import Extent, add, at_most, is_static, mul
 from prism.program.index import Axis, Index
 from prism.program.nodes import ReduceKind
+from prism.program.ops import COMPARISONS
 from prism.sgraph.nodes import (
     Accumulate,
     Contract,
@@ -90,7 +90,6 @@ Fact: TypeAlias = "Index | Absolute | Same | RunningMaximum | Choice | float | N
 LOW = -1e30
 """Numbers up to here stand for -inf in masks: float32's and bfloat16's least number, and what people write instead."""
 
-_COMPARISONS = frozenset({"lt", "le", "eq"})
 _FOLD: Mapping[str, Callable[..., float]] = {
     "neg": lambda a: -a,
     "abs": abs,
@@ -120,12 +119,6 @@ def sign(coefficient: Extent) -> int:
     return 1 if at_most(0, coefficient) else -1 if at_most(coefficient, 0) else 0
 
 
-@lru_cache(maxsize=4096)
-def _never_negative(index: Index) -> bool:
-    ends = index.ends()
-    return ends is not None and at_most(0, ends[0])
-
-
 def _minus_one_less(index: Index) -> Index:
     """-index - 1, which is at least 0 where the index is negative."""
     return index.scaled(-1) + -1
@@ -133,10 +126,10 @@ def _minus_one_less(index: Index) -> Index:
 
 def _follows(wanted: Index, given: Index, axis: Axis) -> bool:
     """Whether wanted >= 0 wherever given >= 0, or everywhere; multiples are chosen so that the axis cancels."""
-    if _never_negative(wanted):
+    if wanted.never_negative:
         return True
     p, q = slope(wanted, axis), slope(given, axis)
-    return p * q > 0 and _never_negative(wanted.scaled(abs(q)) + given.scaled(-abs(p)))
+    return p * q > 0 and (wanted.scaled(abs(q)) + given.scaled(-abs(p))).never_negative
 
 
 # Propagation.
@@ -261,7 +254,7 @@ class _Facts:
                 # c <= |i| is c <= i or c <= -i.
                 sides = [self.compare(op, args[1].index.scaled(way) + _index(args[0]).scaled(-1)) for way in (1, -1)]
                 return 1.0 if 1.0 in sides else 0.0 if sides == [0.0, 0.0] else None
-            case _ if op in _COMPARISONS and all(isinstance(a, Index) or _is_whole(a) for a in args):
+            case _ if op in COMPARISONS and all(isinstance(a, Index) or _is_whole(a) for a in args):
                 return self.compare(op, _index(args[1]) + _index(args[0]).scaled(-1))
             case _:
                 return None
@@ -280,7 +273,7 @@ class _Facts:
     def holds(self, index: Index) -> float | None:
         """Whether the index is >= 0 on every element (1), on none (0), or it is not known."""
         for wanted, answer in ((index, 1.0), (_minus_one_less(index), 0.0)):
-            if _never_negative(wanted):
+            if wanted.never_negative:
                 return answer
             if self.assumed is not None and self.axis is not None:
                 given = _minus_one_less(self.assumed)
@@ -391,7 +384,7 @@ def _visits(loop: Loop, conditions: Sequence[Index], known: Mapping[str, Fact], 
     for place in places:
         within = (place, Index.const(last) + place.scaled(-1))
         at = [c.substitute({loop.axis: place}) for c in conditions]
-        if all(map(_never_negative, (*within, *at))) and (not visible or _shows(loop, place, known)):
+        if all(i.never_negative for i in (*within, *at)) and (not visible or _shows(loop, place, known)):
             return True
     return False
 
@@ -459,7 +452,7 @@ def narrow(kernel: Kernel) -> Kernel:
 
     At most one condition a loop and direction: the one that the others follow from, else the first by its text.
     """
-    if not any(isinstance(s, Pointwise) and s.op in _COMPARISONS for s in kernel.statements()):
+    if not any(isinstance(s, Pointwise) and s.op in COMPARISONS for s in kernel.statements()):
         return kernel
     grid = frozenset(a for a, r in kernel.roles if isinstance(r, Grid))
     body = _narrowed(kernel.body, _Facts({}), grid)
@@ -491,7 +484,7 @@ def _range(loop: Loop, known: Mapping[str, Fact], open_axes: frozenset[Axis]) ->
         # What is masked may be where the comparison fails, or where it holds.
         for wanted in (question, _minus_one_less(question)):
             condition = _over(wanted, open_axes | {loop.axis})
-            if condition is not None and slope(condition, loop.axis) and not _never_negative(condition):
+            if condition is not None and slope(condition, loop.axis) and not condition.never_negative:
                 asked[condition] = None
     found = [c for c in sorted(asked, key=str) if _justified(loop, c, known) is not None]
     kept: list[Index] = []

@@ -15,9 +15,9 @@ from dataclasses import dataclass, field
 from prism.program.extents import Extent
 from prism.program.index import Atom, Axis, Index
 from prism.program.nodes import Const, DType, Expr, Map, Position, Read, Reduce, ReduceKind, Size, Tensor, walk
+from prism.program.ops import BOOLEAN
 
 _UNIT = frozenset({"tanh", "erf", "sin", "cos", "sign"})
-_TRUTH = frozenset({"lt", "le", "eq", "and", "or", "not", "isnan", "sigmoid"})
 _ANY = (-math.inf, math.inf)
 
 
@@ -319,7 +319,7 @@ def _image(op: str, of: Sequence[tuple[float, float]]) -> tuple[float, float]:
     low, high = of[0]
     if op in _UNIT:
         return -1.0, 1.0
-    if op in _TRUTH:
+    if op in BOOLEAN or op == "sigmoid":
         return 0.0, 1.0
     match op:
         case "neg":

@@ -37,11 +37,10 @@ from prism.backends.tile import (
     statements,
 )
 from prism.backends.tile_rename import names_beside, renamed, value_dims
-from prism.program.nodes import DType, ReduceKind
+from prism.program.nodes import DType
 
 LOG2_E = math.log2(math.e)
 LN_2 = math.log(2.0)
-_EXTREMES = (ReduceKind.MAX, ReduceKind.MIN)
 _LINEAR = frozenset({"add", "neg", "maximum", "minimum", "where"})
 
 
@@ -183,7 +182,7 @@ def _before(s: Stmt) -> list[Operand] | None:
             return [src] if _fits(otherwise) else None
         case Copy(src=src) | Rearrange(src=src):
             return [src]
-        case Reduce(kind=kind, src=src) | Update(kind=kind, src=src) if kind in _EXTREMES:
+        case Reduce(kind=kind, src=src) | Update(kind=kind, src=src) if kind.is_extreme:
             return [src]
         case Full(value=value, dtype=DType.FLOAT32):
             return [] if _fits(value) else None

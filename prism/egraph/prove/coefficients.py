@@ -23,9 +23,8 @@ from typing import TypeGuard
 
 import numpy as np
 
-from prism.egraph.prove.matching import Weight
+from prism.egraph.prove.matching import COARSE, Weight
 from prism.egraph.prove.normal_form import Unfit, normal_form
-from prism.egraph.prove.polynomials import BOOLEAN
 from prism.egraph.refinement import bounds
 from prism.program.build import add, const, mul, neg
 from prism.program.constants import rounded_constants, simplest_between
@@ -33,6 +32,7 @@ from prism.program.evaluate import evaluate_expr
 from prism.program.extents import is_static
 from prism.program.index import Axis, Index
 from prism.program.nodes import Const, DType, Expr, Map, Position, Read, Reduce, ReduceKind, free_axes, walk
+from prism.program.ops import BOOLEAN
 from prism.program.pretty import expr_text
 from prism.program.transform import canonical, least_instance, rename_free, replaced, substitute, with_args
 
@@ -43,7 +43,7 @@ MAX_WORK = 1 << 36
 _SIMPLE = 1 << 16
 # Characters of an expression in a verdict.
 _SHOWN = 60
-_FLOAT32 = 2.0**-24
+_FLOAT32 = DType.FLOAT32.roundoff
 # What is as near as this is one number, computed in float64 in two ways.
 _SAME = 2.0**-46
 # Roundings that an array may have behind it which is stored, and computed with: of coarse types, and of others.
@@ -51,8 +51,6 @@ _FEW = 1.5
 _SOME = 8.0
 # The rounding of the smallest numbers of float16.
 _SUBNORMAL = 2.0**-25
-# Types of which one rounding is coarser than this are computed with in float32.
-_COARSE = 2.0**-20
 
 
 @dataclass(frozen=True, slots=True)
@@ -317,12 +315,12 @@ class _Table:
                 return max(one, other) if len(kinds) == 2 else 0.0, 0.0
             case [_, *_]:
                 unit = max(units)
-                if unit > _COARSE:
+                if unit > COARSE:
                     return roundings * _FLOAT32 + computing, min(2.0, roundings) * unit
                 return (roundings * unit + sum(own) - unit + computing if unit else computing), 0.0
         if self.sharp:
             return computing, 0.0
-        return sum(u * (_FEW if u > _COARSE else _SOME) for u in own) + computing, 0.0
+        return sum(u * (_FEW if u > COARSE else _SOME) for u in own) + computing, 0.0
 
     def _say(self, e: Expr, read: Expr, apart: float, made: _Coefficient) -> None:
         if e == read or not any(isinstance(x, Read) for x in walk(e)):

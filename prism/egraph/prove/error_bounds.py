@@ -14,14 +14,12 @@ import numpy as np
 
 from prism.egraph import running_error as floats
 from prism.egraph.running_error import Num
-from prism.program.arrays import NumpyArrays
+from prism.program.arrays import NUMPY
 from prism.program.evaluate import Interpreter
 from prism.program.nodes import Expr, ReduceKind
 
 Array: TypeAlias = Any  # a Num, a numpy array of integers, or a number
 
-_NUMPY = NumpyArrays()
-_ROUNDING = 2.0**-52
 _HEADS = {ReduceKind.SUM: "Sum", ReduceKind.MAX: "Max", ReduceKind.MIN: "Min", ReduceKind.PROD: "Prod"}
 _INVERSES = {"sub": ("add", "neg"), "div": ("mul", "recip")}
 
@@ -38,7 +36,7 @@ class TrackedArrays:
 
     def arange(self, n: int) -> Array:
         """See Arrays."""
-        return _NUMPY.arange(n)
+        return NUMPY.arange(n)
 
     def number(self, array: Array) -> Num:
         """See Arrays."""
@@ -51,7 +49,7 @@ class TrackedArrays:
     def reshape(self, array: Array, shape: Sequence[int]) -> Array:
         """See Arrays."""
         if not isinstance(array, Num):
-            return _NUMPY.reshape(array, shape)
+            return NUMPY.reshape(array, shape)
         return Num(np.reshape(array.v, tuple(shape)), np.reshape(array.e, tuple(shape)))
 
     def broadcast(self, array: Num, shape: Sequence[int]) -> Num:
@@ -63,11 +61,11 @@ class TrackedArrays:
         self, array: Array, shape: Sequence[int], first: Sequence[int], steps: Sequence[Sequence[int]]
     ) -> Num | None:
         """See Arrays: inputs are what they are."""
-        return floats.exactly(_NUMPY.strided(array, shape, first, steps))
+        return floats.exactly(NUMPY.strided(array, shape, first, steps))
 
     def gather(self, array: Array, indices: Sequence[Array], valid: Array | None) -> Num:
         """See Arrays."""
-        return floats.exactly(_NUMPY.gather(array, indices, valid))
+        return floats.exactly(NUMPY.gather(array, indices, valid))
 
     def pointwise(self, op: str, args: Sequence[Array]) -> Num:
         """See Arrays."""
@@ -96,7 +94,7 @@ class TrackedArrays:
             return Num(np.take(whole.v, 0, dim), np.take(whole.e, 0, dim))
         if kind is ReduceKind.SUM:
             total = np.sum(v, axis=dim)
-            error = np.sum(e, axis=dim) + extent * _ROUNDING * np.sum(np.abs(v), axis=dim)
+            error = np.sum(e, axis=dim) + extent * floats.U * np.sum(np.abs(v), axis=dim)
             # Infinite where no overflow made it so: with an infinite term.
             genuine = ~np.isfinite(v).all(axis=dim)
             known = (e < np.inf).all(axis=dim)

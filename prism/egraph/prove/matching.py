@@ -43,7 +43,6 @@ from prism.program.transform import with_args
 
 # Products and sums of two programs that are run whole to see where they are apart.
 MAX_RUN = 1 << 35
-_UNITS = {DType.FLOAT64: 2.0**-53, DType.FLOAT32: 2.0**-24, DType.FLOAT16: 2.0**-11, DType.BFLOAT16: 2.0**-8}
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +64,7 @@ class Weight:
     @property
     def unit(self) -> float:
         """The unit roundoff of the stored type; 0 where it holds no fractions."""
-        return _UNITS.get(self.dtype, 0.0)
+        return self.dtype.roundoff
 
 
 @dataclass(frozen=True, slots=True)
@@ -247,12 +246,13 @@ def _copies(weights: Mapping[str, Weight]) -> frozenset[str]:
 
 # Neighbours that are taken together where an element alone is likely to stand elsewhere by chance.
 _RUN = 4
-_COARSE = 2.0**-20
+COARSE = 2.0**-20
+"""Types of which one rounding is coarser than this are computed with in float32."""
 
 
 def _told_by(weight: Weight) -> int:
     """How many neighbours tell an element: types of few digits hold the same numbers often."""
-    return _RUN if weight.unit > _COARSE and weight.array.shape[-1:] >= (2 * _RUN,) else 1
+    return _RUN if weight.unit > COARSE and weight.array.shape[-1:] >= (2 * _RUN,) else 1
 
 
 def _runs(weight: Weight, run: int, axis: int) -> np.ndarray:
@@ -332,7 +332,7 @@ def paired_inputs(a: Program, b: Program) -> list[tuple[Tensor, Tensor]]:
     Raises:
         ShapeError: the programs take different numbers of inputs, or inputs of different kinds.
     """
-    ours, theirs = ([t for t in p.inputs if t.name not in p.weights] for p in (a, b))
+    ours, theirs = (p.arguments for p in (a, b))
     if len(ours) != len(theirs):
         raise ShapeError(
             f"{a.name} takes {len(ours)} inputs and {b.name} {len(theirs)}",

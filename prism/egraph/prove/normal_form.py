@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 from prism.egraph.prove.exact import exact, factors
-from prism.egraph.prove.polynomials import BOOLEAN, UNIT, Algebra, Unfit
+from prism.egraph.prove.polynomials import UNIT, Algebra, Unfit
 from prism.egraph.prove.products import HALF, ONE, Poly, Term
 from prism.egraph.refinement import bounds, margin, simplified
 from prism.egraph.sign_analysis import NONE, Facts
@@ -25,6 +25,7 @@ from prism.program.extents import is_static
 from prism.program.formulas import LARGEST_POWER
 from prism.program.index import Index
 from prism.program.nodes import Const, Expr, Map, Position, Read, Reduce, ReduceKind, Size
+from prism.program.ops import BOOLEAN
 from prism.program.transform import canonical
 
 

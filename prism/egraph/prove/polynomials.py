@@ -19,6 +19,7 @@ from prism.program.build import add, const, size
 from prism.program.extents import is_static
 from prism.program.index import Axis, Index
 from prism.program.nodes import Const, Expr, Map, free_axes
+from prism.program.ops import BOOLEAN
 from prism.program.transform import least_instance, substitute
 
 # A polynomial, and the sums around one of its terms, may grow this far.
@@ -26,8 +27,6 @@ MAX_TERMS = 600
 MAX_BOUND = 16
 # Terms that one normal form may take, those of polynomials on the way included.
 MAX_STEPS = 100_000
-
-BOOLEAN = ("lt", "le", "eq", "and", "or", "not", "isnan")
 
 _ZERO = Fraction(0)
 UNIT = Fraction(1)

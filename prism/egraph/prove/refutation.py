@@ -60,9 +60,8 @@ NOISE = 8.0
 
 # Slight differences of one window that are looked into.
 LOOKS = 4
-_FLOAT32 = 2.0**-24
-# A few roundings of float64.
-_FLOAT64 = 2.0**-50
+FLOAT64 = 2.0**-50
+"""A few roundings of float64."""
 
 # Products and sums of an expression at one point up to which its errors are tracked, and how often that is done.
 TRACKED_WORK = 1 << 18
@@ -142,7 +141,7 @@ class Fixed:
 
     def disturbed(self, arrays: Mapping[str, np.ndarray], rng: np.random.Generator) -> dict[str, np.ndarray]:
         """Arrays as other roundings would have left them."""
-        least = _FLOAT64 if self.sharp else 0.0
+        least = FLOAT64 if self.sharp else 0.0
         far = {n: max(self.rounded.get(n, 0.0), least) for n in arrays}
         return {n: v * (1 + far[n] * rng.uniform(-1, 1, v.shape)) for n, v in arrays.items()}
 
@@ -321,7 +320,7 @@ class _Pair:
         most = 0.0
         for _ in range(3 if numbers or self.fixed.rounded or self.fixed.sharp else 0):
             other = self.fixed.disturbed({**self.held, **inputs}, rng)
-            rounded = {c: c * (1 + float(rng.uniform(-1, 1)) * _FLOAT32) for c in numbers}
+            rounded = {c: c * (1 + float(rng.uniform(-1, 1)) * DType.FLOAT32.roundoff) for c in numbers}
             for e, v in zip(renumbered(self.exprs, rounded), values, strict=True):
                 moved = evaluate_expr(e, other, self.binding, self.axes)
                 with np.errstate(all="ignore"):

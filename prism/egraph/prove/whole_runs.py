@@ -16,10 +16,11 @@ from typing import TypeAlias
 
 import numpy as np
 
-from prism.egraph.prove.matching import Names
+from prism.egraph.prove.matching import COARSE, Names
 from prism.egraph.prove.refutation import (
     ATOL,
     FEW_KINDS,
+    FLOAT64,
     KINDS,
     MORE_KINDS,
     NOISE,
@@ -35,11 +36,11 @@ from prism.egraph.prove.refutation import (
     work,
 )
 from prism.egraph.prove.smaller_inputs import TRIES, shrink, written
-from prism.program.arrays import NumpyArrays
+from prism.program.arrays import NUMPY
 from prism.program.constants import renumbered, rounded_constants
 from prism.program.evaluate import run
 from prism.program.extents import evaluate
-from prism.program.nodes import Program, Read, walk
+from prism.program.nodes import DType, Program, Read, walk
 
 # Products and sums of a run of both programs up to which it is made, and up to which many or some inputs are drawn.
 MAX_RUN = 1 << 37
@@ -50,9 +51,6 @@ _TAME = ("normal", "positive", "negative", "ties")
 # Tensors of two programs are alike that differ by no more: in what is left after rounding, by the types of weights.
 _NEAR = 1e-4
 _NEAR_COARSE = 2e-2
-_COARSE = 2.0**-20
-_FLOAT32 = 2.0**-24
-_FLOAT64 = 2.0**-50
 # Dimensions that are longer than 1 of a tensor that may lie transposed in the other program.
 _TRANSPOSED = 4
 
@@ -137,7 +135,7 @@ class Runs:
         given = {(s, t)[side].name: inputs[s.name] for s, t in self.names.pairs}
         with np.errstate(all="ignore"):
             tensors = {**given, **(self._weights(side) if weights is None else weights)}
-            found = run(program, tensors, self.binding, NumpyArrays(), seen)
+            found = run(program, tensors, self.binding, NUMPY, seen)
         return [np.asarray(found[n], dtype=np.float64) for n in program.outputs]
 
     # Differences
@@ -185,8 +183,8 @@ class Runs:
         gone = list(lost)
         numbers = rounded_constants(*([d.expr for d in p.definitions] for p in self._programs))
         for _ in range(3):
-            moved_inputs = {n: self._moved(v, _FLOAT64, rng) for n, v in inputs.items()}
-            rounded = {c: c * (1 + float(rng.uniform(-1, 1)) * _FLOAT32) for c in numbers}
+            moved_inputs = {n: self._moved(v, FLOAT64, rng) for n, v in inputs.items()}
+            rounded = {c: c * (1 + float(rng.uniform(-1, 1)) * DType.FLOAT32.roundoff) for c in numbers}
             for side, values in enumerate(both):
                 program = self._programs[side]
                 if rounded:
@@ -212,8 +210,8 @@ class Runs:
         called = (self.names.ours, self.names.theirs)[side][name]
         known = self.names.weights.get(called) if isinstance(called, str) else None
         if known is None or all(known.sides) or called in self.names.copies:
-            return self._moved(values, _FLOAT64, rng)
-        return np.asarray(values * (1 + max(known.unit, _FLOAT64) * rng.uniform(-1, 1, values.shape)))
+            return self._moved(values, FLOAT64, rng)
+        return np.asarray(values * (1 + max(known.unit, FLOAT64) * rng.uniform(-1, 1, values.shape)))
 
     def _smallest(self, n: int, at: tuple[int, ...], inputs: Mapping[str, np.ndarray], rtol: float) -> Counterexample:
         def values(given: Mapping[str, np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
@@ -251,7 +249,7 @@ class Runs:
 
         Only tensors of floats that depend on the inputs and whose values are numbers.
         """
-        coarse = any(w.unit > _COARSE and not all(w.sides) for w in self.names.weights.values())
+        coarse = any(w.unit > COARSE and not all(w.sides) for w in self.names.weights.values())
         near = _NEAR_COARSE if coarse else _NEAR
         kept: list[dict[_Key, float]] = []
         for _, inputs in self._inputs(("normal", "normal"), 7):

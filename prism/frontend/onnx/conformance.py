@@ -25,7 +25,7 @@ from prism.errors import PrismError
 from prism.frontend.onnx.graph import Value
 from prism.program import conformance, example_draws, extents
 from prism.program.conformance import DOUBLE, MIXED, PRECISIONS, SINGLE, Claim, Comparison, Difference, Precision
-from prism.program.nodes import Conformance, DType, Program, Tensor
+from prism.program.nodes import Conformance, DType, Program
 
 _SWITCH = "--no-check (check=False)"
 _FLOATS = frozenset({TensorProto.DOUBLE, TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.BFLOAT16})
@@ -192,15 +192,11 @@ def _text(node: onnx.NodeProto) -> str:
     return f"node {label!r} ({node.op_type})"
 
 
-def _given(program: Program) -> list[Tensor]:
-    return [t for t in program.inputs if t.name not in program.weights]
-
-
 def _inputs(
     reading: Reading, name: str, seed: int, binding: Mapping[str, int]
 ) -> Iterator[tuple[dict[str, np.ndarray], bool]]:
     """The inputs of a draw; again with integers of a narrower range where the model did not take them."""
-    given = _given(reading.program)
+    given = reading.program.arguments
     whole = any(not t.dtype.is_float and t.dtype is not DType.BOOL for t in given)
     attempts: tuple[tuple[int, int] | None, ...] = (None, (-2, 2), (0, 3), (0, 1), (0, 0)) if whole else (None,)
     among = conformance.thresholds(reading.program)

@@ -28,7 +28,7 @@ from prism.frontend.torch.values import UNINITIALISED, Value
 from prism.program import conformance, example_draws, extents
 from prism.program.conformance import DOUBLE, PRECISIONS, Claim, Comparison, Difference, Precision
 from prism.program.evaluate import bind
-from prism.program.nodes import Conformance, DType, Program, Tensor
+from prism.program.nodes import Conformance, DType, Program
 
 _SWITCH = "check=False"
 
@@ -106,11 +106,6 @@ def checked(reading: Reading, again: Callable[[tuple[torch.Tensor, ...]], Readin
     return replace(reading.program, conformance=record)
 
 
-def _given(program: Program) -> list[Tensor]:
-    """The inputs that the caller passes."""
-    return [t for t in program.inputs if t.name not in program.weights]
-
-
 def _has_values(tensor: torch.Tensor) -> bool:
     return tensor.device.type != "meta" and not isinstance(tensor, FakeTensor)
 
@@ -120,7 +115,7 @@ def _has_values(tensor: torch.Tensor) -> bool:
 
 def _bindings(reading: Reading) -> list[dict[str, int]]:
     """The extents at which the program is compared: those of the examples, and small ones of its symbols."""
-    given = _given(reading.program)
+    given = reading.program.arguments
     shapes = {t.name: tuple(e.shape) for t, e in zip(given, reading.examples, strict=True)}
     found = [bind(given, shapes)]
     ranges = reading.program.ranges
@@ -152,7 +147,7 @@ def _at_reduced_extents(reading: Reading, again: Callable[[tuple[torch.Tensor, .
     if _size(other, {}) is None:
         return conformance.unchecked(too_large + "the smaller ones that the function takes are as well")
     record = _compared(other)
-    shown = ", ".join(f"{t.name}{list(e.shape)}" for t, e in zip(_given(other.program), smaller, strict=True))
+    shown = ", ".join(f"{t.name}{list(e.shape)}" for t, e in zip(other.program.arguments, smaller, strict=True))
     note = "" if conformance.same_form(other.program, reading.program) else "the program has another form there"
     return replace(record, extents=shown, missing=record.missing or note)
 
@@ -194,7 +189,7 @@ def _compared(reading: Reading) -> Conformance:
     program = reading.program
     claims = _claims(reading)
     sizes = [(b, s) for b in _bindings(reading) if (s := _size(reading, b)) is not None]
-    given = _given(program)
+    given = program.arguments
     shapes = {t.name: tuple(e.shape) for t, e in zip(given, reading.examples, strict=True)}
     done: list[str] = []
     skipped: list[str] = []
@@ -277,7 +272,7 @@ def _inputs(
     reading: Reading, name: str, seed: int, binding: Mapping[str, int], precision: Precision
 ) -> Iterator[dict[str, np.ndarray]]:
     """The inputs of a draw; again with integers of a narrower range where the function did not take them."""
-    given = _given(reading.program)
+    given = reading.program.arguments
     if name == "example":
         yield {t.name: _array(e, widen=precision is DOUBLE) for t, e in zip(given, reading.examples, strict=True)}
         return
@@ -355,7 +350,7 @@ class _Run:
     def _run(self, reading: Reading, inputs: Mapping[str, np.ndarray]) -> None:
         exported = reading.exported
         specs = iter(exported.graph_signature.input_specs)
-        names = iter([t.name for t in _given(reading.program)])
+        names = iter([t.name for t in reading.program.arguments])
         examples = iter(reading.examples)
         for node in exported.graph.nodes:
             if node.op == "placeholder":

@@ -97,7 +97,7 @@ def struck_sets(program: Program, kind: str) -> tuple[tuple[str, ...], ...]:
         program: the program; inputs that it holds as weights, and those that are no floating-point numbers, keep out.
         kind: a key of DRAWS.
     """
-    names = [t.name for t in program.inputs if t.dtype.is_float and t.name not in program.weights]
+    names = [t.name for t in program.arguments if t.dtype.is_float]
     if kind in ORDINARY or kind == "zeros" or len(names) <= 1:
         return (tuple(names),)
     first, rest = (names[0],), tuple(names[1:])

@@ -30,9 +30,6 @@ from prism.program.nodes import DType
 RMS_FACTOR = 4.0
 MAX_FACTOR = 8.0
 
-_ROUNDOFF: Mapping[DType, float] = MappingProxyType(
-    {DType.FLOAT64: 2.0**-53, DType.FLOAT32: 2.0**-24, DType.FLOAT16: 2.0**-11, DType.BFLOAT16: 2.0**-8}
-)
 _LARGEST: Mapping[DType, float] = MappingProxyType(
     {DType.FLOAT64: 1.8e308, DType.FLOAT32: 3.4028235e38, DType.FLOAT16: 65504.0, DType.BFLOAT16: 3.3895314e38}
 )
@@ -55,11 +52,6 @@ class Judgement:
 
     def __bool__(self) -> bool:
         return not self.reason
-
-
-def unit_roundoff(dtype: DType) -> float:
-    """Half the distance from 1 to the next number of the data type; 0 for exact types."""
-    return _ROUNDOFF.get(dtype, 0.0)
 
 
 def judge(
@@ -127,7 +119,7 @@ def _pattern(
         return ""
     largest = _LARGEST[dtype]
     # Half a unit in the last place beyond the largest number rounds to infinity.
-    rounded = np.where(np.abs(oracle) >= largest * (1 + unit_roundoff(dtype)), np.copysign(np.inf, oracle), oracle)
+    rounded = np.where(np.abs(oracle) >= largest * (1 + dtype.roundoff), np.copysign(np.inf, oracle), oracle)
     got, exact, given = _class(result), _class(rounded), _class(eager)
     # A finite value where eager has none is right when the oracle is finite: only eager overflowed.
     wrong = held & (got != given) & (got != exact)
@@ -141,7 +133,7 @@ def _pattern(
     # So near the largest number that an error which is allowed crosses it, finite and infinite are both right.
     scale = np.broadcast_to(_row_scale(oracle), oracle.shape)
     theirs = _relative(eager, oracle, scale, _SMALLEST[dtype])[held & np.isfinite(eager) & np.isfinite(oracle)]
-    allowed = MAX_FACTOR * max(float(theirs.max()) if theirs.size else 0.0, 4 * unit_roundoff(dtype)) * scale
+    allowed = MAX_FACTOR * max(float(theirs.max()) if theirs.size else 0.0, 4 * dtype.roundoff) * scale
     borderline = (np.abs(np.abs(oracle) - largest) <= allowed) & (got != 1)
     wrong &= ~borderline
     if wrong.any():
@@ -166,7 +158,7 @@ def _errors(
     usable, asked = finite & np.isfinite(eager), finite & (np.isfinite(eager) | unread)
     if not asked.any():
         return Judgement(0.0)
-    roundoff = unit_roundoff(dtype)
+    roundoff = dtype.roundoff
     scale = _row_scale(oracle)
     floor = _SMALLEST[dtype]
     ours = _where(_relative(result, oracle, scale, floor), asked)
