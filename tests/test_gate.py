@@ -318,3 +318,15 @@ def test_the_quick_configuration_has_two_tiles_wherever_it_can() -> None:
     cases = plan_cases(program, graph, start, [other])
     assert {c.draw for c in cases} == set(DRAWS)
     assert any(c.config == start for c in cases)
+
+
+def test_each_symbolic_extent_has_its_own_quick_tile() -> None:
+    """A long tile along the sequence makes no long batch: what both come to is computed in float64."""
+    batch, seq = symbol("batch"), symbol("seq")
+    b, s, t = Axis("b", batch), Axis("s", seq), Axis("t", seq)
+    roles = ((b, Grid(symbol("T_b"))), (s, Grid(symbol("T_s"))), (t, LoopRole(symbol("T_t"))))
+    graph = SGraph("g", (), (), (), (Kernel("g_kernel", roles, ()),))
+    start = Config({"T_b": 2, "T_s": 128, "T_t": 64}, {}, {})
+    lengths = {"batch": SymbolRange(1, 64, 4), "seq": SymbolRange(1, 4096, 128)}
+    program = Program("p", (Tensor("x", (batch, seq), F32),), (), (), lengths)
+    assert quick_config(program, graph, start).symbols == {"T_b": 2, "T_s": 128, "T_t": 128}

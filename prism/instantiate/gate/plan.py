@@ -125,26 +125,28 @@ class _Symbol:
     Attributes:
         low: the least value.
         high: the largest; of the fixed axes that are that long.
-        free: whether the extent of one of its axes is a symbol.
+        free: the symbols in the extents of its axes.
         tiles: whether it is a tile size, and not the number of parts.
     """
 
     low: int
     high: int = 0
-    free: bool = False
+    free: frozenset[str] = frozenset()
     tiles: bool = False
 
 
 def quick_config(program: Program, sgraph: SGraph, config: Config, alternatives: Sequence[Config] = ()) -> Config:
     """Tile sizes at which the interpreter is quick, every fixed axis has two tiles and symbolic ones can have.
 
-    Symbolic extents follow the tiles (see `plan_bindings`), so along those all tiles are as small as they may be, and
-    equal; along fixed ones they grow as long as that saves operations.
+    Symbolic extents follow the tiles (see `plan_bindings`), so along each of them all tiles are as small as they may
+    be, and equal; along fixed ones they grow as long as that saves operations.
     """
     known = _tile_symbols(sgraph, [config, *alternatives])
     values = dict(config.symbols)
-    least = max((s.low for s in known.values() if s.free and s.tiles), default=1)
-    values |= {name: least for name, s in known.items() if s.free}
+    for group in _linked([s.free for s in known.values()]):
+        mine = {name: s for name, s in known.items() if s.free & group}
+        least = max((s.low for s in mine.values() if s.tiles), default=1)
+        values |= dict.fromkeys(mine, least)
     grown = {name: s for name, s in known.items() if s.tiles and not s.free}
     values |= {name: s.low for name, s in grown.items()}
     # Two parts of a split are enough: the first, and the last, which may have nothing to do.
@@ -162,6 +164,15 @@ def quick_config(program: Program, sgraph: SGraph, config: Config, alternatives:
         ends=lambda change: change >= 0,
     )
     return replace(config, symbols={**values, **{n: costs.values[n] for n in grown}})
+
+
+def _linked(sets: Iterable[frozenset[str]]) -> list[frozenset[str]]:
+    """The unions of those that have elements in common, directly or through others."""
+    found: list[frozenset[str]] = []
+    for s in filter(None, sets):
+        apart = [f for f in found if not f & s]
+        found = [*apart, s.union(*(f for f in found if f & s))]
+    return found
 
 
 def _grow(
@@ -214,8 +225,8 @@ def _tile_symbols(sgraph: SGraph, configs: Sequence[Config]) -> dict[str, _Symbo
                 continue
             s = found.setdefault(tile.name, _Symbol(min(c.symbols[tile.name] for c in configs)))
             s.tiles = True
-            if axis.extent.free_symbols if isinstance(axis.extent, sympy.Expr) else False:
-                s.free = True
+            if isinstance(axis.extent, sympy.Expr) and axis.extent.free_symbols:
+                s.free |= {x.name for x in axis.extent.free_symbols}
             else:
                 s.high = max(s.high, 1 << max(0, math.ceil(math.log2(max(1, int(str(axis.extent))))) - 1))
     return found
