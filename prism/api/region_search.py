@@ -29,6 +29,7 @@ from prism.events import Funnel, Recorder
 from prism.generate.dispatch import Winner, winners
 from prism.generate.enumerate import Bounds, Generated, Task, generate
 from prism.generate.pruning import PRUNERS
+from prism.process.child import Closing
 from prism.program.assumptions import facts
 from prism.program.classes import EClasses
 from prism.program.inline import aligned, inline
@@ -165,7 +166,7 @@ class SearchInterruptedError(KeyboardInterrupt):
         self.result = result
 
 
-class Search(Iterator[ProvedSGraph]):
+class Search(Iterator[ProvedSGraph], Closing):
     """One search, as an iterator over its proved sGraphs, best bound first.
 
     Nothing is saturated before the first is asked for, and no more is proved than was asked for, but for a batch. An
@@ -242,12 +243,6 @@ class Search(Iterator[ProvedSGraph]):
             return next(self._instead)
         self._finish()
         raise StopIteration
-
-    def __enter__(self) -> Search:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.close()
 
     @property
     def proved(self) -> tuple[ProvedSGraph, ...]:

@@ -12,14 +12,13 @@ import sys
 from collections.abc import Iterator, Sequence
 from multiprocessing.connection import Connection
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 from prism.egraph.budget import Budget
 from prism.egraph.derivation.certificate import Derivation
 from prism.egraph.language import NO_FACTS, TensorFacts
 from prism.errors import PrismError, TooDeepError, WorkerError
-from prism.process.child import START_LIMIT_S, Child
+from prism.process.child import START_LIMIT_S, Child, Closing
 from prism.program.classes import EClasses
 from prism.program.nodes import Expr
 from prism.program.verdict import Verdict
@@ -32,7 +31,7 @@ PROVE_LIMIT_S = 30.0
 """Hard limit on one `prove`, for each candidate."""
 
 
-class Worker:
+class Worker(Closing):
     """A process that saturates a reference and proves candidates against it. Not for several threads at once.
 
     Args:
@@ -59,12 +58,6 @@ class Worker:
         # The limit in seconds of the request that is not collected yet.
         self._pending: float | None = None
         self._start()
-
-    def __enter__(self) -> Worker:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
-        self.close()
 
     @property
     def rules(self) -> Sequence[Path] | None:

@@ -18,7 +18,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Protocol, TypeAlias
 
 import numpy as np
@@ -33,6 +32,7 @@ from prism.instantiate.gate.yardsticks import of_program, of_sgraph
 from prism.instantiate.lock import program_hash
 from prism.instantiate.machine_load import Load, from_plain
 from prism.instantiate.study import Candidate, Failure, Outcome, outcome_from, over_limit, plain_outcome, sources_of
+from prism.process.child import Closing
 from prism.process.worker import Ending, Worker
 from prism.program.extents import evaluate
 from prism.program.nodes import Program
@@ -546,7 +546,7 @@ def classify(error: str) -> Failure:
     return Failure.CRASH
 
 
-class Measuring:
+class Measuring(Closing):
     """The evaluator on a device that is here: its seconds are measured.
 
     Args:
@@ -622,11 +622,3 @@ class Measuring:
     def close(self) -> None:
         """Stop the compiler; the bench is its owner's, who confirms the winners on it."""
         self.compiler.close()
-
-    def __enter__(self) -> Measuring:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()

@@ -7,7 +7,6 @@ import math
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
 
 from prism.backends.protocol import Compiled, arguments
 from prism.backends.triton.crosscompile import (
@@ -23,7 +22,7 @@ from prism.events import Evidence
 from prism.folders import cache_root, make_room
 from prism.instantiate.cache import Cache, digest, version_of
 from prism.instantiate.study import Candidate, Failure, Outcome, over_limit
-from prism.process.child import module_command
+from prism.process.child import Closing, module_command
 from prism.process.worker import Ending, Pool, Reply
 from prism.sgraph.config import Config, Resources
 
@@ -125,7 +124,7 @@ def _judged(found: Compiled) -> Outcome:
     return Outcome(None, resources=found.resources)
 
 
-class Estimating:
+class Estimating(Closing):
     """The evaluator without a GPU: compiler's resources and cost model. Its seconds are estimates, and it says so.
 
     Args:
@@ -190,11 +189,3 @@ class Estimating:
     def close(self) -> None:
         """Kill the workers."""
         self.compiler.close()
-
-    def __enter__(self) -> Estimating:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()

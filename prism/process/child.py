@@ -15,10 +15,11 @@ import sys
 import tempfile
 import threading
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
+from typing import IO, Self
 
 START_LIMIT_S = 60.0
 """Extra time that the first request to a fresh child gets: it imports torch and triton, or egglog and the rules."""
@@ -37,6 +38,20 @@ def child_environment(**changes: str | None) -> dict[str, str]:
     env = {k: v for k, v in os.environ.items() if k not in changes}
     env["PYTHONPATH"] = os.pathsep.join([root, *filter(None, [env.get("PYTHONPATH")])])
     return env | {k: v for k, v in changes.items() if v is not None}
+
+
+class Closing(ABC):
+    """What a `with` block closes at its end."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """End what runs, for good."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
 
 class Child:

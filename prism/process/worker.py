@@ -10,10 +10,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from enum import StrEnum
-from types import TracebackType
 from typing import Any
 
-from prism.process.child import START_LIMIT_S, Child
+from prism.process.child import START_LIMIT_S, Child, Closing
 
 
 class Ending(StrEnum):
@@ -153,7 +152,7 @@ class EventWorker:
         self._child.close()
 
 
-class Pool:
+class Pool(Closing):
     """A few workers of one kind; requests run in any order, answers are handed out in the order of the requests.
 
     Args:
@@ -199,11 +198,3 @@ class Pool:
         self._threads.shutdown(wait=True, cancel_futures=True)
         for worker in self._workers:
             worker.close()
-
-    def __enter__(self) -> Pool:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()

@@ -8,11 +8,10 @@ as they are, prism knows no more than onnx does.
 from __future__ import annotations
 
 import base64
-from types import TracebackType
 
 import onnx
 
-from prism.process.child import child_environment, module_command
+from prism.process.child import Closing, child_environment, module_command
 from prism.process.serve import Answer, Request, serve
 from prism.process.worker import Ending, Worker
 
@@ -20,7 +19,7 @@ LIMIT_S = 60.0
 """How long onnx may think about one node, seconds; it takes a thousandth."""
 
 
-class Inference:
+class Inference(Closing):
     """What onnx says of small models. The process starts with the first, and again after one that ends it."""
 
     def __init__(self) -> None:
@@ -36,12 +35,8 @@ class Inference:
         found.ParseFromString(base64.b64decode(reply.answer["model"]))
         return list(found.graph.output)
 
-    def __enter__(self) -> Inference:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def close(self) -> None:
+        """End the process."""
         self._worker.close()
 
 

@@ -11,7 +11,6 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Protocol
 
 import numpy as np
@@ -23,6 +22,7 @@ from prism.instantiate.gate.draws import PATTERN_ONLY, draw_inputs
 from prism.instantiate.gate.judge import Judgement, judge
 from prism.instantiate.gate.plan import GIVEN, Case, Sample, interpretable, plan_cases, plan_samples, spread_out
 from prism.instantiate.gate.yardsticks import of_program, of_sgraph
+from prism.process.child import Closing
 from prism.process.worker import Ending, Worker
 from prism.program.evaluate import bind
 from prism.program.extents import evaluate
@@ -85,7 +85,7 @@ class Late(str):
     __slots__ = ()
 
 
-class KernelRunner:
+class KernelRunner(Closing):
     """Runs kernels in a child process: in Triton's interpreter, on the GPU, or wherever a given worker does.
 
     Args:
@@ -155,14 +155,6 @@ class KernelRunner:
         self._worker.close()
         self._passed.clear()
         self._folder.cleanup()
-
-    def __enter__(self) -> KernelRunner:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
 
 @dataclass(frozen=True, slots=True)
