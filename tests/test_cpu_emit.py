@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ctypes
 import pickle
 import re
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -408,6 +410,51 @@ def test_a_library_is_compiled_once_for_each_configuration(rmsnorm: tuple[Sample
     assert first.seconds > 0.0 == second.seconds
     other = compile_module(rmsnorm[1], config({**symbols, "T_m": 4}))
     assert other.library != first.library
+
+
+@compiled
+@pytest.mark.parametrize("dtype", [F32, BF16])
+def test_products_compiled_apart_are_linked_and_compute_the_same(dtype: DType, tmp_path: Path) -> None:
+    sample = samples.matmul(dtype)
+    source = emit_module(sample.sgraph)
+    path = write_module(source, tmp_path / f"{source.entry}.py")
+    folder, names = build.products_folder(tmp_path), build.products_of(path)
+    assert names == [{F32: "multiply-float", BF16: "multiply_halves-bf16"}[dtype]]
+    whole = compile_module(path, config(sample.symbols[0]))
+    assert (
+        compile_module(path, config(sample.symbols[0]), products=str(folder)).library == whole.library
+    )  # none is there
+    assert [build.compile_product(name, folder) for name in names] == [""]
+    apart = compile_module(path, config(sample.symbols[0]), products=str(folder))
+    assert apart.library is not None
+    assert whole.library is not None
+    assert apart.library != whole.library
+    given = [torch.randint(-3, 4, t.shape).to(getattr(torch, dtype.value)) for t in sample.sgraph.inputs]
+    (out,) = sample.sgraph.outputs
+    results = [torch.zeros(out.shape, dtype=getattr(torch, dtype.value)) for _ in range(2)]
+    for library, result in zip((whole.library, apart.library), results, strict=True):
+        pointers = (ctypes.c_void_p * 3)(*(t.data_ptr() for t in (*given, result)))
+        ctypes.CDLL(str(library)).run(pointers, None, 1)
+    assert torch.equal(results[0].float(), given[0].float() @ given[1].float())
+    assert torch.equal(*results)
+
+
+def test_a_product_that_does_not_compile_says_why(tmp_path: Path) -> None:
+    assert "nothing" in build.compile_product("multiply-nothing", tmp_path)
+    assert not list(tmp_path.rglob("*.o"))
+
+
+@compiled
+def test_what_a_library_keeps_is_its_own(rmsnorm: tuple[Sample, Path]) -> None:
+    """Scratch memory and panels of weights have names that every library has: the loader must not make them one."""
+    built = compile_module(rmsnorm[1], config(rmsnorm[0].symbols[0]))
+    nm = shutil.which("nm")
+    if nm is None:
+        pytest.skip("needs nm, of binutils")
+    shown = subprocess.run([nm, "-D", "--defined-only", str(built.library)], capture_output=True, text=True, check=True)
+    names = {line.split()[-1] for line in shown.stdout.splitlines()}
+    assert {"run", "hold", "forget"} <= names
+    assert not [n for n in names if "prism" in n], names
 
 
 @compiled

@@ -55,6 +55,7 @@ from prism.instantiate.cache import Cache, Store, version_of
 from prism.instantiate.confirm import NAMES as BASELINES
 from prism.instantiate.confirm import Confirmation, confirm, installed
 from prism.instantiate.gate.check import Drawn, KernelRunner, check_given, check_module
+from prism.instantiate.gate.plan import plan_cases
 from prism.instantiate.lock import program_hash, versions
 from prism.instantiate.machine_load import CROWDED, Load, others_now
 from prism.instantiate.measure import BASELINE, KERNEL, PROTOCOL, Bench, Contender, Measuring
@@ -83,6 +84,11 @@ ESTIMATED_BASELINE = "operator by operator"
 """What estimates are compared with."""
 CONFIRMED = 3
 """Finalists that meet the baseline on a device that is here."""
+CLOSE = 1.25
+"""How many times the time of the fastest a finalist may have taken to meet the baseline: by so much those that met in
+interleaved rounds may change places in others."""
+ALTERNATIVES = 64
+"""Configurations that the numeric gate is offered to be quick under."""
 SHOWN = 4
 """Candidates that rounded worse, of which an error tells."""
 FLOAT32_WHOLE = 2.0**24
@@ -391,7 +397,7 @@ def _found(request: Request, worker: Worker, tools: _Tools) -> tuple[SearchResul
     kept = _recalled(request, tools)
     if kept is not None:
         return kept
-    tools.platform.preflight()
+    tools.platform.preflight(request.program)
     before = len(recorder.warnings)
     with recorder.part("partition"):
         regions = partition(request.program, device=request.device)
@@ -993,7 +999,9 @@ def _right(
     wanted: int,
     limit: int | None = None,
 ) -> list[tuple[Best, CheckSummary]]:
-    """The fastest of the finalists that pass the numeric gate, at most `wanted`; `limit` as for `check_module`.
+    """The fastest of the finalists that pass the numeric gate, at most `wanted`: one, and others that are close to it.
+
+    `limit` as for `check_module`.
 
     Raises:
         VerificationError: none passes, and one computes something else than its sGraph.
@@ -1007,7 +1015,14 @@ def _right(
     tools.runner.forget()
     drawn = Drawn(request.program)
     waiting = [*tuned.ranking]
+    close = [b for b in waiting if b.seconds <= CLOSE * waiting[0].seconds]
+    for best in close[:wanted]:
+        c = chosen[best.candidate].candidate
+        cases = plan_cases(request.program, c.sgraph, best.config, c.points[:ALTERNATIVES], request.seed)[:limit]
+        tools.runner.ahead(c.module, {case.config.key(): case.config for case in cases}.values())
     for best in waiting:
+        if passed and best not in close:
+            continue
         c = chosen[best.candidate].candidate
         report = check_module(
             request.program,
@@ -1016,7 +1031,7 @@ def _right(
             best.config,
             seed=request.seed,
             runner=tools.runner,
-            alternatives=c.points[:64],
+            alternatives=c.points[:ALTERNATIVES],
             limit=limit,
             drawn=drawn,
         )

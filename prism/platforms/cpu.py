@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from prism.backends.cpu.backend import CppBackend
-from prism.backends.cpu.build import check_compiler
+from prism.backends.cpu.build import check_compiler, products_folder, products_of
+from prism.backends.cpu.kernel import TENSOR_TYPES
 from prism.backends.cpu.machine import Machine, describe
-from prism.backends.protocol import arguments
 from prism.cost.constraints import footprint, live_elements, tile_sizes
 from prism.cost.cpu import CpuModel
 from prism.cost.device import Device, multicore
@@ -24,7 +25,8 @@ from prism.instantiate.study import Candidate, Failure, Outcome
 from prism.platforms.platform import Timed
 from prism.process.child import child_environment, module_command
 from prism.process.worker import Ending, Pool, Reply, Worker
-from prism.program.nodes import Program
+from prism.program.nodes import Program, Reduce, walk
+from prism.program.products import product_of
 from prism.sgraph.config import Config, Resources
 from prism.sgraph.nodes import SGraph
 
@@ -38,7 +40,7 @@ COMPILE_LIMIT_S = 60.0
 """How long one compilation (all launches of a module, one configuration) may take, seconds."""
 GRACE_S = 10.0
 """What a worker may take beyond the compiler's own limit, seconds."""
-PROTOCOL = "cpu protocol 3"
+PROTOCOL = "cpu protocol 4"
 """Raise it when what is timed changes, so that old times are not taken for new ones."""
 
 
@@ -80,18 +82,24 @@ class CpuPlatform(Timed):
 
     def runner(self) -> KernelRunner:
         """See Platform."""
-        return KernelRunner("cpu", "compiled C++", self.worker())
+        return KernelRunner("cpu", "compiled C++", self.worker(), self._compiled_ahead)
+
+    def _compiled_ahead(self, module: Path, config: Config) -> Future[Reply] | None:
+        """Compiled as its user will compile it, not as trials are."""
+        request = compile_request(module, config) | {"whole": True}
+        return None if self.pool is None else self.pool.submit(request, COMPILE_LIMIT_S + GRACE_S)
 
     def bench(self, program: Program, seed: int) -> Bench:
         """See Platform."""
         lent = self.clock is not None
-        worker = self.clock or self.worker()
+        worker = self.clock or trial_worker(self.device.processors, self.cache)
         return Bench(program, self.device, program.hints, seed=seed, worker=worker, arena=self.arena, lent=lent)
 
     @contextmanager
     def lending(self) -> Iterator[CpuPlatform]:
         """See Timed."""
-        pool, clock = compile_pool(self.device.processors, self.cache), self.worker()
+        threads = self.device.processors
+        pool, clock = compile_pool(threads, self.cache), trial_worker(threads, self.cache)
         try:
             yield replace(self, pool=pool, clock=clock)
         finally:
@@ -106,8 +114,18 @@ class CpuPlatform(Timed):
         """All cores, and one: what runs on all of them stalls where one is taken."""
         return tuple(dict.fromkeys((default_threads(self.device.processors), 1)))
 
-    def preflight(self) -> None:
-        """See Platform; the compiler worked when the platform was made."""
+    def preflight(self, program: Program) -> None:
+        """See Platform; the compiler worked when the platform was made.
+
+        Products that trials will link are compiled while the search takes one core.
+        """
+        if self.pool is None or self.cache is None:
+            return
+        sums = (e for d in program.definitions for e in walk(d.expr) if isinstance(e, Reduce))
+        if any(product_of(e.body, {e.axis}) for e in sums):
+            types = sorted({TENSOR_TYPES[t.dtype] for t in program.inputs if t.dtype.is_float})
+            for request in product_requests([f"multiply-{kind}" for kind in types], self.cache):
+                self.pool.submit(request, COMPILE_LIMIT_S + GRACE_S)
 
     def resources(self, sgraph: SGraph, config: Config, hints: Mapping[str, int]) -> tuple[Resources, ...]:
         """See Timed."""
@@ -115,7 +133,7 @@ class CpuPlatform(Timed):
 
     def measuring(self, bench: Bench, store: Store) -> Measuring:
         """See Platform."""
-        compiler = CpuCompiler(self.backend, self.compiler, bench.hints, pool=self.pool)
+        compiler = CpuCompiler(self.backend, self.compiler, bench.hints, pool=self.pool, cache=self.cache)
         return Measuring(bench, compiler, shared=True, store=store)
 
 
@@ -131,6 +149,7 @@ class CpuCompiler:
         hints: a value for every symbol of the extents.
         limit_s: seconds a compilation may take.
         pool: the worker processes, which then are not ended with it; its own when None.
+        cache: where products are kept that are compiled once for all points; they are compiled with each when None.
     """
 
     def __init__(
@@ -140,13 +159,15 @@ class CpuCompiler:
         hints: Mapping[str, int],
         limit_s: float = COMPILE_LIMIT_S,
         pool: Pool | None = None,
+        cache: Path | None = None,
     ) -> None:
         self._backend = backend
         self._compiler = compiler
         self._hints = dict(hints)
         self._limit_s = limit_s
         self._lent = pool is not None
-        self._pool = pool or compile_pool(backend.threads)
+        self._pool = pool or compile_pool(backend.threads, cache)
+        self._cache = cache
 
     @property
     def basis(self) -> str:
@@ -155,13 +176,13 @@ class CpuCompiler:
 
     def compile(self, points: Sequence[tuple[Candidate, Config]]) -> Iterator[Outcome]:
         """For each point, in order, its resources, or its failure; `seconds` is None in all of them."""
-        requests = [self._request(c, config) for c, config in points]
+        requests = [compile_request(c.module, config, self._limit_s) for c, config in points]
+        if self._cache is not None:
+            products = sorted({name for c, _ in points for name in products_of(c.module)})
+            # What fails here is compiled with each point, and is said there.
+            list(self._pool.map(product_requests(products, self._cache), self._limit_s + GRACE_S))
         replies = list(self._pool.map(requests, self._limit_s + GRACE_S))
         return iter([self._outcome(c, config, r) for (c, config), r in zip(points, replies, strict=True)])
-
-    def _request(self, c: Candidate, config: Config) -> dict[str, object]:
-        shapes = [[list(a.shape), a.dtype] for a in arguments(c.sgraph, self._hints)]
-        return {"compile": str(c.module), "config": config.encode(), "arguments": shapes, "limit_s": self._limit_s}
 
     def _outcome(self, c: Candidate, config: Config, reply: Reply) -> Outcome:
         match reply.ending:
@@ -180,9 +201,36 @@ class CpuCompiler:
             self._pool.close()
 
 
+def compile_request(module: Path, config: Config, limit_s: float = COMPILE_LIMIT_S) -> dict[str, object]:
+    """What a worker is asked, so that a module is compiled for a configuration."""
+    return {"compile": str(module), "config": config.encode(), "limit_s": limit_s}
+
+
 def compile_pool(threads: int, cache: Path | None = None) -> Pool:
     """The worker processes that compile: as many as there are cores. They start when they are first needed."""
-    return Pool(module_command(WORKER), cpu_environment(threads, cache=cache), max(1, threads))
+    return Pool(module_command(WORKER), _trial_environment(threads, cache), max(1, threads))
+
+
+def trial_worker(threads: int, cache: Path | None = None) -> Worker:
+    """The child that times trials, which are compiled as those of `compile_pool` are."""
+    return Worker(module_command(WORKER), _trial_environment(threads, cache))
+
+
+def _trial_environment(threads: int, cache: Path | None) -> dict[str, str]:
+    """Where products are linked that were compiled apart: what is chosen in the end is compiled as its user will."""
+    env = cpu_environment(threads, cache=cache)
+    return env if cache is None else {**env, "PRISM_CPP_PRODUCTS": str(_products_in(cache))}
+
+
+def product_requests(names: Iterable[str], cache: Path) -> list[dict[str, object]]:
+    """What a worker is asked, so that these products are there to be linked; nothing for those that are."""
+    folder = _products_in(cache)
+    missing = [name for name in names if not (folder / f"{name}.o").exists()]
+    return [{"product": name, "folder": str(folder), "limit_s": COMPILE_LIMIT_S} for name in missing]
+
+
+def _products_in(cache: Path) -> Path:
+    return products_folder(cache / "cpp")
 
 
 def working_sets(sgraph: SGraph, config: Config, hints: Mapping[str, int], threads: int) -> tuple[Resources, ...]:

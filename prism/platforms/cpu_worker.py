@@ -2,12 +2,12 @@
 
     python -m prism.platforms.cpu_worker
 
-A request with `compile` is for the compiler, one with `contenders` for the clock (see `time_contenders`), one with
-`assembled` runs a whole model (see `run_assembled`), any other is for the gate (see `run_module`); those of the clock
-and the gate have the form that the GPU's workers take. All contenders share inputs, and are called in turn, contender
-by contender, so that a clock that drifts drifts for all. Before each sample the contender is called once unheard: its
-threads wake, the other runtime's have gone to sleep, and caches hold what they would in a loop. What fits in the
-caches is therefore found there; what does not comes from memory.
+A request with `compile` or `product` is for the compiler, one with `contenders` for the clock (see `time_contenders`),
+one with `assembled` runs a whole model (see `run_assembled`), any other is for the gate (see `run_module`); those of
+the clock and the gate have the form that the GPU's workers take. All contenders share inputs, and are called in turn,
+contender by contender, so that a clock that drifts drifts for all. Before each sample the contender is called once
+unheard: its threads wake, the other runtime's have gone to sleep, and caches hold what they would in a loop. What fits
+in the caches is therefore found there; what does not comes from memory.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from prism.backends.cpu import build
 from prism.backends.cpu.backend import CppBackend
 from prism.backends.interleave import interleave
 from prism.backends.poison import Framed
-from prism.backends.protocol import Argument
 from prism.backends.tensors import save
 from prism.instantiate.machine_load import Watch, load_now, plain
 from prism.instantiate.rounds import LASTING, SETTLE_S, WARM_S, Prepared, Queue, contest, rounds
@@ -128,11 +128,15 @@ def run_module(request: Request) -> Answer:
 
 def compile_module(request: Request) -> Answer:
     """Compile a module for a configuration: an error, or nothing; what was compiled is found again by its source."""
-    arguments = [Argument(tuple(shape), dtype) for shape, dtype in request["arguments"]]
+    products = "" if request.get("whole") else None
     config = Config.decode(request["config"])
-    return {
-        "error": CppBackend(threads()).compile(Path(request["compile"]), config, arguments, request["limit_s"]).error
-    }
+    built = build.compile_module(Path(request["compile"]), config, timeout_s=request["limit_s"], products=products)
+    return {"error": built.error}
+
+
+def compile_products(request: Request) -> Answer:
+    """Compile a matrix product for all tiles: an error, or nothing; sources for the same folder are linked with it."""
+    return {"error": build.compile_product(request["product"], Path(request["folder"]), request["limit_s"])}
 
 
 def run_assembled(request: Request) -> Answer:
@@ -147,7 +151,9 @@ def run_assembled(request: Request) -> Answer:
 
 
 def answer(request: Request) -> Answer:
-    """Whichever of the four is asked for."""
+    """Whichever of the five is asked for."""
+    if "product" in request:
+        return compile_products(request)
     if "assembled" in request:
         return run_assembled(request)
     if "compile" in request:

@@ -68,7 +68,7 @@ class PresentGpu(_Gpu, Timed):
         """See Platform."""
         return KernelRunner("cuda", "cuda", Worker(module_command(CHECK_WORKER), worker_environment(self.cache)))
 
-    def preflight(self) -> None:
+    def preflight(self, program: Program) -> None:
         """See Platform."""
         check_assembler(self.device.target)
         check_c_compiler()
@@ -106,7 +106,7 @@ class AbsentGpu(_Gpu, Estimated):
         """See Platform."""
         return interpreter(self.cache)
 
-    def preflight(self) -> None:
+    def preflight(self, program: Program) -> None:
         """See Platform."""
         check_assembler(self.device.target)
 

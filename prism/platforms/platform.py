@@ -60,8 +60,8 @@ class _Target(ABC):
         """Runs kernels for the numeric gate."""
 
     @abstractmethod
-    def preflight(self) -> None:
-        """Make sure that what compiles works, before anything is searched.
+    def preflight(self, program: Program) -> None:
+        """Make sure that what compiles works, before anything is searched; begin what every kernel of it will need.
 
         Raises:
             CompilerError: it does not.

@@ -48,6 +48,8 @@ def _infinite(a: Array, b: Array) -> Array:
 
 def _count(a: Array, b: Array) -> Array:
     """For each element of a matrix product, how many of its terms have both properties."""
+    if not (a.any() and b.any()):
+        return np.zeros((), dtype=np.float64)  # most operands are finite: a product less for each that is
     return np.matmul(a.astype(np.float64), b.astype(np.float64))
 
 

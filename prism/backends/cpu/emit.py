@@ -17,6 +17,7 @@ from pathlib import Path
 from prism.backends.cpu.cxx import Names, Writer, factor, integer
 from prism.backends.cpu.kernel import TENSOR_TYPES, KernelEmitter
 from prism.backends.cpu.loader import loader_text
+from prism.backends.cpu.support import PRODUCTS
 from prism.backends.lower import lower
 from prism.backends.protocol import ModuleSource
 from prism.backends.tile import Constant, TileLaunch, TileModule, TileProgram, identifier, scalars, statements
@@ -125,6 +126,9 @@ def _launch(launch: TileLaunch, module: TileModule) -> str:
         programs.line()
     w = Writer()
     w.line(f"// {launch.name}: one launch of {module.name}, written by prism.")
+    products = sorted(set().union(*(e.products for e in emitters)))
+    if products:
+        w.line(f"{PRODUCTS}{' '.join(products)}")
     uses = {"product": "multiply", "halves": "multiply_halves<"}
     for part in ("core", "math", "product", "halves"):
         if uses.get(part, "") in programs.text:

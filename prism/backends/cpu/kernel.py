@@ -42,6 +42,7 @@ class KernelEmitter:
     Attributes:
         program: the tile program.
         w: where they are written.
+        products: the functions that its matrix products are where these are compiled apart, as `multiply-f16`.
     """
 
     program: TileProgram
@@ -50,6 +51,7 @@ class KernelEmitter:
     scheduler: Scheduler = field(init=False)
     names: Names = field(init=False)
     storage: Storage = field(init=False)
+    products: set[str] = field(default_factory=set)
     _groups: list[Group] = field(default_factory=list)
     _local: frozenset[str] = frozenset()
     _carried: Mapping[int, tuple[str, ...]] = field(default_factory=dict)
@@ -369,6 +371,7 @@ class KernelEmitter:
             together[side] = lanes
         fresh = "true" if root.into is None else "false"
         halves = "_halves" if p.halves else ""
+        self.products.add(f"multiply{halves}-{self._stored(b)}")
         bounded = all(self._bounded(self.v.lanes[n]) for n in together["m"])
         most = self._room(together["m"]) if bounded else "INT64_C(1) << 40"
 
@@ -410,6 +413,13 @@ class KernelEmitter:
                 w.line(f"{count_of(together['m'])}, {count_of(k)}, {count_of(together['n'])}, packed_a, packed_b);")
 
         nested(loops)
+
+    def _stored(self, name: str) -> str:
+        """The C++ type in which an operand lies in memory."""
+        if name in self.storage.arrays:
+            return KIND_TYPES[self.v.kind_of(name)]
+        tensor = self.v.views[name].tensor
+        return next(TENSOR_TYPES[t.dtype] for t in self.program.tensors if t.name == tensor)
 
     def _bounded(self, lane: Lane) -> bool:
         """Whether the largest length is known when compiled."""

@@ -10,6 +10,8 @@ from pathlib import Path
 FLAGS = ("-std=c++17", "-fPIC", "-shared", "-fno-math-errno", "-fno-trapping-math", "-ffp-contract=fast")
 # Sources of launches that a compiler gets the whole limit for; of more it gets so much more.
 MANY = 32
+# How a source says which products it calls, each a function that may be compiled apart.
+PRODUCTS = "// products: "
 # What a compiler or machine may not have, the best first.
 TUNING = (("-march=native", "-fopenmp"), ("-fopenmp",), ("-march=native",), ())
 
@@ -34,6 +36,18 @@ def sources_of(main: Path) -> str:
         if line.startswith('#include "'):
             text += sources_of(main.parent / line.split('"')[1])
     return text
+
+
+def products_in(text: str) -> list[str]:
+    """The products that a source calls, each once."""
+    lines = [line[len(PRODUCTS) :] for line in text.splitlines() if line.startswith(PRODUCTS)]
+    return sorted({name for line in lines for name in line.split()})
+
+
+def linked(text: str, folder: str) -> list[str]:
+    """The objects in the folder that have all of a source's products; none where one of them is missing."""
+    objects = [os.path.join(folder, f"{name}.o") for name in products_in(text)] if folder else []
+    return objects if all(map(os.path.exists, objects)) else []
 
 
 def machine() -> str:
@@ -79,7 +93,7 @@ def scratch_folder(folders: list[Path]) -> Path:
 
 
 def compile_source(
-    main: Path, constants: dict[str, int], timeout_s: float = 120.0, level: str = "-O3"
+    main: Path, constants: dict[str, int], timeout_s: float = 120.0, level: str = "-O3", products: str | None = None
 ) -> tuple[Path, bool]:
     """Compile a C++ source for the values of its constants; returns the library's path, and whether it was there.
 
@@ -89,14 +103,20 @@ def compile_source(
         timeout_s: for the compiler, of up to MANY launches; after a quarter of it, one that optimises too long is asked
             to optimise less.
         level: how much it optimises.
+        products: a folder with products that are compiled apart and linked, $PRISM_CPP_PRODUCTS by default: a tuner
+            compiles a source for many tile sizes, and its products, most of the work, do not depend on them.
 
     Raises:
         CompilerError: there is no compiler, it takes too long, or none of the sets of flags works.
     """
     defines = [f"-DPRISM_{name}={int(value)}" for name, value in sorted(constants.items())]
     compiler = find_compiler()
+    text = sources_of(main)
+    objects = linked(text, os.environ.get("PRISM_CPP_PRODUCTS", "") if products is None else products)
+    if objects:
+        defines.append("-DPRISM_APART")
     key = hashlib.sha256(
-        "\0".join([sources_of(main), machine(), str(compiler), *defines, *FLAGS, level]).encode()
+        "\0".join([text, machine(), str(compiler), *defines, *objects, *FLAGS, level]).encode()
     ).hexdigest()[:24]
     folders = cache_folders(main)
     for folder in folders:
@@ -119,7 +139,7 @@ def compile_source(
         for tuning in TUNING:
             # Optimisers take minutes over some small sources; what -O1 makes of these is right, and there in seconds.
             for effort, limit in limits.items():
-                command = [str(compiler), effort, *FLAGS, *tuning, *defines, str(main), "-o", str(made)]
+                command = [str(compiler), effort, *FLAGS, *tuning, *defines, str(main), *objects, "-o", str(made)]
                 try:
                     done = subprocess.run(
                         command, capture_output=True, text=True, timeout=limit, errors="replace", env=environment

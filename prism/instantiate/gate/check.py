@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import math
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol
@@ -23,7 +24,7 @@ from prism.instantiate.gate.judge import Judgement, judge
 from prism.instantiate.gate.plan import GIVEN, Case, Sample, interpretable, plan_cases, plan_samples, spread_out
 from prism.instantiate.gate.yardsticks import of_program, of_sgraph
 from prism.process.child import Closing
-from prism.process.worker import Ending, Worker
+from prism.process.worker import Ending, Reply, Worker
 from prism.program.evaluate import bind
 from prism.program.extents import evaluate
 from prism.program.nodes import Program
@@ -92,10 +93,19 @@ class KernelRunner(Closing):
         device: `interpreter`, `cuda`, or what the worker takes.
         name: what reports call it.
         worker: the child.
+        compiled: begins to compile a module for a configuration beside the child, if that is done.
     """
 
-    def __init__(self, device: str, name: str, worker: Worker) -> None:
+    def __init__(
+        self,
+        device: str,
+        name: str,
+        worker: Worker,
+        compiled: Callable[[Path, Config], Future[Reply] | None] = lambda module, config: None,
+    ) -> None:
         self._device = device
+        self._compiled = compiled
+        self._ahead: dict[tuple[Path, str], Future[Reply]] = {}
         self.sampling = device == "interpreter"
         self.name = name
         self._worker = worker
@@ -103,6 +113,13 @@ class KernelRunner(Closing):
         self._folder = tempfile.TemporaryDirectory(prefix="prism-check-")
         self._passed: dict[int, tuple[Any, Path]] = {}
         self._count = 0
+
+    def ahead(self, module: Path, configs: Iterable[Config]) -> None:
+        """Begin to compile a module for configurations that it will be run under, where that is done."""
+        for config in configs:
+            begun = self._compiled(module, config)
+            if begun is not None:
+                self._ahead[module, config.key()] = begun
 
     def run(
         self,
@@ -114,6 +131,10 @@ class KernelRunner(Closing):
     ) -> list[Output] | str:
         """See Runner."""
         import torch
+
+        begun = self._ahead.pop((module, config.key()), None)
+        if begun is not None:
+            begun.result()  # whatever came of it: the child compiles what is not there
 
         folder = Path(self._folder.name)
         results = folder / "results.pt"

@@ -33,7 +33,8 @@
 #define NAN __builtin_nanf("")
 #endif
 
-namespace prism {
+// Hidden: what a library keeps (scratch memory, panels of weights) is its own, also beside others of the same names.
+namespace prism __attribute__((visibility("hidden"))) {
 constexpr int64_t VL = PRISM_LANES;
 typedef float vf __attribute__((vector_size(4 * PRISM_LANES)));
 typedef int32_t vi __attribute__((vector_size(4 * PRISM_LANES)));

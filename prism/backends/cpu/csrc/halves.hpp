@@ -1,5 +1,5 @@
 // Products of bfloat16 values, two terms in one instruction where the processor has it (AVX512-BF16): sums stay float32.
-namespace prism {
+namespace prism __attribute__((visibility("hidden"))) {
 #if PRISM_PAIRS
 // Two bfloat16 terms, neighbours along k, the first one in the low half.
 struct Pair {
@@ -36,6 +36,16 @@ struct Pair {
     static PRISM_INLINE uint32_t bits(const float* p) { return v_narrow(v_all(*p), (bf16*)0)[0]; }
 };
 #endif
+template <class B>
+void apart_multiply_halves(bool fresh, float* c, int64_t cm, const float* a, int64_t am, int64_t ak, const B* b,
+                           int64_t bk, int64_t bn, int64_t M, int64_t K, int64_t N, float* pa, float* pb);
+#ifdef PRISM_APART
+template <int64_t MOST, bool FRESH, class B>
+void multiply_halves(float* c, int64_t cm, const float* a, int64_t am, int64_t ak, const B* b, int64_t bk, int64_t bn,
+                     int64_t M, int64_t K, int64_t N, float* pa, float* pb) {
+    apart_multiply_halves(FRESH, c, cm, a, am, ak, b, bk, bn, M, K, N, pa, pb);
+}
+#else
 // `multiply` of two operands that may be rounded to bfloat16.
 template <int64_t MOST, bool FRESH, class B>
 void multiply_halves(float* c, int64_t cm, const float* a, int64_t am, int64_t ak, const B* b, int64_t bk, int64_t bn,
@@ -46,4 +56,5 @@ void multiply_halves(float* c, int64_t cm, const float* a, int64_t am, int64_t a
 #endif
     multiply<MOST, FRESH>(c, cm, a, am, ak, b, bk, bn, M, K, N, pa, pb);
 }
+#endif
 }  // namespace prism

@@ -1,5 +1,5 @@
 // Functions in float32, to about two units in the last place.
-namespace prism {
+namespace prism __attribute__((visibility("hidden"))) {
 template <class F> PRISM_INLINE vf v_lanewise(F f, vf x) {
     vf r = {};
     for (int l = 0; l < VL; ++l) r[l] = f(x[l]);

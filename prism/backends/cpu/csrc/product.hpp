@@ -1,6 +1,6 @@
 // Matrix products: c[m][n] += sum_k a[m][k] * b[k][n], or = where c is FRESH and holds nothing yet. c and a are float32; b
 // is as it is stored.
-namespace prism {
+namespace prism __attribute__((visibility("hidden"))) {
 #if PRISM_LANES == 16
 constexpr int64_t MR = 8, NR = 2;
 #elif PRISM_LANES == 8
@@ -348,7 +348,7 @@ struct Held {
     Range* ranges;
     Panels* buckets[BUCKETS];
 };
-static Held held;
+inline Held held;
 struct Turn {
     Turn() {
         while (__atomic_test_and_set(&held.taken, __ATOMIC_ACQUIRE)) {}
@@ -447,6 +447,17 @@ void mul_packed(float* __restrict c, int64_t cm, const float* __restrict a, int6
     mul_panels<E, false, FRESH>(c, cm, pa, 0, panels, M, K, N);
 }
 
+// What is compiled apart, once for all tiles, where tiles are tried: the product, whatever its shape.
+template <class B>
+void apart_multiply(bool fresh, float* c, int64_t cm, const float* a, int64_t am, int64_t ak, const B* b, int64_t bk,
+                    int64_t bn, int64_t M, int64_t K, int64_t N, float* pa, float* pb);
+#ifdef PRISM_APART
+template <int64_t MOST, bool FRESH, class B>
+void multiply(float* c, int64_t cm, const float* a, int64_t am, int64_t ak, const B* b, int64_t bk, int64_t bn,
+              int64_t M, int64_t K, int64_t N, float* pa, float* pb) {
+    apart_multiply(FRESH, c, cm, a, am, ak, b, bk, bn, M, K, N, pa, pb);
+}
+#else
 // The product, whatever its shape. MOST is the largest M that can come.
 template <int64_t MOST, bool FRESH, class B>
 void multiply(float* c, int64_t cm, const float* a, int64_t am, int64_t ak, const B* b, int64_t bk, int64_t bn,
@@ -473,4 +484,5 @@ void multiply(float* c, int64_t cm, const float* a, int64_t am, int64_t ak, cons
     if constexpr (MOST > 3)
         if (M == 4) return mul_dots<4>(c, cm, a, am, b, bn, K, N);
 }
+#endif
 }  // namespace prism
