@@ -158,6 +158,17 @@ def test_where_cores_are_taken_what_is_near_on_one_thread_stays_on_all() -> None
     assert lengths(True) == [HEATS + 20, HEATS + 20, HEATS]
 
 
+def test_what_is_slow_on_every_number_of_threads_is_not_sampled() -> None:
+    clock = Clock()
+    made = [clock.contender(s) for s in (1e-3, 0.1, 0.11, 1.5e-3, 0.12)]
+    twins = ["quick", "slow", "slow", "mixed", "mixed"]
+    samples = contest(made, ["baseline"] * 5, 20, 60.0, twins)
+    assert [len(s) for s in samples] == [HEATS + 20, 1, 1, HEATS + 20, HEATS]
+    assert samples[1] == [pytest.approx(0.1)]
+    alone = contest([clock.contender(s) for s in (1e-3, 0.1)], ["baseline"] * 2, 20, 60.0, ["quick", "slow"])
+    assert len(alone[1]) == HEATS, "one call may have stalled"
+
+
 def test_children_compete_for_cores_as_what_the_user_starts_does() -> None:
     """Linux shares cores between sessions first: in one of its own a child has other shares than a loop by hand."""
     said = run_tool([sys.executable, "-c", "import os; print(os.getsid(0), os.getpgid(0) == os.getpid())"], 60.0)
@@ -314,6 +325,27 @@ def test_what_takes_the_child_with_it_is_left_out_and_the_others_meet() -> None:
         match = bench.contest([*EAGER, kernel("dies"), kernel("k")], 5, 1.0)
     assert [t.failure for t in match.timed] == [None, None, Failure.CRASH, None]
     assert len(arena.requests[-1]["contenders"]) == 3
+
+
+def test_the_child_of_a_contest_is_begun_while_something_else_is_done() -> None:
+    children: list[Arena] = []
+
+    def child() -> Arena:
+        children.append(Arena({"eager4": 2.0, "eager1": 2.0}))
+        return children[-1]
+
+    with closing(Bench(PROGRAM, GPU, {}, worker=Arena({}), arena=child)) as bench:
+        bench.begin(EAGER)
+        bench.begin(EAGER)
+        assert len(children) == 1
+        match = bench.contest([*EAGER, kernel("k")], 5, 1.0)
+        assert [t.failure for t in match.timed] == [None] * 3
+        (asked,), (met,) = children[0].prepared, children[0].requests
+        assert asked["contenders"] == met["contenders"][:2]
+        bench.contest([*EAGER, kernel("k")], 5, 1.0)
+        assert len(children) == 2, "a contest has a child of its own"
+        bench.begin(EAGER)
+    assert [c._child.closed for c in children] == [True] * 3, "also that of a contest that is not to be"
 
 
 def test_without_any_baseline_that_can_be_timed_there_is_an_error() -> None:

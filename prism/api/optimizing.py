@@ -682,29 +682,35 @@ def _composed(
     searches, choices = _each_chosen(request, searches, worker, tools)
     picks = [choices[r.canonical.key] for r in searches.regions]
     platform = tools.platform
-    with recorder.stage("composition") as detail:
-        whole = composed_choice(searches, picks, lambda g: platform.model(g, program.hints))
-        found = searches.result(whole.proved)
-        path = _emitted(tools.folder / "whole", whole.proved.sgraph, _formula(found), platform, [whole.best.config], ())
-        finalist = Finalist(
-            whole.proved,
-            Candidate(key(whole.proved.sgraph), whole.proved.sgraph, path, (whole.best.config,), whole.model.seconds),
-            whole.model,
-            options_of(whole.proved.sgraph, request.device, program.hints),
-        )
-        try:
-            right = _right(request, [finalist], whole.tuned, tools, 1, WHOLE_CASES)
-        except _RoundsWorseError as error:
-            raise _nothing_better(program.name, error.failures) from None
-        checked = merged_checks([right[0][1], *(c.checked for c in choices.values())])
-        detail.append(f"{len(whole.proved.sgraph.kernels)} kernels, {right[0][1].cases} cases")
-    right = _beside([finalist], [(whole.best, checked)], platform.timed)
-    opinion = merged(c.opinion for c in choices.values())
-    whole = replace(whole, checked=checked, opinion=opinion)
-    if isinstance(platform, Estimated):
-        seconds = platform.baseline_seconds(program)
-        return found, replace(whole, best=right[0][0], baseline_seconds=seconds, baseline=ESTIMATED_BASELINE)
-    with closing(platform.bench(program, request.seed)) as bench:
+    with ExitStack() as own:
+        bench = None
+        if isinstance(platform, Timed):
+            bench = own.enter_context(closing(platform.bench(program, request.seed)))
+            bench.begin(_baselines(request, platform, tools)[0])
+        with recorder.stage("composition") as detail:
+            whole = composed_choice(searches, picks, lambda g: platform.model(g, program.hints))
+            sgraph, config = whole.proved.sgraph, whole.best.config
+            found = searches.result(whole.proved)
+            path = _emitted(tools.folder / "whole", sgraph, _formula(found), platform, [config], ())
+            finalist = Finalist(
+                whole.proved,
+                Candidate(key(sgraph), sgraph, path, (config,), whole.model.seconds),
+                whole.model,
+                options_of(sgraph, request.device, program.hints),
+            )
+            try:
+                right = _right(request, [finalist], whole.tuned, tools, 1, WHOLE_CASES)
+            except _RoundsWorseError as error:
+                raise _nothing_better(program.name, error.failures) from None
+            checked = merged_checks([right[0][1], *(c.checked for c in choices.values())])
+            detail.append(f"{len(sgraph.kernels)} kernels, {right[0][1].cases} cases")
+        right = _beside([finalist], [(whole.best, checked)], platform.timed)
+        opinion = merged(c.opinion for c in choices.values())
+        whole = replace(whole, checked=checked, opinion=opinion)
+        if isinstance(platform, Estimated):
+            seconds = platform.baseline_seconds(program)
+            return found, replace(whole, best=right[0][0], baseline_seconds=seconds, baseline=ESTIMATED_BASELINE)
+        assert bench is not None
         return found, _confirmed(request, bench, [finalist], right, tools, whole)
 
 
@@ -933,6 +939,8 @@ def _choose(request: Request, chosen: list[Finalist], tools: _Tools) -> Choice:
         if isinstance(platform, Timed):
             bench = own.enter_context(closing(platform.bench(request.program, request.seed)))
         tuned = _tuned(request, chosen, bench, tools)
+        if bench is not None and isinstance(platform, Timed):
+            bench.begin(_baselines(request, platform, tools)[0])
         with recorder.stage("check") as detail:
             # A region meets no baseline by itself: the fastest of those that met each other is taken.
             wanted = CONFIRMED if bench is not None and request.baselines and not tools.time.finite else 1
@@ -1147,6 +1155,15 @@ def _beside(
     return found
 
 
+def _baselines(request: Request, platform: Timed, tools: _Tools) -> tuple[list[Contender], dict[str, str]]:
+    """What kernels are compared with, and why others are not."""
+    wanted = tuple(b for b in request.baselines if b != "compile" or not tools.time.finite)
+    found, missing = installed(request.program, platform.target, wanted, platform.thread_counts())
+    if wanted != request.baselines:
+        missing = {**missing, BASELINES["compile"]: "it compiles for longer than a run with a time limit may take"}
+    return found, missing
+
+
 def _confirmed(
     request: Request,
     bench: Bench,
@@ -1159,10 +1176,7 @@ def _confirmed(
     platform = tools.platform
     assert isinstance(platform, Timed)
     threads = platform.thread_counts()
-    wanted = tuple(b for b in request.baselines if b != "compile" or not tools.time.finite)
-    found, missing = installed(request.program, platform.target, wanted, threads)
-    if wanted != request.baselines:
-        missing = {**missing, BASELINES["compile"]: "it compiles for longer than a run with a time limit may take"}
+    found, missing = _baselines(request, platform, tools)
     if not found and len(right) == 1:
         return choice
     kernels = []

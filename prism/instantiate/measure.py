@@ -15,6 +15,7 @@ import tempfile
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -33,7 +34,7 @@ from prism.instantiate.lock import program_hash
 from prism.instantiate.machine_load import Load, from_plain
 from prism.instantiate.study import Candidate, Failure, Outcome, outcome_from, over_limit, plain_outcome, sources_of
 from prism.process.child import Closing
-from prism.process.worker import Ending, Worker
+from prism.process.worker import Ending, Reply, Worker
 from prism.program.extents import evaluate
 from prism.program.nodes import Program
 from prism.sgraph.config import Config
@@ -185,6 +186,9 @@ class Arena(ABC):
         self._worker = worker
         self._arena = arena
         self._eager_s = 0.0
+        self._next: Worker | None = None
+        self._preparing = ThreadPoolExecutor(max_workers=1, thread_name_prefix="prism-arena")
+        self._prepared: Future[Reply] | None = None
 
     @property
     @abstractmethod
@@ -250,6 +254,32 @@ class Arena(ABC):
             timed[n] = again.timed[place] if isinstance(again, Match) else Timed(name, None, *again)
         return Match(tuple(timed), again.load if isinstance(again, Match) else None)
 
+    def begin(self, contenders: Sequence[Contender]) -> None:
+        """Start the next contest's child, and let it make these contenders ready while something else is done.
+
+        That takes longer than what is timed: torch's compiler alone takes many seconds.
+        """
+        if self._arena is None or self._next is not None or not contenders:
+            return
+        self._prepare()
+        self._next = self._arena()
+        request = self._request(contenders, 0) | {"prepare": True}
+        self._prepared = self._preparing.submit(self._next.ask, request, self._limit_s(contenders))
+
+    def close(self) -> None:
+        """Kill a child that was begun for a contest which is not to be."""
+        if self._next is not None:
+            self._next.interrupt()
+        self._preparing.shutdown(wait=True, cancel_futures=True)
+        if self._next is not None:
+            self._next.close()
+
+    def _limit_s(self, contenders: Sequence[Contender]) -> float:
+        """How long a child may take to make these ready, and to time them shortly."""
+        slow = sum(c.kind == "compiled" for c in contenders) * COMPILE_S
+        baselines = sum(c.module is None for c in contenders)
+        return TIMING_LIMIT_S * len(contenders) + slow + BASELINE_CALLS * self._eager_s * baselines
+
     def _alone(self, c: Contender) -> Timed:
         """Whether a contender can be timed by itself, of several that lost the child together."""
         found = self._contest([c], 1, 0.0)
@@ -257,15 +287,16 @@ class Arena(ABC):
 
     def _contest(self, contenders: Sequence[Contender], rounds: int, limit_s: float) -> Match | _Lost:
         """The match, or why the child was lost."""
-        slow = sum(c.kind == "compiled" for c in contenders) * COMPILE_S
-        limit = TIMING_LIMIT_S * len(contenders) + slow + limit_s
-        limit += BASELINE_CALLS * self._eager_s * sum(c.module is None for c in contenders)
+        limit = self._limit_s(contenders) + limit_s
         request = self._request(contenders, rounds) | {"limit_s": limit_s}
         if self._arena is None:
             self._worker.kill()
             reply = self._worker.ask(request, limit)
         else:
-            with closing(self._arena()) as worker:
+            if self._prepared is not None:
+                wait([self._prepared])  # whatever came of it: what is not ready is made so again
+            begun, self._next, self._prepared = self._next, None, None
+            with closing(begun or self._arena()) as worker:
                 reply = worker.ask(request, limit)
         if reply.ending is not Ending.ANSWERED or reply.answer.get("error"):
             lost = Failure.HANG if reply.ending is Ending.HANG else Failure.CRASH
@@ -485,6 +516,7 @@ class Bench(Arena):
 
     def close(self) -> None:
         """Kill the child, if it is the bench's own, and remove the files."""
+        super().close()
         if not self._lent:
             self._worker.close()
         self._folder.cleanup()

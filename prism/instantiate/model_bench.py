@@ -97,7 +97,8 @@ class ModelBench(Arena):
         return (Failure.WRONG, why) if why else None
 
     def close(self) -> None:
-        """Kill the child and remove the files."""
+        """Kill the children and remove the files."""
+        super().close()
         self._worker.close()
         self._folder.cleanup()
 

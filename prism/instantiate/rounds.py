@@ -60,7 +60,8 @@ HEATS = 4
 NEAR = 2.0
 """How many times the best of its side a contender may have taken to go on."""
 HOPELESS = 8.0
-"""How many times the best of its side an endless call may have taken to be sampled at all."""
+"""How many times the best of its side a call may have taken to be sampled at all, where it is endless, or as slow on
+every number of threads."""
 
 
 def _nothing() -> None:
@@ -231,9 +232,16 @@ def contest(
         for each contender, its samples: at least one.
     """
     samples: list[list[float]] = [[] for _ in contenders]
-    near = _near([c.call_s for c in contenders], sides, HOPELESS)
-    # One call tells little: it may have stalled. Only where more of them take long does it decide.
-    running = [n for n, c in enumerate(contenders) if n in near or c.call_s <= ENDLESS_S]
+    near = frozenset(_near([c.call_s for c in contenders], sides, HOPELESS))
+    alike = list(twins) if twins is not None else [str(n) for n in range(len(contenders))]
+
+    def hopeless(n: int) -> bool:
+        # One call tells little: it may have stalled. It decides where more of them take long, or where the same is slow
+        # on every number of threads, as on one thread nothing waits for others.
+        kin = [m for m, twin in enumerate(alike) if twin == alike[n]]
+        return n not in near and (contenders[n].call_s > ENDLESS_S or (len(kin) > 1 and near.isdisjoint(kin)))
+
+    running = [n for n in range(len(contenders)) if not hopeless(n)]
     for n in set(range(len(contenders))) - set(running):
         samples[n].append(contenders[n].call_s)
     longest = max(contenders[n].call_s for n in near)

@@ -15,6 +15,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -44,6 +45,22 @@ def threads() -> int:
     return int(os.environ.get("OMP_NUM_THREADS", "0")) or len(os.sched_getaffinity(0))
 
 
+def prepare_contenders(request: Request) -> Answer:
+    """Make a contest's contenders ready, so that the contest, which is the next request, finds them so."""
+    import torch
+
+    from prism.platforms.contenders import contenders_on
+
+    torch.set_num_threads(threads())
+    makes = contenders_on(Path(request["inputs"]))
+    for spec in request["contenders"]:
+        many = int(spec.get("threads") or threads())
+        torch.set_num_threads(many)
+        with suppress(Exception):  # the contest says what is wrong with it
+            makes.call(spec, many)
+    return {}
+
+
 def time_contenders(request: Request) -> Answer:
     """Time contenders against each other; request and answer are those of `prism.backends.triton.timing`.
 
@@ -53,13 +70,12 @@ def time_contenders(request: Request) -> Answer:
     """
     import torch
 
-    from prism.platforms.contenders import Contenders  # imports torch, which a worker that compiles has no need of
+    from prism.platforms.contenders import contenders_on  # imports torch, which a worker that compiles has no need of
 
     torch.set_num_threads(threads())
-    inputs = torch.load(request["inputs"])
     specs: Sequence[Mapping[str, Any]] = request["contenders"]
     limit_s = request.get("limit_s")
-    makes = Contenders(inputs)
+    makes = contenders_on(Path(request["inputs"]))
     queue = Queue()
     most = max(int(s.get("threads") or threads()) for s in specs)
     crowded = limit_s is not None and most > 1 and load_now(most).crowded
@@ -151,13 +167,15 @@ def run_assembled(request: Request) -> Answer:
 
 
 def answer(request: Request) -> Answer:
-    """Whichever of the five is asked for."""
+    """Whichever of the six is asked for."""
     if "product" in request:
         return compile_products(request)
     if "assembled" in request:
         return run_assembled(request)
     if "compile" in request:
         return compile_module(request)
+    if request.get("prepare"):
+        return prepare_contenders(request)
     return time_contenders(request) if "contenders" in request else run_module(request)
 
 
