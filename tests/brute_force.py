@@ -86,7 +86,7 @@ class BruteForce:
                 c
                 for c in form
                 if form[c].children
-                and c not in self.task.classes.roots
+                and (c not in self.task.classes.roots or any(c in o.children for o in form.values()))
                 and self.task.classes.axes[c]
                 and _reads(form, c)
             ]
@@ -99,8 +99,12 @@ class BruteForce:
         task = self.task
         stored = {c: (f"t{c}", tuple(sorted(task.classes.axes[c], key=lambda a: a.name))) for c in cut}
         dtype = task.formulas[0].tensor.dtype
-        buffers = [Tensor(n, tuple(a.extent for a in axes), dtype) for n, axes in stored.values()]
-        targets = [Target(n, tuple(map(Index.axis, axes)), c) for c, (n, axes) in stored.items()]
+        # Outputs are stored anyway.
+        own = {c: s for c, s in stored.items() if c not in task.classes.roots}
+        outputs = zip(task.formulas, task.classes.roots, strict=True)
+        stored |= {r: (f.tensor.name, Target("", f.index, r).axes) for f, r in outputs if r in stored}
+        buffers = [Tensor(n, tuple(a.extent for a in axes), dtype) for n, axes in own.values()]
+        targets = [Target(n, tuple(map(Index.axis, axes)), c) for c, (n, axes) in own.items()]
         targets += [Target(f.tensor.name, f.index, r) for f, r in zip(task.formulas, task.classes.roots, strict=True)]
         stages: dict[tuple[int, frozenset[Axis]], list[Target]] = {}
         for t in targets:
@@ -132,7 +136,8 @@ class BruteForce:
         for pick in itertools.product(*per_group):
             rows = np.zeros((1, 3))
             for _, own in pick:
-                rows = (rows[:, None] + own[None]).reshape(-1, 3)
+                # Of sums only those of the best can be best.
+                rows = _best((rows[:, None] + own[None]).reshape(-1, 3))
             launches = sum(n for n, _ in pick)
             found.append(np.hstack([rows, np.full((len(rows), 1), float(launches))]))
             if shares and launches == 2:
@@ -164,7 +169,7 @@ class BruteForce:
             like = likeness(kernels, whole)
             if like not in self.reached:
                 answer = reach(kernels, whole, self.task.device, (self.task.hints,))
-                self.reached[like] = None if isinstance(answer, str) else answer.points[0]
+                self.reached[like] = None if isinstance(answer, str) else _best(answer.points[0])
             rows = self.reached[like]
             if rows is not None:
                 found.append((len(kernels), rows))
@@ -297,6 +302,16 @@ def _loads(form: Form, group: Sequence[Target], stored: Mapping[int, tuple[str, 
 def _stage(form: Form, cls: int, cut: Sequence[int]) -> int:
     """How many kernels must have ended before the e-class can be computed."""
     return max((_stage(form, c, cut) + (c in cut) for c in form[cls].children), default=0)
+
+
+def _best(rows: Array) -> Array:
+    """The rows that no other beats in every column, as far as a look at each in turn tells."""
+    left = rows[np.lexsort(rows.T[::-1])]
+    kept = np.empty((0, rows.shape[1]))
+    while len(left):
+        kept = np.concatenate([kept, left[:1]])
+        left = left[(left < left[0]).any(axis=1)]
+    return kept
 
 
 def attained(task: Task, sgraphs: Sequence[SGraph]) -> Array:

@@ -74,11 +74,14 @@ def programs(draw: st.DrawFn) -> Program:
                 return draw(st.sampled_from([z, const(0.5), z]))
 
     first = mul(reduction(), expr(1))
-    outputs: dict[str, tuple[tuple[Axis, ...], Expr]] = {
-        "o": ((a, c), add(first, z) if draw(st.booleans()) else mul(first, z))
-    }
-    if draw(st.integers(0, 3)) == 0:
+    whole = add(first, z) if draw(st.booleans()) else mul(first, z)
+    outputs: dict[str, tuple[tuple[Axis, ...], Expr]] = {"o": ((a, c), whole)}
+    kind = draw(st.integers(0, 4))
+    if kind == 0:
         outputs["s"] = ((a,), reduce("sum", b, mul(x, x)))
+    elif kind == 1:
+        # Made of the other output, which may be read back.
+        outputs["q"] = draw(st.sampled_from([((a,), reduce("max", c, whole)), ((a, c), op("exp", whole))]))
     elif draw(st.booleans()):
         # Reduced along what the other output is stored along: one kernel may do both.
         outputs["r"] = draw(st.sampled_from([((a,), reduce("sum", c, z)), ((c,), reduce("sum", a, mul(z, z)))]))
@@ -120,6 +123,14 @@ def test_the_pruned_search_finds_the_best_of_the_whole_space(engine: Engine, par
 
     run()
     assert compared >= many
+
+
+@pytest.mark.parametrize("name", ["reduced", "alike"])
+def test_what_is_made_of_another_output_may_read_it_back(engine: Engine, name: str) -> None:
+    a, b, c = Axis("a", 4), Axis("b", 20), Axis("c", 4)
+    y = reduce("sum", b, mul(read("x", a, b), read("y", b, c)))
+    made = {"reduced": ((a,), reduce("max", c, y)), "alike": ((a, c), op("exp", y))}[name]
+    assert compare(search_task(program("p", {"x": (4, 20), "y": (20, 4)}, {"o": ((a, c), y), "q": made}), engine), OPEN)
 
 
 def best_costs(t: Task, found: Generated) -> set[tuple[float, ...]]:

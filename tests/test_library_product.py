@@ -807,7 +807,7 @@ def test_the_outlook_of_a_product_counts_each_element_once() -> None:
         device = dataclasses.replace(DEVICE, library=library)
         planner = Planner(task.formulas, task.inputs, form.choices, weights, device)
         plans = list(planner.plans(2, 4, Counter()))
-        return [Outlook(weights, form.choices, task.inputs, device).seconds(p) for p in plans]
+        return [Outlook(weights, form.choices, task.formulas, task.inputs, device).seconds(p) for p in plans]
 
     with_it, without = outlook(True), outlook(False)
     assert all(a <= b for a, b in zip(with_it, without, strict=True))

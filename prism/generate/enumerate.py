@@ -236,11 +236,11 @@ def generate(task: Task, bounds: Bounds) -> Generated:
     looked = [
         (
             Planner(task.formulas, task.inputs, choices, weights, task.device, bounds.off, windows),
-            Outlook(weights, choices, task.inputs, task.device),
+            Outlook(weights, choices, task.formulas, task.inputs, task.device),
         )
         for choices, windows in (places.added(choices, weights) for choices in ways)
     ]
-    least = min((outlook.least(task.formulas) for _, outlook in looked), default=0.0)
+    least = min((outlook.least() for _, outlook in looked), default=0.0)
     agenda = _Agenda(looked)
     _rounds(walk, agenda, least)
     walk.pruned["max_families"] += agenda.left
@@ -394,7 +394,7 @@ class _Walk:
         task, bounds = self.task, self.bounds
         picks = [p for p in self.found.values() if p.plan.choices == choices]
         if not picks:
-            outlook = Outlook(weights, choices, task.inputs, task.device)
+            outlook = Outlook(weights, choices, task.formulas, task.inputs, task.device)
             planner = Planner(task.formulas, task.inputs, choices, weights, task.device, bounds.off, windows)
             plans = sorted(planner.plans(bounds.max_kernels, bounds.max_cuts, Counter()), key=outlook.seconds)
             for plan, looping in itertools.product(plans[:WRITTEN_PLANS], (False, True)):

@@ -2,7 +2,8 @@
 
 Any e-class with an axis that is neither a leaf nor an output may be materialised. Where two e-classes of a form are one
 value under two namings of its axes (a tensor used in two roles: keys and queries of the same projection), they are one
-cut: stored once, read back under either naming.
+cut: stored once, read back under either naming. So are slices of it (slices.py). An output is stored anyway: that
+others read it back is a cut, too, without a buffer.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from prism.cost.roofline import CUT_TILE, full
 from prism.generate.families import Target
 from prism.generate.options import COMMUTATIVE, REDUCING, Along, Choice, Chosen, Weights, below
 from prism.generate.places import Window
+from prism.generate.slices import Slices
 from prism.program.classes import EClasses
 from prism.program.index import Axis, Index
 from prism.program.nodes import Const, DType, Formula, Position, Read, Tensor
@@ -81,7 +83,7 @@ def cuts(
 ) -> tuple[Cut, ...]:
     """The cuts of a form, those that may save most time first.
 
-    What is seen in windows is a cut of its own, beside the e-class over windows.
+    What is seen in windows is a cut of its own, beside the e-class over windows. An output is one where others need it.
 
     Values that read nothing (made of positions) are none. What a cut may save: what is below it is computed once, not
     once for each tile of CUT_TILE elements of the output axes that it does not have, and side by side over all its own
@@ -92,6 +94,9 @@ def cuts(
     order = below(choices, roots)
     every = [*order, *(c for c in below(choices, [w.at for w in windows]) if c not in set(order))]
     outer = {a: n for n, a in enumerate(dict.fromkeys(a for f in formulas for a in Target("", f.index, 0).axes))}
+    names = _Names(choices, classes)
+    outputs = _readable(formulas, classes)
+    needed = {k for c in order for k in choices[c].children}
     under: dict[int, frozenset[int]] = {}
     reading: dict[int, bool] = {}
     for cls in every:
@@ -116,13 +121,15 @@ def cuts(
             if axis not in classes.axes[seen]:
                 repeated *= max(1.0, weights.size(frozenset({axis})) / CUT_TILE)
         again, once = (float(full(device, 0.0, sum(work[c] for c in under[k]))) for k in (seen, cls))
-        stored = float(full(device, weights.size(own) * 4, 0.0))
+        stored = 0.0 if cls in outputs else float(full(device, weights.size(own) * 4, 0.0))
         return again * repeated * fused - once * idle(own) - stored - device.launch_overhead_s
 
-    free = [c for c in order if choices[c].children and c not in roots and classes.axes[c] and reading[c]]
-    names = _Names(choices, classes)
+    slices = Slices(choices, classes, order)
+    free = [
+        c for c in order if choices[c].children and classes.axes[c] and reading[c] and (c not in roots or c in outputs)
+    ]
     if "chain" not in off:
-        left = _ends(choices, order, free, classes, names)
+        left = _ends(choices, order, free, classes, names, outputs)
         if pruned is not None:
             pruned["chain"] += len(free) - len(left)
         free = left
@@ -135,14 +142,20 @@ def cuts(
         found.setdefault(key if key is not None else cls, []).append((cls, axes))
     made: list[tuple[float, Cut]] = []
     for members in found.values():
+        # What is stored anyway is what the others are read from.
+        members.sort(key=lambda m: m[0] not in outputs)
         stored, own = members[0]
-        ordered = _dimensions(choices, stored, classes.axes[stored], outer)
-        if len(members) == 1:
-            made.append((gains[stored], Cut(((stored, tuple(map(Index.axis, ordered))),))))
+        if stored in outputs:
+            index = outputs[stored].index
         else:
-            places = [own.index(a) for a in ordered]
-            named = tuple((cls, tuple(Index.axis(axes[p]) for p in places)) for cls, axes in members)
-            made.append((gains[stored], Cut(named)))
+            index = tuple(map(Index.axis, _dimensions(choices, stored, classes.axes[stored], outer)))
+        named = [(stored, index)]
+        for cls, axes in members[1:]:
+            under_name = {a: Index.axis(b) for a, b in zip(own, axes, strict=True)}
+            named.append((cls, tuple(i.substitute(under_name) for i in index)))
+        named += (part for part in slices.of(stored, index) if part[0] not in roots)
+        if len(named) > 1 or stored not in outputs or stored in needed:
+            made.append((gains[stored], Cut(tuple(named))))
     for w in windows:
         axes = tuple(_dimensions(choices, w.at, classes.axes[w.at], outer))
         cut = Cut(((w.at, tuple(map(Index.axis, axes))), (w.seen, w.index(axes))))
@@ -150,19 +163,37 @@ def cuts(
     return tuple(cut for _, cut in sorted(made, key=lambda t: -t[0]))
 
 
-def _ends(choices: Choices, order: Sequence[int], free: Sequence[int], classes: EClasses, names: _Names) -> list[int]:
+def _readable(formulas: Sequence[Formula], classes: EClasses) -> dict[int, Formula]:
+    """The outputs that may be read back, by e-class: numbers of floating point, an element for each."""
+    found: dict[int, Formula] = {}
+    for f, root in zip(formulas, classes.roots, strict=True):
+        if f.tensor.dtype.is_float and frozenset(Target("", f.index, 0).axes) == classes.axes[root]:
+            found.setdefault(root, f)
+    return found
+
+
+def _ends(
+    choices: Choices,
+    order: Sequence[int],
+    free: Sequence[int],
+    classes: EClasses,
+    names: _Names,
+    outputs: Mapping[int, Formula],
+) -> list[int]:
     """The cuts without those that only feed a pointwise operator over the same axes that may be stored instead.
 
-    One stays that is what another cut is under other names: stored once, it serves both.
+    One stays that is what another cut is under other names: stored once, it serves both. So does an output, which is
+    stored anyway.
     """
     users: dict[int, list[int]] = defaultdict(list)
     for c in order:
         for child in set(choices[c].children):
             users[child].append(c)
-    may = set(free)
+    # An output that nothing reads is no cut.
+    may = {c for c in free if c not in outputs or users[c]}
 
     def passed_on(cls: int) -> bool:
-        if len(users[cls]) != 1:
+        if len(users[cls]) != 1 or cls in outputs:
             return False
         (user,) = users[cls]
         others = [c for c in choices[user].children if c != cls]
@@ -557,7 +588,11 @@ class Planner:
         stored: dict[int, tuple[str, tuple[Index, ...]]] = {}
         buffers: list[Tensor] = []
         targets: list[Target] = []
+        outputs = {root: f.tensor.name for f, root in zip(self.formulas, classes.roots, strict=True)}
         for cut in chosen:
+            if cut.cls in outputs:
+                stored |= {cls: (outputs[cut.cls], index) for cls, index in cut.members}
+                continue
             # Named after its e-class, so that a kernel is the same kernel in every plan that has it.
             name = f"t{cut.cls}"
             for cls, index in cut.members:

@@ -143,12 +143,14 @@ class Outlook:
     Attributes:
         weights: what values cost, at one shape.
         choices: the form.
+        formulas: the outputs.
         inputs: the program's inputs.
         device: what kernels run on.
     """
 
     weights: Weights
     choices: Choices
+    formulas: Sequence[Formula]
     inputs: Sequence[Tensor]
     device: Device
     _width: dict[str, int] = field(init=False)
@@ -162,7 +164,7 @@ class Outlook:
         """Roughly the time of the plan's kernels, one after another."""
         return sum(self._kernel(plan, group) for _, group in plan.groups)
 
-    def least(self, formulas: Sequence[Formula]) -> float:
+    def least(self) -> float:
         """What no plan of the form beats, launches apart: inputs read, values computed and outputs stored once each.
 
         Of an input no more is counted than what is read of it.
@@ -173,7 +175,9 @@ class Outlook:
         read: dict[str, float] = {}
         work = 0.0
         axes = self.weights.classes.axes
-        stored = sum(self.weights.size(axes[r]) * f.tensor.dtype.bytes for f, r in zip(formulas, roots, strict=True))
+        stored = sum(
+            self.weights.size(axes[r]) * f.tensor.dtype.bytes for f, r in zip(self.formulas, roots, strict=True)
+        )
         for cls in below(self.choices, roots):
             _, loaded, computed = self._cost(cls)
             work += computed
@@ -212,7 +216,8 @@ class Outlook:
         costs: dict[tuple[_Axes, _Axes], tuple[float, float]] = {}
         for cls in used:
             if cls in read:
-                buffer = next(b for b in plan.buffers if b.name == plan.stored[cls][0])
+                made = (*plan.buffers, *(f.tensor for f in self.formulas))
+                buffer = next(b for b in made if b.name == plan.stored[cls][0])
                 over = self.weights.classes.axes[cls]
                 # Windows see an element several times.
                 whole = float(math.prod(evaluate(e, self.weights.hints) for e in buffer.shape))
