@@ -25,7 +25,7 @@ from prism.generate.forms import forms
 from prism.generate.materialise import Planner
 from prism.generate.options import Weights, options
 from prism.generate.values import Values
-from prism.program.build import add, const, mul, op, read, recip, reduce
+from prism.program.build import add, const, mul, op, position, read, recip, reduce
 from prism.program.evaluate import evaluate
 from prism.program.index import Axis, Index
 from prism.program.nodes import Const, Expr, Map, Program, Reduce, ReduceKind
@@ -350,6 +350,31 @@ def test_wider_cuts_list_what_was_not_listed(wide: int) -> None:
     assert len(both) == len(set(both))
     assert set(both) == set(at_once)
     assert len(listed((1, 0))) < len(both)
+
+
+def test_masks_over_the_same_positions_are_nothing_in_common() -> None:
+    i, j, d = Axis("i", 8), Axis("j", 8), Axis("d", 4)
+    over = Axis("l", 8)
+
+    def weight(row: Axis, column: Axis) -> Expr:
+        s, whole = read("s", row, column), read("s", row, over)
+        top = reduce("max", over, whole)
+        z = reduce("sum", over, op("exp", add(whole, mul(const(-1.0), top))))
+        return mul(op("exp", add(s, mul(const(-1.0), top))), recip(z))
+
+    back = op("where", op("le", position(j), position(i)), weight(i, j), const(0.0))
+    ahead = op("where", op("le", position(i), position(j)), weight(j, i), const(0.0))
+    outputs = {
+        "a": ((i, d), reduce("sum", j, mul(back, read("v", j, d)))),
+        "b": ((i, d), reduce("sum", j, mul(ahead, read("u", j, d)))),
+    }
+    t = task(program("p", {"s": (8, 8), "v": (8, 4), "u": (8, 4)}, outputs))
+    weights = Weights(t.classes, t.hints, t.device.tiles.dot)
+    (form,) = forms(t.classes, options(t.classes, frozenset(), Counter()), weights, 1).found
+    plans = Planner(t.formulas, t.inputs, form.choices, weights, t.device).plans(3, 6, Counter())
+    groups = [[tuple(target.tensor for target in group) for _, group in p.groups] for p in plans]
+    assert any(("a",) in g and ("b",) in g for g in groups)
+    assert any(("a", "b") in g for g in groups)
 
 
 def test_a_contraction_the_other_way_round_is_the_same_value() -> None:

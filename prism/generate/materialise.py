@@ -455,12 +455,15 @@ class Planner:
         yield from sets
 
     def _apart(self, plan: Plan) -> Iterator[Plan]:
-        """The plan with a kernel for each of the targets that have nothing in common but the length of their axes."""
+        """The plan with a kernel for each of the targets that have nothing in common but the length of their axes.
+
+        Nothing is what reads nothing: masks over the same positions, say, of which one looks ahead and the other back.
+        """
         groups: list[tuple[int, tuple[Target, ...]]] = []
         for rank, group in plan.groups:
             parts: list[tuple[set[int], list[Target]]] = []
             for t in group:
-                used = {c for c in below(self.choices, [t.cls], plan.stored) if self.weights.classes.axes[c]}
+                used = self._reading(t.cls, plan.stored)
                 targets = [t]
                 for part in [p for p in parts if p[0] & used]:
                     parts.remove(part)
@@ -470,6 +473,15 @@ class Planner:
             groups += [(rank, tuple(targets)) for _, targets in parts]
         if len(groups) > len(plan.groups):
             yield replace(plan, groups=tuple(groups))
+
+    def _reading(self, top: int, stored: Mapping[int, object]) -> set[int]:
+        """The e-classes with axes that one is computed from, and that are made of something in memory."""
+        found: set[int] = set()
+        for c in below(self.choices, [top], stored):
+            held = c in stored and c != top
+            if held or self.choices[c].op in ("read", "gather") or not found.isdisjoint(self.choices[c].children):
+                found |= {c} if self.weights.classes.axes[c] else set()
+        return found
 
     def _joined(self, plan: Plan) -> Iterator[Plan]:
         """The plan with kernels as one where one reduces what another of its rank stores along.
