@@ -364,7 +364,7 @@ def test_masks_over_the_same_positions_are_nothing_in_common() -> None:
 
     back = op("where", op("le", position(j), position(i)), weight(i, j), const(0.0))
     ahead = op("where", op("le", position(i), position(j)), weight(j, i), const(0.0))
-    outputs = {
+    outputs: dict[str, tuple[tuple[Axis, ...], Expr]] = {
         "a": ((i, d), reduce("sum", j, mul(back, read("v", j, d)))),
         "b": ((i, d), reduce("sum", j, mul(ahead, read("u", j, d)))),
     }
