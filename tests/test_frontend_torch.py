@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -380,14 +380,34 @@ def test_what_has_no_translation_is_refused_with_the_reason(case: str) -> None:
     assert "\n" not in caught.value.one_line()
 
 
-def test_torch_says_nothing_besides_the_error() -> None:
+@pytest.fixture
+def logged() -> Iterator[list[logging.LogRecord]]:
+    """What torch's fake tensors log."""
     handler = logging.getLogger("torch._subclasses.fake_tensor").handlers[0]
     said: list[logging.LogRecord] = []
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(handler, "handle", lambda r: said.append(r) if handler.filter(r) else None)
-        with pytest.raises(UnsupportedError, match="Sizes of tensors must match"):
-            trace(lambda x, y: torch.cat([x, y]), [torch.randn(2, 3), torch.randn(2, 4)])
-    assert not said
+        yield said
+
+
+def test_torch_says_nothing_besides_the_error(logged: list[logging.LogRecord]) -> None:
+    with pytest.raises(UnsupportedError, match="Sizes of tensors must match"):
+        trace(lambda x, y: torch.cat([x, y]), [torch.randn(2, 3), torch.randn(2, 4)])
+    assert not logged
+
+
+def test_torch_says_nothing_of_shapes_that_are_tried_in_vain(logged: list[logging.LogRecord]) -> None:
+    """What is too large to compare is traced at smaller extents, if the function takes them."""
+
+    def int4_linear(x: torch.Tensor, w: torch.Tensor, scale: torch.Tensor, zero: torch.Tensor) -> torch.Tensor:
+        n, groups = scale.shape
+        codes = torch.stack((w & 15, w >> 4), -1).reshape(n, groups, -1).to(x.dtype)
+        return x @ ((codes - zero[..., None]) * scale[..., None]).reshape(n, -1).T
+
+    shapes, types = ((16, 4096), (4096, 2048), (4096, 32), (4096, 32)), (torch.float16, torch.uint8)
+    made = trace(int4_linear, [torch.empty(s, dtype=types[n == 1], device="meta") for n, s in enumerate(shapes)])
+    assert made.conformance is not None
+    assert not logged
 
 
 def test_only_tensors_are_example_inputs() -> None:

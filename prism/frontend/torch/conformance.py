@@ -10,10 +10,13 @@ extents, where the function takes them. What decides is counted, never timed.
 
 from __future__ import annotations
 
+import io
+import logging
 import math
 import operator
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stderr
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -152,10 +155,35 @@ def _at_reduced_extents(reading: Reading, again: Callable[[tuple[torch.Tensor, .
     return replace(record, extents=shown, missing=record.missing or note)
 
 
+@contextmanager
+def quietly() -> Iterator[None]:
+    """Hold back what torch prints of its own accord.
+
+    Its deprecations are of no use to whoever traces, what it cannot capture becomes an error of ours, and what is tried
+    at other shapes may fail.
+    """
+    loggers = [logging.getLogger(n) for n in list(logging.root.manager.loggerDict) if n.split(".")[0] == "torch"]
+    handlers = {handler for logger in loggers for handler in logger.handlers}
+    with warnings.catch_warnings(), redirect_stderr(io.StringIO()):
+        warnings.simplefilter("ignore")
+        for handler in handlers:
+            handler.addFilter(_nothing)
+        try:
+            yield
+        finally:
+            for handler in handlers:
+                handler.removeFilter(_nothing)
+
+
+def _nothing(_: logging.LogRecord) -> bool:
+    return False
+
+
 def _smaller(reading: Reading) -> tuple[torch.Tensor, ...] | None:
     """Examples of reduced extents that the function takes."""
     shapes = [tuple(int(n) for n in e.shape) for e in reading.examples]
-    found = conformance.reduced(shapes, lambda tried: _takes(reading, tried))
+    with quietly():
+        found = conformance.reduced(shapes, lambda tried: _takes(reading, tried))
     if found is None:
         return None
     made = []

@@ -7,14 +7,10 @@ by torch first. Parameters, buffers and constants become inputs with weights; to
 
 from __future__ import annotations
 
-import contextlib
 import inspect
-import io
 import keyword
-import logging
 import operator
 import re
-import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
@@ -184,35 +180,12 @@ def _by_position(dynamic_shapes: Any, parameters: Sequence[str]) -> Any:
     return (tuple(d or None for d in dynamic_shapes),)
 
 
-@contextlib.contextmanager
-def _quietly() -> Iterator[None]:
-    """Hold back what torch prints of its own accord.
-
-    Its deprecations are of no use to whoever traces, and what it cannot capture becomes an error of ours.
-    """
-    loggers = [logging.getLogger(n) for n in list(logging.root.manager.loggerDict) if n.split(".")[0] == "torch"]
-    handlers = {handler for logger in loggers for handler in logger.handlers}
-    with warnings.catch_warnings(), contextlib.redirect_stderr(io.StringIO()):
-        warnings.simplefilter("ignore")
-        for handler in handlers:
-            handler.addFilter(_nothing)
-        try:
-            yield
-        finally:
-            for handler in handlers:
-                handler.removeFilter(_nothing)
-
-
-def _nothing(_: logging.LogRecord) -> bool:
-    return False
-
-
 def _export(
     fn: Callable[..., Any], examples: tuple[torch.Tensor, ...], shapes: Any, title: str
 ) -> tuple[torch.export.ExportedProgram, Graph]:
     """torch's graph of the function: as it is captured, and with what has no translation decomposed."""
     try:
-        with torch.no_grad(), _quietly():
+        with torch.no_grad(), conformance.quietly():
             exported = torch.export.export(_Positional(fn), examples, dynamic_shapes=shapes)
             if all(map(_stays, exported.graph.nodes)):
                 return exported, Graph.of(exported)
