@@ -32,7 +32,7 @@ from verdict_pairs import NAMES, apart, asked, draws, example
 from prism.egraph.prove.matching import Matched
 from prism.egraph.worker import Worker
 from prism.errors import PrismError
-from prism.frontend.torch import reader
+from prism.frontend.torch import conformance, reader
 from prism.program.inline import inline
 from prism.program.verdict import Status, Verdict
 
@@ -572,7 +572,7 @@ def matched(pairs: Sequence[Pair]) -> dict[int, Matched]:
 
 def _captured(p: Pair) -> bool:
     """Whether torch captures both: what it deprecates, such as uint8 for truth values, it does not."""
-    with FakeTensorMode(allow_non_fake_inputs=True), warnings.catch_warnings(), reader._quietly():
+    with FakeTensorMode(allow_non_fake_inputs=True), warnings.catch_warnings(), conformance.quietly():
         warnings.simplefilter("ignore")
         try:
             for f in p.functions:
