@@ -749,7 +749,6 @@ KNOWN = (
         "x:m,n",
         "m=1024 n=262144",
         source="T. F. Chan et al., 1979: counts, means and sums of squares about them are merged, in one pass",
-        reason="two passes: means come before what is squared, and no accumulator merges both",
     ),
     Known("logsumexp", logsumexp, "x:m,n", "m=4096 n=32768"),
     Known("cosine similarity", cosine_similarity, "x:m,n y:m,n", _ROWS),

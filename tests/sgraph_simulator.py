@@ -31,6 +31,7 @@ from prism.sgraph.nodes import (
     Scan,
     SGraph,
     Split,
+    Statistic,
     Stmt,
     Store,
     TileReduce,
@@ -75,6 +76,11 @@ REDUCE: Mapping[ReduceKind, Callable[..., Any]] = {
     ReduceKind.MIN: np.min,
     ReduceKind.PROD: np.prod,
 }
+
+
+def _deviations(data: Array, axis: int) -> Array:
+    found: Array = ((data - data.mean(axis=axis, keepdims=True)) ** 2).sum(axis=axis)
+    return found
 
 
 @dataclass
@@ -188,7 +194,12 @@ class _Run:
                     axes = self.union(*args)
                     found = POINTWISE[op](*(self.operand(a, axes) for a in args))
                     self.values[dst] = Tile(axes, np.asarray(found, dtype=float))
-                case TileReduce(dst, kind, axis, src):
+                case TileReduce(dst, Statistic(), axis, src):
+                    tile = self.values[src]
+                    self.values[dst] = Tile(
+                        tuple(a for a in tile.axes if a != axis), _deviations(tile.data, tile.axes.index(axis))
+                    )
+                case TileReduce(dst, ReduceKind() as kind, axis, src):
                     tile = self.values[src]
                     kept = tuple(a for a in tile.axes if a != axis)
                     self.values[dst] = Tile(kept, REDUCE[kind](tile.data, axis=tile.axes.index(axis)))
@@ -228,6 +239,9 @@ class _Run:
 
     def loop(self, axis: Axis, inner: Sequence[Stmt], conditions: Sequence[Index]) -> None:
         names = {s.dst: s for s in inner if isinstance(s, Accumulate)}
+        of_tile = {s.dst: s.src for s in inner if isinstance(s, TileReduce)}
+        # Of a statistic, whatever its accumulator has seen.
+        seen: dict[str, list[Tile]] = {}
         shifts = {s.shift for s in names.values()}
         running: dict[str, Tile] = {}
         for scan in inner:
@@ -235,7 +249,10 @@ class _Run:
                 self.scanned.pop(scan.dst, None)
         for name, a in names.items():
             axes = tuple(x for x in self.axes[name] if x in self.at)
-            running[name] = Tile(axes, np.full([len(self.at[x]) for x in axes], a.kind.identity))
+            running[name] = Tile(
+                axes,
+                np.full([len(self.at[x]) for x in axes], a.kind.identity if isinstance(a.kind, ReduceKind) else 0.0),
+            )
         counts = self.visits.setdefault(axis.name, [0, 0])
         for start in self.chunk[axis]:
             size = self.chunk[axis].step
@@ -252,7 +269,15 @@ class _Run:
                     continue
                 self.body(todo)
                 todo = []
+                if s is not None and isinstance(s.kind, Statistic):
+                    seen.setdefault(s.dst, []).append(self.values[of_tile[s.src]])
+                    tiles = seen[s.dst]
+                    along = tiles[0].axes.index(axis)
+                    every = np.concatenate([t.data for t in tiles], axis=along)
+                    running[s.dst] = Tile(self.values[s.src].axes, _deviations(every, along))
+                    continue
                 if s is not None:
+                    assert isinstance(s.kind, ReduceKind)
                     axes = self.values[s.src].axes
                     before = running[s.dst].over(axes)
                     if s.shift is not None:

@@ -89,9 +89,9 @@ def programs(draw: st.DrawFn) -> Program:
     return program("p", {n: tuple(map(int, s)) for n, s in shapes.items()}, outputs)
 
 
-def compare(t: Task, bounds: Bounds) -> bool:
+def compare(t: Task, bounds: Bounds, forms: int = FORMS) -> bool:
     """Compare the two searches; false when the whole space is too large to list."""
-    force = BruteForce(t, bounds.max_kernels, FORMS)
+    force = BruteForce(t, bounds.max_kernels, forms)
     try:
         everything = force.vectors()
     except TooMany:
@@ -131,6 +131,21 @@ def test_what_is_made_of_another_output_may_read_it_back(engine: Engine, name: s
     y = reduce("sum", b, mul(read("x", a, b), read("y", b, c)))
     made = {"reduced": ((a,), reduce("max", c, y)), "alike": ((a, c), op("exp", y))}[name]
     assert compare(search_task(program("p", {"x": (4, 20), "y": (20, 4)}, {"o": ((a, c), y), "q": made}), engine), OPEN)
+
+
+def variances(extent: int, normed: bool) -> Program:
+    """A sum of squares about the mean, and the mean; or what is normed by it."""
+    a, b = Axis("a", 20), Axis("b", extent)
+    x = read("x", a, b)
+    about = add(x, mul(const(-1 / extent), reduce("sum", b, x)))
+    spread = reduce("sum", b, mul(about, about))
+    outputs: dict[str, tuple[tuple[Axis, ...], Expr]] = {"s": ((a,), spread), "m": ((a,), reduce("sum", b, x))}
+    return program("p", {"x": (20, extent)}, {"y": ((a, b), mul(about, spread))} if normed else outputs)
+
+
+@pytest.mark.parametrize(("extent", "normed"), slow_but([(20, False)], [(e, n) for e in EXTENTS for n in (0, 1)]))
+def test_the_pruned_search_finds_the_best_variance(engine: Engine, extent: int, normed: bool) -> None:
+    assert compare(search_task(variances(extent, normed), engine), OPEN, forms=64)
 
 
 def best_costs(t: Task, found: Generated) -> set[tuple[float, ...]]:

@@ -95,7 +95,7 @@ class Indexing:
         pid = self._pid[axis] = self.names.fresh(f"pid_{axis.name}")
         if self.layout.is_tiled(axis):
             size = self._size(axis)
-            self.grid.append(GridAxis(pid, _cdiv(axis.extent, size), axis in self._growing))
+            self.grid.append(GridAxis(pid, cdiv(axis.extent, size), axis in self._growing))
             self._first[axis] = symbol(pid) * size
             self._offsets(axis, symbol(pid) * size)
         else:
@@ -131,14 +131,14 @@ class Indexing:
             high = self._highest(condition, loop.axis)
             if own < 0:
                 last = self.names.fresh(f"stop_{loop.axis.name}")
-                self.emit(tile.Scalar(last, sympy.Min(stop, _floordiv(high, -own) + 1)))
+                self.emit(tile.Scalar(last, sympy.Min(stop, floordiv(high, -own) + 1)))
                 stop = symbol(last)
             else:
                 # The tile that holds the first element; none before it, and quotients only of what is not negative.
                 first = self.names.fresh(f"begin_{loop.axis.name}")
-                least = sympy.Max(_floordiv(own - 1 - high, own) if own > 1 else -high, 0)
+                least = sympy.Max(floordiv(own - 1 - high, own) if own > 1 else -high, 0)
                 self.emit(tile.Scalar(first, least))
-                begin = mul(_floordiv(symbol(first), step), step)
+                begin = mul(floordiv(symbol(first), step), step)
                 start = begin if start == 0 else sympy.Max(start, begin)
         return start, stop, step
 
@@ -163,7 +163,7 @@ class Indexing:
         # Whole tiles, shared as evenly as they can be; the last parts may be empty.
         chunk = self.names.fresh(f"chunk_{axis.name}")
         parts = symbol(identifier(role.parts.name))
-        self.emit(tile.Scalar(chunk, mul(_cdiv(_cdiv(axis.extent, step), parts), step)))
+        self.emit(tile.Scalar(chunk, mul(cdiv(cdiv(axis.extent, step), parts), step)))
         first = self.names.fresh(f"first_{axis.name}")
         pid = self._index[part_axis(axis, role.parts)]
         assert pid is not None
@@ -248,11 +248,13 @@ class Indexing:
         return tuple(made)
 
 
-def _floordiv(a: Extent, b: Extent) -> Extent:
+def floordiv(a: Extent, b: Extent) -> Extent:
+    """The quotient, rounded down."""
     return a if b == 1 else sympy.floor(sympy.sympify(a) / b)
 
 
-def _cdiv(a: Extent, b: Extent) -> Extent:
+def cdiv(a: Extent, b: Extent) -> Extent:
+    """The quotient, rounded up."""
     if b == 1:
         return a
     ratio = sympy.sympify(a) / b

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from prism.backends import tile
+from prism.backends.lower_deviations import Deviations, Running, Span
 from prism.backends.lower_index import Indexing, Names
 from prism.backends.lower_layout import Layout
 from prism.backends.lower_types import HALF, Types
@@ -25,12 +26,16 @@ from prism.sgraph.nodes import (
     Contract,
     Gather,
     Kernel,
+    Kind,
     Load,
     Loop,
+    LoopRole,
     Operand,
     Pointwise,
     Position,
     Scan,
+    Split,
+    Statistic,
     Stmt,
     Store,
     TileReduce,
@@ -98,7 +103,7 @@ class KernelLowering:
     _out: list[tile.Stmt] = field(default_factory=list)
     _values: dict[str, Value] = field(default_factory=dict)
     # Reductions that are left to after their loop: the accumulator keeps the axis.
-    _deferred: dict[str, ReduceKind] = field(default_factory=dict)
+    _deferred: dict[str, Kind] = field(default_factory=dict)
     # Matrix products that wait for the accumulator they are added to.
     _waiting: dict[str, Contract] = field(default_factory=dict)
     _factor: dict[str, str] = field(default_factory=dict)
@@ -107,10 +112,14 @@ class KernelLowering:
     _axes: dict[str, tuple[Axis, ...]] = field(default_factory=dict)
     # Conversions and selections that were made already in the open blocks.
     _known: dict[tuple[object, ...], str] = field(default_factory=dict)
+    _running: dict[str, Running] = field(default_factory=dict)
+    _spans: dict[Axis, Span] = field(default_factory=dict)
     _indexing: Indexing = field(init=False)
+    _deviations: Deviations = field(init=False)
 
     def __post_init__(self) -> None:
         self._indexing = Indexing(self.kernel, self.layout, self.names, lambda s: self._out.append(s))
+        self._deviations = Deviations(self.layout, self.names, self._indexing, lambda s: self._out.append(s))
 
     @property
     def grid(self) -> tuple[GridAxis, ...]:
@@ -131,7 +140,8 @@ class KernelLowering:
 
     # Statements.
 
-    def _block(self, body: Iterable[Stmt]) -> None:
+    def _block(self, body: Iterable[Stmt], axis: Axis | None = None) -> None:
+        """The statements of the kernel, or of a loop over the axis."""
         for s in body:
             match s:
                 case Load():
@@ -149,7 +159,8 @@ class KernelLowering:
                 case Loop():
                     self._loop(s)
                 case Accumulate():
-                    self._accumulate(s)
+                    assert axis is not None
+                    self._accumulate(s, axis)
                 case Scan():
                     self._scan(s)
                 case Store():
@@ -319,6 +330,11 @@ class KernelLowering:
 
     def _reduce(self, s: TileReduce) -> None:
         value = self._cast(self._values[s.src], F32)
+        if isinstance(s.kind, Statistic):
+            if not isinstance(self.kernel.role(s.axis), LoopRole | Split):
+                value = Value(*self._deviations.whole(value.name, value.dims, s.axis), F32)
+            self._values[s.dst] = value
+            return
         if not self.layout.is_tiled(s.axis):
             self._values[s.dst] = replace(value, raw=None, raw_dtype=None)
             return
@@ -399,21 +415,24 @@ class KernelLowering:
         for s in body:
             if isinstance(s, Accumulate):
                 made[s.dst] = s
-                self._start(s, axis if s in later else None)
+                self._start(s, axis if s in later else None, axis)
             elif isinstance(s, Scan) and s.axis == axis:
-                self._start(s, None)
+                self._start(s, None, axis)
         accumulators = {name: self._values[name].name for name in made}
         start, stop, step = self._indexing.bounds(loop)
         index = self._indexing.enter(axis)
+        self._spans[axis] = span = Span(index, start, stop, step)
         outer, self._out = self._out, []
         known = dict(self._known)
         self._indexing.step(axis, index)
-        self._block(body)
+        self._block(body, axis)
         outer.append(tile.For(index, start, stop, step, tuple(self._out)))
         self._out, self._known = outer, known
         for name, s in made.items():
             value = replace(self._values[name], name=accumulators[name])
-            if s in later:
+            if isinstance(s.kind, Statistic):
+                value = Value(*self._deviations.end(self._running[name], axis, span), F32)
+            elif s in later:
                 value = self._reduced(s.kind, value, axis, f"{s.kind.value}_{axis.name}")
             self._values[name] = value
 
@@ -431,7 +450,7 @@ class KernelLowering:
         for s in body:
             if isinstance(s, Accumulate) and s.shift is None and s.dst not in read and self._uses[s.src] == 1:
                 src = made.get(s.src)
-                kind = src.kind if isinstance(src, TileReduce) else ReduceKind.SUM
+                kind: Kind = src.kind if isinstance(src, TileReduce) else ReduceKind.SUM
                 if src is not None and kind is s.kind and (not products or self._must_defer(s, src)):
                     found.append(s)
         return found
@@ -446,21 +465,27 @@ class KernelLowering:
         loads = {x.dst: self.tensors[x.tensor].dtype for x in self.kernel.statements() if isinstance(x, Load | Gather)}
         return loads.get(src.src) is F32
 
-    def _start(self, s: Accumulate | Scan, kept: Axis | None) -> None:
+    def _start(self, s: Accumulate | Scan, kept: Axis | None, axis: Axis) -> None:
         """The accumulator before its loop; with the dimension of the axis that is kept until after it."""
         axes = (*self._axes[s.dst], *(() if kept is None else (kept,)))
-        kind = ReduceKind.SUM
-        if isinstance(s, Accumulate):
-            kind = s.kind
-        else:
+        if isinstance(s, Scan):
             axes = tuple(a for a in axes if a != s.axis)
         dims = self.layout.dims_for(axes)
+        kind: Kind = s.kind if isinstance(s, Accumulate) else ReduceKind.SUM
+        if isinstance(kind, Statistic):
+            self._running[s.dst] = self._deviations.start(axis, dims, kept is not None)
+            self._values[s.dst] = Value(self._running[s.dst].squares, dims, F32)
+            return
         base = "acc" if s.src in self.layout.products else _ACCUMULATORS[kind]
         name = self.names.fresh(base)
         self._out.append(tile.Full(name, kind.identity, dims, F32))
         self._values[s.dst] = Value(name, dims, F32)
 
-    def _accumulate(self, s: Accumulate) -> None:
+    def _accumulate(self, s: Accumulate, axis: Axis) -> None:
+        if isinstance(s.kind, Statistic):
+            value = self._values[s.src]
+            self._deviations.merge(self._running[s.dst], value.name, value.dims, axis, self._spans[axis])
+            return
         acc = self._values[s.dst]
         if s.shift is not None:
             self._out.append(tile.Update(acc.name, ReduceKind.PROD, self._factor[s.shift]))

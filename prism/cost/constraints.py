@@ -38,8 +38,10 @@ from prism.sgraph.nodes import (
     Scan,
     SGraph,
     Split,
+    Statistic,
     Stmt,
     Store,
+    TileReduce,
     Whole,
     operands,
     statements,
@@ -208,6 +210,11 @@ def footprint(kernel: Kernel, sgraph: SGraph) -> Footprint:
     uses = Counter(u for s in all_statements for u in _uses(s))
     products = {s.dst for s in all_statements if isinstance(s, Contract)}
     passed = passed_on(kernel)
+    values = {s.dst: s.src for s in all_statements if isinstance(s, TileReduce)}
+    for s in all_statements:
+        if isinstance(s, Accumulate) and isinstance(s.kind, Statistic):
+            # Lanes along the loop's axis keep their own where no product needs the registers.
+            f.axes.update(dict.fromkeys(_carried(s), f.axes[s.dst if f.dots else values[s.src]]))
     sums = [s.src for s in all_statements if isinstance(s, Accumulate | Scan) if uses[s.src] == 1]
     added = {passed.get(v, v) for v in sums} & {v for v in products if uses[v] == 1}
     f.in_place = frozenset(v for v in (*products, *passed) if passed.get(v, v) in added)
@@ -222,7 +229,14 @@ def footprint(kernel: Kernel, sgraph: SGraph) -> Footprint:
 
 def _uses(s: Stmt) -> tuple[str, ...]:
     """The values that a statement reads: the running value of a sum is one."""
-    return (s.dst, *operands(s)) if isinstance(s, Accumulate | Scan) else operands(s)
+    return (*_carried(s), *operands(s)) if isinstance(s, Accumulate | Scan) else operands(s)
+
+
+def _carried(s: Accumulate | Scan) -> tuple[str, ...]:
+    """What stays from one iteration of a loop to the next; of a statistic, an element or mean, the mean and squares."""
+    if isinstance(s, Accumulate) and isinstance(s.kind, Statistic):
+        return tuple(f"{s.dst} {part}" for part in ("base", "mean", "squares"))
+    return (s.dst,)
 
 
 def _liveness(
@@ -233,12 +247,14 @@ def _liveness(
     for s in reversed(body):
         if isinstance(s, Loop):
             # What a scan has summed stays from one iteration to the next, as long as its value does.
-            mine = frozenset(x.dst for x in s.body if isinstance(x, Accumulate | Scan))
+            carriers = [x for x in s.body if isinstance(x, Accumulate | Scan)]
+            mine = frozenset(name for x in carriers for name in _carried(x))
             defined = {x.dst for x in statements(s.body) if not isinstance(x, (Loop, Store))}
             outer = frozenset(u for x in statements(s.body) for u in _uses(x)) - defined - skipped
             live = live | outer
-            _liveness(s.body, live | mine, skipped, found)
-            live = live - mine
+            made = frozenset(x.dst for x in carriers)
+            _liveness(s.body, live - made | mine, skipped, found)
+            live = live - made - mine
             continue
         dst = None if isinstance(s, Store) else s.dst
         if dst is not None and dst not in skipped:

@@ -44,6 +44,7 @@ from prism.sgraph.nodes import (
     Scan,
     SGraph,
     Split,
+    Statistic,
     Stmt,
     Store,
     Tile,
@@ -52,6 +53,9 @@ from prism.sgraph.nodes import (
     value_axes,
 )
 from prism.sgraph.products import dot_dims, is_dot, passed_on
+
+DEVIATION_WORK = 6
+"""Multiply-adds for an element of squared deviations: two differences, their square, steps of its sum and the mean."""
 
 FactorKind: TypeAlias = Literal["size", "padded", "tiles", "parts", "share"]
 Binding: TypeAlias = Mapping[str, Any]
@@ -422,8 +426,8 @@ class _Counter:
                     self.work(OPS[op].flops, self.axes[dst], loops)
                 case TileReduce(dst) if dst in self.passed:
                     pass
-                case TileReduce(_, _, _, src):
-                    self.work(1, self.axes[src], loops)
+                case TileReduce(_, kind, _, src):
+                    self.work(DEVIATION_WORK if isinstance(kind, Statistic) else 1, self.axes[src], loops)
                 case Contract(_, _, lhs, rhs):
                     both = self.axes[lhs] | self.axes[rhs]
                     if is_dot(self.kernel, s, self.ordered):

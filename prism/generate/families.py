@@ -16,7 +16,7 @@ from prism.program.extents import is_static
 from prism.program.index import Axis, Index
 from prism.program.nodes import DType, Tensor
 from prism.program.transform import least_instance
-from prism.sgraph.nodes import Grid, Kernel, Loop, Role, Split, Whole, part_axis
+from prism.sgraph.nodes import Grid, Kernel, Loop, Role, Split, Statistic, Whole, part_axis
 from prism.sgraph.ranges import narrow
 
 LEAVES = frozenset({"read", "const", "position"})
@@ -191,6 +191,8 @@ def _split(
         if v.is_reduction and scheduler.is_loop(v.axis) and v.number not in below:
             return None
     if any(scheduler.level(v, ()) != 1 or scheduler.home(v) for v in shared):
+        return None
+    if any(isinstance(v.kind, Statistic) for v in shared):
         return None
     if any(scheduler.is_loop(a) and a != axis for o in outputs for a in o.axes):
         return None

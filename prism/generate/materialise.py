@@ -578,7 +578,7 @@ class Planner:
                 return True
             case Choice(op="where"):
                 operands = operands[1:]
-            case Choice(op=op) if op not in (*WHOLE, *REDUCING) or op == "rescaled":
+            case Choice(op=op) if op not in (*WHOLE, *REDUCING) or op in ("rescaled", "deviations"):
                 return False
         return all(known[c] for c in operands)
 

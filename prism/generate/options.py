@@ -5,6 +5,8 @@ An *option* is an e-node, or one of the forms that an e-node of a sum implies:
     contract   sum_k (a*b), both a and b with axis k: a matrix product, whose product is never a tile of its own
     rescaled   sum_k exp(a + -1*M)*f with M = max_k ...: one pass with a rescaled accumulator, where the plain form
                needs M's pass to end first
+    deviations sum_k (a - 1/n * sum_k a)^2, n the length of k: one pass that merges means, where the plain form needs
+               the mean first
     scan       sum_m where(m <= n, f, 0), f without n and m as long as n: f's prefix sums along n, in one loop over it
 
 Where the e-node picks an element, it is a load and nothing else:
@@ -21,18 +23,20 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import combinations
+from math import isclose
 from typing import TypeAlias
 
+from prism.cost.counts import DEVIATION_WORK
 from prism.cost.device import MATRIX_OPERATION
 from prism.program.classes import EClasses, Payload
-from prism.program.extents import evaluate
+from prism.program.extents import Extent, evaluate, is_static
 from prism.program.index import Axis
-from prism.program.nodes import Const, Position, Read
+from prism.program.nodes import Const, Position, Read, Size
 from prism.program.ops import OPS
 from prism.program.products import matrix_product
 
 REDUCTIONS = frozenset({"sum", "max", "min", "prod"})
-REDUCING = REDUCTIONS | {"contract", "rescaled", "scan"}
+REDUCING = REDUCTIONS | {"contract", "rescaled", "deviations", "scan"}
 COMMUTATIVE = frozenset({"add", "mul", "maximum", "minimum", "and", "or", "eq"})
 
 
@@ -68,9 +72,10 @@ class Choice:
 
     Attributes:
         op: an e-node's op, "contract" with children (a, b), "rescaled" with children (a, b) or (a, b, f), where the
-            shift is M = max_axis(b), "scan" with children (f,), or "gather" with its places as children.
-        payload: the e-node's payload; the reduced axis for contract and rescaled; for a scan its axes; for a gather
-            what it reads.
+            shift is M = max_axis(b), "deviations" with children (a,), "scan" with children (f,), or "gather" with its
+            places as children.
+        payload: the e-node's payload; the reduced axis for contract, rescaled and deviations; for a scan its axes; for
+            a gather what it reads.
         children: e-class ids.
     """
 
@@ -111,7 +116,7 @@ def options(
         pruned: where removals are counted.
     """
     counts = pruned if pruned is not None else Counter()
-    shifts = _shifted_exponents(classes)
+    shifts, centred = _shifted_exponents(classes), _centred(classes)
     found: dict[int, tuple[Choice, ...]] = {}
     gathers = _Gathers(classes)
     for cls, nodes in classes.nodes.items():
@@ -125,7 +130,7 @@ def options(
             mine[Choice(node.op, node.payload, node.children)] = None
             if node.op == "sum":
                 assert isinstance(node.payload, Axis)
-                for extra in _sum_forms(classes, node.payload, node.children[0], shifts):
+                for extra in _sum_forms(classes, node.payload, node.children[0], shifts, centred):
                     mine[extra] = None
         left = [*fetched, *mine]
         for name, rule in _RULES:
@@ -180,9 +185,13 @@ _RULES = (("commuted", _commuted), ("leaf", _leaf), ("operands", _operands), ("p
 
 
 def _sum_forms(
-    classes: EClasses, axis: Axis, body: int, shifts: Mapping[int, tuple[tuple[int, int], ...]]
+    classes: EClasses,
+    axis: Axis,
+    body: int,
+    shifts: Mapping[int, tuple[tuple[int, int], ...]],
+    centred: Mapping[int, tuple[tuple[int, Axis], ...]],
 ) -> list[Choice]:
-    """The contract, rescaled and scan forms of sum_axis(body)."""
+    """The contract, rescaled, deviations and scan forms of sum_axis(body)."""
     forms: list[Choice] = [*_scans(classes, axis, body)]
     for a, m in shifts.get(body, ()):
         forms += [Choice("rescaled", axis, (a, b)) for b in _maxima(classes, m, axis)]
@@ -192,6 +201,8 @@ def _sum_forms(
         lhs, rhs = node.children
         if axis in classes.axes[lhs] and axis in classes.axes[rhs] and lhs <= rhs:
             forms.append(Choice("contract", axis, (lhs, rhs)))
+        if lhs == rhs:
+            forms += [Choice("deviations", axis, (a,)) for a, over in centred.get(lhs, ()) if over == axis]
         for p, f in ((lhs, rhs), (rhs, lhs)):
             for a, m in shifts.get(p, ()):
                 if axis in classes.axes[f] and axis in classes.axes[a]:
@@ -260,7 +271,7 @@ def _reads_along(element: Read, axis: Axis) -> bool:
 
 
 def _is_zero(classes: EClasses, cls: int) -> bool:
-    return any(isinstance(n.payload, Const) and n.payload.value == 0 for n in classes.nodes[cls])
+    return _is_number(classes, cls, 0)
 
 
 def _up_to(classes: EClasses, mask: int, axis: Axis) -> Iterator[Axis]:
@@ -317,6 +328,55 @@ def _shifted_exponents(classes: EClasses) -> dict[int, tuple[tuple[int, int], ..
     }
 
 
+def _centred(classes: EClasses) -> dict[int, tuple[tuple[int, Axis], ...]]:
+    """For each e-class that is a + -1/n * sum_k a, with n the length of k: the pairs (a, k)."""
+    found: dict[int, tuple[tuple[int, Axis], ...]] = {}
+    for cls, nodes in classes.nodes.items():
+        mine = {
+            (a, axis): None
+            for n in nodes
+            if n.op == "add" and not n.domain
+            for a, b in (n.children, n.children[::-1])
+            for axis in _minus_mean(classes, b, a)
+        }
+        if mine:
+            found[cls] = tuple(sorted(mine, key=lambda t: (t[0], t[1].name)))
+    return found
+
+
+def _minus_mean(classes: EClasses, cls: int, of: int) -> Iterator[Axis]:
+    """The axes k, of length n, for which the e-class is -1/n * sum_k of the other."""
+    for node in classes.nodes[cls]:
+        if node.op == "mul" and not node.domain:
+            share, total = node.children
+            for n in classes.nodes[total]:
+                if n.op == "sum" and n.children == (of,) and not n.domain:
+                    assert isinstance(n.payload, Axis)
+                    if _is_minus_share(classes, share, n.payload.extent):
+                        yield n.payload
+
+
+def _is_minus_share(classes: EClasses, cls: int, extent: Extent) -> bool:
+    """Whether the e-class is -1 over the extent."""
+    if is_static(extent):
+        return any(isinstance(p := n.payload, Const) and isclose(-p.value * int(extent), 1) for n in classes.nodes[cls])
+    return any(
+        n.op == "mul" and _is_number(classes, n.children[0], -1) and _is_share(classes, n.children[1], extent)
+        for n in classes.nodes[cls]
+    )
+
+
+def _is_share(classes: EClasses, cls: int, extent: Extent) -> bool:
+    return any(
+        n.op == "recip" and any(m.payload == Size(extent) for m in classes.nodes[n.children[0]])
+        for n in classes.nodes[cls]
+    )
+
+
+def _is_number(classes: EClasses, cls: int, number: float) -> bool:
+    return any(isinstance(n.payload, Const) and n.payload.value == number for n in classes.nodes[cls])
+
+
 @dataclass(frozen=True, slots=True)
 class Weights:
     """What an option costs by itself, each value counted once, at one shape.
@@ -356,6 +416,8 @@ class Weights:
                 return work + self.size(exponent)
             case op if op in REDUCTIONS or op == "scan":
                 return self.size(axes[0])
+            case "deviations":
+                return self.size(axes[0]) * DEVIATION_WORK
             case "gather":
                 return 0.0
             case op if choice.children:

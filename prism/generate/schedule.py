@@ -22,6 +22,7 @@ from prism.sgraph.nodes import (
     Accumulate,
     Contract,
     Gather,
+    Kind,
     Load,
     Loop,
     LoopRole,
@@ -234,7 +235,7 @@ class Scheduler:
         return True
 
     @staticmethod
-    def _kind(value: Value) -> ReduceKind:
+    def _kind(value: Value) -> Kind:
         assert value.kind is not None
         return value.kind
 

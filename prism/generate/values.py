@@ -1,7 +1,8 @@
 """Values of one kernel: a DAG of what it computes, with every reduced axis named apart from the grid's axes.
 
     value ::= read(tensor, index) | const | position(index) | pointwise op
-            | reduce(kind, axis; src) | contract(axis; lhs, rhs) | rescaled(axis; p, m) | rescaled(axis; p, f, m)
+            | reduce(kind, axis; src)       a statistic's kind as well
+            | contract(axis; lhs, rhs) | rescaled(axis; p, m) | rescaled(axis; p, f, m)
             | scan(axis; src)       the prefix sums of src along the axis, which both have
             | gather(fetch; places) a tensor at places along some of its dimensions
 
@@ -21,6 +22,7 @@ from prism.program.extents import Extent
 from prism.program.index import Axis, Index
 from prism.program.nodes import Const, Position, Read, ReduceKind, Size
 from prism.program.transform import least_instance
+from prism.sgraph.nodes import Kind, Statistic
 
 Renaming: TypeAlias = "frozenset[tuple[Axis, Axis]] | None"
 UNCHANGED: Mapping[Axis, Axis] = MappingProxyType({})
@@ -58,7 +60,7 @@ class Value:
     payload: Read | Const | Position | Axis | Fetch | None
     args: tuple[Value, ...]
     axes: frozenset[Axis]
-    kind: ReduceKind | None
+    kind: Kind | None
     number: int
 
     @property
@@ -85,7 +87,7 @@ class Values:
         args: tuple[Value, ...] = (),
         payload: Read | Const | Position | Axis | Fetch | None = None,
         axes: frozenset[Axis] | None = None,
-        kind: ReduceKind | None = None,
+        kind: Kind | None = None,
     ) -> Value:
         """The value; `axes` defaults to the union of the operands' axes, less a reduced one."""
         key = (op, payload, tuple(a.number for a in args), kind)
@@ -109,7 +111,7 @@ class Values:
         """A number."""
         return self.make("const", (), Const(number), frozenset())
 
-    def reduce(self, kind: ReduceKind, axis: Axis, src: Value) -> Value:
+    def reduce(self, kind: Kind, axis: Axis, src: Value) -> Value:
         """The reduction of src over the axis; a product under a sum becomes a contraction where it can."""
         return self.make("reduce", (src,), axis, None, kind)
 
@@ -185,6 +187,9 @@ class Builder:
                 shift = self.values.reduce(ReduceKind.MAX, inner, self.build(choice.children[1], under))
                 factor = self.build(choice.children[2], under) if len(choice.children) == 3 else None
                 return self.values.rescaled(inner, exponent, shift, factor)
+            case "deviations", Axis() as axis:
+                inner, under = self._enter(axis, live)
+                return self.values.reduce(Statistic.DEVIATIONS, inner, self.build(choice.children[0], under))
             case "scan", Along(bound, axis):
                 along = live.get(axis, axis)
                 under = {**{a: b for a, b in live.items() if a != bound}, bound: along}

@@ -13,6 +13,9 @@ split's second stage is a reduction over the parts of a reduction over the rest,
 axis; where it is not (partial results that are rescaled before they are added), the parts stay in the expression, and
 `split` names the extents whose axes the reference must be expanded over, in the same way (`expand`).
 
+The deviations over an axis, accumulated or of a tile that holds all of it, denote the sum over the axis of
+(a - 1/n * sum a)^2, with n its extent.
+
 A rescaled accumulator denotes sum(exp(a - m)*f) with the final m. That is so when src is exactly such a sum over a
 running m and neither a nor f depends on m (see prism.sgraph.nodes); this is checked here, structurally, and anything
 else is an IllegalIRError.
@@ -26,6 +29,7 @@ from dataclasses import dataclass, field
 import sympy
 
 from prism.errors import IllegalIRError
+from prism.program.build import recip, size
 from prism.program.extents import Extent, text
 from prism.program.index import Axis, Index
 from prism.program.nodes import (
@@ -48,6 +52,7 @@ from prism.sgraph.nodes import (
     Contract,
     Gather,
     Kernel,
+    Kind,
     Load,
     Loop,
     LoopRole,
@@ -58,6 +63,7 @@ from prism.sgraph.nodes import (
     Scan,
     SGraph,
     Split,
+    Statistic,
     Stmt,
     Store,
     TileReduce,
@@ -85,7 +91,7 @@ class Denotation:
 class _Partial:
     """A reduction over the tile part of a looped axis: not an expression until it is accumulated."""
 
-    kind: ReduceKind
+    kind: Kind
     axis: Axis
     body: Expr
 
@@ -201,7 +207,7 @@ class _Reader:
                 case Gather():
                     self.values[s.dst] = self._gathered(s)
                 case Position(dst, index):
-                    self.values[dst] = self._made(PositionExpr(index))
+                    self.values[dst] = self._made(PositionExpr(index) if index.terms else size(index.offset))
                 case Pointwise(dst, op, args):
                     self.values[dst] = self._made(Map(op, tuple([self._value(a) for a in args])))
                 case TileReduce(dst, kind, axis, src):
@@ -264,18 +270,20 @@ class _Reader:
             value = self._made(Reduce(ReduceKind.SUM, axis, kept))
         return value
 
-    def _reduce(self, kind: ReduceKind, axis: Axis, body: Expr) -> _Meaning:
+    def _reduce(self, kind: Kind, axis: Axis, body: Expr) -> _Meaning:
         role = self._roles.get(axis)
         if isinstance(role, LoopRole | Split):
             return _Partial(kind, axis, body)
         plain = self._plain(axis)
+        if isinstance(kind, Statistic):
+            return self._deviations(plain, body)
         if plain != axis and body in self.shared.rests:
             inner_kind, whole, inner = self.shared.rests[body]
             if inner_kind is kind:
                 return self._made(Reduce(kind, whole, inner))
         return self._made(Reduce(kind, plain, body))
 
-    def _accumulate(self, dst: str, kind: ReduceKind, src: str, shift: str | None, done: Mapping[str, Expr]) -> Expr:
+    def _accumulate(self, dst: str, kind: Kind, src: str, shift: str | None, done: Mapping[str, Expr]) -> Expr:
         partial = self.values[src]
         if not isinstance(partial, _Partial) or partial.kind is not kind:
             raise self._illegal(f"accumulates {src}, which is not a {kind.value} over a tile of the loop's axis")
@@ -284,6 +292,10 @@ class _Reader:
             body = self._rescaled(body, shift, done)
         if self.memory.mentions_running(body):
             raise self._illegal(f"accumulates {dst} from a running value without rescaling")
+        if isinstance(kind, Statistic):
+            if isinstance(self._roles.get(partial.axis), Split):
+                raise self._illegal(f"leaves the deviations of parts in {dst}")
+            return self._deviations(partial.axis, body)
         if isinstance(self._roles.get(partial.axis), Split):
             return self._over_rest(kind, partial.axis, body)
         return self._made(Reduce(kind, partial.axis, body))
@@ -327,6 +339,14 @@ class _Reader:
         if any(self.memory.mentions_running(p) for p in parts):
             raise self._illegal(f"rescales by {shift} a sum whose terms depend on running values otherwise")
         return new
+
+    def _deviations(self, axis: Axis, body: Expr) -> Expr:
+        """The sum over the axis of the body's squared deviations from its mean there."""
+        total = self._made(Reduce(ReduceKind.SUM, axis, body))
+        share = self.memory.interned.all(recip(size(axis.extent)))
+        minus = self._mul(self._made(Const(-1.0)), self._mul(total, share))
+        deviation = self._made(Map("add", (body, minus)))
+        return self._made(Reduce(ReduceKind.SUM, axis, self._mul(deviation, deviation)))
 
     def _over_rest(self, kind: ReduceKind, axis: Axis, body: Expr) -> Expr:
         """The reduction over the program's part of the axis, as a function of the part."""

@@ -26,6 +26,11 @@ from m to m', dst is multiplied by exp(m - m') before src is added; so after eac
 over what was seen, and after the loop it is what a second pass with the final m would have computed (the online
 softmax of Milakov & Gimelshein 2018, for any loop-carried shift).
 
+A *statistic* is a kind of tile reduction that is no reduction of programs. `TileReduce(dst, "deviations", axis, src)`
+is the sum over the axis of (src - mean)^2, the mean that of src over the axis. In a loop over the axis it is of no use
+but to an accumulator of that kind, which merges the tile's count, mean and sum of squares with those of tiles before
+(Chan, Golub & LeVeque 1979): after the loop it is what a second pass with the mean of all would have computed.
+
 A *scan* along a loop's axis stands in that loop, and in none inside it: the sum of the tiles so far is added to the
 prefix sums within the tile. It is a value of its iteration like any other, and the axis may be one of the output's, so
 that the loop stores it. Along a whole axis it needs no loop.
@@ -46,6 +51,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from enum import StrEnum
 from typing import Annotated, TypeAlias
 
 import sympy
@@ -56,6 +62,14 @@ from prism.program.extents import Extent
 from prism.program.index import Axis, Index
 from prism.program.nodes import ReduceKind, Tensor
 
+
+class Statistic(StrEnum):
+    """Kinds of tile reductions whose results over two tiles do not determine the one over both."""
+
+    DEVIATIONS = "deviations"
+
+
+Kind: TypeAlias = ReduceKind | Statistic
 Operand: TypeAlias = str | float
 Tile: TypeAlias = "sympy.Symbol | int"
 Affine: TypeAlias = Annotated[Index, Holds.INDEX]
@@ -147,7 +161,7 @@ class TileReduce:
     """dst = the reduction of src over the tile's part of the axis."""
 
     dst: Defined
-    kind: ReduceKind
+    kind: Kind
     axis: Annotated[Axis, Holds.AXIS]
     src: Used
 
@@ -180,10 +194,10 @@ class Loop:
 
 @dataclass(frozen=True, slots=True)
 class Accumulate:
-    """dst = dst <kind> src, rescaled by exp(old shift - new shift) first when there is a shift."""
+    """dst = dst <kind> src, rescaled by exp(old shift - new shift) first when there is a shift; statistics merge."""
 
     dst: Changed
-    kind: ReduceKind
+    kind: Kind
     src: Used
     shift: Used | None = None
 

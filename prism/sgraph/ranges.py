@@ -51,6 +51,7 @@ from prism.sgraph.nodes import (
     Pointwise,
     Position,
     Scan,
+    Statistic,
     Stmt,
     Store,
     TileReduce,
@@ -169,14 +170,16 @@ class _Facts:
                 self.known[dst] = same
             case Pointwise(dst, op, args):
                 self.known[dst] = self.pointwise(op, [self.of(a) for a in args])
-            case TileReduce(dst, kind, axis, src):
+            case TileReduce(dst, Statistic()) | Accumulate(dst, Statistic()):
+                self.known[dst] = None
+            case TileReduce(dst, ReduceKind() as kind, axis, src):
                 fact = self.of(src)
                 along = isinstance(fact, Same) and kind is ReduceKind.MAX and axis == self.axis
                 self.known[dst] = fact if along else _reduced(kind, fact)
             case Contract(dst, _, lhs, rhs):
                 facts = (self.of(lhs), self.of(rhs))
                 self.known[dst] = 0.0 if 0.0 in facts else _unknown(facts)
-            case Accumulate(dst, kind, src, _):
+            case Accumulate(dst, ReduceKind() as kind, src, _):
                 # Of an inner loop, whose every tile the assumption is about.
                 self.known[dst] = kind.identity if self.of(src) == kind.identity else _unknown((self.of(src),))
             case Loop(_, body):
@@ -336,6 +339,8 @@ def _justified(loop: Loop, condition: Index, known: Mapping[str, Fact]) -> Groun
     found = False
     for s in loop.body:
         if isinstance(s, Accumulate):
+            if isinstance(s.kind, Statistic):
+                return None  # a tile that is not visited is not counted
             fact = facts.of(s.src)
             largest = s.kind is ReduceKind.MAX
             if fact != s.kind.identity:

@@ -38,6 +38,7 @@ from prism.sgraph.nodes import (
     Scan,
     SGraph,
     Split,
+    Statistic,
     Store,
     TileReduce,
     Whole,
@@ -50,7 +51,13 @@ _CLASSES: Mapping[str, type] = {
         Position, Scan, SGraph, Split, Store, Tensor, TileReduce, Whole,
     )
 }  # fmt: skip
-_ENUMS: Mapping[str, Callable[[str], Enum]] = {"kind": ReduceKind, "dtype": DType}
+
+
+def _kind(name: str) -> Enum:
+    return Statistic(name) if name in [s.value for s in Statistic] else ReduceKind(name)
+
+
+_ENUMS: Mapping[str, Callable[[str], Enum]] = {"kind": _kind, "dtype": DType}
 _NAMES = {sympy.Add: "sum", sympy.Mul: "product", sympy.Pow: "power", sympy.floor: "floor", sympy.ceiling: "ceiling"}
 
 

@@ -37,7 +37,7 @@ from prism.sgraph.nodes import (
 )
 
 _INFIX: Mapping[str, str] = {"add": "+", "mul": "*", "lt": "<", "le": "<=", "eq": "==", "and": "and", "or": "or"}
-_COMBINE: Mapping[str, str] = {"sum": "+=", "prod": "*=", "max": "max=", "min": "min="}
+_COMBINE: Mapping[str, str] = {"sum": "+=", "prod": "*=", "max": "max=", "min": "min=", "deviations": "merges"}
 _ROLE_ORDER = ("grid", "loop", "whole", "split")
 
 

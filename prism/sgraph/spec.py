@@ -28,6 +28,7 @@ from prism.sgraph.nodes import (
     Gather,
     Grid,
     Kernel,
+    Kind,
     Load,
     Loop,
     LoopRole,
@@ -37,6 +38,7 @@ from prism.sgraph.nodes import (
     Scan,
     SGraph,
     Split,
+    Statistic,
     Stmt,
     Store,
     TileReduce,
@@ -148,6 +150,8 @@ class _KernelChecker:
         self.history: dict[str, frozenset[Axis]] = {}
         # value -> running accumulator -> how the value depends on it
         self.depends: dict[str, dict[str, Dependence]] = {}
+        # A statistic of a tile to the axis that it is over.
+        self.statistics: dict[str, Axis] = {}
         self.scopes: list[_Scope] = []
         self.stores: list[tuple[str, Box]] = []
 
@@ -206,6 +210,8 @@ class _KernelChecker:
                 if axis not in axes:
                     self.fail(f"{dst} reduces axis {axis}, which {src} does not have")
                 self.in_tile(axis, dst)
+                if isinstance(kind, Statistic):
+                    self.statistics[dst] = axis
                 self.define(dst, axes - {axis}, [src], self.reduced(kind, axis, [src]))
             case Contract(dst, axis, lhs, rhs):
                 left, right = self.use(lhs, dst), self.use(rhs, dst)
@@ -296,7 +302,7 @@ class _KernelChecker:
                 found[m] = result
         return found
 
-    def reduced(self, kind: ReduceKind, axis: Axis, operands: Sequence[str]) -> dict[str, Dependence]:
+    def reduced(self, kind: Kind, axis: Axis, operands: Sequence[str]) -> dict[str, Dependence]:
         found: dict[str, Dependence] = {}
         for m in {m for a in operands for m in self.depends[a]}:
             of = [self.depends[a].get(m, 0.0) for a in operands]
@@ -315,6 +321,8 @@ class _KernelChecker:
             self.fail(f"accumulator {s.dst} takes {s.src}", "the value is not computed in the accumulator's loop")
         if loop in axes:
             self.fail(f"accumulator {s.dst} takes {s.src} along the loop axis {loop}", "reduce the tile first")
+        if isinstance(s.kind, Statistic) and self.statistics.get(s.src) != loop:
+            self.fail(f"accumulator {s.dst} merges {s.src}, which is no statistic over {loop}")
         depends = dict(self.depends[s.src])
         for other in scope.accumulators:
             how = depends.pop(other, 0.0)

@@ -1,0 +1,305 @@
+"""One-pass statistics: counts, means and sums of squares about them, merged as a loop goes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import sympy
+import torch
+from cpu_batch import Case, run_batch
+from interpreting import InterpreterPool, InterpretJob
+from sgraph_samples import F32, SUM, at, sym
+from sgraph_simulator import simulate
+
+from prism.api import trace
+from prism.api.region_search import SearchBudget, run_search
+from prism.backends.lower import lower
+from prism.backends.tile import For, statements
+from prism.backends.tile import Reduce as TileSum
+from prism.backends.tile_spec import check_module
+from prism.backends.triton.emit import emit_module
+from prism.cost.device import device
+from prism.egraph.budget import Budget
+from prism.egraph.worker import Worker
+from prism.errors import IllegalIRError
+from prism.events import Recorder
+from prism.generate.options import Choice, options
+from prism.program.build import add, const, div, mean, mul, op, reduce, size, sub
+from prism.program.build import read as element
+from prism.program.classes import EClasses
+from prism.program.extents import Extent
+from prism.program.index import Axis, Index
+from prism.program.nodes import DType, Expr, Program, Tensor
+from prism.sgraph import spec
+from prism.sgraph.config import Config
+from prism.sgraph.denote import denote
+from prism.sgraph.nodes import (
+    Accumulate,
+    Contract,
+    Grid,
+    Kernel,
+    Load,
+    Loop,
+    LoopRole,
+    Pointwise,
+    Role,
+    SGraph,
+    Statistic,
+    Stmt,
+    Store,
+    TileReduce,
+    Whole,
+)
+from prism.sgraph.record import plain, sgraph_of
+from prism.sgraph.show import key, text
+
+DEVIATIONS = Statistic.DEVIATIONS
+M, K, N = Axis("m", 6), Axis("k", 1000), Axis("n", 16)
+LOAD, OF_TILE = Load("a", "x", at(M, K)), TileReduce("p", DEVIATIONS, K, "a")
+MERGED, STORE = Accumulate("q", DEVIATIONS, "p"), Store("y", at(M), "q")
+
+
+def graph(
+    *body: Stmt, role: Role | None = None, dtype: DType = F32, roles: tuple[tuple[Axis, Role], ...] = ()
+) -> SGraph:
+    """y[m] of x[m, k]; w[k, n] and its product z with x, where there is an axis n."""
+    axes: tuple[tuple[Axis, Role], ...] = ((M, Grid(sym("T_m"))), *roles, (K, role or LoopRole(sym("T_k"))))
+    given, made = [Tensor("x", (6, 1000), dtype)], [Tensor("y", (6,), F32)]
+    if roles:
+        given, made = [*given, Tensor("w", (1000, 16), dtype)], [*made, Tensor("z", (6, 16), F32)]
+    return SGraph("g", tuple(given), (), tuple(made), (Kernel("g_kernel", axes, body),))
+
+
+LOOP = graph(Loop(K, (LOAD, OF_TILE, MERGED)), STORE)
+WHOLE = graph(LOAD, OF_TILE, Store("y", at(M), "p"), role=Whole())
+PRODUCT = graph(
+    Loop(
+        K,
+        (
+            LOAD,
+            OF_TILE,
+            MERGED,
+            Load("b", "w", at(K, N)),
+            Contract("c", K, "a", "b"),
+            Accumulate("s", SUM, "c"),
+        ),
+    ),
+    STORE,
+    Store("z", at(M, N), "s"),
+    roles=((N, Grid(sym("T_n"))),),
+)
+
+
+def test_it_is_legal_and_can_be_read_back() -> None:
+    for g in (LOOP, WHOLE, PRODUCT):
+        spec.check(g)
+        assert sgraph_of(plain(g)) == g
+        check_module(lower(g))
+        check_module(lower(g, defer=False))
+    assert "q merges p" in text(LOOP)
+    summed = graph(Loop(K, (LOAD, replace(OF_TILE, kind=SUM), replace(MERGED, kind=SUM))), STORE)
+    assert key(summed) != key(LOOP)
+
+
+def test_it_denotes_what_a_second_pass_would_compute(worker: Worker) -> None:
+    deviation = sub(element("x", M, K), mean(K, element("x", M, K)))
+    wanted = reduce("sum", K, mul(deviation, deviation))
+    worker.explore((wanted,), Budget())
+    other = sub(element("x", M, K), const(0.5))
+    about_another = reduce("sum", K, mul(other, other))
+    for g in (LOOP, WHOLE):
+        (value,) = denote(g).outputs
+        assert [bool(v) for v in worker.prove([(value,), (about_another,)])] == [True, False]
+
+
+BROKEN: dict[str, tuple[SGraph, str]] = {
+    "of a sum": (graph(Loop(K, (LOAD, replace(OF_TILE, kind=SUM), MERGED)), STORE), "which is no statistic over k"),
+    "as a sum": (graph(Loop(K, (LOAD, OF_TILE, replace(MERGED, kind=SUM))), STORE), "which is not a sum over a tile"),
+    "before it is merged": (
+        graph(Loop(K, (LOAD, OF_TILE, MERGED, Pointwise("r", "exp", ("p",)))), STORE),
+        "before it is accumulated",
+    ),
+    "of a running value": (
+        graph(Loop(K, (LOAD, OF_TILE, MERGED, Pointwise("d", "add", ("a", "q")), TileReduce("r", SUM, K, "d"),
+                       Accumulate("t", SUM, "r"))), replace(STORE, src="t")),
+        "depends on the running value of q",
+    ),
+    "about a running value": (
+        graph(Loop(K, (LOAD, OF_TILE, MERGED, replace(MERGED, dst="t", shift="q"))), replace(STORE, src="t")),
+        "q",
+    ),
+    "of tiles left out": (
+        graph(Loop(K, (LOAD, OF_TILE, MERGED), (Index.axis(M) + Index.axis(K).scaled(-1),)), STORE),
+        "skips tiles",
+    ),
+}  # fmt: skip
+
+
+def checked(g: SGraph) -> None:
+    spec.check(g)
+    denote(g)
+
+
+@pytest.mark.parametrize("what", BROKEN)
+def test_what_is_no_statistic_of_a_loop_is_refused(what: str) -> None:
+    g, message = BROKEN[what]
+    with pytest.raises(IllegalIRError, match=message):
+        checked(g)
+
+
+def test_tiles_of_any_length_give_the_same() -> None:
+    x = np.random.default_rng(0).normal(size=(6, 1000)) + 3
+    for tile in (1, 8, 512, 1024):
+        made = simulate(LOOP, {"x": x}, {"T_m": 4, "T_k": tile})["y"]
+        np.testing.assert_allclose(made, x.var(1) * 1000, rtol=1e-12)
+
+
+def test_lanes_are_merged_after_the_loop_where_no_product_needs_the_registers() -> None:
+    def within(g: SGraph, defer: bool = True) -> int:
+        (loop,) = [s for s in lower(g, defer=defer).programs[0].body if isinstance(s, For)]
+        return sum(isinstance(s, TileSum) for s in statements(loop.body))
+
+    assert within(LOOP) == 0
+    assert within(LOOP, defer=False) == within(PRODUCT) == 3
+
+
+# Numbers.
+
+
+TOLERANCE = 4e-6
+"""Relative. A mean that is rounded to float32 is off by 6e-4 standard deviations where it is 1e4 of them, and that
+squared is what a second pass is off by; a difference of squares has no digit left."""
+
+
+@dataclass(frozen=True)
+class Draw:
+    """Rows whose mean is so many standard deviations, ascending perhaps."""
+
+    ratio: float
+    ordered: bool = False
+
+    def rows(self, shape: tuple[int, ...]) -> np.ndarray[Any, Any]:
+        drawn = np.random.default_rng(int(self.ratio)).normal(size=shape)
+        drawn = np.sort(drawn) if self.ordered else drawn
+        found: np.ndarray[Any, Any] = (drawn + self.ratio).astype(np.float32)
+        return found
+
+
+DRAWS = (Draw(0), Draw(1e3), Draw(1e4), Draw(1e3, ordered=True), Draw(1e4, ordered=True))
+SIZES = ((4, 8), (1, 64), (2, 256), (8, 512), (2, 1024), (4, 1))
+
+
+def squares(x: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """In float64, about the mean."""
+    wide = x.astype(np.float64)
+    found: np.ndarray[Any, Any] = ((wide - wide.mean(1, keepdims=True)) ** 2).sum(1)
+    return found
+
+
+def cases() -> list[Case]:
+    found: list[Case] = []
+    for draw in DRAWS:
+        x = draw.rows((6, 1000))
+        found += [Case(LOOP, {"T_m": m, "T_k": k}, [x]) for m, k in SIZES]
+        found.append(Case(WHOLE, {"T_m": 2}, [x]))
+    x = DRAWS[1].rows((6, 1000))
+    roles = ((M, Grid(sym("T_m"))), (K, LoopRole(1)))
+    one = replace(LOOP, kernels=(replace(LOOP.kernels[0], roles=roles),))
+    w = np.random.default_rng(1).normal(size=(1000, 16)).astype(np.float32)
+    return [*found, Case(one, {"T_m": 4}, [x]), Case(PRODUCT, {"T_m": 16, "T_k": 32, "T_n": 16}, [x, w])]
+
+
+def close(got: np.ndarray[Any, Any], case: Case) -> None:
+    np.testing.assert_allclose(np.asarray(got, np.float64), squares(case.inputs[0]), rtol=TOLERANCE)
+
+
+def test_triton_kernels_keep_their_digits_where_the_mean_is_large(interpreter: InterpreterPool, tmp_path: Path) -> None:
+    # The interpreter takes 5 ms an iteration.
+    few = [c for c in cases() if c.symbols["T_m"] * c.symbols.get("T_k", 1) >= 512]
+    jobs: list[InterpretJob] = []
+    for n, case in enumerate(few):
+        source = emit_module(case.sgraph, formula="squares", configs={})
+        path = tmp_path / f"case{n}.py"
+        path.write_text(source.text)
+        tuned = Config(dict(case.symbols), {"g_kernel": 4}, {"g_kernel": 2})
+        jobs.append(InterpretJob(path, source.entry, tuple(case.inputs), ("float32",) * len(case.inputs), tuned))
+    assert len(jobs) == 3 * len(DRAWS) + 1
+    for result, case in zip(interpreter.run_many(jobs), few, strict=True):
+        assert not result.error
+        close(result.outputs[0], case)
+
+
+def test_cpp_kernels_keep_their_digits_where_the_mean_is_large(tmp_path: Path) -> None:
+    every = cases()
+    for got, case in zip(run_batch(every, tmp_path), every, strict=True):
+        close(got[0], case)
+
+
+# The search.
+
+
+def explored(worker: Worker, *outputs: Expr) -> tuple[EClasses, list[Choice]]:
+    """The e-graph, and the options of that kind in it."""
+    classes = worker.explore(outputs, Budget())
+    return classes, [c for cs in options(classes).values() for c in cs if c.op == "deviations"]
+
+
+@pytest.mark.parametrize("extent", [1000, sympy.Symbol("length", integer=True, positive=True)])
+def test_squares_about_the_mean_of_the_same_axis_are_an_option(worker: Worker, extent: Extent) -> None:
+    k = Axis("k", extent)
+    x = element("x", M, k)
+    total = reduce("sum", k, x)
+    about_mean, about_more = sub(x, div(total, size(extent))), sub(x, div(total, add(size(extent), const(-1))))
+    _, found = explored(worker, reduce("sum", k, mul(about_mean, about_mean)))
+    assert len({c.children for c in found if isinstance(c.payload, Axis)}) == len(found) > 0
+    other = sub(x, mean(k, mul(x, x)))
+    for d in (about_more, other, sub(x, total)):
+        assert not explored(worker, reduce("sum", k, mul(d, d)))[1]
+    assert not explored(worker, reduce("sum", k, mul(about_mean, x)))[1]
+    assert not explored(worker, reduce("sum", k, op("exp", about_mean)))[1]
+
+
+def passes(g: SGraph, tensor: str = "x") -> int:
+    """How often a tensor is loaded."""
+    return sum(isinstance(s, Load) and s.tensor == tensor for k in g.kernels for s in k.statements())
+
+
+LONG = 65536 + 8
+FOUND: dict[str, tuple[Callable[..., Any], tuple[int, ...], int]] = {
+    "variance": (lambda x: x.var(-1, correction=0), (600, LONG), 1),
+    "variance over one less": (lambda x: x.var(-1), (600, LONG), 1),
+    "variance and mean": (lambda x: torch.var_mean(x, -1), (600, LONG), 1),
+    "standard deviation": (lambda x: x.std(-1), (600, LONG), 1),
+    "of what is computed": (lambda x: (x * x.sigmoid()).std(-1), (600, LONG), 1),
+    "layer norm": (lambda x: torch.nn.functional.layer_norm(x, (LONG,)), (600, LONG), 2),
+}
+
+
+@pytest.mark.parametrize("what", FOUND)
+def test_rows_that_do_not_fit_on_chip_are_read_once_for_their_statistics(worker: Worker, what: str) -> None:
+    fn, shape, times = FOUND[what]
+    p = trace(fn, [torch.empty(shape, device="meta")], name="p")
+    proved = run_search(p, device("sm_90"), SearchBudget(), worker, Recorder()).proved
+    best = proved[0].sgraph
+    assert passes(best) == times
+    kinds = [s.kind for k in best.kernels for s in k.statements() if isinstance(s, TileReduce)]
+    assert DEVIATIONS in kinds
+
+
+def test_a_length_that_is_a_symbol_is_one_pass_too(worker: Worker) -> None:
+    length = torch.export.Dim("length", min=1 << 14, max=1 << 20)
+    p = trace(lambda x: x.var(-1), [torch.empty(600, 1 << 16, device="meta")], name="p", dynamic_shapes=({1: length},))
+    best = run_search(p, device("sm_90"), SearchBudget(), worker, Recorder()).proved[0].sgraph
+    assert passes(best) == 1
+    x = np.random.default_rng(0).normal(size=(600, 70)) + 5
+    (made,) = simulate(best, {p.inputs[0].name: x}, {s.name: 16 for s in best.symbols} | hints(p, 70)).values()
+    np.testing.assert_allclose(made, x.var(1, ddof=1), rtol=1e-12)
+
+
+def hints(p: Program, length: int) -> dict[str, int]:
+    return dict.fromkeys(p.hints, length)
