@@ -897,7 +897,6 @@ KNOWN = (
         2,
         "Mamba-2 (Dao & Gu 2024): chunks of 128 with the recurrence over states in the pass that makes them",
         vector="h*s*(7*128/2 + d + n + 2*d*n/128)",
-        reason="states are stored, and once more after their decays, as scans have no decay",
     ),
     Known("GELU linear", gelu_linear, "x:m,k w:n,k b:n", "m=1024 k=4096 n=4096", "2*m*k*n"),
     Known(

@@ -18,7 +18,7 @@ from prism.generate.families import Target, _kernel, _split, bound_names
 from prism.generate.isomorphism import likeness
 from prism.generate.options import REDUCING, Choice, options
 from prism.generate.pruning import PRUNERS, Array, reach
-from prism.generate.roles import Kind, batch_axes, reduced_axes, roles
+from prism.generate.roles import Kind, batch_axes, reduced_axes, roles, scanned_axes, single_axes
 from prism.generate.schedule import Output, Unschedulable
 from prism.generate.values import Builder
 from prism.program.index import Axis, Index
@@ -196,11 +196,16 @@ class BruteForce:
             outputs = [Output(t.tensor, t.index, builder.build(t.cls)) for t in group]
             roots = [o.value for o in outputs]
             reduced = reduced_axes(roots)
-            batch = batch_axes(roots)
+            batch, scanned = batch_axes(roots), scanned_axes(roots)
+            tiled = self.task.device.tiles.scans
+            single = single_axes(roots, tiled)
             kinds: list[list[Kind]] = []
             order = tuple(dict.fromkeys((*free, *reduced)))
             for a in order:
-                if a in batch:
+                if a in scanned:
+                    # Without sums within a tile, what does not grow goes along the batch of a product alone.
+                    kinds.append([Kind.LOOP] if a in single else [Kind.WHOLE, Kind.LOOP] * tiled)
+                elif a in batch:
                     kinds.append([Kind.ONE if a in free else Kind.LOOP])
                 elif a in reduced:
                     one = a in free and a not in both
@@ -210,7 +215,7 @@ class BruteForce:
             for picks in itertools.product(*kinds):
                 if picks.count(Kind.SPLIT) > 1:
                     continue
-                given = roles(dict(zip(order, picks, strict=True)), order, batch, suffix)
+                given = roles(dict(zip(order, picks, strict=True)), order, single, suffix)
                 try:
                     if any(isinstance(r, Split) for r in given.values()):
                         family = _split(outputs, given, builder.values, f"k{suffix}", suffix)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import sympy
@@ -833,6 +833,102 @@ def running_state(dtype: DType = F32, n: Extent = 5, c: int = 24, d: int = 16) -
     return Sample(sgraph, reference, ({},), ({"T_e": 16},))
 
 
+def _recurrence(growth: np.ndarray, added: np.ndarray, before: bool = False) -> np.ndarray:
+    """By place of the first axis, the state times exp(growth), plus what is added; or the state as it was before."""
+    state, found = np.zeros_like(added[0]), []
+    for n, new in enumerate(added):
+        after = (np.exp(growth[n]) * state if n else 0.0) + new
+        found.append(state if before else after)
+        state = after
+    return np.stack(found)
+
+
+def decaying_state(dtype: DType = F32, n: Extent = 5, c: int = 24, d: int = 16, before: bool = False) -> Sample:
+    """What chunks n read of all up to them, each less the older it is: states times exp(-|a[n]|) from each to the next.
+
+    With `before`, they read what the chunks before them left.
+    """
+    sample = running_state(dtype, n, c, d)
+    kernel = sample.sgraph.kernels[0]
+    (loop,) = kernel.body
+    assert isinstance(loop, Loop)
+    chunk = loop.axis
+    decay = (Load("a1", "a", at(chunk)), op("size", "abs", "a1"), op("g", "neg", "size"))
+    scan = Scan("state", chunk, "kv", "g", before)
+    inner = (*decay, *(scan if isinstance(s, Scan) else s for s in loop.body))
+    name = "state_before" if before else "decaying_state"
+    sgraph = replace(
+        sample.sgraph,
+        name=name,
+        inputs=(*sample.sgraph.inputs, Tensor("a", (n,), dtype)),
+        kernels=(replace(kernel, name=f"{name}_kernel", body=(replace(loop, body=inner),)),),
+    )
+
+    def reference(q: np.ndarray, k: np.ndarray, v: np.ndarray, a: np.ndarray) -> tuple[np.ndarray]:
+        return (q @ _recurrence(-np.abs(a), k.transpose(0, 2, 1) @ v, before),)
+
+    return replace(sample, sgraph=sgraph, reference=reference)
+
+
+def state_before(dtype: DType = F32) -> Sample:
+    """What each chunk reads of those before it."""
+    return decaying_state(dtype, before=True)
+
+
+def one_by_one(dtype: DType = F32) -> Sample:
+    """The recurrence of `decays`, by elements."""
+    return decays(dtype, tile=1)
+
+
+def decays(dtype: DType = F32, whole: bool = False, tile: int = 0) -> Sample:
+    """y[m, k] = exp(-|a[m, k]|) * y[m, k-1] + x[m, k], by tiles of the axis, by its elements or in one tile"""
+    m, k = Axis("m", 20), Axis("k", sym("K"))
+    body: tuple[Stmt, ...] = (
+        Load("x1", "x", at(m, k)),
+        Load("a1", "a", at(m, k)),
+        op("size", "abs", "a1"),
+        op("g", "neg", "size"),
+        Scan("sums", k, "x1", "g"),
+        Store("y", at(m, k), "sums"),
+    )
+    role = Whole() if whole else LoopRole(tile or sym("T_k"))
+    kernel = Kernel("decay_kernel", ((m, Grid(sym("T_m"))), (k, role)), body if whole else (Loop(k, body),))
+    shape = (20, sym("K"))
+    inputs = (Tensor("x", shape, dtype), Tensor("a", shape, dtype))
+    sgraph = SGraph(
+        f"decays_{tile or ('whole' if whole else 'tiled')}", inputs, (), (Tensor("y", shape, dtype),), (kernel,)
+    )
+    tiles = ({"T_m": 8, "T_k": 16}, {"T_m": 16, "T_k": 32}) if not (whole or tile) else ({"T_m": 8},)
+
+    def reference(x: np.ndarray, a: np.ndarray) -> tuple[np.ndarray]:
+        return (_recurrence(-np.abs(a.T), x.T).T,)
+
+    return Sample(sgraph, reference, ({"K": 37}, {"K": 64}, {"K": 5}), tiles)
+
+
+def whole_decays(dtype: DType = F32) -> Sample:
+    """The same in one tile."""
+    return decays(dtype, whole=True)
+
+
+def sums_before(dtype: DType = F32) -> Sample:
+    """y[m, k] = sum_{j < k} exp(x[m, j])"""
+    sample = prefix_sums(dtype)
+
+    def changed(s: Stmt) -> Stmt:
+        return replace(s, before=True) if isinstance(s, Scan) else s
+
+    kernel = sample.sgraph.kernels[0]
+    loop = kernel.body[0]
+    assert isinstance(loop, Loop)
+    kernel = replace(kernel, name="before_kernel", body=(replace(loop, body=tuple(map(changed, loop.body))),))
+
+    def reference(x: np.ndarray) -> tuple[np.ndarray]:
+        return (np.cumsum(np.exp(x), axis=1) - np.exp(x),)
+
+    return replace(sample, sgraph=replace(sample.sgraph, name="sums_before", kernels=(kernel,)), reference=reference)
+
+
 def prefix_sums(dtype: DType = F32, whole: bool = False) -> Sample:
     """y[m, k] = sum_{j <= k} exp(x[m, j]), by tiles of the summed axis or in one"""
     m, k = Axis("m", 20), Axis("k", sym("K"))
@@ -938,9 +1034,18 @@ SAMPLES: tuple[Callable[[DType], Sample], ...] = (
     row_sums,
     shared_axis_attention,
     running_state,
+    decaying_state,
+    state_before,
+    one_by_one,
     lookups,
     lookups_in_any_table,
 )
 
-TILED_SCANS: tuple[Callable[[DType], Sample], ...] = (prefix_sums, whole_prefix_sums)
+TILED_SCANS: tuple[Callable[[DType], Sample], ...] = (
+    prefix_sums,
+    whole_prefix_sums,
+    decays,
+    whole_decays,
+    sums_before,
+)
 """What sums up along a dimension of a tile: backends need not do that, see `TileBounds.scans`."""

@@ -214,14 +214,21 @@ class _Run:
                     axes = tuple(sorted({a for i in index for a in i.axes()}, key=lambda a: a.name))
                     place = tuple(self.index(i, axes) for i in index)
                     self.memory[tensor][place] = self.operand(src, axes)
-                case Scan(dst, axis, src):
+                case Scan(dst, axis, src, growth, before):
                     scanned = self.values[src]
                     along = scanned.axes.index(axis)
-                    sums: Any = scanned.data.cumsum(axis=along)
-                    if axis in self.chunk:
-                        sums = sums + self.scanned.get(dst, np.float64(0))
-                        self.scanned[dst] = sums.take([-1], axis=along)
-                    self.values[dst] = Tile(scanned.axes, sums)
+                    shape = scanned.data.shape
+                    grown = np.exp(0.0 if growth is None else self.operand(growth, scanned.axes))
+                    factors = np.moveaxis(np.broadcast_to(grown, shape), along, 0)
+                    values = np.moveaxis(scanned.data, along, 0)
+                    sums: list[Any] = []
+                    last: Any = self.scanned.get(dst) if axis in self.chunk else None
+                    for value, factor in zip(values, factors, strict=True):
+                        new = value if last is None else factor * last + value
+                        sums.append(new if not before else np.zeros_like(new) if last is None else last)
+                        last = new
+                    self.scanned[dst] = last
+                    self.values[dst] = Tile(scanned.axes, np.stack(sums, along))
                 case Accumulate():
                     raise AssertionError("outside a loop")
 

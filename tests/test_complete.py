@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from brute_force import BruteForce, TooMany, attained, front
+from brute_force import BruteForce, TooMany, attained, every_form, front
 from hypothesis import HealthCheck, assume, given, seed, settings
 from hypothesis import strategies as st
 from quick import slow_but
@@ -17,10 +17,10 @@ from prism.egraph.engine import Engine
 from prism.egraph.rules import load_rules, rule_files
 from prism.generate.enumerate import Bounds, Generated, Task, generate
 from prism.generate.pruning import PRUNERS
-from prism.program.build import add, const, mul, op, read, reduce
-from prism.program.index import Axis
+from prism.program.build import add, const, mul, op, position, read, reduce
+from prism.program.index import Axis, Index
 from prism.program.inline import inline
-from prism.program.nodes import Expr, Program
+from prism.program.nodes import Expr, Position, Program
 
 MANY = 10**6
 OPEN = Bounds(
@@ -146,6 +146,54 @@ def variances(extent: int, normed: bool) -> Program:
 @pytest.mark.parametrize(("extent", "normed"), slow_but([(20, False)], [(e, n) for e in EXTENTS for n in (0, 1)]))
 def test_the_pruned_search_finds_the_best_variance(engine: Engine, extent: int, normed: bool) -> None:
     assert compare(search_task(variances(extent, normed), engine), OPEN, forms=64)
+
+
+ROWS, N, M, PLACE = Axis("a", 4), Axis("n", 20), Axis("m", 20), Axis("k", 20)
+
+
+def carried(mask: str, growth: Expr | None, *factors: Expr) -> Expr:
+    """The sum over the places m that come up to n, or before it, of what has grown since."""
+    grown = () if growth is None else (op("exp", growth),)
+    inside = op("where", op(mask, position(M), position(N)), mul(*grown, *factors), const(0.0))
+    return reduce("sum", M, inside)
+
+
+def total(growth: str, place: Axis) -> Expr:
+    inside = op("le", position(PLACE), position(place))
+    return reduce("sum", PLACE, op("where", inside, read(growth, PLACE), const(0.0)))
+
+
+def minus(e: Expr) -> Expr:
+    return mul(const(-1.0), e)
+
+
+SINCE = add(total("g", N), minus(total("g", M)))
+BEFORE = add(add(total("g", N), minus(read("g", N))), minus(total("g", M)))
+STEPS = mul(const(-0.5), Position(Index.axis(N) + Index.axis(M).scaled(-1)))
+SCANS: dict[str, Expr] = {
+    "sums": carried("le", None, read("x", ROWS, M)),
+    "sums before": carried("lt", None, read("x", ROWS, M)),
+    "a decay": carried("le", STEPS, read("x", ROWS, M)),
+    "a growth": carried("le", SINCE, read("x", ROWS, M)),
+    "a growth before": carried("lt", BEFORE, read("x", ROWS, M)),
+}
+
+
+# Those that grow by something take prefix sums besides, and have forms by the hundred.
+SLOW_SCANS = [pytest.param(w, marks=pytest.mark.slow) if "growth" in w else w for w in SCANS]
+
+
+@pytest.mark.parametrize("scans", [True, False])
+@pytest.mark.parametrize("what", SLOW_SCANS)
+def test_scans_are_among_the_best_of_the_whole_space(engine: Engine, what: str, scans: bool) -> None:
+    shapes = {"x": (4, 20), "g": (20,)}
+    p = program("p", shapes, {"o": ((ROWS, N), SCANS[what])})
+    task = search_task(p, engine)
+    tiles = replace(task.device.tiles, scans=scans)
+    task = replace(task, device=replace(task.device, tiles=tiles))
+    options_of = [c.op for form in every_form(task, MANY) for c in form.values()]
+    assert "scan" in options_of
+    assert compare(task, replace(OPEN, max_kernels=1), MANY)
 
 
 def best_costs(t: Task, found: Generated) -> set[tuple[float, ...]]:

@@ -10,11 +10,11 @@ from prism.api import trace
 from prism.backends.eager import eager
 from prism.cost.device import device
 from prism.cost.model import baseline_estimate
-from prism.program.build import add, const, mul, op, position, read, reduce
+from prism.program.build import add, const, mul, op, position, read, reduce, sub
 from prism.program.evaluate import evaluate
-from prism.program.index import Axis
-from prism.program.nodes import Expr
-from prism.program.prefix import PrefixSum, prefix_sum, stepwise
+from prism.program.index import Axis, Index
+from prism.program.nodes import Expr, Position
+from prism.program.prefix import PrefixSum, prefix_sum, recurrence, stepwise
 
 i, n, m, other = Axis("i", 4), Axis("n", 6), Axis("m", 6), Axis("o", 5)
 UP_TO = op("le", position(m), position(n))
@@ -31,7 +31,6 @@ def test_a_sum_of_what_stands_up_to_a_place_is_a_prefix_sum() -> None:
 NOT: dict[str, Expr] = {
     "a maximum": reduce("max", m, op("where", UP_TO, read("x", m), const(0.0))),
     "another mask": masked(read("x", m), op("le", position(n), position(m))),
-    "strictly before": masked(read("x", m), op("lt", position(m), position(n))),
     "something behind it": masked(read("x", m), otherwise=1.0),
     "a term of both places": masked(mul(read("x", m), read("y", n))),
     "a term of neither": masked(read("x", i)),
@@ -44,7 +43,29 @@ NOT: dict[str, Expr] = {
 @pytest.mark.parametrize("what", NOT)
 def test_what_only_looks_like_one_is_none(what: str) -> None:
     assert prefix_sum(NOT[what]) is None
+    assert recurrence(NOT[what]) is None
     assert stepwise(NOT[what]) == NOT[what]
+
+
+BEFORE = op("lt", position(m), position(n))
+DECAY = op("exp", sub(read("c", i, n), read("d", m)))
+DISTANCE = position(Index.axis(n) + Index.axis(m).scaled(-1))
+CARRIED: dict[str, tuple[Expr, Expr]] = {
+    "strictly before": (masked(read("x", m), BEFORE), read("x", n)),
+    "a decay": (masked(mul(DECAY, read("x", m))), mul(read("x", n), op("exp", sub(read("c", i, n), read("d", n))))),
+    "a masked factor": (
+        reduce("sum", m, mul(op("where", BEFORE, op("exp", mul(const(-0.1), DISTANCE)), const(0.0)), read("x", m))),
+        mul(read("x", n), op("exp", mul(const(-0.1), Position(Index(()))))),
+    ),
+}
+
+
+@pytest.mark.parametrize("what", CARRIED)
+def test_what_goes_from_place_to_place_takes_one_step(what: str) -> None:
+    given, term = CARRIED[what]
+    assert prefix_sum(given) is None
+    assert recurrence(given) == PrefixSum(n, term)
+    assert stepwise(given) == op("add", term, const(0.0))
 
 
 def test_each_place_takes_one_addition() -> None:

@@ -10,7 +10,23 @@ import numpy as np
 import pytest
 import torch
 from interpreting import InterpreterPool, InterpretJob
-from sgraph_samples import BF16, F16, F32, SUM, TILED_SCANS, Sample, at, op, prefix_sums, running_state, sym
+from sgraph_samples import (
+    BF16,
+    F16,
+    F32,
+    SUM,
+    TILED_SCANS,
+    Sample,
+    at,
+    decaying_state,
+    decays,
+    one_by_one,
+    op,
+    prefix_sums,
+    running_state,
+    state_before,
+    sym,
+)
 from sgraph_simulator import simulate
 
 from prism.api import trace
@@ -45,7 +61,7 @@ from prism.sgraph.show import key, text
 # As the front end names output axes.
 M, K, J = Axis("d20", 20), Axis("d24", 24), Axis("d24_1", 24)
 TOLERANCE = {F32: 2e-6, F16: 2e-3, BF16: 1.5e-2}
-BUILDS = (running_state, *TILED_SCANS)
+BUILDS = (running_state, decaying_state, state_before, one_by_one, *TILED_SCANS)
 CPU = multicore("a CPU", cores=4, vector_bytes=32, l1_bytes=1 << 15, l2_bytes=1 << 19, llc_bytes=1 << 24)
 
 
@@ -69,11 +85,13 @@ def test_the_samples_are_legal_and_can_be_read_back(build: Callable[[DType], Sam
     spec.check(g)
     assert sgraph_of(plain(g)) == g
     assert "summed over" in text(g)
+    assert ("times exp" in text(g)) == any(isinstance(s, Scan) and s.growth for k in g.kernels for s in k.statements())
 
 
 def test_a_scan_is_part_of_what_tells_sgraphs_apart() -> None:
     plain_sum = graph(LOAD, op("s", "add", "a", 0.0), STORE)
-    assert len({key(plain_sum), key(graph(LOAD, SCAN, STORE)), key(graph(LOAD, SCAN, replace(STORE, src="a")))}) == 3
+    scans = (SCAN, replace(SCAN, before=True), replace(SCAN, growth="a"), replace(SCAN, growth="a", before=True))
+    assert len({key(plain_sum), *(key(graph(LOAD, s, STORE)) for s in scans), key(graph(LOAD, SCAN))}) == 6
 
 
 NESTED = Loop(J, (Load("b", "x", at(M, J)), TileReduce("t", SUM, J, "b"), Scan("s", K, "a")))
@@ -83,6 +101,11 @@ BROKEN: dict[str, tuple[SGraph, str]] = {
     "of what does not vary": (
         graph(SCAN, STORE, before=(Load("a", "x", (Index.axis(M), Index.const(0))),)),
         "which a does not have",
+    ),
+    "before, with a growth, in tiles": (graph(LOAD, replace(SCAN, growth="a", before=True), STORE), "tiles of one"),
+    "with a growth of more axes": (
+        graph(LOAD, Load("b", "x", (Index.const(0), Index.axis(K))), replace(SCAN, src="b", growth="a"), STORE),
+        "axes that b does not have",
     ),
     "with tiles left out": (graph(LOAD, SCAN, STORE, ranged=True), "a range and a scan"),
 }
@@ -159,7 +182,7 @@ def test_kernels_compute_prefix_sums_at_ragged_lengths(interpreter: InterpreterP
                 for symbols in sample.symbols:
                     inputs = sample.inputs(binding, seed=len(jobs))
                     tuned = config(source.kernels, dict(symbols))
-                    jobs.append(InterpretJob(path, source.entry, tuple(inputs), (dtype.value,), tuned))
+                    jobs.append(InterpretJob(path, source.entry, tuple(inputs), (dtype.value,) * len(inputs), tuned))
                     wanted.append((dtype, sample.reference(*(np.asarray(a, np.float64) for a in inputs))[0]))
     for result, (dtype, want) in zip(interpreter.run_many(jobs), wanted, strict=True):
         assert not result.error
@@ -176,6 +199,8 @@ def test_kernels_compile_without_spills(compilers: Pool, tmp_path: Path) -> None
         (running_state(BF16, n=64, c=64, d=64), {}),
         (prefix_sums(BF16), {"K": 4096}),
         (prefix_sums(F32, whole=True), {"K": 512}),
+        (state_before(BF16), {}),
+        (decays(BF16), {"K": 4096}),
     ):
         source = emit_module(sample.sgraph, formula="sums", configs={})
         path = tmp_path / f"{sample.name}_{len(jobs)}.py"

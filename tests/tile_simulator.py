@@ -166,8 +166,14 @@ class Machine:
                     self.values[dst] = self.values[value]
             case tile.Reduce(dst, kind, src, dim):
                 self.values[dst] = REDUCE[kind](self.values[src], axis=self.dims[src].index(dim))
-            case tile.Prefix(dst, src, dim):
-                self.values[dst] = np.cumsum(self.values[src], axis=self.dims[src].index(dim))
+            case tile.Prefix(dst, src, dim, factor):
+                along = self.dims[src].index(dim)
+                sums = np.array(self.values[src])
+                scale = 1.0 if factor is None else np.broadcast_to(self.get(factor, self.dims[src]), sums.shape)
+                view, scales = np.moveaxis(sums, along, 0), np.moveaxis(np.broadcast_to(scale, sums.shape), along, 0)
+                for n in range(1, len(view)):
+                    view[n] += scales[n] * view[n - 1]
+                self.values[dst] = sums
             case tile.Dot(dst, lhs, rhs, _, add):
                 product = self.values[lhs] @ self.values[rhs]
                 self.values[dst] = product if add is None else self.values[add] + product

@@ -182,6 +182,16 @@ class Indexing:
         else:
             self._index[axis] = index
 
+    def ends(self, axis: Axis) -> tuple[str, str]:
+        """Masks of the first and of the last place of the present tile of a loop's axis, which is tiled."""
+        dim, offsets, start = self.layout.dim_of(axis).name, self._index[axis], self._first[axis]
+        assert offsets is not None
+        first, last = self.names.fresh(f"first_{axis.name}"), self.names.fresh(f"last_{axis.name}")
+        index = Affine(((offsets, 1),))
+        self.emit(tile.InBounds(first, index, add(start, 1), None, (dim,)))
+        self.emit(tile.InBounds(last, index, None, add(start, add(self._size(axis), -1)), (dim,)))
+        return first, last
+
     # Indices.
 
     def affine(self, index: Index) -> Affine:

@@ -510,27 +510,84 @@ class KernelLowering:
 
     def _scan(self, s: Scan) -> None:
         acc = self._values.get(s.dst)
-        if acc is not None and not self.layout.is_tiled(s.axis):
-            acc = self._updated(acc, ReduceKind.SUM, s.src)
-            # A name of its own: the next iteration changes the accumulator.
-            name = self.names.fresh("prefix")
-            self._out.append(tile.Copy(name, acc.name))
-            self._values[s.dst] = replace(acc, name=name)
-            return
-        if not self.layout.is_tiled(s.axis):
+        if self.layout.is_tiled(s.axis):
+            self._scan_tile(s, acc)
+        elif acc is not None:
+            self._scan_element(s, acc)
+        elif s.before:
+            self._values[s.dst] = Value(self.names.fresh("prefix"), (), F32)
+            self._out.append(tile.Full(self._values[s.dst].name, 0.0, (), F32))
+        else:
             self._values[s.dst] = self._values[s.src]
-            return
+
+    def _scan_element(self, s: Scan, acc: Value) -> None:
+        """One place of a scan whose loop takes one element at a time."""
+        # A name of its own: the next iteration changes the accumulator.
+        name = self.names.fresh("prefix")
+        if s.before:
+            self._out.append(tile.Copy(name, acc.name))
+        if s.growth is not None:
+            self._out.append(tile.Update(acc.name, ReduceKind.PROD, self._growth(s, carried=True).name))
+        updated = self._updated(acc, ReduceKind.SUM, s.src)
+        if s.before:
+            updated = acc
+        else:
+            self._out.append(tile.Copy(name, acc.name))
+        self._values[s.dst] = replace(updated, name=name)
+
+    def _scan_tile(self, s: Scan, acc: Value | None) -> None:
+        """The places of a tile, after those of the tiles before it."""
         # Behind the end of the axis anything may stand: it comes after all that counts.
         src = self._cast(self._values[s.src], F32)
-        prefix = Value(self.names.fresh("prefix"), src.dims, F32, src.zero - {s.axis})
-        self._out.append(tile.Prefix(prefix.name, src.name, self.layout.dim_of(s.axis).name))
-        self._values[s.dst] = prefix
-        if acc is not None:
-            name = self.names.fresh("prefix")
-            self._out.append(tile.Pointwise(name, "add", (prefix.name, acc.name), prefix.dims, F32))
-            self._values[s.dst] = replace(prefix, name=name)
+        dim = self.layout.dim_of(s.axis).name
+        factor = None if s.growth is None else self._growth(s, carried=acc is not None)
+
+        def prefix(of: Value) -> Value:
+            made = Value(self.names.fresh("prefix"), of.dims, F32, of.zero - {s.axis})
+            self._out.append(tile.Prefix(made.name, of.name, dim, None if factor is None else factor.name))
+            return made
+
+        def pointwise(op: str, *args: Value) -> Value:
+            made = Value(self.names.fresh("prefix"), self._union(args), F32)
+            self._out.append(tile.Pointwise(made.name, op, tuple(a.name for a in args), made.dims, F32))
+            return made
+
+        sums = found = prefix(src)
+        if acc is not None and factor is None:
+            found = replace(pointwise("add", sums, acc), zero=sums.zero)
             tile_sum = self._reduced(ReduceKind.SUM, src, s.axis, f"sum_{s.axis.name}")
             self._out.append(tile.Update(acc.name, ReduceKind.SUM, tile_sum.name))
+        elif acc is not None and factor is not None:
+            # What came before is multiplied by the factors up to each place; to the next tile goes what is last.
+            first, last = self._indexing.ends(s.axis)
+            seed = self.names.fresh("factor")
+            self._out.append(tile.Pointwise(seed, "where", (first, factor.name, 0.0), factor.dims, F32))
+            since = prefix(replace(factor, name=seed))
+            found = pointwise("add", sums, pointwise("mul", since, acc))
+            for kind, value in ((ReduceKind.PROD, since), (ReduceKind.SUM, sums)):
+                ending = self.names.fresh("ending")
+                self._out.append(tile.Select(ending, last, value.name, 0.0))
+                end = self._reduced(ReduceKind.SUM, replace(value, name=ending), s.axis, "end")
+                self._out.append(tile.Update(acc.name, kind, end.name))
+        if s.before:
+            found = pointwise("add", found, pointwise("neg", src))
+        self._values[s.dst] = found
+
+    def _growth(self, s: Scan, carried: bool) -> Value:
+        """The factors of a scan: at the first place of all 0, where something is carried, for nothing is there yet."""
+        assert s.growth is not None
+        value = self._cast(self._values[s.growth], F32)
+        factor = Value(self.names.fresh("factor"), value.dims, F32)
+        self._out.append(tile.Pointwise(factor.name, "exp", (value.name,), value.dims, F32))
+        place = self._indexing.affine(Index.axis(s.axis)).terms
+        if not carried or not place:
+            return factor
+        along = self.layout.dims_for((s.axis,))
+        first = Value(self.names.fresh("first"), along, DType.BOOL)
+        self._out.append(tile.Pointwise(first.name, "eq", (place[0][0], 0), along, DType.BOOL))
+        kept = Value(self.names.fresh("factor"), self._union((first, factor)), F32)
+        self._out.append(tile.Pointwise(kept.name, "where", (first.name, 0.0, factor.name), kept.dims, F32))
+        return kept
 
     def _shift(self, s: Accumulate, acc: Value, old: str) -> Value:
         """The factor exp(old - new) for what is rescaled by this accumulator, and the value to subtract from now on.

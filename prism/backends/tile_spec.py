@@ -320,8 +320,10 @@ class _Checker:
                 if dim not in found.dims:
                     self.fail(f"{dst} reduces the dimension {dim}, which {src} does not have")
                 self.define(dst, tuple(d for d in found.dims if d != dim), found.dtype)
-            case Prefix(dst, src, dim):
+            case Prefix(dst, src, dim, factor):
                 found = self.typed(src, (DType.FLOAT32,), dst)
+                if factor is not None and self.within(factor, found.dims, dst).dtype is not DType.FLOAT32:
+                    self.fail(f"{dst} has the factor {factor}, which is no float32")
                 if dim not in found.dims:
                     self.fail(f"{dst} sums along the dimension {dim}, which {src} does not have")
                 if len(self.program.dim(dim).axes) > 1:

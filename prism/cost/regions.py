@@ -30,7 +30,7 @@ from prism.cost.work import work
 from prism.program.extents import Extent, evaluate
 from prism.program.index import Atom, Axis, Index
 from prism.program.nodes import Definition, DType, Program, Read, Reduce, walk
-from prism.program.prefix import prefix_sum
+from prism.program.prefix import recurrence
 
 
 @dataclass(frozen=True, slots=True)
@@ -293,7 +293,7 @@ def _facts(d: Definition, hints: Mapping[str, int]) -> _Facts:
         return math.prod(evaluate(a.extent, hints) for a in axes)
 
     distinct = list(dict.fromkeys(walk(d.expr)))
-    sums = sum(prefix_sum(e) is not None for e in distinct)
+    sums = sum(recurrence(e) is not None for e in distinct)
     done = work(d.expr)
     matrix = sum(2 * elements(p.axes) for p in done.products)
     vector = sum(cost * elements(axes) for cost, axes in done.others)

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import sympy
 
 from prism.cost.constraints import RoleBounds
-from prism.generate.roles import Kind, assignments, batch_axes, reduced_axes, roles, scanned_axes
+from prism.generate.roles import Kind, assignments, batch_axes, reduced_axes, roles, scanned_axes, single_axes
 from prism.generate.schedule import Output, Scheduler, Unschedulable
 from prism.generate.values import Builder, Value, Values, reachable
 from prism.program.extents import is_static
@@ -110,10 +110,10 @@ def families(
         outputs = [Output(t.tensor, t.index, made.build(t.cls)) for t in targets]
         roots = [o.value for o in outputs]
         order = tuple(dict.fromkeys((*free, *reduced_axes(roots))))
-        batch = batch_axes(roots)
+        single = single_axes(roots, bounds.scans)
         kept = clashing - set(renamed)
         for assignment in assignments(free, roots, kept, bounds, space.looping, space.off, pruned, both):
-            given = roles(assignment, order, batch, suffix)
+            given = roles(assignment, order, single, suffix)
             try:
                 if Kind.SPLIT in assignment.values():
                     family = _split(outputs, given, made.values, name, suffix)

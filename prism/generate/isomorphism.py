@@ -93,8 +93,8 @@ def _kernel(kernel: Kernel, sgraph: SGraph, numbers: dict[sympy.Symbol, int]) ->
                     found.append(("contract", dst, axes.get(axis), lhs, rhs))
                 case Accumulate(dst, _, src, shift):
                     found.append(("accumulate", dst, src, shift))
-                case Scan(dst, axis, src):
-                    found.append(("scan", dst, axes.get(axis), src))
+                case Scan(dst, axis, src, growth, before):
+                    found.append(("scan", dst, axes.get(axis), src, growth, before))
                 case Loop(axis, inner, condition):
                     found.append(("loop", axes.get(axis), index(condition), str(condition), body(inner)))
                 case Store(name, at, src):

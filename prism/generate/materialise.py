@@ -295,9 +295,13 @@ class _Written:
                 # The operands do not have these axes: what is bound here is bound in the element's index alone.
                 inside = {**bound, **{a: self._next() for a in axes}}
                 self.tokens.append(tuple(self._index(i, inside) for i in element.index))
-            case Along(inner, axis):
+            case Along(inner, axis, over):
                 self.tokens.append(self._number(axis, bound))
-                bound = {**bound, inner: self._next()}
+                # Of operand and growth, each is over an axis of its own; places along both are the same.
+                place = self._next()
+                for child, own in zip(choice.children, (inner, over), strict=False):
+                    self.write(child, bound if own is None else {**bound, own: place})
+                return
             case _:
                 pass
         kids = list(choice.children)
@@ -332,8 +336,10 @@ def _blind(choice: Choice) -> object:
             return tensor, tuple(_shape(i) for i in indices)
         case Position(index):
             return _shape(index)
-        case Axis(_, extent) | Along(Axis(_, extent)):
+        case Axis(_, extent):
             return str(extent)
+        case Along(Axis(_, extent)) as along:
+            return str(extent), along.before
         case Chosen(Read(tensor, indices)) as chosen:
             return tensor, tuple(_shape(i) for i in indices), chosen.dimensions
         case payload:

@@ -7,7 +7,9 @@ An *option* is an e-node, or one of the forms that an e-node of a sum implies:
                needs M's pass to end first
     deviations sum_k (a - 1/n * sum_k a)^2, n the length of k: one pass that merges means, where the plain form needs
                the mean first
-    scan       sum_m where(m <= n, f, 0), f without n and m as long as n: f's prefix sums along n, in one loop over it
+    scan       sum_m where(m <= n, f, 0), f without n and m as long as n: f's prefix sums along n, in one loop over it;
+               also with exp(G(n) - G(m))*f under the sum, G the prefix sums of a growth g, or as many g as there are
+               places between; and where(m < n, exp(G(n) - g(n) - G(m))*f, 0), the sum before each place
 
 Where the e-node picks an element, it is a load and nothing else:
 
@@ -19,7 +21,7 @@ Where the e-node picks an element, it is a load and nothing else:
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import combinations
@@ -28,10 +30,11 @@ from typing import TypeAlias
 
 from prism.cost.counts import DEVIATION_WORK
 from prism.cost.device import MATRIX_OPERATION
-from prism.program.classes import EClasses, Payload
+from prism.generate.scans import Pairs, Scans, differences, is_number, positions
+from prism.program.classes import EClasses, ENode, Payload
 from prism.program.extents import Extent, evaluate, is_static
 from prism.program.index import Axis
-from prism.program.nodes import Const, Position, Read, Size
+from prism.program.nodes import Const, Read, Size
 from prism.program.ops import OPS
 from prism.program.products import matrix_product
 
@@ -42,10 +45,19 @@ COMMUTATIVE = frozenset({"add", "mul", "maximum", "minimum", "and", "or", "eq"})
 
 @dataclass(frozen=True, slots=True)
 class Along:
-    """The axes of a scan: `bound`, that of its operand, and `axis`, that of its result."""
+    """Where a scan goes.
+
+    Attributes:
+        bound: the axis of its operand.
+        axis: that of its result.
+        over: the axis of its growth, which goes along with it; None where that has none, or there is no growth.
+        before: whether each place's own operand and growth are left out.
+    """
 
     bound: Axis
     axis: Axis
+    over: Axis | None = None
+    before: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,8 +84,8 @@ class Choice:
 
     Attributes:
         op: an e-node's op, "contract" with children (a, b), "rescaled" with children (a, b) or (a, b, f), where the
-            shift is M = max_axis(b), "deviations" with children (a,), "scan" with children (f,), or "gather" with its
-            places as children.
+            shift is M = max_axis(b), "deviations" with children (a,), "scan" with children (f,) or (f, g), with g the
+            growth, or "gather" with its places as children.
         payload: the e-node's payload; the reduced axis for contract, rescaled and deviations; for a scan its axes; for
             a gather what it reads.
         children: e-class ids.
@@ -116,7 +128,9 @@ def options(
         pruned: where removals are counted.
     """
     counts = pruned if pruned is not None else Counter()
-    shifts, centred = _shifted_exponents(classes), _centred(classes)
+    apart = differences(classes)
+    shifts, scans = _shifted_exponents(classes, apart), Scans(classes, apart)
+    centred = _centred(classes)
     found: dict[int, tuple[Choice, ...]] = {}
     gathers = _Gathers(classes)
     for cls, nodes in classes.nodes.items():
@@ -130,7 +144,10 @@ def options(
             mine[Choice(node.op, node.payload, node.children)] = None
             if node.op == "sum":
                 assert isinstance(node.payload, Axis)
-                for extra in _sum_forms(classes, node.payload, node.children[0], shifts, centred):
+                for s in scans.of(node.payload, node.children[0]):
+                    along = Along(node.payload, s.axis, s.over, s.before)
+                    mine[Choice("scan", along, (s.kept,) if s.growth is None else (s.kept, s.growth))] = None
+                for extra in _sum_forms(classes, node, shifts, centred):
                     mine[extra] = None
         left = [*fetched, *mine]
         for name, rule in _RULES:
@@ -185,14 +202,12 @@ _RULES = (("commuted", _commuted), ("leaf", _leaf), ("operands", _operands), ("p
 
 
 def _sum_forms(
-    classes: EClasses,
-    axis: Axis,
-    body: int,
-    shifts: Mapping[int, tuple[tuple[int, int], ...]],
-    centred: Mapping[int, tuple[tuple[int, Axis], ...]],
+    classes: EClasses, total: ENode, shifts: Pairs, centred: Mapping[int, tuple[tuple[int, Axis], ...]]
 ) -> list[Choice]:
-    """The contract, rescaled, deviations and scan forms of sum_axis(body)."""
-    forms: list[Choice] = [*_scans(classes, axis, body)]
+    """The contract, rescaled and deviations forms of a sum."""
+    axis, body = total.payload, total.children[0]
+    assert isinstance(axis, Axis)
+    forms: list[Choice] = []
     for a, m in shifts.get(body, ()):
         forms += [Choice("rescaled", axis, (a, b)) for b in _maxima(classes, m, axis)]
     for node in classes.nodes[body]:
@@ -208,16 +223,6 @@ def _sum_forms(
                 if axis in classes.axes[f] and axis in classes.axes[a]:
                     forms += [Choice("rescaled", axis, (a, b, f)) for b in _maxima(classes, m, axis)]
     return forms
-
-
-def _scans(classes: EClasses, axis: Axis, body: int) -> Iterator[Choice]:
-    """The scans that sum_axis(body) is."""
-    for node in classes.nodes[body]:
-        if node.op == "where" and not node.domain and _is_zero(classes, node.children[2]):
-            mask, kept = node.children[:2]
-            for along in _up_to(classes, mask, axis):
-                if along not in classes.axes[kept] and axis in classes.axes[kept]:
-                    yield Choice("scan", Along(axis, along), (kept,))
 
 
 @dataclass(slots=True)
@@ -260,7 +265,7 @@ class _Gathers:
         for node in self.classes.nodes[mask]:
             if node.op == "eq" and not node.domain:
                 for position, place in (node.children, node.children[::-1]):
-                    if axis in _positions(self.classes, position) and axis not in self.classes.axes[place]:
+                    if axis in positions(self.classes, position) and axis not in self.classes.axes[place]:
                         yield place
 
 
@@ -271,21 +276,7 @@ def _reads_along(element: Read, axis: Axis) -> bool:
 
 
 def _is_zero(classes: EClasses, cls: int) -> bool:
-    return _is_number(classes, cls, 0)
-
-
-def _up_to(classes: EClasses, mask: int, axis: Axis) -> Iterator[Axis]:
-    """The axes n, as long as `axis`, for which the mask is `axis <= n`."""
-    for node in classes.nodes[mask]:
-        if node.op == "le" and axis in _positions(classes, node.children[0]):
-            yield from (a for a in _positions(classes, node.children[1]) if a != axis and a.extent == axis.extent)
-
-
-def _positions(classes: EClasses, cls: int) -> Iterator[Axis]:
-    """The axes whose position an e-class is."""
-    for n in classes.nodes[cls]:
-        if isinstance(n.payload, Position) and (found := n.payload.index.as_axis()) is not None:
-            yield found
+    return is_number(classes, cls, 0)
 
 
 def _maxima(classes: EClasses, cls: int, axis: Axis) -> list[int]:
@@ -299,30 +290,10 @@ def _maxima(classes: EClasses, cls: int, axis: Axis) -> list[int]:
     ]
 
 
-def _shifted_exponents(classes: EClasses) -> dict[int, tuple[tuple[int, int], ...]]:
+def _shifted_exponents(classes: EClasses, apart: Pairs) -> Pairs:
     """For each e-class that is exp(a + -1*m): the pairs (a, m)."""
-    minus_one = {
-        c for c, nodes in classes.nodes.items() for n in nodes if isinstance(n.payload, Const) and n.payload.value == -1
-    }
-    negated: dict[int, list[int]] = defaultdict(list)
-    for cls, nodes in classes.nodes.items():
-        for n in nodes:
-            if n.op == "neg":
-                negated[cls].append(n.children[0])
-            elif n.op == "mul":
-                for sign, value in (n.children, n.children[::-1]):
-                    if sign in minus_one and value not in negated[cls]:
-                        negated[cls].append(value)
-    differences: dict[int, list[tuple[int, int]]] = defaultdict(list)
-    for cls, nodes in classes.nodes.items():
-        for n in nodes:
-            if n.op == "add":
-                for a, b in (n.children, n.children[::-1]):
-                    for m in negated.get(b, ()):
-                        if (a, m) not in differences[cls]:
-                            differences[cls].append((a, m))
     return {
-        cls: tuple(pair for n in nodes if n.op == "exp" for pair in differences.get(n.children[0], ()))
+        cls: tuple(pair for n in nodes if n.op == "exp" for pair in apart.get(n.children[0], ()))
         for cls, nodes in classes.nodes.items()
         if any(n.op == "exp" for n in nodes)
     }
@@ -361,7 +332,7 @@ def _is_minus_share(classes: EClasses, cls: int, extent: Extent) -> bool:
     if is_static(extent):
         return any(isinstance(p := n.payload, Const) and isclose(-p.value * int(extent), 1) for n in classes.nodes[cls])
     return any(
-        n.op == "mul" and _is_number(classes, n.children[0], -1) and _is_share(classes, n.children[1], extent)
+        n.op == "mul" and is_number(classes, n.children[0], -1) and _is_share(classes, n.children[1], extent)
         for n in classes.nodes[cls]
     )
 
@@ -371,10 +342,6 @@ def _is_share(classes: EClasses, cls: int, extent: Extent) -> bool:
         n.op == "recip" and any(m.payload == Size(extent) for m in classes.nodes[n.children[0]])
         for n in classes.nodes[cls]
     )
-
-
-def _is_number(classes: EClasses, cls: int, number: float) -> bool:
-    return any(isinstance(n.payload, Const) and n.payload.value == number for n in classes.nodes[cls])
 
 
 @dataclass(frozen=True, slots=True)
@@ -414,7 +381,10 @@ class Weights:
                 if len(axes) == 3:
                     return work + self.size(exponent | axes[2]) * self._weight(exponent, axes[2], choice)
                 return work + self.size(exponent)
-            case op if op in REDUCTIONS or op == "scan":
+            case "scan":
+                grown = self.size(axes[1]) * OPS["exp"].flops + self.size(axes[0]) if len(axes) == 2 else 0.0
+                return self.size(axes[0]) + grown
+            case op if op in REDUCTIONS:
                 return self.size(axes[0])
             case "deviations":
                 return self.size(axes[0]) * DEVIATION_WORK

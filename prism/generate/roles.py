@@ -11,7 +11,7 @@ from enum import StrEnum
 import sympy
 
 from prism.cost.constraints import RoleBounds
-from prism.generate.values import Value, reachable
+from prism.generate.values import SCANS, Value, reachable
 from prism.program.extents import is_static
 from prism.program.index import Axis
 from prism.program.products import matrix_product
@@ -58,7 +58,17 @@ def batch_axes(outputs: Sequence[Value]) -> frozenset[Axis]:
 
 def scanned_axes(outputs: Sequence[Value]) -> frozenset[Axis]:
     """The axes along which something is summed up from place to place: never on the grid."""
-    return frozenset(v.axis for v in reachable(tuple(outputs)) if v.op == "scan")
+    return frozenset(v.axis for v in reachable(tuple(outputs)) if v.op in SCANS)
+
+
+def single_axes(outputs: Sequence[Value], scans: bool = True) -> frozenset[Axis]:
+    """The axes whose loops take one element at a time.
+
+    Those are the batch of some matrix product; what a scan that grows is along where it leaves out each place's own, or
+    where there are no prefix sums within a tile (`scans`).
+    """
+    growing = [v for v in reachable(tuple(outputs)) if v.op in SCANS and len(v.args) == 2]
+    return batch_axes(outputs) | {v.axis for v in growing if v.op == "before" or not scans}
 
 
 def reduced_axes(outputs: Sequence[Value]) -> tuple[Axis, ...]:
@@ -90,11 +100,11 @@ def assignments(
     """
     counts = pruned if pruned is not None and not looping else Counter()
     batch, own = product_axes(outputs)
-    scanned = scanned_axes(outputs)
+    scanned, single = scanned_axes(outputs), single_axes(outputs, bounds.scans)
     choices: list[tuple[Axis, list[Kind]]] = []
 
     def scanning(axis: Axis) -> list[Kind]:
-        if axis in batch:
+        if axis in single:
             return [Kind.LOOP]
         loop = [Kind.LOOP] * (not _fits(axis, bounds.short))
         return (loop + [Kind.WHOLE] * _fits(axis, bounds.whole)) * bounds.scans
@@ -189,13 +199,13 @@ def _fits(axis: Axis, length: int) -> bool:
     return is_static(axis.extent) and int(axis.extent) <= length
 
 
-def roles(assignment: Assignment, order: Sequence[Axis], batch: frozenset[Axis], suffix: str) -> dict[Axis, Role]:
+def roles(assignment: Assignment, order: Sequence[Axis], single: frozenset[Axis], suffix: str) -> dict[Axis, Role]:
     """The roles with their symbols, unbound: grid axes first, one element a program before tiles.
 
     Args:
         assignment: of every axis.
         order: the axes.
-        batch: those of products, whose loops take one element an iteration.
+        single: those whose loops take one element an iteration.
         suffix: appended to the symbols' names.
     """
 
@@ -211,7 +221,7 @@ def roles(assignment: Assignment, order: Sequence[Axis], batch: frozenset[Axis],
             case Kind.GRID:
                 made[axis] = Grid(symbol("T", axis))
             case Kind.LOOP:
-                made[axis] = LoopRole(1 if axis in batch else symbol("T", axis))
+                made[axis] = LoopRole(1 if axis in single else symbol("T", axis))
             case Kind.SPLIT:
                 made[axis] = Split(symbol("S", axis), symbol("T", axis))
             case Kind.WHOLE:

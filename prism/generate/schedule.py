@@ -14,7 +14,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from prism.generate.values import Fetch, Value
+from prism.generate.values import SCANS, Fetch, Value
 from prism.program.index import Axis, Index
 from prism.program.nodes import Const, Read, ReduceKind
 from prism.program.nodes import Position as PositionExpr
@@ -260,9 +260,9 @@ class Scheduler:
         role = self.roles[axis]
         if not isinstance(role, Whole) and (not isinstance(role, LoopRole) or block.loops[-1:] != (axis,)):
             raise Unschedulable
-        src = self._ensure(value.args[0], block)
+        src, *growth = (self._ensure(a, block) for a in value.args)
         name = self._name("sum")
-        block.body.append(Scan(name, axis, src))
+        block.body.append(Scan(name, axis, src, growth[0] if growth else None, value.op == "before"))
         return name
 
     def _operand(self, value: Value, block: _Block) -> Operand:
@@ -290,7 +290,7 @@ class Scheduler:
             case Const(number):
                 name = self._name("c")
                 block.body.append(Pointwise(name, "add", (number, 0.0)))
-            case Axis() as axis if value.op == "scan":
+            case Axis() as axis if value.op in SCANS:
                 name = self._scan(axis, value, block)
             case Axis():
                 assert not self.is_loop(value.axis), "an accumulator is made by its loop"

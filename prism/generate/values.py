@@ -3,7 +3,8 @@
     value ::= read(tensor, index) | const | position(index) | pointwise op
             | reduce(kind, axis; src)       a statistic's kind as well
             | contract(axis; lhs, rhs) | rescaled(axis; p, m) | rescaled(axis; p, f, m)
-            | scan(axis; src)       the prefix sums of src along the axis, which both have
+            | scan(axis; src) | scan(axis; src, growth)     the prefix sums of src along the axis, which both have
+            | before(axis; src) | before(axis; src, growth) the same without each place's own
             | gather(fetch; places) a tensor at places along some of its dimensions
 
 Built from the choices of an extraction: an e-class becomes a value under a renaming of its axes.
@@ -26,6 +27,7 @@ from prism.sgraph.nodes import Kind, Statistic
 
 Renaming: TypeAlias = "frozenset[tuple[Axis, Axis]] | None"
 UNCHANGED: Mapping[Axis, Axis] = MappingProxyType({})
+SCANS = frozenset({"scan", "before"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,10 +192,13 @@ class Builder:
             case "deviations", Axis() as axis:
                 inner, under = self._enter(axis, live)
                 return self.values.reduce(Statistic.DEVIATIONS, inner, self.build(choice.children[0], under))
-            case "scan", Along(bound, axis):
-                along = live.get(axis, axis)
-                under = {**{a: b for a, b in live.items() if a != bound}, bound: along}
-                return self.values.make("scan", (self.build(choice.children[0], under),), along)
+            case "scan", Along(bound, axis, grown, before):
+                place = live.get(axis, axis)
+                operands = tuple(
+                    self.build(c, live if own is None else {**{a: b for a, b in live.items() if a != own}, own: place})
+                    for c, own in zip(choice.children, (bound, grown), strict=False)
+                )
+                return self.values.make("before" if before else "scan", operands, place)
             case "gather", Chosen(element, axes) as chosen:
                 apart = {**mapping, **{a: Index.const(0) for a in axes}}
                 index = tuple(i.substitute(apart) for i in element.index)

@@ -2,7 +2,7 @@
 
     o[i, d] = sum_j where(j <= i, sum_k q[i, k]*k[j, k], 0)*v[j, d]
     ->  state[c, k, d]   = sum_s k[C*c + s, k]*v[C*c + s, d]
-        before[c, k, d]  = sum_c' where(c' <= c, state[c', k, d], 0) - state[c, k, d]
+        before[c, k, d]  = sum_c' where(c' < c, state[c', k, d], 0)
         own[c, r, d]     = sum_s where(s <= r, sum_k q[C*c + r, k]*k[C*c + s, k], 0)*v[C*c + s, d]
         o[i, d]          = own[i // C, i % C, d] + sum_k q[i, k]*before[i // C, k, d]
 
@@ -451,17 +451,14 @@ def _exp(plus: Sequence[_Signed], minus: Sequence[_Signed]) -> Expr:
 def _before(chunk: Axis, earlier: Axis, carried: Sequence[Expr], held: Expr) -> Expr:
     """The sum of what is held over all earlier chunks, each by what is carried of it.
 
-    As a prefix sum less its last term, which one loop over the chunks computes, where it is carried as it is; else as a
-    matrix product, with a factor for each pair of chunks.
+    One loop over the chunks computes it; what decays from chunk to chunk is a matrix product as well, with a factor for
+    each pair of chunks.
     """
 
-    def upto(compare: str, value: Expr) -> Expr:
-        return op("where", op(compare, position(earlier), position(chunk)), value, Const(0.0))
+    def before(value: Expr) -> Expr:
+        return op("where", op("lt", position(earlier), position(chunk)), value, Const(0.0))
 
-    if carried:
-        return Reduce(ReduceKind.SUM, earlier, mul(upto("lt", mul(*carried)), held))
-    total = Reduce(ReduceKind.SUM, earlier, upto("le", held))
-    return add(total, neg(substitute(held, {earlier: Index.axis(chunk)})))
+    return Reduce(ReduceKind.SUM, earlier, mul(before(mul(*carried)), held) if carried else before(held))
 
 
 def _gives_back(
@@ -477,7 +474,7 @@ def _gives_back(
     The parts are read as they were written, each in place of its name: factors, sums and exponents have to be the same.
     """
     match before.expr:
-        case Map("add", (Reduce(_, _, Map("where", (_, carried, _))), _)):
+        case Reduce(_, _, Map("where", (_, carried, _))):
             pass
         case Reduce(_, _, Map("mul", (Map("where", (_, factor, _)), held))):
             carried = mul(factor, held)

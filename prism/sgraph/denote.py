@@ -4,7 +4,8 @@ An axis `a` of a kernel is split into (grid, loop, tile) parts, which is a bijec
 
     a tile reduction            is a Reduce over the tile part
     an accumulator of a loop    is a Reduce over the loop part; of a reduction over the tile part, over the whole axis
-    a scan of a loop            is a Reduce over all places of the axis, of what is 0 behind the present one
+    a scan of a loop            is a Reduce over all places of the axis, of what is 0 behind the present one; with a
+                                growth g, times exp(G - G'), where G is the scan of g, here and there
     the parts of a split        are an axis of their own, `a = rest_extent * part + rest`, over which a later kernel
                                 reduces
 
@@ -228,8 +229,8 @@ class _Reader:
                     index = tuple(Index.axis(a) for a in _ordered(accumulated[dst]))
                     self.running[dst] = self._made(Read(f"running {dst}", index))
                     self.values[dst] = self.running[dst]
-                case Scan(dst, axis, src):
-                    self.values[dst] = self._scan(dst, axis, self._value(src))
+                case Scan():
+                    self.values[s.dst] = self._scan(s)
                 case Store(tensor, index, src):
                     value = self._value(src)
                     if self.memory.mentions_running(value):
@@ -300,15 +301,36 @@ class _Reader:
             return self._over_rest(kind, partial.axis, body)
         return self._made(Reduce(kind, partial.axis, body))
 
-    def _scan(self, dst: str, axis: Axis, body: Expr) -> Expr:
-        """The prefix sum: of what the value is at every place up to the present one."""
-        if self.memory.mentions_running(body) or self._plain(axis) != axis:
-            raise self._illegal(f"sums up in {dst} what is no value at one place of {axis}")
+    def _scan(self, s: Scan) -> Expr:
+        """The sum of what the value is at every place up to the present one, by what it has grown since."""
+        axis, body = s.axis, self._value(s.src)
+        growth = None if s.growth is None else self._value(s.growth)
+        running = any(self.memory.mentions_running(e) for e in (body, growth) if e is not None)
+        if running or self._plain(axis) != axis:
+            raise self._illegal(f"sums up in {s.dst} what is no value at one place of {axis}")
         place = Axis(f"{axis.name}.scan", axis.extent)
         there = self.memory.substitute(body, {axis: Index.axis(place)})
+        if growth is not None:
+            there = self._mul(self._made(Map("exp", (self._grown(s, growth, place),))), there)
+        return self._up_to(axis, place, there, "lt" if s.before else "le")
+
+    def _up_to(self, axis: Axis, place: Axis, term: Expr, compare: str = "le") -> Expr:
+        """The sum of a term over the places up to one of the axis."""
         index = (self._made(PositionExpr(Index.axis(place))), self._made(PositionExpr(Index.axis(axis))))
-        kept = self._made(Map("where", (self._made(Map("le", index)), there, self._made(Const(0.0)))))
+        kept = self._made(Map("where", (self._made(Map(compare, index)), term, self._made(Const(0.0)))))
         return self._made(Reduce(ReduceKind.SUM, place, kept))
+
+    def _grown(self, s: Scan, growth: Expr, place: Axis) -> Expr:
+        """What a scan has grown by since a place: the difference of two sums, or the steps times the same growth."""
+        axis = s.axis
+        if axis not in free_axes(growth):
+            steps = Index.axis(axis) + Index.axis(place).scaled(-1) + (-1 if s.before else 0)
+            return self._mul(growth, self._made(PositionExpr(steps)))
+        total = self._up_to(axis, place, self.memory.substitute(growth, {axis: Index.axis(place)}))
+        minus = self._made(Const(-1.0))
+        there = self._mul(minus, self.memory.substitute(total, {axis: Index.axis(place)}))
+        here = self._made(Map("add", (total, self._mul(minus, growth)))) if s.before else total
+        return self._made(Map("add", (here, there)))
 
     def _rescaled(self, body: Expr, shift: str, done: Mapping[str, Expr]) -> Expr:
         """The body with the running shift replaced by its final value, when it is exp(a - m) or exp(a - m)*f."""

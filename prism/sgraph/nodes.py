@@ -14,7 +14,7 @@
              | Contract(dst, axis, lhs, rhs)       sum over the tile's part of the axis of lhs*rhs: a matrix product
              | Loop(axis, body, range)             over the tiles of the axis (of the program's chunk of it, if split)
              | Accumulate(dst, kind, src, shift)   dst := dst <combine> src, from the kind's identity before the loop
-             | Scan(dst, axis, src)                prefix sums of src along the axis
+             | Scan(dst, axis, src, growth, before)  prefix sums of src along the axis, which may decay on the way
              | Store(tensor, index, src)
 
 A tile has one dimension per axis that its value depends on, except Grid(1) and Loop(1) axes. Inside the loop and after
@@ -34,6 +34,12 @@ but to an accumulator of that kind, which merges the tile's count, mean and sum 
 A *scan* along a loop's axis stands in that loop, and in none inside it: the sum of the tiles so far is added to the
 prefix sums within the tile. It is a value of its iteration like any other, and the axis may be one of the output's, so
 that the loop stores it. Along a whole axis it needs no loop.
+
+A scan with a *growth* g is a linear recurrence: what is summed so far is multiplied by exp(g) before src is added, so
+at each place n it is the sum over m <= n of exp(g[m+1] + ... + g[n])*src[m]. Where g <= 0 it decays. The exponential of
+one place's g is all that is computed, and what is carried is a value of the result: it is as large as that and no
+larger, whatever the g of many places sum up to. What g is at the first place is multiplied by nothing, and left out.
+*before* leaves out a place's own src, and its own g: the sum up to the place before.
 
 A *gather* of places p is, for an axis k that is bound there, sum_k where(k == p, tensor[..., k, ...], 0).
 
@@ -204,11 +210,21 @@ class Accumulate:
 
 @dataclass(frozen=True, slots=True)
 class Scan:
-    """dst = for each place of the axis, the sum of src over the places up to it, that one included."""
+    """dst = for each place of the axis, the sum of src over the places up to it.
+
+    Attributes:
+        axis: a whole axis, or that of the loop that the scan stands in.
+        src: what is summed; has the axis.
+        growth: the logarithm of what the sum up to the place before is multiplied by, over axes of src; None where
+            that is 1.
+        before: whether the place's own src and growth are left out.
+    """
 
     dst: Defined
     axis: Annotated[Axis, Holds.AXIS]
     src: Used
+    growth: Used | None = None
+    before: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -94,8 +94,9 @@ def formula(s: Stmt) -> str:
             return f"{_heading(s)}:"
         case Accumulate(dst, kind, src, shift):
             return f"{dst} {_COMBINE[kind.value]} {src}" + (f", rescaled by {shift}" if shift is not None else "")
-        case Scan(dst, axis, src):
-            return f"{dst} = {src} summed over {axis} so far"
+        case Scan(dst, axis, src, growth, before):
+            grown = f", times exp {growth} a place" if growth is not None else ""
+            return f"{dst} = {src} summed over {axis} {'before' if before else 'so far'}{grown}"
         case Store(tensor, index, src):
             return f"{tensor}[{_index(index)}] = {_operand(src)}"
 
@@ -200,9 +201,9 @@ class _Drawing:
                     self.lines.append(f"{indent}{me} [label={_quoted(formula(s))}{shape}];")
                     if isinstance(s, Load | Gather):
                         self.edge(_quoted("tensor " + s.tensor), me, indent)
-                    shift = s.shift if isinstance(s, Accumulate) else None
+                    scales = s.shift if isinstance(s, Accumulate) else s.growth if isinstance(s, Scan) else None
                     for operand in dict.fromkeys(operands(s)):
-                        style = ' [style=dashed, label="rescales"]' if operand == shift else ""
+                        style = ' [style=dashed, label="rescales"]' if operand == scales else ""
                         self.edge(self.node(operand), me, indent, style)
 
 
@@ -311,9 +312,9 @@ class _Serialiser:
                 case Accumulate(dst, kind, src, shift):
                     operands = self.operand(src) + ("" if shift is None else f" shift {self.operand(shift)}")
                     lines.append(f"{self.define(dst)}<-{kind.value} {operands}")
-                case Scan(dst, axis, src):
-                    operands = self.operand(src)
-                    lines.append(f"{self.define(dst)}=scan {self.axis(axis)} {operands}")
+                case Scan(dst, axis, src, growth, before):
+                    operands = self.operand(src) + ("" if growth is None else f" growth {self.operand(growth)}")
+                    lines.append(f"{self.define(dst)}=scan {self.axis(axis)} {operands}{' before' * before}")
                 case Store(tensor, index, src):
                     lines.append(f"{self.element(tensor, index)}={self.operand(src)}")
                 case Loop(axis, inner, conditions):

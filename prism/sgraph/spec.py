@@ -363,7 +363,16 @@ class _KernelChecker:
             self.fail(f"{s.dst} is a scan along {s.axis}, which {s.src} does not have")
         if self.depends[s.src]:
             self.fail(f"{s.dst} sums {s.src}, which depends on a running value")
-        self.define(s.dst, axes, [s.src], {})
+        used = [s.src]
+        if s.growth is not None:
+            if not self.use(s.growth, s.dst) <= axes:
+                self.fail(f"{s.dst} grows by {s.growth}, which has axes that {s.src} does not have")
+            used.append(s.growth)
+            if self.depends[s.growth]:
+                self.fail(f"{s.dst} grows by {s.growth}, which depends on a running value")
+            if s.before and role != LoopRole(1):
+                self.fail(f"{s.dst} leaves out each place's own growth", "that takes tiles of one element")
+        self.define(s.dst, axes, used, {})
 
     def loop(self, s: Loop) -> None:
         axis, body = s.axis, s.body

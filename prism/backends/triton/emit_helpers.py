@@ -66,6 +66,20 @@ def smaller(a, b):
     return tl.minimum(a, b, propagate_nan=tl.PropagateNan.ALL)
 '''
 
+RECURRENCE = '''
+@triton.jit
+def one_after_another(factor, value, next_factor, next_value):
+    """Combines two stretches of a recurrence."""
+    return factor * next_factor, value * next_factor + next_value
+
+
+@triton.jit
+def recurrence(factor, value, axis: tl.constexpr):
+    """At each place, the result of the place before times the factor, plus the value."""
+    _, sums = tl.associative_scan((factor, value), axis, one_after_another)
+    return sums
+'''
+
 HELPERS: Mapping[str, str] = MappingProxyType(
     {
         "tanh": TANH,
@@ -75,6 +89,7 @@ HELPERS: Mapping[str, str] = MappingProxyType(
         "multiply": MULTIPLY,
         "larger": LARGER,
         "smaller": SMALLER,
+        "recurrence": RECURRENCE,
     }
 )
 """By name: the source of each helper, a docstring for what it is."""

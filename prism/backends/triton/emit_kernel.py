@@ -388,10 +388,16 @@ class KernelEmitter:
             case tile.Reduce(dst, kind, src, dim):
                 self._types[dst] = DType.FLOAT32
                 return self._reduce(kind, src, dim)
-            case tile.Prefix(dst, src, dim):
+            case tile.Prefix(dst, src, dim, factor):
                 self._types[dst] = DType.FLOAT32
                 text = self._operand(src)
-                return Text(f"tl.cumsum({text.source}, axis={text.dims.index(dim)})", _ATOM, text.dims)
+                axis = f"axis={text.dims.index(dim)}"
+                if factor is None:
+                    return Text(f"tl.cumsum({text.source}, {axis})", _ATOM, text.dims)
+                self.helpers.add("recurrence")
+                shape = ", ".join(self._length(d) for d in text.dims)
+                wide = f"tl.broadcast_to({self._expanded(factor, text.dims).source}, ({shape},))"
+                return Text(f"recurrence({wide}, {text.source}, {axis})", _ATOM, text.dims)
             case tile.Dot(dst):
                 self._types[dst] = DType.FLOAT32
                 return self._dot(s)

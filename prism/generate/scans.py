@@ -1,0 +1,269 @@
+"""Scans in an e-graph: the sums that a loop over places carries on from one to the next, growing or decaying.
+
+    sum_m where(m <= n, f(m), 0)                              prefix sums of f
+    sum_m where(m <= n, exp(G(n) - G(m)) * f(m), 0)           the same, times exp(g(n)) from each place to the next
+    sum_m where(m < n, exp(G(n) - g(n) - G(m)) * f(m), 0)     of that, the sum up to the place before
+
+G(n) is the prefix sum of a growth g, as a cumulative sum of the logarithms of gates is, or n*g where g is the same at
+all places, as a decay by a power of the distance is. Masks stand around the whole term, around a factor of it, or in an
+exponent, as minus infinity where they do not hold.
+
+Axes are names, so g(n) and g(m) are two e-classes. `Alike` says whether one is the other, renamed.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+from prism.program.classes import EClasses, ENode
+from prism.program.extents import add
+from prism.program.index import Axis, Index
+from prism.program.nodes import Const, Position, Read, Size
+
+Pairs: TypeAlias = Mapping[int, tuple[tuple[int, int], ...]]
+"""By e-class, pairs of e-classes (a, b) of which it is something."""
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A scan that a sum is.
+
+    Attributes:
+        axis: that of its result.
+        before: whether each place's own term and growth are left out.
+        kept: f, over the summed axis.
+        growth: g; None where there is none.
+        over: the axis of g that its places are along; None where it is the same at all of them.
+    """
+
+    axis: Axis
+    before: bool
+    kept: int
+    growth: int | None = None
+    over: Axis | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Mask:
+    """The places m, of the summed axis, that a mask leaves: those up to n of `axis`, or before it."""
+
+    axis: Axis
+    before: bool
+
+
+@dataclass(frozen=True, slots=True)
+class _Term:
+    """What is summed, taken apart: under a mask, exp(exponent) times the other factors."""
+
+    mask: _Mask
+    factor: int | None
+    exponent: int | None
+
+
+def differences(classes: EClasses) -> Pairs:
+    """For each e-class that is a + -1*m: the pairs (a, m)."""
+    minus_one = {
+        c for c, nodes in classes.nodes.items() for n in nodes if isinstance(n.payload, Const) and n.payload.value == -1
+    }
+    negated: dict[int, list[int]] = defaultdict(list)
+    for cls, nodes in classes.nodes.items():
+        for n in nodes:
+            if n.op == "neg":
+                negated[cls].append(n.children[0])
+            elif n.op == "mul":
+                for sign, value in (n.children, n.children[::-1]):
+                    if sign in minus_one and value not in negated[cls]:
+                        negated[cls].append(value)
+    found: dict[int, list[tuple[int, int]]] = defaultdict(list)
+    for cls, nodes in classes.nodes.items():
+        for n in nodes:
+            if n.op == "add":
+                for a, b in (n.children, n.children[::-1]):
+                    for m in negated.get(b, ()):
+                        if (a, m) not in found[cls]:
+                            found[cls].append((a, m))
+    return {cls: tuple(pairs) for cls, pairs in found.items()}
+
+
+@dataclass(slots=True)
+class Scans:
+    """Finds the scans that sums are.
+
+    Attributes:
+        classes: the e-graph.
+        differences: see the function of that name.
+    """
+
+    classes: EClasses
+    differences: Pairs
+    _alike: _Alike = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._alike = _Alike(self.classes)
+
+    def of(self, axis: Axis, body: int) -> Iterator[Found]:
+        """The scans that sum_axis(body) is, each once."""
+        seen: dict[Found, None] = {}
+        for term in self._terms(axis, body):
+            along = term.mask.axis
+            if term.factor is None or along in self._axes(term.factor) or axis not in self._axes(term.factor):
+                continue
+            if term.exponent is None:
+                seen[Found(along, term.mask.before, term.factor)] = None
+                continue
+            for growth, over in self._growths(term.exponent, axis, term.mask):
+                if self._axes(growth) - {over} <= self._axes(term.factor):
+                    seen[Found(along, term.mask.before, term.factor, growth, over)] = None
+        yield from seen
+
+    def _axes(self, cls: int) -> frozenset[Axis]:
+        return self.classes.axes[cls]
+
+    def _nodes(self, cls: int, op: str) -> Iterator[ENode]:
+        return (n for n in self.classes.nodes[cls] if n.op == op and not n.domain)
+
+    # The summand.
+
+    def _terms(self, axis: Axis, body: int) -> Iterator[_Term]:
+        for mask, kept in self._masked(body, axis, 0.0):
+            yield _Term(mask, kept, None)
+            for exponent, factor in self._exponentials(kept):
+                yield _Term(mask, factor, exponent)
+        for p, factor in self._products(body):
+            for mask, kept in self._masked(p, axis, 0.0):
+                for n in self._nodes(kept, "exp"):
+                    yield _Term(mask, factor, n.children[0])
+            for n in self._nodes(p, "exp"):
+                for mask, kept in self._masked(n.children[0], axis, -math.inf):
+                    yield _Term(mask, factor, kept)
+
+    def _products(self, cls: int) -> Iterator[tuple[int, int]]:
+        for n in self._nodes(cls, "mul"):
+            yield n.children[0], n.children[1]
+            yield n.children[1], n.children[0]
+
+    def _exponentials(self, cls: int) -> Iterator[tuple[int, int]]:
+        for p, factor in self._products(cls):
+            for n in self._nodes(p, "exp"):
+                yield n.children[0], factor
+
+    def _masked(self, cls: int, axis: Axis, outside: float) -> Iterator[tuple[_Mask, int]]:
+        """The masks under which an e-class is another one, and a number outside of them."""
+        for n in self._nodes(cls, "where"):
+            p, a, b = n.children
+            if is_number(self.classes, b, outside):
+                yield from ((m, a) for m in self._up_to(p, axis))
+
+    def _up_to(self, mask: int, axis: Axis) -> Iterator[_Mask]:
+        """What the mask leaves of the axis, where that is what comes before a place of another one as long."""
+        for n in self.classes.nodes[mask]:
+            if n.op in ("le", "lt"):
+                for m in positions(self.classes, n.children[0]):
+                    if m == axis:
+                        for other in positions(self.classes, n.children[1]):
+                            if other != axis and other.extent == axis.extent:
+                                yield _Mask(other, n.op == "lt")
+
+    # What it grows by.
+
+    def _growths(self, exponent: int, axis: Axis, mask: _Mask) -> Iterator[tuple[int, Axis | None]]:
+        """The growths g, and the axes they are over, that sum up to an exponent from a place of `axis` on."""
+        along = mask.axis
+        for here, there in self.differences.get(exponent, ()):
+            if axis in self._axes(here) or along in self._axes(there):
+                continue
+            starts = self.differences.get(here, ()) if mask.before else ((here, None),)
+            for total, own in starts:
+                for g, over in self._summed(total, along):
+                    left_out = own is None or self._alike.of(g, own, {over: along})
+                    if left_out and any(self._alike.of(g, h, {over: k}) for h, k in self._summed(there, axis)):
+                        yield g, over
+        for n in self._nodes(exponent, "mul"):
+            for steps, g in (n.children, n.children[::-1]):
+                if not self._axes(g) & {axis, along} and self._is_distance(steps, axis, mask):
+                    yield g, None
+
+    def _is_distance(self, cls: int, axis: Axis, mask: _Mask) -> bool:
+        """Whether the e-class is the number of steps from a place of the axis to one's own, or the one before it."""
+        wanted = Index.axis(mask.axis) + Index.axis(axis).scaled(-1)
+        offset = -1 if mask.before else 0
+        return any(
+            isinstance(n.payload, Position)
+            and n.payload.index.terms == wanted.terms
+            and add(n.payload.index.offset, -offset) == 0
+            for n in self.classes.nodes[cls]
+        )
+
+    def _summed(self, cls: int, along: Axis) -> Iterator[tuple[int, Axis]]:
+        """What an e-class is the prefix sums of along an axis: the e-class of the terms, and the axis they are over."""
+        for n in self._nodes(cls, "sum"):
+            assert isinstance(n.payload, Axis)
+            for mask, kept in self._masked(n.children[0], n.payload, 0.0):
+                over = self._axes(kept)
+                if mask == _Mask(along, False) and n.payload in over and along not in over:
+                    yield kept, n.payload
+
+
+def is_number(classes: EClasses, cls: int, value: float) -> bool:
+    """Whether an e-class is a constant of that value."""
+    return any(isinstance(n.payload, Const) and n.payload.value == value for n in classes.nodes[cls])
+
+
+def positions(classes: EClasses, cls: int) -> Iterator[Axis]:
+    """The axes whose position an e-class is."""
+    for n in classes.nodes[cls]:
+        if isinstance(n.payload, Position) and (found := n.payload.index.as_axis()) is not None:
+            yield found
+
+
+@dataclass(slots=True)
+class _Alike:
+    """Whether an e-class is another one with its axes renamed: by some e-node of each, all the way down."""
+
+    classes: EClasses
+    _known: dict[tuple[int, int, frozenset[tuple[Axis, Axis]]], bool] = field(default_factory=dict)
+
+    def of(self, one: int, other: int, renamed: Mapping[Axis, Axis]) -> bool:
+        """Whether the first is the second where the axes are renamed; what is not in the mapping keeps its name."""
+        axes = self.classes.axes
+        live = {a: b for a, b in renamed.items() if a in axes[one] and a != b}
+        if len(axes[one]) != len(axes[other]) or {live.get(a, a) for a in axes[one]} != axes[other]:
+            return False
+        if not live:
+            return one == other
+        key = (one, other, frozenset(live.items()))
+        known = self._known.get(key)
+        if known is None:
+            self._known[key] = False  # what is made of itself is not looked at twice
+            known = self._known[key] = any(
+                self._nodes(n, m, renamed) for n in self.classes.nodes[one] for m in self.classes.nodes[other]
+            )
+        return known
+
+    def _nodes(self, one: ENode, other: ENode, renamed: Mapping[Axis, Axis]) -> bool:
+        if one.op != other.op or len(one.children) != len(other.children):
+            return False
+        match one.payload, other.payload:
+            case Axis() as a, Axis() as b:
+                if a.extent != b.extent:
+                    return False
+                renamed = {**renamed, a: b}
+            case Read(tensor, index), Read(second, at):
+                return tensor == second and self._indices(index, renamed) == at
+            case Position(index), Position(at):
+                return self._indices((index,), renamed) == (at,)
+            case (Const() | Size() | None) as a, b:
+                if a != b:
+                    return False
+            case _:
+                return False
+        return all(self.of(a, b, renamed) for a, b in zip(one.children, other.children, strict=True))
+
+    @staticmethod
+    def _indices(index: tuple[Index, ...], renamed: Mapping[Axis, Axis]) -> tuple[Index, ...]:
+        mapping = {a: Index.axis(b) for a, b in renamed.items() if a != b}
+        return tuple(i.substitute(mapping) for i in index)
