@@ -264,10 +264,10 @@ def functions(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathF
         )
     for kind in ("bf16", "f16"):
         text += (
-            f'extern "C" void to_{kind}(float* x, {kind}* y, int64_t n) {{\n'
-            "    for (int64_t i = 0; i < n; i += VL) v_store(y + i, v_load(x + i));\n}\n"
-            f'extern "C" void from_{kind}(float* x, {kind}* y, int64_t n) {{\n'
-            "    for (int64_t i = 0; i < n; i += VL) v_store(x + i, v_load(y + i));\n}\n"
+            f'extern "C" void to_{kind}(float* x, void* y, int64_t n) {{\n'
+            f"    for (int64_t i = 0; i < n; i += VL) v_store(({kind}*)y + i, v_load(x + i));\n}}\n"
+            f'extern "C" void from_{kind}(float* x, const void* y, int64_t n) {{\n'
+            f"    for (int64_t i = 0; i < n; i += VL) v_store(x + i, v_load((const {kind}*)y + i));\n}}\n"
         )
     if request.param == "portable":
         undefined = ("__AVX512F__", "__AVX__", "__F16C__")

@@ -226,7 +226,7 @@ def _main(module: TileModule) -> str:
     for launch in module.launches:
         w.line(f'#include "{launch.name}.cpp"')
     w.line()
-    everything = [t.name for t in (*module.inputs, *module.buffers, *module.outputs)]
+    everything = [t.name for t in (*module.inputs, *module.outputs, *module.buffers)]
     lengths = module_lengths(module)
     head = 'extern "C" void PRISM_NAME(run)(void* const* tensors, const int64_t* lengths, int threads)'
     with w.block(head):

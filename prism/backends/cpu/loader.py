@@ -7,18 +7,22 @@ and, when it is given torch tensors or reads a weights file, torch.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import reduce
 from importlib.resources import files
 from typing import Any
 
 from prism.backends.host import STATED, STATED_NAMES, TORCH_OP_NAMES, Signature, name_tensors, tuple_of
+from prism.backends.lifetimes import shared_places
 from prism.backends.source import PythonIntegers, Writer
 from prism.backends.tile import TileModule, identifier, scalars
+from prism.program.extents import mul
 from prism.program.nodes import SymbolRange
 from prism.program.returned import Returned
 from prism.sgraph import show
 from prism.sgraph.config import Config
 from prism.sgraph.nodes import SGraph
 
+_SIZES = PythonIntegers("_cdiv")
 RUNTIME = '''
 _DTYPES = {
     "float64": ("float64", np.float64),
@@ -138,12 +142,21 @@ def _empty(like, shape, dtype):
     return np.empty(shape, _DTYPES[dtype][1])
 
 
-def _buffer(name, shape, dtype):
-    """What kernels exchange: kept for the next call of the same thread."""
-    kept = _OWN.__dict__
-    if name not in kept or kept[name].shape != tuple(shape):
-        kept[name] = _remember(np.empty(shape, _DTYPES[dtype][1]))
-    return kept[name]
+def _arena(sizes, places):
+    """The addresses of what kernels exchange, in memory that is kept for the next call of the same thread.
+
+    `sizes` are bytes, place by place, and `places` says in which of them each buffer is.
+    """
+    kept = _OWN.__dict__.get("arena")
+    if kept is not None and kept[0] == sizes:
+        return kept[1]
+    starts = [0]
+    for size in sizes:
+        starts.append(starts[-1] + (size + 63) // 64 * 64)
+    memory = kept[2] if kept is not None and kept[2].size >= starts[-1] + 64 else np.empty(starts[-1] + 64, np.uint8)
+    first = (_address(memory) + 63) // 64 * 64
+    _OWN.arena = sizes, [first + starts[n] for n in places], memory
+    return _OWN.arena[1]
 
 
 def choose(sizes):
@@ -207,13 +220,15 @@ def default_threads():
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def _call(config, tensors, lengths, threads):
-    """One call of the compiled function; all tensors are contiguous."""
-    run, many, kept = load(config), len(tensors), _OWN.__dict__
+def _call(config, tensors, buffers, lengths, threads):
+    """One call of the compiled function; all tensors are contiguous, and buffers are at these addresses."""
+    run, many, kept = load(config), len(tensors) + len(buffers), _OWN.__dict__
     if many not in kept:
         made = (ctypes.c_void_p * many)()
         kept[many] = made, ctypes.addressof(made)
     addresses, begin = kept[many]
+    if buffers:
+        addresses[len(tensors) :] = buffers
     for n, t in enumerate(tensors):
         if isinstance(t, np.ndarray):
             known = _PLACES.get(id(t))
@@ -398,6 +413,17 @@ def _configs(
     w.line("}")
 
 
+def _buffers(module: TileModule) -> str:
+    """The addresses of the buffers, as source."""
+    groups = shared_places(module)
+    if not groups:
+        return "()"
+    sizes = [[_SIZES.text(reduce(mul, b.shape, b.dtype.bytes)) for b in group] for group in groups]
+    longest = [s[0] if len({*s}) == 1 else f"max({', '.join(dict.fromkeys(s))})" for s in sizes]
+    place = {b.name: n for n, group in enumerate(groups) for b in group}
+    return f"_arena({tuple_of(longest)}, {tuple_of([str(place[b.name]) for b in module.buffers])})"
+
+
 def _launcher(
     w: Writer,
     module: TileModule,
@@ -409,7 +435,7 @@ def _launcher(
     taken = {n for launch in module.launches for n in launch.lengths} | {identifier(module.name)}
     taken |= {identifier(s) for s in module.symbols} | _TAKEN | TORCH_OP_NAMES | STATED_NAMES
     tensors = name_tensors(module, taken)
-    signature = Signature(module, tensors, PythonIntegers("_cdiv"), lambda d: f'"{d.value}"', weights, returned, ranges)
+    signature = Signature(module, tensors, _SIZES, lambda d: f'"{d.value}"', weights, returned, ranges)
     inputs, outputs = signature.inputs, signature.outputs
     signature.define(w, ["config=None", "out=None", "threads=None"])
     with w.indented():
@@ -434,9 +460,9 @@ def _launcher(
                 signature.expect(w, t, signature.shape(t.shape))
                 with w.block(f"if {n} is not _dense({n}):"):
                     w.line(f'raise ValueError("{n} must be contiguous")')
-        buffers = [f'_buffer("{b.name}", {signature.shape(b.shape)}, "{b.dtype.value}")' for b in module.buffers]
         own = sorted({n for launch in module.launches for n in launch.lengths})
-        w.call("_call", ["config", f"[{', '.join([*inputs, *buffers, *outputs])}]", f"[{', '.join(own)}]", "threads"])
+        passed = f"[{', '.join([*inputs, *outputs])}]"
+        w.call("_call", ["config", passed, _buffers(module), f"[{', '.join(own)}]", "threads"])
         w.line(f"return {', '.join(signature.results(inputs[0]))}")
     signature.torch_op(w, imported=False)
 

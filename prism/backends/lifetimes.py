@@ -1,0 +1,55 @@
+"""Which buffers may lie in the same memory: those that no launch needs at the same time.
+
+A buffer lives from the launch that first stores it to the last one that reads or stores it, and launches run one after
+another. Buffers are given places in the order in which their lives begin, a place that is free before a new one
+(linear scan, as registers are allocated: Poletto & Sarkar, 1999): of those that are large enough the smallest, else
+the largest, which grows; of equal ones what was left last, as it is still in a cache.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from prism.backends.tile import TileModule
+from prism.program.extents import Extent, evaluate
+from prism.program.nodes import Tensor
+
+ASSUMED = 256
+"""What a symbol of a shape is taken for where sizes are compared; any number is right, a likely one wastes less."""
+
+
+@dataclass(slots=True)
+class _Place:
+    """Memory of several buffers: how many bytes it has so far, and the last launch that needs it."""
+
+    bytes: int
+    end: int
+    held: list[Tensor] = field(default_factory=list)
+
+
+def shared_places(module: TileModule) -> list[tuple[Tensor, ...]]:
+    """The module's buffers, in groups whose members never live at the same time."""
+    needed = [{t.name for t in launch.tensors} for launch in module.launches]
+    lives = {b.name: [n for n, names in enumerate(needed) if b.name in names] for b in module.buffers}
+    places: list[_Place] = []
+    for b in sorted(module.buffers, key=lambda b: lives[b.name][:1]):
+        begin, end = min(lives[b.name], default=0), max(lives[b.name], default=0)
+        wanted = _bytes(b.shape) * b.dtype.bytes
+        free = [p for p in places if p.end < begin]
+        if free:
+            place = min(free, key=lambda p: (p.bytes < wanted, abs(p.bytes - wanted), -p.end))
+        else:
+            place = _Place(wanted, end)
+            places.append(place)
+        place.bytes, place.end = max(place.bytes, wanted), end
+        place.held.append(b)
+    return [tuple(p.held) for p in places]
+
+
+def _bytes(shape: Sequence[Extent]) -> int:
+    total = 1
+    for e in shape:
+        names = {} if isinstance(e, int) else {s.name: ASSUMED for s in e.free_symbols}
+        total *= max(1, int(evaluate(e, names)))
+    return total
