@@ -27,6 +27,8 @@ from onnx.backend.test.case.node import collect_testcases
 from onnx.reference.ops import op_pool_common
 
 from prism.errors import PrismError
+from prism.frontend.onnx.contrib import DOMAIN
+from prism.frontend.onnx.contrib import TRANSLATORS as CONTRIB
 from prism.frontend.onnx.reader import TRANSLATORS, from_model
 from prism.frontend.onnx.schemas import VERSIONS
 from prism.program.evaluate import evaluate
@@ -249,7 +251,7 @@ def page(outcomes: Sequence[Outcome]) -> str:
         " store shapes, axes and indices.",
         "",
         "Versions are those of the operator's schema (`onnx.defs`): prism has the meaning of the first, the last and"
-        " all between, and refuses others. So the operator sets 7 to the newest that `onnx` knows can be read.",
+        " all between, and refuses others. Operator sets are 1 to the newest that `onnx` knows.",
         "",
         "| operator | versions | cases read | function bodies read | refused |",
         "|---|---|---:|---:|---|",
@@ -265,6 +267,11 @@ def page(outcomes: Sequence[Outcome]) -> str:
         f"Operators without a translation, {len(others)} of those that have cases: {', '.join(others)}.",
         "",
         f"Of these, {', '.join(bodies)} are read by the function bodies that onnx has of them." if bodies else "",
+        "",
+        "Whatever is refused stays as it is and runs in onnxruntime, and the rest of its model goes in islands: no case"
+        " is refused by `prism optimize`.",
+        "",
+        f"Of onnxruntime's fused operators (`{DOMAIN}`) these are read: {', '.join(sorted(CONTRIB))}.",
     ]
     return "\n".join(lines).rstrip() + "\n"
 

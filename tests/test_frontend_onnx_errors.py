@@ -89,9 +89,16 @@ def test_external_data_missing_or_short(tmp_path: Path) -> None:
     assert "'w'" in error.where
 
 
-@pytest.mark.parametrize("opset", [6, 99])
+@pytest.mark.parametrize("opset", [0, 99])
 def test_operator_set_out_of_range(opset: int) -> None:
-    refused(simple(opset), UnsupportedError, f"operator set {opset}", f"7 to {onnx.defs.onnx_opset_version()}")
+    refused(simple(opset), UnsupportedError, f"operator set {opset}", f"1 to {onnx.defs.onnx_opset_version()}")
+
+
+def test_old_operator_sets_are_read_where_the_operator_is_what_it_is() -> None:
+    inputs = {"x": (TensorProto.BOOL, [3])}
+    assert from_model(model([node("Not", ["x"], ["y"])], inputs, ["y"], opset=1), "net.onnx", None).outputs == ("y",)
+    old = model([node("Add", ["x", "x"], ["y"])], {"x": (FLOAT, [3])}, ["y"], opset=6)
+    refused(old, UnsupportedError, "version 6 of Add is not supported")
 
 
 def test_every_unknown_operator_is_named_at_once() -> None:
@@ -99,10 +106,10 @@ def test_every_unknown_operator_is_named_at_once() -> None:
         node("NonZero", ["x"], ["a"], name="first"),
         node("FusedThing", ["a"], ["b"], domain="com.vendor"),
         node("NonZero", ["b"], ["c"]),
-        node("TopK", ["c", "k"], ["d", "y"]),
+        node("Compress", ["c", "k"], ["y"]),
     ]
     built = model(nodes, {"x": (FLOAT, [3]), "k": (INT64, [1])}, ["y"])
-    refused(built, UnsupportedError, "NonZero, com.vendor.FusedThing, TopK", "'first'")
+    refused(built, UnsupportedError, "NonZero, com.vendor.FusedThing, Compress", "'first'")
 
 
 def test_control_flow() -> None:

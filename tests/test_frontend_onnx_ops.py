@@ -116,6 +116,14 @@ CASES = [
     *[Case(op, [f(2, 3, 4) * 30], {"axis": a}) for op in ("Softmax", "LogSoftmax") for a in (-1, 0, 1)],
     Case("Softmax", [f(2, 3, 4)], opset=13),
     Case("Softmax", [f(2, 1)]),
+    *[
+        Case(op, [np.round(f(3, 5, 4))], {"axis": a, "keepdims": k, "select_last_index": last}, 13)
+        for op in ("ArgMax", "ArgMin")
+        for a, k, last in ((0, 1, 0), (-1, 0, 1), (1, 0, 0))
+    ],
+    Case("ArgMax", [np.array([[1, np.nan, 3, np.nan], [-np.inf] * 4], np.float32)], {"axis": 1}, 13),
+    *[Case("Hardmax", [np.round(f(2, 3, 4))], {"axis": a}, 13) for a in (0, -1)],
+    *[Case("TopK", [np.round(f(3, 4)), i(1)], {"axis": a, "largest": n}, 11, [1], 2) for a in (0, 1) for n in (0, 1)],
     Case("CumSum", [f(3, 4), np.array(1, dtype=np.int64)], fixed=[1]),
     Case("CumSum", [f(3, 4), np.array(0, dtype=np.int64)], {"exclusive": 1, "reverse": 1}, fixed=[1]),
     # linear algebra

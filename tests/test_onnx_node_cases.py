@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import onnx
 import pytest
 from onnx_node_cases import CRASHED, EQUAL, PAGE, WRONG, collect, outcome, page
+from quick import slow_but
 
+from prism.frontend.onnx.inference import Inference
+from prism.frontend.onnx.islands import cut
 from prism.frontend.onnx.reader import TRANSLATORS
 from prism.frontend.onnx.schemas import MEANINGLESS, VERSIONS
 
@@ -22,6 +27,20 @@ def test_node_cases_are_read_right_or_refused(check: bool) -> None:
     assert sum(o.kind == EQUAL for o in outcomes) > len(outcomes) / 2
     if RELEASE == (1, 23):
         assert PAGE.read_text() == page(outcomes), "run python tests/onnx_node_cases.py --write"
+
+
+@pytest.mark.parametrize("of", slow_but([29], [29, 1]))
+def test_no_case_is_refused_as_a_model(of: int, tmp_path: Path) -> None:
+    """What has no translation stays as it is, be it all of the model."""
+    path = tmp_path / "case.onnx"
+    with Inference() as asked:
+        for case in collect()[::of]:
+            path.write_bytes(case.model.SerializeToString())
+            parts = cut(path, inference=asked)
+            chosen = {i.name for i in parts.islands}
+            many = sum(p.nodes for p in parts.parts(chosen))
+            assert many >= parts.count, case.name
+            onnx.checker.check_model(onnx.load_from_string(parts.with_functions(chosen)))
 
 
 def test_every_operator_has_versions() -> None:

@@ -42,7 +42,7 @@ def _heads(node: Node, value: Value, count: int | None, part: str) -> Shape:
     return (value.shape[0], count, value.shape[1], hidden // count)
 
 
-def _element(graph: Graph, value: Value, shape: Shape, at: tuple[Index, Index, Index, Index]) -> Expr:
+def head_element(graph: Graph, value: Value, shape: Shape, at: tuple[Index, Index, Index, Index]) -> Expr:
     """One element of the operand by batch, head, position and place in the head."""
     batch, head, position, place = at
     if value.rank == 4:
@@ -95,7 +95,7 @@ def _attention(graph: Graph, node: Node) -> Sequence[Value]:
     if used is not None and (used.rank != 1 or not same_extent(used.shape[0], shapes[0][0])):
         raise node.shape_error(f"nonpad_kv_seqlen of shape {list(used.shape)} for a batch of {shapes[0][0]}")
     keys, values = (
-        _with_cache(graph, node, (x, shape), before, output)
+        with_cache(graph, node, (x, shape), before, output)
         for x, shape, before, output in zip((k, v), shapes[1:], old, (1, 2), strict=True)
     )
     call = _Call(
@@ -127,7 +127,7 @@ def _attention(graph: Graph, node: Node) -> Sequence[Value]:
     return results
 
 
-def _with_cache(
+def with_cache(
     graph: Graph, node: Node, given: tuple[Value, Shape], before: Value | None, output: int
 ) -> tuple[Value, Shape]:
     """Keys or values after those of the cache, and their shape; a tensor of the program where they are a result."""
@@ -143,7 +143,7 @@ def _with_cache(
     whole = (*shape[:2], add(start, shape[2]), shape[3])
     axes = axes_of(whole)
     batch, head, position, place = map(Index.axis, axes)
-    expr = _element(graph, value, shape, (batch, head, position + Index.const(mul(-1, start)), place))
+    expr = head_element(graph, value, shape, (batch, head, position + Index.const(mul(-1, start)), place))
     if before is not None:
         inside = apply("lt", index_value(position), number(start))
         expr = apply("where", inside, graph.at(before, (batch, head, position, place)), expr)
@@ -166,7 +166,7 @@ def _weighted(call: _Call, scores: Value, weights: Value, *, guarded: bool) -> V
         result = (batch, head, position, last)
     row = (Index.axis(batch), head_at, Index.axis(position))
     one = graph.at(weights, (*row, Index.axis(j)))
-    other = _element(graph, v, v_shape, (Index.axis(batch), head_at.floordiv(call.repeat), Index.axis(j), place))
+    other = head_element(graph, v, v_shape, (Index.axis(batch), head_at.floordiv(call.repeat), Index.axis(j), place))
     total = build.reduce(ReduceKind.SUM, j, apply("mul", one, other))
     if guarded:
         total = _unless_empty(call, scores, row, total)
@@ -195,8 +195,8 @@ def _scores(call: _Call) -> tuple[Value, Value, Value]:
     batch, head, i, j = map(Index.axis, axes)
     size = q_shape[3]
     d = Axis("d", size)
-    left = _element(graph, q_value, q_shape, (batch, head, i, Index.axis(d)))
-    right = _element(graph, k_value, k_shape, (batch, head.floordiv(call.repeat), j, Index.axis(d)))
+    left = head_element(graph, q_value, q_shape, (batch, head, i, Index.axis(d)))
+    right = head_element(graph, k_value, k_shape, (batch, head.floordiv(call.repeat), j, Index.axis(d)))
     if "scale" in node.attributes:
         scale = node.number("scale")
     elif isinstance(size, int):
@@ -339,17 +339,43 @@ def _rotary(graph: Graph, node: Node) -> Sequence[Value]:
         head, place = flat.floordiv(size), flat.mod(size)
 
     def element(at: Index) -> Expr:
-        return _element(graph, x, shape, (batch, head, position, at))
+        return head_element(graph, x, shape, (batch, head, position, at))
 
-    def angle(cache: Value, at: Index) -> Expr:
-        return _angle(graph, node, cache, shape, half, batch, position, at)
+    def angle(at: Index) -> tuple[Expr, Expr]:
+        c, s = (_angle(graph, node, cache, shape, half, batch, position, at) for cache in (cos, sin))
+        return c, s
+
+    expr = rotation(place, size, rotated, element, angle, interleaved=node.flag("interleaved"))
+    return [graph.define(node, axes, expr, x.dtype)]
+
+
+def rotation(
+    place: Index,
+    size: int,
+    rotated: int,
+    element: Callable[[Index], Expr],
+    angle: Callable[[Index], tuple[Expr, Expr]],
+    *,
+    interleaved: bool,
+) -> Expr:
+    """The element at a place of a head whose first places are rotated in pairs.
+
+    Args:
+        place: where in the head.
+        size: of the head.
+        rotated: how many places are.
+        element: what is rotated, at a place.
+        angle: cosine and sine of a pair's angle.
+        interleaved: whether pairs lie side by side, rather than half of the rotated places apart.
+    """
+    half = rotated // 2
 
     def turned(first: Index, second: Index, at: Index) -> tuple[Expr, Expr]:
         """Both coordinates of the pair after the rotation."""
-        c, s, a, b = angle(cos, at), angle(sin, at), element(first), element(second)
+        (c, s), a, b = angle(at), element(first), element(second)
         return sub(apply("mul", c, a), apply("mul", s, b)), apply("add", apply("mul", s, a), apply("mul", c, b))
 
-    if node.flag("interleaved"):
+    if interleaved:
         pair, parity = place.floordiv(2), place.mod(2)
         real, imaginary = turned(pair.scaled(2), pair.scaled(2) + 1, pair)
         expr = apply("where", apply("eq", index_value(parity), Const(0.0)), real, imaginary)
@@ -360,7 +386,7 @@ def _rotary(graph: Graph, node: Node) -> Sequence[Value]:
         expr = apply("where", apply("lt", index_value(place), Const(float(half))), real, imaginary)
     if rotated < size:
         expr = apply("where", apply("lt", index_value(place), Const(float(rotated))), expr, element(place))
-    return [graph.define(node, axes, expr, x.dtype)]
+    return expr
 
 
 def _angle(

@@ -1,111 +1,432 @@
-"""Operators that optimisers put in place of standard ones, written out as the standard ones again.
+"""Operators that optimisers put in the place of standard ones: onnxruntime's fused ones, of the domain `com.microsoft`.
 
-onnxsim and onnxruntime's higher levels fuse self-attention into `com.microsoft.Attention`: one product with the stacked
-weights of queries, keys and values, heads, softmax and the product with the values. What such a node may say beside
-that (masks, caches, rotations) is refused.
+onnx has no schemas of them. What they mean is what onnxruntime's kernels for CPUs compute, which the tests compare them
+with. Two are written into the standard domain: SimplifiedLayerNormalization, and LayerNormalization before version 17.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any, TypeAlias
+from typing import Any
 
-import numpy as np
 import onnx
-from onnx import helper, numpy_helper
 
-from prism.errors import UnsupportedError
+from prism.frontend.onnx import contrib_attention, linear, norms, pointwise, quantized, views
+from prism.frontend.onnx.algebra import apply, sub
+from prism.frontend.onnx.graph import Graph, Node, Value
+from prism.frontend.onnx.norms import fits
+from prism.frontend.onnx.reduce import mean, rows, square
+from prism.frontend.onnx.schemas import Signature
+from prism.program import build
+from prism.program.extents import cdiv
+from prism.program.index import Axis, Index
+from prism.program.lookup import looked_up
+from prism.program.nodes import Const, DType, Expr, ReduceKind
+from prism.program.views import axes_of, broadcast_shapes, same_extent
 
 DOMAIN = "com.microsoft"
-Expansion: TypeAlias = tuple[list[onnx.NodeProto], list[onnx.TensorProto]]
+Translator = Callable[[Graph, Node], Sequence["Value | None"]]
+
+_MAIN_DOMAINS = ("", "ai.onnx")
+_IN_MAIN = frozenset({"LayerNormalization", "SimplifiedLayerNormalization"})
 
 
-def expanded(model: onnx.ModelProto, name: str) -> onnx.ModelProto:
-    """The model with such nodes written out; itself where it has none.
-
-    Args:
-        model: the model.
-        name: its file, for errors.
-
-    Raises:
-        UnsupportedError: a node says something that has no translation.
-    """
-    if not any(n.domain == DOMAIN and n.op_type in EXPANSIONS for n in model.graph.node):
-        return model
-    result = onnx.ModelProto()
-    result.CopyFrom(model)
-    weights = {t.name: t for t in model.graph.initializer}
-    del result.graph.node[:]
-    for node in model.graph.node:
-        if node.domain == DOMAIN and node.op_type in EXPANSIONS:
-            nodes, constants = EXPANSIONS[node.op_type](node, weights, name)
-            result.graph.node.extend(nodes)
-            result.graph.initializer.extend(constants)
-        else:
-            result.graph.node.append(node)
-    return result
+def has(proto: onnx.NodeProto, opset: int) -> bool:
+    """Whether the node is one of these operators, in a model of that operator set."""
+    if proto.domain == DOMAIN:
+        return proto.op_type in TRANSLATORS
+    return proto.domain in _MAIN_DOMAINS and proto.op_type in _IN_MAIN and not onnx.defs.has(proto.op_type, opset)
 
 
-def _attention(node: onnx.NodeProto, weights: Mapping[str, onnx.TensorProto], name: str) -> Expansion:
-    given = {a.name: helper.get_attribute_value(a) for a in node.attribute}
-    label = node.name or node.output[0]
-    where = f"{name}, node {label!r} ({DOMAIN}.Attention)"
-    heads = int(given.pop("num_heads", 0))
-    sizes = [int(n) for n in given.pop("qkv_hidden_sizes", ())]
-    scale = float(given.pop("scale", 0.0))
-    given.pop("mask_filter_value", None)  # says something of masks alone
-    said = [k for k, v in given.items() if v not in (0, 0.0)]
-    said += [f"operand {n}" for n, operand in enumerate(node.input) if n > 2 and operand]
-    said += [f"result {n}" for n, output in enumerate(node.output) if n > 0 and output]
-    if said:
-        raise UnsupportedError(
-            f"what it says beside weights, bias and scale has no translation: {', '.join(said)}",
-            where=where,
-            fix="optimise the model without fusing attention",
+def signature(op: str) -> Signature:
+    """What such an operator's attributes are where a node does not say."""
+    return Signature(1, (), MappingProxyType(dict(_DEFAULTS.get(op, {}))))
+
+
+# Activations
+
+
+def _biased(f: Callable[[Expr], Expr]) -> Translator:
+    """`f` of the operand, to which a bias is added where one is given."""
+
+    def translate(graph: Graph, node: Node) -> Sequence[Value]:
+        x, bias = node.input(0), node.optional(1)
+        given = [x] if bias is None else [x, bias]
+        if bias is not None:
+            fits(node, bias, x.shape, "the bias")
+        return [graph.pointwise(node, given, lambda *parts: f(_sum(parts)))]
+
+    return translate
+
+
+def _sum(parts: Sequence[Expr]) -> Expr:
+    """The sum of the parts, the first first."""
+    total = parts[0]
+    for part in parts[1:]:
+        total = apply("add", total, part)
+    return total
+
+
+def _quick_gelu(graph: Graph, node: Node) -> Sequence[Value]:
+    alpha = Const(node.number("alpha"))
+    return [graph.pointwise(node, [node.input(0)], lambda x: apply("mul", x, apply("sigmoid", apply("mul", alpha, x))))]
+
+
+def _split_gelu(graph: Graph, node: Node) -> Sequence[Value]:
+    """After a bias, the first half of the last dimension times the gelu of the second."""
+    x, bias = node.input(0), node.input(1)
+    fits(node, bias, x.shape, "the bias")
+    last = x.shape[-1]
+    if not isinstance(last, int) or last % 2:
+        raise node.shape_error(f"a dimension of {last} has no halves")
+    axes = axes_of((*x.shape[:-1], last // 2))
+    before = [Index.axis(a) for a in axes[:-1]]
+
+    def element(at: Index) -> Expr:
+        return apply("add", graph.at(x, [*before, at]), graph.at(bias, [at]))
+
+    here = Index.axis(axes[-1])
+    gate = pointwise.gelu_erf(element(here + last // 2))
+    return [graph.define(node, axes, apply("mul", element(here), gate), x.dtype)]
+
+
+def _bias_add(graph: Graph, node: Node) -> Sequence[Value]:
+    given = [node.input(n) for n in range(3)]
+    return [graph.pointwise(node, given, lambda *parts: _sum(parts))]
+
+
+# Normalisations
+
+
+def _rms(graph: Graph, node: Node, x: Value, scale: Value, first: int, *, output: int = 0) -> Value:
+    """x / sqrt(mean x^2 + epsilon) * scale, over the dimensions from `first` on."""
+    fits(node, scale, x.shape, "the scale")
+    axes = axes_of(x.shape)
+    squares = mean(rows(graph, x, axes, list(range(first, x.rank))), square)
+    normal = apply("mul", graph.read(x, axes), norms.inverse_deviation(squares, node.number("epsilon")))
+    return graph.define(node, axes, apply("mul", normal, graph.read(scale, axes)), x.dtype, output=output)
+
+
+def _simplified_layer_norm(graph: Graph, node: Node) -> Sequence[Value]:
+    x = node.input(0)
+    node.integer("stash_type")  # the precision of a step
+    return [_rms(graph, node, x, node.input(1), node.axis("axis", x.rank))]
+
+
+def _with_skip(graph: Graph, node: Node, bias: int) -> tuple[Value, list[Value | None]]:
+    """(input + skip + bias, what of the four results there is beside the first)."""
+    x, skip, also = node.input(0), node.input(1), node.optional(bias)
+    fits(node, skip, x.shape, "the skip")
+    given = [x, skip]
+    if also is not None:
+        fits(node, also, x.shape, "the bias")
+        given.append(also)
+    axes = axes_of(x.shape)
+    total = _sum([graph.read(v, axes) for v in given])
+    label = node.outputs[3] if node.wanted(3) else f"{node.outputs[0]}_sum"
+    summed = graph.define_tensor(label, axes, total, x.dtype, origin=node.label)
+    return summed, [None, None, summed] if node.wanted(3) else []
+
+
+def _skip_layer_norm(graph: Graph, node: Node) -> Sequence[Value | None]:
+    _refuse_statistics(node)
+    summed, also = _with_skip(graph, node, 4)
+    return [norms.layer_norm(graph, node, summed, node.input(2), node.optional(3), [summed.rank - 1]), *also]
+
+
+def _skip_simplified_layer_norm(graph: Graph, node: Node) -> Sequence[Value | None]:
+    _refuse_statistics(node)
+    summed, also = _with_skip(graph, node, 3)
+    return [_rms(graph, node, summed, node.input(2), summed.rank - 1), *also]
+
+
+def _refuse_statistics(node: Node) -> None:
+    for place in (1, 2):
+        if node.wanted(place):
+            raise node.unsupported(f"the result {place} is not supported", fix="remove that output")
+
+
+def _embed_layer_norm(graph: Graph, node: Node) -> Sequence[Value | None]:
+    """The sum of words', positions' and segments' embeddings, normalised; and how many words are not masked."""
+    words, segments = node.input(0), node.optional(1)
+    tables = [node.input(2), node.input(3), node.optional(4)]
+    mask, positions = node.optional(7), node.optional(8)
+    if words.rank != 2 or any(t is not None and t.rank != 2 for t in tables):
+        raise node.shape_error("words are numbers by batch and place, and embeddings rows of tables")
+    hidden = node.input(2).shape[1]
+    axes = axes_of((*words.shape, hidden))
+    batch, place, column = map(Index.axis, axes)
+
+    def row(table: Value, at: Expr) -> Expr:
+        bound = Axis("r", table.shape[0])
+        return looked_up(bound, graph.place(at, bound), graph.at(table, [Index.axis(bound), column]))
+
+    parts = [row(node.input(2), graph.at(words, [batch, place]))]
+    if positions is None:
+        parts.append(graph.at(node.input(3), [place, column]))
+    else:
+        of = Index.const(0) if positions.shape[0] == 1 else batch
+        parts.append(row(node.input(3), graph.at(positions, [of, place])))
+    if segments is not None:
+        if tables[2] is None:
+            raise node.shape_error("segments without embeddings of segments")
+        parts.append(row(tables[2], graph.at(segments, [batch, place])))
+    dtype = node.input(2).dtype
+    label = node.outputs[2] if node.wanted(2) else f"{node.outputs[0]}_sum"
+    summed = graph.define_tensor(label, axes, _sum(parts), dtype, origin=node.label)
+    normal = norms.layer_norm(graph, node, summed, node.input(5), node.input(6), [2])
+    counted: Value | None = None
+    node.integer("mask_index_type")
+    if node.wanted(1):
+        (over,) = axes_of(words.shape[:1])
+        total: Expr = Const(0.0)
+        if mask is not None:
+            s = Axis("s", words.shape[1])
+            kept = apply("eq", graph.at(mask, [Index.axis(over), Index.axis(s)]), Const(1.0))
+            total = build.reduce(ReduceKind.SUM, s, apply("where", kept, Const(1.0), Const(0.0)))
+        counted = graph.define(node, (over,), total, DType.INT32, output=1)
+    return [normal, counted, summed if node.wanted(2) else None]
+
+
+def _gated_rms_norm(graph: Graph, node: Node) -> Sequence[Value]:
+    """Groups of the last dimension as long as the scale, normalised, scaled, and times the gate's activation."""
+    x, scale, gate = node.input(0), node.input(1), node.input(2)
+    name = str(node.attributes["activation"])
+    if name not in ("silu", "swish", "sigmoid") or scale.rank != 1:
+        raise node.unsupported(f"the activation {name!r} of scales of {scale.rank} dimensions is not known")
+    each, axes = scale.shape[0], axes_of(x.shape)
+    before, last = [Index.axis(a) for a in axes[:-1]], Index.axis(axes[-1])
+    if not isinstance(each, int) or not isinstance(x.shape[-1], int) or x.shape[-1] % each:
+        raise node.shape_error(f"a dimension of {x.shape[-1]} has no groups of {each}")
+    bound = Axis("r", each)
+    group = graph.at(x, [*before, last.floordiv(each).scaled(each) + Index.axis(bound)])
+    squares = build.mean(bound, square(group))
+    normal = apply("mul", graph.read(x, axes), norms.inverse_deviation(squares, node.number("epsilon")))
+    scaled = apply("mul", normal, graph.at(scale, [last.mod(each)]))
+    opened = graph.read(gate, axes)
+    soft = apply("sigmoid", opened)
+    return [
+        graph.define(
+            node, axes, apply("mul", scaled, soft if name == "sigmoid" else apply("mul", opened, soft)), x.dtype
         )
-    weight = weights.get(node.input[1]) if len(node.input) > 1 else None
-    if weight is None:
-        raise UnsupportedError("its weights are not in the model", where=where, fix="fix them in the model")
-    if not sizes and len(weight.dims) == 2 and weight.dims[1] % 3 == 0:
-        sizes = [weight.dims[1] // 3] * 3
-    if len(sizes) != 3 or heads < 1 or any(n % heads for n in sizes) or sizes[0] != sizes[1]:
-        raise UnsupportedError("the sizes of its heads are not known", where=where, fix="fix its weights in the model")
-    size = sizes[0] // heads
-    made: list[onnx.NodeProto] = []
-    constants: list[onnx.TensorProto] = []
-
-    def constant(array: np.ndarray, what: str) -> str:
-        constants.append(numpy_helper.from_array(array, f"{node.output[0]}/{what}"))
-        return constants[-1].name
-
-    def do(op: str, operands: Sequence[str], what: str, **attributes: Any) -> str:
-        result = what if what == node.output[0] else f"{node.output[0]}/{what}"
-        made.append(helper.make_node(op, list(operands), [result], name=f"{label}/{what}", **attributes))
-        return result
-
-    projected = do("MatMul", node.input[:2], "projected")
-    if len(node.input) > 2 and node.input[2]:
-        projected = do("Add", [projected, node.input[2]], "shifted")
-    parts = []
-    for what, start, extent in zip("qkv", np.cumsum([0, *sizes[:2]]), sizes, strict=True):
-        ends = [constant(np.array([n], np.int64), f"{what}{n}") for n in (int(start), int(start) + extent)]
-        last = constant(np.array([2], np.int64), f"{what}/axis")
-        part = do("Slice", [projected, *ends, last], what)
-        split = constant(np.array([0, 0, heads, extent // heads], np.int64), f"{what}/shape")
-        part = do("Reshape", [part, split], f"{what}/split")
-        order = [0, 2, 3, 1] if what == "k" else [0, 2, 1, 3]
-        parts.append(do("Transpose", [part], f"{what}/heads", perm=order))
-    scores = do("MatMul", parts[:2], "products")
-    kind = helper.tensor_dtype_to_np_dtype(weight.data_type)
-    factor = constant(np.array(scale or size**-0.5, kind), "scale")
-    shares = do("Softmax", [do("Mul", [scores, factor], "scores")], "weights", axis=-1)
-    mixed = do("Transpose", [do("MatMul", [shares, parts[2]], "mixed")], "merged", perm=[0, 2, 1, 3])
-    whole = constant(np.array([0, 0, sizes[2]], np.int64), "shape")
-    do("Reshape", [mixed, whole], node.output[0])
-    return made, constants
+    ]
 
 
-EXPANSIONS: Mapping[str, Callable[[onnx.NodeProto, Mapping[str, onnx.TensorProto], str], Expansion]] = MappingProxyType(
-    {"Attention": _attention}
+# Products
+
+
+def _fused_matmul(graph: Graph, node: Node) -> Sequence[Value]:
+    """alpha * A B, of matrices that may lie transposed, and before their batch."""
+    given = [node.input(0), node.input(1)]
+    flags = [(node.flag(f"trans{x}"), node.flag(f"transBatch{x}")) for x in "AB"]
+    if min(v.rank for v in given) < 1 or any(v.rank < 2 and any(f) for v, f in zip(given, flags, strict=True)):
+        raise node.shape_error("a product of scalars, or of a vector that is transposed")
+    orders = [_order(v.rank, *f) for v, f in zip(given, flags, strict=True)]
+    shapes = [[v.shape[d] for d in order] for v, order in zip(given, orders, strict=True)]
+    (a, b), (left, right) = given, shapes
+    deep = right[-2] if b.rank > 1 else right[0]
+    if not same_extent(left[-1], deep):
+        raise node.shape_error(f"contracted dimensions of extents {left[-1]} and {deep} differ")
+    k = Axis("k", left[-1])
+    batch = axes_of(broadcast_shapes(tuple(left[:-2]), tuple(right[:-2]), where=node.where), "b")
+    m = (Axis("m", left[-2]),) if a.rank > 1 else ()
+    n = (Axis("n", right[-1]),) if b.rank > 1 else ()
+
+    def read(v: Value, shape: Sequence[Any], order: Sequence[int], axes: Sequence[Axis]) -> Expr:
+        aligned = axes[len(axes) - v.rank :]
+        places = [Index.const(0) if e == 1 else Index.axis(x) for e, x in zip(shape, aligned, strict=True)]
+        return graph.at(v, [places[list(order).index(d)] for d in range(v.rank)])
+
+    one = read(a, left, orders[0], (*batch, *m, k))
+    other = read(b, right, orders[1], (*batch, k, *n))
+    total = build.reduce(ReduceKind.SUM, k, apply("mul", one, other))
+    alpha = node.number("alpha")
+    if alpha != 1.0:
+        total = apply("mul", Const(alpha), total)
+    return [graph.define(node, (*batch, *m, *n), total, a.dtype)]
+
+
+def _order(rank: int, transposed: bool, batch_last: bool) -> list[int]:
+    """The dimensions of an operand as a batch of matrices has them."""
+    order = list(range(rank))
+    if batch_last and rank > 2:  # it lies as rows, batch, columns
+        order = [*range(1, rank - 1), 0, rank - 1]
+    if transposed and rank > 1:
+        order[-2:] = order[:-3:-1]
+    return order
+
+
+def _fused_gemm(graph: Graph, node: Node) -> Sequence[Value]:
+    name = str(node.attributes.get("activation", ""))
+    slope = node.number("activation_alpha")
+    node.number("activation_beta")
+    node.number("activation_gamma")
+    shapes: dict[str, Callable[[Expr], Expr]] = {
+        "": lambda x: x,
+        "Relu": pointwise.relu,
+        "Sigmoid": pointwise.sigmoid,
+        "Tanh": lambda x: apply("tanh", x),
+        "LeakyRelu": lambda x: apply("where", apply("lt", x, Const(0.0)), apply("mul", Const(slope), x), x),
+    }
+    if name not in shapes:
+        raise node.unsupported(f"the activation {name!r} has no translation")
+    axes, expr = linear.gemm(graph, node)
+    return [graph.define(node, axes, shapes[name](expr), node.input(0).dtype)]
+
+
+def _matmul_integer_to_float(graph: Graph, node: Node) -> Sequence[Value]:
+    """The product of levels above their zeros, times both scales, and a bias."""
+    a, b, a_scale, b_scale = (node.input(n) for n in range(4))
+    zeros, bias = (node.optional(4), node.optional(5)), node.optional(6)
+    axes, row, column, total = quantized.product(graph, node, a, b, zeros)
+    scale = apply(
+        "mul",
+        quantized.along(graph, node, a_scale, row, "a scale"),
+        quantized.along(graph, node, b_scale, column, "a scale"),
+    )
+    result = apply("mul", total, scale)
+    if bias is not None:
+        result = apply("add", result, graph.read(bias, axes))
+    return [graph.define(node, axes, result, a_scale.dtype)]
+
+
+def _matmul_n_bits(graph: Graph, node: Node) -> Sequence[Value]:
+    """A times a matrix whose rows are stored in blocks, each with a scale and a zero, of a few bits a number."""
+    a, b, scales = (node.input(n) for n in range(3))
+    zeros, bias = node.optional(3), node.optional(5)
+    columns, deep, bits, block = (node.integer(n) for n in ("N", "K", "bits", "block_size"))
+    node.integer("accuracy_level")  # how precise a step is
+    node.integer("weight_prepacked")
+    if node.attributes.get("weight_prepacked"):
+        raise node.unsupported("weights that are packed for one device have no translation")
+    if bits not in (1, 2, 4, 8) or block < 8 or a.rank < 1:
+        raise node.unsupported(f"numbers of {bits} bits in blocks of {block} have no translation")
+    blocks = -(-deep // block)
+    if not same_extent(a.shape[-1], deep) or b.shape != (columns, blocks, block * bits // 8):
+        raise node.shape_error(f"A {list(a.shape)} and B {list(b.shape)} are not of {deep} by {columns}")
+    n, k = Axis("n", columns), Axis("k", deep)
+    at, row = Index.axis(k), Index.axis(n)
+    outer = axes_of(a.shape[:-1], "b")
+
+    def level(packed: Value, index: Sequence[Index], place: Index) -> Expr:
+        """The number at a place of a row of bytes, low bits first."""
+        each = 8 // bits
+        byte = graph.at(packed, [*index, place.floordiv(each)])
+        if each == 1:
+            return byte
+        return _bits(byte, build.position(place.mod(each)), bits)
+
+    def of_block(value: Value, place: Index) -> Expr:
+        if value.rank == 1:
+            return graph.at(value, [row.scaled(blocks) + place])
+        return graph.at(value, [row, place])
+
+    here = at.floordiv(block)
+    zero: Expr = Const(float(1 << (bits - 1)))
+    if zeros is not None and zeros.dtype is DType.UINT8:
+        width = cdiv(blocks * bits, 8)
+        if zeros.rank == 1:
+            each = 8 // bits
+            place = row.scaled(width) + here.floordiv(each)
+            byte = graph.at(zeros, [place])
+            zero = byte if each == 1 else _bits(byte, build.position(here.mod(each)), bits)
+        else:
+            zero = level(zeros, [row], here)
+    elif zeros is not None:
+        zero = of_block(zeros, here)
+    weight = apply("mul", sub(level(b, [row, here], at.mod(block)), zero), of_block(scales, here))
+    total = build.reduce(ReduceKind.SUM, k, apply("mul", graph.read(a, (*outer, k)), weight))
+    if bias is not None:
+        total = apply("add", total, graph.at(bias, [row]))
+    return [graph.define(node, (*outer, n), total, a.dtype)]
+
+
+def _bits(byte: Expr, place: Expr, bits: int) -> Expr:
+    """Of a byte that holds several numbers, low bits first, the one at a place."""
+    each, size = 8 // bits, float(1 << bits)
+
+    def shifted(n: int) -> Expr:
+        return byte if n == 0 else apply("floor", apply("mul", byte, Const(2.0 ** -(bits * n))))
+
+    def number(n: int) -> Expr:
+        return sub(shifted(n), apply("mul", Const(size), shifted(n + 1))) if n + 1 < each else shifted(n)
+
+    expr = number(each - 1)
+    for n in reversed(range(each - 1)):
+        expr = apply("where", apply("eq", place, Const(float(n))), number(n), expr)
+    return expr
+
+
+def _gather_block_quantized(graph: Graph, node: Node) -> Sequence[Value]:
+    """Rows of a table of a few bits a number, of which each block has a scale and a zero."""
+    data, places, scales, zeros = node.input(0), node.input(1), node.input(2), node.optional(3)
+    bits, block = node.integer("bits"), node.integer("block_size")
+    gather, along = node.integer("gather_axis"), node.integer("quantize_axis")
+    if data.dtype is not DType.UINT8 or bits not in (2, 4, 8) or data.rank != 2 or gather != 0 or along % 2 != 1:
+        raise node.unsupported("a quantised table that is not of rows of bytes has no translation")
+    each, wide = 8 // bits, data.shape[1]
+    if not isinstance(wide, int) or block < 1:
+        raise node.unsupported("a table of rows of symbolic length has no translation")
+    axes = axes_of((*places.shape, wide * each))
+    column, bound = Index.axis(axes[-1]), Axis("r", data.shape[0])
+    row = Index.axis(bound)
+
+    def number(packed: Value, place: Index) -> Expr:
+        byte = graph.at(packed, [row, place.floordiv(each)])
+        return byte if each == 1 else _bits(byte, build.position(place.mod(each)), bits)
+
+    here = column.floordiv(block)
+    zero = Const(float(1 << (bits - 1))) if zeros is None else number(zeros, here)
+    element = apply("mul", sub(number(data, column), zero), graph.at(scales, [row, here]))
+    place = graph.place(graph.read(places, axes[: places.rank]), bound)
+    return [graph.define(node, axes, looked_up(bound, place, element), scales.dtype)]
+
+
+TRANSLATORS: Mapping[str, Translator] = MappingProxyType(
+    {
+        "BiasAdd": _bias_add,
+        "BiasGelu": _biased(pointwise.gelu_erf),
+        "BiasSplitGelu": _split_gelu,
+        "DequantizeLinear": quantized.TRANSLATORS["DequantizeLinear"],
+        "EmbedLayerNormalization": _embed_layer_norm,
+        "FastGelu": _biased(pointwise.gelu_tanh),
+        "FusedGemm": _fused_gemm,
+        "FusedMatMul": _fused_matmul,
+        "GatedRMSNorm": _gated_rms_norm,
+        "GatherBlockQuantized": _gather_block_quantized,
+        "Gelu": _biased(pointwise.gelu_erf),
+        "LayerNormalization": norms.TRANSLATORS["LayerNormalization"],
+        "MatMulIntegerToFloat": _matmul_integer_to_float,
+        "MatMulNBits": _matmul_n_bits,
+        "QuantizeLinear": quantized.TRANSLATORS["QuantizeLinear"],
+        "QuickGelu": _quick_gelu,
+        "SimplifiedLayerNormalization": _simplified_layer_norm,
+        "SkipLayerNormalization": _skip_layer_norm,
+        "SkipSimplifiedLayerNormalization": _skip_simplified_layer_norm,
+        "TransposeMatMul": _fused_matmul,
+        "Trilu": views.TRANSLATORS["Trilu"],
+        **contrib_attention.TRANSLATORS,
+    }
 )
+
+_SKIP = {"epsilon": 1e-12}
+_DEFAULTS: Mapping[str, Mapping[str, Any]] = {
+    "DequantizeLinear": {"axis": 1},
+    "EmbedLayerNormalization": _SKIP,
+    "FusedGemm": {"alpha": 1.0, "beta": 1.0},
+    "FusedMatMul": {"alpha": 1.0},
+    "GatedRMSNorm": {"activation": "silu", "epsilon": 1e-5},
+    "GatherBlockQuantized": {"bits": 4, "block_size": 128, "quantize_axis": 1},
+    "LayerNormalization": {"axis": -1, "epsilon": 1e-5, "stash_type": 1},
+    "MatMulNBits": {"bits": 4},
+    "QuantizeLinear": {"axis": 1},
+    "QuickGelu": {"alpha": 1.702},
+    "SimplifiedLayerNormalization": {"axis": -1, "epsilon": 1e-5, "stash_type": 1},
+    "SkipLayerNormalization": _SKIP,
+    "SkipSimplifiedLayerNormalization": _SKIP,
+    "TransposeMatMul": {"alpha": 1.0},
+    "Trilu": {"upper": 1},
+    **contrib_attention.DEFAULTS,
+}
+"""What attributes are where a node does not say, as onnxruntime's schemas have it; numbers that are missing are 0."""

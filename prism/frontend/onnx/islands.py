@@ -14,7 +14,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from contextlib import nullcontext, suppress
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
@@ -180,8 +180,6 @@ def cut(path: Path, *, operators: Sequence[Operator] = (), inference: Inference 
     name = str(path)
     model = reader.written_out(reader.parse(path), name)
     _refuse_nobodys(model, name)
-    with suppress(UnsupportedError):  # where one is not read, all such nodes stay as they are
-        model = contrib.expanded(model, name)
     with nullcontext(inference) if inference is not None else Inference() as asked:
         return Cut(model, name, path.parent, {op.name: op for op in operators}, asked)
 
@@ -191,6 +189,8 @@ def _refuse_nobodys(model: onnx.ModelProto, name: str) -> None:
     versions = {o.domain or "ai.onnx": o.version for o in model.opset_import}
     for node in nodes_within(model.graph.node):
         domain = node.domain or "ai.onnx"
+        if contrib.has(node, versions.get("ai.onnx", 1)):
+            continue
         if domain in ("ai.onnx", "ai.onnx.ml") and not onnx.defs.has(
             node.op_type,
             max_inclusive_version=versions.get(domain, 1),
@@ -293,11 +293,11 @@ class Cut:
 
     def _refused(self, proto: onnx.NodeProto, declared: Mapping[str, Operator]) -> str:
         """Why the node has no translation; empty where it has one, and is translated."""
-        values = self._walk.values
+        walk, values = self._walk, self._walk.values
         if proto.op_type in LEFT and proto.domain in ("", "ai.onnx"):
             return "onnxruntime's kernels for windows are faster than what is made of them on a CPU"
         try:
-            reader.refuse_unknown([proto], self._name, declared)
+            reader.refuse_unknown([proto], self._name, declared, walk.opset)
             for o in proto.input:
                 if o and o not in values:
                     return f"the type or the shape of its operand {o!r} is not known, or not supported"

@@ -35,6 +35,12 @@ def _matmul(graph: Graph, node: Node) -> Value:
 
 
 def _gemm(graph: Graph, node: Node) -> Value:
+    axes, expr = gemm(graph, node)
+    return graph.define(node, axes, expr, node.input(0).dtype)
+
+
+def gemm(graph: Graph, node: Node) -> tuple[tuple[Axis, Axis], Expr]:
+    """The axes and the element of alpha * A B + beta * C."""
     a, b, c = node.input(0), node.input(1), node.optional(2)
     if a.rank != 2 or b.rank != 2:
         raise node.shape_error("Gemm needs two matrices")
@@ -54,7 +60,7 @@ def _gemm(graph: Graph, node: Node) -> Value:
             raise node.shape_error(f"the bias of shape {list(c.shape)} does not broadcast to [{m}, {n}]")
         if beta != 0.0:  # else it is not read, whatever it holds, as in BLAS
             expr = apply("add", expr, _scaled(beta, graph.read(c, axes)))
-    return graph.define(node, (rows, columns), expr, a.dtype)
+    return (rows, columns), expr
 
 
 def _scaled(factor: float, expr: Expr) -> Expr:

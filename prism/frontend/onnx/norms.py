@@ -18,11 +18,12 @@ from prism.program.views import axes_of, same_extent
 Translator = Callable[[Graph, Node], Sequence[Value]]
 
 
-def _inverse_deviation(variance: Expr, eps: float) -> Expr:
+def inverse_deviation(variance: Expr, eps: float) -> Expr:
+    """1 / sqrt(variance + eps)."""
     return recip(apply("sqrt", apply("add", variance, Const(eps))))
 
 
-def _fits(node: Node, parameter: Value, shape: Sequence[Extent], what: str) -> None:
+def fits(node: Node, parameter: Value, shape: Sequence[Extent], what: str) -> None:
     """Check that a parameter broadcasts one way, to the dimensions that it scales."""
     given = parameter.shape
     fits = len(given) <= len(shape) and all(
@@ -33,40 +34,46 @@ def _fits(node: Node, parameter: Value, shape: Sequence[Extent], what: str) -> N
 
 
 def _layer_norm(graph: Graph, node: Node) -> Sequence[Value]:
-    x, scale, bias = node.input(0), node.input(1), node.optional(2)
-    axis, eps = node.axis("axis", x.rank), node.number("epsilon")
-    reduced = list(range(axis, x.rank))
+    x = node.input(0)
+    reduced = list(range(node.axis("axis", x.rank), x.rank))
     stash = dtype_of(node.integer("stash_type"), node.where)  # that of the statistics
-    _fits(node, scale, x.shape, "the scale")
-
-    def statistics(axes: Sequence[Axis]) -> tuple[Expr, Expr]:
-        row = rows(graph, x, axes, reduced)
-        centre = mean(lambda _: row("m"))
-        return centre, mean(lambda _: row("v"), lambda e: square(sub(e, centre)))
-
-    axes = axes_of(x.shape)
-    centre, variance = statistics(axes)
-    normal = apply("mul", sub(graph.read(x, axes), centre), _inverse_deviation(variance, eps))
-    expr = apply("mul", normal, graph.read(scale, axes))
-    if bias is not None:
-        _fits(node, bias, x.shape, "the bias")
-        expr = apply("add", expr, graph.read(bias, axes))
-    results = [graph.define(node, axes, expr, x.dtype)]
+    results = [layer_norm(graph, node, x, node.input(1), node.optional(2), reduced)]
     kept = axes_of([1 if d in reduced else e for d, e in enumerate(x.shape)])
     if any(node.outputs[1:]):
-        centre, variance = statistics(kept)
-        for n, value in enumerate((centre, _inverse_deviation(variance, eps))[: len(node.outputs) - 1], 1):
+        centre, variance = _statistics(graph, x, kept, reduced)
+        inverse = inverse_deviation(variance, node.number("epsilon"))
+        for n, value in enumerate((centre, inverse)[: len(node.outputs) - 1], 1):
             results.append(graph.define(node, kept, value, stash, output=n))
     return results
+
+
+def _statistics(graph: Graph, x: Value, axes: Sequence[Axis], reduced: Sequence[int]) -> tuple[Expr, Expr]:
+    """(mean, variance) of the elements that share their places in the other dimensions."""
+    row = rows(graph, x, axes, reduced)
+    centre = mean(lambda _: row("m"))
+    return centre, mean(lambda _: row("v"), lambda e: square(sub(e, centre)))
+
+
+def layer_norm(graph: Graph, node: Node, x: Value, scale: Value, bias: Value | None, reduced: Sequence[int]) -> Value:
+    """The node's first result: x above its mean by its deviation, scaled and shifted; `epsilon` is the node's."""
+    fits(node, scale, x.shape, "the scale")
+    axes = axes_of(x.shape)
+    centre, variance = _statistics(graph, x, axes, reduced)
+    normal = apply("mul", sub(graph.read(x, axes), centre), inverse_deviation(variance, node.number("epsilon")))
+    expr = apply("mul", normal, graph.read(scale, axes))
+    if bias is not None:
+        fits(node, bias, x.shape, "the bias")
+        expr = apply("add", expr, graph.read(bias, axes))
+    return graph.define(node, axes, expr, x.dtype)
 
 
 def _rms_norm(graph: Graph, node: Node) -> Sequence[Value]:
     x, scale = node.input(0), node.input(1)
     axis, eps = node.axis("axis", x.rank), node.number("epsilon")
-    _fits(node, scale, x.shape, "the scale")
+    fits(node, scale, x.shape, "the scale")
     axes = axes_of(x.shape)
     squares = mean(rows(graph, x, axes, list(range(axis, x.rank))), square)
-    normal = apply("mul", graph.read(x, axes), _inverse_deviation(squares, eps))
+    normal = apply("mul", graph.read(x, axes), inverse_deviation(squares, eps))
     return [graph.define(node, axes, apply("mul", normal, graph.read(scale, axes)), x.dtype)]
 
 
@@ -102,7 +109,7 @@ def _grouped(graph: Graph, node: Node, x: Value, each: int, eps: float, paramete
 
     centre = mean(lambda _: row("m"))
     variance = mean(lambda _: row("v"), lambda e: square(sub(e, centre)))
-    expr = apply("mul", sub(graph.read(x, axes), centre), _inverse_deviation(variance, eps))
+    expr = apply("mul", sub(graph.read(x, axes), centre), inverse_deviation(variance, eps))
     scale, bias = (_parameter(graph, node, p, axes[1], each) for p in parameters)
     return graph.define(node, axes, apply("add", apply("mul", expr, scale), bias), x.dtype)
 
@@ -136,7 +143,7 @@ def _batch_norm(graph: Graph, node: Node) -> Sequence[Value]:
             kept = _over_channels(graph, node, node.input(place), channels)
             mixed = apply("add", apply("mul", Const(momentum), kept), apply("mul", Const(1.0 - momentum), now))
             results.append(graph.define(node, (channels,), mixed, node.input(place).dtype, output=n))
-    normal = apply("mul", sub(graph.read(x, axes), centre), _inverse_deviation(variance, eps))
+    normal = apply("mul", sub(graph.read(x, axes), centre), inverse_deviation(variance, eps))
     value = graph.define(node, axes, apply("add", apply("mul", normal, scale), bias), x.dtype)
     return [value, *results]
 

@@ -272,15 +272,17 @@ def _gelu(graph: Graph, node: Node) -> Value:
     kind = node.attributes.get("approximate", "none")
     if kind not in ("none", "tanh"):
         raise node.unsupported(f"the Gelu approximation {kind!r} is not known", fix="use 'none' or 'tanh'")
-    return unary(_gelu_erf if kind == "none" else _gelu_tanh)(graph, node)
+    return unary(gelu_erf if kind == "none" else gelu_tanh)(graph, node)
 
 
-def _gelu_erf(x: Expr) -> Expr:
+def gelu_erf(x: Expr) -> Expr:
+    """x times the normal distribution function."""
     inner = apply("erf", apply("mul", x, Const(1.0 / math.sqrt(2.0))))
     return apply("mul", apply("mul", Const(0.5), x), apply("add", Const(1.0), inner))
 
 
-def _gelu_tanh(x: Expr) -> Expr:
+def gelu_tanh(x: Expr) -> Expr:
+    """The approximation of gelu by tanh."""
     cube = apply("mul", Const(0.044715), power(x, Const(3.0)))
     inner = apply("tanh", apply("mul", Const(math.sqrt(2.0 / math.pi)), apply("add", x, cube)))
     return apply("mul", apply("mul", Const(0.5), x), apply("add", Const(1.0), inner))

@@ -101,7 +101,7 @@ def _scalar(graph: Graph, node: Node, value: Value, what: str) -> Expr:
     return graph.at(value, [Index.const(0)] * value.rank)
 
 
-def _along(graph: Graph, node: Node, value: Value, axis: Axis | None, what: str) -> Expr:
+def along(graph: Graph, node: Node, value: Value, axis: Axis | None, what: str) -> Expr:
     """One number for the tensor, or one for each place along an axis."""
     if value.rank == 1 and value.shape != (1,) and axis is not None and same_extent(value.shape[0], axis.extent):
         return graph.at(value, [Index.axis(axis)])
@@ -109,10 +109,10 @@ def _along(graph: Graph, node: Node, value: Value, axis: Axis | None, what: str)
 
 
 def _above(graph: Graph, node: Node, element: Expr, zero: Value | None, axis: Axis | None, what: str) -> Expr:
-    return element if zero is None else sub(element, _along(graph, node, zero, axis, what))
+    return element if zero is None else sub(element, along(graph, node, zero, axis, what))
 
 
-def _product(
+def product(
     graph: Graph, node: Node, a: Value, b: Value, zeros: Sequence[Value | None]
 ) -> tuple[tuple[Axis, ...], Axis | None, Axis | None, Expr]:
     """(the axes, the row's, the column's, the sum of products) of a matrix product of levels above their zeros."""
@@ -132,16 +132,16 @@ def _product(
 
 
 def _matmul_integer(graph: Graph, node: Node) -> Sequence[Value]:
-    axes, _, _, total = _product(graph, node, node.input(0), node.input(1), (node.optional(2), node.optional(3)))
+    axes, _, _, total = product(graph, node, node.input(0), node.input(1), (node.optional(2), node.optional(3)))
     return [graph.define(node, axes, total, DType.INT32)]
 
 
 def _qlinear_matmul(graph: Graph, node: Node) -> Sequence[Value]:
     a, a_scale, a_zero, b, b_scale, b_zero, scale, zero = (node.input(n) for n in range(8))
     _refuse_computed(graph, node, a_scale, b_scale, scale)
-    axes, row, column, total = _product(graph, node, a, b, (a_zero, b_zero))
+    axes, row, column, total = product(graph, node, a, b, (a_zero, b_zero))
     _refuse_overflow(graph, node, total)
-    factor = apply("mul", _along(graph, node, a_scale, row, "a scale"), _along(graph, node, b_scale, column, "a scale"))
+    factor = apply("mul", along(graph, node, a_scale, row, "a scale"), along(graph, node, b_scale, column, "a scale"))
     level = quotient(apply("mul", total, factor), _scalar(graph, node, scale, "a scale"))
     return [
         graph.define(node, axes, _saturated(level, zero.dtype, _scalar(graph, node, zero, "a zero point")), zero.dtype)
@@ -172,9 +172,9 @@ def _qlinear_conv(graph: Graph, node: Node) -> Sequence[Value]:
     axes, total = _levels(graph, node, x, w, (x_zero, w_zero))
     bias = node.optional(8)
     if bias is not None:
-        total = apply("add", total, _along(graph, node, bias, axes[1], "a bias"))
+        total = apply("add", total, along(graph, node, bias, axes[1], "a bias"))
     _refuse_overflow(graph, node, total)
-    factor = apply("mul", _scalar(graph, node, x_scale, "a scale"), _along(graph, node, w_scale, axes[1], "a scale"))
+    factor = apply("mul", _scalar(graph, node, x_scale, "a scale"), along(graph, node, w_scale, axes[1], "a scale"))
     level = quotient(apply("mul", total, factor), _scalar(graph, node, scale, "a scale"))
     return [
         graph.define(node, axes, _saturated(level, zero.dtype, _scalar(graph, node, zero, "a zero point")), zero.dtype)

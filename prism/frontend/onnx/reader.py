@@ -36,6 +36,7 @@ from prism.frontend.onnx import (
     functions,
     linear,
     norms,
+    order,
     pointwise,
     quantized,
     reduce,
@@ -54,7 +55,7 @@ from prism.program.nodes import DType, Program, Read, SymbolRange, walk
 from prism.program.operators import Operator
 from prism.program.views import axes_of, same_extent
 
-OPSETS = range(7, onnx.defs.onnx_opset_version() + 1)
+OPSETS = range(1, onnx.defs.onnx_opset_version() + 1)
 """Operator sets whose nodes may be read; whether one can be depends on its operator (schemas.VERSIONS)."""
 SYMBOL_RANGE = SymbolRange(1, 32768, hint=1024, open=True)
 BATCH_HINT = 4
@@ -184,7 +185,7 @@ def from_model(
         UnsupportedError: it holds an operator, an attribute or a data type that has no translation.
         ShapeError: its shapes do not add up.
     """
-    model = contrib.expanded(written_out(model, name), name)
+    model = written_out(model, name)
     declared = {op.name: op for op in operators}
     reading = _read(model, name, directory, declared)
     if not check:
@@ -216,7 +217,7 @@ def written_out(model: onnx.ModelProto, name: str) -> onnx.ModelProto:
 
 def _read(model: onnx.ModelProto, name: str, directory: Path | None, declared: Mapping[str, Operator]) -> Reading:
     """A model without functions as a program, and what stands for each of its values."""
-    refuse_unknown(model.graph.node, name, declared)
+    refuse_unknown(model.graph.node, name, declared, _opset(model, name))
     walk = Walk(model, name, directory, declared)
     for tensor in model.graph.initializer:
         walk.hold(tensor)
@@ -240,6 +241,7 @@ class Walk:
     Attributes:
         graph: the program so far.
         values: what stands for each value so far.
+        opset: the model's operator set.
         passed: the inputs that the caller passes.
     """
 
@@ -251,7 +253,7 @@ class Walk:
         self._name = name
         self._declared = declared
         self.directory = directory
-        self._opset = _opset(model, name)
+        self.opset = _opset(model, name)
         if model.graph.sparse_initializer:
             raise UnsupportedError("sparse initialisers are not supported", where=name, fix="store them dense")
         held = {t.name for t in model.graph.initializer}
@@ -260,7 +262,7 @@ class Walk:
         self._producers = {o: label_of(n) for n in model.graph.node for o in n.output}
         self._context = checker.C.CheckerContext()
         self._context.ir_version = model.ir_version
-        self._context.opset_imports = {o.domain: o.version for o in model.opset_import} | {"": self._opset}
+        self._context.opset_imports = {o.domain: o.version for o in model.opset_import} | {"": self.opset}
 
     def hold(self, tensor: onnx.TensorProto) -> None:
         """Read an initialiser, from another file where it lies in one."""
@@ -278,28 +280,37 @@ class Walk:
 
     def step(self, proto: onnx.NodeProto) -> None:
         """Translate the next node."""
-        own = proto.domain == DECLARED_DOMAIN
-        if not own:
+        own, fused = proto.domain == DECLARED_DOMAIN, contrib.has(proto, self.opset)
+        if not own and not fused:
             self.check(proto)
         with _naming(proto, self._name):
             if own:
-                node = _node(proto, self._name, 0, self.values, self._producers)
+                node = _node(proto, self._name, None, self.values, self._producers)
                 self.values[node.outputs[0]] = pointwise.declared(self.graph, node, self._declared[node.op])
+            elif fused:
+                signature = contrib.signature(proto.op_type)
+                node = _node(proto, self._name, signature, self.values, self._producers)
+                results = contrib.TRANSLATORS[node.op](self.graph, node)
+                schemas.check_all_read(node, signature.defaults, len(results))
+                self._name_results(node, results)
             else:
-                self._standard(proto, self._opset)
+                self._standard(proto, self.opset)
+
+    def _name_results(self, node: Node, results: Sequence[Value | None]) -> None:
+        for label, value in zip(node.outputs, results, strict=False):
+            if label and value is not None:
+                self.values[label] = replace(value, label=label) if not value.name else value
 
     def _standard(self, proto: onnx.NodeProto, opset: int) -> None:
         """Translate a node of an operator set: by its translator, or else by the body that onnx has of it."""
         if proto.op_type not in TRANSLATORS and proto.op_type not in _ONLY_KNOWN:
             self._by_body(proto, opset)
             return
-        node = _node(proto, self._name, opset, self.values, self._producers)
-        signature = schemas.signature(node.op, opset)
+        signature = schemas.signature(proto.op_type, opset)
+        node = _node(proto, self._name, signature, self.values, self._producers)
+        schemas.check_version(node.op, node.version, node.where)
         schemas.check_types(node, signature.inputs)
-        results = _translate(self.graph, node, signature)
-        for label, value in zip(node.outputs, results, strict=False):
-            if label:
-                self.values[label] = replace(value, label=label) if not value.name else value
+        self._name_results(node, _translate(self.graph, node, signature))
 
     def _by_body(self, proto: onnx.NodeProto, opset: int) -> None:
         types = [
@@ -315,7 +326,7 @@ class Walk:
                 fix="convert the model with onnx.version_converter or export it again",
             )
         nodes, own = written
-        refuse_unknown(nodes, self._name, {})
+        refuse_unknown(nodes, self._name, {}, own)
         known = set(self.values)
         try:
             for inner in nodes:
@@ -356,6 +367,8 @@ def _opset(model: onnx.ModelProto, name: str) -> int:
                 fix="export it again",
             )
     versions = [o.version for o in model.opset_import if o.domain in _MAIN_DOMAINS]
+    if not versions and not any(n.domain in _MAIN_DOMAINS for n in functions.nodes_within(model.graph.node)):
+        return OPSETS.stop - 1  # it has no operator of the set
     if not versions:
         raise ModelError("the model does not say which operator set it uses", where=name, fix="export it again")
     if len(set(versions)) > 1:
@@ -390,11 +403,13 @@ def _refuse_other_versions(model: onnx.ModelProto, opset: int, name: str) -> Non
                 )
 
 
-def refuse_unknown(nodes: Iterable[onnx.NodeProto], name: str, declared: Mapping[str, Operator]) -> None:
+def refuse_unknown(nodes: Iterable[onnx.NodeProto], name: str, declared: Mapping[str, Operator], opset: int) -> None:
     """Name every operator without a translation at once."""
     unknown: dict[str, str] = {}
     for proto in nodes:
         if proto.domain == DECLARED_DOMAIN and proto.op_type in declared and len(proto.output) == 1:
+            continue
+        if contrib.has(proto, opset):
             continue
         if proto.domain not in _MAIN_DOMAINS:
             unknown.setdefault(f"{proto.domain}.{proto.op_type}", label_of(proto))
@@ -628,16 +643,16 @@ def _operands(
 def _node(
     proto: onnx.NodeProto,
     name: str,
-    opset: int,
+    signature: Signature | None,
     values: dict[str, Value],
     producers: Mapping[str, str] = MappingProxyType({}),
 ) -> Node:
-    """The node with its operands; of operator set 0 when the user declares its operator.
+    """The node with its operands.
 
     Args:
         proto: the node.
         name: the model's file.
-        opset: see above.
+        signature: its operator's; None where the user declares it.
         values: that are known.
         producers: by result, the node of the model that computes it.
     """
@@ -648,11 +663,7 @@ def _node(
             raise ModelError(f"the result {o!r} is defined twice", where=where, fix="check the model with onnx.checker")
     inputs = _operands(proto, where, values, producers)
     attributes: dict[str, Any] = {}
-    version = 0
-    if opset:
-        signature = schemas.signature(proto.op_type, opset)
-        version = signature.version
-        schemas.check_version(proto.op_type, version, where)
+    if signature is not None:
         attributes.update(signature.defaults)
     for a in proto.attribute:
         value = helper.get_attribute_value(a)
@@ -660,8 +671,9 @@ def _node(
             dtype = dtype_of(value.data_type, where)
             value = constant(array_of(value, where), dtype, label)
         attributes[a.name] = value.decode() if isinstance(value, bytes) else value
-    if opset and proto.op_type == "ConstantOfShape" and "value" not in attributes:
+    if signature is not None and proto.op_type == "ConstantOfShape" and "value" not in attributes:
         attributes["value"] = _number(0.0, DType.FLOAT32, label)
+    version = 0 if signature is None else signature.version
     return Node(proto.op_type, label, where, version, inputs, tuple(proto.output), Given(attributes))
 
 
@@ -794,6 +806,7 @@ TRANSLATORS: Mapping[str, Callable[[Graph, Node], Sequence[Value]]] = MappingPro
         **norms.TRANSLATORS,
         **attention.TRANSLATORS,
         **choose.TRANSLATORS,
+        **order.TRANSLATORS,
         **windows.TRANSLATORS,
         **quantized.TRANSLATORS,
     }

@@ -31,7 +31,7 @@ VERSIONS: Mapping[str, tuple[int, int]] = MappingProxyType(
         **dict.fromkeys(("Max", "Min", "Mean", "Sum"), (6, 13)),
         **dict.fromkeys(("Elu", "HardSigmoid", "Selu", "InstanceNormalization"), (6, 22)),
         **dict.fromkeys(("Softplus", "Softsign", "LpNormalization"), (1, 22)),
-        **dict.fromkeys(("Softmax", "LogSoftmax", "Gather"), (1, 13)),
+        **dict.fromkeys(("ArgMax", "ArgMin", "Gather", "Hardmax", "LogSoftmax", "Softmax"), (1, 13)),
         **dict.fromkeys(("ReduceL1", "ReduceL2", "ReduceMean", "ReduceProd", "ReduceSumSquare"), (1, 18)),
         **dict.fromkeys(("ReduceLogSum", "ReduceLogSumExp"), (1, 28)),
         **dict.fromkeys(("ReduceMax", "ReduceMin"), (1, 20)),
@@ -96,6 +96,7 @@ VERSIONS: Mapping[str, tuple[int, int]] = MappingProxyType(
         "Split": (2, 18),
         "Swish": (24, 24),
         "Tile": (6, 13),
+        "TopK": (1, 24),
         "Trilu": (14, 14),
         "Where": (9, 16),
     }

@@ -577,7 +577,7 @@ def _second_result(node: torch.fx.Node, where: str) -> UnsupportedError:
     return UnsupportedError(
         f"the second result of {made_by.target} is used",
         where=where,
-        why="positions of extremes and saved statistics have no translation",
+        why="places of windows' extremes and saved statistics have no translation",
         fix="use only its first result",
     )
 
@@ -623,7 +623,7 @@ def _why_not(target: Any) -> str:
         return "a number is taken out of a tensor, as .item() does"
     if torch.Tag.nondeterministic_seeded in getattr(target, "tags", ()):
         return "it is random"
-    if key in ("topk", "sort", "argmax", "argmin"):
+    if key in ("topk", "sort"):
         return "it orders elements, which is not a formula of sums and extremes"
     return ""
 

@@ -5,12 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 
+from prism.frontend.extremes import place_of_extreme
 from prism.frontend.torch.values import Handler, Node, Result, Value, converted, is_truth
 from prism.program import build
 from prism.program.extents import Extent
 from prism.program.fold import div, op, sub, truth
 from prism.program.formulas import power
 from prism.program.index import Axis, Index
+from prism.program.integers import Interval
 from prism.program.nodes import Const, Expr, ReduceKind
 from prism.program.views import axes_of
 
@@ -87,7 +89,24 @@ def _extreme(kind: ReduceKind) -> Handler:
             return n.define(op(name, n["self"].under(n.axes), n["other"].under(n.axes)))
         r = _reduction(n)
         values = n.define(build.reduce(kind, r.bound, r.element), r.axes)
-        return values if len(n.shapes) == 1 else (values, None)
+        return values if len(n.shapes) == 1 else (values, _place(n, r, kind, result=1))
+
+    return handle
+
+
+def _place(n: Node, r: Reduction, kind: ReduceKind, result: int = 0) -> Value:
+    """Where the extreme is, and the first of them where there are several."""
+    x: Value = n["self"]
+    expr = place_of_extreme(kind, r.at, r.bound, floats=x.dtype.is_float)
+    within = n.bounds(count(r.bound))
+    return n.define(expr, r.axes, result=result, bounds=Interval(0.0, max(within.high - 1.0, 0.0), whole=True))
+
+
+def _place_of(kind: ReduceKind) -> Handler:
+    """argmax and argmin; without a dimension the place among all elements, row by row."""
+
+    def handle(n: Node) -> Result:
+        return _place(n, _reduction(n), kind)
 
     return handle
 
@@ -297,6 +316,8 @@ HANDLERS: Mapping[str, Handler] = {
     "amin": _folded(ReduceKind.MIN),
     "max": _extreme(ReduceKind.MAX),
     "min": _extreme(ReduceKind.MIN),
+    "argmax": _place_of(ReduceKind.MAX),
+    "argmin": _place_of(ReduceKind.MIN),
     "any": _any_all(ReduceKind.MAX),
     "all": _any_all(ReduceKind.MIN),
     "mean": _mean,

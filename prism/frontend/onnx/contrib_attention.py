@@ -1,0 +1,446 @@
+"""onnxruntime's fused attention, of the domain `com.microsoft`: what its kernels for CPUs compute, in index notation.
+
+Masks of these operators are sums: a key that is masked has a large negative number added, so that a row of nothing but
+masked keys is what a softmax makes of it. Keys after the query, where the operator is causal, count as -inf.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any
+
+from prism.frontend.onnx.algebra import apply, as_index, index_value, number, sub
+from prism.frontend.onnx.attention import rotation, with_cache
+from prism.frontend.onnx.graph import Graph, Node, Value, known_elements
+from prism.frontend.onnx.reduce import rows, softmax
+from prism.program import build
+from prism.program.extents import Extent, add, is_static, mul
+from prism.program.index import Axis, Index
+from prism.program.lookup import looked_up
+from prism.program.nodes import Const, Expr, ReduceKind
+from prism.program.views import axes_of, same_extent
+
+Translator = Callable[[Graph, Node], Sequence["Value | None"]]
+Scored = Callable[[Sequence[Axis], Expr], Expr]
+"""What becomes of a score, under the axes (batch, head, query, key)."""
+
+
+def _attend(
+    graph: Graph,
+    node: Node,
+    q: Value,
+    k: Value,
+    v: Value,
+    scored: Scored,
+    sink: Callable[[Index], Expr] | None = None,
+) -> Value:
+    """The first result, [batch, query, heads * size]: softmax of the scores, times the values.
+
+    Args:
+        graph: the program.
+        node: the operator.
+        q: queries by batch, head, place, and place in the head.
+        k: keys, of which several heads of q may share one head.
+        v: values, as many heads as keys have.
+        scored: what becomes of the scaled product of a query and a key.
+        sink: by head, a score that has a share of the softmax and no value.
+    """
+    heads, shared = q.shape[1], k.shape[1]
+    agree = [(q.shape[0], k.shape[0]), (k.shape[0], v.shape[0]), (q.shape[3], k.shape[3]), (shared, v.shape[1])]
+    agree.append((k.shape[2], v.shape[2]))
+    fits = all(same_extent(a, b) for a, b in agree) and isinstance(heads, int) and isinstance(shared, int)
+    if not fits or heads % shared:
+        raise node.shape_error(f"Q {list(q.shape)}, K {list(k.shape)} and V {list(v.shape)} do not fit together")
+    repeat, size = int(heads) // int(shared), v.shape[3]
+    axes = axes_of((*q.shape[:3], k.shape[2]))
+    batch, head, i, j = map(Index.axis, axes)
+    d = Axis("d", q.shape[3])
+    one = graph.at(q, (batch, head, i, Index.axis(d)))
+    other = graph.at(k, (batch, head.floordiv(repeat), j, Index.axis(d)))
+    products = build.reduce(ReduceKind.SUM, d, apply("mul", one, other))
+    name = node.outputs[0]
+    scores = graph.define_tensor(
+        f"{name}_scores", axes, scored(axes, apply("mul", products, Const(_scale(node, q)))), q.dtype, origin=node.label
+    )
+    row = rows(graph, scores, axes, [3])
+    shares = softmax(graph.read(scores, axes), row) if sink is None else _with_sink(graph, scores, axes, sink(head))
+    weights = graph.define_tensor(f"{name}_softmax", axes, shares, q.dtype, origin=node.label)
+    if not is_static(size):
+        raise node.unsupported("the size of a head is not known")
+    result = (Axis("b", q.shape[0]), Axis("i", q.shape[2]), Axis("hd", mul(heads, size)))
+    b, i, hd = map(Index.axis, result)
+    key = Axis("j", k.shape[2])
+    share = graph.at(weights, (b, hd.floordiv(size), i, Index.axis(key)))
+    value = graph.at(v, (b, hd.floordiv(mul(size, repeat)), Index.axis(key), hd.mod(size)))
+    return graph.define(node, result, build.reduce(ReduceKind.SUM, key, apply("mul", share, value)), q.dtype)
+
+
+def _with_sink(graph: Graph, scores: Value, axes: Sequence[Axis], sink: Expr) -> Expr:
+    """exp(s - m) / (sum exp(s - m) + exp(sink - m)), m the largest of the scores and the sink."""
+    row = rows(graph, scores, axes, [3])
+    bound, element = row("m")
+    highest = apply("maximum", build.reduce(ReduceKind.MAX, bound, element), sink)
+    bound, element = row("s")
+    total = build.reduce(ReduceKind.SUM, bound, apply("exp", sub(element, highest)))
+    total = apply("add", total, apply("exp", sub(sink, highest)))
+    return apply("mul", apply("exp", sub(graph.read(scores, axes), highest)), apply("recip", total))
+
+
+def _scale(node: Node, q: Value) -> float:
+    """What products are multiplied by; 0 says that it follows from the size of a head."""
+    given, size = node.number("scale"), q.shape[3]
+    if given:
+        return given
+    if not is_static(size):
+        raise node.unsupported("the default scale needs the size of a head", fix="set the attribute scale")
+    return 1.0 / math.sqrt(int(size))
+
+
+def _projected(
+    graph: Graph,
+    node: Node,
+    what: str,
+    shape: tuple[Extent, Extent, Extent, Extent],
+    element: Callable[[Index, Index, Index, Index], Expr],
+    value: Value,
+    *,
+    view: bool,
+) -> Value:
+    """Queries, keys or values as a tensor [batch, head, place, place in the head]."""
+    axes = axes_of(shape)
+    batch, head, place, at = map(Index.axis, axes)
+    expr = element(batch, head, place, at)
+    return graph.define_tensor(f"{node.outputs[0]}_{what}", axes, expr, value.dtype, origin=node.label, view=view)
+
+
+def _split(graph: Graph, node: Node, what: str, x: Value, heads: int, bias: Value | None = None, at: int = 0) -> Value:
+    """[batch, place, heads * size] by heads, with its part of a bias."""
+    if x.rank != 3 or not isinstance(x.shape[2], int) or heads < 1 or x.shape[2] % heads:
+        raise node.shape_error(f"{what} of shape {list(x.shape)} does not split into {heads} heads")
+    size = x.shape[2] // heads
+
+    def element(batch: Index, head: Index, place: Index, inner: Index) -> Expr:
+        column = head.scaled(size) + inner
+        found = graph.at(x, (batch, place, column))
+        return found if bias is None else apply("add", found, graph.at(bias, [column + at]))
+
+    return _projected(graph, node, what, (x.shape[0], heads, x.shape[1], size), element, x, view=bias is None)
+
+
+# Masks
+
+
+def _causal(past: Extent, score: Expr, axes: Sequence[Axis]) -> Expr:
+    """-inf for keys behind the query, which stands `past` places further on."""
+    here = index_value(Index.axis(axes[2]) + Index.const(past))
+    return apply("where", apply("le", index_value(Index.axis(axes[3])), here), score, Const(-math.inf))
+
+
+def _padding(graph: Graph, node: Node, mask: Value, axes: Sequence[Axis]) -> Expr:
+    """What is added to scores: 0, or the number for masked keys."""
+    batch, _, i, j = map(Index.axis, axes)
+    fill = Const(float(node.attributes.get("mask_filter_value") or -10000.0))
+    many, total = axes[0].extent, axes[3].extent
+    if mask.rank == 1:
+        ends = same_extent(mask.shape[0], many)
+        if not ends and not same_extent(mask.shape[0], mul(2, many)):
+            raise node.unsupported(f"a mask of shape {list(mask.shape)} has no translation")
+        kept = apply("lt", index_value(j), graph.at(mask, [batch]))
+        if not ends:
+            kept = apply("and", kept, apply("le", graph.at(mask, [batch + Index.const(many)]), index_value(j)))
+        return apply("where", kept, Const(0.0), fill)
+    index = [batch, j] if mask.rank == 2 else [batch, i, j]
+    wide = [many, total] if mask.rank == 2 else [many, axes[2].extent, total]
+    if mask.rank not in (2, 3) or not all(same_extent(a, b) for a, b in zip(mask.shape, wide, strict=True)):
+        raise node.unsupported(f"a mask of shape {list(mask.shape)} has no translation")
+    return apply("where", apply("lt", Const(0.0), graph.at(mask, index)), Const(0.0), fill)
+
+
+def _bias_of_scores(graph: Graph, node: Node, bias: Value, axes: Sequence[Axis]) -> Expr:
+    fits = bias.rank == 4 and all(
+        e == 1 or same_extent(e, a.extent) for e, a in zip(bias.shape[:2], axes[:2], strict=True)
+    )
+    if not fits or not all(same_extent(e, a.extent) for e, a in zip(bias.shape[2:], axes[2:], strict=True)):
+        raise node.shape_error(f"a bias of shape {list(bias.shape)} for {[str(a.extent) for a in axes]} scores")
+    return graph.read(bias, axes)
+
+
+def _masked(graph: Graph, node: Node, mask: Value | None, bias: Value | None, past: Extent) -> Scored:
+    causal = node.flag("unidirectional")
+    if causal and mask is not None and mask.rank == 3:
+        raise node.unsupported("a mask for each query in a causal operator has no translation")
+
+    def scored(axes: Sequence[Axis], score: Expr) -> Expr:
+        if mask is not None:
+            score = apply("add", score, _padding(graph, node, mask, axes))
+        if bias is not None:
+            score = apply("add", score, _bias_of_scores(graph, node, bias, axes))
+        return _causal(past, score, axes) if causal else score
+
+    return scored
+
+
+# The operators
+
+
+def _attention(graph: Graph, node: Node) -> Sequence[Value | None]:
+    """Self-attention whose projections are one product with weights that lie side by side."""
+    x, weight, bias, mask, past, scores = (node.optional(n) for n in (0, 1, 2, 3, 4, 5))
+    assert x is not None
+    assert weight is not None
+    heads = node.integer("num_heads")
+    if x.rank != 3 or weight.rank != 2 or not same_extent(x.shape[2], weight.shape[0]):
+        raise node.shape_error(f"an input of shape {list(x.shape)} and weights of {list(weight.shape)}")
+    wide = weight.shape[1]
+    sizes = [int(n) for n in node.attributes.get("qkv_hidden_sizes") or ()]
+    if not sizes and isinstance(wide, int):
+        sizes = [wide // 3] * 3
+    if len(sizes) != 3 or sum(sizes) != wide or heads < 1 or any(n % heads for n in sizes):
+        raise node.shape_error(f"weights of shape {list(weight.shape)} do not make up heads of sizes {sizes}")
+    axes = (Axis("b", x.shape[0]), Axis("s", x.shape[1]), Axis("n", wide))
+    k = Axis("k", x.shape[2])
+    total = build.reduce(
+        ReduceKind.SUM, k, apply("mul", graph.read(x, (*axes[:2], k)), graph.read(weight, (k, axes[2])))
+    )
+    if bias is not None:
+        total = apply("add", total, graph.at(bias, [Index.axis(axes[2])]))
+    name = node.outputs[0]
+    whole = graph.define_tensor(f"{name}_projected", axes, total, x.dtype, origin=node.label)
+    parts = []
+    for what, wide, start in zip("qkv", sizes, (0, sizes[0], sizes[0] + sizes[1]), strict=True):
+        size = wide // heads
+
+        def element(batch: Index, head: Index, place: Index, at: Index, size: int = size, start: int = start) -> Expr:
+            return graph.at(whole, (batch, place, head.scaled(size) + at + start))
+
+        shape = (x.shape[0], heads, x.shape[1], size)
+        parts.append(_projected(graph, node, what, shape, element, x, view=True))
+    q, keys, values = parts
+    before: Extent = 0
+    present: Value | None = None
+    if past is not None or node.wanted(1):
+        if sizes[1] != sizes[2]:
+            raise node.unsupported("a cache of keys and values of two sizes has no translation")
+        if past is not None:
+            if past.rank != 5 or past.shape[0] != 2:
+                raise node.shape_error(f"a cache of shape {list(past.shape)}")
+            before = past.shape[3]
+        extent = add(before, x.shape[1])
+        both = axes_of((2, x.shape[0], heads, extent, sizes[1] // heads))
+        side, batch, head, place, at = map(Index.axis, both)
+        now = place + Index.const(mul(-1, before))
+        expr = apply(
+            "where",
+            apply("eq", index_value(side), Const(0.0)),
+            graph.at(keys, (batch, head, now, at)),
+            graph.at(values, (batch, head, now, at)),
+        )
+        if past is not None:
+            old = graph.at(past, (side, batch, head, place, at))
+            expr = apply("where", apply("lt", index_value(place), number(before)), old, expr)
+        label = node.outputs[1] if node.wanted(1) else f"{name}_present"
+        present = graph.define_tensor(label, both, expr, x.dtype, origin=node.label)
+        keys, values = (_side(graph, node, present, n) for n in range(2))
+    result = _attend(graph, node, q, keys, values, _masked(graph, node, mask, scores, before))
+    return [result, present if node.wanted(1) else None]
+
+
+def _side(graph: Graph, node: Node, cache: Value, which: int) -> Value:
+    def element(batch: Index, head: Index, place: Index, at: Index) -> Expr:
+        return graph.at(cache, (Index.const(which), batch, head, place, at))
+
+    _, b, h, s, d = cache.shape
+    return _projected(graph, node, "kv"[which], (b, h, s, d), element, cache, view=True)
+
+
+def _multi_head(graph: Graph, node: Node) -> Sequence[Value | None]:
+    """Attention of queries, keys and values that are projected already."""
+    query, key, value, bias = (node.optional(n) for n in range(4))
+    mask, scores, old = node.optional(4), node.optional(5), [node.optional(6), node.optional(7)]
+    heads = node.integer("num_heads")
+    assert query is not None
+    if query.rank != 3 or (old[0] is None) != (old[1] is None):
+        raise node.unsupported("queries, keys and values that are packed, or half a cache, have no translation")
+    if key is None or value is None:
+        raise node.unsupported("queries, keys and values that are packed have no translation")
+    starts = (0, query.shape[2], 0)
+    if bias is not None:
+        widths = [query.shape[2], key.shape[2] if key.rank == 3 else None]
+        if key.rank != 3 or value.rank != 3 or not all(isinstance(w, int) for w in widths):
+            raise node.unsupported("a bias of keys that are cut into heads already has no translation")
+        starts = (0, int(widths[0]), int(widths[0]) + int(widths[1]))  # type: ignore[arg-type]
+    q = _split(graph, node, "q", query, heads, bias, 0)
+    parts: list[Value] = []
+    for what, x, start in (("k", key, starts[1]), ("v", value, starts[2])):
+        if x.rank not in (3, 4):
+            raise node.unsupported("keys and values that are packed have no translation")
+        parts.append(x if x.rank == 4 else _split(graph, node, what, x, heads, bias, int(start) if bias else 0))
+    (keys, _), (values, _) = (
+        with_cache(graph, node, (x, x.shape), before, output)
+        for x, before, output in zip(parts, old, (1, 2), strict=True)
+    )
+    past = 0 if old[0] is None else old[0].shape[2]
+    result = _attend(graph, node, q, keys, values, _masked(graph, node, mask, scores, past))
+    return [result, *([keys, values] if node.wanted(1) else [])]
+
+
+def _rotary(graph: Graph, node: Node) -> Sequence[Value]:
+    """Pairs of a head's places rotated by angles that caches hold, at positions, or from one position on."""
+    x, positions, cos, sin = (node.input(n) for n in range(4))
+    factor = float(node.attributes.get("scale") or 1.0)
+    if factor != 1.0:
+        raise node.unsupported(f"a scale of {factor} has no translation")
+    if x.rank not in (3, 4) or cos.rank != 2 or not isinstance(cos.shape[1], int):
+        raise node.shape_error(f"an operand of shape {list(x.shape)} and caches of {list(cos.shape)}")
+    rotated = node.integer("rotary_embedding_dim") or 2 * cos.shape[1]
+    heads = node.integer("num_heads")
+    hidden = x.shape[-1]
+    if not isinstance(hidden, int) or rotated != 2 * cos.shape[1]:
+        raise node.shape_error(f"caches of {cos.shape[1]} pairs for {rotated} places")
+    size = hidden if x.rank == 4 else hidden // heads if heads else rotated
+    if hidden % size or rotated > size:
+        raise node.shape_error(f"{hidden} places are not heads of {size}")
+    axes = axes_of(x.shape)
+    if x.rank == 4:
+        batch, head, position, place = map(Index.axis, axes)
+    else:
+        batch, position, flat = map(Index.axis, axes)
+        head, place = flat.floordiv(size), flat.mod(size)
+
+    def element(at: Index) -> Expr:
+        if x.rank == 4:
+            return graph.at(x, (batch, head, position, at))
+        return graph.at(x, (batch, position, head.scaled(size) + at))
+
+    if positions.rank == 1:
+        where = apply("add", graph.at(positions, [Index.const(0)]), index_value(position))
+    else:
+        where = graph.at(positions, [Index.const(0) if positions.shape[0] == 1 else batch, position])
+
+    def angle(at: Index) -> tuple[Expr, Expr]:
+        return _at_position(graph, cos, where, at), _at_position(graph, sin, where, at)
+
+    expr = rotation(place, size, rotated, element, angle, interleaved=node.flag("interleaved"))
+    return [graph.define(node, axes, expr, x.dtype)]
+
+
+def _at_position(graph: Graph, cache: Value, position: Expr, at: Index) -> Expr:
+    """What a cache holds of a position's pair; at a position that is known, a read."""
+    index = as_index(position)
+    if index is not None and index.within(cache.shape[0]):
+        return graph.at(cache, (index, at))
+    bound = Axis("r", cache.shape[0])
+    return looked_up(bound, position, graph.at(cache, (Index.axis(bound), at)))
+
+
+def _group_query(graph: Graph, node: Node) -> Sequence[Value | None]:
+    """Causal attention of few heads of keys and values, with a cache, rotation, soft cap and a window.
+
+    Where the cache ends is known: at its extent, of one sequence; of several there is none. `seqlens_k` says the same.
+    """
+    query, key, value, old_k, old_v = (node.optional(n) for n in range(5))
+    lengths, total = node.optional(5), node.optional(6)
+    cos, sin, positions, bias, sinks = (node.optional(n) for n in range(7, 12))
+    assert query is not None
+    heads, shared = node.integer("num_heads"), node.integer("kv_num_heads")
+    for name in ("k_quant_type", "v_quant_type"):
+        if str(node.attributes.get(name, "NONE")) != "NONE":
+            raise node.unsupported("a quantised cache has no translation")
+    if query.rank != 3 or not isinstance(query.shape[2], int) or min(heads, shared) < 1:
+        raise node.shape_error(f"queries of shape {list(query.shape)} for {heads} heads")
+    past = _past(node, query, old_k, total)
+    many, length = query.shape[:2]
+    if key is None or value is None:  # lie behind the queries
+        size = query.shape[2] // (heads + 2 * shared)
+        cut = [(query, heads, 0), (query, shared, heads * size), (query, shared, (heads + shared) * size)]
+    else:
+        size = query.shape[2] // heads
+        cut = [(query, heads, 0), (key, shared, 0), (value, shared, 0)]
+    rotate = node.flag("do_rotary")
+    interleaved = node.flag("rotary_interleaved")
+    parts = []
+    for what, (x, h, start) in zip("qkv", cut, strict=True):
+
+        def plain(batch: Index, head: Index, place: Index, at: Index, x: Value = x, start: int = start) -> Expr:
+            return graph.at(x, (batch, place, head.scaled(size) + at + start))
+
+        def turned(batch: Index, head: Index, place: Index, at: Index, plain: Any = plain) -> Expr:
+            assert cos is not None
+            assert sin is not None
+            position = index_value(place + Index.const(past))
+            if positions is not None:
+                position = graph.at(positions, [Index.const(0) if positions.shape[0] == 1 else batch, place])
+            pairs = int(cos.shape[1])
+
+            def angle(pair: Index) -> tuple[Expr, Expr]:
+                return _at_position(graph, cos, position, pair), _at_position(graph, sin, position, pair)
+
+            return rotation(at, size, 2 * pairs, lambda k: plain(batch, head, place, k), angle, interleaved=interleaved)
+
+        moved = rotate and what != "v"
+        if moved and (cos is None or sin is None):
+            raise node.shape_error("a rotation without the caches of its angles")
+        shape = (many, h, length, size)
+        parts.append(_projected(graph, node, what, shape, turned if moved else plain, x, view=not moved))
+    q, k, v = parts
+    (keys, _), (values, _) = (
+        with_cache(graph, node, (x, x.shape), None if past == 0 else before, output)
+        for x, before, output in zip((k, v), (old_k, old_v), (1, 2), strict=True)
+    )
+    window, cap = node.integer("local_window_size"), node.number("softcap")
+    smooth = node.integer("smooth_softmax") > 0
+
+    def scored(axes: Sequence[Axis], score: Expr) -> Expr:
+        if cap > 0:
+            score = apply("mul", apply("tanh", apply("mul", score, Const(1.0 / cap))), Const(cap))
+        if bias is not None:
+            score = apply("add", score, _bias_of_scores(graph, node, bias, axes))
+        if node.flag("causal"):
+            score = _causal(past, score, axes)
+        if window > 0:
+            oldest = index_value(Index.axis(axes[2]) + Index.const(add(past, 1 - window)))
+            near = apply("le", oldest, index_value(Index.axis(axes[3])))
+            score = apply("where", near, score, Const(-math.inf))
+        return score
+
+    sink: Callable[[Index], Expr] | None = None
+    if sinks is not None:
+        given = sinks
+        sink = lambda head: graph.at(given, [head])  # noqa: E731
+    elif smooth:
+        sink = lambda head: Const(0.0)  # noqa: E731
+    if lengths is not None and lengths.rank > 2:
+        raise node.shape_error(f"lengths of shape {list(lengths.shape)}")
+    result = _attend(graph, node, q, keys, values, scored, sink)
+    return [result, *([keys, values] if node.wanted(1) else [])]
+
+
+def _past(node: Node, query: Value, cache: Value | None, total: Value | None) -> Extent:
+    """How many keys of the cache count."""
+    if cache is None or cache.shape[2] == 0:
+        return 0
+    known = None if total is None else known_elements(total)
+    whole = add(cache.shape[2], query.shape[1])
+    if known is None or known.size != 1 or not same_extent(known.ravel()[0], whole):
+        raise node.unsupported(
+            "a cache of which data say how much of it counts has no translation",
+            fix="export it with the lengths of the cache and of the whole fixed",
+        )
+    if query.shape[0] != 1:
+        raise node.unsupported("a cache of several sequences, whose ends data say, has no translation")
+    return cache.shape[2]
+
+
+TRANSLATORS: Mapping[str, Translator] = MappingProxyType(
+    {
+        "Attention": _attention,
+        "GroupQueryAttention": _group_query,
+        "MultiHeadAttention": _multi_head,
+        "RotaryEmbedding": _rotary,
+    }
+)
+DEFAULTS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
+    {"GroupQueryAttention": {"causal": 1, "local_window_size": -1, "smooth_softmax": -1}}
+)

@@ -1,0 +1,106 @@
+"""ONNX operators that say where an element stands among others: the places of extremes, and what is made of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
+
+from prism.frontend.extremes import place_of_extreme
+from prism.frontend.onnx.algebra import apply, index_value
+from prism.frontend.onnx.graph import Graph, Node, Value
+from prism.frontend.onnx.reduce import rows
+from prism.program import build
+from prism.program.index import Axis, Index
+from prism.program.integers import Interval
+from prism.program.nodes import Const, DType, Expr, ReduceKind
+from prism.program.views import axes_of
+
+Translator = Callable[[Graph, Node], Sequence[Value]]
+
+
+def _place(
+    graph: Graph, x: Value, axes: Sequence[Axis], dimension: int, kind: ReduceKind, *, last: bool = False
+) -> Expr:
+    """The place of the extreme along a dimension, under the result's axes in all others."""
+    bound = axes_of(x.shape, "r")[dimension]
+
+    def element(at: Sequence[Axis]) -> Expr:
+        index = [Index.axis(at[0] if d == dimension else a) for d, a in enumerate(axes)]
+        return graph.at(x, index)
+
+    return place_of_extreme(kind, element, (bound,), last=last, floats=x.dtype.is_float)
+
+
+def _searched(node: Node, x: Value, dimension: int) -> None:
+    if x.shape[dimension] == 0:
+        raise node.shape_error(f"dimension {dimension} has no elements, and so none that is an extreme")
+
+
+def _within(graph: Graph, x: Value, dimension: int) -> Interval:
+    """Bounds of places along the dimension."""
+    return graph.bounds(index_value(Index.axis(axes_of(x.shape)[dimension])))
+
+
+def _place_of(kind: ReduceKind) -> Translator:
+    def translate(graph: Graph, node: Node) -> Sequence[Value]:
+        x = node.input(0)
+        dimension = node.axis("axis", x.rank)
+        _searched(node, x, dimension)
+        kept = axes_of([1 if d == dimension else e for d, e in enumerate(x.shape)])
+        expr = _place(graph, x, kept, dimension, kind, last=node.flag("select_last_index"))
+        axes = kept if node.flag("keepdims") else [a for d, a in enumerate(kept) if d != dimension]
+        return [graph.define(node, axes, expr, DType.INT64, bounds=_within(graph, x, dimension))]
+
+    return translate
+
+
+def _top(graph: Graph, node: Node) -> Sequence[Value]:
+    """The largest or the smallest element and its place; of more than one the order would be a sort."""
+    x = node.input(0)
+    many = int(node.integer("k")) if node.version < 10 else node.integers(1, "the number of elements")[0]
+    if many != 1:
+        raise node.unsupported(f"the {many} largest elements have no translation", why="they are sorted")
+    dimension = node.axis("axis", x.rank)
+    _searched(node, x, dimension)
+    kind = ReduceKind.MAX if node.version < 11 or node.flag("largest") else ReduceKind.MIN
+    node.integer("sorted")  # one is
+    axes = axes_of([1 if d == dimension else e for d, e in enumerate(x.shape)])
+    bound, element = rows(graph, x, axes, [dimension])("r")
+    results = [graph.define(node, axes, build.reduce(kind, bound, element), x.dtype)]
+    if node.wanted(1):
+        place = _place(graph, x, axes, dimension, kind)
+        results.append(graph.define(node, axes, place, DType.INT64, output=1, bounds=_within(graph, x, dimension)))
+    return results
+
+
+def _hardmax(graph: Graph, node: Node) -> Sequence[Value]:
+    """1 at the first largest element, 0 at all others."""
+    x = node.input(0)
+    first = node.axis("axis", x.rank)
+    axes = axes_of(x.shape)
+    # Before version 13 the operand counts as a matrix, whose columns are the axis and all that follow it.
+    searched = [first] if node.version >= 13 else list(range(first, x.rank))
+    for d in searched:
+        _searched(node, x, d)
+
+    def element(at: Sequence[Axis]) -> Expr:
+        index = [Index.axis(at[searched.index(d)] if d in searched else a) for d, a in enumerate(axes)]
+        return graph.at(x, index)
+
+    bound = [axes_of(x.shape, "r")[d] for d in searched]
+    place = place_of_extreme(ReduceKind.MAX, element, bound, floats=x.dtype.is_float)
+    own = Index.const(0)
+    for d in searched:
+        own = own.scaled(x.shape[d]) + Index.axis(axes[d])
+    chosen = apply("where", apply("eq", index_value(own), place), Const(1.0), Const(0.0))
+    return [graph.define(node, axes, chosen, x.dtype)]
+
+
+TRANSLATORS: Mapping[str, Translator] = MappingProxyType(
+    {
+        "ArgMax": _place_of(ReduceKind.MAX),
+        "ArgMin": _place_of(ReduceKind.MIN),
+        "Hardmax": _hardmax,
+        "TopK": _top,
+    }
+)
