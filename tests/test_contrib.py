@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,10 @@ import onnx
 import pytest
 from onnx import helper, numpy_helper
 
+from prism.errors import ExitCode, UnsupportedError
 from prism.frontend.onnx.contrib import DOMAIN, TRANSLATORS
+from prism.frontend.onnx.inference import Inference
+from prism.frontend.onnx.islands import cut
 from prism.frontend.onnx.reader import from_model
 from prism.program.evaluate import evaluate
 
@@ -240,7 +244,8 @@ def attention(rng: Rng) -> Case:
     if rng.random() < 0.3:
         attributes["scale"] = 0.3
     results = ("y", "present") if past or rng.random() < 0.3 else ("y",)
-    arrays = [f(rng, b, s, 6), f(rng, 6, 3 * wide), maybe(rng, lambda: f(rng, 3 * wide)), mask, cache, scores]
+    # onnxruntime does not survive one without a bias
+    arrays = [f(rng, b, s, 6), f(rng, 6, 3 * wide), f(rng, 3 * wide), mask, cache, scores]
     return Case("Attention", arrays, attributes, results)
 
 
@@ -326,6 +331,13 @@ def theirs(case: Case) -> list[Array]:
     return list(session.run([r for r in case.results if r], case.inputs()))
 
 
+@pytest.fixture(scope="module")
+def asked() -> Iterator[Inference]:
+    """One process that infers for all tests here."""
+    with Inference() as inference:
+        yield inference
+
+
 def by_hand(case: Case) -> list[Array]:
     """What the operators compute that onnxruntime has no kernel of for CPUs."""
     x, bias, *rest = (np.asarray(a, np.float64) for a in case.arrays)
@@ -353,3 +365,37 @@ def test_fused_operators_are_what_onnxruntime_computes(op: str) -> None:
             np.testing.assert_allclose(found[name], want, rtol=2e-4, atol=2e-4, err_msg=f"{seed} {name} {case}")
         done += 1
     assert done == 16
+
+
+def test_what_onnxruntime_does_not_survive_is_not_compared() -> None:
+    rng = np.random.default_rng(3)
+    x, w = f(rng, 2, 3, 4), f(rng, 4, 12)
+    program = from_model(Case("Attention", [x, w], {"num_heads": 2}).model(), "g.onnx", None)
+    assert program.conformance is not None
+    assert "not compared: node 'it' (Attention)" in program.conformance.missing
+    with_bias = Case("Attention", [x, w, np.zeros(12, np.float32)], {"num_heads": 2})
+    found = evaluate(program, {"x0": x, "x1": w})["y"]
+    np.testing.assert_allclose(found, theirs(with_bias)[0], rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("op", "arrays", "attributes", "why"),
+    [
+        ("Attention", [np.ones((2, 3, 4)), np.ones((4, 12)), np.ones(12)], {"num_heads": 2, "do_rotary": 1}, "do_r"),
+        ("MultiHeadAttention", [np.ones((2, 3, 2, 3, 4))], {"num_heads": 2}, "packed"),
+        ("MatMulNBits", [np.ones((2, 16)), np.ones((4, 1, 6), np.uint8), np.ones((4, 1))],
+         {"N": 4, "K": 16, "bits": 3, "block_size": 16}, "3 bits"),
+        ("SkipLayerNormalization", [np.ones((2, 3, 4)), np.ones((2, 3, 4)), np.ones(4)], {"unknown": 3}, "unknown"),
+    ],
+)  # fmt: skip
+def test_what_they_say_beside_that_is_refused(
+    op: str, arrays: Sequence[Array], attributes: Mapping[str, Any], why: str, tmp_path: Path, asked: Inference
+) -> None:
+    single = [a if a.dtype == np.uint8 else a.astype(np.float32) for a in arrays]
+    built = Case(op, single, attributes).model()
+    with pytest.raises(UnsupportedError, match=why) as refused:
+        from_model(built, "g.onnx", None)
+    assert refused.value.exit_code == ExitCode.UNSUPPORTED
+    path = tmp_path / "m.onnx"
+    path.write_bytes(built.SerializeToString())
+    assert [k.op for k in cut(path, inference=asked).kept.values()] == [f"{DOMAIN}.{op}"]

@@ -362,8 +362,11 @@ REFUSED: dict[str, tuple[Fn, list[torch.Tensor], str]] = {
     "shift": (lambda x, i: x >> i, [torch.tensor([5, 9]), torch.tensor([1, 2])], "depends on data"),
     "bits": (lambda x, y: x & y, [torch.tensor([5, 9])] * 2, "or with a number"),
     "order": (lambda x: x.topk(2).values, [torch.randn(4)], "orders elements"),
-    "positions": (lambda x: x.max(0).indices * x, [torch.randn(4)], "positions of extremes"),
-    "positions returned": (lambda x: x.max(0), [torch.randn(4)], "second result of aten.max.dim"),
+    "positions": (
+        lambda x: F.max_pool2d(x, 2, return_indices=True)[1] * 2,
+        [torch.randn(1, 4, 4)],
+        "places of windows",
+    ),
     "complex": (lambda x: x.to(torch.complex64) * 2, [torch.randn(4)], "complex64"),
     "random": (lambda x: F.dropout(x, 0.3), [torch.randn(4)], "no translation"),
     "data_dependent": (lambda x: x * 2 if x.sum() > 0 else x, [torch.randn(4)], "torch.export cannot capture it"),

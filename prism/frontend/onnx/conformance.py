@@ -22,9 +22,12 @@ from onnx import TensorProto, helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 
 from prism.errors import PrismError
+from prism.frontend.onnx import contrib
 from prism.frontend.onnx.graph import Value
+from prism.frontend.onnx.outside import Outside
 from prism.program import conformance, example_draws, extents
 from prism.program.conformance import DOUBLE, MIXED, PRECISIONS, SINGLE, Claim, Comparison, Difference, Precision
+from prism.program.evaluate import evaluate_expr
 from prism.program.nodes import Conformance, DType, Program
 
 _SWITCH = "--no-check (check=False)"
@@ -128,9 +131,14 @@ def _bindings(program: Program) -> list[dict[str, int]]:
 
 
 def _compared(reading: Reading, sized: Sequence[tuple[dict[str, int], tuple[Precision, int]]]) -> Conformance:
+    with Outside() as outside:
+        return _compared_with(_Runtime(reading, outside), sized)
+
+
+def _compared_with(runtime: _Runtime, sized: Sequence[tuple[dict[str, int], tuple[Precision, int]]]) -> Conformance:
+    reading = runtime.reading
     program = reading.program
     claims = _claims(reading)
-    runtime = _Runtime(reading)
     for binding, size in sized:
         done: list[str] = []
         skipped: list[str] = []
@@ -230,11 +238,13 @@ class _Runtime:
 
     Attributes:
         reading: the model.
+        outside: where nodes run that may end the process.
         missing: the nodes that could not be run, as the user knows them.
         undefined: where the values of the last run are not defined, or not the model's.
     """
 
     reading: Reading
+    outside: Outside
     missing: list[str] = field(default_factory=list)
     undefined: dict[str, Any] = field(default_factory=dict)
     _evaluators: dict[int, ReferenceEvaluator] = field(default_factory=dict)
@@ -328,11 +338,21 @@ class _Runtime:
         """
         precision = self._precision((*node.output, *given))
         if precision.relative > SINGLE.relative:
-            made = _onnxruntime(self.reading.model, node, {i: _lift(a, _NARROW) for i, a in given.items()}, lift=True)
+            made = self._stock(node, {i: _lift(a, _NARROW) for i, a in given.items()}, lift=True)
             if made is not None:
                 return made, SINGLE
-        made = _onnxruntime(self.reading.model, node, {i: self._typed(i, a) for i, a in given.items()}, lift=False)
+        made = self._stock(node, {i: self._typed(i, a) for i, a in given.items()}, lift=False)
         return None if made is None else (made, precision)
+
+    def _stock(
+        self, node: onnx.NodeProto, given: Mapping[str, np.ndarray], *, lift: bool
+    ) -> dict[str, np.ndarray] | None:
+        """A node's results by onnxruntime; of one that onnx does not know, in a process of its own."""
+        model = self.reading.model
+        if node.domain in ("", "ai.onnx"):
+            return _onnxruntime(model, node, given, lift=lift)
+        made = self.outside.run(_alone(model, node, given, lift=lift).SerializeToString(), given)
+        return None if made is None else dict(zip([o for o in node.output if o], made, strict=True))
 
     def _precision(self, names: Iterable[str]) -> Precision:
         """That of what is computed of these values."""
@@ -374,8 +394,15 @@ class _Runtime:
         return array.astype(helper.tensor_dtype_to_np_dtype(TensorProto.DataType.Value(_NAMES[value.dtype])))
 
     def _stand_in(self, value: Value, binding: Mapping[str, int], lifted: np.dtype[Any]) -> np.ndarray:
-        """Numbers of a value's shape and type, for one that could not be computed."""
+        """Numbers of a value's shape and type, for one that could not be computed; what it is where no data go in.
+
+        What reads a formula has it written into itself, so that other numbers would look like a misreading there.
+        """
         shape = tuple(extents.evaluate(e, binding) for e in value.shape)
+        if not value.name and value.formula is not None:
+            made = evaluate_expr(value.formula, {}, binding, value.axes)
+            kind = lifted if value.dtype.is_float else np.dtype(value.dtype.value)
+            return np.broadcast_to(made, shape).astype(kind)
         within = None if value.dtype.is_float else (0, 0)
         return _lift(example_draws.draw("mixed", shape, value.dtype, (0,), within), lifted)
 
@@ -436,7 +463,32 @@ def _undefined(node: onnx.NodeProto, known: Mapping[str, np.ndarray]) -> Any:
             scales = [known[node.input[place]] for place in (1, 4, 6)]
             defined = all(np.all(np.isfinite(s) & (s != 0)) for s in scales)
             return None if defined else np.True_
+        case "Attention" | "MultiHeadAttention" if node.domain == contrib.DOMAIN:
+            return _emptied(node, known)
     return None
+
+
+def _emptied(node: onnx.NodeProto, known: Mapping[str, np.ndarray]) -> Any:
+    """The queries all of whose keys are masked: what is left of their scores is how -10000 + score is rounded."""
+    operands = [known[i] if i else None for i in node.input] + [None] * 8
+    x, key, before = operands[0], operands[1 if node.op_type == "MultiHeadAttention" else 0], operands[6]
+    mask = operands[4]
+    if node.op_type == "Attention":
+        mask, before = operands[3], operands[4]
+    if mask is None or x is None or key is None:
+        return None
+    past = 0 if before is None else before.shape[-2]
+    at = np.arange(past + key.shape[-2 if key.ndim == 4 else 1])
+    if mask.ndim == 1:
+        ends = mask.reshape(-1, x.shape[0], 1, 1)
+        kept = at < ends[0]
+        if len(ends) > 1:
+            kept &= at >= ends[1]
+    else:
+        kept = (mask[:, None] if mask.ndim == 2 else mask) > 0
+    if next((a.i for a in node.attribute if a.name == "unidirectional"), 0):
+        kept = kept & (at <= np.arange(x.shape[1])[:, None] + past)
+    return ~kept.any(-1, keepdims=True)
 
 
 _LARGEST_LEVEL = 2.0**31

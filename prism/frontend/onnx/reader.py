@@ -1,4 +1,4 @@
-"""The ONNX front end: a file, of operator set 7 or later, to a program in index notation.
+"""The ONNX front end: a file to a program in index notation.
 
 Here is the reading of the file and the walk over its nodes; what each operator means is in the other modules
 beside this one, and which versions of it that is true of in `schemas`, which also sees to it that nothing a node
