@@ -16,7 +16,7 @@ import numpy as np
 from prism.generate.enumerate import Task
 from prism.generate.families import Target, _kernel, _split, bound_names
 from prism.generate.isomorphism import likeness
-from prism.generate.options import REDUCING, Choice, options
+from prism.generate.options import Choice, options
 from prism.generate.pruning import PRUNERS, Array, reach
 from prism.generate.roles import Kind, batch_axes, reduced_axes, roles, scanned_axes, single_axes
 from prism.generate.schedule import Output, Unschedulable
@@ -242,7 +242,7 @@ def _joined(
             lacks = wider[1] - mine[1]
             same = mine[0] == wider[0] and mine[1] < wider[1] and mine not in into
             below = [_below(form, [t.cls], stored) for t in group]
-            reduces = all(lacks <= {form[c].payload for c in b if form[c].op in REDUCING} for b in below)
+            reduces = all(lacks <= {a for c in b for a in form[c].reduced} for b in below)
             if same and reduces and _reads_alike(form, group, other, stored, lacks):
                 into[mine] = wider
     for most in sorted({len(w[1] - m[1]) for m, w in into.items()}):

@@ -78,11 +78,6 @@ REDUCE: Mapping[ReduceKind, Callable[..., Any]] = {
 }
 
 
-def _deviations(data: Array, axis: int) -> Array:
-    found: Array = ((data - data.mean(axis=axis, keepdims=True)) ** 2).sum(axis=axis)
-    return found
-
-
 @dataclass
 class Tile:
     """An array with one dimension per axis, in the order of `axes`."""
@@ -107,6 +102,8 @@ class _Run:
     values: dict[str, Tile] = field(default_factory=dict)
     # By the axis' name: the tiles that loops visited, and those that they would have without their ranges.
     visits: dict[str, list[int]] = field(default_factory=dict)
+    # Of statistics, the elements and the axes that they are over.
+    elements: dict[str, tuple[Tile, frozenset[Axis]]] = field(default_factory=dict)
     # What scans have summed so far in their loop.
     scanned: dict[str, Array] = field(default_factory=dict)
     axes: dict[str, tuple[Axis, ...]] = field(init=False)
@@ -194,11 +191,11 @@ class _Run:
                     axes = self.union(*args)
                     found = POINTWISE[op](*(self.operand(a, axes) for a in args))
                     self.values[dst] = Tile(axes, np.asarray(found, dtype=float))
-                case TileReduce(dst, Statistic(), axis, src):
-                    tile = self.values[src]
-                    self.values[dst] = Tile(
-                        tuple(a for a in tile.axes if a != axis), _deviations(tile.data, tile.axes.index(axis))
-                    )
+                case TileReduce(dst, Statistic() as kind, axis, src):
+                    tile, over = self.values[src], frozenset[Axis]()
+                    if kind is Statistic.MERGED:
+                        tile, over = self.elements[src]
+                    self.statistic(dst, tile, over | {axis})
                 case TileReduce(dst, ReduceKind() as kind, axis, src):
                     tile = self.values[src]
                     kept = tuple(a for a in tile.axes if a != axis)
@@ -232,6 +229,13 @@ class _Run:
                 case Accumulate():
                     raise AssertionError("outside a loop")
 
+    def statistic(self, dst: str, tile: Tile, over: frozenset[Axis]) -> None:
+        """The sum of squared deviations of the tile's elements over the axes."""
+        self.elements[dst] = tile, over
+        along = tuple(n for n, a in enumerate(tile.axes) if a in over)
+        found = ((tile.data - tile.data.mean(axis=along, keepdims=True)) ** 2).sum(axis=along)
+        self.values[dst] = Tile(tuple(a for a in tile.axes if a not in over), found)
+
     def in_range(self, condition: Index) -> bool:
         """Whether the condition holds somewhere in the box of the present tiles, which end where whole tiles do."""
         most = evaluate(condition.offset, self.binding)
@@ -246,9 +250,8 @@ class _Run:
 
     def loop(self, axis: Axis, inner: Sequence[Stmt], conditions: Sequence[Index]) -> None:
         names = {s.dst: s for s in inner if isinstance(s, Accumulate)}
-        of_tile = {s.dst: s.src for s in inner if isinstance(s, TileReduce)}
         # Of a statistic, whatever its accumulator has seen.
-        seen: dict[str, list[Tile]] = {}
+        seen: dict[str, list[Array]] = {}
         shifts = {s.shift for s in names.values()}
         running: dict[str, Tile] = {}
         for scan in inner:
@@ -277,11 +280,11 @@ class _Run:
                 self.body(todo)
                 todo = []
                 if s is not None and isinstance(s.kind, Statistic):
-                    seen.setdefault(s.dst, []).append(self.values[of_tile[s.src]])
-                    tiles = seen[s.dst]
-                    along = tiles[0].axes.index(axis)
-                    every = np.concatenate([t.data for t in tiles], axis=along)
-                    running[s.dst] = Tile(self.values[s.src].axes, _deviations(every, along))
+                    tile, over = self.elements[s.src]
+                    seen.setdefault(s.dst, []).append(tile.data)
+                    every = np.concatenate(seen[s.dst], axis=tile.axes.index(axis))
+                    self.statistic(s.dst, Tile(tile.axes, every), over)
+                    running[s.dst] = self.values[s.dst]
                     continue
                 if s is not None:
                     assert isinstance(s.kind, ReduceKind)

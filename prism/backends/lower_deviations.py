@@ -16,7 +16,7 @@ two-pass algorithm, by which the mean of a tile has a second term).
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import sympy
 
@@ -39,6 +39,25 @@ class Span:
     start: Extent
     stop: Extent
     step: Extent
+
+
+@dataclass(frozen=True, slots=True)
+class Moments:
+    """A statistic, or elements: then there are no squares, and each is its own mean.
+
+    Attributes:
+        mean: of the elements.
+        squares: the sum of squares about it.
+        dims: of these.
+        count: how many elements there are.
+        rest: what is to be added to the mean, which is rounded.
+    """
+
+    mean: str
+    squares: str | None
+    dims: tile.Dims
+    count: Extent = 1
+    rest: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,8 +104,8 @@ class Deviations:
         counts = self._full("running_count", (self.layout.dim_of(axis).name,)) if uneven else None
         return Running(base, mean, squares, dims, lanes, counts)
 
-    def merge(self, running: Running, value: str, own: tile.Dims, axis: Axis, span: Span) -> None:
-        """Merge a tile of elements, which has dimensions of its own."""
+    def merge(self, running: Running, given: Moments, axis: Axis, span: Span) -> None:
+        """Merge a tile of elements or statistics."""
         dims, whole = running.dims, self.layout.is_tiled(axis) and not running.lanes
         before = add(symbol(span.index), mul(-1, span.start))
         if running.lanes:
@@ -95,15 +114,18 @@ class Deviations:
         elements, seen = self._number("count", count), self._number("seen", add(before, count))
         share = self._pointwise("share", "div", (elements, seen), ())
         weight = self._pointwise("weight", "mul", (share, self._number("before", before)), ())
+        weight = self._times(weight, given.count, ())
         first = self.names.fresh("first")
         self.emit(tile.Pointwise(first, "le", (seen, elements), (), DType.BOOL))
         opening = self._pointwise("opening", "where", (first, 1.0, 0.0), ())
         later = self._pointwise("later", "where", (first, 0.0, share), ())
-        apart = self._difference(value, running.base, dims, own)
+        apart = self._difference(given.mean, running.base, dims, given.dims)
         mask = self.indexing.mask.get(axis)
-        second = squares = None
+        second, squares = given.rest, given.squares
         if whole:
-            apart, second, squares = self._tile(apart, own, axis, elements)
+            apart, second, squares = self._tile(replace(given, mean=apart), axis, elements)
+        elif second is not None and squares is not None and mask is not None:
+            apart, second, squares = (self._select(mask, v) for v in (apart, second, squares))
         moved = self._difference(apart, running.mean, dims, dims)
         if second is not None:
             moved = self._pointwise("moved", "add", (moved, second), dims)
@@ -127,52 +149,71 @@ class Deviations:
         self.emit(tile.Update(running.mean, ReduceKind.SUM, step))
         self.emit(tile.Update(running.base, ReduceKind.SUM, base))
 
-    def end(self, running: Running, axis: Axis, span: Span) -> tuple[str, tile.Dims]:
-        """The sum of squares about the mean of all, after the loop, and its dimensions."""
+    def end(self, running: Running, held: Extent, axis: Axis, span: Span) -> Moments:
+        """The statistic over the axis, after the loop; `held` elements were merged for each place."""
+        dims, count = running.dims, mul(held, axis.extent)
         if not running.lanes:
-            return running.squares, running.dims
-        dims, dim = running.dims, self.layout.dim_of(axis).name
-        kept = tuple(d for d in dims if d != dim)
+            return Moments(running.base, running.squares, dims, count, running.mean)
         means = self._pointwise("mean", "add", (running.base, running.mean), dims)
-        count: tile.Operand
+        dim = self.layout.dim_of(axis).name
+        kept = tuple(d for d in dims if d != dim)
+        each: tile.Operand
         if running.counts is None:
             length = self.layout.sizes[axis]
-            count = self._number("seen", cdiv(add(span.stop, mul(-1, span.start)), span.step))
+            each = self._number("seen", cdiv(add(span.stop, mul(-1, span.start)), span.step))
             total = self._number("lanes", symbol(length) if isinstance(length, str) else length)
             sums = self._sum(means, dim)
         else:
-            count = running.counts
+            each = running.counts
             # A part of a split may have no elements.
             total = self._pointwise("seen", "maximum", (self._sum(running.counts, dim), 1.0), ())
-            sums = self._sum(self._pointwise("scaled", "mul", (means, count), dims), dim)
+            sums = self._sum(self._pointwise("scaled", "mul", (means, each), dims), dim)
         mean = self._pointwise("mean", "div", (sums, total), kept)
         apart = self._difference(running.base, mean, kept, dims)
         moved = self._pointwise("moved", "add", (apart, running.mean), dims)
-        scaled = self._pointwise("scaled", "mul", (moved, count), dims)
+        scaled = self._pointwise("scaled", "mul", (moved, each), dims)
+        rest = self._pointwise("second", "div", (self._sum(scaled, dim), total), kept)
+        scaled = self._times(scaled, held, dims)
         grown = self._pointwise("grown", "mul", (scaled, moved), dims)
-        return self._sum(self._pointwise("grown", "add", (running.squares, grown), dims), dim), kept
+        squares = self._sum(self._pointwise("grown", "add", (running.squares, grown), dims), dim)
+        return Moments(mean, squares, kept, count, rest)
 
-    def whole(self, value: str, dims: tile.Dims, axis: Axis) -> tuple[str, tile.Dims]:
-        """The sum of squares about the mean of a tile that holds all of the axis."""
+    def whole(self, given: Moments, axis: Axis) -> Moments:
+        """The statistic of a tile that holds all of the axis."""
+        count = mul(given.count, axis.extent)
         if not self.layout.is_tiled(axis):
-            return self._difference(value, value, dims, dims), dims
-        _, _, squares = self._tile(value, dims, axis, self._number("count", axis.extent))
-        return squares, tuple(d for d in dims if d != self.layout.dim_of(axis).name)
+            nothing = self._difference(given.mean, given.mean, given.dims, given.dims)
+            return replace(given, squares=given.squares or nothing, count=count)
+        mean, second, squares = self._tile(given, axis, self._number("count", axis.extent))
+        kept = tuple(d for d in given.dims if d != self.layout.dim_of(axis).name)
+        return Moments(mean, squares, kept, count, second)
 
-    def _tile(self, value: str, dims: tile.Dims, axis: Axis, count: tile.Operand) -> tuple[str, str, str]:
-        """The mean of a tile that has so many elements of the axis, in two terms, and the sum of squares about it."""
-        dim, mask = self.layout.dim_of(axis).name, self.indexing.mask.get(axis)
+    def _tile(self, given: Moments, axis: Axis, count: tile.Operand) -> tuple[str, str, str]:
+        """The mean of a tile that has so many places of the axis, in two terms, and the sum of squares about it."""
+        dims, dim, mask = given.dims, self.layout.dim_of(axis).name, self.indexing.mask.get(axis)
         kept = tuple(d for d in dims if d != dim)
-        sums = self._sum(value if mask is None else self._select(mask, value), dim)
+        means = given.mean
+        if given.rest is not None:
+            means = self._pointwise("mean", "add", (means, given.rest), dims)
+        sums = self._sum(means if mask is None else self._select(mask, means), dim)
         mean = self._pointwise("mean", "div", (sums, count), kept)
-        moved = self._difference(value, mean, kept, dims)
+        moved = self._difference(given.mean, mean, kept, dims)
+        if given.rest is not None:
+            moved = self._pointwise("moved", "add", (moved, given.rest), dims)
         if mask is not None:
             moved = self._select(mask, moved)
         second = self._pointwise("second", "div", (self._sum(moved, dim), count), kept)
-        return mean, second, self._sum(self._pointwise("squared", "mul", (moved, moved), dims), dim)
+        squared = self._times(self._pointwise("squared", "mul", (moved, moved), dims), given.count, dims)
+        if given.squares is not None:
+            inside = given.squares if mask is None else self._select(mask, given.squares)
+            squared = self._pointwise("squared", "add", (squared, inside), dims)
+        return mean, second, self._sum(squared, dim)
+
+    def _times(self, value: str, count: Extent, dims: tile.Dims) -> str:
+        return value if count == 1 else self._pointwise("scaled", "mul", (value, self._number("count", count)), dims)
 
     def _held(self, axis: Axis, span: Span, before: Extent) -> Extent:
-        """How many elements of the axis the tile of a loop holds."""
+        """How many places of the axis the tile of a loop holds."""
         if not self.layout.is_ragged(axis):
             return span.step
         stop = sympy.Min(add(symbol(span.index), span.step), span.stop)

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from prism.backends import tile
-from prism.backends.lower_deviations import Deviations, Running, Span
+from prism.backends.lower_deviations import Deviations, Moments, Running, Span
 from prism.backends.lower_index import Indexing, Names
 from prism.backends.lower_layout import Layout
 from prism.backends.lower_types import HALF, Types
@@ -113,6 +113,8 @@ class KernelLowering:
     # Conversions and selections that were made already in the open blocks.
     _known: dict[tuple[object, ...], str] = field(default_factory=dict)
     _running: dict[str, Running] = field(default_factory=dict)
+    # Of statistics, their means and counts as well; in a loop, what is to be merged.
+    _moments: dict[str, Moments] = field(default_factory=dict)
     _spans: dict[Axis, Span] = field(default_factory=dict)
     _indexing: Indexing = field(init=False)
     _deviations: Deviations = field(init=False)
@@ -331,9 +333,13 @@ class KernelLowering:
     def _reduce(self, s: TileReduce) -> None:
         value = self._cast(self._values[s.src], F32)
         if isinstance(s.kind, Statistic):
-            if not isinstance(self.kernel.role(s.axis), LoopRole | Split):
-                value = Value(*self._deviations.whole(value.name, value.dims, s.axis), F32)
-            self._values[s.dst] = value
+            merged = s.kind is Statistic.MERGED
+            found = self._moments[s.src] if merged else Moments(value.name, None, value.dims)
+            if isinstance(self.kernel.role(s.axis), LoopRole | Split):
+                self._moments[s.dst] = found
+                self._values[s.dst] = value
+            else:
+                self._statistic(s.dst, self._deviations.whole(found, s.axis))
             return
         if not self.layout.is_tiled(s.axis):
             self._values[s.dst] = replace(value, raw=None, raw_dtype=None)
@@ -342,6 +348,11 @@ class KernelLowering:
         if s.dst not in self._deferred:
             value = self._reduced(s.kind, value, s.axis, f"{s.kind.value}_{s.axis.name}")
         self._values[s.dst] = value
+
+    def _statistic(self, dst: str, found: Moments) -> None:
+        assert found.squares is not None
+        self._moments[dst] = found
+        self._values[dst] = Value(found.squares, found.dims, F32)
 
     def _reduced(self, kind: ReduceKind, value: Value, axis: Axis, base: str) -> Value:
         dim = self.layout.dim_of(axis)
@@ -431,8 +442,10 @@ class KernelLowering:
         for name, s in made.items():
             value = replace(self._values[name], name=accumulators[name])
             if isinstance(s.kind, Statistic):
-                value = Value(*self._deviations.end(self._running[name], axis, span), F32)
-            elif s in later:
+                held = self._moments[s.src].count
+                self._statistic(name, self._deviations.end(self._running[name], held, axis, span))
+                continue
+            if s in later:
                 value = self._reduced(s.kind, value, axis, f"{s.kind.value}_{axis.name}")
             self._values[name] = value
 
@@ -483,8 +496,7 @@ class KernelLowering:
 
     def _accumulate(self, s: Accumulate, axis: Axis) -> None:
         if isinstance(s.kind, Statistic):
-            value = self._values[s.src]
-            self._deviations.merge(self._running[s.dst], value.name, value.dims, axis, self._spans[axis])
+            self._deviations.merge(self._running[s.dst], self._moments[s.src], axis, self._spans[axis])
             return
         acc = self._values[s.dst]
         if s.shift is not None:

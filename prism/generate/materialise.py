@@ -18,7 +18,7 @@ from typing import TypeAlias
 from prism.cost.device import Device
 from prism.cost.roofline import CUT_TILE, full
 from prism.generate.families import Target
-from prism.generate.options import COMMUTATIVE, REDUCING, Along, Choice, Chosen, Weights, below
+from prism.generate.options import COMMUTATIVE, REDUCING, Along, Choice, Chosen, Over, Weights, below
 from prism.generate.places import Window
 from prism.generate.slices import Slices
 from prism.program.classes import EClasses
@@ -295,6 +295,8 @@ class _Written:
                 # The operands do not have these axes: what is bound here is bound in the element's index alone.
                 inside = {**bound, **{a: self._next() for a in axes}}
                 self.tokens.append(tuple(self._index(i, inside) for i in element.index))
+            case Over(axes):
+                bound = {**bound, **{a: self._next() for a in axes}}
             case Along(inner, axis, over):
                 self.tokens.append(self._number(axis, bound))
                 # Of operand and growth, each is over an axis of its own; places along both are the same.
@@ -340,6 +342,8 @@ def _blind(choice: Choice) -> object:
             return str(extent)
         case Along(Axis(_, extent)) as along:
             return str(extent), along.before
+        case Over(axes):
+            return tuple(str(a.extent) for a in axes)
         case Chosen(Read(tensor, indices)) as chosen:
             return tensor, tuple(_shape(i) for i in indices), chosen.dimensions
         case payload:
@@ -446,7 +450,7 @@ class Planner:
         for cls, choice in self.choices.items():
             larger |= {c for c in choice.children if axes[cls] > axes[c]}
             if choice.op in REDUCING:
-                across |= {c for c in choice.children if choice.payload in axes[c]}
+                across |= {c for c in choice.children if choice.reduced & axes[c]}
         sets: dict[tuple[Cut, ...], None] = {}
         for read in (larger, larger | across):
             alike: dict[frozenset[Axis], list[Cut]] = defaultdict(list)
@@ -518,12 +522,7 @@ class Planner:
             leaves = (c for c in used if self.choices[c].op == "read" or (c in plan.stored and c not in own))
             reads.append({c for c in leaves if axes & self.weights.classes.axes[c]})
         reduced = [
-            {
-                self.choices[c].payload
-                for c in below(self.choices, [t.cls], plan.stored)
-                if self.choices[c].op in REDUCING
-            }
-            for t in group
+            {a for c in below(self.choices, [t.cls], plan.stored) for a in self.choices[c].reduced} for t in group
         ]
         return bool(reads[0] & reads[1]) and all(axes <= r for r in reduced)
 

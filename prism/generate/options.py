@@ -5,8 +5,8 @@ An *option* is an e-node, or one of the forms that an e-node of a sum implies:
     contract   sum_k (a*b), both a and b with axis k: a matrix product, whose product is never a tile of its own
     rescaled   sum_k exp(a + -1*M)*f with M = max_k ...: one pass with a rescaled accumulator, where the plain form
                needs M's pass to end first
-    deviations sum_k (a - 1/n * sum_k a)^2, n the length of k: one pass that merges means, where the plain form needs
-               the mean first
+    deviations sum_k (a - 1/n * sum_k a)^2, n the length of k, or over several axes: one pass that merges means, where
+               the plain form needs the mean first
     scan       sum_m where(m <= n, f, 0), f without n and m as long as n: f's prefix sums along n, in one loop over it;
                also with exp(G(n) - G(m))*f under the sum, G the prefix sums of a growth g, or as many g as there are
                places between; and where(m < n, exp(G(n) - g(n) - G(m))*f, 0), the sum before each place
@@ -25,7 +25,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import combinations
-from math import isclose
+from math import isclose, prod
 from typing import TypeAlias
 
 from prism.cost.counts import DEVIATION_WORK
@@ -79,6 +79,13 @@ class Chosen:
 
 
 @dataclass(frozen=True, slots=True)
+class Over:
+    """Several axes, the outermost first."""
+
+    axes: tuple[Axis, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Choice:
     """How an e-class is computed.
 
@@ -86,14 +93,25 @@ class Choice:
         op: an e-node's op, "contract" with children (a, b), "rescaled" with children (a, b) or (a, b, f), where the
             shift is M = max_axis(b), "deviations" with children (a,), "scan" with children (f,) or (f, g), with g the
             growth, or "gather" with its places as children.
-        payload: the e-node's payload; the reduced axis for contract, rescaled and deviations; for a scan its axes; for
-            a gather what it reads.
+        payload: the e-node's payload; the reduced axis for contract, rescaled and deviations, or axes for those; for a
+            scan its axes; for a gather what it reads.
         children: e-class ids.
     """
 
     op: str
-    payload: Payload | Along | Chosen
+    payload: Payload | Along | Chosen | Over
     children: tuple[int, ...]
+
+    @property
+    def reduced(self) -> frozenset[Axis]:
+        """The axes that it reduces."""
+        match self.payload:
+            case Axis() as axis if self.op in REDUCING:
+                return frozenset({axis})
+            case Over(axes):
+                return frozenset(axes)
+            case _:
+                return frozenset()
 
 
 Choices: TypeAlias = Mapping[int, Choice]
@@ -130,7 +148,7 @@ def options(
     counts = pruned if pruned is not None else Counter()
     apart = differences(classes)
     shifts, scans = _shifted_exponents(classes, apart), Scans(classes, apart)
-    centred = _centred(classes)
+    centred = _Centred(classes)
     found: dict[int, tuple[Choice, ...]] = {}
     gathers = _Gathers(classes)
     for cls, nodes in classes.nodes.items():
@@ -147,8 +165,10 @@ def options(
                 for s in scans.of(node.payload, node.children[0]):
                     along = Along(node.payload, s.axis, s.over, s.before)
                     mine[Choice("scan", along, (s.kept,) if s.growth is None else (s.kept, s.growth))] = None
-                for extra in _sum_forms(classes, node, shifts, centred):
+                for extra in _sum_forms(classes, node, shifts):
                     mine[extra] = None
+        if any(c.op == "sum" for c in mine):
+            mine |= dict.fromkeys(centred.of(cls))
         left = [*fetched, *mine]
         for name, rule in _RULES:
             if name not in off:
@@ -201,10 +221,8 @@ def _product(classes: EClasses, mine: list[Choice]) -> list[Choice]:
 _RULES = (("commuted", _commuted), ("leaf", _leaf), ("operands", _operands), ("product", _product))
 
 
-def _sum_forms(
-    classes: EClasses, total: ENode, shifts: Pairs, centred: Mapping[int, tuple[tuple[int, Axis], ...]]
-) -> list[Choice]:
-    """The contract, rescaled and deviations forms of a sum."""
+def _sum_forms(classes: EClasses, total: ENode, shifts: Pairs) -> list[Choice]:
+    """The contract and rescaled forms of a sum."""
     axis, body = total.payload, total.children[0]
     assert isinstance(axis, Axis)
     forms: list[Choice] = []
@@ -216,8 +234,6 @@ def _sum_forms(
         lhs, rhs = node.children
         if axis in classes.axes[lhs] and axis in classes.axes[rhs] and lhs <= rhs:
             forms.append(Choice("contract", axis, (lhs, rhs)))
-        if lhs == rhs:
-            forms += [Choice("deviations", axis, (a,)) for a, over in centred.get(lhs, ()) if over == axis]
         for p, f in ((lhs, rhs), (rhs, lhs)):
             for a, m in shifts.get(p, ()):
                 if axis in classes.axes[f] and axis in classes.axes[a]:
@@ -299,49 +315,86 @@ def _shifted_exponents(classes: EClasses, apart: Pairs) -> Pairs:
     }
 
 
-def _centred(classes: EClasses) -> dict[int, tuple[tuple[int, Axis], ...]]:
-    """For each e-class that is a + -1/n * sum_k a, with n the length of k: the pairs (a, k)."""
-    found: dict[int, tuple[tuple[int, Axis], ...]] = {}
-    for cls, nodes in classes.nodes.items():
-        mine = {
-            (a, axis): None
+@dataclass(slots=True)
+class _Centred:
+    """Finds the e-classes that are sums of squares about the mean of what is squared, over the same axes."""
+
+    classes: EClasses
+    _differences: dict[int, tuple[tuple[int, int], ...]] = field(default_factory=dict)
+    _sums: dict[int, dict[tuple[frozenset[Axis], int], None]] = field(default_factory=dict)
+
+    def of(self, cls: int) -> Iterator[Choice]:
+        """For the axes k, l, ..., as long together as n, what is sum_k sum_l (a + -1/n * sum_k sum_l a)^2.
+
+        Each of the axes is the outermost once. Of several names of them, those of one are enough.
+        """
+        found: dict[tuple[int, tuple[Axis, ...]], None] = {}
+        for axes, body in self._sums_of(cls):
+            for node in self.classes.nodes[body]:
+                if node.op == "mul" and len(set(node.children)) == 1 and not node.domain:
+                    for a, mean in self._of_difference(node.children[0]):
+                        if self._is_minus_mean(mean, axes, a):
+                            found[a, tuple(sorted(axes, key=lambda x: x.name))] = None
+        if found:
+            a, named = min(found, key=lambda t: (t[0], [k.name for k in t[1]]))
+            for first in named:
+                over = (first, *(k for k in named if k != first))
+                yield Choice("deviations", Over(over) if len(over) > 1 else first, (a,))
+
+    def _sums_of(self, cls: int) -> dict[tuple[frozenset[Axis], int], None]:
+        """The pairs (axes, e-class) of which it is the sum, in the e-graph's order."""
+        known = self._sums.get(cls)
+        if known is None:
+            known = self._sums[cls] = {}
+            for node in self.classes.nodes[cls]:
+                axis = node.payload
+                if node.op == "sum" and isinstance(axis, Axis) and not node.domain:
+                    (body,) = node.children
+                    if axis in self.classes.axes[body]:
+                        known[frozenset({axis}), body] = None
+                        for axes, inner in self._sums_of(body):
+                            known[axes | {axis}, inner] = None
+        return known
+
+    def _of_difference(self, cls: int) -> tuple[tuple[int, int], ...]:
+        """The pairs of which it is the sum, where the second has fewer axes."""
+        if cls not in self._differences:
+            self._differences[cls] = tuple(
+                (a, b)
+                for n in self.classes.nodes[cls]
+                if n.op == "add" and not n.domain
+                for a, b in (n.children, n.children[::-1])
+                if self.classes.axes[b] < self.classes.axes[a]
+            )
+        return self._differences[cls]
+
+    def _is_minus_mean(self, cls: int, axes: frozenset[Axis], of: int) -> bool:
+        """Whether the e-class is -1/n * the sum of the other over the axes, n as many as there are."""
+        return any(
+            n.op == "mul"
+            and not n.domain
+            and (axes, of) in self._sums_of(n.children[1])
+            and self._is_minus_share(n.children[0], axes)
+            for n in self.classes.nodes[cls]
+        )
+
+    def _is_minus_share(self, cls: int, axes: frozenset[Axis]) -> bool:
+        """Whether the e-class is -1 over the number of places of the axes."""
+        nodes = self.classes.nodes[cls]
+        extents = [a.extent for a in axes]
+        if all(map(is_static, extents)):
+            count = prod(int(e) for e in extents)
+            return any(isinstance(n.payload, Const) and isclose(-n.payload.value * count, 1) for n in nodes)
+        return len(extents) == 1 and any(
+            n.op == "mul" and is_number(self.classes, n.children[0], -1) and self._is_share(n.children[1], extents[0])
             for n in nodes
-            if n.op == "add" and not n.domain
-            for a, b in (n.children, n.children[::-1])
-            for axis in _minus_mean(classes, b, a)
-        }
-        if mine:
-            found[cls] = tuple(sorted(mine, key=lambda t: (t[0], t[1].name)))
-    return found
+        )
 
-
-def _minus_mean(classes: EClasses, cls: int, of: int) -> Iterator[Axis]:
-    """The axes k, of length n, for which the e-class is -1/n * sum_k of the other."""
-    for node in classes.nodes[cls]:
-        if node.op == "mul" and not node.domain:
-            share, total = node.children
-            for n in classes.nodes[total]:
-                if n.op == "sum" and n.children == (of,) and not n.domain:
-                    assert isinstance(n.payload, Axis)
-                    if _is_minus_share(classes, share, n.payload.extent):
-                        yield n.payload
-
-
-def _is_minus_share(classes: EClasses, cls: int, extent: Extent) -> bool:
-    """Whether the e-class is -1 over the extent."""
-    if is_static(extent):
-        return any(isinstance(p := n.payload, Const) and isclose(-p.value * int(extent), 1) for n in classes.nodes[cls])
-    return any(
-        n.op == "mul" and is_number(classes, n.children[0], -1) and _is_share(classes, n.children[1], extent)
-        for n in classes.nodes[cls]
-    )
-
-
-def _is_share(classes: EClasses, cls: int, extent: Extent) -> bool:
-    return any(
-        n.op == "recip" and any(m.payload == Size(extent) for m in classes.nodes[n.children[0]])
-        for n in classes.nodes[cls]
-    )
+    def _is_share(self, cls: int, extent: Extent) -> bool:
+        return any(
+            n.op == "recip" and any(m.payload == Size(extent) for m in self.classes.nodes[n.children[0]])
+            for n in self.classes.nodes[cls]
+        )
 
 
 @dataclass(frozen=True, slots=True)

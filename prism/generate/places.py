@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from prism.generate.options import REDUCING, Along, Choice, Choices, Chosen, Weights, below
+from prism.generate.options import REDUCING, Along, Choice, Choices, Chosen, Over, Weights, below
 from prism.program.classes import EClasses
 from prism.program.extents import Extent
 from prism.program.index import Axis, Index
@@ -85,7 +85,7 @@ class Places:
         free = self._axes[cls]
         order = below(choices, [cls])
         bound = frozenset(p for c in order if choices[c].op in REDUCING and isinstance(p := choices[c].payload, Axis))
-        if not bound or bound & free or any(isinstance(choices[c].payload, (Along, Chosen)) for c in order):
+        if not bound or bound & free or any(isinstance(choices[c].payload, (Along, Chosen, Over)) for c in order):
             return None
         sums: dict[Index, Extent] = {}
         alone: set[Axis] = set()

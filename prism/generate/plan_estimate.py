@@ -209,7 +209,7 @@ class Outlook:
         every = frozenset(outer)
         here = [c for c in used if c not in read]
         reducing = [c for c in here if self.choices[c].op in REDUCING]
-        reduced = {p for c in reducing if isinstance(p := self.choices[c].payload, Axis)}
+        reduced = {a for c in reducing for a in self.choices[c].reduced}
         # What some targets reduce and others range over is gone through once.
         one = every & frozenset.intersection(*(frozenset(t.axes) for t in group))
         places = self._places(group, used, read, one) if reduced & one else {}
@@ -284,7 +284,7 @@ class Outlook:
         for cls in here:
             choice = self.choices[cls]
             before = max((passes.get(c, 0) for c in choice.children), default=0)
-            passes[cls] = before + (choice.op in REDUCING and choice.payload == axis)
+            passes[cls] = before + (axis in choice.reduced)
         return min(float(Tiles().parts), extent / Tiles().loop_tile) if max(passes.values()) == 1 else 1.0
 
     def _is_product(self, group: Sequence[Target], read: set[int]) -> bool:

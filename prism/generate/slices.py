@@ -11,7 +11,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from prism.generate.options import COMMUTATIVE, REDUCING, Along, Choice, Choices, Chosen
+from prism.generate.options import COMMUTATIVE, REDUCING, Along, Choice, Choices, Chosen, Over
 from prism.program.classes import EClasses
 from prism.program.index import Axis, Index
 from prism.program.nodes import Position, Read
@@ -96,7 +96,7 @@ class Slices:
                 pairs = ((a, b),)
             case (Axis() as a, Axis() as b):
                 bound = {**bound, a: b}
-            case (Along() | Chosen(), _) if one != other:
+            case (Along() | Chosen() | Over(), _) if one != other:
                 return
             case _:
                 pass

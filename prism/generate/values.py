@@ -18,7 +18,7 @@ from types import MappingProxyType
 from typing import TypeAlias
 
 from prism.errors import UnsupportedError
-from prism.generate.options import REDUCTIONS, Along, Choices, Chosen
+from prism.generate.options import REDUCTIONS, Along, Choices, Chosen, Over
 from prism.program.extents import Extent
 from prism.program.index import Axis, Index
 from prism.program.nodes import Const, Position, Read, ReduceKind, Size
@@ -189,9 +189,9 @@ class Builder:
                 shift = self.values.reduce(ReduceKind.MAX, inner, self.build(choice.children[1], under))
                 factor = self.build(choice.children[2], under) if len(choice.children) == 3 else None
                 return self.values.rescaled(inner, exponent, shift, factor)
-            case "deviations", Axis() as axis:
-                inner, under = self._enter(axis, live)
-                return self.values.reduce(Statistic.DEVIATIONS, inner, self.build(choice.children[0], under))
+            case "deviations", Axis() | Over():
+                several = choice.payload.axes if isinstance(choice.payload, Over) else (choice.payload,)
+                return self._deviations(choice.children[0], several, live)
             case "scan", Along(bound, axis, grown, before):
                 place = live.get(axis, axis)
                 operands = tuple(
@@ -214,12 +214,19 @@ class Builder:
             case op, payload:
                 raise UnsupportedError(f"no value for the e-node {op} with {payload}", where="sGraph generation")
 
+    def _deviations(self, cls: int, over: tuple[Axis, ...], live: Mapping[Axis, Axis]) -> Value:
+        """Squared deviations over the innermost of the axes, merged over the others."""
+        inner, under = self._enter(over[0], live)
+        if len(over) == 1:
+            return self.values.reduce(Statistic.DEVIATIONS, inner, self.build(cls, under))
+        return self.values.reduce(Statistic.MERGED, inner, self._deviations(cls, over[1:], under))
+
     def _enter(self, axis: Axis, live: Mapping[Axis, Axis]) -> tuple[Axis, Mapping[Axis, Axis]]:
         """The reduced axis' name in this kernel, and the renaming below it."""
         inner = self.bound.get(axis, axis)
         if live and inner in live.values():
             # A scan gave its axis' name to what is free here.
-            bound = {c.payload for c in self.choices.values() if isinstance(c.payload, Axis)}
+            bound = {a for c in self.choices.values() for a in c.reduced}
             own = frozenset(bound).union(*self.class_axes.values())
             inner = least_instance(axis.extent, own.union(live.values(), self.bound.values()))
         if inner == axis and axis not in live:

@@ -15,7 +15,8 @@ axis; where it is not (partial results that are rescaled before they are added),
 `split` names the extents whose axes the reference must be expanded over, in the same way (`expand`).
 
 The deviations over an axis, accumulated or of a tile that holds all of it, denote the sum over the axis of
-(a - 1/n * sum a)^2, with n its extent.
+(a - 1/n * sum a)^2, with n its extent; merged along more axes, the same over all of them, with n their places.
+Which values are such statistics, over which axes and of what, is kept beside what they denote.
 
 A rescaled accumulator denotes sum(exp(a - m)*f) with the final m. That is so when src is exactly such a sum over a
 running m and neither a nor f depends on m (see prism.sgraph.nodes); this is checked here, structurally, and anything
@@ -30,7 +31,7 @@ from dataclasses import dataclass, field
 import sympy
 
 from prism.errors import IllegalIRError
-from prism.program.build import recip, size
+from prism.program.build import add, const, mean, mul, reduce, size
 from prism.program.extents import Extent, text
 from prism.program.index import Axis, Index
 from prism.program.nodes import (
@@ -95,6 +96,7 @@ class _Partial:
     kind: Kind
     axis: Axis
     body: Expr
+    inner: tuple[Axis, ...] = ()
 
 
 _Meaning = Expr | _Partial
@@ -172,6 +174,8 @@ class _Reader:
     values: dict[str, _Meaning] = field(default_factory=dict)
     # Accumulators of the loops that are open: their running value is a name that no input has.
     running: dict[str, Expr] = field(default_factory=dict)
+    # Of a statistic the axes that it is over, the outermost first, and what of.
+    statistics: dict[str, tuple[tuple[Axis, ...], Expr]] = field(default_factory=dict)
     _roles: dict[Axis, Role] = field(default_factory=dict)
 
     def run(self) -> None:
@@ -211,7 +215,9 @@ class _Reader:
                     self.values[dst] = self._made(PositionExpr(index) if index.terms else size(index.offset))
                 case Pointwise(dst, op, args):
                     self.values[dst] = self._made(Map(op, tuple([self._value(a) for a in args])))
-                case TileReduce(dst, kind, axis, src):
+                case TileReduce(dst, Statistic() as kind, axis, src):
+                    self.values[dst] = self._statistic(dst, kind, axis, src)
+                case TileReduce(dst, ReduceKind() as kind, axis, src):
                     self.values[dst] = self._reduce(kind, axis, self._value(src))
                 case Contract(dst, axis, lhs, rhs):
                     product = self._mul(self._value(lhs), self._value(rhs))
@@ -271,13 +277,11 @@ class _Reader:
             value = self._made(Reduce(ReduceKind.SUM, axis, kept))
         return value
 
-    def _reduce(self, kind: Kind, axis: Axis, body: Expr) -> _Meaning:
+    def _reduce(self, kind: ReduceKind, axis: Axis, body: Expr) -> _Meaning:
         role = self._roles.get(axis)
         if isinstance(role, LoopRole | Split):
             return _Partial(kind, axis, body)
         plain = self._plain(axis)
-        if isinstance(kind, Statistic):
-            return self._deviations(plain, body)
         if plain != axis and body in self.shared.rests:
             inner_kind, whole, inner = self.shared.rests[body]
             if inner_kind is kind:
@@ -296,7 +300,7 @@ class _Reader:
         if isinstance(kind, Statistic):
             if isinstance(self._roles.get(partial.axis), Split):
                 raise self._illegal(f"leaves the deviations of parts in {dst}")
-            return self._deviations(partial.axis, body)
+            return self._deviations(dst, (partial.axis, *partial.inner), body)
         if isinstance(self._roles.get(partial.axis), Split):
             return self._over_rest(kind, partial.axis, body)
         return self._made(Reduce(kind, partial.axis, body))
@@ -362,13 +366,24 @@ class _Reader:
             raise self._illegal(f"rescales by {shift} a sum whose terms depend on running values otherwise")
         return new
 
-    def _deviations(self, axis: Axis, body: Expr) -> Expr:
-        """The sum over the axis of the body's squared deviations from its mean there."""
-        total = self._made(Reduce(ReduceKind.SUM, axis, body))
-        share = self.memory.interned.all(recip(size(axis.extent)))
-        minus = self._mul(self._made(Const(-1.0)), self._mul(total, share))
-        deviation = self._made(Map("add", (body, minus)))
-        return self._made(Reduce(ReduceKind.SUM, axis, self._mul(deviation, deviation)))
+    def _statistic(self, dst: str, kind: Statistic, axis: Axis, src: str) -> _Meaning:
+        """Deviations of what is no statistic, or of one that is merged."""
+        body = self._value(src)
+        inner: tuple[Axis, ...] = ()
+        if kind is Statistic.MERGED:
+            if src not in self.statistics or self.memory.mentions_running(body):
+                raise self._illegal(f"merges {src}, which is no statistic")
+            inner, body = self.statistics[src]
+        if isinstance(self._roles.get(axis), LoopRole | Split):
+            return _Partial(kind, axis, body, inner)
+        return self._deviations(dst, (self._plain(axis), *inner), body)
+
+    def _deviations(self, dst: str, axes: tuple[Axis, ...], body: Expr) -> Expr:
+        """The sum over the axes of the body's squared deviations from its mean over them."""
+        self.statistics[dst] = axes, body
+        minus = mul(const(-1), mean(axes, body))
+        deviation = self.memory.interned.all(add(body, minus))
+        return self.memory.interned.all(reduce(ReduceKind.SUM, axes, self._mul(deviation, deviation)))
 
     def _over_rest(self, kind: ReduceKind, axis: Axis, body: Expr) -> Expr:
         """The reduction over the program's part of the axis, as a function of the part."""

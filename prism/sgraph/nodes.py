@@ -29,7 +29,8 @@ softmax of Milakov & Gimelshein 2018, for any loop-carried shift).
 A *statistic* is a kind of tile reduction that is no reduction of programs. `TileReduce(dst, "deviations", axis, src)`
 is the sum over the axis of (src - mean)^2, the mean that of src over the axis. In a loop over the axis it is of no use
 but to an accumulator of that kind, which merges the tile's count, mean and sum of squares with those of tiles before
-(Chan, Golub & LeVeque 1979): after the loop it is what a second pass with the mean of all would have computed.
+(Chan, Golub & LeVeque 1979): after the loop it is what a second pass with the mean of all would have computed. The kind
+"merged" merges statistics along an axis, as they are over others: the sum over all of these axes of (src - mean)^2.
 
 A *scan* along a loop's axis stands in that loop, and in none inside it: the sum of the tiles so far is added to the
 prefix sums within the tile. It is a value of its iteration like any other, and the axis may be one of the output's, so
@@ -73,6 +74,7 @@ class Statistic(StrEnum):
     """Kinds of tile reductions whose results over two tiles do not determine the one over both."""
 
     DEVIATIONS = "deviations"
+    MERGED = "merged"
 
 
 Kind: TypeAlias = ReduceKind | Statistic

@@ -28,6 +28,7 @@ from prism.sgraph.nodes import (
     Scan,
     SGraph,
     Split,
+    Statistic,
     Stmt,
     Store,
     TileReduce,
@@ -37,7 +38,10 @@ from prism.sgraph.nodes import (
 )
 
 _INFIX: Mapping[str, str] = {"add": "+", "mul": "*", "lt": "<", "le": "<=", "eq": "==", "and": "and", "or": "or"}
-_COMBINE: Mapping[str, str] = {"sum": "+=", "prod": "*=", "max": "max=", "min": "min=", "deviations": "merges"}
+_COMBINE: Mapping[str, str] = {
+    **{"sum": "+=", "prod": "*=", "max": "max=", "min": "min="},
+    **dict.fromkeys(Statistic, "merges"),
+}
 _ROLE_ORDER = ("grid", "loop", "whole", "split")
 
 

@@ -150,7 +150,7 @@ class _KernelChecker:
         self.history: dict[str, frozenset[Axis]] = {}
         # value -> running accumulator -> how the value depends on it
         self.depends: dict[str, dict[str, Dependence]] = {}
-        # A statistic of a tile to the axis that it is over.
+        # A statistic to the axis that it is over.
         self.statistics: dict[str, Axis] = {}
         self.scopes: list[_Scope] = []
         self.stores: list[tuple[str, Box]] = []
@@ -212,6 +212,8 @@ class _KernelChecker:
                 self.in_tile(axis, dst)
                 if isinstance(kind, Statistic):
                     self.statistics[dst] = axis
+                if kind is Statistic.MERGED and src not in self.statistics:
+                    self.fail(f"{dst} merges {src}, which is no statistic")
                 self.define(dst, axes - {axis}, [src], self.reduced(kind, axis, [src]))
             case Contract(dst, axis, lhs, rhs):
                 left, right = self.use(lhs, dst), self.use(rhs, dst)
@@ -323,6 +325,8 @@ class _KernelChecker:
             self.fail(f"accumulator {s.dst} takes {s.src} along the loop axis {loop}", "reduce the tile first")
         if isinstance(s.kind, Statistic) and self.statistics.get(s.src) != loop:
             self.fail(f"accumulator {s.dst} merges {s.src}, which is no statistic over {loop}")
+        if isinstance(s.kind, Statistic):
+            self.statistics[s.dst] = loop
         depends = dict(self.depends[s.src])
         for other in scope.accumulators:
             how = depends.pop(other, 0.0)
