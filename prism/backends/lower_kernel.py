@@ -6,6 +6,7 @@ ragged tile, element types, the layout of matrix products, and how a rescaled ac
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -588,9 +589,13 @@ class KernelLowering:
     def _growth(self, s: Scan, carried: bool) -> Value:
         """The factors of a scan: at the first place of all 0, where something is carried, for nothing is there yet."""
         assert s.growth is not None
-        value = self._cast(self._values[s.growth], F32)
-        factor = Value(self.names.fresh("factor"), value.dims, F32)
-        self._out.append(tile.Pointwise(factor.name, "exp", (value.name,), value.dims, F32))
+        if isinstance(s.growth, str):
+            value = self._cast(self._values[s.growth], F32)
+            factor = Value(self.names.fresh("factor"), value.dims, F32)
+            self._out.append(tile.Pointwise(factor.name, "exp", (value.name,), value.dims, F32))
+        else:
+            factor = Value(self.names.fresh("factor"), (), F32)
+            self._out.append(tile.Full(factor.name, math.exp(min(s.growth, 700.0)), (), F32))
         place = self._indexing.affine(Index.axis(s.axis)).terms
         if not carried or not place:
             return factor

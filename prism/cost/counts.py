@@ -451,6 +451,7 @@ class _Counter:
                     self.work(2, self.axes[dst], loops)
                     if growth is not None:
                         self.work(1, self.axes[dst], loops)
+                    if isinstance(growth, str):
                         self.work(OPS["exp"].flops, self.axes[growth], loops)
                 case Loop(axis, inner, conditions):
                     share = self.visited(axis, conditions) if conditions else None

@@ -94,7 +94,16 @@ def _kernel(kernel: Kernel, sgraph: SGraph, numbers: dict[sympy.Symbol, int]) ->
                 case Accumulate(dst, _, src, shift):
                     found.append(("accumulate", dst, src, shift))
                 case Scan(dst, axis, src, growth, before):
-                    found.append(("scan", dst, axes.get(axis), src, growth, before))
+                    found.append(
+                        (
+                            "scan",
+                            dst,
+                            axes.get(axis),
+                            src,
+                            growth if isinstance(growth, str) else growth is None,
+                            before,
+                        )
+                    )
                 case Loop(axis, inner, condition):
                     found.append(("loop", axes.get(axis), index(condition), str(condition), body(inner)))
                 case Store(name, at, src):

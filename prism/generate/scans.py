@@ -5,8 +5,8 @@
     sum_m where(m < n, exp(G(n) - g(n) - G(m)) * f(m), 0)     of that, the sum up to the place before
 
 G(n) is the prefix sum of a growth g, as a cumulative sum of the logarithms of gates is, or n*g where g is the same at
-all places, as a decay by a power of the distance is. Masks stand around the whole term, around a factor of it, or in an
-exponent, as minus infinity where they do not hold.
+all places, as a decay by a power of the distance is. Masks stand around the whole term or around a factor of it, are
+factors themselves, or are in an exponent, as minus infinity where they do not hold.
 
 Axes are names, so g(n) and g(m) are two e-classes. `Alike` says whether one is the other, renamed.
 """
@@ -134,12 +134,26 @@ class Scans:
             for exponent, factor in self._exponentials(kept):
                 yield _Term(mask, factor, exponent)
         for p, factor in self._products(body):
-            for mask, kept in self._masked(p, axis, 0.0):
-                for n in self._nodes(kept, "exp"):
-                    yield _Term(mask, factor, n.children[0])
+            for mask in self._up_to(p, axis):
+                yield _Term(mask, factor, None)
+                for exponent, rest in self._exponentials(factor):
+                    yield _Term(mask, rest, exponent)
+            for mask, exponent in self._masked_exponents(p, axis):
+                yield _Term(mask, factor, exponent)
             for n in self._nodes(p, "exp"):
-                for mask, kept in self._masked(n.children[0], axis, -math.inf):
-                    yield _Term(mask, factor, kept)
+                for q, rest in self._products(factor):
+                    for mask in self._up_to(q, axis):
+                        yield _Term(mask, rest, n.children[0])
+
+    def _masked_exponents(self, cls: int, axis: Axis) -> Iterator[tuple[_Mask, int]]:
+        """The masks under which an e-class is an exponential, which is 0 elsewhere, and its exponent."""
+        for mask, kept in self._masked(cls, axis, 0.0):
+            for n in self._nodes(kept, "exp"):
+                yield mask, n.children[0]
+        for n in self._nodes(cls, "exp"):
+            yield from self._masked(n.children[0], axis, -math.inf)
+        for exponent, factor in self._exponentials(cls):
+            yield from ((mask, exponent) for mask in self._up_to(factor, axis))
 
     def _products(self, cls: int) -> Iterator[tuple[int, int]]:
         for n in self._nodes(cls, "mul"):

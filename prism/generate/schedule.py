@@ -260,9 +260,10 @@ class Scheduler:
         role = self.roles[axis]
         if not isinstance(role, Whole) and (not isinstance(role, LoopRole) or block.loops[-1:] != (axis,)):
             raise Unschedulable
-        src, *growth = (self._ensure(a, block) for a in value.args)
+        src = self._ensure(value.args[0], block)
+        growth = self._operand(value.args[1], block) if len(value.args) == 2 else None
         name = self._name("sum")
-        block.body.append(Scan(name, axis, src, growth[0] if growth else None, value.op == "before"))
+        block.body.append(Scan(name, axis, src, growth, value.op == "before"))
         return name
 
     def _operand(self, value: Value, block: _Block) -> Operand:

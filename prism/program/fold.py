@@ -82,7 +82,19 @@ def _where(p: Expr, a: Expr, b: Expr) -> Expr:
             return a if value != 0 else b
         case Map("not", (q,)):
             return _where(q, b, a)
+    if isinstance(a, Const) and not isinstance(b, Const) and (kept := _opposite(p)) is not None:
+        p, a, b = kept, b, a  # one spelling: what is masked out comes last
     return a if a == b else Map("where", (p, a, b))
+
+
+def _opposite(p: Expr) -> Expr | None:
+    """Where a comparison of two positions does not hold, as one that does."""
+    match p:
+        case Map("where", (q, Const(1.0), Const(0.0))):
+            return _opposite(q)
+        case Map("le" | "lt" as name, (Position() as a, Position() as b)):
+            return _compare("lt" if name == "le" else "le", b, a)
+    return None
 
 
 def _not(a: Expr) -> Expr:

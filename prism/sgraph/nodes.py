@@ -225,7 +225,7 @@ class Scan:
     dst: Defined
     axis: Annotated[Axis, Holds.AXIS]
     src: Used
-    growth: Used | None = None
+    growth: Annotated[Operand, Holds.USES] | None = None
     before: bool = False
 
 

@@ -101,7 +101,7 @@ class Numerics:
                 (n, kind, at)
                 for n, e in enumerate(denotation.outputs)
                 for kind, at in (*_unbounded(e, bounds), *_differences(e))
-                if (kind, shape(at)) not in self._known.unsafe
+                if not self._known.does(kind, at)
             )
         found: dict[Finding, None] = {}
         for n, kind, at in self._outputs[denotation]:
@@ -133,6 +133,11 @@ class _Known:
     unsafe: frozenset[tuple[Kind, str]]
     values: frozenset[str]
 
+    def does(self, kind: Kind, at: Expr) -> bool:
+        """Whether the reference has that unsafe place, too: what is masked also where it has it without the mask."""
+        everywhere = _unmasked(at)
+        return any((kind, shape(e)) in self.unsafe for e in (at, *([] if everywhere is None else [everywhere])))
+
     @staticmethod
     def of(reference: Sequence[Expr], tensors: Mapping[str, Tensor]) -> _Known:
         bounds = Bounds(tensors)
@@ -149,26 +154,41 @@ def _short(e: Expr) -> str:
 
 
 def _unbounded(root: Expr, bounds: Bounds) -> Iterator[tuple[Kind, Expr]]:
-    """The exponentials that may overflow and whose overflow shows."""
-    seen: set[tuple[int, bool]] = set()
-    stack = [(root, False)]
+    """The exponentials that may overflow and whose overflow shows.
+
+    Where a product that one is a factor of is chosen by a mask, and 0 elsewhere, it is as if it had the mask in itself.
+    """
+    seen: set[tuple[int, bool, int]] = set()
+    stack: list[tuple[Expr, bool, Expr | None]] = [(root, False, None)]
     while stack:
-        e, guarded = stack.pop()
-        if (id(e), guarded) in seen:
+        e, guarded, mask = stack.pop()
+        if (id(e), guarded, id(mask)) in seen:
             continue
-        seen.add((id(e), guarded))
+        seen.add((id(e), guarded, id(mask)))
         match e:
             case Map("exp", (a,)):
                 if not guarded and bounds.of(a)[1] > EXP_LIMIT:
-                    yield Kind.EXP, e
-                stack.append((a, False))
+                    yield Kind.EXP, e if mask is None else Map("exp", (Map("where", (mask, a, Const(-math.inf))),))
+                stack.append((a, False, None))
             case Map("recip", (a,)):
                 # 1/(b + exp x) with b > 0 goes to 0 where exp x overflows.
                 terms = list(flat(a, "add"))
                 positive = all(bounds.of(t)[0] >= 0 for t in terms) and any(bounds.of(t)[0] > 0 for t in terms)
-                stack += [(t, positive) for t in terms]
+                stack += [(t, positive, None) for t in terms]
+            case Map("where", (p, a, Const(0.0))):
+                stack += [(p, False, None), (a, False, p)]
+            case Map("mul", args):
+                stack += [(a, False, mask) for a in args]
             case _:
-                stack += [(c, False) for c in e.children]
+                stack += [(c, False, None) for c in e.children]
+
+
+def _unmasked(e: Expr) -> Expr | None:
+    """exp(a), where the expression is that under a mask."""
+    match e:
+        case Map("exp", (Map("where", (_, a, Const(value))),)) if value == -math.inf:
+            return Map("exp", (a,))
+    return None
 
 
 # Variances.

@@ -99,7 +99,7 @@ def formula(s: Stmt) -> str:
         case Accumulate(dst, kind, src, shift):
             return f"{dst} {_COMBINE[kind.value]} {src}" + (f", rescaled by {shift}" if shift is not None else "")
         case Scan(dst, axis, src, growth, before):
-            grown = f", times exp {growth} a place" if growth is not None else ""
+            grown = f", times exp {_operand(growth)} a place" if growth is not None else ""
             return f"{dst} = {src} summed over {axis} {'before' if before else 'so far'}{grown}"
         case Store(tensor, index, src):
             return f"{tensor}[{_index(index)}] = {_operand(src)}"

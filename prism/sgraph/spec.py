@@ -371,9 +371,10 @@ class _KernelChecker:
         if s.growth is not None:
             if not self.use(s.growth, s.dst) <= axes:
                 self.fail(f"{s.dst} grows by {s.growth}, which has axes that {s.src} does not have")
-            used.append(s.growth)
-            if self.depends[s.growth]:
-                self.fail(f"{s.dst} grows by {s.growth}, which depends on a running value")
+            if isinstance(s.growth, str):
+                used.append(s.growth)
+                if self.depends[s.growth]:
+                    self.fail(f"{s.dst} grows by {s.growth}, which depends on a running value")
             if s.before and role != LoopRole(1):
                 self.fail(f"{s.dst} leaves out each place's own growth", "that takes tiles of one element")
         self.define(s.dst, axes, used, {})
