@@ -38,7 +38,7 @@ from prism.backends.tile import Prefix, statements
 from prism.backends.tile_spec import check_module
 from prism.backends.triton.crosscompile import CompileJob, compiled, request
 from prism.backends.triton.emit import emit_module
-from prism.cost.device import device, multicore
+from prism.cost.device import Device, device, multicore
 from prism.egraph.budget import Budget
 from prism.egraph.worker import Worker
 from prism.errors import IllegalIRError, UnsupportedError
@@ -46,7 +46,7 @@ from prism.events import Recorder
 from prism.process.worker import Pool
 from prism.program.build import op as mapped
 from prism.program.build import position
-from prism.program.evaluate import evaluate
+from prism.program.evaluate import evaluate, evaluate_expr
 from prism.program.index import Axis, Index
 from prism.program.inline import inline
 from prism.program.nodes import Const, DType, Read, Reduce, Tensor
@@ -54,7 +54,20 @@ from prism.program.transform import canonical
 from prism.sgraph import spec
 from prism.sgraph.config import Config
 from prism.sgraph.denote import denote
-from prism.sgraph.nodes import Grid, Kernel, Load, Loop, LoopRole, Role, Scan, SGraph, Stmt, Store, TileReduce
+from prism.sgraph.nodes import (
+    Accumulate,
+    Grid,
+    Kernel,
+    Load,
+    Loop,
+    LoopRole,
+    Role,
+    Scan,
+    SGraph,
+    Stmt,
+    Store,
+    TileReduce,
+)
 from prism.sgraph.record import plain, sgraph_of
 from prism.sgraph.show import key, text
 
@@ -241,3 +254,83 @@ def test_a_cpu_scans_from_element_to_element_alone(worker: Worker) -> None:
     states = scanned(worker, lambda q, k, v: q @ (k.transpose(-1, -2) @ v).cumsum(1), shape, shape, shape)
     assert states["cpu"] == {1}
     assert 1 in states["sm_90"]
+
+
+# Decays as models write them, quadratic: x [n, d], gates [n] or [n, d].
+N = 256
+UP_TO = torch.ones(N, N, dtype=torch.bool).tril()
+
+
+def since(gates: torch.Tensor) -> torch.Tensor:
+    """What gates sum up to after j, up to i: [i, j]."""
+    total = gates.cumsum(0)
+    return total[:, None] - total[None, :]
+
+
+def selective(u: torch.Tensor, step: torch.Tensor, a: torch.Tensor, b: torch.Tensor, c: torch.Tensor) -> torch.Tensor:
+    """Mamba's: u and step [n, d], a [d, s], b and c [n, s]."""
+    added = step[:, :, None] * b[:, None, :] * u[:, :, None]
+    weights = since(step[:, :, None] * a).exp() * UP_TO[:, :, None, None]
+    return ((weights * added[None]).sum(1) * c[:, None, :]).sum(-1)
+
+
+def away() -> torch.Tensor:
+    return torch.arange(N)[:, None] - torch.arange(N)[None, :]
+
+
+DECAYS: dict[str, tuple[Callable[..., torch.Tensor], tuple[tuple[int, ...], ...]]] = {
+    "masked after": (lambda x, a: since(a).exp().tril() @ x, ((N, 16), (N,))),
+    "masked before": (lambda x, a: since(a).masked_fill(~UP_TO, -torch.inf).exp() @ x, ((N, 16), (N,))),
+    "a mask as a factor": (lambda x, a: ((since(a).exp() * UP_TO[:, :, None]) * x).sum(1), ((N, 16), (N, 16))),
+    "by the distance": (lambda x: (away() * -0.1).exp().tril() @ x, ((N, 16),)),
+    "selective": (selective, ((N, 16), (N, 16), (16, 4), (N, 4), (N, 4))),
+}
+
+
+@pytest.mark.parametrize("target", [device("sm_90"), CPU], ids=["gpu", "cpu"])
+@pytest.mark.parametrize("what", DECAYS)
+def test_decays_as_models_write_them_are_one_loop(worker: Worker, what: str, target: Device) -> None:
+    fn, shapes = DECAYS[what]
+    p = trace(fn, [torch.empty(s) for s in shapes], name="p", check=False)
+    (kernel,) = run_search(p, target, SearchBudget(), worker, Recorder()).proved[0].sgraph.kernels
+    (scan,) = (s for s in kernel.statements() if isinstance(s, Scan))
+    assert scan.growth is not None
+    assert not any(isinstance(s, Accumulate) for s in kernel.statements())
+
+
+def grown_by_another(x: torch.Tensor, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    """The decays of two different gates: their sums cancel nowhere."""
+    return (a.cumsum(0)[:, None] - b.cumsum(0)[None, :]).exp().tril() @ x
+
+
+UNLIKE: dict[str, tuple[Callable[..., torch.Tensor], tuple[tuple[int, ...], ...]]] = {
+    "two gates": (grown_by_another, ((N, 16), (N,), (N,))),
+    "the other way": (lambda x, a: (-since(a)).exp().tril() @ x, ((N, 16), (N,))),
+    "places after": (lambda x, a: since(a).exp().triu() @ x, ((N, 16), (N,))),
+    "by two steps": (lambda x: ((away() - 1) * -0.1).exp().tril() @ x, ((N, 16),)),
+}
+
+
+@pytest.mark.parametrize("what", UNLIKE)
+def test_what_grows_otherwise_is_no_scan(worker: Worker, what: str) -> None:
+    fn, shapes = UNLIKE[what]
+    p = trace(fn, [torch.empty(s) for s in shapes], name="p", check=False)
+    proved = run_search(p, CPU, SearchBudget(), worker, Recorder()).proved
+    assert proved
+    scans = [s for g in proved for k in g.sgraph.kernels for s in k.statements() if isinstance(s, Scan)]
+    assert not any(s.growth is not None for s in scans)
+
+
+def test_a_number_as_growth_is_the_growth_of_every_place() -> None:
+    constant, element = graph(LOAD, replace(SCAN, growth=-0.25), STORE), LoopRole(1)
+    for g in (constant, graph(LOAD, replace(SCAN, growth=-0.25, before=True), STORE, role=element)):
+        spec.check(g)
+        assert sgraph_of(plain(g)) == g
+        check_module(lower(g))
+        x = np.random.default_rng(0).normal(size=(20, 24))
+        before = "before" in text(g)
+        steps = np.subtract.outer(np.arange(24), np.arange(24)) - before
+        wanted = x @ np.where(steps >= 0, np.exp(-0.25 * steps), 0).T
+        np.testing.assert_allclose(simulate(g, {"x": x}, {"T_m": 8, "T_k": 4})["y"], wanted)
+        (value,) = denote(g).outputs
+        np.testing.assert_allclose(evaluate_expr(value, {"x": x}, {}, (M, K)), wanted)
