@@ -6,7 +6,7 @@ import pytest
 import sgraph_samples
 
 from prism.program import build
-from prism.program.build import add, const, mul, neg, op, read, reduce
+from prism.program.build import add, const, mul, neg, op, position, read, reduce
 from prism.program.extents import symbol
 from prism.program.index import Axis
 from prism.program.nodes import DType, Expr, ReduceKind, Tensor
@@ -22,7 +22,7 @@ AT = read("x", i, j)
 
 def kinds(candidate: Expr, reference: Expr | None = None, dtype: DType = DType.FLOAT32) -> list[Kind]:
     """What is found in an sGraph that denotes the expression."""
-    graph = SGraph("g", (Tensor("x", (8, 32), dtype),), (), (Tensor("y", (8, 32), dtype),), ())
+    graph = SGraph("g", (Tensor("x", (8, 32), dtype), Tensor("t", (8,), DType.INT64)), (), (Tensor("y", (8, 32), dtype),), ())
     found = findings(graph, [] if reference is None else [reference], Denotation((candidate,), ()))
     assert all(f.where == "y" and f.why and f.what for f in found)
     return [f.kind for f in found]
@@ -34,7 +34,22 @@ def shifted(shift: Expr) -> Expr:
     return build.div(op("exp", add(AT, minus)), reduce("sum", k, op("exp", add(X, minus))))
 
 
+LOG = op("log", reduce("sum", k, op("exp", build.sub(X, TOP))))
+
+
+def picked(*rest: Expr, mask: str = "eq") -> Expr:
+    """exp of the logarithm of x at a place, what is added to it after it is chosen times how often it is chosen."""
+    chosen = op(mask, position(k), read("t", i))
+    count = reduce("sum", k, op("where", chosen, const(1.0), const(0.0)))
+    total = reduce("sum", k, op("where", chosen, X, const(0.0)))
+    for r in rest:
+        total = add(total, mul(count, r))
+    return op("exp", total)
+
+
 SAFE = {
+    "chosen, then shifted by the maximum": picked(neg(TOP)),
+    "chosen, then shifted twice": picked(mul(const(-1.0), TOP), mul(const(-1.0), LOG)),
     "maximum": shifted(TOP),
     "maximum of maxima": shifted(reduce("max", k, op("maximum", TOP, TOP))),
     "maximum and log of the sum": op(
@@ -51,6 +66,10 @@ SAFE = {
     "tanh": op("exp", mul(const(50.0), op("tanh", AT))),
 }
 UNSAFE = {
+    "chosen": picked(),
+    "chosen, then shifted by something else": picked(neg(reduce("min", k, X))),
+    "several chosen": picked(neg(TOP), mask="le"),
+    "chosen, then shifted by another element of an axis of that name": picked(neg(X)),
     "no maximum": build.div(op("exp", AT), reduce("sum", k, op("exp", X))),
     "the mean for the maximum": shifted(build.mean(k, X)),
     "a minimum": shifted(reduce("min", k, X)),

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 
 from prism.program.extents import Extent
 from prism.program.index import Atom, Axis, Index
-from prism.program.nodes import Const, DType, Expr, Map, Position, Read, Reduce, ReduceKind, Size, Tensor, walk
+from prism.program.nodes import Const, DType, Expr, Map, Position, Read, Reduce, ReduceKind, Size, Tensor, free_axes, walk
 from prism.program.ops import BOOLEAN
 
 _UNIT = frozenset({"tanh", "erf", "sin", "cos", "sign"})
@@ -197,6 +197,8 @@ class Bounds:
                 return _image(op, [self.of(a) for a in args])
             case Reduce(ReduceKind.MAX | ReduceKind.MIN, _, body):
                 return self.of(body)
+            case Reduce(_, _, body) if _picked(e) is not None:
+                return self.of(body)
             case Reduce(_, _, body):
                 low, high = self.of(body)
                 return (0.0 if low >= 0 else -math.inf), (0.0 if high <= 0 and low < 0 else math.inf)
@@ -204,7 +206,9 @@ class Bounds:
                 return _ANY
 
     def _sum(self, e: Expr) -> tuple[float, float]:
-        terms = list(flat(e, "add"))
+        terms = self._chosen_together(list(flat(e, "add")))
+        if len(terms) == 1:
+            return self.of(terms[0])
         low = sum(self.of(t)[0] for t in terms)
         high = sum(self.of(t)[1] for t in terms)
         factors = [_factors(t) for t in terms]
@@ -219,6 +223,25 @@ class Bounds:
             if m is not None and others and self._dominates(m, _joined(others, "add")):
                 high = min(high, 0.0)
         return low if low == low else -math.inf, high if high == high else math.inf
+
+    def _chosen_together(self, terms: list[Expr]) -> list[Expr]:
+        """The terms, with sum_k where(k == p, a, 0) and c * sum_k (k == p) as sum_k where(k == p, a + c, 0).
+
+        What is chosen from a row of logarithms is so written where its shift is added after it is chosen.
+        """
+        chosen = {n: picked for n, t in enumerate(terms) if (picked := _picked(t)) is not None}
+        left = dict(enumerate(terms))
+        for n, (reduction, mask, value) in chosen.items():
+            wanted = self._shapes.of(mask)
+            for k in [k for k in left if k != n]:
+                factors = flat(left[k], "mul")
+                own = [f for f in factors if _counts(f) is not None and self._shapes.of(_counts(f) or f) == wanted]
+                others = [f for f in factors if not own or f is not own[0]]
+                if own and others and not any(reduction.axis in free_axes(f) for f in others):
+                    value = Map("add", (value, _joined(others, "mul")))
+                    del left[k]
+            left[n] = Reduce(reduction.kind, reduction.axis, Map("where", (mask, value, Const(0.0))))
+        return list(left.values())
 
     def _exceeds(self, t: tuple[float, list[Expr]], a: tuple[float, list[Expr]]) -> bool:
         """Whether t is -c*m and a is c*b, with c >= 0 and m at least b."""
@@ -286,6 +309,27 @@ class Bounds:
                 return same and self._dominates(m, a)
             case _:
                 return False
+
+
+def _picked(e: Expr) -> tuple[Reduce, Expr, Expr] | None:
+    """The sum, k == p and a, where the expression is sum_k where(k == p, a, 0), of which one term counts at most."""
+    match e:
+        case Reduce(ReduceKind.SUM, axis, Map("where", (Map("eq", (a, b)) as mask, value, Const(0.0)))):
+            for place, other in ((a, b), (b, a)):
+                own = place.index.as_axis() if isinstance(place, Position) else None
+                if own == axis and axis not in free_axes(other):
+                    return e, mask, value
+    return None
+
+
+def _counts(e: Expr) -> Expr | None:
+    """p, where the expression is how often p holds along an axis."""
+    match e:
+        case Reduce(ReduceKind.SUM, _, Map("where", (p, Const(1.0), Const(0.0)))):
+            return p
+        case Reduce(ReduceKind.SUM, _, Map("eq", _) as p):
+            return p
+    return None
 
 
 def _times(x: float, y: float) -> float:
