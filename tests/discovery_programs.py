@@ -186,6 +186,20 @@ def cross_entropy_mean(x: Tensor, label: Tensor) -> Tensor:
     return F.cross_entropy(x, label, ignore_index=-1)
 
 
+def divergence(x: Tensor, y: Tensor) -> Tensor:
+    return F.kl_div(x.log_softmax(-1), y.softmax(-1), reduction="none").sum(-1)
+
+
+def entropy(x: Tensor) -> Tensor:
+    logs = x.log_softmax(-1)
+    return -(logs.exp() * logs).sum(-1)
+
+
+def focal(x: Tensor, label: Tensor) -> Tensor:
+    logs = x.log_softmax(-1).gather(1, label[:, None])[:, 0]
+    return -((1 - logs.exp()) ** 2) * logs
+
+
 def residual_norm(x: Tensor, r: Tensor, g: Tensor) -> tuple[Tensor, Tensor]:
     h = x + r
     return h, rms_norm(h, g)
@@ -297,6 +311,9 @@ WORKLOADS: Mapping[str, Workload] = {
     "logsumexp": Workload(logsumexp, _f32((4096, 128256))),
     "cross_entropy": Workload(cross_entropy, (*_f32((4096, 128256)), ((4096,), I64))),
     "cross_entropy_mean": Workload(cross_entropy_mean, (*_f32((4096, 128256)), ((4096,), I64))),
+    "divergence": Workload(divergence, _f32((4096, 32000), (4096, 32000))),
+    "entropy": Workload(entropy, _f32((4096, 32000))),
+    "focal": Workload(focal, (*_f32((4096, 32000)), ((4096,), I64))),
     "residual_norm": Workload(residual_norm, _bf16((4096, 4096), (4096, 4096), (4096,))),
     "ngpt_residual": Workload(ngpt_residual, _bf16((4096, 4096), (4096, 4096), (4096,))),
     "int8_linear": Workload(int8_linear, (((16, 4096), BF16), ((4096, 4096), I8), ((4096,), BF16))),
@@ -325,6 +342,9 @@ SMALL: Mapping[str, tuple[tuple[int, ...], ...]] = {
     "latent_decode": ((2, 4, 6), (2, 4, 2), (2, 9, 6), (2, 9, 2)),
     "rope_attention": ((1, 2, 6, 4), (1, 2, 6, 4), (1, 2, 6, 4), (4,), (4,), (6, 4), (6, 4)),
     "cross_entropy_mean": ((4, 9), (4,)),
+    "divergence": ((4, 9), (4, 9)),
+    "entropy": ((4, 9),),
+    "focal": ((4, 9), (4,)),
     "chunked_linear_attention": ((2, 4, 4, 4), (2, 4, 4, 4), (2, 4, 4, 4)),
     "decayed_attention": ((2, 9, 4), (2, 9, 4), (2, 9, 4), (2, 9)),
     "state_space_chunk": ((1, 3, 4, 2, 4), (1, 2, 3, 4), (1, 3, 4, 2, 4), (1, 3, 4, 2, 4)),

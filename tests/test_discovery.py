@@ -403,6 +403,14 @@ def test_one_pass_over_the_logits(name: str, sums_: int, search: Search) -> None
     assert (rescaled(graph), len(accumulators(kernel))) == (1, sums_)
 
 
+@pytest.mark.parametrize("name", ["divergence", pytest.param("entropy", marks=pytest.mark.slow), "focal"])
+def test_a_mean_under_a_softmax_and_a_power_of_a_probability_take_one_pass(name: str, search: Search) -> None:
+    graph, kernel = single(search(name))
+    assert graph == best(search(name))
+    assert one_pass(graph, *(t.name for t in graph.inputs))
+    assert len({a.shift for a in accumulators(kernel) if a.shift}) == (2 if name == "divergence" else 1)
+
+
 @pytest.mark.slow
 def test_mean_cross_entropy_reads_the_logits_once(search: Search) -> None:
     graph = best(search("cross_entropy_mean"))

@@ -22,7 +22,8 @@ AT = read("x", i, j)
 
 def kinds(candidate: Expr, reference: Expr | None = None, dtype: DType = DType.FLOAT32) -> list[Kind]:
     """What is found in an sGraph that denotes the expression."""
-    graph = SGraph("g", (Tensor("x", (8, 32), dtype), Tensor("t", (8,), DType.INT64)), (), (Tensor("y", (8, 32), dtype),), ())
+    inputs = (Tensor("x", (8, 32), dtype), Tensor("t", (8,), DType.INT64))
+    graph = SGraph("g", inputs, (), (Tensor("y", (8, 32), dtype),), ())
     found = findings(graph, [] if reference is None else [reference], Denotation((candidate,), ()))
     assert all(f.where == "y" and f.why and f.what for f in found)
     return [f.kind for f in found]

@@ -14,7 +14,20 @@ from dataclasses import dataclass, field
 
 from prism.program.extents import Extent
 from prism.program.index import Atom, Axis, Index
-from prism.program.nodes import Const, DType, Expr, Map, Position, Read, Reduce, ReduceKind, Size, Tensor, free_axes, walk
+from prism.program.nodes import (
+    Const,
+    DType,
+    Expr,
+    Map,
+    Position,
+    Read,
+    Reduce,
+    ReduceKind,
+    Size,
+    Tensor,
+    free_axes,
+    walk,
+)
 from prism.program.ops import BOOLEAN
 
 _UNIT = frozenset({"tanh", "erf", "sin", "cos", "sign"})
