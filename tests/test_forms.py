@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import pytest
 import torch
 from brute_force import EVERY_PRUNER, every_form
-from sgraph_programs import PLAIN, gated, low_rank, norm_linear
+from sgraph_programs import PLAIN, gated, low_rank, norm_linear, program, task
 
 import prism
 from prism.egraph.budget import Budget
@@ -15,8 +15,9 @@ from prism.egraph.engine import Engine
 from prism.egraph.rules import load_rules, rule_files
 from prism.generate.as_written import written
 from prism.generate.enumerate import Task
-from prism.generate.forms import Forms, forms, shared_once
-from prism.generate.options import REDUCING, Choice, Weights, options
+from prism.generate.forms import Forms, forms, one_pass, shared_once
+from prism.generate.options import REDUCING, Choice, Weights, below, options
+from prism.program.build import add, const, mul, op, read, reduce
 from prism.program.index import Axis
 from prism.program.inline import inline
 from prism.program.nodes import Program
@@ -118,3 +119,24 @@ def reads(choices: Mapping[int, Choice], cls: int) -> set[str]:
     if choice.op == "read":
         return {choice.payload.tensor}  # type: ignore[union-attr]
     return set().union(*(reads(choices, c) for c in choice.children if choices[c].op not in REDUCING))
+
+
+def test_sums_under_a_softmax_find_their_maximum_on_the_way_unless_they_wait() -> None:
+    i, j = Axis("i", 8), Axis("j", 32)
+    s, v = read("s", i, j), read("v", i, j)
+    top = reduce("max", j, s)
+    e = op("exp", add(s, mul(const(-1.0), top)))
+    outputs = {
+        "p": ((i, j), mul(e, v)),
+        "z": ((i,), reduce("sum", j, e)),
+        "w": ((i,), reduce("sum", j, mul(e, v))),
+        "late": ((i,), reduce("sum", j, mul(e, add(v, mul(const(-1.0), reduce("max", j, v)))))),
+    }
+    t = task(program("p", {"s": (8, 32), "v": (8, 32)}, outputs))
+    table = options(t.classes)
+    roots = t.classes.roots
+    plain = {c: next(o for o in table[c] if o.op != "rescaled") for c in table}
+    found = one_pass(table, plain, roots)
+    assert [found[r].op for r in roots] == ["mul", "rescaled", "rescaled", "contract"]
+    assert list(found) == below(found, roots)
+    assert one_pass(table, found, roots) == found

@@ -28,7 +28,7 @@ from prism.cost.constraints import RoleBounds
 from prism.cost.device import Device
 from prism.generate.as_written import written
 from prism.generate.families import Family, Space, Target, families
-from prism.generate.forms import Form, forms, shared_once
+from prism.generate.forms import Form, forms, one_pass, shared_once
 from prism.generate.isomorphism import likeness
 from prism.generate.materialise import Choices, Plan, Planner
 from prism.generate.options import Weights, below, options
@@ -233,6 +233,11 @@ def generate(task: Task, bounds: Bounds) -> Generated:
     once = None if own is None or complete else shared_once(task.classes, table, weights, own)
     if once is not None and once not in ways:
         ways.append(once)
+    if not complete:
+        # Those that have such passes were chosen with them.
+        plain = [all(c.op != "rescaled" for c in choices.values()) for choices in ways]
+        passing = [one_pass(table, w, task.classes.roots) if p else w for w, p in zip(ways, plain, strict=True)]
+        ways = [choices for n, choices in enumerate(passing) if choices not in passing[:n]]
     looked = [
         (
             Planner(task.formulas, task.inputs, choices, weights, task.device, bounds.off, windows),

@@ -20,7 +20,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from prism.generate.options import REDUCING, Choice, Weights
+from prism.generate.options import REDUCING, Choice, Weights, below
 from prism.program.classes import EClasses
 
 SKELETONS = 6
@@ -228,6 +228,40 @@ def shared_once(
         made |= {c: choice for c, choice in best[0].choices.items() if choice.op != _GIVEN and c not in made}
         given[cls] = (Choice(_GIVEN, None, ()),)
     return made
+
+
+def one_pass(
+    options: Mapping[int, Sequence[Choice]], choices: Mapping[int, Choice], roots: Sequence[int]
+) -> dict[int, Choice]:
+    """The form with each sum under exponentials that are shifted by their maximum in the pass that finds the maximum.
+
+    Where something else needs the exponentials, too, they are computed again in that pass, so by work alone such a form
+    looks dearer: but who needs them is another kernel where the sum is stored. Sums of what waits for another reduction
+    over their axis stay as they are.
+
+    Args:
+        options: of each e-class.
+        choices: the form.
+        roots: the outputs.
+
+    Returns:
+        the choices, operands before results.
+    """
+    over: dict[int, frozenset[object]] = {}
+    made = dict(choices)
+    exponents: set[tuple[int, ...]] = set()
+    for cls in below(choices, roots):
+        choice = choices[cls]
+        own = {choice.payload} if choice.op in REDUCING else set()
+        over[cls] = frozenset(own).union(*(over[k] for k in choice.children))
+        mine = [o for o in options.get(cls, ()) if o.op == "rescaled" and o.payload == choice.payload]
+        ready = [o for o in mine if all(k in over and o.payload not in over[k] for k in o.children)]
+        if ready and choice.op in ("sum", "contract"):
+            # Those with one exponent share their exponentials, and the maximum.
+            made[cls] = next((o for o in ready if o.children[:2] in exponents), ready[0])
+        if made[cls].op == "rescaled":
+            exponents.add(made[cls].children[:2])
+    return {cls: made[cls] for cls in below(made, roots)}
 
 
 def _solve(table: _Table, roots: Sequence[int], limit: int, inner: int, key: int | None) -> list[_Entry] | None:
