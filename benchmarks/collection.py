@@ -43,6 +43,7 @@ class Known:
         launches: of the best known algorithm.
         source: where the three are from.
         reason: why prism is more than 1.5 times from it, where it is.
+        assume: what is stated of an input, where its meaning says so.
     """
 
     name: str
@@ -55,6 +56,7 @@ class Known:
     source: str = LEAST
     reason: str = ""
     vector: str = ""
+    assume: str = ""
 
     @property
     def dimensions(self) -> dict[str, int]:
@@ -72,7 +74,8 @@ class Known:
             shape, _, dtype = argument.partition(":")[2].partition("/")
             dims = [size[d] if d in size else int(d) for d in shape.split(",") if d]
             made.append(torch.empty(dims, dtype=getattr(torch, dtype or "bfloat16"), device="meta"))
-        return trace(self.fn, made, name=self.name.replace(" ", "_"))
+        stated = (self.assume,) if self.assume else ()
+        return trace(self.fn, made, name=self.name.replace(" ", "_"), assume=stated)
 
 
 # Norms and rows.
@@ -886,6 +889,7 @@ KNOWN = (
         2,
         "Flash Linear Attention (Yang 2024), simple_gla: chunks of 128; k, v and the gates are read twice",
         vector="h*s*(7*128/2 + 2*d + 2*d*d/128)",
+        assume="a <= 0",
     ),
     Known(
         "Mamba-2, quadratic form",
@@ -897,6 +901,7 @@ KNOWN = (
         2,
         "Mamba-2 (Dao & Gu 2024): chunks of 128 with the recurrence over states in the pass that makes them",
         vector="h*s*(7*128/2 + d + n + 2*d*n/128)",
+        assume="a <= 0",
     ),
     Known("GELU linear", gelu_linear, "x:m,k w:n,k b:n", "m=1024 k=4096 n=4096", "2*m*k*n"),
     Known(

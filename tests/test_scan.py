@@ -262,7 +262,7 @@ UP_TO = torch.ones(N, N, dtype=torch.bool).tril()
 
 
 def since(gates: torch.Tensor) -> torch.Tensor:
-    """What gates sum up to after j, up to i: [i, j]."""
+    """What the logarithms of gates sum up to after j, up to i: [i, j]."""
     total = gates.cumsum(0)
     return total[:, None] - total[None, :]
 
@@ -279,9 +279,9 @@ def away() -> torch.Tensor:
 
 
 DECAYS: dict[str, tuple[Callable[..., torch.Tensor], tuple[tuple[int, ...], ...]]] = {
-    "masked after": (lambda x, a: since(a).exp().tril() @ x, ((N, 16), (N,))),
-    "masked before": (lambda x, a: since(a).masked_fill(~UP_TO, -torch.inf).exp() @ x, ((N, 16), (N,))),
-    "a mask as a factor": (lambda x, a: ((since(a).exp() * UP_TO[:, :, None]) * x).sum(1), ((N, 16), (N, 16))),
+    "masked after": (lambda x, a: since(-a.abs()).exp().tril() @ x, ((N, 16), (N,))),
+    "masked before": (lambda x, a: since(-a.abs()).masked_fill(~UP_TO, -torch.inf).exp() @ x, ((N, 16), (N,))),
+    "a mask as a factor": (lambda x, a: ((since(-a.abs()).exp() * UP_TO[:, :, None]) * x).sum(1), ((N, 16), (N, 16))),
     "by the distance": (lambda x: (away() * -0.1).exp().tril() @ x, ((N, 16),)),
     "selective": (selective, ((N, 16), (N, 16), (16, 4), (N, 4), (N, 4))),
 }
@@ -291,7 +291,8 @@ DECAYS: dict[str, tuple[Callable[..., torch.Tensor], tuple[tuple[int, ...], ...]
 @pytest.mark.parametrize("what", DECAYS)
 def test_decays_as_models_write_them_are_one_loop(worker: Worker, what: str, target: Device) -> None:
     fn, shapes = DECAYS[what]
-    p = trace(fn, [torch.empty(s) for s in shapes], name="p", check=False)
+    stated = ["a <= 0", "step >= 0"] if fn is selective else []
+    p = trace(fn, [torch.zeros(s) for s in shapes], name="p", check=False, assume=stated)
     (kernel,) = run_search(p, target, SearchBudget(), worker, Recorder()).proved[0].sgraph.kernels
     (scan,) = (s for s in kernel.statements() if isinstance(s, Scan))
     assert scan.growth is not None
@@ -300,13 +301,19 @@ def test_decays_as_models_write_them_are_one_loop(worker: Worker, what: str, tar
 
 def grown_by_another(x: torch.Tensor, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     """The decays of two different gates: their sums cancel nowhere."""
-    return (a.cumsum(0)[:, None] - b.cumsum(0)[None, :]).exp().tril() @ x
+    return ((-a.abs()).cumsum(0)[:, None] - (-b.abs()).cumsum(0)[None, :]).exp().tril() @ x
+
+
+def unknown(x: torch.Tensor, a: torch.Tensor) -> torch.Tensor:
+    """Gates of any sign: what is carried may overflow, and stays infinite."""
+    return (a.cumsum(0)[:, None] - a.cumsum(0)[None, :]).exp().tril() @ x
 
 
 UNLIKE: dict[str, tuple[Callable[..., torch.Tensor], tuple[tuple[int, ...], ...]]] = {
     "two gates": (grown_by_another, ((N, 16), (N,), (N,))),
-    "the other way": (lambda x, a: (-since(a)).exp().tril() @ x, ((N, 16), (N,))),
-    "places after": (lambda x, a: since(a).exp().triu() @ x, ((N, 16), (N,))),
+    "the other way": (lambda x, a: (-since(-a.abs())).exp().tril() @ x, ((N, 16), (N,))),
+    "of any sign": (unknown, ((N, 16), (N,))),
+    "places after": (lambda x, a: since(-a.abs()).exp().triu() @ x, ((N, 16), (N,))),
     "by two steps": (lambda x: ((away() - 1) * -0.1).exp().tril() @ x, ((N, 16),)),
 }
 

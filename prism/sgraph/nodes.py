@@ -38,8 +38,9 @@ that the loop stores it. Along a whole axis it needs no loop.
 
 A scan with a *growth* g is a linear recurrence: what is summed so far is multiplied by exp(g) before src is added, so
 at each place n it is the sum over m <= n of exp(g[m+1] + ... + g[n])*src[m]. Where g <= 0 it decays. The exponential of
-one place's g is all that is computed, and what is carried is a value of the result: it is as large as that and no
-larger, whatever the g of many places sum up to. What g is at the first place is multiplied by nothing, and left out.
+one place's g is all that is computed, and what is carried is a value of the result. Where that overflows it stays
+infinite, though later places may have forgotten it: so g has to be known not to grow (see prism.sgraph.numerics). What
+g is at the first place is multiplied by nothing, and left out.
 *before* leaves out a place's own src, and its own g: the sum up to the place before.
 
 A *gather* of places p is, for an axis k that is bound there, sum_k where(k == p, tensor[..., k, ...], 0).

@@ -3,11 +3,13 @@
     exp       the exponent has no upper bound: neither a maximum over the same values (or more) is subtracted from it,
               nor does its form bound it (-|x|, log sigmoid), nor does what becomes of it (1/(1 + exp x))
     variance  mean(x^2) - mean(x)^2, whose two terms agree in most of their digits where the mean is large
+    growth    a scan multiplies what it carries by the exponential of what is not known to be 0 or less: once it has
+              overflowed it stays so, where the reference's later places have forgotten what was that large
     division  a buffer in float16 holds a sum that only a later kernel divides: it may overflow where the quotient
               does not (bfloat16 has float32's range, so nothing is lost there)
 
-The first two are refused, for float32 has no answer to them either; for the third the buffer is staged in float32. What
-the reference does itself is no finding: its author chose it, and the numeric gate compares with it.
+All but the last are refused, for float32 has no answer to them either; for the last the buffer is staged in float32.
+What the reference does itself is no finding: its author chose it, and the numeric gate compares with it.
 
 How exponents are bounded is in value_bounds.py.
 """
@@ -19,10 +21,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
+from prism.program.extents import is_static
 from prism.program.nodes import Const, DType, Expr, Map, Read, Reduce, ReduceKind, Size, Tensor, free_axes, walk
 from prism.sgraph.denote import Denotation, denote, kernel_values, stored_values
 from prism.sgraph.divisors import Divisors
-from prism.sgraph.nodes import Gather, Kernel, Load, Loop, Pointwise, SGraph, Stmt, Store
+from prism.sgraph.nodes import Gather, Kernel, Load, Loop, Pointwise, Scan, SGraph, Stmt, Store
+from prism.sgraph.show import formula
 from prism.sgraph.value_bounds import Bounds, flat, shape
 
 EXP_LIMIT = 80.0
@@ -34,6 +38,7 @@ class Kind(StrEnum):
 
     EXP = "exp"
     VARIANCE = "variance"
+    GROWTH = "growth"
     DIVISION = "division"
 
 
@@ -60,6 +65,7 @@ class Finding:
 _WHY: Mapping[Kind, str] = {
     Kind.EXP: "the exponent has no upper bound, so it overflows where the reference does not",
     Kind.VARIANCE: "a variance by difference cancels where the mean is large",
+    Kind.GROWTH: "what a scan carries is not known to decay, so it stays infinite where the reference does not",
     Kind.DIVISION: "a sum is stored in float16 and divided later, so it overflows where the quotient does not",
 }
 
@@ -106,6 +112,8 @@ class Numerics:
         found: dict[Finding, None] = {}
         for n, kind, at in self._outputs[denotation]:
             found[Finding(kind, sgraph.outputs[n].name, _short(at), _WHY[kind])] = None
+        for scan in _growing(sgraph, Bounds(tensors)):
+            found[Finding(Kind.GROWTH, scan.dst, formula(scan), _WHY[Kind.GROWTH])] = None
         for buffer in _late_divisions(sgraph, self._known):
             found[Finding(Kind.DIVISION, buffer, buffer, _WHY[Kind.DIVISION])] = None
         return tuple(found)
@@ -189,6 +197,19 @@ def _unmasked(e: Expr) -> Expr | None:
         case Map("exp", (Map("where", (_, a, Const(value))),)) if value == -math.inf:
             return Map("exp", (a,))
     return None
+
+
+def _growing(sgraph: SGraph, bounds: Bounds) -> Iterator[Scan]:
+    """The scans whose growth, over all places, may come to more than an exponential takes."""
+    scans = [
+        (k.name, s) for k in sgraph.kernels for s in k.statements() if isinstance(s, Scan) and s.growth is not None
+    ]
+    values = kernel_values(sgraph) if any(isinstance(s.growth, str) for _, s in scans) else {}
+    for kernel, s in scans:
+        value = Const(float(s.growth)) if not isinstance(s.growth, str | None) else values[kernel].get(str(s.growth))
+        high = math.inf if value is None else bounds.of(value)[1]
+        if high > 0 and not (is_static(s.axis.extent) and high * int(s.axis.extent) <= EXP_LIMIT):
+            yield s
 
 
 # Variances.
