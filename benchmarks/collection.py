@@ -673,6 +673,51 @@ def convnext(x: Any, wd: Any, bd: Any, g: Any, b: Any, w1: Any, b1: Any, w2: Any
     return x + (scale * h).permute(0, 3, 1, 2)
 
 
+# A fourth round, of which each told something that the others had not.
+
+
+def kl_logits(a: Any, b: Any) -> Any:
+    """Of two tensors of logits, by rows, as distillation has it."""
+    from torch.nn import functional
+
+    return functional.kl_div(a.log_softmax(-1), b.softmax(-1), reduction="none").sum(-1)
+
+
+def focal_cross_entropy(x: Any, t: Any) -> Any:
+    """x [m, v], t [m]: by rows, weighed by the square of what the label's probability lacks."""
+    logs = x.log_softmax(-1).gather(1, t[:, None])[:, 0]
+    return -((1 - logs.exp()) ** 2) * logs
+
+
+def causal_backward(q: Any, k: Any, v: Any, do: Any) -> tuple[Any, Any, Any]:
+    """dq, dk and dv of causal attention."""
+    p = _scores(q, k).masked_fill(_later(q, k) > 0, float("-inf")).softmax(-1)
+    dp = do @ v.transpose(-1, -2)
+    ds = p * (dp - (dp * p).sum(-1, keepdim=True)) * q.shape[-1] ** -0.5
+    return ds @ k, ds.transpose(-1, -2) @ q, p.transpose(-1, -2) @ do
+
+
+def half_reduced(x: Any, w: Any) -> tuple[Any, Any]:
+    """A product, and squares of the first half of its columns summed up."""
+    y = x @ w
+    return y, y.chunk(2, -1)[0].square().sum(-1)
+
+
+def normalised_linear_attention(q: Any, k: Any, v: Any) -> Any:
+    """Not causal, of features elu + 1: q, k, v [h, s, d]."""
+    from torch.nn import functional
+
+    a, b = functional.elu(q) + 1, functional.elu(k) + 1
+    return (a @ (b.transpose(-1, -2) @ v)) / (a @ b.sum(-2, keepdim=True).transpose(-1, -2))
+
+
+def norm_qkv_rope(x: Any, g: Any, wq: Any, wk: Any, wv: Any, cos: Any, sin: Any) -> tuple[Any, Any, Any]:
+    """One norm, three projections, of which heads of two are rotated: cos and sin [m, 128]."""
+    h = rms_norm(x, g)
+    q, k = ((h @ w).reshape(x.shape[0], -1, cos.shape[-1]).transpose(0, 1) for w in (wq, wk))
+    return _rotate(q, cos, sin), _rotate(k, cos, sin), h @ wv
+
+
 _ROWS = "m=4096 n=2048"
 _HEADS = "h=32 s=4096 d=128"
 _QKV = "q:h,s,d k:h,s,d v:h,s,d"
@@ -1072,5 +1117,47 @@ KNOWN = (
         "4*b*s*s*c + 4*b*s*s*f",
         3,
         "the convolution, then two products with what is around them",
+    ),
+    Known("KL of logits", kl_logits, "a:m,v b:m,v", "m=4096 v=32768", source=f"{LEAST}, all sums rescaled"),
+    Known("focal cross-entropy", focal_cross_entropy, "x:m,v t:m/int64", "m=4096 v=32768"),
+    Known(
+        "causal attention backward",
+        causal_backward,
+        f"{_QKV} o:h,s,d",
+        _HEADS,
+        "7*h*s*s*d",
+        "2*4*h*s*d + 16*h*s",
+        3,
+        f"{FLASH}: as without a mask, of half the tiles",
+    ),
+    Known(
+        "product and its half reduced",
+        half_reduced,
+        "x:m,k w:k,n",
+        "m=2048 k=1024 n=2048",
+        "2*m*k*n",
+        "m*n",
+        2,
+        "the product, and half of it read back",
+    ),
+    Known(
+        "normalised linear attention",
+        normalised_linear_attention,
+        _QKV,
+        _HEADS,
+        "4*h*s*d*d",
+        "8*h*d*d",
+        2,
+        "Katharopoulos 2020: a state and the keys' sum in one pass, then one over the queries",
+        reason="keys are read twice: their sum lacks an axis of the state, so it is a kernel of its own",
+    ),
+    Known(
+        "RMSNorm+QKV+RoPE",
+        norm_qkv_rope,
+        "x:m,k g:k q:k,n r:k,e v:k,e c:m,128 i:m,128",
+        "m=16 k=4096 n=4096 e=1024",
+        "2*m*k*(n + 2*e)",
+        source="as RMSNorm+QKV, the rotation as its epilogue",
+        reason="a rotation reads the product at three places of a row: it is a region of its own, and a launch",
     ),
 )
