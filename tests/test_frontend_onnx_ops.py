@@ -124,6 +124,8 @@ CASES = [
     Case("ArgMax", [np.array([[1, np.nan, 3, np.nan], [-np.inf] * 4], np.float32)], {"axis": 1}, 13),
     *[Case("Hardmax", [np.round(f(2, 3, 4))], {"axis": a}, 13) for a in (0, -1)],
     *[Case("TopK", [np.round(f(3, 4)), i(1)], {"axis": a, "largest": n}, 11, [1], 2) for a in (0, 1) for n in (0, 1)],
+    *[Case("OneHot", [np.array([[0, -1], [5, 2]]), np.array(4), f(2)], {"axis": a}, 11, [1]) for a in (-1, 0, 1)],
+    Case("OneHot", [np.array([0, 2, 3, -4]), np.array(4), np.array([7, 9])], {}, 11, [1]),
     Case("CumSum", [f(3, 4), np.array(1, dtype=np.int64)], fixed=[1]),
     Case("CumSum", [f(3, 4), np.array(0, dtype=np.int64)], {"exclusive": 1, "reverse": 1}, fixed=[1]),
     # linear algebra

@@ -184,6 +184,26 @@ def test_sizes_stay_what_they_are_through_what_is_not_read(tmp_path: Path, asked
             )
 
 
+def test_what_the_file_says_of_operators_that_onnx_does_not_know_is_taken(tmp_path: Path, asked: Inference) -> None:
+    text = """<ir_version: 10, opset_import: ["" : 18, "com.microsoft" : 1]> g (float[b, 8] x) => (float[b, 8] y) {
+        t = Tanh(x)  a = com.microsoft.CDist(t, t)  e = Exp(a)  s = Mul(e, a)  m = MatMul(s, t)  y = Sub(m, x) }"""
+    built = onnx.parser.parse_model(text)
+    path = tmp_path / "m.onnx"
+    onnx.save(built, path)
+    untold = cut(path, inference=asked)
+    assert [k.op for k in untold.kept.values()] == ["com.microsoft.CDist", "Exp", "Mul", "MatMul", "Sub"]
+    built.graph.value_info.append(onnx.helper.make_tensor_value_info("a", onnx.TensorProto.FLOAT, ["b", "b"]))
+    onnx.save(built, path)
+    told = cut(path, inference=asked)
+    assert [k.op for k in told.kept.values()] == ["com.microsoft.CDist"]
+    assert told.operators(told.islands[-1]) == ["Exp", "Mul", "MatMul", "Sub"]
+    given = {"x": RNG.standard_normal((3, 8), np.float32)}
+    names = frozenset(i.name for i in told.islands)
+    np.testing.assert_allclose(
+        in_parts(told, names, given)["y"], Stock(path, "m").run(given, list(given))["y"], rtol=1e-4
+    )
+
+
 def test_sizes_that_onnx_makes_up_are_not_taken_for_one_another(tmp_path: Path, asked: Inference) -> None:
     text = """(float[6] x, float[6] z) => (float[m] y, float[n] v) {
         a = NonZero(x)  b = NonZero(z)  c = Transpose(a)  d = Transpose(b)

@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 
-from prism.frontend.onnx.algebra import apply
-from prism.frontend.onnx.graph import Graph, Node, Value
+from prism.frontend.onnx.algebra import apply, as_extent
+from prism.frontend.onnx.graph import Graph, Node, Value, known_elements
 from prism.frontend.onnx.reduce import log_softmax, rows
-from prism.program import build
+from prism.program import build, integers
 from prism.program.extents import add, is_static, mul
 from prism.program.index import Axis, Index
 from prism.program.lookup import looked_up
@@ -57,6 +57,30 @@ def _gather_nd(graph: Graph, node: Node) -> Sequence[Value]:
         if axis.extent != 1:
             element = looked_up(axis, graph.place(graph.at(places, [*own, Index.const(n)]), axis), element)
     return [graph.define(node, axes, element, x.dtype)]
+
+
+def _one_hot(graph: Graph, node: Node) -> Sequence[Value]:
+    """One of two values: the second at the place that an index gives along a new dimension, else the first."""
+    places, values = node.input(0), node.input(2)
+    deep = node.input(1)
+    known = known_elements(deep) if not deep.dtype.is_float else None
+    depth = known.ravel()[0] if known is not None and known.size == 1 else None
+    if depth is None and deep.shape in ((), (1,)):
+        depth = as_extent(graph.at(deep, [Index.const(0)] * deep.rank))
+    if depth is None:
+        raise node.unsupported("the depth is computed from data", fix="export the model with a constant one")
+    if values.shape != (2,):
+        raise node.shape_error(f"values of the shape {list(values.shape)}, of which there are two")
+    dimension = node.axis("axis", places.rank + 1)
+    axes = axes_of((*places.shape[:dimension], depth, *places.shape[dimension:]))
+    own = axes[dimension]
+    place = graph.read(places, [*axes[:dimension], *axes[dimension + 1 :]])
+    if places.dtype.is_float:
+        place, _ = integers.from_fraction(place, graph.bounds(places))
+    place = graph.place(place, own)
+    here = apply("eq", build.position(own), place)
+    off, on = (graph.at(values, [Index.const(n)]) for n in range(2))
+    return [graph.define(node, axes, apply("where", here, on, off), values.dtype)]
 
 
 def _likelihood(graph: Graph, node: Node, log_probability: Callable[[Sequence[Axis], Axis], Expr]) -> Value:
@@ -130,6 +154,7 @@ TRANSLATORS: Mapping[str, Translator] = MappingProxyType(
     {
         "GatherElements": _gather_elements,
         "GatherND": _gather_nd,
+        "OneHot": _one_hot,
         "NegativeLogLikelihoodLoss": _negative_log_likelihood,
         "SoftmaxCrossEntropyLoss": _cross_entropy,
     }

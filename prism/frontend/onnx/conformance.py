@@ -503,6 +503,8 @@ def _misread(node: onnx.NodeProto, given: Mapping[str, np.ndarray]) -> bool:
             return operand is not None and operand.ndim != 4
         case "MaxPool":  # whole numbers are padded with 0
             return operand is not None and operand.dtype.kind in "iu"
+        case "OneHot":  # fractions are not cut off first
+            return operand is not None and operand.dtype.kind == "f"
         case "QLinearMatMul" | "QLinearConv":  # the zero point is added before it is rounded, which decides ties
             return True
     return False

@@ -237,6 +237,7 @@ class Cut:
         self._passed = {i.name: i for i in self._walk.passed}
         self._producer = {o: n for n, p in enumerate(self._nodes) for o in p.output if o}
         self._infos = dict(self._passed)
+        self._stated = {v.name: v for v in (*model.graph.output, *model.graph.value_info)}
         self._sources: dict[sympy.Symbol, tuple[str, int]] = {}
         self._closures: dict[str, frozenset[str]] = {}
         self._free = [False] * len(self._nodes)
@@ -323,8 +324,14 @@ class Cut:
     def _results_of_kept(self, place: int, inference: Inference) -> None:
         for o in self._nodes[place].output:
             self._walk.values.pop(o, None)
-        for info in self._inferred(place, inference):
-            self._infos[info.name] = info
+        inferred = {info.name: info for info in self._inferred(place, inference)}
+        for o in filter(None, self._nodes[place].output):
+            info = inferred.get(o, onnx.ValueInfoProto(name=o))
+            if not info.type.WhichOneof("value") or (
+                info.type.HasField("tensor_type") and not info.type.tensor_type.HasField("shape")
+            ):
+                info = self._stated.get(o, info)  # of operators that onnx does not know the file may say more
+            self._infos[o] = info
             if info.type.WhichOneof("value"):
                 self._take(info)
 

@@ -76,6 +76,7 @@ VERSIONS: Mapping[str, tuple[int, int]] = MappingProxyType(
         "Mod": (10, 28),
         "NegativeLogLikelihoodLoss": (12, 22),
         "Not": (1, 1),
+        "OneHot": (9, 28),
         "PRelu": (7, 16),
         "Pad": (2, 25),
         "Pow": (7, 15),
