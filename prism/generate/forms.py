@@ -25,6 +25,8 @@ from prism.program.classes import EClasses
 
 SKELETONS = 6
 """Beyond the bound, so many skeletons are kept for an e-class at least; of few e-classes as many as forms wanted."""
+WIDEST = 32
+"""As many are kept at most where no form comes of fewer."""
 MANY = 2000
 """Of so many e-classes no more than SKELETONS are kept for one that is no output: pairs of them take the time."""
 ROUNDS = 16
@@ -179,6 +181,10 @@ def forms(classes: EClasses, options: Mapping[int, Sequence[Choice]], weights: W
         width = max(limit, SKELETONS)
         inner = width if len(table.order) <= MANY else SKELETONS
         light = _solve(table, classes.roots, width, inner, table.reducing)
+        while not light and inner < WIDEST:
+            # Of what was kept for two operands of an output no two went together.
+            inner *= 2
+            light = _solve(table, classes.roots, max(width, inner), inner, table.reducing)
         assert light is not None
         least = min((e.work for e in light), default=0.0)
         heavier = table.heavier(HEAVY * least)
