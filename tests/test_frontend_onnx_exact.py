@@ -17,7 +17,7 @@ from onnx.reference import ReferenceEvaluator
 from prism.errors import ModelError, PrismError, ShapeError, UnsupportedError
 from prism.frontend.arguments import Given
 from prism.frontend.onnx import schemas as onnx_schemas
-from prism.frontend.onnx.graph import Node, Value
+from prism.frontend.onnx.graph import Node, OnnxValue
 from prism.frontend.onnx.reader import from_model
 from prism.program.nodes import DType, Map, walk
 
@@ -127,7 +127,7 @@ def test_which_symbolic_dimensions_are_1_is_not_guessed() -> None:
 
 
 def test_what_a_translator_does_not_look_at_is_refused() -> None:
-    x = Value((3,), DType.FLOAT32, name="x")
+    x = OnnxValue((3,), DType.FLOAT32, name="x")
 
     def made(*reads: str, operands: int, results: int = 1, **attributes: Any) -> None:
         n = Node("Op", "n", "m.onnx, node 'n'", 1, (x, x, None), ("y", "z"), Given({"mode": "fast", **attributes}))

@@ -60,7 +60,7 @@ _ACCUMULATORS: Mapping[ReduceKind, str] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Value:
+class TileValue:
     """What an sGraph value became.
 
     Attributes:
@@ -102,7 +102,7 @@ class KernelLowering:
     quotients: Quotients
     defer: bool = True
     _out: list[tile.Stmt] = field(default_factory=list)
-    _values: dict[str, Value] = field(default_factory=dict)
+    _values: dict[str, TileValue] = field(default_factory=dict)
     # Reductions that are left to after their loop: the accumulator keeps the axis.
     _deferred: dict[str, Kind] = field(default_factory=dict)
     # Matrix products that wait for the accumulator they are added to.
@@ -200,7 +200,7 @@ class KernelLowering:
         # Behind the end of an axis of a place alone anything may be read that is inside of the tensor.
         self._values[s.dst] = self._loaded(tensor, address, masks, ordered, axes)
 
-    def _place(self, value: Value, extent: Extent) -> tuple[Value, tuple[str, ...]]:
+    def _place(self, value: TileValue, extent: Extent) -> tuple[TileValue, tuple[str, ...]]:
         """A value as an index, and masks that hold where it is one below the extent."""
         masks: list[str] = []
 
@@ -218,7 +218,7 @@ class KernelLowering:
         if is_static(extent):
             high = int(extent)
         else:
-            end = Value(self.names.fresh(f"{value.name}_end"), (), DType.INT32)
+            end = TileValue(self.names.fresh(f"{value.name}_end"), (), DType.INT32)
             self._out.append(tile.IndexValue(end.name, tile.Affine((), extent), ()))
             high = self._cast(end, value.dtype).name
         test("le", 0, value.name)
@@ -227,12 +227,12 @@ class KernelLowering:
 
     def _loaded(
         self, tensor: Tensor, address: tile.Affine, masks: tuple[str, ...], dims: tile.Dims, axes: frozenset[Axis]
-    ) -> Value:
+    ) -> TileValue:
         """A tile of a tensor, in a type that is computed with."""
         name = self.names.fresh(tensor.name)
         self._out.append(tile.Load(name, tensor.name, address, masks, dims, tensor.dtype))
         zero = frozenset(a for a in axes if self.layout.is_ragged(a))
-        value = Value(name, dims, tensor.dtype, zero)
+        value = TileValue(name, dims, tensor.dtype, zero)
         if tensor.dtype in HALF:
             wide = self._cast(value, F32, f"{tensor.name}_f32")
             return replace(wide, raw=name, raw_dtype=tensor.dtype)
@@ -258,11 +258,11 @@ class KernelLowering:
         affine = self._indexing.affine(index)
         dims = self.layout.dims_for(index.axes())
         if affine.offset == 0 and len(affine.terms) == 1 and affine.terms[0][1] == 1:
-            self._values[dst] = Value(affine.terms[0][0], dims, DType.INT32)
+            self._values[dst] = TileValue(affine.terms[0][0], dims, DType.INT32)
             return
         name = self.names.fresh("position" if affine.terms else "size")
         self._out.append(tile.IndexValue(name, affine, dims))
-        self._values[dst] = Value(name, dims, DType.INT32)
+        self._values[dst] = TileValue(name, dims, DType.INT32)
 
     def _pointwise(self, s: Pointwise) -> None:
         quotient = self.quotients.of(s)
@@ -270,11 +270,11 @@ class KernelLowering:
             self._values[s.dst] = self._quotient(*quotient)
             return
         args = [self._values[a] if isinstance(a, str) else float(a) for a in s.args]
-        rules = PointwiseRules(s.op, tuple(a.dtype if isinstance(a, Value) else a for a in args))
+        rules = PointwiseRules(s.op, tuple(a.dtype if isinstance(a, TileValue) else a for a in args))
         made: list[tile.Operand] = []
         for arg, wanted in zip(args, rules.wanted, strict=True):
-            made.append(self._cast(arg, wanted).name if isinstance(arg, Value) else rules.number(arg, wanted))
-        dims = self._union(a for a in args if isinstance(a, Value))
+            made.append(self._cast(arg, wanted).name if isinstance(arg, TileValue) else rules.number(arg, wanted))
+        dims = self._union(a for a in args if isinstance(a, TileValue))
         if not any(isinstance(a, str) for a in made):
             # An operation on numbers alone: the first becomes a value, so that a backend sees a typed operand.
             first = self.names.fresh("number")
@@ -283,30 +283,30 @@ class KernelLowering:
             made[0] = first
         name = self.names.fresh(_NAMES.get(s.op, s.op))
         self._out.append(tile.Pointwise(name, s.op, tuple(made), dims, rules.result))
-        zero = rules.zero([a.zero if isinstance(a, Value) else a for a in args])
-        self._values[s.dst] = Value(name, dims, rules.result, zero)
+        zero = rules.zero([a.zero if isinstance(a, TileValue) else a for a in args])
+        self._values[s.dst] = TileValue(name, dims, rules.result, zero)
 
-    def _quotient(self, dividend: Operand, divisor: Operand, scale: float) -> Value:
+    def _quotient(self, dividend: Operand, divisor: Operand, scale: float) -> TileValue:
         """A division by a number times a value, as a value."""
         given = [self._cast(self._values[o], F32) if isinstance(o, str) else float(o) for o in (dividend, divisor)]
         below = given[1]
-        if isinstance(below, Value) and scale != 1:
+        if isinstance(below, TileValue) and scale != 1:
             name = self.names.fresh(_NAMES["mul"])
             self._out.append(tile.Pointwise(name, "mul", (below.name, scale), below.dims, F32))
-            given[1] = Value(name, below.dims, F32)
+            given[1] = TileValue(name, below.dims, F32)
         elif isinstance(below, float):
             given[1] = below * scale
-        dims = self._union(v for v in given if isinstance(v, Value))
+        dims = self._union(v for v in given if isinstance(v, TileValue))
         name = self.names.fresh(_NAMES["div"])
-        made = tuple(v.name if isinstance(v, Value) else v for v in given)
+        made = tuple(v.name if isinstance(v, TileValue) else v for v in given)
         self._out.append(tile.Pointwise(name, "div", made, dims, F32))
-        return Value(name, dims, F32)
+        return TileValue(name, dims, F32)
 
-    def _union(self, values: Iterable[Value]) -> tile.Dims:
+    def _union(self, values: Iterable[TileValue]) -> tile.Dims:
         wanted = {d for v in values for d in v.dims}
         return tuple(d.name for d in self.layout.dims if d.name in wanted)
 
-    def _cast(self, value: Value, dtype: DType, base: str = "") -> Value:
+    def _cast(self, value: TileValue, dtype: DType, base: str = "") -> TileValue:
         """The value as another element type."""
         if value.dtype is dtype:
             return value
@@ -319,7 +319,7 @@ class KernelLowering:
             self._out.append(tile.Cast(name, value.name, dtype))
         return replace(value, name=name, dtype=dtype, raw=None, raw_dtype=None)
 
-    def _inside(self, value: Value, axis: Axis, kind: ReduceKind) -> Value:
+    def _inside(self, value: TileValue, axis: Axis, kind: ReduceKind) -> TileValue:
         """The value with the kind's identity wherever the tile holds elements outside the axis."""
         if not self.layout.is_ragged(axis) or (kind is ReduceKind.SUM and axis in value.zero):
             return value
@@ -353,15 +353,15 @@ class KernelLowering:
     def _statistic(self, dst: str, found: Moments) -> None:
         assert found.squares is not None
         self._moments[dst] = found
-        self._values[dst] = Value(found.squares, found.dims, F32)
+        self._values[dst] = TileValue(found.squares, found.dims, F32)
 
-    def _reduced(self, kind: ReduceKind, value: Value, axis: Axis, base: str) -> Value:
+    def _reduced(self, kind: ReduceKind, value: TileValue, axis: Axis, base: str) -> TileValue:
         dim = self.layout.dim_of(axis)
         assert dim.axes == (axis,), "a packed axis is never reduced"
         name = self.names.fresh(base)
         self._out.append(tile.Reduce(name, kind, value.name, dim.name))
         zero = value.zero - {axis} if kind is ReduceKind.SUM else frozenset()
-        return Value(name, tuple(d for d in value.dims if d != dim.name), F32, zero)
+        return TileValue(name, tuple(d for d in value.dims if d != dim.name), F32, zero)
 
     def _contract(self, s: Contract) -> None:
         product = self.layout.products.get(s.dst)
@@ -383,14 +383,14 @@ class KernelLowering:
             name = self.names.fresh("product")
             dims = self._union((lhs, rhs))
             self._out.append(tile.Pointwise(name, "mul", (lhs.name, rhs.name), dims, F32))
-            value = Value(name, dims, F32, lhs.zero & rhs.zero)
+            value = TileValue(name, dims, F32, lhs.zero & rhs.zero)
         if self.layout.is_tiled(s.axis):
             value = self._inside(value, s.axis, ReduceKind.SUM)
             if s.dst not in self._deferred:
                 value = self._reduced(ReduceKind.SUM, value, s.axis, f"sum_{s.axis.name}")
         self._values[s.dst] = value
 
-    def _dot(self, s: Contract, into: str | None) -> Value:
+    def _dot(self, s: Contract, into: str | None) -> TileValue:
         """The matrix product; added to the accumulator `into`, if any."""
         product = self.layout.products[s.dst]
         wanted = self.types.dot(s.lhs, s.rhs)
@@ -401,14 +401,14 @@ class KernelLowering:
         for name, groups in sides:
             value = self._cast(self._inside(self._values[name], s.axis, ReduceKind.SUM), wanted.dtype)
             operands.append(self._rearranged(value.name, value.dims, groups))
-        dims = self._union(Value("", side, F32) for side in (product.m, product.n))
+        dims = self._union(TileValue("", side, F32) for side in (product.m, product.n))
         dst = into if into is not None else self.names.fresh("dot")
         self._out.append(tile.Dot(dst, operands[0], operands[1], wanted.precision, into))
         if into is None and (len(product.m) > 1 or len(product.n) > 1 or dims != product.m + product.n):
             apart = self.names.fresh("dot")
             self._out.append(tile.Rearrange(apart, dst, tuple((d,) for d in dims)))
             dst = apart
-        return Value(dst, dims, F32)
+        return TileValue(dst, dims, F32)
 
     def _rearranged(self, name: str, dims: tile.Dims, groups: tuple[tile.Dims, tile.Dims]) -> str:
         if all(len(g) == 1 for g in groups) and dims == groups[0] + groups[1]:
@@ -488,12 +488,12 @@ class KernelLowering:
         kind: Kind = s.kind if isinstance(s, Accumulate) else ReduceKind.SUM
         if isinstance(kind, Statistic):
             self._running[s.dst] = self._deviations.start(axis, dims, kept is not None)
-            self._values[s.dst] = Value(self._running[s.dst].squares, dims, F32)
+            self._values[s.dst] = TileValue(self._running[s.dst].squares, dims, F32)
             return
         base = "acc" if s.src in self.layout.products else _ACCUMULATORS[kind]
         name = self.names.fresh(base)
         self._out.append(tile.Full(name, kind.identity, dims, F32))
-        self._values[s.dst] = Value(name, dims, F32)
+        self._values[s.dst] = TileValue(name, dims, F32)
 
     def _accumulate(self, s: Accumulate, axis: Axis) -> None:
         if isinstance(s.kind, Statistic):
@@ -511,7 +511,7 @@ class KernelLowering:
         if shifts:
             self._values[s.dst] = self._shift(s, acc, old)
 
-    def _updated(self, acc: Value, kind: ReduceKind, src: str) -> Value:
+    def _updated(self, acc: TileValue, kind: ReduceKind, src: str) -> TileValue:
         """The accumulator, after it has taken the value."""
         waiting = self._waiting.pop(src, None)
         if waiting is not None:
@@ -528,12 +528,12 @@ class KernelLowering:
         elif acc is not None:
             self._scan_element(s, acc)
         elif s.before:
-            self._values[s.dst] = Value(self.names.fresh("prefix"), (), F32)
+            self._values[s.dst] = TileValue(self.names.fresh("prefix"), (), F32)
             self._out.append(tile.Full(self._values[s.dst].name, 0.0, (), F32))
         else:
             self._values[s.dst] = self._values[s.src]
 
-    def _scan_element(self, s: Scan, acc: Value) -> None:
+    def _scan_element(self, s: Scan, acc: TileValue) -> None:
         """One place of a scan whose loop takes one element at a time."""
         # A name of its own: the next iteration changes the accumulator.
         name = self.names.fresh("prefix")
@@ -548,20 +548,20 @@ class KernelLowering:
             self._out.append(tile.Copy(name, acc.name))
         self._values[s.dst] = replace(updated, name=name)
 
-    def _scan_tile(self, s: Scan, acc: Value | None) -> None:
+    def _scan_tile(self, s: Scan, acc: TileValue | None) -> None:
         """The places of a tile, after those of the tiles before it."""
         # Behind the end of the axis anything may stand: it comes after all that counts.
         src = self._cast(self._values[s.src], F32)
         dim = self.layout.dim_of(s.axis).name
         factor = None if s.growth is None else self._growth(s, carried=acc is not None)
 
-        def prefix(of: Value) -> Value:
-            made = Value(self.names.fresh("prefix"), of.dims, F32, of.zero - {s.axis})
+        def prefix(of: TileValue) -> TileValue:
+            made = TileValue(self.names.fresh("prefix"), of.dims, F32, of.zero - {s.axis})
             self._out.append(tile.Prefix(made.name, of.name, dim, None if factor is None else factor.name))
             return made
 
-        def pointwise(op: str, *args: Value) -> Value:
-            made = Value(self.names.fresh("prefix"), self._union(args), F32)
+        def pointwise(op: str, *args: TileValue) -> TileValue:
+            made = TileValue(self.names.fresh("prefix"), self._union(args), F32)
             self._out.append(tile.Pointwise(made.name, op, tuple(a.name for a in args), made.dims, F32))
             return made
 
@@ -586,27 +586,27 @@ class KernelLowering:
             found = pointwise("add", found, pointwise("neg", src))
         self._values[s.dst] = found
 
-    def _growth(self, s: Scan, carried: bool) -> Value:
+    def _growth(self, s: Scan, carried: bool) -> TileValue:
         """The factors of a scan: at the first place of all 0, where something is carried, for nothing is there yet."""
         assert s.growth is not None
         if isinstance(s.growth, str):
             value = self._cast(self._values[s.growth], F32)
-            factor = Value(self.names.fresh("factor"), value.dims, F32)
+            factor = TileValue(self.names.fresh("factor"), value.dims, F32)
             self._out.append(tile.Pointwise(factor.name, "exp", (value.name,), value.dims, F32))
         else:
-            factor = Value(self.names.fresh("factor"), (), F32)
+            factor = TileValue(self.names.fresh("factor"), (), F32)
             self._out.append(tile.Full(factor.name, math.exp(min(s.growth, 700.0)), (), F32))
         place = self._indexing.affine(Index.axis(s.axis)).terms
         if not carried or not place:
             return factor
         along = self.layout.dims_for((s.axis,))
-        first = Value(self.names.fresh("first"), along, DType.BOOL)
+        first = TileValue(self.names.fresh("first"), along, DType.BOOL)
         self._out.append(tile.Pointwise(first.name, "eq", (place[0][0], 0), along, DType.BOOL))
-        kept = Value(self.names.fresh("factor"), self._union((first, factor)), F32)
+        kept = TileValue(self.names.fresh("factor"), self._union((first, factor)), F32)
         self._out.append(tile.Pointwise(kept.name, "where", (first.name, 0.0, factor.name), kept.dims, F32))
         return kept
 
-    def _shift(self, s: Accumulate, acc: Value, old: str) -> Value:
+    def _shift(self, s: Accumulate, acc: TileValue, old: str) -> TileValue:
         """The factor exp(old - new) for what is rescaled by this accumulator, and the value to subtract from now on.
 
         While everything seen so far is -inf, so is the maximum: then 0 is subtracted in its place, for -inf - -inf is
@@ -628,7 +628,7 @@ class KernelLowering:
         factor = self.names.fresh("factor")
         self._out.append(tile.Pointwise(factor, "exp", (moved,), acc.dims, F32))
         self._factor[s.dst] = factor
-        return Value(new, acc.dims, F32)
+        return TileValue(new, acc.dims, F32)
 
     def _store(self, s: Store) -> None:
         tensor = self.tensors[s.tensor]

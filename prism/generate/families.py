@@ -11,7 +11,7 @@ import sympy
 from prism.cost.constraints import RoleBounds
 from prism.generate.roles import Kind, assignments, batch_axes, reduced_axes, roles, scanned_axes, single_axes
 from prism.generate.schedule import Output, Scheduler, Unschedulable
-from prism.generate.values import Builder, Value, Values, reachable
+from prism.generate.values import Builder, KernelValue, Values, reachable
 from prism.program.extents import is_static
 from prism.program.index import Axis, Index
 from prism.program.nodes import DType, Tensor
@@ -129,7 +129,7 @@ def families(
                 yield family
 
 
-def bound_names(values: Sequence[Value], free: Sequence[Axis]) -> dict[Axis, Axis]:
+def bound_names(values: Sequence[KernelValue], free: Sequence[Axis]) -> dict[Axis, Axis]:
     """Names for reduced axes in one kernel, so that reductions over equal extents share a name, and so a loop.
 
     A reduced axis takes the name of another one of its extent unless some value under its reduction depends on that
@@ -210,9 +210,9 @@ def _split(
         partial[v.number] = (buffer, tuple(Index.axis(a) for a in axes))
     first = [*along, *(Output(partial[v.number][0].name, partial[v.number][1], v) for v in shared)]
 
-    memo: dict[int, Value] = {}
+    memo: dict[int, KernelValue] = {}
 
-    def combined(v: Value) -> Value:
+    def combined(v: KernelValue) -> KernelValue:
         """The value, with each reduction over the split axis written as one over its parts."""
         known = memo.get(v.number)
         if known is not None:

@@ -11,7 +11,7 @@ from enum import StrEnum
 import sympy
 
 from prism.cost.constraints import RoleBounds
-from prism.generate.values import SCANS, Value, reachable
+from prism.generate.values import SCANS, KernelValue, reachable
 from prism.program.extents import is_static
 from prism.program.index import Axis
 from prism.program.products import matrix_product
@@ -31,7 +31,7 @@ class Kind(StrEnum):
 Assignment = Mapping[Axis, Kind]
 
 
-def product_axes(outputs: Sequence[Value]) -> tuple[frozenset[Axis], frozenset[Axis]]:
+def product_axes(outputs: Sequence[KernelValue]) -> tuple[frozenset[Axis], frozenset[Axis]]:
     """The axes of matrix products: those that both operands share, and those that only one has.
 
     A shared axis, the contracted one excepted, is no dimension of the product's tiles: it takes one element a program.
@@ -39,7 +39,7 @@ def product_axes(outputs: Sequence[Value]) -> tuple[frozenset[Axis], frozenset[A
     shared: set[Axis] = set()
     own: set[Axis] = set()
     for v in reachable(tuple(outputs)):
-        operands: tuple[Value, ...] = ()
+        operands: tuple[KernelValue, ...] = ()
         if v.op == "contract":
             operands = v.args
         elif v.op == "rescaled" and len(v.args) == 3:
@@ -51,17 +51,17 @@ def product_axes(outputs: Sequence[Value]) -> tuple[frozenset[Axis], frozenset[A
     return frozenset(shared), frozenset(own)
 
 
-def batch_axes(outputs: Sequence[Value]) -> frozenset[Axis]:
+def batch_axes(outputs: Sequence[KernelValue]) -> frozenset[Axis]:
     """The axes that both operands of some matrix product share beside the contracted one."""
     return product_axes(outputs)[0]
 
 
-def scanned_axes(outputs: Sequence[Value]) -> frozenset[Axis]:
+def scanned_axes(outputs: Sequence[KernelValue]) -> frozenset[Axis]:
     """The axes along which something is summed up from place to place: never on the grid."""
     return frozenset(v.axis for v in reachable(tuple(outputs)) if v.op in SCANS)
 
 
-def single_axes(outputs: Sequence[Value], scans: bool = True) -> frozenset[Axis]:
+def single_axes(outputs: Sequence[KernelValue], scans: bool = True) -> frozenset[Axis]:
     """The axes whose loops take one element at a time.
 
     Those are the batch of some matrix product; what a scan that grows is along where it leaves out each place's own, or
@@ -71,14 +71,14 @@ def single_axes(outputs: Sequence[Value], scans: bool = True) -> frozenset[Axis]
     return batch_axes(outputs) | {v.axis for v in growing if v.op == "before" or not scans}
 
 
-def reduced_axes(outputs: Sequence[Value]) -> tuple[Axis, ...]:
+def reduced_axes(outputs: Sequence[KernelValue]) -> tuple[Axis, ...]:
     """The axes that are reduced somewhere below, in a fixed order."""
     return tuple(dict.fromkeys(v.axis for v in reachable(tuple(outputs)) if v.is_reduction))
 
 
 def assignments(
     free: Sequence[Axis],
-    outputs: Sequence[Value],
+    outputs: Sequence[KernelValue],
     clashing: frozenset[Axis],
     bounds: RoleBounds,
     looping: bool = False,
@@ -159,7 +159,7 @@ def assignments(
         yield made
 
 
-def _outermost(outputs: Sequence[Value], bounds: RoleBounds) -> frozenset[Axis]:
+def _outermost(outputs: Sequence[KernelValue], bounds: RoleBounds) -> frozenset[Axis]:
     """The short axes whose reductions hold those over others that are short, and together are long."""
     short = frozenset(a for a in reduced_axes(outputs) if _fits(a, bounds.short))
     if len(short) < 2:
@@ -179,7 +179,7 @@ def _outermost(outputs: Sequence[Value], bounds: RoleBounds) -> frozenset[Axis]:
     return frozenset(found)
 
 
-def _varying(outputs: Sequence[Value]) -> tuple[frozenset[Axis], ...]:
+def _varying(outputs: Sequence[KernelValue]) -> tuple[frozenset[Axis], ...]:
     """The axes of every value that costs something, each set once."""
     return tuple(dict.fromkeys(v.axes for v in reachable(tuple(outputs)) if v.op not in ("const", "position")))
 

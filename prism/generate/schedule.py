@@ -14,7 +14,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from prism.generate.values import SCANS, Fetch, Value
+from prism.generate.values import SCANS, Fetch, KernelValue
 from prism.program.index import Axis, Index
 from prism.program.nodes import Const, Read, ReduceKind
 from prism.program.nodes import Position as PositionExpr
@@ -50,7 +50,7 @@ class Output:
 
     tensor: str
     index: tuple[Index, ...]
-    value: Value
+    value: KernelValue
 
     @property
     def axes(self) -> frozenset[Axis]:
@@ -67,7 +67,7 @@ class _Block:
     body: list[Stmt] = field(default_factory=list)
     names: dict[int, str] = field(default_factory=dict)
 
-    def find(self, value: Value) -> str | None:
+    def find(self, value: KernelValue) -> str | None:
         known = self.names.get(value.number)
         if known is None and self.parent is not None:
             return self.parent.find(value)
@@ -100,15 +100,15 @@ class Scheduler:
         """Whether tiles of the axis come one after another."""
         return isinstance(self.roles.get(axis), LoopRole | Split)
 
-    def home(self, value: Value) -> frozenset[Axis]:
+    def home(self, value: KernelValue) -> frozenset[Axis]:
         """The loops that the value stands in."""
         return frozenset(a for a in value.axes if self.is_loop(a))
 
-    def passes(self, value: Value, loops: tuple[Axis, ...]) -> bool:
+    def passes(self, value: KernelValue, loops: tuple[Axis, ...]) -> bool:
         """Whether the value is an accumulator of a loop in the block of `loops`."""
         return value.is_reduction and self.is_loop(value.axis) and self.home(value) <= set(loops)
 
-    def level(self, value: Value, loops: tuple[Axis, ...]) -> int:
+    def level(self, value: KernelValue, loops: tuple[Axis, ...]) -> int:
         """How many passes of the block must have ended before the value is known."""
         key = (loops, value.number)
         known = self._levels.get(key)
@@ -117,7 +117,7 @@ class Scheduler:
             self._levels[key] = known
         return known
 
-    def _level(self, value: Value, loops: tuple[Axis, ...]) -> int:
+    def _level(self, value: KernelValue, loops: tuple[Axis, ...]) -> int:
         if not self.passes(value, loops):
             return max((self.level(a, loops) for a in value.args), default=0)
         if value.op == "rescaled":
@@ -126,7 +126,7 @@ class Scheduler:
                 return self.level(shift, loops)
         return max(self.level(a, loops) for a in value.args) + 1
 
-    def _shares_pass(self, value: Value, loops: tuple[Axis, ...]) -> bool:
+    def _shares_pass(self, value: KernelValue, loops: tuple[Axis, ...]) -> bool:
         """Whether a rescaled reduction can run in the loop that accumulates its shift."""
         shift = value.args[-1]
         if not (shift.is_reduction and shift.axis == value.axis and shift.op != "rescaled"):
@@ -137,13 +137,13 @@ class Scheduler:
         others = (exponent, *value.args[1:-1])
         return max(self.level(a, loops) for a in others) < self.level(shift, loops)
 
-    def _fill(self, block: _Block, wanted: Sequence[Value], outputs: Sequence[Output]) -> None:
+    def _fill(self, block: _Block, wanted: Sequence[KernelValue], outputs: Sequence[Output]) -> None:
         """Compute `wanted` and store `outputs` in the block."""
         loops = block.loops
         here = [o for o in outputs if self._store_home(o) <= set(loops)]
         deeper = [o for o in outputs if not self._store_home(o) <= set(loops)]
         # Accumulators of this block by (level, axis), and the stores that need a loop of their own.
-        passes: dict[tuple[int, str], list[Value]] = defaultdict(list)
+        passes: dict[tuple[int, str], list[KernelValue]] = defaultdict(list)
         stores: dict[tuple[int, str], list[Output]] = defaultdict(list)
         axes: dict[str, Axis] = {}
         for v in self._needed([*wanted, *(o.value for o in outputs)], block):
@@ -165,9 +165,9 @@ class Scheduler:
     def _store_home(self, output: Output) -> frozenset[Axis]:
         return frozenset(a for a in output.axes if self.is_loop(a))
 
-    def _needed(self, roots: Iterable[Value], block: _Block) -> list[Value]:
+    def _needed(self, roots: Iterable[KernelValue], block: _Block) -> list[KernelValue]:
         """What must be computed in this block or inside it, operands before results."""
-        seen: dict[int, Value] = {}
+        seen: dict[int, KernelValue] = {}
         stack = list(roots)
         while stack:
             v = stack.pop()
@@ -177,7 +177,7 @@ class Scheduler:
             stack.extend(v.args)
         return [seen[n] for n in sorted(seen)]
 
-    def _loop(self, block: _Block, axis: Axis, accumulators: Sequence[Value], outputs: Sequence[Output]) -> None:
+    def _loop(self, block: _Block, axis: Axis, accumulators: Sequence[KernelValue], outputs: Sequence[Output]) -> None:
         """One pass over the axis: its accumulators, and the stores inside it."""
         if axis in block.loops:
             raise Unschedulable
@@ -208,7 +208,7 @@ class Scheduler:
         block.body.append(Loop(axis, tuple(inner.body)))
         block.names.update(names)
 
-    def _uses_running(self, value: Value, accumulators: Sequence[Value]) -> bool:
+    def _uses_running(self, value: KernelValue, accumulators: Sequence[KernelValue]) -> bool:
         """Whether the value needs an accumulator of the loop that is being built."""
         numbers = {v.number for v in accumulators}
         stack = [value]
@@ -222,7 +222,7 @@ class Scheduler:
                 stack.extend(v.args)
         return False
 
-    def _ready(self, value: Value, block: _Block) -> bool:
+    def _ready(self, value: KernelValue, block: _Block) -> bool:
         """Whether every accumulator that the value needs is there already."""
         stack = [value]
         while stack:
@@ -235,16 +235,16 @@ class Scheduler:
         return True
 
     @staticmethod
-    def _kind(value: Value) -> Kind:
+    def _kind(value: KernelValue) -> Kind:
         assert value.kind is not None
         return value.kind
 
     @staticmethod
-    def _tile_operands(value: Value) -> tuple[Value, ...]:
+    def _tile_operands(value: KernelValue) -> tuple[KernelValue, ...]:
         """What the tile part of a reduction is made of."""
         return value.args[:-1] if value.op == "rescaled" else value.args
 
-    def _tile_part(self, value: Value, block: _Block) -> str:
+    def _tile_part(self, value: KernelValue, block: _Block) -> str:
         """The reduction over the tile's part of the axis."""
         operands = self._tile_operands(value)
         dst = self._name("part")
@@ -255,7 +255,7 @@ class Scheduler:
             block.body.append(TileReduce(dst, self._kind(value), value.axis, self._ensure(operands[0], block)))
         return dst
 
-    def _scan(self, axis: Axis, value: Value, block: _Block) -> str:
+    def _scan(self, axis: Axis, value: KernelValue, block: _Block) -> str:
         """Prefix sums along a whole axis, or one that the block is the loop over."""
         role = self.roles[axis]
         if not isinstance(role, Whole) and (not isinstance(role, LoopRole) or block.loops[-1:] != (axis,)):
@@ -266,12 +266,12 @@ class Scheduler:
         block.body.append(Scan(name, axis, src, growth, value.op == "before"))
         return name
 
-    def _operand(self, value: Value, block: _Block) -> Operand:
+    def _operand(self, value: KernelValue, block: _Block) -> Operand:
         if isinstance(value.payload, Const):
             return value.payload.value
         return self._ensure(value, block)
 
-    def _ensure(self, value: Value, block: _Block) -> str:
+    def _ensure(self, value: KernelValue, block: _Block) -> str:
         """The name of the value, computed in this block if it is not there yet."""
         known = block.find(value)
         if known is not None:

@@ -46,7 +46,7 @@ class Fetch:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Value:
+class KernelValue:
     """One value; identity is equality, because a `Values` makes each only once.
 
     Attributes:
@@ -60,7 +60,7 @@ class Value:
 
     op: str
     payload: Read | Const | Position | Axis | Fetch | None
-    args: tuple[Value, ...]
+    args: tuple[KernelValue, ...]
     axes: frozenset[Axis]
     kind: Kind | None
     number: int
@@ -81,16 +81,16 @@ class Value:
 class Values:
     """Makes values, each once."""
 
-    made: dict[tuple[object, ...], Value] = field(default_factory=dict)
+    made: dict[tuple[object, ...], KernelValue] = field(default_factory=dict)
 
     def make(
         self,
         op: str,
-        args: tuple[Value, ...] = (),
+        args: tuple[KernelValue, ...] = (),
         payload: Read | Const | Position | Axis | Fetch | None = None,
         axes: frozenset[Axis] | None = None,
         kind: Kind | None = None,
-    ) -> Value:
+    ) -> KernelValue:
         """The value; `axes` defaults to the union of the operands' axes, less a reduced one."""
         key = (op, payload, tuple(a.number for a in args), kind)
         known = self.made.get(key)
@@ -101,28 +101,30 @@ class Values:
             if kind is not None:
                 assert isinstance(payload, Axis)
                 axes -= {payload}
-        made = Value(op, payload, args, axes, kind, len(self.made))
+        made = KernelValue(op, payload, args, axes, kind, len(self.made))
         self.made[key] = made
         return made
 
-    def read(self, tensor: str, index: tuple[Index, ...]) -> Value:
+    def read(self, tensor: str, index: tuple[Index, ...]) -> KernelValue:
         """A tile of a tensor."""
         return self.make("read", (), Read(tensor, index), frozenset(a for i in index for a in i.axes()))
 
-    def const(self, number: float) -> Value:
+    def const(self, number: float) -> KernelValue:
         """A number."""
         return self.make("const", (), Const(number), frozenset())
 
-    def reduce(self, kind: Kind, axis: Axis, src: Value) -> Value:
+    def reduce(self, kind: Kind, axis: Axis, src: KernelValue) -> KernelValue:
         """The reduction of src over the axis; a product under a sum becomes a contraction where it can."""
         return self.make("reduce", (src,), axis, None, kind)
 
-    def contract(self, axis: Axis, lhs: Value, rhs: Value) -> Value:
+    def contract(self, axis: Axis, lhs: KernelValue, rhs: KernelValue) -> KernelValue:
         """The contraction sum_axis lhs*rhs; where there is one of the same two the other way round, that."""
         swapped = self.made.get(("contract", axis, (rhs.number, lhs.number), ReduceKind.SUM))
         return swapped or self.make("contract", (lhs, rhs), axis, None, ReduceKind.SUM)
 
-    def rescaled(self, axis: Axis, exponent: Value, shift: Value, factor: Value | None) -> Value:
+    def rescaled(
+        self, axis: Axis, exponent: KernelValue, shift: KernelValue, factor: KernelValue | None
+    ) -> KernelValue:
         """sum_axis exp(exponent - shift) * factor, the shift a running value of the same pass."""
         minus = self.make("mul", (self.const(-1.0), shift))
         p = self.make("exp", (self.make("add", (exponent, minus)),))
@@ -147,9 +149,9 @@ class Builder:
     stored: Mapping[int, tuple[str, tuple[Index, ...]]]
     bound: Mapping[Axis, Axis]
     values: Values = field(default_factory=Values)
-    _memo: dict[tuple[int, Renaming], Value] = field(default_factory=dict)
+    _memo: dict[tuple[int, Renaming], KernelValue] = field(default_factory=dict)
 
-    def build(self, cls: int, renaming: Mapping[Axis, Axis] = UNCHANGED) -> Value:
+    def build(self, cls: int, renaming: Mapping[Axis, Axis] = UNCHANGED) -> KernelValue:
         """The value of an e-class, its free axes renamed."""
         live = renaming
         if renaming:
@@ -162,7 +164,7 @@ class Builder:
             self._memo[key] = known
         return known
 
-    def _build(self, cls: int, live: Mapping[Axis, Axis]) -> Value:
+    def _build(self, cls: int, live: Mapping[Axis, Axis]) -> KernelValue:
         mapping = {a: Index.axis(b) for a, b in live.items()}
         if cls in self.stored:
             name, index = self.stored[cls]
@@ -214,7 +216,7 @@ class Builder:
             case op, payload:
                 raise UnsupportedError(f"no value for the e-node {op} with {payload}", where="sGraph generation")
 
-    def _deviations(self, cls: int, over: tuple[Axis, ...], live: Mapping[Axis, Axis]) -> Value:
+    def _deviations(self, cls: int, over: tuple[Axis, ...], live: Mapping[Axis, Axis]) -> KernelValue:
         """Squared deviations over the innermost of the axes, merged over the others."""
         inner, under = self._enter(over[0], live)
         if len(over) == 1:
@@ -234,9 +236,9 @@ class Builder:
         return inner, {**{a: b for a, b in live.items() if a != axis}, **({axis: inner} if inner != axis else {})}
 
 
-def reachable(roots: tuple[Value, ...]) -> tuple[Value, ...]:
+def reachable(roots: tuple[KernelValue, ...]) -> tuple[KernelValue, ...]:
     """All values below the roots, operands before results."""
-    seen: dict[int, Value] = {}
+    seen: dict[int, KernelValue] = {}
     stack = list(roots)
     while stack:
         v = stack.pop()

@@ -42,7 +42,7 @@ _WHOLE_PRODUCT = 1 << 22
 
 
 @dataclass(frozen=True, slots=True)
-class Value:
+class NamedArray:
     """An array with one dimension per axis; one without axes may be a plain number."""
 
     axes: tuple[Axis, ...]
@@ -197,18 +197,18 @@ class Interpreter:
         # Sub-expressions are numbered by structure (a node and the numbers of its children), in linear time.
         self._numbers: dict[Hashable, int] = {}
         self._number_of: dict[int, int] = {}
-        self._values: dict[int, Value] = {}
+        self._values: dict[int, NamedArray] = {}
         self._alive: list[Expr] = []
 
     def size(self, axis: Axis) -> int:
         """The extent of an axis."""
         return extents.evaluate(axis.extent, self._binding)
 
-    def over(self, value: Value, axes: Sequence[Axis]) -> Array:
+    def over(self, value: NamedArray, axes: Sequence[Axis]) -> Array:
         """The value as an array over exactly `axes`, repeated along those that it does not depend on."""
         shape = [self.size(a) for a in axes]
         array = value.array if value.axes else self._xp.pointwise("add", (self._xp.number(value.array), 0.0))
-        return self._xp.broadcast(self._align(Value(value.axes, array), axes), shape)
+        return self._xp.broadcast(self._align(NamedArray(value.axes, array), axes), shape)
 
     def index(self, index: Index, axes: Sequence[Axis]) -> Array:
         """The values of an index, as an integer array (or int) that broadcasts over `axes`."""
@@ -225,7 +225,7 @@ class Interpreter:
             total = total + part * extents.evaluate(coefficient, self._binding)
         return total
 
-    def value(self, expr: Expr) -> Value:
+    def value(self, expr: Expr) -> NamedArray:
         """The value of an expression over its free axes."""
         number = self._identify(expr)
         if number not in self._values:
@@ -248,15 +248,15 @@ class Interpreter:
             self._alive.append(expr)  # an id is only good while its object lives
         return known
 
-    def _compute(self, expr: Expr) -> Value:
+    def _compute(self, expr: Expr) -> NamedArray:
         match expr:
             case Const(number):
-                return Value((), number)
+                return NamedArray((), number)
             case Size(extent):
-                return Value((), float(extents.evaluate(extent, self._binding)))
+                return NamedArray((), float(extents.evaluate(extent, self._binding)))
             case Position(index):
                 axes = _ordered(index)
-                return Value(axes, self._xp.number(self.index(index, axes)))
+                return NamedArray(axes, self._xp.number(self.index(index, axes)))
             case Read(tensor, indices):
                 return self._read(self._tensors[tensor], indices)
             case Reduce():
@@ -268,14 +268,14 @@ class Interpreter:
             case Map("floor", (Map("mul", (a, Map("recip", (b,)))),)) if hasattr(self._xp, "floor_quotient"):
                 # 1 / 0.1 rounds up to 10 in float64, and 0.1 in float64 is more than a tenth: it is in 1 nine times
                 axes, (dividend, divisor) = self._together([self.value(a), self.value(b)])
-                return Value(axes, self._xp.floor_quotient(dividend, divisor))
+                return NamedArray(axes, self._xp.floor_quotient(dividend, divisor))
             case Map(op, args):
                 return self._pointwise(op, [self.value(a) for a in args])
         raise TypeError(f"not an expression: {expr!r}")
 
     # Pointwise
 
-    def _align(self, value: Value, axes: Sequence[Axis]) -> Array:
+    def _align(self, value: NamedArray, axes: Sequence[Axis]) -> Array:
         """The array with its dimensions in the order of `axes`, and extent 1 for those that it lacks."""
         if not value.axes or value.axes == tuple(axes):
             return value.array
@@ -288,18 +288,18 @@ class Interpreter:
             return array
         return self._xp.reshape(array, [self.size(a) if a in place else 1 for a in axes])
 
-    def _pointwise(self, op: str, args: Sequence[Value]) -> Value:
+    def _pointwise(self, op: str, args: Sequence[NamedArray]) -> NamedArray:
         axes, arrays = self._together(args)
-        return Value(axes, self._xp.pointwise(op, arrays))
+        return NamedArray(axes, self._xp.pointwise(op, arrays))
 
-    def _together(self, args: Sequence[Value]) -> tuple[tuple[Axis, ...], list[Array]]:
+    def _together(self, args: Sequence[NamedArray]) -> tuple[tuple[Axis, ...], list[Array]]:
         """The axes of all arguments, and their arrays over these."""
         axes = tuple(dict.fromkeys(a for v in sorted(args, key=lambda v: -len(v.axes)) for a in v.axes))
         return axes, [self._align(v, axes) for v in args]
 
     # Reads
 
-    def _read(self, array: Array, indices: Sequence[Index]) -> Value:
+    def _read(self, array: Array, indices: Sequence[Index]) -> NamedArray:
         axes = tuple(dict.fromkeys(a for i in indices for a in _ordered(i)))
         sizes = {a: self.size(a) for a in axes}
         shape = tuple(array.shape)
@@ -310,11 +310,11 @@ class Interpreter:
             steps = [self._steps(i, axes) for i in indices]
             view = self._xp.strided(array, [sizes[a] for a in axes], first, steps)
             if view is not None:
-                return Value(axes, view)
+                return NamedArray(axes, view)
         places = [self.index(i, axes) for i in indices]
         if not axes:
             # One element, and out of bounds: only `where` may stand above it.
-            return Value((), 0.0 if not inside else array[tuple(places)])
+            return NamedArray((), 0.0 if not inside else array[tuple(places)])
         valid: Array | None = None
         for place, (low, high), n in zip(places, ranges, shape, strict=True):
             if low < 0 or high >= n:
@@ -325,7 +325,7 @@ class Interpreter:
         if isinstance(valid, bool):
             valid = None if valid else self._grid(axes) < 0
         gathered = self._xp.gather(array, full, valid)
-        return Value(axes, self._xp.broadcast(gathered, [sizes[a] for a in axes]))
+        return NamedArray(axes, self._xp.broadcast(gathered, [sizes[a] for a in axes]))
 
     def _grid(self, axes: Sequence[Axis]) -> Array:
         return self._xp.reshape(self._xp.arange(self.size(axes[0])), [-1] + [1] * (len(axes) - 1))
@@ -361,11 +361,11 @@ class Interpreter:
 
     # Reductions
 
-    def _reduce(self, expr: Reduce) -> Value:
+    def _reduce(self, expr: Reduce) -> NamedArray:
         running = prefix_sum(expr)
         if running is not None:
             term = self.value(running.term)
-            return Value(term.axes, self._xp.prefix_sums(term.array, term.axes.index(running.axis)))
+            return NamedArray(term.axes, self._xp.prefix_sums(term.array, term.axes.index(running.axis)))
         chosen = lookup(expr)
         places = getattr(self._xp, "places", None)
         if chosen is not None and places is not None and self.size(chosen.axis) > 0:
@@ -383,7 +383,7 @@ class Interpreter:
             return self._sum_of_product(bound, sign, factors)
         return self._fold(expr.kind, self.value(body), bound)
 
-    def _looked_up(self, chosen: Lookup, places: Callable[[Array], Array]) -> Value:
+    def _looked_up(self, chosen: Lookup, places: Callable[[Array], Array]) -> NamedArray:
         """The elements at their places, which `places` makes integers; 0 where there is none."""
         place, element = self.value(chosen.place), self.value(chosen.element)
         rest = [a for a in element.axes if a != chosen.axis]
@@ -392,24 +392,24 @@ class Interpreter:
         at = places(self._align(place, axes))
         indices = [at if a == chosen.axis else self.index(Index.axis(a), axes) for a in element.axes]
         taken = self._xp.gather(element.array, indices, (at >= 0) & (at < self.size(chosen.axis)))
-        return Value(axes, self._xp.broadcast(taken, sizes))
+        return NamedArray(axes, self._xp.broadcast(taken, sizes))
 
-    def _fold(self, kind: ReduceKind, value: Value, bound: Sequence[Axis]) -> Value:
+    def _fold(self, kind: ReduceKind, value: NamedArray, bound: Sequence[Axis]) -> NamedArray:
         """The reduction of a value over axes, some of which it may not have."""
         dims = [d for d, a in enumerate(value.axes) if a in bound]
         rest = tuple(a for a in value.axes if a not in bound)
         array = self._xp.reduce(kind, value.array, dims) if dims else value.array
-        result = Value(rest, array)
+        result = NamedArray(rest, array)
         repeats = math.prod(self.size(a) for a in bound if a not in value.axes)
         if repeats == 0:
-            return Value((), kind.identity)
+            return NamedArray((), kind.identity)
         if repeats != 1 and kind is ReduceKind.SUM:
-            return self._pointwise("mul", (result, Value((), float(repeats))))
+            return self._pointwise("mul", (result, NamedArray((), float(repeats))))
         if repeats != 1 and kind is ReduceKind.PROD:
-            return self._pointwise("pow", (result, Value((), float(repeats))))
+            return self._pointwise("pow", (result, NamedArray((), float(repeats))))
         return result
 
-    def _factors(self, body: Expr) -> tuple[float, list[Value]]:
+    def _factors(self, body: Expr) -> tuple[float, list[NamedArray]]:
         """The factors of nested products, and the sign and constants in front of them."""
         scale, factors = 1.0, []
         stack = [body]
@@ -426,9 +426,9 @@ class Interpreter:
                     factors.append(self.value(other))
         return scale, factors
 
-    def _sum_of_product(self, bound: Sequence[Axis], scale: float, factors: list[Value]) -> Value:
+    def _sum_of_product(self, bound: Sequence[Axis], scale: float, factors: list[NamedArray]) -> NamedArray:
         if not factors:
-            return Value((), scale * math.prod(self.size(a) for a in bound))
+            return NamedArray((), scale * math.prod(self.size(a) for a in bound))
         if len(factors) > 1 and not all(self._xp.all_finite(f.array) for f in factors):
             # inf*0 is NaN for each element: taking a factor out of the sum, or summing one alone, would miss it.
             every = {a for f in factors for a in f.axes}
@@ -455,15 +455,17 @@ class Interpreter:
             result = f if result is None else self._pointwise("mul", (result, f))
         assert result is not None
         scale *= repeats
-        return result if scale == 1.0 else self._pointwise("mul", (result, Value((), scale)))
+        return result if scale == 1.0 else self._pointwise("mul", (result, NamedArray((), scale)))
 
-    def _pair_cost(self, factors: Sequence[Value], pair: tuple[int, int], bound: Sequence[Axis]) -> tuple[int, int]:
+    def _pair_cost(
+        self, factors: Sequence[NamedArray], pair: tuple[int, int], bound: Sequence[Axis]
+    ) -> tuple[int, int]:
         done = _summed_by(factors, pair, bound)
         every = dict.fromkeys(a for n in pair for a in factors[n].axes)
         work = math.prod(self.size(a) for a in every)
         return math.prod(self.size(a) for a in every if a not in done), work
 
-    def _pair(self, a: Value, b: Value, done: Sequence[Axis]) -> Value:
+    def _pair(self, a: NamedArray, b: NamedArray, done: Sequence[Axis]) -> NamedArray:
         """The product of two values summed over `done`, which both have: a stack of matrix products."""
         if not done:
             return self._pointwise("mul", (a, b))
@@ -476,15 +478,15 @@ class Interpreter:
         leading = [math.prod(self.size(x) for x in stack)] if stack else []
         result = self._xp.matmul(self._xp.reshape(left, [*leading, m, k]), self._xp.reshape(right, [*leading, k, n]))
         axes = (*stack, *rows, *columns)
-        return Value(axes, self._xp.reshape(result, [self.size(x) for x in axes]))
+        return NamedArray(axes, self._xp.reshape(result, [self.size(x) for x in axes]))
 
 
-def _axes(factors: Sequence[Value], *but: int) -> set[Axis]:
+def _axes(factors: Sequence[NamedArray], *but: int) -> set[Axis]:
     """The axes of all factors but those at the positions given (one value may be a factor twice)."""
     return {a for n, f in enumerate(factors) if n not in but for a in f.axes}
 
 
-def _summed_by(factors: Sequence[Value], pair: tuple[int, int], bound: Sequence[Axis]) -> list[Axis]:
+def _summed_by(factors: Sequence[NamedArray], pair: tuple[int, int], bound: Sequence[Axis]) -> list[Axis]:
     """The axes that the product of a pair of factors may be summed over at once."""
     i, j = pair
     others = _axes(factors, i, j)

@@ -50,7 +50,7 @@ class Lane:
 
 
 @dataclass(frozen=True, slots=True)
-class Value:
+class LaneValue:
     """A value.
 
     Attributes:
@@ -124,7 +124,7 @@ class Values:
 
     program: TileProgram
     lanes: dict[str, Lane] = field(default_factory=dict)
-    values: dict[str, Value] = field(default_factory=dict)
+    values: dict[str, LaneValue] = field(default_factory=dict)
     views: dict[str, View] = field(default_factory=dict)
     places: dict[int, int] = field(default_factory=dict)
     ends: dict[int, int] = field(default_factory=dict)
@@ -218,7 +218,7 @@ class Values:
         def define(lanes: tuple[str, ...], kind: str) -> None:
             name = defined(s)
             assert name is not None
-            self.values[name] = Value(lanes, kind, s, place, block)
+            self.values[name] = LaneValue(lanes, kind, s, place, block)
 
         match s:
             case tile.Offsets(dst, dim, axis, start):

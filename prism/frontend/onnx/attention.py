@@ -15,7 +15,7 @@ from types import MappingProxyType
 import numpy as np
 
 from prism.frontend.onnx.algebra import TRUE, apply, as_index, compare_extents, index_value, number, sub
-from prism.frontend.onnx.graph import Graph, Node, Value, static_shape
+from prism.frontend.onnx.graph import Graph, Node, OnnxValue, static_shape
 from prism.frontend.onnx.reduce import rows, softmax
 from prism.program import build
 from prism.program.evaluate import evaluate_expr
@@ -26,11 +26,11 @@ from prism.program.nodes import Const, DType, Expr, Map, Read, ReduceKind, walk
 from prism.program.transform import substitute
 from prism.program.views import Shape, axes_of, broadcast_shapes, same_extent
 
-Translator = Callable[[Graph, Node], Sequence[Value]]
+Translator = Callable[[Graph, Node], Sequence[OnnxValue]]
 _PARTS = ("Q", "K", "V")
 
 
-def _heads(node: Node, value: Value, count: int | None, part: str) -> Shape:
+def _heads(node: Node, value: OnnxValue, count: int | None, part: str) -> Shape:
     """The operand's shape as [batch, heads, positions, size of a head]."""
     if value.rank == 4:
         return value.shape
@@ -42,7 +42,7 @@ def _heads(node: Node, value: Value, count: int | None, part: str) -> Shape:
     return (value.shape[0], count, value.shape[1], hidden // count)
 
 
-def head_element(graph: Graph, value: Value, shape: Shape, at: tuple[Index, Index, Index, Index]) -> Expr:
+def head_element(graph: Graph, value: OnnxValue, shape: Shape, at: tuple[Index, Index, Index, Index]) -> Expr:
     """One element of the operand by batch, head, position and place in the head."""
     batch, head, position, place = at
     if value.rank == 4:
@@ -63,12 +63,12 @@ class _Call:
 
     graph: Graph
     node: Node
-    q: tuple[Value, Shape]
-    k: tuple[Value, Shape]
-    v: tuple[Value, Shape]
+    q: tuple[OnnxValue, Shape]
+    k: tuple[OnnxValue, Shape]
+    v: tuple[OnnxValue, Shape]
     past: Extent
-    mask: Value | None
-    used: Value | None
+    mask: OnnxValue | None
+    used: OnnxValue | None
 
     @property
     def repeat(self) -> int:
@@ -82,7 +82,7 @@ class _Call:
         return q[1] // k[1]
 
 
-def _attention(graph: Graph, node: Node) -> Sequence[Value]:
+def _attention(graph: Graph, node: Node) -> Sequence[OnnxValue]:
     q, k, v = (node.input(place) for place in range(3))
     counts = [node.attributes.get(name) for name in ("q_num_heads", "kv_num_heads", "kv_num_heads")]
     shapes = [_heads(node, x, c, part) for x, c, part in zip((q, k, v), counts, _PARTS, strict=True)]
@@ -128,8 +128,8 @@ def _attention(graph: Graph, node: Node) -> Sequence[Value]:
 
 
 def with_cache(
-    graph: Graph, node: Node, given: tuple[Value, Shape], before: Value | None, output: int
-) -> tuple[Value, Shape]:
+    graph: Graph, node: Node, given: tuple[OnnxValue, Shape], before: OnnxValue | None, output: int
+) -> tuple[OnnxValue, Shape]:
     """Keys or values after those of the cache, and their shape; a tensor of the program where they are a result."""
     value, shape = given
     if before is None and not node.wanted(output):
@@ -150,7 +150,7 @@ def with_cache(
     return graph.define(node, axes, expr, value.dtype, view=before is None, output=output), whole
 
 
-def _weighted(call: _Call, scores: Value, weights: Value, *, guarded: bool) -> Value:
+def _weighted(call: _Call, scores: OnnxValue, weights: OnnxValue, *, guarded: bool) -> OnnxValue:
     """The weights times the values; 0 where there is nothing to attend to, if that may be."""
     graph, node = call.graph, call.node
     (q, q_shape), (v, v_shape) = call.q, call.v
@@ -173,7 +173,7 @@ def _weighted(call: _Call, scores: Value, weights: Value, *, guarded: bool) -> V
     return graph.define(node, result, total, q.dtype)
 
 
-def _unless_empty(call: _Call, scores: Value, row: Sequence[Axis | Index], expr: Expr) -> Expr:
+def _unless_empty(call: _Call, scores: OnnxValue, row: Sequence[Axis | Index], expr: Expr) -> Expr:
     """0 for a query that has no key to attend to, all of whose scores are masked, as the operator says."""
     j = Axis("e", scores.shape[3])
     index = [at if isinstance(at, Index) else Index.axis(at) for at in row]
@@ -187,7 +187,7 @@ def _product(node: Node, a: Extent, b: Extent) -> int:
     return a * b
 
 
-def _scores(call: _Call) -> tuple[Value, Value, Value]:
+def _scores(call: _Call) -> tuple[OnnxValue, OnnxValue, OnnxValue]:
     """The scaled products of queries and keys, the same after the soft cap, and after the mask, which is defined."""
     graph, node = call.graph, call.node
     (q_value, q_shape), (k_value, k_shape) = call.q, call.k
@@ -206,7 +206,7 @@ def _scores(call: _Call) -> tuple[Value, Value, Value]:
     expr = apply("mul", build.reduce(ReduceKind.SUM, d, apply("mul", left, right)), Const(scale))
     mode, shown = node.integer("qk_matmul_output_mode"), node.wanted(3)
 
-    def step(name: str, value: Expr) -> Value:
+    def step(name: str, value: Expr) -> OnnxValue:
         return graph.define_tensor(f"{node.outputs[0]}_{name}", axes, value, q_value.dtype, origin=node.label)
 
     plain = step("products", expr) if shown and mode == 0 else None
@@ -320,7 +320,7 @@ def _holds(graph: Graph, test: Expr) -> bool:
     return False
 
 
-def _rotary(graph: Graph, node: Node) -> Sequence[Value]:
+def _rotary(graph: Graph, node: Node) -> Sequence[OnnxValue]:
     x, cos, sin = (node.input(place) for place in range(3))
     heads = node.integer("num_heads") or None
     shape = _heads(node, x, heads, "the operand")
@@ -390,7 +390,7 @@ def rotation(
 
 
 def _angle(
-    graph: Graph, node: Node, cache: Value, shape: Shape, half: int, batch: Index, position: Index, at: Index
+    graph: Graph, node: Node, cache: OnnxValue, shape: Shape, half: int, batch: Index, position: Index, at: Index
 ) -> Expr:
     """What a cache holds of the angle of a batch, a position and a pair."""
     ids = node.optional(3)

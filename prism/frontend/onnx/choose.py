@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 
 from prism.frontend.onnx.algebra import apply, as_extent
-from prism.frontend.onnx.graph import Graph, Node, Value, known_elements
+from prism.frontend.onnx.graph import Graph, Node, OnnxValue, known_elements
 from prism.frontend.onnx.reduce import log_softmax, rows
 from prism.program import build, integers
 from prism.program.extents import add, is_static, mul
@@ -18,10 +18,10 @@ from prism.program.lookup import looked_up
 from prism.program.nodes import Const, Expr, ReduceKind
 from prism.program.views import axes_of, same_extent
 
-Translator = Callable[[Graph, Node], Sequence[Value]]
+Translator = Callable[[Graph, Node], Sequence[OnnxValue]]
 
 
-def _gather_elements(graph: Graph, node: Node) -> Sequence[Value]:
+def _gather_elements(graph: Graph, node: Node) -> Sequence[OnnxValue]:
     x, places = node.input(0), node.input(1)
     axis = node.axis("axis", x.rank)
     if places.rank != x.rank:
@@ -38,7 +38,7 @@ def _gather_elements(graph: Graph, node: Node) -> Sequence[Value]:
     return [graph.define(node, axes, looked_up(bound, place, element), x.dtype)]
 
 
-def _gather_nd(graph: Graph, node: Node) -> Sequence[Value]:
+def _gather_nd(graph: Graph, node: Node) -> Sequence[OnnxValue]:
     """Slices at tuples of places: the last dimension of the indices has one for each of the dimensions looked up in."""
     x, places, batch = node.input(0), node.input(1), node.integer("batch_dims")
     if not (places.rank and 0 <= batch < min(x.rank, places.rank)) or not is_static(places.shape[-1]):
@@ -59,7 +59,7 @@ def _gather_nd(graph: Graph, node: Node) -> Sequence[Value]:
     return [graph.define(node, axes, element, x.dtype)]
 
 
-def _one_hot(graph: Graph, node: Node) -> Sequence[Value]:
+def _one_hot(graph: Graph, node: Node) -> Sequence[OnnxValue]:
     """One of two values: the second at the place that an index gives along a new dimension, else the first."""
     places, values = node.input(0), node.input(2)
     deep = node.input(1)
@@ -83,7 +83,7 @@ def _one_hot(graph: Graph, node: Node) -> Sequence[Value]:
     return [graph.define(node, axes, apply("where", here, on, off), values.dtype)]
 
 
-def _likelihood(graph: Graph, node: Node, log_probability: Callable[[Sequence[Axis], Axis], Expr]) -> Value:
+def _likelihood(graph: Graph, node: Node, log_probability: Callable[[Sequence[Axis], Axis], Expr]) -> OnnxValue:
     """-weight[label] * log_probability[label], 0 where the label is the ignored one, then the mean, sum or neither."""
     x, labels, weight = node.input(0), node.input(1), node.optional(2)
     if x.rank < 2 or labels.rank != x.rank - 1:
@@ -126,7 +126,7 @@ def _likelihood(graph: Graph, node: Node, log_probability: Callable[[Sequence[Ax
     return graph.define(node, (), total, x.dtype)
 
 
-def _negative_log_likelihood(graph: Graph, node: Node) -> Sequence[Value]:
+def _negative_log_likelihood(graph: Graph, node: Node) -> Sequence[OnnxValue]:
     x = node.input(0)
 
     def log_probability(axes: Sequence[Axis], classes: Axis) -> Expr:
@@ -135,7 +135,7 @@ def _negative_log_likelihood(graph: Graph, node: Node) -> Sequence[Value]:
     return [_likelihood(graph, node, log_probability)]
 
 
-def _cross_entropy(graph: Graph, node: Node) -> Sequence[Value]:
+def _cross_entropy(graph: Graph, node: Node) -> Sequence[OnnxValue]:
     x = node.input(0)
 
     def log_probability(axes: Sequence[Axis], classes: Axis) -> Expr:

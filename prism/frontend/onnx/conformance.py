@@ -23,8 +23,8 @@ from onnx.reference import ReferenceEvaluator
 
 from prism.errors import PrismError
 from prism.frontend.onnx import contrib
-from prism.frontend.onnx.graph import Value
-from prism.frontend.onnx.outside import Outside
+from prism.frontend.onnx.graph import OnnxValue
+from prism.frontend.onnx.reference_runtime import ReferenceRuntime
 from prism.program import conformance, example_draws, extents
 from prism.program.conformance import DOUBLE, MIXED, PRECISIONS, SINGLE, Claim, Comparison, Difference, Precision
 from prism.program.evaluate import evaluate_expr
@@ -53,7 +53,7 @@ class Reading:
     model: onnx.ModelProto
     name: str
     program: Program
-    values: Mapping[str, Value]
+    values: Mapping[str, OnnxValue]
 
 
 def checked(reading: Reading, again: Callable[[], Reading]) -> Program:
@@ -131,8 +131,8 @@ def _bindings(program: Program) -> list[dict[str, int]]:
 
 
 def _compared(reading: Reading, sized: Sequence[tuple[dict[str, int], tuple[Precision, int]]]) -> Conformance:
-    with Outside() as outside:
-        return _compared_with(_Runtime(reading, outside), sized)
+    with ReferenceRuntime() as reference:
+        return _compared_with(_Runtime(reading, reference), sized)
 
 
 def _compared_with(runtime: _Runtime, sized: Sequence[tuple[dict[str, int], tuple[Precision, int]]]) -> Conformance:
@@ -238,13 +238,13 @@ class _Runtime:
 
     Attributes:
         reading: the model.
-        outside: where nodes run that may end the process.
+        reference: where nodes run that may end the process.
         missing: the nodes that could not be run, as the user knows them.
         undefined: where the values of the last run are not defined, or not the model's.
     """
 
     reading: Reading
-    outside: Outside
+    reference: ReferenceRuntime
     missing: list[str] = field(default_factory=list)
     undefined: dict[str, Any] = field(default_factory=dict)
     _evaluators: dict[int, ReferenceEvaluator] = field(default_factory=dict)
@@ -351,7 +351,7 @@ class _Runtime:
         model = self.reading.model
         if node.domain in ("", "ai.onnx"):
             return _onnxruntime(model, node, given, lift=lift)
-        made = self.outside.run(_alone(model, node, given, lift=lift).SerializeToString(), given)
+        made = self.reference.run(_alone(model, node, given, lift=lift).SerializeToString(), given)
         return None if made is None else dict(zip([o for o in node.output if o], made, strict=True))
 
     def _precision(self, names: Iterable[str]) -> Precision:
@@ -393,7 +393,7 @@ class _Runtime:
             return array
         return array.astype(helper.tensor_dtype_to_np_dtype(TensorProto.DataType.Value(_NAMES[value.dtype])))
 
-    def _stand_in(self, value: Value, binding: Mapping[str, int], lifted: np.dtype[Any]) -> np.ndarray:
+    def _stand_in(self, value: OnnxValue, binding: Mapping[str, int], lifted: np.dtype[Any]) -> np.ndarray:
         """Numbers of a value's shape and type, for one that could not be computed; what it is where no data go in.
 
         What reads a formula has it written into itself, so that other numbers would look like a misreading there.

@@ -14,7 +14,7 @@ import onnx
 
 from prism.frontend.onnx import contrib_attention, linear, norms, pointwise, quantized, views
 from prism.frontend.onnx.algebra import apply, sub
-from prism.frontend.onnx.graph import Graph, Node, Value
+from prism.frontend.onnx.graph import Graph, Node, OnnxValue
 from prism.frontend.onnx.norms import fits
 from prism.frontend.onnx.reduce import mean, rows, square
 from prism.frontend.onnx.schemas import Signature
@@ -26,7 +26,7 @@ from prism.program.nodes import Const, DType, Expr, ReduceKind
 from prism.program.views import axes_of, broadcast_shapes, same_extent
 
 DOMAIN = "com.microsoft"
-Translator = Callable[[Graph, Node], Sequence["Value | None"]]
+Translator = Callable[[Graph, Node], Sequence["OnnxValue | None"]]
 
 _MAIN_DOMAINS = ("", "ai.onnx")
 _IN_MAIN = frozenset({"LayerNormalization", "SimplifiedLayerNormalization"})
@@ -50,7 +50,7 @@ def signature(op: str) -> Signature:
 def _biased(f: Callable[[Expr], Expr]) -> Translator:
     """`f` of the operand, to which a bias is added where one is given."""
 
-    def translate(graph: Graph, node: Node) -> Sequence[Value]:
+    def translate(graph: Graph, node: Node) -> Sequence[OnnxValue]:
         x, bias = node.input(0), node.optional(1)
         given = [x] if bias is None else [x, bias]
         if bias is not None:
@@ -68,12 +68,12 @@ def _sum(parts: Sequence[Expr]) -> Expr:
     return total
 
 
-def _quick_gelu(graph: Graph, node: Node) -> Sequence[Value]:
+def _quick_gelu(graph: Graph, node: Node) -> Sequence[OnnxValue]:
     alpha = Const(node.number("alpha"))
     return [graph.pointwise(node, [node.input(0)], lambda x: apply("mul", x, apply("sigmoid", apply("mul", alpha, x))))]
 
 
-def _split_gelu(graph: Graph, node: Node) -> Sequence[Value]:
+def _split_gelu(graph: Graph, node: Node) -> Sequence[OnnxValue]:
     """After a bias, the first half of the last dimension times the gelu of the second."""
     x, bias = node.input(0), node.input(1)
     fits(node, bias, x.shape, "the bias")
@@ -91,7 +91,7 @@ def _split_gelu(graph: Graph, node: Node) -> Sequence[Value]:
     return [graph.define(node, axes, apply("mul", element(here), gate), x.dtype)]
 
 
-def _bias_add(graph: Graph, node: Node) -> Sequence[Value]:
+def _bias_add(graph: Graph, node: Node) -> Sequence[OnnxValue]:
     given = [node.input(n) for n in range(3)]
     return [graph.pointwise(node, given, lambda *parts: _sum(parts))]
 
@@ -99,7 +99,7 @@ def _bias_add(graph: Graph, node: Node) -> Sequence[Value]:
 # Normalisations
 
 
-def _rms(graph: Graph, node: Node, x: Value, scale: Value, first: int, *, output: int = 0) -> Value:
+def _rms(graph: Graph, node: Node, x: OnnxValue, scale: OnnxValue, first: int, *, output: int = 0) -> OnnxValue:
     """x / sqrt(mean x^2 + epsilon) * scale, over the dimensions from `first` on."""
     fits(node, scale, x.shape, "the scale")
     axes = axes_of(x.shape)
@@ -108,13 +108,13 @@ def _rms(graph: Graph, node: Node, x: Value, scale: Value, first: int, *, output
     return graph.define(node, axes, apply("mul", normal, graph.read(scale, axes)), x.dtype, output=output)
 
 
-def _simplified_layer_norm(graph: Graph, node: Node) -> Sequence[Value]:
+def _simplified_layer_norm(graph: Graph, node: Node) -> Sequence[OnnxValue]:
     x = node.input(0)
     node.integer("stash_type")  # the precision of a step
     return [_rms(graph, node, x, node.input(1), node.axis("axis", x.rank))]
 
 
-def _with_skip(graph: Graph, node: Node, bias: int) -> tuple[Value, list[Value | None]]:
+def _with_skip(graph: Graph, node: Node, bias: int) -> tuple[OnnxValue, list[OnnxValue | None]]:
     """(input + skip + bias, what of the four results there is beside the first)."""
     x, skip, also = node.input(0), node.input(1), node.optional(bias)
     fits(node, skip, x.shape, "the skip")
@@ -129,13 +129,13 @@ def _with_skip(graph: Graph, node: Node, bias: int) -> tuple[Value, list[Value |
     return summed, [None, None, summed] if node.wanted(3) else []
 
 
-def _skip_layer_norm(graph: Graph, node: Node) -> Sequence[Value | None]:
+def _skip_layer_norm(graph: Graph, node: Node) -> Sequence[OnnxValue | None]:
     _refuse_statistics(node)
     summed, also = _with_skip(graph, node, 4)
     return [norms.layer_norm(graph, node, summed, node.input(2), node.optional(3), [summed.rank - 1]), *also]
 
 
-def _skip_simplified_layer_norm(graph: Graph, node: Node) -> Sequence[Value | None]:
+def _skip_simplified_layer_norm(graph: Graph, node: Node) -> Sequence[OnnxValue | None]:
     _refuse_statistics(node)
     summed, also = _with_skip(graph, node, 3)
     return [_rms(graph, node, summed, node.input(2), summed.rank - 1), *also]
@@ -147,7 +147,7 @@ def _refuse_statistics(node: Node) -> None:
             raise node.unsupported(f"the result {place} is not supported", fix="remove that output")
 
 
-def _embed_layer_norm(graph: Graph, node: Node) -> Sequence[Value | None]:
+def _embed_layer_norm(graph: Graph, node: Node) -> Sequence[OnnxValue | None]:
     """The sum of words', positions' and segments' embeddings, normalised; and how many words are not masked."""
     words, segments = node.input(0), node.optional(1)
     tables = [node.input(2), node.input(3), node.optional(4)]
@@ -158,7 +158,7 @@ def _embed_layer_norm(graph: Graph, node: Node) -> Sequence[Value | None]:
     axes = axes_of((*words.shape, hidden))
     batch, place, column = map(Index.axis, axes)
 
-    def row(table: Value, at: Expr) -> Expr:
+    def row(table: OnnxValue, at: Expr) -> Expr:
         bound = Axis("r", table.shape[0])
         return looked_up(bound, graph.place(at, bound), graph.at(table, [Index.axis(bound), column]))
 
@@ -176,7 +176,7 @@ def _embed_layer_norm(graph: Graph, node: Node) -> Sequence[Value | None]:
     label = node.outputs[2] if node.wanted(2) else f"{node.outputs[0]}_sum"
     summed = graph.define_tensor(label, axes, _sum(parts), dtype, origin=node.label)
     normal = norms.layer_norm(graph, node, summed, node.input(5), node.input(6), [2])
-    counted: Value | None = None
+    counted: OnnxValue | None = None
     node.integer("mask_index_type")
     if node.wanted(1):
         (over,) = axes_of(words.shape[:1])
@@ -189,7 +189,7 @@ def _embed_layer_norm(graph: Graph, node: Node) -> Sequence[Value | None]:
     return [normal, counted, summed if node.wanted(2) else None]
 
 
-def _gated_rms_norm(graph: Graph, node: Node) -> Sequence[Value]:
+def _gated_rms_norm(graph: Graph, node: Node) -> Sequence[OnnxValue]:
     """Groups of the last dimension as long as the scale, normalised, scaled, and times the gate's activation."""
     x, scale, gate = node.input(0), node.input(1), node.input(2)
     name = str(node.attributes["activation"])
@@ -216,7 +216,7 @@ def _gated_rms_norm(graph: Graph, node: Node) -> Sequence[Value]:
 # Products
 
 
-def _fused_matmul(graph: Graph, node: Node) -> Sequence[Value]:
+def _fused_matmul(graph: Graph, node: Node) -> Sequence[OnnxValue]:
     """alpha * A B, of matrices that may lie transposed, and before their batch."""
     given = [node.input(0), node.input(1)]
     flags = [(node.flag(f"trans{x}"), node.flag(f"transBatch{x}")) for x in "AB"]
@@ -233,7 +233,7 @@ def _fused_matmul(graph: Graph, node: Node) -> Sequence[Value]:
     m = (Axis("m", left[-2]),) if a.rank > 1 else ()
     n = (Axis("n", right[-1]),) if b.rank > 1 else ()
 
-    def read(v: Value, shape: Sequence[Any], order: Sequence[int], axes: Sequence[Axis]) -> Expr:
+    def read(v: OnnxValue, shape: Sequence[Any], order: Sequence[int], axes: Sequence[Axis]) -> Expr:
         aligned = axes[len(axes) - v.rank :]
         places = [Index.const(0) if e == 1 else Index.axis(x) for e, x in zip(shape, aligned, strict=True)]
         return graph.at(v, [places[list(order).index(d)] for d in range(v.rank)])
@@ -257,7 +257,7 @@ def _order(rank: int, transposed: bool, batch_last: bool) -> list[int]:
     return order
 
 
-def _fused_gemm(graph: Graph, node: Node) -> Sequence[Value]:
+def _fused_gemm(graph: Graph, node: Node) -> Sequence[OnnxValue]:
     name = str(node.attributes.get("activation", ""))
     slope = node.number("activation_alpha")
     node.number("activation_beta")
@@ -275,7 +275,7 @@ def _fused_gemm(graph: Graph, node: Node) -> Sequence[Value]:
     return [graph.define(node, axes, shapes[name](expr), node.input(0).dtype)]
 
 
-def _matmul_integer_to_float(graph: Graph, node: Node) -> Sequence[Value]:
+def _matmul_integer_to_float(graph: Graph, node: Node) -> Sequence[OnnxValue]:
     """The product of levels above their zeros, times both scales, and a bias."""
     a, b, a_scale, b_scale = (node.input(n) for n in range(4))
     zeros, bias = (node.optional(4), node.optional(5)), node.optional(6)
@@ -291,7 +291,7 @@ def _matmul_integer_to_float(graph: Graph, node: Node) -> Sequence[Value]:
     return [graph.define(node, axes, result, a_scale.dtype)]
 
 
-def _matmul_n_bits(graph: Graph, node: Node) -> Sequence[Value]:
+def _matmul_n_bits(graph: Graph, node: Node) -> Sequence[OnnxValue]:
     """A times a matrix whose rows are stored in blocks, each with a scale and a zero, of a few bits a number."""
     a, b, scales = (node.input(n) for n in range(3))
     zeros, bias = node.optional(3), node.optional(5)
@@ -309,7 +309,7 @@ def _matmul_n_bits(graph: Graph, node: Node) -> Sequence[Value]:
     at, row = Index.axis(k), Index.axis(n)
     outer = axes_of(a.shape[:-1], "b")
 
-    def level(packed: Value, index: Sequence[Index], place: Index) -> Expr:
+    def level(packed: OnnxValue, index: Sequence[Index], place: Index) -> Expr:
         """The number at a place of a row of bytes, low bits first."""
         each = 8 // bits
         byte = graph.at(packed, [*index, place.floordiv(each)])
@@ -317,7 +317,7 @@ def _matmul_n_bits(graph: Graph, node: Node) -> Sequence[Value]:
             return byte
         return _bits(byte, build.position(place.mod(each)), bits)
 
-    def of_block(value: Value, place: Index) -> Expr:
+    def of_block(value: OnnxValue, place: Index) -> Expr:
         if value.rank == 1:
             return graph.at(value, [row.scaled(blocks) + place])
         return graph.at(value, [row, place])
@@ -358,7 +358,7 @@ def _bits(byte: Expr, place: Expr, bits: int) -> Expr:
     return expr
 
 
-def _gather_block_quantized(graph: Graph, node: Node) -> Sequence[Value]:
+def _gather_block_quantized(graph: Graph, node: Node) -> Sequence[OnnxValue]:
     """Rows of a table of a few bits a number, of which each block has a scale and a zero."""
     data, places, scales, zeros = node.input(0), node.input(1), node.input(2), node.optional(3)
     bits, block = node.integer("bits"), node.integer("block_size")
@@ -372,7 +372,7 @@ def _gather_block_quantized(graph: Graph, node: Node) -> Sequence[Value]:
     column, bound = Index.axis(axes[-1]), Axis("r", data.shape[0])
     row = Index.axis(bound)
 
-    def number(packed: Value, place: Index) -> Expr:
+    def number(packed: OnnxValue, place: Index) -> Expr:
         byte = graph.at(packed, [row, place.floordiv(each)])
         return byte if each == 1 else _bits(byte, build.position(place.mod(each)), bits)
 

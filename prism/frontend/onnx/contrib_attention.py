@@ -13,7 +13,7 @@ from typing import Any
 
 from prism.frontend.onnx.algebra import apply, as_index, index_value, number, sub
 from prism.frontend.onnx.attention import rotation, with_cache
-from prism.frontend.onnx.graph import Graph, Node, Value, known_elements
+from prism.frontend.onnx.graph import Graph, Node, OnnxValue, known_elements
 from prism.frontend.onnx.reduce import rows, softmax
 from prism.program import build
 from prism.program.extents import Extent, add, is_static, mul
@@ -22,7 +22,7 @@ from prism.program.lookup import looked_up
 from prism.program.nodes import Const, Expr, ReduceKind
 from prism.program.views import axes_of, same_extent
 
-Translator = Callable[[Graph, Node], Sequence["Value | None"]]
+Translator = Callable[[Graph, Node], Sequence["OnnxValue | None"]]
 Scored = Callable[[Sequence[Axis], Expr], Expr]
 """What becomes of a score, under the axes (batch, head, query, key)."""
 
@@ -30,12 +30,12 @@ Scored = Callable[[Sequence[Axis], Expr], Expr]
 def _attend(
     graph: Graph,
     node: Node,
-    q: Value,
-    k: Value,
-    v: Value,
+    q: OnnxValue,
+    k: OnnxValue,
+    v: OnnxValue,
     scored: Scored,
     sink: Callable[[Index], Expr] | None = None,
-) -> Value:
+) -> OnnxValue:
     """The first result, [batch, query, heads * size]: softmax of the scores, times the values.
 
     Args:
@@ -77,7 +77,7 @@ def _attend(
     return graph.define(node, result, build.reduce(ReduceKind.SUM, key, apply("mul", share, value)), q.dtype)
 
 
-def _with_sink(graph: Graph, scores: Value, axes: Sequence[Axis], sink: Expr) -> Expr:
+def _with_sink(graph: Graph, scores: OnnxValue, axes: Sequence[Axis], sink: Expr) -> Expr:
     """exp(s - m) / (sum exp(s - m) + exp(sink - m)), m the largest of the scores and the sink."""
     row = rows(graph, scores, axes, [3])
     bound, element = row("m")
@@ -88,7 +88,7 @@ def _with_sink(graph: Graph, scores: Value, axes: Sequence[Axis], sink: Expr) ->
     return apply("mul", apply("exp", sub(graph.read(scores, axes), highest)), apply("recip", total))
 
 
-def _scale(node: Node, q: Value) -> float:
+def _scale(node: Node, q: OnnxValue) -> float:
     """What products are multiplied by; 0 says that it follows from the size of a head."""
     given, size = node.number("scale"), q.shape[3]
     if given:
@@ -104,10 +104,10 @@ def _projected(
     what: str,
     shape: tuple[Extent, Extent, Extent, Extent],
     element: Callable[[Index, Index, Index, Index], Expr],
-    value: Value,
+    value: OnnxValue,
     *,
     view: bool,
-) -> Value:
+) -> OnnxValue:
     """Queries, keys or values as a tensor [batch, head, place, place in the head]."""
     axes = axes_of(shape)
     batch, head, place, at = map(Index.axis, axes)
@@ -115,7 +115,9 @@ def _projected(
     return graph.define_tensor(f"{node.outputs[0]}_{what}", axes, expr, value.dtype, origin=node.label, view=view)
 
 
-def _split(graph: Graph, node: Node, what: str, x: Value, heads: int, bias: Value | None = None, at: int = 0) -> Value:
+def _split(
+    graph: Graph, node: Node, what: str, x: OnnxValue, heads: int, bias: OnnxValue | None = None, at: int = 0
+) -> OnnxValue:
     """[batch, place, heads * size] by heads, with its part of a bias."""
     if x.rank != 3 or not isinstance(x.shape[2], int) or heads < 1 or x.shape[2] % heads:
         raise node.shape_error(f"{what} of shape {list(x.shape)} does not split into {heads} heads")
@@ -138,7 +140,7 @@ def _causal(past: Extent, score: Expr, axes: Sequence[Axis]) -> Expr:
     return apply("where", apply("le", index_value(Index.axis(axes[3])), here), score, Const(-math.inf))
 
 
-def _padding(graph: Graph, node: Node, mask: Value, axes: Sequence[Axis]) -> Expr:
+def _padding(graph: Graph, node: Node, mask: OnnxValue, axes: Sequence[Axis]) -> Expr:
     """What is added to scores: 0, or the number for masked keys."""
     batch, _, i, j = map(Index.axis, axes)
     fill = Const(float(node.attributes.get("mask_filter_value") or -10000.0))
@@ -158,7 +160,7 @@ def _padding(graph: Graph, node: Node, mask: Value, axes: Sequence[Axis]) -> Exp
     return apply("where", apply("lt", Const(0.0), graph.at(mask, index)), Const(0.0), fill)
 
 
-def _bias_of_scores(graph: Graph, node: Node, bias: Value, axes: Sequence[Axis]) -> Expr:
+def _bias_of_scores(graph: Graph, node: Node, bias: OnnxValue, axes: Sequence[Axis]) -> Expr:
     fits = bias.rank == 4 and all(
         e == 1 or same_extent(e, a.extent) for e, a in zip(bias.shape[:2], axes[:2], strict=True)
     )
@@ -167,7 +169,7 @@ def _bias_of_scores(graph: Graph, node: Node, bias: Value, axes: Sequence[Axis])
     return graph.read(bias, axes)
 
 
-def _masked(graph: Graph, node: Node, mask: Value | None, bias: Value | None, past: Extent) -> Scored:
+def _masked(graph: Graph, node: Node, mask: OnnxValue | None, bias: OnnxValue | None, past: Extent) -> Scored:
     causal = node.flag("unidirectional")
     if causal and mask is not None and mask.rank == 3:
         raise node.unsupported("a mask for each query in a causal operator has no translation")
@@ -185,7 +187,7 @@ def _masked(graph: Graph, node: Node, mask: Value | None, bias: Value | None, pa
 # The operators
 
 
-def _attention(graph: Graph, node: Node) -> Sequence[Value | None]:
+def _attention(graph: Graph, node: Node) -> Sequence[OnnxValue | None]:
     """Self-attention whose projections are one product with weights that lie side by side."""
     x, weight, bias, mask, past, scores = (node.optional(n) for n in (0, 1, 2, 3, 4, 5))
     assert x is not None
@@ -219,7 +221,7 @@ def _attention(graph: Graph, node: Node) -> Sequence[Value | None]:
         parts.append(_projected(graph, node, what, shape, element, x, view=True))
     q, keys, values = parts
     before: Extent = 0
-    present: Value | None = None
+    present: OnnxValue | None = None
     if past is not None or node.wanted(1):
         if sizes[1] != sizes[2]:
             raise node.unsupported("a cache of keys and values of two sizes has no translation")
@@ -247,7 +249,7 @@ def _attention(graph: Graph, node: Node) -> Sequence[Value | None]:
     return [result, present if node.wanted(1) else None]
 
 
-def _side(graph: Graph, node: Node, cache: Value, which: int) -> Value:
+def _side(graph: Graph, node: Node, cache: OnnxValue, which: int) -> OnnxValue:
     def element(batch: Index, head: Index, place: Index, at: Index) -> Expr:
         return graph.at(cache, (Index.const(which), batch, head, place, at))
 
@@ -255,7 +257,7 @@ def _side(graph: Graph, node: Node, cache: Value, which: int) -> Value:
     return _projected(graph, node, "kv"[which], (b, h, s, d), element, cache, view=True)
 
 
-def _multi_head(graph: Graph, node: Node) -> Sequence[Value | None]:
+def _multi_head(graph: Graph, node: Node) -> Sequence[OnnxValue | None]:
     """Attention of queries, keys and values that are projected already."""
     query, key, value, bias = (node.optional(n) for n in range(4))
     mask, scores, old = node.optional(4), node.optional(5), [node.optional(6), node.optional(7)]
@@ -272,7 +274,7 @@ def _multi_head(graph: Graph, node: Node) -> Sequence[Value | None]:
             raise node.unsupported("a bias of keys that are cut into heads already has no translation")
         starts = (0, int(widths[0]), int(widths[0]) + int(widths[1]))  # type: ignore[arg-type]
     q = _split(graph, node, "q", query, heads, bias, 0)
-    parts: list[Value] = []
+    parts: list[OnnxValue] = []
     for what, x, start in (("k", key, starts[1]), ("v", value, starts[2])):
         if x.rank not in (3, 4):
             raise node.unsupported("keys and values that are packed have no translation")
@@ -286,7 +288,7 @@ def _multi_head(graph: Graph, node: Node) -> Sequence[Value | None]:
     return [result, *([keys, values] if node.wanted(1) else [])]
 
 
-def _rotary(graph: Graph, node: Node) -> Sequence[Value]:
+def _rotary(graph: Graph, node: Node) -> Sequence[OnnxValue]:
     """Pairs of a head's places rotated by angles that caches hold, at positions, or from one position on."""
     x, positions, cos, sin = (node.input(n) for n in range(4))
     factor = float(node.attributes.get("scale") or 1.0)
@@ -326,7 +328,7 @@ def _rotary(graph: Graph, node: Node) -> Sequence[Value]:
     return [graph.define(node, axes, expr, x.dtype)]
 
 
-def _at_position(graph: Graph, cache: Value, position: Expr, at: Index) -> Expr:
+def _at_position(graph: Graph, cache: OnnxValue, position: Expr, at: Index) -> Expr:
     """What a cache holds of a position's pair; at a position that is known, a read."""
     index = as_index(position)
     if index is not None and index.within(cache.shape[0]):
@@ -335,7 +337,7 @@ def _at_position(graph: Graph, cache: Value, position: Expr, at: Index) -> Expr:
     return looked_up(bound, position, graph.at(cache, (Index.axis(bound), at)))
 
 
-def _group_query(graph: Graph, node: Node) -> Sequence[Value | None]:
+def _group_query(graph: Graph, node: Node) -> Sequence[OnnxValue | None]:
     """Causal attention of few heads of keys and values, with a cache, rotation, soft cap and a window.
 
     Where the cache ends is known: at its extent, of one sequence; of several there is none. `seqlens_k` says the same.
@@ -363,7 +365,7 @@ def _group_query(graph: Graph, node: Node) -> Sequence[Value | None]:
     parts = []
     for what, (x, h, start) in zip("qkv", cut, strict=True):
 
-        def plain(batch: Index, head: Index, place: Index, at: Index, x: Value = x, start: int = start) -> Expr:
+        def plain(batch: Index, head: Index, place: Index, at: Index, x: OnnxValue = x, start: int = start) -> Expr:
             return graph.at(x, (batch, place, head.scaled(size) + at + start))
 
         def turned(batch: Index, head: Index, place: Index, at: Index, plain: Any = plain) -> Expr:
@@ -417,7 +419,7 @@ def _group_query(graph: Graph, node: Node) -> Sequence[Value | None]:
     return [result, *([keys, values] if node.wanted(1) else [])]
 
 
-def _past(node: Node, query: Value, cache: Value | None, total: Value | None) -> Extent:
+def _past(node: Node, query: OnnxValue, cache: OnnxValue | None, total: OnnxValue | None) -> Extent:
     """How many keys of the cache count."""
     if cache is None or cache.shape[2] == 0:
         return 0

@@ -14,7 +14,7 @@ from onnx import TensorProto, numpy_helper
 
 from prism.errors import ModelError, UnsupportedError
 from prism.frontend.onnx.algebra import index_value
-from prism.frontend.onnx.graph import MAX_ELEMENTS, Value
+from prism.frontend.onnx.graph import MAX_ELEMENTS, OnnxValue
 from prism.program.index import Index
 from prism.program.nodes import Const, DType
 from prism.program.views import axes_of, places_index
@@ -89,7 +89,7 @@ def array_of(tensor: TensorProto, where: str) -> npt.NDArray[Any]:
     return array.astype(np.float32) if dtype == DType.BFLOAT16 else array
 
 
-def constant(array: npt.NDArray[Any], dtype: DType, label: str) -> Value:
+def constant(array: npt.NDArray[Any], dtype: DType, label: str) -> OnnxValue:
     """A constant of the model: a number, a position, known integers, or an array that is read as an input."""
     exact = not dtype.is_float
     elements = None
@@ -98,7 +98,7 @@ def constant(array: npt.NDArray[Any], dtype: DType, label: str) -> Value:
         for place in np.ndindex(array.shape):
             elements[place] = int(array[place])
     axes = axes_of(array.shape)
-    value = Value(tuple(array.shape), dtype, axes=axes, array=array, label=label, elements=elements)
+    value = OnnxValue(tuple(array.shape), dtype, axes=axes, array=array, label=label, elements=elements)
     # A uniform array of floats stays an array: weights that were never trained are weights all the same.
     if array.size == 1 or (exact and array.size > 1 and bool(np.all(array == array.flat[0]))):
         return replace(value, formula=Const(float(array.flat[0])))

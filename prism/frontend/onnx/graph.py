@@ -40,7 +40,7 @@ MAX_FORMULA = 64
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Value:
+class OnnxValue:
     """What an ONNX value is to the translation.
 
     Attributes:
@@ -86,7 +86,7 @@ class Node:
     label: str
     where: str
     version: int
-    inputs: tuple[Value | None, ...]
+    inputs: tuple[OnnxValue | None, ...]
     outputs: tuple[str, ...]
     attributes: Given
     _read: set[int] = field(default_factory=set, repr=False)
@@ -100,7 +100,7 @@ class Node:
         """The places of the operands that are given and that nobody looked at."""
         return [place for place, value in enumerate(self.inputs) if value is not None and place not in self._read]
 
-    def input(self, place: int) -> Value:
+    def input(self, place: int) -> OnnxValue:
         """The operand at that place.
 
         Raises:
@@ -111,7 +111,7 @@ class Node:
             raise self.unsupported(f"operand {place} is missing", fix="check the model with onnx.checker")
         return value
 
-    def optional(self, place: int) -> Value | None:
+    def optional(self, place: int) -> OnnxValue | None:
         """The operand at that place, None when it is left out."""
         self._read.add(place)
         return self.inputs[place] if place < len(self.inputs) else None
@@ -213,7 +213,7 @@ class Node:
         return ShapeError(what, where=self.where, why=why, fix="check the shapes of the node's operands")
 
 
-def known_elements(value: Value) -> Elements | None:
+def known_elements(value: OnnxValue) -> Elements | None:
     """The elements of a value as extents, when they are integers known at translation."""
     if value.elements is not None:
         return value.elements
@@ -299,14 +299,14 @@ class Graph:
         """See to it that a number is not negative; whether that could be said (see `not_negative`)."""
         return not_negative(difference, self.ranges)
 
-    def declare(self, label: str, shape: Shape, dtype: DType) -> Value:
+    def declare(self, label: str, shape: Shape, dtype: DType) -> OnnxValue:
         """A new input of the program."""
         tensor = Tensor(self.fresh(label), shape, dtype)
         self.inputs.append(tensor)
         self._bounds[tensor.name] = integers.of_type(dtype)
-        return Value(shape, dtype, name=tensor.name, label=label)
+        return OnnxValue(shape, dtype, name=tensor.name, label=label)
 
-    def at(self, value: Value, index: Sequence[Index]) -> Expr:
+    def at(self, value: OnnxValue, index: Sequence[Index]) -> Expr:
         """One element of the value.
 
         Raises:
@@ -323,7 +323,7 @@ class Graph:
             return self._element(value.elements, value, index)
         return self._held(value, index)
 
-    def _refuse_inexact(self, value: Value) -> None:
+    def _refuse_inexact(self, value: OnnxValue) -> None:
         """Refuse whole numbers beyond those that float64 has, in which programs are evaluated."""
         source = value.array if value.array is not None else value.elements
         if value.dtype != DType.INT64 or source is None:
@@ -338,7 +338,7 @@ class Graph:
                 fix="use smaller ones",
             )
 
-    def _element(self, elements: Elements, value: Value, index: Sequence[Index]) -> Expr:
+    def _element(self, elements: Elements, value: OnnxValue, index: Sequence[Index]) -> Expr:
         """One of several known elements: regular ones are a position, a few others a choice, more an array."""
         regular = places_index(elements, index)
         if regular is not None:
@@ -353,7 +353,7 @@ class Graph:
             expr = apply("where", test, number(elements[place]), expr)
         return expr
 
-    def _held(self, value: Value, index: Sequence[Index]) -> Expr:
+    def _held(self, value: OnnxValue, index: Sequence[Index]) -> Expr:
         """An element of a constant array: what positions tell of it, else a read."""
         source: npt.NDArray[Any] | None = value.array if value.array is not None else value.elements
         assert source is not None
@@ -363,7 +363,7 @@ class Graph:
         told = self._octagons[id(source)][0]
         return Read(self._store(value), tuple(index)) if told is None else told.at(index)
 
-    def _store(self, value: Value) -> str:
+    def _store(self, value: OnnxValue) -> str:
         """The input that holds a constant array of the model, declared when it is first read."""
         source: npt.NDArray[Any] | None = value.array if value.array is not None else value.elements
         assert source is not None
@@ -375,13 +375,13 @@ class Graph:
             self._stored[id(source)] = (name, source)
         return self._stored[id(source)][0]
 
-    def read(self, value: Value, axes: Sequence[Axis]) -> Expr:
+    def read(self, value: OnnxValue, axes: Sequence[Axis]) -> Expr:
         """One element of the value broadcast to the axes, aligned at the last dimension."""
         aligned = axes[len(axes) - value.rank :]
         index = [Index.const(0) if e == 1 else Index.axis(a) for e, a in zip(value.shape, aligned, strict=True)]
         return self.at(value, index)
 
-    def bounds(self, value: Value | Expr) -> Interval:
+    def bounds(self, value: OnnxValue | Expr) -> Interval:
         """Bounds of the elements of a value, or of an expression over the program's tensors."""
         if isinstance(value, Expr):
             return integers.interval(value, self._bound, self.ranges)
@@ -398,7 +398,7 @@ class Graph:
         """A place along the axis that data give; one that may be negative counts from the end where it is."""
         return value if self.bounds(value).low >= 0 else from_end(value, axis)
 
-    def may_be_infinite(self, value: Value) -> bool:
+    def may_be_infinite(self, value: OnnxValue) -> bool:
         """Whether something infinite, or a division or a logarithm that may be, goes into a value of finite inputs."""
         axes = axes_of(value.shape)
         made = {d.name: d.expr for d in self.definitions}
@@ -432,7 +432,7 @@ class Graph:
         view: bool = False,
         output: int = 0,
         bounds: Interval | None = None,
-    ) -> Value:
+    ) -> OnnxValue:
         """The value of one element over the axes: a definition, or a closed formula when nothing is read.
 
         Args:
@@ -465,7 +465,7 @@ class Graph:
             expr, bounds = integers.stored(expr, dtype, bounds or self.bounds(expr), node.where)
         label = node.outputs[output] if output < len(node.outputs) and node.outputs[output] else node.label
         if not any(isinstance(e, Read) for e in walk(expr)) and sum(1 for _ in walk(expr)) <= MAX_FORMULA:
-            return Value(shape, dtype, axes=tuple(axes), formula=expr, label=label)
+            return OnnxValue(shape, dtype, axes=tuple(axes), formula=expr, label=label)
         return self.define_tensor(label, axes, expr, dtype, origin=node.label, view=view, bounds=bounds)
 
     def define_tensor(
@@ -478,7 +478,7 @@ class Graph:
         origin: str,
         view: bool = False,
         bounds: Interval | None = None,
-    ) -> Value:
+    ) -> OnnxValue:
         """A definition of the program, of what its type stores."""
         if any(isinstance(e, Const) and math.isnan(e.value) for e in walk(expr)):
             raise FaultyModelError(
@@ -490,16 +490,16 @@ class Graph:
         d = Definition(self.fresh(label), tuple(axes), expr, dtype, origin, view)
         self._bounds[d.name] = bounds or self.bounds(expr)
         self.definitions.append(d)
-        return Value(tuple(a.extent for a in axes), dtype, name=d.name, label=label)
+        return OnnxValue(tuple(a.extent for a in axes), dtype, name=d.name, label=label)
 
     def pointwise(
         self,
         node: Node,
-        values: Sequence[Value],
+        values: Sequence[OnnxValue],
         f: Callable[..., Expr],
         dtype: DType | None = None,
         bounds: Interval | None = None,
-    ) -> Value:
+    ) -> OnnxValue:
         """`f` of the corresponding elements of the values, broadcast together."""
         shape = broadcast_shapes(*(v.shape for v in values), where=node.where)
         axes = axes_of(shape)
@@ -509,12 +509,12 @@ class Graph:
     def view(
         self,
         node: Node,
-        value: Value,
+        value: OnnxValue,
         shape: Shape,
         index: Callable[[tuple[Axis, ...]], Sequence[Index]],
         *,
         output: int = 0,
-    ) -> Value:
+    ) -> OnnxValue:
         """A re-indexing of the value: element `axes` of the result is element `index(axes)` of the value."""
         axes = axes_of(shape)
         return self.define(node, axes, self.at(value, index(axes)), value.dtype, view=True, output=output)
@@ -555,6 +555,6 @@ def _substituted(expr: Expr, mapping: Mapping[Axis, Index]) -> Expr:
     return fold(substitute(expr, mapping))
 
 
-def count(value: Value) -> Extent:
+def count(value: OnnxValue) -> Extent:
     """The number of elements."""
     return product(value.shape)

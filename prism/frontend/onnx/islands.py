@@ -29,7 +29,7 @@ from prism.errors import FaultyModelError, ModelError, PrismError, UnsupportedEr
 from prism.frontend.onnx import contrib, reader
 from prism.frontend.onnx.dtypes import element_type
 from prism.frontend.onnx.functions import nodes_within
-from prism.frontend.onnx.graph import Value, identifier
+from prism.frontend.onnx.graph import OnnxValue, identifier
 from prism.frontend.onnx.inference import Inference
 from prism.program.extents import Extent, is_static, symbol
 from prism.program.nodes import DType
@@ -688,7 +688,7 @@ class _Sizes:
 
     draft: _Draft
     name: str
-    values: Mapping[str, Value]
+    values: Mapping[str, OnnxValue]
     source: Callable[[sympy.Symbol], tuple[str, int]]
     _made: dict[object, str] = field(default_factory=dict)
 

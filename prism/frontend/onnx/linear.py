@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 
 from prism.frontend.onnx.algebra import apply
-from prism.frontend.onnx.graph import Graph, Node, Value
+from prism.frontend.onnx.graph import Graph, Node, OnnxValue
 from prism.program import build
 from prism.program.extents import Extent
 from prism.program.index import Axis, Index
@@ -20,7 +20,7 @@ def _contracted(node: Node, a: Extent, b: Extent) -> Axis:
     return Axis("k", a)
 
 
-def _matmul(graph: Graph, node: Node) -> Value:
+def _matmul(graph: Graph, node: Node) -> OnnxValue:
     a, b = node.input(0), node.input(1)
     if a.rank == 0 or b.rank == 0:
         raise node.shape_error("MatMul of a scalar")
@@ -34,7 +34,7 @@ def _matmul(graph: Graph, node: Node) -> Value:
     return graph.define(node, (*batch, *m, *n), total, a.dtype)
 
 
-def _gemm(graph: Graph, node: Node) -> Value:
+def _gemm(graph: Graph, node: Node) -> OnnxValue:
     axes, expr = gemm(graph, node)
     return graph.define(node, axes, expr, node.input(0).dtype)
 
@@ -67,7 +67,7 @@ def _scaled(factor: float, expr: Expr) -> Expr:
     return expr if factor == 1.0 else apply("mul", Const(factor), expr)
 
 
-def _einsum(graph: Graph, node: Node) -> Value:
+def _einsum(graph: Graph, node: Node) -> OnnxValue:
     operands = [node.input(place) for place in range(len(node.inputs))]
     terms, result = _subscripts(node, operands)
     extents: dict[str, Extent] = {}
@@ -90,7 +90,7 @@ def _einsum(graph: Graph, node: Node) -> Value:
     )
 
 
-def _subscripts(node: Node, operands: Sequence[Value]) -> tuple[list[list[str]], list[str]]:
+def _subscripts(node: Node, operands: Sequence[OnnxValue]) -> tuple[list[list[str]], list[str]]:
     """The labels of every operand's dimensions and of the result's; what an ellipsis stands for is labelled `e`."""
     equation = str(node.attributes["equation"]).replace(" ", "")
     left, arrow, right = equation.partition("->")
@@ -117,6 +117,6 @@ def _subscripts(node: Node, operands: Sequence[Value]) -> tuple[list[list[str]],
     return [labels(t, c) for t, c in zip(texts, covered, strict=True)], result
 
 
-TRANSLATORS: Mapping[str, Callable[[Graph, Node], Value]] = MappingProxyType(
+TRANSLATORS: Mapping[str, Callable[[Graph, Node], OnnxValue]] = MappingProxyType(
     {"MatMul": _matmul, "Gemm": _gemm, "Einsum": _einsum}
 )

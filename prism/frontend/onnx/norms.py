@@ -7,7 +7,7 @@ from types import MappingProxyType
 
 from prism.frontend.onnx.algebra import apply, div, recip, sub
 from prism.frontend.onnx.dtypes import dtype_of
-from prism.frontend.onnx.graph import Graph, Node, Value
+from prism.frontend.onnx.graph import Graph, Node, OnnxValue
 from prism.frontend.onnx.reduce import mean, rows, square
 from prism.program import build
 from prism.program.extents import Extent
@@ -15,7 +15,7 @@ from prism.program.index import Axis, Index
 from prism.program.nodes import Const, Expr, ReduceKind
 from prism.program.views import axes_of, same_extent
 
-Translator = Callable[[Graph, Node], Sequence[Value]]
+Translator = Callable[[Graph, Node], Sequence[OnnxValue]]
 
 
 def inverse_deviation(variance: Expr, eps: float) -> Expr:
@@ -23,7 +23,7 @@ def inverse_deviation(variance: Expr, eps: float) -> Expr:
     return recip(apply("sqrt", apply("add", variance, Const(eps))))
 
 
-def fits(node: Node, parameter: Value, shape: Sequence[Extent], what: str) -> None:
+def fits(node: Node, parameter: OnnxValue, shape: Sequence[Extent], what: str) -> None:
     """Check that a parameter broadcasts one way, to the dimensions that it scales."""
     given = parameter.shape
     fits = len(given) <= len(shape) and all(
@@ -33,7 +33,7 @@ def fits(node: Node, parameter: Value, shape: Sequence[Extent], what: str) -> No
         raise node.shape_error(f"{what} of shape {list(given)} does not broadcast to {list(shape)}")
 
 
-def _layer_norm(graph: Graph, node: Node) -> Sequence[Value]:
+def _layer_norm(graph: Graph, node: Node) -> Sequence[OnnxValue]:
     x = node.input(0)
     reduced = list(range(node.axis("axis", x.rank), x.rank))
     stash = dtype_of(node.integer("stash_type"), node.where)  # that of the statistics
@@ -47,14 +47,16 @@ def _layer_norm(graph: Graph, node: Node) -> Sequence[Value]:
     return results
 
 
-def _statistics(graph: Graph, x: Value, axes: Sequence[Axis], reduced: Sequence[int]) -> tuple[Expr, Expr]:
+def _statistics(graph: Graph, x: OnnxValue, axes: Sequence[Axis], reduced: Sequence[int]) -> tuple[Expr, Expr]:
     """(mean, variance) of the elements that share their places in the other dimensions."""
     row = rows(graph, x, axes, reduced)
     centre = mean(lambda _: row("m"))
     return centre, mean(lambda _: row("v"), lambda e: square(sub(e, centre)))
 
 
-def layer_norm(graph: Graph, node: Node, x: Value, scale: Value, bias: Value | None, reduced: Sequence[int]) -> Value:
+def layer_norm(
+    graph: Graph, node: Node, x: OnnxValue, scale: OnnxValue, bias: OnnxValue | None, reduced: Sequence[int]
+) -> OnnxValue:
     """The node's first result: x above its mean by its deviation, scaled and shifted; `epsilon` is the node's."""
     fits(node, scale, x.shape, "the scale")
     axes = axes_of(x.shape)
@@ -67,7 +69,7 @@ def layer_norm(graph: Graph, node: Node, x: Value, scale: Value, bias: Value | N
     return graph.define(node, axes, expr, x.dtype)
 
 
-def _rms_norm(graph: Graph, node: Node) -> Sequence[Value]:
+def _rms_norm(graph: Graph, node: Node) -> Sequence[OnnxValue]:
     x, scale = node.input(0), node.input(1)
     axis, eps = node.axis("axis", x.rank), node.number("epsilon")
     fits(node, scale, x.shape, "the scale")
@@ -77,13 +79,13 @@ def _rms_norm(graph: Graph, node: Node) -> Sequence[Value]:
     return [graph.define(node, axes, apply("mul", normal, graph.read(scale, axes)), x.dtype)]
 
 
-def _over_channels(graph: Graph, node: Node, value: Value, channel: Axis) -> Expr:
+def _over_channels(graph: Graph, node: Node, value: OnnxValue, channel: Axis) -> Expr:
     if value.rank != 1 or not same_extent(value.shape[0], channel.extent):
         raise node.shape_error(f"a parameter of shape {list(value.shape)} for {channel.extent} channels")
     return graph.at(value, [Index.axis(channel)])
 
 
-def _group_norm(graph: Graph, node: Node) -> Sequence[Value]:
+def _group_norm(graph: Graph, node: Node) -> Sequence[OnnxValue]:
     x, scale, bias = node.input(0), node.input(1), node.input(2)
     groups, eps = node.integer("num_groups"), node.number("epsilon")
     channels = x.shape[1]
@@ -92,12 +94,14 @@ def _group_norm(graph: Graph, node: Node) -> Sequence[Value]:
     return [_grouped(graph, node, x, channels // groups, eps, (scale, bias))]
 
 
-def _instance_norm(graph: Graph, node: Node) -> Sequence[Value]:
+def _instance_norm(graph: Graph, node: Node) -> Sequence[OnnxValue]:
     x = node.input(0)
     return [_grouped(graph, node, x, 1, node.number("epsilon"), (node.input(1), node.input(2)))]
 
 
-def _grouped(graph: Graph, node: Node, x: Value, each: int, eps: float, parameters: tuple[Value, Value]) -> Value:
+def _grouped(
+    graph: Graph, node: Node, x: OnnxValue, each: int, eps: float, parameters: tuple[OnnxValue, OnnxValue]
+) -> OnnxValue:
     """Normalise x[n, c, ...] over each group of `each` channels and all that follows them."""
     axes = axes_of(x.shape)
     group = Index.axis(axes[1]).floordiv(each)
@@ -114,19 +118,19 @@ def _grouped(graph: Graph, node: Node, x: Value, each: int, eps: float, paramete
     return graph.define(node, axes, apply("add", apply("mul", expr, scale), bias), x.dtype)
 
 
-def _parameter(graph: Graph, node: Node, value: Value, channel: Axis, each: int) -> Expr:
+def _parameter(graph: Graph, node: Node, value: OnnxValue, channel: Axis, each: int) -> Expr:
     if node.op == "GroupNormalization" and node.version < 21:  # one a group, not one a channel
         return graph.at(value, [Index.axis(channel).floordiv(each)])
     return _over_channels(graph, node, value, channel)
 
 
-def _batch_norm(graph: Graph, node: Node) -> Sequence[Value]:
+def _batch_norm(graph: Graph, node: Node) -> Sequence[OnnxValue]:
     """Normalised by given statistics, or in training by those of the batch, with which running ones are mixed."""
     x, eps, training = node.input(0), node.number("epsilon"), node.flag("training_mode")
     axes = axes_of(x.shape)
     channel = axes[1] if x.rank > 1 else Axis("c", 1)
     scale, bias, centre, variance = (_over_channels(graph, node, node.input(p), channel) for p in range(1, 5))
-    results: list[Value] = []
+    results: list[OnnxValue] = []
     if training:
         if x.rank < 2:
             raise node.shape_error("a batch without channels")
@@ -148,7 +152,7 @@ def _batch_norm(graph: Graph, node: Node) -> Sequence[Value]:
     return [value, *results]
 
 
-def _lp_norm(graph: Graph, node: Node) -> Sequence[Value]:
+def _lp_norm(graph: Graph, node: Node) -> Sequence[OnnxValue]:
     x, p = node.input(0), node.integer("p")
     axes = axes_of(x.shape)
     bound, element = rows(graph, x, axes, [node.axis("axis", x.rank)])("r")

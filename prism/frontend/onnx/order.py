@@ -7,7 +7,7 @@ from types import MappingProxyType
 
 from prism.frontend.extremes import place_of_extreme
 from prism.frontend.onnx.algebra import apply, index_value
-from prism.frontend.onnx.graph import Graph, Node, Value
+from prism.frontend.onnx.graph import Graph, Node, OnnxValue
 from prism.frontend.onnx.reduce import rows
 from prism.program import build
 from prism.program.index import Axis, Index
@@ -15,11 +15,11 @@ from prism.program.integers import Interval
 from prism.program.nodes import Const, DType, Expr, ReduceKind
 from prism.program.views import axes_of
 
-Translator = Callable[[Graph, Node], Sequence[Value]]
+Translator = Callable[[Graph, Node], Sequence[OnnxValue]]
 
 
 def _place(
-    graph: Graph, x: Value, axes: Sequence[Axis], dimension: int, kind: ReduceKind, *, last: bool = False
+    graph: Graph, x: OnnxValue, axes: Sequence[Axis], dimension: int, kind: ReduceKind, *, last: bool = False
 ) -> Expr:
     """The place of the extreme along a dimension, under the result's axes in all others."""
     bound = axes_of(x.shape, "r")[dimension]
@@ -31,18 +31,18 @@ def _place(
     return place_of_extreme(kind, element, (bound,), last=last, floats=x.dtype.is_float)
 
 
-def _searched(node: Node, x: Value, dimension: int) -> None:
+def _searched(node: Node, x: OnnxValue, dimension: int) -> None:
     if x.shape[dimension] == 0:
         raise node.shape_error(f"dimension {dimension} has no elements, and so none that is an extreme")
 
 
-def _within(graph: Graph, x: Value, dimension: int) -> Interval:
+def _within(graph: Graph, x: OnnxValue, dimension: int) -> Interval:
     """Bounds of places along the dimension."""
     return graph.bounds(index_value(Index.axis(axes_of(x.shape)[dimension])))
 
 
 def _place_of(kind: ReduceKind) -> Translator:
-    def translate(graph: Graph, node: Node) -> Sequence[Value]:
+    def translate(graph: Graph, node: Node) -> Sequence[OnnxValue]:
         x = node.input(0)
         dimension = node.axis("axis", x.rank)
         _searched(node, x, dimension)
@@ -54,7 +54,7 @@ def _place_of(kind: ReduceKind) -> Translator:
     return translate
 
 
-def _top(graph: Graph, node: Node) -> Sequence[Value]:
+def _top(graph: Graph, node: Node) -> Sequence[OnnxValue]:
     """The largest or the smallest element and its place; of more than one the order would be a sort."""
     x = node.input(0)
     many = int(node.integer("k")) if node.version < 10 else node.integers(1, "the number of elements")[0]
@@ -73,7 +73,7 @@ def _top(graph: Graph, node: Node) -> Sequence[Value]:
     return results
 
 
-def _hardmax(graph: Graph, node: Node) -> Sequence[Value]:
+def _hardmax(graph: Graph, node: Node) -> Sequence[OnnxValue]:
     """1 at the first largest element, 0 at all others."""
     x = node.input(0)
     first = node.axis("axis", x.rank)

@@ -14,7 +14,7 @@ import numpy as np
 
 from prism.frontend.onnx.algebra import apply, as_index, as_predicate, div, index_value, power, recip, sub
 from prism.frontend.onnx.dtypes import constant, dtype_of
-from prism.frontend.onnx.graph import Graph, Node, Value, known_elements, whole_range
+from prism.frontend.onnx.graph import Graph, Node, OnnxValue, known_elements, whole_range
 from prism.program import integers
 from prism.program.build import joined
 from prism.program.formulas import UNARY, trunc_quotient
@@ -24,7 +24,7 @@ from prism.program.nodes import Const, DType, Expr
 from prism.program.operators import Operator
 from prism.program.views import axes_of, broadcast_shapes, same_extent
 
-Translator = Callable[[Graph, Node], Value]
+Translator = Callable[[Graph, Node], OnnxValue]
 
 
 def unary(f: Callable[[Expr], Expr], dtype: DType | None = None) -> Translator:
@@ -40,13 +40,13 @@ def binary(f: Callable[[Expr, Expr], Expr], dtype: DType | None = None) -> Trans
 def op(name: str, dtype: DType | None = None) -> Translator:
     """A translator of an operator that `Map` has."""
 
-    def translate(graph: Graph, node: Node) -> Value:
+    def translate(graph: Graph, node: Node) -> OnnxValue:
         return graph.pointwise(node, _all(node), lambda *args: apply(name, *args), dtype)
 
     return translate
 
 
-def declared(graph: Graph, node: Node, operator: Operator) -> Value:
+def declared(graph: Graph, node: Node, operator: Operator) -> OnnxValue:
     """A call of an operator that the user declares: its definition at the operands, broadcast together."""
     if len(node.inputs) != len(operator.parameters) or node.attributes:
         takes = ", ".join(operator.parameters)
@@ -61,11 +61,11 @@ def _n_ary(name: str) -> Translator:
     return lambda graph, node: graph.pointwise(node, _all(node), f)
 
 
-def _all(node: Node) -> list[Value]:
+def _all(node: Node) -> list[OnnxValue]:
     return [node.input(place) for place in range(len(node.inputs))]
 
 
-def _mean(graph: Graph, node: Node) -> Value:
+def _mean(graph: Graph, node: Node) -> OnnxValue:
     values = _all(node)
 
     def f(*args: Expr) -> Expr:
@@ -75,14 +75,14 @@ def _mean(graph: Graph, node: Node) -> Value:
     return graph.pointwise(node, values, f)
 
 
-def _divide(graph: Graph, node: Node) -> Value:
+def _divide(graph: Graph, node: Node) -> OnnxValue:
     a, b = node.input(0), node.input(1)
     if a.dtype.is_float:
         return graph.pointwise(node, [a, b], div)
     return _whole_division(graph, node, integers.quotient_bounds, Index.floordiv, integers.trunc_quotient)
 
 
-def _remainder(graph: Graph, node: Node) -> Value:
+def _remainder(graph: Graph, node: Node) -> OnnxValue:
     truncated = node.flag("fmod")
     if node.input(0).dtype.is_float:
         if not truncated:
@@ -109,7 +109,7 @@ def _whole_division(
     bounds: Callable[[Interval, Interval], Interval],
     of_index: Callable[[Index, int], Index],
     formula: Callable[[Expr, Expr], Expr],
-) -> Value:
+) -> OnnxValue:
     """A quotient or a remainder of integers: of indices that are not negative an index again, else its formula."""
     a, b = node.input(0), node.input(1)
     over, by = graph.bounds(a), graph.bounds(b)
@@ -125,7 +125,7 @@ def _whole_division(
     return graph.pointwise(node, [a, b], f, bounds=bounds(over, by))
 
 
-def _power(graph: Graph, node: Node) -> Value:
+def _power(graph: Graph, node: Node) -> OnnxValue:
     base, exponent = node.input(0), node.input(1)
     if not base.dtype.is_float:
         range_ = graph.bounds(exponent)
@@ -138,9 +138,9 @@ def _power(graph: Graph, node: Node) -> Value:
     return graph.pointwise(node, [base, exponent], power)
 
 
-def _clip(graph: Graph, node: Node) -> Value:
+def _clip(graph: Graph, node: Node) -> OnnxValue:
     x = node.input(0)
-    limits: list[tuple[str, Value]] = []
+    limits: list[tuple[str, OnnxValue]] = []
     for place, (attribute, name) in enumerate((("min", "maximum"), ("max", "minimum")), 1):
         limit = node.optional(place)
         if node.version < 11 and abs(node.number(attribute)) < _LARGEST:
@@ -160,7 +160,7 @@ _LARGEST = float(np.finfo(np.float32).max)
 """What the limits of Clip were before version 11 where none was meant."""
 
 
-def _says_nothing(limit: Value, dtype: DType, name: str) -> bool:
+def _says_nothing(limit: OnnxValue, dtype: DType, name: str) -> bool:
     """Whether a lower limit (`maximum`) of integers is the least of their type, or an upper one the greatest."""
     known = None if dtype.is_float else known_elements(limit)
     if known is None or known.size != 1 or not isinstance(known.ravel()[0], int):
@@ -169,14 +169,14 @@ def _says_nothing(limit: Value, dtype: DType, name: str) -> bool:
     return int(known.ravel()[0]) == (low if name == "maximum" else high)
 
 
-def _cast(graph: Graph, node: Node) -> Value:
+def _cast(graph: Graph, node: Node) -> OnnxValue:
     x = node.input(0)
     target = node.optional(1)
     to = target.dtype if target is not None else dtype_of(node.integer("to"), node.where)
     return cast(graph, node, x, to)
 
 
-def cast(graph: Graph, node: Node, x: Value, to: DType) -> Value:
+def cast(graph: Graph, node: Node, x: OnnxValue, to: DType) -> OnnxValue:
     """The value stored as another type: over the reals nothing changes between floats, nor from integers to floats.
 
     Raises:
@@ -191,14 +191,14 @@ def cast(graph: Graph, node: Node, x: Value, to: DType) -> Value:
     return graph.pointwise(node, [x], lambda a: integers.from_fraction(a, over)[0], to, bounds)
 
 
-def _retyped(graph: Graph, node: Node, x: Value, to: DType) -> Value:
+def _retyped(graph: Graph, node: Node, x: OnnxValue, to: DType) -> OnnxValue:
     """The same numbers; between floats that is a view, from integers and booleans an operator of its own."""
     axes, same = axes_of(x.shape), to == x.dtype
     view = same or (to.is_float and x.dtype.is_float)
     return graph.define(node, axes, graph.read(x, axes), to, view=view, bounds=graph.bounds(x))
 
 
-def _where(graph: Graph, node: Node) -> Value:
+def _where(graph: Graph, node: Node) -> OnnxValue:
     condition, then, otherwise = node.input(0), node.input(1), node.input(2)
     return graph.pointwise(node, [condition, then, otherwise], lambda *args: apply("where", *args), then.dtype)
 
@@ -219,12 +219,12 @@ def softplus(x: Expr) -> Expr:
     return apply("add", relu(x), apply("log", apply("add", Const(1.0), shrunk)))
 
 
-def _leaky_relu(graph: Graph, node: Node) -> Value:
+def _leaky_relu(graph: Graph, node: Node) -> OnnxValue:
     slope = Const(node.number("alpha"))
     return unary(lambda x: apply("where", apply("lt", x, Const(0.0)), apply("mul", slope, x), x))(graph, node)
 
 
-def _p_relu(graph: Graph, node: Node) -> Value:
+def _p_relu(graph: Graph, node: Node) -> OnnxValue:
     x, slope = node.input(0), node.input(1)
     shape = broadcast_shapes(x.shape, slope.shape, where=node.where)
     if len(shape) != x.rank or not all(same_extent(a, b) for a, b in zip(shape, x.shape, strict=True)):
@@ -232,12 +232,12 @@ def _p_relu(graph: Graph, node: Node) -> Value:
     return binary(lambda a, s: apply("where", apply("lt", a, Const(0.0)), apply("mul", s, a), a))(graph, node)
 
 
-def _elu(graph: Graph, node: Node) -> Value:
+def _elu(graph: Graph, node: Node) -> OnnxValue:
     alpha = Const(node.number("alpha"))
     return unary(lambda x: _exponential_tail(x, alpha, Const(1.0)))(graph, node)
 
 
-def _selu(graph: Graph, node: Node) -> Value:
+def _selu(graph: Graph, node: Node) -> OnnxValue:
     alpha, gamma = (
         Const(node.number("alpha")),
         Const(node.number("gamma")),
@@ -245,7 +245,7 @@ def _selu(graph: Graph, node: Node) -> Value:
     return unary(lambda x: apply("mul", gamma, _exponential_tail(x, alpha, Const(1.0))))(graph, node)
 
 
-def _celu(graph: Graph, node: Node) -> Value:
+def _celu(graph: Graph, node: Node) -> OnnxValue:
     if node.number("alpha") == 0.0:
         raise node.faulty("alpha is 0", why="the operator divides by it", fix="use Relu, the limit")
     alpha = Const(node.number("alpha"))
@@ -259,7 +259,7 @@ def _exponential_tail(x: Expr, alpha: Expr, scale: Expr) -> Expr:
     return apply("where", apply("lt", x, Const(0.0)), tail, x)
 
 
-def _swish(graph: Graph, node: Node) -> Value:
+def _swish(graph: Graph, node: Node) -> OnnxValue:
     alpha = node.number("alpha")
 
     def f(x: Expr) -> Expr:
@@ -268,7 +268,7 @@ def _swish(graph: Graph, node: Node) -> Value:
     return unary(f)(graph, node)
 
 
-def _gelu(graph: Graph, node: Node) -> Value:
+def _gelu(graph: Graph, node: Node) -> OnnxValue:
     kind = node.attributes.get("approximate", "none")
     if kind not in ("none", "tanh"):
         raise node.unsupported(f"the Gelu approximation {kind!r} is not known", fix="use 'none' or 'tanh'")
@@ -293,12 +293,12 @@ def _hard_sigmoid(x: Expr, alpha: float, beta: float) -> Expr:
     return apply("maximum", Const(0.0), apply("minimum", Const(1.0), line))
 
 
-def _hard_sigmoid_node(graph: Graph, node: Node) -> Value:
+def _hard_sigmoid_node(graph: Graph, node: Node) -> OnnxValue:
     alpha, beta = node.number("alpha"), node.number("beta")
     return unary(lambda x: _hard_sigmoid(x, alpha, beta))(graph, node)
 
 
-def _is_infinite(graph: Graph, node: Node) -> Value:
+def _is_infinite(graph: Graph, node: Node) -> OnnxValue:
     signs = [s for s in ("negative", "positive") if node.flag(f"detect_{s}")]
 
     def f(x: Expr) -> Expr:

@@ -8,23 +8,23 @@ from types import MappingProxyType
 from prism.frontend.onnx import windows
 from prism.frontend.onnx.algebra import apply, sub
 from prism.frontend.onnx.dtypes import dtype_of
-from prism.frontend.onnx.graph import Graph, Node, Value
+from prism.frontend.onnx.graph import Graph, Node, OnnxValue
 from prism.program import build, integers
 from prism.program.formulas import quotient
 from prism.program.index import Axis, Index
 from prism.program.nodes import Const, DType, Expr, ReduceKind
 from prism.program.views import axes_of, broadcast_shapes, same_extent
 
-Translator = Callable[[Graph, Node], Sequence[Value]]
+Translator = Callable[[Graph, Node], Sequence[OnnxValue]]
 
 
-def _blockwise(graph: Graph, node: Node, x: Value, scale: Value) -> Callable[[Sequence[Axis], Value], Expr]:
+def _blockwise(graph: Graph, node: Node, x: OnnxValue, scale: OnnxValue) -> Callable[[Sequence[Axis], OnnxValue], Expr]:
     """How a scale or a zero point is read: one for the tensor, for each place along an axis, or for each block."""
     axis, block = 0, node.integer("block_size")
     if scale.rank:
         axis = node.axis("axis", x.rank)
 
-    def parameter(axes: Sequence[Axis], value: Value) -> Expr:
+    def parameter(axes: Sequence[Axis], value: OnnxValue) -> Expr:
         if value.rank == 0 or (value.rank == 1 and value.shape[0] == 1):
             return graph.at(value, [Index.const(0)] * value.rank)
         if value.rank == 1 and not block:
@@ -40,7 +40,7 @@ def _blockwise(graph: Graph, node: Node, x: Value, scale: Value) -> Callable[[Se
     return parameter
 
 
-def _dequantize(graph: Graph, node: Node) -> Sequence[Value]:
+def _dequantize(graph: Graph, node: Node) -> Sequence[OnnxValue]:
     """(q - zero) * scale."""
     q, scale, zero = node.input(0), node.input(1), node.optional(2)
     axes = axes_of(q.shape)
@@ -53,7 +53,7 @@ def _dequantize(graph: Graph, node: Node) -> Sequence[Value]:
     return [graph.define(node, axes, apply("mul", level, parameter(axes, scale)), dtype)]
 
 
-def _quantize(graph: Graph, node: Node) -> Sequence[Value]:
+def _quantize(graph: Graph, node: Node) -> Sequence[OnnxValue]:
     """round(x / scale) + zero, half to even, within the type."""
     x, scale, zero = node.input(0), node.input(1), node.optional(2)
     axes = axes_of(x.shape)
@@ -65,7 +65,7 @@ def _quantize(graph: Graph, node: Node) -> Sequence[Value]:
     return [graph.define(node, axes, _saturated(level, dtype, parameter(axes, zero) if zero else None), dtype)]
 
 
-def _refuse_computed(graph: Graph, node: Node, *scales: Value) -> None:
+def _refuse_computed(graph: Graph, node: Node, *scales: OnnxValue) -> None:
     """Refuse scales that are computed: their rounding decides where what is divided by them is rounded to."""
     for scale in scales:
         if any(d.name == scale.name and not d.view for d in graph.definitions):
@@ -95,25 +95,25 @@ def _saturated(x: Expr, dtype: DType, zero: Expr | None) -> Expr:
     return apply("minimum", apply("maximum", level, Const(own.low)), Const(own.high))
 
 
-def _scalar(graph: Graph, node: Node, value: Value, what: str) -> Expr:
+def _scalar(graph: Graph, node: Node, value: OnnxValue, what: str) -> Expr:
     if value.rank > 1 or (value.rank and value.shape != (1,)):
         raise node.unsupported(f"{what} of shape {list(value.shape)} has no translation", fix="use one for the tensor")
     return graph.at(value, [Index.const(0)] * value.rank)
 
 
-def along(graph: Graph, node: Node, value: Value, axis: Axis | None, what: str) -> Expr:
+def along(graph: Graph, node: Node, value: OnnxValue, axis: Axis | None, what: str) -> Expr:
     """One number for the tensor, or one for each place along an axis."""
     if value.rank == 1 and value.shape != (1,) and axis is not None and same_extent(value.shape[0], axis.extent):
         return graph.at(value, [Index.axis(axis)])
     return _scalar(graph, node, value, what)
 
 
-def _above(graph: Graph, node: Node, element: Expr, zero: Value | None, axis: Axis | None, what: str) -> Expr:
+def _above(graph: Graph, node: Node, element: Expr, zero: OnnxValue | None, axis: Axis | None, what: str) -> Expr:
     return element if zero is None else sub(element, along(graph, node, zero, axis, what))
 
 
 def product(
-    graph: Graph, node: Node, a: Value, b: Value, zeros: Sequence[Value | None]
+    graph: Graph, node: Node, a: OnnxValue, b: OnnxValue, zeros: Sequence[OnnxValue | None]
 ) -> tuple[tuple[Axis, ...], Axis | None, Axis | None, Expr]:
     """(the axes, the row's, the column's, the sum of products) of a matrix product of levels above their zeros."""
     if a.rank == 0 or b.rank == 0:
@@ -131,12 +131,12 @@ def product(
     return (*batch, *m, *n), row, column, build.reduce(ReduceKind.SUM, k, apply("mul", left, right))
 
 
-def _matmul_integer(graph: Graph, node: Node) -> Sequence[Value]:
+def _matmul_integer(graph: Graph, node: Node) -> Sequence[OnnxValue]:
     axes, _, _, total = product(graph, node, node.input(0), node.input(1), (node.optional(2), node.optional(3)))
     return [graph.define(node, axes, total, DType.INT32)]
 
 
-def _qlinear_matmul(graph: Graph, node: Node) -> Sequence[Value]:
+def _qlinear_matmul(graph: Graph, node: Node) -> Sequence[OnnxValue]:
     a, a_scale, a_zero, b, b_scale, b_zero, scale, zero = (node.input(n) for n in range(8))
     _refuse_computed(graph, node, a_scale, b_scale, scale)
     axes, row, column, total = product(graph, node, a, b, (a_zero, b_zero))
@@ -148,7 +148,9 @@ def _qlinear_matmul(graph: Graph, node: Node) -> Sequence[Value]:
     ]
 
 
-def _levels(graph: Graph, node: Node, x: Value, w: Value, zeros: Sequence[Value | None]) -> tuple[list[Axis], Expr]:
+def _levels(
+    graph: Graph, node: Node, x: OnnxValue, w: OnnxValue, zeros: Sequence[OnnxValue | None]
+) -> tuple[list[Axis], Expr]:
     """The axes and the element of a convolution of levels above their zeros."""
 
     def read(index: Sequence[Index]) -> Expr:
@@ -161,12 +163,12 @@ def _levels(graph: Graph, node: Node, x: Value, w: Value, zeros: Sequence[Value 
     return windows.convolution(graph, node, x, w, windows.Operand(x.shape, read), windows.Operand(w.shape, weight))
 
 
-def _conv_integer(graph: Graph, node: Node) -> Sequence[Value]:
+def _conv_integer(graph: Graph, node: Node) -> Sequence[OnnxValue]:
     axes, total = _levels(graph, node, node.input(0), node.input(1), (node.optional(2), node.optional(3)))
     return [graph.define(node, axes, total, DType.INT32)]
 
 
-def _qlinear_conv(graph: Graph, node: Node) -> Sequence[Value]:
+def _qlinear_conv(graph: Graph, node: Node) -> Sequence[OnnxValue]:
     x, x_scale, x_zero, w, w_scale, w_zero, scale, zero = (node.input(n) for n in range(8))
     _refuse_computed(graph, node, x_scale, w_scale, scale)
     axes, total = _levels(graph, node, x, w, (x_zero, w_zero))

@@ -2,7 +2,7 @@
 
 Here is the reading of the file and the walk over its nodes; what each operator means is in the other modules
 beside this one, and which versions of it that is true of in `schemas`, which also sees to it that nothing a node
-says is dropped. The walk keeps what every ONNX value is known to be (`graph.Value`), computes shapes as extents
+says is dropped. The walk keeps what every ONNX value is known to be (`graph.OnnxValue`), computes shapes as extents
 where it can (`fold`), and turns every other node into definitions.
 """
 
@@ -47,7 +47,7 @@ from prism.frontend.onnx import (
 from prism.frontend.onnx.algebra import as_extent
 from prism.frontend.onnx.conformance import Reading
 from prism.frontend.onnx.dtypes import array_of, bytes_of, constant, dtype_of, element_type
-from prism.frontend.onnx.graph import Graph, Node, Value, identifier
+from prism.frontend.onnx.graph import Graph, Node, OnnxValue, identifier
 from prism.frontend.onnx.schemas import Signature
 from prism.program.empty import without_empty
 from prism.program.extents import Extent, is_static, normal, symbol
@@ -249,7 +249,7 @@ class Walk:
         self, model: onnx.ModelProto, name: str, directory: Path | None, declared: Mapping[str, Operator]
     ) -> None:
         self.graph = Graph(name)
-        self.values: dict[str, Value] = {}
+        self.values: dict[str, OnnxValue] = {}
         self._name = name
         self._declared = declared
         self.directory = directory
@@ -296,7 +296,7 @@ class Walk:
             else:
                 self._standard(proto, self.opset)
 
-    def _name_results(self, node: Node, results: Sequence[Value | None]) -> None:
+    def _name_results(self, node: Node, results: Sequence[OnnxValue | None]) -> None:
         for label, value in zip(node.outputs, results, strict=False):
             if label and value is not None:
                 self.values[label] = replace(value, label=label) if not value.name else value
@@ -510,7 +510,7 @@ def _unsolved(passed: Iterable[onnx.ValueInfoProto]) -> frozenset[str]:
         left = {t: e for t, e in left.items() if t not in solved}
 
 
-def _input(graph: Graph, info: onnx.ValueInfoProto, name: str, unsolved: frozenset[str]) -> Value:
+def _input(graph: Graph, info: onnx.ValueInfoProto, name: str, unsolved: frozenset[str]) -> OnnxValue:
     where = f"{name}, input {info.name!r}"
     if not info.type.HasField("tensor_type"):
         raise UnsupportedError("an input that is not a tensor", where=where, fix="export it as tensors")
@@ -631,8 +631,8 @@ def undefined(operand: str, where: str, later: str | None) -> ModelError:
 
 
 def _operands(
-    proto: onnx.NodeProto, where: str, values: Mapping[str, Value], producers: Mapping[str, str]
-) -> tuple[Value | None, ...]:
+    proto: onnx.NodeProto, where: str, values: Mapping[str, OnnxValue], producers: Mapping[str, str]
+) -> tuple[OnnxValue | None, ...]:
     """What is known of each operand; None for one that is left out."""
     for i in proto.input:
         if i and i not in values:
@@ -644,7 +644,7 @@ def _node(
     proto: onnx.NodeProto,
     name: str,
     signature: Signature | None,
-    values: dict[str, Value],
+    values: dict[str, OnnxValue],
     producers: Mapping[str, str] = MappingProxyType({}),
 ) -> Node:
     """The node with its operands.
@@ -677,19 +677,19 @@ def _node(
     return Node(proto.op_type, label, where, version, inputs, tuple(proto.output), Given(attributes))
 
 
-def _known_shape(value: Value) -> list[int | None]:
+def _known_shape(value: OnnxValue) -> list[int | None]:
     return [int(e) if is_static(e) else None for e in value.shape]
 
 
-def _number(values: Any, dtype: DType, label: str) -> Value:
+def _number(values: Any, dtype: DType, label: str) -> OnnxValue:
     return constant(np.asarray(values, dtype=dtype.value), dtype, label)
 
 
-def _constant_node(graph: Graph, node: Node) -> Value:
+def _constant_node(graph: Graph, node: Node) -> OnnxValue:
     for key, value in node.attributes.items():
         match key:
             case "value":
-                assert isinstance(value, Value)
+                assert isinstance(value, OnnxValue)
                 return replace(value, label=node.outputs[0])
             case "value_float" | "value_floats":
                 return _number(value, DType.FLOAT32, node.outputs[0])
@@ -700,7 +700,7 @@ def _constant_node(graph: Graph, node: Node) -> Value:
     raise node.unsupported(f"a constant given as {', '.join(node.attributes) or 'nothing'} is not supported")
 
 
-def _translate(graph: Graph, node: Node, signature: Signature) -> Sequence[Value]:
+def _translate(graph: Graph, node: Node, signature: Signature) -> Sequence[OnnxValue]:
     """The node's results: known elements where its operands are known, else what its translator makes of it."""
     if node.op == "Constant":
         return [_constant_node(graph, node)]
@@ -724,18 +724,18 @@ def _translate(graph: Graph, node: Node, signature: Signature) -> Sequence[Value
     return [replace(v, elements=e) for v, e in zip(results, folded, strict=False)]
 
 
-def _varies(value: Value | None) -> bool:
+def _varies(value: OnnxValue | None) -> bool:
     """Whether it is a formula that says more than its elements do: positions, whose masks are to stay predicates."""
     return value is not None and value.formula is not None and as_extent(value.formula) is None
 
 
-def _known(node: Node, folded: Sequence[Any]) -> list[Value]:
+def _known(node: Node, folded: Sequence[Any]) -> list[OnnxValue]:
     dtype = fold.folded_dtype(node)
     labels = [*node.outputs, *[node.label] * len(folded)]
-    return [Value(tuple(e.shape), dtype, label=label, elements=e) for e, label in zip(folded, labels, strict=False)]
+    return [OnnxValue(tuple(e.shape), dtype, label=label, elements=e) for e, label in zip(folded, labels, strict=False)]
 
 
-def _finish(graph: Graph, outputs: Iterable[onnx.ValueInfoProto], values: dict[str, Value], name: str) -> Program:
+def _finish(graph: Graph, outputs: Iterable[onnx.ValueInfoProto], values: dict[str, OnnxValue], name: str) -> Program:
     """The program of what the outputs need."""
     names: list[str] = []
     defined = {d.name for d in graph.definitions}
@@ -768,7 +768,7 @@ def _finish(graph: Graph, outputs: Iterable[onnx.ValueInfoProto], values: dict[s
         raise type(error)(error.what, where=f"{name}, {error.where}", why=error.why, fix=error.fix) from None
 
 
-def _check_output(info: onnx.ValueInfoProto, value: Value, name: str) -> None:
+def _check_output(info: onnx.ValueInfoProto, value: OnnxValue, name: str) -> None:
     """Compare the type and the shape that the file states for an output with those that follow from its nodes."""
     kind = info.type.tensor_type
     if kind.elem_type and dtype_of(kind.elem_type, f"{name}, output {info.name!r}") != value.dtype:
@@ -793,11 +793,11 @@ def _check_output(info: onnx.ValueInfoProto, value: Value, name: str) -> None:
         )
 
 
-def _single(f: Callable[[Graph, Node], Value]) -> Callable[[Graph, Node], Sequence[Value]]:
+def _single(f: Callable[[Graph, Node], OnnxValue]) -> Callable[[Graph, Node], Sequence[OnnxValue]]:
     return lambda graph, node: [f(graph, node)]
 
 
-TRANSLATORS: Mapping[str, Callable[[Graph, Node], Sequence[Value]]] = MappingProxyType(
+TRANSLATORS: Mapping[str, Callable[[Graph, Node], Sequence[OnnxValue]]] = MappingProxyType(
     {
         **{op: _single(f) for op, f in pointwise.TRANSLATORS.items()},
         **{op: _single(f) for op, f in reduce.TRANSLATORS.items()},

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 
 from prism.frontend.onnx.algebra import apply, sub
-from prism.frontend.onnx.graph import Graph, Node, Value
+from prism.frontend.onnx.graph import Graph, Node, OnnxValue
 from prism.frontend.onnx.pointwise import Translator
 from prism.program import build, integers
 from prism.program.index import Axis, Index
@@ -18,7 +18,7 @@ Body = Callable[[str], tuple[tuple[Axis, ...], Expr]]
 """Under a prefix, the axes that are reduced and the operand's element over them."""
 
 
-def rows(graph: Graph, value: Value, axes: Sequence[Axis], reduced: Sequence[int]) -> Body:
+def rows(graph: Graph, value: OnnxValue, axes: Sequence[Axis], reduced: Sequence[int]) -> Body:
     """The operand with the reduced dimensions under bound axes and the others under the result's."""
 
     def body(prefix: str) -> tuple[tuple[Axis, ...], Expr]:
@@ -50,7 +50,7 @@ def _shifted(row: Body) -> tuple[Expr, Expr]:
 
 
 def _softmax(f: Callable[[Expr, Body], Expr]) -> Translator:
-    def translate(graph: Graph, node: Node) -> Value:
+    def translate(graph: Graph, node: Node) -> OnnxValue:
         x = node.input(0)
         axis = node.axis("axis", x.rank)
         axes = axes_of(x.shape)
@@ -109,7 +109,7 @@ def _guarded_log_sum_exp(body: Body) -> Expr:
     return apply("add", shift, apply("log", total))
 
 
-def _reduce_log_sum_exp(graph: Graph, node: Node) -> Value:
+def _reduce_log_sum_exp(graph: Graph, node: Node) -> OnnxValue:
     guarded = graph.may_be_infinite(node.input(0))
     return _reduction(_guarded_log_sum_exp if guarded else _log_sum_exp)(graph, node)
 
@@ -117,7 +117,7 @@ def _reduce_log_sum_exp(graph: Graph, node: Node) -> Value:
 def _reduction(f: Callable[[Body], Expr], alone: Callable[[Expr], Expr] = lambda x: x) -> Translator:
     """A translator of a reduction; `alone` is what it does to an element when it reduces nothing."""
 
-    def translate(graph: Graph, node: Node) -> Value:
+    def translate(graph: Graph, node: Node) -> OnnxValue:
         x = node.input(0)
         reduced, keep = _axes(node, x.rank), node.flag("keepdims")
         if reduced is None:
@@ -144,7 +144,7 @@ def _of_nothing(expr: Expr, dtype: DType) -> Expr:
 def _cumulative(kind: ReduceKind) -> Translator:
     """The sum, or the product, over j of x[j] where j <= i: quadratic, and exactly what the operator means."""
 
-    def translate(graph: Graph, node: Node) -> Value:
+    def translate(graph: Graph, node: Node) -> OnnxValue:
         x = node.input(0)
         axis = node.wrap(node.integers(1, "the axis")[0], x.rank)
         axes = axes_of(x.shape)

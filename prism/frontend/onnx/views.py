@@ -13,7 +13,7 @@ import numpy as np
 import sympy
 
 from prism.frontend.onnx.algebra import apply, as_index, compare_extents, index_value, number
-from prism.frontend.onnx.graph import Graph, Node, Value, known_elements, static_shape
+from prism.frontend.onnx.graph import Graph, Node, OnnxValue, known_elements, static_shape
 from prism.program import build
 from prism.program.extents import Extent, add, cdiv, exact_quotient, is_static, mul, normal
 from prism.program.index import Axis, Index
@@ -31,20 +31,20 @@ from prism.program.views import (
     same_extent,
 )
 
-Translator = Callable[[Graph, Node], Sequence[Value]]
+Translator = Callable[[Graph, Node], Sequence[OnnxValue]]
 
 
-def _reshaped(graph: Graph, node: Node, value: Value, shape: Sequence[Extent]) -> Value:
+def _reshaped(graph: Graph, node: Node, value: OnnxValue, shape: Sequence[Extent]) -> OnnxValue:
     target = resolve_shape(value.shape, shape, node.where)
     return graph.view(node, value, target, lambda axes: reshape_index(value.shape, axes, node.where))
 
 
-def _identity(graph: Graph, node: Node) -> Value:
+def _identity(graph: Graph, node: Node) -> OnnxValue:
     x = node.input(0)
     return graph.view(node, x, x.shape, lambda axes: [Index.axis(a) for a in axes])
 
 
-def _dropout(graph: Graph, node: Node) -> Sequence[Value]:
+def _dropout(graph: Graph, node: Node) -> Sequence[OnnxValue]:
     training = node.optional(2)
     if training is not None:
         known = known_elements(training)
@@ -61,7 +61,7 @@ def _dropout(graph: Graph, node: Node) -> Sequence[Value]:
     return [kept, graph.define(node, axes_of(kept.shape), Const(1.0), dtype, output=1)]
 
 
-def _transpose(graph: Graph, node: Node) -> Value:
+def _transpose(graph: Graph, node: Node) -> OnnxValue:
     x = node.input(0)
     order = [int(d) for d in node.attributes.get("perm", range(x.rank - 1, -1, -1))]
     if sorted(order) != list(range(x.rank)):
@@ -73,7 +73,7 @@ def _transpose(graph: Graph, node: Node) -> Value:
     return graph.view(node, x, tuple(x.shape[d] for d in order), index)
 
 
-def _reshape(graph: Graph, node: Node) -> Value:
+def _reshape(graph: Graph, node: Node) -> OnnxValue:
     x = node.input(0)
     requested: list[Extent] = node.elements(1, "the target shape").ravel().tolist()
     if not node.flag("allowzero"):
@@ -89,7 +89,7 @@ def _reshape(graph: Graph, node: Node) -> Value:
     return _reshaped(graph, node, x, requested)
 
 
-def _flatten(graph: Graph, node: Node) -> Value:
+def _flatten(graph: Graph, node: Node) -> OnnxValue:
     x = node.input(0)
     axis = node.integer("axis")
     axis = x.rank if axis == x.rank else node.wrap(axis, x.rank)
@@ -100,7 +100,7 @@ def _flatten(graph: Graph, node: Node) -> Value:
     return _reshaped(graph, node, x, (outer, inner))
 
 
-def _squeeze(graph: Graph, node: Node) -> Value:
+def _squeeze(graph: Graph, node: Node) -> OnnxValue:
     x = node.input(0)
     axes = node.numbers("axes", 1, "the list of axes")
     if axes is None and static_shape(x.shape) is None:
@@ -121,7 +121,7 @@ def _squeeze(graph: Graph, node: Node) -> Value:
     return graph.view(node, x, tuple(x.shape[d] for d in kept), index)
 
 
-def _unsqueeze(graph: Graph, node: Node) -> Value:
+def _unsqueeze(graph: Graph, node: Node) -> OnnxValue:
     x = node.input(0)
     given = node.numbers("axes", 1, "the list of axes") or []
     rank = x.rank + len(given)
@@ -134,14 +134,14 @@ def _unsqueeze(graph: Graph, node: Node) -> Value:
     return graph.view(node, x, shape, lambda axes: [Index.axis(axes[d]) for d in kept])
 
 
-def _expand(graph: Graph, node: Node) -> Value:
+def _expand(graph: Graph, node: Node) -> OnnxValue:
     x = node.input(0)
     shape = broadcast_shapes(x.shape, node.elements(1, "the target shape").ravel().tolist(), where=node.where)
     axes = axes_of(shape)
     return graph.define(node, axes, graph.read(x, axes), x.dtype, view=True)
 
 
-def _tile(graph: Graph, node: Node) -> Value:
+def _tile(graph: Graph, node: Node) -> OnnxValue:
     x = node.input(0)
     repeats = node.elements(1, "the repeats").ravel().tolist()
     if len(repeats) != x.rank:
@@ -156,7 +156,7 @@ def _tile(graph: Graph, node: Node) -> Value:
     return graph.view(node, x, tuple(mul(e, r) for e, r in zip(x.shape, repeats, strict=True)), index)
 
 
-def _slice(graph: Graph, node: Node) -> Value:
+def _slice(graph: Graph, node: Node) -> OnnxValue:
     x = node.input(0)
     starts, ends = (
         [] if found is None else found.ravel().tolist()
@@ -248,7 +248,7 @@ def _bound(graph: Graph, node: Node, extent: Extent, bound: Extent) -> Extent:
     )
 
 
-def _split(graph: Graph, node: Node) -> Sequence[Value]:
+def _split(graph: Graph, node: Node) -> Sequence[OnnxValue]:
     x = node.input(0)
     axis = node.axis("axis", x.rank)
     extent = x.shape[axis]
@@ -289,7 +289,7 @@ def _shifted(axes: Sequence[Axis], dimension: int, start: Extent) -> list[Index]
     return [Index.axis(a) + Index.const(start if d == dimension else 0) for d, a in enumerate(axes)]
 
 
-def _concat(graph: Graph, node: Node) -> Value:
+def _concat(graph: Graph, node: Node) -> OnnxValue:
     parts = [node.input(place) for place in range(len(node.inputs))]
     rank = parts[0].rank
     axis = node.axis("axis", rank)
@@ -308,7 +308,7 @@ def _concat(graph: Graph, node: Node) -> Value:
     axes = axes_of([total if d == axis else e for d, e in enumerate(parts[0].shape)])
     kept = [(p, s) for p, s in zip(parts, starts, strict=True) if p.shape[axis] != 0] or [(parts[0], 0)]
 
-    def element(part: Value, start: Extent) -> Expr:
+    def element(part: OnnxValue, start: Extent) -> Expr:
         return graph.at(part, _shifted(axes, axis, mul(-1, start)))
 
     def choose(place: int, before: Expr, after: Expr) -> Expr:
@@ -319,7 +319,7 @@ def _concat(graph: Graph, node: Node) -> Value:
     return graph.define(node, axes, expr, parts[0].dtype, view=len(kept) == 1)
 
 
-def _gather(graph: Graph, node: Node) -> Value:
+def _gather(graph: Graph, node: Node) -> OnnxValue:
     x, places = node.input(0), node.input(1)
     axis = node.axis("axis", x.rank)
     axes = axes_of((*x.shape[:axis], *places.shape, *x.shape[axis + 1 :]))
@@ -342,7 +342,7 @@ def _gather(graph: Graph, node: Node) -> Value:
     return graph.define(node, axes, looked_up(bound, place, element(Index.axis(bound))), x.dtype)
 
 
-def _regular_places(graph: Graph, node: Node, extent: Extent, places: Value, axes: Sequence[Axis]) -> Index | None:
+def _regular_places(graph: Graph, node: Node, extent: Extent, places: OnnxValue, axes: Sequence[Axis]) -> Index | None:
     """The places as an index of their own axes, when they are a progression or positions."""
     known = known_elements(places)
     if known is not None:
@@ -393,14 +393,14 @@ def _choice(
     return expr
 
 
-def _blocks(node: Node, x: Value) -> int:
+def _blocks(node: Node, x: OnnxValue) -> int:
     block = node.integer("blocksize")
     if x.rank != 4 or block < 1:
         raise node.shape_error(f"blocks of {block} by {block} in {x.rank} dimensions")
     return block
 
 
-def _depth_to_space(graph: Graph, node: Node) -> Value:
+def _depth_to_space(graph: Graph, node: Node) -> OnnxValue:
     x = node.input(0)
     block = _blocks(node, x)
     mode = str(node.attributes.get("mode", "DCR"))
@@ -418,7 +418,7 @@ def _depth_to_space(graph: Graph, node: Node) -> Value:
     return graph.view(node, x, shape, index)
 
 
-def _space_to_depth(graph: Graph, node: Node) -> Value:
+def _space_to_depth(graph: Graph, node: Node) -> OnnxValue:
     x = node.input(0)
     block = _blocks(node, x)
     mode = str(node.attributes.get("mode", "DCR"))
@@ -437,7 +437,7 @@ def _space_to_depth(graph: Graph, node: Node) -> Value:
     return graph.view(node, x, (x.shape[0], mul(channels, block * block), high, wide), index)
 
 
-def _trilu(graph: Graph, node: Node) -> Value:
+def _trilu(graph: Graph, node: Node) -> OnnxValue:
     x = node.input(0)
     if x.rank < 2:
         raise node.shape_error("Trilu needs two dimensions")
@@ -451,14 +451,14 @@ def _trilu(graph: Graph, node: Node) -> Value:
     return graph.define(node, axes, apply("where", inside, element, Const(0.0)), x.dtype)
 
 
-def _uniform(x: Value) -> float | None:
+def _uniform(x: OnnxValue) -> float | None:
     """The number that all elements of a constant array are."""
     if x.array is None or x.array.size == 0 or not np.all(x.array == x.array.flat[0]):
         return None
     return float(x.array.flat[0])
 
 
-def _range(graph: Graph, node: Node) -> Value:
+def _range(graph: Graph, node: Node) -> OnnxValue:
     start, limit, step = (_scalar(graph, node, place) for place in range(3))
     match start, limit, step:
         case Const(a), Const(b), Const(by) if node.input(0).dtype.is_float and by != 0:
@@ -479,7 +479,7 @@ def _range(graph: Graph, node: Node) -> Value:
     return graph.define(node, (axis,), value, node.input(0).dtype)
 
 
-def _fractions(graph: Graph, node: Node, start: float, limit: float, step: float) -> Value:
+def _fractions(graph: Graph, node: Node, start: float, limit: float, step: float) -> OnnxValue:
     """A range of fractions; their number is refused where it hangs on how the quotient is rounded."""
     quotient = (limit - start) / step
     if quotient != round(quotient) and abs(quotient - round(quotient)) < _ROUNDED * max(1.0, abs(quotient)):
@@ -503,9 +503,9 @@ def _scalar(graph: Graph, node: Node, place: int) -> Expr:
     return graph.at(value, [Index.const(0)] * value.rank)
 
 
-def _filled(graph: Graph, node: Node) -> Value:
+def _filled(graph: Graph, node: Node) -> OnnxValue:
     shape: Shape = tuple(node.elements(0, "the target shape").ravel().tolist())
-    value: Value = node.attributes["value"]
+    value: OnnxValue = node.attributes["value"]
     fill = graph.at(value, [Index.const(0)] * value.rank)
     return graph.define(node, axes_of(shape), fill, value.dtype)
 
@@ -514,7 +514,7 @@ def _text(shape: Sequence[Extent]) -> str:
     return f"[{', '.join(map(str, shape))}]"
 
 
-def _single(f: Callable[[Graph, Node], Value]) -> Translator:
+def _single(f: Callable[[Graph, Node], OnnxValue]) -> Translator:
     return lambda graph, node: [f(graph, node)]
 
 

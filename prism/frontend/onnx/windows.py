@@ -8,14 +8,14 @@ from types import MappingProxyType
 
 from prism.frontend import windows
 from prism.frontend.onnx.algebra import apply
-from prism.frontend.onnx.graph import Graph, Node, Value
+from prism.frontend.onnx.graph import Graph, Node, OnnxValue
 from prism.frontend.windows import Margin, Pool, Window
 from prism.program.extents import Extent, add, at_most, cdiv, is_static, mul
 from prism.program.index import Axis, Index
 from prism.program.nodes import Const, DType, Expr
 from prism.program.views import Shape, axes_of, same_extent
 
-Translator = Callable[[Graph, Node], Sequence[Value]]
+Translator = Callable[[Graph, Node], Sequence[OnnxValue]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +26,7 @@ class Operand:
     at: Callable[[Sequence[Index]], Expr]
 
 
-def operand(graph: Graph, value: Value) -> Operand:
+def operand(graph: Graph, value: OnnxValue) -> Operand:
     """The value as the shared definitions take it."""
     return Operand(value.shape, lambda index: graph.at(value, index))
 
@@ -92,7 +92,7 @@ def _same(node: Node, window: Window, *, upper: bool) -> tuple[int, int]:
     return (small, total - small) if upper else (total - small, small)
 
 
-def _image(node: Node, value: Value) -> Shape:
+def _image(node: Node, value: OnnxValue) -> Shape:
     """The spatial dimensions of [batch, channels, ...]."""
     if value.rank < 3:
         raise node.shape_error(f"an operand of {value.rank} dimensions", why="it needs a batch, channels and a place")
@@ -102,7 +102,7 @@ def _image(node: Node, value: Value) -> Shape:
 # Convolution
 
 
-def _kernel(node: Node, x: Value, w: Value) -> Shape:
+def _kernel(node: Node, x: OnnxValue, w: OnnxValue) -> Shape:
     """The extents of the taps."""
     _image(node, x)
     if w.rank != x.rank:
@@ -123,7 +123,7 @@ def _groups(node: Node, whole: Extent) -> int:
 
 
 def convolution(
-    graph: Graph, node: Node, x: Value, w: Value, read: Operand, weight: Operand
+    graph: Graph, node: Node, x: OnnxValue, w: OnnxValue, read: Operand, weight: Operand
 ) -> tuple[list[Axis], Expr]:
     """The axes and the element of the convolution that a node's attributes say.
 
@@ -144,7 +144,7 @@ def convolution(
     return axes, windows.convolution(read, weight, axes, lie, groups)
 
 
-def _conv(graph: Graph, node: Node) -> Sequence[Value]:
+def _conv(graph: Graph, node: Node) -> Sequence[OnnxValue]:
     x, w = node.input(0), node.input(1)
     axes, value = convolution(graph, node, x, w, operand(graph, x), operand(graph, w))
     return [graph.define(node, axes, _biased(graph, node, value, axes[1]), x.dtype)]
@@ -159,7 +159,7 @@ def _biased(graph: Graph, node: Node, value: Expr, channel: Axis) -> Expr:
     return apply("add", value, graph.at(bias, [Index.axis(channel)]))
 
 
-def _conv_transpose(graph: Graph, node: Node) -> Sequence[Value]:
+def _conv_transpose(graph: Graph, node: Node) -> Sequence[OnnxValue]:
     x, w = node.input(0), node.input(1)
     taps, image = _kernel(node, x, w), _image(node, x)
     groups = _groups(node, x.shape[1])
@@ -211,7 +211,7 @@ def _surplus(node: Node, total: Extent, auto: str) -> tuple[int, int]:
 # Pooling
 
 
-def _pooled(graph: Graph, node: Node, x: Value) -> tuple[tuple[Axis, ...], list[Window], Pool]:
+def _pooled(graph: Graph, node: Node, x: OnnxValue) -> tuple[tuple[Axis, ...], list[Window], Pool]:
     image = _image(node, x)
     taps = [int(n) for n in node.attributes["kernel_shape"]]
     if len(taps) != len(image) or any(n < 1 for n in taps):
@@ -239,7 +239,7 @@ def _refuse_empty_windows(node: Node, axes: Sequence[Axis], lie: Sequence[Window
         )
 
 
-def _average_pool(graph: Graph, node: Node) -> Sequence[Value]:
+def _average_pool(graph: Graph, node: Node) -> Sequence[OnnxValue]:
     x = node.input(0)
     axes, lie, pooled = _pooled(graph, node, x)
     _refuse_empty_windows(node, axes, lie)
@@ -247,7 +247,7 @@ def _average_pool(graph: Graph, node: Node) -> Sequence[Value]:
     return [graph.define(node, axes, windows.average(pooled, divisor), x.dtype)]
 
 
-def _max_pool(graph: Graph, node: Node) -> Sequence[Value]:
+def _max_pool(graph: Graph, node: Node) -> Sequence[OnnxValue]:
     x = node.input(0)
     node.attributes.get("storage_order")  # of the second result, which check_all_read refuses
     axes, lie, pooled = _pooled(graph, node, x)
@@ -255,7 +255,7 @@ def _max_pool(graph: Graph, node: Node) -> Sequence[Value]:
     return [graph.define(node, axes, windows.largest(pooled, x.dtype), x.dtype)]
 
 
-def _lp_pool(graph: Graph, node: Node) -> Sequence[Value]:
+def _lp_pool(graph: Graph, node: Node) -> Sequence[OnnxValue]:
     x = node.input(0)
     axes, _, pooled = _pooled(graph, node, x)
     return [graph.define(node, axes, windows.length(pooled, _order(node)), x.dtype)]
@@ -271,7 +271,7 @@ def _order(node: Node) -> int:
 def _global(combine: Callable[[Node, Pool, DType], Expr]) -> Translator:
     """All of each channel pooled."""
 
-    def translate(graph: Graph, node: Node) -> Sequence[Value]:
+    def translate(graph: Graph, node: Node) -> Sequence[OnnxValue]:
         x = node.input(0)
         image = _image(node, x)
         axes = axes_of((*x.shape[:2], *[1] * len(image)))
@@ -285,7 +285,7 @@ def _global(combine: Callable[[Node, Pool, DType], Expr]) -> Translator:
 # Padding
 
 
-def _pad(graph: Graph, node: Node) -> Sequence[Value]:
+def _pad(graph: Graph, node: Node) -> Sequence[OnnxValue]:
     x = node.input(0)
     told = node.listed("pads", 1, "the padding")
     if told is None:

@@ -27,7 +27,7 @@ from torch.export.graph_signature import ExportGraphSignature, InputKind
 from torch.utils import _pytree as pytree
 
 from prism.errors import ConformanceError, PrismError, RuleError, UnsupportedError
-from prism.frontend.torch.values import UNINITIALISED, Value
+from prism.frontend.torch.values import UNINITIALISED, TorchValue
 from prism.program import conformance, example_draws, extents
 from prism.program.conformance import DOUBLE, PRECISIONS, Claim, Comparison, Difference, Precision
 from prism.program.evaluate import bind
@@ -276,7 +276,7 @@ def _claims(reading: Reading) -> list[Claim]:
     tensors = {t.name for t in program.inputs} | {d.name for d in program.definitions}
     claims = []
     for node, value in reading.values.items():
-        if not isinstance(value, Value) or node.op == "placeholder":
+        if not isinstance(value, TorchValue) or node.op == "placeholder":
             continue
         made_by = node.args[0] if node.op == "call_function" and node.target is operator.getitem else node
         assert isinstance(made_by, torch.fx.Node)

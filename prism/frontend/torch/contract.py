@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 
 from prism.frontend.torch.reduce import shifted
-from prism.frontend.torch.values import Handler, Node, Result, Value, number
+from prism.frontend.torch.values import Handler, Node, Result, TorchValue, number
 from prism.program import build
 from prism.program.extents import Extent
 from prism.program.fold import div, op
@@ -19,7 +19,7 @@ def _matmul(n: Node) -> Result:
     return n.define(_product(n, n["self"], n["mat2"] if n.has("mat2") else n["other"]))
 
 
-def _product(n: Node, a: Value, b: Value) -> Expr:
+def _product(n: Node, a: TorchValue, b: TorchValue) -> Expr:
     """The element of a @ b under the result's axes: torch.matmul's rules for vectors and for stacks of matrices."""
     k = Axis("k", a.shape[-1])
     axes = list(n.axes)
@@ -40,8 +40,8 @@ def _outer(n: Node) -> Result:
 
 
 def _linear(n: Node) -> Result:
-    x: Value = n["input"]
-    weight: Value = n["weight"]
+    x: TorchValue = n["input"]
+    weight: TorchValue = n["weight"]
     many = len(weight.shape) - 1  # a weight of one dimension has no columns
     rows, column = n.axes[: len(x.shape) - 1], n.axes[len(n.axes) - many :]
     k = Axis("k", x.shape[-1])
@@ -57,7 +57,7 @@ def _added(first: str, second: str) -> Handler:
 
     def handle(n: Node) -> Result:
         product = op("mul", number(n["alpha"], n.axes), _product(n, n[first], n[second]))
-        added: Value = n["self"]
+        added: TorchValue = n["self"]
         if n["beta"] == 0:
             return n.define(product)
         return n.define(op("add", op("mul", number(n["beta"], n.axes), added.under(n.axes)), product))
@@ -66,7 +66,7 @@ def _added(first: str, second: str) -> Handler:
 
 
 def _einsum(n: Node) -> Result:
-    tensors: list[Value] = n["tensors"]
+    tensors: list[TorchValue] = n["tensors"]
     spelling = n["equation"].replace(" ", "")
     inputs, arrow, output = spelling.partition("->")
     terms = [_letters(n, t, len(v.shape)) for t, v in zip(inputs.split(","), tensors, strict=True)]
@@ -123,7 +123,7 @@ def _attention(n: Node) -> Result:
     *outer, i, j = score_axes
     d = Axis("d", width)
 
-    def of_head(t: Value, over: Sequence[Axis], row: Axis, column: Axis) -> Expr:
+    def of_head(t: TorchValue, over: Sequence[Axis], row: Axis, column: Axis) -> Expr:
         """t[..., head, row, column]; with fewer heads than queries have, consecutive queries share one."""
         index = [Index.const(0) if e == 1 else Index.axis(a) for a, e in zip(over, t.shape[:-2], strict=True)]
         if n.get("enable_gqa") and over and t.shape[-3] != 1 and not same_extent(t.shape[-3], over[-1].extent):
@@ -135,7 +135,7 @@ def _attention(n: Node) -> Result:
 
     product = op("mul", of_head(q, outer, i, d), of_head(k, outer, j, d))
     score = op("mul", factor, build.reduce(ReduceKind.SUM, d, product))
-    mask: Value | None = n["attn_mask"]
+    mask: TorchValue | None = n["attn_mask"]
     if n["is_causal"]:
         score = op("where", op("le", build.position(j), build.position(i)), score, Const(-math.inf))
     if mask is not None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from prism.frontend.torch.values import Handler, Node, Result, Value
+from prism.frontend.torch.values import Handler, Node, Result, TorchValue
 from prism.program import build
 from prism.program.extents import Extent
 from prism.program.fold import op
@@ -27,7 +27,7 @@ def _affine(n: Node, value: Expr, channel: Index) -> Expr:
 
 def _batch_norm(n: Node) -> Result:
     """By running statistics, as in eval mode: one mean and variance a channel."""
-    x: Value = n["input"]
+    x: TorchValue = n["input"]
     n.settled("momentum")  # which running statistics are updated by, in training
     channel = Index.axis(n.axes[1])
     centred = build.sub(x.under(n.axes), n["running_mean"].at([channel]))
@@ -37,7 +37,7 @@ def _batch_norm(n: Node) -> Result:
 
 def _group_norm(n: Node) -> Result:
     """Over the channels of a group and all places."""
-    x: Value = n["input"]
+    x: TorchValue = n["input"]
     n.settled("N", "C", "HxW")
     batch, channel, *places = n.axes
     channels, groups = x.shape[1], n["group"]

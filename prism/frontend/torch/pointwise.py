@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from prism.frontend.torch.values import UNINITIALISED, Handler, Node, Result, Value, converted, is_truth, number
+from prism.frontend.torch.values import UNINITIALISED, Handler, Node, Result, TorchValue, converted, is_truth, number
 from prism.program import build
 from prism.program.extents import add
 from prism.program.fold import div, op, sub, truth
@@ -47,7 +47,7 @@ def _unary(name: str) -> Handler:
     function = UNARY[name]
 
     def handle(n: Node) -> Result:
-        x: Value = n["self"]
+        x: TorchValue = n["self"]
         if name in _ROUNDING and not n.dtype.is_float:
             return x
         return n.define(function(x.under(n.axes)))
@@ -79,7 +79,7 @@ def _common(n: Node, *arguments: str) -> torch.dtype:
 
 def _typed(value: Any) -> Any:
     """What stands for an operand where torch decides about types: its type, and whether it has dimensions."""
-    if isinstance(value, Value):
+    if isinstance(value, TorchValue):
         return torch.empty([1] * len(value.shape), dtype=getattr(torch, value.dtype.value), device="meta")
     return value if isinstance(value, (bool, int, float)) else 0
 
@@ -267,9 +267,9 @@ def _bits(n: Node, name: str) -> Result:
     if isinstance(x, int):
         x, mask = mask, x
     match mask:
-        case Value(tensor="", expr=Const(value)) if not is_truth(mask):
+        case TorchValue(tensor="", expr=Const(value)) if not is_truth(mask):
             mask = int(value)
-    if not isinstance(x, Value) or isinstance(mask, Value):
+    if not isinstance(x, TorchValue) or isinstance(mask, TorchValue):
         raise n.unsupported("only of truth values, or with a number, are bits a formula", "use % and //")
     if not own.low <= mask <= own.high:
         raise n.unsupported(f"{mask} has more bits than {n.dtype.value}")
@@ -370,7 +370,7 @@ def _lerp(n: Node) -> Result:
 
 
 def _cast(n: Node) -> Result:
-    x: Value = n["self"]
+    x: TorchValue = n["self"]
     n.settled("dtype", "other")
     if x.dtype is n.dtype:
         return x
@@ -384,7 +384,7 @@ def _cast(n: Node) -> Result:
 
 
 def _same(n: Node) -> Result:
-    value: Value = n["self"]
+    value: TorchValue = n["self"]
     return value
 
 
@@ -392,7 +392,7 @@ def _dropout(n: Node) -> Result:
     train, p = n["train"], n["p"]
     if train and p != 0:
         raise n.unsupported("it is random", "call .eval() on the module before tracing it")
-    value: Value = n["input"]
+    value: TorchValue = n["input"]
     return value
 
 
@@ -400,7 +400,7 @@ def _native_dropout(n: Node) -> Result:
     p, train = n["p"], n["train"]
     if train is not False and p != 0:
         raise n.unsupported("it is random", "call .eval() on the module before tracing it")
-    value: Value = n["input"]
+    value: TorchValue = n["input"]
     return value, None
 
 

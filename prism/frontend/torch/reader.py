@@ -29,7 +29,7 @@ from prism.errors import UnsupportedError, UsageError
 from prism.frontend.torch import conformance, contract, norms, pointwise, reduce, views, windows
 from prism.frontend.torch import declared as declared_operators
 from prism.frontend.torch.conformance import Graph, Reading
-from prism.frontend.torch.values import UNINITIALISED, Builder, Handler, Node, Value, constant
+from prism.frontend.torch.values import UNINITIALISED, Builder, Handler, Node, TorchValue, constant
 from prism.program import extents
 from prism.program.empty import without_empty
 from prism.program.extents import Extent
@@ -438,14 +438,14 @@ class _Translation:
             raise UnsupportedError(f"shape {list(tensor.shape)} has no elements", where=target, fix="leave it out")
         if tensor.numel() == 1 and spec.kind == InputKind.CONSTANT_TENSOR:
             ones = tuple(Axis(f"i{d}", 1) for d in range(tensor.dim()))
-            number = Value(tuple(tensor.shape), dtype, axes=ones, expr=constant(tensor.item(), target))
+            number = TorchValue(tuple(tensor.shape), dtype, axes=ones, expr=constant(tensor.item(), target))
             whole = dtype in (DType.INT64, DType.INT32)
             self._values[node] = self._knowing(node, number, tensor) if whole else number
             return
         told = octagon(tensor.float().numpy() if tensor.dtype == torch.bfloat16 else tensor.cpu().numpy())
         if told is not None and spec.kind != InputKind.PARAMETER:
             axes = axes_of(tuple(tensor.shape))
-            mask = Value(tuple(tensor.shape), dtype, axes=axes, expr=told.at([Index.axis(a) for a in axes]))
+            mask = TorchValue(tuple(tensor.shape), dtype, axes=axes, expr=told.at([Index.axis(a) for a in axes]))
             whole = dtype in (DType.INT64, DType.INT32) and tensor.numel() <= _FOLLOWED
             self._values[node] = self._knowing(node, mask, tensor) if whole else mask
             return
@@ -494,9 +494,9 @@ class _Translation:
         except (ArithmeticError, AssertionError, AttributeError, LookupError, TypeError, ValueError) as error:
             raise call.unsupported(f"this form of it is not known ({type(error).__name__}: {error})") from error
         _refuse_unread(call, target)
-        self._values[node] = self._followed(node, made) if isinstance(made, Value) else made
+        self._values[node] = self._followed(node, made) if isinstance(made, TorchValue) else made
 
-    def _followed(self, node: torch.fx.Node, value: Value) -> Value:
+    def _followed(self, node: torch.fx.Node, value: TorchValue) -> TorchValue:
         """The value with its elements, where they are a few whole numbers that are known: torch computes them."""
         meta, target = node.meta["val"], node.target
         few = value.dtype is not DType.BOOL and not value.dtype.is_float and all(isinstance(e, int) for e in meta.shape)
@@ -511,7 +511,7 @@ class _Translation:
             return value
         return self._knowing(node, value, made)
 
-    def _knowing(self, node: torch.fx.Node, value: Value, held: torch.Tensor) -> Value:
+    def _knowing(self, node: torch.fx.Node, value: TorchValue, held: torch.Tensor) -> TorchValue:
         self._known[node] = held
         return replace(value, elements=held.detach().cpu().numpy())
 
@@ -548,7 +548,7 @@ class _Translation:
             value = self._values.get(result) if isinstance(result, torch.fx.Node) else None
             if value is None and isinstance(result, torch.fx.Node) and result in self._values:
                 raise _second_result(result, self._title)
-            if not isinstance(value, Value):
+            if not isinstance(value, TorchValue):
                 raise UnsupportedError(
                     f"output {position} is not a tensor", where=self._title, fix="return tensors alone"
                 )
@@ -604,7 +604,7 @@ def _same(a: Any, b: Any) -> bool:
 
 
 def _short(given: Any) -> str:
-    return "a tensor" if isinstance(given, Value) else str(given)
+    return "a tensor" if isinstance(given, TorchValue) else str(given)
 
 
 def _flat(results: Any) -> Iterator[Any]:

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 
 from prism.frontend.extremes import place_of_extreme
-from prism.frontend.torch.values import Handler, Node, Result, Value, converted, is_truth
+from prism.frontend.torch.values import Handler, Node, Result, TorchValue, converted, is_truth
 from prism.program import build
 from prism.program.extents import Extent
 from prism.program.fold import div, op, sub, truth
@@ -32,7 +32,7 @@ class Reduction:
         bound: the axes that the reduction binds.
     """
 
-    def __init__(self, x: Value, dims: Sequence[int], keepdim: bool) -> None:
+    def __init__(self, x: TorchValue, dims: Sequence[int], keepdim: bool) -> None:
         self._x = x
         self._dims = dims
         self.bound = tuple(Axis(f"r{d}", x.shape[d]) for d in dims)
@@ -57,7 +57,7 @@ class Reduction:
 
 
 def _reduction(n: Node) -> Reduction:
-    x: Value = n["self"]
+    x: TorchValue = n["self"]
     return Reduction(x, dimensions(len(x.shape), n.get("dim")), bool(n.get("keepdim", False)))
 
 
@@ -94,9 +94,9 @@ def _extreme(kind: ReduceKind) -> Handler:
     return handle
 
 
-def _place(n: Node, r: Reduction, kind: ReduceKind, result: int = 0) -> Value:
+def _place(n: Node, r: Reduction, kind: ReduceKind, result: int = 0) -> TorchValue:
     """Where the extreme is, and the first of them where there are several."""
-    x: Value = n["self"]
+    x: TorchValue = n["self"]
     expr = place_of_extreme(kind, r.at, r.bound, floats=x.dtype.is_float)
     within = n.bounds(count(r.bound))
     return n.define(expr, r.axes, result=result, bounds=Interval(0.0, max(within.high - 1.0, 0.0), whole=True))
@@ -173,7 +173,7 @@ def _norm(n: Node) -> Result:
 
 def _any_all(kind: ReduceKind) -> Handler:
     def handle(n: Node) -> Result:
-        x: Value = n["self"]
+        x: TorchValue = n["self"]
         none = n.get("dim") == []  # of these two alone no dimensions are not all
         r = Reduction(x, [] if none else dimensions(len(x.shape), n.get("dim")), bool(n.get("keepdim", False)))
         element = r.element if is_truth(x) else truth(r.element)
@@ -186,7 +186,7 @@ def _cumulative(kind: ReduceKind) -> Handler:
     """The sum or the product of the elements up to each place."""
 
     def handle(n: Node) -> Result:
-        x: Value = n["self"]
+        x: TorchValue = n["self"]
         n.settled("dtype")
         d = n["dim"] % max(len(x.shape), 1)
         if not x.shape:
@@ -205,7 +205,7 @@ def _cumulative(kind: ReduceKind) -> Handler:
 
 def _along(n: Node) -> tuple[Callable[[Axis], Expr], Axis, Axis]:
     """(the element of x with its softmax dimension under an axis, the result's axis there, one to bind)."""
-    x: Value = n["self"]
+    x: TorchValue = n["self"]
     n.settled("dtype", "half_to_float")  # both of floating point
     d = n["dim"] % max(len(x.shape), 1)
     own = n.axes[d] if x.shape else Axis("i", 1)
@@ -265,7 +265,7 @@ def _scaled(n: Node, normal: Expr, rank: int) -> Expr:
 
 
 def _rms_norm(n: Node) -> Result:
-    x: Value = n["input"]
+    x: TorchValue = n["input"]
     rank = len(n["normalized_shape"])
     r = Reduction(x, range(len(x.shape) - rank, len(x.shape)), keepdim=True)
     eps = n["eps"]
@@ -279,7 +279,7 @@ def _rms_norm(n: Node) -> Result:
 
 
 def _layer_norm(n: Node) -> Result:
-    x: Value = n["input"]
+    x: TorchValue = n["input"]
     rank = len(n["normalized_shape"])
     r = Reduction(x, range(len(x.shape) - rank, len(x.shape)), keepdim=True)
     inner = r.again()
@@ -291,7 +291,7 @@ def _layer_norm(n: Node) -> Result:
 
 def _batch_norm(n: Node) -> Result:
     """Normalised by what the batch's own elements are, those of each channel together."""
-    x: Value = n["input"]
+    x: TorchValue = n["input"]
     if n.get("running_mean") is not None or n.get("running_var") is not None or not n["training"]:
         raise n.unsupported("it keeps running statistics", "call .eval() on the module before tracing it")
     n.settled("momentum")  # of the running statistics

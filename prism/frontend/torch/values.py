@@ -28,7 +28,7 @@ UNINITIALISED = frozenset({"empty", "empty_like", "empty_permuted", "empty_strid
 
 
 @dataclass(frozen=True, slots=True)
-class Value:
+class TorchValue:
     """A torch tensor: `tensor` names it, or `expr` over `axes` says each element.
 
     Attributes:
@@ -148,7 +148,7 @@ class Node:
         result: int = 0,
         view: bool = False,
         bounds: Interval | None = None,
-    ) -> Value:
+    ) -> TorchValue:
         """The value of one result, as its type stores it: `expr` over `axes` (those of the first result by default).
 
         Bounds of the expression are derived where a handler does not know better.
@@ -171,7 +171,7 @@ class Node:
         )
 
 
-Result: TypeAlias = "Value | tuple[Value | None, ...]"
+Result: TypeAlias = "TorchValue | tuple[TorchValue | None, ...]"
 Handler: TypeAlias = Callable[[Node], Result]
 
 
@@ -218,14 +218,14 @@ class Builder:
         self._taken.add(candidate)
         return candidate
 
-    def input(self, name: str, shape: Shape, dtype: DType, bounds: Interval | None = None) -> Value:
+    def input(self, name: str, shape: Shape, dtype: DType, bounds: Interval | None = None) -> TorchValue:
         """Declare an input; its elements are what its type lets expect where no bounds are given."""
         tensor = Tensor(self.unique(name), shape, dtype)
         self.inputs.append(tensor)
         self._bounds[tensor.name] = bounds or of_type(dtype)
         if dtype.is_float:
             self._floats.add(tensor.name)
-        return Value(shape, dtype, tensor.name)
+        return TorchValue(shape, dtype, tensor.name)
 
     def define(
         self,
@@ -237,23 +237,23 @@ class Builder:
         *,
         view: bool = False,
         bounds: Interval | None = None,
-    ) -> Value:
+    ) -> TorchValue:
         """A value as its type stores it; it becomes a definition when it reads a tensor."""
         shape: tuple[Extent, ...] = tuple(a.extent for a in axes)
         kept, within = stored(expr, dtype, bounds or self.interval(expr), origin)
         if not any(isinstance(e, Read) for e in walk(kept)):
-            return Value(shape, dtype, axes=axes, expr=kept)
+            return TorchValue(shape, dtype, axes=axes, expr=kept)
         return self._defined(name, axes, kept, dtype, origin, within, view=view)
 
     def materialise(
         self, name: str, axes: tuple[Axis, ...], expr: Expr, dtype: DType, origin: str, *, view: bool = False
-    ) -> Value:
+    ) -> TorchValue:
         """A definition, even of what reads no tensor, of a value that is as its type stores it."""
         return self._defined(name, axes, expr, dtype, origin, self.interval(expr), view=view)
 
     def _defined(
         self, name: str, axes: tuple[Axis, ...], expr: Expr, dtype: DType, origin: str, bounds: Interval, *, view: bool
-    ) -> Value:
+    ) -> TorchValue:
         d = Definition(self.unique(name), axes, expr, dtype, origin, view and isinstance(expr, Read))
         self.definitions.append(d)
         self._bounds[d.name] = bounds
@@ -261,7 +261,7 @@ class Builder:
             self._floats.add(d.name)
         if dtype.is_float and self.may_be_infinite(expr):
             self._infinite.add(d.name)
-        return Value(d.tensor.shape, dtype, d.name)
+        return TorchValue(d.tensor.shape, dtype, d.name)
 
 
 def converted(n: Node, e: Expr, dtype: DType) -> Expr:
@@ -277,11 +277,11 @@ def converted(n: Node, e: Expr, dtype: DType) -> Expr:
     return kept
 
 
-def number(value: Value | Extent | float | bool, axes: Sequence[Axis]) -> Expr:
+def number(value: TorchValue | Extent | float | bool, axes: Sequence[Axis]) -> Expr:
     """An operand of a pointwise operation: a tensor under the axes, a Python number, or a symbolic size."""
     from prism.program import build
 
-    if isinstance(value, Value):
+    if isinstance(value, TorchValue):
         return value.under(axes)
     if isinstance(value, (bool, int, float)):
         return constant(value)
@@ -307,4 +307,4 @@ def constant(value: float | bool, where: str = "") -> Const:
 
 def is_truth(value: object) -> bool:
     """Whether an operand holds truth values."""
-    return isinstance(value, bool) or (isinstance(value, Value) and value.dtype is DType.BOOL)
+    return isinstance(value, bool) or (isinstance(value, TorchValue) and value.dtype is DType.BOOL)

@@ -8,7 +8,7 @@ from functools import reduce
 import numpy as np
 
 from prism.frontend.sizes import not_negative
-from prism.frontend.torch.values import Handler, Node, Result, Value, converted
+from prism.frontend.torch.values import Handler, Node, Result, TorchValue, converted
 from prism.program import build
 from prism.program.extents import Extent, add, is_static, mul
 from prism.program.fold import op
@@ -23,12 +23,12 @@ def _indices(axes: Sequence[Axis]) -> list[Index]:
 
 
 def _view(
-    n: Node, index: Sequence[Index], result: int = 0, axes: Sequence[Axis] | None = None, x: Value | None = None
-) -> Value:
+    n: Node, index: Sequence[Index], result: int = 0, axes: Sequence[Axis] | None = None, x: TorchValue | None = None
+) -> TorchValue:
     return n.define((n["self"] if x is None else x).at(index), axes, result=result, view=True)
 
 
-def _permuted(n: Node, permutation: Sequence[int]) -> Value:
+def _permuted(n: Node, permutation: Sequence[int]) -> TorchValue:
     index = [Index.const(0)] * len(permutation)
     for axis, source in zip(n.axes, permutation, strict=True):
         index[source] = Index.axis(axis)
@@ -70,13 +70,13 @@ def _reshape(*told: str) -> Handler:
 
 
 def _reshaped(n: Node) -> Result:
-    x: Value = n["self"]
+    x: TorchValue = n["self"]
     return x if x.shape == n.shape else _view(n, reshape_index(x.shape, n.axes, n.origin))
 
 
 def _squeeze(n: Node) -> Result:
     """Dimensions of one element are dropped; a symbolic one stays, so that sizes at which it has one are left out."""
-    x: Value = n["self"]
+    x: TorchValue = n["self"]
     given = n.get("dim")
     rank = len(x.shape)
     named = range(rank) if given is None else [given] if isinstance(given, int) else given
@@ -87,7 +87,7 @@ def _squeeze(n: Node) -> Result:
 
 
 def _expand(n: Node) -> Result:
-    x: Value = n["self"]
+    x: TorchValue = n["self"]
     n.settled("size", "other")
     for have, wanted in zip(x.shape[::-1], n.shape[::-1], strict=False):
         if have != 1 and not same_extent(have, wanted):
@@ -96,13 +96,13 @@ def _expand(n: Node) -> Result:
 
 
 def _slice(n: Node) -> Result:
-    x: Value = n["self"]
+    x: TorchValue = n["self"]
     n.settled("end", "length")
     first, step = n["start"], n.get("step", 1)
     d = n["dim"] % len(x.shape)
     if x.shape == n.shape:
         return x
-    if isinstance(first, Value):
+    if isinstance(first, TorchValue):
         raise n.unsupported("where it starts depends on data")
     start = _wrapped(first, x.shape[d])
     if is_static(n.shape[d]):  # of as many elements at every size
@@ -131,10 +131,10 @@ def _wrapped(start: Extent | None, extent: Extent) -> Extent:
 
 
 def _select(n: Node) -> Result:
-    x: Value = n["self"]
+    x: TorchValue = n["self"]
     d = n["dim"] % len(x.shape)
     at = n["index"]
-    if isinstance(at, Value):
+    if isinstance(at, TorchValue):
         raise n.unsupported("which element is read depends on data")
     place = add(x.shape[d], at) if isinstance(at, int) and at < 0 else at
     if isinstance(at, int):
@@ -186,7 +186,7 @@ def _unbind(n: Node) -> Result:
     return tuple(values)
 
 
-def joined(n: Node, elements: Sequence[Expr], starts: Sequence[Extent], axis: Axis) -> Value:
+def joined(n: Node, elements: Sequence[Expr], starts: Sequence[Extent], axis: Axis) -> TorchValue:
     """The parts one after another along `axis`: part p is `elements[p]` from position starts[p] on."""
     value = elements[-1]
     position = build.position(axis)
@@ -198,7 +198,7 @@ def joined(n: Node, elements: Sequence[Expr], starts: Sequence[Extent], axis: Ax
 
 def _cat(n: Node) -> Result:
     # torch lets empty vectors stand beside parts of any rank; of nothing but these the result is one, too
-    tensors: list[Value] = [t for t in n["tensors"] if not (len(t.shape) == 1 and t.shape[0] == 0)] or n["tensors"]
+    tensors: list[TorchValue] = [t for t in n["tensors"] if not (len(t.shape) == 1 and t.shape[0] == 0)] or n["tensors"]
     d = n["dim"] % len(n.shape)
     elements, starts, offset = [], [], 0
     total: Extent = offset
@@ -219,7 +219,7 @@ def _stack(n: Node) -> Result:
 
 
 def _flip(n: Node) -> Result:
-    x: Value = n["self"]
+    x: TorchValue = n["self"]
     if not x.shape:
         n.settled("dims")
         return x
@@ -232,7 +232,7 @@ def _flip(n: Node) -> Result:
 
 def _roll(n: Node) -> Result:
     """Shifted reads on either side of the seam, one dimension after another."""
-    x: Value = n["self"]
+    x: TorchValue = n["self"]
     if not n["dims"]:
         raise n.unsupported("it rolls the flattened tensor", "name the dimensions to roll")
     places: list[tuple[Expr | None, list[Index]]] = [(None, _indices(n.axes))]
@@ -260,7 +260,7 @@ def _roll(n: Node) -> Result:
 
 
 def _repeat(n: Node) -> Result:
-    x: Value = n["self"]
+    x: TorchValue = n["self"]
     n.settled("repeats")
     own = n.axes[len(n.shape) - len(x.shape) :]
     places = zip(own, x.shape, strict=True)
@@ -268,7 +268,7 @@ def _repeat(n: Node) -> Result:
 
 
 def _diagonal(n: Node) -> Result:
-    x: Value = n["self"]
+    x: TorchValue = n["self"]
     a, b = n["dim1"] % len(x.shape), n["dim2"] % len(x.shape)
     *rest, along = n.axes
     index = iter(_indices(rest))
@@ -282,8 +282,8 @@ def _diagonal(n: Node) -> Result:
 
 def _index(n: Node) -> Result:
     """Indexing by tensors of integers, whose elements are positions (aranges and slices of them) or given by data."""
-    x: Value = n["self"]
-    given: list[Value | None] = list(n["indices"]) + [None] * (len(x.shape) - len(n["indices"]))
+    x: TorchValue = n["self"]
+    given: list[TorchValue | None] = list(n["indices"]) + [None] * (len(x.shape) - len(n["indices"]))
     chosen = [d for d, v in enumerate(given) if v is not None]
     values = [v for v in given if v is not None]
     rank = max(len(v.shape) for v in values)
@@ -296,8 +296,8 @@ def _index(n: Node) -> Result:
 
 def _index_select(n: Node) -> Result:
     """Slices of a dimension at positions."""
-    x: Value = n["self"]
-    places: Value = n["index"]
+    x: TorchValue = n["self"]
+    places: TorchValue = n["index"]
     if not x.shape:
         n.settled("dim")
         return _same(n)
@@ -309,7 +309,7 @@ def _index_select(n: Node) -> Result:
 def _embedding(n: Node) -> Result:
     """The rows of a table at positions."""
     n.settled("padding_idx", "scale_grad_by_freq", "sparse")  # of gradients
-    places: Value = n["indices"]
+    places: TorchValue = n["indices"]
     rank = len(places.shape)
     index = [Index.const(0), *_indices(n.axes[rank:])]
     return _looked_up(n, n["weight"], index, {0: (places, n.axes[:rank])}, negative=False)
@@ -317,7 +317,7 @@ def _embedding(n: Node) -> Result:
 
 def _gather(n: Node) -> Result:
     """One element of a dimension for each of the result."""
-    x: Value = n["self"]
+    x: TorchValue = n["self"]
     if not x.shape:
         n.settled("dim", "index")
         return n.define(x.at([]))
@@ -326,8 +326,13 @@ def _gather(n: Node) -> Result:
 
 
 def _looked_up(
-    n: Node, x: Value, index: list[Index], places: Mapping[int, tuple[Value, Sequence[Axis]]], *, negative: bool = True
-) -> Value:
+    n: Node,
+    x: TorchValue,
+    index: list[Index],
+    places: Mapping[int, tuple[TorchValue, Sequence[Axis]]],
+    *,
+    negative: bool = True,
+) -> TorchValue:
     """The element of a tensor at positions, in some dimensions those that values over the given axes hold.
 
     torch wants every position to lie in its dimension; where one that data give does not, this is 0.
@@ -377,7 +382,7 @@ def _looked_up(
     return n.define(value)
 
 
-def _places(n: Node, v: Value, axes: Sequence[Axis], extent: Extent, negative: bool) -> Index | Expr | None:
+def _places(n: Node, v: TorchValue, axes: Sequence[Axis], extent: Extent, negative: bool) -> Index | Expr | None:
     """What a value says of positions along a dimension: an index over the axes, a number that data give, or None.
 
     None is for a few that are known and on no line.
@@ -410,7 +415,7 @@ def _places(n: Node, v: Value, axes: Sequence[Axis], extent: Extent, negative: b
 # Writing into a part of a tensor, as assignments to slices and in-place operations on views are exported
 
 
-def _written(n: Node, inside: Sequence[Expr], source: Expr) -> Value:
+def _written(n: Node, inside: Sequence[Expr], source: Expr) -> TorchValue:
     """The tensor with another value where all conditions hold."""
     value = n["self"].under(n.axes)
     for condition in inside[:0:-1]:
@@ -420,7 +425,7 @@ def _written(n: Node, inside: Sequence[Expr], source: Expr) -> Value:
 
 def _slice_scatter(n: Node) -> Result:
     """The tensor with a slice of it replaced: place p is the source's (p - start) / step."""
-    source: Value = n["src"]
+    source: TorchValue = n["src"]
     n.settled("end")
     d, step = n["dim"] % len(n.shape), n["step"]
     start, length, axis = _wrapped(n["start"], n.shape[d]), source.shape[d], n.axes[d]
@@ -445,16 +450,16 @@ def _slice_scatter(n: Node) -> Result:
     return _written(n, inside, converted(n, source.at(index), n.dtype))
 
 
-def _same(n: Node) -> Value:
-    value: Value = n["self"]
+def _same(n: Node) -> TorchValue:
+    value: TorchValue = n["self"]
     return value
 
 
 def _select_scatter(n: Node) -> Result:
     """The tensor with one place of a dimension replaced."""
-    source: Value = n["src"]
+    source: TorchValue = n["src"]
     d, at = n["dim"] % len(n.shape), n["index"]
-    if isinstance(at, Value):
+    if isinstance(at, TorchValue):
         raise n.unsupported("which element is written depends on data")
     place = add(n.shape[d], at) if isinstance(at, int) and at < 0 else at
     inside = op("eq", build.position(n.axes[d]), build.position(Index.const(place)))
@@ -464,7 +469,7 @@ def _select_scatter(n: Node) -> Result:
 
 def _diagonal_scatter(n: Node) -> Result:
     """The tensor with a diagonal replaced."""
-    source: Value = n["src"]
+    source: TorchValue = n["src"]
     a, b = n["dim1"] % len(n.shape), n["dim2"] % len(n.shape)
     low, high = max(0, -n["offset"]), max(0, n["offset"])
     row, column = Index.axis(n.axes[a]) + -low, Index.axis(n.axes[b]) + -high
@@ -481,9 +486,9 @@ def _copy(n: Node) -> Result:
 
 def _index_put(n: Node) -> Result:
     """Writing where a mask holds: one value, or one for each place of the dimensions that the mask has not."""
-    given: list[Value | None] = n["indices"]
+    given: list[TorchValue | None] = n["indices"]
     masks = [(d, v) for d, v in enumerate(given) if v is not None]
-    values: Value = n["values"]
+    values: TorchValue = n["values"]
     if len(masks) != 1 or masks[0][1].dtype is not DType.BOOL:
         raise n.unsupported("which element is written depends on data", "write it as torch.where of a condition")
     before, mask = masks[0]

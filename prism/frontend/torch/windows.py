@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 
 from prism.frontend import windows
-from prism.frontend.torch.values import Handler, Node, Result, Value, converted, number
+from prism.frontend.torch.values import Handler, Node, Result, TorchValue, converted, number
 from prism.frontend.windows import Margin, Pool, Window
 from prism.program.fold import op
 from prism.program.index import Index
@@ -42,7 +42,7 @@ def _convolution(n: Node) -> Result:
 
 def _pool(n: Node, spatial: int) -> tuple[list[Window], Pool]:
     """The windows of a pool over the last dimensions; how many there are, the result's shape says."""
-    x: Value = n["self"]
+    x: TorchValue = n["self"]
     taps = _each(n["kernel_size"], spatial)
     strides = _each(n.get("stride") or taps, spatial)
     padding, dilations = _each(n.get("padding", 0), spatial), _each(n.get("dilation", 1), spatial)
@@ -79,14 +79,14 @@ def _max_pool(spatial: int) -> Handler:
     return handle
 
 
-def _alone(n: Node, value: Value) -> Result:
+def _alone(n: Node, value: TorchValue) -> Result:
     return value if len(n.shapes) == 1 else (value, None)
 
 
 def _adaptive(spatial: int, combine: Callable[[Node, Pool], Expr]) -> Handler:
     def handle(n: Node) -> Result:
         n.settled("output_size")
-        x: Value = n["self"]
+        x: TorchValue = n["self"]
         return _alone(n, n.define(combine(n, windows.adaptive_pool(x, n.axes, spatial))))
 
     return handle
@@ -101,7 +101,7 @@ def _adaptive_max(spatial: int) -> Handler:
 
 
 def _pad(n: Node) -> Result:
-    x: Value = n["self"]
+    x: TorchValue = n["self"]
     pads: list[int] = n["pad"]
     margins = [Margin(e, 0, 0) for e in x.shape]
     for pair in range(len(pads) // 2):

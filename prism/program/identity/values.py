@@ -22,7 +22,7 @@ LARGEST_POWER = 64
 
 
 @dataclass(frozen=True, slots=True)
-class Value:
+class NamedNumbers:
     """Numbers with one dimension per axis, after those of levels and draws; axes as they were first met."""
 
     axes: tuple[Axis, ...]
@@ -65,10 +65,10 @@ class Evaluator:
         self._rank: dict[Axis, int] = {}
         self._numbers: dict[Hashable, int] = {}
         self._number_of: dict[int, int] = {}
-        self._values: dict[int, Value] = {}
+        self._values: dict[int, NamedNumbers] = {}
         self._alive: list[Expr] = []
 
-    def value(self, expr: Expr) -> Value:
+    def value(self, expr: Expr) -> NamedNumbers:
         """The value of an expression over the samples of its free axes."""
         number = self._identify(expr)
         if number not in self._values:
@@ -76,7 +76,7 @@ class Evaluator:
                 self._values[number] = self._compute(expr)
         return self._values[number]
 
-    def over(self, value: Value, axes: Sequence[Axis]) -> Numbers:
+    def over(self, value: NamedNumbers, axes: Sequence[Axis]) -> Numbers:
         """The numbers aligned to axes, which hold the value's own; extent 1 for those that it lacks."""
         ordered = self._order(axes)
         return self._align(value, ordered)
@@ -106,15 +106,15 @@ class Evaluator:
             self._alive.append(expr)  # an id is only good while its object lives
         return known
 
-    def _compute(self, expr: Expr) -> Value:
+    def _compute(self, expr: Expr) -> NamedNumbers:
         match expr:
             case Const(number):
-                return Value((), self._constant(number))
+                return NamedNumbers((), self._constant(number))
             case Size(extent):
-                return Value((), self._field.integers(np.asarray(self._sample.size(extent))))
+                return NamedNumbers((), self._field.integers(np.asarray(self._sample.size(extent))))
             case Position(index):
                 axes = self._order(sorted(index.axes(), key=str))
-                return Value(axes, self._field.integers(self._index(index, axes)))
+                return NamedNumbers(axes, self._field.integers(self._index(index, axes)))
             case Read(tensor, indices):
                 return self._read(tensor, indices)
             case Reduce(kind, axis, body):
@@ -123,16 +123,16 @@ class Evaluator:
                 return self.value(a)
             case Map("mul", (Const(c), a)) | Map("mul", (a, Const(c))) if float(c).is_integer():
                 value = self.value(a)
-                return Value(value.axes, self._scaled(value.numbers, c))
+                return NamedNumbers(value.axes, self._scaled(value.numbers, c))
             case Map("pow", (a, Const(c))) if (2 * c).is_integer() and abs(c) <= LARGEST_POWER:
                 value = self.value(a)
                 if c.is_integer():
-                    return Value(value.axes, self._field.power(value.numbers, int(c)))
-                return Value(value.axes, self._field.power(self._field.sqrt(value.numbers), int(2 * c)))
+                    return NamedNumbers(value.axes, self._field.power(value.numbers, int(c)))
+                return NamedNumbers(value.axes, self._field.power(self._field.sqrt(value.numbers), int(2 * c)))
             case Map(op, args):
                 values = [self.value(a) for a in args]
                 axes = self._order([a for v in values for a in v.axes])
-                return Value(axes, self._pointwise(op, [self._align(v, axes) for v in values]))
+                return NamedNumbers(axes, self._pointwise(op, [self._align(v, axes) for v in values]))
         raise TypeError(f"not an expression: {expr!r}")
 
     def _constant(self, number: float) -> Numbers:
@@ -146,7 +146,7 @@ class Evaluator:
         return self._field.mul(a, one.mapped([slice(None), slice(None)] + [None] * (a.f.ndim - 2)), int(c))
 
     @staticmethod
-    def _align(value: Value, axes: tuple[Axis, ...]) -> Numbers:
+    def _align(value: NamedNumbers, axes: tuple[Axis, ...]) -> Numbers:
         if value.axes == axes:
             return value.numbers
         own = set(value.axes)
@@ -168,7 +168,7 @@ class Evaluator:
             total = total + part * self._sample.size(coefficient)
         return total
 
-    def _read(self, tensor: str, indices: tuple[Index, ...]) -> Value:
+    def _read(self, tensor: str, indices: tuple[Index, ...]) -> NamedNumbers:
         axes = self._order([a for i in indices for a in sorted(i.axes(), key=str)])
         places = tuple(self._index(i, axes) for i in indices)
         keys = np.full([1] * len(axes), zlib.crc32(tensor.encode()), dtype=np.uint64)
@@ -178,33 +178,33 @@ class Evaluator:
         whole = 0 if dtype.is_float else 2 if dtype is DType.BOOL else 4
         numbers = self._field.drawn(keys, self._scale, whole)
         self.read.setdefault(tensor, []).append(Drawn(places, numbers))
-        return Value(axes, numbers)
+        return NamedNumbers(axes, numbers)
 
     # Reductions
 
-    def _reduce(self, kind: ReduceKind, axis: Axis, value: Value) -> Value:
+    def _reduce(self, kind: ReduceKind, axis: Axis, value: NamedNumbers) -> NamedNumbers:
         field, numbers = self._field, value.numbers
         if axis not in value.axes:
             n = self._sample.length(axis)
             match kind:
                 case ReduceKind.SUM:
                     length = field.integers(np.full([1] * len(value.axes), n))
-                    return Value(value.axes, field.mul(numbers, length, n))
+                    return NamedNumbers(value.axes, field.mul(numbers, length, n))
                 case ReduceKind.PROD:
-                    return Value(value.axes, field.power(numbers, n))
+                    return NamedNumbers(value.axes, field.power(numbers, n))
             return value
         place = value.axes.index(axis)
         rest = value.axes[:place] + value.axes[place + 1 :]
         points, dim = self._sample.of(axis), place + 2
         match kind:
             case ReduceKind.SUM:
-                return Value(rest, field.sum(numbers, dim, points.weights))
+                return NamedNumbers(rest, field.sum(numbers, dim, points.weights))
             case ReduceKind.PROD:
-                return Value(rest, field.product(numbers, dim, points.weights))
+                return NamedNumbers(rest, field.product(numbers, dim, points.weights))
             case ReduceKind.MAX:
-                return Value(rest, field.largest(numbers, dim))
+                return NamedNumbers(rest, field.largest(numbers, dim))
             case ReduceKind.MIN:
-                return Value(rest, field.neg(field.largest(field.neg(numbers), dim)))
+                return NamedNumbers(rest, field.neg(field.largest(field.neg(numbers), dim)))
 
     # Pointwise
 

@@ -21,7 +21,7 @@ LIMIT_S = 120.0
 """How long one node may take, seconds: what is compared is small, and loading onnxruntime takes one."""
 
 
-class Outside(Closing):
+class ReferenceRuntime(Closing):
     """Runs models. The process starts with the first, and again after one that ends it."""
 
     def __init__(self) -> None:
