@@ -90,6 +90,8 @@ QUALIFY = {
     "row_sums": {"x", "w"},
     "shared_axis_attention": {"q", "k", "v"},
     "running_state": {"q", "k", "v"},
+    "decaying_state": {"q", "k", "v"},
+    "state_before": {"q", "k", "v"},
 }
 
 
