@@ -172,6 +172,11 @@ def variance(x: Any) -> tuple[Any, Any]:
     return x.var(-1, correction=0), x.mean(-1)
 
 
+def standard_deviation(x: Any) -> Any:
+    """Of all elements."""
+    return x.std()
+
+
 def batch_norm_training(x: Any, g: Any, b: Any) -> Any:
     """x [n, c, s]."""
     from torch.nn import functional
@@ -797,6 +802,14 @@ KNOWN = (
         "x:m,n",
         "m=1024 n=262144",
         source="T. F. Chan et al., 1979: counts, means and sums of squares about them are merged, in one pass",
+    ),
+    Known(
+        "standard deviation of all",
+        standard_deviation,
+        "x:n/float32",
+        "n=1000000",
+        more="32*P",
+        source="T. F. Chan et al., 1979, in one launch: the last program merges (CUDA's threadFenceReduction)",
     ),
     Known("logsumexp", logsumexp, "x:m,n", "m=4096 n=32768"),
     Known("cosine similarity", cosine_similarity, "x:m,n y:m,n", _ROWS),

@@ -25,6 +25,7 @@ from prism.sgraph.nodes import (
     Load,
     Loop,
     LoopRole,
+    Moment,
     Operand,
     Pointwise,
     Position,
@@ -104,6 +105,8 @@ class _Run:
     visits: dict[str, list[int]] = field(default_factory=dict)
     # Of statistics, the elements and the axes that they are over.
     elements: dict[str, tuple[Tile, frozenset[Axis]]] = field(default_factory=dict)
+    # Of what is merged from parts, their squares, counts and means, the axes of these, and those that were merged over.
+    parts: dict[str, tuple[Array, Array, Array, tuple[Axis, ...], tuple[Axis, ...]]] = field(default_factory=dict)
     # What scans have summed so far in their loop.
     scanned: dict[str, Array] = field(default_factory=dict)
     axes: dict[str, tuple[Axis, ...]] = field(init=False)
@@ -191,6 +194,12 @@ class _Run:
                     axes = self.union(*args)
                     found = POINTWISE[op](*(self.operand(a, axes) for a in args))
                     self.values[dst] = Tile(axes, np.asarray(found, dtype=float))
+                case TileReduce(dst, Statistic(), axis, src, moments) if moments:
+                    axes = self.values[src].axes
+                    squares, count, mean, rest = (self.operand(n, axes) for n in (src, *moments))
+                    self.merge(dst, squares, count, mean + rest, axes, (), axis)
+                case TileReduce(dst, Statistic.MERGED, axis, src) if src in self.parts:
+                    self.merge(dst, *self.parts[src], axis)
                 case TileReduce(dst, Statistic() as kind, axis, src):
                     tile, over = self.values[src], frozenset[Axis]()
                     if kind is Statistic.MERGED:
@@ -207,10 +216,11 @@ class _Run:
                     self.values[dst] = Tile(kept, product.sum(axis=axes.index(axis)))
                 case Loop(axis, inner, conditions):
                     self.loop(axis, inner, conditions)
-                case Store(tensor, index, src):
+                case Store(tensor, index, src, moment):
                     axes = tuple(sorted({a for i in index for a in i.axes()}, key=lambda a: a.name))
                     place = tuple(self.index(i, axes) for i in index)
-                    self.memory[tensor][place] = self.operand(src, axes)
+                    value = self.operand(src, axes) if moment is None else self.moment(src, moment, axes)
+                    self.memory[tensor][place] = value
                 case Scan(dst, axis, src, growth, before):
                     scanned = self.values[src]
                     along = scanned.axes.index(axis)
@@ -236,6 +246,38 @@ class _Run:
         found = ((tile.data - tile.data.mean(axis=along, keepdims=True)) ** 2).sum(axis=along)
         self.values[dst] = Tile(tuple(a for a in tile.axes if a not in over), found)
 
+    def merge(
+        self,
+        dst: str,
+        squares: Array,
+        count: Array,
+        mean: Array,
+        axes: tuple[Axis, ...],
+        over: tuple[Axis, ...],
+        axis: Axis,
+    ) -> None:
+        """The sum of squared deviations of all parts, along one more axis."""
+        over = (*over, axis)
+        self.parts[dst] = squares, count, mean, axes, over
+        along = tuple(axes.index(a) for a in over)
+        weight = np.broadcast_to(count, squares.shape)
+        about = (weight * mean).sum(along, keepdims=True) / weight.sum(along, keepdims=True)
+        found = (squares + weight * (mean - about) ** 2).sum(along)
+        self.values[dst] = Tile(tuple(a for a in axes if a not in over), found)
+
+    def moment(self, src: Operand, moment: Moment, axes: Sequence[Axis]) -> Any:
+        """A moment of a statistic; 0 where nothing was seen."""
+        assert isinstance(src, str)
+        if moment is Moment.SQUARES:
+            return self.operand(src, axes)
+        if moment is Moment.REST or src not in self.elements:
+            return np.float64(0)
+        tile, over = self.elements[src]
+        along = tuple(n for n, a in enumerate(tile.axes) if a in over)
+        if moment is Moment.COUNT:
+            return np.float64(math.prod(tile.data.shape[n] for n in along))
+        return Tile(tuple(a for a in tile.axes if a not in over), tile.data.mean(along)).over(axes)
+
     def in_range(self, condition: Index) -> bool:
         """Whether the condition holds somewhere in the box of the present tiles, which end where whole tiles do."""
         most = evaluate(condition.offset, self.binding)
@@ -253,6 +295,8 @@ class _Run:
         # Of a statistic, whatever its accumulator has seen.
         seen: dict[str, list[Array]] = {}
         shifts = {s.shift for s in names.values()}
+        for name in names:
+            self.elements.pop(name, None)
         running: dict[str, Tile] = {}
         for scan in inner:
             if isinstance(scan, Scan):

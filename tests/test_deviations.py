@@ -29,15 +29,18 @@ from prism.egraph.worker import Worker
 from prism.errors import IllegalIRError
 from prism.events import Recorder
 from prism.generate.options import Choice, options
+from prism.program.arrays import NUMPY
 from prism.program.build import add, const, div, mean, mul, op, reduce, size, sub
 from prism.program.build import read as element
 from prism.program.classes import EClasses
+from prism.program.evaluate import run as run_program
 from prism.program.extents import Extent
 from prism.program.index import Axis, Index
 from prism.program.nodes import DType, Expr, Program, Tensor
 from prism.sgraph import spec
 from prism.sgraph.config import Config
-from prism.sgraph.denote import denote
+from prism.sgraph.denote import as_program, denote
+from prism.sgraph.folding import bound, folds
 from prism.sgraph.nodes import (
     Accumulate,
     Contract,
@@ -46,14 +49,17 @@ from prism.sgraph.nodes import (
     Load,
     Loop,
     LoopRole,
+    Moment,
     Pointwise,
     Role,
     SGraph,
+    Split,
     Statistic,
     Stmt,
     Store,
     TileReduce,
     Whole,
+    part_axis,
 )
 from prism.sgraph.record import plain, sgraph_of
 from prism.sgraph.show import key, text
@@ -118,13 +124,55 @@ MERGED_OVER = {
 }
 
 
+def parted(split: Axis, roles: Mapping[Axis, Role], *body: Stmt, inner: bool = False) -> SGraph:
+    """y[m] of x[m, ...], where several programs share an axis; `inner` where j is in the tile, merged at the end."""
+    parts = sym(f"S_{split.name}")
+    part, kept = part_axis(split, parts), (J,) if inner else ()
+    index = {m: at(part) if m is Moment.COUNT else at(part, M, *kept) for m in Moment}
+    split_role: dict[Axis, Role] = {split: Split(parts, sym(f"T_{split.name}"))}
+    first = Kernel(
+        "g_kernel",
+        ((M, Grid(sym("T_m"))), *{**split_role, **roles}.items()),
+        (*body, *(Store(f"part_{m}", at_m, "q", m) for m, at_m in index.items())),
+    )
+    squares, *others = (Load(f"of_{m}", f"part_{m}", at_m) for m, at_m in index.items())
+    merge = TileReduce("r", Statistic.MERGED, part, squares.dst, tuple(o.dst for o in others))
+    end = (replace(MERGE, dst="t", src="r"), replace(STORE, src="t")) if inner else (replace(STORE, src="r"),)
+    second = Kernel(
+        "g_combine",
+        ((M, Grid(sym("T_c"))), (part, Whole()), *((a, Whole()) for a in kept)),
+        (squares, *others, merge, *end),
+    )
+    shape = (6, 1000) if split == K else (6, 10, 100)
+    shapes = {m: tuple(a.extent for i in at_m for a in i.axes()) for m, at_m in index.items()}
+    buffers = tuple(Tensor(f"part_{m}", of, F32) for m, of in shapes.items())
+    return SGraph("g", (Tensor("x", shape, F32),), buffers, (Tensor("y", (6,), F32),), (first, second))
+
+
+PARTED_K = parted(K, {}, Loop(K, (LOAD, OF_TILE, MERGED)))
+PARTED_J = parted(J, {H: Whole()}, OUTER)
+PARTED = {
+    "the outer": PARTED_J,
+    "the outer, the inner a loop": parted(
+        J, {H: LOOP_H}, replace(OUTER, body=(INNER, replace(MERGE, src="s"), OUTER.body[3]))
+    ),
+    "the inner": parted(
+        H, {J: Whole()}, replace(INNER, body=(READ, OF_ROW, Accumulate("q", DEVIATIONS, "p"))), inner=True
+    ),
+}
+EVERY = (LOOP, WHOLE, PRODUCT, *MERGED_OVER.values(), PARTED_K, *PARTED.values())
+
+
 def test_it_is_legal_and_can_be_read_back() -> None:
-    for g in (LOOP, WHOLE, PRODUCT, *MERGED_OVER.values()):
+    for g in EVERY:
         spec.check(g)
         assert sgraph_of(plain(g)) == g
         check_module(lower(g))
         check_module(lower(g, defer=False))
     assert "q merges p" in text(LOOP)
+    assert "part_mean[k.part, m] = q, mean" in text(PARTED_K)
+    assert "r = merged_k.part of_squares, of_count, of_mean, of_rest" in text(PARTED_K)
+    assert key(second_stage(lambda s: replace(s, moments=s.moments[::-1]))) != key(PARTED_K)
     summed = graph(Loop(K, (LOAD, replace(OF_TILE, kind=SUM), replace(MERGED, kind=SUM))), STORE)
     assert key(summed) != key(LOOP)
 
@@ -135,12 +183,62 @@ def test_it_denotes_what_a_second_pass_would_compute(worker: Worker) -> None:
     worker.explore((wanted,), Budget())
     other = sub(element("x", M, K), const(0.5))
     about_another = reduce("sum", K, mul(other, other))
-    for g in (LOOP, WHOLE):
+    for g in (LOOP, WHOLE, PARTED_K):
         (value,) = denote(g).outputs
         assert [bool(v) for v in worker.prove([(value,), (about_another,)])] == [True, False]
 
 
+def second_stage(
+    merge: Callable[[TileReduce], Stmt], *more: Stmt, stored: str = "r", first: Callable[[Store], Stmt] = lambda s: s
+) -> SGraph:
+    """PARTED_K with another merge, statements after it, another result, or other stores of parts."""
+    one, two = PARTED_K.kernels
+    body = tuple(merge(s) if isinstance(s, TileReduce) else s for s in two.body[:-1])
+    two = replace(two, body=(*body, *more, replace(STORE, src=stored)))
+    one = replace(one, body=tuple(first(s) if isinstance(s, Store) else s for s in one.body))
+    return replace(PARTED_K, kernels=(one, two))
+
+
+def plain_squares(s: Store) -> Store:
+    return replace(s, moment=None) if s.moment is Moment.SQUARES else s
+
+
+K_PART = part_axis(K, sym("S_k"))
 BROKEN: dict[str, tuple[SGraph, str]] = {
+    "of parts, as if of all": (second_stage(lambda s: s, first=plain_squares), "of a part as if"),
+    "of parts, added": (second_stage(lambda s: TileReduce("r", SUM, K_PART, "of_squares")), "stores a running value"),
+    "of parts, means of means": (
+        second_stage(lambda s: s, TileReduce("a", SUM, K_PART, "of_mean"), stored="a"), "stores a running value"
+    ),
+    "of parts, without a moment": (second_stage(lambda s: replace(s, moments=s.moments[:2])), "takes 3 moments"),
+    "of parts, by others' moments": (
+        second_stage(lambda s: replace(s, moments=("of_count", "of_rest", "of_mean"))), "moments of several statistics"
+    ),
+    "of parts, by what is no moment": (
+        second_stage(lambda s: replace(s, src="d"), Pointwise("d", "add", ("of_squares", 1.0))), "uses d"
+    ),
+    "of parts, the counts rounded": (
+        replace(
+            PARTED_K,
+            kernels=(
+                PARTED_K.kernels[0],
+                replace(
+                    PARTED_K.kernels[1],
+                    body=(
+                        *PARTED_K.kernels[1].body[:-2],
+                        Pointwise("d", "add", ("of_count", 1.0)),
+                        TileReduce("r", Statistic.MERGED, K_PART, "of_squares", ("d", "of_mean", "of_rest")),
+                        replace(STORE, src="r"),
+                    ),
+                ),
+            ),
+        ),
+        "moments of several statistics",
+    ),
+    "of parts, their counts along rows": (
+        second_stage(lambda s: replace(s, moments=("of_mean", "of_mean", "of_rest"))), "is no count of parts"
+    ),
+    "a moment of all": (graph(Loop(K, (LOAD, OF_TILE, MERGED)), replace(STORE, moment=Moment.MEAN)), "of a part"),
     "of a sum": (graph(Loop(K, (LOAD, replace(OF_TILE, kind=SUM), MERGED)), STORE), "which is no statistic over k"),
     "as a sum": (graph(Loop(K, (LOAD, OF_TILE, replace(MERGED, kind=SUM))), STORE), "which is not a sum over a tile"),
     "merged, of what is none": (
@@ -184,6 +282,36 @@ def test_merged_along_an_axis_it_is_over_both(what: str, worker: Worker) -> None
     values = np.random.default_rng(0).normal(size=(6, 10, 100)) + np.arange(10)[:, None]
     made = simulate(g, {"x": values}, {"T_m": 4, "T_j": 4, "T_h": 16})["y"]
     np.testing.assert_allclose(made, values.var((1, 2)) * 1000, rtol=1e-12)
+
+
+@pytest.mark.parametrize("what", PARTED)
+def test_parts_of_an_axis_it_is_over_are_merged(what: str, worker: Worker) -> None:
+    x = element("x", M, J, H)
+    about, about_rows = sub(x, mean((J, H), x)), sub(x, mean(H, x))
+    wanted, not_this = (reduce("sum", (H, J), mul(d, d)) for d in (about, about_rows))
+    for reference, equal in ((wanted, True), (not_this, False)):
+        worker.explore((reference,), Budget())
+        assert [bool(v) for v in worker.prove([denote(PARTED[what]).outputs])] == [equal]
+
+
+def test_parts_of_any_length_give_the_same() -> None:
+    x = np.random.default_rng(0).normal(size=(6, 1000)) + 3
+    for sizes in PART_SIZES:
+        made = simulate(PARTED_K, {"x": x}, {"T_c": 4, **sizes})["y"]
+        np.testing.assert_allclose(made, x.var(1) * 1000, rtol=1e-12)
+    values = x.reshape(6, 10, 100) + np.arange(10)[:, None]
+    for g in PARTED.values():
+        made = simulate(g, {"x": values}, {"T_c": 4, "T_m": 4, **ROW_SIZES})["y"]
+        np.testing.assert_allclose(made, values.var((1, 2)) * 1000, rtol=1e-12)
+
+
+def test_what_parts_compute_one_after_another_is_a_program() -> None:
+    found = as_program(PARTED_K)
+    assert found is not None
+    made, symbols = found
+    x = np.random.default_rng(0).normal(size=(6, 1000)) + 3
+    binding = {name: int(value) for name, value in symbols.items()}
+    np.testing.assert_allclose(run_program(made, {"x": x}, binding, NUMPY)["y"], x.var(1) * 1000, rtol=1e-12)
 
 
 def checked(g: SGraph) -> None:
@@ -238,6 +366,11 @@ class Draw:
 
 DRAWS = (Draw(0), Draw(1e3), Draw(1e4), Draw(1e3, ordered=True), Draw(1e4, ordered=True))
 SIZES = ((4, 8), (1, 64), (2, 256), (8, 512), (2, 1024), (4, 1))
+# The last part is short, or empty; so are all but two of five.
+PART_SIZES = tuple(
+    {"T_m": m, "T_k": k, "S_k": s} for m, k, s in ((4, 8, 3), (1, 64, 7), (2, 64, 16), (8, 512, 5), (2, 1024, 2))
+)
+ROW_SIZES = {"T_j": 4, "T_h": 16, "S_j": 4, "S_h": 5}
 
 
 def squares(x: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
@@ -252,6 +385,7 @@ def cases() -> list[Case]:
     for draw in DRAWS:
         x = draw.rows((6, 1000))
         found += [Case(LOOP, {"T_m": m, "T_k": k}, [x]) for m, k in SIZES]
+        found += [Case(PARTED_K, {"T_c": 4, **sizes}, [x]) for sizes in PART_SIZES]
         found.append(Case(WHOLE, {"T_m": 2}, [x]))
     x = DRAWS[2].rows((6, 1000))
     roles = ((M, Grid(sym("T_m"))), (K, LoopRole(1)))
@@ -260,6 +394,7 @@ def cases() -> list[Case]:
     x = x.reshape(6, 10, 100)
     found += [Case(g, {"T_m": 8, "T_j": 4, "T_h": 64}, [x]) for g in MERGED_OVER.values()]
     x = x.reshape(6, 1000)
+    found += [Case(g, {"T_m": 8, "T_c": 4, **ROW_SIZES}, [x.reshape(6, 10, 100)]) for g in PARTED.values()]
     return [*found, Case(one, {"T_m": 4}, [x]), Case(PRODUCT, {"T_m": 16, "T_k": 32, "T_n": 16}, [x, w])]
 
 
@@ -270,15 +405,20 @@ def close(got: np.ndarray[Any, Any], case: Case) -> None:
 def test_triton_kernels_keep_their_digits_where_the_mean_is_large(interpreter: InterpreterPool, tmp_path: Path) -> None:
     # The interpreter takes 5 ms an iteration.
     few = [c for c in cases() if c.symbols["T_m"] * c.symbols.get("T_k", c.symbols.get("T_h", 1)) >= 512]
+    few += [c for c in cases() if c.symbols.get("S_k") == 7 or "S_j" in c.symbols]
+    once = [(c, ()) for c in few] + [(c, tuple(f)) for c in few if (f := folds(c.sgraph))]
     jobs: list[InterpretJob] = []
-    for n, case in enumerate(few):
+    for n, (case, folded) in enumerate(once):
         source = emit_module(case.sgraph, formula="squares", configs={})
         path = tmp_path / f"case{n}.py"
         path.write_text(source.text)
-        tuned = Config(dict(case.symbols), {"g_kernel": 4}, {"g_kernel": 2})
+        launches = [x.name for x in case.sgraph.launches if x.name not in folded]
+        symbols = bound(case.sgraph, case.symbols, folded)
+        tuned = Config(symbols, dict.fromkeys(launches, 4), dict.fromkeys(launches, 2)).having(folded=frozenset(folded))
         jobs.append(InterpretJob(path, source.entry, tuple(case.inputs), ("float32",) * len(case.inputs), tuned))
-    assert len(jobs) == 3 * len(DRAWS) + 1 + len(MERGED_OVER)
-    for result, case in zip(interpreter.run_many(jobs), few, strict=True):
+    assert len(few) == (3 + 3) * len(DRAWS) + 1 + len(MERGED_OVER) + len(PARTED)
+    assert len(once) - len(few) == 3 * len(DRAWS) + len(PARTED)
+    for result, (case, _) in zip(interpreter.run_many(jobs), once, strict=True):
         assert not result.error
         close(result.outputs[0], case)
 
@@ -343,13 +483,36 @@ def test_rows_that_do_not_fit_on_chip_are_read_once_for_their_statistics(worker:
     assert DEVIATIONS in kinds
 
 
-def test_a_length_that_is_a_symbol_is_one_pass_too(worker: Worker) -> None:
+FEW: dict[str, tuple[Callable[..., Any], tuple[int, ...], int, int]] = {
+    "variance": (lambda x: x.var(), (1_000_000,), 1, 1),
+    "standard deviation": (lambda x: x.std(), (1_000_000,), 1, 1),
+    "variance and mean": (lambda x: torch.var_mean(x, -1), (3, 1_000_000), 1, 1),
+    "layer norm": (lambda x: torch.nn.functional.layer_norm(x, (1 << 16,)), (16, 1 << 16), 2, 2),
+    "batch norm": (lambda x: torch.nn.functional.batch_norm(x, None, None, training=True), (32, 64, 56, 56), 2, 2),
+}
+
+
+@pytest.mark.parametrize("what", FEW)
+def test_few_rows_are_shared_by_several_programs(worker: Worker, what: str) -> None:
+    fn, shape, times, launches = FEW[what]
+    p = trace(fn, [torch.empty(shape, device="meta")], name="p")
+    best = run_search(p, device("sm_90"), SearchBudget(), worker, Recorder()).proved[0].sgraph
+    assert passes(best, p.inputs[0].name) == times
+    assert {s.moment for k in best.kernels for s in k.statements() if isinstance(s, Store)} >= set(Moment)
+    assert len(best.launches) - len(folds(best)) <= launches
+
+
+@pytest.mark.parametrize(("rows", "parts"), [(600, 1), (2, 6)])
+def test_a_length_that_is_a_symbol_is_one_pass_too(worker: Worker, rows: int, parts: int) -> None:
     length = torch.export.Dim("length", min=1 << 14, max=1 << 20)
-    p = trace(lambda x: x.var(-1), [torch.empty(600, 1 << 16, device="meta")], name="p", dynamic_shapes=({1: length},))
+    p = trace(lambda x: x.var(-1), [torch.empty(rows, 1 << 16, device="meta")], name="p", dynamic_shapes=({1: length},))
     best = run_search(p, device("sm_90"), SearchBudget(), worker, Recorder()).proved[0].sgraph
     assert passes(best) == 1
-    x = np.random.default_rng(0).normal(size=(600, 70)) + 5
-    (made,) = simulate(best, {p.inputs[0].name: x}, {s.name: 16 for s in best.symbols} | hints(p, 70)).values()
+    shared = [r.parts.name for k in best.kernels for _, r in k.roles if isinstance(r, Split)]
+    assert len(shared) == (parts > 1)
+    x = np.random.default_rng(0).normal(size=(rows, 70)) + 5
+    sizes = {s.name: parts if s.name in shared else 16 for s in best.symbols}
+    (made,) = simulate(best, {p.inputs[0].name: x}, sizes | hints(p, 70)).values()
     np.testing.assert_allclose(made, x.var(1, ddof=1), rtol=1e-12)
 
 

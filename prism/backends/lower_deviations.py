@@ -11,6 +11,9 @@ first has nothing to be merged with: its mean is the mean. It is kept apart, as 
 to be added to it: a difference from the base is exact where elements are near each other, and what is left rounds by
 their spread and not by their size (Chan, Golub & LeVeque, 1983: the data shifted by one of them, and the corrected
 two-pass algorithm, by which the mean of a tile has a second term).
+
+The parts of a split are merged as a whole, each by the count that it has: 0 where it has no element, and then its mean
+is 0 and of no weight.
 """
 
 from __future__ import annotations
@@ -49,14 +52,14 @@ class Moments:
         mean: of the elements.
         squares: the sum of squares about it.
         dims: of these.
-        count: how many elements there are.
+        count: how many elements there are; of what parts make up it is a value.
         rest: what is to be added to the mean, which is rounded.
     """
 
     mean: str
     squares: str | None
     dims: tile.Dims
-    count: Extent = 1
+    count: Extent | str = 1
     rest: str | None = None
 
 
@@ -149,9 +152,22 @@ class Deviations:
         self.emit(tile.Update(running.mean, ReduceKind.SUM, step))
         self.emit(tile.Update(running.base, ReduceKind.SUM, base))
 
-    def end(self, running: Running, held: Extent, axis: Axis, span: Span) -> Moments:
-        """The statistic over the axis, after the loop; `held` elements were merged for each place."""
-        dims, count = running.dims, mul(held, axis.extent)
+    def end(self, running: Running, held: Extent | str, axis: Axis, span: Span, part: bool) -> Moments:
+        """The statistic over the axis, or the program's part of it, after the loop.
+
+        Args:
+            running: the accumulators.
+            held: so many elements were merged for each place.
+            axis: of the loop.
+            span: of the loop.
+            part: whether it goes over a part, which may be empty.
+        """
+        dims, places = running.dims, axis.extent
+        if part:
+            name = self.names.fresh(f"places_{axis.name}")
+            self.emit(tile.Scalar(name, sympy.Max(add(span.stop, mul(-1, span.start)), 0)))
+            places = symbol(name)
+        count = self._many(held, places)
         if not running.lanes:
             return Moments(running.base, running.squares, dims, count, running.mean)
         means = self._pointwise("mean", "add", (running.base, running.mean), dims)
@@ -180,13 +196,45 @@ class Deviations:
 
     def whole(self, given: Moments, axis: Axis) -> Moments:
         """The statistic of a tile that holds all of the axis."""
-        count = mul(given.count, axis.extent)
+        count = self._many(given.count, axis.extent)
         if not self.layout.is_tiled(axis):
             nothing = self._difference(given.mean, given.mean, given.dims, given.dims)
             return replace(given, squares=given.squares or nothing, count=count)
         mean, second, squares = self._tile(given, axis, self._number("count", axis.extent))
         kept = tuple(d for d in given.dims if d != self.layout.dim_of(axis).name)
         return Moments(mean, squares, kept, count, second)
+
+    def parts(self, given: Moments, count: str, axis: Axis) -> Moments:
+        """The statistic of all parts along the axis, whose moments are 0 outside of it.
+
+        Args:
+            given: the other moments.
+            count: of each part.
+            axis: the parts.
+        """
+        if not self.layout.is_tiled(axis):
+            return replace(given, count=count)
+        assert given.rest is not None
+        assert given.squares is not None
+        dims, dim = given.dims, self.layout.dim_of(axis).name
+        kept = tuple(d for d in dims if d != dim)
+        total = self._sum(count, dim)
+        means = self._pointwise("mean", "add", (given.mean, given.rest), dims)
+        sums = self._sum(self._pointwise("scaled", "mul", (means, count), dims), dim)
+        mean = self._pointwise("mean", "div", (sums, total), kept)
+        apart = self._difference(given.mean, mean, kept, dims)
+        moved = self._pointwise("moved", "add", (apart, given.rest), dims)
+        sums = self._sum(self._pointwise("scaled", "mul", (moved, count), dims), dim)
+        second = self._pointwise("second", "div", (sums, total), kept)
+        moved = self._difference(moved, second, kept, dims)
+        scaled = self._pointwise("scaled", "mul", (moved, count), dims)
+        grown = self._pointwise("grown", "mul", (scaled, moved), dims)
+        squares = self._sum(self._pointwise("grown", "add", (given.squares, grown), dims), dim)
+        return Moments(mean, squares, kept, total, second)
+
+    def number(self, count: Extent | str) -> tile.Operand:
+        """A count, as a number."""
+        return count if isinstance(count, str) else self._number("count", count)
 
     def _tile(self, given: Moments, axis: Axis, count: tile.Operand) -> tuple[str, str, str]:
         """The mean of a tile that has so many places of the axis, in two terms, and the sum of squares about it."""
@@ -209,8 +257,14 @@ class Deviations:
             squared = self._pointwise("squared", "add", (squared, inside), dims)
         return mean, second, self._sum(squared, dim)
 
-    def _times(self, value: str, count: Extent, dims: tile.Dims) -> str:
-        return value if count == 1 else self._pointwise("scaled", "mul", (value, self._number("count", count)), dims)
+    def _times(self, value: str, count: Extent | str, dims: tile.Dims) -> str:
+        return value if count == 1 else self._pointwise("scaled", "mul", (value, self.number(count)), dims)
+
+    def _many(self, held: Extent | str, places: Extent) -> Extent | str:
+        """So many elements at each of so many places."""
+        if isinstance(held, str):
+            return self._pointwise("count", "mul", (held, self._number("count", places)), ())
+        return mul(held, places)
 
     def _held(self, axis: Axis, span: Span, before: Extent) -> Extent:
         """How many places of the axis the tile of a loop holds."""

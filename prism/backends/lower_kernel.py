@@ -31,6 +31,7 @@ from prism.sgraph.nodes import (
     Load,
     Loop,
     LoopRole,
+    Moment,
     Operand,
     Pointwise,
     Position,
@@ -333,6 +334,14 @@ class KernelLowering:
 
     def _reduce(self, s: TileReduce) -> None:
         value = self._cast(self._values[s.src], F32)
+        if s.moments:
+            names = (s.src, *s.moments)
+            squares, count, mean, rest = (
+                self._inside(self._cast(self._values[n], F32), s.axis, ReduceKind.SUM) for n in names
+            )
+            given = Moments(mean.name, squares.name, squares.dims, rest=rest.name)
+            self._statistic(s.dst, self._deviations.parts(given, count.name, s.axis))
+            return
         if isinstance(s.kind, Statistic):
             merged = s.kind is Statistic.MERGED
             found = self._moments[s.src] if merged else Moments(value.name, None, value.dims)
@@ -444,7 +453,8 @@ class KernelLowering:
             value = replace(self._values[name], name=accumulators[name])
             if isinstance(s.kind, Statistic):
                 held = self._moments[s.src].count
-                self._statistic(name, self._deviations.end(self._running[name], held, axis, span))
+                part = isinstance(self.kernel.role(axis), Split)
+                self._statistic(name, self._deviations.end(self._running[name], held, axis, span, part))
                 continue
             if s in later:
                 value = self._reduced(s.kind, value, axis, f"{s.kind.value}_{axis.name}")
@@ -633,20 +643,32 @@ class KernelLowering:
     def _store(self, s: Store) -> None:
         tensor = self.tensors[s.tensor]
         axes = frozenset(a for i in s.index for a in i.axes())
-        src: tile.Operand
-        if isinstance(s.src, str):
-            value = self._values[s.src]
-            src = self._cast(value, tensor.dtype, f"{s.tensor}_tile").name
-        else:
-            src = float(s.src)
         dims = self.layout.dims_for(axes)
-        if isinstance(s.src, str) and not set(self._values[s.src].dims) <= set(dims):
+        value = self._stored(s)
+        src: tile.Operand = value.name if isinstance(value, TileValue) else value
+        if isinstance(value, TileValue):
+            src = self._cast(value, tensor.dtype, f"{s.tensor}_tile").name
+        if isinstance(value, TileValue) and not set(value.dims) <= set(dims):
             raise IllegalIRError(
                 f"kernel {self.kernel.name} stores {s.src} to {s.tensor}", why="the index misses axes of it"
             )
         address = self._indexing.address(tensor, s.index)
         masks = self._indexing.masks(axes) + self._indexing.first(axes)
         self._out.append(tile.Store(s.tensor, address, masks, dims, src))
+
+    def _stored(self, s: Store) -> TileValue | float:
+        """What is stored: a value, or a moment of it."""
+        if not isinstance(s.src, str):
+            return float(s.src)
+        if s.moment is None or s.moment is Moment.SQUARES:
+            return self._values[s.src]
+        moments = self._moments[s.src]
+        if s.moment is Moment.COUNT:
+            count = self._deviations.number(moments.count)
+            return TileValue(count, (), F32) if isinstance(count, str) else float(count)
+        name = moments.mean if s.moment is Moment.MEAN else moments.rest
+        assert name is not None
+        return TileValue(name, moments.dims, F32)
 
 
 # Lowering of pointwise operations: element types of operands and result, and where a result is known to be zero.

@@ -55,7 +55,7 @@ from prism.sgraph.nodes import (
 from prism.sgraph.products import dot_dims, is_dot, passed_on
 
 DEVIATION_WORK = 6
-"""Multiply-adds for an element of squared deviations: two differences, their square, steps of its sum and the mean."""
+"""Multiply-adds for an element (by definition: two differences, their square, steps of its sum and of the mean)."""
 
 FactorKind: TypeAlias = Literal["size", "padded", "tiles", "parts", "share"]
 Binding: TypeAlias = Mapping[str, Any]

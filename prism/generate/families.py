@@ -16,7 +16,7 @@ from prism.program.extents import is_static
 from prism.program.index import Axis, Index
 from prism.program.nodes import DType, Tensor
 from prism.program.transform import least_instance
-from prism.sgraph.nodes import Grid, Kernel, Loop, Role, Split, Statistic, Whole, part_axis
+from prism.sgraph.nodes import Grid, Kernel, Loop, Moment, Role, Split, Statistic, Whole, part_axis
 from prism.sgraph.ranges import narrow
 
 LEAVES = frozenset({"read", "const", "position"})
@@ -192,8 +192,6 @@ def _split(
             return None
     if any(scheduler.level(v, ()) != 1 or scheduler.home(v) for v in shared):
         return None
-    if any(isinstance(v.kind, Statistic) for v in shared):
-        return None
     if any(scheduler.is_loop(a) and a != axis for o in outputs for a in o.axes):
         return None
     # What is stored along the axis is stored as the parts go, and needs none of what they find.
@@ -203,14 +201,22 @@ def _split(
         return None
     part = part_axis(axis, role.parts)
     free = [a for a in given if any(a in o.axes for o in outputs)]
-    partial: dict[int, tuple[Tensor, tuple[Index, ...]]] = {}
-    for n, v in enumerate(shared):
-        axes = (part, *(a for a in given if a in v.axes))
-        buffer = Tensor(f"{name}_part{n}", tuple(a.extent for a in axes), DType.FLOAT32)
-        partial[v.number] = (buffer, tuple(Index.axis(a) for a in axes))
-    first = [*along, *(Output(partial[v.number][0].name, partial[v.number][1], v) for v in shared)]
+    buffers: list[Tensor] = []
+    # Of a sum or maximum what it is of each part; of a statistic the moments.
+    partial: dict[int, list[Output]] = {}
+    for v in shared:
+        partial[v.number] = []
+        for moment in Moment if isinstance(v.kind, Statistic) else (None,):
+            axes = (part, *(a for a in given if a in v.axes and moment is not Moment.COUNT))
+            buffers.append(Tensor(f"{name}_part{len(buffers)}", tuple(a.extent for a in axes), DType.FLOAT32))
+            partial[v.number].append(Output(buffers[-1].name, tuple(Index.axis(a) for a in axes), v, moment))
+    first = [*along, *(o for found in partial.values() for o in found)]
 
     memo: dict[int, KernelValue] = {}
+
+    def read(v: KernelValue) -> list[KernelValue]:
+        """What the parts left of the value."""
+        return [values.read(o.tensor, o.index) for o in partial[v.number]]
 
     def combined(v: KernelValue) -> KernelValue:
         """The value, with each reduction over the split axis written as one over its parts."""
@@ -218,15 +224,14 @@ def _split(
         if known is not None:
             return known
         if v.number in partial:
-            buffer, index = partial[v.number]
-            stored = values.read(buffer.name, index)
+            stored, *moments = read(v)
             if v.op == "rescaled" and v.args[-1].number in partial:
-                old = values.read(partial[v.args[-1].number][0].name, partial[v.args[-1].number][1])
+                (old,) = read(v.args[-1])
                 minus = values.make("mul", (values.const(-1.0), combined(v.args[-1])))
                 factor = values.make("exp", (values.make("add", (old, minus)),))
                 stored = values.make("mul", (factor, stored))
             assert v.kind is not None
-            new = values.reduce(v.kind, part, stored)
+            new = values.merge(part, stored, *moments) if moments else values.reduce(v.kind, part, stored)
         elif v.args:
             new = values.make(v.op, tuple(combined(a) for a in v.args), v.payload, None, v.kind)
         else:
@@ -248,4 +253,4 @@ def _split(
                 grid[a] = other
     stage_one = _kernel(name, first, given)
     stage_two = _kernel(f"{name}_combine", second, {**grid, **kept, part: Whole()})
-    return Family((stage_one, stage_two), tuple(b for b, _ in partial.values()))
+    return Family((stage_one, stage_two), tuple(buffers))

@@ -87,8 +87,8 @@ def _kernel(kernel: Kernel, sgraph: SGraph, numbers: dict[sympy.Symbol, int]) ->
                     found.append(("position", dst, index((at,))))
                 case Pointwise(dst, op, args):
                     found.append((OPS[op].flops, dst, tuple(a if isinstance(a, str) else None for a in args)))
-                case TileReduce(dst, kind, axis, src):
-                    found.append(("reduce", isinstance(kind, Statistic), dst, axes.get(axis), src))
+                case TileReduce(dst, kind, axis, src, moments):
+                    found.append(("reduce", isinstance(kind, Statistic), dst, axes.get(axis), src, moments))
                 case Contract(dst, axis, lhs, rhs):
                     found.append(("contract", dst, axes.get(axis), lhs, rhs))
                 case Accumulate(dst, _, src, shift):

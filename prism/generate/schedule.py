@@ -26,6 +26,7 @@ from prism.sgraph.nodes import (
     Load,
     Loop,
     LoopRole,
+    Moment,
     Operand,
     Place,
     Pointwise,
@@ -46,11 +47,12 @@ class Unschedulable(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """What a kernel stores: tensor[index...] = value."""
+    """What a kernel stores: tensor[index...] = value, or a moment of it."""
 
     tensor: str
     index: tuple[Index, ...]
     value: KernelValue
+    moment: Moment | None = None
 
     @property
     def axes(self) -> frozenset[Axis]:
@@ -160,7 +162,7 @@ class Scheduler:
             self._ensure(v, block)
         for o in here:
             src: Operand = self._operand(o.value, block)
-            block.body.append(Store(o.tensor, o.index, src))
+            block.body.append(Store(o.tensor, o.index, src, o.moment))
 
     def _store_home(self, output: Output) -> frozenset[Axis]:
         return frozenset(a for a in output.axes if self.is_loop(a))
@@ -248,11 +250,11 @@ class Scheduler:
         """The reduction over the tile's part of the axis."""
         operands = self._tile_operands(value)
         dst = self._name("part")
-        if len(operands) == 2:
-            lhs, rhs = (self._ensure(a, block) for a in operands)
-            block.body.append(Contract(dst, value.axis, lhs, rhs))
+        names = tuple(self._ensure(a, block) for a in operands)
+        if len(names) == 2:
+            block.body.append(Contract(dst, value.axis, *names))
         else:
-            block.body.append(TileReduce(dst, self._kind(value), value.axis, self._ensure(operands[0], block)))
+            block.body.append(TileReduce(dst, self._kind(value), value.axis, names[0], names[1:]))
         return dst
 
     def _scan(self, axis: Axis, value: KernelValue, block: _Block) -> str:

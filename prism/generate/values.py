@@ -3,6 +3,7 @@
     value ::= read(tensor, index) | const | position(index) | pointwise op
             | reduce(kind, axis; src)       a statistic's kind as well
             | contract(axis; lhs, rhs) | rescaled(axis; p, m) | rescaled(axis; p, f, m)
+            | merge(part; squares, counts, means, rests)    a statistic of all parts of a split, from their moments
             | scan(axis; src) | scan(axis; src, growth)     the prefix sums of src along the axis, which both have
             | before(axis; src) | before(axis; src, growth) the same without each place's own
             | gather(fetch; places) a tensor at places along some of its dimensions
@@ -121,6 +122,10 @@ class Values:
         """The contraction sum_axis lhs*rhs; where there is one of the same two the other way round, that."""
         swapped = self.made.get(("contract", axis, (rhs.number, lhs.number), ReduceKind.SUM))
         return swapped or self.make("contract", (lhs, rhs), axis, None, ReduceKind.SUM)
+
+    def merge(self, part: Axis, *moments: KernelValue) -> KernelValue:
+        """The statistic of all parts of a split axis, from the moments of each."""
+        return self.make("merge", moments, part, None, Statistic.MERGED)
 
     def rescaled(
         self, axis: Axis, exponent: KernelValue, shift: KernelValue, factor: KernelValue | None

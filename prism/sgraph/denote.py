@@ -18,6 +18,10 @@ The deviations over an axis, accumulated or of a tile that holds all of it, deno
 (a - 1/n * sum a)^2, with n its extent; merged along more axes, the same over all of them, with n their places.
 Which values are such statistics, over which axes and of what, is kept beside what they denote.
 
+Parts of a split have each as many elements as tile and split make it, so that no expression stands for the moments of a
+part: a count of `rest_extent` would prove means of means. What is stored is a name for the moment, which nothing may
+use but the merging of all moments of one statistic over all parts; that denotes the statistic over the axis.
+
 A rescaled accumulator denotes sum(exp(a - m)*f) with the final m. That is so when src is exactly such a sum over a
 running m and neither a nor f depends on m (see prism.sgraph.nodes); this is checked here, structurally, and anything
 else is an IllegalIRError.
@@ -31,7 +35,7 @@ from dataclasses import dataclass, field
 import sympy
 
 from prism.errors import IllegalIRError
-from prism.program.build import add, const, mean, mul, reduce, size
+from prism.program.build import add, const, mean, mul, recip, reduce, size
 from prism.program.extents import Extent, text
 from prism.program.index import Axis, Index
 from prism.program.nodes import (
@@ -58,6 +62,7 @@ from prism.sgraph.nodes import (
     Load,
     Loop,
     LoopRole,
+    Moment,
     Operand,
     Pointwise,
     Position,
@@ -69,6 +74,8 @@ from prism.sgraph.nodes import (
     Stmt,
     Store,
     TileReduce,
+    Whole,
+    part_axis,
 )
 from prism.sgraph.ranges import check_ranges
 
@@ -99,7 +106,27 @@ class _Partial:
     inner: tuple[Axis, ...] = ()
 
 
-_Meaning = Expr | _Partial
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """A statistic over a program's part of a split axis: no expression, but its moments may be stored.
+
+    Attributes:
+        part: the axis over the parts.
+        axes: what it is over, the split axis first.
+        body: what of.
+    """
+
+    part: Axis
+    axes: tuple[Axis, ...]
+    body: Expr
+
+    @property
+    def free(self) -> tuple[Axis, ...]:
+        """The axes that its moments but the count have beside the part."""
+        return tuple(a for a in _ordered(self.body) if a not in self.axes)
+
+
+_Meaning = Expr | _Partial | _Part
 
 
 @dataclass(slots=True)
@@ -110,11 +137,15 @@ class _Shared:
         stored: tensor to (index, value) of its store.
         parts: the symbol of a split to the extent of the axis that it splits.
         rests: a reduction over the rest of a split axis to the (kind, axis, body) that it is the part of.
+        moments: the name for a moment of a part to which it is, the kernel's name and the value's, and the statistic.
+        alike: whether all parts have `rest_extent` elements: what is stored of them then is an expression.
     """
 
     stored: dict[str, tuple[tuple[Index, ...], Expr]] = field(default_factory=dict)
     parts: dict[sympy.Symbol, Extent] = field(default_factory=dict)
     rests: dict[Expr, tuple[ReduceKind, Axis, Expr]] = field(default_factory=dict)
+    moments: dict[str, tuple[Moment, tuple[str, str], _Part]] = field(default_factory=dict)
+    alike: bool = False
 
 
 @dataclass(slots=True)
@@ -176,6 +207,8 @@ class _Reader:
     running: dict[str, Expr] = field(default_factory=dict)
     # Of a statistic the axes that it is over, the outermost first, and what of.
     statistics: dict[str, tuple[tuple[Axis, ...], Expr]] = field(default_factory=dict)
+    # Of what is merged from moments that nobody stored, over which axes, and these.
+    merged: dict[str, tuple[tuple[Axis, ...], tuple[Expr, ...]]] = field(default_factory=dict)
     _roles: dict[Axis, Role] = field(default_factory=dict)
 
     def run(self) -> None:
@@ -204,7 +237,7 @@ class _Reader:
     def _mul(self, a: Expr, b: Expr) -> Expr:
         return self._made(Map("mul", (a, b)))
 
-    def _body(self, body: Sequence[Stmt], accumulated: dict[str, Expr]) -> None:
+    def _body(self, body: Sequence[Stmt], accumulated: dict[str, Expr | _Part]) -> None:
         for s in body:
             match s:
                 case Load(dst, tensor, index):
@@ -215,6 +248,8 @@ class _Reader:
                     self.values[dst] = self._made(PositionExpr(index) if index.terms else size(index.offset))
                 case Pointwise(dst, op, args):
                     self.values[dst] = self._made(Map(op, tuple([self._value(a) for a in args])))
+                case TileReduce(dst, Statistic(), axis, src, moments) if moments:
+                    self.values[dst] = self._all_parts(dst, axis, tuple(map(self._value, (src, *moments))))
                 case TileReduce(dst, Statistic() as kind, axis, src):
                     self.values[dst] = self._statistic(dst, kind, axis, src)
                 case TileReduce(dst, ReduceKind() as kind, axis, src):
@@ -223,20 +258,22 @@ class _Reader:
                     product = self._mul(self._value(lhs), self._value(rhs))
                     self.values[dst] = self._reduce(ReduceKind.SUM, axis, product)
                 case Loop(axis, inner):
-                    finals: dict[str, Expr] = {}
+                    finals: dict[str, Expr | _Part] = {}
                     self._body(inner, finals)
-                    for name, final in finals.items():
+                    for name, end in finals.items():
                         self.running.pop(name, None)
-                        self.values[name] = final
+                        self.values[name] = end
                 case Accumulate(dst, kind, src, shift):
-                    accumulated[dst] = self._accumulate(dst, kind, src, shift, accumulated)
+                    accumulated[dst] = final = self._accumulate(dst, kind, src, shift, accumulated)
                     # Inside the loop the name means the running value: an opaque thing that only a rescaled
                     # accumulator may absorb.
-                    index = tuple(Index.axis(a) for a in _ordered(accumulated[dst]))
+                    index = () if isinstance(final, _Part) else tuple(Index.axis(a) for a in _ordered(final))
                     self.running[dst] = self._made(Read(f"running {dst}", index))
                     self.values[dst] = self.running[dst]
                 case Scan():
                     self.values[s.dst] = self._scan(s)
+                case Store(tensor, index, src, Moment() as moment):
+                    self.shared.stored[tensor] = (tuple(map(self._plain_index, index)), self._moment(src, moment))
                 case Store(tensor, index, src):
                     value = self._value(src)
                     if self.memory.mentions_running(value):
@@ -249,6 +286,8 @@ class _Reader:
         meaning = self.values[operand]
         if isinstance(meaning, _Partial):
             raise self._illegal(f"uses the tile reduction {operand} before it is accumulated")
+        if isinstance(meaning, _Part):
+            raise self._illegal(f"uses the statistic {operand} of a part as if it were of all")
         return meaning
 
     def _load(self, tensor: str, index: tuple[Index, ...]) -> Expr:
@@ -288,7 +327,9 @@ class _Reader:
                 return self._made(Reduce(kind, whole, inner))
         return self._made(Reduce(kind, plain, body))
 
-    def _accumulate(self, dst: str, kind: Kind, src: str, shift: str | None, done: Mapping[str, Expr]) -> Expr:
+    def _accumulate(
+        self, dst: str, kind: Kind, src: str, shift: str | None, done: Mapping[str, Expr | _Part]
+    ) -> Expr | _Part:
         partial = self.values[src]
         if not isinstance(partial, _Partial) or partial.kind is not kind:
             raise self._illegal(f"accumulates {src}, which is not a {kind.value} over a tile of the loop's axis")
@@ -298,8 +339,12 @@ class _Reader:
         if self.memory.mentions_running(body):
             raise self._illegal(f"accumulates {dst} from a running value without rescaling")
         if isinstance(kind, Statistic):
-            if isinstance(self._roles.get(partial.axis), Split):
-                raise self._illegal(f"leaves the deviations of parts in {dst}")
+            role = self._roles.get(partial.axis)
+            if isinstance(role, Split):
+                part = part_axis(partial.axis, role.parts)
+                if self._plain(part) in free_axes(body):
+                    raise self._illegal(f"has a statistic {dst} over parts of what depends on parts itself")
+                return _Part(part, (partial.axis, *partial.inner), body)
             return self._deviations(dst, (partial.axis, *partial.inner), body)
         if isinstance(self._roles.get(partial.axis), Split):
             return self._over_rest(kind, partial.axis, body)
@@ -336,9 +381,10 @@ class _Reader:
         here = self._made(Map("add", (total, self._mul(minus, growth)))) if s.before else total
         return self._made(Map("add", (here, there)))
 
-    def _rescaled(self, body: Expr, shift: str, done: Mapping[str, Expr]) -> Expr:
+    def _rescaled(self, body: Expr, shift: str, done: Mapping[str, Expr | _Part]) -> Expr:
         """The body with the running shift replaced by its final value, when it is exp(a - m) or exp(a - m)*f."""
-        if shift not in done:
+        end = done.get(shift)
+        if end is None or isinstance(end, _Part):
             raise self._illegal(f"rescales by {shift}, which is not an accumulator of the loop")
         running = self.running[shift]
 
@@ -350,7 +396,7 @@ class _Reader:
                     return None
 
         def shifted(a: Expr) -> Expr:
-            final = self._mul(self._made(Const(-1.0)), done[shift])
+            final = self._mul(self._made(Const(-1.0)), end)
             return self._made(Map("exp", (self._made(Map("add", (a, final))),)))
 
         match body:
@@ -370,6 +416,9 @@ class _Reader:
         """Deviations of what is no statistic, or of one that is merged."""
         body = self._value(src)
         inner: tuple[Axis, ...] = ()
+        if kind is Statistic.MERGED and src in self.merged and isinstance(self._roles.get(axis), Whole):
+            over, moments = self.merged[src]
+            return self._merge(dst, (axis, *over), moments)
         if kind is Statistic.MERGED:
             if src not in self.statistics or self.memory.mentions_running(body):
                 raise self._illegal(f"merges {src}, which is no statistic")
@@ -384,6 +433,69 @@ class _Reader:
         minus = mul(const(-1), mean(axes, body))
         deviation = self.memory.interned.all(add(body, minus))
         return self.memory.interned.all(reduce(ReduceKind.SUM, axes, self._mul(deviation, deviation)))
+
+    def _moment(self, src: Operand, moment: Moment) -> Expr:
+        """What is stored of the statistic of a part: a name that nothing but the merging of all parts may read."""
+        of = self.values.get(src) if isinstance(src, str) else None
+        if not isinstance(of, _Part) or not isinstance(src, str):
+            raise self._illegal(f"stores the {moment} of {src}, which is no statistic of a part")
+        if self.shared.alike:
+            return self.memory.interned.all(self._alike(of, moment))
+        # Whatever else is made of it is refused as what is made of a running value is.
+        name = f"running {moment} of {self.kernel.name} {src}"
+        self.shared.moments[name] = moment, (self.kernel.name, src), of
+        axes = (self._plain(of.part), *(of.free if moment is not Moment.COUNT else ()))
+        return self._made(Read(name, tuple(map(Index.axis, axes))))
+
+    def _alike(self, of: _Part, moment: Moment) -> Expr:
+        """A moment of a part, where each has as many elements."""
+        split, *inner = of.axes
+        part, rest = split_axes(split.extent)
+        whole = Index.axis(part).scaled(rest.extent) + Index.axis(rest)
+        body, axes = self.memory.substitute(of.body, {split: whole}), (rest, *inner)
+        match moment:
+            case Moment.COUNT:
+                return mul(*(size(a.extent) for a in axes))
+            case Moment.MEAN:
+                return mean(axes, body)
+            case Moment.REST:
+                return const(0)
+            case Moment.SQUARES:
+                deviation = add(body, mul(const(-1), mean(axes, body)))
+                return reduce(ReduceKind.SUM, axes, mul(deviation, deviation))
+
+    def _all_parts(self, dst: str, axis: Axis, given: tuple[Expr, ...]) -> Expr:
+        """The statistic over a split axis: all moments are of one statistic, at one place, and of all its parts."""
+        known = [self.shared.moments.get(e.tensor) if isinstance(e, Read) else None for e in given]
+        first = given[0]
+        if not any(known) and not any(map(self.memory.mentions_running, given)):
+            return self._merge(dst, (self._plain(axis),), given)
+        own = known[0]
+        if own is None or not isinstance(first, Read):
+            raise self._illegal(f"merges in {dst} what are no moments of parts")
+        _, source, of = own
+        for moment, e, found in zip(Moment, given, known, strict=True):
+            at = first.index[:1] if moment is Moment.COUNT else first.index
+            if found is None or found[:2] != (moment, source) or not isinstance(e, Read) or e.index != at:
+                raise self._illegal(f"merges in {dst} moments of several statistics, or at several places")
+        if axis != of.part or first.index[0] != Index.axis(self._plain(axis)):
+            raise self._illegal(f"merges in {dst} what are not all parts of {of.axes[0]}")
+        places = dict(zip(of.free, first.index[1:], strict=True))
+        bound = {*of.axes, self._plain(axis)}
+        if any(bound & set(i.axes()) for i in places.values()):
+            raise self._illegal(f"merges in {dst} at a place that depends on {of.axes[0]}")
+        body = self.memory.substitute(of.body, {a: i for a, i in places.items() if i != Index.axis(a)})
+        return self._deviations(dst, of.axes, body)
+
+    def _merge(self, dst: str, axes: tuple[Axis, ...], moments: tuple[Expr, ...]) -> Expr:
+        """The statistic over the axes from moments that are read: of a kernel that is looked at by itself."""
+        self.merged[dst] = axes, moments
+        squares, count, first, rest = moments
+        value = add(first, rest)
+        total = reduce(ReduceKind.SUM, axes, count)
+        about = mul(reduce(ReduceKind.SUM, axes, mul(count, value)), recip(total))
+        moved = add(value, mul(const(-1), about))
+        return self.memory.interned.all(reduce(ReduceKind.SUM, axes, add(squares, mul(count, mul(moved, moved)))))
 
     def _over_rest(self, kind: ReduceKind, axis: Axis, body: Expr) -> Expr:
         """The reduction over the program's part of the axis, as a function of the part."""
@@ -460,6 +572,9 @@ class Denotations:
             check_ranges(kernel)
             _Reader(kernel, shared, memory).run()
         values = [shared.stored[t.name][1] for t in sgraph.outputs]
+        for t, v in zip(sgraph.outputs, values, strict=True):
+            if memory.mentions_running(v):
+                raise IllegalIRError(f"{t.name} takes a moment of a part", where="sGraph", why="it has no denotation")
         parts = {split_axes(e)[0].extent: e for e in shared.parts.values()}
         left = tuple(e for s, e in parts.items() if any(s in memory.bound_extents(v) for v in values))
         return Denotation(tuple(memory.output(v, left) for v in values), left)
@@ -526,7 +641,7 @@ def kernel_values(sgraph: SGraph) -> dict[str, dict[str, Expr]]:
         found[kernel.name] = {
             name: value
             for name, value in reader.values.items()
-            if not isinstance(value, _Partial) and not memory.mentions_running(value)
+            if not isinstance(value, _Partial | _Part) and not memory.mentions_running(value)
         }
     return found
 
@@ -551,7 +666,7 @@ def as_program(
     made: dict[str, Definition] = {}
     for kernel in sgraph.kernels:
         _Reader(kernel, shared, memory).run()
-        own = _Shared(parts=shared.parts)
+        own = _Shared(parts=shared.parts, alike=True)
         _Reader(kernel, own, memory).run()
         for name, (index, value) in own.stored.items():
             tensor = sgraph.tensor(name)

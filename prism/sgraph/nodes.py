@@ -10,12 +10,12 @@
              | Gather(dst, tensor, index, places)  the same at places along some dimensions that values give
              | Position(dst, index)                the values of an index, as numbers
              | Pointwise(dst, op, args)            ops as in prism.program.ops; args are names or numbers
-             | TileReduce(dst, kind, axis, src)    over the part of the axis that the tile holds
+             | TileReduce(dst, kind, axis, src, moments)  over the part of the axis that the tile holds
              | Contract(dst, axis, lhs, rhs)       sum over the tile's part of the axis of lhs*rhs: a matrix product
              | Loop(axis, body, range)             over the tiles of the axis (of the program's chunk of it, if split)
              | Accumulate(dst, kind, src, shift)   dst := dst <combine> src, from the kind's identity before the loop
              | Scan(dst, axis, src, growth, before)  prefix sums of src along the axis, which may decay on the way
-             | Store(tensor, index, src)
+             | Store(tensor, index, src, moment)
 
 A tile has one dimension per axis that its value depends on, except Grid(1) and Loop(1) axes. Inside the loop and after
 its `Accumulate`, the accumulator's name means its running value; after the loop, its final value.
@@ -31,6 +31,10 @@ is the sum over the axis of (src - mean)^2, the mean that of src over the axis. 
 but to an accumulator of that kind, which merges the tile's count, mean and sum of squares with those of tiles before
 (Chan, Golub & LeVeque 1979): after the loop it is what a second pass with the mean of all would have computed. The kind
 "merged" merges statistics along an axis, as they are over others: the sum over all of these axes of (src - mean)^2.
+
+Of a statistic over a program's part of a split axis the *moments* are stored, one a `Store`: what a later kernel merges
+over all parts, as `TileReduce(dst, "merged", part, squares, (counts, means, rests))`. Parts differ in how many elements
+they have, and may have none; then all their moments are 0.
 
 A *scan* along a loop's axis stands in that loop, and in none inside it: the sum of the tiles so far is added to the
 prefix sums within the tile. It is a value of its iteration like any other, and the axis may be one of the output's, so
@@ -76,6 +80,15 @@ class Statistic(StrEnum):
 
     DEVIATIONS = "deviations"
     MERGED = "merged"
+
+
+class Moment(StrEnum):
+    """What has to be known of a statistic to merge it with others; a mean is a sum of two terms."""
+
+    SQUARES = "squares"
+    COUNT = "count"
+    MEAN = "mean"
+    REST = "rest"
 
 
 Kind: TypeAlias = ReduceKind | Statistic
@@ -167,12 +180,17 @@ class Pointwise:
 
 @dataclass(frozen=True, slots=True)
 class TileReduce:
-    """dst = the reduction of src over the tile's part of the axis."""
+    """dst = the reduction of src over the tile's part of the axis.
+
+    Attributes:
+        moments: of the parts of a split, whose sums of squares are src: counts, means, and what is added to these.
+    """
 
     dst: Defined
     kind: Kind
     axis: Annotated[Axis, Holds.AXIS]
     src: Used
+    moments: tuple[Used, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,11 +250,17 @@ class Scan:
 
 @dataclass(frozen=True, slots=True)
 class Store:
-    """tensor[index...] = src. Along a grid axis that the index does not mention, only the first program stores."""
+    """tensor[index...] = src. Along a grid axis that the index does not mention, only the first program stores.
+
+    Attributes:
+        moment: what of src is stored, where that is a statistic over a program's part of a split axis. Its count has no
+            axis but the part.
+    """
 
     tensor: Annotated[str, Holds.TENSOR]
     index: tuple[Affine, ...]
     src: Annotated[Operand, Holds.USES]
+    moment: Moment | None = None
 
 
 Stmt: TypeAlias = Load | Gather | Position | Pointwise | TileReduce | Contract | Loop | Accumulate | Scan | Store

@@ -32,6 +32,7 @@ from prism.sgraph.nodes import (
     Load,
     Loop,
     LoopRole,
+    Moment,
     Place,
     Pointwise,
     Position,
@@ -57,7 +58,11 @@ def _kind(name: str) -> Enum:
     return Statistic(name) if name in [s.value for s in Statistic] else ReduceKind(name)
 
 
-_ENUMS: Mapping[str, Callable[[str], Enum]] = {"kind": _kind, "dtype": DType}
+def _moment(name: str | None) -> Enum | None:
+    return None if name is None else Moment(name)
+
+
+_ENUMS: Mapping[str, Callable[[str], Enum | None]] = {"kind": _kind, "moment": _moment, "dtype": DType}
 _NAMES = {sympy.Add: "sum", sympy.Mul: "product", sympy.Pow: "power", sympy.floor: "floor", sympy.ceiling: "ceiling"}
 
 

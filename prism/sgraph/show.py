@@ -90,8 +90,8 @@ def formula(s: Stmt) -> str:
             return f"{dst} = @({index})"
         case Pointwise(dst, op, args):
             return f"{dst} = {_pointwise(op, args)}"
-        case TileReduce(dst, kind, axis, src):
-            return f"{dst} = {kind.value}_{axis} {src}"
+        case TileReduce(dst, kind, axis, src, moments):
+            return f"{dst} = {kind.value}_{axis} {', '.join((src, *moments))}"
         case Contract(dst, axis, lhs, rhs):
             return f"{dst} = sum_{axis} {lhs} * {rhs}"
         case Loop():
@@ -101,8 +101,8 @@ def formula(s: Stmt) -> str:
         case Scan(dst, axis, src, growth, before):
             grown = f", times exp {_operand(growth)} a place" if growth is not None else ""
             return f"{dst} = {src} summed over {axis} {'before' if before else 'so far'}{grown}"
-        case Store(tensor, index, src):
-            return f"{tensor}[{_index(index)}] = {_operand(src)}"
+        case Store(tensor, index, src, moment):
+            return f"{tensor}[{_index(index)}] = {_operand(src)}" + ("" if moment is None else f", {moment.value}")
 
 
 def _heading(s: Loop) -> str:
@@ -307,8 +307,8 @@ class _Serialiser:
                 case Pointwise(dst, op, args):
                     operands = ",".join(map(self.operand, args))
                     lines.append(f"{self.define(dst)}={op}({operands})")
-                case TileReduce(dst, kind, axis, src):
-                    operands = self.operand(src)
+                case TileReduce(dst, kind, axis, src, moments):
+                    operands = " ".join(map(self.operand, (src, *moments)))
                     lines.append(f"{self.define(dst)}={kind.value} {self.axis(axis)} {operands}")
                 case Contract(dst, axis, lhs, rhs):
                     operands = f"{self.operand(lhs)} {self.operand(rhs)}"
@@ -319,8 +319,9 @@ class _Serialiser:
                 case Scan(dst, axis, src, growth, before):
                     operands = self.operand(src) + ("" if growth is None else f" growth {self.operand(growth)}")
                     lines.append(f"{self.define(dst)}=scan {self.axis(axis)} {operands}{' before' * before}")
-                case Store(tensor, index, src):
-                    lines.append(f"{self.element(tensor, index)}={self.operand(src)}")
+                case Store(tensor, index, src, moment):
+                    of = "" if moment is None else f" {moment.value}"
+                    lines.append(f"{self.element(tensor, index)}={self.operand(src)}{of}")
                 case Loop(axis, inner, conditions):
                     head = " ".join([f"loop {self.axis(axis)}", *map(self.index, conditions)])
                     lines += [head, *self.body(inner), "end"]

@@ -32,6 +32,7 @@ from prism.sgraph.nodes import (
     Load,
     Loop,
     LoopRole,
+    Moment,
     Operand,
     Pointwise,
     Position,
@@ -212,9 +213,12 @@ class _KernelChecker:
                 self.in_tile(axis, dst)
                 if isinstance(kind, Statistic):
                     self.statistics[dst] = axis
-                if kind is Statistic.MERGED and src not in self.statistics:
+                if s.moments:
+                    self.merged_parts(s)
+                elif kind is Statistic.MERGED and src not in self.statistics:
                     self.fail(f"{dst} merges {src}, which is no statistic")
-                self.define(dst, axes - {axis}, [src], self.reduced(kind, axis, [src]))
+                of = [src, *s.moments]
+                self.define(dst, axes - {axis}, of, self.reduced(kind, axis, of))
             case Contract(dst, axis, lhs, rhs):
                 left, right = self.use(lhs, dst), self.use(rhs, dst)
                 if axis not in left or axis not in right:
@@ -287,6 +291,18 @@ class _KernelChecker:
             if not (at_most(0, first) and at_most(add(first, p.extent), shape[p.dimension])):
                 self.fail(f"{s.dst} may read beyond dimension {p.dimension} of {s.tensor}")
         self.define(s.dst, axes, [p.value for p in s.places], {})
+
+    def merged_parts(self, s: TileReduce) -> None:
+        """A statistic of all parts, from the moments of each, which are theirs alone."""
+        of = (s.src, *s.moments)
+        if s.kind is not Statistic.MERGED or len(of) != len(Moment):
+            self.fail(f"{s.dst} takes {len(of)} moments", f"one that is merged takes {', '.join(Moment)}")
+        for moment, name in zip(Moment, of, strict=True):
+            axes = self.use(name, s.dst)
+            if axes != (frozenset((s.axis,)) if moment is Moment.COUNT else self.axes[s.src]) or self.depends[name]:
+                self.fail(f"{s.dst} merges by {name}, which is no {moment} of parts along {s.axis}")
+        if not isinstance(self.roles[s.axis], Whole):
+            self.fail(f"{s.dst} merges tiles of {s.axis}", "its parts are merged at once")
 
     def in_tile(self, axis: Axis, dst: str) -> None:
         role = self.roles[axis]
@@ -419,6 +435,12 @@ class _KernelChecker:
             if a not in self.roles and a not in self.parts:
                 self.fail(f"axis {a} has no role", f"the index of {s.tensor} mentions it")
         axes = self.use(s.src, f"store to {s.tensor}")
+        if s.moment is not None:
+            over = self.statistics.get(s.src) if isinstance(s.src, str) else None
+            if over is None or not isinstance(self.roles[over], Split):
+                self.fail(f"{s.tensor} takes the {s.moment} of {s.src}", "it is no statistic of a part of a split axis")
+            if s.moment is Moment.COUNT:
+                axes = frozenset()
         if isinstance(s.src, str) and self.depends[s.src]:
             self.fail(f"{s.tensor} takes {s.src}, which depends on a running value")
         # A grid axis may be missing: the value does not depend on it, and the first program along it stores.
