@@ -762,6 +762,47 @@ def test_the_best_points_have_twins_with_descriptors() -> None:
     assert space.varied(best, model, 0) == best
 
 
+def norm(n: int = 4096) -> SGraph:
+    return samples.rmsnorm_linear(BF16, m=64, d=4096, n=n).sgraph
+
+
+def test_a_tile_in_two_layouts_is_loaded_by_descriptors_wherever_they_fit() -> None:
+    g = norm()
+    (name,) = (x.name for x in g.launches)
+    ((_, held),) = boxes(tile_module(g)).items()
+    assert {b.view.tensor.name for _, b in held.loads.values() if b.twice} == {"x"}
+    space, model = Space(g, H200, {}), Model(g, H200, {})
+    points = list(space.configs())
+    for c in points[:: len(points) // 50]:
+        m, d = (c.symbols[n] for n in ("T_m", "T_d"))
+        fits = (m == 1 or m >= 8) and d <= 256
+        assert c.launches("descriptors") == ({name} if fits else set())
+        assert space.feasible(c)
+        # Tables and configurations say the same.
+        table = space.launches[0]
+        row = {**c.symbols, f"descriptors.{name}": int(fits)}
+        estimate = model.launches[0].seconds(row, c.warps[name], c.stages[name])
+        assert float(estimate) == pytest.approx(model.seconds(c), rel=1e-9)
+        assert f"descriptors.{name}" in table.names
+    best = space.best(model, 3)
+    assert all(c.launches("descriptors") for c in best)
+    # A device may still say that pointers are faster: the best points are tried so, too.
+    without = best[0].having(descriptors=())
+    assert space.varied(best, model)[:2] == (best[0], without)
+    assert space.feasible(without)
+    assert model.seconds(without) > model.seconds(best[0])
+
+
+def test_where_nothing_reads_it_twice_or_no_descriptor_fits_there_is_no_rule() -> None:
+    # Its rows are no whole 16 bytes.
+    odd = samples.rmsnorm_linear(BF16, m=64, d=4092, n=4096).sgraph
+    for g, target in ((small.matmul(4096, 4096, 4096, BF16), "sm_90"), (odd, "sm_90"), (norm(), "sm_80")):
+        space = Space(g, device(target), {})
+        assert not any(c.launches("descriptors") for c in space.best(Model(g, device(target), {}), 8))
+    for build in (samples.attention, samples.shared_axis_attention, samples.gated_mlp):
+        assert not any(b.twice for h in boxes(tile_module(build(BF16).sgraph)).values() for _, b in h.loads.values())
+
+
 @pytest.mark.parametrize("target", ["sm_80", "sm_89"])
 def test_older_devices_have_none(target: str) -> None:
     g, d = small.attention(), device(target)

@@ -9,6 +9,7 @@ from itertools import product
 
 import numpy as np
 import pytest
+import sgraph_samples as samples
 import sympy
 from cost_bounds import attained, dominates, lower_bound, upper_bound
 from hypothesis import given, settings
@@ -30,11 +31,12 @@ from prism.cost.constraints import (
 )
 from prism.cost.counts import kernel_cost, sgraph_cost
 from prism.cost.device import Device, Tiles, device
+from prism.cost.shared_memory import BARRIER_CYCLES, BARRIERS, SharedMemory, shared_memory
 from prism.errors import UnsupportedError
 from prism.program.extents import evaluate as extent_value
 from prism.program.extents import symbol
 from prism.program.index import Axis
-from prism.program.nodes import Tensor
+from prism.program.nodes import DType, Tensor
 from prism.sgraph.nodes import (
     Grid,
     Kernel,
@@ -385,3 +387,38 @@ def _rest(k: Axis) -> tuple[Stmt, ...]:
     from prism.sgraph.nodes import Accumulate, Contract
 
     return (Contract("c", k, "p", "q"), Accumulate("acc", SUM, "c"))
+
+
+# Shared memory: a tile in two layouts.
+
+
+def test_a_tile_in_two_layouts_conflicts_by_its_rows_and_is_read_by_every_warp_that_shares_it() -> None:
+    g = samples.rmsnorm_linear(DType.BFLOAT16, m=64, d=4096, n=4096).sgraph
+    found = shared_memory(footprint(g.kernels[0], g))
+    (tile,) = found.tiles
+    m, d, n = (a for a, _ in sorted(g.kernels[0].roles, key=lambda r: "mdn".index(r[0].name)))
+    assert (tile.dims, tile.side, tile.inside) == ((m, d), (m,), d)
+    sizes = {m: 64, d: 128, n: 64}
+    own = 64 * 128 * 2
+    assert tile.read(sizes, 4, True) == own
+    # Rows of 256 bytes begin at the same bank: all eight of a matrix conflict. Rows of 32 bytes do in pairs.
+    assert tile.read(sizes, 4, False) == 8 * own
+    assert tile.read({**sizes, d: 16}, 4, False) == 2 * 64 * 16 * 2
+    # 64 rows are four warps': of eight, two hold the same. Of 16 rows all hold the same.
+    assert tile.read(sizes, 8, True) == 2 * own
+    assert tile.read({**sizes, m: 16}, 4, True) == 4 * own / 4
+    arrays = tile.read({**sizes, d: np.array([16, 128])}, np.array([4, 8]), np.array([False, True]))
+    assert arrays.tolist() == [2 * 64 * 16 * 2, 2 * own]
+
+
+def test_shared_memory_takes_cycles_of_the_multiprocessor() -> None:
+    g = samples.rmsnorm_linear(DType.BFLOAT16, m=64, d=4096, n=4096).sgraph
+    found = shared_memory(footprint(g.kernels[0], g))
+    sizes = {a: 64 for a, _ in g.kernels[0].roles}
+    reading, meeting = found.seconds(H200, sizes, 4, 10, True)
+    assert float(reading) == pytest.approx(10 * 64 * 64 * 2 / (128 * 1.98e9))
+    assert float(meeting) == pytest.approx(10 * BARRIERS * BARRIER_CYCLES / 1.98e9)
+    # One warp meets nobody, and what is not multiplied has no barriers.
+    assert float(found.seconds(H200, sizes, 1, 10, True)[1]) == 0.0
+    plain = samples.layernorm(DType.BFLOAT16).sgraph
+    assert shared_memory(footprint(plain.kernels[0], plain)) == SharedMemory((), False)

@@ -6,6 +6,7 @@ The oldest lies in a folder beside the virtual environment's own packages: `make
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -17,6 +18,7 @@ from sgraph_samples import BF16, Sample, sym
 from test_horizontal import qkv, tiles
 from test_ranges import narrowed
 from test_streams import branches, two_splits
+from warm import ForkedChild
 
 from prism.backends.passes.pipeline import tile_module
 from prism.backends.protocol import arguments
@@ -47,9 +49,8 @@ def stated() -> str:
     return next(line.partition("==")[2] for line in lines if line.startswith("triton=="))
 
 
-@pytest.fixture(scope="module")
-def pools(compilers: Pool) -> Iterator[Mapping[str, Pool]]:
-    """What compiles, by name."""
+def oldest_environment() -> dict[str, str]:
+    """Of a process that compiles by the oldest."""
     folder = os.environ.get(OLDEST)
     if not folder:
         pytest.skip(f"{OLDEST} is not set: `make test` installs triton {stated()} and says where it is")
@@ -57,8 +58,40 @@ def pools(compilers: Pool) -> Iterator[Mapping[str, Pool]]:
     # Packages of this folder come before the installed ones; prism is found from its own root.
     environment["PYTHONPATH"] = os.pathsep.join([str(Path(folder).resolve()), environment["PYTHONPATH"]])
     environment["TRITON_CACHE_DIR"] += "-oldest"
-    with Pool(module_command(WORKER), environment, size=1) as oldest:
+    return environment
+
+
+@pytest.fixture(scope="module")
+def pools(compilers: Pool) -> Iterator[Mapping[str, Pool]]:
+    """What compiles, by name."""
+    with Pool(module_command(WORKER), oldest_environment(), size=1) as oldest:
         yield {"oldest": oldest, "installed": compilers}
+
+
+@pytest.mark.parametrize("version", ["oldest", "installed"])
+@pytest.mark.parametrize("by_descriptors", [False, True])
+def test_a_tile_in_two_layouts_is_permuted_by_descriptors_alone(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, version: str, by_descriptors: bool
+) -> None:
+    monkeypatch.setattr("prism.process.worker.Child", ForkedChild)  # with a cache of its own
+    g = samples.rmsnorm_linear(BF16, m=64, d=512, n=128).sgraph
+    (name,) = (x.name for x in g.launches)
+    config = Config({"T_m": 64, "T_n": 64, "T_d": 128}, {name: 4}, {name: 3})
+    path = tmp_path / "norm.py"
+    path.write_text(emit_module(g, formula="f", configs={}).text)
+    job = CompileJob(path, "sm_90", config.having(descriptors=[name] * by_descriptors), arguments(g, {}))
+    environment = oldest_environment() if version == "oldest" else worker_environment()
+    with Pool(module_command(WORKER), {**environment, "TRITON_CACHE_DIR": str(tmp_path / "made")}, size=1) as pool:
+        assert answered(pool, job) == ""
+    (text,) = (file.read_text() for file in (tmp_path / "made").rglob(f"{name}.ttgir"))
+    layouts = dict(re.findall(r"^(#shared\d*) = #ttg\.(.*)$", text, re.MULTILINE))
+    (tile,) = (layouts[x] for x in re.findall(r"local_alloc : \(\) -> !ttg\.memdesc<\dx64x128xbf16, (#\w+)", text))
+    (weight,) = (layouts[x] for x in re.findall(r"local_alloc : \(\) -> !ttg\.memdesc<\dx128x64xbf16, (#\w+)", text))
+    permuted = "nvmma_shared<{swizzlingByteWidth = 128, transposed = false, elementBitWidth = 16}>"
+    assert weight == permuted
+    assert tile == (
+        permuted if by_descriptors else "swizzled_shared<{vec = 1, perPhase = 1, maxPhase = 1, order = [1, 0]}>"
+    )
 
 
 def answered(pool: Pool, job: CompileJob) -> str:

@@ -13,15 +13,18 @@ upper bound of one lane, where dimensions of the view would overlap or not be mu
 documentation wants them so), or where the first element of a box in a row may not be a multiple of 16 bytes.
 
 Only loads of two or more lanes that feed matrix products inside a loop are worth a descriptor, and a launch has
-descriptors only where one of them is in the loop: elsewhere there is no pipeline that copies could run ahead in. Axes
-that are packed in one dimension of tiles are left to pointers: Triton (3.7) does not see through the reshape, and keeps
-the operand in registers (of causal prefill, 636 bytes spilled a thread, and the products serialised).
+descriptors only where one of them is in the loop: elsewhere there is no pipeline that copies could run ahead in. Where
+the tile is read in another layout, too (`twice`), descriptors are the rule: by pointers it would lie in shared memory
+as it comes (prism.cost.shared_memory).
+
+Axes that are packed in one dimension of tiles are left to pointers: Triton (3.7) does not see through the reshape, and
+keeps the operand in registers (of causal prefill, 636 bytes spilled a thread, and the products serialised).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from dataclasses import dataclass, replace
 from functools import cmp_to_key
 
 import sympy
@@ -54,11 +57,10 @@ from prism.backends.tile import (
 )
 from prism.backends.tile_rename import names_beside
 from prism.cost.counts import next_power_of_two
+from prism.cost.shared_memory import DESCRIPTORS as DESCRIPTORS
 from prism.program.extents import Extent, add, at_most, cdiv, exact_quotient, mul, normal
 from prism.program.nodes import DType, Tensor
 
-DESCRIPTORS = "descriptors"
-"""What configurations call them."""
 MAX_RANK = 5
 MAX_BOX = 256
 """Elements of a box along a dimension."""
@@ -117,12 +119,14 @@ class BoxLoad:
         start: coordinates of the box, over the kernel's scalars.
         dims: what the box's dimensions are in the tile; None is an index.
         looped: whether it is in a loop.
+        twice: whether something else than products is made of it, too.
     """
 
     view: BoxView
     start: tuple[Extent, ...]
     dims: tuple[str | None, ...]
     looped: bool
+    twice: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,7 +165,11 @@ def boxes(module: TileModule) -> dict[str, LaunchBoxes]:
 
 
 def fitting(
-    module: TileModule, held: Mapping[str, LaunchBoxes], symbols: Mapping[str, int], hints: Mapping[str, int]
+    module: TileModule,
+    held: Mapping[str, LaunchBoxes],
+    symbols: Mapping[str, int],
+    hints: Mapping[str, int],
+    twice: bool = False,
 ) -> frozenset[str]:
     """The launches where a descriptor in a loop fits.
 
@@ -170,6 +178,7 @@ def fitting(
         held: its descriptors, as `boxes` gives them.
         symbols: the configuration's.
         hints: the values of the extents' symbols.
+        twice: of those alone that load a tile which is read in two layouts, where that one's descriptor fits.
     """
     launches = {x.name: x for x in module.launches}
     found: set[str] = set()
@@ -179,7 +188,8 @@ def fitting(
             own = symbols.get(c.symbol) if c.symbol is not None else next_power_of_two(_value(c.extent or 1, values))
             if own is not None:
                 values[c.name] = max(own, c.least)
-        if any(b.looped and b.view.fits(values) for _, b in own_boxes.loads.values()):
+        looked_at = [b for _, b in own_boxes.loads.values() if b.looped and (b.twice or not twice)]
+        if any(b.view.fits(values) for b in looked_at):
             found.add(name)
     return frozenset(found)
 
@@ -209,12 +219,13 @@ def program_boxes(program: TileProgram) -> dict[str, BoxLoad]:
     """
     known = _Known(program)
     fed = _feeding(program)
+    beside = _beside(program, fed)
     found: dict[str, BoxLoad] = {}
     for s, looped in _loads(program.body, False):
         if s.dst in fed:
             box = known.box(s, looped)
             if box is not None:
-                found[s.dst] = box
+                found[s.dst] = replace(box, twice=looped and s.dst in beside)
     return found
 
 
@@ -231,7 +242,12 @@ def _feeding(program: TileProgram) -> set[str]:
     made = {name: s for s in statements(program.body) if (name := defined(s)) is not None}
     loops = [s for s in program.body if isinstance(s, For)]
     products = [s for loop in loops for s in statements(loop.body) if isinstance(s, Dot)]
-    left = [n for s in products for n in (s.lhs, s.rhs)]
+    return _made_of([n for s in products for n in (s.lhs, s.rhs)], made)
+
+
+def _made_of(values: Iterable[str], made: Mapping[str, Stmt]) -> set[str]:
+    """The values that these are made of, element by element, and these."""
+    left = list(values)
     found: set[str] = set()
     while left:
         name = left.pop()
@@ -242,6 +258,14 @@ def _feeding(program: TileProgram) -> set[str]:
         if isinstance(source, Cast | Copy | Pointwise | Rearrange | Select | Within):
             left += operands(source)
     return found
+
+
+def _beside(program: TileProgram, fed: Set[str]) -> set[str]:
+    """The values, among those that reach an operand of a product, of which something else is made, too."""
+    everything = list(statements(program.body))
+    made = {name: s for s in everything if (name := defined(s)) is not None}
+    others = (s for s in everything if not isinstance(s, Dot | For) and defined(s) not in fed)
+    return _made_of({n for s in others for n in operands(s)} & fed, made)
 
 
 @dataclass(frozen=True, slots=True)

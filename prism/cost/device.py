@@ -67,6 +67,7 @@ class Multiprocessor:
 
     Attributes:
         shared_bytes: shared memory.
+        hertz: its clock, boosted, cycles a second.
         registers: 32-bit registers.
         registers_per_thread: the most of one thread.
         threads: resident threads.
@@ -76,6 +77,7 @@ class Multiprocessor:
     """
 
     shared_bytes: int
+    hertz: float
     registers: int = 65_536
     registers_per_thread: int = 255
     threads: int = 2048
@@ -194,7 +196,7 @@ class Device:
 _A100 = Device(
     name="NVIDIA A100 80GB",
     target="sm_80",
-    processor=Multiprocessor(shared_bytes=164 * KIB),
+    processor=Multiprocessor(shared_bytes=164 * KIB, hertz=1.41e9),
     processors=108,
     bandwidth_bytes_s=2.04e12,
     cache_bytes=40 * MIB,
@@ -210,7 +212,7 @@ _A100 = Device(
 _L40S = Device(
     name="NVIDIA L40S",
     target="sm_89",
-    processor=Multiprocessor(shared_bytes=100 * KIB, threads=1536, blocks=24),
+    processor=Multiprocessor(shared_bytes=100 * KIB, hertz=2.52e9, threads=1536, blocks=24),
     processors=142,
     bandwidth_bytes_s=0.864e12,
     cache_bytes=96 * MIB,
@@ -226,7 +228,7 @@ _L40S = Device(
 _H200 = Device(
     name="NVIDIA H200",
     target="sm_90",
-    processor=Multiprocessor(shared_bytes=228 * KIB, warp_groups=True),
+    processor=Multiprocessor(shared_bytes=228 * KIB, hertz=1.98e9, warp_groups=True),
     processors=132,
     bandwidth_bytes_s=4.8e12,
     cache_bytes=60 * MIB,
@@ -242,7 +244,7 @@ _H200 = Device(
 _B200 = Device(
     name="NVIDIA B200",
     target="sm_100",
-    processor=Multiprocessor(shared_bytes=228 * KIB, warp_groups=True),
+    processor=Multiprocessor(shared_bytes=228 * KIB, hertz=1.98e9, warp_groups=True),
     processors=148,
     bandwidth_bytes_s=8.0e12,
     cache_bytes=126 * MIB,

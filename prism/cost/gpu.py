@@ -27,6 +27,7 @@ from prism.cost.device import Device
 from prism.cost.list_scheduling import dealt
 from prism.cost.pipelining import streamed
 from prism.cost.roofline import memory
+from prism.cost.shared_memory import DESCRIPTORS, described, shared_memory
 from prism.errors import BackendError
 from prism.program.index import Axis
 from prism.program.nodes import DType
@@ -112,6 +113,8 @@ class _Part:
         useful: warps that have elements of their own.
         dot_seconds: of its matrix work on all multiprocessors, were they busy.
         vector_seconds: of its pointwise work likewise.
+        shared_seconds: of reading shared memory in two layouts likewise.
+        barrier_seconds: of barriers likewise, one program at a time.
         chain: how often a program waits for memory, one trip after another; on average, where loops have ranges.
         longest_chain: how often the longest one does.
         skew: how many times the average program's work the longest one has.
@@ -127,6 +130,8 @@ class _Part:
     useful: Any
     dot_seconds: Any
     vector_seconds: Any
+    shared_seconds: Any
+    barrier_seconds: Any
     chain: Any
     longest_chain: Any
     skew: Any
@@ -138,7 +143,8 @@ class _Part:
         """Seconds of its work on all multiprocessors, with so many programs at a time on each."""
         dots = np.minimum(1.0, active * self.useful / DOT_WARPS)
         vectors = np.minimum(1.0, active * self.useful / VECTOR_WARPS)
-        return self.dot_seconds / dots + self.vector_seconds / vectors
+        busy = self.dot_seconds / dots + self.vector_seconds / vectors + self.shared_seconds
+        return busy + self.barrier_seconds / active
 
 
 class KernelModel:
@@ -158,6 +164,7 @@ class KernelModel:
         self.cost: KernelCost = kernel_cost(kernel, sgraph)
         self.footprint: Footprint = footprint(kernel, sgraph)
         self.streamed = streamed(self.footprint)
+        self.shared_memory = shared_memory(self.footprint)
         self.dtype = _dot_dtype(kernel, sgraph)
         self.tensors = sgraph.tensors
         self.handed_over = sgraph.handed_over
@@ -178,19 +185,26 @@ class KernelModel:
         return self.times(binding, warps, stages, resources).total(self.device.launch_overhead_s)
 
     def times(self, binding: Mapping[str, Any], warps: Any, stages: Any, resources: Resources | None = None) -> Times:
-        """Seconds by cause; see `seconds`."""
-        return _times((self,), binding, warps, stages, resources)
+        """Seconds by cause; see `seconds`. Where the device has descriptors, tiles that want them are loaded so."""
+        return _times((self,), binding, warps, stages, resources, by_descriptors=self.device.descriptors)
 
     def share(self, binding: Mapping[str, Any], warps: Any, stages: Any) -> Any:
         """Seconds that it adds to a launch that keeps all multiprocessors busy; infinite where no block fits."""
         env = {**self.hints, **binding}
-        p = self.part(env, warps, stages, None)
+        p = self.part(env, warps, stages, None, self.device.descriptors)
         dram, moved = self.traffic(env, p.sizes, p.resident, {})
         traffic = memory(self.device, dram, moved, DRAM_EFFICIENCY, np.maximum)
         seconds = np.maximum(traffic, p.compute(p.resident)) + p.spill
         return np.where(p.fits, seconds, np.inf)
 
-    def part(self, env: Mapping[str, Any], warps: Any, stages: Any, resources: Resources | None) -> _Part:
+    def part(
+        self,
+        env: Mapping[str, Any],
+        warps: Any,
+        stages: Any,
+        resources: Resources | None,
+        by_descriptors: Any = False,
+    ) -> _Part:
         """Its share of a launch; `env` also binds the symbols of the extents."""
         d, m = self.device, self.device.multiprocessor
         sizes = tile_sizes(self.kernel, env)
@@ -233,6 +247,9 @@ class KernelModel:
         overlapping = stages if self.footprint.staged else stages - 1
         hidden = self.streamed.hidden(sizes, warps, overlapping)
         waiting = self.streamed.waiting(sizes, warps, overlapping, env)
+        shared_seconds, barrier_seconds = self.shared_memory.seconds(
+            d, sizes, warps, programs * trips / d.processors, by_descriptors
+        )
         return _Part(
             sizes=sizes,
             resident=np.maximum(resident, 1),
@@ -241,6 +258,8 @@ class KernelModel:
             useful=useful,
             dot_seconds=dot_seconds,
             vector_seconds=work / (d.multiply_adds_s * VECTOR_EFFICIENCY),
+            shared_seconds=shared_seconds,
+            barrier_seconds=barrier_seconds,
             chain=2 + trips * waiting,
             longest_chain=2 + longest * waiting,
             skew=np.where(trips > 0, longest / np.where(trips > 0, trips, 1.0), 1.0),
@@ -395,11 +414,12 @@ def _times(
     stages: Any,
     resources: Resources | None,
     then: KernelModel | None = None,
+    by_descriptors: Any = False,
 ) -> Times:
     """Seconds by cause of one launch of these kernels; those of what its programs go on with are not counted."""
     d = kernels[0].device
     env = {**kernels[0].hints, **binding}
-    parts = [k.part(env, warps, stages, resources) for k in kernels]
+    parts = [k.part(env, warps, stages, resources, by_descriptors) for k in kernels]
     # Registers and shared memory are allotted for the largest of the bodies.
     resident, fits, programs = parts[0].resident, parts[0].fits, parts[0].programs
     for p in parts[1:]:
@@ -473,7 +493,8 @@ class LaunchModel:
     def seconds(self, binding: Mapping[str, Any], warps: Any, stages: Any, resources: Resources | None = None) -> Any:
         """Seconds of the launch; see `KernelModel.seconds`. LIBRARY_STAGES stages are a library call.
 
-        The binding may say by `folding` that a second stage is folded: its own launch takes no time then.
+        The binding may say by `folding` that a second stage is folded: its own launch takes no time then; and by
+        `described` that the launch loads by descriptors.
         """
         overhead = self.kernels[0].device.launch_overhead_s
         if self.library is None:
@@ -493,9 +514,11 @@ class LaunchModel:
             BackendError: the configuration says library of a launch that the library has nothing for.
         """
         if self.fold is not None and self.combine is not None and self.fold.combine in config.launches(FOLDED):
-            return self.folded_times(config.symbols, config.warps[self.name], config.stages[self.name], resources)
+            binding = self._binding(config)
+            return self.folded_times(binding, config.warps[self.name], config.stages[self.name], resources)
         if self.name not in config.launches(LIBRARY):
-            return self.times(config.symbols, config.warps[self.name], config.stages[self.name], resources)
+            binding = self._binding(config)
+            return self.times(binding, config.warps[self.name], config.stages[self.name], resources)
         if self.library is None:
             raise BackendError("no library computes this launch", where=self.name, fix="leave it out of the library's")
         return self.library
@@ -516,7 +539,12 @@ class LaunchModel:
 
     def times(self, binding: Mapping[str, Any], warps: Any, stages: Any, resources: Resources | None = None) -> Times:
         """Seconds by cause. Resources are those of the launch: which of the kernels spills, they do not say."""
-        return _times(self.kernels, binding, warps, stages, resources)
+        by_descriptors = binding.get(described(self.name), False)
+        return _times(self.kernels, binding, warps, stages, resources, by_descriptors=by_descriptors)
+
+    def _binding(self, config: Config) -> dict[str, Any]:
+        """A value for every symbol, and for what tables of points say besides."""
+        return {**config.symbols, described(self.name): self.name in config.launches(DESCRIPTORS)}
 
     def folded_times(
         self, binding: Mapping[str, Any], warps: Any, stages: Any, resources: Resources | None = None
@@ -532,7 +560,8 @@ class LaunchModel:
         if self.fold is None or self.combine is None:
             raise BackendError("no second stage can be folded into this launch", where=self.name)
         inside = {**binding, **self.fold.bind(binding)}
-        main = _times(self.kernels, inside, warps, stages, resources, self.combine)
+        by_descriptors = binding.get(described(self.name), False)
+        main = _times(self.kernels, inside, warps, stages, resources, self.combine, by_descriptors)
         # What the compiler said is of the whole: its spills count once.
         last = self.combine.times(inside, warps, 1)
         tail = np.where(last.fits, last.total(0.0), 0.0)

@@ -189,10 +189,10 @@ class Space:
         for name, k, r in zip(self._members, self.launches, rows, strict=True):
             row = dict(zip(k.names, k.points[r].tolist(), strict=True))
             symbols.update((n, v) for n, v in row.items() if n in self._symbols)
-            chosen = next((o for o in self.options if o.chosen(name, row)), None)
-            if chosen is not None:
-                options.setdefault(chosen.name, []).append(name)
-            elif self.device.is_gpu:
+            chosen = [o for o in self.options if o.chosen(name, row)]
+            for o in chosen:
+                options.setdefault(o.name, []).append(name)
+            if self.device.is_gpu and not any(o.replaces for o in chosen):
                 warps[name], stages[name] = row["warps"], row["stages"]
         config = Config(symbols, warps, stages).having(**options)
         for o in self.options:

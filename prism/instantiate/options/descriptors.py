@@ -1,17 +1,24 @@
 """Loads by tensor descriptors (TMA), where the configuration and the tensors at hand allow it.
 
-No column: the model takes them for equal, so every second point would be a repetition. The best few points of a study
-have variants with them instead. Which loads, `prism.backends.tensor_descriptors` says.
+A launch that reads a tile in two layouts has them at every point where they fit: by pointers its reads of shared memory
+conflict (`prism.cost.shared_memory`). Of all others the model takes both for equal, so that a column would repeat every
+point: the best few points of a study have variants instead, the other way round. Which loads,
+`prism.backends.tensor_descriptors` says.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import cached_property
 
+import numpy as np
+
 from prism.backends.tensor_descriptors import DESCRIPTORS, LaunchBoxes, boxes, fitting
+from prism.cost.gpu import LIBRARY_STAGES
 from prism.cost.model import CostModel
+from prism.cost.shared_memory import described
 from prism.instantiate.options.option import Family, Offered, Option
+from prism.instantiate.point_tables import PointSpace
 from prism.sgraph.config import Config, Resources
 
 
@@ -31,14 +38,34 @@ class Descriptors(Option):
         return not chosen or chosen <= self._fitting(config)
 
     def variant(self, config: Config, model: CostModel, resources: Sequence[Resources] = ()) -> Config | None:
-        """All launches that can."""
+        """All launches that can, or none where all do."""
         names = self._fitting(config)
-        return config.having(descriptors=names) if names else None
+        return config.having(descriptors=names - config.launches(DESCRIPTORS) and names) if names else None
+
+    def extend(self, tables: dict[str, PointSpace], shared: Collection[str]) -> None:
+        """A column for launches that read a tile in two layouts, 1 where its descriptor fits."""
+        for name in self.launches:
+            held = self._boxes.get(name)
+            if held is None or not any(b.twice for _, b in held.loads.values()):
+                continue
+            table = tables[name]
+            symbols = [n for n in table.names[:-2] if n in {s.name for s in self.family.sgraph.symbols}]
+            rows, places = np.unique(table.columns(symbols), axis=0, return_inverse=True)
+            fits = [name in self._fits(dict(zip(symbols, row, strict=True)), True) for row in rows.tolist()]
+            chosen = np.array(fits)[places.reshape(-1)] & (table.column("stages") != LIBRARY_STAGES)
+            tables[name] = table.flagged(described(name), chosen)
+
+    def chosen(self, launch: str, row: Mapping[str, int]) -> bool:
+        """What the launch's column says."""
+        return bool(row.get(described(launch), 0))
 
     def _fitting(self, config: Config) -> frozenset[str]:
+        return self._fits(config.symbols) & config.warps.keys()
+
+    def _fits(self, symbols: Mapping[str, int], twice: bool = False) -> frozenset[str]:
         if not self.launches:
             return frozenset()
-        return fitting(self.family.module, self._boxes, config.symbols, self.family.hints) & config.warps.keys()
+        return fitting(self.family.module, self._boxes, symbols, self.family.hints, twice)
 
     @cached_property
     def _boxes(self) -> Mapping[str, LaunchBoxes]:
