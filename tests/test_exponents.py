@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -17,9 +18,11 @@ from tile_simulator import run_module
 from prism.backends.lower import lower
 from prism.backends.passes.exponents import LOG2_E, binary_module
 from prism.backends.tile import For, Full, Pointwise, Stmt, Store, TileModule, TileProgram, statements
+from prism.backends.tile_rename import value_dims
 from prism.backends.tile_spec import check_module
 from prism.backends.triton.emit import emit_module
 from prism.program.nodes import DType
+from prism.sgraph.nodes import SGraph
 
 
 def operations(p: TileProgram) -> Counter[str]:
@@ -43,13 +46,36 @@ def test_no_exponential_to_another_base_is_left(build: Callable[[DType], Sample]
             assert new == old
 
 
-def test_the_factor_goes_into_the_scale() -> None:
+def test_the_scale_goes_into_the_exponent() -> None:
     (old,) = lower(samples.attention(d=16).sgraph).programs
     (new,) = binary_module(lower(samples.attention(d=16).sgraph)).programs
-    assert operations(new) == operations(old) - Counter(exp=2) + Counter(exp2=2)
+    # One product of the scores moves; those of the maximum, and of its change, are of rows.
+    assert operations(new) == operations(old) - Counter(exp=2) + Counter(exp2=2, mul=2)
+    dims = value_dims(new)
+    products = [dims[s.dst] for s in statements(new.body) if isinstance(s, Pointwise) and _scales(s)]
+    assert sorted(map(len, products)) == [1, 1, 2]
     assert 0.25 in numbers(old)
     assert 0.25 not in numbers(new)
-    assert any(math.isclose(n, 0.25 * LOG2_E) for n in numbers(new))
+
+
+def _scales(s: Pointwise) -> bool:
+    return s.op == "mul" and any(isinstance(a, float) and math.isclose(a, 0.25 * LOG2_E) for a in s.args)
+
+
+def test_where_scores_are_masked_by_numbers_the_factor_goes_into_the_scale() -> None:
+    module = scaled_by(samples.attention(d=16).sgraph, -1e9)
+    check_module(module)
+    (new,) = binary_module(module).programs
+    assert operations(new) == operations(module.programs[0]) - Counter(exp=2) + Counter(exp2=2)
+    assert sum(_scales(s) for s in statements(new.body) if isinstance(s, Pointwise)) == 1
+
+
+def scaled_by(g: SGraph, start: float) -> TileModule:
+    """The module, whose running extremes begin with a number."""
+    module = lower(g)
+    (program,) = module.programs
+    body = [replace(s, value=start) if isinstance(s, Full) and math.isinf(s.value) else s for s in program.body]
+    return replace(module, launches=(replace(module.launches[0], programs=(replace(program, body=tuple(body)),)),))
 
 
 def test_without_a_scale_there_is_a_product() -> None:
@@ -79,7 +105,7 @@ def test_a_maximum_that_is_stored_is_stored_as_it_was() -> None:
     stored = next(s.src for s in statements(first.body) if isinstance(s, Store) and s.tensor == "part_m")
     made = next(s for s in first.body if isinstance(s, Pointwise) and s.dst == stored)
     assert made.op == "mul"
-    assert made.args[1] == math.log(2)
+    assert made.args[1] == 0.25
     sample = samples.split_attention()
     symbols = dict(sample.symbols[0])
     inputs = sample.inputs({})
@@ -141,4 +167,18 @@ def test_what_is_emitted() -> None:
     text = emit_module(narrowed(samples.attention(BF16).sgraph), formula="f", configs={}).text
     assert "tl.exp2(" in text
     assert "tl.exp(" not in text
-    assert f"dot * {20**-0.5 * LOG2_E!r}" in text
+    assert re.search(rf"\w+ = chosen \* {20**-0.5 * LOG2_E!r} \+ \(-shift \* {20**-0.5 * LOG2_E!r}\)", text)
+
+
+@pytest.mark.parametrize("size", [1.0, 30.0, 1000.0])
+def test_large_scores_are_no_less_exact_than_their_own_rounding(size: float) -> None:
+    sample = samples.attention(d=16)
+    inputs, symbols = sample.inputs({}), dict(sample.symbols[0])
+    inputs[0] = inputs[0] * np.float32(size)
+    module = lower(narrowed(sample.sgraph))
+    got = run_module(binary_module(module), inputs, symbols)[0]["y"]
+    (want,) = sample.reference(*(x.astype(np.float64) for x in inputs))
+    scores = np.abs(np.einsum("...id,...jd->...ij", *(x.astype(np.float64) for x in inputs[:2]))).max() / 4
+    np.testing.assert_allclose(
+        got, want.ravel(), rtol=0, atol=(4 + 2 * LOG2_E * scores) * 2**-24 * np.abs(inputs[2]).max()
+    )

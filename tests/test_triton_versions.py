@@ -10,6 +10,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TypeAlias
 
 import pytest
 import sgraph_samples as samples
@@ -68,22 +69,47 @@ def pools(compilers: Pool) -> Iterator[Mapping[str, Pool]]:
         yield {"oldest": oldest, "installed": compilers}
 
 
-@pytest.mark.parametrize("version", ["oldest", "installed"])
-@pytest.mark.parametrize("by_descriptors", [False, True])
-def test_a_tile_in_two_layouts_is_permuted_by_descriptors_alone(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, version: str, by_descriptors: bool
-) -> None:
+Made: TypeAlias = Callable[[SGraph, Config, str], str]
+VERSIONS = pytest.mark.parametrize("version", ["oldest", "installed"])
+
+
+@pytest.fixture
+def made(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, version: str) -> Made:
+    """What a version makes of the first launch for sm_90: its file with that ending."""
     monkeypatch.setattr("prism.process.worker.Child", ForkedChild)  # with a cache of its own
+    environment = oldest_environment() if version == "oldest" else worker_environment()
+    environment["TRITON_CACHE_DIR"] = str(tmp_path / "made")
+
+    def make(g: SGraph, config: Config, ending: str) -> str:
+        path = tmp_path / "emitted.py"
+        path.write_text(emit_module(g, formula="f", configs={}).text)
+        with Pool(module_command(WORKER), environment, size=1) as pool:
+            assert answered(pool, CompileJob(path, "sm_90", config, arguments(g, {}))) == ""
+        (found,) = (tmp_path / "made").rglob(f"{g.launches[0].name}.{ending}")
+        return found.read_text()
+
+    return make
+
+
+@VERSIONS
+def test_a_score_takes_one_multiply_add_and_one_exponential(made: Made) -> None:
+    g = samples.attention(BF16, heads=2, seq=1024, d=64).sgraph
+    (name,) = (x.name for x in g.launches)
+    text = made(g, Config({"T_i": 64, "T_j": 64}, {name: 4}, {name: 2}), "ptx")
+    # A thread has 32 scores and 32 values of the result, of 2 rows, whose factor is one more exponential each.
+    scores, rows = 64 * 64 // 128, 2
+    assert text.count("ex2.approx") == text.count("fma.rn.f32") == scores + rows
+    # Results are rescaled and divided, rows have the maximum's product and its change's.
+    assert text.count("mul.f32") == 2 * 32 + 2 * rows
+
+
+@VERSIONS
+@pytest.mark.parametrize("by_descriptors", [False, True])
+def test_a_tile_in_two_layouts_is_permuted_by_descriptors_alone(made: Made, by_descriptors: bool) -> None:
     g = samples.rmsnorm_linear(BF16, m=64, d=512, n=128).sgraph
     (name,) = (x.name for x in g.launches)
     config = Config({"T_m": 64, "T_n": 64, "T_d": 128}, {name: 4}, {name: 3})
-    path = tmp_path / "norm.py"
-    path.write_text(emit_module(g, formula="f", configs={}).text)
-    job = CompileJob(path, "sm_90", config.having(descriptors=[name] * by_descriptors), arguments(g, {}))
-    environment = oldest_environment() if version == "oldest" else worker_environment()
-    with Pool(module_command(WORKER), {**environment, "TRITON_CACHE_DIR": str(tmp_path / "made")}, size=1) as pool:
-        assert answered(pool, job) == ""
-    (text,) = (file.read_text() for file in (tmp_path / "made").rglob(f"{name}.ttgir"))
+    text = made(g, config.having(descriptors=[name] * by_descriptors), "ttgir")
     layouts = dict(re.findall(r"^(#shared\d*) = #ttg\.(.*)$", text, re.MULTILINE))
     (tile,) = (layouts[x] for x in re.findall(r"local_alloc : \(\) -> !ttg\.memdesc<\dx64x128xbf16, (#\w+)", text))
     (weight,) = (layouts[x] for x in re.findall(r"local_alloc : \(\) -> !ttg\.memdesc<\dx128x64xbf16, (#\w+)", text))

@@ -1,16 +1,20 @@
 """Exponentials to the base 2, which is the one that GPUs have.
 
-    s = score * c;  m max= max(s);  p = exp(s - m)              # before
-    s = score * (c*log2 e);  m max= max(s);  p = exp2(s - m)    # after
+    s = score * c;  m max= max(s);  p = exp(s - m)                               # before
+    s = score;  m max= max(s);  p = exp2(s * (c*log2 e) - m * (c*log2 e))        # where all are scaled by one c > 0
+    s = score * (c*log2 e);  m max= max(s);  p = exp2(s - m)                     # where they are not
 
 Values that only lead to exponentials, by operations that commute with a positive factor (sums, signs, selections,
-extremes, comparisons with an infinity), are held multiplied by log2 e, where all that they begin with is a number or a
-product with one: the factor goes into that number. Where such a value is needed as it was (the maximum that a split
-attention stores) it is multiplied by ln 2 outside of all loops. Any other exponential is exp2(x * log2 e).
+extremes, comparisons with an infinity), are held in another unit, where all that they begin with is a number or a
+product with one. Where those are one positive number, and the others 0 or infinite, the values are held without it: it
+comes back in the exponent, where a score's product and the difference are one multiply-add, and the maximum's product
+is one a row (as in Dao's FlashAttention-2, 2023). Elsewhere log2 e goes into the numbers. Where such a value is needed
+as it was (the maximum that a split attention stores) it is multiplied by its unit outside of all loops. Any other
+exponential is exp2(x * log2 e): without a scale the difference stays first, as it is exact where logits are large.
 
-Errors: a compiler makes the latter product anyway, in the same precision. The former rounds once less, and the
-difference s - m is rounded at the same magnitudes as before, those of s and m times 1.44. What is below 2**-126 is 0,
-as it is in hardware's exp2.
+Errors: a compiler makes the latter product anyway, in the same precision. In the others the difference is rounded at
+the same magnitudes as before, those of s and m times 1.44, where the product is not rounded, and m's is: the
+exponential of the maximum itself is 1 but for that. What is below 2**-126 is 0, as it is in hardware's exp2.
 """
 
 from __future__ import annotations
@@ -40,6 +44,7 @@ from prism.backends.tile_rename import names_beside, renamed, value_dims
 from prism.program.nodes import DType
 
 LOG2_E = math.log2(math.e)
+_SMALLEST = 2.0**-64
 LN_2 = math.log(2.0)
 _LINEAR = frozenset({"add", "neg", "maximum", "minimum", "where"})
 
@@ -68,11 +73,16 @@ def binary(program: TileProgram) -> TileProgram:
 class _Rescale:
     program: TileProgram
     scaled: set[str] = field(default_factory=set)
+    units: dict[str, float] = field(default_factory=dict)
+    spread: set[str] = field(default_factory=set)
 
-    # Which values are held multiplied by log2 e.
+    # Which values are held in another unit, and in which.
 
     def choose(self, everything: Sequence[Stmt]) -> None:
-        """Fill in `scaled`."""
+        """Fill in `scaled`, the unit of each, and the differences whose operands get the exponent's factor.
+
+        A value that is held is the natural one divided by its unit: ln 2, or the number that all scores are scaled by.
+        """
         made: dict[str, list[Stmt]] = {}
         for s in everything:
             name = defined(s)
@@ -87,8 +97,41 @@ class _Rescale:
                 n for s in everything if id(s) in looped and not self._keeps(s) for n in operands(s) if n in self.scaled
             }
             if not strange:
-                return
+                break
             found = [x for x in found if strange.isdisjoint(x)]
+        for group in _together(found):
+            spread, unit = self._differences(group, everything, made), self._one_factor(group, made)
+            self.units.update(dict.fromkeys(group, LN_2 if unit is None or not spread else unit))
+            self.spread |= spread if unit is not None else set()
+
+    def _one_factor(self, group: frozenset[str], made: Mapping[str, Sequence[Stmt]]) -> float | None:
+        """The positive number of all products that a group begins with, where its other numbers are 0 or infinite."""
+        found: set[float] = set()
+        for s in (s for name in group for s in made[name]):
+            match s:
+                case Pointwise(_, "mul", (str() as x, float() as c)) | Pointwise(_, "mul", (float() as c, str() as x)):
+                    if c != -1.0 or x not in group:
+                        found.add(c if x not in group else math.nan)
+                case Pointwise(_, _, args) if not all(isinstance(a, str) or a == 0 or math.isinf(a) for a in args):
+                    return None
+                case Select(otherwise=number) | Full(value=number) if number != 0 and not math.isinf(number):
+                    return None
+        number = found.pop() if len(found) == 1 else math.nan
+        return number if _SMALLEST < number < math.inf else None
+
+    def _differences(
+        self, group: frozenset[str], everything: Sequence[Stmt], made: Mapping[str, Sequence[Stmt]]
+    ) -> set[str]:
+        """The group's sums of a tile and a part of its dimensions that nothing but exponentials read."""
+        dims = value_dims(self.program)
+        exponents = {s.args[0] for s in everything if isinstance(s, Pointwise) and s.op == "exp"}
+        others = {n for s in everything if not (isinstance(s, Pointwise) and s.op == "exp") for n in operands(s)}
+        found: set[str] = set()
+        for name in group & exponents - others:
+            match made[name]:
+                case [Pointwise(_, "add", (str() as a, str() as b), own)] if {dims[a], dims[b]} > {own}:
+                    found.add(name)
+        return found
 
     def _leading(self, arg: Operand, made: Mapping[str, Sequence[Stmt]]) -> frozenset[str] | None:
         """Everything from the products with numbers to an operand, or None where it begins with something else."""
@@ -131,21 +174,36 @@ class _Rescale:
             match s:
                 case For():
                     return [replace(s, body=tuple(x for inner in s.body for x in one(inner)))]
-                case Pointwise(_, "exp", (str() as arg,)) if arg in self.scaled:
+                case Pointwise(_, "exp", (str() as arg,)) if arg in self.scaled and self._factor(arg) == 1.0:
                     return [replace(s, op="exp2")]
                 case Pointwise(_, "exp", (str() as arg,)):
-                    product = times(arg, LOG2_E, "binary")
+                    product = times(arg, self._factor(arg), "binary")
                     return [product, replace(s, op="exp2", args=(product.dst,))]
+                case Pointwise(dst, "add", (str() as a, str() as b)) if dst in self.spread:
+                    both = [times(n, self.units[n] * LOG2_E, "binary") for n in (a, b)]
+                    return [*both, replace(s, args=tuple(p.dst for p in both))]
                 case _ if self._keeps(s):
                     return [self._scaled(s) if defined(s) in self.scaled else s]
                 case _:
-                    plain = [times(n, LN_2, f"{n}_natural") for n in dict.fromkeys(operands(s)) if n in self.scaled]
+                    needed = [n for n in dict.fromkeys(operands(s)) if n in self.scaled]
+                    plain = [times(n, self.units[n], f"{n}_natural") for n in needed]
                     return [*plain, renamed(s, {str(p.args[0]): p.dst for p in plain})]
 
         return tuple(x for s in body for x in one(s))
 
+    def _factor(self, name: str) -> float:
+        """What the exponential of a value multiplies it by to be one to the base 2."""
+        unit = self.units.get(name, 1.0)
+        return 1.0 if unit == LN_2 or name in self.spread else unit * LOG2_E
+
     def _scaled(self, s: Stmt) -> Stmt:
-        """The statement for a result that is multiplied by log2 e."""
+        """The statement for a result that is held in another unit."""
+        if self.units[defined(s) or ""] != LN_2:
+            match s:
+                case Pointwise(dst, "mul", (str() as x, _)) | Pointwise(dst, "mul", (_, str() as x)):
+                    return s if x in self.scaled else Copy(dst, x)
+                case _:
+                    return s
         match s:
             case Pointwise(_, "mul", (str() as x, c)) if not isinstance(c, str) and x not in self.scaled:
                 return replace(s, args=(x, c * LOG2_E))
@@ -161,6 +219,15 @@ class _Rescale:
                 return replace(s, value=value * LOG2_E)
             case _:
                 return s
+
+
+def _together(found: Sequence[frozenset[str]]) -> list[frozenset[str]]:
+    """The sets, those that share something as one."""
+    groups: list[frozenset[str]] = []
+    for one in found:
+        apart = [g for g in groups if g.isdisjoint(one)]
+        groups = [*apart, one.union(*(g for g in groups if not g.isdisjoint(one)))]
+    return groups
 
 
 def _fits(number: float) -> bool:
