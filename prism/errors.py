@@ -10,6 +10,10 @@ import os
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from enum import IntEnum
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import sympy
 
 
 class ExitCode(IntEnum):
@@ -95,7 +99,25 @@ class FaultyModelError(UnsupportedError):
 
 
 class ShapeError(ModelError):
-    """Shapes that do not add up."""
+    """Shapes that do not add up.
+
+    Args:
+        what, where, why, fix: as for PrismError.
+        differ: two extents that had to be equal, or whose quotient had to be 1; None where that is not what is wrong.
+            Of symbolic ones nothing may say that they are different: see `prism.frontend.sizes.equated`.
+    """
+
+    def __init__(
+        self,
+        what: str,
+        *,
+        where: str = "",
+        why: str = "",
+        fix: str = "",
+        differ: tuple[int | sympy.Expr, int | sympy.Expr] | None = None,
+    ) -> None:
+        super().__init__(what, where=where, why=why, fix=fix)
+        self.differ = differ
 
 
 class RuleError(PrismError):

@@ -150,10 +150,9 @@ def one(op: str, shapes: Sequence[Sequence[Any]], opset: int = 18, **attributes:
     ("built", "part"),
     [
         (one("Add", [[3, 4], [3, 5]]), "do not broadcast"),
-        (one("Add", [["n", 4], ["m", 4]]), "n and m"),
-        (one("Add", [["n", 4], [5, 4]]), "n and 5"),
+        (one("Add", [["n+1", 4], ["n+2", 4]]), "n + 1 and n + 2"),
         (one("MatMul", [[3, 4], [5, 6]]), "4 and 5"),
-        (one("MatMul", [["n", "k"], ["j", 6]]), "k and j"),
+        (one("MatMul", [["n", "n"], ["n+1", 6]]), "n and n + 1"),
         (one("Gemm", [[3, 4], [4, 5], [6]]), "do not broadcast"),
         (one("Concat", [[3, 4], [4, 5]], axis=0), "joined"),
         (one("Transpose", [[3, 4]], perm=[0, 0]), "permute"),
@@ -168,6 +167,14 @@ def one(op: str, shapes: Sequence[Sequence[Any]], opset: int = 18, **attributes:
 )
 def test_shapes_that_do_not_add_up(built: onnx.ModelProto, part: str) -> None:
     refused(built, ShapeError, part, "'here'")
+
+
+def test_sizes_of_which_nothing_says_that_they_are_equal() -> None:
+    # Either may be what follows from the other, so there is nothing to put in the place of a symbol.
+    refused(one("Add", [["n", "m", "n*n"], ["n", "m", "m*m"]]), UnsupportedError, "nothing says that", "'here'")
+    shape = {"s": np.array([3, -1], np.int64)}
+    built = model([node("Reshape", ["x", "s"], ["y"], name="here")], {"x": (FLOAT, ["n", 4])}, ["y"], shape)
+    refused(built, UnsupportedError, "whether 4*n is a multiple of 3 depends on the sizes", "'here'")
 
 
 @pytest.mark.parametrize(

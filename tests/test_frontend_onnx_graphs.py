@@ -435,3 +435,44 @@ def test_lengths_that_follow_from_two_inputs() -> None:
     program = check(model(nodes, shapes, ["y"]), given)
     assert program.definition("s").tensor.shape == (symbol("fresh"), symbol("past") + symbol("fresh"))
     check_inlined(program, given)
+
+
+SIZES: dict[str, tuple[list[onnx.NodeProto], dict[str, list[Any]], dict[str, list[Any]]]] = {
+    "sizes that meet": ([node("Add", ["x", "z"], ["y"])], {"x": ["b", "s", 4], "z": ["c", 1, 4]}, {"z": ["b", 1, 4]}),
+    "a number": ([node("Add", ["x", "z"], ["y"])], {"x": ["b", 4], "z": [3, 4]}, {"x": [3, 4]}),
+    "one of them was equated before": (
+        [node("MatMul", ["x", "z"], ["p"]), node("Add", ["p", "q"], ["y"])],
+        {"x": ["b", "s"], "z": ["t", "u"], "q": ["c", "s"]},
+        {"x": ["b", "s"], "z": ["s", "s"], "q": ["b", "s"]},
+    ),
+    "a cache before them": (
+        [node("Concat", ["x", "z"], ["k"], axis=1), node("Add", ["k", "q"], ["y"])],
+        {"x": ["b", "past", 4], "z": ["b", "s", 4], "q": ["b", "total", 4]},
+        {"q": ["b", "past + s", 4]},
+    ),
+    "a batch that a reshape keeps": (
+        [
+            node("Shape", ["z"], ["size"], end=1),
+            node("Concat", ["size", "rest"], ["to"], axis=0),
+            node("Reshape", ["x", "to"], ["h"]),
+            node("Add", ["h", "z"], ["y"]),
+        ],
+        {"x": ["b", "s", 4], "z": ["c", 1, 2, 2]},
+        {"x": ["b", "s", 4], "z": ["b", 1, 2, 2]},
+    ),
+}
+
+
+@pytest.mark.parametrize("name", SIZES)
+def test_sizes_that_have_to_be_equal_are_one(name: str) -> None:
+    nodes, given, equal = SIZES[name]
+    inputs = {n: (FLOAT, s) for n, s in given.items()}
+    built = model(nodes, inputs, ["y"], {"rest": ints(-1, 2, 2)}, opset=18)
+    if name == "a cache before them":  # a size that nothing else says would be two unknowns in one dimension
+        assert bind(from_model(built, name, None).inputs, {"x": (2, 3, 4), "z": (2, 5, 4), "q": (2, 8, 4)})["past"] == 3
+    sizes = {"b": 3, "s": 5, "past": 2, "past + s": 7}
+    told = given | equal
+    program = check(built, {n: f(*(sizes.get(e, e) for e in told[n])) for n in given})
+    assert {t.name: [str(e) for e in t.shape] for t in program.arguments} == {
+        n: [str(e) for e in told[n]] for n in given
+    }

@@ -20,6 +20,7 @@ from prism.program.index import Axis, Index
 from prism.program.integers import (
     CAST_ASSUMED,
     INT64_ASSUMED,
+    INT64_ENOUGH,
     Interval,
     assumptions,
     floor_quotient,
@@ -52,6 +53,7 @@ EXPRESSIONS: dict[str, Expr] = {
     "max": Reduce(ReduceKind.MAX, ROW, op("mul", A, build.position(ROW))),
     "position": op("mul", build.position(Index.axis(ROW).scaled(-3) + Index.axis(COLUMN).floordiv(2) + 4), B),
     "recip": op("mul", A, op("recip", B)),
+    "log": op("mul", op("log", B), op("log", op("add", A, Const(6.5)))),
 }
 
 
@@ -64,7 +66,7 @@ def test_values_lie_within_their_bounds(name: str) -> None:
         values = evaluate_expr(e, given, {}, (ROW, COLUMN))
         assert bounds.low <= values.min() <= values.max() <= bounds.high
         assert not bounds.whole or np.all(values == np.rint(values))
-    assert bounds.whole == (name != "recip")
+    assert bounds.whole == (name not in ("recip", "log"))
 
 
 def test_bounds_are_over_the_whole_range_of_a_symbol() -> None:
@@ -106,9 +108,9 @@ def test_a_truth_value_is_whether_it_is_not_zero() -> None:
 def test_what_no_type_can_hold_exactly_is_refused() -> None:
     with pytest.raises(UnsupportedError, match="not known to be a whole number"):
         stored(A, DType.INT8, Interval(0.0, 1.0, whole=False), "somewhere")
-    for dtype in (DType.INT8, DType.INT64):
-        with pytest.raises(UnsupportedError, match="may overflow"):
-            stored(A, dtype, Interval(0.0, 2.0**63, whole=True))
+    with pytest.raises(UnsupportedError, match="may overflow"):
+        stored(A, DType.INT8, Interval(0.0, 2.0**63, whole=True))
+    assert stored(A, DType.INT64, Interval(0.0, 2.0**70, whole=True)) == (A, range_of(DType.INT64))
 
 
 def test_fractions_are_cut_off_towards_zero() -> None:
@@ -181,6 +183,9 @@ def test_a_verdict_names_what_is_taken_for_granted_of_int64() -> None:
 IDS, X, N = torch.tensor([3, 1, 2]), torch.tensor([0.25, -1.5, 2.0]), torch.tensor([3, 1, 2], dtype=torch.int32)
 GRANTED: dict[str, tuple[Callable[..., torch.Tensor], tuple[torch.Tensor, ...], tuple[str, ...]]] = {
     "a sum may leave int64": (lambda i: i + i, (IDS,), (INT64_ASSUMED,)),
+    "a product of three may, whatever they are": (lambda i: i * i * i, (IDS,), (INT64_ASSUMED, INT64_ENOUGH)),
+    "positions of tokens that a mask leaves": (lambda i: i.cumsum(-1) * i, (IDS,), (INT64_ASSUMED, INT64_ENOUGH)),
+    "so may a product of all": (lambda i: i.prod(-1), (IDS,), (INT64_ASSUMED, INT64_ENOUGH)),
     "a total, too": (lambda i: i.sum(-1), (IDS,), (INT64_ASSUMED,)),
     "an index does not": (lambda i: F.one_hot(i, 5) * 2, (IDS,), ()),
     "nor does what is compared": (lambda i: torch.where(i <= i.flip(0), i, -1), (IDS,), ()),

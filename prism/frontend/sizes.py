@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import sympy
 
-from prism.program.extents import Extent, at_most, is_static
+from prism.program.extents import Extent, add, at_most, is_static, normal
 from prism.program.nodes import SymbolRange
 
 
@@ -40,3 +40,30 @@ def not_negative(difference: Extent, ranges: MutableMapping[str, SymbolRange]) -
         return False
     ranges[s.name] = replace(known, low=max(known.low, least), hint=max(known.hint, least))
     return True
+
+
+def equated(one: Extent, other: Extent) -> tuple[sympy.Symbol, Extent] | None:
+    """What a symbol has to be for two sizes to be equal.
+
+    Args:
+        one: a size.
+        other: another one, which is not the same for all values of the symbols.
+
+    Returns:
+        The symbol, and what it is: a size, too. None where no symbol stands alone on a side once common factors and
+        terms are left out.
+
+    Raises:
+        ValueError: they are equal for no sizes at all.
+    """
+    if at_most(add(one, 1), other) or at_most(add(other, 1), one):
+        raise ValueError(f"{one} and {other} are never equal")
+    top, bottom = sympy.fraction(sympy.cancel(sympy.sympify(one) / other))
+    difference = sympy.expand(top - bottom)
+    # Of two symbols the later name is the one that goes, so that which side is which does not matter.
+    for s in sorted(difference.free_symbols, key=str, reverse=True):
+        factor = difference.coeff(s)
+        rest = normal(sympy.expand(s - difference / factor)) if factor in (1, -1) else s
+        if (is_static(rest) or s not in rest.free_symbols) and at_most(1, rest):  # type: ignore[union-attr]
+            return s, rest
+    return None

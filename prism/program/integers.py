@@ -4,8 +4,9 @@ A program computes over the reals, and its evaluators in float64. An integer typ
 two, so what a front end defines in one passes through `stored`: a value whose bounds fit the type is kept as it is, one
 that may leave it is wrapped by a formula, and one that float64 could not wrap exactly is refused.
 
-What is taken for granted: an input of type int64 holds numbers within ±2^31, as positions, tokens and counts are, and a
-number with a fraction that is cast to an integer type lies within ±2^31 before, beyond which libraries differ.
+What is taken for granted: an input of type int64 holds numbers within ±2^31, as positions, tokens and counts are, what
+is computed of such in int64 stays within 64 bits, and a number with a fraction that is cast to an integer type lies
+within ±2^31 before, beyond which libraries differ.
 """
 
 from __future__ import annotations
@@ -43,6 +44,9 @@ EXACT = 2.0**53
 
 INT64_ASSUMED = "the elements of int64 inputs are at least -2^31 and below 2^31"
 """The assumption of `of_type`, for those who list what a result rests on."""
+
+INT64_ENOUGH = "what is computed in int64 stays within 64 bits"
+"""The assumption of `stored` where INT64_ASSUMED does not see to it: products of three inputs, sums of two products."""
 
 PLACES_ASSUMED = "places that data give lie in what is looked up"
 """The assumption of `prism.program.lookup`: runtimes refuse other places, or read anything; programs have 0 there."""
@@ -124,8 +128,9 @@ def assumptions(program: Program) -> tuple[str, ...]:
     assumed: list[str] = []
     if any(t.dtype is DType.INT64 for t in program.arguments):
         _, leaves = _by_definition(program, range_of(DType.INT64))
-        assumed += [INT64_ASSUMED] * leaves
-    cast, _ = _by_definition(program, _ASSUMED)
+        assumed += [INT64_ASSUMED] * bool(leaves)
+    cast, leaves = _by_definition(program, _ASSUMED)
+    assumed += [INT64_ENOUGH] * (DType.INT64 in leaves)
     return (*assumed, *([CAST_ASSUMED] * cast), *([PLACES_ASSUMED] * _may_miss(program)))
 
 
@@ -146,8 +151,8 @@ def _may_miss(program: Program) -> bool:
     return False
 
 
-def _by_definition(program: Program, int64: Interval) -> tuple[bool, bool]:
-    """Whether a fraction without known bounds is cast, and whether a value may leave its integer type.
+def _by_definition(program: Program, int64: Interval) -> tuple[bool, frozenset[DType]]:
+    """Whether a fraction without known bounds is cast, and the integer types that a value of theirs may leave.
 
     Args:
         program: the program.
@@ -155,7 +160,7 @@ def _by_definition(program: Program, int64: Interval) -> tuple[bool, bool]:
     """
     floats = {t.name for t in (*program.inputs, *(d.tensor for d in program.definitions)) if t.dtype.is_float}
     of = {t.name: int64 if t.dtype is DType.INT64 else range_of(t.dtype) for t in program.inputs}
-    cast = leaves = False
+    cast, leaves = False, set[DType]()
     for d in program.definitions:
         found: dict[int, Interval] = {}
         loose: set[int] = set()  # of no known bounds, as a fraction above which it stands
@@ -168,9 +173,11 @@ def _by_definition(program: Program, int64: Interval) -> tuple[bool, bool]:
         own, bounds = range_of(d.dtype), found[id(d.expr)]
         if not d.dtype.is_float:
             cast |= any(id(e) in loose and _is_cast(e) for e in walk(d.expr)) or id(d.expr) in loose
-            leaves |= id(d.expr) not in loose and not bounds.within(own)
-        of[d.name] = bounds if bounds.within(own) else own
-    return cast, leaves
+            if id(d.expr) not in loose and not bounds.within(own):
+                leaves.add(d.dtype)
+        cut_off = d.dtype is DType.INT64 and id(d.expr) in loose  # by CAST_ASSUMED
+        of[d.name] = bounds if bounds.within(own) else _ASSUMED if cut_off else own
+    return cast, frozenset(leaves)
 
 
 def _is_cast(e: Expr) -> bool:
@@ -263,6 +270,9 @@ def _image(name: str, of: Sequence[Interval]) -> Interval:
             return Interval(0.0, 1.0, whole=False)
         case "exp" | "sqrt":
             return Interval(0.0, math.inf, whole=False)
+        case "log" if a.high > 0:
+            low = math.log(a.low) if a.low > 0 else -math.inf
+            return Interval(low, math.log(a.high) if a.high < math.inf else a.high, whole=False)
     return REAL
 
 
@@ -379,7 +389,8 @@ def stored(expr: Expr, dtype: DType, bounds: Interval, where: str = "") -> tuple
         where: the node as the user knows it, for the error.
 
     Raises:
-        UnsupportedError: an integer type is to hold what may have a fraction, or numbers too large to be wrapped.
+        UnsupportedError: an integer type is to hold what may have a fraction, or numbers too large to be wrapped; of
+            int64 none are (INT64_ENOUGH).
     """
     if dtype.is_float:
         return expr, bounds
@@ -395,6 +406,8 @@ def stored(expr: Expr, dtype: DType, bounds: Interval, where: str = "") -> tuple
         )
     if bounds.within(own):
         return expr, bounds
+    if dtype is DType.INT64:
+        return expr, own
     if bounds.largest > EXACT:
         raise UnsupportedError(
             f"a result of type {dtype.value} may lie anywhere within {bounds}",

@@ -12,8 +12,8 @@ import numpy as np
 import numpy.typing as npt
 import sympy
 
-from prism.errors import ShapeError
-from prism.program.extents import Extent, add, at_most, exact_quotient, mul, normal
+from prism.errors import ShapeError, UnsupportedError
+from prism.program.extents import Extent, add, at_most, exact_quotient, is_static, mul, normal
 from prism.program.index import Axis, Index
 
 Shape: TypeAlias = tuple[Extent, ...]
@@ -66,6 +66,7 @@ def broadcast_shapes(*shapes: Sequence[Extent], where: str = "") -> Shape:
                     where=where,
                     why=f"extents {extent} and {shape[position]} meet",
                     fix="check the shapes of the operands",
+                    differ=(extent, shape[position]),
                 )
         result.append(extent)
     return tuple(result)
@@ -76,6 +77,7 @@ def resolve_shape(shape: Sequence[Extent], requested: Sequence[Extent], where: s
 
     Raises:
         ShapeError: the numbers of elements differ, or -1 has no integer solution.
+        UnsupportedError: whether it has one depends on the symbols.
     """
     total = product(shape)
     known = product([e for e in requested if e != -1])
@@ -86,11 +88,22 @@ def resolve_shape(shape: Sequence[Extent], requested: Sequence[Extent], where: s
         hole = exact_quotient(total, known)
         if hole is not None:
             return tuple(hole if e == -1 else normal(e) for e in requested)
+    # Dimensions at one place that are called otherwise on the two sides are meant to be one.
+    named = (pair for pair in zip(shape, requested, strict=False) if all(isinstance(e, sympy.Symbol) for e in pair))
+    differ = next((pair for pair in named if pair[0] != pair[1]), None if holes else (total, known))
+    if holes == 1 and differ is None and not (is_static(total) and is_static(known)):
+        raise UnsupportedError(
+            f"shape {_text(shape)} is not known to be viewed as {_text(requested)}",
+            where=where,
+            why=f"whether {total} is a multiple of {known} depends on the sizes",
+            fix="export with these dimensions fixed",
+        )
     raise ShapeError(
         f"shape {_text(shape)} cannot be viewed as {_text(requested)}",
         where=where,
         why="the numbers of elements differ",
         fix="check the requested shape",
+        differ=differ,
     )
 
 

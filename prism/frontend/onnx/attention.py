@@ -75,8 +75,7 @@ class _Call:
         """How many query heads share one head of keys and values."""
         q, k, v = self.q[1], self.k[1], self.v[1]
         agree = [(q[0], k[0]), (k[0], v[0]), (q[3], k[3]), (k[1], v[1]), (k[2], v[2])]
-        if not all(same_extent(a, b) for a, b in agree):
-            raise self.node.shape_error(f"Q {list(q)}, K {list(k)} and V {list(v)} do not fit together")
+        self.node.agree(agree, f"Q {list(q)}, K {list(k)} and V {list(v)} do not fit together")
         if not isinstance(q[1], int) or not isinstance(k[1], int) or q[1] % k[1]:
             raise self.node.shape_error(f"{q[1]} query heads do not share {k[1]} key heads evenly")
         return q[1] // k[1]
@@ -136,9 +135,10 @@ def with_cache(
         return given
     start: Extent = 0
     if before is not None:
-        fits = before.rank == 4 and all(same_extent(before.shape[d], shape[d]) for d in (0, 1, 3))
-        if not fits:
-            raise node.shape_error(f"a cache of shape {list(before.shape)} before {list(shape)}")
+        what = f"a cache of shape {list(before.shape)} before {list(shape)}"
+        if before.rank != 4:
+            raise node.shape_error(what)
+        node.agree(((before.shape[d], shape[d]) for d in (0, 1, 3)), what)
         start = before.shape[2]
     whole = (*shape[:2], add(start, shape[2]), shape[3])
     axes = axes_of(whole)
@@ -264,9 +264,12 @@ def _mask_element(call: _Call, axes: Sequence[Axis]) -> Expr:
             fix="pass the mask of all keys",
         )
     result = broadcast_shapes(shape[:3], mask.shape[:-1], where=node.where)
-    fits = mask.rank <= 4 and all(same_extent(a, b) for a, b in zip(result, shape[:3], strict=True))
-    if not fits or (short and compare_extents("lt", given, total) is not True):
-        raise node.shape_error(f"the mask of shape {list(mask.shape)} does not broadcast to {list(shape)}")
+    what = f"the mask of shape {list(mask.shape)} does not broadcast to {list(shape)}"
+    if mask.rank > 4:
+        raise node.shape_error(what)
+    node.agree(zip(result, shape[:3], strict=True), what)
+    if short and compare_extents("lt", given, total) is not True:
+        raise node.shape_error(what, differ=(given, total))
     element = call.graph.read(mask, axes)
     if not short:
         return element

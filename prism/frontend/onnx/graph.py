@@ -12,7 +12,7 @@ import functools
 import keyword
 import math
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -31,7 +31,7 @@ from prism.program.lookup import from_end
 from prism.program.nodes import Const, Definition, DType, Expr, Map, Position, Read, SymbolRange, Tensor, walk
 from prism.program.octagon import Octagon, octagon
 from prism.program.transform import substitute
-from prism.program.views import Elements, Shape, axes_of, broadcast_shapes, places_index, product
+from prism.program.views import Elements, Shape, axes_of, broadcast_shapes, places_index, product, same_extent
 
 MAX_ELEMENTS = 256
 """The largest integer tensor whose elements are followed at translation."""
@@ -48,6 +48,7 @@ class OnnxValue:
         dtype: how its elements are stored.
         name: the tensor of the program, when it is one.
         axes, formula: the closed formula of one element, when it is one; no reads in it.
+        bounds: of the formula, where it is of an integer type: its operators alone may say less.
         array: the constant of the model, when it is one.
         label: the name it has in the model.
         elements: its elements when they are integers or booleans known at translation, as extents.
@@ -58,6 +59,7 @@ class OnnxValue:
     name: str = ""
     axes: tuple[Axis, ...] = ()
     formula: Expr | None = None
+    bounds: Interval | None = None
     array: npt.NDArray[Any] | None = None
     label: str = ""
     elements: Elements | None = None
@@ -208,9 +210,19 @@ class Node:
         """The error to raise for what the node's operator cannot have."""
         return FaultyModelError(what, where=self.where, why=why, fix=fix)
 
-    def shape_error(self, what: str, *, why: str = "") -> ShapeError:
-        """The error to raise for shapes that do not add up in this node."""
-        return ShapeError(what, where=self.where, why=why, fix="check the shapes of the node's operands")
+    def shape_error(self, what: str, *, why: str = "", differ: tuple[Extent, Extent] | None = None) -> ShapeError:
+        """The error to raise for shapes that do not add up in this node; `differ` as ShapeError has it."""
+        return ShapeError(what, where=self.where, why=why, fix="check the shapes of the node's operands", differ=differ)
+
+    def agree(self, pairs: Iterable[tuple[Extent, Extent]], what: str) -> None:
+        """See to it that the two extents of each pair are equal.
+
+        Raises:
+            ShapeError: they are not, as `what` says, or nothing says so.
+        """
+        for a, b in pairs:
+            if not same_extent(a, b):
+                raise self.shape_error(what, differ=(a, b))
 
 
 def known_elements(value: OnnxValue) -> Elements | None:
@@ -259,6 +271,7 @@ class Graph:
         weights: the values of those that the model fixes.
         definitions: in order.
         ranges: for each symbol, the values that it may take.
+        equal: what symbols of the model are that have no range of their own: they have to equal others.
     """
 
     where: str
@@ -266,8 +279,10 @@ class Graph:
     weights: dict[str, npt.NDArray[Any]] = field(default_factory=dict)
     definitions: list[Definition] = field(default_factory=list)
     ranges: dict[str, SymbolRange] = field(default_factory=dict)
+    equal: Mapping[str, Extent] = field(default_factory=dict)
     _taken: set[str] = field(default_factory=set)
     _bounds: dict[str, Interval] = field(default_factory=dict)
+    _known: dict[Expr, Interval] = field(default_factory=dict)  # of formulas that were read, more than they say
     _next: dict[str, int] = field(default_factory=dict)  # numbers to try next, so that many names alike stay cheap
     _octagons: dict[int, tuple[Octagon | None, object]] = field(
         default_factory=dict, init=False, repr=False, compare=False
@@ -318,7 +333,10 @@ class Graph:
             return Read(value.name, tuple(index))
         self._refuse_inexact(value)
         if value.formula is not None:
-            return _substituted(value.formula, dict(zip(value.axes, index, strict=True)))
+            found = _substituted(value.formula, dict(zip(value.axes, index, strict=True)))
+            if value.bounds is not None:
+                self._known[found] = value.bounds
+            return found
         if value.elements is not None:
             return self._element(value.elements, value, index)
         return self._held(value, index)
@@ -384,9 +402,9 @@ class Graph:
     def bounds(self, value: OnnxValue | Expr) -> Interval:
         """Bounds of the elements of a value, or of an expression over the program's tensors."""
         if isinstance(value, Expr):
-            return integers.interval(value, self._bound, self.ranges)
+            return integers.interval(value, self._bound, self.ranges, self._known)
         if value.formula is not None:
-            return self.bounds(value.formula)
+            return value.bounds or self.bounds(value.formula)
         if value.array is not None:
             return _bounds_of(value.array, value.dtype)
         if value.elements is not None:
@@ -465,7 +483,7 @@ class Graph:
             expr, bounds = integers.stored(expr, dtype, bounds or self.bounds(expr), node.where)
         label = node.outputs[output] if output < len(node.outputs) and node.outputs[output] else node.label
         if not any(isinstance(e, Read) for e in walk(expr)) and sum(1 for _ in walk(expr)) <= MAX_FORMULA:
-            return OnnxValue(shape, dtype, axes=tuple(axes), formula=expr, label=label)
+            return OnnxValue(shape, dtype, axes=tuple(axes), formula=expr, bounds=bounds, label=label)
         return self.define_tensor(label, axes, expr, dtype, origin=node.label, view=view, bounds=bounds)
 
     def define_tensor(

@@ -180,8 +180,9 @@ def cut(path: Path, *, operators: Sequence[Operator] = (), inference: Inference 
     name = str(path)
     model = reader.written_out(reader.parse(path), name)
     _refuse_nobodys(model, name)
+    declared = {op.name: op for op in operators}
     with nullcontext(inference) if inference is not None else Inference() as asked:
-        return Cut(model, name, path.parent, {op.name: op for op in operators}, asked)
+        return reader.with_equal_sizes(lambda equal: Cut(model, name, path.parent, declared, asked, equal))
 
 
 def _refuse_nobodys(model: onnx.ModelProto, name: str) -> None:
@@ -213,6 +214,7 @@ class Cut:
         directory: where its external data lie.
         declared: what nodes of the domain `prism` mean.
         inference: what onnx is asked by, while this is made.
+        equal: what some of the model's symbols are, from `reader.with_equal_sizes`.
 
     Attributes:
         inputs, outputs: what the caller passes and gets.
@@ -228,11 +230,12 @@ class Cut:
         directory: Path | None,
         declared: Mapping[str, Operator],
         inference: Inference,
+        equal: Mapping[str, Extent] = MappingProxyType({}),
     ) -> None:
         self._model = model
         self._name = name
         self._nodes = list(model.graph.node)
-        self._walk = reader.Walk(model, name, directory, declared)
+        self._walk = reader.Walk(model, name, directory, declared, equal)
         self._initial = {t.name: t for t in model.graph.initializer}
         self._passed = {i.name: i for i in self._walk.passed}
         self._producer = {o: n for n, p in enumerate(self._nodes) for o in p.output if o}

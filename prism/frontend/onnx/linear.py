@@ -15,8 +15,7 @@ from prism.program.views import axes_of, broadcast_shapes, same_extent
 
 
 def _contracted(node: Node, a: Extent, b: Extent) -> Axis:
-    if not same_extent(a, b):
-        raise node.shape_error(f"contracted dimensions of extents {a} and {b} differ")
+    node.agree([(a, b)], f"contracted dimensions of extents {a} and {b} differ")
     return Axis("k", a)
 
 
@@ -74,8 +73,8 @@ def _einsum(graph: Graph, node: Node) -> OnnxValue:
     for labels, v in zip(terms, operands, strict=True):
         for c, e in zip(labels, v.shape, strict=True):
             known = extents.get(c, 1)
-            if known != 1 and e != 1 and not same_extent(known, e):
-                raise node.shape_error(f"dimension {c} has extents {known} and {e}")
+            if known != 1 and e != 1:
+                node.agree([(known, e)], f"dimension {c} has extents {known} and {e}")
             extents[c] = e if known == 1 else known
     axes = {c: Axis(c, e) for c, e in extents.items()}
     product: Expr | None = None

@@ -18,10 +18,11 @@ from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeVar
 
 import numpy as np
 import onnx
+import sympy
 from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 from onnx import checker, external_data_helper, helper
 
@@ -49,6 +50,7 @@ from prism.frontend.onnx.conformance import Reading
 from prism.frontend.onnx.dtypes import array_of, bytes_of, constant, dtype_of, element_type
 from prism.frontend.onnx.graph import Graph, Node, OnnxValue, identifier
 from prism.frontend.onnx.schemas import Signature
+from prism.frontend.sizes import equated
 from prism.program.empty import without_empty
 from prism.program.extents import Extent, is_static, normal, symbol
 from prism.program.nodes import DType, Program, Read, SymbolRange, walk
@@ -62,6 +64,7 @@ BATCH_HINT = 4
 """The value at which costs are quoted for a dimension that its name calls a batch."""
 MAX_BYTES = 2**31 - 1
 """The largest model without its external data."""
+T = TypeVar("T")
 _MAIN_DOMAINS = ("", "ai.onnx")
 DECLARED_DOMAIN = "prism"
 """The domain of nodes that call an operator that the user declares."""
@@ -218,15 +221,47 @@ def written_out(model: onnx.ModelProto, name: str) -> onnx.ModelProto:
 def _read(model: onnx.ModelProto, name: str, directory: Path | None, declared: Mapping[str, Operator]) -> Reading:
     """A model without functions as a program, and what stands for each of its values."""
     refuse_unknown(model.graph.node, name, declared, _opset(model, name))
-    walk = Walk(model, name, directory, declared)
-    for tensor in model.graph.initializer:
-        walk.hold(tensor)
-    for info in walk.passed:
-        walk.take(info)
-    for proto in model.graph.node:
-        walk.step(proto)
+
+    def whole(equal: Mapping[str, Extent]) -> Walk:
+        walk = Walk(model, name, directory, declared, equal)
+        for tensor in model.graph.initializer:
+            walk.hold(tensor)
+        for info in walk.passed:
+            walk.take(info)
+        for proto in model.graph.node:
+            walk.step(proto)
+        return walk
+
+    walk = with_equal_sizes(whole)
     graph, values = walk.graph, walk.values
     return Reading(model, name, _finish(graph, model.graph.output, values, name), values)
+
+
+class _EqualSizesError(Exception):
+    """What is being read means something only where two sizes are equal, which it does not say itself."""
+
+    def __init__(self, symbol: str, extent: Extent) -> None:
+        super().__init__(f"{symbol} = {extent}")
+        self.symbol = symbol
+        self.extent = extent
+
+
+def with_equal_sizes(read: Callable[[Mapping[str, Extent]], T]) -> T:
+    """Read a model, from its beginning again each time that two sizes of it turn out to have to be equal.
+
+    Exporters give dimensions that are equal names of their own where nothing that they ran said so.
+
+    Args:
+        read: reads it, given what some symbols are.
+    """
+    equal: dict[str, Extent] = {}
+    while True:
+        try:
+            return read(equal)
+        except _EqualSizesError as met:
+            new = {symbol(met.symbol): sympy.sympify(met.extent)}
+            equal = {name: normal(sympy.sympify(e).xreplace(new)) for name, e in equal.items()}
+            equal[met.symbol] = met.extent
 
 
 class Walk:
@@ -237,6 +272,7 @@ class Walk:
         name: its file, for errors.
         directory: where its external data lie; None when it has none.
         declared: what nodes of the domain `prism` mean.
+        equal: what some of the model's symbols are, from `with_equal_sizes`.
 
     Attributes:
         graph: the program so far.
@@ -246,9 +282,14 @@ class Walk:
     """
 
     def __init__(
-        self, model: onnx.ModelProto, name: str, directory: Path | None, declared: Mapping[str, Operator]
+        self,
+        model: onnx.ModelProto,
+        name: str,
+        directory: Path | None,
+        declared: Mapping[str, Operator],
+        equal: Mapping[str, Extent] = MappingProxyType({}),
     ) -> None:
-        self.graph = Graph(name)
+        self.graph = Graph(name, equal=equal)
         self.values: dict[str, OnnxValue] = {}
         self._name = name
         self._declared = declared
@@ -258,7 +299,7 @@ class Walk:
             raise UnsupportedError("sparse initialisers are not supported", where=name, fix="store them dense")
         held = {t.name for t in model.graph.initializer}
         self.passed = [info for info in model.graph.input if info.name not in held]
-        self._unsolved = _unsolved(self.passed)
+        self._unsolved = _unsolved(self.passed, equal)
         self._producers = {o: label_of(n) for n in model.graph.node for o in n.output}
         self._context = checker.C.CheckerContext()
         self._context.ir_version = model.ir_version
@@ -279,7 +320,30 @@ class Walk:
         _check(proto, self._name, self._context)
 
     def step(self, proto: onnx.NodeProto) -> None:
-        """Translate the next node."""
+        """Translate the next node.
+
+        Raises:
+            _EqualSizesError: it means something only where two sizes are equal; see `with_equal_sizes`.
+        """
+        try:
+            self._step(proto)
+        except ShapeError as error:
+            if error.differ is None:
+                raise
+            try:
+                found = equated(*error.differ)
+            except ValueError:  # they never are
+                raise error from None
+            if found is not None:
+                raise _EqualSizesError(found[0].name, found[1]) from error
+            raise UnsupportedError(
+                error.what,
+                where=error.where,
+                why=f"nothing says that {error.differ[0]} and {error.differ[1]} are equal",
+                fix="export with these dimensions fixed",
+            ) from error
+
+    def _step(self, proto: onnx.NodeProto) -> None:
         own, fused = proto.domain == DECLARED_DOMAIN, contrib.has(proto, self.opset)
         if not own and not fused:
             self.check(proto)
@@ -493,12 +557,12 @@ def load_external(tensor: onnx.TensorProto, name: str, directory: Path | None) -
     del tensor.external_data[:]
 
 
-def _unsolved(passed: Iterable[onnx.ValueInfoProto]) -> frozenset[str]:
+def _unsolved(passed: Iterable[onnx.ValueInfoProto], equal: Mapping[str, Extent]) -> frozenset[str]:
     """Dimensions of which the inputs' shapes say how long they are, but not what the symbols in them are.
 
     Of `n*m` where nothing else says what `n` is, only the product is known: it is a symbol of its own.
     """
-    scratch = Graph("")
+    scratch = Graph("", equal=equal)
     dims = [d for i in passed for d in i.type.tensor_type.shape.dim if d.dim_param and not d.HasField("dim_value")]
     left = {d.dim_param: _dimension(scratch, d, "") for d in dims}
     known: set[Any] = set()
@@ -571,6 +635,11 @@ def _arithmetic(graph: Graph, tree: ast.expr) -> Extent:
 
 def _symbol(graph: Graph, name: str) -> Extent:
     safe = identifier(name)
+    if safe in graph.equal:
+        found = graph.equal[safe]
+        for s in () if is_static(found) else found.free_symbols:  # type: ignore[union-attr]
+            _symbol(graph, s.name)
+        return found
     if safe not in graph.ranges:
         batch = "batch" in safe.lower()
         graph.ranges[safe] = replace(SYMBOL_RANGE, hint=BATCH_HINT) if batch else SYMBOL_RANGE

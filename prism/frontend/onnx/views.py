@@ -28,7 +28,6 @@ from prism.program.views import (
     places_index,
     reshape_index,
     resolve_shape,
-    same_extent,
 )
 
 Translator = Callable[[Graph, Node], Sequence[OnnxValue]]
@@ -263,8 +262,9 @@ def _split(graph: Graph, node: Node) -> Sequence[OnnxValue]:
     total: Extent = 0
     for s in sizes:
         total = add(total, s)
-    if not same_extent(total, extent) or len(sizes) != len(node.outputs):
-        raise node.shape_error(f"parts {sizes} do not make up a dimension of extent {extent}")
+    if len(sizes) != len(node.outputs):
+        raise node.shape_error(f"{len(sizes)} parts are asked for and the node has {len(node.outputs)} outputs")
+    node.agree([(total, extent)], f"parts {sizes} do not make up a dimension of extent {extent}")
     results, start = [], 0
     for n, s in enumerate(sizes):
         shape = tuple(s if d == axis else e for d, e in enumerate(x.shape))
@@ -296,13 +296,11 @@ def _concat(graph: Graph, node: Node) -> OnnxValue:
     total: Extent = 0
     starts: list[Extent] = []
     for part in parts:
-        fits = part.rank == rank and all(
-            d == axis or same_extent(a, b) for d, (a, b) in enumerate(zip(part.shape, parts[0].shape, strict=False))
-        )
-        if not fits:
-            raise node.shape_error(
-                f"shapes {_text(parts[0].shape)} and {_text(part.shape)} cannot be joined along axis {axis}"
-            )
+        what = f"shapes {_text(parts[0].shape)} and {_text(part.shape)} cannot be joined along axis {axis}"
+        if part.rank != rank:
+            raise node.shape_error(what)
+        beside = zip(part.shape, parts[0].shape, strict=True)
+        node.agree((pair for d, pair in enumerate(beside) if d != axis), what)
         starts.append(total)
         total = add(total, part.shape[axis])
     axes = axes_of([total if d == axis else e for d, e in enumerate(parts[0].shape)])
