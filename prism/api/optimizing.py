@@ -404,7 +404,7 @@ def _found(request: Request, worker: Worker, tools: _Tools) -> tuple[SearchResul
     if len(regions) > 1:
         recorder.finish("partition", f"{len(regions)} regions")
     known: dict[str, SearchResult] = {}
-    if len(regions) == 1:
+    if len(regions) == 1 and regions[0].loop is None:
         known = {regions[0].canonical().key: _region_searched(request, worker, tools)}
     try:
         if known and enough(request.program, next(iter(known.values()))):

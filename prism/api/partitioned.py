@@ -32,6 +32,8 @@ from prism.generate.partition import RegionBounds, partition, unrepeated, whole
 from prism.instantiate.options import OPTIONS
 from prism.instantiate.study import Best, Trial, TuneResult
 from prism.program.assumptions import statements
+from prism.program.extents import evaluate
+from prism.program.loops import stacks
 from prism.program.nodes import Expr, Formula, Map, Program, Read, Reduce, Tensor
 from prism.program.region import Canonical, Region
 from prism.program.verdict import Status, Verdict
@@ -87,9 +89,9 @@ class PartitionedSearch:
         Args:
             picks: for each region, an sGraph of its canonical program.
         """
-        parts = [Part(g, r.canonical.names) for r, g in zip(self.regions, picks, strict=True)]
+        parts = [Part(g, r.canonical.names, r.region.loop) for r, g in zip(self.regions, picks, strict=True)]
         outputs = [self.program.definition(n).tensor for n in self.program.outputs]
-        return compose(self.program.name, self.program.inputs, outputs, parts)
+        return compose(self.program.name, self.program.inputs, outputs, parts, stacks(self.program))
 
     def whole(self, picks: Sequence[ProvedSGraph], composed: Composed) -> ProvedSGraph:
         """The composed sGraph with the regions' proofs as its own.
@@ -102,9 +104,11 @@ class PartitionedSearch:
         rules = dict.fromkeys(name for p in picks for name in p.verdict.rules)
         classes = {c for p in picks for c in p.verdict.classes}
         how, _, _ = picks[0].verdict.reason.partition(", assuming ")
+        loops = self.program.loops
+        steps = "; a loop's step is proved for all states, so all steps are, by induction" if loops else ""
         verdict = Verdict(
             Status.PROVED,
-            f"region by region, {len(picks)} of them ({len(self.distinct)} different): {how}",
+            f"region by region, {len(picks)} of them ({len(self.distinct)} different): {how}{steps}",
             enodes=max(p.verdict.enodes for p in picks),
             iterations=max(p.verdict.iterations for p in picks),
             rules=tuple(rules),
@@ -195,14 +199,15 @@ def search_regions(
 
 
 def _least(found: Sequence[RegionSearch]) -> float:
-    """The least estimated time of regions one after another, seconds."""
+    """The least estimated time of regions one after another, seconds; none is of a loop."""
     return sum(r.result.proved[0].seconds for r in found)
 
 
 def finer(region: Region) -> Sequence[Region]:
     """Several regions that do the same; the region itself where it is one operator."""
     cut = (partition(region.program, bounds) for bounds in FINER)
-    return next((regions for regions in cut if len(regions) > 1), (region,))
+    found = next((regions for regions in cut if len(regions) > 1), (region,))
+    return [replace(r, loop=region.loop) for r in found]
 
 
 def _searched(
@@ -320,6 +325,8 @@ def composed_choice(
         model: the cost model of an sGraph of the whole program.
     """
     composed = searches.compose([p.proved.sgraph for p in picks])
+    hints = searches.program.hints
+    many = [1 if r.region.loop is None else evaluate(r.region.loop.trips, hints) for r in searches.regions]
     configs: list[Config] = []
     resources: list[Resources] = []
     for p, names in zip(picks, composed.names, strict=True):
@@ -327,7 +334,8 @@ def composed_choice(
         own = p.best.config.having(**{o.name: () for o in OPTIONS if o.common})
         configs.append(own.renamed(names.symbols, names.launches))
         resources += [replace(r, kernel=names.launches[r.kernel]) for r in p.best.resources]
-    best = Best(0, Config.together(configs), sum(p.best.seconds for p in picks), tuple(resources))
+    taken = sum(n * p.best.seconds for n, p in zip(many, picks, strict=True))
+    best = Best(0, Config.together(configs), taken, tuple(resources))
     return Choice(
         proved=searches.whole([p.proved for p in picks], composed),
         best=best,

@@ -72,7 +72,7 @@ def search(
     running = [
         Worker(files, fp=bounds.fp) if files or bounds.fp != FpClass.DOMAIN else Worker() for _ in range(workers)
     ]
-    if len(regions) > 1:
+    if len(regions) > 1 or regions[0].loop is not None:
         return RegionalSearch(program, regions, chosen, bounds, running, recorder)
 
     def in_regions(nothing: SearchResult) -> Search:

@@ -2,7 +2,8 @@
 
 The file holds the sGraph as plain data. Whoever checks the folder reads it, works out its denotation anew, and compares
 that with the end of the proof; nothing of what the run said about itself is used. The sGraph of a program of several
-regions is proved region by region, over the tensors between them: so it is read region by region, too.
+regions is proved region by region, over the tensors between them: so it is read region by region, too. A loop's step is
+read as any region is, over its windows.
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ def denoted(sgraph: SGraph, outputs: Sequence[str]) -> list[Expr]:
     Raises:
         IllegalIRError: it has no denotation, or stores nothing there.
     """
-    if [t.name for t in sgraph.outputs] == list(outputs):
+    if [t.name for t in sgraph.outputs] == list(outputs) and not sgraph.repeats:
         return list(denote(sgraph).outputs)
     return [_one(sgraph, name, frozenset(outputs)) for name in outputs]
 
@@ -73,7 +74,7 @@ def _one(sgraph: SGraph, output: str, handed: frozenset[str]) -> Expr:
     kernels: list[Kernel] = [k for k in sgraph.kernels if k.name in needed]
     stored = {name for k in kernels for name in k.writes}
     read_here = {name for k in kernels for name in k.reads}
-    known = (*sgraph.inputs, *sgraph.buffers, *sgraph.outputs)
+    known = sgraph.tensors.values()
     inputs = tuple(t for t in known if t.name in read_here and t.name not in stored)
     part = replace(
         sgraph,
@@ -82,5 +83,6 @@ def _one(sgraph: SGraph, output: str, handed: frozenset[str]) -> Expr:
         outputs=(sgraph.tensor(output),),
         kernels=tuple(kernels),
         together=(),
+        repeats=(),
     )
     return denote(part).outputs[0]

@@ -8,7 +8,7 @@ softmax, a norm) is not of this kind: how many kernels and passes it takes is th
 from __future__ import annotations
 
 from prism.errors import NoImprovementError
-from prism.program.nodes import Expr, Map, Program, Read, Reduce, ReduceKind, walk
+from prism.program.nodes import Expr, Map, Program, Read, Reduce, ReduceKind, Steps, walk
 from prism.program.returned import constants
 
 
@@ -20,7 +20,7 @@ def nothing_to_gain(program: Program) -> str:
     if not kernels:
         kept = "returns constants" if computed else "only re-indexes its inputs"
         return f"it {kept}, which takes no kernel"
-    if len(kernels) > 1:
+    if len(kernels) > 1 or isinstance(kernels[0].expr, Steps):
         return ""
     body, reductions = kernels[0].expr, 0
     while isinstance(body, Reduce):

@@ -214,6 +214,10 @@ class TorchArrays:
         """See Arrays. Looking would wait for the device; eager torch does not look either."""
         return True
 
+    def stack(self, arrays: Sequence[torch.Tensor]) -> torch.Tensor:
+        """See Arrays."""
+        return torch.stack(tuple(arrays))
+
 
 # torch takes a Python number as an operand of most of these, but not of these.
 _NO_NUMBERS = frozenset({"maximum", "minimum"})

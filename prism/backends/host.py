@@ -226,7 +226,7 @@ class Signature:
         config = {identifier(s) for s in self.module.symbols}
         found = lengths_of(self.module.inputs, self.tensors.host, self.integers)
         everything = {n for t in (*self.module.inputs, *self.module.outputs) for e in t.shape for n in scalars(e)}
-        everything |= {n for launch in self.module.launches for n in launch.lengths}
+        everything |= set(self.module.lengths)
         for name in sorted(everything - set(found) - config):
             raise UnsupportedError(
                 f"the length {name} cannot be told from the inputs' shapes",

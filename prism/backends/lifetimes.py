@@ -1,7 +1,7 @@
 """Which buffers may lie in the same memory: those that no launch needs at the same time.
 
 A buffer lives from the launch that first stores it to the last one that reads or stores it, and launches run one after
-another. Buffers are given places in the order in which their lives begin, a place that is free before a new one
+another; what a step of a loop needs, it needs in every step. Buffers are given places in the order in which their lives begin, a place that is free before a new one
 (linear scan, as registers are allocated: Poletto & Sarkar, 1999): of those that are large enough the smallest, else
 the largest, which grows; of equal ones what was left last, as it is still in a cache.
 """
@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from prism.backends.tile import TileModule
+from prism.backends.tile import TileLaunch, TileModule, TileRepeat
 from prism.program.extents import Extent, evaluate
 from prism.program.nodes import Tensor
 
@@ -30,7 +30,7 @@ class _Place:
 
 def shared_places(module: TileModule) -> list[tuple[Tensor, ...]]:
     """The module's buffers, in groups whose members never live at the same time."""
-    needed = [{t.name for t in launch.tensors} for launch in module.launches]
+    needed = [_needed(module, x) for x in module.order]
     lives = {b.name: [n for n, names in enumerate(needed) if b.name in names] for b in module.buffers}
     places: list[_Place] = []
     for b in sorted(module.buffers, key=lambda b: lives[b.name][:1]):
@@ -45,6 +45,14 @@ def shared_places(module: TileModule) -> list[tuple[Tensor, ...]]:
         place.bytes, place.end = max(place.bytes, wanted), end
         place.held.append(b)
     return [tuple(p.held) for p in places]
+
+
+def _needed(module: TileModule, x: TileLaunch | TileRepeat) -> set[str]:
+    """The tensors that a launch needs, or all steps do."""
+    if isinstance(x, TileLaunch):
+        return {t.name for t in x.tensors}
+    around = {name for w in x.windows for name in (w.of, w.first) if name is not None}
+    return around.union(*({t.name for t in launch.tensors} for launch in module.within(x)))
 
 
 def _bytes(shape: Sequence[Extent]) -> int:

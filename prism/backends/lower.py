@@ -32,6 +32,7 @@ from prism.backends.tile import (
     TileLaunch,
     TileModule,
     TileProgram,
+    TileRepeat,
     identifier,
     integers,
     scalars,
@@ -71,6 +72,7 @@ def lower(sgraph: SGraph, *, defer: bool = True) -> TileModule:
             )
     # A buffer is as good as what it was computed from: partial results of half-precision values are float32.
     nominal: dict[str, DType | None] = {t.name: t.dtype for t in sgraph.inputs}
+    nominal |= {w.tensor.name: w.tensor.dtype for r in sgraph.repeats for w in r.windows}
     divisions = quotients(sgraph)
     whole = _whole(sgraph)
     launches = tuple(
@@ -81,8 +83,20 @@ def lower(sgraph: SGraph, *, defer: bool = True) -> TileModule:
         )
         for launch in sgraph.launches
     )
+    repeats = tuple(
+        TileRepeat(
+            tuple(x.name for x in sgraph.launches if x.kernels[0].name in r.kernels), r.trips, r.windows, r.reverse
+        )
+        for r in sgraph.repeats
+    )
     return TileModule(
-        sgraph.name, sgraph.inputs, sgraph.buffers, sgraph.outputs, launches, tuple(whole.symbols.values())
+        sgraph.name,
+        sgraph.inputs,
+        sgraph.buffers,
+        sgraph.outputs,
+        launches,
+        tuple(whole.symbols.values()),
+        repeats=repeats,
     )
 
 

@@ -1,6 +1,7 @@
 """The tile program: what one program instance of a kernel does to tiles, with no backend in it.
 
-    module  ::= name; inputs, buffers, outputs (contiguous, row-major); programs in launch order; launches; folds
+    module  ::= name; inputs, buffers, outputs (contiguous, row-major); programs in launch order; launches; folds; repeats
+    repeat  ::= launches, adjacent, that run once for each step of a loop; trips; windows: tensors of a step
     fold    ::= split, combine: launches of one program each; a program of the first that is the last of those that
                 differ in the last grid index alone may go on as the second's program of its place; sizes
     launch  ::= name; programs: one, or several that are launched at once, each with its part of the launch's grid;
@@ -57,6 +58,7 @@ from prism.program.extents import Extent
 from prism.program.index import Axis
 from prism.program.nodes import DType, ReduceKind, Tensor
 from prism.program.ops import OPS, Op
+from prism.sgraph.nodes import Window
 
 Size: TypeAlias = int | str
 """The elements of a tile along an axis: a number, or the name of a constant."""
@@ -440,6 +442,29 @@ class TileFold:
 
 
 @dataclass(frozen=True, slots=True)
+class TileRepeat:
+    """Launches that run once for each step of a loop, one step after the other.
+
+    Attributes:
+        launches: their names, adjacent in order.
+        trips: how many steps.
+        windows: the tensors of a step, each at a place of one around the loop.
+        reverse: whether the first step is at the last place.
+    """
+
+    launches: tuple[str, ...]
+    trips: Extent
+    windows: tuple[Window, ...]
+    reverse: bool
+
+    @property
+    def lengths(self) -> tuple[str, ...]:
+        """The names of integers that the places of windows depend on."""
+        extents = (self.trips, *(e for w in self.windows for e in w.tensor.shape))
+        return tuple(sorted({n for e in extents for n in scalars(e)}))
+
+
+@dataclass(frozen=True, slots=True)
 class TileModule:
     """The tile programs of an sGraph, in launch order, and the tensors they exchange.
 
@@ -451,6 +476,7 @@ class TileModule:
         launches: in order.
         symbols: names of the configuration's symbols, as the configuration spells them.
         folds: launches that may be part of another one, as the configuration says.
+        repeats: the steps of loops.
     """
 
     name: str
@@ -460,6 +486,27 @@ class TileModule:
     launches: tuple[TileLaunch, ...]
     symbols: tuple[str, ...] = field(default=())
     folds: tuple[TileFold, ...] = ()
+    repeats: tuple[TileRepeat, ...] = ()
+
+    @property
+    def lengths(self) -> tuple[str, ...]:
+        """The names of integers known at launch, of all launches and steps."""
+        return tuple(sorted({n for x in (*self.launches, *self.repeats) for n in x.lengths}))
+
+    @property
+    def order(self) -> tuple[TileLaunch | TileRepeat, ...]:
+        """Launches that run once, and steps, in order."""
+        first = {r.launches[0]: r for r in self.repeats}
+        inside = {name for r in self.repeats for name in r.launches}
+        return tuple(
+            first.get(launch.name, launch)
+            for launch in self.launches
+            if launch.name in first or launch.name not in inside
+        )
+
+    def within(self, repeat: TileRepeat) -> tuple[TileLaunch, ...]:
+        """The launches of a step."""
+        return tuple(launch for launch in self.launches if launch.name in repeat.launches)
 
     @property
     def programs(self) -> tuple[TileProgram, ...]:

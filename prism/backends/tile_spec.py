@@ -58,7 +58,11 @@ def check_module(module: TileModule) -> None:
         IllegalIRError: a rule is broken.
     """
     ready = {t.name for t in module.inputs}
+    repeats = {name: r for r in module.repeats for name in r.launches}
     for launch in module.launches:
+        repeat = repeats.get(launch.name)
+        if repeat is not None:
+            ready |= {w.tensor.name for w in repeat.windows if w.first in ready or (w.first is None and w.of in ready)}
         stored: set[str] = set()
         for program in launch.programs:
             check(program)
@@ -68,6 +72,8 @@ def check_module(module: TileModule) -> None:
                     checker.fail(f"loads {s.tensor}, which no earlier launch stores")
             stored |= {s.tensor for s in statements(program.body) if isinstance(s, Store)}
         ready |= stored
+        if repeat is not None:
+            ready |= {w.of for w in repeat.windows if w.tensor.name in stored}
         _check_launch(launch)
     for t in (*module.buffers, *module.outputs):
         if t.name not in ready:

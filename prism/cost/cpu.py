@@ -26,7 +26,7 @@ from prism.cost.counts import kernel_cost
 from prism.cost.device import Device
 from prism.cost.gpu import Times
 from prism.cost.list_scheduling import dealt
-from prism.cost.model import Estimate, kernel_estimate, sum_estimates
+from prism.cost.model import Estimate, kernel_estimate, repeated, sum_estimates
 from prism.cost.roofline import memory
 from prism.program.index import Axis
 from prism.program.nodes import DType
@@ -231,13 +231,14 @@ class CpuModel:
         self.kernels = tuple(CpuKernelModel(k, sgraph, device, hints, kept) for k in sgraph.kernels)
         left = iter(self.kernels)
         self.launches = tuple(CpuLaunchModel(x.name, [next(left) for _ in x.kernels]) for x in sgraph.launches)
+        self._sgraph = sgraph
+        self._hints = hints
 
     def estimate(self, config: Config, resources: Sequence[Resources] | None = None) -> Estimate:
         """The estimate for one configuration; what the compiler says does not change it."""
         launch = self.device.launch_overhead_s
-        return sum_estimates(
-            [kernel_estimate(k.name, cpu_times(k.kernels, config.symbols), launch) for k in self.launches]
-        )
+        found = [kernel_estimate(k.name, cpu_times(k.kernels, config.symbols), launch) for k in self.launches]
+        return sum_estimates(repeated(found, self._sgraph, self._hints))
 
     def seconds(self, config: Config, resources: Sequence[Resources] = ()) -> float:
         """The estimated seconds alone; an `Estimator`."""
@@ -269,7 +270,8 @@ def _kept(sgraph: SGraph, device: Device, hints: Mapping[str, int]) -> _Kept:
     floats = {t.dtype for t in sgraph.inputs if t.dtype.is_float}
     room = CACHE_PART * device.cache_bytes
     given = {t.name for t in (*sgraph.inputs, *sgraph.outputs)}
-    together = sum(whole.values())
+    # A step's windows are part of what they are of.
+    together = sum(whole.values()) - sum(whole[w.tensor.name] for r in sgraph.repeats for w in r.windows)
     # What a kernel leaves for the next one is still there, unless it is large itself.
     cached = frozenset(t for t, n in whole.items() if (together if t in given else 2 * n) <= room)
     return _Kept(whole, cached, device.core.bf16_dot and floats == {DType.BFLOAT16})

@@ -39,7 +39,7 @@ from prism.cost.streams import STREAMS, Demand, finished, placed
 from prism.cost.work import work
 from prism.program.extents import Extent
 from prism.program.index import Axis, Index
-from prism.program.nodes import Definition, DType, Map, Program, Read, Reduce, ReduceKind, free_axes, walk
+from prism.program.nodes import Definition, DType, Map, Program, Read, Reduce, ReduceKind, Steps, free_axes, walk
 from prism.program.prefix import stepwise
 from prism.sgraph.config import Config, Resources
 from prism.sgraph.folding import FOLDED
@@ -138,6 +138,7 @@ class Model:
         library = {n: call_times(c, hints, device) for n, c in library_calls(sgraph).items()}
         self.launches = launch_models(sgraph, self.kernels, library)
         self._sgraph = sgraph
+        self._hints = hints
 
     def estimate(self, config: Config, resources: Sequence[Resources] | None = None) -> Estimate:
         """The estimate for one configuration.
@@ -154,6 +155,7 @@ class Model:
                 continue
             times = k.times_of(config, known.get(k.name))
             found.append(kernel_estimate(k.name, times, self.device.launch_overhead_s))
+        found = repeated(found, self._sgraph, self._hints)
         one_by_one = sum_estimates(found)
         if not config.launches(STREAMS) or not math.isfinite(one_by_one.seconds):
             return one_by_one
@@ -239,6 +241,21 @@ def kernel_estimate(name: str, t: Times, launch: float) -> KernelEstimate:
     )
 
 
+def repeated(kernels: Sequence[KernelEstimate], sgraph: SGraph, hints: Mapping[str, int]) -> list[KernelEstimate]:
+    """The estimates, those of launches of a loop's step for all steps: each waits for the one before it."""
+    if not sgraph.repeats:
+        return list(kernels)
+    trips = {x.name: value(r.trips, hints) for x in sgraph.launches if (r := sgraph.repeat(x)) is not None}
+    return [_times(k, trips.get(k.name, 1)) for k in kernels]
+
+
+def _times(k: KernelEstimate, many: float) -> KernelEstimate:
+    if many == 1:
+        return k
+    parts = {name: getattr(k, name) * many for name in ("seconds", "memory", "compute", "latency", "launch", "bytes")}
+    return replace(k, **parts)
+
+
 def sum_estimates(kernels: Sequence[KernelEstimate]) -> Estimate:
     """The estimates of launches that run one after another."""
     longest = max(kernels, key=lambda k: k.seconds, default=None)
@@ -252,7 +269,7 @@ def baseline_estimate(program: Program, device: Device, hints: Mapping[str, int]
     """Seconds of the program with a kernel for every operator that is not a view, by the model's constants.
 
     Each kernel reads every distinct element of its operands once, from L2 where an earlier one wrote it and it stays
-    there, and writes its result; matrix products take what a vendor's library is estimated to take. A vector that is
+    there, and writes its result, in each step of a loop anew; matrix products take what a vendor's library is estimated to take. A vector that is
     added along a product's columns goes into the library's call, as torch.compile has it.
 
     Args:
@@ -262,7 +279,11 @@ def baseline_estimate(program: Program, device: Device, hints: Mapping[str, int]
     """
     biases = _biases(program)
     operators = (d for d in program.definitions if not d.view and d.name not in biases)
-    return sum_estimates([_operator(d, program, device, hints) for d in operators])
+    found = [_operator(d, program, device, hints) for d in operators if not isinstance(d.expr, Steps)]
+    for loop in program.loops:
+        step = baseline_estimate(loop.body, device, hints)
+        found += [_times(k, value(loop.trips, hints)) for k in step.per_kernel]
+    return sum_estimates(found)
 
 
 def _biases(program: Program) -> frozenset[str]:

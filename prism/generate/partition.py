@@ -29,6 +29,9 @@ its space grow with the region. So a program is cut where fusing could gain noth
     of them. The one is taken that leaves the two sides the fewest axes: heads merged into one axis by the producer's
     store are one contracted axis for the next product.
 
+A loop is cut off from what is around it: what it reads is stored before, and what its steps make is there afterwards.
+What comes before, its step, and what comes after are partitioned each by itself.
+
 Nothing here knows any operator's name, and all ties are broken by position, so equal programs give equal regions.
 A program that is a little beyond the bounds is searched as one region besides (`whole`), and the better one is taken.
 
@@ -48,7 +51,7 @@ from prism.errors import UnsupportedError
 from prism.generate.view_cuts import affine
 from prism.program.extents import Extent, mul
 from prism.program.inline import inline
-from prism.program.nodes import Definition, Program, Reduce, walk
+from prism.program.nodes import Definition, Loop, Program, Reduce, Steps, walk
 from prism.program.region import Region, reads, subprogram
 
 _Entry: TypeAlias = "tuple[tuple[bool, float], int, str]"
@@ -104,6 +107,8 @@ def partition(program: Program, bounds: RegionBounds | None = None, device: Devi
         One region, the program itself, when it is within the bounds. A region with an index that is not affine is cut
         where one is in memory that is (prism/generate/view_cuts.py).
     """
+    if program.loops:
+        return _around_loops(program, bounds, device)
     limits = bounds or RegionBounds()
     graph = _Graph.of(program)
     costs = Costs(program, device or DEVICES["sm_80"], program.tensor(program.outputs[0]).dtype)
@@ -120,12 +125,69 @@ def whole(program: Program, device: Device | None = None) -> Region | None:
 
     What is cut off goes through memory, and no algebra sees both sides of a cut.
     """
+    if program.loops:
+        return None
     graph = _Graph.of(program)
     costs = Costs(program, device or DEVICES["sm_80"], program.tensor(program.outputs[0]).dtype)
     if not BEYOND.admits(costs.together(costs.root(r, frozenset()) for r in graph.forced)):
         return None
     found = tuple(affine(Region(program, graph.forced)))
     return found[0] if len(found) == 1 else None
+
+
+def _around_loops(program: Program, bounds: RegionBounds | None, device: Device | None) -> tuple[Region, ...]:
+    """The regions of a program with loops: of its steps, and of what is computed between them.
+
+    A definition's depth is how many loops one after another it hangs on; what is of one depth is one program.
+    """
+    depth: dict[str, int] = {}
+    before: dict[str, int] = {}
+    for d in program.definitions:
+        own = max((depth.get(t, 0) for t in reads(d.expr)), default=0)
+        if isinstance(d.expr, Steps):
+            before[d.expr.loop.name] = own
+        depth[d.name] = own + isinstance(d.expr, Steps)
+    computed = {d.name for d in program.definitions if not isinstance(d.expr, Steps)}
+    # What is stored: what loops read, outputs, and what is read beyond a loop; through views, what these are of.
+    stored: dict[str, None] = dict.fromkeys(n for n in program.outputs if n in computed)
+    needed = {*program.outputs}
+    for d in reversed(program.definitions):
+        if d.name not in needed:
+            continue
+        for t in reads(d.expr):
+            needed.add(t)
+            if t in computed and isinstance(d.expr, Steps):
+                stored[t] = None
+    uses: list[tuple[str, int]] = [(d.name, depth[d.name]) for d in program.definitions if d.name in needed & computed]
+    while uses:
+        name, at = uses.pop()
+        if name in stored and depth[name] < at:
+            continue
+        for t in reads(program.definition(name).expr):
+            if t not in computed:
+                continue
+            if depth[t] < at and not program.definition(t).view:
+                stored[t] = None
+            elif depth[t] < at:
+                uses.append((t, at))
+    given = {*stored, *(d.name for d in program.definitions if d.name not in computed)}
+    loops = [loop for loop in program.loops if any(n in needed for n in _made_by(program, loop))]
+    found: list[Region] = []
+    for level in range(1 + max(depth.values())):
+        outputs = tuple(d.name for d in program.definitions if d.name in stored and depth[d.name] == level)
+        if outputs:
+            part = subprogram(program, f"{program.name}_{level}", outputs, given - set(outputs))
+            found += partition(part, bounds, device)
+        for loop in loops:
+            if before[loop.name] == level:
+                found += [replace(r, loop=loop) for r in partition(loop.body, bounds, device)]
+    return unrepeated(
+        replace(r, program=replace(r.program, name=f"{program.name}_{n}")) for n, r in enumerate(found)
+    )
+
+
+def _made_by(program: Program, loop: Loop) -> list[str]:
+    return [d.name for d in program.definitions if isinstance(d.expr, Steps) and d.expr.loop.name == loop.name]
 
 
 def unrepeated(regions: Iterable[Region]) -> tuple[Region, ...]:

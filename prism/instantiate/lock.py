@@ -18,7 +18,8 @@ PACKAGES: tuple[str, ...] = ("torch", "triton", "egglog", "sympy", "optuna", "on
 def program_hash(program: Program) -> str:
     """SHA-256 of the program's text: inputs, definitions, outputs and the ranges of its symbols, without weights."""
     ranges = [f"{name} {r.low} {r.high} {r.hint}" for name, r in sorted(program.ranges.items())]
-    kinds = [f"{d.name} {d.dtype.value}" for d in program.definitions]
+    every = (*program.definitions, *(d for loop in program.loops for d in loop.body.definitions))
+    kinds = [f"{d.name} {d.dtype.value}" for d in every]
     return hashlib.sha256("\n".join([str(program), *kinds, *ranges]).encode()).hexdigest()
 
 

@@ -57,6 +57,9 @@ class Arrays(Protocol):
     def all_finite(self, array: Array) -> bool:
         """Whether no element is known to be infinite or NaN."""
 
+    def stack(self, arrays: Sequence[Array]) -> Array:
+        """The arrays, of one shape, along a new first dimension."""
+
 
 def _erf(x: Array) -> Array:
     # numpy has none; the C library's is exact to the last place and costs about 60 ns an element.
@@ -185,6 +188,10 @@ class NumpyArrays:
     def all_finite(self, array: Array) -> bool:
         """See Arrays."""
         return bool(np.isfinite(array).all())
+
+    def stack(self, arrays: Sequence[Array]) -> Array:
+        """See Arrays."""
+        return np.stack(arrays)
 
 
 NUMPY = NumpyArrays()

@@ -10,7 +10,7 @@ can run the same programs (see prism/backends/eager.py).
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -25,6 +25,7 @@ from prism.program.lookup import Lookup, lookup
 from prism.program.nodes import (
     Const,
     Expr,
+    Loop,
     Map,
     Position,
     Program,
@@ -32,6 +33,7 @@ from prism.program.nodes import (
     Reduce,
     ReduceKind,
     Size,
+    Steps,
     Tensor,
     walk,
 )
@@ -97,10 +99,11 @@ def run(
     store = getattr(xp, "store", None)
     last = _last_uses(program)
     known = dict(tensors)
+    loops: dict[str, Mapping[str, Array]] = {}
     for position, d in enumerate(program.definitions):
         if d.name not in last:
             continue
-        machine = Interpreter(known, binding, xp)
+        machine = Interpreter(known, binding, xp, loops)
         array = machine.over(machine.value(d.expr), d.axes)
         known[d.name] = array if store is None else store(array, d.dtype)
         if seen is not None:
@@ -188,10 +191,18 @@ class Interpreter:
         tensors: the arrays that Read names.
         binding: the value of every symbol.
         xp: the array library.
+        loops: what the steps of loops made, by the loop's name; what is run is added.
     """
 
-    def __init__(self, tensors: Mapping[str, Array], binding: Mapping[str, int], xp: Arrays) -> None:
+    def __init__(
+        self,
+        tensors: Mapping[str, Array],
+        binding: Mapping[str, int],
+        xp: Arrays,
+        loops: MutableMapping[str, Mapping[str, Array]] | None = None,
+    ) -> None:
         self._tensors = tensors
+        self._loops = {} if loops is None else loops
         self._binding = binding
         self._xp = xp
         # Sub-expressions are numbered by structure (a node and the numbers of its children), in linear time.
@@ -261,6 +272,8 @@ class Interpreter:
                 return self._read(self._tensors[tensor], indices)
             case Reduce():
                 return self._reduce(expr)
+            case Steps(loop, output, indices):
+                return self._read(self._stepped(loop)[output], indices)
             case Map("add", (a, Map("neg", (b,)))):
                 return self._pointwise("sub", (self.value(a), self.value(b)))
             case Map("mul", (a, Map("recip", (b,)))):
@@ -272,6 +285,26 @@ class Interpreter:
             case Map(op, args):
                 return self._pointwise(op, [self.value(a) for a in args])
         raise TypeError(f"not an expression: {expr!r}")
+
+    def _stepped(self, loop: Loop) -> Mapping[str, Array]:
+        """What each step of a loop makes, by the body's outputs, the place first."""
+        if loop.name not in self._loops:
+            trips = extents.evaluate(loop.trips, self._binding)
+            given = {t.name: self._tensors[t.name] for t in loop.body.inputs if t.name in self._tensors}
+            carried = {
+                s.before: self._tensors[s.first] if s.place is None else self._tensors[s.first][s.place]
+                for s in loop.states
+            }
+            made: dict[str, list[Array]] = {name: [] for name in loop.body.outputs}
+            for n in reversed(range(trips)) if loop.reverse else range(trips):
+                own = {inner: self._tensors[outer][n] for inner, outer in loop.slices}
+                step = run(loop.body, {**given, **carried, **own}, self._binding, self._xp)
+                carried = {s.before: step[s.after] for s in loop.states}
+                for name, array in step.items():
+                    made[name].append(array)
+            every = {name: self._xp.stack(found[::-1] if loop.reverse else found) for name, found in made.items()}
+            self._loops[loop.name] = every
+        return self._loops[loop.name]
 
     # Pointwise
 

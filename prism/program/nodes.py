@@ -8,6 +8,8 @@
                  | Position(index)                        the value of an index, as a number: i, j, 2*d
                  | Map(op, args)                          pointwise; the ops are in ops.py
                  | Reduce(kind, axis, body)               sum_k, max_k, min_k, prod_k
+                 | Steps(loop, output, index per dimension)   what a loop's steps make, the step first: a definition's
+                                                          whole expression
 
 A matmul is `Reduce(sum, k, x[m,k]*w[k,n])`; a broadcast is not mentioning an axis; a transpose is a read; a
 concatenation is `where` over Positions with shifted reads, and an element that `where` does not select is not read.
@@ -243,6 +245,100 @@ class Reduce(Expr):
         return _text(self)
 
 
+@dataclass(frozen=True, slots=True)
+class State:
+    """What a loop carries from one step to the next.
+
+    Attributes:
+        before: the input of the loop's body that is the state before a step.
+        first: the tensor that it is before the first step.
+        after: the output of the body that it is after a step.
+        place: where along the first dimension of `first` it is; None where it is all of that.
+    """
+
+    before: str
+    first: str
+    after: str
+    place: int | None = None
+
+    @property
+    def origin(self) -> str:
+        """What it is before the first step, as text."""
+        return self.first if self.place is None else f"{self.first}[{self.place}]"
+
+
+@dataclass(frozen=True, slots=True)
+class Loop:
+    """Steps that follow one another: each is the body, of what the step before it left and of its own slices.
+
+    Inputs of the body that are neither states nor slices are tensors of the same name around the loop, the same in
+    every step. All other names of the body are its own: no tensor around it, nor of another loop, is called so.
+
+    Attributes:
+        name: an identifier, unique in the program.
+        body: one step.
+        trips: how many steps there are, at least 1.
+        states: what is carried.
+        slices: inputs of the body, each with the tensor of which it is a slice: at the step along the first dimension.
+        reverse: whether the first step is at the last place.
+        operands: an element of each tensor around the loop that it reads.
+    """
+
+    name: str
+    body: Program
+    trips: Extent
+    states: tuple[State, ...]
+    slices: tuple[tuple[str, str], ...] = ()
+    reverse: bool = False
+    operands: tuple[Read, ...] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        own = {s.before for s in self.states} | {inner for inner, _ in self.slices}
+        ranks = {s.first: len(self.body.tensor(s.before).shape) + (s.place is not None) for s in self.states}
+        ranks |= {outer: 1 + len(self.body.tensor(inner).shape) for inner, outer in self.slices}
+        ranks |= {t.name: len(t.shape) for t in self.body.inputs if t.name not in own}
+        read = tuple([Read(name, (Index.const(0),) * rank) for name, rank in ranks.items()])
+        object.__setattr__(self, "operands", read)
+
+    def __str__(self) -> str:
+        """Readable lines: what is carried and sliced, then the body."""
+
+        def declared(name: str) -> str:
+            t = self.body.tensor(name)
+            return f"{name}[{', '.join(map(str, t.shape))}] {t.dtype.value}"
+
+        lines = [f"loop {self.name}: {self.trips} steps, {'last' if self.reverse else 'first'} place first"]
+        lines += [f"  carry {declared(s.before)} = {s.after} of the step before, at first {s.origin}" for s in self.states]
+        lines += [f"  slice {declared(inner)} = {outer}[step]" for inner, outer in self.slices]
+        lines += [f"  {d}" for d in self.body.definitions]
+        return "\n".join(lines)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Steps(Expr):
+    """One element of what a loop's steps make: of the body's `output` at step index[0], at the rest of the index."""
+
+    loop: Loop
+    output: str
+    index: tuple[Index, ...]
+
+    def __hash__(self) -> int:
+        return hash((self.loop.name, self.output, self.index))
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Steps) or (self.output, self.index) != (other.output, other.index):
+            return False
+        return self.loop is other.loop or self.loop == other.loop
+
+    @property
+    def children(self) -> tuple[Expr, ...]:
+        """What the loop reads around it, an element of each tensor: what depends on what follows from these."""
+        return self.loop.operands
+
+    def __str__(self) -> str:
+        return f"{self.loop.name}.{self.output}[{', '.join(map(str, self.index))}]"
+
+
 # Two objects that were found equal remember it, as a union-find: of what is shared below them, a comparison then sees
 # every pair once, where it would otherwise go through both as trees.
 
@@ -306,6 +402,9 @@ class Definition:
     def tensor(self) -> Tensor:
         """The defined tensor's declaration."""
         return Tensor(self.name, tuple(a.extent for a in self.axes), self.dtype)
+
+    def __str__(self) -> str:
+        return f"{self.name}[{', '.join(f'{a}:{a.extent}' for a in self.axes)}] = {self.expr}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -430,9 +529,16 @@ class Program:
         return known
 
     @property
+    def loops(self) -> tuple[Loop, ...]:
+        """The loops, each once, in order."""
+        found = {d.expr.loop.name: d.expr.loop for d in self.definitions if isinstance(d.expr, Steps)}
+        return tuple(found.values())
+
+    @property
     def operator_count(self) -> int:
-        """How many kernels run when every operator is a kernel of its own (views need none)."""
-        return sum(not d.view for d in self.definitions)
+        """How many kernels run when every operator is a kernel of its own (views need none), a step's counted once."""
+        own = sum(not d.view and not isinstance(d.expr, Steps) for d in self.definitions)
+        return own + sum(loop.body.operator_count for loop in self.loops)
 
     @property
     def hints(self) -> dict[str, int]:
@@ -444,9 +550,12 @@ class Program:
         for t in self.inputs:
             said = f", {t.stated}" if t.stated is not None else ""
             lines.append(f"  input {t.name}[{', '.join(map(str, t.shape))}] {t.dtype.value}{said}")
+        told: set[str] = set()
         for d in self.definitions:
-            axes = ", ".join(f"{a}:{a.extent}" for a in d.axes)
-            lines.append(f"  {d.name}[{axes}] = {d.expr}")
+            if isinstance(d.expr, Steps) and d.expr.loop.name not in told:
+                told.add(d.expr.loop.name)
+                lines += [f"  {line}" for line in str(d.expr.loop).splitlines()]
+            lines.append(f"  {d}")
         lines.append(f"  return {', '.join(self.outputs)}")
         return "\n".join(lines)
 
@@ -475,6 +584,8 @@ def free_axes(expr: Expr) -> frozenset[Axis]:
             return known
         case Position(index):
             return index.axes()
+        case Steps(_, _, index):
+            return _NO_AXES.union(*(i.axes() for i in index))
         case _:
             return _NO_AXES
 

@@ -14,7 +14,19 @@ from dataclasses import dataclass
 
 from prism.program.extents import Extent
 from prism.program.index import Axis, Index
-from prism.program.nodes import Definition, Expr, Position, Program, Read, Reduce, Size, Tensor, walk
+from prism.program.nodes import (
+    Definition,
+    Expr,
+    Loop,
+    Position,
+    Program,
+    Read,
+    Reduce,
+    Size,
+    Steps,
+    Tensor,
+    walk,
+)
 from prism.program.transform import rebuilt
 
 CANONICAL_NAME = "region"
@@ -43,10 +55,12 @@ class Region:
     Attributes:
         program: the part as a program: the definitions that its outputs need back to its inputs.
         roots: the definitions that it was made for; an output may be a view of one.
+        loop: the loop of whose step it is a part, whose names it has then; None around loops.
     """
 
     program: Program
     roots: tuple[str, ...]
+    loop: Loop | None = None
 
     @property
     def inputs(self) -> tuple[str, ...]:
@@ -142,6 +156,9 @@ def _symbols(inputs: Iterable[Tensor], body: Iterable[Definition]) -> set[str]:
                     see(extent)
                 case Reduce(_, axis, _):
                     see(axis.extent)
+                case Steps(loop):
+                    see(loop.trips)
+                    found.update(loop.body.ranges)
                 case _:
                     pass
     return found

@@ -8,6 +8,9 @@ symbols      each has a range, 1 <= low <= hint <= high
 operations   known ones, with their number of operands; truth values where truth values are expected
 bounds       every index is within its dimension, except under a branch of `where`, which guards it
 views        a view is a single read
+loops        a step is a legal program without loops or weights; what it reads is there around the loop, with the shapes and
+             types that it declares, states are as they were, and its names are its own; what the steps make is a
+             definition of its own
 weights      arrays of the shapes of the inputs that they are for
 """
 
@@ -15,7 +18,7 @@ from __future__ import annotations
 
 import keyword
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 from prism.errors import IllegalIRError
 from prism.program.empty import is_empty
@@ -26,6 +29,7 @@ from prism.program.nodes import (
     Definition,
     DType,
     Expr,
+    Loop,
     Map,
     Position,
     Program,
@@ -33,6 +37,7 @@ from prism.program.nodes import (
     Reduce,
     ReduceKind,
     Size,
+    Steps,
     Tensor,
     free_axes,
 )
@@ -52,8 +57,12 @@ def check(program: Program) -> None:
         _declare(t, tensors, at)
         for extent in t.shape:
             _extent(extent, program, at, least=0)
+    loops: dict[str, Loop] = {}
     for d in program.definitions:
+        if isinstance(d.expr, Steps):
+            _loop(d.expr.loop, program, tensors, loops)
         _definition(d, program, tensors)
+    _own_names(loops.values(), tensors, program.name)
     if not program.outputs:
         raise IllegalIRError("the program has no outputs", where=program.name)
     defined = {d.name for d in program.definitions}
@@ -122,8 +131,74 @@ def _definition(d: Definition, program: Program, tensors: dict[str, Tensor]) -> 
             raise IllegalIRError(f"axis {a.name} of extent {a.extent} is free and is not a dimension", where=at)
     if d.view and not isinstance(d.expr, Read):
         raise IllegalIRError("a view must be a single read", where=at)
+    if isinstance(d.expr, Steps):
+        _steps(d, d.expr, at)
+        _declare(d.tensor, tensors, at)
+        return
     _Checker(program, tensors, at).visit(d.expr, {a.name: a for a in d.axes}, guarded=False)
     _declare(d.tensor, tensors, at)
+
+
+def _steps(d: Definition, expr: Steps, at: str) -> None:
+    """What the steps of a loop make, as it is."""
+    loop = expr.loop
+    if expr.output not in loop.body.outputs:
+        raise IllegalIRError(f"{expr.output} is no output of a step of {loop.name}", where=at)
+    made = loop.body.tensor(expr.output)
+    if (d.tensor.shape, d.dtype) != ((loop.trips, *made.shape), made.dtype) or expr.index != tuple(
+        map(Index.axis, d.axes)
+    ):
+        raise IllegalIRError(f"it is not {expr.output} of all steps of {loop.name}", where=at)
+
+
+def _loop(loop: Loop, program: Program, tensors: Mapping[str, Tensor], loops: dict[str, Loop]) -> None:
+    """The loop, where none of its outputs was defined before."""
+    at = f"{program.name}, loop {loop.name}"
+    if loop.name in loops:
+        if loops[loop.name] is not loop and loops[loop.name] != loop:
+            raise IllegalIRError("two loops have one name", where=at)
+        return
+    loops[loop.name] = loop
+    _name(loop.name, "a loop", at)
+    _extent(loop.trips, program, at)
+    check(loop.body)
+    if loop.body.loops or loop.body.weights:
+        raise IllegalIRError("a step holds a loop, or weights", where=at)
+    if any(program.ranges.get(name) != r for name, r in loop.body.ranges.items()):
+        raise IllegalIRError("a symbol has another range in a step", where=at)
+    inner = {t.name: t for t in loop.body.inputs}
+    own = [*(s.before for s in loop.states), *(name for name, _ in loop.slices)]
+    if len(set(own)) != len(own) or not set(own) <= inner.keys():
+        raise IllegalIRError("a state or a slice is no input of a step, or is two", where=at)
+    wanted = [(outer, (loop.trips, *inner[name].shape), inner[name].dtype) for name, outer in loop.slices]
+    wanted += [(s.first, inner[s.before].shape, inner[s.before].dtype) for s in loop.states if s.place is None]
+    wanted += [(name, t.shape, t.dtype) for name, t in inner.items() if name not in own]
+    for name, shape, dtype in wanted:
+        found = tensors.get(name)
+        if found is None or (found.shape, found.dtype) != (shape, dtype):
+            raise IllegalIRError(f"it reads {name} as {dtype.value}{list(shape)}, which it is not there", where=at)
+    for s in loop.states:
+        if s.place is not None:
+            held = tensors.get(s.first)
+            (many, *shape), dtype = (held.shape, held.dtype) if held is not None and held.shape else ((0,), None)
+            if (tuple(shape), dtype) != (inner[s.before].shape, inner[s.before].dtype) or not (
+                s.place >= 0 and at_most(s.place + 1, many)
+            ):
+                raise IllegalIRError(f"{s.origin} is no state {s.before}", where=at)
+        after = loop.body.tensor(s.after) if s.after in loop.body.outputs else None
+        if after is None or (after.shape, after.dtype) != (inner[s.before].shape, inner[s.before].dtype):
+            raise IllegalIRError(f"state {s.before} is another after a step", where=at)
+
+
+def _own_names(loops: Iterable[Loop], tensors: Mapping[str, Tensor], name: str) -> None:
+    """What steps make and are given by name is called like nothing around them, nor in another loop."""
+    taken = set(tensors)
+    for loop in loops:
+        own = {s.before for s in loop.states} | {inner for inner, _ in loop.slices} | loop.body.order.keys()
+        if not taken.isdisjoint(own):
+            at = f"{name}, loop {loop.name}"
+            raise IllegalIRError(f"the name {min(taken & own)} is taken twice", where=at)
+        taken |= own
 
 
 class _Checker:
@@ -169,6 +244,8 @@ class _Checker:
                         f"axis {axis.name} is bound with extent {axis.extent} where it means extent {outer.extent}"
                     )
                 self.visit(body, {**scope, axis.name: axis}, guarded)
+            case Steps():
+                raise self._illegal("what a loop's steps make is part of an expression")
             case _:
                 raise self._illegal(f"{e!r} is not an expression")
 

@@ -16,7 +16,7 @@ from typing import TypeAlias
 from prism.program.build import size
 from prism.program.extents import Extent, is_static, text
 from prism.program.index import Axis, Index
-from prism.program.nodes import Expr, Map, Position, Read, Reduce, ReduceKind, free_axes, walk
+from prism.program.nodes import Expr, Map, Position, Read, Reduce, ReduceKind, Steps, free_axes, walk
 
 _Names: TypeAlias = frozenset[tuple[Axis, Axis]]  # axis, its new name
 _NO_NAMES: _Names = frozenset()
@@ -69,6 +69,8 @@ class _Substitution:
                 return self._reduce(kind, axis, body)
             case Position(index):
                 return Position(self._index(index))
+            case Steps(loop, output, index):
+                return Steps(loop, output, tuple([self._index(i) for i in index]))
             case _:
                 return e
 

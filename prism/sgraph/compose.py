@@ -5,6 +5,10 @@ Regions are searched without names, so every name is given here: tensors get tho
 symbols are set apart region by region, and so are the axes over a split's parts, which are called after its symbol.
 Axes keep their names: they mean something in one kernel only.
 
+The parts of a loop's step run once for each step. What a step is given of the state and of its slices, and what it
+makes, are windows into tensors around the loop: each output of a step is stored for all steps, and a state is read
+where the step before stored it. That these are what the loop says is looked at here, too.
+
 Composing adds nothing that would have to be proved: the whole is the regions' formulas read one after the other, and
 `compose` checks that each tensor is handed over with the shape and data type that the reader declares.
 """
@@ -13,6 +17,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import groupby
+from types import MappingProxyType
 
 import sympy
 
@@ -20,16 +26,19 @@ from prism.errors import IllegalIRError
 from prism.ir.kit import Holds, mapped
 from prism.program.extents import Extent, normal
 from prism.program.index import Axis, Index
-from prism.program.nodes import Tensor
+from prism.program.nodes import DType, Tensor
+from prism.program.nodes import Loop as ProgramLoop
 from prism.sgraph.nodes import (
     Grid,
     Kernel,
     Launch,
     LoopRole,
+    Repeat,
     Role,
     SGraph,
     Split,
     Stmt,
+    Window,
     part_axis,
 )
 
@@ -41,10 +50,12 @@ class Part:
     Attributes:
         sgraph: the region's sGraph.
         tensors: the whole's name for each input and output of the region.
+        loop: of whose step the region is a part; parts of one loop follow one another.
     """
 
     sgraph: SGraph
     tensors: Mapping[str, str]
+    loop: ProgramLoop | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +81,13 @@ class Composed:
     names: tuple[Names, ...]
 
 
-def compose(name: str, inputs: Sequence[Tensor], outputs: Sequence[Tensor], parts: Sequence[Part]) -> Composed:
+def compose(
+    name: str,
+    inputs: Sequence[Tensor],
+    outputs: Sequence[Tensor],
+    parts: Sequence[Part],
+    stacks: Mapping[tuple[str, str], str] = MappingProxyType({}),
+) -> Composed:
     """One sGraph that runs the parts in order.
 
     Args:
@@ -78,47 +95,125 @@ def compose(name: str, inputs: Sequence[Tensor], outputs: Sequence[Tensor], part
         inputs: its inputs, in order.
         outputs: its outputs, in order.
         parts: each reads inputs and what earlier parts write.
+        stacks: by a loop's name and an output of its step, what that is called of all steps, where it has a name.
 
     Raises:
         IllegalIRError: a part reads what nothing earlier writes or what has another shape or data type, or an output
             is never written.
     """
-    known = {t.name: t for t in inputs}
     final = {t.name: t for t in outputs}
-    reserved = {*known, *final, *(n for p in parts for n in p.tensors.values())}
+    reserved = {*(t.name for t in inputs), *final, *stacks.values(), *(n for p in parts for n in p.tensors.values())}
     buffers: list[Tensor] = []
+    whole = _Scope({t.name: t for t in inputs}, final, buffers)
     kernels: list[Kernel] = []
     together: list[tuple[str, ...]] = []
+    repeats: list[Repeat] = []
     renamings: list[_Renaming] = []
-    for place, part in enumerate(parts):
-        where = f"{name}, region {place}"
+    for loop, group in groupby(enumerate(parts), lambda p: p[1].loop):
+        begin, scope = len(kernels), whole
+        if loop is not None:
+            windows = _windows(loop, whole, stacks, reserved, f"{name}, loop {loop.name}")
+            steps = {w.tensor.name: w.tensor for w in windows}
+            stored = {n: steps.pop(n) for n in loop.body.outputs}
+            scope = _Scope({**whole.known, **steps}, stored, buffers)
+        for place, part in group:
+            where = f"{name}, region {place}"
+            renaming = _Renaming(part, place, name, reserved)
+            scope.add(part, renaming, where)
+            kernels += [renaming.kernel(k) for k in part.sgraph.kernels]
+            together += [tuple(renaming.kernels[k] for k in group) for group in part.sgraph.together]
+            renamings.append(renaming)
+        if loop is not None:
+            scope.complete(name)
+            repeats.append(Repeat(tuple(k.name for k in kernels[begin:]), loop.trips, windows, loop.reverse))
+    whole.complete(name)
+    sgraph = SGraph(
+        name, tuple(inputs), tuple(buffers), tuple(outputs), tuple(kernels), tuple(together), tuple(repeats)
+    )
+    launches = iter(sgraph.launches)
+    return Composed(sgraph, tuple(r.names(launches) for r in renamings))
+
+
+@dataclass(frozen=True, slots=True)
+class _Scope:
+    """What parts may read, and where what they write is: around loops, or in a step.
+
+    Attributes:
+        known: what is there, by name.
+        final: what has a place of its own.
+        buffers: everything else that parts write.
+    """
+
+    known: dict[str, Tensor]
+    final: Mapping[str, Tensor]
+    buffers: list[Tensor]
+
+    def add(self, part: Part, renaming: _Renaming, where: str) -> None:
+        """Check what the part reads, and take what it writes."""
         for t in part.sgraph.inputs:
-            outer = known.get(part.tensors[t.name])
-            if outer is None or outer.shape != t.shape or outer.dtype != t.dtype:
-                held = f"it is {outer.dtype.value}{list(outer.shape)}" if outer else "nothing before writes it"
-                raise IllegalIRError(
-                    f"reads {part.tensors[t.name]} as {t.dtype.value}{list(t.shape)}", where=where, why=held
-                )
-        renaming = _Renaming(part, place, name, reserved)
+            self.read(part.tensors[t.name], t.shape, t.dtype, where)
         for t in part.sgraph.outputs:
             made = renaming.tensor(t)
-            if made.name in known:
+            if made.name in self.known:
                 raise IllegalIRError(f"writes {made.name}, which is there already", where=where)
-            if made.name in final and final[made.name] != made:
-                raise IllegalIRError(f"writes {made.name}, an output, with another shape or data type", where=where)
-            known[made.name] = made
-            if made.name not in final:
-                buffers.append(made)
-        buffers += [renaming.tensor(t) for t in part.sgraph.buffers]
-        kernels += [renaming.kernel(k) for k in part.sgraph.kernels]
-        together += [tuple(renaming.kernels[k] for k in group) for group in part.sgraph.together]
-        renamings.append(renaming)
-    missing = [t.name for t in outputs if t.name not in known]
-    if missing:
-        raise IllegalIRError(f"output {missing[0]} is never written", where=name)
-    whole = SGraph(name, tuple(inputs), tuple(buffers), tuple(outputs), tuple(kernels), tuple(together))
-    launches = iter(whole.launches)
-    return Composed(whole, tuple(r.names(launches) for r in renamings))
+            self.write(made, where)
+        self.buffers.extend(renaming.tensor(t) for t in part.sgraph.buffers)
+
+    def read(self, name: str, shape: tuple[Extent, ...], dtype: DType, where: str) -> None:
+        """Check that a tensor is there as its reader declares it."""
+        outer = self.known.get(name)
+        if outer is None or outer.shape != shape or outer.dtype != dtype:
+            held = f"it is {outer.dtype.value}{list(outer.shape)}" if outer else "nothing before writes it"
+            raise IllegalIRError(f"reads {name} as {dtype.value}{list(shape)}", where=where, why=held)
+
+    def write(self, made: Tensor, where: str) -> None:
+        """Take a tensor that is written."""
+        if made.name in self.final and self.final[made.name] != made:
+            raise IllegalIRError(f"writes {made.name}, an output, with another shape or data type", where=where)
+        self.known[made.name] = made
+        if made.name not in self.final:
+            self.buffers.append(made)
+
+    def complete(self, where: str) -> None:
+        """Check that what has a place of its own is written."""
+        for name in self.final:
+            if name not in self.known:
+                raise IllegalIRError(f"output {name} is never written", where=where)
+
+
+def _windows(
+    loop: ProgramLoop, whole: _Scope, stacks: Mapping[tuple[str, str], str], reserved: set[str], where: str
+) -> tuple[Window, ...]:
+    """The windows of a loop's step: its slices, states before it, and outputs, which are stored for all steps."""
+    body, found, held = loop.body, [], {}
+    for inner, outer in loop.slices:
+        t = body.tensor(inner)
+        whole.read(outer, (loop.trips, *t.shape), t.dtype, where)
+        found.append(Window(t, outer))
+    for name in body.outputs:
+        t = body.tensor(name)
+        of = stacks.get((loop.name, name)) or _free(f"{name}_steps", reserved)
+        held[name] = of
+        found.append(Window(t, of))
+    for s in loop.states:
+        t, first = body.tensor(s.before), whole.known.get(s.first)
+        if first is None or (first.shape if s.place is None else first.shape[1:]) != t.shape or first.dtype != t.dtype:
+            raise IllegalIRError(f"{s.before} is at first {s.origin}, which is not there or has another shape", where=where)
+        found.append(Window(t, held[s.after], s.first, s.place))
+    for name, of in held.items():
+        t = body.tensor(name)
+        whole.write(Tensor(of, (loop.trips, *t.shape), t.dtype), where)
+    return tuple(found)
+
+
+def _free(name: str, taken: set[str]) -> str:
+    """The name, or one like it that is not taken; it is then."""
+    new, n = name, 1
+    while new in taken:
+        n += 1
+        new = f"{name}_{n}"
+    taken.add(new)
+    return new
 
 
 @dataclass(slots=True)
@@ -141,12 +236,7 @@ class _Renaming:
         for k in sgraph.kernels:
             self.kernels[k.name] = f"{prefix}_{k.name.removeprefix(f'{sgraph.name}_')}"
         for b in sgraph.buffers:
-            new, n = f"{prefix}_{b.name.removeprefix(f'{sgraph.name}_')}", 1
-            while new in self.taken:
-                n += 1
-                new = f"{prefix}_{b.name}_{n}"
-            self.taken.add(new)
-            self.tensors[b.name] = new
+            self.tensors[b.name] = _free(f"{prefix}_{b.name.removeprefix(f'{sgraph.name}_')}", self.taken)
         for s in sgraph.symbols:
             self.symbols[s] = sympy.Symbol(f"{s.name}_{self.place}", integer=True, positive=True)
         for k in sgraph.kernels:

@@ -341,6 +341,41 @@ class Launch:
 
 
 @dataclass(frozen=True, slots=True)
+class Window:
+    """A tensor of a step that is a place of one around the loop, along that one's first dimension.
+
+    Attributes:
+        tensor: as kernels of the step name it.
+        of: the tensor around the loop; kernels of the step may store all of the window, and so all of this.
+        first: of a state before a step: what it is at the first step; at others it is the place of the step before.
+            None: the place is the step's.
+        place: where along the first dimension of `first` that is; None where it is all of it.
+    """
+
+    tensor: Tensor
+    of: str
+    first: str | None = None
+    place: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Repeat:
+    """Kernels that run once for each step of a loop, one step after the other.
+
+    Attributes:
+        kernels: their names, adjacent in launch order.
+        trips: how many steps.
+        windows: the tensors of a step that are not the same in each.
+        reverse: whether the first step is at the last place.
+    """
+
+    kernels: tuple[str, ...]
+    trips: Extent
+    windows: tuple[Window, ...]
+    reverse: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class SGraph:
     """A family of implementations of one program.
 
@@ -353,6 +388,7 @@ class SGraph:
         kernels: in launch order; each reads inputs and what earlier kernels stored.
         together: groups of two or more kernels, by name, that are one launch: adjacent in launch order, and none reads
             what another stores.
+        repeats: the steps of loops.
     """
 
     name: str
@@ -361,14 +397,16 @@ class SGraph:
     outputs: tuple[Tensor, ...]
     kernels: tuple[Kernel, ...]
     together: tuple[tuple[str, ...], ...] = ()
+    repeats: tuple[Repeat, ...] = ()
     _tensors: Mapping[str, Tensor] | None = field(default=None, init=False, compare=False, repr=False)
     _handed_over: frozenset[str] | None = field(default=None, init=False, compare=False, repr=False)
 
     @property
     def tensors(self) -> Mapping[str, Tensor]:
-        """The declarations by name: inputs, then buffers, then outputs."""
+        """The declarations by name: inputs, then buffers, outputs, and the windows of steps."""
         if self._tensors is None:
-            found = {t.name: t for t in (*self.inputs, *self.buffers, *self.outputs)}
+            windows = [w.tensor for r in self.repeats for w in r.windows]
+            found = {t.name: t for t in (*self.inputs, *self.buffers, *self.outputs, *windows)}
             object.__setattr__(self, "_tensors", found)
             return found
         return self._tensors
@@ -410,6 +448,11 @@ class SGraph:
                 taken.add(name)
                 found.append(Launch(name, tuple(members[group])))
         return tuple(found)
+
+    def repeat(self, launch: Launch) -> Repeat | None:
+        """The steps that a launch is part of; None where it runs once."""
+        name = launch.kernels[0].name
+        return next((r for r in self.repeats if name in r.kernels), None)
 
     def __str__(self) -> str:
         """Readable, indented text, as `prism.sgraph.show.text` writes it."""

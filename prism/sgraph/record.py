@@ -36,6 +36,7 @@ from prism.sgraph.nodes import (
     Place,
     Pointwise,
     Position,
+    Repeat,
     Scan,
     SGraph,
     Split,
@@ -43,13 +44,14 @@ from prism.sgraph.nodes import (
     Store,
     TileReduce,
     Whole,
+    Window,
 )
 
 _CLASSES: Mapping[str, type] = {
     c.__name__: c
     for c in (
         Accumulate, Assumption, Axis, Contract, Gather, Grid, Index, Kernel, Load, Loop, LoopRole, Place, Pointwise,
-        Position, Scan, SGraph, Split, Store, Tensor, TileReduce, Whole,
+        Position, Repeat, Scan, SGraph, Split, Store, Tensor, TileReduce, Whole, Window,
     )
 }  # fmt: skip
 

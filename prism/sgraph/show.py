@@ -24,6 +24,7 @@ from prism.sgraph.nodes import (
     Place,
     Pointwise,
     Position,
+    Repeat,
     Role,
     Scan,
     SGraph,
@@ -54,13 +55,29 @@ def text(sgraph: SGraph) -> str:
     lines = [f"sgraph {sgraph.name}({inputs}) -> {outputs}"]
     lines += [f"  buffer {_tensor(b)}" for b in sgraph.buffers]
     for launch in sgraph.launches:
+        repeat, inset = sgraph.repeat(launch), "  "
+        if repeat is not None:
+            inset = "    "
+            if launch.kernels[0].name == repeat.kernels[0]:
+                lines += [f"  {line}" for line in _repeat(repeat)]
         if len(launch.kernels) > 1:
-            lines.append(f"  launch {launch.name}: {', '.join(k.name for k in launch.kernels)}")
+            lines.append(f"{inset}launch {launch.name}: {', '.join(k.name for k in launch.kernels)}")
         for kernel in launch.kernels:
-            lines.append(f"  kernel {kernel.name}")
-            lines.append(f"    {roles(kernel)}")
-            lines += [f"    {line}" for line in _body(kernel.body)]
+            lines.append(f"{inset}kernel {kernel.name}")
+            lines.append(f"{inset}  {roles(kernel)}")
+            lines += [f"{inset}  {line}" for line in _body(kernel.body)]
     return "\n".join(lines) + "\n"
+
+
+def _repeat(r: Repeat) -> list[str]:
+    """The heading of a loop's step: how many there are, and what its windows are."""
+    lines = [f"{r.trips} steps, the {'last' if r.reverse else 'first'} place first, each with"]
+    for w in r.windows:
+        place = "step" if w.first is None else "the step before"
+        at = "" if w.place is None else f"[{w.place}]"
+        first = "" if w.first is None else f", at first {w.first}{at}"
+        lines.append(f"  {_tensor(w.tensor)} = {w.of}[{place}]{first}")
+    return lines
 
 
 def roles(kernel: Kernel) -> str:
@@ -242,6 +259,12 @@ class _Serialiser:
         parts += [self.kernel(k) for k in g.kernels]
         place = {k.name: n for n, k in enumerate(g.kernels)}
         parts += [f"together {','.join(str(place[name]) for name in group)}" for group in g.together]
+        for r in g.repeats:
+            kernels = ",".join(str(place[name]) for name in r.kernels)
+            parts.append(f"repeat {kernels} {self.extent(r.trips)} {r.reverse}")
+            for w in r.windows:
+                outer = [self.buffers.get(t, t) for t in (w.of, w.first or "")]
+                parts.append(f"window {self.tensor(w.tensor)} {' '.join(outer)} {w.place}")
         return "\n".join(parts)
 
     def extent(self, e: Extent) -> str:

@@ -7,7 +7,7 @@ exactly once.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import combinations
 from math import inf
@@ -36,6 +36,7 @@ from prism.sgraph.nodes import (
     Operand,
     Pointwise,
     Position,
+    Repeat,
     Scan,
     SGraph,
     Split,
@@ -62,7 +63,8 @@ def check(sgraph: SGraph) -> None:
     """
     where = f"sGraph {sgraph.name}"
     tensors: dict[str, Tensor] = {}
-    for t in (*sgraph.inputs, *sgraph.buffers, *sgraph.outputs):
+    windows = [w.tensor for r in sgraph.repeats for w in r.windows]
+    for t in (*sgraph.inputs, *sgraph.buffers, *sgraph.outputs, *windows):
         if t.name in tensors:
             _fail(f"tensor {t.name} is declared twice", where)
         tensors[t.name] = t
@@ -74,17 +76,81 @@ def check(sgraph: SGraph) -> None:
     _check_symbols(sgraph, where)
     inputs = frozenset(t.name for t in sgraph.inputs)
     boxes: dict[str, list[Box]] = {}
+    there: set[str] = set(inputs)
+    repeats = _repeats(sgraph, tensors, where)
     for n, kernel in enumerate(sgraph.kernels):
+        repeat = repeats.get(n)
+        if repeat is not None and kernel.name == repeat.kernels[0]:
+            _check_begin(repeat, tensors, there, where)
+            there |= {w.tensor.name for w in repeat.windows if w.first is not None or w.of in there}
         # A tensor that a later kernel still stores to (parts of a concatenation) cannot be read yet.
         pending = {name for later in sgraph.kernels[n:] for name in later.writes}
-        checker = _KernelChecker(kernel, tensors, (inputs | set(boxes)) - pending, f"{where}, kernel {kernel.name}")
+        checker = _KernelChecker(kernel, tensors, there - pending, f"{where}, kernel {kernel.name}")
         checker.run()
         for name, box in checker.stores:
             if name in inputs:
                 _fail(f"input {name} is stored to", checker.where)
+            if repeat is not None and any(w.tensor.name == name and w.first is not None for w in repeat.windows):
+                _fail(f"{name}, the state before a step, is stored to", checker.where)
             boxes.setdefault(name, []).append(box)
+            there.add(name)
+        if repeat is not None and kernel.name == repeat.kernels[-1]:
+            there = _after(repeat, there, boxes, where)
     for t in (*sgraph.buffers, *sgraph.outputs):
-        _check_covered(t, boxes.get(t.name, []), where)
+        if t.name not in there or t.name in boxes:
+            _check_covered(t, boxes.get(t.name, []), where)
+
+
+def _repeats(sgraph: SGraph, tensors: Mapping[str, Tensor], where: str) -> dict[int, Repeat]:
+    """The repeat of each kernel's place that is in one."""
+    place = {k.name: n for n, k in enumerate(sgraph.kernels)}
+    found: dict[int, Repeat] = {}
+    for r in sgraph.repeats:
+        places = [place.get(name, -1) for name in r.kernels]
+        if not places or -1 in places or places != list(range(places[0], places[0] + len(places))):
+            _fail(f"the kernels {', '.join(r.kernels)} of a step are not adjacent", where)
+        if not found.keys().isdisjoint(places):
+            _fail("a kernel is part of two steps", where)
+        found |= dict.fromkeys(places, r)
+        for w in r.windows:
+            outer = tensors.get(w.of)
+            if outer is None or (outer.shape, outer.dtype) != ((r.trips, *w.tensor.shape), w.tensor.dtype):
+                _fail(f"{w.tensor.name} is no window into {w.of}", where)
+    own = {w.tensor.name: n for n, r in enumerate(sgraph.repeats) for w in r.windows}
+    for k in sgraph.kernels:
+        repeat = found.get(place[k.name])
+        for t in (*k.reads, *k.writes):
+            if t in own and (repeat is None or sgraph.repeats[own[t]] is not repeat):
+                _fail(f"{k.name} is not of the step that {t} is of", where)
+    return found
+
+
+def _check_begin(r: Repeat, tensors: Mapping[str, Tensor], there: Container[str], where: str) -> None:
+    """What states are at the first step is there, and is as they are."""
+    stored = {w.of for w in r.windows if w.first is None and w.of not in there}
+    for w in r.windows:
+        if w.first is None:
+            continue
+        first = tensors.get(w.first)
+        if first is None or w.first not in there or w.of not in stored:
+            _fail(f"{w.tensor.name} is at first {w.first}, which is not there, or is stored by no step", where)
+        shape, inside = first.shape, w.place is None
+        if w.place is not None and shape:
+            inside, shape = w.place >= 0 and at_most(w.place + 1, shape[0]), shape[1:]
+        if not inside or (shape, first.dtype) != (w.tensor.shape, w.tensor.dtype):
+            _fail(f"{w.tensor.name} is at first {w.first}, of another shape or data type", where)
+
+
+def _after(r: Repeat, there: set[str], boxes: dict[str, list[Box]], where: str) -> set[str]:
+    """What is there when all steps are done: a window that is stored is stored whole, so all of what it is of is."""
+    of: set[str] = set()
+    for w in r.windows:
+        if w.tensor.name in boxes:
+            if w.of in boxes or w.of in of:
+                _fail(f"{w.of} is stored twice", where)
+            _check_covered(w.tensor, boxes[w.tensor.name], where)
+            of.add(w.of)
+    return there - {w.tensor.name for w in r.windows} | of
 
 
 def _fail(what: str, where: str, why: str = "") -> NoReturn:

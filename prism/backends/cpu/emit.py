@@ -20,7 +20,16 @@ from prism.backends.cpu.loader import loader_text
 from prism.backends.cpu.support import PRODUCTS
 from prism.backends.lower import lower
 from prism.backends.protocol import ModuleSource
-from prism.backends.tile import Constant, TileLaunch, TileModule, TileProgram, identifier, scalars, statements
+from prism.backends.tile import (
+    Constant,
+    TileLaunch,
+    TileModule,
+    TileProgram,
+    TileRepeat,
+    identifier,
+    scalars,
+    statements,
+)
 from prism.backends.tile import Store as TileStore
 from prism.backends.tile_spec import check_module
 from prism.errors import BackendError
@@ -227,16 +236,15 @@ def _main(module: TileModule) -> str:
         w.line(f'#include "{launch.name}.cpp"')
     w.line()
     everything = [t.name for t in (*module.inputs, *module.outputs, *module.buffers)]
-    lengths = module_lengths(module)
+    pointers = {name: f"tensors[{n}]" for n, name in enumerate(everything)}
+    lengths = module.lengths
     head = 'extern "C" void PRISM_NAME(run)(void* const* tensors, const int64_t* lengths, int threads)'
     with w.block(head):
-        for launch in module.launches:
-            with w.block():
-                given = ", ".join(f"tensors[{everything.index(t.name)}]" for t in launch.tensors) or "nullptr"
-                sizes = ", ".join(f"lengths[{lengths.index(n)}]" for n in launch.lengths) or "0"
-                w.line(f"void* const own[] = {{{given}}};")
-                w.line(f"const int64_t sizes[] = {{{sizes}}};")
-                w.line(f"PRISM_NAME({launch.name})(own, sizes, threads);")
+        for x in module.order:
+            if isinstance(x, TileRepeat):
+                _steps(w, module, x, pointers, lengths)
+            else:
+                _call(w, x, pointers, lengths)
     # What a caller says of memory that stays as it is.
     for name, takes, calls in _HOLDING:
         with w.block(f'extern "C" void PRISM_NAME({name})({takes})'):
@@ -246,6 +254,39 @@ def _main(module: TileModule) -> str:
     return w.text
 
 
-def module_lengths(module: TileModule) -> list[str]:
-    """The lengths that `run` takes, in order."""
-    return sorted({n for launch in module.launches for n in launch.lengths})
+def _call(w: Writer, launch: TileLaunch, pointers: Mapping[str, str], lengths: Sequence[str]) -> None:
+    """One launch; `pointers` says where tensors are."""
+    with w.block():
+        given = ", ".join(pointers[t.name] for t in launch.tensors) or "nullptr"
+        sizes = ", ".join(f"lengths[{lengths.index(n)}]" for n in launch.lengths) or "0"
+        w.line(f"void* const own[] = {{{given}}};")
+        w.line(f"const int64_t sizes[] = {{{sizes}}};")
+        w.line(f"PRISM_NAME({launch.name})(own, sizes, threads);")
+
+
+def _steps(
+    w: Writer, module: TileModule, repeat: TileRepeat, pointers: Mapping[str, str], lengths: Sequence[str]
+) -> None:
+    """The launches of a loop's step, once for each step."""
+    with w.block():
+        names = Names(lengths)
+        for n in repeat.lengths:
+            w.line(f"const int64_t {names(n)} = lengths[{lengths.index(n)}];")
+        trips = integer(repeat.trips, names)
+        own = dict(pointers)
+        with w.block(f"for (int64_t step = 0; step < {trips}; ++step)"):
+            w.line(f"const int64_t at = {f'{trips} - 1 - step' if repeat.reverse else 'step'};")
+            for n, window in enumerate(repeat.windows):
+                bytes_ = _bytes([window.tensor], names)
+                if window.first is None:
+                    place = f"(char*){pointers[window.of]} + at * ({bytes_})"
+                else:
+                    first = f"(char*){pointers[window.first]}" + (
+                        f" + {window.place} * ({bytes_})" if window.place else ""
+                    )
+                    before = f"(char*){pointers[window.of]} + (at {'+' if repeat.reverse else '-'} 1) * ({bytes_})"
+                    place = f"step == 0 ? {first} : {before}"
+                own[window.tensor.name] = f"window_{n}"
+                w.line(f"char* const window_{n} = {place};  // {window.tensor.name}")
+            for launch in module.within(repeat):
+                _call(w, launch, own, lengths)

@@ -432,7 +432,7 @@ def _launcher(
     returned: Sequence[Returned],
     ranges: Mapping[str, SymbolRange],
 ) -> None:
-    taken = {n for launch in module.launches for n in launch.lengths} | {identifier(module.name)}
+    taken = {*module.lengths, identifier(module.name)}
     taken |= {identifier(s) for s in module.symbols} | _TAKEN | TORCH_OP_NAMES | STATED_NAMES
     tensors = name_tensors(module, taken)
     signature = Signature(module, tensors, _SIZES, lambda d: f'"{d.value}"', weights, returned, ranges)
@@ -460,7 +460,7 @@ def _launcher(
                 signature.expect(w, t, signature.shape(t.shape))
                 with w.block(f"if {n} is not _dense({n}):"):
                     w.line(f'raise ValueError("{n} must be contiguous")')
-        own = sorted({n for launch in module.launches for n in launch.lengths})
+        own = module.lengths
         passed = f"[{', '.join([*inputs, *outputs])}]"
         w.call("_call", ["config", passed, _buffers(module), f"[{', '.join(own)}]", "threads"])
         w.line(f"return {', '.join(signature.results(inputs[0]))}")

@@ -120,6 +120,10 @@ class TrackedArrays:
         """See Arrays."""
         return bool(np.isfinite(_num(array).v).all())
 
+    def stack(self, arrays: Sequence[Num]) -> Num:
+        """See Arrays."""
+        return Num(np.stack([a.v for a in arrays]), np.stack([a.e for a in arrays]))
+
 
 def _num(array: Array) -> Num:
     return array if isinstance(array, Num) else floats.exactly(array)

@@ -26,7 +26,7 @@ from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 from torch.fx.traceback import preserve_node_meta
 
 from prism.errors import UnsupportedError, UsageError
-from prism.frontend.torch import conformance, contract, norms, pointwise, reduce, views, windows
+from prism.frontend.torch import conformance, contract, norms, pointwise, recurrent, reduce, views, windows
 from prism.frontend.torch import declared as declared_operators
 from prism.frontend.torch.conformance import Graph, Reading
 from prism.frontend.torch.values import UNINITIALISED, Builder, Handler, Node, TorchValue, constant
@@ -47,6 +47,7 @@ HANDLERS: Mapping[str, Handler] = {
     **contract.HANDLERS,
     **norms.HANDLERS,
     **windows.HANDLERS,
+    **recurrent.HANDLERS,
 }
 
 # The largest value of a symbol that the user gives no bound for.
@@ -280,7 +281,7 @@ def _stays(node: torch.fx.Node) -> bool:
         return False
     if node.target is operator.getitem or isinstance(node.meta.get("val"), (int, torch.SymInt)):
         return True
-    return _key(node.target) in HANDLERS and not _writes(node)
+    return _key(node.target) in HANDLERS and not _writes(node) and not recurrent.left(node)
 
 
 def _refuse_mutation(exported: Graph, title: str) -> None:

@@ -439,6 +439,7 @@ class _Costs:
     total: float = 0.0
     _launches: tuple[Launch, ...] = ()
     _works: list[list[_Work]] = field(default_factory=list)
+    _trips: list[int] = field(default_factory=list)
     _read: frozenset[str] = frozenset()
     _seconds: list[float] = field(default_factory=list)
     _having: dict[str, list[int]] = field(default_factory=dict)
@@ -451,7 +452,9 @@ class _Costs:
         self.values = self._held = dict(self.values)
         self._launches = self.sgraph.launches
         self._works = [[_Work.of(k) for k in x.kernels] for x in self._launches]
-        self._read = frozenset(t for k in self.sgraph.kernels for t in k.reads)
+        self._read = _read(self.sgraph)
+        trips = [(r, _extent(r.trips, self.values, self.binding)) for r in self.sgraph.repeats]
+        self._trips = [next((n for r, n in trips if x.kernels[0].name in r.kernels), 1) for x in self._launches]
         places = {x.name: n for n, x in enumerate(self._launches)}
         for n in range(len(self._launches)):
             for name in self._symbols(n):
@@ -508,7 +511,7 @@ class _Costs:
         for n, kernel in enumerate(launch.kernels):
             grid, seconds = _grid_and_program(kernel, works[n], values, self.binding)
             total += (sample[n][1] if sample else math.prod(grid)) * seconds
-        return total
+        return total * self._trips[place]
 
 
 @dataclass(frozen=True, slots=True)
@@ -595,12 +598,18 @@ def plan_samples(sgraph: SGraph, config: Config, binding: Mapping[str, int]) -> 
 
     A second stage that is folded is no launch: the programs of its split do it, and those are all run.
     """
-    read = frozenset(t for k in sgraph.kernels for t in k.reads)
+    read = _read(sgraph)
     return [
         _sample(launch, [_Work.of(k) for k in launch.kernels], config.symbols, binding, read)
         for launch in sgraph.launches
         if launch.name not in config.launches(FOLDED)
     ]
+
+
+def _read(sgraph: SGraph) -> frozenset[str]:
+    """What any launch reads; a step's results are what the next one is given under other names, or may be."""
+    steps = {name for r in sgraph.repeats for name in r.kernels}
+    return frozenset(t for k in sgraph.kernels for t in (*k.reads, *(k.writes if k.name in steps else ())))
 
 
 def _sample(
