@@ -295,6 +295,10 @@ UNFUSED_ATTENTION = (
     "what was given is estimated with attention operator by operator; torch's own fused attention "
     "(scaled_dot_product_attention), where it takes the call, is not in that estimate"
 )
+STEP_BY_STEP = (
+    "what was given is estimated with the steps of its loops operator by operator; torch's own recurrent layers "
+    "(cuDNN), which run several steps at a time, are not in that estimate"
+)
 MORE_TIME = "run it again: what was finished is kept, and not done again; or give it more time (--budget)"
 
 
@@ -373,6 +377,8 @@ def produce(program: Program, options: Options) -> Produced:
         _warn_of_load(choice, recorder)
         if isinstance(platform, Estimated) and attentions(program):
             recorder.warn(UNFUSED_ATTENTION)
+        if isinstance(platform, Estimated) and program.loops:
+            recorder.warn(STEP_BY_STEP)
         if given:
             choice = _right_for(given, request, found, choice, tools)
         module = platform.backend.emit(

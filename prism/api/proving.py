@@ -16,6 +16,7 @@ from prism.api.rules import rule_paths
 from prism.errors import refusing_depth
 from prism.program.assumptions import Stated, of_inputs, over, read_assumptions, values_of
 from prism.program.integers import assumptions
+from prism.program.loops import written_out
 from prism.program.nodes import Program
 from prism.program.stated import POSITIVE, Assumption
 from prism.program.verdict import Verdict
@@ -106,6 +107,7 @@ def verdict_where(
     from prism.egraph.prove.matching import paired_inputs
     from prism.egraph.prove.smaller_inputs import written
 
+    a, b = written_out(a), written_out(b)
     held = of_inputs(stated, a)
     dtypes = {t.name: t.dtype for t in a.inputs}
     wide = {n: POSITIVE if s.positive and dtypes[n].is_float else s for n, s in held.items()}

@@ -50,6 +50,7 @@ from prism.program.region import reads
 from prism.program.stated import Fact
 from prism.report.folder import LARGEST, LOCK_NAME, REPORT_NAME, certificate_name, digest_of, read_file, unlisted
 from prism.report.records import MODEL_LOCK_SCHEMA, RANGES_LOCK_SCHEMA, from_json, lock_schema, recorded_files
+from prism.sgraph.compose import steps_differ
 from prism.sgraph.denote import expand
 from prism.sgraph.show import key, text
 
@@ -376,7 +377,13 @@ class _Run:
         if program_hash(_tuned_at(program, self.lock.shapes)) != self.lock.program:
             self.differs(LOCK_NAME, f"it is not of the model {program.name}: the program's hash is another one")
             return
-        if list(program.outputs) != [name for name, _, _ in sides.outputs]:
+        if program.loops:
+            wrong = steps_differ(sgraph_file.read(read_file(self.folder, sgraph_file.NAME)).repeats, program.loops)
+            if wrong:
+                self.differs(sgraph_file.NAME, wrong)
+                return
+            self.passed.append("the steps are given what the model's loops say")
+        if list(program.outputs) != [name for name, _, _ in sides.outputs] or program.loops:
             # Regions are proved one by one, over the tensors between them; written out, the whole may be too deep.
             self.passed.append("the model is the one of the lock file")
             return

@@ -91,7 +91,7 @@ def name_tensors(module: TileModule, taken: Iterable[str]) -> Tensors:
     """Legal and distinct names, none of them taken."""
     used = set(taken)
     host: dict[str, str] = {}
-    for t in (*module.inputs, *module.buffers, *module.outputs):
+    for t in module.tensors:
         base = identifier(t.name)
         if keyword.iskeyword(base):
             base += "_"

@@ -1,9 +1,10 @@
 """Which buffers may lie in the same memory: those that no launch needs at the same time.
 
 A buffer lives from the launch that first stores it to the last one that reads or stores it, and launches run one after
-another; what a step of a loop needs, it needs in every step. Buffers are given places in the order in which their lives begin, a place that is free before a new one
-(linear scan, as registers are allocated: Poletto & Sarkar, 1999): of those that are large enough the smallest, else
-the largest, which grows; of equal ones what was left last, as it is still in a cache.
+another; what a step of a loop needs, it needs in every step. Buffers are given places in the order in which their lives
+begin, a place that is free before a new one (linear scan, as registers are allocated: Poletto & Sarkar, 1999): of those
+that are large enough the smallest, else the largest, which grows; of equal ones what was left last, as it is still in a
+cache.
 """
 
 from __future__ import annotations

@@ -199,7 +199,7 @@ def _launch_boxes(launch: TileLaunch, module: TileModule) -> LaunchBoxes | None:
     if not any(b.looped for b in made.values()):
         return None
     # The host's function that makes them has names of all launches.
-    taken = {identifier(t.name) for t in (*module.inputs, *module.buffers, *module.outputs)}
+    taken = {identifier(t.name) for t in module.tensors}
     taken |= {x.name for x in module.launches} | {p.name for p in module.programs}
     for p in module.programs:
         taken |= names_beside(p).taken

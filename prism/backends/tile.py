@@ -1,6 +1,7 @@
 """The tile program: what one program instance of a kernel does to tiles, with no backend in it.
 
-    module  ::= name; inputs, buffers, outputs (contiguous, row-major); programs in launch order; launches; folds; repeats
+    module  ::= name; inputs, buffers, outputs (contiguous, row-major); programs in launch order; launches; folds;
+                repeats
     repeat  ::= launches, adjacent, that run once for each step of a loop; trips; windows: tensors of a step
     fold    ::= split, combine: launches of one program each; a program of the first that is the last of those that
                 differ in the last grid index alone may go on as the second's program of its place; sizes
@@ -489,9 +490,15 @@ class TileModule:
     repeats: tuple[TileRepeat, ...] = ()
 
     @property
+    def tensors(self) -> tuple[Tensor, ...]:
+        """The inputs, buffers and outputs, and the windows of steps."""
+        return (*self.inputs, *self.buffers, *self.outputs, *(w.tensor for r in self.repeats for w in r.windows))
+
+    @property
     def lengths(self) -> tuple[str, ...]:
         """The names of integers known at launch, of all launches and steps."""
-        return tuple(sorted({n for x in (*self.launches, *self.repeats) for n in x.lengths}))
+        own = {n for launch in self.launches for n in launch.lengths}
+        return tuple(sorted(own.union(*(r.lengths for r in self.repeats))))
 
     @property
     def order(self) -> tuple[TileLaunch | TileRepeat, ...]:
@@ -565,8 +572,8 @@ def defined(s: Stmt) -> str | None:
 
 
 _OWN = """
-CONFIGS SYMBOLS args arrived choose config ctypes descriptors folded given graph grid kernel launches library load meta
-np os out persistent pid replay stages symbols threads tiles tl torch triton warps
+CONFIGS SYMBOLS args arrived at choose config ctypes descriptors folded given graph grid kernel launches library load
+meta np os out persistent pid replay stages step symbols threads tiles tl torch triton warps
 all any bool dict float getattr hasattr int isinstance iter len list map max next range sorted str tuple type zip
 """
 RESERVED = frozenset(_OWN.split())

@@ -269,8 +269,8 @@ def baseline_estimate(program: Program, device: Device, hints: Mapping[str, int]
     """Seconds of the program with a kernel for every operator that is not a view, by the model's constants.
 
     Each kernel reads every distinct element of its operands once, from L2 where an earlier one wrote it and it stays
-    there, and writes its result, in each step of a loop anew; matrix products take what a vendor's library is estimated to take. A vector that is
-    added along a product's columns goes into the library's call, as torch.compile has it.
+    there, and writes its result, in each step of a loop anew; matrix products take what a vendor's library is estimated
+    to take. A vector that is added along a product's columns goes into the library's call, as torch.compile has it.
 
     Args:
         program: the program.

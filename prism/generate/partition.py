@@ -181,9 +181,7 @@ def _around_loops(program: Program, bounds: RegionBounds | None, device: Device 
         for loop in loops:
             if before[loop.name] == level:
                 found += [replace(r, loop=loop) for r in partition(loop.body, bounds, device)]
-    return unrepeated(
-        replace(r, program=replace(r.program, name=f"{program.name}_{n}")) for n, r in enumerate(found)
-    )
+    return unrepeated(replace(r, program=replace(r.program, name=f"{program.name}_{n}")) for n, r in enumerate(found))
 
 
 def _made_by(program: Program, loop: Loop) -> list[str]:

@@ -98,8 +98,7 @@ def _step(loop: Loop, n: int, trips: int, taken: set[str]) -> list[Definition]:
 
     exprs = rebuilt([d.expr for d in loop.body.definitions], read)
     return [
-        replace(d, name=_called(d.name, n, taken), expr=e)
-        for d, e in zip(loop.body.definitions, exprs, strict=True)
+        replace(d, name=_called(d.name, n, taken), expr=e) for d, e in zip(loop.body.definitions, exprs, strict=True)
     ]
 
 
@@ -124,5 +123,3 @@ def _stacked(d: Definition, loop: Loop, output: str, trips: int, taken: set[str]
 
     expr = pieces(trips, piece, choose)
     return replace(d, expr=expr, view=isinstance(expr, Read))
-
-

@@ -308,7 +308,9 @@ class Loop:
             return f"{name}[{', '.join(map(str, t.shape))}] {t.dtype.value}"
 
         lines = [f"loop {self.name}: {self.trips} steps, {'last' if self.reverse else 'first'} place first"]
-        lines += [f"  carry {declared(s.before)} = {s.after} of the step before, at first {s.origin}" for s in self.states]
+        lines += [
+            f"  carry {declared(s.before)} = {s.after} of the step before, at first {s.origin}" for s in self.states
+        ]
         lines += [f"  slice {declared(inner)} = {outer}[step]" for inner, outer in self.slices]
         lines += [f"  {d}" for d in self.body.definitions]
         return "\n".join(lines)

@@ -8,9 +8,9 @@ symbols      each has a range, 1 <= low <= hint <= high
 operations   known ones, with their number of operands; truth values where truth values are expected
 bounds       every index is within its dimension, except under a branch of `where`, which guards it
 views        a view is a single read
-loops        a step is a legal program without loops or weights; what it reads is there around the loop, with the shapes and
-             types that it declares, states are as they were, and its names are its own; what the steps make is a
-             definition of its own
+loops        a step is a legal program without loops or weights; what it reads is there around the loop, with the
+             shapes and types that it declares, states are as they were, and its names are its own; what the steps make
+             is a definition of its own
 weights      arrays of the shapes of the inputs that they are for
 """
 
@@ -180,9 +180,11 @@ def _loop(loop: Loop, program: Program, tensors: Mapping[str, Tensor], loops: di
     for s in loop.states:
         if s.place is not None:
             held = tensors.get(s.first)
-            (many, *shape), dtype = (held.shape, held.dtype) if held is not None and held.shape else ((0,), None)
-            if (tuple(shape), dtype) != (inner[s.before].shape, inner[s.before].dtype) or not (
-                s.place >= 0 and at_most(s.place + 1, many)
+            inside = held is not None and bool(held.shape) and s.place >= 0 and at_most(s.place + 1, held.shape[0])
+            if (
+                not inside
+                or held is None
+                or (held.shape[1:], held.dtype) != (inner[s.before].shape, inner[s.before].dtype)
             ):
                 raise IllegalIRError(f"{s.origin} is no state {s.before}", where=at)
         after = loop.body.tensor(s.after) if s.after in loop.body.outputs else None

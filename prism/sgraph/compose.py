@@ -198,12 +198,36 @@ def _windows(
     for s in loop.states:
         t, first = body.tensor(s.before), whole.known.get(s.first)
         if first is None or (first.shape if s.place is None else first.shape[1:]) != t.shape or first.dtype != t.dtype:
-            raise IllegalIRError(f"{s.before} is at first {s.origin}, which is not there or has another shape", where=where)
+            raise IllegalIRError(
+                f"{s.before} is at first {s.origin}, which is not there or has another shape", where=where
+            )
         found.append(Window(t, held[s.after], s.first, s.place))
     for name, of in held.items():
         t = body.tensor(name)
         whole.write(Tensor(of, (loop.trips, *t.shape), t.dtype), where)
     return tuple(found)
+
+
+def steps_differ(repeats: Sequence[Repeat], loops: Sequence[ProgramLoop]) -> str:
+    """How the steps of an sGraph are not those of a program's loops: in one clause, or nothing.
+
+    What their kernels compute is not looked at.
+    """
+    of_output = {name: loop for loop in loops for name in loop.body.outputs}
+    for r in repeats:
+        stored = {w.tensor.name: w for w in r.windows if w.first is None and w.tensor.name in of_output}
+        loop = of_output[next(iter(stored))] if stored else None
+        if loop is None or set(stored) != set(loop.body.outputs):
+            return f"the steps of {', '.join(r.kernels)} are those of no loop"
+        if (r.trips, r.reverse) != (loop.trips, loop.reverse):
+            return f"loop {loop.name} has other steps"
+        wanted: set[tuple[str, str, str | None, int | None]]
+        wanted = {(inner, outer, None, None) for inner, outer in loop.slices}
+        wanted |= {(s.before, stored[s.after].of, s.first, s.place) for s in loop.states}
+        found = {(w.tensor.name, w.of, w.first, w.place) for w in r.windows if w.tensor.name not in stored}
+        if found != wanted:
+            return f"what a step of loop {loop.name} is given is something else"
+    return ""
 
 
 def _free(name: str, taken: set[str]) -> str:

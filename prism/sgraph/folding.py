@@ -60,6 +60,8 @@ def folds(sgraph: SGraph) -> dict[str, Fold]:
     launches = sgraph.launches
     # Where each tensor is there from, and the kernels that read it.
     since = {t.name: -1 for t in sgraph.inputs}
+    stored = {t for k in sgraph.kernels for t in k.writes}
+    since |= {w.tensor.name: -1 for r in sgraph.repeats for w in r.windows if w.tensor.name not in stored}
     readers: dict[str, set[str]] = {}
     for n, launch in enumerate(launches):
         for k in launch.kernels:

@@ -21,6 +21,10 @@ def waits(sgraph: SGraph, folded: Collection[str] = ()) -> dict[str, tuple[str, 
         sgraph: a legal sGraph.
         folded: second stages that their splits do (the option `folded`): they are no launches then.
     """
+    if sgraph.repeats:
+        # A step's launches come back, under windows of other names: each waits for the one before it.
+        names = [x.name for x in sgraph.launches if x.name not in folded]
+        return {name: tuple(names[max(n - 1, 0) : n]) for n, name in enumerate(names)}
     into = {name: fold.split for name, fold in folds(sgraph).items() if name in folded}
     members: dict[str, list[Launch]] = {}
     for launch in sgraph.launches:

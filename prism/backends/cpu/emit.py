@@ -270,8 +270,8 @@ def _steps(
     """The launches of a loop's step, once for each step."""
     with w.block():
         names = Names(lengths)
-        for n in repeat.lengths:
-            w.line(f"const int64_t {names(n)} = lengths[{lengths.index(n)}];")
+        for length in repeat.lengths:
+            w.line(f"const int64_t {names(length)} = lengths[{lengths.index(length)}];")
         trips = integer(repeat.trips, names)
         own = dict(pointers)
         with w.block(f"for (int64_t step = 0; step < {trips}; ++step)"):

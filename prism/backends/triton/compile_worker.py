@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Any
 
 from prism.backends.triton.crosscompile import load_module
 from prism.backends.triton.named_target import compile_for
@@ -30,11 +31,12 @@ def compile_module(request: Request) -> Answer:
     tensors = [
         torch.empty(tuple(shape), dtype=getattr(torch, dtype), device="meta") for shape, dtype in request["arguments"]
     ]
-    found = []
+    found: dict[str, Any] = {}
     for kernel, _grid, args, meta in module.launches(*tensors, config=request["config"]):
-        built = kernel.warmup(*args, grid=(1,), **meta)
-        found.append(read_resources(kernel.__name__, built, target))
-    return {"resources": found}
+        if kernel.__name__ not in found:  # once for all steps of a loop
+            built = kernel.warmup(*args, grid=(1,), **meta)
+            found[kernel.__name__] = read_resources(kernel.__name__, built, target)
+    return {"resources": list(found.values())}
 
 
 if __name__ == "__main__":

@@ -88,7 +88,7 @@ def _text(
 ) -> str:
     taken = {p.name for p in module.programs} | {launch.name for launch in module.launches}
     taken |= {c.name for launch in module.launches for c in launch.constants}
-    taken |= {n for launch in module.launches for n in launch.lengths}
+    taken |= set(module.lengths)
     taken |= set(HELPERS) | {identifier(module.name), "choose"} | TORCH_OP_NAMES
     every = [c for entries in configs.values() for c in entries]
     made = [o(module, sgraph, every) for o in options]

@@ -9,15 +9,15 @@ import sympy
 
 from prism.backends.host import Signature, Tensors, tuple_of
 from prism.backends.source import HOST, Writer, programs_of
-from prism.backends.tile import Constant, TileLaunch, TileModule, identifier, scalars
+from prism.backends.tile import Constant, TileLaunch, TileModule, TileRepeat, identifier, scalars
 from prism.backends.triton.emit_kernel import stages_parameter
 from prism.backends.triton.options.printed import Call, Printed
 from prism.errors import UnsupportedError
-from prism.program.extents import is_static
+from prism.program.extents import add, is_static
 
 RESERVED = frozenset(
     {"torch", "triton", "tl", "config", "symbols", "warps", "stages", "kernel", "grid", "args", "meta"}
-    | {"arrived", "tiles"}
+    | {"arrived", "at", "step", "tiles"}
 )
 """What the emitted host's own variables are called."""
 
@@ -182,17 +182,40 @@ class HostEmitter:
                     self._refuse_large(self.tensors.host[b.name], f"{self.tensors.host[b.name]}.numel()")
             for o in self.options:
                 o.begin(w, f"{names[0]}.device")
-            for launch in m.launches:
-                found = ((o.option, o.instead(launch.name)) for o in self.options)
-                option, instead = next((x for x in found if x[1] is not None), ("", None))
-                if instead is None:
-                    self._launch(launch)
-                    continue
-                if instead:
-                    with w.block(f'if "{launch.name}" in {option}:'):
-                        w.call("yield ", list(instead))
-                with w.block("else:" if instead else f'if "{launch.name}" not in {option}:'):
-                    self._launch(launch)
+            for x in m.order:
+                if isinstance(x, TileRepeat):
+                    self._steps(x)
+                else:
+                    self._chosen(x)
+
+    def _steps(self, repeat: TileRepeat) -> None:
+        """The launches of a loop's step, for each step: windows are views."""
+        w, host, trips = self.writer, self.tensors.host, HOST.text(repeat.trips)
+        with w.block(f"for step in range({trips}):"):
+            w.line(f"at = {f'{HOST.text(add(repeat.trips, -1))} - step' if repeat.reverse else 'step'}")
+            for window in repeat.windows:
+                place = f"{host[window.of]}[at]"
+                if window.first is not None:
+                    first = host[window.first] + ("" if window.place is None else f"[{window.place}]")
+                    before = f"{host[window.of]}[at {'+' if repeat.reverse else '-'} 1]"
+                    place = f"{first} if step == 0 else {before}"
+                w.line(f"{host[window.tensor.name]} = {place}")
+            for launch in self.module.within(repeat):
+                self._chosen(launch)
+
+    def _chosen(self, launch: TileLaunch) -> None:
+        """A launch, or what an option has in its place."""
+        w = self.writer
+        found = ((o.option, o.instead(launch.name)) for o in self.options)
+        option, instead = next((x for x in found if x[1] is not None), ("", None))
+        if instead is None:
+            self._launch(launch)
+            return
+        if instead:
+            with w.block(f'if "{launch.name}" in {option}:'):
+                w.call("yield ", list(instead))
+        with w.block("else:" if instead else f'if "{launch.name}" not in {option}:'):
+            self._launch(launch)
 
     def _constants(self) -> list[Constant]:
         """The sizes that kernels or buffers need, each once: one that two kernels share is long enough for both."""

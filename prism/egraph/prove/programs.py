@@ -15,6 +15,7 @@ from prism.egraph.prove.whole_runs import Runs
 from prism.egraph.worker import Worker
 from prism.errors import UnsupportedError
 from prism.program.finer import finer
+from prism.program.loops import written_out
 from prism.program.nodes import Const, Program, Reduce, walk
 from prism.program.verdict import Status, Verdict
 from prism.program.views import same_extent
@@ -34,14 +35,15 @@ def prove_programs(a: Program, b: Program, *, budget: Budget | None = None, work
 
     Raises:
         ShapeError: the programs take different numbers of inputs, or inputs of different shapes or kinds.
-        UnsupportedError: a program has an output whose indices cannot be made affine.
+        UnsupportedError: a program has an output whose indices cannot be made affine, or loops of too many steps.
         WorkerError: the worker died or ran past its limit.
     """
     return examine_programs(a, b, budget=budget, worker=worker).verdict
 
 
 def examine_programs(a: Program, b: Program, *, budget: Budget | None = None, worker: Worker | None = None) -> Examined:
-    """The verdict on two programs; see `prove_programs`."""
+    """The verdict on two programs; see `prove_programs`. Loops are compared step by step, as they need not be alike."""
+    a, b = written_out(a), written_out(b)
     names = named(a, b)
     if len(a.outputs) != len(b.outputs):
         return Examined(Verdict(Status.REFUTED, f"{len(a.outputs)} outputs against {len(b.outputs)}"))

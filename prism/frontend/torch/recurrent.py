@@ -122,9 +122,7 @@ class _Layers:
         t, b, g = axes_of((trips, batch, weight.shape[0]))
         k = Axis("k", width)
         index = Index.axis(g)
-        pre = build.reduce(
-            ReduceKind.SUM, k, op("mul", read(t, b, Index.axis(k)), weight.at([index, Index.axis(k)]))
-        )
+        pre = build.reduce(ReduceKind.SUM, k, op("mul", read(t, b, Index.axis(k)), weight.at([index, Index.axis(k)])))
         for bias in biases[:1] if self.kind.inside else biases:
             pre = op("add", pre, bias.at([index]))
         made = builder.materialise(f"{n.name}_{place}_pre", (t, b, g), pre, n.dtype, n.origin)

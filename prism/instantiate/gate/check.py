@@ -306,7 +306,8 @@ def _checked(
             if case.draw != "normal":
                 case = replace(case, config=spread_out(sgraph, case.config, case.binding))
             case = replace(case, config=interpretable(sgraph, case.config, case.binding))
-            samples = plan_samples(sgraph, case.config, case.binding)
+            # A loop's launches are more than the sGraph has.
+            samples = samples if sgraph.repeats else plan_samples(sgraph, case.config, case.binding)
         ratio, reasons, rounding = _run_case(drawn, module, sgraph, case, samples, runner)
         unexplained += bool(reasons) and not rounding
         wrong += any(not isinstance(r, Late) for r in reasons)
