@@ -72,7 +72,11 @@ def lower(sgraph: SGraph, *, defer: bool = True) -> TileModule:
             )
     # A buffer is as good as what it was computed from: partial results of half-precision values are float32.
     nominal: dict[str, DType | None] = {t.name: t.dtype for t in sgraph.inputs}
-    nominal |= {w.tensor.name: w.tensor.dtype for r in sgraph.repeats for w in r.windows}
+    stored = {t for k in sgraph.kernels for t in k.writes}
+    for w in (w for r in sgraph.repeats for w in r.windows):
+        nominal[w.tensor.name] = w.tensor.dtype
+        if w.tensor.name in stored:
+            nominal[w.of] = w.tensor.dtype
     divisions = quotients(sgraph)
     whole = _whole(sgraph)
     launches = tuple(
