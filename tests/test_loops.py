@@ -133,7 +133,7 @@ def test_the_comparison_with_torch_passes_and_finds_a_wrong_step(monkeypatch: py
     made = layer("LSTM")
     assert prism.trace(made, given(made, 3, True)).conformance is not None
     wrong = replace(layers._KINDS["lstm"], loop=lambda of, weights: recurrent.lstm(of, weights, "ifog"))
-    monkeypatch.setitem(reader.HANDLERS, "lstm", layers._layers(wrong))  # type: ignore[arg-type]
+    monkeypatch.setitem(reader.HANDLERS, "lstm", layers._layers(wrong))
     with pytest.raises(prism.errors.ConformanceError, match="lstm"):
         prism.trace(made, given(made, 3, True))
 
@@ -225,7 +225,7 @@ def test_names_of_a_step_are_its_own() -> None:
 # Proofs
 
 
-def _by_hand(order: str) -> Any:
+def _lstm_by_hand(order: str) -> Any:
     def forward(
         x: torch.Tensor, w: torch.Tensor, u: torch.Tensor, b: torch.Tensor, c: torch.Tensor
     ) -> tuple[torch.Tensor, ...]:
@@ -241,18 +241,41 @@ def _by_hand(order: str) -> Any:
     return forward
 
 
-def _of_torch(
-    x: torch.Tensor, w: torch.Tensor, u: torch.Tensor, b: torch.Tensor, c: torch.Tensor
-) -> tuple[torch.Tensor, ...]:
-    zeros = x.new_zeros(1, 2, 3)
-    y, h, _ = torch._VF.lstm(x, (zeros, zeros), [w, u, b, c], True, 1, 0.0, False, False, False)
-    return y, h[0]
+def _rnn_by_hand(function: Any) -> Any:
+    def forward(
+        x: torch.Tensor, w: torch.Tensor, u: torch.Tensor, b: torch.Tensor, c: torch.Tensor
+    ) -> tuple[torch.Tensor, ...]:
+        h, found = x.new_zeros(2, 3), []
+        for t in range(x.shape[0]):
+            h = function(x[t] @ w.T + h @ u.T + b + c)
+            found.append(h)
+        return torch.stack(found), h
+
+    return forward
 
 
-def test_a_layer_is_proved_and_a_wrong_one_refuted() -> None:
-    tensors = tuple(torch.randn(s) for s in ((2, 2, 5), (12, 5), (12, 3), (12,), (12,)))
-    assert prism.prove(_of_torch, _by_hand("ifgo"), tensors).status is Status.PROVED
-    assert prism.prove(_of_torch, _by_hand("figo"), tensors).status is Status.REFUTED
+def _of_torch(kind: str) -> Any:
+    def forward(x: torch.Tensor, *weights: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        zeros = x.new_zeros(1, 2, 3)
+        states = (zeros, zeros) if kind == "lstm" else zeros
+        y, h, *_ = getattr(torch._VF, kind)(x, states, list(weights), True, 1, 0.0, False, False, False)
+        return y, h[0]
+
+    return forward
+
+
+@pytest.mark.parametrize(
+    ("kind", "right", "wrong", "gates"),
+    [
+        ("rnn_tanh", _rnn_by_hand(torch.tanh), _rnn_by_hand(torch.sigmoid), 1),
+        pytest.param("lstm", _lstm_by_hand("ifgo"), _lstm_by_hand("figo"), 4, marks=pytest.mark.slow),
+    ],
+)
+def test_a_layer_is_proved_and_a_wrong_one_refuted(kind: str, right: Any, wrong: Any, gates: int) -> None:
+    rows = 3 * gates
+    tensors = tuple(torch.randn(s) for s in ((2, 2, 5), (rows, 5), (rows, 3), (rows,), (rows,)))
+    assert prism.prove(_of_torch(kind), right, tensors).status is Status.PROVED
+    assert prism.prove(_of_torch(kind), wrong, tensors).status is Status.REFUTED
 
 
 def test_steps_that_are_too_many_to_be_written_out_are_refused() -> None:
@@ -294,7 +317,7 @@ def test_steps_of_another_loop_are_told_apart(both: tuple[Program, SGraph], fiel
     program, sgraph = both
     first, second = sgraph.repeats
     swapped = tuple(replace(w, first=w.first and second.windows[-1].first, place=1) for w in first.windows)
-    changed = {"trips": 3, "reverse": True, "windows": swapped}[field]
+    changed: Any = {"trips": 3, "reverse": True, "windows": swapped}[field]
     other = replace(sgraph, repeats=(replace(first, **{field: changed}), second))
     assert steps_differ(other.repeats, program.loops)
     assert key(other) != key(sgraph)
@@ -355,7 +378,9 @@ def test_steps_run_natively(both: tuple[Program, SGraph], tmp_path: Path) -> Non
     tensors = given(made, 4, True)
     with torch.no_grad():
         expected = made(*tensors)
-    weights = [torch.from_numpy(np.asarray(program.weights[t.name])) for t in program.inputs if t.name in program.weights]
+    weights = [
+        torch.from_numpy(np.asarray(program.weights[t.name])) for t in program.inputs if t.name in program.weights
+    ]
     named = dict(zip([t.name for t in program.arguments], tensors, strict=True))
     named |= dict(zip([t.name for t in program.inputs if t.name in program.weights], weights, strict=True))
     for _ in range(2):
