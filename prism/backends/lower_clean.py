@@ -42,7 +42,8 @@ def _fold_loads(body: Sequence[Stmt]) -> tuple[Stmt, ...]:
     everything = list(statements(body))
     uses = Counter(name for s in everything for name in operands(s))
     loads = {s.dst: s for s in everything if isinstance(s, Load)}
-    casts = {s.src: s for s in everything if isinstance(s, Cast) and s.src in loads and uses[s.src] == 1}
+    plain = (s for s in everything if isinstance(s, Cast) and s.among is None)
+    casts = {s.src: s for s in plain if s.src in loads and uses[s.src] == 1}
 
     blocks = [body, *(s.body for s in everything if isinstance(s, For))]
     where = {id(s): n for n, block in enumerate(blocks) for s in block}

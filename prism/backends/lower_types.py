@@ -9,9 +9,9 @@ stays in float32, and the product runs in TF32, whose fraction is as long as flo
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from enum import IntEnum
 
 from prism.backends.tile import Precision
 from prism.program.nodes import DType, ReduceKind
@@ -33,15 +33,10 @@ from prism.sgraph.nodes import (
 
 HALF = (DType.FLOAT16, DType.BFLOAT16)
 INTS = (DType.INT32, DType.INT64)
-_LARGEST_FLOAT16 = 65504.0
-
-
-class Span(IntEnum):
-    """How large a value's magnitude may be."""
-
-    UNIT = 0  # at most 1
-    FITS = 1  # at most the largest float16, unless an input was infinite already
-    ANY = 2
+_LARGEST: Mapping[DType | None, float] = {
+    DType.FLOAT16: 65504.0, DType.BOOL: 1.0, DType.INT8: 128.0, DType.UINT8: 255.0
+}  # fmt: skip
+"""The largest magnitude that a type holds, where it is less than that of float32."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,11 +53,11 @@ class Types:
 
     Attributes:
         nominal: the nominal type; None where only positions and numbers went in.
-        span: the magnitude.
+        largest: the largest magnitude, unless an input was infinite already; infinite where nothing is known.
     """
 
     nominal: dict[str, DType | None]
-    span: dict[str, Span]
+    largest: dict[str, float]
     _max_of: dict[str, str]
 
     def dot(self, lhs: str, rhs: str) -> DotType:
@@ -71,7 +66,7 @@ class Types:
         if joined is DType.BFLOAT16:
             return DotType(DType.BFLOAT16)
         if joined is DType.FLOAT16:
-            if max(self.span[lhs], self.span[rhs]) <= Span.FITS:
+            if max(self.largest[lhs], self.largest[rhs]) <= _LARGEST[DType.FLOAT16]:
                 return DotType(DType.FLOAT16)
             return DotType(DType.FLOAT32, Precision.TF32)
         return DotType(DType.FLOAT32)
@@ -116,22 +111,22 @@ def _statement(
     definitions: Mapping[str, Stmt],
 ) -> None:
     nominal: DType | None = None
-    span = Span.ANY
+    largest = math.inf
     match s:
         case Load(_, tensor) | Gather(_, tensor):
             nominal = tensors[tensor]
-            span = Span.FITS if nominal is DType.FLOAT16 or (nominal is not None and not nominal.is_float) else Span.ANY
+            largest = _LARGEST.get(nominal, math.inf)
         case Position():
             pass
         case Pointwise(_, op, args):
             nominal = join([types.nominal[a] for a in args if isinstance(a, str)])
-            span = _pointwise_span(op, args, types, definitions)
+            largest = _largest_result(op, args, types, definitions)
         case TileReduce(dst, kind, _, src):
             nominal = types.nominal[src]
             if kind is ReduceKind.MAX:
                 types._max_of[dst] = src
             if kind in (ReduceKind.MAX, ReduceKind.MIN):
-                span = types.span[src]
+                largest = types.largest[src]
         case Contract(_, _, lhs, rhs):
             nominal = join((types.nominal[lhs], types.nominal[rhs]))
         case Scan(_, _, src):
@@ -141,38 +136,30 @@ def _statement(
             if kind is ReduceKind.MAX and src in types._max_of:
                 types._max_of[dst] = types._max_of[src]
             if kind in (ReduceKind.MAX, ReduceKind.MIN):
-                span = types.span[src]
+                largest = types.largest[src]
     types.nominal[s.dst] = nominal
-    types.span[s.dst] = span
+    types.largest[s.dst] = largest
 
 
-def _pointwise_span(op: str, args: Sequence[Operand], types: Types, definitions: Mapping[str, Stmt]) -> Span:
-    of = [_span(a, types) for a in args]
+def _largest_result(op: str, args: Sequence[Operand], types: Types, definitions: Mapping[str, Stmt]) -> float:
+    of = [types.largest[a] if isinstance(a, str) else 0.0 if math.isinf(a) else abs(a) for a in args]
     match op:
         case "sigmoid" | "tanh" | "erf" | "sin" | "cos" | "sign" | "lt" | "le" | "eq" | "and" | "or" | "not" | "isnan":
-            return Span.UNIT
-        case "neg" | "abs" | "floor" | "round" | "maximum" | "minimum":
+            return 1.0
+        case "neg" | "abs" | "maximum" | "minimum":
             return max(of)
+        case "floor" | "round":
+            return float(math.ceil(of[0])) if math.isfinite(of[0]) else math.inf
         case "where":
             return max(of[1:])
+        case "add":
+            return sum(of)
         case "mul":
-            return max(of) if min(of) is Span.UNIT else Span.ANY
+            return of[0] * of[1] if 0.0 not in of else 0.0
         case "exp":
-            return Span.UNIT if _is_below_max(args[0], types, definitions) else Span.ANY
+            return 1.0 if _is_below_max(args[0], types, definitions) else math.inf
         case _:
-            return Span.ANY
-
-
-def _span(a: Operand, types: Types) -> Span:
-    if isinstance(a, str):
-        return types.span[a]
-    return (
-        Span.UNIT
-        if abs(a) <= 1 or a in (float("inf"), float("-inf"))
-        else Span.FITS
-        if abs(a) <= _LARGEST_FLOAT16
-        else Span.ANY
-    )
+            return math.inf
 
 
 def _is_below_max(arg: Operand, types: Types, definitions: Mapping[str, Stmt]) -> bool:

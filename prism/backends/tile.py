@@ -18,7 +18,7 @@
               | Load(dst, tensor, offset, masks, dtype, readers?)
                                                             0 where a mask does not hold
               | Full(dst, value, dtype)                     one value everywhere
-              | Cast(dst, src, dtype)
+              | Cast(dst, src, dtype, among?)               src is known to be among these integers
               | Copy(dst, src)                              keeps the present value of an accumulator
               | Pointwise(dst, op, args, dtype)             TILE_OPS
               | Select(dst, mask, src, otherwise)           src where the mask holds, else a number
@@ -223,11 +223,15 @@ class Full:
 
 @dataclass(frozen=True, slots=True)
 class Cast:
-    """dst = src as dtype; to bool: src != 0."""
+    """dst = src as dtype; to bool: src != 0.
+
+    `among` is set where src is an integer that is known to lie between two, both included, and `dtype` a float.
+    """
 
     dst: Defined
     src: Used
     dtype: DType
+    among: tuple[int, int] | None = None
 
 
 @dataclass(frozen=True, slots=True)

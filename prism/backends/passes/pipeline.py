@@ -8,6 +8,7 @@ from prism.backends.passes.exponents import binary_module
 from prism.backends.passes.folded_split import fold_module
 from prism.backends.passes.guards import guard_module
 from prism.backends.passes.sharing import share_module
+from prism.backends.passes.small_integers import small_integer_module
 from prism.backends.tile import TileModule
 from prism.sgraph.folding import folds
 from prism.sgraph.nodes import SGraph
@@ -15,4 +16,5 @@ from prism.sgraph.nodes import SGraph
 
 def tile_module(sgraph: SGraph) -> TileModule:
     """The tile programs of an sGraph as they are printed."""
-    return fold_module(share_module(guard_module(binary_module(code_module(lower(sgraph))))), folds(sgraph).values())
+    coded = small_integer_module(code_module(lower(sgraph)))
+    return fold_module(share_module(guard_module(binary_module(coded))), folds(sgraph).values())

@@ -11,12 +11,14 @@ from __future__ import annotations
 import struct
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import sympy
 
 from prism.backends import tile
 from prism.backends.lower_clean import accumulators
+from prism.backends.lower_index import Names
+from prism.backends.passes.small_integers import Bits, written
 from prism.backends.source import KERNEL, Writer, fresh
 from prism.backends.tensor_descriptors import BoxLoad
 from prism.backends.tile import (
@@ -28,7 +30,6 @@ from prism.backends.tile import (
     GridAxis,
     Groups,
     Load,
-    Offsets,
     Operand,
     Sections,
     Stmt,
@@ -40,8 +41,9 @@ from prism.backends.tile import (
     statements,
 )
 from prism.backends.tile_rename import names_beside
+from prism.backends.triton.paired import Both, Turns, pairs, products
 from prism.errors import UnsupportedError
-from prism.program.extents import Extent, is_static, mul
+from prism.program.extents import Extent, mul
 from prism.program.nodes import DType, ReduceKind, Tensor
 
 TL_TYPES: Mapping[DType, str] = {
@@ -153,6 +155,11 @@ class KernelEmitter:
     descriptors: Sequence[str] = ()
     waits: str = ""
     _pairs: dict[str, tuple[tile.Load, tile.Load]] = field(default_factory=dict)
+    # Products of pairs, by the second of two; operands of those, by either load; what such products make needless.
+    _both: dict[str, Both] = field(default_factory=dict)
+    _turns: dict[str, tuple[Turns, str]] = field(default_factory=dict)
+    _needless: frozenset[str] = frozenset()
+    _names: Names = field(default_factory=lambda: Names(set()))
     _inline: dict[str, Text] = field(default_factory=dict)
     _dims: dict[str, Dims] = field(default_factory=dict)
     _types: dict[str, DType] = field(default_factory=dict)
@@ -165,7 +172,13 @@ class KernelEmitter:
         everything = list(statements(p.body))
         self._uses = Counter(name for s in everything for name in operands(s))
         self._changing = accumulators(p.body)
-        self._pairs = pairs(p)
+        self._pairs = {name: pair for name, pair in pairs(p).items() if not {x.dst for x in pair} & {*self.boxes}}
+        self._both = products(p, self._pairs)
+        self._names = names_beside(p)
+        for turns in {b.turns.low.dst: b.turns for b in self._both.values()}.values():
+            called = self._names.fresh(f"{turns.low.tensor}_pairs")
+            self._turns |= {turns.low.dst: (turns, called), turns.high.dst: (turns, called)}
+        self._needless = frozenset(x for b in self._both.values() for x in (b.first, b.total))
         self.writer.line("@triton.jit")
         self.writer.call(f"def {self.name or p.name}", self._parameters(), ":")
         with self.writer.indented():
@@ -213,8 +226,15 @@ class KernelEmitter:
                 self._update(s)
             elif isinstance(s, tile.Scalar):
                 self.writer.line(f"{s.dst} = {KERNEL.text(s.value)}")
+            elif isinstance(s, tile.Dot) and s.dst in self._both:
+                self._dot_both(self._both[s.dst])
+            elif name in self._needless:
+                pass  # It is part of a product that is written as one.
             elif isinstance(s, tile.Load) and s.dst in self._pairs:
-                self._load_pair(*self._pairs[s.dst])
+                if s.dst in self._turns:
+                    self._load_turns(*self._turns[s.dst])
+                else:
+                    self._load_pair(*self._pairs[s.dst])
             elif isinstance(s, tile.Load) and any(s in pair for pair in self._pairs.values()):
                 pass  # It came with the first of its pair.
             elif isinstance(s, tile.Offsets):
@@ -365,9 +385,12 @@ class KernelEmitter:
                 if value == 0 and dims:
                     return Text(f"tl.zeros({shape}, {TL_TYPES[dtype]})", _ATOM, dims)
                 return Text(f"tl.full({shape}, {_number(value)}, {TL_TYPES[dtype]})", _ATOM, dims)
-            case tile.Cast(dst, src, dtype):
+            case tile.Cast(dst, src, dtype, among):
                 text = self._operand(src)
                 self._types[dst] = dtype
+                bits = written(dtype, among) if among is not None else None
+                if bits is not None:
+                    return _by_bits(text, dtype, bits)
                 if dtype is DType.BOOL:
                     return Text(f"{text.at(_ADD)} != 0", _COMPARE, text.dims)
                 if not text.dims and self._types.get(src) in (DType.INT32, DType.INT64):
@@ -468,6 +491,57 @@ class KernelEmitter:
             self._dims[s.dst], self._types[s.dst] = s.dims, s.dtype
             if stored is not s.dtype or s.dtype is DType.BOOL:
                 self.writer.line(f"{s.dst} = {s.dst}.to({TL_TYPES[s.dtype]})")
+
+    def _load_turns(self, turns: Turns, called: str) -> None:
+        """Both of a pair's loads as one, in turn along the dimension that products contract."""
+        low, lanes = turns.low, turns.lanes
+        along, size = low.dims.index(lanes.dim), self._length(lanes.dim)
+        start = "" if lanes.start == 0 else f"{KERNEL.text(mul(2, lanes.start))} + "
+        place = self._names.fresh(f"{called}_offs")
+        self.writer.line(f"{place} = {start}tl.arange(0, 2 * {size})")
+        self._dims[place] = (lanes.dim,)
+        offset = replace(low.offset, terms=tuple((place, 1) if n == lanes.dst else (n, c) for n, c in low.offset.terms))
+        args = [self._pointer(low.tensor, offset, low.dims)]
+        if low.masks:
+            masks = [self._in_turn(turns.inside[m], place, size) if m in turns.inside else m for m in low.masks]
+            args += [f"mask={self._mask(masks, low.dims)}", "other=0.0"]
+        args += self._policy(low.readers) if low.readers == turns.high.readers else []
+        self.writer.assign(called, f"tl.load({', '.join(args)})")
+        for s in (low, turns.high):
+            self._dims[s.dst], self._types[s.dst] = s.dims, s.dtype
+        if turns.split:
+            shape = [self._length(d) for d in low.dims]
+            shape.insert(along + 1, "2")
+            halves = f"tl.reshape({called}, ({', '.join(shape)}))"
+            halves = halves if along else f"tl.permute({halves}, (0, 2, 1))"
+            self.writer.line(f"{low.dst}, {turns.high.dst} = tl.split({halves})")
+
+    def _in_turn(self, mask: tile.InBounds, place: str, size: str) -> str:
+        """A mask along the dimension, for every element twice."""
+        name = self._names.fresh(f"{mask.dst}_pairs")
+        assert mask.high is not None
+        both = mask.tile and f"(2 * {size})"
+        text = self._bounds(Affine(((place, 1),)), mul(2, mask.high), None, mask.dims, both)
+        self.writer.assign(name, text.source)
+        self._dims[name] = mask.dims
+        return name
+
+    def _dot_both(self, both: Both) -> None:
+        """The sum of two products as one, over the elements of a pair in turn."""
+        low, high = self._operand(both.low), self._operand(both.high)
+        rows, columns = (self._length(d) for d in low.dims)
+        joined = f"tl.join({low.source}, {high.source})"
+        turned = (
+            f"tl.reshape(tl.permute({joined}, (0, 2, 1)), (2 * {rows}, {columns}))"
+            if both.left
+            else f"tl.reshape({joined}, ({rows}, 2 * {columns}))"
+        )
+        pair = self._turns[both.turns.low.dst][1]
+        sides = [pair, turned] if both.left else [turned, pair]
+        outer = both.turns.low.dims
+        self._dims[both.total] = (outer[0], low.dims[1]) if both.left else (low.dims[0], outer[1])
+        self._types[both.total] = DType.FLOAT32
+        self.writer.assign(both.total, f"tl.dot({', '.join(sides)})")
 
     def _bytes(self, tensor: str) -> int:
         """The size of a tensor, 0 where it is not known."""
@@ -578,6 +652,14 @@ class KernelEmitter:
                 raise UnsupportedError(f"no Triton expression for {s.op}", where=self.program.name)
 
 
+def _by_bits(text: Text, dtype: DType, bits: Bits) -> Text:
+    """The integers as floats, by the bits that these have."""
+    added = bits.base - bits.least
+    whole = f"{text.at(_OR)} | {hex(added)}" if bits.least == 0 else f"{text.at(_ADD)} + {hex(added)}"
+    narrow = ".to(tl.int16)" if dtype.bytes == 2 else ""
+    return Text(f"({whole}){narrow}.to({TL_TYPES[dtype]}, bitcast=True) - {float(bits.offset)}", _ADD, text.dims)
+
+
 def _is_one(count: Extent) -> list[str]:
     """What compares extents with sizes and holds where the number of programs is one; nothing where it always is."""
     e = sympy.sympify(count)
@@ -678,53 +760,6 @@ def _sections(program: TileProgram, sections: Sections, w: Writer) -> list[GridA
     _index(own, f"{inside} // {count}", w)
     w.line(f"pid = {first} + {inside} % {count}")
     return others
-
-
-def pairs(program: TileProgram) -> dict[str, tuple[Load, Load]]:
-    """Two loads of every other element, one of the even and one of the odd ones: by the name of the first, the two.
-
-        low  = tl.load(x + 2 * j)          pair = tl.load(x + (2 * j)[:, None] + tl.arange(0, 2)[None, :])
-        high = tl.load(x + 2 * j + 1)      low, high = tl.split(pair)
-
-    A thread cannot load with a stride but element by element, and a single element of 2 bytes is no asynchronous copy.
-    Pairs are read as they lie in memory. What is read is the same: both loads have the same masks.
-    """
-    lanes = frozenset(s.dst for s in statements(program.body) if isinstance(s, Offsets))
-    found: dict[str, tuple[Load, Load]] = {}
-    blocks = [program.body, *(s.body for s in statements(program.body) if hasattr(s, "body"))]
-    for block in blocks:
-        _pair_up(block, lanes, found)
-    return found
-
-
-def _pair_up(block: Sequence[Stmt], lanes: frozenset[str], found: dict[str, tuple[Load, Load]]) -> None:
-    waiting: list[Load] = []
-    for s in block:
-        if not isinstance(s, Load) or not _strided(s, lanes):
-            continue
-        for other in waiting:
-            order = _order(other, s)
-            if order is not None:
-                found[other.dst] = order
-                waiting.remove(other)
-                break
-        else:
-            waiting.append(s)
-
-
-def _strided(s: Load, lanes: frozenset[str]) -> bool:
-    """Whether the nearest neighbours of the tile are two elements apart."""
-    steps = [c for name, c in s.offset.terms if name in lanes]
-    return bool(s.dims) and all(is_static(c) for c in steps) and min((abs(int(c)) for c in steps), default=0) == 2
-
-
-def _order(a: Load, b: Load) -> tuple[Load, Load] | None:
-    """The two, the lower first, where they are alike but for one element."""
-    alike = (a.tensor, a.offset.terms, a.offset.wide, a.masks, a.dims, a.dtype)
-    if alike != (b.tensor, b.offset.terms, b.offset.wide, b.masks, b.dims, b.dtype):
-        return None
-    apart = b.offset.offset - a.offset.offset
-    return (a, b) if apart == 1 else (b, a) if apart == -1 else None
 
 
 # Loops that Triton pipelines only when it is told to, loop by loop.

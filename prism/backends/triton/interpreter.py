@@ -2,7 +2,7 @@
 
 - a load or store outside the kernel's tensors is an error and not a crash, and so is storing an element twice;
 - fresh memory holds NaN, so that reading what nobody wrote shows;
-- bfloat16, which the interpreter keeps as uint16, is rounded to nearest and widened for matrix products;
+- bfloat16, which the interpreter keeps as uint16, is rounded to nearest, and widened for products and differences;
 - TF32 products round their operands.
 - a maximum or minimum over an axis is NaN where an element is, as the emitted `larger` and `smaller` are on a GPU;
 - a comparison of scalars stays a truth value where it is spread over a tile, so that masks can be joined with it;
@@ -90,12 +90,13 @@ def harden() -> None:
     guard = MemoryGuard()
     builder = interpreter.InterpreterBuilder
     handle = interpreter.TensorHandle
-    load, store, cast, dot, splat = (
+    load, store, cast, dot, splat, subtract = (
         builder.create_masked_load,
         builder.create_masked_store,
         builder.cast_impl,
         builder.create_dot,
         builder.create_splat,
+        builder.create_fsub,
     )
     executor = interpreter.GridExecutor
     prepare, launch = executor._init_args_hst, executor.__call__
@@ -134,6 +135,14 @@ def harden() -> None:
                 data = round_tf32(data)
             widened.append(handle(data, tl.float32))
         return dot(self, *widened, d, precision, *rest)
+
+    def create_fsub(self: Any, a: Any, b: Any) -> Any:
+        if a.dtype.scalar != tl.bfloat16:
+            return subtract(self, a, b)
+        return handle(to_bfloat16(from_bfloat16(a.data) - from_bfloat16(b.data)), tl.bfloat16)
+
+    def get_bf16(self: Any, value: float) -> Any:
+        return handle(to_bfloat16(np.array([value], np.float32)), tl.bfloat16)
 
     def create_splat(self: Any, spread: Any, scalar: Any) -> Any:
         # The interpreter would take the type of what was compared, which is a float's.
@@ -200,6 +209,8 @@ def harden() -> None:
     builder.cast_impl = cast_impl
     builder.create_dot = create_dot
     builder.create_splat = create_splat
+    builder.create_fsub = create_fsub
+    builder.get_bf16 = get_bf16
     executor._init_args_hst = init_args
     executor.__call__ = call
     interpreter._patch_lang = patched

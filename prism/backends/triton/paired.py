@@ -1,0 +1,199 @@
+"""Loads of every other element, in pairs as they lie in memory, and products over what such pairs hold.
+
+    low  = tl.load(x + 2 * j)          pair = tl.load(x + (2 * j)[:, None] + tl.arange(0, 2)[None, :])
+    high = tl.load(x + 2 * j + 1)      low, high = tl.split(pair)
+
+A thread cannot load with a stride but element by element, and a single element of 2 bytes is no asynchronous copy.
+Pairs are read as they lie in memory. What is read is the same: both loads have the same masks.
+
+    total = tl.dot(low, a) + tl.dot(high, b)      total = tl.dot(pair, a and b in turn)
+
+Two codes in a byte are multiplied by neighbours. As two products they need the halves of the pair, which no instruction
+takes out of shared memory; as one, over both halves in turn, the pair is an operand as it lies there, and the codes of
+a byte are neighbours in a register, too.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from prism.backends.tile import (
+    Affine,
+    Dims,
+    Dot,
+    InBounds,
+    Load,
+    Offsets,
+    Pointwise,
+    Precision,
+    Stmt,
+    Store,
+    TileProgram,
+    Update,
+    defined,
+    operands,
+    statements,
+)
+from prism.backends.tile_rename import value_dims
+from prism.program.extents import is_static
+from prism.program.nodes import DType
+
+_OPERANDS = (DType.FLOAT16, DType.BFLOAT16)
+
+
+@dataclass(frozen=True, slots=True)
+class Turns:
+    """Two loads of every other element that are one operand of products.
+
+    Attributes:
+        low: of the even elements.
+        high: of the odd ones.
+        lanes: the places along the dimension that is contracted.
+        inside: by name, the masks along that dimension.
+        split: whether something else needs the halves.
+    """
+
+    low: Load
+    high: Load
+    lanes: Offsets
+    inside: Mapping[str, InBounds]
+    split: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Both:
+    """Two products whose sum is one, over the elements of both in turn.
+
+    Attributes:
+        total: the sum.
+        first: the product that goes away; what is left stands in the other's place.
+        turns: the operand that is a pair of loads.
+        low: what the even elements are multiplied by.
+        high: what the odd ones are.
+        left: whether the pair is the left operand.
+        precision: of both.
+    """
+
+    total: str
+    first: str
+    turns: Turns
+    low: str
+    high: str
+    left: bool
+    precision: Precision
+
+
+def pairs(program: TileProgram) -> dict[str, tuple[Load, Load]]:
+    """Two loads of every other element, one of the even and one of the odd ones: by the name of the first, the two."""
+    lanes = frozenset(s.dst for s in statements(program.body) if isinstance(s, Offsets))
+    found: dict[str, tuple[Load, Load]] = {}
+    blocks = [program.body, *(s.body for s in statements(program.body) if hasattr(s, "body"))]
+    for block in blocks:
+        _pair_up(block, lanes, found)
+    return found
+
+
+def _pair_up(block: Sequence[Stmt], lanes: frozenset[str], found: dict[str, tuple[Load, Load]]) -> None:
+    waiting: list[Load] = []
+    for s in block:
+        if not isinstance(s, Load) or not _strided(s, lanes):
+            continue
+        for other in waiting:
+            order = _order(other, s)
+            if order is not None:
+                found[other.dst] = order
+                waiting.remove(other)
+                break
+        else:
+            waiting.append(s)
+
+
+def _strided(s: Load, lanes: frozenset[str]) -> bool:
+    """Whether the nearest neighbours of the tile are two elements apart."""
+    steps = [c for name, c in s.offset.terms if name in lanes]
+    return bool(s.dims) and all(is_static(c) for c in steps) and min((abs(int(c)) for c in steps), default=0) == 2
+
+
+def _order(a: Load, b: Load) -> tuple[Load, Load] | None:
+    """The two, the lower first, where they are alike but for one element."""
+    alike = (a.tensor, a.offset.terms, a.offset.wide, a.masks, a.dims, a.dtype)
+    if alike != (b.tensor, b.offset.terms, b.offset.wide, b.masks, b.dims, b.dtype):
+        return None
+    apart = b.offset.offset - a.offset.offset
+    return (a, b) if apart == 1 else (b, a) if apart == -1 else None
+
+
+def products(program: TileProgram, found: Mapping[str, tuple[Load, Load]]) -> dict[str, Both]:
+    """The products that are one, by the name of the second of them.
+
+    Args:
+        program: the tile program.
+        found: its loads in pairs.
+    """
+    everything = list(statements(program.body))
+    uses = Counter(name for s in everything for name in operands(s))
+    dims = value_dims(program)
+    turns: dict[str, Turns] = {}
+    for low, high in found.values():
+        found_turns = _turns(program, low, high, dims)
+        if found_turns is not None:
+            turns[low.dst] = turns[high.dst] = found_turns
+    made: dict[str, Both] = {}
+    for block in (program.body, *(s.body for s in everything if hasattr(s, "body"))) if turns else ():
+        dots = {s.dst: s for s in block if isinstance(s, Dot) and s.add is None and uses[s.dst] == 1}
+        for s in block:
+            match s:
+                case Pointwise(total, "add", (str() as a, str() as b)) if a in dots and b in dots:
+                    first, last = sorted((a, b), key=list(dots).index)
+                    both = _both(total, dots[first], dots[last], turns)
+                    if both is not None and _undisturbed(block, both, last):
+                        made[last] = both
+                case _:
+                    pass
+    merged = Counter(b.turns.low.dst for b in made.values())
+
+    def needed(t: Turns) -> Turns:
+        return replace(t, split=uses[t.low.dst] + uses[t.high.dst] > 2 * merged[t.low.dst])
+
+    return {name: replace(b, turns=needed(b.turns)) for name, b in made.items()}
+
+
+def _turns(program: TileProgram, low: Load, high: Load, dims: Mapping[str, Dims]) -> Turns | None:
+    """The two as one, if it is clear where each of their elements and masks goes."""
+    stored = next(t.dtype for t in program.tensors if t.name == low.tensor)
+    if low.dtype not in _OPERANDS or stored is not low.dtype or len(low.dims) != 2:
+        return None
+    made = {s.dst: s for s in statements(program.body) if isinstance(s, Offsets | InBounds)}
+    steps = [(made.get(name), step) for name, step in low.offset.terms]
+    lanes = [s for s, step in steps if isinstance(s, Offsets) and step == 2]
+    if len(lanes) != 1 or len(program.dim(lanes[0].dim).axes) > 1:
+        return None
+    along, itself = lanes[0].dim, Affine(((lanes[0].dst, 1),))
+    if sum(along in dims.get(name, ()) for name, _ in low.offset.terms) > 1:
+        return None
+    masks = {m: made.get(m) for m in low.masks if along in dims[m]}
+    inside = {m: s for m, s in masks.items() if isinstance(s, InBounds) and s.index == itself and s.low is None}
+    return Turns(low, high, lanes[0], inside) if len(inside) == len(masks) else None
+
+
+def _both(total: str, a: Dot, b: Dot, turns: Mapping[str, Turns]) -> Both | None:
+    """The sum of two products as one, where one operand of each is half of a pair, on the same side."""
+    for left in (True, False):
+        halves = (a.lhs, b.lhs) if left else (a.rhs, b.rhs)
+        pair = turns.get(halves[0])
+        if pair is None or {*halves} != {pair.low.dst, pair.high.dst} or a.precision is not b.precision:
+            continue
+        if pair.lanes.dim != pair.low.dims[1 if left else 0]:
+            continue
+        others = {halves[0]: a.rhs if left else a.lhs, halves[1]: b.rhs if left else b.lhs}
+        return Both(total, a.dst, pair, others[pair.low.dst], others[pair.high.dst], left, a.precision)
+    return None
+
+
+def _undisturbed(block: Sequence[Stmt], both: Both, last: str) -> bool:
+    """Whether nothing changes between the two products: operands may be written on the spot."""
+    names = [defined(s) for s in block]
+    between = block[names.index(both.first) : names.index(last)]
+    return not any(isinstance(s, Update | Store) or hasattr(s, "body") for s in between)
