@@ -206,7 +206,7 @@ class BruteForce:
                     # Without sums within a tile, what does not grow goes along the batch of a product alone.
                     kinds.append([Kind.LOOP] if a in single else [Kind.WHOLE, Kind.LOOP] * tiled)
                 elif a in batch:
-                    kinds.append([Kind.ONE if a in free else Kind.LOOP])
+                    kinds.append([Kind.ONE] if a in free else [Kind.LOOP, Kind.SPLIT])
                 elif a in reduced:
                     one = a in free and a not in both
                     kinds.append([Kind.WHOLE, Kind.LOOP] if one else [Kind.WHOLE, Kind.LOOP, Kind.SPLIT])

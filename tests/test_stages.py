@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import json
+import os
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 from interpreting import InterpreterPool, InterpretJob
+from quick import RunPython
 from sgraph_small import F16, F32, SUM, at, attention, matmul, matvec, tile
 
 from prism.backends.protocol import Compiled, arguments
-from prism.backends.triton.crosscompile import CompileJob, compiled, request
+from prism.backends.triton.crosscompile import CompileJob, compiled, request, worker_environment
 from prism.backends.triton.emit import emit_module
 from prism.cost.constraints import footprint, tile_sizes
 from prism.cost.device import device
@@ -20,7 +23,7 @@ from prism.cost.pipelining import L2_TRIP, streamed
 from prism.process.worker import Pool
 from prism.program.extents import symbol
 from prism.program.index import Axis, Index
-from prism.program.nodes import Tensor
+from prism.program.nodes import DType, Tensor
 from prism.sgraph import spec
 from prism.sgraph.config import Config
 from prism.sgraph.nodes import (
@@ -31,6 +34,7 @@ from prism.sgraph.nodes import (
     Load,
     Loop,
     LoopRole,
+    Pointwise,
     SGraph,
     Split,
     Stmt,
@@ -176,6 +180,78 @@ def test_the_compiler_keeps_buffers_for_the_stages(compilers: Pool, tmp_path: Pa
     tile_bytes = (16 * 256 + 256) * 2
     assert shared(1) < tile_bytes
     assert 2 * tile_bytes <= shared(3) < 2 * tile_bytes + 4096
+
+
+TTGIR = """
+import json, sys
+from pathlib import Path
+import torch
+from prism.backends.protocol import load_module
+from prism.backends.triton.named_target import compile_for
+
+path, given, configs = json.loads(sys.argv[1])
+compile_for("sm_90")
+module = load_module(Path(path))
+tensors = [torch.empty(s, dtype=getattr(torch, d), device="meta") for s, d in given]
+found = []
+for config in configs:
+    kernel, _, args, meta = next(iter(module.launches(*tensors, config=config)))
+    found.append(kernel.warmup(*args, grid=(1,), **meta).asm["ttgir"])
+print(json.dumps(found))
+"""
+
+
+def one_tile_twice(i: int = 256, j: int = 4096, d: int = 128) -> SGraph:
+    """y[i,d] = sum_j relu(sum_d q[i,d]*c[j,d]) * c[j,d]: what is read is keys and values."""
+    ai, aj, ad = Axis("i", i), Axis("j", j), Axis("d", d)
+    loop: tuple[Stmt, ...] = (
+        Load("c", "c", at(aj, ad)),
+        Contract("s", ad, "q", "c"),
+        Pointwise("r", "maximum", ("s", 0.0)),
+        Contract("p", aj, "r", "c"),
+        Accumulate("acc", SUM, "p"),
+    )
+    body = (Load("q", "q", at(ai, ad)), Loop(aj, loop), Store("y", at(ai, ad), "acc"))
+    roles = ((ai, Grid(tile("T_i"))), (aj, LoopRole(tile("T_j"))), (ad, Whole()))
+    bf16 = DType.BFLOAT16
+    inputs = (Tensor("q", (i, d), bf16), Tensor("c", (j, d), bf16))
+    return SGraph("latent", inputs, (), (Tensor("y", (i, d), F32),), (Kernel("twice", roles, body),))
+
+
+def test_a_tile_that_two_products_take_in_two_orders_is_right(interpreter: InterpreterPool, tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    q, c = (rng.integers(-2, 3, shape).astype(np.float32) for shape in ((20, 32), (40, 32)))
+    (y,) = run(
+        interpreter,
+        tmp_path,
+        one_tile_twice(20, 40, 32),
+        [q, c],
+        Config({"T_i": 16, "T_j": 16}, {"twice": 4}, {"twice": 2}),
+    )
+    scores = np.maximum(q @ c.T, 0)
+    np.testing.assert_allclose(y, scores @ c, rtol=1e-6)
+
+
+def test_a_tile_that_two_products_take_in_two_orders_is_copied_while_others_are_multiplied(
+    run_python: RunPython, tmp_path: Path
+) -> None:
+    g = one_tile_twice()
+    path = tmp_path / "latent.py"
+    path.write_text(source_of(g))
+    # Rows for single warps and rows for groups of warps, which read shared memory themselves.
+    configs = [Config({"T_i": rows, "T_j": 64}, {"twice": 4}, {"twice": 3}).encode() for rows in (16, 64)]
+    given = [[list(a.shape), a.dtype] for a in arguments(g, {})]
+    for folder in ("", os.environ.get("PRISM_OLDEST_TRITON")):
+        if folder is None:
+            continue
+        environment = worker_environment(tmp_path / f"cache{bool(folder)}")
+        if folder:
+            environment["PYTHONPATH"] = os.pathsep.join([str(Path(folder).resolve()), environment["PYTHONPATH"]])
+        asked = json.dumps([str(path), given, configs])
+        for text in json.loads(run_python("-P", "-c", TTGIR, asked, environment=environment).splitlines()[-1]):
+            loop = text[text.index("scf.for") : text.rindex("scf.yield")]
+            assert loop.count("ttg.async_copy_global_to_local") == 1
+            assert "tt.load" not in loop
 
 
 # The model.

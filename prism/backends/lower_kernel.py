@@ -176,7 +176,7 @@ class KernelLowering:
         dims = self.layout.dims_for(axes)
         masks = self._indexing.masks(axes) + self._indexing.inside(tensor, s.index)
         if len(masks) == len(self._indexing.masks(axes)):
-            dims = self._product_dims(s.dst) or dims
+            dims = self._product_dims(s.dst, s.index) or dims
         address = self._indexing.address(tensor, s.index)
         self._values[s.dst] = self._loaded(tensor, address, masks, dims, axes)
 
@@ -241,8 +241,12 @@ class KernelLowering:
             return self._cast(value, DType.INT32, tensor.name)
         return value
 
-    def _product_dims(self, name: str) -> tile.Dims | None:
-        """The dimensions in the order that products want them, when nothing but products uses the value."""
+    def _product_dims(self, name: str, index: Sequence[Index]) -> tile.Dims | None:
+        """The dimensions in the order that products want them, when nothing but products uses the value.
+
+        Where they want both orders, the dimension along which memory is contiguous is the last: pipelining keeps one
+        copy of such a tile in shared memory, and products take it from there either way.
+        """
         found: set[tile.Dims] = set()
         for s in self.kernel.statements():
             if name not in operands(s):
@@ -253,6 +257,9 @@ class KernelLowering:
             assert isinstance(s, Contract)
             first = name == (s.rhs if product.swapped else s.lhs)
             found.add((*product.m, product.k) if first else (product.k, *product.n))
+        if len(found) > 1:
+            inner = self.layout.dims_for(a for a, c in index[-1].terms if c == 1 and isinstance(a, Axis))
+            found = {dims for dims in found if dims[-1] in inner}
         return found.pop() if len(found) == 1 else None
 
     def _position(self, dst: str, index: Index) -> None:

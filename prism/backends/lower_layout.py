@@ -29,7 +29,7 @@ from prism.sgraph.nodes import (
     Whole,
     value_axes,
 )
-from prism.sgraph.products import tile_product
+from prism.sgraph.products import drops_dimension, tile_product
 
 # Matrix units take at least 16 elements along the contracted axis; the other two they pad themselves.
 DOT_LEAST_K = 16
@@ -101,7 +101,7 @@ def layout(kernel: Kernel) -> Layout:
 
 
 def _is_scalar(axis: Axis, role: Role) -> bool:
-    return axis.extent == 1 or (isinstance(role, Grid | LoopRole) and role.tile == 1)
+    return axis.extent == 1 or drops_dimension(role)
 
 
 def _memory_rank(kernel: Kernel) -> dict[Axis, int]:

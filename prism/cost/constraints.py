@@ -355,7 +355,8 @@ def domains(f: Footprint, hints: Mapping[str, int], tiles: Tiles) -> tuple[Domai
             case LoopRole(t) if not isinstance(t, int):
                 tile(t, axis, 2 if axis.name.endswith(".part") else least(axis))
             case Split(s, t):
-                tile(t, axis, shortest_part(axis))
+                if not isinstance(t, int):
+                    tile(t, axis, shortest_part(axis))
                 found.setdefault(s.name, Domain(s.name, 2, tiles.parts))
             case _:
                 pass

@@ -139,7 +139,7 @@ def assignments(
         if axis in scanned:
             kinds = scanning(axis)
         elif axis in batch:
-            kinds = [Kind.LOOP]
+            kinds = [Kind.LOOP] + [Kind.SPLIT] * bounds.splits
         elif _fits(axis, bounds.short) and axis not in outermost:
             kinds = [Kind.WHOLE]
         else:
@@ -223,7 +223,7 @@ def roles(assignment: Assignment, order: Sequence[Axis], single: frozenset[Axis]
             case Kind.LOOP:
                 made[axis] = LoopRole(1 if axis in single else symbol("T", axis))
             case Kind.SPLIT:
-                made[axis] = Split(symbol("S", axis), symbol("T", axis))
+                made[axis] = Split(symbol("S", axis), 1 if axis in single else symbol("T", axis))
             case Kind.WHOLE:
                 made[axis] = Whole()
     return made

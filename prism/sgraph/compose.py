@@ -291,7 +291,7 @@ class _Renaming:
             case LoopRole(sympy.Symbol() as tile):
                 return LoopRole(self.symbols[tile])
             case Split(parts, tile):
-                return Split(self.symbols[parts], self.symbols[tile])
+                return Split(self.symbols[parts], self.symbols[tile] if isinstance(tile, sympy.Symbol) else tile)
             case _:
                 return role
 

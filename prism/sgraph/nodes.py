@@ -121,7 +121,7 @@ class Split:
     """`parts` programs share the axis; each loops over its chunk in tiles of size `tile`."""
 
     parts: sympy.Symbol
-    tile: sympy.Symbol
+    tile: Tile
 
 
 Role: TypeAlias = Grid | LoopRole | Whole | Split
@@ -304,7 +304,7 @@ class Kernel:
                     found[tile] = None
                 case Split(parts, tile):
                     found[parts] = None
-                    found[tile] = None
+                    found |= {tile: None} if isinstance(tile, sympy.Symbol) else {}
                 case _:
                     pass
         for axis, _ in self.roles:

@@ -293,7 +293,7 @@ def _addend(
 
 def drops_dimension(role: Role) -> bool:
     """Whether tiles have no dimension for an axis of this role."""
-    return isinstance(role, Grid | LoopRole) and role.tile == 1
+    return isinstance(role, Grid | LoopRole | Split) and role.tile == 1
 
 
 def passed_on(kernel: Kernel) -> dict[str, str]:

@@ -165,17 +165,16 @@ def _check_symbols(sgraph: SGraph, where: str) -> None:
         for axis, role in kernel.roles:
             mine: list[tuple[sympy.Symbol, str]] = []
             match role:
-                case Grid(tile) | LoopRole(tile) if not isinstance(tile, sympy.Symbol):
-                    if tile != 1:
+                case Grid(tile) | LoopRole(tile) | Split(_, tile):
+                    if isinstance(tile, sympy.Symbol):
+                        mine.append((tile, "tile"))
+                    elif tile != 1:
                         _fail(f"axis {axis} has the tile {tile}", where, "a tile is a symbol or 1")
-                case Grid(tile) | LoopRole(tile):
-                    assert isinstance(tile, sympy.Symbol)
-                    mine.append((tile, "tile"))
-                case Split(parts, tile):
-                    mine += [(tile, "tile"), (parts, "parts")]
-                    part_counts.add(parts)
                 case _:
                     pass
+            if isinstance(role, Split):
+                mine.append((role.parts, "parts"))
+                part_counts.add(role.parts)
             for symbol, use in mine:
                 if not (symbol.is_integer and symbol.is_positive):
                     _fail(f"symbol {symbol} of axis {axis} is not a positive integer", where)

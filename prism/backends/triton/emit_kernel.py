@@ -168,12 +168,13 @@ class KernelEmitter:
 
     def run(self) -> None:
         """Writes the function."""
+        found = pairs(self.program)
+        self._pairs = {name: pair for name, pair in found.items() if not {x.dst for x in pair} & {*self.boxes}}
+        self.program, self._both = products(self.program, self._pairs)
         p = self.program
         everything = list(statements(p.body))
         self._uses = Counter(name for s in everything for name in operands(s))
         self._changing = accumulators(p.body)
-        self._pairs = {name: pair for name, pair in pairs(p).items() if not {x.dst for x in pair} & {*self.boxes}}
-        self._both = products(p, self._pairs)
         self._names = names_beside(p)
         for turns in {b.turns.low.dst: b.turns for b in self._both.values()}.values():
             called = self._names.fresh(f"{turns.low.tensor}_pairs")

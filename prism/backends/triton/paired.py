@@ -15,6 +15,7 @@ a byte are neighbours in a register, too.
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -23,15 +24,18 @@ from prism.backends.tile import (
     Affine,
     Dims,
     Dot,
+    For,
     InBounds,
     Load,
     Offsets,
+    Operand,
     Pointwise,
     Precision,
     Stmt,
     Store,
     TileProgram,
     Update,
+    Within,
     defined,
     operands,
     statements,
@@ -125,39 +129,79 @@ def _order(a: Load, b: Load) -> tuple[Load, Load] | None:
     return (a, b) if apart == 1 else (b, a) if apart == -1 else None
 
 
-def products(program: TileProgram, found: Mapping[str, tuple[Load, Load]]) -> dict[str, Both]:
-    """The products that are one, by the name of the second of them.
+def products(program: TileProgram, found: Mapping[str, tuple[Load, Load]]) -> tuple[TileProgram, dict[str, Both]]:
+    """The products that are one, by the name of the second of them; in the program they are added to each other first.
 
     Args:
         program: the tile program.
         found: its loads in pairs.
     """
-    everything = list(statements(program.body))
-    uses = Counter(name for s in everything for name in operands(s))
     dims = value_dims(program)
     turns: dict[str, Turns] = {}
     for low, high in found.values():
-        found_turns = _turns(program, low, high, dims)
-        if found_turns is not None:
-            turns[low.dst] = turns[high.dst] = found_turns
+        both = _turns(program, low, high, dims)
+        if both is not None:
+            turns[low.dst] = turns[high.dst] = both
+    if not turns:
+        return program, {}
     made: dict[str, Both] = {}
-    for block in (program.body, *(s.body for s in everything if hasattr(s, "body"))) if turns else ():
-        dots = {s.dst: s for s in block if isinstance(s, Dot) and s.add is None and uses[s.dst] == 1}
+    uses = Counter(name for s in statements(program.body) for name in operands(s))
+
+    def within(block: Sequence[Stmt]) -> tuple[Stmt, ...]:
+        inner: list[Stmt] = []
         for s in block:
-            match s:
-                case Pointwise(total, "add", (str() as a, str() as b)) if a in dots and b in dots:
-                    first, last = sorted((a, b), key=list(dots).index)
-                    both = _both(total, dots[first], dots[last], turns)
-                    if both is not None and _undisturbed(block, both, last):
-                        made[last] = both
-                case _:
-                    pass
+            inner.append(replace(s, body=within(s.body)) if isinstance(s, For | Within) else s)
+        return tuple(_added(inner, turns, uses, dims, made))
+
+    program = replace(program, body=within(program.body))
     merged = Counter(b.turns.low.dst for b in made.values())
 
     def needed(t: Turns) -> Turns:
         return replace(t, split=uses[t.low.dst] + uses[t.high.dst] > 2 * merged[t.low.dst])
 
-    return {name: replace(b, turns=needed(b.turns)) for name, b in made.items()}
+    return program, {name: replace(b, turns=needed(b.turns)) for name, b in made.items()}
+
+
+def _added(
+    block: list[Stmt],
+    turns: Mapping[str, Turns],
+    uses: Mapping[str, int],
+    dims: Mapping[str, Dims],
+    made: dict[str, Both],
+) -> list[Stmt]:
+    """The block with sums of several terms, two of which are one product, beginning with these; `made` gets them."""
+    sums = {s.dst: s for s in block if isinstance(s, Pointwise) and s.op == "add"}
+    dots = {s.dst: s for s in block if isinstance(s, Dot) and s.add is None and uses[s.dst] == 1}
+    inner = {a for s in sums.values() for a in s.args if a in sums and uses[str(a)] == 1}
+
+    def terms(a: Operand, whole: bool = False) -> list[Operand]:
+        return [x for b in sums[str(a)].args for x in terms(b)] if whole or a in inner else [a]
+
+    def parts(a: Operand, whole: bool = False) -> list[str]:
+        return [*(x for b in sums[str(a)].args for x in parts(b)), str(a)] if whole or a in inner else []
+
+    new: dict[str, list[Stmt]] = {}
+    for total, s in sums.items():
+        if total in inner:
+            continue
+        given = terms(total, whole=True)
+        products = sorted((a for a in given if a in dots), key=list(dots).index)
+        for first, last in itertools.combinations(map(str, products), 2):
+            names = parts(total, whole=True)
+            both = _both(names[0], dots[first], dots[last], turns)
+            if both is None or not _undisturbed(block, both, last, names):
+                continue
+            made[last] = both
+            rest = [a for a in given if a not in (first, last)]
+            chain: list[Stmt] = [Pointwise(names[0], "add", (first, last), dims[first], s.dtype)]
+            have = {*dims[first]}
+            for a, before, name in zip(rest, names[:-1], names[1:], strict=True):
+                have |= {*(dims.get(a, ()) if isinstance(a, str) else ())}
+                chain.append(Pointwise(name, "add", (before, a), tuple(d for d in s.dims if d in have), s.dtype))
+            new |= {name: [] for name in names[:-1]}
+            new[total] = chain
+            break
+    return [x for s in block for x in new.get(defined(s) or "", [s])]
 
 
 def _turns(program: TileProgram, low: Load, high: Load, dims: Mapping[str, Dims]) -> Turns | None:
@@ -192,8 +236,8 @@ def _both(total: str, a: Dot, b: Dot, turns: Mapping[str, Turns]) -> Both | None
     return None
 
 
-def _undisturbed(block: Sequence[Stmt], both: Both, last: str) -> bool:
-    """Whether nothing changes between the two products: operands may be written on the spot."""
-    names = [defined(s) for s in block]
-    between = block[names.index(both.first) : names.index(last)]
-    return not any(isinstance(s, Update | Store) or hasattr(s, "body") for s in between)
+def _undisturbed(block: Sequence[Stmt], both: Both, last: str, sums: Sequence[str]) -> bool:
+    """Whether nothing changes from the first product or sum to the last: operands may be written on the spot."""
+    places = [n for n, s in enumerate(block) if defined(s) in (both.first, last, *sums)]
+    between = block[min(places) : max(places)]
+    return not any(isinstance(s, Update | Store | For | Within) for s in between)
