@@ -724,6 +724,22 @@ def norm_qkv_rope(x: Any, g: Any, wq: Any, wk: Any, wv: Any, cos: Any, sin: Any)
 
 
 _ROWS = "m=4096 n=2048"
+
+
+def layer_norm_linear_kept(x: Any, g: Any, b: Any, w: Any) -> tuple[Any, Any, Any]:
+    """LayerNorm, Linear; and the mean and the reciprocal deviation of each row."""
+    import torch
+
+    mean = x.mean(-1, keepdim=True)
+    scale = torch.rsqrt((x - mean).square().mean(-1, keepdim=True) + EPS)
+    return ((x - mean) * scale * g + b) @ w, mean, scale
+
+
+def state_and_sum(k: Any, v: Any) -> tuple[Any, Any]:
+    """What linear attention keeps of keys and values: k, v [h, s, d]."""
+    return k.transpose(-1, -2) @ v, k.sum(-2)
+
+
 _HEADS = "h=32 s=4096 d=128"
 _QKV = "q:h,s,d k:h,s,d v:h,s,d"
 _NORM_BACKWARD = f"{LIGER}: one persistent kernel reads x and dy once, partial sums per program, a combine"
@@ -1162,7 +1178,6 @@ KNOWN = (
         "8*h*d*d",
         2,
         "Katharopoulos 2020: a state and the keys' sum in one pass, then one over the queries",
-        reason="keys are read twice: their sum lacks an axis of the state, so it is a kernel of its own",
     ),
     Known(
         "RMSNorm+QKV+RoPE",
@@ -1171,6 +1186,14 @@ KNOWN = (
         "m=16 k=4096 n=4096 e=1024",
         "2*m*k*(n + 2*e)",
         source="as RMSNorm+QKV, the rotation as its epilogue",
-        reason="a rotation reads the product at three places of a row: it is a region of its own, and a launch",
     ),
+    Known(
+        "LayerNorm+Linear, statistics kept",
+        layer_norm_linear_kept,
+        "x:m,k g:k b:k w:k,n",
+        "m=16 k=4096 n=4096",
+        "2*m*k*n",
+        source="as RMSNorm+Linear, its statistics stored for a backward pass",
+    ),
+    Known("state and sum of keys", state_and_sum, "k:h,s,d v:h,s,d", _HEADS, "2*h*s*d*d"),
 )

@@ -39,8 +39,6 @@ if TYPE_CHECKING:
 TARGET = "sm_90"
 FAR = 1.5
 """A ratio that wants a reason."""
-RANKED = 4
-"""Proved sGraphs of a region, best bound first, among which the cost model chooses."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,7 +204,7 @@ def measure(known: Known, worker: Worker) -> tuple[Row, tuple[Chosen, ...]]:
     regions = partition(program, device=target)
     found = search_regions(program, regions, target, SearchBudget(), [worker], Recorder())
     seconds = _cpu_seconds(worker) - before
-    best = [chosen(r.result.formulas, r.result.proved[:RANKED], target) for r in found.regions]
+    best = [chosen(r.result.formulas, r.result.proved, target) for r in found.regions]
     made = tuple(c for c in best if c is not None)
     total = sum(map(counted, made), Counts(0.0, 0.0, 0.0, 0)) if len(made) == len(best) else None
     goal = best_known(known, program)

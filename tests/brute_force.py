@@ -112,7 +112,7 @@ class BruteForce:
         found: list[Array] = []
         # Outputs over other axes take kernels of their own.
         most = self.max_kernels + len({frozenset(Target("", f.index, 0).axes) for f in task.formulas}) - 1
-        for made in (stages, *_joined(form, stages, stored)):
+        for made in (stages, *_joined(form, stages, stored, task.classes.axes)):
             if len(made) <= most:
                 found += self._combined(form, made, stored, buffers)
         return found
@@ -231,8 +231,9 @@ def _joined(
     form: Form,
     stages: Mapping[tuple[int, frozenset[Axis]], list[Target]],
     stored: Mapping[int, tuple[str, tuple[Axis, ...]]],
+    axes: Mapping[int, frozenset[Axis]],
 ) -> Iterator[dict[tuple[int, frozenset[Axis]], list[Target]]]:
-    """The kernels with those that reduce what another of their stage stores along put into it.
+    """The kernels with those put into another of their stage that reduce what it stores along, or do not know of it.
 
     First those that lack one of its axes, then all.
     """
@@ -242,8 +243,12 @@ def _joined(
             lacks = wider[1] - mine[1]
             same = mine[0] == wider[0] and mine[1] < wider[1] and mine not in into
             below = [_below(form, [t.cls], stored) for t in group]
-            reduces = all(lacks <= {a for c in b for a in form[c].reduced} for b in below)
-            if same and reduces and _reads_alike(form, group, other, stored, lacks):
+            reduced = [{a for c in b for a in form[c].reduced} for b in below]
+            along = lacks if all(lacks <= r for r in reduced) else frozenset()
+            if not along and not any(lacks & axes[c] for b in below for c in b):
+                others = [{a for c in _below(form, [t.cls], stored) for a in form[c].reduced} for t in other]
+                along = frozenset(set.intersection(*reduced, *others))
+            if same and along and _reads_alike(form, group, other, stored, along):
                 into[mine] = wider
     for most in sorted({len(w[1] - m[1]) for m, w in into.items()}):
         made = {key: list(group) for key, group in stages.items()}

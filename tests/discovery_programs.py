@@ -266,6 +266,7 @@ def contracted_scale(x: Tensor, s: Tensor, w: Tensor) -> Tensor:
 
 WORKLOADS: Mapping[str, Workload] = {
     "rms_norm_linear": Workload(rms_norm_linear, _bf16((16, 4096), (4096,), (4096, 6144))),
+    "rms_norm_linear_square": Workload(rms_norm_linear, _bf16((16, 4096), (4096,), (4096, 4096))),
     "rms_norm_gated": Workload(rms_norm_gated, _bf16((8, 4096), (4096,), (4096, 14336), (4096, 14336))),
     "layer_norm_linear": Workload(layer_norm_linear, _bf16((16, 4096), (4096,), (4096,), (4096, 6144))),
     "layer_norm_linear_tall": Workload(layer_norm_linear, _bf16((65536, 4096), (4096,), (4096,), (4096, 6144))),

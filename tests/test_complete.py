@@ -125,6 +125,13 @@ def test_the_pruned_search_finds_the_best_of_the_whole_space(engine: Engine, par
     assert compared >= many
 
 
+def test_what_lacks_an_axis_of_another_output_may_be_in_its_kernel(engine: Engine) -> None:
+    a, b, c = Axis("a", 4), Axis("b", 20), Axis("c", 12)
+    x = read("x", a, b)
+    outputs = {"o": ((a, c), reduce("sum", b, mul(x, read("y", b, c)))), "s": ((a,), reduce("sum", b, x))}
+    assert compare(search_task(program("p", {"x": (4, 20), "y": (20, 12)}, outputs), engine), OPEN)
+
+
 @pytest.mark.parametrize("name", ["reduced", "alike"])
 def test_what_is_made_of_another_output_may_read_it_back(engine: Engine, name: str) -> None:
     a, b, c = Axis("a", 4), Axis("b", 20), Axis("c", 4)

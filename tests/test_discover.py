@@ -54,6 +54,33 @@ def test_a_norm_is_found_and_counted(worker: Worker) -> None:
     assert len(made) == 1
 
 
+def test_projections_that_differ_in_width_share_a_launch_with_their_norm(worker: Worker) -> None:
+    """As many columns as the norm has rows, and a launch that neither projection fills alone."""
+    known = next(k for k in KNOWN if k.name == "RMSNorm+QKV")
+    found, _ = measure(replace(known, sizes="m=16 k=2048 n=2048 e=512"), worker)
+    assert found.found is not None
+    assert found.found.launches == 1
+    assert found.found.bytes <= 1.02 * found.known.bytes
+    assert found.found.matrix == found.known.matrix
+
+
+def test_what_lacks_an_axis_of_a_product_is_summed_in_its_kernel(worker: Worker) -> None:
+    known = next(k for k in KNOWN if k.name == "state and sum of keys")
+    found, _ = measure(known, worker)
+    assert found.found is not None
+    assert found.found.launches == 1
+    assert found.found.bytes <= 1.001 * found.known.bytes
+
+
+def test_results_of_convolutions_are_stored_as_the_model_has_them(worker: Worker) -> None:
+    """A window reads an element many times, which makes what it computes no smaller than what it reads."""
+    known = next(k for k in KNOWN if k.name == "convolution+GroupNorm")
+    _, (made,) = measure(replace(known, sizes="n=2 c=64 e=16 s=32"), worker)
+    whole = [t for t in made.proved.sgraph.buffers if math.prod(int(e) for e in t.shape) >= 2 * 16 * 32 * 32]
+    assert whole
+    assert all(t.dtype.bytes == 2 for t in whole)
+
+
 def test_time_is_the_largest_part_and_the_launches() -> None:
     h200 = device("sm_90")
     launch = h200.launch_overhead_s

@@ -174,6 +174,13 @@ def test_rms_norm_and_linear_are_one_pass_over_the_weight(search: Search) -> Non
     assert {frozenset({"x", "g"}), frozenset({"w"})} in map(set, plain_products(kernel))
 
 
+def test_a_norm_of_as_many_columns_as_the_product_has_is_in_its_loop(search: Search) -> None:
+    """The norm's axis is called as the product's columns are, and yet runs with what the product contracts."""
+    graph = best(search("rms_norm_linear_square"))
+    assert one_pass(graph, "x", "g", "w")
+    assert materialised(graph) == ()
+
+
 @pytest.mark.slow
 def test_rms_norm_into_two_gated_linears_is_one_kernel(search: Search) -> None:
     found = search("rms_norm_gated")

@@ -19,13 +19,14 @@ from __future__ import annotations
 import itertools
 import math
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from prism.cost.constraints import RoleBounds
 from prism.cost.device import Device
+from prism.cost.roofline import seconds
 from prism.generate.as_written import written
 from prism.generate.families import Family, Space, Target, families
 from prism.generate.forms import Form, forms, one_pass, shared_once
@@ -163,18 +164,25 @@ class _Pick:
     Attributes:
         plan: the plan.
         families: one a group.
-        together: whether kernels that read a common tensor are one launch.
-        spare: whether a family is there that others cover.
-        reach: the families' reaches.
+        joined: places of families whose kernels are one launch, for each such launch.
+        device: what runs them.
         launches: kernels launched.
         seconds: the least time, by the first shape point.
     """
 
     plan: Plan
     families: tuple[_Kept, ...]
-    together: bool
+    joined: tuple[tuple[int, ...], ...]
+    device: Device
     launches: int
     seconds: float
+
+    @staticmethod
+    def of(plan: Plan, families: tuple[_Kept, ...], joined: tuple[tuple[int, ...], ...], device: Device) -> _Pick:
+        """With the number of launches and the least time."""
+        launches = sum(k.reach.launches for k in families) - sum(len(places) - 1 for places in joined)
+        least = [k.reach.ideal[0] for k in families]
+        return _Pick(plan, families, joined, device, launches, _one_by_one(least, joined, device))
 
     @property
     def spare(self) -> bool:
@@ -196,6 +204,7 @@ class _Pick:
     def _row(self, rows: Sequence[Array]) -> Array:
         total = np.empty(4)
         total[:3] = rows[0] if len(rows) == 1 else np.sum(rows, axis=0)
+        total[2] = _one_by_one(rows, self.joined, self.device) if self.joined else total[2]
         total[3] = self.launches
         return total
 
@@ -427,13 +436,10 @@ class _Walk:
             self._add(plan, pick, looping)
 
     def _add(self, plan: Plan, pick: tuple[_Kept, ...], looping: bool) -> None:
-        launches = sum(k.reach.launches for k in pick)
-        seconds = sum(k.reach.seconds for k in pick)
         joined = _joinable(plan, pick)
-        for together in (True, False)[0 if joined else 1 :]:
-            saved = joined if together else 0
-            made = _Pick(plan, pick, together, launches - saved, seconds - saved * self.task.device.launch_overhead_s)
-            key = (tuple(k.number for k in pick), plan.buffers, together)
+        for places in (joined, ())[0 if joined else 1 :]:
+            made = _Pick.of(plan, pick, places, self.task.device)
+            key = (tuple(k.number for k in pick), plan.buffers, bool(places))
             if key in self.found and looping:
                 continue  # seen when the plan was visited first
             if len(pick) > 1:
@@ -569,22 +575,41 @@ class _Walk:
         buffers = (*pick.plan.buffers, *(b for k in pick.families for b in k.family.buffers))
         kernels = tuple(k for f in pick.families for k in f.family.kernels)
         sgraph = SGraph(task.name, task.inputs, buffers, outputs, kernels)
-        if pick.together:
+        if pick.joined:
             for names in fusable(sgraph):
                 sgraph = fuse(sgraph, names)
         return Candidate(sgraph, pick.seconds, pick is self.written)
 
 
-def _joinable(plan: Plan, pick: Sequence[_Kept]) -> int:
-    """How many launches fewer it takes to launch kernels of one rank together that read a common tensor."""
-    by_rank: dict[int, list[frozenset[str]]] = defaultdict(list)
-    for (rank, _), kept in zip(plan.groups, pick, strict=True):
+def _one_by_one(rows: Sequence[Array], joined: Iterable[tuple[int, ...]], device: Device) -> float:
+    """Seconds of launches: of rows of (bytes, work, seconds), those at the joined places as one launch each.
+
+    Kernels that are launched together fill the device together; none of them is faster than by itself.
+    """
+    total = sum(float(row[2]) for row in rows)
+    for places in joined:
+        mine = np.array([rows[n] for n in places])
+        moved, work, alone = mine.sum(axis=0)
+        if np.isfinite(total):
+            total += max(float(mine[:, 2].max()), float(seconds(device, moved, work, device.processors))) - float(alone)
+    return total
+
+
+def _joinable(plan: Plan, pick: Sequence[_Kept]) -> tuple[tuple[int, ...], ...]:
+    """Places of kernels of one rank that each read a tensor which one before it reads, a launch each."""
+    by_rank: dict[int, list[int]] = defaultdict(list)
+    for place, ((rank, _), kept) in enumerate(zip(plan.groups, pick, strict=True)):
         if len(kept.family.kernels) == 1:
-            by_rank[rank].append(frozenset(kept.family.kernels[0].reads))
-    saved = 0
-    for reads in by_rank.values():
-        read: frozenset[str] = frozenset()
-        for mine in reads:
-            saved += bool(read & mine)
-            read |= mine
-    return saved
+            by_rank[rank].append(place)
+    launches: list[tuple[int, ...]] = []
+    for places in by_rank.values():
+        read = set(pick[places[0]].family.kernels[0].reads)
+        joined = [places[0]]
+        for place in places[1:]:
+            mine = pick[place].family.kernels[0].reads
+            if not read.isdisjoint(mine):
+                joined.append(place)
+                read.update(mine)
+        if len(joined) > 1:
+            launches.append(tuple(joined))
+    return tuple(launches)

@@ -77,7 +77,7 @@ def families(
 ) -> Iterator[Family]:
     """Every family for the targets, in a fixed order.
 
-    They range over the same axes, those of the first; what others lack of them, they reduce.
+    They range over the same axes, those of the first; what others lack of them, they reduce, or are the same along it.
 
     Args:
         targets: what to compute.
@@ -98,7 +98,7 @@ def families(
     reduced = reduced_axes(values)
     clashing = frozenset(free) & frozenset(reduced)
     # What some targets range over and others reduce: under one name, so that one loop does both.
-    both = frozenset(a for t in targets for a in free if a not in t.axes)
+    both = clashing & frozenset(a for t in targets for a in free if a not in t.axes)
     names = bound_names(values, free)
     # Each subset of the clashing axes may go on the grid, its reductions then running under a name of their own. Short
     # ones buy nothing there, but for the programs that a loop over another output axis leaves wanting.
@@ -132,25 +132,24 @@ def families(
 def bound_names(values: Sequence[KernelValue], free: Sequence[Axis]) -> dict[Axis, Axis]:
     """Names for reduced axes in one kernel, so that reductions over equal extents share a name, and so a loop.
 
-    A reduced axis takes the name of another one of its extent unless some value under its reduction depends on that
-    one, too: then the two would be confused. An axis that is also one of the output's takes a name that is not.
+    A reduced axis takes the name of another one of its extent unless the two would be confused: one's reduction lies
+    under the other's, and some value under both depends on both. An axis that is also one of the output's takes a name
+    that is not; where a value under another reduction, and not under its own, depends on it, that is the output's.
     """
     below = reachable(tuple(values))
     reduced = reduced_axes(values)
-    under: dict[Axis, set[Axis]] = {a: set() for a in reduced}
-    for v in below:
-        if v.is_reduction:
-            for w in reachable(v.args):
-                if v.axis in w.axes:
-                    under[v.axis] |= w.axes - {v.axis}
+    lower = {v: reachable(v.args) for v in below if v.is_reduction}
+    needed = {v: frozenset(a for w in under if v.axis in w.axes for a in w.axes) for v, under in lower.items()}
+    confused = {
+        frozenset((v.axis, w.axis)) for v, under in lower.items() for w in under if w in needed and v.axis in needed[w]
+    }
     taken = {a for v in below for a in v.axes} | set(free) | set(reduced)
     names: dict[Axis, Axis] = {}
     groups: dict[Axis, set[Axis]] = {}
     # Those that keep their name come first, so that others can take it.
     for axis in sorted(reduced, key=lambda a: a in free):
         for name, members in groups.items():
-            confused = under[axis] & (members | {name}) or any(axis in under[m] for m in members)
-            if name.extent == axis.extent and not confused:
+            if name.extent == axis.extent and not any(frozenset((axis, m)) in confused for m in members):
                 if name != axis:
                     names[axis] = name
                 members.add(axis)

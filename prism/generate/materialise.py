@@ -494,17 +494,18 @@ class Planner:
         return found
 
     def _joined(self, plan: Plan) -> Iterator[Plan]:
-        """The plan with kernels as one where one reduces what another of its rank stores along.
+        """The plan with kernels as one where one has some of the axes of another of its rank.
 
-        They read something in common, which is read once then. Those that reduce one such axis are joined, and, as a
-        plan of its own, those that reduce several.
+        It reduces what the other stores along, or is the same along it and reduces what the other reduces. They read
+        something in common, which is read once then. Those that lack one such axis are joined, and, as a plan of its
+        own, those that lack several.
         """
         lacking: dict[int, tuple[int, int]] = {}
         for n, (rank, group) in enumerate(plan.groups):
             for m, (other, wider) in enumerate(plan.groups):
                 lacks = frozenset(wider[0].axes) - frozenset(group[0].axes)
                 inside = frozenset(group[0].axes) < frozenset(wider[0].axes)
-                if rank == other and inside and n not in lacking and self._reduces(plan, group, lacks, wider):
+                if rank == other and inside and n not in lacking and self._shares(plan, group, lacks, wider):
                     lacking[n] = m, len(lacks)
         for most in sorted({many for _, many in lacking.values()}):
             into = {n: m for n, (m, many) in lacking.items() if many <= most}
@@ -513,18 +514,28 @@ class Planner:
                 groups[m] += groups.pop(n)
             yield replace(plan, groups=tuple((plan.groups[n][0], tuple(group)) for n, group in sorted(groups.items())))
 
-    def _reduces(self, plan: Plan, group: Sequence[Target], axes: frozenset[Axis], wider: Sequence[Target]) -> bool:
-        """Whether every value of the group reduces the axes, of something that the wider group reads, too."""
-        reads = []
+    def _shares(self, plan: Plan, group: Sequence[Target], lacks: frozenset[Axis], wider: Sequence[Target]) -> bool:
+        """Whether one kernel for both reads something once that two kernels read twice.
+
+        Along the axes that the group lacks, where each of its values reduces them; or, where none knows of them, along
+        one that all values of both reduce.
+        """
+        read: list[set[int]] = []
+        reduced: list[frozenset[Axis]] = []
         for targets in (group, wider):
             used = below(self.choices, [t.cls for t in targets], plan.stored)
             own = {t.cls for t in targets}
-            leaves = (c for c in used if self.choices[c].op == "read" or (c in plan.stored and c not in own))
-            reads.append({c for c in leaves if axes & self.weights.classes.axes[c]})
-        reduced = [
-            {a for c in below(self.choices, [t.cls], plan.stored) for a in self.choices[c].reduced} for t in group
-        ]
-        return bool(reads[0] & reads[1]) and all(axes <= r for r in reduced)
+            read.append({c for c in used if self.choices[c].op == "read" or (c in plan.stored and c not in own)})
+            each = (below(self.choices, [t.cls], plan.stored) for t in targets)
+            reduced.append(
+                frozenset.intersection(*(frozenset(a for c in u for a in self.choices[c].reduced) for u in each))
+            )
+        axes = self.weights.classes.axes
+        both = [axes[c] for c in read[0] & read[1]]
+        used = below(self.choices, [t.cls for t in group], plan.stored)
+        if lacks <= reduced[0]:
+            return any(lacks & a for a in both)
+        return not any(lacks & axes[c] for c in used) and any(reduced[0] & reduced[1] & a for a in both)
 
     def _buffer(self, name: str, cls: int, axes: tuple[Axis, ...]) -> Tensor:
         """In the type of what is computed from it, or in full precision.
@@ -546,9 +557,17 @@ class Planner:
         """Whether storing the value is next to nothing beside what it is computed from."""
         widest = 0.0
         for c in below(self.choices, [cls]):
-            if self.choices[c].op in ("read", "gather"):
-                widest = max(widest, self.weights.size(self.weights.classes.axes[c]))
+            choice = self.choices[c]
+            if choice.op in ("read", "gather"):
+                held = self.weights.size(self.weights.classes.axes[c])
+                if isinstance(choice.payload, Read):
+                    # Windows read an element many times.
+                    held = min(held, self.weights.elements(self._input(choice.payload.tensor).shape))
+                widest = max(widest, held)
         return self.weights.size(axes) * NEGLIGIBLE <= widest
+
+    def _input(self, name: str) -> Tensor:
+        return next(t for t in self.inputs if t.name == name)
 
     def _type_around(self, cls: int) -> DType:
         """The widest floating-point type of the outputs that are computed from it, or else of the inputs."""
@@ -574,7 +593,7 @@ class Planner:
         operands = choice.children
         match choice:
             case Choice(payload=Read(tensor) | Chosen(Read(tensor))):
-                return not next(t.dtype for t in self.inputs if t.name == tensor).is_float
+                return not self._input(tensor).dtype.is_float
             case Choice(payload=Const(number)):
                 return number == math.floor(number) if math.isfinite(number) else False
             case Choice(op="position" | "size" | "floor" | "round" | "sign"):

@@ -22,7 +22,7 @@ Where the e-node picks an element, it is a load and nothing else:
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import combinations
 from math import isclose, prod
@@ -421,6 +421,10 @@ class Weights:
                 known *= evaluate(a.extent, self.hints)
             self._sizes[axes] = known
         return known
+
+    def elements(self, shape: Iterable[Extent]) -> float:
+        """The number of elements of a tensor."""
+        return prod((float(evaluate(e, self.hints)) for e in shape), start=1.0)
 
     def work(self, cls: int, choice: Choice) -> float:
         """Multiply-adds of vector units, those of matrix units weighed by MATRIX_OPERATION."""
