@@ -60,6 +60,7 @@ from prism.program.nodes import DType, Tensor
 from prism.sgraph.config import Config
 from prism.sgraph.nodes import Load as SLoad
 from prism.sgraph.nodes import Loop, SGraph
+from prism.sgraph.nodes import Store as SStore
 
 H200 = device("sm_90")
 TOLERANCE = {F32: 2e-6, F16: 2e-3, BF16: 1.5e-2}
@@ -791,6 +792,22 @@ def test_a_tile_in_two_layouts_is_loaded_by_descriptors_wherever_they_fit() -> N
     assert space.varied(best, model)[:2] == (best[0], without)
     assert space.feasible(without)
     assert model.seconds(without) > model.seconds(best[0])
+
+
+def test_two_launches_with_such_tiles_have_a_column_each() -> None:
+    g = norm()
+    (kernel,) = g.kernels
+    own = {a: dataclasses.replace(r, tile=samples.sym(f"U_{a.name}")) for a, r in kernel.roles}
+    stored = kernel.body[-1]
+    assert isinstance(stored, SStore)
+    body = (*kernel.body[:-1], dataclasses.replace(stored, tensor="z"))
+    other = dataclasses.replace(kernel, name="other", roles=tuple(own.items()), body=body)
+    outputs = (*g.outputs, dataclasses.replace(g.outputs[0], name="z"))
+    both = dataclasses.replace(g, kernels=(kernel, other), outputs=outputs)
+    space = Space(both, H200, {})
+    (best,) = space.best(Model(both, H200, {}), 1)
+    assert best.launches("descriptors") == {kernel.name, "other"}
+    assert space.feasible(best)
 
 
 def test_where_nothing_reads_it_twice_or_no_descriptor_fits_there_is_no_rule() -> None:

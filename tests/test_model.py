@@ -69,6 +69,56 @@ def test_a_big_matmul_is_bound_by_compute(d: Device) -> None:
     assert ideal < e.seconds < 3 * ideal
 
 
+# What is published for kernels by Triton on an H100, whose matrix units are an H200's.
+
+
+@pytest.mark.parametrize("depth", [4096, 8192, 16_384])
+@pytest.mark.parametrize("stages", [3, 4])
+def test_persistent_products_by_descriptors_are_near_the_published_ones(depth: int, stages: int) -> None:
+    g = matmul(8192, 8192, depth, DType.BFLOAT16)
+    plain = Config({"T_m": 128, "T_n": 256, "T_k": 64}, {"matmul": 8}, {"matmul": stages})
+    both = plain.having(descriptors=["matmul"], persistent={"matmul": 1})
+    model = Model(g, H200, {})
+    rates = [2e-12 * 8192 * 8192 * depth / model.seconds(c) for c in (plain, both)]
+    assert 0.95 * 666 < rates[1] < 1.05 * 689
+    assert 500 < rates[0] < 600
+    # It takes both: copies that run ahead, and a next tile that they run ahead to.
+    for one in (plain.having(descriptors=["matmul"]), plain.having(persistent={"matmul": 1})):
+        assert model.seconds(one) == model.seconds(plain)
+
+
+@pytest.mark.parametrize(
+    ("keys", "published", "within"),
+    [
+        (512, 328.9, 0.25),
+        (1024, 389.7, 0.1),
+        (2048, 433.7, 0.1),
+        (4096, 458.4, 0.1),
+        (8192, 470.7, 0.1),
+        (16_384, 476.8, 0.1),
+    ],
+)
+def test_attention_is_near_the_published_rates(keys: int, published: float, within: float) -> None:
+    # Triton's tutorial, tiles of 128 x 128, 16,384 tokens by 16 heads of 128, nothing masked.
+    heads = 16 * 16_384 // keys
+    g = attention(heads, keys, 128, causal=False)
+    (name,) = (x.name for x in g.launches)
+    config = Config({"T_i": 128, "T_j": 128}, {name: 8}, {name: 2})
+    rate = 4e-12 * heads * keys * keys * 128 / Model(g, H200, {}).seconds(config)
+    assert abs(rate - published) < within * published
+
+
+def test_units_that_groups_of_warps_keep_busy_overlap() -> None:
+    g = attention(32, 4096, 128, causal=False)
+    (kernel,) = Model(g, H200, {}).kernels
+    for warps, groups in ((4, 1.0), (8, 2.0)):
+        part = kernel.part({"T_i": 128, "T_j": 64}, warps, 2, None)
+        dots, vectors = float(part.dot_seconds), float(part.vector_seconds) / min(1.0, warps / 8)
+        beside = dots + vectors - max(dots, vectors) + float(part.barrier_seconds)
+        assert float(part.compute(1.0)) == pytest.approx(max(dots, vectors) + beside / groups)
+    assert float(part.compute(2.0)) < float(part.compute(1.0)) < dots + vectors
+
+
 def test_float32_products_do_not_run_at_the_matrix_units_rate() -> None:
     n = 4096
     assert best(matmul(n, n, n, F32)).seconds > n**3 / H200.multiply_adds_s > best(matmul(n, n, n, F16)).seconds

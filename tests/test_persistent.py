@@ -14,7 +14,7 @@ from finalist import finalist, open_to
 from interpreting import InterpreterPool, InterpretJob
 from sgraph_samples import BF16, F32, Sample, sym
 from test_measure import GPU, PROGRAM
-from test_ranges import narrowed
+from test_ranges import CAUSAL, narrowed, resized
 from test_rematch import Clock, candidate, result, trial
 
 from prism.api.optimizing import _emitted
@@ -25,7 +25,7 @@ from prism.bench.own import module_facts
 from prism.bench.prepare import SHARED_LIMIT_BYTES, entry
 from prism.cost.device import device
 from prism.cost.model import Model
-from prism.cost.persistent import persistable
+from prism.cost.persistent import flattenable, persistable
 from prism.errors import BackendError
 from prism.instantiate.measure import Bench, Measuring
 from prism.instantiate.options import Offered, config_of, options_of, variants
@@ -69,6 +69,16 @@ def test_products_in_loops_may_be_persistent_and_nothing_else() -> None:
     assert persistable(fuse(both, ("matmul_kernel", "other_kernel"))) == ()
 
 
+def test_one_loop_of_the_same_length_in_every_tile_may_be_one_with_the_loop_over_tiles() -> None:
+    for sample in (samples.matmul(), samples.attention(), samples.rmsnorm_linear()):
+        assert flattenable(sample.sgraph) == persistable(sample.sgraph) != ()
+    causal = narrowed(resized(CAUSAL, 37, 37).sgraph())
+    assert flattenable(causal) == ()
+    assert persistable(causal) != ()
+    # It has two loops, one after the other.
+    assert flattenable(samples.gated_mlp().sgraph) == ()
+
+
 # What is computed.
 
 
@@ -102,6 +112,8 @@ def test_persistent_programs_do_every_tile_at_ragged_extents(interpreter: Interp
             assert grid == (min(tiles[0], 2 * blocks),)
             assert args[-1] == tiles[0]
             assert without[-1] is None
+            if blocks == 3:
+                chosen = chosen.having(flattened=flattenable(g))
             jobs.append(InterpretJob(path, source.entry, inputs, ("float32",) * len(inputs), chosen))
             wanted.append(sample.reference(*(np.asarray(a, float) for a in inputs))[0])
     for found, want in zip(interpreter.run_many(jobs), wanted, strict=True):
@@ -112,10 +124,10 @@ def test_persistent_programs_do_every_tile_at_ragged_extents(interpreter: Interp
 def test_a_program_that_stops_after_its_first_tile_shows(interpreter: InterpreterPool, tmp_path: Path) -> None:
     sample, _, symbols = cases()[0]
     source = emit_module(sample.sgraph, formula="f", configs={})
-    loop = "for tile in range(tl.program_id(0), tile_count, tl.num_programs(0)):"
+    loop = "tl.range(tl.program_id(0), tile_count, tl.num_programs(0), flatten=FLATTENED):"
     assert loop in source.text
     path = tmp_path / "once.py"
-    path.write_text(source.text.replace(loop, "for tile in range(tl.program_id(0), tl.num_programs(0)):"))
+    path.write_text(source.text.replace(loop, "range(tl.program_id(0), tl.num_programs(0)):"))
     inputs = tuple(sample.inputs({}))
     job = InterpretJob(path, source.entry, inputs, ("float32",) * 2, config(sample.sgraph, symbols, 1))
     (found,) = interpreter.run_many([job])
@@ -175,18 +187,25 @@ def test_configurations_say_so_everywhere() -> None:
         assert "_resident" not in emit_module(other.sgraph, formula="f", configs={}).text
 
 
-def test_only_what_does_not_fit_at_once_is_offered_and_the_model_sees_no_gain() -> None:
+def test_only_what_does_not_fit_at_once_is_offered_and_by_descriptors_what_does_not_bound_it_is_hidden() -> None:
     g = samples.matmul(BF16, m=4096, k=4096, n=4096).sgraph
     space, model = Space(g, H200, {}), Model(g, H200, {})
     large = Config({"T_m": 128, "T_n": 128, "T_k": 64}, {"matmul_kernel": 8}, {"matmul_kernel": 3})
     assert space.feasible(large)
-    (found,) = variants(space.options, Offered.TIMING, large, model)
+    found, flat = variants(space.options, Offered.TIMING, large, model)
     programs, blocks = model.occupancy("matmul_kernel", large)
     assert programs == 32 * 32 > 132 * blocks
     assert found.numbers("persistent") == {"matmul_kernel": blocks}
     assert space.feasible(found)
     assert not space.feasible(found.having(persistent={"x": 1}))
-    assert model.seconds(found) == model.seconds(large)
+    assert found.launches("descriptors") == {"matmul_kernel"}
+    assert model.seconds(found) < model.seconds(large) == model.seconds(found.having(descriptors=()))
+    # One loop of two is for what is both, and has a loop of the same length in every tile.
+    assert flat == found.having(flattened=["matmul_kernel"])
+    assert space.feasible(flat)
+    assert not space.feasible(flat.having(descriptors=()))
+    assert not space.feasible(flat.having(persistent={}))
+    assert model.seconds(flat) == model.seconds(found)
     # A library's call, and what runs at once.
     call = Config(large.symbols, {}, {}).having(library=["matmul_kernel"])
     assert variants(space.options, Offered.TIMING, call, model) == ()
@@ -201,8 +220,8 @@ def test_only_what_does_not_fit_at_once_is_offered_and_the_model_sees_no_gain() 
 def test_a_manifest_has_as_many_programs_as_the_compiler_leaves_room_for() -> None:
     f = finalist(samples.matmul(BF16, m=4096, k=4096, n=4096).sgraph, H200)
     config = next(c for c in f.candidate.points if not c.launches("library"))
-    (twin,) = f.variants(Offered.TIMING, Best(0, config, f.model.seconds(config), ()))
-    assert twin.having(persistent={}) == config
+    twin, _ = f.variants(Offered.TIMING, Best(0, config, f.model.seconds(config), ()))
+    assert twin.having(persistent={}, descriptors=()) == config
     # A twin takes more registers: so many programs as are there at a time, with what it takes.
     (kernel,) = twin.numbers("persistent")
     warps = twin.warps[kernel]
@@ -266,17 +285,20 @@ def test_what_is_timed_of_a_study_can_be_persistent(tmp_path: Path) -> None:
     g = samples.matmul(BF16, m=4096, k=4096, n=4096).sgraph
     space, model = Space(g, H200, {}), Model(g, H200, {})
     points = [c for c in space.best(model, 8) if not c.options]
-    (beside,) = variants(space.options, Offered.TIMING, points[1], model)
+    beside, flat = variants(space.options, Offered.TIMING, points[1], model)
     tensors = [torch.empty(t.shape, dtype=torch.bfloat16, device="meta") for t in (*g.inputs, *g.outputs)]
     for timed in (False, True):
         folder = tmp_path / ("timed" if timed else "estimated")
         platform = PresentGpu(H200) if timed else AbsentGpu("sm_90", H200)
         path = _emitted(folder, g, "f", platform, points, space.options)
         module = load_module(path, apart=True)
-        for config in (points[1], beside):
-            ((_, grid, _, _),) = module.launches(*tensors, config=config.encode())
+        for config in (points[1], beside, flat):
+            # What descriptors there can be, a device says.
+            ((_, grid, _, options),) = module.launches(*tensors, config=config.having(descriptors=()).encode())
+            assert ("x_box" in options) == timed
+            assert options.get("FLATTENED", False) == (timed and config is flat)
             tiles = model.occupancy("matmul_kernel", points[1])[0]
             # On meta tensors a device is said to have two multiprocessors.
             assert grid == (
-                (2 * beside.numbers("persistent")["matmul_kernel"]) if timed and config is beside else tiles,
+                (2 * beside.numbers("persistent")["matmul_kernel"]) if timed and config is not points[1] else tiles,
             )

@@ -104,6 +104,21 @@ def test_a_score_takes_one_multiply_add_and_one_exponential(made: Made) -> None:
 
 
 @VERSIONS
+@pytest.mark.parametrize("flattened", [False, True])
+def test_a_flattened_launch_has_one_loop_with_all_its_stages(made: Made, flattened: bool) -> None:
+    g = samples.matmul(BF16, m=1024, k=512, n=1024).sgraph
+    (name,) = (x.name for x in g.launches)
+    config = Config({"T_m": 128, "T_n": 128, "T_k": 64}, {name: 8}, {name: 3})
+    config = config.having(persistent={name: 1}, descriptors=[name], flattened=[name] * flattened)
+    text = made(g, config, "ttgir")
+    assert text.count("scf.for") == (1 if flattened else 2)
+    buffers = re.findall(
+        r"local_alloc : \(\) -> !ttg\.memdesc<(\d)x128x64xbf16|local_alloc : .*<(\d)x64x128xbf16", text
+    )
+    assert [int(a or b) for a, b in buffers] == [3, 3]
+
+
+@VERSIONS
 @pytest.mark.parametrize("by_descriptors", [False, True])
 def test_a_tile_in_two_layouts_is_permuted_by_descriptors_alone(made: Made, by_descriptors: bool) -> None:
     g = samples.rmsnorm_linear(BF16, m=64, d=512, n=128).sgraph
@@ -177,7 +192,7 @@ def causal() -> Emitted:
 
 # Lengths that are known and lengths that are not, one of each kind of kernel; each option with several of them.
 SPREAD: Mapping[str, tuple[Callable[[], Emitted], tuple[str, ...]]] = {
-    "product": (lambda: of(samples.matmul(BF16, m=1000, k=1024, n=1024)), ("persistent", "descriptors")),
+    "product": (lambda: of(samples.matmul(BF16, m=1000, k=1024, n=1024)), ("persistent", "flattened", "descriptors")),
     "product of any rows": (lambda: of(samples.symbolic_matmul(BF16)), ("persistent",)),
     "product by the library": (lambda: of(samples.matmul(BF16)), ("library",)),
     "split product": (lambda: of(samples.split_k_matmul(BF16)), ("descriptors",)),

@@ -931,8 +931,8 @@ def _emitted(
     beside = {o.name for o in options if o.offered is not Offered.SPACE}
     forms = [c for c in points[1:] if not beside.isdisjoint(c.options)]
     for o in options if platform.timed else ():
-        if o.offered is Offered.TIMING and o.launches:
-            forms.append(points[0].having(**{o.name: dict.fromkeys(o.launches, 1) if o.numbered else o.launches}))
+        if o.offered in (Offered.STUDY, Offered.TIMING) and o.forms():
+            forms.append(points[0].having(**{o.name: dict.fromkeys(o.forms(), 1) if o.numbered else o.forms()}))
     configs = {platform.device.target: [points[0], *forms]}
     return write_module(platform.backend.emit(sgraph, formula=formula, configs=configs), folder / "kernels.py")
 

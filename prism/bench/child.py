@@ -358,9 +358,7 @@ def smoke(request: Request) -> Iterator[Event]:
         yield {"event": "begin", "trial": [n, m]}
         try:
             config = bench.record["candidates"][n]["configs"][m]["config"]
-            # A persistent launch loads by descriptors as well, where it can: the two meet in no other place.
-            both = sorted({*config.get("descriptors", ()), *config.get("persistent", ())})
-            launch, _ = bench.launching(n, {**config, "descriptors": both})
+            launch, _ = bench.launching(n, config)
             wrong = 0.0
             for _ in range(2):
                 # The second call finds what the first has left: counts of programs that have arrived, for one.

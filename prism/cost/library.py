@@ -14,8 +14,8 @@ from dataclasses import dataclass
 
 from prism.cost.compiled_expr import value
 from prism.cost.device import Device
-from prism.cost.gpu import FULL_DOT_REUSE, Times, reached
-from prism.cost.roofline import memory, seconds
+from prism.cost.gpu import FULL_DOT_REUSE, Times, transfer
+from prism.cost.roofline import seconds
 from prism.program.index import Axis
 from prism.program.nodes import DType
 from prism.sgraph.attention import PlainAttention
@@ -169,7 +169,7 @@ def call_times(call: LibraryCall, hints: Mapping[str, int], device: Device) -> T
             busy = programs / device.processors if size.causal and waves > 1 else float(waves)
             through_l2 = programs * 2 * size.keys / parts * seen * size.columns * size.width
             times = Times(
-                memory=memory(device, moved, moved + through_l2, reached(device, programs)),
+                memory=transfer(device, moved, moved + through_l2, programs),
                 compute=busy * own / rate,
                 latency=2 * device.memory_latency_s * waves,
                 overlap=LIBRARY_OVERLAP,
@@ -215,7 +215,7 @@ def library_times(product: Extents, dtype: DType, device: Device) -> Times:
             # Two neighbours load the longer side of their tiles together.
             through_l2 = programs * own * (min(high, wide) + max(high, wide) / 2) * product.width
             times = Times(
-                memory=memory(device, moved, through_l2, reached(device, programs)),
+                memory=transfer(device, moved, through_l2, programs),
                 compute=waves * 2.0 * high * wide * own / (rate * reuse),
                 latency=2 * device.memory_latency_s * waves,
                 overlap=LIBRARY_OVERLAP,

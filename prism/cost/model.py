@@ -22,7 +22,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, Protocol, TypeAlias
 
-from prism.cost import roofline
 from prism.cost.compiled_expr import value
 from prism.cost.device import Device
 from prism.cost.gpu import (
@@ -32,7 +31,7 @@ from prism.cost.gpu import (
     Times,
     joined_dtype,
     launch_models,
-    reached,
+    transfer,
 )
 from prism.cost.library import Extents, call_times, library_times
 from prism.cost.streams import STREAMS, Demand, finished, placed
@@ -373,7 +372,7 @@ def _operator(definition: Definition, program: Program, device: Device, hints: M
     programs = max(1.0, math.ceil(largest / BASELINE_TILE))
     dtype = joined_dtype(dtypes)
     busy = min(1.0, programs / device.processors)
-    memory = roofline.memory(device, moved - kept, moved, reached(device, programs))
+    memory = transfer(device, moved - kept, moved, programs)
     compute = pointwise / (device.multiply_adds_s * VECTOR_EFFICIENCY * busy)
     latency, overlap, spill = 2 * device.memory_latency_s, 1.0, 0.0
     for t in (library_times(Extents(*p, dtype.bytes), dtype, device) for p in products):

@@ -12,10 +12,12 @@ from collections.abc import Sequence
 
 from prism.cost.constraints import footprint
 from prism.sgraph.folding import folds
-from prism.sgraph.nodes import Contract, Loop, SGraph, Stmt
+from prism.sgraph.nodes import Contract, Loop, SGraph, Stmt, statements
 
 PERSISTENT = "persistent"
 """What configurations call it; the number is the programs that a multiprocessor holds at a time."""
+FLATTENED = "flattened"
+"""What configurations call those whose loop over tiles is one with the loop in a tile: loads run ahead to the next."""
 
 
 def persistable(sgraph: SGraph) -> tuple[str, ...]:
@@ -29,6 +31,13 @@ def persistable(sgraph: SGraph) -> tuple[str, ...]:
         and _multiplies(x.kernels[0].body, False)
         and footprint(x.kernels[0], sgraph).dots
     )
+
+
+def flattenable(sgraph: SGraph) -> tuple[str, ...]:
+    """Of those that may be persistent, those with a single loop, as long in every tile."""
+    kernels = {x.name: x.kernels[0] for x in sgraph.launches if x.name in persistable(sgraph)}
+    loops = {name: [s for s in statements(k.body) if isinstance(s, Loop)] for name, k in kernels.items()}
+    return tuple(name for name, found in loops.items() if len(found) == 1 and not found[0].range)
 
 
 def _multiplies(body: Sequence[Stmt], inside: bool) -> bool:

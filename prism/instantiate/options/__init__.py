@@ -13,6 +13,7 @@ from prism.cost.model import CostModel
 from prism.errors import UsageError
 from prism.instantiate.options.dependent import Dependent
 from prism.instantiate.options.descriptors import Descriptors
+from prism.instantiate.options.flattened import Flattened
 from prism.instantiate.options.folded import Folded
 from prism.instantiate.options.library import Library
 from prism.instantiate.options.option import Family as Family
@@ -23,7 +24,7 @@ from prism.instantiate.options.streams import Streams
 from prism.sgraph.config import Config, Resources
 from prism.sgraph.nodes import SGraph
 
-OPTIONS: tuple[type[Option], ...] = (Library, Folded, Persistent, Descriptors, Dependent, Streams)
+OPTIONS: tuple[type[Option], ...] = (Library, Folded, Persistent, Flattened, Descriptors, Dependent, Streams)
 """All of them, in the order in which reports show them."""
 
 

@@ -9,14 +9,13 @@ point: the best few points of a study have variants instead, the other way round
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from functools import cached_property
 
 import numpy as np
 
-from prism.backends.tensor_descriptors import DESCRIPTORS, LaunchBoxes, boxes, fitting
+from prism.backends.tensor_descriptors import fitting
 from prism.cost.gpu import LIBRARY_STAGES
 from prism.cost.model import CostModel
-from prism.cost.shared_memory import described
+from prism.cost.shared_memory import DESCRIPTORS, described, shared_memory
 from prism.instantiate.options.option import Family, Offered, Option
 from prism.instantiate.point_tables import PointSpace
 from prism.sgraph.config import Config, Resources
@@ -42,16 +41,21 @@ class Descriptors(Option):
         names = self._fitting(config)
         return config.having(descriptors=names - config.launches(DESCRIPTORS) and names) if names else None
 
+    def forms(self) -> Collection[str]:
+        """Those with loads that a descriptor may do."""
+        return tuple(self.family.boxes)
+
     def extend(self, tables: dict[str, PointSpace], shared: Collection[str]) -> None:
         """A column for launches that read a tile in two layouts, 1 where its descriptor fits."""
-        for name in self.launches:
-            held = self._boxes.get(name)
+        for name in self._in_two_layouts():
+            held = self.family.boxes.get(name)
             if held is None or not any(b.twice for _, b in held.loads.values()):
                 continue
             table = tables[name]
             symbols = [n for n in table.names[:-2] if n in {s.name for s in self.family.sgraph.symbols}]
             rows, places = np.unique(table.columns(symbols), axis=0, return_inverse=True)
-            fits = [name in self._fits(dict(zip(symbols, row, strict=True)), True) for row in rows.tolist()]
+            given = (dict(zip(symbols, row, strict=True)) for row in rows.tolist())
+            fits = [bool(fitting(self.family.module, {name: held}, g, self.family.hints, twice=True)) for g in given]
             chosen = np.array(fits)[places.reshape(-1)] & (table.column("stages") != LIBRARY_STAGES)
             tables[name] = table.flagged(described(name), chosen)
 
@@ -59,14 +63,11 @@ class Descriptors(Option):
         """What the launch's column says."""
         return bool(row.get(described(launch), 0))
 
+    def _in_two_layouts(self) -> list[str]:
+        """The launches for which tile programs are worth a look."""
+        found = self.family.footprints
+        launches = [x for x in self.family.sgraph.launches if x.name in self.launches]
+        return [x.name for x in launches if any(shared_memory(found[k.name]).tiles for k in x.kernels)]
+
     def _fitting(self, config: Config) -> frozenset[str]:
-        return self._fits(config.symbols) & config.warps.keys()
-
-    def _fits(self, symbols: Mapping[str, int], twice: bool = False) -> frozenset[str]:
-        if not self.launches:
-            return frozenset()
-        return fitting(self.family.module, self._boxes, symbols, self.family.hints, twice)
-
-    @cached_property
-    def _boxes(self) -> Mapping[str, LaunchBoxes]:
-        return boxes(self.family.module)
+        return self.family.described(config.symbols) & config.warps.keys()

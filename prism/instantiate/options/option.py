@@ -15,6 +15,7 @@ from functools import cached_property
 from typing import ClassVar
 
 from prism.backends.passes.pipeline import tile_module
+from prism.backends.tensor_descriptors import LaunchBoxes, boxes, fitting
 from prism.backends.tile import TileModule
 from prism.cost.constraints import Footprint, footprint
 from prism.cost.device import Device
@@ -57,6 +58,15 @@ class Family:
         """The tile programs as they are printed."""
         return tile_module(self.sgraph)
 
+    @cached_property
+    def boxes(self) -> Mapping[str, LaunchBoxes]:
+        """The loads that descriptors may do, by launch."""
+        return boxes(self.module) if self.device.descriptors else {}
+
+    def described(self, symbols: Mapping[str, int]) -> frozenset[str]:
+        """The launches where descriptors fit; see `prism.backends.tensor_descriptors.fitting`."""
+        return fitting(self.module, self.boxes, symbols, self.hints) if self.boxes else frozenset()
+
 
 class Option:
     """A launch option of one family on one device; a subclass says what is particular about it.
@@ -96,6 +106,10 @@ class Option:
             resources: what the compiler said of its launches; estimated where it is missing.
         """
         return None
+
+    def forms(self) -> Collection[str]:
+        """The launches that a module has its form of, where a device may try it."""
+        return self.launches
 
     def settled(self, config: Config, model: CostModel, resources: Sequence[Resources]) -> Config:
         """A variant as what the compiler said of it has it; nothing is compiled anew."""

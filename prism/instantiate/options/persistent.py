@@ -1,9 +1,10 @@
 """Persistent launches: as many programs as the device runs at a time, each of which takes tile after tile.
 
-The model sees no gain in it, and says of both the same: what it saves (starting programs, and their first loads) has
-not been measured. So it is no column, which would double every space for nothing; where a device is there to say, the
-best configurations are timed with it as well. Its number is the programs that a multiprocessor holds at a time. Which
-launches may be, `prism.cost.persistent` says.
+It is timed together with descriptors, where they fit: copies then run ahead into the next tile, which is the form that
+published figures are of, and the model's (`prism.cost.gpu.COPY_OVERLAP`). Of the rest the model sees no gain: what
+starting programs takes has not been measured. So it is no column, which would double every space for little; where a
+device is there to say, the best configurations are timed with it as well. Its number is the programs that a
+multiprocessor holds at a time. Which launches may be, `prism.cost.persistent` says.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from collections.abc import Sequence
 
 from prism.cost.model import CostModel, Model
 from prism.cost.persistent import PERSISTENT, persistable
+from prism.cost.shared_memory import DESCRIPTORS
 from prism.instantiate.options.option import Family, Offered, Option
 from prism.sgraph.config import Config, Resources
 
@@ -40,7 +42,8 @@ class Persistent(Option):
                 programs, blocks = model.occupancy(name, config, known.get(name))
                 if programs > blocks * model.device.processors:
                     found[name] = blocks
-        return config.having(persistent=found) if found else None
+        both = {DESCRIPTORS: config.launches(DESCRIPTORS) | (self.family.described(config.symbols) & found.keys())}
+        return config.having(persistent=found, **both) if found else None
 
     def settled(self, config: Config, model: CostModel, resources: Sequence[Resources]) -> Config:
         """As many programs as a multiprocessor holds of what the compiler made."""

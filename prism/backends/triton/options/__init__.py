@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from prism.backends.triton.options.dependent import PrintedDependent
 from prism.backends.triton.options.descriptors import PrintedDescriptors
+from prism.backends.triton.options.flattened import PrintedFlattened
 from prism.backends.triton.options.folded import PrintedFolded
 from prism.backends.triton.options.library import PrintedLibrary
 from prism.backends.triton.options.persistent import PrintedPersistent
@@ -15,6 +16,7 @@ PRINTED: tuple[type[Printed], ...] = (
     PrintedFolded,
     PrintedDescriptors,
     PrintedDependent,
+    PrintedFlattened,
     PrintedPersistent,
     PrintedStreams,
 )

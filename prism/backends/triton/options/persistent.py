@@ -14,8 +14,9 @@ from prism.backends.host import Signature
 from prism.backends.source import Writer, fresh
 from prism.backends.tile import TileLaunch, TileModule
 from prism.backends.tile_rename import names_beside
+from prism.backends.triton.options.flattened import PrintedFlattened
 from prism.backends.triton.options.printed import Call, Printed
-from prism.cost.persistent import PERSISTENT, persistable
+from prism.cost.persistent import FLATTENED, PERSISTENT, persistable
 from prism.sgraph.config import Config
 from prism.sgraph.nodes import SGraph
 
@@ -43,6 +44,7 @@ class PrintedPersistent(Printed):
     def __init__(self, module: TileModule, sgraph: SGraph, configs: Sequence[Config]) -> None:
         super().__init__(module, sgraph, configs)
         self.launches = [n for n in self.launches if not configs or n in self.chosen]
+        self._flattened = {n for n in PrintedFlattened(module, sgraph, configs).launches if n in self.launches}
 
     def possible(self, module: TileModule, sgraph: SGraph) -> Collection[str]:
         """Launches that multiply in a loop."""
@@ -52,6 +54,8 @@ class PrintedPersistent(Printed):
         """Name what a program does at a tile."""
         super().named(signature, taken)
         self._functions = {name: fresh(f"{name}_tile", taken) for name in self.launches}
+        launches = [x for x in self.module.launches if x.name in self._flattened]
+        self._flags = {x.name: names_beside(x.programs[0]).fresh("FLATTENED") for x in launches}
 
     def kernel(self, launch: TileLaunch, emitter: KernelEmitter) -> None:
         """The program is a function of its tile."""
@@ -68,16 +72,20 @@ class PrintedPersistent(Printed):
         names = names_beside(launch.programs[0])
         names.taken |= {*arguments, *constants, *parameters}
         tiles, tile = names.fresh("tile_count"), names.fresh("tile")
+        numbers = f"tl.program_id(0), {tiles}, tl.num_programs(0)"
         writer.blank(2)
         writer.line("@triton.jit")
-        given = [*arguments, tiles, *(f"{c}: tl.constexpr" for c in constants), *parameters]
+        flag = self._flags.get(launch.name)
+        flags = [f"{flag}: tl.constexpr"] if flag else []
+        loop = f"tl.range({numbers}, flatten={flag})" if flag else f"range({numbers})"
+        given = [*arguments, tiles, *(f"{c}: tl.constexpr" for c in constants), *flags, *parameters]
         writer.call(f"def {launch.name}", given, ":")
         with writer.indented():
             with writer.block(f"if {tiles} is None:"):
                 writer.call(function, ["tl.program_id(0)", *arguments, *constants, *parameters])
             with (
                 writer.block("else:"),
-                writer.block(f"for {tile} in range(tl.program_id(0), {tiles}, tl.num_programs(0)):"),
+                writer.block(f"for {tile} in {loop}:"),
             ):
                 writer.call(function, [tile, *arguments, *constants, *parameters])
 
@@ -90,3 +98,5 @@ class PrintedPersistent(Printed):
         device = f"{self.tensors.host[call.tensors[0].name]}.device"
         call.counts = [f'_resident(tiles, persistent["{name}"], {device}) if "{name}" in persistent else tiles']
         call.last.append(f'tiles if "{name}" in persistent else None')
+        if name in self._flags:
+            call.keywords.append(f'{self._flags[name]}="{name}" in {FLATTENED}')
