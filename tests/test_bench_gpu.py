@@ -24,6 +24,7 @@ from benchmarks.gpu_check import structure
 from benchmarks.gpu_plot import figure, page
 from prism.backends.interleave import interleave
 from prism.bench import functions
+from prism.bench.baselines import int4_packed
 from prism.bench.child import compile_ahead, draw, errors, flat, judge, load_module
 from prism.bench.measure import CHILD, Plan, Run, better, device_environment, smoked
 from prism.bench.own import from_output, module_facts, own_case
@@ -40,7 +41,7 @@ from prism.bench.results import (
     summary,
     twins,
 )
-from prism.bench.suite import CASES, Case, reduced
+from prism.bench.suite import CASES, INT4_LINEAR, Case, case, reduced
 from prism.cli import main
 from prism.cost.device import device
 from prism.errors import BackendError, UsageError
@@ -895,3 +896,22 @@ def test_the_committed_estimates_are_complete_and_marked() -> None:
     if not list(gpu.RESULTS.glob("nvidia-*.json")):
         assert "Nothing on this page was measured on a device" in text
     assert markdown(body["cases"]) in text
+
+
+def test_torchs_int4_product_is_given_the_codes_scales_and_offsets_that_it_takes() -> None:
+    """By torch's product for CPUs, which takes codes one by one: on a GPU it packs what is asked of it here."""
+    assert case("int4 g128 GEMM M1").workload.baselines == ("_weight_int4pack_mm",)
+    n, k, g = 64, 256, 128
+    sizes = {"m": 16, "k": k, "n": n, "g": g}
+    given = draw(describe(Case("c", "suite", INT4_LINEAR, sizes))["inputs"], "cpu")
+    x, w, scale, zero = given
+    codes, scales = int4_packed(w, scale, zero)
+    assert (codes.shape, codes.dtype, scales.shape) == ((n, k // 2), torch.uint8, (k // g, n, 2))
+    # A byte's first code is in its upper half.
+    whole = torch.stack((codes >> 4, codes & 15), -1).reshape(n, k)
+    assert torch.equal(whole, torch.stack((w & 15, w >> 4), -1).reshape(n, k))
+    packed = torch.ops.aten._convert_weight_to_int4pack_for_cpu(whole.to(torch.int32), 2)
+    found = torch.ops.aten._weight_int4pack_mm_for_cpu(x, packed, g, scales)
+    exact = functions.int4_linear(*(t if t.dtype == torch.uint8 else t.double() for t in given))
+    # The offset's own rounding is within what is allowed.
+    assert judge(found, exact, functions.int4_linear(*given)) < 1

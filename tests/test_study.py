@@ -11,8 +11,10 @@ import pytest
 from prism.errors import UsageError
 from prism.events import Evidence
 from prism.instantiate.study import BATCH, RESCUE, SEEDS, Candidate, Failure, Outcome, TuneResult, tune
+from prism.program.extents import symbol
+from prism.program.index import Axis
 from prism.sgraph.config import Config, Resources
-from prism.sgraph.nodes import SGraph
+from prism.sgraph.nodes import Kernel, SGraph, Split
 
 EMPTY = SGraph("p", (), (), (), ())
 
@@ -215,3 +217,31 @@ def test_a_study_that_ended_early_resumes_and_ends_there(tmp_path: Path) -> None
     assert not table.asked
     alone = tune(large(), Table(), region="r", budget=40, least=lambda _, c: cost(c))
     assert shape(again) == shape(alone)
+
+
+def test_ways_to_tile_come_before_stages_and_parts_where_estimates_say_nothing() -> None:
+    """A study of few trials has every tile size and number of warps that the model cannot tell from the best."""
+    n, parts = Axis("n", 4096), symbol("S_n")
+    kernel = Kernel("k", ((n, Split(parts, symbol("T_n"))),), ())
+    g = SGraph("g", (), (), (), (kernel,))
+    points = [
+        Config({"T_n": tile, "S_n": split}, {"k": warps}, {"k": stages})
+        for tile in (32, 64, 128)
+        for split in (8, 16)
+        for warps in (4, 8)
+        for stages in (2, 3, 4)
+    ]
+
+    def estimate(c: Config, resources: Sequence[Resources]) -> float:
+        # The smallest tile with most warps and stages looks best, by thousandths. Tiles of 128 are far behind.
+        return 1.0 + 1e-3 * (c.symbols["T_n"] / 32 - c.warps["k"] - c.stages["k"]) + (c.symbols["T_n"] == 128)
+
+    class Estimates(Table):
+        def evaluate(self, points: Sequence[tuple[Candidate, Config]]) -> Iterator[Outcome]:
+            for _, c in points:
+                yield Outcome(estimate(c, ()))
+
+    found = tune([Candidate("c", g, Path("/nonexistent"), tuple(points), estimate)], Estimates(), region="r", budget=4)
+    asked = [t.point.config for t in found.trials]
+    assert [(c.symbols["T_n"], c.warps["k"]) for c in asked] == [(32, 8), (64, 8), (32, 4), (64, 4)]
+    assert {c.stages["k"] for c in asked} == {4}

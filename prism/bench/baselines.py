@@ -137,6 +137,41 @@ def _concatenated(_function: str) -> Baseline:
     return Baseline(call, setup)
 
 
+INNER_TILES = 8
+"""Tiles of 16 along the contraction that torch packs together, the most: 2, 4 or 8."""
+
+
+def int4_packed(w: torch.Tensor, scale: torch.Tensor, zero: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Codes, scales and zero points as torch's product takes them, before it packs the codes.
+
+    It takes the first code of a byte from the upper half, and a weight is `(code - 8) * scale + offset`: the offset
+    is `(8 - zero) * scale`, rounded to the type of the scales, which the error that is allowed has room for.
+
+    Args:
+        w: [n, k / 2] uint8 with two codes each, the low one first.
+        scale: [n, k / g].
+        zero: the same.
+
+    Returns:
+        codes [n, k / 2] uint8; scales and offsets [k / g, n, 2].
+    """
+    offset = ((8 - zero.float()) * scale.float()).to(scale.dtype)
+    return w << 4 | w >> 4, torch.stack((scale, offset), -1).transpose(0, 1).contiguous()
+
+
+def _int4_product(_function: str) -> Baseline:
+    """torch's own kernel for codes of 4 bits in bfloat16; weights are packed before, as a model would hold them."""
+    if not hasattr(torch, "_weight_int4pack_mm"):
+        raise ImportError("this torch has no _weight_int4pack_mm")
+
+    def setup(t: Sequence[torch.Tensor]) -> Sequence[Any]:
+        x, w, scale, zero = t
+        codes, scales = int4_packed(w, scale, zero)
+        return x, torch._convert_weight_to_int4pack(codes, INNER_TILES), x.shape[1] // scale.shape[1], scales
+
+    return Baseline(torch._weight_int4pack_mm, setup)
+
+
 def _liger(function: str) -> Baseline:
     from liger_kernel.ops.rms_norm import LigerRMSNormFunction  # type: ignore[import-not-found,unused-ignore]
     from liger_kernel.ops.swiglu import LigerSiLUMulFunction  # type: ignore[import-not-found,unused-ignore]
@@ -197,6 +232,7 @@ _OTHERS: Mapping[tuple[str, str], Callable[[str], Baseline]] = {
     ("F.rms_norm + cuBLAS", ""): _norm_and_cublas,
     ("fused gate+up cuBLAS", "gated_mlp"): _fused_gate_up,
     ("SDPA cuDNN, concatenated", "mla_decode"): _concatenated,
+    ("_weight_int4pack_mm", "int4_linear"): _int4_product,
     ("liger", ""): _liger,
     ("helion", ""): _helion,
 }

@@ -270,6 +270,7 @@ INT4_LINEAR = Workload(
     lambda z: (_a("y", z["m"], z["n"]),),
     lambda z: 2.0 * z["m"] * z["k"] * z["n"],
     {"m": 5, "k": 1152, "n": 776, "g": 128},
+    ("_weight_int4pack_mm",),
 )
 
 ADD_RMSNORM = Workload(

@@ -25,7 +25,7 @@ from prism.instantiate.cache import digest
 from prism.instantiate.proposals import Point, Proposer, quiet
 from prism.process.deadline import NEVER, Deadline, OutOfTimeError
 from prism.sgraph.config import Config, Resources
-from prism.sgraph.nodes import SGraph
+from prism.sgraph.nodes import SGraph, Split
 
 if TYPE_CHECKING:
     import optuna
@@ -43,6 +43,8 @@ HURRIED = 2
 """How many are compiled and timed together where the time is limited."""
 DEFAULT_BUDGET = 12
 """Trials a region."""
+TIED = 0.05
+"""Estimates that differ by less than this share say nothing of which point is faster (guess)."""
 RESCUE = 48
 """How many more there are at most while none has fitted on the device."""
 
@@ -333,7 +335,11 @@ def _key(candidates: Sequence[Candidate], point: Point) -> str:
 
 
 def _ordered(candidates: Sequence[Candidate]) -> list[Point]:
-    """Every point, best first by the model: but the best of each of the leading sGraphs come before all others."""
+    """Every point, best first by the model, but two kinds come before others: the best of each of the leading sGraphs.
+
+    Then, of those that the model cannot tell from the best, one for each way to tile an sGraph: that a loop has a
+    stage or a split a part more is seldom what makes it slow.
+    """
     scored: list[tuple[float, int, int]] = []
     for n, c in enumerate(candidates):
         for m, config in enumerate(c.points):
@@ -345,9 +351,15 @@ def _ordered(candidates: Sequence[Candidate]) -> list[Point]:
         if len(leaders) == LEADERS:
             break
         leaders.setdefault(s[1], s)
-    first = list(leaders.values())
-    taken = set(first)
-    ranked = first + [s for s in scored if s not in taken]
+    ways: dict[tuple[int, tuple[object, ...]], tuple[float, int, int]] = {}
+    parts = [{r.parts.name for k in c.sgraph.kernels for _, r in k.roles if isinstance(r, Split)} for c in candidates]
+    for s in scored:
+        if s[0] > (1 + TIED) * scored[0][0]:
+            break
+        config = candidates[s[1]].points[s[2]]
+        tiles = tuple((x, v) for x, v in sorted(config.symbols.items()) if x not in parts[s[1]])
+        ways.setdefault((s[1], (tiles, *sorted(config.warps.items()))), s)
+    ranked = dict.fromkeys([*leaders.values(), *ways.values(), *scored])
     return [Point(n, candidates[n].points[m]) for _, n, m in ranked]
 
 
