@@ -175,7 +175,7 @@ class IntegerPrinter(ABC):
             case sympy.ceiling() | sympy.floor():
                 top, bottom = sympy.fraction(sympy.together(e.args[0]))
                 if isinstance(e, sympy.ceiling):
-                    return f"{self.cdiv}({self.text(top)}, {self.text(bottom)})", ATOM
+                    return self.rounded_up(top, bottom)
                 return self._infix(self.quotient, top, bottom)
             case sympy.Mod():
                 return self._infix(self.remainder, *e.args)
@@ -186,6 +186,10 @@ class IntegerPrinter(ABC):
                     text = f"{self.greatest if isinstance(e, sympy.Max) else self.least}({text}, {self.text(a)})"
                 return text, ATOM
         raise UnsupportedError(f"cannot print the integer expression {e}", where=self.where)
+
+    def rounded_up(self, top: Any, bottom: Any) -> tuple[str, int]:
+        """The quotient, rounded up, and how tightly it binds."""
+        return f"{self.cdiv}({self.text(top)}, {self.text(bottom)})", ATOM
 
     def extremes(self, e: Any) -> Sequence[Any]:
         """The operands of a minimum or a maximum, in a fixed order."""
@@ -229,9 +233,17 @@ class PythonIntegers(IntegerPrinter):
         return found
 
 
+class HostIntegers(PythonIntegers):
+    """As Python that runs at each call: `triton.cdiv` is one of Triton's functions there, and takes microseconds."""
+
+    def rounded_up(self, top: Any, bottom: Any) -> tuple[str, int]:
+        """By rounding the negated quotient down."""
+        return f"-(-{self.operand(top)} // {self.operand(bottom)})", SUM
+
+
 KERNEL = PythonIntegers("tl.cdiv", "tl.minimum", "tl.maximum")
 """In a Triton kernel."""
-HOST = PythonIntegers("triton.cdiv")
+HOST = HostIntegers("")
 """On the host of Triton kernels."""
 
 

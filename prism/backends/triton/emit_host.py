@@ -24,6 +24,8 @@ RESERVED = frozenset(
 EXPECT = '''
 def _expect(name, tensor, shape, dtype):
     """Refuse an argument of another rank, data type or shape; None stands for any length."""
+    if type(tensor) is torch.Tensor and tensor.dtype == dtype and tensor.shape == shape and not tensor.requires_grad:
+        return
     if not isinstance(tensor, torch.Tensor):
         raise ValueError(f"{name} must be a torch.Tensor, not {type(tensor).__name__}")
     if tensor.dtype != dtype:
@@ -40,9 +42,15 @@ def _expect(name, tensor, shape, dtype):
 '''
 
 CHOOSE = '''
+_TARGETS = {}
+
+
 def choose(device, sizes):
     """The tuned configuration for a device and for the lengths of the axes."""
-    target = "sm_%d%d" % torch.cuda.get_device_capability(device) if device.type == "cuda" else device.type
+    target = _TARGETS.get(device)
+    if target is None:
+        target = "sm_%d%d" % torch.cuda.get_device_capability(device) if device.type == "cuda" else device.type
+        _TARGETS[device] = target
     entries = CONFIGS.get(target) or CONFIGS.get(device.type) or next(iter(CONFIGS.values()), None)
     if not entries:
         raise ValueError("this module has no tuned configuration: pass config=")
@@ -236,7 +244,7 @@ class HostEmitter:
             text = f'symbols["{c.symbol}"]'
         else:
             assert c.extent is not None
-            text = f"triton.next_power_of_2({HOST.text(c.extent)})"
+            text = f"1 << ({HOST.text(c.extent)} - 1).bit_length()"
         self.writer.line(f"{c.name} = {text if c.least == 1 else f'max({text}, {c.least})'}")
 
     def _refuse_large(self, name: str, elements: str) -> None:

@@ -151,7 +151,7 @@ class PrintedFolded(Printed):
             writer.line("arrived = [")
             with writer.indented():
                 for count in counts:
-                    writer.line(f"triton.cdiv({count}, 4) * 4,")
+                    writer.line(f"-(-({count}) // 4) * 4,")
             writer.line("]")
             writer.line(f"arrived = _arrivals(sum(arrived), {device})[: sum(arrived)].split(arrived)")
 
