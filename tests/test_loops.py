@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
 import torch
 from cpu_batch import load
@@ -28,6 +30,7 @@ from prism.cost.model import Model, baseline_estimate
 from prism.egraph.worker import Worker
 from prism.errors import IllegalIRError, UnsupportedError
 from prism.events import Recorder
+from prism.frontend.onnx.reader import from_model
 from prism.frontend.torch.reader import trace
 from prism.generate.partition import partition
 from prism.instantiate.gate.plan import plan_samples
@@ -408,3 +411,85 @@ def test_a_folder_of_a_layer_is_verified(tmp_path: Path) -> None:
     again = verify(out, program)
     assert not again.mismatches
     assert "the steps are given what the model's loops say" in again.passed
+
+
+# ONNX; the node cases of onnx are in test_onnx_node_cases.py
+
+
+def _onnx(op: str, given: Sequence[str], arrays: Mapping[str, np.ndarray], **attributes: Any) -> onnx.ModelProto:
+    names = ["y", "y_h"] + ["y_c"] * (op == "LSTM")
+    node = onnx.helper.make_node(op, [*given], names, hidden_size=3, **attributes)
+    value = onnx.helper.make_tensor_value_info
+    inputs = [value("x", onnx.TensorProto.FLOAT, [4, 2, 5])]
+    inputs += [value("lengths", onnx.TensorProto.INT32, [2])] * ("lengths" in given and "lengths" not in arrays)
+    graph = onnx.helper.make_graph(
+        [node],
+        "layer",
+        inputs,
+        [value(name, onnx.TensorProto.FLOAT, None) for name in names],
+        [onnx.numpy_helper.from_array(a, name) for name, a in arrays.items()],
+    )
+    return onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 18)])
+
+
+def _weights(gates: int, directions: int) -> dict[str, np.ndarray]:
+    rng = np.random.default_rng(0)
+    shapes = {"w": (3 * gates, 5), "r": (3 * gates, 3), "b": (6 * gates,), "h": (2, 3), "c": (2, 3)}
+    return {n: rng.standard_normal((directions, *s)).astype(np.float32) / 2 for n, s in shapes.items()}
+
+
+@pytest.mark.parametrize("direction", ["forward", "reverse", "bidirectional"])
+@pytest.mark.parametrize(
+    ("op", "options"),
+    [("LSTM", {}), ("GRU", {}), ("GRU", {"linear_before_reset": 1}), ("RNN", {"activations": ["Relu", "Relu"]})],
+)
+def test_onnx_layers_are_what_its_runtime_computes(op: str, options: dict[str, Any], direction: str) -> None:
+    directions = 1 + (direction == "bidirectional")
+    arrays = _weights({"LSTM": 4, "GRU": 3, "RNN": 1}[op], directions)
+    operands = ["x", "w", "r", "b", "", "h"] + ["c"] * (op == "LSTM")
+    if "activations" in options:
+        options = {"activations": options["activations"][:directions]}
+    used = {n: arrays[n] for n in operands if n in arrays}
+    model = _onnx(op, operands, used, direction=direction, **options)
+    program = from_model(model, "layer", None, check=False)
+    spec.check(program)
+    assert [loop.reverse for loop in program.loops] == {
+        "forward": [False], "reverse": [True], "bidirectional": [False, True]
+    }[direction]  # fmt: skip
+    x = np.random.default_rng(1).standard_normal((4, 2, 5)).astype(np.float32)
+    expected = onnxruntime_of(model, {"x": x})
+    found = evaluate(program, {"x": x})
+    for name, y in zip(program.outputs, expected, strict=True):
+        np.testing.assert_allclose(found[name], y, atol=1e-5)
+
+
+def onnxruntime_of(model: onnx.ModelProto, given: dict[str, np.ndarray]) -> Sequence[np.ndarray]:
+    """onnxruntime's results, where it is installed."""
+    onnxruntime = pytest.importorskip("onnxruntime")
+    model.ir_version = 8
+    session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+    found: Sequence[np.ndarray] = session.run(None, given)
+    return found
+
+
+def test_sequences_of_several_lengths_stay_as_they_are() -> None:
+    arrays = _weights(1, 1)
+    used = {n: arrays[n] for n in "wrb"}
+    operands = ["x", "w", "r", "b", "lengths"]
+    equal = _onnx("RNN", operands, {**used, "lengths": np.array([4, 4], np.int32)})
+    assert from_model(equal, "layer", None, check=False).loops
+    for model in (
+        _onnx("RNN", operands, {**used, "lengths": np.array([4, 3], np.int32)}),
+        _onnx("RNN", operands, used),
+    ):
+        with pytest.raises(UnsupportedError, match="several lengths"):
+            from_model(model, "layer", None, check=False)
+
+
+@pytest.mark.parametrize("attributes", [{"clip": 1.0}, {"activations": ["HardSigmoid"]}])
+def test_what_a_step_does_besides_is_refused(attributes: dict[str, Any]) -> None:
+    arrays = _weights(1, 1)
+    with pytest.raises(UnsupportedError):
+        from_model(
+            _onnx("RNN", ["x", "w", "r"], {n: arrays[n] for n in "wr"}, **attributes), "layer", None, check=False
+        )

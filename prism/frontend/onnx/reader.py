@@ -40,6 +40,7 @@ from prism.frontend.onnx import (
     order,
     pointwise,
     quantized,
+    recurrent,
     reduce,
     schemas,
     views,
@@ -877,6 +878,7 @@ TRANSLATORS: Mapping[str, Callable[[Graph, Node], Sequence[OnnxValue]]] = Mappin
         **choose.TRANSLATORS,
         **order.TRANSLATORS,
         **windows.TRANSLATORS,
+        **recurrent.TRANSLATORS,
         **quantized.TRANSLATORS,
     }
 )

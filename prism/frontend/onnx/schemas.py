@@ -29,6 +29,7 @@ VERSIONS: Mapping[str, tuple[int, int]] = MappingProxyType(
         **dict.fromkeys(("Less", "Greater"), (7, 13)),
         **dict.fromkeys(("LessOrEqual", "GreaterOrEqual"), (12, 16)),
         **dict.fromkeys(("Max", "Min", "Mean", "Sum"), (6, 13)),
+        **dict.fromkeys(("GRU", "LSTM", "RNN"), (7, 22)),
         **dict.fromkeys(("Elu", "HardSigmoid", "Selu", "InstanceNormalization"), (6, 22)),
         **dict.fromkeys(("Softplus", "Softsign", "LpNormalization"), (1, 22)),
         **dict.fromkeys(("ArgMax", "ArgMin", "Gather", "Hardmax", "LogSoftmax", "Softmax"), (1, 13)),
