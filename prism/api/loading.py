@@ -15,6 +15,7 @@ from prism.program.assumptions import Stated, check_examples, read_assumptions, 
 from prism.program.chunked import chunked
 from prism.program.nodes import Program
 from prism.program.operators import Operator
+from prism.program.recurrences import direct, looped
 from prism.program.rolled import rolled
 from prism.program.stated import Assumption
 
@@ -71,7 +72,7 @@ def _legal(program: Program, path: str | os.PathLike[str]) -> Program:
             why=error.what,
             fix="check it with onnx.checker.check_model(path, full_check=True), and report a right one",
         ) from error
-    return chunked(rolled(program))
+    return chunked(direct(rolled(looped(program))))
 
 
 def trace(
@@ -113,7 +114,7 @@ def trace(
     )
     spec.check(program)
     check_passed(read_assumptions(assume), program, example_inputs)
-    return replace(under(chunked(rolled(program)), assume), source=fn)
+    return replace(under(chunked(direct(rolled(looped(program)))), assume), source=fn)
 
 
 def check_passed(stated: Mapping[str, Assumption], program: Program, examples: Sequence[torch.Tensor]) -> None:

@@ -41,7 +41,7 @@ def rolled(program: Program) -> Program:
         found = _rolled(new, new.definition(d.name), shapes)
         if found is not None:
             new = found
-    return new if new is program else replace(new, definitions=_needed(_ordered(new.definitions), program))
+    return new if new is program else replace(new, definitions=needed(ordered(new.definitions), program))
 
 
 def _shape(expr: Expr, shapes: Mapping[str, int]) -> int:
@@ -374,7 +374,7 @@ def _with(program: Program, d: Definition, runs: Sequence[_Run]) -> Program:
     return replace(program, definitions=tuple(every))
 
 
-def _ordered(definitions: Sequence[Definition]) -> tuple[Definition, ...]:
+def ordered(definitions: Sequence[Definition]) -> tuple[Definition, ...]:
     """The definitions, each after what it reads, else in the order that they have.
 
     There is such an order: members of a family are alike back to what they share, so none of them needs another.
@@ -398,7 +398,7 @@ def _ordered(definitions: Sequence[Definition]) -> tuple[Definition, ...]:
     return tuple(done.values())
 
 
-def _needed(definitions: Sequence[Definition], old: Program) -> tuple[Definition, ...]:
+def needed(definitions: Sequence[Definition], old: Program) -> tuple[Definition, ...]:
     """Those that are read or were not read before either, of definitions in order."""
     before = {t for d in old.definitions for t in reads(d.expr)}
     used = set(old.outputs)
