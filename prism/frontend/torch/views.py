@@ -188,12 +188,12 @@ def _unbind(n: Node) -> Result:
 
 def joined(n: Node, elements: Sequence[Expr], starts: Sequence[Extent], axis: Axis) -> TorchValue:
     """The parts one after another along `axis`: part p is `elements[p]` from position starts[p] on."""
-    value = elements[-1]
     position = build.position(axis)
-    for element, following in reversed(list(zip(elements[:-1], starts[1:], strict=True))):
-        inside = op("lt", position, build.position(Index.const(following)))
-        value = op("where", inside, element, value)
-    return n.define(value)
+
+    def choose(part: int, before: Expr, after: Expr) -> Expr:
+        return op("where", op("lt", position, build.position(Index.const(starts[part]))), before, after)
+
+    return n.define(build.pieces(len(elements), elements.__getitem__, choose))
 
 
 def _cat(n: Node) -> Result:

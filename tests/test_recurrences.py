@@ -1,0 +1,239 @@
+"""Recurrences that were written step by step are loops where they are read; nothing else is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import prism
+from prism.frontend.torch.reader import trace
+from prism.program import spec
+from prism.program.evaluate import evaluate
+from prism.program.nodes import Program, Read, Steps
+from prism.program.recurrences import direct, looped
+from prism.program.rolled import rolled
+
+Make = Callable[..., Any]
+
+
+def _read(fn: Make, *shapes: tuple[int, ...]) -> tuple[Program, Program]:
+    """The program as it is written, and with loops."""
+    plain = trace(fn, tuple(torch.zeros(s) for s in shapes), name="unrolled", check=False)
+    found = direct(rolled(looped(plain)))
+    spec.check(found)
+    rng = np.random.default_rng(0)
+    given = {t.name: rng.standard_normal([int(e) for e in t.shape]) / 2 for t in plain.inputs}
+    one, other = evaluate(plain, given), evaluate(found, given)
+    for name in plain.outputs:
+        np.testing.assert_allclose(one[name], other[name], rtol=1e-12, atol=1e-12)
+    return plain, found
+
+
+def layer(x: torch.Tensor, w: torch.Tensor, u: torch.Tensor) -> torch.Tensor:
+    h, found = torch.zeros(4, 8), []
+    for t in range(x.shape[0]):
+        h = torch.tanh(x[t] @ w + h @ u)
+        found.append(h)
+    return torch.stack(found)
+
+
+def given_state(x: torch.Tensor, w: torch.Tensor, u: torch.Tensor, h: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    found = []
+    for t in range(x.shape[0]):
+        h = torch.tanh(x[t] @ w + h @ u)
+        found.append(h)
+    return torch.stack(found, 1), h
+
+
+def from_the_end(x: torch.Tensor, w: torch.Tensor, u: torch.Tensor, h: torch.Tensor) -> torch.Tensor:
+    found = []
+    for t in reversed(range(x.shape[0])):
+        h = torch.tanh(x[t] @ w + h @ u)
+        found.append(h)
+    return torch.stack(found[::-1])
+
+
+def last_alone(x: torch.Tensor, w: torch.Tensor, u: torch.Tensor, h: torch.Tensor) -> torch.Tensor:
+    for t in range(x.shape[0]):
+        h = torch.tanh(x[t] @ w + h @ u)
+    return h
+
+
+def odd(x: torch.Tensor, w: torch.Tensor, u: torch.Tensor, h: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    found, c = [], torch.zeros(4, 8)
+    for t in range(x.shape[0]):
+        s = torch.softmax(h @ u, -1)
+        c = c * 0.9 + s * x[t].cos()
+        h = h - 0.1 * (c @ u).relu() + x[t].sum(-1, keepdim=True)
+        found.append(s)
+    return torch.stack(found), c
+
+
+def two_layers(x: torch.Tensor, w: torch.Tensor, u: torch.Tensor, h: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    g, found = h, []
+    for t in range(x.shape[0]):
+        h = torch.tanh(x[t] @ w + h @ u)
+        g = torch.sigmoid(h @ w + g @ u)
+        found.append(g)
+    return torch.stack(found), h
+
+
+def one_after_another(x: torch.Tensor, w: torch.Tensor, u: torch.Tensor, h: torch.Tensor) -> torch.Tensor:
+    return layer(layer(x, w, u).cos(), u, w)
+
+
+def power_method(a: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+    for _ in range(6):
+        v = a @ v
+        v = v / v.norm()
+    return v
+
+
+def other_dimension(x: torch.Tensor, w: torch.Tensor, u: torch.Tensor) -> torch.Tensor:
+    h, found = x.new_zeros(x.shape[0], 8), []
+    for t in range(x.shape[1]):
+        h = torch.tanh(x[:, t] + h @ u)
+        found.append(h @ w)
+    return torch.stack(found, 1)
+
+
+def two_before(x: torch.Tensor, w: torch.Tensor, u: torch.Tensor, h: torch.Tensor) -> torch.Tensor:
+    found = [h, h]
+    for t in range(x.shape[0]):
+        found.append(torch.tanh(x[t] @ w + found[-1] @ u + found[-2] @ w))
+    return torch.stack(found)
+
+
+X, W, H = (6, 4, 8), (8, 8), (4, 8)
+CASES: dict[str, tuple[Make, list[tuple[int, ...]], int, int]] = {
+    "a layer": (layer, [X, W, W], 1, 6),
+    "from a given state": (given_state, [X, W, W, H], 1, 6),
+    "from the end": (from_the_end, [X, W, W, H], 1, 6),
+    "the last state alone": (last_alone, [X, W, W, H], 1, 6),
+    "an odd step": (odd, [X, W, W, H], 1, 5),
+    "two layers in one loop": (two_layers, [X, W, W, H], 1, 6),
+    "two loops": (one_after_another, [X, W, W, H], 2, 6),
+    "no slices": (power_method, [(8, 8), (8,)], 1, 6),
+    "a state of two steps before, whose product is carried": (two_before, [X, W, W, H], 1, 5),
+    "slices of another dimension": (other_dimension, [(4, 6, 8), W, W], 1, 6),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_steps_are_a_loop(case: str) -> None:
+    make, shapes, loops, trips = CASES[case]
+    _, found = _read(make, *shapes)
+    assert [loop.trips for loop in found.loops] == [trips] * loops
+
+
+class Cells(nn.Module):
+    """Cells of torch, called step by step."""
+
+    def __init__(self, kind: str) -> None:
+        super().__init__()
+        self.cell = getattr(nn, kind)(8, 8)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        h = c = torch.zeros(4, 8)
+        found = []
+        for t in range(x.shape[0]):
+            if isinstance(self.cell, nn.LSTMCell):
+                h, c = self.cell(x[t], (h, c))
+            else:
+                h = self.cell(x[t], h)
+            found.append(h)
+        return torch.stack(found)
+
+
+@pytest.mark.parametrize("kind", ["LSTMCell", "GRUCell", "RNNCell"])
+def test_cells_of_torch_are_steps(kind: str) -> None:
+    torch.manual_seed(0)
+    _, found = _read(Cells(kind).eval(), X)
+    (loop,) = found.loops
+    assert len(loop.states) == (2 if kind == "LSTMCell" else 1)
+
+
+def test_what_hangs_on_no_state_is_one_product_before_the_loop() -> None:
+    _, found = _read(layer, X, W, W)
+    (loop,) = found.loops
+    assert [d.tensor.shape for d in found.definitions if d.name.startswith("matmul_steps")] == [(6, 4, 8)]
+    assert [outer for _, outer in loop.slices] == ["matmul_steps"]
+    output = found.definition(found.outputs[0])
+    assert isinstance(output.expr, Steps)  # and no copy of it
+    _, found = _read(from_the_end, X, W, W, H)
+    (loop,) = found.loops
+    assert loop.reverse
+
+
+def fewer(x: torch.Tensor, w: torch.Tensor, u: torch.Tensor) -> torch.Tensor:
+    return layer(x[:3], w, u)
+
+
+def pointwise(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+    h, found = x[0], []
+    for t in range(x.shape[0]):
+        gate = torch.sigmoid(x[t] @ w)
+        h = gate * h + (1 - gate) * x[t]
+        found.append(h)
+    return torch.stack(found)
+
+
+def numbered(x: torch.Tensor, w: torch.Tensor, u: torch.Tensor) -> torch.Tensor:
+    h, found = torch.zeros(4, 8), []
+    for t in range(x.shape[0]):
+        h = torch.tanh(x[t] @ w + h @ u) * (1.5 + t * t)
+        found.append(h)
+    return torch.stack(found)
+
+
+def own_weights(x: torch.Tensor, a: torch.Tensor, b: torch.Tensor, c: torch.Tensor, d: torch.Tensor) -> torch.Tensor:
+    for w in (a, b, c, d):
+        x = torch.tanh(x @ w)
+    return x
+
+
+@pytest.mark.parametrize(
+    ("make", "shapes"),
+    [
+        (fewer, [X, W, W]),
+        (pointwise, [X, W]),
+        (numbered, [X, W, W]),
+        (own_weights, [H, W, W, W, W]),
+        (lambda x: torch.stack([torch.softmax(r, -1) for r in x]), [X]),
+    ],
+)
+def test_what_is_no_such_loop_stays(make: Make, shapes: list[tuple[int, ...]]) -> None:
+    plain, found = _read(make, *shapes)
+    assert not found.loops
+    assert looped(plain) is plain
+
+
+def one_step_differs(x: torch.Tensor, w: torch.Tensor, u: torch.Tensor, h: torch.Tensor) -> torch.Tensor:
+    found = []
+    for t in range(x.shape[0]):
+        h = (torch.tanh if t != 5 else torch.sigmoid)(x[t] @ w + h @ u)
+        found.append(h)
+    return torch.stack(found)
+
+
+def test_a_step_that_differs_is_no_step() -> None:
+    _, found = _read(one_step_differs, (11, 4, 8), W, W, H)
+    assert [loop.trips for loop in found.loops] == [5, 5]
+    (other,) = [d for d in found.definitions if d.name.startswith("sigmoid")]
+    assert not isinstance(other.expr, Read)
+
+
+def test_long_sequences_are_read_and_stay_small() -> None:
+    torch.manual_seed(0)
+    tensors = (torch.randn(200, 4, 8), torch.randn(8, 8) / 3, torch.randn(8, 8) / 3)
+    program = prism.trace(layer, tensors)
+    assert len(program.definitions) == 3
+    assert program.conformance is not None
+    assert program.conformance.draws
+    again = prism.trace(layer, tensors)
+    assert str(again) == str(program)
