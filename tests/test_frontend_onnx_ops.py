@@ -67,6 +67,7 @@ LOGICAL = "And Or Xor Equal"
 REDUCTIONS = "Sum Mean Max Min Prod SumSquare L1 L2 LogSumExp"
 QKV = (f(2, 4, 5, 8), f(2, 2, 7, 8), f(2, 2, 7, 6))
 Q8 = RNG.integers(-128, 128, (4, 6)).astype(np.int8)
+RECURRENT = (("LSTM", 4), ("GRU", 3), ("RNN", 1))
 PACKED = (f(2, 5, 32), f(2, 7, 16), f(2, 7, 12))
 
 CASES = [
@@ -280,6 +281,7 @@ CASES = [
     ],
     Case("RotaryEmbedding", [f(2, 4, 5, 8), f(9, 4), f(9, 4), np.array([[0, 1, 2, 3, 4]] * 2)], opset=23, fixed=[3]),
     Case("RotaryEmbedding", [f(2, 4, 5, 8), f(9, 4), f(9, 4), np.array([[0, 8, 2, 3, 4], [7, 1, 0, 3, 3]])], opset=23),
+    *[Case(op, [f(4, 2, 5), f(1, g * 3, 5), f(1, g * 3, 3)], {"hidden_size": 3}, outputs=2) for op, g in RECURRENT],
 ]
 
 
