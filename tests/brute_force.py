@@ -10,6 +10,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
@@ -26,6 +27,7 @@ from prism.program.nodes import Tensor
 from prism.sgraph.nodes import Kernel, SGraph, Split
 
 Form = Mapping[int, Choice]
+Stage = tuple[int, frozenset[Axis]]
 EVERY_PRUNER = frozenset(PRUNERS)
 
 
@@ -112,7 +114,8 @@ class BruteForce:
         found: list[Array] = []
         # Outputs over other axes take kernels of their own.
         most = self.max_kernels + len({frozenset(Target("", f.index, 0).axes) for f in task.formulas}) - 1
-        for made in (stages, *_joined(form, stages, stored, task.classes.axes)):
+        plain = [(stage, group) for (stage, _), group in stages.items()]
+        for made in (plain, *_joined(form, stages, stored, task.classes.axes, task.classes.roots)):
             if len(made) <= most:
                 found += self._combined(form, made, stored, buffers)
         return found
@@ -120,16 +123,17 @@ class BruteForce:
     def _combined(
         self,
         form: Form,
-        stages: Mapping[tuple[int, frozenset[Axis]], list[Target]],
+        stages: Sequence[tuple[int, list[Target]]],
         stored: Mapping[int, tuple[str, tuple[Axis, ...]]],
         buffers: list[Tensor],
     ) -> list[Array]:
         """What the kernels reach together, one of each."""
         task = self.task
         per_group: list[list[tuple[int, Array]]] = []
-        for _, group in sorted(stages.items(), key=lambda s: s[0][0]):
+        ordered = [group for _, group in sorted(stages, key=lambda s: s[0])]
+        for group in ordered:
             per_group.append(self._kernels(form, group, stored, buffers))
-        loads = [_loads(form, group, stored) for _, group in sorted(stages.items(), key=lambda s: s[0][0])]
+        loads = [_loads(form, group, stored) for group in ordered]
         independent = len({stage for stage, _ in stages}) == 1
         shares = len(stages) == 2 and independent and bool(loads[0] & loads[1])
         found: list[Array] = []
@@ -229,32 +233,56 @@ class BruteForce:
 
 def _joined(
     form: Form,
-    stages: Mapping[tuple[int, frozenset[Axis]], list[Target]],
+    stages: Mapping[Stage, list[Target]],
     stored: Mapping[int, tuple[str, tuple[Axis, ...]]],
     axes: Mapping[int, frozenset[Axis]],
-) -> Iterator[dict[tuple[int, frozenset[Axis]], list[Target]]]:
-    """The kernels with those put into another of their stage that reduce what it stores along, or do not know of it.
+    roots: Sequence[int],
+) -> Iterator[list[tuple[int, list[Target]]]]:
+    """The kernels with those put into another that reduce what it stores along, or do not know of it.
+
+    That is of their stage, or reads what they make.
 
     First those that lack one of its axes, then all.
     """
-    into: dict[tuple[int, frozenset[Axis]], tuple[int, frozenset[Axis]]] = {}
+    into: dict[Stage, Stage] = {}
+    names = {t.tensor: key for key, group in stages.items() for t in group}
     for mine, group in stages.items():
+        own = {t.cls for t in group}
+        apart = {c: s for c, s in stored.items() if c not in own}
         for wider, other in stages.items():
             lacks = wider[1] - mine[1]
-            same = mine[0] == wider[0] and mine[1] < wider[1] and mine not in into
-            below = [_below(form, [t.cls], stored) for t in group]
+            below = [_below(form, [t.cls], apart) for t in group]
+            if mine in into or not mine[1] < wider[1] or mine[0] > wider[0]:
+                continue
+            if mine[0] < wider[0]:
+                # It makes what it would read, which others read, too, and no products that it had to hold.
+                theirs = _read(form, other, apart)
+                rest = [t for key, targets in stages.items() if key not in (mine, wider) for t in targets]
+                read = _read(form, rest, stored)
+                early = all(names[n][0] < mine[0] for n in theirs)
+                product = any(form[c].op == "contract" and lacks & axes[c] for c in _below(form, sorted(own), {}))
+                if product or not early or not all(t.tensor in read or t.cls in roots for t in group):
+                    continue
             reduced = [{a for c in b for a in form[c].reduced} for b in below]
             along = lacks if all(lacks <= r for r in reduced) else frozenset()
             if not along and not any(lacks & axes[c] for b in below for c in b):
-                others = [{a for c in _below(form, [t.cls], stored) for a in form[c].reduced} for t in other]
+                others = [{a for c in _below(form, [t.cls], apart) for a in form[c].reduced} for t in other]
                 along = frozenset(set.intersection(*reduced, *others))
-            if same and along and _reads_alike(form, group, other, stored, along):
+            if along and _reads_alike(form, group, other, apart, along):
                 into[mine] = wider
     for most in sorted({len(w[1] - m[1]) for m, w in into.items()}):
-        made = {key: list(group) for key, group in stages.items()}
+        made: dict[Any, tuple[int, list[Target]]] = {key: (key[0], list(group)) for key, group in stages.items()}
         for mine in sorted((m for m, w in into.items() if len(w[1] - m[1]) <= most), key=lambda m: len(m[1])):
-            made[into[mine]] += made.pop(mine)
-        yield made
+            stage, group = made.pop(mine)
+            before, wide = made[into[mine]]
+            made[into[mine]] = min(stage, before), [*wide, *group]
+        yield [(stage, group) for stage, group in made.values()]
+
+
+def _read(form: Form, group: Sequence[Target], stored: Mapping[int, tuple[str, tuple[Axis, ...]]]) -> set[str]:
+    """What a kernel reads of what others store."""
+    own = {t.cls for t in group}
+    return {stored[c][0] for c in _below(form, sorted(own), stored) if c in stored and c not in own}
 
 
 def _reads_alike(

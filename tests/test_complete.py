@@ -132,6 +132,15 @@ def test_what_lacks_an_axis_of_another_output_may_be_in_its_kernel(engine: Engin
     assert compare(search_task(program("p", {"x": (4, 20), "y": (20, 12)}, outputs), engine), OPEN)
 
 
+def test_what_is_found_on_the_way_may_be_stored(engine: Engine) -> None:
+    """Rows' sums are needed by what is stored along the rows, and by another kernel."""
+    a, b, c = Axis("a", 20), Axis("b", 4), Axis("c", 32)
+    z = read("z", a, c)
+    total = op("exp", reduce("sum", c, z))
+    outputs = {"o": ((a, c), mul(z, total)), "q": ((b,), reduce("max", a, add(total, read("y", a, b))))}
+    assert compare(search_task(program("p", {"z": (20, 32), "y": (20, 4)}, outputs), engine), OPEN)
+
+
 @pytest.mark.parametrize("name", ["reduced", "alike"])
 def test_what_is_made_of_another_output_may_read_it_back(engine: Engine, name: str) -> None:
     a, b, c = Axis("a", 4), Axis("b", 20), Axis("c", 4)

@@ -72,6 +72,14 @@ def test_what_lacks_an_axis_of_a_product_is_summed_in_its_kernel(worker: Worker)
     assert found.found.bytes <= 1.001 * found.known.bytes
 
 
+def test_sums_that_two_kernels_need_are_stored_by_the_one_that_finds_them(worker: Worker) -> None:
+    known = next(k for k in KNOWN if k.name == "GroupNorm backward")
+    found, _ = measure(known, worker)
+    assert found.found is not None
+    assert found.found.launches == 2
+    assert found.found.bytes <= 1.01 * found.known.bytes
+
+
 def test_results_of_convolutions_are_stored_as_the_model_has_them(worker: Worker) -> None:
     """A window reads an element many times, which makes what it computes no smaller than what it reads."""
     known = next(k for k in KNOWN if k.name == "convolution+GroupNorm")

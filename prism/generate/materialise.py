@@ -401,7 +401,7 @@ class Planner:
         for together in () if known else self._statistics(every):
             plan = self._plan(together, at_once=True)
             if plan is not None:
-                yield from (p for p in (plan, *self._apart(plan)) if len(p.groups) <= most)
+                yield from (p for p in (plan, *self._apart(plan), *self._joined(plan)) if len(p.groups) <= most)
 
     def products(self, max_kernels: int, more: int = 0) -> Plan | None:
         """The plan that stores each product with what is computed from it alone, element by element.
@@ -494,7 +494,7 @@ class Planner:
         return found
 
     def _joined(self, plan: Plan) -> Iterator[Plan]:
-        """The plan with kernels as one where one has some of the axes of another of its rank.
+        """The plan with kernels as one where one has some of the axes of another of its rank, or of one that reads it.
 
         It reduces what the other stores along, or is the same along it and reduces what the other reduces. They read
         something in common, which is read once then. Those that lack one such axis are joined, and, as a plan of its
@@ -505,14 +505,42 @@ class Planner:
             for m, (other, wider) in enumerate(plan.groups):
                 lacks = frozenset(wider[0].axes) - frozenset(group[0].axes)
                 inside = frozenset(group[0].axes) < frozenset(wider[0].axes)
-                if rank == other and inside and n not in lacking and self._shares(plan, group, lacks, wider):
+                near = rank == other or (rank < other and self._feeds(plan, (rank, group), wider))
+                if near and inside and n not in lacking and self._shares(plan, group, lacks, wider):
                     lacking[n] = m, len(lacks)
         for most in sorted({many for _, many in lacking.values()}):
             into = {n: m for n, (m, many) in lacking.items() if many <= most}
-            groups = {n: [*group] for n, (_, group) in enumerate(plan.groups)}
+            groups = {n: (rank, [*targets]) for n, (rank, targets) in enumerate(plan.groups)}
             for n, m in sorted(into.items(), key=lambda t: len(plan.groups[t[0]][1][0].axes)):
-                groups[m] += groups.pop(n)
-            yield replace(plan, groups=tuple((plan.groups[n][0], tuple(group)) for n, group in sorted(groups.items())))
+                rank, mine = groups.pop(n)
+                groups[m] = min(rank, groups[m][0]), [*groups[m][1], *mine]
+            ordered = sorted(groups.items(), key=lambda t: (t[1][0], t[0]))
+            yield replace(plan, groups=tuple((rank, tuple(targets)) for _, (rank, targets) in ordered))
+
+    def _feeds(self, plan: Plan, group: tuple[int, Sequence[Target]], wider: Sequence[Target]) -> bool:
+        """Whether the wider kernel could run as early as the group if it made the group's values itself.
+
+        Others read these, too. Between what it finds on the way and what it does with it, it holds what it goes over
+        twice: no products.
+        """
+        rank, targets = group
+        axes = self.weights.classes.axes
+        mine = {t.cls for t in targets}
+        lacks = frozenset(wider[0].axes) - frozenset(targets[0].axes)
+        if any(self.choices[c].op == "contract" and lacks & axes[c] for c in below(self.choices, sorted(mine))):
+            return False
+        made = {t.tensor: number for number, each in plan.groups for t in each}
+        elsewhere: set[str] = {f.tensor.name for f in self.formulas}
+        for _, others in plan.groups:
+            if others is not targets and others is not wider:
+                own = {t.cls for t in others}
+                used = below(self.choices, sorted(own), plan.stored)
+                elsewhere |= {plan.stored[c][0] for c in used if c in plan.stored and c not in own}
+        own = {t.cls for t in wider}
+        apart = {c: s for c, s in plan.stored.items() if c not in mine}
+        used = below(self.choices, sorted(own), apart)
+        early = all(made[apart[c][0]] < rank for c in used if c in apart and c not in own)
+        return early and all(t.tensor in elsewhere for t in targets)
 
     def _shares(self, plan: Plan, group: Sequence[Target], lacks: frozenset[Axis], wider: Sequence[Target]) -> bool:
         """Whether one kernel for both reads something once that two kernels read twice.
@@ -520,21 +548,23 @@ class Planner:
         Along the axes that the group lacks, where each of its values reduces them; or, where none knows of them, along
         one that all values of both reduce.
         """
+        mine = {t.cls for t in group}
+        apart = {c: s for c, s in plan.stored.items() if c not in mine}
         read: list[set[int]] = []
         reduced: list[frozenset[Axis]] = []
         for targets in (group, wider):
-            used = below(self.choices, [t.cls for t in targets], plan.stored)
             own = {t.cls for t in targets}
-            read.append({c for c in used if self.choices[c].op == "read" or (c in plan.stored and c not in own)})
-            each = (below(self.choices, [t.cls], plan.stored) for t in targets)
+            used = below(self.choices, sorted(own), apart)
+            read.append({c for c in used if self.choices[c].op == "read" or (c in apart and c not in own)})
+            each = (below(self.choices, [t.cls], apart) for t in targets)
             reduced.append(
                 frozenset.intersection(*(frozenset(a for c in u for a in self.choices[c].reduced) for u in each))
             )
         axes = self.weights.classes.axes
         both = [axes[c] for c in read[0] & read[1]]
-        used = below(self.choices, [t.cls for t in group], plan.stored)
         if lacks <= reduced[0]:
             return any(lacks & a for a in both)
+        used = below(self.choices, [t.cls for t in group], apart)
         return not any(lacks & axes[c] for c in used) and any(reduced[0] & reduced[1] & a for a in both)
 
     def _buffer(self, name: str, cls: int, axes: tuple[Axis, ...]) -> Tensor:
