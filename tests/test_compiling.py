@@ -119,6 +119,74 @@ def test_results_lie_in_memory_as_they_did(faster: Callable[[], list[str]]) -> N
     assert found[3].data_ptr() == found[4].data_ptr() == x.data_ptr()
 
 
+def test_results_without_a_whole_of_their_own_lie_as_they_did(faster: Callable[[], list[str]]) -> None:
+    """Of a row there are many, and of three tensors side by side each is a part: neither is all of its memory."""
+
+    def function(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        y = torch.sigmoid(x * 2)
+        one, two, three = torch.split(y, 2, dim=1)
+        return y.sum(1, keepdim=True).expand(-1, 4), one, two, three.t()
+
+    x = torch.randn(7, 6)
+    island = compiling.Island(torch.fx.symbolic_trace(function), compiling.Kernels(QUICK))
+    want, found = function(x), island(x)
+    assert "of the time" in faster()[0]
+    for a, b in zip(want, found, strict=True):
+        torch.testing.assert_close(a, b, check_stride=True)
+
+
+def graphs(monkeypatch: pytest.MonkeyPatch) -> list[torch.fx.GraphModule]:
+    """The graphs that are divided from now on; islands run as they did."""
+    found: list[torch.fx.GraphModule] = []
+
+    class Seen(compiling.Graph):
+        def _divided(self) -> torch.fx.GraphModule:
+            found.append(super()._divided())
+            return found[-1]
+
+    monkeypatch.setattr(compiling, "Graph", Seen)
+    monkeypatch.setattr(compiling.Kernels, "of", lambda *_: compiling.Outcome(None, why="nothing is asked for"))
+    return found
+
+
+def outside(graph: torch.fx.GraphModule) -> list[str]:
+    """The operators of a divided graph that are in no island."""
+    return [str(n.target) for n in graph.graph.nodes if isinstance(n.target, torch._ops.OpOverload)]
+
+
+def test_norms_and_attention_are_in_islands_forward_and_backward(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Layer(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.norm, self.qkv = torch.nn.LayerNorm(8), torch.nn.Linear(8, 24)
+            self.groups = torch.nn.GroupNorm(3, 3)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            q, k, v = (t.unflatten(-1, (2, 4)).transpose(1, 2) for t in self.qkv(self.norm(x)).chunk(3, -1))
+            made = torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+            normal: torch.Tensor = self.groups(made.transpose(1, 2).flatten(2))
+            return normal
+
+    found = graphs(monkeypatch)
+    model, x = Layer(), torch.randn(2, 3, 8)
+    with torch.no_grad():
+        torch.testing.assert_close(torch.compile(model, backend=compiling.backend)(x), model(x))
+    torch._dynamo.reset()
+    torch.compile(model, backend=compiling.backend)(x).square().sum().backward()
+    torch._dynamo.reset()
+    assert [outside(g) for g in found] == [[], [], []]
+
+
+def test_windows_stay_on_a_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = graphs(monkeypatch)
+    nn = torch.nn
+    model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.Tanh(), nn.MaxPool2d(2), nn.Tanh(), nn.Sigmoid())
+    with torch.no_grad():
+        torch.compile(model, backend=compiling.backend)(torch.randn(1, 3, 8, 8))
+    torch._dynamo.reset()
+    assert outside(found[0]) == ["aten.convolution.default", "aten.max_pool2d_with_indices.default"]
+
+
 def test_what_nothing_is_better_for_runs_as_it_did(
     faster: Callable[[], list[str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -76,6 +76,18 @@ def heads(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
     return F.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2).reshape(b, s, -1)
 
 
+ATEN = torch.ops.aten
+
+
+def backward(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, g: torch.Tensor, **options: Any) -> Any:
+    """The gradients of fused attention, by what its forward pass saves."""
+    causal = options.pop("is_causal", False)
+    made, logarithms = ATEN._scaled_dot_product_flash_attention_for_cpu(q, k, v, 0.0, causal, **options)
+    return ATEN._scaled_dot_product_flash_attention_for_cpu_backward(
+        g, q, k, v, made, logarithms, 0.0, causal, **options
+    )
+
+
 CASES: dict[str, tuple[Fn, list[tuple[int, ...]]]] = {
     "matmul": (lambda x, w: x @ w, [(5, 7), (7, 3)]),
     "matmul_stack": (lambda x, w: x @ w, [(2, 3, 5, 7), (3, 7, 4)]),
@@ -146,6 +158,29 @@ CASES: dict[str, tuple[Fn, list[tuple[int, ...]]]] = {
     "sdpa_grouped": (
         lambda q, k, v: F.scaled_dot_product_attention(q, k, v, enable_gqa=True),
         [(2, 4, 3, 8), (2, 2, 5, 8), (2, 2, 5, 8)],
+    ),
+    "sdpa_saved": (
+        lambda q, k, v, m: ATEN._scaled_dot_product_flash_attention_for_cpu(
+            q, k, v, attn_mask=torch.where(m > 1, -math.inf, m)
+        ),
+        [(2, 3, 4, 8), (2, 3, 6, 8), (2, 3, 6, 8), (4, 6)],
+    ),
+    "sdpa_backward": (
+        lambda q, k, v, m, g: backward(q, k, v, g, attn_mask=m),
+        [*[(2, 3, 4, 8)] * 3, (4, 4), (2, 3, 4, 8)],
+    ),
+    "sdpa_backward_causal": (lambda q, k, v, g: backward(q, k, v, g, is_causal=True, scale=0.3), [(2, 3, 4, 8)] * 4),
+    "norms_with_what_they_save": (
+        lambda x, g, b: (
+            *ATEN.native_layer_norm(x, [6], g, b, 1e-5),
+            *ATEN._fused_rms_norm(x, [6], g, 1e-5),
+            *ATEN.native_group_norm(x, None, None, 2, 4, 6, 2, 1e-5),
+        ),
+        [(2, 4, 6), (6,), (6,)],
+    ),
+    "batch_norm_that_counts": (
+        lambda x, m, v: ATEN._native_batch_norm_legit_functional(x, m, v, m, v, True, 0.2, 1e-5),
+        [(3, 4, 6), (4,), (4,)],
     ),
     "causal_by_tril": (causal_by_tril, [(2, 5, 4)] * 3),
     "causal_by_arange": (causal_by_arange, [(2, 5, 4)] * 3),

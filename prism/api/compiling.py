@@ -36,6 +36,11 @@ MOST = 8
 OPTIONS = ("target", "budget", "trials", "seed", "rules", "baselines", "anew")
 """Options of `prism.optimize` that a compilation takes."""
 
+_POOLS = (f"{kind}_pool{d}d" for kind in ("max", "avg") for d in (1, 2, 3))
+LEFT = frozenset({"convolution", *(name for pool in _POOLS for name in (pool, f"{pool}_with_indices"))})
+"""ATen's operators that stay on a CPU although they are read: torch's kernels for windows are faster there than what is
+made of them, and one in an island would lose what the rest of it gains."""
+
 Key: TypeAlias = tuple[Any, ...]
 """What an island is called with: numbers, and shapes, types, devices and strides of tensors."""
 Call: TypeAlias = Callable[..., Any]
@@ -191,7 +196,7 @@ class Readable(OperatorSupportBase):
             return False
         if node.target is operator.getitem:  # an island is called with tensors and numbers, not with several at once
             return isinstance(node.args[0], torch.fx.Node) and self.is_node_supported(submodules, node.args[0])
-        described = str((node.target, *torch.fx.map_arg((node.args, node.kwargs), _described)))
+        described = str((node.target, *torch.fx.map_arg((node.args, node.kwargs), _described), _used(node)))
         if described not in self.known:
             self.known[described] = self._is_read(node)
         return self.known[described]
@@ -200,7 +205,10 @@ class Readable(OperatorSupportBase):
         target = node.target
         if not isinstance(target, torch._ops.OpOverload) or target._schema.is_mutable:
             return False
-        if torch.Tag.nondeterministic_seeded in target.tags:
+        if target._schema.name.partition("::")[2] in LEFT and _on_cpu(node):
+            return False
+        without = any(a.name == "dropout_p" for a in target._schema.arguments)  # as its translation makes sure of
+        if torch.Tag.nondeterministic_seeded in target.tags and not without:
             return False
         examples: list[torch.Tensor] = []
         alone = torch.fx.Graph()
@@ -216,8 +224,7 @@ class Readable(OperatorSupportBase):
         made = alone.call_function(target, args, kwargs)
         results = node.meta.get("val")
         if isinstance(results, (tuple, list)):
-            tensors = [n for n, value in enumerate(results) if isinstance(value, torch.Tensor)]
-            alone.output(tuple(alone.call_function(operator.getitem, (made, n)) for n in tensors))
+            alone.output(tuple(alone.call_function(operator.getitem, (made, n)) for n in _used(node)))
         else:
             alone.output(made)
         try:
@@ -236,6 +243,17 @@ def _described(operand: torch.fx.Node) -> Any:
     if not isinstance(value, torch.Tensor):
         return str(_number(value))
     return str((tuple(map(_number, value.shape)), value.dtype))
+
+
+def _on_cpu(node: torch.fx.Node) -> bool:
+    """Whether the node's operands lie on the CPU."""
+    values = (n.meta.get("val") for n in node.all_input_nodes)
+    return any(isinstance(v, torch.Tensor) and v.device.type == "cpu" for v in values)
+
+
+def _used(node: torch.fx.Node) -> list[int]:
+    """The places of the results of several that something reads."""
+    return sorted({int(u.args[1]) for u in node.users if u.target is operator.getitem})  # type: ignore[arg-type]
 
 
 def _number(size: Any) -> Any:
@@ -267,8 +285,11 @@ class Layout:
             return base.as_strided(self.shape, self.stride, base.storage_offset() + self.offset)
         if computed.stride() == self.stride:
             return computed
-        made = torch.empty_strided(self.shape, self.stride, dtype=computed.dtype, device=computed.device)
-        return made.copy_(computed)
+        # Along a stride of 0 all elements are one, which is written once.
+        once = [(1 if by == 0 else many) for many, by in zip(self.shape, self.stride, strict=True)]
+        made = torch.empty_strided(once, self.stride, dtype=computed.dtype, device=computed.device)
+        made.copy_(computed[tuple(slice(many) for many in once)])
+        return made.as_strided(self.shape, self.stride)
 
 
 def layouts(function: Call, tensors: Sequence[torch.Tensor]) -> tuple[Layout, ...]:
@@ -279,11 +300,26 @@ def layouts(function: Call, tensors: Sequence[torch.Tensor]) -> tuple[Layout, ..
     found = []
     for result in results if isinstance(results, (tuple, list)) else (results,):
         known.append(result)
-        memory = [k.untyped_storage()._cdata for k in known]
-        base = memory.index(memory[-1])
-        offset = result.storage_offset() - known[base].storage_offset()
+        memory = result.untyped_storage()._cdata
+        base, offset = next(
+            (n, result.storage_offset() - k.storage_offset())
+            for n, k in enumerate(known)
+            if k.untyped_storage()._cdata == memory and (n < len(tensors) or k is result or _holds(k, result))
+        )
         found.append(Layout(tuple(result.shape), result.stride(), base, offset))
     return tuple(found)
+
+
+def _holds(whole: torch.Tensor, view: torch.Tensor) -> bool:
+    """Whether all that a tensor views are elements of another: two parts of something else lie apart."""
+    first = view.storage_offset() - whole.storage_offset()
+    last = first + sum(by * (many - 1) for by, many in zip(view.stride(), view.shape, strict=True))
+    together = 1
+    for by, many in sorted(zip(whole.stride(), whole.shape, strict=True)):
+        if many != 1 and by != together:
+            return False  # there are places between its elements
+        together *= many
+    return first >= 0 and last < together
 
 
 class Island(torch.nn.Module):

@@ -9,7 +9,7 @@ from prism.frontend.torch.reduce import shifted
 from prism.frontend.torch.values import Handler, Node, Result, TorchValue, number
 from prism.program import build
 from prism.program.extents import Extent
-from prism.program.fold import div, op
+from prism.program.fold import div, op, sub
 from prism.program.index import Axis, Index
 from prism.program.nodes import Const, DType, Expr, ReduceKind
 from prism.program.views import axes_of, same_extent
@@ -107,24 +107,42 @@ def _letters(n: Node, term: str, rank: int) -> list[str]:
     return [*before, *(f".{d}" for d in range(hidden, 0, -1)), *after]
 
 
-def _attention(n: Node) -> Result:
-    """Scores with their mask, their softmax, and its product with the values: what eager torch launches."""
-    q, k, v = n["query"], n["key"], n["value"]
-    if n["dropout_p"] != 0:
-        raise n.unsupported("dropout is random", "trace the module in eval mode, with dropout_p=0")
-    if len({len(t.shape) for t in (q, k, v)}) > 1:
-        raise n.unsupported("query, key and value are of different rank", "give them dimensions of extent 1")
-    stack = n.shape[:-2]  # what all three broadcast to
-    length, width = q.shape[-2:]
-    keys: Extent = k.shape[-2]
-    scale = n["scale"]
-    factor = div(Const(1.0), op("sqrt", build.size(width))) if scale is None else number(scale, ())
-    score_axes = axes_of([*stack, length, keys])
-    *outer, i, j = score_axes
-    d = Axis("d", width)
+class _Scores:
+    """The scores of attention before their softmax, a definition of the program, and what they are made of.
 
-    def of_head(t: TorchValue, over: Sequence[Axis], row: Axis, column: Axis) -> Expr:
+    Attributes:
+        outer, i, j: their axes: batches and heads, queries, keys.
+        scale: the factor of the products.
+        value: the scores.
+    """
+
+    def __init__(self, n: Node) -> None:
+        q, k, v = n["query"], n["key"], n["value"]
+        if n["dropout_p"] != 0:
+            raise n.unsupported("dropout is random", "trace the module in eval mode, with dropout_p=0")
+        if len({len(t.shape) for t in (q, k, v)}) > 1:
+            raise n.unsupported("query, key and value are of different rank", "give them dimensions of extent 1")
+        self.n, self.mask = n, n["attn_mask"]
+        scale = n["scale"]
+        self.scale = div(Const(1.0), op("sqrt", build.size(q.shape[-1]))) if scale is None else number(scale, ())
+        # what all three broadcast to
+        self.axes = axes_of([*n.shape[:-2], q.shape[-2], k.shape[-2]])
+        *outer, self.i, self.j = self.axes
+        self.outer = tuple(outer)
+        d = Axis("d", q.shape[-1])
+        product = op("mul", self.of_head(q, self.outer, self.i, d), self.of_head(k, self.outer, self.j, d))
+        score = op("mul", self.scale, build.reduce(ReduceKind.SUM, d, product))
+        if n["is_causal"]:
+            score = op("where", op("le", build.position(self.j), build.position(self.i)), score, Const(-math.inf))
+        if self.mask is not None:
+            chosen = self.mask.under(self.axes)
+            only = self.mask.dtype is DType.BOOL
+            score = op("where", chosen, score, Const(-math.inf)) if only else op("add", score, chosen)
+        self.value = n.builder.define(f"{n.name}_scores", self.axes, score, n.dtype, n.origin)
+
+    def of_head(self, t: TorchValue, over: Sequence[Axis], row: Axis, column: Axis) -> Expr:
         """t[..., head, row, column]; with fewer heads than queries have, consecutive queries share one."""
+        n = self.n
         index = [Index.const(0) if e == 1 else Index.axis(a) for a, e in zip(over, t.shape[:-2], strict=True)]
         if n.get("enable_gqa") and over and t.shape[-3] != 1 and not same_extent(t.shape[-3], over[-1].extent):
             heads, shared = over[-1].extent, t.shape[-3]
@@ -133,32 +151,69 @@ def _attention(n: Node) -> Result:
             index[-1] = Index.axis(over[-1]).floordiv(heads // shared)
         return t.at([*index, Index.axis(row), Index.axis(column)])
 
-    product = op("mul", of_head(q, outer, i, d), of_head(k, outer, j, d))
-    score = op("mul", factor, build.reduce(ReduceKind.SUM, d, product))
-    mask: TorchValue | None = n["attn_mask"]
-    if n["is_causal"]:
-        score = op("where", op("le", build.position(j), build.position(i)), score, Const(-math.inf))
-    if mask is not None:
-        chosen = mask.under(score_axes)
-        only = mask.dtype is DType.BOOL
-        score = op("where", chosen, score, Const(-math.inf)) if only else op("add", score, chosen)
-    scores = n.builder.define(f"{n.name}_scores", score_axes, score, n.dtype, n.origin)
+    def at(self, a: Axis) -> Expr:
+        """The score of a query and a key."""
+        return self.value.at([*(Index.axis(x) for x in (*self.outer, self.i)), Index.axis(a)])
 
-    def at(a: Axis) -> Expr:
-        return scores.at([*(Index.axis(x) for x in (*outer, i)), Index.axis(a)])
 
-    bound = Axis("r", keys)
-    shift, total = shifted(at, j, bound)
-    weight = div(op("exp", shift), total)
-    if mask is not None:
+def _attention(n: Node) -> Result:
+    """Scores with their mask, their softmax, and its product with the values: what eager torch launches."""
+    scores = _Scores(n)
+    outer, i, j = scores.outer, scores.i, scores.j
+    bound = Axis("r", j.extent)
+    shift, total = shifted(scores.at, j, bound)
+    weight, nothing = div(op("exp", shift), total), None
+    if scores.mask is not None:
         # torch gives 0, not NaN, to a query that may look at no key; only a given mask can leave one
-        nothing = op("eq", build.reduce(ReduceKind.MAX, bound, at(bound)), Const(-math.inf))
+        nothing = op("eq", build.reduce(ReduceKind.MAX, bound, scores.at(bound)), Const(-math.inf))
         weight = op("where", nothing, Const(0.0), weight)
-    weights = n.builder.define(f"{n.name}_weights", score_axes, weight, n.dtype, n.origin)
-    *result_outer, row, column = n.axes
-    looked = weights.at([*(Index.axis(x) for x in (*result_outer, row)), Index.axis(bound)])
-    product = op("mul", looked, of_head(v, result_outer, bound, column))
-    return n.define(build.reduce(ReduceKind.SUM, bound, product))
+
+    def looked() -> TorchValue:
+        weights = n.builder.define(f"{n.name}_weights", scores.axes, weight, n.dtype, n.origin)
+        *result_outer, row, column = n.axes
+        chosen = weights.at([*(Index.axis(x) for x in (*result_outer, row)), Index.axis(bound)])
+        product = op("mul", chosen, scores.of_head(n["value"], result_outer, bound, column))
+        return n.define(build.reduce(ReduceKind.SUM, bound, product))
+
+    def logarithms() -> TorchValue:
+        """Of the rows' sums of exponentials, which the gradient is computed by."""
+        most = build.reduce(ReduceKind.MAX, bound, scores.at(bound))
+        value = op("add", most, op("log", total))
+        if nothing is not None:
+            value = op("where", nothing, Const(0.0), value)
+        return n.define(value, (*outer, i), result=1)
+
+    return n.results(looked, logarithms)
+
+
+def _attention_backward(n: Node) -> Result:
+    """The gradients of queries, keys and values, weights computed anew by the rows' logarithms."""
+    scores = _Scores(n)
+    q, k, v, gradient, made = n["query"], n["key"], n["value"], n["grad_out"], n["out"]
+    *outer, i, j = scores.axes
+    places = [Index.axis(a) for a in scores.axes]
+    d, e = Axis("d", q.shape[-1]), Axis("e", v.shape[-1])
+
+    def over(t: TorchValue, row: Axis, column: Axis) -> Expr:
+        return t.at([*map(Index.axis, outer), Index.axis(row), Index.axis(column)])
+
+    score = scores.value.at(places)
+    weight = op("exp", sub(score, n["logsumexp"].at(places[:-1])))
+    weights = n.builder.define(f"{n.name}_weights", scores.axes, weight, n.dtype, n.origin)
+    of_weight = build.reduce(ReduceKind.SUM, e, op("mul", over(gradient, i, e), over(v, j, e)))
+    f = Axis("f", v.shape[-1])
+    of_row = build.reduce(ReduceKind.SUM, f, op("mul", over(gradient, i, f), over(made, i, f)))
+    of_score = op("mul", weights.at(places), sub(of_weight, of_row))
+
+    def summed(result: int, bound: Axis, each: Expr, row: Axis, column: Axis) -> TorchValue:
+        return n.define(build.reduce(ReduceKind.SUM, bound, each), (*outer, row, column), result=result)
+
+    scaled = op("mul", scores.scale, of_score)
+    return n.results(
+        lambda: summed(0, j, op("mul", scaled, over(k, j, d)), i, d),
+        lambda: summed(1, i, op("mul", scaled, over(q, i, d)), j, d),
+        lambda: summed(2, i, op("mul", weights.at(places), over(gradient, i, e)), j, e),
+    )
 
 
 HANDLERS: Mapping[str, Handler] = {
@@ -174,4 +229,6 @@ HANDLERS: Mapping[str, Handler] = {
     "addmv": _added("mat", "vec"),
     "einsum": _einsum,
     "scaled_dot_product_attention": _attention,
+    "_scaled_dot_product_flash_attention_for_cpu": _attention,
+    "_scaled_dot_product_flash_attention_for_cpu_backward": _attention_backward,
 }

@@ -10,6 +10,7 @@ from prism.program.extents import Extent
 from prism.program.fold import op
 from prism.program.index import Axis, Index
 from prism.program.nodes import Const, Expr
+from prism.program.transform import substitute
 
 
 def _inverse_root(variance: Expr, eps: float) -> Expr:
@@ -32,7 +33,7 @@ def _batch_norm(n: Node) -> Result:
     channel = Index.axis(n.axes[1])
     centred = build.sub(x.under(n.axes), n["running_mean"].at([channel]))
     scaled = op("mul", centred, _inverse_root(n["running_var"].at([channel]), n["eps"]))
-    return (n.define(_affine(n, scaled, channel)), None, None)
+    return (n.define(_affine(n, scaled, channel)), None, None)  # of statistics there are none to save
 
 
 def _group_norm(n: Node) -> Result:
@@ -59,7 +60,17 @@ def _group_norm(n: Node) -> Result:
     apart = build.sub(at(outer), average)
     inverse = _inverse_root(build.mean(outer, op("mul", apart, apart)), n["eps"])
     value = op("mul", build.sub(x.at([Index.axis(a) for a in (batch, channel, *places)]), average), inverse)
-    return (n.define(_affine(n, value, Index.axis(channel))), None, None)
+
+    def statistic(expr: Expr, result: int) -> TorchValue:
+        """One of each group, as it is saved: over the batch and the groups."""
+        over = (batch, Axis("i1", groups))
+        return n.define(substitute(expr, {channel: Index.axis(over[1]).scaled(each)}), over, result=result)
+
+    return n.results(
+        lambda: n.define(_affine(n, value, Index.axis(channel))),
+        lambda: statistic(average, 1),
+        lambda: statistic(inverse, 2),
+    )
 
 
 HANDLERS: Mapping[str, Handler] = {

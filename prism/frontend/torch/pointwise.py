@@ -370,7 +370,7 @@ def _lerp(n: Node) -> Result:
 
 
 def _cast(n: Node) -> Result:
-    x: TorchValue = n["self"]
+    x: TorchValue = n["a" if n.has("a") else "self"]
     n.settled("dtype", "other")
     if x.dtype is n.dtype:
         return x
@@ -528,6 +528,7 @@ HANDLERS: Mapping[str, Handler] = {
     "addcdiv": _addcdiv,
     "lerp": _lerp,
     "_to_copy": _cast,
+    "prims::convert_element_type": _cast,
     "to": _cast,
     "type_as": _cast,
     "clone": _same,

@@ -298,9 +298,10 @@ def _refuse_mutation(exported: Graph, title: str) -> None:
 
 
 def _key(overload: Any) -> str:
-    """The operator's name in HANDLERS: ATen's without its overload."""
-    if isinstance(overload, torch._ops.OpOverload) and overload.namespace == "aten":
-        return str(overload._schema.name).removeprefix("aten::")
+    """The operator's name in HANDLERS: ATen's without its overload; of others, with their namespace."""
+    if isinstance(overload, torch._ops.OpOverload):
+        name = str(overload._schema.name).removeprefix("aten::")
+        return name if overload.namespace == "aten" or name in HANDLERS else ""
     return ""
 
 
@@ -485,7 +486,9 @@ class _Translation:
         results = [m for m in many if isinstance(m, torch.Tensor)]
         shapes = [self._shape(m, origin) for m in results]
         dtypes = [_dtype(m.dtype, origin) for m in results]
-        call = Node(self._builder, node.name, str(target), origin, self._arguments(node, origin), shapes, dtypes)
+        wanted = frozenset(int(u.args[1]) for u in node.users if u.target is operator.getitem)  # type: ignore[arg-type]
+        arguments = self._arguments(node, origin)
+        call = Node(self._builder, node.name, str(target), origin, arguments, shapes, dtypes, wanted or frozenset((0,)))
         try:
             made = handler(call)
         except UnsupportedError as error:

@@ -274,8 +274,8 @@ def _rms_norm(n: Node) -> Result:
         eps = 2.0**-52 if x.dtype.value == "float64" else 2.0**-23
     square = mean(r.bound, op("mul", r.element, r.element))
     scale = op("recip", op("sqrt", op("add", square, Const(float(eps)))))
-    result = n.define(_scaled(n, op("mul", x.under(n.axes), scale), rank))
-    return result if len(n.shapes) == 1 else (result, None)
+    normal = _scaled(n, op("mul", x.under(n.axes), scale), rank)
+    return n.results(lambda: n.define(normal), lambda: n.define(scale, r.axes, result=1))
 
 
 def _layer_norm(n: Node) -> Result:
@@ -285,17 +285,25 @@ def _layer_norm(n: Node) -> Result:
     inner = r.again()
     average = mean(inner, r.at(inner))
     scale = op("recip", op("sqrt", op("add", mean(r.bound, _central(r)), Const(float(n["eps"])))))
-    result = n.define(_scaled(n, op("mul", sub(x.under(n.axes), average), scale), rank))
-    return result if len(n.shapes) == 1 else (result, None, None)
+    normal = _scaled(n, op("mul", sub(x.under(n.axes), average), scale), rank)
+    return n.results(
+        lambda: n.define(normal),
+        lambda: n.define(average, r.axes, result=1),
+        lambda: n.define(scale, r.axes, result=2),
+    )
 
 
 def _batch_norm(n: Node) -> Result:
     """Normalised by what the batch's own elements are, those of each channel together."""
     x: TorchValue = n["input"]
-    if n.get("running_mean") is not None or n.get("running_var") is not None or not n["training"]:
+    old: list[TorchValue | None] = [n.get("running_mean"), n.get("running_var")]
+    if not n["training"]:
+        raise n.unsupported("it is not in training", "call .eval() on the module before tracing it")
+    if n.operator.startswith("aten._native_batch_norm_legit.default") and any(old):
         raise n.unsupported("it keeps running statistics", "call .eval() on the module before tracing it")
-    n.settled("momentum")  # of the running statistics
-    r = Reduction(x, [d for d in range(len(x.shape)) if d != 1], keepdim=True)
+    momentum = n["momentum"]
+    dims = [d for d in range(len(x.shape)) if d != 1]
+    r = Reduction(x, dims, keepdim=True)
     inner = r.again()
     average = mean(inner, r.at(inner))
     scale = op("recip", op("sqrt", op("add", mean(r.bound, _central(r)), Const(float(n["eps"])))))
@@ -305,11 +313,32 @@ def _batch_norm(n: Node) -> Result:
         normal = op("mul", normal, weight.under(n.axes[1:2]))
     if bias is not None:
         normal = op("add", normal, bias.under(n.axes[1:2]))
-    return n.define(normal), None, None
+    by = Reduction(x, dims, keepdim=False)
+    among = by.again()
+
+    def moved(place: int, statistic: Expr) -> TorchValue:
+        """The running statistic, which goes a little towards the batch's."""
+        before = old[place]
+        assert before is not None
+        kept = op("mul", Const(1.0 - momentum), before.under(by.axes))
+        return n.define(op("add", kept, op("mul", Const(momentum), statistic)), by.axes, result=3 + place)
+
+    variance = mean(by.bound, _central(by))
+    many = count(by.bound)  # running variances are those of samples
+    sampled = div(build.reduce(ReduceKind.SUM, by.bound, _central(by)), op("add", many, Const(-1.0)))
+    inverse = op("recip", op("sqrt", op("add", variance, Const(float(n["eps"])))))
+    return n.results(
+        lambda: n.define(normal),
+        lambda: n.define(mean(among, by.at(among)), by.axes, result=1),
+        lambda: n.define(inverse, by.axes, result=2),
+        lambda: moved(0, mean(among, by.at(among))),
+        lambda: moved(1, sampled),
+    )
 
 
 HANDLERS: Mapping[str, Handler] = {
     "_native_batch_norm_legit": _batch_norm,
+    "_native_batch_norm_legit_functional": _batch_norm,
     "sum": _folded(ReduceKind.SUM),
     "prod": _folded(ReduceKind.PROD),
     "amax": _folded(ReduceKind.MAX),

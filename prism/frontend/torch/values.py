@@ -76,9 +76,10 @@ class Node:
         origin: the node as the user knows it: operator, name, and line of source where torch knows it.
         shapes: the shape of each result.
         dtypes: the data type of each result.
+        wanted: the places of the results that something uses; of an operator of one result, 0.
     """
 
-    __slots__ = ("_args", "_read", "builder", "dtypes", "name", "operator", "origin", "shapes")
+    __slots__ = ("_args", "_read", "builder", "dtypes", "name", "operator", "origin", "shapes", "wanted")
 
     def __init__(
         self,
@@ -89,6 +90,7 @@ class Node:
         args: dict[str, Any],
         shapes: Sequence[Shape],
         dtypes: Sequence[DType],
+        wanted: frozenset[int] = frozenset((0,)),
     ) -> None:
         self.builder = builder
         self.name = name
@@ -98,6 +100,7 @@ class Node:
         self._read: set[str] = set()
         self.shapes = tuple(shapes)
         self.dtypes = tuple(dtypes)
+        self.wanted = wanted
 
     def __getitem__(self, argument: str) -> Any:
         self._read.add(argument)
@@ -156,6 +159,11 @@ class Node:
         over = tuple(axes) if axes is not None else self.axes
         name = self.name if len(self.shapes) == 1 else f"{self.name}_{result}"
         return self.builder.define(name, over, expr, self.dtypes[result], self.origin, view=view, bounds=bounds)
+
+    def results(self, *makers: Callable[[], TorchValue]) -> Result:
+        """The results in order, of which those are made that something uses."""
+        made = tuple(make() if place in self.wanted else None for place, make in enumerate(makers))
+        return made if len(self.shapes) > 1 or made[0] is None else made[0]
 
     def bounds(self, expr: Expr) -> Interval:
         """Bounds of an expression's values."""
