@@ -18,9 +18,11 @@ from sgraph_small import F16, F32, attention, layer_norm, matmul, matvec, split_
 
 import prism
 from prism.api.loading import trace
+from prism.cost.compiled import compiled_estimate
 from prism.cost.counts import sgraph_cost
 from prism.cost.device import DEVICES, Device, device
 from prism.cost.gpu import DOT_EFFICIENCY, FULL_DOT_REUSE, L2_SHARE
+from prism.cost.library import AttentionExtents, attention_times
 from prism.cost.model import Estimate, Model, attentions, baseline_estimate, estimate
 from prism.instantiate.space import Space
 from prism.program.build import mul, op, read, reduce
@@ -440,3 +442,80 @@ def test_every_constant_of_the_cost_model_says_where_it_is_from() -> None:
                     continue
                 told = ast.unparse(after) if isinstance(after, ast.Expr) else ""
                 assert any(s in told for s in sources), f"{path.name}:{node.lineno}: {ast.unparse(node)}: no source"
+
+
+# What torch.compile fuses.
+
+
+def fused(function: Callable[..., Any], *tensors: torch.Tensor) -> list[str]:
+    program = trace(function, list(tensors), name="p", check=False)
+    return [k.name for k in compiled_estimate(program, H200, program.hints).per_kernel]
+
+
+def norm(x: torch.Tensor, g: torch.Tensor) -> torch.Tensor:
+    return x * torch.rsqrt((x * x).mean(-1, keepdim=True) + 1e-6) * g
+
+
+def drawn(*shape: int) -> torch.Tensor:
+    return torch.randn(shape, dtype=torch.bfloat16)
+
+
+def test_neighbours_are_one_launch_and_products_of_matrices_their_own() -> None:
+    x, g, w = drawn(64, 256), drawn(256), drawn(256, 128)
+    assert len(fused(norm, x, g)) == 1
+    assert len(fused(lambda x, g, w: norm(x, g) @ w, x, g, w)) == 2
+    assert len(fused(lambda x, w: torch.relu(x @ w).sum(-1), x, w)) == 2
+    # What is added after the product is read beside it: before and after are not one launch.
+    after = fused(lambda x, g, w: (y := norm(x, g)) @ w @ w.mT + y, x, g, w)
+    assert len(after) == 4
+    # A bias is the product's.
+    assert len(fused(lambda x, w, b: torch.addmm(b, x, w), x, w, drawn(128))) == 1
+
+
+def test_products_of_one_row_are_sums_that_take_their_neighbours_in() -> None:
+    def quantised(x: torch.Tensor, w: torch.Tensor, s: torch.Tensor) -> torch.Tensor:
+        return torch.nn.functional.linear(x, w.to(torch.bfloat16) * s[:, None])
+
+    w, s = torch.randint(-8, 8, (512, 1024), dtype=torch.int8), drawn(512)
+    assert len(fused(quantised, drawn(1, 1024), w, s)) == 1
+    assert len(fused(quantised, drawn(16, 1024), w, s)) == 2
+    one = trace(quantised, [drawn(1, 1024), w, s], name="p", check=False)
+    # Codes are read once, and no weights are written.
+    assert compiled_estimate(one, H200, {}).per_kernel[0].bytes == 512 * 1024 + 2 * (1024 + 512 + 512)
+    # A sum over the rows of a reduction waits for all of them, and a norm before it is computed at other points.
+    square = drawn(256, 256)
+    assert len(fused(lambda x, w: torch.relu(x @ w) @ w, drawn(1, 256), square)) == 2
+    assert len(fused(lambda x, g, w: norm(x, g) @ w, drawn(1, 256), drawn(256), drawn(256, 128))) == 2
+
+
+def test_attention_is_one_call_unless_something_else_reads_what_is_within() -> None:
+    q, k, v = (drawn(8, 1024, 64) for _ in range(3))
+
+    def weights(q: torch.Tensor, k: torch.Tensor) -> torch.Tensor:
+        return torch.softmax(q @ k.mT * 0.125, -1)
+
+    assert len(fused(lambda q, k, v: weights(q, k) @ v, q, k, v)) == 1
+    assert len(fused(lambda q, k, v: (weights(q, k) @ v, weights(q, k)), q, k, v)) > 1
+    plain = trace(lambda q, k, v: weights(q, k) @ v, [q, k, v], name="p", check=False)
+    size = AttentionExtents(8, 1, 1024, 1024, 64, 2, False, copied=False)
+    call = float(attention_times(size, DType.BFLOAT16, H200).total(H200.launch_overhead_s))
+    assert compiled_estimate(plain, H200, {}).seconds == pytest.approx(call)
+    causal = trace(
+        lambda q, k, v: torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True),
+        [q, k, v],
+        name="p",
+        check=False,
+    )
+    half = AttentionExtents(8, 1, 1024, 1024, 64, 2, True, copied=False)
+    found = compiled_estimate(causal, H200, {})
+    assert found.per_kernel[-1].seconds == pytest.approx(
+        float(attention_times(half, DType.BFLOAT16, H200).total(H200.launch_overhead_s))
+    )
+    # In full precision there is no fast one.
+    full = [t.float() for t in (q, k, v)]
+    assert len(fused(lambda q, k, v: weights(q, k) @ v, *full)) == 3
+
+
+def test_fused_is_no_more_than_one_by_one() -> None:
+    for g in (matmul_program(64, 64, 64), matmul_program(4096, 4096, 4096)):
+        assert compiled_estimate(g, H200, {}).seconds <= baseline_estimate(g, H200, {}).seconds

@@ -37,7 +37,6 @@ from prism.api.rules import rule_paths
 from prism.api.second_opinion import merged, recorded
 from prism.api.trivial import check_gain
 from prism.backends.protocol import ModuleSource, load_function, write_module
-from prism.cost.model import attentions
 from prism.egraph.worker import Worker
 from prism.errors import (
     CompilerError,
@@ -291,9 +290,9 @@ class Produced:
     module: ModuleSource
 
 
-UNFUSED_ATTENTION = (
-    "what was given is estimated with attention operator by operator; torch's own fused attention "
-    "(scaled_dot_product_attention), where it takes the call, is not in that estimate"
+FUSED = (
+    "what was given is estimated operator by operator; as torch.compile fuses neighbours and calls its own attention, "
+    "it is estimated at {}, and was not measured either"
 )
 STEP_BY_STEP = (
     "what was given is estimated with the steps of its loops operator by operator; torch's own recurrent layers "
@@ -375,8 +374,8 @@ def produce(program: Program, options: Options) -> Produced:
                 + ("; --anew times again" if _of_another_machine(choice) else ""),
             )
         _warn_of_load(choice, recorder)
-        if isinstance(platform, Estimated) and attentions(program):
-            recorder.warn(UNFUSED_ATTENTION)
+        if isinstance(platform, Estimated) and platform.compiled_seconds(program) < choice.baseline_seconds:
+            recorder.warn(FUSED.format(duration(platform.compiled_seconds(program))))
         if isinstance(platform, Estimated) and program.loops:
             recorder.warn(STEP_BY_STEP)
         if given:

@@ -297,10 +297,10 @@ class Run:
         return settled(row, wanted)
 
     def _outlook(self, record: Mapping[str, Any]) -> float:
-        """Of a case what its kernels take, as far as that is known, in what torch's operators are estimated to take."""
+        """Of a case what its kernels take, as far as that is known, in what torch.compile is estimated to take."""
         times = [t["measured_us"] for t in self._known_trials(record)]
         us = min(times, default=record.get("estimate_us") or 0.0)
-        return float(us) / float(record.get("baseline_estimate_us") or 1e9)
+        return float(us) / float(record.get("compiled_estimate_us") or record.get("baseline_estimate_us") or 1e9)
 
     def _known_trials(self, record: Mapping[str, Any]) -> list[dict[str, Any]]:
         """What an earlier run tells of the case's configurations, where they are still the same."""

@@ -160,6 +160,7 @@ def prepare_case(
             "proof": found.proved[0].verdict.reason if found.proved else "",
         },
         "baseline_estimate_us": 1e6 * platform.baseline_seconds(program),
+        "compiled_estimate_us": 1e6 * platform.compiled_seconds(program),
         "candidates": [],
     }
 

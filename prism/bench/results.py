@@ -112,6 +112,7 @@ def estimated_row(record: Row, checks: Mapping[str, Any] | None = None) -> dict[
         "estimate_us": record.get("estimate_us"),
         "estimated_share_of_floor": record.get("estimated_share_of_floor"),
         "baseline_estimate_us": record.get("baseline_estimate_us"),
+        "compiled_estimate_us": record.get("compiled_estimate_us"),
         "stated_floor_us": record.get("stated_us"),
         "note": record.get("note", ""),
         "search": record.get("search"),
@@ -228,13 +229,13 @@ def markdown(rows: Sequence[Row]) -> str:
 
 def _estimates(rows: Sequence[Row]) -> str:
     lines = [
-        "| case | floor µs | estimated µs | share of floor | limited by | op by op, estimated µs | kernels "
-        "| shared KiB | registers | spills B | checked |",
-        "|---|---|---|---|---|---|---|---|---|---|---|",
+        "| case | floor µs | estimated µs | share of floor | limited by | op by op, estimated µs | fused, estimated µs "
+        "| kernels | shared KiB | registers | spills B | checked |",
+        "|---|---|---|---|---|---|---|---|---|---|---|---|",
     ]
     for r in rows:
         if "sgraph" not in r or not r["sgraph"]:
-            lines.append(f"| {r['name']} | {_us(r['floor_us'])} | {r.get('error', '')} | | | | | | | | |")
+            lines.append(f"| {r['name']} | {_us(r['floor_us'])} | {r.get('error', '')} | | | | | | | | | |")
             continue
         resources = next(iter(r["resources"].values()))
         cells = (
@@ -244,6 +245,7 @@ def _estimates(rows: Sequence[Row]) -> str:
             _ratio(r["estimated_share_of_floor"]),
             str(r["limiter"]),
             _us(r["baseline_estimate_us"]),
+            _us(r.get("compiled_estimate_us")),
             str(len(r["kernels"])),
             ", ".join(f"{k['shared'] / 1024:.0f}" for k in resources),
             ", ".join(str(k["registers"]) for k in resources),

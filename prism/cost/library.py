@@ -89,7 +89,10 @@ class Extents:
 
 @dataclass(frozen=True, slots=True)
 class AttentionExtents:
-    """How large attention is: of so many heads, each of `rows` queries, which share keys among `shared` of them."""
+    """How large attention is: of so many heads, each of `rows` queries, which share keys among `shared` of them.
+
+    Its result is copied to its place, or taken where it is.
+    """
 
     heads: int
     shared: int
@@ -98,6 +101,7 @@ class AttentionExtents:
     columns: int
     width: int
     causal: bool
+    copied: bool = True
 
     def seen(self, high: int) -> float:
         """The share of the keys that tiles of that many queries see, those on the diagonal whole."""
@@ -106,10 +110,10 @@ class AttentionExtents:
     def tiled(self, high: int) -> Iterator[tuple[int, int, int]]:
         """The ways to share the keys: the parts, the programs by tiles of that many queries, and the bytes moved.
 
-        The result is written once by the fused kernel, and copied to its place.
+        The result is written once by the fused kernel, and once more where it is copied.
         """
         query = self.heads * self.rows * self.columns * self.width
-        once = 4 * query + 2 * self.heads // self.shared * self.keys * self.columns * self.width
+        once = (4 if self.copied else 2) * query + 2 * self.heads // self.shared * self.keys * self.columns * self.width
         tiles = self.heads * math.ceil(self.rows / high)
         for parts in SPLITS:
             if parts == 1:
@@ -119,7 +123,7 @@ class AttentionExtents:
 
     def more_launches(self, parts: int) -> int:
         """Beside attention's own: one that combines parts, and one that copies the result."""
-        return (parts > 1) + 1
+        return (parts > 1) + self.copied
 
 
 def attention_extents(call: PlainAttention, hints: Mapping[str, int]) -> AttentionExtents:
@@ -155,10 +159,14 @@ def call_times(call: LibraryCall, hints: Mapping[str, int], device: Device) -> T
     """Seconds by cause of a call on a device, by the best tiles and shares; `total` adds the launch."""
     if not isinstance(call, PlainAttention):
         return library_times(extents(call, hints), call.dtype, device)
-    size = attention_extents(call, hints)
+    return attention_times(attention_extents(call, hints), call.dtype, device)
+
+
+def attention_times(size: AttentionExtents, dtype: DType, device: Device) -> Times:
+    """Seconds by cause of a fused attention on a device, by the best tiles and shares; `total` adds the launch."""
     padded = next((w for w in ATTENTION_EFFICIENCY if size.columns <= w), 2 * max(ATTENTION_EFFICIENCY))
     share = ATTENTION_EFFICIENCY[min(padded, max(ATTENTION_EFFICIENCY))] * (ATTENTION_CAUSAL if size.causal else 1.0)
-    rate = device.dot_flops(call.dtype) * share / device.processors
+    rate = device.dot_flops(dtype) * share / device.processors
     found: list[tuple[float, int, Times]] = []
     for high in ATTENTION_ROWS:
         seen = size.seen(high)

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from typing import Any, Literal, Protocol, TypeAlias
 
@@ -276,16 +276,16 @@ def baseline_estimate(program: Program, device: Device, hints: Mapping[str, int]
         device: what it runs on.
         hints: a value for every symbol of the extents.
     """
-    biases = _biases(program)
+    biases = added_biases(program)
     operators = (d for d in program.definitions if not d.view and d.name not in biases)
-    found = [_operator(d, program, device, hints) for d in operators if not isinstance(d.expr, Steps)]
+    found = [launched([d], program, device, hints) for d in operators if not isinstance(d.expr, Steps)]
     for loop in program.loops:
         step = baseline_estimate(loop.body, device, hints)
         found += [_times(k, value(loop.trips, hints)) for k in step.per_kernel]
     return sum_estimates(found)
 
 
-def _biases(program: Program) -> frozenset[str]:
+def added_biases(program: Program) -> frozenset[str]:
     """The operators that add a vector along the columns of a matrix product which nothing else reads."""
     read = Counter(e.tensor for d in program.definitions for e in {*walk(d.expr)} if isinstance(e, Read))
 
@@ -305,12 +305,13 @@ def _biases(program: Program) -> frozenset[str]:
     return frozenset(found)
 
 
-def attentions(program: Program) -> tuple[str, ...]:
-    """The operators that multiply a softmax of products with something: what torch has fused kernels for.
+def attentions(program: Program) -> dict[str, frozenset[str]]:
+    """The operators that multiply a softmax of products with something, and what of that is before them.
 
-    The baseline's estimate takes them one by one, as eager torch does where they are written out.
+    torch has fused kernels for them. `baseline_estimate` takes them one by one, as eager torch does where they are
+    written out, and `prism.cost.compiled` takes them together.
     """
-    found = []
+    found: dict[str, frozenset[str]] = {}
     for d in program.definitions:
         if len(work(d.expr).products) != 1:
             continue
@@ -331,12 +332,28 @@ def attentions(program: Program) -> tuple[str, ...]:
                 exponential |= any(isinstance(e, Map) and e.op == "exp" for e in parts)
                 above += [e.tensor for e in parts if isinstance(e, Read)]
             if products == 1 and exponential and summed:
-                found.append(d.name)
+                found[d.name] = frozenset(seen)
                 break
-    return tuple(found)
+    return found
 
 
-def _operator(definition: Definition, program: Program, device: Device, hints: Mapping[str, int]) -> KernelEstimate:
+def launched(
+    definitions: Sequence[Definition],
+    program: Program,
+    device: Device,
+    hints: Mapping[str, int],
+    written: Set[str] | None = None,
+) -> KernelEstimate:
+    """Seconds of one launch that computes these operators, in order; what they hand to each other is not moved.
+
+    Args:
+        definitions: the operators; it is called by the last.
+        program: theirs.
+        device: what it runs on.
+        hints: a value for every symbol of the extents.
+        written: those that are written; all by default.
+    """
+
     def product(extents: Sequence[Extent]) -> float:
         n = 1.0
         for e in extents:
@@ -346,29 +363,34 @@ def _operator(definition: Definition, program: Program, device: Device, hints: M
     def over(axes: frozenset[Axis]) -> float:
         return product([a.extent for a in axes])
 
-    done = work(definition.expr)
-    products = [
-        (int(over(p.batch)), int(over(p.rows)), int(over(p.columns)), int(over(p.depth)))
-        for p in done.products
-        if p.is_matrix
-    ]
-    pointwise = sum(cost * over(axes) for cost, axes in done.others)
-    pointwise += sum(2 * over(p.axes) for p in done.products if not p.is_matrix)
-    reads = [e for e in walk(stepwise(definition.expr)) if isinstance(e, Read)]
+    done = [work(d.expr) for d in definitions]
+    products: list[tuple[int, int, int, int]] = []
+    pointwise = sum(cost * over(axes) for w in done for cost, axes in w.others)
+    for p in (p for w in done for p in w.products):
+        if p.is_matrix and (len(definitions) == 1 or min(over(p.rows), over(p.columns)) > 1):
+            products.append((int(over(p.batch)), int(over(p.rows)), int(over(p.columns)), int(over(p.depth))))
+        else:
+            pointwise += 2 * over(p.axes)
+    reads = [e for d in definitions for e in walk(stepwise(d.expr)) if isinstance(e, Read)]
     touched: dict[str, float] = {}
     dtypes: list[DType] = []
+    inside = {d.name for d in definitions}
     for e in reads:
+        above = stored_above(e.tensor, program)
+        if above and above <= inside:
+            continue
         declared = program.tensor(e.tensor)
         once = min(over(free_axes(e)), product(declared.shape)) * declared.dtype.bytes
         touched[e.tensor] = max(touched.get(e.tensor, 0.0), once)
         if declared.dtype.is_float:
             dtypes.append(declared.dtype)
-    written = product([a.extent for a in definition.axes])
-    moved = sum(touched.values()) + written * definition.dtype.bytes
-    stored = (n for t, n in touched.items() if _is_stored(t, program))
+    sizes = {d.name: product([a.extent for a in d.axes]) for d in definitions}
+    outside = inside if written is None else written
+    moved = sum(touched.values()) + sum(sizes[d.name] * d.dtype.bytes for d in definitions if d.name in outside)
+    stored = (n for t, n in touched.items() if stored_above(t, program))
     kept = sum(n for n in stored if n <= L2_SHARE * device.cache_bytes)
     # The parallel work of a reduction is split among programs, so the larger side counts.
-    largest = max([written, *(over(free_axes(e)) for e in reads)])
+    largest = max([*sizes.values(), *(over(free_axes(e)) for e in reads)])
     programs = max(1.0, math.ceil(largest / BASELINE_TILE))
     dtype = joined_dtype(dtypes)
     busy = min(1.0, programs / device.processors)
@@ -380,18 +402,19 @@ def _operator(definition: Definition, program: Program, device: Device, hints: M
         memory, latency = max(memory, t.memory), max(latency, t.latency)
         compute, overlap, spill = compute + t.compute, t.overlap, spill + t.spill
     times = Times(memory, compute, latency, overlap, spill, True, moved - kept)
-    return kernel_estimate(definition.name, times, device.launch_overhead_s)
+    return kernel_estimate(definitions[-1].name, times, device.launch_overhead_s)
 
 
-def _is_stored(name: str, program: Program) -> bool:
-    """Whether an operator of the program writes the tensor: it is no input, nor a view of inputs alone."""
-    waiting = [name]
+def stored_above(name: str, program: Program) -> frozenset[str]:
+    """The operators whose results a tensor is, or is a view of: none for an input."""
+    waiting, found = [name], set[str]()
     while waiting:
         tensor = waiting.pop()
         if tensor not in program.order:
             continue
         d = program.definition(tensor)
-        if not d.view:
-            return True
-        waiting += [e.tensor for e in walk(d.expr) if isinstance(e, Read)]
-    return False
+        if d.view:
+            waiting += [e.tensor for e in walk(d.expr) if isinstance(e, Read)]
+        else:
+            found.add(tensor)
+    return frozenset(found)

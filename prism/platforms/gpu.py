@@ -11,6 +11,7 @@ from prism.backends.triton.backend import TritonBackend
 from prism.backends.triton.crosscompile import worker_environment
 from prism.backends.triton.preflight import check_assembler, check_c_compiler
 from prism.backends.triton.timing import WORKER
+from prism.cost.compiled import compiled_estimate
 from prism.cost.device import Device
 from prism.cost.model import Model, baseline_estimate
 from prism.instantiate.cache import Store
@@ -118,3 +119,7 @@ class AbsentGpu(_Gpu, Estimated):
     def baseline_seconds(self, program: Program) -> float:
         """See Platform."""
         return baseline_estimate(program, self.device, program.hints).seconds
+
+    def compiled_seconds(self, program: Program) -> float:
+        """See Platform."""
+        return compiled_estimate(program, self.device, program.hints).seconds

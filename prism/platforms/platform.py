@@ -107,5 +107,9 @@ class Estimated(_Target):
     def baseline_seconds(self, program: Program) -> float:
         """What the operators take one by one, estimated."""
 
+    @abstractmethod
+    def compiled_seconds(self, program: Program) -> float:
+        """What they take as torch.compile fuses them, estimated."""
+
 
 Platform: TypeAlias = Timed | Estimated
