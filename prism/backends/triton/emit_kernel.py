@@ -41,7 +41,7 @@ from prism.backends.tile import (
     statements,
 )
 from prism.backends.tile_rename import names_beside
-from prism.backends.triton.paired import Both, Turns, pairs, products
+from prism.backends.triton.paired import Both, Turns, Word, pairs, products
 from prism.errors import UnsupportedError
 from prism.program.extents import Extent, mul
 from prism.program.nodes import DType, ReduceKind, Tensor
@@ -179,7 +179,8 @@ class KernelEmitter:
         for turns in {b.turns.low.dst: b.turns for b in self._both.values()}.values():
             called = self._names.fresh(f"{turns.low.tensor}_pairs")
             self._turns |= {turns.low.dst: (turns, called), turns.high.dst: (turns, called)}
-        self._needless = frozenset(x for b in self._both.values() for x in (b.first, b.total))
+        words = [x for b in self._both.values() if b.word is not None for x in b.word.parts]
+        self._needless = frozenset([*words, *(x for b in self._both.values() for x in (b.first, b.total))])
         self.writer.line("@triton.jit")
         self.writer.call(f"def {self.name or p.name}", self._parameters(), ":")
         with self.writer.indented():
@@ -529,20 +530,39 @@ class KernelEmitter:
 
     def _dot_both(self, both: Both) -> None:
         """The sum of two products as one, over the elements of a pair in turn."""
-        low, high = self._operand(both.low), self._operand(both.high)
-        rows, columns = (self._length(d) for d in low.dims)
-        joined = f"tl.join({low.source}, {high.source})"
+        if both.word is None:
+            low, high = self._operand(both.low), self._operand(both.high)
+            dims, tail = low.dims, ""
+            joined = f"tl.join({low.source}, {high.source})"
+        else:
+            dims, word = self._dims[both.word.whole], self._word(both.word)
+            joined = f"tl.join({word}.to(tl.int16), ({word} >> 16).to(tl.int16))"
+            tail = f".to({TL_TYPES[both.word.dtype]}, bitcast=True) - {float(both.word.offset)}"
+        rows, columns = (self._length(d) for d in dims)
         turned = (
-            f"tl.reshape(tl.permute({joined}, (0, 2, 1)), (2 * {rows}, {columns}))"
+            f"tl.reshape(tl.permute({joined}, (0, 2, 1)), (2 * {rows}, {columns})){tail}"
             if both.left
-            else f"tl.reshape({joined}, ({rows}, 2 * {columns}))"
+            else f"tl.reshape({joined}, ({rows}, 2 * {columns})){tail}"
         )
+        if tail:
+            name = self._names.fresh("codes")
+            self.writer.assign(name, turned)
+            turned = name
         pair = self._turns[both.turns.low.dst][1]
         sides = [pair, turned] if both.left else [turned, pair]
         outer = both.turns.low.dims
-        self._dims[both.total] = (outer[0], low.dims[1]) if both.left else (low.dims[0], outer[1])
+        self._dims[both.total] = (outer[0], dims[1]) if both.left else (dims[0], outer[1])
         self._types[both.total] = DType.FLOAT32
         self.writer.assign(both.total, f"tl.dot({', '.join(sides)})")
+
+    def _word(self, word: Word) -> str:
+        """Two codes of an integer as the bits of two floats, under a name."""
+        whole = self._operand(word.whole).at(_ATOM)
+        low = f"({whole} >> {word.low})" if word.low else whole
+        name = self._names.fresh("word")
+        halves = f"({low} | ({whole} << {16 - word.high})) & {hex(word.mask)}"
+        self.writer.assign(name, f"({halves}) | {hex(word.base)}")
+        return name
 
     def _bytes(self, tensor: str) -> int:
         """The size of a tensor, 0 where it is not known."""

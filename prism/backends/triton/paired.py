@@ -20,8 +20,10 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from prism.backends.passes.small_integers import written
 from prism.backends.tile import (
     Affine,
+    Cast,
     Dims,
     Dot,
     For,
@@ -67,6 +69,33 @@ class Turns:
 
 
 @dataclass(frozen=True, slots=True)
+class Word:
+    """Two codes of one integer in the halves of a word: floats side by side, by one mask and one base.
+
+        word = (x >> low | x << (16 - high)) & masks | bases
+
+    Attributes:
+        whole: the integer, x, of at most 16 bits and not negative.
+        low: where the code begins that goes to the lower half.
+        high: where the one begins that goes to the upper half.
+        mask: of the word.
+        base: of the word, see `Bits`.
+        offset: what is subtracted from both.
+        dtype: the type of both.
+        parts: the values that are not computed on their own.
+    """
+
+    whole: str
+    low: int
+    high: int
+    mask: int
+    base: int
+    offset: int
+    dtype: DType
+    parts: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Both:
     """Two products whose sum is one, over the elements of both in turn.
 
@@ -78,6 +107,7 @@ class Both:
         high: what the odd ones are.
         left: whether the pair is the left operand.
         precision: of both.
+        word: both `low` and `high`, where they are codes of one integer.
     """
 
     total: str
@@ -87,6 +117,7 @@ class Both:
     high: str
     left: bool
     precision: Precision
+    word: Word | None = None
 
 
 def pairs(program: TileProgram) -> dict[str, tuple[Load, Load]]:
@@ -156,10 +187,41 @@ def products(program: TileProgram, found: Mapping[str, tuple[Load, Load]]) -> tu
     program = replace(program, body=within(program.body))
     merged = Counter(b.turns.low.dst for b in made.values())
 
-    def needed(t: Turns) -> Turns:
-        return replace(t, split=uses[t.low.dst] + uses[t.high.dst] > 2 * merged[t.low.dst])
+    defined_as = {s.dst: s for s in statements(program.body) if isinstance(s, Cast | Pointwise)}
 
-    return program, {name: replace(b, turns=needed(b.turns)) for name, b in made.items()}
+    def whole(b: Both) -> Both:
+        t = b.turns
+        split = uses[t.low.dst] + uses[t.high.dst] > 2 * merged[t.low.dst]
+        return replace(b, turns=replace(t, split=split), word=_word(b.low, b.high, defined_as, uses))
+
+    return program, {name: whole(b) for name, b in made.items()}
+
+
+def _word(low: str, high: str, defined_as: Mapping[str, Stmt], uses: Mapping[str, int]) -> Word | None:
+    """Two values as the halves of a word, where both are codes of one integer and nothing else uses them."""
+    match defined_as.get(low), defined_as.get(high):
+        case Cast(_, a, dtype, tuple() as first), Cast(_, b, other, tuple() as second) if dtype is other:
+            bits, more = written(dtype, first), written(dtype, second)
+            parts = (low, a, high, b)
+            if dtype.bytes != 2 or bits is None or bits != more or bits.least or any(uses[x] != 1 for x in parts):
+                return None
+        case _:
+            return None
+    codes = []
+    for part, among in ((a, first), (b, second)):
+        match defined_as.get(part):
+            case Pointwise(_, "bits", (str() as x, int() as mask)):
+                codes.append((x, 0, mask))
+            case Pointwise(_, "shift", (str() as x, int() as n)):
+                codes.append((x, n, (1 << among[1].bit_length()) - 1))
+            case _:
+                return None
+    (x, low_at, low_mask), (y, high_at, high_mask) = codes
+    # Of a shifted integer, that the code is not negative says that the integer is not.
+    if x != y or not (low_at or high_at) or low_mask >> (16 - high_at):
+        return None
+    mask, base = low_mask | high_mask << 16, bits.base | bits.base << 16
+    return Word(x, low_at, high_at, mask, base, bits.offset, dtype, parts)
 
 
 def _added(
