@@ -337,8 +337,8 @@ def _key(candidates: Sequence[Candidate], point: Point) -> str:
 def _ordered(candidates: Sequence[Candidate]) -> list[Point]:
     """Every point, best first by the model, but two kinds come before others: the best of each of the leading sGraphs.
 
-    Then, of those that the model cannot tell from the best, one for each way to tile an sGraph: that a loop has a
-    stage or a split a part more is seldom what makes it slow.
+    Then, of those that the model cannot tell from the best, one for each way to tile an sGraph and to load and launch
+    it: that a loop has a stage or a split a part more is seldom what makes it slow.
     """
     scored: list[tuple[float, int, int]] = []
     for n, c in enumerate(candidates):
@@ -358,7 +358,8 @@ def _ordered(candidates: Sequence[Candidate]) -> list[Point]:
             break
         config = candidates[s[1]].points[s[2]]
         tiles = tuple((x, v) for x, v in sorted(config.symbols.items()) if x not in parts[s[1]])
-        ways.setdefault((s[1], (tiles, *sorted(config.warps.items()))), s)
+        options = tuple((o, tuple(sorted(config.launches(o)))) for o in sorted(config.options))
+        ways.setdefault((s[1], (tiles, options, *sorted(config.warps.items()))), s)
     ranked = dict.fromkeys([*leaders.values(), *ways.values(), *scored])
     return [Point(n, candidates[n].points[m]) for _, n, m in ranked]
 
