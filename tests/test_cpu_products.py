@@ -104,7 +104,33 @@ template <class B> void holds(int64_t M, int64_t K, int64_t N) {
     wrong += sums(b.data() + 1, N - 7) != 2 * K;
 }
 
+// So is one of columns, of which few rows take short sums.
+template <class B> void holds_columns(int64_t M, int64_t K, int64_t N) {
+    std::vector<float> a(M * K), c(M * N), pa(v_packed_a(M, K) + 64), pb(v_packed_b(N, K) + 64);
+    std::vector<B> b(K * N);
+    for (int64_t m = 0; m < M; ++m)
+        for (int64_t k = 0; k < K; ++k) a[m * K + k] = m + 1 + k % 2;
+    for (int64_t n = 0; n < N; ++n)
+        for (int64_t k = 0; k < K; ++k) put(&b[n * K + k], n % 5 + k % 3);
+    for (bool held : {false, true}) {
+        if (held) v_hold(b.data(), K * N * sizeof(B));
+        multiply<4, true>(c.data(), N, a.data(), K, 1, b.data(), 1, K, M, K, N, pa.data(), pb.data());
+        for (int64_t m = 0; m < M; ++m)
+            for (int64_t n = 0; n < N; ++n) {
+                int64_t sum = 0;
+                for (int64_t k = 0; k < K; ++k) sum += (m + 1 + k % 2) * (n % 5 + k % 3);
+                wrong += c[m * N + n] != sum;
+            }
+    }
+    v_forget(b.data());
+}
+
 int main() {
+    for (int64_t K : {7, 65, 300}) {
+        holds_columns<float>(4, K, 130);
+        holds_columns<bf16>(3, K, 64);
+        holds_columns<float>(2, K, 5);
+    }
     holds<float>(40, 65, 130);
     holds<bf16>(41, 16, 33);
     for (int64_t M : {1, 2, 4, 5, 8, 17, 33, 41})

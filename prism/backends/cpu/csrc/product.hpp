@@ -8,6 +8,7 @@ constexpr int64_t MR = 6, NR = 2;
 #else
 constexpr int64_t MR = 4, NR = 2;
 #endif
+constexpr int64_t SHORT = 256;   // terms up to which panels that are kept beat columns one by one (measured)
 constexpr int64_t FEW = 4;        // rows up to which columns of b are multiplied one by one
 constexpr int64_t STREAMED = 32;  // rows up to which rows of b stream through and are not packed
 constexpr int64_t COLUMNS = 256;   // columns of b at a time, where several passes take them
@@ -463,7 +464,8 @@ template <int64_t MOST, bool FRESH, class B>
 void multiply(float* c, int64_t cm, const float* a, int64_t am, int64_t ak, const B* b, int64_t bk, int64_t bn,
               int64_t M, int64_t K, int64_t N, float* pa, float* pb) {
     const bool streams = bn == 1 && M <= STREAMED, dots = bk == 1 && ak == 1 && M <= FEW;
-    if (!streams && !dots) return mul_packed<Single, FRESH>(c, cm, a, am, ak, b, bk, bn, M, K, N, pa, pb);
+    const bool kept = dots && M > 1 && K <= SHORT && N >= PANEL && v_kept<Single>(b, bk, bn, K, N);
+    if (!streams && (!dots || kept)) return mul_packed<Single, FRESH>(c, cm, a, am, ak, b, bk, bn, M, K, N, pa, pb);
     if constexpr (FRESH)
         for (int64_t m = 0; m < M; ++m) v_fill(c + m * cm, N, 0.0f);
     if (streams) {
