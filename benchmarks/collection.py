@@ -24,6 +24,9 @@ EPS = 1e-6
 LIGER = "Liger-Kernel"
 FLASH = "FlashAttention-2 (Dao 2023)"
 LEAST = "lower bound: inputs read once, outputs written once"
+LAYERS = "Appleyard et al. 2016: one product for the inputs of all steps, and one launch a step"
+STEPS = "4*t*m*g + 2*(t - 1)*m*n"
+"""What a recurrent layer moves besides: that product, written and read, and the state before; weights stay in a cache."""
 PARTIAL = 132
 """Programs that carry partial sums in a persistent backward kernel: multiprocessors of an H200."""
 
@@ -663,6 +666,20 @@ def gru_cell(x: Any, h: Any, w: Any, u: Any, b: Any, c: Any) -> Any:
     return (1 - z) * (n + (r + rh).sigmoid() * nh).tanh() + z * h
 
 
+def lstm_layer(x: Any, h: Any, c: Any, w: Any, u: Any, b: Any, d: Any) -> tuple[Any, ...]:
+    """All steps: x [t, m, k], h and c [1, m, n], w [4n, k], u [4n, n]."""
+    import torch
+
+    return tuple(torch.lstm(x, (h, c), (w, u, b, d), True, 1, 0.0, False, False, False))
+
+
+def gru_layer(x: Any, h: Any, w: Any, u: Any, b: Any, d: Any) -> tuple[Any, ...]:
+    """All steps: x [t, m, k], h [1, m, n], w [3n, k], u [3n, n]."""
+    import torch
+
+    return tuple(torch.gru(x, h, (w, u, b, d), True, 1, 0.0, False, False, False))
+
+
 def squeeze_excite(x: Any, w1: Any, w2: Any) -> Any:
     """x [b, c, s, s] times a gate of each channel, made of its mean."""
     gate = ((x.mean((-1, -2)) @ w1).relu() @ w2).sigmoid()
@@ -1126,6 +1143,26 @@ KNOWN = (
         "8*m*g",
         3,
         "cuDNN: a product for each side's gates, then what is element by element",
+    ),
+    Known(
+        "LSTM layer",
+        lstm_layer,
+        "x:t,m,k h:1,m,n c:1,m,n w:g,k u:g,n b:g d:g",
+        "t=64 m=64 k=512 n=512 g=2048",
+        "2*t*m*g*(k + n)",
+        STEPS + " + 4*t*m*n",
+        65,
+        LAYERS,
+    ),
+    Known(
+        "GRU layer",
+        gru_layer,
+        "x:t,m,k h:1,m,n w:g,k u:g,n b:g d:g",
+        "t=64 m=64 k=512 n=512 g=1536",
+        "2*t*m*g*(k + n)",
+        STEPS,
+        65,
+        LAYERS,
     ),
     Known(
         "squeeze and excite",

@@ -65,6 +65,10 @@ class Counts:
             self.launches + other.launches,
         )
 
+    def times(self, many: int) -> Counts:
+        """One after the other, so often."""
+        return Counts(many * self.bytes, many * self.matrix, many * self.vector, many * self.launches)
+
     def seconds(self, target: Device) -> float:
         """At the device's rates, as if it were always full."""
         from prism.cost import roofline
@@ -141,7 +145,7 @@ def _pointwise(program: Program) -> float:
     """Multiply-adds of what is no product of matrices, each operator of the program once."""
     from prism.cost.work import work
 
-    total = 0.0
+    total = sum(int(loop.trips) * _pointwise(loop.body) for loop in program.loops)
     for d in program.definitions:
         done = work(d.expr)
         total += sum(cost * math.prod(int(a.extent) for a in axes) for cost, axes in done.others)
@@ -206,7 +210,11 @@ def measure(known: Known, worker: Worker) -> tuple[Row, tuple[Chosen, ...]]:
     seconds = _cpu_seconds(worker) - before
     best = [chosen(r.result.formulas, r.result.proved, target) for r in found.regions]
     made = tuple(c for c in best if c is not None)
-    total = sum(map(counted, made), Counts(0.0, 0.0, 0.0, 0)) if len(made) == len(best) else None
+    steps = [1 if r.region.loop is None else int(r.region.loop.trips) for r in found.regions]
+    total = None
+    if len(made) == len(best):
+        every = (counted(c).times(n) for c, n in zip(made, steps, strict=True))
+        total = sum(every, Counts(0.0, 0.0, 0.0, 0))
     goal = best_known(known, program)
     if total is not None:
         goal = replace(goal, vector=min(goal.vector, total.vector))

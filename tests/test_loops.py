@@ -141,6 +141,15 @@ def test_the_comparison_with_torch_passes_and_finds_a_wrong_step(monkeypatch: py
         prism.trace(made, given(made, 3, True))
 
 
+def test_long_layers_are_compared_over_few_steps() -> None:
+    """What a step rounds, the next ones may make anything of."""
+    made = layer("GRU")
+    found = prism.trace(made, given(made, 40, False)).conformance
+    assert found is not None
+    assert found.draws
+    assert found.extents == "x[12, 2, 5]"
+
+
 def test_layers_of_other_kinds_are_decomposed() -> None:
     made = layer("LSTM", proj_size=2)
     program = trace(made, (torch.randn(3, 2, 5),), name="layer", check=False)

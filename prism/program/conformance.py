@@ -49,6 +49,8 @@ _PRODUCTS = 1 << 34
 # What running one node takes beside its elements, in elements; and the most nodes that are run at all.
 _NODE = 1 << 11
 _NODES = 1 << 13
+# The most steps of a loop that are compared.
+_STEPS = 16
 # What a large extent is reduced to: the first of these that the model takes.
 _REDUCED = (12, 16, 24, 32, 48, 64, 96, 128, 256, 512, 1024)
 # The most elements that are computed for one definition of one draw; of more, a sample is.
@@ -160,14 +162,21 @@ def work(program: Program, binding: Mapping[str, int]) -> Work:
     """What one run of the program takes, every definition once."""
     elements = sum(_count([extents.evaluate(e, binding) for e in t.shape]) for t in program.inputs)
     reads = products = 0
-    for d in program.definitions:
-        made = _work(d.expr, d.axes, lambda a: extents.evaluate(a.extent, binding))
-        elements, reads, products = elements + made.elements, reads + made.reads, products + made.products
+    found = [(1, _work(d.expr, d.axes, lambda a: extents.evaluate(a.extent, binding))) for d in program.definitions]
+    found += [(extents.evaluate(loop.trips, binding), work(loop.body, binding)) for loop in program.loops]
+    for times, made in found:
+        elements, reads = elements + times * made.elements, reads + times * made.reads
+        products += times * made.products
     return Work(elements, reads, products)
 
 
 def affordable(program: Program, binding: Mapping[str, int]) -> tuple[Precision, int] | None:
-    """How exactly the model can be run at these extents, and how many elements a run takes; None: it is too large."""
+    """How exactly the model can be run at these extents, and how many elements a run takes; None: it is too large.
+
+    Loops of many steps are, too: what a step rounds, the next ones may make anything of. All steps are alike.
+    """
+    if any(extents.evaluate(loop.trips, binding) > _STEPS for loop in program.loops):
+        return None
     made = work(program, binding)
     nodes = len(program.definitions)
     if nodes > _NODES:
@@ -175,7 +184,7 @@ def affordable(program: Program, binding: Mapping[str, int]) -> tuple[Precision,
     weights = sum(int(np.size(np.asarray(w))) for w in program.weights.values())
     if made.elements <= _DOUBLE and made.products <= _PRODUCTS // 8:
         return DOUBLE, made.elements + _NODE * nodes
-    if made.elements - weights <= _SINGLE and weights <= _WEIGHTS and made.products <= _PRODUCTS:
+    if not program.loops and made.elements - weights <= _SINGLE and weights <= _WEIGHTS and made.products <= _PRODUCTS:
         return SINGLE, made.elements + _NODE * nodes
     return None
 
