@@ -26,7 +26,7 @@ FLASH = "FlashAttention-2 (Dao 2023)"
 LEAST = "lower bound: inputs read once, outputs written once"
 LAYERS = "Appleyard et al. 2016: one product for the inputs of all steps, and one launch a step"
 STEPS = "4*t*m*g + 2*(t - 1)*m*n"
-"""What a recurrent layer moves besides: that product, written and read, and the state before; weights stay in a cache."""
+"""What a recurrent layer moves besides: that product, written and read, and the state before; weights are in caches."""
 PARTIAL = 132
 """Programs that carry partial sums in a persistent backward kernel: multiprocessors of an H200."""
 

@@ -156,6 +156,8 @@ def test_cells_of_torch_are_steps(kind: str) -> None:
     _, found = _read(Cells(kind).eval(), X)
     (loop,) = found.loops
     assert len(loop.states) == (2 if kind == "LSTMCell" else 1)
+    assert loop.trips == 6  # also where the first step is folded, as its state is 0
+    assert isinstance(found.definition(found.outputs[0]).expr, Steps)
 
 
 def test_what_hangs_on_no_state_is_one_product_before_the_loop() -> None:
@@ -211,6 +213,20 @@ def test_what_is_no_such_loop_stays(make: Make, shapes: list[tuple[int, ...]]) -
     plain, found = _read(make, *shapes)
     assert not found.loops
     assert looped(plain) is plain
+
+
+def other_first_step(x: torch.Tensor, w: torch.Tensor, u: torch.Tensor) -> torch.Tensor:
+    h = torch.tanh(x[0] @ w + (0.0 * u).sum() + 1.0)
+    found = [h]
+    for t in range(1, x.shape[0]):
+        h = torch.tanh(x[t] @ w + h @ u + h)
+        found.append(h)
+    return torch.stack(found)
+
+
+def test_a_first_step_that_is_none_stays_before_the_loop() -> None:
+    _, found = _read(other_first_step, (7, 4, 8), W, W)
+    assert [loop.trips for loop in found.loops] == [6]
 
 
 def one_step_differs(x: torch.Tensor, w: torch.Tensor, u: torch.Tensor, h: torch.Tensor) -> torch.Tensor:

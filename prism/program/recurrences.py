@@ -20,6 +20,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from prism.program.extents import is_static
+from prism.program.fold import op
 from prism.program.index import Axis, Index
 from prism.program.loops import steps_of
 from prism.program.nodes import (
@@ -123,9 +124,9 @@ def _one(program: Program) -> Program | None:
     bare = _without_views(program)
     tokens = [_token(bare[d.name]) for d in computed]
     for start, period, length in _periodic(tokens):
-        for steps in _phases(program, computed, bare, start, period, length):
+        for before, steps in _phases(program, computed, bare, start, period, length):
             try:
-                found = _Steps(program, bare, steps).loop()
+                found = _Steps(program, bare, steps).loop(before)
             except _UnlikeError:
                 continue
             if found is not None:
@@ -199,8 +200,8 @@ def _phases(
     start: int,
     period: int,
     length: int,
-) -> Iterator[list[list[Definition]]]:
-    """Where steps may begin, those first that carry and hand over least, with the steps."""
+) -> Iterator[tuple[list[Definition], list[list[Definition]]]]:
+    """The steps, and as many definitions before them; first where steps begin that carry and hand over least."""
     place = {d.name: n for n, d in enumerate(computed)}
     used = {n: [place[t] for t in reads(bare[d.name]) if t in place] for n, d in enumerate(computed)}
     outside = {t for t in program.outputs if t in place}
@@ -215,7 +216,8 @@ def _phases(
         handed = {(m - begin) % period for m in read_later} | {(c - begin) % period for c in carried}
         found.append((len(handed), -many, begin, many))
     for _, _, begin, many in sorted(found)[:PHASES]:
-        yield [list(computed[begin + t * period : begin + (t + 1) * period]) for t in range(many)]
+        steps = [list(computed[begin + t * period : begin + (t + 1) * period]) for t in range(many)]
+        yield list(computed[max(begin - period, 0) : begin]), steps
 
 
 @dataclass(frozen=True, slots=True)
@@ -260,8 +262,11 @@ class _Steps:
     inside: dict[str, tuple[int, int]] = field(default_factory=dict)
     states: dict[int, str] = field(default_factory=dict)
 
-    def loop(self) -> Program | None:
+    def loop(self, before: Sequence[Definition] = ()) -> Program | None:
         """The program with these steps as a loop; None where that gains nothing.
+
+        Args:
+            before: what is computed before them, and may be one more.
 
         Raises:
             _UnlikeError: they are not one program.
@@ -279,7 +284,33 @@ class _Steps:
             return None
         for n in range(len(self.steps)):
             self._check(n)
+        self._extend(before)
         return self._made(held)
+
+    def _extend(self, before: Sequence[Definition]) -> None:
+        """Take what is computed before as the first step, where it is one of states that are 0, folded."""
+        first = self.steps[0]
+        alike = len(before) == len(first) and all(
+            (d.axes, d.dtype) == (b.axes, b.dtype) for d, b in zip(first, before, strict=True)
+        )
+        if not alike or any(begun != (before[j].name, None) for j, begun in self.firsts.items()):
+            return
+        made = replace(self, steps=[list(before), *self.steps], firsts=dict.fromkeys(self.firsts, 0.0))
+        made.slices = {replace(s, first=s.first - s.step): name for s, name in self.slices.items()}
+        made.inside = {d.name: (n, j) for n, step in enumerate(made.steps) for j, d in enumerate(step)}
+        names = {d.name: b.name for d, b in zip(first, before, strict=True)}
+
+        def renamed(e: Expr) -> Expr:
+            return Read(names.get(e.tensor, e.tensor), e.index) if isinstance(e, Read) else e
+
+        made.exprs = rebuilt(self.exprs, renamed)
+        try:
+            for n in range(len(made.steps)):
+                made._check(n, folded=n == 0)
+        except _UnlikeError:
+            return
+        self.steps, self.firsts, self.slices = made.steps, made.firsts, made.slices
+        self.inside, self.exprs = made.inside, made.exprs
 
     # Steps as one
 
@@ -396,8 +427,8 @@ class _Steps:
         sums = (x for j in held for x in walk(self.exprs[j]) if isinstance(x, Reduce))
         return any(not names.isdisjoint(reads(x.body)) for x in sums)
 
-    def _check(self, n: int) -> None:
-        """Compare the loop's n-th step with the n-th step.
+    def _check(self, n: int, folded: bool = False) -> None:
+        """Compare the loop's n-th step with the n-th step, numbers in either as readers fold them where asked.
 
         Raises:
             _UnlikeError: they differ.
@@ -424,9 +455,12 @@ class _Steps:
                 return Read(tensor, e.index if place is None else (Index.const(place), *e.index))
             return e
 
-        for e, d in zip(rebuilt(self.exprs, back), self.steps[n], strict=True):
-            if e != self.bare[d.name]:
-                raise _UnlikeError
+        steps = [self.bare[d.name] for d in self.steps[n]]
+        found = rebuilt(self.exprs, back)
+        if folded:
+            steps, found = rebuilt(steps, _folded), rebuilt(found, _folded)
+        if steps != found:
+            raise _UnlikeError
 
     # The loop
 
@@ -580,6 +614,10 @@ class _Steps:
             if d.name not in self.inside and (d.name not in views or d.name in self.program.outputs):
                 found |= {self.inside[t][1] for t in reads(self.bare[d.name]) if t in self.inside}
         return found
+
+
+def _folded(e: Expr) -> Expr:
+    return op(e.op, *e.args) if isinstance(e, Map) else e
 
 
 def _apart(step: Axis, axes: Sequence[Axis]) -> Axis:
