@@ -1,6 +1,7 @@
 """Whole models on a CPU: what `prism optimize` makes of transformers' classes, against onnxruntime and torch.
 
     python benchmarks/models.py [--only bert,llama] [--budget 120s] [--threads 2] [--compile] [--dynamic] [--opset 18]
+    python benchmarks/models.py --read [--only bert,llama] [--dynamic] [--past] [--opset 17] [--exporter legacy]
 
 The models have random weights, two layers, hidden size 256 and sequences of 128, and are made and exported on the spot;
 transformers and onnxscript have to be installed (`pip install transformers onnxscript`); no weights are loaded.
@@ -12,6 +13,9 @@ A ratio is how many times as long another one takes as prism, by medians, with t
 Where prism keeps the model as it was, because nothing is faster than onnxruntime, there is no folder to time: what a
 user runs then is onnxruntime, so the row counts as 1.00 and says so. A model that fails is a row that says why.
 `error` is the largest one over what rounding explains (`prism.instantiate.model_bench`): the gate is at 1.
+
+With `--read` nothing is optimised: 41 classes, tiny, are exported, read, cut into islands where they have to be, and
+what is read is compared with onnxruntime (`benchmarks/reading.py`); one that torch does not export is no failure.
 """
 
 from __future__ import annotations
@@ -27,6 +31,7 @@ import sys
 import tempfile
 import time
 import warnings
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from importlib import import_module
@@ -441,9 +446,49 @@ def last_line(rows: Sequence[Row]) -> str:
     return f"geometric mean against {STOCK}: {mean} of {len(ratios)} models ({kept} stay as they were, {failed} failed)"
 
 
+def read_specimens(args: argparse.Namespace) -> int:
+    """Export and read the classes of `model_zoo`; 1 where one is refused, or is read as something else."""
+    from benchmarks.model_zoo import SPECIMENS
+
+    names = [n for n in args.only.split(",") if n] or [n for n, s in SPECIMENS.items() if s.cache or not args.past]
+    kinds: Counter[str] = Counter()
+    with tempfile.TemporaryDirectory(prefix="prism-specimens-") as spare:
+        place = args.out or Path(spare)
+        place.mkdir(parents=True, exist_ok=True)
+        for name in names:
+            file = place / f"{name}.onnx"
+            how = [name, file, args.opset, args.exporter, int(args.dynamic), int(args.past)]
+            try:
+                found = child("specimen", *how, limit=EXPORT_LIMIT_S)
+            except RuntimeError as error:
+                found = {"kind": "failed", "lines": [f"{name:30} failed: {error}"]}
+            kinds[found["kind"]] += 1
+            print("\n".join(found["lines"]), flush=True)
+    print(", ".join(f"{many} {kind}" for kind, many in kinds.items()))
+    return int(kinds["failed"] > 0)
+
+
+def specimen(name: str, file: Path, opset: int, exporter: str, dynamic: bool, past: bool) -> dict[str, Any]:
+    """Export and read one."""
+    from benchmarks import model_zoo
+    from benchmarks.reading import read
+
+    try:
+        model_zoo.export(name, file, opset, exporter, dynamic, past)
+    except Exception as error:  # of a wide range of types: torch's own, of what it does not export
+        why = " ".join(str(error).split())[:200]
+        return {"kind": "not exported", "lines": [f"{name:30} not exported: {type(error).__name__}: {why}"]}
+    found = read(file, {k: t.numpy() for k, t in model_zoo.made(name, past)[1].items()})
+    return {"kind": "failed" if found.failed else found.kind, "lines": found.lines()}
+
+
 def main(argv: Sequence[str]) -> int:
     """The command; exit code 1 where a model failed."""
     match list(argv):
+        case ["specimen", name, file, opset, exporter, dynamic, past]:
+            warnings.simplefilter("ignore")
+            print(json.dumps(specimen(name, Path(file), int(opset), exporter, dynamic == "1", past == "1")))
+            return 0
         case ["export", name, file, opset, dynamic]:
             warnings.simplefilter("ignore")  # torch's own
             export(name, Path(file), int(opset), dynamic == "1")
@@ -462,7 +507,12 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--compile", action="store_true", help="time torch.compile as well")
     parser.add_argument("--json", type=Path, help="write the rows to this file, too")
     parser.add_argument("--out", type=Path, help="keep models and folders here")
+    parser.add_argument("--read", action="store_true", help="read tiny models of many classes, and optimise none")
+    parser.add_argument("--past", action="store_true", help="with --read: steps of decoding, with a cache")
+    parser.add_argument("--exporter", choices=("dynamo", "legacy"), default="dynamo", help="with --read: torch's")
     args = parser.parse_args(argv)
+    if args.read:
+        return read_specimens(args)
     names = [n for n in args.only.split(",") if n] or list(SPECS)
     unknown = [n for n in names if n not in SPECS]
     missing = [n for n in ("transformers", "onnxscript", "onnxruntime") if find_spec(n) is None]

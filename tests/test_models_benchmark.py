@@ -6,10 +6,11 @@ import json
 from argparse import Namespace
 from pathlib import Path
 
+import numpy as np
 import onnx
 import pytest
 
-from benchmarks import models
+from benchmarks import models, reading
 from benchmarks.models import Row, last_line, lines_of, operations, shapes_of, shares, stages_of
 
 
@@ -59,3 +60,25 @@ def test_what_is_missing_is_named(monkeypatch: pytest.MonkeyPatch, capsys: pytes
     with pytest.raises(SystemExit):
         models.main([])
     assert "transformers is missing: pip install transformers" in capsys.readouterr().err
+
+
+READ = """<ir_version: 10, opset_import: ["" : 18]>
+m (float[n, 8] x, float[m, 8] z) => (float[n, 3] y) <int64[1] many = {3}> { s = Add(x, z)  t = Tanh(s)  %s }"""
+
+
+@pytest.mark.parametrize(
+    ("rest", "kind", "nodes"),
+    [("w = Exp(t)  y = Slice(w, zero, many, one)", "whole", (0, 0)), ("y, at = TopK(t, many)", "in parts", (2, 3))],
+)
+def test_what_is_read_is_compared_with_onnxruntime(
+    rest: str, kind: str, nodes: tuple[int, int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("onnxruntime")
+    text = READ.replace("{3}>", "{3}, int64[1] zero = {0}, int64[1] one = {1}>") % rest
+    onnx.save(onnx.parser.parse_model(text), tmp_path / "m.onnx")
+    inputs = {n: np.random.default_rng(0).standard_normal((5, 8), np.float32) for n in ("x", "z")}
+    found = reading.read(tmp_path / "m.onnx", inputs)
+    assert (found.kind, found.nodes, found.failed) == (kind, nodes, False)
+    evaluated = reading._evaluated
+    monkeypatch.setattr(reading, "_evaluated", lambda *given: [1.01 * x for x in evaluated(*given)])
+    assert reading.read(tmp_path / "m.onnx", inputs).failed
