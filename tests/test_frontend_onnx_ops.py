@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from frontend_onnx_models import check, node_model
 
-from prism.errors import UnsupportedError
+from prism.errors import ModelError, UnsupportedError
 from prism.frontend.onnx import reader as frontend
 
 RNG = np.random.default_rng(7)
@@ -68,6 +68,16 @@ REDUCTIONS = "Sum Mean Max Min Prod SumSquare L1 L2 LogSumExp"
 QKV = (f(2, 4, 5, 8), f(2, 2, 7, 8), f(2, 2, 7, 6))
 Q8 = RNG.integers(-128, 128, (4, 6)).astype(np.int8)
 RECURRENT = (("LSTM", 4), ("GRU", 3), ("RNN", 1))
+RESIZED: tuple[tuple[float, dict[str, Any]], ...] = (
+    (2, {}),
+    (0.6, {"nearest_mode": "ceil", "coordinate_transformation_mode": "align_corners"}),
+    (1.6, {"nearest_mode": "round_prefer_ceil"}),
+    (2.4, {"mode": "linear"}),
+    (0.4, {"mode": "linear", "coordinate_transformation_mode": "pytorch_half_pixel"}),
+    (3, {"mode": "linear", "coordinate_transformation_mode": "align_corners"}),
+    (0.5, {"mode": "cubic", "cubic_coeff_a": -0.5}),
+    (2, {"mode": "cubic", "exclude_outside": 1, "coordinate_transformation_mode": "asymmetric"}),
+)
 PACKED = (f(2, 5, 32), f(2, 7, 16), f(2, 7, 12))
 
 CASES = [
@@ -282,6 +292,19 @@ CASES = [
     Case("RotaryEmbedding", [f(2, 4, 5, 8), f(9, 4), f(9, 4), np.array([[0, 1, 2, 3, 4]] * 2)], opset=23, fixed=[3]),
     Case("RotaryEmbedding", [f(2, 4, 5, 8), f(9, 4), f(9, 4), np.array([[0, 8, 2, 3, 4], [7, 1, 0, 3, 3]])], opset=23),
     *[Case(op, [f(4, 2, 5), f(1, g * 3, 5), f(1, g * 3, 3)], {"hidden_size": 3}, outputs=2) for op, g in RECURRENT],
+    *[
+        Case("Resize", [f(2, 3, 5), None, np.array([1, 1, scale], np.float32)], attributes, 13, [2])
+        for scale, attributes in RESIZED
+    ],
+    # What repeats each element is index arithmetic.
+    Case(
+        "Resize",
+        [f(2, 4, 3), None, np.array([1, 2, 1], np.float32)],
+        {"coordinate_transformation_mode": "asymmetric", "nearest_mode": "floor"},
+        13,
+        [2],
+        view=True,
+    ),
 ]
 
 
@@ -296,6 +319,32 @@ def test_operator(case: Case) -> None:
 def test_every_translator_is_tested() -> None:
     # of positions: test_frontend_onnx_graphs.py; unknown to onnx's reference: test_windows.py
     assert set(frontend.TRANSLATORS) - {c.op for c in CASES} <= {"Mod", "GlobalLpPool"}
+
+
+@pytest.mark.parametrize("mode", ["nearest", "linear", "cubic"])
+@pytest.mark.parametrize("sizes", [(7, 3), (2, 12)])
+def test_images_of_a_free_number_are_resized_along_both_sides(mode: str, sizes: tuple[int, int]) -> None:
+    built, given = node_model("Resize", [f(2, 3, 5, 6), None, None, i(*sizes)], {"mode": mode, "axes": [2, 3]}, 18, [3])
+    built.graph.input[0].type.tensor_type.shape.dim[0].dim_param = "images"
+    check(built, given)
+
+
+@pytest.mark.parametrize(
+    ("attributes", "scale", "why"),
+    [
+        ({"mode": "linear", "antialias": 1}, 0.5, "antialias"),
+        ({"coordinate_transformation_mode": "tf_crop_and_resize"}, 2, "tf_crop_and_resize"),
+        ({"keep_aspect_ratio_policy": "not_larger"}, 2, "aspect ratio"),
+        ({"coordinate_transformation_mode": "align_corners", "mode": "linear"}, 0.7, "rounded down, or as it is"),
+        ({"mode": "cubic"}, 1.5, "how coordinates are rounded"),
+        ({}, 1.4, "depends on how it is rounded"),
+        ({}, 0.1, "becomes one of 0"),
+    ],
+)
+def test_resizes_without_a_translation_say_why(attributes: dict[str, Any], scale: float, why: str) -> None:
+    built, _ = node_model("Resize", [f(2, 3, 5), None, np.array([1, 1, scale], np.float32)], attributes, 18, [2])
+    with pytest.raises(ModelError, match=why):
+        frontend.from_model(built, "m", None)
 
 
 def test_operators_are_read_by_the_bodies_that_onnx_has_of_them() -> None:

@@ -42,6 +42,7 @@ from prism.frontend.onnx import (
     quantized,
     recurrent,
     reduce,
+    resize,
     schemas,
     views,
     windows,
@@ -878,6 +879,7 @@ TRANSLATORS: Mapping[str, Callable[[Graph, Node], Sequence[OnnxValue]]] = Mappin
         **choose.TRANSLATORS,
         **order.TRANSLATORS,
         **windows.TRANSLATORS,
+        **resize.TRANSLATORS,
         **recurrent.TRANSLATORS,
         **quantized.TRANSLATORS,
     }

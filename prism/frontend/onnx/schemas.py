@@ -99,6 +99,7 @@ VERSIONS: Mapping[str, tuple[int, int]] = MappingProxyType(
         "Swish": (24, 24),
         "Tile": (6, 13),
         "TopK": (1, 24),
+        "Resize": (11, 19),
         "Trilu": (14, 14),
         "Where": (9, 16),
     }

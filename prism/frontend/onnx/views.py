@@ -18,7 +18,7 @@ from prism.program import build
 from prism.program.extents import Extent, add, cdiv, exact_quotient, is_static, mul, normal
 from prism.program.index import Axis, Index
 from prism.program.lookup import looked_up
-from prism.program.nodes import Const, DType, Expr
+from prism.program.nodes import Const, DType, Expr, Read
 from prism.program.views import (
     MAX_CHOICES,
     Elements,
@@ -321,23 +321,38 @@ def _gather(graph: Graph, node: Node) -> OnnxValue:
     x, places = node.input(0), node.input(1)
     axis = node.axis("axis", x.rank)
     axes = axes_of((*x.shape[:axis], *places.shape, *x.shape[axis + 1 :]))
-    chosen = axes[axis : axis + places.rank]
+    found = chosen(graph, node, x, axis, places, axes)
+    return graph.define(node, axes, found, x.dtype, view=isinstance(found, Read))
+
+
+def chosen(graph: Graph, node: Node, x: OnnxValue, axis: int, places: OnnxValue, axes: Sequence[Axis]) -> Expr:
+    """The element at a place that another tensor holds, along one dimension.
+
+    Args:
+        graph: the program.
+        node: what it is for.
+        x: what is looked up in.
+        axis: the dimension.
+        places: integers, whose dimensions the result has in the place of that one.
+        axes: the result's.
+    """
+    over = axes[axis : axis + places.rank]
 
     def element(at: Index) -> Expr:
         before, after = axes[:axis], axes[axis + places.rank :]
         return graph.at(x, [*map(Index.axis, before), at, *map(Index.axis, after)])
 
-    regular = _regular_places(graph, node, x.shape[axis], places, chosen)
+    regular = _regular_places(graph, node, x.shape[axis], places, over)
     if regular is not None:
-        return graph.define(node, axes, element(regular), x.dtype, view=True)
+        return element(regular)
     known = known_elements(places)
     if known is not None and known.size <= MAX_CHOICES:
-        return graph.define(node, axes, _choice(graph, node, known, x.shape[axis], chosen, element), x.dtype)
+        return _choice(graph, node, known, x.shape[axis], over, element)
     bound = axes_of(x.shape, "r")[axis]
     if bound.extent == 1:
-        return graph.define(node, axes, element(Index.const(0)), x.dtype, view=True)
-    place = graph.place(graph.read(places, chosen), bound)
-    return graph.define(node, axes, looked_up(bound, place, element(Index.axis(bound))), x.dtype)
+        return element(Index.const(0))
+    place = graph.place(graph.read(places, over), bound)
+    return looked_up(bound, place, element(Index.axis(bound)))
 
 
 def _regular_places(graph: Graph, node: Node, extent: Extent, places: OnnxValue, axes: Sequence[Axis]) -> Index | None:
