@@ -11,13 +11,12 @@ from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     import torch
 
 HIDDEN, HEADS, SEQUENCE, PAST, VOCABULARY, LAYERS, BATCH, IMAGE = 64, 4, 16, 8, 200, 2, 2, 32
-Exporter = Literal["dynamo", "legacy"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,7 +208,7 @@ SPECIMENS: Mapping[str, Specimen] = MappingProxyType(
                 "text_config": _BERT,
                 "vision_config": _VIT,
             },
-            TEXT | _PIXELS,
+            {**TEXT, **_PIXELS},
             "logits_per_image",
         ),
         "siglip-vision": Specimen("SiglipVisionConfig", "SiglipVisionModel", _VIT, _PIXELS),
@@ -352,7 +351,7 @@ def made(name: str, past: bool = False) -> tuple[torch.nn.Module, dict[str, torc
     return One(model).eval(), inputs
 
 
-def export(name: str, file: Path, opset: int, exporter: Exporter, dynamic: bool, past: bool) -> None:
+def export(name: str, file: Path, opset: int, exporter: str, dynamic: bool, past: bool) -> None:
     """Write a model as ONNX; where it is dynamic, batch and lengths of text are free."""
     import torch
 
