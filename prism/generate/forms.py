@@ -17,8 +17,8 @@ from __future__ import annotations
 import struct
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import NamedTuple
+from dataclasses import dataclass
+from typing import NamedTuple, TypeAlias
 
 from prism.generate.options import REDUCING, Choice, Weights, below
 from prism.program.classes import EClasses
@@ -87,6 +87,10 @@ class _Entry(NamedTuple):
         return self.depth, self.work, self.length, self.options
 
 
+_Made: TypeAlias = "tuple[Sequence[list[_Entry]], list[_Entry]]"
+"""What an option's operands were, and the sub-forms that it made of them."""
+
+
 class _Table:
     """The options of the e-classes below the roots, numbered."""
 
@@ -94,6 +98,7 @@ class _Table:
         self, classes: EClasses, options: Mapping[int, Sequence[Choice]], roots: Sequence[int], weights: Weights
     ) -> None:
         self.options = options
+        self.roots = roots
         self.order = _bottom_up(options, roots)
         self.bit: dict[tuple[int, int], int] = {}
         self.work: list[float] = []
@@ -105,6 +110,8 @@ class _Table:
                 self.users[child].add(cls)
         self.meaning: list[tuple[int, Choice]] = []
         self._known: dict[int, float] = {}
+        # Sets differ in few of their words.
+        self._parts: dict[tuple[int, int], float] = {}
         for cls in self.order:
             for n, choice in enumerate(options[cls]):
                 place = len(self.work)
@@ -123,8 +130,13 @@ class _Table:
         total = self._known.get(options)
         if total is None:
             total = 0.0
-            for place in _bits(options):
-                total += self.work[place]
+            for n, word in enumerate(_words(options)):
+                if word:
+                    part = self._parts.get((n, word))
+                    if part is None:
+                        part = sum(self.work[64 * n + bit] for bit in _bits(word))
+                        self._parts[n, word] = part
+                    total += part
             self._known[options] = total
         return total
 
@@ -139,12 +151,17 @@ class _Table:
 
 def _bits(options: int) -> Iterator[int]:
     """The elements of a set of options, ascending; in linear time, which taking the lowest bit off the whole is not."""
-    words = (options.bit_length() + 63) // 64
-    for n, word in enumerate(struct.unpack(f"<{words}Q", options.to_bytes(8 * words, "little"))):
+    for n, word in enumerate(_words(options)):
         while word:
             lowest = word & -word
             yield 64 * n + lowest.bit_length() - 1
             word ^= lowest
+
+
+def _words(options: int) -> tuple[int, ...]:
+    """64 elements each, the lowest first."""
+    words = (options.bit_length() + 63) // 64
+    return struct.unpack(f"<{words}Q", options.to_bytes(8 * words, "little"))
 
 
 def _bottom_up(options: Mapping[int, Sequence[Choice]], roots: Sequence[int]) -> list[int]:
@@ -173,26 +190,38 @@ def forms(classes: EClasses, options: Mapping[int, Sequence[Choice]], weights: W
         limit: how many forms are returned, and how many sub-forms an e-class may have for the list to be complete.
     """
     table = _Table(classes, options, classes.roots, weights)
-    every = _solve(table, classes.roots, limit, limit, None)
+    every = _solve(table, table.roots, limit, limit, None)
     complete = every is not None
     if every is not None:
         ordered = _in_turn(every)
     else:
-        width = max(limit, SKELETONS)
-        inner = width if len(table.order) <= MANY else SKELETONS
-        light = _solve(table, classes.roots, width, inner, table.reducing)
-        while not light and inner < WIDEST:
-            # Of what was kept for two operands of an output no two went together.
-            inner *= 2
-            light = _solve(table, classes.roots, max(width, inner), inner, table.reducing)
-        assert light is not None
+        light = _skeletons(table, limit)
         least = min((e.work for e in light), default=0.0)
         heavier = table.heavier(HEAVY * least)
-        heavy = light if heavier == table.reducing else _solve(table, classes.roots, width, inner, heavier)
-        assert heavy is not None
+        heavy = light if heavier == table.reducing else _skeletons(table, limit, heavier)
         ordered = list({e.options: e for e in (*_in_turn(heavy), *_in_turn(light))}.values())
     found = tuple(Form(table.choices(e.options), e.work, e.depth) for e in ordered[:limit])
     return Forms(found, complete and len(ordered) <= limit, max(0, len(ordered) - limit))
+
+
+def _skeletons(table: _Table, limit: int, key: int | None = None) -> list[_Entry]:
+    """Forms of the outputs, the best of each skeleton, of some skeletons.
+
+    Args:
+        table: the options.
+        limit: how many are wanted.
+        key: the reductions that skeletons are told apart by; all by default.
+    """
+    told = table.reducing if key is None else key
+    width = max(limit, SKELETONS)
+    inner = width if len(table.order) <= MANY else SKELETONS
+    found = _solve(table, table.roots, width, inner, told)
+    while not found and inner < WIDEST:
+        # Of what was kept for two operands of an output no two went together.
+        inner *= 2
+        found = _solve(table, table.roots, max(width, inner), inner, told)
+    assert found is not None, "only a list of all forms may be given up"
+    return found
 
 
 def shared_once(
@@ -227,11 +256,13 @@ def shared_once(
     for cls in dict.fromkeys((*shared, *classes.roots)):
         if cls in made:
             continue
-        best = forms(replace(classes, roots=(cls,)), given, weights, 1).found
-        if not best:
+        table = _Table(classes, given, (cls,), weights)
+        best = min(_skeletons(table, 1), key=lambda e: e.by_work, default=None)
+        if best is None:
             return None
         # What an earlier value was made of stays as it is: it needs nothing that comes later.
-        made |= {c: choice for c, choice in best[0].choices.items() if choice.op != _GIVEN and c not in made}
+        choices = table.choices(best.options)
+        made |= {c: choice for c, choice in choices.items() if choice.op != _GIVEN and c not in made}
         given[cls] = (Choice(_GIVEN, None, ()),)
     return made
 
@@ -276,6 +307,7 @@ def _solve(table: _Table, roots: Sequence[int], limit: int, inner: int, key: int
     Without a key all forms are told apart; the answer is None when an e-class has more than `limit`.
     """
     entries: dict[int, list[_Entry]] = {c: [] for c in table.order}
+    made: dict[tuple[int, int], _Made] = {}
     due = set(table.order)
     for _ in range(ROUNDS):
         if not due:
@@ -284,7 +316,7 @@ def _solve(table: _Table, roots: Sequence[int], limit: int, inner: int, key: int
             if cls not in due:
                 continue
             due.discard(cls)
-            mine = _of_class(table, cls, entries, inner, key)
+            mine = _of_class(table, cls, entries, made, inner, key)
             if mine is None:
                 return None
             if mine != entries[cls]:
@@ -302,31 +334,51 @@ def _solve(table: _Table, roots: Sequence[int], limit: int, inner: int, key: int
 
 
 def _of_class(
-    table: _Table, cls: int, entries: Mapping[int, list[_Entry]], limit: int, key: int | None
+    table: _Table,
+    cls: int,
+    entries: Mapping[int, list[_Entry]],
+    made: dict[tuple[int, int], _Made],
+    limit: int,
+    key: int | None,
 ) -> list[_Entry] | None:
     """The sub-forms of one e-class, from those of its operands."""
     found: dict[int, _Entry] = {}
-    mine = table.class_bit[cls]
     for n, choice in enumerate(table.options[cls]):
-        bit = table.bit[cls, n]
-        below = [_Entry(0, 0, 0.0, 0, 0)]
-        for child in dict.fromkeys(choice.children):
-            usable = [e for e in entries[child] if not e.classes & mine]
-            below = _joined(table, below, usable, key)
-            if key is None and len(below) > limit:
+        operands = [entries[c] for c in dict.fromkeys(choice.children)]
+        known = made.get((cls, n))
+        # In a cycle an e-class is due whenever one of its operands changed; options that have others stay.
+        if known is None or any(a is not b for a, b in zip(known[0], operands, strict=True)):
+            by = _of_option(table, cls, n, operands, limit, key)
+            if by is None:
                 return None
-            if key is not None and len(below) > limit * 2:
-                below = _in_turn(below)[: limit * 2]
-        work = table.work_of(bit)
-        step = 1 if choice.op in REDUCING else 0
-        for e in below:
-            options = e.options | bit
-            made = _Entry(options, e.classes | mine, e.work + work, e.depth + step, e.length + 1)
-            _better(found, made, options if key is None else options & key)
+            made[cls, n] = known = operands, by
+        for e in known[1]:
+            _better(found, e, e.options if key is None else e.options & key)
         if key is None and len(found) > limit:
             return None
     ordered = sorted(found.values(), key=lambda e: e.by_work)
     return _in_turn(ordered)[:limit] if key is not None and len(ordered) > limit else ordered
+
+
+def _of_option(
+    table: _Table, cls: int, n: int, operands: Sequence[list[_Entry]], limit: int, key: int | None
+) -> list[_Entry] | None:
+    """The sub-forms of one e-class that begin with its nth option."""
+    mine, bit = table.class_bit[cls], table.bit[cls, n]
+    below: list[_Entry] | None = None
+    for each in operands:
+        usable = [e for e in each if not e.classes & mine]
+        below = usable if below is None else _joined(table, below, usable, key)
+        if key is None and len(below) > limit:
+            return None
+        if key is not None and len(below) > limit * 2:
+            below = _in_turn(below)[: limit * 2]
+    work = table.work_of(bit)
+    step = 1 if table.options[cls][n].op in REDUCING else 0
+    return [
+        _Entry(e.options | bit, e.classes | mine, e.work + work, e.depth + step, e.length + 1)
+        for e in (below if below is not None else [_Entry(0, 0, 0.0, 0, 0)])
+    ]
 
 
 def _joined(table: _Table, left: list[_Entry], right: list[_Entry], key: int | None) -> list[_Entry]:

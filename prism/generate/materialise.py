@@ -504,9 +504,10 @@ class Planner:
         for n, (rank, group) in enumerate(plan.groups):
             for m, (other, wider) in enumerate(plan.groups):
                 lacks = frozenset(wider[0].axes) - frozenset(group[0].axes)
-                inside = frozenset(group[0].axes) < frozenset(wider[0].axes)
-                near = rank == other or (rank < other and self._feeds(plan, (rank, group), wider))
-                if near and inside and n not in lacking and self._shares(plan, group, lacks, wider):
+                if n in lacking or rank > other or not frozenset(group[0].axes) < frozenset(wider[0].axes):
+                    continue
+                near = rank == other or self._feeds(plan, (rank, group), wider)
+                if near and self._shares(plan, group, lacks, wider):
                     lacking[n] = m, len(lacks)
         for most in sorted({many for _, many in lacking.values()}):
             into = {n: m for n, (m, many) in lacking.items() if many <= most}
