@@ -72,6 +72,15 @@ def test_what_lacks_an_axis_of_a_product_is_summed_in_its_kernel(worker: Worker)
     assert found.found.bytes <= 1.001 * found.known.bytes
 
 
+def test_a_sum_is_called_as_what_it_is_found_beside(worker: Worker) -> None:
+    """Heads and values of one length: keys are read once for the state and their sum."""
+    known = next(k for k in KNOWN if k.name == "normalised linear attention")
+    found, _ = measure(known, worker)
+    assert found.found is not None
+    assert found.found.launches == 2
+    assert found.found.bytes <= 1.1 * found.known.bytes
+
+
 def test_sums_that_two_kernels_need_are_stored_by_the_one_that_finds_them(worker: Worker) -> None:
     known = next(k for k in KNOWN if k.name == "GroupNorm backward")
     found, _ = measure(known, worker)

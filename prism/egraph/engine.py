@@ -20,7 +20,7 @@ from prism.egraph.bindings import bindings
 from prism.egraph.budget import Budget
 from prism.egraph.language import DISTRIBUTE, EXPAND, EXPLORE, NO_FACTS, SIMPLIFY, TensorFacts
 from prism.egraph.rules import RuleSet, install
-from prism.egraph.saturate import Contradiction, Saturation
+from prism.egraph.saturate import Contradiction, Saturation, in_common
 from prism.egraph.sign_analysis import kept, masked
 from prism.egraph.terms import SPAN, Leaves, Table
 from prism.errors import WorkerError
@@ -166,6 +166,7 @@ class Engine:
         if known is None:
             graph = self._fresh(facts)
             roots = graph.insert(formulas)
+            graph.unite(in_common(formulas))
             known = _Reference(formulas, graph, roots, graph.explore(budget), facts)
             known.look(graph, graph.table())
         self._kept[key] = self._current = known

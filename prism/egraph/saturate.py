@@ -20,7 +20,7 @@ from prism.egraph.terms import SPAN, Encoder, Frozen, Leaves, Table, decode, fre
 from prism.errors import WorkerError
 from prism.program.classes import EClasses
 from prism.program.index import Axis, Index
-from prism.program.nodes import Expr, Reduce, ReduceKind, free_axes
+from prism.program.nodes import Expr, Read, Reduce, ReduceKind, free_axes, walk
 from prism.program.transform import canonical, least_instance, substitute
 
 TERMS = frozenset(LEAVES) | frozenset(CONSTRUCTORS.values()) | frozenset(REDUCTIONS.values())
@@ -98,6 +98,35 @@ class Renamer:
             if kind == "sum" and axis in beside and axis != outer:
                 taken = beside | frozen.axes.get(u, frozenset()) | frozen.axes.get(body, frozenset()) | {outer}
                 want(kind, axis, least_instance(axis.extent, taken), body)
+
+
+def in_common(formulas: Sequence[Expr]) -> list[tuple[Expr, Expr]]:
+    """(reduction, the same reduction over another axis) for sums of sums that read what others read, by another name.
+
+    Beside `sum_f q[f] * (sum_r k[r, f] * v[r, d])`, where d and f are of one length, `sum_d q[d] * (sum_r k[r, d])` is
+    over f as well. What it reads, and what it may store, is then what the other one reads, along the same axis. Where
+    no sum is inside, a kernel that computes both finds a name for them.
+    """
+    reductions = list(dict.fromkeys(e for f in formulas for e in walk(f) if isinstance(e, Reduce)))
+    if len(reductions) > MAX_RENAMED:
+        return []
+    reads: dict[Axis, set[Expr]] = defaultdict(set)
+    for r in reductions:
+        reads[r.axis] |= _reading(r.body, r.axis)
+    found: dict[tuple[Expr, Expr], None] = {}
+    for r in reductions:
+        if not any(isinstance(e, Reduce) and r.axis in free_axes(e) for e in walk(r.body)):
+            continue
+        for axis, theirs in reads.items():
+            if axis != r.axis and axis.extent == r.axis.extent and axis not in free_axes(r.body):
+                renamed = canonical(substitute(r.body, {r.axis: Index.axis(axis)}))
+                if theirs & _reading(renamed, axis):
+                    found[r, Reduce(r.kind, axis, renamed)] = None
+    return list(found)[:MAX_RENAMED]
+
+
+def _reading(e: Expr, axis: Axis) -> set[Expr]:
+    return {r for r in walk(e) if isinstance(r, Read) and axis in free_axes(r)}
 
 
 class Contradiction(WorkerError):
@@ -181,7 +210,10 @@ class Saturation:
 
     def rename(self) -> bool:
         """Write reductions over other names of their axes where that helps (see `Renamer`); whether any were."""
-        pairs = self.renamer.pairs(self.freeze())
+        return self.unite(self.renamer.pairs(self.freeze()))
+
+    def unite(self, pairs: Sequence[tuple[Expr, Expr]]) -> bool:
+        """Add expressions that are equal by themselves, as such; whether there are any."""
         if not pairs:
             return False
         names = self.insert([e for pair in pairs for e in pair])
