@@ -82,6 +82,14 @@ ELSEWHERE = {
     "python benchmarks/discover.py --only norm --json": "takes a minute; tests/test_discover.py runs small functions",
     "pip install transformers onnxscript": "fetches packages",
     "python benchmarks/models.py": "needs transformers, and takes half an hour; see tests/test_models_benchmark.py",
+    **dict.fromkeys(
+        (
+            "python benchmarks/models.py --read --dynamic",
+            "python benchmarks/models.py --read --dynamic --past --opset 18",
+            "python benchmarks/models.py --read --dynamic --exporter legacy --opset 17",
+        ),
+        "needs transformers, and takes minutes; see tests/test_models_benchmark.py",
+    ),
     "python benchmarks/models.py --only bert,llama --budget 60s --threads 2 --compile --json rows.json": (
         "needs transformers, and takes minutes; see tests/test_models_benchmark.py"
     ),
