@@ -34,8 +34,9 @@ from prism.instantiate.study import Best, Trial, TuneResult
 from prism.program.assumptions import statements
 from prism.program.extents import evaluate
 from prism.program.loops import stacks
-from prism.program.nodes import Expr, Formula, Map, Program, Read, Reduce, Tensor
+from prism.program.nodes import Expr, Formula, Program, Tensor
 from prism.program.region import Canonical, Region
+from prism.program.transform import with_tensors
 from prism.program.verdict import Status, Verdict
 from prism.sgraph.compose import Composed, Part, compose
 from prism.sgraph.config import Config, Resources
@@ -100,7 +101,7 @@ class PartitionedSearch:
         """
         outputs: list[Expr] = []
         for r, p in zip(self.regions, picks, strict=True):
-            outputs += [_renamed(e, r.canonical.names) for e in p.denotation.outputs]
+            outputs += with_tensors(p.denotation.outputs, r.canonical.names.__getitem__)
         rules = dict.fromkeys(name for p in picks for name in p.verdict.rules)
         classes = {c for p in picks for c in p.verdict.classes}
         how, _, _ = picks[0].verdict.reason.partition(", assuming ")
@@ -279,30 +280,8 @@ def _formula(f: Formula, of: RegionSearch) -> Formula:
     """A formula of the canonical region in the whole's names."""
     names = of.canonical.names
     tensor = Tensor(names[f.tensor.name], f.tensor.shape, f.tensor.dtype)
-    return Formula(tensor, f.index, _renamed(f.expr, names))
-
-
-def _renamed(expr: Expr, names: Mapping[str, str]) -> Expr:
-    """The expression with its tensors renamed."""
-    done: dict[int, Expr] = {}
-
-    def visit(e: Expr) -> Expr:
-        known = done.get(id(e))
-        if known is not None:
-            return known
-        match e:
-            case Read(tensor, index):
-                new: Expr = Read(names[tensor], index)
-            case Map(op, args):
-                new = Map(op, tuple(visit(a) for a in args))
-            case Reduce(kind, axis, body):
-                new = Reduce(kind, axis, visit(body))
-            case _:
-                new = e
-        done[id(e)] = new
-        return new
-
-    return visit(expr)
+    (expr,) = with_tensors([f.expr], names.__getitem__)
+    return Formula(tensor, f.index, expr)
 
 
 def merged_checks(checks: Sequence[CheckSummary]) -> CheckSummary:

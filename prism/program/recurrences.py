@@ -16,7 +16,7 @@ the n-th step in place of its own, is that step, operator by operator. What is n
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from prism.program.extents import is_static
@@ -38,8 +38,8 @@ from prism.program.nodes import (
     walk,
 )
 from prism.program.region import reads
-from prism.program.rolled import needed, ordered
-from prism.program.transform import rebuilt, replaced, substitute
+from prism.program.rolled import UnlikeError, needed, ordered, shape_of, side_by_side
+from prism.program.transform import rebuilt, replaced, substitute, with_tensors
 from prism.program.views import same_extent
 
 LEAST = 4
@@ -80,40 +80,32 @@ def direct(program: Program) -> Program:
 def _renamed(program: Program, old: str, new: str) -> Program:
     """The program in which a definition has the name of another, which is gone."""
 
-    def change(e: Expr) -> Expr:
-        return Read(new, e.index) if isinstance(e, Read) and e.tensor == old else e
+    def name(tensor: str) -> str:
+        return new if tensor == old else tensor
 
-    kept = [replace(d, name=new) if d.name == old else d for d in program.definitions if d.name != new]
-    exprs = replaced([d.expr for d in kept], change)
+    kept = [replace(d, name=name(d.name)) for d in program.definitions if d.name != new]
+    exprs = with_tensors([d.expr for d in kept], name)
     return replace(
         program,
         definitions=tuple(
-            replace(d, expr=_reading(d.expr, old, new) if isinstance(d.expr, Steps) else e)
+            replace(d, expr=_reading(d.expr, name) if isinstance(d.expr, Steps) else e)
             for d, e in zip(kept, exprs, strict=True)
         ),
     )
 
 
-def _reading(e: Steps, old: str, new: str) -> Steps:
-    """What a loop makes, where it reads a tensor by another name."""
+def _reading(e: Steps, name: Callable[[str], str]) -> Steps:
+    """What a loop makes, where what is around it has other names."""
     loop = e.loop
-    if old not in {r.tensor for r in loop.operands}:
+    if all(name(r.tensor) == r.tensor for r in loop.operands):
         return e
-    states = tuple(replace(s, first=new if s.first == old else s.first) for s in loop.states)
-    slices = tuple((inner, new if outer == old else outer) for inner, outer in loop.slices)
-    inputs = tuple(replace(t, name=new) if t.name == old else t for t in loop.body.inputs)
-
-    def change(x: Expr) -> Expr:
-        return Read(new, x.index) if isinstance(x, Read) and x.tensor == old else x
-
-    exprs = replaced([d.expr for d in loop.body.definitions], change)
+    states = tuple(replace(s, first=name(s.first)) for s in loop.states)
+    slices = tuple((inner, name(outer)) for inner, outer in loop.slices)
+    inputs = tuple(replace(t, name=name(t.name)) for t in loop.body.inputs)
+    exprs = with_tensors([d.expr for d in loop.body.definitions], name)
     definitions = tuple(replace(d, expr=x) for d, x in zip(loop.body.definitions, exprs, strict=True))
     body = replace(loop.body, inputs=inputs, definitions=definitions)
     return Steps(replace(loop, body=body, states=states, slices=slices), e.output, e.index)
-
-
-class _UnlikeError(Exception):
-    """The steps are not one program."""
 
 
 def _one(program: Program) -> Program | None:
@@ -122,12 +114,12 @@ def _one(program: Program) -> Program | None:
     if len(computed) < LEAST:
         return None
     bare = _without_views(program)
-    tokens = [_token(bare[d.name]) for d in computed]
+    tokens = [shape_of(bare[d.name], lambda _: ()) for d in computed]
     for start, period, length in _periodic(tokens):
         for before, steps in _phases(program, computed, bare, start, period, length):
             try:
                 found = _Steps(program, bare, steps).loop(before)
-            except _UnlikeError:
+            except UnlikeError:
                 continue
             if found is not None:
                 return found
@@ -151,21 +143,6 @@ def _without_views(program: Program) -> dict[str, Expr]:
         if d.view:
             views[d.name] = replace(d, expr=expr)
     return found
-
-
-def _token(expr: Expr) -> int:
-    """A number that is the same for expressions that are alike but for what their leaves are."""
-    known: dict[int, int] = {}
-    for e in walk(expr):
-        match e:
-            case Map(name, args):
-                key: tuple[object, ...] = (name, *[known[id(a)] for a in args])
-            case Reduce(kind, axis, body):
-                key = (kind, axis, known[id(body)])
-            case _:
-                key = ("leaf",)
-        known[id(e)] = hash(key)
-    return known[id(expr)]
 
 
 def _periodic(tokens: Sequence[int]) -> Iterator[tuple[int, int, int]]:
@@ -269,7 +246,7 @@ class _Steps:
             before: what is computed before them, and may be one more.
 
         Raises:
-            _UnlikeError: they are not one program.
+            UnlikeError: they are not one program.
         """
         self.taken = {t.name for t in self.program.inputs} | set(self.program.order)
         self.taken |= {n for x in self.program.loops for n in (*x.body.order, *(t.name for t in x.body.inputs), x.name)}
@@ -277,7 +254,7 @@ class _Steps:
         for j, first in enumerate(self.steps[0]):
             alike = [step[j] for step in self.steps]
             if any((d.axes, d.dtype) != (first.axes, first.dtype) for d in alike):
-                raise _UnlikeError
+                raise UnlikeError
             self.exprs.append(self._unified([self.bare[d.name] for d in alike]))
         held = self._depending()
         if not self.states or not self._worth(held):
@@ -299,15 +276,11 @@ class _Steps:
         made.slices = {replace(s, first=s.first - s.step): name for s, name in self.slices.items()}
         made.inside = {d.name: (n, j) for n, step in enumerate(made.steps) for j, d in enumerate(step)}
         names = {d.name: b.name for d, b in zip(first, before, strict=True)}
-
-        def renamed(e: Expr) -> Expr:
-            return Read(names.get(e.tensor, e.tensor), e.index) if isinstance(e, Read) else e
-
-        made.exprs = rebuilt(self.exprs, renamed)
+        made.exprs = with_tensors(self.exprs, lambda t: names.get(t, t))
         try:
             for n in range(len(made.steps)):
                 made._check(n, folded=n == 0)
-        except _UnlikeError:
+        except UnlikeError:
             return
         self.steps, self.firsts, self.slices = made.steps, made.firsts, made.slices
         self.inside, self.exprs = made.inside, made.exprs
@@ -320,39 +293,31 @@ class _Steps:
         if kinds <= {Read, Const} and Read in kinds:
             return self._read(es)
         if len(kinds) > 1:
-            raise _UnlikeError
-        match first:
-            case Map(name, args):
-                maps = [e for e in es if isinstance(e, Map) and e.op == name and len(e.args) == len(args)]
-                if len(maps) == len(es):
-                    return Map(name, tuple([self._unified([e.args[n] for e in maps]) for n in range(len(args))]))
-            case Reduce(kind, axis, _):
-                sums = [e for e in es if isinstance(e, Reduce) and (e.kind, e.axis) == (kind, axis)]
-                if len(sums) == len(es):
-                    return Reduce(kind, axis, self._unified([e.body for e in sums]))
-            case _:
-                if all(e == first for e in es):
-                    return first
-        raise _UnlikeError
+            raise UnlikeError
+        if isinstance(first, Map | Reduce):
+            return side_by_side(es, self._unified)
+        if all(e == first for e in es):
+            return first
+        raise UnlikeError
 
     def _read(self, es: Sequence[Expr]) -> Expr:
         second, later = es[1], es[1:]
         if not isinstance(second, Read) or not all(isinstance(e, Read) for e in later):
-            raise _UnlikeError
+            raise UnlikeError
         reading = [e for e in later if isinstance(e, Read)]
         at, j = self.inside.get(second.tensor, (-1, -1))
         if at >= 0:
             if any(self.inside.get(e.tensor) != (n + at, j) or e.index != second.index for n, e in enumerate(reading)):
-                raise _UnlikeError
+                raise UnlikeError
             if at == 0:
                 self._begins(j, es[0], second.index)
                 return Read(self._state(j), second.index)
             if at == 1 and isinstance(es[0], Read) and es[0] == Read(self.steps[0][j].name, second.index):
                 return es[0]
-            raise _UnlikeError
+            raise UnlikeError
         outer = [e for e in es if isinstance(e, Read) and e.tensor == second.tensor]
         if len(outer) != len(es) or second.tensor in self.inside:
-            raise _UnlikeError
+            raise UnlikeError
         return self._outer(outer)
 
     def _begins(self, j: int, e: Expr, index: tuple[Index, ...]) -> None:
@@ -365,12 +330,12 @@ class _Steps:
                 found = tensor, None
             case Read(tensor, (place, *at)) if tensor not in self.inside and tuple(at) == index and not place.terms:
                 if not is_static(place.offset):
-                    raise _UnlikeError
+                    raise UnlikeError
                 found = tensor, int(place.offset)
             case _:
-                raise _UnlikeError
+                raise UnlikeError
         if self.firsts.setdefault(j, found) != found:
-            raise _UnlikeError
+            raise UnlikeError
 
     def _state(self, j: int) -> str:
         if j not in self.states:
@@ -383,18 +348,18 @@ class _Steps:
         varies = [d for d, (a, b) in enumerate(zip(first.index, second.index, strict=True)) if a != b]
         if not varies:
             if any(e != first for e in es):
-                raise _UnlikeError
+                raise UnlikeError
             return first
         if len(varies) > 1:
-            raise _UnlikeError
+            raise UnlikeError
         (d,) = varies
         places = [e.index[d] for e in es]
         if any(p.terms or not is_static(p.offset) for p in places):
-            raise _UnlikeError
+            raise UnlikeError
         rest = (*first.index[:d], *first.index[d + 1 :])
         found = _Slice(first.tensor, d, int(places[0].offset), int(places[1].offset) - int(places[0].offset))
         if any(found.at(n, rest) != e for n, e in enumerate(es)):
-            raise _UnlikeError
+            raise UnlikeError
         if found not in self.slices:
             self.slices[found] = self._name(f"{first.tensor}_slice")
         return Read(self.slices[found], rest)
@@ -431,7 +396,7 @@ class _Steps:
         """Compare the loop's n-th step with the n-th step, numbers in either as readers fold them where asked.
 
         Raises:
-            _UnlikeError: they differ.
+            UnlikeError: they differ.
         """
         own = {d.name: self.steps[n][j].name for j, d in enumerate(self.steps[0])}
         states = {name: j for j, name in self.states.items()}
@@ -460,7 +425,7 @@ class _Steps:
         if folded:
             steps, found = rebuilt(steps, _folded), rebuilt(found, _folded)
         if steps != found:
-            raise _UnlikeError
+            raise UnlikeError
 
     # The loop
 
@@ -498,15 +463,12 @@ class _Steps:
         states = []
         for j, name in self.states.items():
             if j not in held:
-                raise _UnlikeError  # what a step makes of its slice alone, read by the next one
+                raise UnlikeError  # what a step makes of its slice alone, read by the next one
             inner[name] = replace(first[j].tensor, name=name)
             begun, place = self._begun(j, made)
             states.append(State(name, begun, names[first[j].name], place))
 
-        def own(e: Expr) -> Expr:
-            return Read(names.get(e.tensor, e.tensor), e.index) if isinstance(e, Read) else e
-
-        exprs = rebuilt([self.exprs[j] for j in sorted(held)], own)
+        exprs = with_tensors([self.exprs[j] for j in sorted(held)], lambda t: names.get(t, t))
         body = tuple(
             replace(first[j], name=names[first[j].name], expr=e, view=False)
             for j, e in zip(sorted(held), exprs, strict=True)
@@ -554,13 +516,13 @@ class _Steps:
         """Make sure that what the loop reads around it needs none of its steps.
 
         Raises:
-            _UnlikeError: it does.
+            UnlikeError: it does.
         """
         stack, seen = list(read), set(read)
         while stack:
             name = stack.pop()
             if name in self.inside:
-                raise _UnlikeError
+                raise UnlikeError
             if name in self.program.order:
                 below = set(reads(self.program.definition(name).expr)) - seen
                 seen |= below
@@ -603,7 +565,7 @@ class _Steps:
         tensor, place = found
         t = self.program.tensor(tensor)
         if (t.shape if place is None else t.shape[1:]) != d.tensor.shape or t.dtype is not d.dtype:
-            raise _UnlikeError
+            raise UnlikeError
         return tensor, place
 
     def _read_outside(self) -> set[int]:

@@ -16,7 +16,7 @@ operator by operator; that is looked at (`_gives_back`) for each of them before 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
@@ -49,21 +49,50 @@ def _shape(expr: Expr, shapes: Mapping[str, int]) -> int:
 
     Pieces that differ far back, as the steps of a recurrence do, are told apart by it at once.
     """
+
+    def leaf(e: Expr) -> tuple[object, ...]:
+        match e:
+            case Read(tensor, index):
+                return "read", shapes.get(tensor, tensor), len(index)
+            case Const() | Position():
+                return ("number",)
+            case _:
+                return (e,)
+
+    return shape_of(expr, leaf)
+
+
+def shape_of(expr: Expr, leaf: Callable[[Expr], tuple[object, ...]]) -> int:
+    """A number that is the same for expressions of the same operators, whose leaves have the same keys."""
     known: dict[int, int] = {}
     for e in walk(expr):
         match e:
-            case Read(tensor, index):
-                key: tuple[object, ...] = ("read", shapes.get(tensor, tensor), len(index))
-            case Const() | Position():
-                key = ("number",)
             case Map(name, args):
-                key = (name, *[known[id(a)] for a in args])
+                key: tuple[object, ...] = (name, *[known[id(a)] for a in args])
             case Reduce(kind, axis, body):
                 key = (kind, axis, known[id(body)])
             case _:
-                key = (e,)
+                key = leaf(e)
         known[id(e)] = hash(key)
     return known[id(expr)]
+
+
+def side_by_side(es: Sequence[Expr], one: Callable[[Sequence[Expr]], Expr]) -> Expr:
+    """Expressions of one operator as one, their operands by `one`.
+
+    Raises:
+        UnlikeError: they are not of one operator.
+    """
+    match es[0]:
+        case Map(name, args):
+            maps = [e for e in es if isinstance(e, Map) and e.op == name and len(e.args) == len(args)]
+            if len(maps) == len(es):
+                return Map(name, tuple([one([e.args[n] for e in maps]) for n in range(len(args))]))
+        case Reduce(kind, axis, _):
+            sums = [e for e in es if isinstance(e, Reduce) and e.kind == kind and e.axis == axis]
+            if len(sums) == len(es):
+                return Reduce(kind, axis, one([e.body for e in sums]))
+    raise UnlikeError
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,8 +110,8 @@ class _Piece:
     expr: Expr
 
 
-class _UnlikeError(Exception):
-    """The pieces are not one expression of their position."""
+class UnlikeError(Exception):
+    """Expressions that were laid side by side are not one expression of their place."""
 
 
 def _rolled(program: Program, d: Definition, shapes: dict[str, int]) -> Program | None:
@@ -215,7 +244,7 @@ def _run(
     try:
         side = _Side(program, place, set(made))
         expr = side.whole(at)
-    except _UnlikeError:
+    except UnlikeError:
         return None
     if place not in free_axes(expr):  # one value several times is computed once as it is
         return None
@@ -253,7 +282,7 @@ class _Side:
         """The expressions as one of their place.
 
         Raises:
-            _UnlikeError: they are none.
+            UnlikeError: they are none.
         """
         expr = self._one(exprs)
         # Without recursion, as definitions follow one another in long chains.
@@ -261,20 +290,20 @@ class _Side:
             self.families[waiting] = self._family(waiting)
         members = {f.definition.name: f.members for f in self.families.values()}
         if not all(_gives_back(expr, self.place, members, n, e) for n, e in enumerate(exprs)):
-            raise _UnlikeError
+            raise UnlikeError
         for f in self.families.values():
             for n, name in enumerate(f.members):
                 own = _over(self.program.definition(name), f.definition.axes[1:])
                 if not _gives_back(f.definition.expr, f.definition.axes[0], members, n, own):
-                    raise _UnlikeError
+                    raise UnlikeError
         return expr
 
     def _family(self, members: tuple[str, ...]) -> _Family:
         if any(m not in self.program.order or m in self.program.outputs for m in members):
-            raise _UnlikeError
+            raise UnlikeError
         first, *others = definitions = [self.program.definition(m) for m in members]
         if any((e.dtype, e.view, e.tensor.shape) != (first.dtype, first.view, first.tensor.shape) for e in others):
-            raise _UnlikeError
+            raise UnlikeError
         expr = self._one([_over(e, first.axes) for e in definitions])
         axes = (self.place, *first.axes)
         view = isinstance(expr, Read)
@@ -288,21 +317,15 @@ class _Side:
         if kinds <= {Const, Position}:
             return position(self._index([_as_index(e) for e in es]))
         if len(kinds) > 1:
-            raise _UnlikeError
+            raise UnlikeError
         match first:
-            case Map(name, args):
-                same = [e for e in es if isinstance(e, Map) and e.op == name and len(e.args) == len(args)]
-                if len(same) == len(es):
-                    return Map(name, tuple([self._one([e.args[n] for e in same]) for n in range(len(args))]))
-            case Reduce(kind, axis, _):
-                sums = [e for e in es if isinstance(e, Reduce) and e.kind == kind and e.axis == axis]
-                if len(sums) == len(es):
-                    return Reduce(kind, axis, self._one([e.body for e in sums]))
             case Read(_, index):
                 alike = [e for e in es if isinstance(e, Read) and len(e.index) == len(index)]
                 if len(alike) == len(es):
                     return self._read(alike)
-        raise _UnlikeError
+            case _:
+                return side_by_side(es, self._one)
+        raise UnlikeError
 
     def _read(self, es: Sequence[Read]) -> Expr:
         index = tuple(self._index([e.index[n] for e in es]) for n in range(len(es[0].index)))
@@ -326,7 +349,7 @@ class _Side:
         step = add(second.offset, mul(-1, first.offset))
         for n, i in enumerate(indices):
             if i.terms != first.terms or not same_extent(i.offset, add(first.offset, mul(n, step))):
-                raise _UnlikeError
+                raise UnlikeError
         return first + Index.axis(self.place).scaled(step)
 
 
@@ -336,7 +359,7 @@ def _as_index(e: Expr) -> Index:
             return index
         case Const(value) if value.is_integer():
             return Index.const(int(value))
-    raise _UnlikeError
+    raise UnlikeError
 
 
 def _over(d: Definition, axes: Sequence[Axis]) -> Expr:

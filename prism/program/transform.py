@@ -157,6 +157,15 @@ def replaced(exprs: Sequence[Expr], leaf: Callable[[Expr], Expr]) -> list[Expr]:
     return rebuilt(exprs, lambda e: e if isinstance(e, Map | Reduce) else leaf(e))
 
 
+def with_tensors(exprs: Sequence[Expr], name: Callable[[str], str]) -> list[Expr]:
+    """The expressions with what they read under other names."""
+
+    def read(e: Expr) -> Expr:
+        return Read(name(e.tensor), e.index) if isinstance(e, Read) else e
+
+    return replaced(exprs, read)
+
+
 def canonical(expr: Expr) -> Expr:
     """`expr` with every bound axis given its canonical name; free axes keep theirs, which must be canonical.
 
