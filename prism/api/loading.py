@@ -72,7 +72,7 @@ def _legal(program: Program, path: str | os.PathLike[str]) -> Program:
             why=error.what,
             fix="check it with onnx.checker.check_model(path, full_check=True), and report a right one",
         ) from error
-    return chunked(direct(rolled(looped(program))))
+    return _recognised(program)
 
 
 def trace(
@@ -114,7 +114,7 @@ def trace(
     )
     spec.check(program)
     check_passed(read_assumptions(assume), program, example_inputs)
-    return replace(under(chunked(direct(rolled(looped(program)))), assume), source=fn)
+    return replace(under(_recognised(program), assume), source=fn)
 
 
 def check_passed(stated: Mapping[str, Assumption], program: Program, examples: Sequence[torch.Tensor]) -> None:
@@ -127,6 +127,11 @@ def check_passed(stated: Mapping[str, Assumption], program: Program, examples: S
     if stated and len(passed) == len(examples):
         held = {n: e for n, e in zip(passed, examples, strict=True) if not e.is_meta}
         check_examples(stated, by_name(held, held))
+
+
+def _recognised(program: Program) -> Program:
+    """The program in which what source wrote out is what it was: recurrences, pieces of one expression, causal sums."""
+    return chunked(direct(rolled(looped(program))))
 
 
 def _declared(rules: Sequence[Path | str]) -> tuple[Operator, ...]:

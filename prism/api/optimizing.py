@@ -374,10 +374,12 @@ def produce(program: Program, options: Options) -> Produced:
                 + ("; --anew times again" if _of_another_machine(choice) else ""),
             )
         _warn_of_load(choice, recorder)
-        if isinstance(platform, Estimated) and platform.compiled_seconds(program) < choice.baseline_seconds:
-            recorder.warn(FUSED.format(duration(platform.compiled_seconds(program))))
-        if isinstance(platform, Estimated) and program.loops:
-            recorder.warn(STEP_BY_STEP)
+        if isinstance(platform, Estimated):
+            compiled = platform.compiled_seconds(program)
+            if compiled < choice.baseline_seconds:
+                recorder.warn(FUSED.format(duration(compiled)))
+            if program.loops:
+                recorder.warn(STEP_BY_STEP)
         if given:
             choice = _right_for(given, request, found, choice, tools)
         module = platform.backend.emit(

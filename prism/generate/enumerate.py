@@ -204,7 +204,8 @@ class _Pick:
     def _row(self, rows: Sequence[Array]) -> Array:
         total = np.empty(4)
         total[:3] = rows[0] if len(rows) == 1 else np.sum(rows, axis=0)
-        total[2] = _one_by_one(rows, self.joined, self.device) if self.joined else total[2]
+        if self.joined:
+            total[2] = _one_by_one(rows, self.joined, self.device)
         total[3] = self.launches
         return total
 
@@ -437,7 +438,7 @@ class _Walk:
 
     def _add(self, plan: Plan, pick: tuple[_Kept, ...], looping: bool) -> None:
         joined = _joinable(plan, pick)
-        for places in (joined, ())[0 if joined else 1 :]:
+        for places in (joined, ()) if joined else ((),):
             made = _Pick.of(plan, pick, places, self.task.device)
             key = (tuple(k.number for k in pick), plan.buffers, bool(places))
             if key in self.found and looping:

@@ -503,11 +503,13 @@ class Planner:
         lacking: dict[int, tuple[int, int]] = {}
         for n, (rank, group) in enumerate(plan.groups):
             for m, (other, wider) in enumerate(plan.groups):
-                lacks = frozenset(wider[0].axes) - frozenset(group[0].axes)
                 if n in lacking or rank > other or not frozenset(group[0].axes) < frozenset(wider[0].axes):
                     continue
-                near = rank == other or self._feeds(plan, (rank, group), wider)
-                if near and self._shares(plan, group, lacks, wider):
+                lacks = frozenset(wider[0].axes) - frozenset(group[0].axes)
+                own = {t.cls for t in group}
+                apart = {c: s for c, s in plan.stored.items() if c not in own}
+                near = rank == other or self._feeds(plan, (rank, group), lacks, wider, apart)
+                if near and self._shares(group, lacks, wider, apart):
                     lacking[n] = m, len(lacks)
         for most in sorted({many for _, many in lacking.values()}):
             into = {n: m for n, (m, many) in lacking.items() if many <= most}
@@ -518,55 +520,65 @@ class Planner:
             ordered = sorted(groups.items(), key=lambda t: (t[1][0], t[0]))
             yield replace(plan, groups=tuple((rank, tuple(targets)) for _, (rank, targets) in ordered))
 
-    def _feeds(self, plan: Plan, group: tuple[int, Sequence[Target]], wider: Sequence[Target]) -> bool:
+    def _feeds(
+        self,
+        plan: Plan,
+        group: tuple[int, Sequence[Target]],
+        lacks: frozenset[Axis],
+        wider: Sequence[Target],
+        apart: Mapping[int, tuple[str, tuple[Index, ...]]],
+    ) -> bool:
         """Whether the wider kernel could run as early as the group if it made the group's values itself.
 
         Others read these, too. Between what it finds on the way and what it does with it, it holds what it goes over
-        twice: no products.
+        twice: no products. `apart` is what is stored beside the group's.
         """
         rank, targets = group
         axes = self.weights.classes.axes
-        mine = {t.cls for t in targets}
-        lacks = frozenset(wider[0].axes) - frozenset(targets[0].axes)
-        if any(self.choices[c].op == "contract" and lacks & axes[c] for c in below(self.choices, sorted(mine))):
+        mine = below(self.choices, [t.cls for t in targets])
+        if any(self.choices[c].op == "contract" and lacks & axes[c] for c in mine):
             return False
         made = {t.tensor: number for number, each in plan.groups for t in each}
-        elsewhere: set[str] = {f.tensor.name for f in self.formulas}
+        elsewhere = {f.tensor.name for f in self.formulas}
         for _, others in plan.groups:
             if others is not targets and others is not wider:
-                own = {t.cls for t in others}
-                used = below(self.choices, sorted(own), plan.stored)
-                elsewhere |= {plan.stored[c][0] for c in used if c in plan.stored and c not in own}
-        own = {t.cls for t in wider}
-        apart = {c: s for c, s in plan.stored.items() if c not in mine}
-        used = below(self.choices, sorted(own), apart)
-        early = all(made[apart[c][0]] < rank for c in used if c in apart and c not in own)
+                elsewhere |= {plan.stored[c][0] for c in self._needs(others, plan.stored)[1]}
+        early = all(made[apart[c][0]] < rank for c in self._needs(wider, apart)[1])
         return early and all(t.tensor in elsewhere for t in targets)
 
-    def _shares(self, plan: Plan, group: Sequence[Target], lacks: frozenset[Axis], wider: Sequence[Target]) -> bool:
+    def _shares(
+        self,
+        group: Sequence[Target],
+        lacks: frozenset[Axis],
+        wider: Sequence[Target],
+        apart: Mapping[int, tuple[str, tuple[Index, ...]]],
+    ) -> bool:
         """Whether one kernel for both reads something once that two kernels read twice.
 
         Along the axes that the group lacks, where each of its values reduces them; or, where none knows of them, along
-        one that all values of both reduce.
+        one that all values of both reduce. `apart` is what is stored beside the group's.
         """
-        mine = {t.cls for t in group}
-        apart = {c: s for c, s in plan.stored.items() if c not in mine}
-        read: list[set[int]] = []
-        reduced: list[frozenset[Axis]] = []
-        for targets in (group, wider):
-            own = {t.cls for t in targets}
-            used = below(self.choices, sorted(own), apart)
-            read.append({c for c in used if self.choices[c].op == "read" or (c in apart and c not in own)})
-            each = (below(self.choices, [t.cls], apart) for t in targets)
-            reduced.append(
-                frozenset.intersection(*(frozenset(a for c in u for a in self.choices[c].reduced) for u in each))
-            )
         axes = self.weights.classes.axes
-        both = [axes[c] for c in read[0] & read[1]]
-        if lacks <= reduced[0]:
+        mine, back = self._needs(group, apart)
+        theirs, more = self._needs(wider, apart)
+        reads = {c for c in mine if self.choices[c].op == "read"} | back
+        both = [axes[c] for c in theirs if c in reads and (c in more or self.choices[c].op == "read")]
+        reduced = self._reduced(group, apart)
+        if lacks <= reduced:
             return any(lacks & a for a in both)
-        used = below(self.choices, [t.cls for t in group], apart)
-        return not any(lacks & axes[c] for c in used) and any(reduced[0] & reduced[1] & a for a in both)
+        along = reduced & self._reduced(wider, apart)
+        return not any(lacks & axes[c] for c in mine) and any(along & a for a in both)
+
+    def _needs(self, targets: Sequence[Target], stored: Mapping[int, object]) -> tuple[list[int], set[int]]:
+        """The e-classes that a kernel goes through, and those of them that it reads back."""
+        own = {t.cls for t in targets}
+        used = below(self.choices, sorted(own), stored)
+        return used, {c for c in used if c in stored and c not in own}
+
+    def _reduced(self, targets: Sequence[Target], stored: Mapping[int, object]) -> frozenset[Axis]:
+        """The axes that every target reduces."""
+        each = (below(self.choices, [t.cls], stored) for t in targets)
+        return frozenset.intersection(*(frozenset(a for c in used for a in self.choices[c].reduced) for used in each))
 
     def _buffer(self, name: str, cls: int, axes: tuple[Axis, ...]) -> Tensor:
         """In the type of what is computed from it, or in full precision.
