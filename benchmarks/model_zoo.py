@@ -293,6 +293,27 @@ SPECIMENS: Mapping[str, Specimen] = MappingProxyType(
 )
 
 
+def built(config: str, model: str, options: Mapping[str, Any], made: Mapping[str, Any]) -> torch.nn.Module:
+    """A model of transformers with random weights, the same each time.
+
+    Args:
+        config: the class that describes it.
+        model: the class itself, with its module where transformers does not export it.
+        options: of the configuration.
+        made: what the class is given besides its configuration.
+    """
+    import torch
+
+    torch.manual_seed(0)
+    transformers = import_module("transformers")
+    owner: Any = transformers
+    *modules, last = model.removeprefix("transformers.").split(".")
+    for part in modules:
+        owner = getattr(owner, part)
+    found: torch.nn.Module = getattr(owner, last)(getattr(transformers, config)(**options), **made)
+    return found
+
+
 def made(name: str, past: bool = False) -> tuple[torch.nn.Module, dict[str, torch.Tensor]]:
     """A model that takes its tensors in order and returns one tensor, or one and its cache; and inputs for it.
 
@@ -303,13 +324,7 @@ def made(name: str, past: bool = False) -> tuple[torch.nn.Module, dict[str, torc
     import torch
 
     spec = SPECIMENS[name]
-    torch.manual_seed(0)
-    transformers = import_module("transformers")
-    owner: Any = transformers
-    *modules, last = spec.model.removeprefix("transformers.").split(".")
-    for part in modules:
-        owner = getattr(owner, part)
-    model = getattr(owner, last)(getattr(transformers, spec.config)(**spec.options), **spec.made).eval()
+    model = built(spec.config, spec.model, spec.options, spec.made).eval()
     with torch.no_grad():  # norms' gains and biases start as ones and zeros, which would hide what is left out
         for p in model.parameters():
             if p.dim() == 1:
@@ -339,7 +354,7 @@ def made(name: str, past: bool = False) -> tuple[torch.nn.Module, dict[str, torc
             given: dict[str, Any] = dict(zip(names, args, strict=False))
             kept = args[len(names) :]
             if kept:
-                cache = transformers.DynamicCache(list(zip(kept[::2], kept[1::2], strict=True)))
+                cache = import_module("transformers").DynamicCache(list(zip(kept[::2], kept[1::2], strict=True)))
                 given |= {"past_key_values": cache, "use_cache": True}
             found = self.inner(**given, return_dict=True)
             result = getattr(found, spec.result)

@@ -34,7 +34,6 @@ import warnings
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from importlib import import_module
 from importlib.util import find_spec, module_from_spec, spec_from_file_location
 from pathlib import Path
 from types import MappingProxyType
@@ -159,6 +158,8 @@ def made(name: str) -> tuple[torch.nn.Module, tuple[torch.Tensor, ...]]:
     """The model, which returns its last hidden state, and inputs: the same ones for the same name."""
     import torch
 
+    from benchmarks.model_zoo import built
+
     class Last(torch.nn.Module):
         def __init__(self, inner: torch.nn.Module) -> None:
             super().__init__()
@@ -169,13 +170,7 @@ def made(name: str) -> tuple[torch.nn.Module, tuple[torch.Tensor, ...]]:
             return found
 
     spec = SPECS[name]
-    torch.manual_seed(0)
-    transformers = import_module("transformers")
-    owner: Any = transformers
-    *modules, last = spec.model.removeprefix("transformers.").split(".")
-    for part in modules:
-        owner = getattr(owner, part)
-    model = getattr(owner, last)(getattr(transformers, spec.config)(**spec.options), **spec.made)
+    model = built(spec.config, spec.model, spec.options, spec.made)
     inputs = []
     for kind in spec.inputs:
         match kind:

@@ -21,6 +21,14 @@ ROOT = Path(__file__).resolve().parent.parent
 NORM = Known("small norm", rms_norm, "x:m,n g:n", "m=512 n=1024", "2*m*n", "8*P*n", 2, "here")
 
 
+def counted(worker: Worker, name: str, sizes: str = "") -> tuple[Counts, Counts]:
+    """What is known of a function of the collection, and what was found, at other sizes where they are given."""
+    known = next(k for k in KNOWN if k.name == name)
+    found, _ = measure(replace(known, sizes=sizes) if sizes else known, worker)
+    assert found.found is not None
+    return found.known, found.found
+
+
 def row(ratio: float, reason: str = "") -> Row:
     counts = Counts(1e6, 2e9, 3e6, 1)
     found = None if math.isinf(ratio) else replace(counts, bytes=2e6)
@@ -56,37 +64,29 @@ def test_a_norm_is_found_and_counted(worker: Worker) -> None:
 
 def test_projections_that_differ_in_width_share_a_launch_with_their_norm(worker: Worker) -> None:
     """As many columns as the norm has rows, and a launch that neither projection fills alone."""
-    known = next(k for k in KNOWN if k.name == "RMSNorm+QKV")
-    found, _ = measure(replace(known, sizes="m=16 k=2048 n=2048 e=512"), worker)
-    assert found.found is not None
-    assert found.found.launches == 1
-    assert found.found.bytes <= 1.02 * found.known.bytes
-    assert found.found.matrix == found.known.matrix
+    known, found = counted(worker, "RMSNorm+QKV", "m=16 k=2048 n=2048 e=512")
+    assert found.launches == 1
+    assert found.bytes <= 1.02 * known.bytes
+    assert found.matrix == known.matrix
 
 
 def test_what_lacks_an_axis_of_a_product_is_summed_in_its_kernel(worker: Worker) -> None:
-    known = next(k for k in KNOWN if k.name == "state and sum of keys")
-    found, _ = measure(known, worker)
-    assert found.found is not None
-    assert found.found.launches == 1
-    assert found.found.bytes <= 1.001 * found.known.bytes
+    known, found = counted(worker, "state and sum of keys")
+    assert found.launches == 1
+    assert found.bytes <= 1.001 * known.bytes
 
 
 def test_a_sum_is_called_as_what_it_is_found_beside(worker: Worker) -> None:
     """Heads and values of one length: keys are read once for the state and their sum."""
-    known = next(k for k in KNOWN if k.name == "normalised linear attention")
-    found, _ = measure(known, worker)
-    assert found.found is not None
-    assert found.found.launches == 2
-    assert found.found.bytes <= 1.1 * found.known.bytes
+    known, found = counted(worker, "normalised linear attention")
+    assert found.launches == 2
+    assert found.bytes <= 1.1 * known.bytes
 
 
 def test_sums_that_two_kernels_need_are_stored_by_the_one_that_finds_them(worker: Worker) -> None:
-    known = next(k for k in KNOWN if k.name == "GroupNorm backward")
-    found, _ = measure(known, worker)
-    assert found.found is not None
-    assert found.found.launches == 2
-    assert found.found.bytes <= 1.01 * found.known.bytes
+    known, found = counted(worker, "GroupNorm backward")
+    assert found.launches == 2
+    assert found.bytes <= 1.01 * known.bytes
 
 
 def test_results_of_convolutions_are_stored_as_the_model_has_them(worker: Worker) -> None:

@@ -3,14 +3,13 @@ as compiled."""
 
 from __future__ import annotations
 
-import json
-import os
 import re
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from compiled_code import compiled_code
 from interpreting import InterpreterPool, InterpretJob
 from quick import RunPython
 from sgraph_small import SUM, at, tile
@@ -18,10 +17,8 @@ from sgraph_small import SUM, at, tile
 from prism.backends.lower import lower
 from prism.backends.passes.codes import coded
 from prism.backends.passes.small_integers import ranged, written
-from prism.backends.protocol import arguments
 from prism.backends.tile import Cast, statements
 from prism.backends.tile_spec import check_module
-from prism.backends.triton.crosscompile import worker_environment
 from prism.backends.triton.emit import emit_module
 from prism.program.extents import Extent
 from prism.program.index import Axis, Index
@@ -45,20 +42,6 @@ from prism.sgraph.nodes import (
 
 BF16, F16, F32 = DType.BFLOAT16, DType.FLOAT16, DType.FLOAT32
 FRACTION = {BF16: 7, F16: 10, F32: 23}
-PTX = """
-import json, sys
-from pathlib import Path
-import torch
-from prism.backends.protocol import load_module
-from prism.backends.triton.named_target import compile_for
-
-path, given, config = json.loads(sys.argv[1])
-compile_for("sm_90")
-tensors = [torch.empty(s, dtype=getattr(torch, d), device="meta") for s, d in given]
-kernel, _, args, meta = next(iter(load_module(Path(path)).launches(*tensors, config=config)))
-built = kernel.warmup(*args, grid=(1,), **meta)
-print(json.dumps([built.asm["ptx"], built.asm["ttgir"]]))
-"""
 CONVERSION = re.compile(r"cvt\.rn\.(?:bf16|f16|f32)\.[su](?:8|16|32)\b")
 
 
@@ -252,33 +235,12 @@ def test_every_byte_is_exact_in_a_product(
 # What the compilers make of it.
 
 
-def asm(
-    g: SGraph, configured: Config, folder: Path, run_python: RunPython, versions: tuple[str, ...]
-) -> dict[str, tuple[str, str]]:
-    path = folder / f"{g.name}.py"
-    path.write_text(emit_module(g, formula="", configs={}).text)
-    given = [[list(a.shape), a.dtype] for a in arguments(g, {})]
-    found = {}
-    for version in versions:
-        environment = worker_environment(folder / f"cache{bool(version)}")
-        if version:
-            environment["PYTHONPATH"] = os.pathsep.join([str(Path(version).resolve()), environment["PYTHONPATH"]])
-        request = json.dumps([str(path), given, configured.encode()])
-        ptx, ttgir = json.loads(run_python("-P", "-c", PTX, request, environment=environment).splitlines()[-1])
-        found[version or "installed"] = ptx, ttgir
-    return found
-
-
-def versions() -> tuple[str, ...]:
-    """The installed Triton, and the folder of the oldest where `make test` says it."""
-    return ("", *filter(None, [os.environ.get("PRISM_OLDEST_TRITON")]))
-
-
 def test_no_integer_is_converted_and_no_tile_goes_through_shared_memory_twice(
     run_python: RunPython, tmp_path: Path
 ) -> None:
     g = both_codes(16, 4096, 2048, sums=True)
-    for ptx, ttgir in asm(g, config(T_m=16, T_n=32, T_k=64), tmp_path, run_python, versions()).values():
+    for code in compiled_code(g, [config(T_m=16, T_n=32, T_k=64)], tmp_path, run_python):
+        ptx, ttgir = code["ptx"], code["ttgir"]
         assert not CONVERSION.findall(ptx)
         # What is subtracted is, from two codes at once.
         assert re.search(r"\b(add|sub|fma)(\.rn)?\.bf16x2", ptx)
@@ -293,5 +255,5 @@ def test_no_integer_is_converted_and_no_tile_goes_through_shared_memory_twice(
 def test_signed_bytes_are_not_converted_either(run_python: RunPython, tmp_path: Path) -> None:
     for stored in (DType.INT8, DType.UINT8):
         g = byte_product(stored)
-        for ptx, _ in asm(g, config(T_m=16, T_n=32, T_k=32), tmp_path, run_python, versions()).values():
-            assert not CONVERSION.findall(ptx), stored
+        for code in compiled_code(g, [config(T_m=16, T_n=32, T_k=32)], tmp_path, run_python):
+            assert not CONVERSION.findall(code["ptx"]), stored

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import json
-import os
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
+from compiled_code import compiled_code
 from interpreting import InterpreterPool, InterpretJob
 from quick import RunPython
 from sgraph_small import F16, F32, SUM, at, attention, matmul, matvec, tile
 
 from prism.backends.protocol import Compiled, arguments
-from prism.backends.triton.crosscompile import CompileJob, compiled, request, worker_environment
+from prism.backends.triton.crosscompile import CompileJob, compiled, request
 from prism.backends.triton.emit import emit_module
 from prism.cost.constraints import footprint, tile_sizes
 from prism.cost.device import device
@@ -182,25 +181,6 @@ def test_the_compiler_keeps_buffers_for_the_stages(compilers: Pool, tmp_path: Pa
     assert 2 * tile_bytes <= shared(3) < 2 * tile_bytes + 4096
 
 
-TTGIR = """
-import json, sys
-from pathlib import Path
-import torch
-from prism.backends.protocol import load_module
-from prism.backends.triton.named_target import compile_for
-
-path, given, configs = json.loads(sys.argv[1])
-compile_for("sm_90")
-module = load_module(Path(path))
-tensors = [torch.empty(s, dtype=getattr(torch, d), device="meta") for s, d in given]
-found = []
-for config in configs:
-    kernel, _, args, meta = next(iter(module.launches(*tensors, config=config)))
-    found.append(kernel.warmup(*args, grid=(1,), **meta).asm["ttgir"])
-print(json.dumps(found))
-"""
-
-
 def one_tile_twice(i: int = 256, j: int = 4096, d: int = 128) -> SGraph:
     """y[i,d] = sum_j relu(sum_d q[i,d]*c[j,d]) * c[j,d]: what is read is keys and values."""
     ai, aj, ad = Axis("i", i), Axis("j", j), Axis("d", d)
@@ -236,22 +216,13 @@ def test_a_tile_that_two_products_take_in_two_orders_is_copied_while_others_are_
     run_python: RunPython, tmp_path: Path
 ) -> None:
     g = one_tile_twice()
-    path = tmp_path / "latent.py"
-    path.write_text(source_of(g))
     # Rows for single warps and rows for groups of warps, which read shared memory themselves.
-    configs = [Config({"T_i": rows, "T_j": 64}, {"twice": 4}, {"twice": 3}).encode() for rows in (16, 64)]
-    given = [[list(a.shape), a.dtype] for a in arguments(g, {})]
-    for folder in ("", os.environ.get("PRISM_OLDEST_TRITON")):
-        if folder is None:
-            continue
-        environment = worker_environment(tmp_path / f"cache{bool(folder)}")
-        if folder:
-            environment["PYTHONPATH"] = os.pathsep.join([str(Path(folder).resolve()), environment["PYTHONPATH"]])
-        asked = json.dumps([str(path), given, configs])
-        for text in json.loads(run_python("-P", "-c", TTGIR, asked, environment=environment).splitlines()[-1]):
-            loop = text[text.index("scf.for") : text.rindex("scf.yield")]
-            assert loop.count("ttg.async_copy_global_to_local") == 1
-            assert "tt.load" not in loop
+    configs = [Config({"T_i": rows, "T_j": 64}, {"twice": 4}, {"twice": 3}) for rows in (16, 64)]
+    for code in compiled_code(g, configs, tmp_path, run_python):
+        text = code["ttgir"]
+        loop = text[text.index("scf.for") : text.rindex("scf.yield")]
+        assert loop.count("ttg.async_copy_global_to_local") == 1
+        assert "tt.load" not in loop
 
 
 # The model.
