@@ -20,12 +20,30 @@ HIDDEN, HEADS, SEQUENCE, PAST, VOCABULARY, LAYERS, BATCH, IMAGE = 64, 4, 16, 8, 
 
 
 @dataclass(frozen=True, slots=True)
+class Sizes:
+    """How many tokens inputs have.
+
+    Attributes:
+        batch: sequences.
+        sequence: tokens of each.
+        vocabulary: kinds of tokens.
+    """
+
+    batch: int = BATCH
+    sequence: int = SEQUENCE
+    vocabulary: int = VOCABULARY
+
+
+TINY = Sizes()
+
+
+@dataclass(frozen=True, slots=True)
 class Specimen:
     """A model.
 
     Attributes:
         config: the class in transformers that describes it.
-        model: the class itself.
+        model: the class itself, with its module where transformers does not export it.
         options: of the configuration.
         inputs: by parameter, `ids` or `mask` of tokens, or an array's shape, whose first dimension is the batch.
         result: which of its results is the model's.
@@ -293,38 +311,31 @@ SPECIMENS: Mapping[str, Specimen] = MappingProxyType(
 )
 
 
-def built(config: str, model: str, options: Mapping[str, Any], made: Mapping[str, Any]) -> torch.nn.Module:
-    """A model of transformers with random weights, the same each time.
-
-    Args:
-        config: the class that describes it.
-        model: the class itself, with its module where transformers does not export it.
-        options: of the configuration.
-        made: what the class is given besides its configuration.
-    """
+def built(spec: Specimen) -> torch.nn.Module:
+    """A model of transformers with random weights, the same each time."""
     import torch
 
     torch.manual_seed(0)
     transformers = import_module("transformers")
     owner: Any = transformers
-    *modules, last = model.removeprefix("transformers.").split(".")
+    *modules, last = spec.model.removeprefix("transformers.").split(".")
     for part in modules:
         owner = getattr(owner, part)
-    found: torch.nn.Module = getattr(owner, last)(getattr(transformers, config)(**options), **made)
+    found: torch.nn.Module = getattr(owner, last)(getattr(transformers, spec.config)(**spec.options), **spec.made)
     return found
 
 
-def made(name: str, past: bool = False) -> tuple[torch.nn.Module, dict[str, torch.Tensor]]:
+def made(spec: Specimen, sizes: Sizes = TINY, past: bool = False) -> tuple[torch.nn.Module, dict[str, torch.Tensor]]:
     """A model that takes its tensors in order and returns one tensor, or one and its cache; and inputs for it.
 
     Args:
-        name: of a specimen.
-        past: whether it decodes: `SEQUENCE` tokens after `PAST` earlier ones.
+        spec: the model.
+        sizes: of the inputs.
+        past: whether it decodes: its tokens come after `PAST` earlier ones.
     """
     import torch
 
-    spec = SPECIMENS[name]
-    model = built(spec.config, spec.model, spec.options, spec.made).eval()
+    model = built(spec).eval()
     with torch.no_grad():  # norms' gains and biases start as ones and zeros, which would hide what is left out
         for p in model.parameters():
             if p.dim() == 1:
@@ -333,10 +344,10 @@ def made(name: str, past: bool = False) -> tuple[torch.nn.Module, dict[str, torc
     for key, kind in spec.inputs.items():
         match kind:
             case "ids":
-                inputs[key] = torch.randint(3, VOCABULARY, (BATCH, SEQUENCE))
+                inputs[key] = torch.randint(3, sizes.vocabulary, (sizes.batch, sizes.sequence))
             case "mask":
-                mask = torch.ones(BATCH, SEQUENCE + PAST * past, dtype=torch.int64)
-                mask[1, -5:] = 0
+                mask = torch.ones(sizes.batch, sizes.sequence + PAST * past, dtype=torch.int64)
+                mask[1:, -5:] = 0
                 inputs[key] = mask
             case shape:
                 inputs[key] = torch.randn([int(n) for n in shape])
@@ -370,8 +381,8 @@ def export(name: str, file: Path, opset: int, exporter: str, dynamic: bool, past
     """Write a model as ONNX; where it is dynamic, batch and lengths of text are free."""
     import torch
 
-    model, inputs = made(name, past)
     spec = SPECIMENS[name]
+    model, inputs = made(spec, past=past)
     free: dict[str, dict[int, str]] = {}
     for key in inputs:
         free[key] = {0: "batch"}

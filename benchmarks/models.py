@@ -41,10 +41,12 @@ from typing import TYPE_CHECKING, Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
+from benchmarks import model_zoo
+from benchmarks.model_zoo import SPECIMENS, TEXT, Sizes, Specimen, made
+
 if TYPE_CHECKING:
     import numpy as np
     import onnx
-    import torch
 
 HIDDEN, HEADS, SEQUENCE, VOCABULARY, LAYERS = 256, 4, 128, 1000, 2
 ROUNDS, ROUND_S, SETTLE_S = 20, 0.06, 0.05
@@ -53,25 +55,6 @@ EXPORT_LIMIT_S, TIME_LIMIT_S = 300.0, 600.0
 OVERTIME = 1.5
 """A command that takes more than its budget times this, and a minute, is killed and told as a failure."""
 PRISM, STOCK, EAGER, COMPILED = "prism", "onnxruntime", "torch eager", "torch.compile"
-
-
-@dataclass(frozen=True, slots=True)
-class Spec:
-    """A model of the benchmark.
-
-    Attributes:
-        config: the class in transformers that describes it.
-        model: the class itself.
-        options: of the configuration.
-        inputs: `ids` and `mask` of tokens, or an array's shape.
-        made: what the class is given besides its configuration.
-    """
-
-    config: str
-    model: str
-    options: Mapping[str, Any]
-    inputs: tuple[str | tuple[int, ...], ...]
-    made: Mapping[str, Any] = field(default_factory=dict)
 
 
 _BERT = {
@@ -94,25 +77,31 @@ _WHISPER = {
     "num_mel_bins": 80,
     "max_source_positions": SEQUENCE,
 }
-SPECS: Mapping[str, Spec] = MappingProxyType(
+_TOKENS = {"input_ids": "ids"}
+SIZES = Sizes(batch=1, sequence=SEQUENCE, vocabulary=VOCABULARY)
+MODELS: Mapping[str, Specimen] = MappingProxyType(
     {
-        "bert": Spec("BertConfig", "BertModel", _BERT, ("ids", "mask"), {"add_pooling_layer": False}),
-        "gpt2": Spec("GPT2Config", "GPT2Model", _GPT2 | {"vocab_size": VOCABULARY}, ("ids",)),
-        "llama": Spec("LlamaConfig", "LlamaModel", _LLAMA, ("ids",)),
-        "vit": Spec(
+        "bert": Specimen("BertConfig", "BertModel", _BERT, TEXT, made={"add_pooling_layer": False}),
+        "gpt2": Specimen("GPT2Config", "GPT2Model", _GPT2 | {"vocab_size": VOCABULARY}, _TOKENS),
+        "llama": Specimen("LlamaConfig", "LlamaModel", _LLAMA, _TOKENS),
+        "vit": Specimen(
             "ViTConfig",
             "ViTModel",
             _VIT | {"image_size": (128, 256), "patch_size": 16},
-            ((1, 3, 128, 256),),
-            {"add_pooling_layer": False},
+            {"pixel_values": (1, 3, 128, 256)},
+            made={"add_pooling_layer": False},
         ),
-        "t5": Spec("T5Config", "T5EncoderModel", _T5 | {"vocab_size": VOCABULARY, "use_cache": False}, ("ids",)),
-        "qwen3": Spec("Qwen3Config", "Qwen3Model", _LLAMA | {"head_dim": HIDDEN // HEADS}, ("ids",)),
-        "whisper": Spec(
-            "WhisperConfig", "transformers.models.whisper.modeling_whisper.WhisperEncoder", _WHISPER, ((1, 80, 256),)
+        "t5": Specimen("T5Config", "T5EncoderModel", _T5 | {"vocab_size": VOCABULARY, "use_cache": False}, _TOKENS),
+        "qwen3": Specimen("Qwen3Config", "Qwen3Model", _LLAMA | {"head_dim": HIDDEN // HEADS}, _TOKENS),
+        "whisper": Specimen(
+            "WhisperConfig",
+            "transformers.models.whisper.modeling_whisper.WhisperEncoder",
+            _WHISPER,
+            {"input_features": (1, 80, 256)},
         ),
     }
 )
+"""What is timed: they return their last hidden state."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,47 +143,18 @@ class Row:
 # In children: models are made there, so that one that crashes costs its own row.
 
 
-def made(name: str) -> tuple[torch.nn.Module, tuple[torch.Tensor, ...]]:
-    """The model, which returns its last hidden state, and inputs: the same ones for the same name."""
-    import torch
-
-    from benchmarks.model_zoo import built
-
-    class Last(torch.nn.Module):
-        def __init__(self, inner: torch.nn.Module) -> None:
-            super().__init__()
-            self.inner = inner
-
-        def forward(self, *args: torch.Tensor) -> torch.Tensor:
-            found: torch.Tensor = self.inner(*args, return_dict=True).last_hidden_state
-            return found
-
-    spec = SPECS[name]
-    model = built(spec.config, spec.model, spec.options, spec.made)
-    inputs = []
-    for kind in spec.inputs:
-        match kind:
-            case "ids":
-                inputs.append(torch.randint(1, VOCABULARY, (1, SEQUENCE)))
-            case "mask":
-                inputs.append(torch.ones(1, SEQUENCE, dtype=torch.int64))
-            case shape:
-                inputs.append(torch.randn([int(n) for n in shape]))
-    return Last(model).eval(), tuple(inputs)
-
-
 def export(name: str, file: Path, opset: int, dynamic: bool) -> None:
     """Write the model as ONNX; where it is dynamic, the length of a sequence of tokens is free."""
     import torch
 
-    model, inputs = made(name)
+    model, inputs = made(MODELS[name], SIZES)
     free = {1: torch.export.Dim("seq", max=256)}
-    dims = tuple(free if isinstance(kind, str) else None for kind in SPECS[name].inputs)
+    dims = tuple(free if isinstance(kind, str) else None for kind in MODELS[name].inputs.values())
     # torch 2.13 does not export the fused attention of T5: what it writes out has a view of the wrong strides.
     with torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH):
         program = torch.onnx.export(
             model,
-            inputs,
+            tuple(inputs.values()),
             dynamo=True,
             opset_version=opset,
             dynamic_shapes=(dims,) if dynamic else None,  # one parameter, that takes any number
@@ -252,7 +212,8 @@ def timed(name: str, file: Path, folder: Path, threads: int, compiled: bool) -> 
     from prism.instantiate.model_bench import off
 
     torch.set_num_threads(threads)
-    model, tensors = made(name)
+    model, inputs = made(MODELS[name], SIZES)
+    tensors = tuple(inputs.values())
     arrays = [t.numpy() for t in tensors]
     calls: dict[str, Callable[[], Any]] = {
         PRISM: module_call(folder, arrays, threads),
@@ -443,8 +404,6 @@ def last_line(rows: Sequence[Row]) -> str:
 
 def read_specimens(args: argparse.Namespace) -> int:
     """Export and read the classes of `model_zoo`; 1 where one is refused, or is read as something else."""
-    from benchmarks.model_zoo import SPECIMENS
-
     names = [n for n in args.only.split(",") if n] or [n for n, s in SPECIMENS.items() if s.cache or not args.past]
     kinds: Counter[str] = Counter()
     with tempfile.TemporaryDirectory(prefix="prism-specimens-") as spare:
@@ -465,7 +424,6 @@ def read_specimens(args: argparse.Namespace) -> int:
 
 def specimen(name: str, file: Path, opset: int, exporter: str, dynamic: bool, past: bool) -> dict[str, Any]:
     """Export and read one."""
-    from benchmarks import model_zoo
     from benchmarks.reading import read
 
     try:
@@ -473,7 +431,7 @@ def specimen(name: str, file: Path, opset: int, exporter: str, dynamic: bool, pa
     except Exception as error:  # of a wide range of types: torch's own, of what it does not export
         why = " ".join(str(error).split())[:200]
         return {"kind": "not exported", "lines": [f"{name:30} not exported: {type(error).__name__}: {why}"]}
-    found = read(file, {k: t.numpy() for k, t in model_zoo.made(name, past)[1].items()})
+    found = read(file, {k: t.numpy() for k, t in made(SPECIMENS[name], past=past)[1].items()})
     return {"kind": "failed" if found.failed else found.kind, "lines": found.lines()}
 
 
@@ -494,7 +452,7 @@ def main(argv: Sequence[str]) -> int:
             print(json.dumps(timed(name, Path(file), Path(folder), int(threads), compiled == "1")))
             return 0
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", default="", help=f"names, of {', '.join(SPECS)}")
+    parser.add_argument("--only", default="", help=f"names, of {', '.join(MODELS)}")
     parser.add_argument("--budget", default="120s", help="of each first run, as the command takes it; empty for none")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--opset", type=int, default=18)
@@ -508,8 +466,8 @@ def main(argv: Sequence[str]) -> int:
     args = parser.parse_args(argv)
     if args.read:
         return read_specimens(args)
-    names = [n for n in args.only.split(",") if n] or list(SPECS)
-    unknown = [n for n in names if n not in SPECS]
+    names = [n for n in args.only.split(",") if n] or list(MODELS)
+    unknown = [n for n in names if n not in MODELS]
     missing = [n for n in ("transformers", "onnxscript", "onnxruntime") if find_spec(n) is None]
     if unknown or missing:
         parser.error(f"no model {unknown[0]!r}" if unknown else f"{missing[0]} is missing: pip install {missing[0]}")

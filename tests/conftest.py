@@ -18,6 +18,7 @@ from hypothesis import settings
 from quick import RUN_SLOW, RunPython
 
 if TYPE_CHECKING:
+    from compiled_code import CodeOf
     from interpreting import InterpreterPool
     from warm import WarmChild
 
@@ -138,6 +139,15 @@ def compile_job(compilers: Pool) -> Callable[[CompileJob], Compiled]:
         return compiled(reply.answer)
 
     return run
+
+
+@pytest.fixture(scope="module")
+def code_of() -> Iterator[CodeOf]:
+    """Compiles emitted launches, and says what code they are."""
+    from compiled_code import CodeOf
+
+    with CodeOf() as made:
+        yield made
 
 
 @pytest.fixture(scope="session")

@@ -17,7 +17,7 @@ import pytest
 import torch
 import triton_modules
 from bench_reference import REFERENCES
-from test_triton_versions import OLDEST, stated
+from compiled_code import OLDEST, stated
 
 from benchmarks import gpu, model
 from benchmarks.gpu_check import structure

@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import json
-import os
 import re
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -14,12 +10,12 @@ import numpy as np
 import pytest
 import sgraph_samples as samples
 import torch
+from compiled_code import CodeOf
 from finalist import open_to
 from interpreting import InterpreterPool, InterpretJob
 from test_streams import branches, config, two_splits
 
 from prism.backends.protocol import load_module
-from prism.backends.triton.crosscompile import worker_environment
 from prism.backends.triton.emit import emit_module
 from prism.cost.device import device
 from prism.cost.model import Model
@@ -29,22 +25,6 @@ from prism.instantiate.space import Space
 from prism.sgraph.folding import folds
 from prism.sgraph.nodes import SGraph
 
-PTX = """
-import json, sys
-from pathlib import Path
-import torch
-from prism.backends.protocol import load_module
-from prism.backends.triton.named_target import compile_for
-
-path, shapes, config = json.loads(sys.argv[1])
-compile_for("sm_90")
-tensors = [torch.empty(s, device="meta") for s in shapes]
-found = {}
-for kernel, _, args, meta in load_module(Path(path), apart=True).launches(*tensors, config=config):
-    built = kernel.warmup(*args, grid=(1,), **meta)
-    found[kernel.__name__] = built.asm["ptx"], built.metadata.launch_pdl
-print(json.dumps(found))
-"""
 TOUCHES = re.compile(r"\b(ld\.global|st\.global|atom|red|cp\.async|cp\.reduce|griddepcontrol)\S*")
 
 
@@ -76,27 +56,18 @@ def test_it_is_offered_to_kernels_after_kernels_from_hopper_on() -> None:
 
 
 @pytest.mark.parametrize("graph", [branches, two_splits])
-def test_kernels_wait_before_they_touch_memory(graph: Callable[[], SGraph], tmp_path: Path) -> None:
+def test_kernels_wait_before_they_touch_memory(graph: Callable[[], SGraph], code_of: CodeOf) -> None:
     g = graph()
     names = [x.name for x in g.launches]
     seconds = set(folds(g))
     chosen = [n for n in names[1:] if n not in seconds]
-    one = config(g).having(dependent=chosen, folded=seconds)
-    shapes = [[int(e) for e in t.shape] for t in (*g.inputs, *g.outputs)]
-    asked = json.dumps([str(written(g, tmp_path)), shapes, one.encode()])
-    environment = {**os.environ, **worker_environment(tmp_path / "cache")}
-    environment.pop("TRITON_INTERPRET", None)
-    done = subprocess.run(
-        [sys.executable, "-c", PTX, asked], capture_output=True, text=True, env=environment, timeout=300, check=False
-    )
-    assert done.returncode == 0, done.stderr[-2000:]
-    found = json.loads(done.stdout)
-    assert list(found) == [n for n in names if n not in seconds]
-    for name, (text, early) in found.items():
-        touched = [m.group(0) for m in TOUCHES.finditer(text)]
-        assert touched[:2] == ["griddepcontrol.wait;", "griddepcontrol.launch_dependents;"], name
+    found = code_of(g, config(g).having(dependent=chosen, folded=seconds))
+    assert [code.kernel for code in found] == [n for n in names if n not in seconds]
+    for code in found:
+        touched = [m.group(0) for m in TOUCHES.finditer(code.ptx)]
+        assert touched[:2] == ["griddepcontrol.wait;", "griddepcontrol.launch_dependents;"], code.kernel
         assert len(touched) > 2
-        assert early == (name in chosen)
+        assert code.early == (code.kernel in chosen)
 
 
 def test_values_and_calls_without_a_device_are_as_before(interpreter: InterpreterPool, tmp_path: Path) -> None:

@@ -17,8 +17,8 @@ import sgraph_samples as samples
 import sgraph_small as small
 import sympy
 import torch
+from compiled_code import CodeOf
 from interpreting import Interpreted, InterpreterPool, InterpretJob
-from quick import RunPython
 from sgraph_samples import BF16, F16, F32, SAMPLES, Sample
 from test_folding import folded_config, program_of
 from test_horizontal import draw, qkv, reference, tiles
@@ -26,7 +26,7 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 
 from prism.backends import tile
 from prism.backends.passes.pipeline import tile_module
-from prism.backends.protocol import arguments, load_module
+from prism.backends.protocol import load_module
 from prism.backends.tensor_descriptors import BoxLoad, BoxView, boxes, program_boxes
 from prism.backends.tile import (
     Affine,
@@ -43,7 +43,6 @@ from prism.backends.tile import (
     TileProgram,
 )
 from prism.backends.tile import symbol as scalar
-from prism.backends.triton.crosscompile import worker_environment
 from prism.backends.triton.emit import emit_module
 from prism.bench.own import module_facts
 from prism.cost.device import device
@@ -650,45 +649,12 @@ def test_a_descriptor_has_a_name_of_its_own() -> None:
 
 # What compilers make of it.
 
-ASSEMBLY = """
-import json, sys
-from pathlib import Path
-from triton.runtime import driver
-import torch
-from prism.backends.protocol import load_module
-from prism.backends.triton.named_target import NamedTarget
-found = []
-for request in json.loads(sys.argv[1]):
-    module = load_module(Path(request["module"]))
-    driver.set_active(NamedTarget(request["target"]))
-    given = [torch.empty(s, dtype=getattr(torch, d), device="meta") for s, d in request["arguments"]]
-    kernel, grid, args, meta = next(iter(module.launches(*given, config=request["config"])))
-    built = kernel.warmup(*args, grid=(1,), **meta)
-    found.append(built.asm["amdgcn" if request["target"].startswith("gfx") else "ptx"])
-print(json.dumps(found))
-"""
 TARGETS = ("sm_80", "sm_90", "sm_100", "gfx942")
 
 
-def compiled(requests: Sequence[tuple[Path, str, SGraph, Config]], cache: Path, run_python: RunPython) -> list[str]:
-    asked = [
-        {
-            "module": str(path),
-            "target": target,
-            "arguments": [[list(a.shape), a.dtype] for a in arguments(g, {})],
-            "config": config.encode(),
-        }
-        for path, target, g, config in requests
-    ]
-    printed = run_python("-P", "-c", ASSEMBLY, json.dumps(asked), environment=worker_environment(cache))
-    found: list[str] = json.loads(printed.splitlines()[-1])
-    return found
-
-
 @pytest.fixture(scope="module")
-def assembly(tmp_path_factory: pytest.TempPathFactory, run_python: RunPython) -> dict[tuple[str, str], str]:
+def assembly(code_of: CodeOf) -> dict[tuple[str, str], str]:
     """By kernel and target; each is asked for with descriptors."""
-    folder = tmp_path_factory.mktemp("assembly")
     cases: list[tuple[str, SGraph, Config, tuple[str, ...]]] = []
     product = samples.matmul(BF16, 128, 128, 128)
     cases.append(("matmul", product.sgraph, described(product.sgraph, {"T_m": 64, "T_n": 64, "T_k": 64}), TARGETS))
@@ -700,13 +666,8 @@ def assembly(tmp_path_factory: pytest.TempPathFactory, run_python: RunPython) ->
     symbols = {"T_m": 64, "T_n": 64, "T_k": 64, "S_k": 2, "T_m_c": 64, "T_n_c": 64}
     folded = folded_config(split.sgraph, symbols).having(descriptors=frozenset({"split_kernel"}))
     cases.append(("split", split.sgraph, folded, TARGETS[1:2]))
-    requests, names = [], []
-    for name, g, config, targets in cases:
-        path = folder / f"{name}.py"
-        path.write_text(emit_module(g, formula="f", configs={}).text)
-        requests += [(path, target, g, config) for target in targets]
-        names += [(name, target) for target in targets]
-    return dict(zip(names, compiled(requests, folder / "cache", run_python), strict=True))
+    found = {(name, t): code_of(g, config, t)[0] for name, g, config, targets in cases for t in targets}
+    return {key: code.amdgcn or code.ptx for key, code in found.items()}
 
 
 @pytest.mark.parametrize("name", ["matmul", "attention", "qkv", "split"])

@@ -15,9 +15,10 @@ import pytest
 import sgraph_samples as samples
 import sgraph_small as small
 import torch
+from compiled_code import CodeOf
 from finalist import open_to
 from interpreting import Interpreted, InterpreterPool, InterpretJob
-from quick import RunPython, run_slow, slow_but
+from quick import run_slow, slow_but
 from sgraph_samples import BF16, EPS, F16, F32, SUM, Sample, at, op, sym
 from tile_simulator import run_module
 
@@ -25,10 +26,9 @@ from prism.backends.cpu.emit import emit_module as emit_cpp
 from prism.backends.lower import lower
 from prism.backends.passes.folded_split import fold_module
 from prism.backends.passes.sharing import share_module
-from prism.backends.protocol import arguments, load_module
+from prism.backends.protocol import load_module
 from prism.backends.tile import TileFold, TileModule
 from prism.backends.tile_spec import check_module
-from prism.backends.triton.crosscompile import worker_environment
 from prism.backends.triton.emit import emit_module
 from prism.bench.own import module_facts
 from prism.cost.device import device
@@ -515,50 +515,23 @@ def test_a_graph_has_counts_of_its_own(tmp_path: Path) -> None:
 
 # What compilers make of it.
 
-ASSEMBLY = """
-import json, sys
-from pathlib import Path
-from triton.runtime import driver
-import torch
-from prism.backends.protocol import load_module
-from prism.backends.triton.named_target import NamedTarget
-request = json.loads(sys.argv[1])
-found = {}
-module = load_module(Path(request["module"]))
-for target in request["targets"]:
-    driver.set_active(NamedTarget(target))
-    given = [torch.empty(s, dtype=getattr(torch, d), device="meta") for s, d in request["arguments"]]
-    ((kernel, grid, args, meta),) = module.launches(*given, config=request["config"])
-    built = kernel.warmup(*args, grid=(1,), **meta)
-    found[target] = built.asm["amdgcn" if target.startswith("gfx") else "ptx"]
-print(json.dumps(found))
-"""
 TARGETS = ("sm_80", "sm_90", "sm_100", "gfx942")
 
 
 @pytest.fixture(scope="module")
-def assembly(tmp_path_factory: pytest.TempPathFactory, run_python: RunPython) -> dict[str, dict[str, str]]:
+def assembly(code_of: CodeOf) -> dict[str, dict[str, str]]:
     """For each sample and target, the assembly of the folded kernel."""
-    folder = tmp_path_factory.mktemp("assembly")
-    found = {}
     cases: list[tuple[Sample, tuple[str, ...]]] = [
         (samples.split_k_matmul(BF16), TARGETS if run_slow() else TARGETS[1::2])
     ]
     if run_slow():
         cases.append((grouped_decode(BF16), TARGETS[1:2]))
+    found: dict[str, dict[str, str]] = {}
     for sample, targets in cases:
-        g = sample.sgraph
-        path = folder / f"{g.name}.py"
-        path.write_text(emit_module(g, formula="f", configs={}).text)
-        request = {
-            "module": str(path),
-            "targets": targets,
-            "arguments": [[list(a.shape), a.dtype] for a in arguments(g, {})],
-            "config": folded_config(g, {**sample.symbols[0], "T_j": 16, "T_m": 16}).encode(),
-        }
-        environment = worker_environment(folder / "cache")
-        printed = run_python("-P", "-c", ASSEMBLY, json.dumps(request), environment=environment)
-        found[g.name] = json.loads(printed.splitlines()[-1])
+        config = folded_config(sample.sgraph, {**sample.symbols[0], "T_j": 16, "T_m": 16})
+        for target in targets:
+            (code,) = code_of(sample.sgraph, config, target)
+            found.setdefault(sample.sgraph.name, {})[target] = code.amdgcn or code.ptx
     return found
 
 

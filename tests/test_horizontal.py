@@ -12,16 +12,15 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from compiled_code import CodeOf
 from cost_bounds import lower_bound
 from interpreting import InterpreterPool, InterpretJob
 from sgraph_samples import BF16, F32, at, op, sym
 from sgraph_simulator import simulate
-from warm import ForkedChild
 
 from prism.backends import tile_spec
 from prism.backends.lower import lower
-from prism.backends.protocol import ModuleSource, arguments
-from prism.backends.triton.crosscompile import WORKER, CompileJob, compiled, request, worker_environment
+from prism.backends.protocol import ModuleSource
 from prism.backends.triton.emit import emit_module
 from prism.cost.constraints import checks, footprint
 from prism.cost.counts import sgraph_cost
@@ -32,8 +31,6 @@ from prism.errors import IllegalIRError
 from prism.instantiate.gate.check import KernelRunner, check_module
 from prism.instantiate.gate.plan import cost_s, plan_samples
 from prism.instantiate.space import Space
-from prism.process.child import module_command
-from prism.process.worker import Pool
 from prism.program.build import mul, read, reduce
 from prism.program.build import op as mapped
 from prism.program.extents import Extent
@@ -515,28 +512,13 @@ def test_apart_the_module_is_that_of_three_kernels() -> None:
     assert re.search(r"^ *if \(?pid", emit(qkv()).text, re.MULTILINE)
 
 
-def test_a_launch_of_three_compiles_with_its_products_pipelined(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("prism.process.worker.Child", ForkedChild)  # with a cache of its own
+@pytest.mark.parametrize("target", ["sm_80", "sm_90"])
+def test_a_launch_of_three_compiles_with_its_products_pipelined(code_of: CodeOf, target: str) -> None:
     g = qkv(512, 256, {"q": 1024, "k": 256, "v": 256}, BF16)
-    source = emit(g)
-    path = tmp_path / "qkv.py"
-    path.write_text(source.text)
-    tuned = config(source, {s.name: 64 for s in g.symbols}, stages=3)
-    jobs = [CompileJob(path, target, tuned, arguments(g, {})) for target in ("sm_80", "sm_90")]
-    with Pool(module_command(WORKER), worker_environment(tmp_path / "made"), size=1) as compilers:
-        replies = list(compilers.map([request(j) for j in jobs], 60))
-    for reply in replies:
-        done = compiled(reply.answer)
-        assert not done.error
-        (found,) = done.resources
-        assert (found.kernel, found.spills) == ("qkv_q_k_v_kernel", 0)
-        # Shared memory holds the operands of two or three steps at a time, and all three products use the same.
-        step = (64 * 64 + 64 * 64) * 2
-        assert 2 * step <= found.shared <= 3 * step
-    kernels = [file.read_text() for file in (tmp_path / "made").rglob("qkv_q_k_v_kernel.ttgir")]
-    assert len(kernels) == 2
-    for kernel in kernels:
-        assert len(re.findall("async_copy_global_to_local", kernel)) >= 3 * 2
-        assert "tt.call" not in kernel
+    (code,) = code_of(g, config(emit(g), {s.name: 64 for s in g.symbols}, stages=3), target)
+    assert (code.kernel, code.resources.spills) == ("qkv_q_k_v_kernel", 0)
+    # Shared memory holds the operands of two or three steps at a time, and all three products use the same.
+    step = (64 * 64 + 64 * 64) * 2
+    assert 2 * step <= code.resources.shared <= 3 * step
+    assert code.ttgir.count("async_copy_global_to_local") >= 3 * 2
+    assert "tt.call" not in code.ttgir

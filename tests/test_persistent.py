@@ -19,7 +19,6 @@ from test_rematch import Clock, candidate, result, trial
 
 from prism.api.optimizing import _emitted
 from prism.backends.protocol import arguments, load_module
-from prism.backends.triton.crosscompile import WORKER, worker_environment
 from prism.backends.triton.emit import emit_module
 from prism.bench.own import module_facts
 from prism.bench.prepare import SHARED_LIMIT_BYTES, entry
@@ -33,7 +32,6 @@ from prism.instantiate.rematch import challenged
 from prism.instantiate.space import Space
 from prism.instantiate.study import Best, Candidate, Failure, Outcome
 from prism.platforms.gpu import AbsentGpu, PresentGpu
-from prism.process.child import module_command
 from prism.process.worker import Pool
 from prism.program.extents import evaluate
 from prism.sgraph.config import Config, Resources
@@ -143,7 +141,7 @@ def test_a_program_that_stops_after_its_first_tile_shows(interpreter: Interprete
     [("sm_90", "gfx942"), pytest.param(tuple(SHARED_LIMIT_BYTES), marks=pytest.mark.slow)],
     ids=["some", "all"],
 )
-def test_it_compiles_everywhere_and_keeps_its_pipeline(targets: Sequence[str], tmp_path: Path) -> None:
+def test_it_compiles_everywhere_and_keeps_its_pipeline(targets: Sequence[str], compilers: Pool, tmp_path: Path) -> None:
     built = {
         "matmul": (samples.matmul(BF16, m=1000, k=1024, n=1024).sgraph, {"T_m": 64, "T_n": 64, "T_k": 64}),
         "attention": (narrowed(samples.attention(BF16, heads=8, seq=1000, d=64).sgraph), {"T_i": 64, "T_j": 64}),
@@ -157,11 +155,10 @@ def test_it_compiles_everywhere_and_keeps_its_pipeline(targets: Sequence[str], t
             for blocks in (0, 2):
                 chosen = config(g, symbols, blocks).encode()
                 requests.append({"module": str(path), "target": target, "config": chosen, "arguments": given})
-    with Pool(module_command(WORKER), worker_environment(tmp_path / "cache"), size=1) as pool:
-        found = []
-        for reply in pool.map(requests, 120):
-            assert "error" not in reply.answer, reply
-            found += reply.answer["resources"]
+    found = []
+    for reply in compilers.map(requests, 120):
+        assert "error" not in reply.answer, reply
+        found += reply.answer["resources"]
     for once, again in zip(found[::2], found[1::2], strict=True):
         assert once["kernel"] == again["kernel"]
         assert once["spills"] == again["spills"] == 0

@@ -3,15 +3,15 @@ as compiled."""
 
 from __future__ import annotations
 
+import itertools
 import re
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from compiled_code import compiled_code
+from compiled_code import CodeOf
 from interpreting import InterpreterPool, InterpretJob
-from quick import RunPython
 from sgraph_small import SUM, at, tile
 
 from prism.backends.lower import lower
@@ -236,11 +236,12 @@ def test_every_byte_is_exact_in_a_product(
 
 
 def test_no_integer_is_converted_and_no_tile_goes_through_shared_memory_twice(
-    run_python: RunPython, tmp_path: Path
+    code_of: CodeOf,
 ) -> None:
     g = both_codes(16, 4096, 2048, sums=True)
-    for code in compiled_code(g, [config(T_m=16, T_n=32, T_k=64)], tmp_path, run_python):
-        ptx, ttgir = code["ptx"], code["ttgir"]
+    for version in code_of.versions:
+        (code,) = code_of(g, config(T_m=16, T_n=32, T_k=64), version=version)
+        ptx, ttgir = code.ptx, code.ttgir
         assert not CONVERSION.findall(ptx)
         # What is subtracted is, from two codes at once.
         assert re.search(r"\b(add|sub|fma)(\.rn)?\.bf16x2", ptx)
@@ -252,8 +253,7 @@ def test_no_integer_is_converted_and_no_tile_goes_through_shared_memory_twice(
         assert "ttg.local_alloc" not in loop
 
 
-def test_signed_bytes_are_not_converted_either(run_python: RunPython, tmp_path: Path) -> None:
-    for stored in (DType.INT8, DType.UINT8):
-        g = byte_product(stored)
-        for code in compiled_code(g, [config(T_m=16, T_n=32, T_k=32)], tmp_path, run_python):
-            assert not CONVERSION.findall(code["ptx"]), stored
+def test_signed_bytes_are_not_converted_either(code_of: CodeOf) -> None:
+    for stored, version in itertools.product((DType.INT8, DType.UINT8), code_of.versions):
+        (code,) = code_of(byte_product(stored), config(T_m=16, T_n=32, T_k=32), version=version)
+        assert not CONVERSION.findall(code.ptx), stored

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
-from compiled_code import compiled_code
+from compiled_code import CodeOf
 from interpreting import InterpreterPool, InterpretJob
-from quick import RunPython
 from sgraph_small import F16, F32, SUM, at, attention, matmul, matvec, tile
 
 from prism.backends.protocol import Compiled, arguments
@@ -213,14 +213,14 @@ def test_a_tile_that_two_products_take_in_two_orders_is_right(interpreter: Inter
 
 
 def test_a_tile_that_two_products_take_in_two_orders_is_copied_while_others_are_multiplied(
-    run_python: RunPython, tmp_path: Path
+    code_of: CodeOf,
 ) -> None:
     g = one_tile_twice()
     # Rows for single warps and rows for groups of warps, which read shared memory themselves.
-    configs = [Config({"T_i": rows, "T_j": 64}, {"twice": 4}, {"twice": 3}) for rows in (16, 64)]
-    for code in compiled_code(g, configs, tmp_path, run_python):
-        text = code["ttgir"]
-        loop = text[text.index("scf.for") : text.rindex("scf.yield")]
+    for rows, version in itertools.product((16, 64), code_of.versions):
+        config = Config({"T_i": rows, "T_j": 64}, {"twice": 4}, {"twice": 3})
+        (code,) = code_of(g, config, version=version)
+        loop = code.ttgir[code.ttgir.index("scf.for") : code.ttgir.rindex("scf.yield")]
         assert loop.count("ttg.async_copy_global_to_local") == 1
         assert "tt.load" not in loop
 

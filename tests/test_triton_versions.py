@@ -5,25 +5,23 @@ The oldest lies in a folder beside the virtual environment's own packages: `make
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TypeAlias
 
 import pytest
 import sgraph_samples as samples
 import test_stages as stages
+from compiled_code import VERSIONS, CodeOf, environment_of, stated
 from sgraph_samples import BF16, Sample, sym
 from test_horizontal import qkv, tiles
 from test_ranges import narrowed
 from test_streams import branches, two_splits
-from warm import ForkedChild
 
 from prism.backends.passes.pipeline import tile_module
 from prism.backends.protocol import arguments
-from prism.backends.triton.crosscompile import WORKER, CompileJob, compiled, request, worker_environment
+from prism.backends.triton.crosscompile import WORKER, CompileJob, compiled, request
 from prism.backends.triton.emit import emit_module
 from prism.backends.triton.options import PRINTED
 from prism.process.child import module_command
@@ -31,9 +29,6 @@ from prism.process.worker import Ending, Pool
 from prism.sgraph.config import Config
 from prism.sgraph.nodes import SGraph
 
-ROOT = Path(__file__).resolve().parent.parent
-OLDEST = "PRISM_OLDEST_TRITON"
-"""The variable with the folder that holds the oldest Triton."""
 NUMBERED = ("persistent", "streams")
 VERSION = """
 import triton
@@ -44,58 +39,22 @@ def launches(*tensors, config):
 """
 
 
-def stated() -> str:
-    """The oldest Triton that is supported."""
-    lines = (ROOT / "constraints-min.txt").read_text("utf-8").splitlines()
-    return next(line.partition("==")[2] for line in lines if line.startswith("triton=="))
-
-
-def oldest_environment() -> dict[str, str]:
-    """Of a process that compiles by the oldest."""
-    folder = os.environ.get(OLDEST)
-    if not folder:
-        pytest.skip(f"{OLDEST} is not set: `make test` installs triton {stated()} and says where it is")
-    environment = worker_environment()
-    # Packages of this folder come before the installed ones; prism is found from its own root.
-    environment["PYTHONPATH"] = os.pathsep.join([str(Path(folder).resolve()), environment["PYTHONPATH"]])
-    environment["TRITON_CACHE_DIR"] += "-oldest"
-    return environment
-
-
 @pytest.fixture(scope="module")
 def pools(compilers: Pool) -> Iterator[Mapping[str, Pool]]:
     """What compiles, by name."""
-    with Pool(module_command(WORKER), oldest_environment(), size=1) as oldest:
+    with Pool(module_command(WORKER), environment_of("oldest"), size=1) as oldest:
         yield {"oldest": oldest, "installed": compilers}
 
 
-Made: TypeAlias = Callable[[SGraph, Config, str], str]
-VERSIONS = pytest.mark.parametrize("version", ["oldest", "installed"])
+EACH_VERSION = pytest.mark.parametrize("version", VERSIONS)
 
 
-@pytest.fixture
-def made(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, version: str) -> Made:
-    """What a version makes of the first launch for sm_90: its file with that ending."""
-    monkeypatch.setattr("prism.process.worker.Child", ForkedChild)  # with a cache of its own
-    environment = oldest_environment() if version == "oldest" else worker_environment()
-    environment["TRITON_CACHE_DIR"] = str(tmp_path / "made")
-
-    def make(g: SGraph, config: Config, ending: str) -> str:
-        path = tmp_path / "emitted.py"
-        path.write_text(emit_module(g, formula="f", configs={}).text)
-        with Pool(module_command(WORKER), environment, size=1) as pool:
-            assert answered(pool, CompileJob(path, "sm_90", config, arguments(g, {}))) == ""
-        (found,) = (tmp_path / "made").rglob(f"{g.launches[0].name}.{ending}")
-        return found.read_text()
-
-    return make
-
-
-@VERSIONS
-def test_a_score_takes_one_multiply_add_and_one_exponential(made: Made) -> None:
+@EACH_VERSION
+def test_a_score_takes_one_multiply_add_and_one_exponential(code_of: CodeOf, version: str) -> None:
     g = samples.attention(BF16, heads=2, seq=1024, d=64).sgraph
     (name,) = (x.name for x in g.launches)
-    text = made(g, Config({"T_i": 64, "T_j": 64}, {name: 4}, {name: 2}), "ptx")
+    (code,) = code_of(g, Config({"T_i": 64, "T_j": 64}, {name: 4}, {name: 2}), version=version)
+    text = code.ptx
     # A thread has 32 scores and 32 values of the result, of 2 rows, whose factor is one more exponential each.
     scores, rows = 64 * 64 // 128, 2
     assert text.count("ex2.approx") == text.count("fma.rn.f32") == scores + rows
@@ -103,14 +62,15 @@ def test_a_score_takes_one_multiply_add_and_one_exponential(made: Made) -> None:
     assert text.count("mul.f32") == 2 * 32 + 2 * rows
 
 
-@VERSIONS
+@EACH_VERSION
 @pytest.mark.parametrize("flattened", [False, True])
-def test_a_flattened_launch_has_one_loop_with_all_its_stages(made: Made, flattened: bool) -> None:
+def test_a_flattened_launch_has_one_loop_with_all_its_stages(code_of: CodeOf, version: str, flattened: bool) -> None:
     g = samples.matmul(BF16, m=1024, k=512, n=1024).sgraph
     (name,) = (x.name for x in g.launches)
     config = Config({"T_m": 128, "T_n": 128, "T_k": 64}, {name: 8}, {name: 3})
     config = config.having(persistent={name: 1}, descriptors=[name], flattened=[name] * flattened)
-    text = made(g, config, "ttgir")
+    (code,) = code_of(g, config, version=version)
+    text = code.ttgir
     assert text.count("scf.for") == (1 if flattened else 2)
     buffers = re.findall(
         r"local_alloc : \(\) -> !ttg\.memdesc<(\d)x128x64xbf16|local_alloc : .*<(\d)x64x128xbf16", text
@@ -118,13 +78,16 @@ def test_a_flattened_launch_has_one_loop_with_all_its_stages(made: Made, flatten
     assert [int(a or b) for a, b in buffers] == [3, 3]
 
 
-@VERSIONS
+@EACH_VERSION
 @pytest.mark.parametrize("by_descriptors", [False, True])
-def test_a_tile_in_two_layouts_is_permuted_by_descriptors_alone(made: Made, by_descriptors: bool) -> None:
+def test_a_tile_in_two_layouts_is_permuted_by_descriptors_alone(
+    code_of: CodeOf, version: str, by_descriptors: bool
+) -> None:
     g = samples.rmsnorm_linear(BF16, m=64, d=512, n=128).sgraph
     (name,) = (x.name for x in g.launches)
     config = Config({"T_m": 64, "T_n": 64, "T_d": 128}, {name: 4}, {name: 3})
-    text = made(g, config.having(descriptors=[name] * by_descriptors), "ttgir")
+    (code,) = code_of(g, config.having(descriptors=[name] * by_descriptors), version=version)
+    text = code.ttgir
     layouts = dict(re.findall(r"^(#shared\d*) = #ttg\.(.*)$", text, re.MULTILINE))
     (tile,) = (layouts[x] for x in re.findall(r"local_alloc : \(\) -> !ttg\.memdesc<\dx64x128xbf16, (#\w+)", text))
     (weight,) = (layouts[x] for x in re.findall(r"local_alloc : \(\) -> !ttg\.memdesc<\dx128x64xbf16, (#\w+)", text))
