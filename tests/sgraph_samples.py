@@ -661,7 +661,7 @@ def batched_loop(dtype: DType = F32, b: int = 3, m: int = 10, k: int = 24, n: in
 def functions(dtype: DType = F32, n: int = 61) -> Sample:
     """One output per pointwise operation, on values where they are defined."""
     an = Axis("n", n)
-    unary = ("tanh", "erf", "abs", "sign", "floor", "round", "sin", "cos")
+    unary = ("tanh", "atan", "erf", "abs", "sign", "floor", "round", "sin", "cos")
     body: list[Stmt] = [Load("x1", "x", at(an)), Load("i1", "ids", at(an)), Load("b1", "flags", at(an))]
     for name in unary:
         body.append(op(f"v_{name}", name, "x1"))
@@ -680,6 +680,7 @@ def functions(dtype: DType = F32, n: int = 61) -> Sample:
         op("either", "or", "both", "nan"),
         op("neither", "not", "either"),
         op("v_chosen", "where", "neither", "x1", -1.0),
+        op("v_bits", "bitand", "i1", 6.0),
         op("twice", "mul", "i1", 2.0),
         op("same", "eq", "twice", 4.0),
         op("v_mixed", "where", "same", "x1", "twice"),
@@ -703,9 +704,9 @@ def functions(dtype: DType = F32, n: int = 61) -> Sample:
         half, above = 0.5 * x, np.abs(x) + 1
         chosen = np.where(~(((x < 0) & (flags != 0)) | np.isnan(x)), x, -1.0)
         return (
-            np.tanh(x), np.vectorize(erf)(x), np.abs(x), np.sign(x), np.floor(x), np.round(x), np.sin(x), np.cos(x),
-            half, half**2, half**3, np.log(above), above**half, 1 / above, chosen, np.where(2 * ids == 4, x, 2 * ids),
-            np.clip(np.maximum(x, 0), None, 1.5),
+            np.tanh(x), np.arctan(x), np.vectorize(erf)(x), np.abs(x), np.sign(x), np.floor(x), np.round(x), np.sin(x),
+            np.cos(x), half, half**2, half**3, np.log(above), above**half, 1 / above, chosen, ids.astype(np.int64) & 6,
+            np.where(2 * ids == 4, x, 2 * ids), np.clip(np.maximum(x, 0), None, 1.5),
         )  # fmt: skip
 
     def special(arrays: list[np.ndarray]) -> None:

@@ -52,6 +52,7 @@ POINTWISE: Mapping[str, Callable[..., Any]] = {
     "sin": np.sin,
     "cos": np.cos,
     "tanh": np.tanh,
+    "atan": np.arctan,
     "erf": np.vectorize(math.erf, otypes=[float]),
     "sigmoid": lambda a: 1.0 / (1.0 + np.exp(-a)),
     "abs": np.abs,
@@ -64,6 +65,7 @@ POINTWISE: Mapping[str, Callable[..., Any]] = {
     "and": lambda a, b: a * b,
     "not": lambda a: (a == 0) * 1.0,
     "floor": np.floor,
+    "bitand": lambda a, b: (np.asarray(a).astype(np.int64) & np.asarray(b).astype(np.int64)) * 1.0,
 }
 COMBINE: Mapping[ReduceKind, Callable[[Any, Any], Any]] = {
     ReduceKind.SUM: np.add,

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from onnx import helper, numpy_helper
+from onnx import TensorProto, helper, numpy_helper
 
 from prism.errors import ExitCode, UnsupportedError
 from prism.frontend.onnx.contrib import DOMAIN, TRANSLATORS
@@ -273,7 +273,9 @@ def multi_head(rng: Rng) -> Case:
 def group_query(rng: Rng) -> Case:
     shared, repeat, size = int(rng.integers(1, 3)), int(rng.integers(1, 3)), 16
     heads, past = shared * repeat, int(rng.choice([0, 3]))
-    b, s = (1, int(rng.choice([1, 1, 2]))) if past else (2, int(rng.integers(2, 5)))
+    b, s = 2, int(rng.integers(2, 5))
+    if past:
+        b, s = [(2, 1), (1, 1), (1, 1), (1, 2)][rng.integers(4)]
     total = past + s
     packed = rng.random() < 0.4
     if packed:
@@ -292,12 +294,15 @@ def group_query(rng: Rng) -> Case:
         "local_window_size": int(rng.choice([-1, -1, 2])),
     }
     lengths = np.full(b, total - 1, np.int32)
+    if past and b == 2:
+        lengths[1] = rng.integers(s - 1, total)
     sink = f(rng, heads) if rng.random() < 0.3 else None
     scores = f(rng, 1, 1, s, total) if rng.random() < 0.3 else None
     if sink is None and rng.random() < 0.2:
         attributes["smooth_softmax"] = 1
     arrays = [*given, *cache, lengths, np.array(total, np.int32), *angles, None, scores, sink]
-    return Case("GroupQueryAttention", arrays, attributes, ("y", "keys", "values"), held=(5, 6))
+    held = (6,) if past and b == 2 else (5, 6)
+    return Case("GroupQueryAttention", arrays, attributes, ("y", "keys", "values"), held=held)
 
 
 DRAWN: Mapping[str, Callable[[Rng], Case]] = {
@@ -378,11 +383,74 @@ def test_what_onnxruntime_does_not_survive_is_not_compared() -> None:
     np.testing.assert_allclose(found, theirs(with_bias)[0], rtol=1e-5, atol=1e-5)
 
 
+def test_attention_of_packed_operands_is_that_of_their_parts() -> None:
+    """onnxruntime has it for GPUs alone."""
+    rng = np.random.default_rng(4)
+    q, k, v = (f(rng, 2, 3, 2, 4) for _ in range(3))
+    flat = [x.reshape(2, 3, 8) for x in (q, k, v)]
+    bias = f(rng, 24)
+    for added in (None, bias):
+        want = theirs(Case("MultiHeadAttention", [*flat, added], {"num_heads": 2}))[0]
+        for arrays in ([np.stack([q, k, v], 3), None, None, added], [flat[0], np.stack([k, v], 3), None, added]):
+            case = Case("MultiHeadAttention", arrays, {"num_heads": 2})
+            program = from_model(case.model(), "g.onnx", None, check=False)
+            found = evaluate(program, case.inputs())[program.outputs[0]]
+            np.testing.assert_allclose(found, want, rtol=1e-5, atol=1e-5)
+
+
+def test_a_cache_of_a_free_length_is_as_long_as_all_keys_less_the_new_ones() -> None:
+    """As decoders are exported, which give the cache and the whole names of their own."""
+    float32, int32, int64 = TensorProto.FLOAT, TensorProto.INT32, TensorProto.INT64
+    inputs: dict[str, tuple[int, list[Any]]] = {
+        "q": (float32, ["batch", "seq", 32]),
+        **{n: (float32, ["batch", "seq", 16]) for n in ("k", "v")},
+        **{n: (float32, ["batch", 1, "past", 16]) for n in ("old_k", "old_v")},
+        "mask": (int64, ["batch", "total"]),
+    }
+    nodes = [
+        helper.make_node("ReduceSum", ["mask", "one"], ["many"], keepdims=1),
+        helper.make_node("Sub", ["many", "one"], ["less"]),
+        helper.make_node("Cast", ["less"], ["ends"], to=int32),
+        helper.make_node("Shape", ["mask"], ["shape"]),
+        helper.make_node("Gather", ["shape", "at"], ["whole"]),
+        helper.make_node("Cast", ["whole"], ["total_length"], to=int32),
+        helper.make_node(
+            "GroupQueryAttention",
+            ["q", "k", "v", "old_k", "old_v", "ends", "total_length"],
+            ["y", "keys", "values"],
+            domain=DOMAIN,
+            num_heads=2,
+            kv_num_heads=1,
+        ),
+    ]
+    held = [numpy_helper.from_array(np.array([1]), "one"), numpy_helper.from_array(np.array(1), "at")]
+    graph = helper.make_graph(
+        nodes,
+        "g",
+        [helper.make_tensor_value_info(n, kind, shape) for n, (kind, shape) in inputs.items()],
+        [onnx.ValueInfoProto(name=n) for n in ("y", "keys", "values")],
+        held,
+    )
+    imports = [helper.make_opsetid("", 17), helper.make_opsetid(DOMAIN, 1)]
+    built = helper.make_model(graph, opset_imports=imports, ir_version=10)
+    program = from_model(built, "g.onnx", None, check=False)
+    assert "total" not in program.ranges
+    rng = np.random.default_rng(5)
+    for b, s, past in ((2, 1, 4), (3, 1, 2), (1, 1, 3)):
+        mask = np.ones((b, past + s), np.int64)
+        mask[1:, -1:] = 0
+        given = {"q": f(rng, b, s, 32), "k": f(rng, b, s, 16), "v": f(rng, b, s, 16), "mask": mask}
+        given |= {n: f(rng, b, 1, past, 16) for n in ("old_k", "old_v")}
+        session = onnxruntime.InferenceSession(built.SerializeToString(), providers=["CPUExecutionProvider"])
+        found = evaluate(program, given)
+        for name, want in zip(program.outputs, session.run(None, given), strict=True):
+            np.testing.assert_allclose(found[name], want, rtol=1e-4, atol=1e-4, err_msg=f"{name} {b} {past}")
+
+
 @pytest.mark.parametrize(
     ("op", "arrays", "attributes", "why"),
     [
         ("Attention", [np.ones((2, 3, 4)), np.ones((4, 12)), np.ones(12)], {"num_heads": 2, "do_rotary": 1}, "do_r"),
-        ("MultiHeadAttention", [np.ones((2, 3, 2, 3, 4))], {"num_heads": 2}, "packed"),
         ("MatMulNBits", [np.ones((2, 16)), np.ones((4, 1, 6), np.uint8), np.ones((4, 1))],
          {"N": 4, "K": 16, "bits": 3, "block_size": 16}, "3 bits"),
         ("SkipLayerNormalization", [np.ones((2, 3, 4)), np.ones((2, 3, 4)), np.ones(4)], {"unknown": 3}, "unknown"),

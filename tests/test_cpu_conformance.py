@@ -241,6 +241,7 @@ UNARY: dict[str, Callable[..., Array]] = {
     "exp": np.exp,
     "log": np.log,
     "tanh": np.tanh,
+    "atan": np.arctan,
     "erf": np.vectorize(math.erf, otypes=[float]),
     "sigmoid": lambda a: 1.0 / (1.0 + np.exp(-a)),
     "sin": np.sin,

@@ -165,11 +165,12 @@ def test_a_reshape_keeps_row_major_order(old: tuple[int, ...], new: tuple[int, .
 def test_pointwise_functions() -> None:
     x = np.array([-2.5, -0.5, 0.0, 0.5, 1.5, 800.0])
     a = Axis("a", 6)
-    from math import erf
+    from math import atan, erf
 
     expected = {
         "erf": [erf(v) for v in x],
         "round": [-2, 0, 0, 0, 2, 800],
+        "atan": [atan(v) for v in x],
         "sigmoid": 1 / (1 + np.exp(-x)),
         "recip": [-0.4, -2, np.inf, 2, 2 / 3, 1 / 800],
         "sign": [-1, -1, 0, 1, 1, 1],

@@ -394,8 +394,6 @@ def test_packed_integers_come_apart(name: str, dtype: torch.dtype) -> None:
 
 REFUSED: dict[str, tuple[Fn, list[torch.Tensor], str]] = {
     "lookup": (lambda x, i: x[i], [torch.randn(3), torch.tensor([True, False, True])], "the size u0"),
-    "shift": (lambda x, i: x >> i, [torch.tensor([5, 9]), torch.tensor([1, 2])], "depends on data"),
-    "bits": (lambda x, y: x & y, [torch.tensor([5, 9])] * 2, "or with a number"),
     "order": (lambda x: x.topk(2).values, [torch.randn(4)], "orders elements"),
     "positions": (
         lambda x: F.max_pool2d(x, 2, return_indices=True)[1] * 2,

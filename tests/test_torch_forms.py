@@ -157,7 +157,6 @@ REFUSED: dict[str, tuple[Fn, list[torch.Tensor], str]] = {
     "random": (lambda x: x + torch.rand(4), [X], "is random"),
     "a_number_of_a_tensor": (lambda x: x * x[0, 0].item(), [X], "taken out of a tensor"),
     "out_of_range": (lambda x: x.index_select(0, torch.tensor([-1, 0])), [X], "not in a dimension"),
-    "written_where_data_says": (lambda x, i: x.index_put((i,), x[0]), [X, torch.tensor([0])], "depends on data"),
     "values_of_a_mask": (lambda x, y: x.masked_scatter(x > 0, y), [X, Y], "depends on data"),
 }
 

@@ -98,6 +98,15 @@ EXACT: dict[str, tuple[Fn, list[torch.Tensor]]] = {
         [B, U8, I8],
     ),
     "shifts": (lambda u, i: (u << 3, u >> 3, i << 3, i >> 3, u & 60, i | 12, i ^ 5), [U8, I8]),
+    "bits_of_two": (
+        lambda u, v, i, j: (u & v, u | v, u ^ v, i & j, i | j, i ^ j, i | 77, v & i.long()),
+        [U8, U8.flip(0), I8, I8.flip(0)],
+    ),
+    "bits_of_longer": (lambda i, j: (i & j, i | j, i ^ j, ~i), [I64 * 1001, I64.flip(0)]),
+    "shifts_by_data": (
+        lambda u, i, s: (u << s.to(torch.uint8), u >> s.to(torch.uint8), i << s, i >> s, s.int() << i.int()),
+        [U8, I8, I8.flip(0) % 11],
+    ),
     "no_dimensions": (lambda x: (x.sum().cumsum(0), x.sum().amax(0), x.sum().flip(0)), [I64]),
     "gathered": (lambda i, p: i.gather(0, p), [I8, torch.tensor([5, 0, 0])]),
     "joined": (lambda u, i: (torch.cat([u, i.long()]), torch.stack([u.long(), i.long()])), [U8, I8]),

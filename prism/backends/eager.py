@@ -219,8 +219,13 @@ class TorchArrays:
         return torch.stack(tuple(arrays))
 
 
+def _bitand(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    both: torch.Tensor = a.to(torch.int64) & b.to(torch.int64)
+    return both.to(torch.promote_types(a.dtype, b.dtype))
+
+
 # torch takes a Python number as an operand of most of these, but not of these.
-_NO_NUMBERS = frozenset({"maximum", "minimum"})
+_NO_NUMBERS = frozenset({"maximum", "minimum", "bitand"})
 
 POINTWISE: Mapping[str, Callable[..., torch.Tensor]] = {
     "add": lambda a, b: a + b,
@@ -235,6 +240,7 @@ POINTWISE: Mapping[str, Callable[..., torch.Tensor]] = {
     "sin": torch.sin,
     "cos": torch.cos,
     "tanh": torch.tanh,
+    "atan": torch.atan,
     "erf": torch.erf,
     "sigmoid": torch.sigmoid,
     "abs": torch.abs,
@@ -244,6 +250,7 @@ POINTWISE: Mapping[str, Callable[..., torch.Tensor]] = {
     "maximum": torch.maximum,
     "minimum": torch.minimum,
     "pow": torch.pow,
+    "bitand": _bitand,
     "lt": lambda a, b: a < b,
     "le": lambda a, b: a <= b,
     "eq": lambda a, b: a == b,

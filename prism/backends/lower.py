@@ -47,7 +47,8 @@ from prism.sgraph.nodes import Kernel, SGraph, Split, Store
 # What emitted modules call by name: modules, variables of the launcher, and helpers (triton/emit_helpers.py).
 RESERVED = frozenset({"tl", "triton", "torch", "math", "config", "symbols", "warps", "stages", "pid", "range", "float"})
 HELPERS = frozenset({
-    "larger", "multiply", "one_after_another", "power", "recurrence", "round_half_even", "sign", "smaller", "tanh"
+    "arctangent", "larger", "multiply", "one_after_another", "power", "recurrence", "round_half_even", "sign",
+    "smaller", "tanh",
 })  # fmt: skip
 
 

@@ -685,7 +685,7 @@ _INT32_MAX = 2**31 - 1
 _KEEPS_INTS = frozenset({"add", "mul", "neg", "abs", "maximum", "minimum", "where"})
 _COMPARES = frozenset({"lt", "le", "eq"})
 # f(0) = 0
-_KEEPS_ZERO = frozenset({"neg", "abs", "sqrt", "floor", "round", "sign", "tanh", "erf", "sin"})
+_KEEPS_ZERO = frozenset({"neg", "abs", "sqrt", "floor", "round", "sign", "tanh", "atan", "erf", "sin"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -708,6 +708,9 @@ class PointwiseRules:
                 return (DType.BOOL,) * len(self.args)
             case "where":
                 return (DType.BOOL, *(self._common(self.args[1:]),) * 2)
+            case "bitand":
+                wide = DType.INT64 in self.args or not all(isinstance(a, DType) or _is_int(a) for a in self.args)
+                return (DType.INT64 if wide else DType.INT32,) * len(self.args)
             case op if op in _KEEPS_INTS | _COMPARES:
                 common = self._common(self.args)
                 # Comparing or adding truth values is done on integers.
@@ -752,6 +755,8 @@ class PointwiseRules:
                     if not isinstance(number, frozenset) and abs(number) < float("inf"):
                         return of[this]
                 return of[0] & of[1]
+            case "bitand":
+                return of[0] | of[1]
             case "add" | "maximum" | "minimum":
                 return of[0] & of[1]
             case "where":

@@ -146,6 +146,10 @@ def _largest_result(op: str, args: Sequence[Operand], types: Types, definitions:
     match op:
         case "sigmoid" | "tanh" | "erf" | "sin" | "cos" | "sign" | "lt" | "le" | "eq" | "and" | "or" | "not" | "isnan":
             return 1.0
+        case "atan":
+            return 2.0
+        case "bitand":
+            return 2 * max(of)  # -1 & x is x, and -5 & -4 is -8
         case "neg" | "abs" | "maximum" | "minimum":
             return max(of)
         case "floor" | "round":

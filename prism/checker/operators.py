@@ -17,7 +17,10 @@ from typing import Any, TypeAlias
 Sexp: TypeAlias = "str | float | list[Sexp]"
 
 _SAME = {
-    **{name: name.capitalize() for name in ("exp", "log", "sqrt", "sin", "cos", "tanh", "erf", "sigmoid", "abs")},
+    **{
+        name: name.capitalize()
+        for name in ("exp", "log", "sqrt", "sin", "cos", "tanh", "atan", "erf", "sigmoid", "abs")
+    },
     **{"sign": "Sign", "floor": "Floor", "round": "Round", "reciprocal": "Recip"},
     **{"maximum": "Max2", "minimum": "Min2", "where": "Where"},
 }

@@ -103,6 +103,10 @@ def _error(op: str, v: Array, args: Sequence[Num]) -> Array:
             return np.where(a.v > a.e, a.e / np.sqrt(a.v - a.e) + U * size, np.where(a.e == 0, 0.0, np.nan))
         case "sin" | "cos" | "tanh" | "erf" | "sigmoid":
             return np.where(np.isinf(a.v), 0.0, 1.2 * a.e + 8 * U)
+        case "atan":
+            return 1.2 * a.e + 8 * U
+        case "bitand":
+            return np.where((a.e == 0) & (b.e == 0), 0.0, np.nan)
         case "neg" | "abs":
             return a.e
         case "sign":

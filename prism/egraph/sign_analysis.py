@@ -194,7 +194,7 @@ class Facts:
                 return x if self.trust or self.nonneg(a) else None
             case "pow":
                 return NONE if not any(of) and (self.trust or self._power(a, args[1])) else None
-            case "sigmoid" | "tanh" | "erf" | "sign":
+            case "sigmoid" | "tanh" | "atan" | "erf" | "sign":
                 return NONE
             case "floor" | "round":
                 return x

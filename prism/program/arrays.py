@@ -73,6 +73,13 @@ def _sigmoid(x: Array) -> Array:
     return np.where(x >= 0, 1 / (1 + small), small / (1 + small))
 
 
+def _bitand(a: Array, b: Array) -> Array:
+    a, b = np.asarray(a, dtype=np.float64), np.asarray(b, dtype=np.float64)
+    whole = np.isfinite(a) & np.isfinite(b)  # of anything else, nothing is said
+    both = np.where(whole, a, 0.0).astype(np.int64) & np.where(whole, b, 0.0).astype(np.int64)
+    return np.where(whole, both, np.nan)
+
+
 def _truth(x: Array) -> Array:
     return np.not_equal(x, 0)
 
@@ -90,6 +97,7 @@ _POINTWISE: Mapping[str, Callable[..., Array]] = {
     "sin": np.sin,
     "cos": np.cos,
     "tanh": np.tanh,
+    "atan": np.arctan,
     "erf": _erf,
     "sigmoid": _sigmoid,
     "abs": np.abs,
@@ -99,6 +107,7 @@ _POINTWISE: Mapping[str, Callable[..., Array]] = {
     "maximum": np.maximum,
     "minimum": np.minimum,
     "pow": np.power,
+    "bitand": _bitand,
     "where": lambda p, a, b: np.where(_truth(p), a, b),
     "lt": np.less,
     "le": np.less_equal,

@@ -65,7 +65,9 @@ _LARGE = 1e4
 _UNDERFLOW = {DType.FLOAT64: 2.0**-1022, DType.FLOAT32: 2.0**-126, DType.BFLOAT16: 2.0**-126, DType.FLOAT16: 2.0**-14}
 _WITH_POLES = frozenset({"recip", "pow"})
 _DECIDING = frozenset({"floor", "round", "sign", "lt", "le", "eq"})
-_ROUNDING = frozenset({"add", "mul", "recip", "exp", "log", "sqrt", "sin", "cos", "tanh", "erf", "sigmoid", "pow"})
+_ROUNDING = frozenset(
+    {"add", "mul", "recip", "exp", "log", "sqrt", "sin", "cos", "tanh", "atan", "erf", "sigmoid", "pow"}
+)
 
 
 @dataclass(frozen=True, slots=True)

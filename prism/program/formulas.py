@@ -137,7 +137,34 @@ def atanh(x: Expr) -> Expr:
     return op("mul", Const(0.5), op("add", op("log", above), op("neg", op("log", below))))
 
 
-_SAME_NAME = ("neg", "exp", "log", "sqrt", "sin", "cos", "tanh", "erf", "sigmoid", "abs", "sign", "floor", "round")
+def asin(x: Expr) -> Expr:
+    """2 atan(x / (1 + sqrt((1 - x) * (1 + x)))): not defined beyond 1."""
+    above, below = op("add", Const(1.0), x), op("add", Const(1.0), op("neg", x))
+    return op("mul", Const(2.0), op("atan", div(x, op("add", Const(1.0), op("sqrt", op("mul", below, above))))))
+
+
+def acos(x: Expr) -> Expr:
+    """2 atan(sqrt(1 - x) / sqrt(1 + x)), which does not cancel near 1: not defined beyond it."""
+    above, below = op("add", Const(1.0), x), op("add", Const(1.0), op("neg", x))
+    return op("mul", Const(2.0), op("atan", div(op("sqrt", below), op("sqrt", above))))
+
+
+_SAME_NAME = (
+    "neg",
+    "exp",
+    "log",
+    "sqrt",
+    "sin",
+    "cos",
+    "tanh",
+    "atan",
+    "erf",
+    "sigmoid",
+    "abs",
+    "sign",
+    "floor",
+    "round",
+)
 
 UNARY: Mapping[str, Callable[[Expr], Expr]] = {
     **{name: partial(op, name) for name in _SAME_NAME},
@@ -158,6 +185,8 @@ UNARY: Mapping[str, Callable[[Expr], Expr]] = {
     "cosh": cosh,
     # exp(x) - exp(-x) would cancel around 0, where tanh is exact to its last places.
     "sinh": lambda x: op("mul", op("tanh", x), cosh(x)),
+    "asin": asin,
+    "acos": acos,
     "asinh": asinh,
     "acosh": acosh,
     "atanh": atanh,

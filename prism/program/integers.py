@@ -238,8 +238,12 @@ def _image(name: str, of: Sequence[Interval]) -> Interval:
     """Bounds of a pointwise function's values, given those of its arguments."""
     a, whole = of[0], all(x.whole for x in of)
     match name:
+        case "lt" | "le" if a.low > of[1].high or (name == "lt" and a.low == of[1].high):
+            return Interval(0.0, 0.0, whole=True)
         case "lt" | "le" | "eq" | "and" | "or" | "not" | "isnan":
             return _TRUTH
+        case "where" if a.low == a.high == 0:
+            return of[2]
         case "where":
             return of[1].joined(of[2])
         case "neg":
@@ -266,6 +270,10 @@ def _image(name: str, of: Sequence[Interval]) -> Interval:
             return _power(a, of[1])
         case "sin" | "cos" | "tanh" | "erf":
             return Interval(-1.0, 1.0, whole=False)
+        case "atan":
+            return Interval(-1.6, 1.6, whole=False)
+        case "bitand":
+            return _common_bits(a, of[1])
         case "sigmoid":
             return Interval(0.0, 1.0, whole=False)
         case "exp" | "sqrt":
@@ -274,6 +282,16 @@ def _image(name: str, of: Sequence[Interval]) -> Interval:
             low = math.log(a.low) if a.low > 0 else -math.inf
             return Interval(low, math.log(a.high) if a.high < math.inf else a.high, whole=False)
     return REAL
+
+
+def _common_bits(a: Interval, b: Interval) -> Interval:
+    """Bounds of the bits that two whole numbers have in common: no more than one has that is not negative."""
+    tops = [x.high for x in (a, b) if x.low >= 0]
+    if tops:
+        return Interval(0.0, min(tops), whole=True)
+    largest = max(a.largest, b.largest)
+    low = -(2.0 ** math.ceil(math.log2(largest))) if 1 <= largest < math.inf else -largest
+    return Interval(low, max(a.high, b.high, 0.0), whole=True)
 
 
 def _step(x: float) -> float:

@@ -39,6 +39,17 @@ def lookup(e: Expr) -> Lookup | None:
     return None
 
 
+def place_along(e: Expr) -> tuple[Axis, Expr] | None:
+    """An axis and a number that its position is compared with, as of what is looked up, or written, at a place."""
+    match e:
+        case Map("eq", sides):
+            for position, place in (sides, sides[::-1]):
+                axis = position.index.as_axis() if isinstance(position, Position) else None
+                if axis is not None and axis not in free_axes(place):
+                    return axis, place
+    return None
+
+
 def looked_up(axis: Axis, place: Expr, element: Expr) -> Expr:
     """The element at a place of the axis that it is over; 0 where the place lies outside."""
     if axis.extent == 0 or axis not in free_axes(element):

@@ -34,6 +34,7 @@ OPS: Mapping[str, Op] = MappingProxyType(
         "sin": Op(1, 8),
         "cos": Op(1, 8),
         "tanh": Op(1, 8),
+        "atan": Op(1, 8),
         "erf": Op(1, 8),
         "sigmoid": Op(1, 8),
         "abs": Op(1),
@@ -43,6 +44,7 @@ OPS: Mapping[str, Op] = MappingProxyType(
         "maximum": Op(2),
         "minimum": Op(2),
         "pow": Op(2, 16),  # a general power; small integer powers are products
+        "bitand": Op(2),  # the bits that two whole numbers both have, as two's complements
         "where": Op(3),  # where(predicate, then, otherwise); what is not selected is not read
         "lt": Op(2, 1, True),
         "le": Op(2, 1, True),

@@ -10,7 +10,7 @@ from prism.errors import UnsupportedError
 KIND_TYPES: Mapping[str, str] = {"f": "float", "i": "int32_t", "l": "int64_t", "b": "bool"}
 _COMPARE = {"lt": "<", "le": "<=", "eq": "=="}
 _FUNCTIONS = frozenset(
-    {"exp", "log", "sqrt", "sin", "cos", "tanh", "erf", "sigmoid", "abs", "sign", "floor", "round", "pow"}
+    {"exp", "log", "sqrt", "sin", "cos", "tanh", "atan", "erf", "sigmoid", "abs", "sign", "floor", "round", "pow"}
 )
 
 
@@ -35,6 +35,8 @@ def operation(op: str, a: Sequence[str], kind: str, vector: bool, where: str) ->
                 a = [a[1], a[0]]
             source = f"{a[0]} {_COMPARE[op]} {a[1]}"
             return f"v_narrow({source})" if vector and kind == "l" else source
+        case "bitand":
+            return f"({a[0]}) & ({a[1]})"
         case "and" | "or":
             sign = "&" if op == "and" else "|"
             return f"{a[0]} {sign if vector else 2 * sign} {a[1]}"

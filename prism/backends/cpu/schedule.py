@@ -17,7 +17,7 @@ from prism.backends.tile import Stmt, defined, statements
 from prism.program.nodes import DType, ReduceKind
 
 _COSTS: Mapping[str, int] = {
-    **dict.fromkeys(("exp", "log", "tanh", "erf", "sigmoid", "sin", "cos", "pow"), 12),
+    **dict.fromkeys(("exp", "log", "tanh", "atan", "erf", "sigmoid", "sin", "cos", "pow"), 12),
     **dict.fromkeys(("recip", "div", "sqrt"), 4),
 }
 RECOMPUTE = 6

@@ -17,6 +17,20 @@ def tanh(x):
     return tl.where(tl.abs(x) < 0.25, series, 2.0 * tl.sigmoid(2.0 * x) - 1.0)
 '''
 
+ATAN = '''
+@triton.jit
+def arctangent(x):
+    """A polynomial up to 1, and beyond it what 1/x leaves of a right angle."""
+    a = tl.abs(x)
+    t = tl.where(a > 1.0, 1.0 / a, a)
+    z = t * t
+    p = ((0.002920691855 * z - 0.01636792719) * z + 0.04321185872) * z - 0.07552213967
+    p = (((p * z + 0.1066600457) * z - 0.1421105564) * z + 0.199937731) * z - 0.3333315253
+    angle = p * z * t + t
+    angle = tl.where(a > 1.0, 1.57079637 - (angle + 4.37113883e-8), angle)
+    return tl.where(x < 0.0, -angle, angle)
+'''
+
 ROUND = '''
 @triton.jit
 def round_half_even(x):
@@ -83,6 +97,7 @@ def recurrence(factor, value, axis: tl.constexpr):
 HELPERS: Mapping[str, str] = MappingProxyType(
     {
         "tanh": TANH,
+        "arctangent": ATAN,
         "round_half_even": ROUND,
         "power": POWER,
         "sign": SIGN,

@@ -665,8 +665,10 @@ class KernelEmitter:
                 return Text(f"tl.sqrt_rn({a.source})", _ATOM, dims)
             case "exp" | "exp2" | "log" | "sin" | "cos" | "erf" | "floor" | "abs" | "sigmoid":
                 return Text(f"tl.{s.op}({a.source})", _ATOM, dims)
-            case "tanh" | "sign" | "round" | "pow":
-                name = {"round": "round_half_even", "pow": "power"}.get(s.op, s.op)
+            case "bitand":
+                return Text(f"({a.at(_ATOM)} & {args[1].at(_ATOM)})", _ATOM, dims)
+            case "tanh" | "atan" | "sign" | "round" | "pow":
+                name = {"round": "round_half_even", "pow": "power", "atan": "arctangent"}.get(s.op, s.op)
                 self.helpers.add(name)
                 return Text(f"{name}({', '.join(x.source for x in args)})", _ATOM, dims)
             case _:

@@ -128,7 +128,7 @@ class _Row:
             case "maximum" | "minimum":
                 best, worst = (ABOVE, BELOW) if op == "maximum" else (BELOW, ABOVE)
                 return frozenset({best} if best in of else set(of) - {worst} or {worst})
-            case "recip" | "sigmoid" | "tanh" | "erf" | "sign":
+            case "recip" | "sigmoid" | "tanh" | "atan" | "erf" | "sign":
                 return _NUMBER
             case "exp":
                 return _NUMBER if x == BELOW else frozenset({ABOVE})

@@ -117,7 +117,7 @@ class _Machine(Algebra):
                 return self.poly(recip(add(const(1.0), op("exp", neg(a)))))
             case Map("tanh", (a,)):
                 return self.sum([{ONE: -UNIT}, self.scaled(self.poly(op("sigmoid", mul(const(2.0), a))), 2)])
-            case Map("erf" as name, (a,)):
+            case Map("erf" | "atan" as name, (a,)):
                 return self._odd(name, self.poly(a))
             case Map("sin", (a,)):
                 return self._turn(self.poly(a))[1]

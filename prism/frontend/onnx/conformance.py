@@ -505,6 +505,9 @@ def _misread(node: onnx.NodeProto, given: Mapping[str, np.ndarray]) -> bool:
             return operand is not None and operand.dtype.kind in "iu"
         case "OneHot":  # fractions are not cut off first
             return operand is not None and operand.dtype.kind == "f"
+        case "TensorScatter":  # negative places, which the operator has not, count from the end
+            starts = given.get(node.input[2]) if len(node.input) > 2 else None
+            return starts is not None and bool((starts < 0).any())
         case "QLinearMatMul" | "QLinearConv":  # the zero point is added before it is rounded, which decides ties
             return True
     return False

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
@@ -263,22 +264,21 @@ def _multi_head(graph: Graph, node: Node) -> Sequence[OnnxValue | None]:
     mask, scores, old = node.optional(4), node.optional(5), [node.optional(6), node.optional(7)]
     heads = node.integer("num_heads")
     assert query is not None
-    if query.rank != 3 or (old[0] is None) != (old[1] is None):
-        raise node.unsupported("queries, keys and values that are packed, or half a cache, have no translation")
-    if key is None or value is None:
-        raise node.unsupported("queries, keys and values that are packed have no translation")
-    starts = (0, query.shape[2], 0)
-    if bias is not None:
-        widths = [query.shape[2], key.shape[2] if key.rank == 3 else None]
-        if key.rank != 3 or value.rank != 3 or not all(isinstance(w, int) for w in widths):
-            raise node.unsupported("a bias of keys that are cut into heads already has no translation")
-        starts = (0, int(widths[0]), int(widths[0]) + int(widths[1]))  # type: ignore[arg-type]
-    q = _split(graph, node, "q", query, heads, bias, 0)
-    parts: list[OnnxValue] = []
-    for what, x, start in (("k", key, starts[1]), ("v", value, starts[2])):
-        if x.rank not in (3, 4):
-            raise node.unsupported("keys and values that are packed have no translation")
-        parts.append(x if x.rank == 4 else _split(graph, node, what, x, heads, bias, int(start) if bias else 0))
+    if (old[0] is None) != (old[1] is None):
+        raise node.unsupported("half a cache has no translation")
+    wide = query.shape[2] if query.rank == 3 else mul(query.shape[2], query.shape[-1])
+    if query.rank == 5:
+        q, *parts = (_packed(graph, node, "qkv"[n], query, n, 3, bias, n) for n in range(3))
+    elif query.rank != 3 or key is None:
+        raise node.shape_error(f"queries of shape {list(query.shape)}, without keys")
+    else:
+        q = _split(graph, node, "q", query, heads, bias, 0)
+        if key.rank == 5:
+            parts = [_packed(graph, node, "kv"[n], key, n, 2, bias, n + 1) for n in range(2)]
+        elif value is None:
+            raise node.shape_error("keys without values")
+        else:
+            parts = _keys_and_values(graph, node, key, value, heads, bias, wide)
     (keys, _), (values, _) = (
         with_cache(graph, node, (x, x.shape), before, output)
         for x, before, output in zip(parts, old, (1, 2), strict=True)
@@ -286,6 +286,50 @@ def _multi_head(graph: Graph, node: Node) -> Sequence[OnnxValue | None]:
     past = 0 if old[0] is None else old[0].shape[2]
     result = _attend(graph, node, q, keys, values, _masked(graph, node, mask, scores, past))
     return [result, *([keys, values] if node.wanted(1) else [])]
+
+
+def _packed(
+    graph: Graph, node: Node, what: str, x: OnnxValue, which: int, many: int, bias: OnnxValue | None, part: int
+) -> OnnxValue:
+    """One of the tensors that lie side by side in [batch, place, head, which of them, place in the head].
+
+    Args:
+        graph: the program.
+        node: the operator.
+        what: its name.
+        x: all of them.
+        which: its number.
+        many: how many there are.
+        bias: of queries, keys and values, one after another.
+        part: its number in there.
+    """
+    if x.rank != 5 or x.shape[3] != many:
+        raise node.shape_error(f"{what} of shape {list(x.shape)} is not one of {many}")
+    heads, size = x.shape[2], x.shape[4]
+
+    def element(batch: Index, head: Index, place: Index, inner: Index) -> Expr:
+        found = graph.at(x, (batch, place, head, Index.const(which), inner))
+        if bias is None:
+            return found
+        start = Index.const(mul(part, mul(heads, size)))
+        return apply("add", found, graph.at(bias, [head.scaled(size) + inner + start]))
+
+    return _projected(graph, node, what, (x.shape[0], heads, x.shape[1], size), element, x, view=bias is None)
+
+
+def _keys_and_values(
+    graph: Graph, node: Node, key: OnnxValue, value: OnnxValue, heads: int, bias: OnnxValue | None, wide: Extent
+) -> list[OnnxValue]:
+    """Both by heads, with their parts of a bias, which follow that of queries as wide as `wide`."""
+    starts = [0, 0]
+    if bias is not None:
+        if key.rank != 3 or value.rank != 3 or not isinstance(wide, int) or not isinstance(key.shape[2], int):
+            raise node.unsupported("a bias of keys that are cut into heads already has no translation")
+        starts = [wide, wide + key.shape[2]]
+    return [
+        x if x.rank == 4 else _split(graph, node, what, x, heads, bias, start)
+        for what, x, start in zip("kv", (key, value), starts, strict=True)
+    ]
 
 
 def _rotary(graph: Graph, node: Node) -> Sequence[OnnxValue]:
@@ -340,7 +384,8 @@ def _at_position(graph: Graph, cache: OnnxValue, position: Expr, at: Index) -> E
 def _group_query(graph: Graph, node: Node) -> Sequence[OnnxValue | None]:
     """Causal attention of few heads of keys and values, with a cache, rotation, soft cap and a window.
 
-    Where the cache ends is known: at its extent, of one sequence; of several there is none. `seqlens_k` says the same.
+    Where the cache of one sequence ends is known: at its extent. Of several `seqlens_k` says how many keys each has,
+    less one: those of its cache that count, and the new ones behind them, with zeros up to the length of the longest.
     """
     query, key, value, old_k, old_v = (node.optional(n) for n in range(5))
     lengths, total = node.optional(5), node.optional(6)
@@ -354,6 +399,9 @@ def _group_query(graph: Graph, node: Node) -> Sequence[OnnxValue | None]:
         raise node.shape_error(f"queries of shape {list(query.shape)} for {heads} heads")
     past = _past(node, query, old_k, total)
     many, length = query.shape[:2]
+    ends = _Ends(graph, past, length, lengths if past != 0 and many != 1 else None)
+    if ends.lengths is not None and not node.flag("causal"):
+        raise node.unsupported("attention to all keys of several sequences with caches has no translation")
     if key is None or value is None:  # lie behind the queries
         size = query.shape[2] // (heads + 2 * shared)
         cut = [(query, heads, 0), (query, shared, heads * size), (query, shared, (heads + shared) * size)]
@@ -371,7 +419,7 @@ def _group_query(graph: Graph, node: Node) -> Sequence[OnnxValue | None]:
         def turned(batch: Index, head: Index, place: Index, at: Index, plain: Any = plain) -> Expr:
             assert cos is not None
             assert sin is not None
-            position = index_value(place + Index.const(past))
+            position = ends.position(batch, place)
             if positions is not None:
                 position = graph.at(positions, [Index.const(0) if positions.shape[0] == 1 else batch, place])
             pairs = int(cos.shape[1])
@@ -387,8 +435,10 @@ def _group_query(graph: Graph, node: Node) -> Sequence[OnnxValue | None]:
         shape = (many, h, length, size)
         parts.append(_projected(graph, node, what, shape, turned if moved else plain, x, view=not moved))
     q, k, v = parts
-    (keys, _), (values, _) = (
-        with_cache(graph, node, (x, x.shape), None if past == 0 else before, output)
+    keys, values = (
+        ends.joined(node, x, before, output)
+        if ends.lengths is not None and before is not None
+        else with_cache(graph, node, (x, x.shape), None if past == 0 else before, output)[0]
         for x, before, output in zip((k, v), (old_k, old_v), (1, 2), strict=True)
     )
     window, cap = node.integer("local_window_size"), node.number("softcap")
@@ -399,11 +449,11 @@ def _group_query(graph: Graph, node: Node) -> Sequence[OnnxValue | None]:
             score = apply("mul", apply("tanh", apply("mul", score, Const(1.0 / cap))), Const(cap))
         if bias is not None:
             score = apply("add", score, _bias_of_scores(graph, node, bias, axes))
+        here, key = ends.position(Index.axis(axes[0]), Index.axis(axes[2])), index_value(Index.axis(axes[3]))
         if node.flag("causal"):
-            score = _causal(past, score, axes)
+            score = apply("where", apply("le", key, here), score, Const(-math.inf))
         if window > 0:
-            oldest = index_value(Index.axis(axes[2]) + Index.const(add(past, 1 - window)))
-            near = apply("le", oldest, index_value(Index.axis(axes[3])))
+            near = apply("le", apply("add", here, Const(1.0 - window)), key)
             score = apply("where", near, score, Const(-math.inf))
         return score
 
@@ -420,19 +470,62 @@ def _group_query(graph: Graph, node: Node) -> Sequence[OnnxValue | None]:
 
 
 def _past(node: Node, query: OnnxValue, cache: OnnxValue | None, total: OnnxValue | None) -> Extent:
-    """How many keys of the cache count."""
+    """The length of the cache, of which all of one sequence counts."""
     if cache is None or cache.shape[2] == 0:
         return 0
     known = None if total is None else known_elements(total)
-    whole = add(cache.shape[2], query.shape[1])
-    if known is None or known.size != 1 or not same_extent(known.ravel()[0], whole):
+    if known is None or known.size != 1:
         raise node.unsupported(
             "a cache of which data say how much of it counts has no translation",
             fix="export it with the lengths of the cache and of the whole fixed",
         )
-    if query.shape[0] != 1:
-        raise node.unsupported("a cache of several sequences, whose ends data say, has no translation")
+    whole = add(cache.shape[2], query.shape[1])
+    node.agree([(known.ravel()[0], whole)], f"{known.ravel()[0]} keys in all, and {whole} with those of the cache")
     return cache.shape[2]
+
+
+@dataclass(frozen=True, slots=True)
+class _Ends:
+    """Where the sequences of a batch end.
+
+    Attributes:
+        graph: the program.
+        past: the length of the cache.
+        length: how many places are new.
+        lengths: by sequence, how many keys it has, less one; None where that is all of the cache, and what is new.
+    """
+
+    graph: Graph
+    past: Extent
+    length: Extent
+    lengths: OnnxValue | None
+
+    def before(self, batch: Index) -> Expr:
+        """How many keys of the cache count."""
+        if self.lengths is None:
+            return number(self.past)
+        at = [batch] + [Index.const(0)] * (self.lengths.rank - 1)
+        return apply("add", self.graph.at(self.lengths, at), number(add(1, mul(-1, self.length))))
+
+    def position(self, batch: Index, place: Index) -> Expr:
+        """Where a new place stands."""
+        if self.lengths is None:
+            return index_value(place + Index.const(self.past))
+        return apply("add", self.before(batch), index_value(place))
+
+    def joined(self, node: Node, new: OnnxValue, old: OnnxValue, output: int) -> OnnxValue:
+        """Keys or values with those of the cache before them, and zeros behind."""
+        shape = (*new.shape[:2], add(self.past, self.length), new.shape[3])
+        axes = axes_of(shape)
+        batch, head, place, at = map(Index.axis, axes)
+        bound = Axis("s", self.length)
+        behind = sub(index_value(place), self.before(batch))
+        element = self.graph.at(new, (batch, head, Index.axis(bound), at))
+        here = element if bound.extent == 1 else looked_up(bound, behind, element)
+        here = apply("where", apply("lt", behind, number(self.length)), here, Const(0.0))
+        kept = self.graph.at(old, (batch, head, place, at))
+        expr = apply("where", apply("lt", behind, Const(0.0)), kept, here)
+        return self.graph.define(node, axes, expr, new.dtype, output=output)
 
 
 TRANSLATORS: Mapping[str, Translator] = MappingProxyType(

@@ -32,7 +32,7 @@ from prism.frontend.onnx.functions import nodes_within
 from prism.frontend.onnx.graph import OnnxValue, identifier
 from prism.frontend.onnx.inference import Inference
 from prism.program.extents import Extent, is_static, symbol
-from prism.program.nodes import DType
+from prism.program.nodes import DType, Reduce, walk
 from prism.program.operators import Operator
 
 DOMAIN = "ai.prism"
@@ -47,11 +47,16 @@ LEFT = frozenset({"Conv", "ConvInteger", "ConvTranspose", "QLinearConv", "Averag
 """Operators that stay although they are read: parts run on a CPU, where kernels made of windows were many times slower
 than onnxruntime's, and one in an island would lose what the rest of it gains."""
 
+LEFT_BY_DATA = frozenset({"Scatter", "ScatterElements", "ScatterND"})
+"""Operators that stay where data say which elements are written: what is made of them goes through everything that is
+written for each element, and onnxruntime through it once."""
+
 
 def left(path: Path) -> tuple[str, ...]:
-    """The operators of a model that stay although they are read, each once."""
+    """The operators of a model that stay although they are read, each once, or may."""
     nodes = onnx.load(path, load_external_data=False).graph.node
-    return tuple(dict.fromkeys(n.op_type for n in nodes if n.op_type in LEFT and n.domain in ("", "ai.onnx")))
+    known = LEFT | LEFT_BY_DATA
+    return tuple(dict.fromkeys(n.op_type for n in nodes if n.op_type in known and n.domain in ("", "ai.onnx")))
 
 
 class _UnknownSizeError(Exception):
@@ -306,6 +311,8 @@ class Cut:
                 if o and o not in values:
                     return f"the type or the shape of its operand {o!r} is not known, or not supported"
             self._walk.step(proto)
+            if proto.op_type in LEFT_BY_DATA and self._summed(proto):
+                raise UnsupportedError("data say which elements are written, which onnxruntime does faster on a CPU")
         except FaultyModelError:
             raise
         except PrismError as error:
@@ -313,6 +320,12 @@ class Cut:
                 values.pop(o, None)
             return f"{error.what}: {error.why}" if error.why else error.what
         return ""
+
+    def _summed(self, proto: onnx.NodeProto) -> bool:
+        """Whether the result of a node is a sum or an extreme, as it was read."""
+        name = self._walk.values[proto.output[0]].name
+        made = next((d for d in reversed(self._walk.graph.definitions) if d.name == name), None)
+        return made is not None and any(isinstance(e, Reduce) for e in walk(made.expr))
 
     def _take(self, info: onnx.ValueInfoProto) -> None:
         """Let what follows read a value of this type and shape; where either is missing, nothing can."""

@@ -12,6 +12,7 @@ from types import MappingProxyType
 
 import numpy as np
 
+from prism.frontend import bits
 from prism.frontend.onnx.algebra import apply, as_index, as_predicate, div, index_value, power, recip, sub
 from prism.frontend.onnx.dtypes import constant, dtype_of
 from prism.frontend.onnx.graph import Graph, Node, OnnxValue, known_elements, whole_range
@@ -123,6 +124,32 @@ def _whole_division(
         return formula(x, y)
 
     return graph.pointwise(node, [a, b], f, bounds=bounds(over, by))
+
+
+def _bitwise(name: str) -> Translator:
+    def translate(graph: Graph, node: Node) -> OnnxValue:
+        x, y = node.input(0), node.input(1)
+        over, beside = graph.bounds(x), graph.bounds(y)
+        if max(over.largest, beside.largest) > bits.EXACT:
+            raise node.unsupported("the bits of numbers that float64 does not hold have no translation")
+        found = bits.within(name, over, beside, x.dtype)
+        return graph.pointwise(node, [x, y], lambda a, b: bits.bitwise(name, a, b), bounds=found)
+
+    return translate
+
+
+def _inverted(graph: Graph, node: Node) -> OnnxValue:
+    return unary(lambda x: bits.inverted(x, node.input(0).dtype))(graph, node)
+
+
+def _shifted(graph: Graph, node: Node) -> OnnxValue:
+    x, by = node.input(0), node.input(1)
+    direction = node.attributes["direction"]
+    if direction not in ("LEFT", "RIGHT"):
+        raise node.unsupported(f"the direction {direction!r} is neither LEFT nor RIGHT")
+    over, right = graph.bounds(by), direction == "RIGHT"
+    within = bits.shifted_within(isinstance(by.formula, Const), x.dtype, right=right)
+    return graph.pointwise(node, [x, by], lambda a, b: bits.shifted(a, b, over, x.dtype, right=right), bounds=within)
 
 
 def _power(graph: Graph, node: Node) -> OnnxValue:
@@ -320,13 +347,21 @@ TRANSLATORS: Mapping[str, Translator] = MappingProxyType(
         **{name: op(name.lower()) for name in ("Add", "Mul", "Neg", "Abs", "Exp", "Log", "Sqrt", "Sin", "Cos", "Tanh")},
         **{name: op(name.lower()) for name in ("Erf", "Sigmoid", "Floor", "Round", "Sign")},
         **{name: op(name.lower(), BOOL) for name in ("And", "Or", "Not")},
+        "BitwiseAnd": _bitwise("and"),
+        "BitwiseOr": _bitwise("or"),
+        "BitwiseXor": _bitwise("xor"),
+        "BitwiseNot": _inverted,
+        "BitShift": _shifted,
         "Sub": binary(sub),
         "Div": _divide,
         "Mod": _remainder,
         "Pow": _power,
         "Reciprocal": unary(recip),
         "Ceil": unary(lambda x: apply("neg", apply("floor", apply("neg", x)))),
-        **{name: unary(UNARY[name.lower()]) for name in ("Tan", "Sinh", "Cosh", "Asinh", "Acosh", "Atanh")},
+        **{
+            name: unary(UNARY[name.lower()])
+            for name in ("Tan", "Asin", "Acos", "Atan", "Sinh", "Cosh", "Asinh", "Acosh", "Atanh")
+        },
         "Equal": op("eq", BOOL),
         "Less": op("lt", BOOL),
         "LessOrEqual": op("le", BOOL),

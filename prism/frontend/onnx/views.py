@@ -13,6 +13,7 @@ import numpy as np
 import sympy
 
 from prism.frontend.onnx.algebra import apply, as_index, compare_extents, index_value, number
+from prism.frontend.onnx.dtypes import dtype_of
 from prism.frontend.onnx.graph import Graph, Node, OnnxValue, known_elements, static_shape
 from prism.program import build
 from prism.program.extents import Extent, add, cdiv, exact_quotient, is_static, mul, normal
@@ -464,6 +465,18 @@ def _trilu(graph: Graph, node: Node) -> OnnxValue:
     return graph.define(node, axes, apply("where", inside, element, Const(0.0)), x.dtype)
 
 
+def _eye_like(graph: Graph, node: Node) -> OnnxValue:
+    """1 on a diagonal, as many places above the main one as `k` says, and 0 elsewhere."""
+    x = node.input(0)
+    if x.rank != 2:
+        raise node.shape_error(f"EyeLike needs two dimensions and has {x.rank}")
+    dtype = dtype_of(node.integer("dtype"), node.where) if "dtype" in node.attributes else x.dtype
+    axes = axes_of(x.shape)
+    row = index_value(Index.axis(axes[0]) + node.integer("k"))
+    here = apply("eq", index_value(Index.axis(axes[1])), row)
+    return graph.define(node, axes, apply("where", here, Const(1.0), Const(0.0)), dtype)
+
+
 def _uniform(x: OnnxValue) -> float | None:
     """The number that all elements of a constant array are."""
     if x.array is None or x.array.size == 0 or not np.all(x.array == x.array.flat[0]):
@@ -549,6 +562,7 @@ TRANSLATORS: Mapping[str, Translator] = MappingProxyType(
         "DepthToSpace": _single(_depth_to_space),
         "SpaceToDepth": _single(_space_to_depth),
         "Trilu": _single(_trilu),
+        "EyeLike": _single(_eye_like),
         "Range": _single(_range),
         "ConstantOfShape": _single(_filled),
     }

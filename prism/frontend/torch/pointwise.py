@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from prism.frontend import bits
 from prism.frontend.torch.values import UNINITIALISED, Handler, Node, Result, TorchValue, converted, is_truth, number
 from prism.program import build
 from prism.program.extents import add
@@ -220,77 +221,36 @@ def _compare(name: str, *, swapped: bool = False, negated: bool = False) -> Hand
 
 
 def _shifted(right: bool) -> Handler:
-    """x >> s = floor(x / 2^s), of negative numbers too: the sign is shifted in. x << s = x * 2^s."""
-
     def handle(n: Node) -> Result:
         if n.dtype.is_float or n.dtype is DType.BOOL:
             raise n.unsupported("it shifts numbers that are no integers")
-        places = n.bounds(_operand(n, "other"))
-        if not (places.whole and places.low >= 0 and places.high < 8 * n.dtype.bytes):
-            raise n.unsupported("by how much it shifts depends on data", "shift by a number, or by an arange")
-        factor = op("pow", Const(0.5 if right else 2.0), _operand(n, "other"))
-        product = op("mul", converted(n, _operand(n, "self"), n.dtype), factor)
-        return n.define(op("floor", product) if right else product)
+        common = _common(n, "self", "other")
+        x, by = converted(n, _operand(n, "self"), n.dtype), _cast_to(n, "other", common)
+        within = bits.shifted_within(isinstance(by, Const), n.dtype, right=right)
+        return n.define(bits.shifted(x, by, n.bounds(by), n.dtype, right=right), bounds=within)
 
     return handle
 
 
-def _low_bits(x: Expr, mask: int) -> Expr:
-    """x & (2^b - 1) = x modulo 2^b, of negative numbers too: they are stored as complements."""
-    modulus = float(mask + 1)
-    return sub(x, op("mul", Const(modulus), op("floor", op("mul", x, Const(1 / modulus)))))
-
-
-def _masked(x: Expr, mask: int) -> Expr:
-    """The bits of x that a mask has: of each run of ones, what is below its end without what is below its start."""
-    if mask < 0:
-        return sub(x, _masked(x, ~mask))
-    value: Expr = Const(0.0)
-    while mask:
-        start = mask & -mask
-        end = mask + start & -(mask + start)
-        value = op(
-            "add", value, _low_bits(x, end - 1) if start == 1 else sub(_low_bits(x, end - 1), _low_bits(x, start - 1))
-        )
-        mask &= -end
-    return value
-
-
 def _bits(n: Node, name: str) -> Result:
-    """Bitwise operations of whole numbers, all in terms of `and` with a number."""
+    """Bitwise operations of whole numbers."""
     own = range_of(n.dtype)
     if n.dtype.is_float:
         raise n.unsupported("floating-point numbers have no bits here")
     if name == "not":
-        return n.define(sub(Const(own.low + own.high if n.dtype is DType.UINT8 else -1.0), _operand(n, "self")))
-    x, mask = n["self"], n["other"]
-    if isinstance(x, int):
-        x, mask = mask, x
-    match mask:
-        case TorchValue(tensor="", expr=Const(value)) if not is_truth(mask):
-            mask = int(value)
-    if not isinstance(x, TorchValue) or isinstance(mask, TorchValue):
-        raise n.unsupported("only of truth values, or with a number, are bits a formula", "use % and //")
-    if not own.low <= mask <= own.high:
-        raise n.unsupported(f"{mask} has more bits than {n.dtype.value}")
-    e, number_of = converted(n, x.under(n.axes), n.dtype), Const(float(mask))
-    if n.bounds(e).largest > 2.0**51:
+        return n.define(bits.inverted(_operand(n, "self"), n.dtype))
+    for given in (n["self"], n["other"]):
+        if isinstance(given, int) and not own.low <= given <= own.high:
+            raise n.unsupported(f"{given} has more bits than {n.dtype.value}")
+    x, y = (converted(n, _operand(n, a), n.dtype) for a in ("self", "other"))
+    if max(n.bounds(x).largest, n.bounds(y).largest) > bits.EXACT:
         raise n.unsupported("the numbers are too large for float64")
-    both = _masked(e, mask)
-    match name:
-        case "and" if mask >= 0:
-            return n.define(both, bounds=Interval(0.0, float(mask), whole=True))
-        case "and":
-            return n.define(both, bounds=own)
-        case "or":
-            return n.define(sub(op("add", e, number_of), both), bounds=own)
-    return n.define(sub(op("add", e, number_of), op("mul", Const(2.0), both)), bounds=own)
+    return n.define(bits.bitwise(name, x, y), bounds=bits.within(name, n.bounds(x), n.bounds(y), n.dtype))
 
 
 def _logical(name: str) -> Handler:
     def handle(n: Node) -> Result:
-        bits = n.operator.startswith(("aten.bitwise", "aten.__")) and n.dtype is not DType.BOOL
-        if bits:
+        if n.operator.startswith(("aten.bitwise", "aten.__")) and n.dtype is not DType.BOOL:
             return _bits(n, name)
         if name == "not":
             return n.define(op("not", _truth(n, "self")))

@@ -1,7 +1,7 @@
 """The torch front end: `trace(fn, example_inputs)` turns a function or module into a Program, over torch.export.
 
 torch.export gives a graph of ATen operators without side effects. Operators that have a translation here (the tables
-of pointwise, views, reduce, norms and contract) are kept whole; all others are decomposed
+of pointwise, views, scatter, reduce, norms and contract) are kept whole; all others are decomposed
 by torch first. Parameters, buffers and constants become inputs with weights; torch's symbolic sizes become symbols.
 """
 
@@ -26,7 +26,7 @@ from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 from torch.fx.traceback import preserve_node_meta
 
 from prism.errors import UnsupportedError, UsageError
-from prism.frontend.torch import conformance, contract, norms, pointwise, recurrent, reduce, views, windows
+from prism.frontend.torch import conformance, contract, norms, pointwise, recurrent, reduce, scatter, views, windows
 from prism.frontend.torch import declared as declared_operators
 from prism.frontend.torch.conformance import Graph, Reading
 from prism.frontend.torch.values import UNINITIALISED, Builder, Handler, Node, TorchValue, constant
@@ -48,6 +48,7 @@ HANDLERS: Mapping[str, Handler] = {
     **norms.HANDLERS,
     **windows.HANDLERS,
     **recurrent.HANDLERS,
+    **scatter.HANDLERS,
 }
 
 # The largest value of a symbol that the user gives no bound for.
@@ -621,7 +622,7 @@ def _flat(results: Any) -> Iterator[Any]:
 
 def _why_not(target: Any) -> str:
     key = _key(target)
-    if key in ("scatter", "scatter_add", "nonzero", "masked_scatter"):
+    if key in ("nonzero", "masked_scatter"):
         return "which element is read or written depends on data"
     if key == "_local_scalar_dense":
         return "a number is taken out of a tensor, as .item() does"

@@ -484,31 +484,11 @@ def _copy(n: Node) -> Result:
     return n.define(converted(n, n["src"].under(n.axes), n.dtype))
 
 
-def _index_put(n: Node) -> Result:
-    """Writing where a mask holds: one value, or one for each place of the dimensions that the mask has not."""
-    given: list[TorchValue | None] = n["indices"]
-    masks = [(d, v) for d, v in enumerate(given) if v is not None]
-    values: TorchValue = n["values"]
-    if len(masks) != 1 or masks[0][1].dtype is not DType.BOOL:
-        raise n.unsupported("which element is written depends on data", "write it as torch.where of a condition")
-    before, mask = masks[0]
-    after = before + len(mask.shape)
-    own, rest = n.axes[before:after], n.axes[after:]
-    # one of the places that the mask holds at is a dimension between those before and those behind
-    if any(e != 1 for e in values.shape[: max(len(values.shape) - len(rest), 0)]):
-        raise n.unsupported("which value goes where depends on data", "write it as torch.where of a condition")
-    written = values.under((*n.axes, *rest))
-    if n["accumulate"]:
-        written = op("add", n["self"].under(n.axes), written)
-    return _written(n, [mask.under(own)], converted(n, written, n.dtype))
-
-
 HANDLERS: Mapping[str, Handler] = {
     "copy": _copy,
     "slice_scatter": _slice_scatter,
     "select_scatter": _select_scatter,
     "diagonal_scatter": _diagonal_scatter,
-    "index_put": _index_put,
     "permute": _permute,
     "unfold": _unfold,
     "transpose": _transpose,

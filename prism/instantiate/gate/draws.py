@@ -14,7 +14,7 @@ import numpy as np
 
 from prism.program.extents import evaluate
 from prism.program.integers import Interval, interval
-from prism.program.lookup import lookup
+from prism.program.lookup import place_along
 from prism.program.nodes import DType, Expr, Program, Read, Tensor, walk
 
 Draw = Callable[[np.random.Generator, tuple[int, ...], DType], np.ndarray]
@@ -186,11 +186,11 @@ def _largest_places(program: Program, binding: Mapping[str, int]) -> dict[str, i
     made = {d.name: d.expr for d in program.definitions}
     found: dict[str, int] = {}
     for d in program.definitions:
-        for chosen in filter(None, map(lookup, walk(d.expr))):
-            below = _inputs_of(chosen.place, made)
-            last = evaluate(chosen.axis.extent, binding) - 1
+        for axis, place in filter(None, map(place_along, walk(d.expr))):
+            below = _inputs_of(place, made)
+            last = evaluate(axis.extent, binding) - 1
             most = last
-            while most > 1 and _highest(chosen.place, made, most) > last:
+            while most > 1 and _highest(place, made, most) > last:
                 most //= 2
             for name in below.intersection(whole):
                 found[name] = min(found.get(name, most), most)

@@ -9,14 +9,15 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from prism.program.arrays import NUMPY
 from prism.program.identity.constants import Meaning
 from prism.program.identity.field import Field, Numbers, mix
 from prism.program.identity.sample import Sample
 from prism.program.index import Axis, FloorDiv, Index, Mod
 from prism.program.nodes import Const, DType, Expr, Map, Position, Read, Reduce, ReduceKind, Size
 
-ORACLES = ("erf", "sin", "cos")
-"""Operations that are random functions here: nothing is known of them but that they are odd or even."""
+ORACLES = ("erf", "atan", "bitand", "sin", "cos")
+"""Operations that are random functions here: nothing is known of them but that they are odd, even or symmetric."""
 LARGEST_POWER = 64
 """Of powers that are products; larger ones are random functions."""
 
@@ -247,6 +248,11 @@ class Evaluator:
             case "cos" | "sin":
                 real = np.cos(a.r) if op == "cos" else np.sin(a.r)
                 return field.oracle(zlib.crc32(op.encode()) >> 9, [a], real, 1 if op == "cos" else -1)
+            case "atan":
+                return field.oracle(zlib.crc32(op.encode()) >> 9, [a], np.arctan(a.r), -1)
+            case "bitand":  # whichever operand comes first
+                both = [field.add(a, args[1]), field.mul(a, args[1])]
+                return field.oracle(zlib.crc32(op.encode()) >> 9, both, NUMPY.pointwise(op, [a.r, args[1].r]))
             case "erf":
                 real = np.array([math.erf(x) if math.isfinite(x) else math.nan for x in a.r.ravel()]).reshape(a.r.shape)
                 return field.oracle(zlib.crc32(op.encode()) >> 9, [a], real, -1)

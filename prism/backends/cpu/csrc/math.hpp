@@ -113,6 +113,24 @@ PRISM_INLINE vf v_tanh(vf x) {
     large = (vf)((vi)large | ((vi)x & INT32_MIN));
     return a < 0.625f ? small : (x != x ? x : large);
 }
+PRISM_INLINE vf v_atan(vf x) {
+    // Beyond 1 what 1/x leaves of a right angle; t + t^3 q(t^2) with the q of degree 7 that has the least relative error
+    // up to 1, 1.7e-8.
+    vf a = v_abs(x);
+    vi large = a > 1.0f;
+    vf t = v_sel(large, 1.0f / a, a), z = t * t;
+    vf p = v_all(2.920691855e-3f);
+    p = p * z - 1.636792719e-2f;
+    p = p * z + 4.321185872e-2f;
+    p = p * z - 7.552213967e-2f;
+    p = p * z + 1.066600457e-1f;
+    p = p * z - 1.421105564e-1f;
+    p = p * z + 1.999377310e-1f;
+    p = p * z - 3.333315253e-1f;
+    vf angle = p * z * t + t;
+    angle = v_sel(large, 1.57079637f - (angle + 4.37113883e-8f), angle);
+    return (vf)((vi)angle | ((vi)x & INT32_MIN));
+}
 PRISM_INLINE vf v_erf(vf x) {
     // N. Juffa's minimax polynomials, below one unit in the last place.
     vf t = v_abs(x), s = x * x;
@@ -175,6 +193,7 @@ PRISM_SCALAR(v_exp)
 PRISM_SCALAR(v_log)
 PRISM_SCALAR(v_sigmoid)
 PRISM_SCALAR(v_tanh)
+PRISM_SCALAR(v_atan)
 PRISM_SCALAR(v_erf)
 PRISM_SCALAR(v_sin)
 PRISM_SCALAR(v_cos)
