@@ -22,12 +22,13 @@ from interpreting import Interpreted, InterpreterPool, InterpretJob
 from sgraph_samples import BF16, F16, F32, SAMPLES, Sample
 from test_folding import folded_config, program_of
 from test_horizontal import draw, qkv, reference, tiles
+from test_small_integers import both_codes
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 from prism.backends import tile
 from prism.backends.passes.pipeline import tile_module
 from prism.backends.protocol import load_module
-from prism.backends.tensor_descriptors import BoxLoad, BoxView, boxes, program_boxes
+from prism.backends.tensor_descriptors import BoxLoad, BoxView, boxes, program_boxes, read_twice
 from prism.backends.tile import (
     Affine,
     Dim,
@@ -45,8 +46,10 @@ from prism.backends.tile import (
 from prism.backends.tile import symbol as scalar
 from prism.backends.triton.emit import emit_module
 from prism.bench.own import module_facts
+from prism.cost.constraints import footprint
 from prism.cost.device import device
 from prism.cost.model import Model
+from prism.cost.shared_memory import Step, in_two_layouts, shared_memory
 from prism.errors import BackendError
 from prism.instantiate.gate.check import KernelRunner, check_module
 from prism.instantiate.options import config_of, shown
@@ -779,6 +782,44 @@ def test_where_nothing_reads_it_twice_or_no_descriptor_fits_there_is_no_rule() -
         assert not any(c.launches("descriptors") for c in space.best(Model(g, device(target), {}), 8))
     for build in (samples.attention, samples.shared_axis_attention, samples.gated_mlp):
         assert not any(b.twice for h in boxes(tile_module(build(BF16).sgraph)).values() for _, b in h.loads.values())
+
+
+# Of a mask both the largest score and the weights are made.
+READ_TWICE = {"rmsnorm_linear": {"x"}, "row_sums": {"x"}, "split_attention": {"mask"}}
+
+
+@pytest.mark.parametrize("build", SAMPLES, ids=lambda b: b.__name__)
+def test_the_estimate_counts_conflicts_of_the_tiles_that_descriptors_are_the_rule_for(
+    build: Callable[[DType], Sample],
+) -> None:
+    agree_on_layouts(build(BF16).sgraph, READ_TWICE.get(build.__name__, set()))
+
+
+@pytest.mark.parametrize(("g", "tensors"), [(both_codes(sums=True), {"x"}), (both_codes(), set())])
+def test_so_they_do_of_pairs(g: SGraph, tensors: set[str]) -> None:
+    agree_on_layouts(g, tensors)
+
+
+def test_a_sum_that_goes_into_the_product_reads_its_tile_apart() -> None:
+    scaled = [Step("s", ("x", "r"), "elements"), Step("p", ("s", "w"), "product"), Step("acc", ("p",), "other")]
+    reduced = Step("r", ("x",), "other")
+    assert in_two_layouts([reduced, *scaled]) == {"x": "p"}
+    assert in_two_layouts(scaled) == {}
+    # What is computed of a tile and goes nowhere near the product counts, too.
+    assert in_two_layouts([*scaled, Step("y", ("w",), "elements")]) == {"w": "p"}
+
+
+def agree_on_layouts(g: SGraph, tensors: set[str]) -> None:
+    """Checks that sGraph and tile programs say the same of which tiles are read in two layouts: those of `tensors`."""
+    estimated = [s.tensor for k in g.kernels for s in shared_memory(footprint(k, g)).tiles]
+    loads = [
+        s.tensor
+        for p in tile_module(g).programs
+        for s in tile.statements(p.body)
+        if isinstance(s, Load) and len(s.dims) > 1 and s.dst in read_twice(p)
+    ]
+    assert set(estimated) == tensors
+    assert sorted(estimated) == sorted(loads)
 
 
 @pytest.mark.parametrize("target", ["sm_80", "sm_89"])

@@ -23,7 +23,7 @@ keeps the operand in registers (of causal prefill, 636 bytes spilled a thread, a
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cmp_to_key
 
@@ -58,6 +58,7 @@ from prism.backends.tile import (
 from prism.backends.tile_rename import names_beside
 from prism.cost.counts import next_power_of_two
 from prism.cost.shared_memory import DESCRIPTORS as DESCRIPTORS
+from prism.cost.shared_memory import Step, in_two_layouts, made_of
 from prism.program.extents import Extent, add, at_most, cdiv, exact_quotient, mul, normal
 from prism.program.nodes import DType, Tensor
 
@@ -219,13 +220,13 @@ def program_boxes(program: TileProgram) -> dict[str, BoxLoad]:
     """
     known = _Known(program)
     fed = _feeding(program)
-    beside = _beside(program, fed)
+    twice = read_twice(program)
     found: dict[str, BoxLoad] = {}
     for s, looped in _loads(program.body, False):
         if s.dst in fed:
             box = known.box(s, looped)
             if box is not None:
-                found[s.dst] = replace(box, twice=looped and s.dst in beside)
+                found[s.dst] = replace(box, twice=looped and s.dst in twice)
     return found
 
 
@@ -239,33 +240,26 @@ def _loads(body: Sequence[Stmt], looped: bool) -> Iterator[tuple[Load, bool]]:
 
 def _feeding(program: TileProgram) -> set[str]:
     """The values that reach an operand of a matrix product in a loop, element by element."""
-    made = {name: s for s in statements(program.body) if (name := defined(s)) is not None}
+    made = {name: operands(s) for s in statements(program.body) if (name := defined(s)) and _by_elements(s)}
     loops = [s for s in program.body if isinstance(s, For)]
     products = [s for loop in loops for s in statements(loop.body) if isinstance(s, Dot)]
-    return _made_of([n for s in products for n in (s.lhs, s.rhs)], made)
+    return made_of([n for s in products for n in (s.lhs, s.rhs)], made)
 
 
-def _made_of(values: Iterable[str], made: Mapping[str, Stmt]) -> set[str]:
-    """The values that these are made of, element by element, and these."""
-    left = list(values)
-    found: set[str] = set()
-    while left:
-        name = left.pop()
-        if name in found:
-            continue
-        found.add(name)
-        source = made.get(name)
-        if isinstance(source, Cast | Copy | Pointwise | Rearrange | Select | Within):
-            left += operands(source)
-    return found
+def _by_elements(s: Stmt) -> bool:
+    return isinstance(s, Cast | Copy | Pointwise | Rearrange | Select | Within)
 
 
-def _beside(program: TileProgram, fed: Set[str]) -> set[str]:
-    """The values, among those that reach an operand of a product, of which something else is made, too."""
-    everything = list(statements(program.body))
-    made = {name: s for s in everything if (name := defined(s)) is not None}
-    others = (s for s in everything if not isinstance(s, Dot | For) and defined(s) not in fed)
-    return _made_of({n for s in others for n in operands(s)} & fed, made)
+def read_twice(program: TileProgram) -> set[str]:
+    """The values of loops of which both operands of products and something else are made."""
+
+    def step(s: Stmt) -> Step:
+        if isinstance(s, Dot):
+            return Step(s.dst, (s.lhs, s.rhs), "product")
+        return Step(defined(s), operands(s), "elements" if _by_elements(s) else "other")
+
+    loops = [s for s in program.body if isinstance(s, For)]
+    return {n for loop in loops for n in in_two_layouts([step(s) for s in statements(loop.body)])}
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,16 +9,16 @@ intermediate code. Warps that share an operand read it once each.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
 from prism.cost.constraints import Footprint, elements
 from prism.cost.device import Device
 from prism.program.index import Axis, Index
-from prism.sgraph.nodes import Contract, Load, Loop, Pointwise, Stmt, operands, statements
+from prism.sgraph.nodes import Contract, Load, Loop, Pointwise, Stmt, Store, operands, statements
 from prism.sgraph.products import dot_dims, is_dot
 
 DESCRIPTORS = "descriptors"
@@ -44,16 +44,60 @@ def described(launch: str) -> str:
 
 
 @dataclass(frozen=True, slots=True)
+class Step:
+    """A statement of a loop, of sGraphs or of tile programs, as far as layouts go.
+
+    Attributes:
+        made: the value that it makes, if any.
+        of: those that it reads; of a product, its operands.
+        how: whether it multiplies matrices, goes element by element, or is anything else.
+    """
+
+    made: str | None
+    of: tuple[str, ...]
+    how: Literal["product", "elements", "other"]
+
+
+def in_two_layouts(loop: Sequence[Step]) -> dict[str, str]:
+    """The values of which both an operand of a matrix product and something else is made, with the first such product.
+
+    Args:
+        loop: the statements of a loop, those of inner ones included.
+    """
+    made = {s.made: s.of for s in loop if s.made is not None and s.how == "elements"}
+    fed: dict[str, str] = {}
+    for s in (s for s in loop if s.how == "product" and s.made is not None):
+        for name in made_of(s.of, made):
+            fed.setdefault(name, s.made)
+    others = (s for s in loop if s.how == "other" or (s.how == "elements" and s.made not in fed))
+    beside = made_of([n for s in others for n in s.of], made)
+    return {name: product for name, product in fed.items() if name in beside}
+
+
+def made_of(values: Iterable[str], made: Mapping[str, Sequence[str]]) -> set[str]:
+    """The values that these are made of, and these; `made` says of what."""
+    left, found = list(values), set[str]()
+    while left:
+        name = left.pop()
+        if name not in found:
+            found.add(name)
+            left += made.get(name, ())
+    return found
+
+
+@dataclass(frozen=True, slots=True)
 class Shared:
     """A tile that a loop loads for a product and reads in another layout, too.
 
     Attributes:
+        tensor: what it is a tile of.
         dims: its dimensions.
         side: those of the product's result among them.
         width: bytes of an element.
         inside: the dimension along which it is contiguous in memory, where there is one.
     """
 
+    tensor: str
     dims: tuple[Axis, ...]
     side: tuple[Axis, ...]
     width: int
@@ -100,45 +144,26 @@ def shared_memory(f: Footprint) -> SharedMemory:
     found: list[Shared] = []
     for loop in (s for s in f.kernel.statements() if isinstance(s, Loop)):
         body = list(statements(loop.body))
-        products = [s for s in body if isinstance(s, Contract) and is_dot(f.kernel, s, f.axes)]
+        products = {s.dst: s for s in body if isinstance(s, Contract) and is_dot(f.kernel, s, f.axes)}
+        twice = in_two_layouts([_step(s, products) for s in body if not isinstance(s, Loop)])
+        made = {s.dst: operands(s) for s in body if isinstance(s, Pointwise)}
         for load in (s for s in loop.body if isinstance(s, Load)):
-            if len(f.axes[load.dst]) < 2:
+            product = products.get(twice.get(load.dst, ""))
+            if product is None or len(f.axes[load.dst]) < 2:
                 continue
-            fed = [(p, side) for p in products for side in (p.lhs, p.rhs) if load.dst in _made_of(side, body)]
-            if not fed or not _read_beside(load.dst, body, products):
-                continue
-            product, operand = fed[0]
             rows, columns, _ = dot_dims(f.kernel, product, f.axes)
-            own = rows if operand == product.lhs else columns
+            own = rows if load.dst in made_of([product.lhs], made) else columns
             dims = f.axes[load.dst]
             inside = next((a for a in dims if _is_last(load.index, a)), None)
-            found.append(Shared(dims, tuple(a for a in own if a in dims), f.width[load.tensor], inside))
+            found.append(Shared(load.tensor, dims, tuple(a for a in own if a in dims), f.width[load.tensor], inside))
     return SharedMemory(tuple(found), bool(f.staged))
 
 
-def _made_of(value: str, body: Sequence[Stmt]) -> frozenset[str]:
-    """The values of a loop that a value is made of, element by element."""
-    made = {s.dst: s for s in body if isinstance(s, Pointwise)}
-    found: set[str] = set()
-    left = [value]
-    while left:
-        name = left.pop()
-        if name not in found:
-            found.add(name)
-            if name in made:
-                left += operands(made[name])
-    return frozenset(found)
-
-
-def _read_beside(value: str, body: Sequence[Stmt], products: Sequence[Contract]) -> bool:
-    """Whether something else than operands of products is made of a value."""
-    feeds = frozenset(n for p in products for side in (p.lhs, p.rhs) for n in _made_of(side, body))
-    made = [s for s in body if isinstance(s, Pointwise) and s.dst in feeds]
-    return any(
-        value in (m for n in operands(s) for m in _made_of(n, body))
-        for s in body
-        if s not in products and s not in made and not isinstance(s, Loop)
-    )
+def _step(s: Stmt, products: Mapping[str, Contract]) -> Step:
+    dst = None if isinstance(s, Store | Loop) else s.dst
+    if dst in products:
+        return Step(dst, (products[dst].lhs, products[dst].rhs), "product")
+    return Step(dst, operands(s), "elements" if isinstance(s, Pointwise) else "other")
 
 
 def _is_last(index: Sequence[Index], axis: Axis) -> bool:
