@@ -3,7 +3,7 @@
 Pipelined loads are asynchronous copies into buffers. A loop without matrix products has one buffer less than the
 stages that it is told (prism.backends.triton.emit_kernel). A copy moves 4 bytes at least for a thread: tiles whose
 neighbours in memory are not neighbours in the tile, and tiles of few elements, are loaded as without pipelining, and
-the loop waits for them.
+the loop waits for them. Vectors among them are loaded one trip ahead (prism.backends.triton.ahead).
 """
 
 from __future__ import annotations
@@ -26,9 +26,23 @@ SECTOR_BYTES = 32
 """What a load brings to the first cache at least, bytes (data sheet)."""
 L2_TRIP = 0.4
 """How long a trip to L2 takes, in trips to memory (guess)."""
+TRIPS_AHEAD = 2
+"""Trips of a loop that a load overlaps with which goes one ahead (by definition: that one and its own)."""
 
 # An axis, and the bytes from one of its elements to the next.
 _Step: TypeAlias = "tuple[Axis, int]"
+
+
+def goes_ahead(dimensions: int, unit: bool, width: int, multiplies: bool) -> bool:
+    """Whether a load in a loop is done one trip ahead, in registers: a vector that is surely no asynchronous copy.
+
+    Args:
+        dimensions: of its tile.
+        unit: whether neighbours in the tile are neighbours in memory.
+        width: bytes of an element.
+        multiplies: whether the loop holds a matrix product, or another loop: then few vectors or none are copied.
+    """
+    return dimensions <= 1 and (multiplies or (not unit and width < COPY_BYTES))
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,9 +68,15 @@ class Loaded:
     product: bool
     unmentioned: tuple[Axis, ...]
 
+    @property
+    def ahead(self) -> bool:
+        """Whether it is loaded one trip ahead."""
+        unit = self.inside is not None and self.inside[1] == self.width
+        return not self.paired and goes_ahead(len(self.dims), unit, self.width, self.product)
+
     def copied(self, sizes: Mapping[Axis, Any], warps: Any) -> Any:
         """Whether a thread's share of it is at least what an asynchronous copy moves."""
-        if self.inside is None:
+        if self.inside is None or self.ahead:
             return False
         share = elements(self.dims, sizes) * self.width * (2 if self.paired else 1) / (32 * warps)
         return (sizes[self.inside[0]] * self.inside[1] >= COPY_BYTES) & (share >= COPY_BYTES)
@@ -98,6 +118,7 @@ class Streamed:
             own = np.where(others > 1, L2_TRIP, 1.0)
             if s.along is not None:
                 own = own * np.minimum(sizes[s.along[0]] * s.along[1] / SECTOR_BYTES, 1)
+            own = own / TRIPS_AHEAD if s.ahead else own
             found = np.maximum(found, np.where(s.copied(sizes, warps), copied, own))
         return found
 

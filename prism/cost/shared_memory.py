@@ -66,9 +66,9 @@ def in_two_layouts(loop: Sequence[Step]) -> dict[str, str]:
     """
     made = {s.made: s.of for s in loop if s.made is not None and s.how == "elements"}
     fed: dict[str, str] = {}
-    for s in (s for s in loop if s.how == "product" and s.made is not None):
-        for name in made_of(s.of, made):
-            fed.setdefault(name, s.made)
+    for s in loop:
+        for name in made_of(s.of, made) if s.how == "product" else ():
+            fed.setdefault(name, s.made or "")
     others = (s for s in loop if s.how == "other" or (s.how == "elements" and s.made not in fed))
     beside = made_of([n for s in others for n in s.of], made)
     return {name: product for name, product in fed.items() if name in beside}
@@ -161,8 +161,9 @@ def shared_memory(f: Footprint) -> SharedMemory:
 
 def _step(s: Stmt, products: Mapping[str, Contract]) -> Step:
     dst = None if isinstance(s, Store | Loop) else s.dst
-    if dst in products:
-        return Step(dst, (products[dst].lhs, products[dst].rhs), "product")
+    product = products.get(dst or "")
+    if product is not None:
+        return Step(dst, (product.lhs, product.rhs), "product")
     return Step(dst, operands(s), "elements" if isinstance(s, Pointwise) else "other")
 
 

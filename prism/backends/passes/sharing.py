@@ -8,7 +8,8 @@ columns of a matrix product) programs are numbered in groups, so that those at w
 Where there are no groups, an axis that is counted down orders its grid in sections (longest_first.py).
 
 Hints. A load is `readers=()` when no two programs, no two iterations, and no other load read an element of it, so that
-caches need not keep it; else it names the grid indices that it does not mention. A store is `streamed` when nothing
+caches need not keep it; else it names the grid indices that it does not mention. Where one iteration takes a part of
+what memory sends at once, and the next one the rest, both read the same. A store is `streamed` when nothing
 loads the tensor.
 """
 
@@ -40,7 +41,8 @@ from prism.backends.tile import (
     scalars,
     statements,
 )
-from prism.program.extents import Extent
+from prism.cost.pipelining import SECTOR_BYTES
+from prism.program.extents import Extent, at_most
 from prism.program.nodes import DType
 
 GROUP = 8
@@ -80,6 +82,7 @@ def hinted(program: TileProgram, read: Mapping[str, int]) -> TileProgram:
     """
     mentions = Mentions(program)
     order = [g.index for g in program.grid]
+    width = {t.name: t.dtype.bytes for t in program.tensors}
 
     def visit(body: Sequence[Stmt], loops: tuple[str, ...]) -> tuple[Stmt, ...]:
         made: list[Stmt] = []
@@ -92,7 +95,10 @@ def hinted(program: TileProgram, read: Mapping[str, int]) -> TileProgram:
                     readers = tuple(g for g in order if g not in mentions.grid(s.offset))
                     # A loop that the address does not mention reads it again, and so does another load.
                     again = (
-                        read[s.tensor] > 1 or any(loop not in named for loop in loops) or _overlaps(s.offset, mentions)
+                        read[s.tensor] > 1
+                        or any(loop not in named for loop in loops)
+                        or _overlaps(s.offset, mentions)
+                        or any(_leaves_some(s.offset, loop, width[s.tensor], mentions) for loop in loops)
                     )
                     made.append(replace(s, readers=None if again else readers))
                 case Store(tensor=tensor):
@@ -102,6 +108,13 @@ def hinted(program: TileProgram, read: Mapping[str, int]) -> TileProgram:
         return tuple(made)
 
     return replace(program, body=visit(program.body, ()))
+
+
+def _leaves_some(offset: Affine, loop: str, width: int, mentions: Mentions) -> bool:
+    """Whether a trip leaves a part of a sector to the next one: the loop steps by less than it, and than any lane."""
+    step = abs(dict(offset.terms).get(loop, 0) * width)
+    lanes = [abs(c * width) for name, c in offset.terms if name in mentions.dims]
+    return step != 0 and at_most(step, SECTOR_BYTES // 2) and all(at_most(step + width, c) for c in lanes)
 
 
 def _overlaps(offset: Affine, mentions: Mentions) -> bool:

@@ -18,6 +18,7 @@ import sympy
 from prism.backends import tile
 from prism.backends.lower_clean import accumulators
 from prism.backends.lower_index import Names
+from prism.backends.passes.predicates import base
 from prism.backends.passes.small_integers import Bits, written
 from prism.backends.source import KERNEL, Writer, fresh
 from prism.backends.tensor_descriptors import BoxLoad
@@ -39,11 +40,13 @@ from prism.backends.tile import (
     defined,
     operands,
     statements,
+    symbol,
 )
 from prism.backends.tile_rename import names_beside
+from prism.backends.triton.ahead import Ahead, loads_ahead, trip
 from prism.backends.triton.paired import Both, Turns, Word, pairs, products
 from prism.errors import UnsupportedError
-from prism.program.extents import Extent, mul
+from prism.program.extents import Extent, add, mul
 from prism.program.nodes import DType, ReduceKind, Tensor
 
 TL_TYPES: Mapping[DType, str] = {
@@ -159,6 +162,8 @@ class KernelEmitter:
     _both: dict[str, Both] = field(default_factory=dict)
     _turns: dict[str, tuple[Turns, str]] = field(default_factory=dict)
     _needless: frozenset[str] = frozenset()
+    # Loads one trip ahead, by the loop's index.
+    _ahead: dict[str, list[Ahead]] = field(default_factory=dict)
     _names: Names = field(default_factory=lambda: Names(set()))
     _inline: dict[str, Text] = field(default_factory=dict)
     _dims: dict[str, Dims] = field(default_factory=dict)
@@ -181,6 +186,7 @@ class KernelEmitter:
             self._turns |= {turns.low.dst: (turns, called), turns.high.dst: (turns, called)}
         words = [x for b in self._both.values() if b.word is not None for x in b.word.parts]
         self._needless = frozenset([*words, *(x for b in self._both.values() for x in (b.first, b.total))])
+        self._ahead = loads_ahead(p, {*self.boxes, *(x.dst for pair in found.values() for x in pair)})
         self.writer.line("@triton.jit")
         self.writer.call(f"def {self.name or p.name}", self._parameters(), ":")
         with self.writer.indented():
@@ -216,8 +222,10 @@ class KernelEmitter:
                 head = f"{KERNEL.text(s.start)}, {KERNEL.text(s.stop)}, {KERNEL.text(s.step)}"
                 told = self.stages and is_plain(s)
                 head = f"tl.range({head}, num_stages={self.stages})" if told else f"range({head})"
+                going = self._begun(s)
                 with self.writer.block(f"for {s.index} in {head}:"):
-                    self._body(s.body)
+                    self._next(s, going)
+                    self._body([x for x in s.body if defined(x) not in going])
             elif isinstance(s, tile.Within):
                 self._within(s)
             elif isinstance(s, tile.Store):
@@ -250,6 +258,38 @@ class KernelEmitter:
                     self._inline[name] = text
                 else:
                     self.writer.assign(name, text.source)
+
+    def _begun(self, loop: tile.For) -> dict[str, str]:
+        """Before a loop, what it loads ahead of its first trip: by the load's value, where that is."""
+        ahead = self._ahead.get(loop.index, [])
+        going = {a.load.dst: self._names.fresh(f"{a.load.dst}_ahead") for a in ahead}
+        self._trip(loop, going, loop.start)
+        return going
+
+    def _next(self, loop: tile.For, going: Mapping[str, str]) -> None:
+        """At the top of a loop, this trip's values of what is loaded ahead, and the loads for the next one."""
+        for a in self._ahead.get(loop.index, []):
+            dst, dims, dtype = a.load.dst, a.load.dims, a.load.dtype
+            self._dims[dst], self._types[dst] = dims, dtype
+            stored = next(t.dtype for t in self.program.tensors if t.name == a.load.tensor)
+            cast = f".to({TL_TYPES[dtype]})" if stored is not dtype or dtype is DType.BOOL else ""
+            self.writer.assign(dst, f"{going[dst]}{cast}")
+        self._trip(loop, going, add(symbol(loop.index), loop.step))
+
+    def _trip(self, loop: tile.For, going: Mapping[str, str], place: Extent) -> None:
+        """The loads ahead of the trip that begins at a place."""
+        if not going:
+            return
+        index = self._names.fresh(f"next_{base(loop)}")
+        self._types[index] = DType.INT32
+        self.writer.line(f"{index} = {KERNEL.text(place)}")
+        made = trip(self._ahead[loop.index], loop, index, self._names)
+        self._uses.update(n for s in made for n in operands(s))
+        self._body(made[: -len(going)])
+        for name, load in zip(going.values(), made[-len(going) :], strict=True):
+            assert isinstance(load, Load)
+            stored = next(t.dtype for t in self.program.tensors if t.name == load.tensor)
+            self.writer.assign(name, self._load(replace(load, dtype=stored)).source)
 
     def _within(self, s: tile.Within) -> None:
         """One branch for all threads: outside of the bounds the value is computed."""

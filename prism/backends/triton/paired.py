@@ -42,9 +42,9 @@ from prism.backends.tile import (
     operands,
     statements,
 )
-from prism.backends.tile_rename import value_dims
+from prism.backends.tile_rename import names_beside, value_dims
 from prism.program.extents import is_static
-from prism.program.nodes import DType
+from prism.program.nodes import DType, ReduceKind
 
 _OPERANDS = (DType.FLOAT16, DType.BFLOAT16)
 
@@ -175,6 +175,8 @@ def products(program: TileProgram, found: Mapping[str, tuple[Load, Load]]) -> tu
             turns[low.dst] = turns[high.dst] = both
     if not turns:
         return program, {}
+    program = _apart(program, turns)
+    dims = value_dims(program)
     made: dict[str, Both] = {}
     uses = Counter(name for s in statements(program.body) for name in operands(s))
 
@@ -195,6 +197,27 @@ def products(program: TileProgram, found: Mapping[str, tuple[Load, Load]]) -> tu
         return replace(b, turns=replace(t, split=split), word=_word(b.low, b.high, defined_as, uses))
 
     return program, {name: whole(b) for name, b in made.items()}
+
+
+def _apart(program: TileProgram, turns: Mapping[str, Turns]) -> TileProgram:
+    """The program with what pairs add to one accumulator added up first: Triton adds it in place all the same."""
+    names = names_beside(program)
+
+    def within(block: Sequence[Stmt]) -> tuple[Stmt, ...]:
+        made = [replace(s, body=within(s.body)) if isinstance(s, For | Within) else s for s in block]
+        added = [s for s in made if isinstance(s, Dot) and s.add == s.dst]
+        for a, b in itertools.combinations(added, 2):
+            if a.dst == b.dst and a in made and b in made and _both("", a, b, turns) is not None:
+                first, last, total = (names.fresh(f"{a.dst}_{part}") for part in ("even", "odd", "terms"))
+                dims = value_dims(program)[a.dst]
+                made[made.index(b)] = replace(b, dst=last, add=None)
+                made[made.index(a)] = replace(a, dst=first, add=None)
+                at = next(n for n, s in enumerate(made) if defined(s) == last) + 1
+                both = Pointwise(total, "add", (first, last), dims, DType.FLOAT32)
+                made[at:at] = [both, Update(a.dst, ReduceKind.SUM, total)]
+        return tuple(made)
+
+    return replace(program, body=within(program.body))
 
 
 def _word(low: str, high: str, defined_as: Mapping[str, Stmt], uses: Mapping[str, int]) -> Word | None:
