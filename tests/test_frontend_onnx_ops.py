@@ -7,8 +7,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
-from frontend_onnx_models import check, node_model
+from frontend_onnx_models import check, node_model, run_program
 
 from prism.errors import ModelError, UnsupportedError
 from prism.frontend.onnx import reader as frontend
@@ -310,6 +311,8 @@ CASES = [
         Case("Resize", [f(2, 3, 5), None, np.array([1, 1, scale], np.float32)], attributes, 13, [2])
         for scale, attributes in RESIZED
     ],
+    Case("Upsample", [f(2, 5), np.array([1, 2], np.float32)], {}, 9, [1]),
+    Case("ReverseSequence", [f(4, 3, 2), np.array([2, 4, 1])], {"time_axis": 0, "batch_axis": 1}, 10),
     # What repeats each element is index arithmetic.
     Case(
         "Resize",
@@ -332,7 +335,29 @@ def test_operator(case: Case) -> None:
 
 def test_every_translator_is_tested() -> None:
     # of positions: test_frontend_onnx_graphs.py; unknown to onnx's reference: test_windows.py, test_scatter.py
-    assert set(frontend.TRANSLATORS) - {c.op for c in CASES} <= {"Mod", "GlobalLpPool", "Scatter"}
+    assert set(frontend.TRANSLATORS) - {c.op for c in CASES} <= {"Mod", "GlobalLpPool", "Scatter", "LRN"}
+
+
+@pytest.mark.parametrize(
+    ("op", "opset", "attributes", "scales"),
+    [
+        ("LRN", 13, {"size": 5, "alpha": 0.3}, None),
+        ("LRN", 9, {"size": 3, "beta": 0.5, "bias": 2.0}, None),
+        ("Upsample", 9, {"mode": "linear"}, [1, 1, 2, 3]),
+        ("Upsample", 7, {"scales": [1.0, 1.0, 2.0, 2.0]}, None),
+        ("Resize", 10, {"mode": "linear"}, [1, 1, 2.5, 1.5]),
+    ],
+)
+def test_what_the_reference_lacks_is_what_onnxruntime_computes(
+    op: str, opset: int, attributes: dict[str, Any], scales: list[float] | None
+) -> None:
+    ort = pytest.importorskip("onnxruntime")
+    arrays = [f(1, 5, 4, 6)] + ([] if scales is None else [np.array(scales, np.float32)])
+    built, given = node_model(op, arrays, attributes, opset, list(range(1, len(arrays))))
+    built.graph.output[0].CopyFrom(onnx.helper.make_tensor_value_info("out0", 1, None))
+    (want,) = ort.InferenceSession(built.SerializeToString(), providers=["CPUExecutionProvider"]).run(None, given)
+    (found,) = run_program(frontend.from_model(built, "m", None), given)
+    np.testing.assert_allclose(found, want, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("mode", ["nearest", "linear", "cubic"])

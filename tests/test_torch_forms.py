@@ -116,6 +116,17 @@ EQUAL: dict[str, tuple[Fn, list[torch.Tensor]]] = {
     "linear_of_vectors": (lambda x: (F.linear(x, x[0]), F.linear(x[0], x[1]), F.linear(x[0], x, x[:, 0])), [X]),
     "instances": (lambda x: F.instance_norm(x, weight=x[0, :, 0], bias=x[0, :, 1], eps=1e-2), [CUBE]),
     "a_batch": (lambda x: F.batch_norm(x, None, None, training=True), [X]),
+    "running_extremes": (lambda x, i: (*x.cummax(-1), *x.cummin(0), *i.cummax(1), x.sum().cummax(0)[0]), [X, I8]),
+    "running_logsumexp": (lambda x: (x.logcumsumexp(1), x[0, 0].logcumsumexp(0)), [CUBE]),
+    "the_largest": (lambda x: (x.topk(1)[0], x.topk(1, 0)[0]), [X]),
+    "number_if_any": (lambda x, i: (torch.fmax(x, 0 / x), torch.fmin(0 / x, x), torch.fmax(i, -i)), [X, I8]),
+    "hypotenuse": (lambda x, y: torch.hypot(x, y), [X, Y]),
+    "distances": (
+        lambda x, y: (torch.dist(x, y), torch.dist(x, y[0], 1), torch.cdist(x, y[:2]), torch.cdist(x, y, p=1.0)),
+        [X, Y],
+    ),
+    "bilinear": (lambda x, y, w: (F.bilinear(x, y, w, w[:, 0, 0]), F.bilinear(x, y, w)), [X[:, :3], Y, CUBE]),
+    "random_slope": (lambda x: F.rrelu(x, training=False), [X]),
     "no_dropout": (lambda x: F.dropout(x, 0.0, training=True) + F.dropout(x, 0.5, training=False), [X]),
 }
 

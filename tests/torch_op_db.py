@@ -5,7 +5,8 @@ that is refused spoils the outputs of its own sample alone, as it would were tha
 
     python tests/torch_op_db.py [--write] [--jobs N] [OPERATOR ...]
 
-runs every sample, or those of some operators, and writes the table of what is supported into the documentation.
+runs every sample, or those of some operators, and writes the table of what is supported into the documentation; of
+other operators it stays as it is.
 """
 
 from __future__ import annotations
@@ -346,6 +347,48 @@ def page(found: Sequence[Outcome]) -> str:
     return "\n".join(lines) + "\n"
 
 
+_TOTALS = re.compile(r"Of (\d+) samples of (\d+) operators, (\d+) give what torch gives, (\d+) are refused")
+
+
+def updated(text: str, found: Sequence[Outcome]) -> str:
+    """The page with what came of some operators in the place of what it says of them; the others stay."""
+    ops = {o.op for o in found}
+    before = 0
+    refused: dict[str, list[str]] = defaultdict(list)
+    rows: dict[str, str] = {}
+    for line in text.splitlines():
+        cells = [c.strip() for c in line.strip("|").split("|")]
+        if len(cells) == 4 and (counted := re.fullmatch(r"(\d+) of (\d+)", cells[2])):
+            if cells[0] in ops:
+                before += int(counted[1])
+            else:
+                rows[cells[0]] = line
+        elif len(cells) == 2 and cells[0] not in ("why", "---"):
+            refused[cells[0]] += [name for name in cells[1].split(", ") if name not in ops]
+    own = page(found).splitlines()
+    heads = [n for n, line in enumerate(own) if line.startswith("|---")]
+    for line in own[heads[0] + 1 :]:
+        cells = [c.strip() for c in line.strip("|").split("|")]
+        if len(cells) == 4:
+            rows[cells[0]] = line
+        elif len(cells) == 2 and cells[0] not in ("why", "---"):
+            refused[cells[0]] += cells[1].split(", ")
+    head, tail = (
+        text.split("|---|---|---:|---|\n")[0],
+        "\n## Operators that are refused\n\n| why | operators |\n|---|---|\n",
+    )
+    equal = sum(o.status == EQUAL for o in found) - before
+
+    def counted_again(m: re.Match[str]) -> str:
+        every, many, right, wrong = map(int, m.groups())
+        said = f"Of {every} samples of {many} operators, {right + equal} give what torch gives"
+        return f"{said}, {wrong - equal} are refused"
+
+    head = _TOTALS.sub(counted_again, head) + "|---|---|---:|---|\n"
+    whys = [f"| {why} | {', '.join(sorted(names))} |" for why, names in sorted(refused.items()) if names]
+    return head + "".join(f"{rows[name]}\n" for name in sorted(rows)) + tail + "\n".join(whys) + "\n"
+
+
 def supported() -> Mapping[str, Mapping[str, str]]:
     """The table as it stands."""
     return read_rows(PAGE.read_text())
@@ -421,7 +464,7 @@ def main() -> None:
                     print(f"{o.status:8} {o.op} {o.dtype} {o.index}: {o.detail}", flush=True)
     print(dict(Counter(o.status for o in found)))
     if options.write:
-        PAGE.write_text(page(found))
+        PAGE.write_text(updated(PAGE.read_text(), found) if options.operators else page(found))
 
 
 if __name__ == "__main__":

@@ -59,6 +59,24 @@ def _gather_nd(graph: Graph, node: Node) -> Sequence[OnnxValue]:
     return [graph.define(node, axes, element, x.dtype)]
 
 
+def _reversed(graph: Graph, node: Node) -> Sequence[OnnxValue]:
+    """Each sequence the other way round, as far as its length, which data give, says."""
+    x, lengths = node.input(0), node.input(1)
+    time, batch = node.axis("time_axis", x.rank), node.axis("batch_axis", x.rank)
+    if lengths.rank != 1 or time == batch:
+        raise node.shape_error(f"lengths of shape {list(lengths.shape)} of sequences along {time}, of {batch}")
+    node.agree([(lengths.shape[0], x.shape[batch])], f"lengths of shape {list(lengths.shape)} for {list(x.shape)}")
+    axes = axes_of(x.shape)
+    bound = axes_of(x.shape, "r")[time]
+    if bound.extent == 1:
+        return [graph.define(node, axes, graph.read(x, axes), x.dtype)]
+    length, here = graph.read(lengths, [axes[batch]]), build.position(axes[time])
+    back = apply("add", length, apply("neg", apply("add", here, Const(1.0))))
+    place = apply("where", apply("lt", here, length), back, here)
+    element = graph.at(x, [Index.axis(bound if d == time else a) for d, a in enumerate(axes)])
+    return [graph.define(node, axes, looked_up(bound, place, element), x.dtype)]
+
+
 def _one_hot(graph: Graph, node: Node) -> Sequence[OnnxValue]:
     """One of two values: the second at the place that an index gives along a new dimension, else the first."""
     places, values = node.input(0), node.input(2)
@@ -155,6 +173,7 @@ TRANSLATORS: Mapping[str, Translator] = MappingProxyType(
         "GatherElements": _gather_elements,
         "GatherND": _gather_nd,
         "OneHot": _one_hot,
+        "ReverseSequence": _reversed,
         "NegativeLogLikelihoodLoss": _negative_log_likelihood,
         "SoftmaxCrossEntropyLoss": _cross_entropy,
     }

@@ -505,6 +505,12 @@ def _misread(node: onnx.NodeProto, given: Mapping[str, np.ndarray]) -> bool:
             return operand is not None and operand.dtype.kind in "iu"
         case "OneHot":  # fractions are not cut off first
             return operand is not None and operand.dtype.kind == "f"
+        case "LRN":  # the last of the channels nearby is left out
+            return True
+        case "ReverseSequence":  # lengths beyond the sequence, which the operator has not
+            lengths = given.get(node.input[1])
+            axis = next((a.i for a in node.attribute if a.name == "time_axis"), 0)
+            return operand is None or lengths is None or not ((lengths >= 1) & (lengths <= operand.shape[axis])).all()
         case "TensorScatter":  # negative places, which the operator has not, count from the end
             starts = given.get(node.input[2]) if len(node.input) > 2 else None
             return starts is not None and bool((starts < 0).any())

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 
-from prism.frontend.onnx.algebra import apply, div, recip, sub
+from prism.frontend.onnx.algebra import apply, div, index_value, power, recip, sub
 from prism.frontend.onnx.dtypes import dtype_of
 from prism.frontend.onnx.graph import Graph, Node, OnnxValue
 from prism.frontend.onnx.reduce import mean, rows, square
@@ -167,6 +167,21 @@ def _lp_norm(graph: Graph, node: Node) -> Sequence[OnnxValue]:
     return [graph.define(node, axes, div(graph.read(x, axes), safe), x.dtype)]
 
 
+def _local_response(graph: Graph, node: Node) -> Sequence[OnnxValue]:
+    """x / (bias + alpha / size * the sum of squares over channels nearby) ** beta."""
+    x, size = node.input(0), node.integer("size")
+    if x.rank < 2 or size < 1:
+        raise node.shape_error(f"{size} channels together of {x.rank} dimensions")
+    axes = axes_of(x.shape)
+    near, channels = Axis("w", size), x.shape[1]
+    at = Index.axis(axes[1]) + Index.axis(near) + -((size - 1) // 2)
+    inside = apply("and", apply("le", Const(0.0), index_value(at)), apply("lt", index_value(at), build.size(channels)))
+    element = square(graph.at(x, [at if d == 1 else Index.axis(a) for d, a in enumerate(axes)]))
+    total = build.reduce(ReduceKind.SUM, near, apply("where", inside, element, Const(0.0)))
+    scaled = apply("add", Const(node.number("bias")), apply("mul", Const(node.number("alpha") / size), total))
+    return [graph.define(node, axes, div(graph.read(x, axes), power(scaled, Const(node.number("beta")))), x.dtype)]
+
+
 TRANSLATORS: Mapping[str, Translator] = MappingProxyType(
     {
         "LayerNormalization": _layer_norm,
@@ -175,5 +190,6 @@ TRANSLATORS: Mapping[str, Translator] = MappingProxyType(
         "InstanceNormalization": _instance_norm,
         "BatchNormalization": _batch_norm,
         "LpNormalization": _lp_norm,
+        "LRN": _local_response,
     }
 )

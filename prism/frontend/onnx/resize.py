@@ -1,4 +1,4 @@
-"""ONNX's Resize: along each dimension an element of the result is a weighted sum of a few elements of the operand.
+"""ONNX's Resize, and Upsample before it: along each dimension a weighted sum of a few elements of the operand.
 
 Which ones, and by what weights, follows from the lengths alone, so that both are constants: places are looked up, or
 are index arithmetic where they are regular, as where each element is repeated. The formulas of coordinates are those of
@@ -83,7 +83,7 @@ def _taps(node: Node, at: Sequence[Fraction], old: int) -> list[tuple[list[int],
     """Of each of the elements that are added up: its place, and its weight, for every element of the result."""
     mode = str(node.attributes["mode"])
     if mode == "nearest":
-        nearest = _NEAREST[str(node.attributes["nearest_mode"])]
+        nearest = _NEAREST[str(node.attributes.get("nearest_mode", "floor"))]
         return [([min(max(nearest(x), 0), old - 1) for x in at], [Fraction(1)] * len(at))]
     below = [math.floor(x) for x in at]
     reach = 1 if mode == "linear" else _CUBIC_REACH
@@ -105,8 +105,9 @@ def _taps(node: Node, at: Sequence[Fraction], old: int) -> list[tuple[list[int],
 
 def _resize(graph: Graph, node: Node) -> Sequence[OnnxValue]:
     x = node.input(0)
-    node.optional(1)  # the region that tf_crop_and_resize, which has no translation, looks at
-    how = str(node.attributes["coordinate_transformation_mode"])
+    if node.version >= 11:
+        node.optional(1)  # the region that tf_crop_and_resize, which has no translation, looks at
+    how = str(node.attributes.get("coordinate_transformation_mode", "asymmetric"))
     if str(node.attributes["mode"]) not in ("nearest", "linear", "cubic"):
         raise node.unsupported(f"the mode {node.attributes['mode']} is not known")
     if node.flag("antialias"):
@@ -125,6 +126,12 @@ def _resize(graph: Graph, node: Node) -> Sequence[OnnxValue]:
                 f"a dimension of {old} elements that becomes one of {length} has no translation",
                 why="which elements are added up depends on its length",
                 fix="export with that dimension fixed",
+            )
+        if node.version < 11 and node.attributes["mode"] == "nearest" and scale is not None and scale.denominator != 1:
+            raise node.unsupported(
+                f"version {node.version} of {node.op} by {float(scale):g} has no translation",
+                why="which element is the nearest was not said then",
+                fix="convert the model with onnx.version_converter or export it again",
             )
         before, after = int(old), int(length)
         if before == 0 or after == 0:
@@ -156,7 +163,11 @@ def _lengths(node: Node, x: OnnxValue) -> dict[int, tuple[Extent, Fraction | Non
     """By dimension, how many elements the result has, and the scale where that is what is given."""
     given = [int(a) for a in node.attributes.get("axes") or range(x.rank)]
     dimensions = [node.wrap(a, x.rank) for a in given]
-    scales, sizes = node.optional(2), node.optional(3)
+    if node.version < 11:
+        scales = node.attributes.get("scales", node.optional(1))
+        scales, sizes = scales if isinstance(scales, OnnxValue) else _numbers(scales), None
+    else:
+        scales, sizes = node.optional(2), node.optional(3)
     if sizes is not None and sizes.shape != (0,):
         known = node.elements(3, "the sizes of a Resize").ravel().tolist()
         if len(known) != len(dimensions):
@@ -184,6 +195,11 @@ def _lengths(node: Node, x: OnnxValue) -> dict[int, tuple[Extent, Fraction | Non
             )
         found[d] = (length, scale)
     return found
+
+
+def _numbers(given: Sequence[float] | None) -> OnnxValue | None:
+    """Scales that an attribute has."""
+    return None if given is None else constant(np.array(given, np.float32), DType.FLOAT32, "scales")
 
 
 def _along(
@@ -215,4 +231,6 @@ def _along(
     return graph.define(node, axes, total, x.dtype, view=isinstance(total, Read))
 
 
-TRANSLATORS: Mapping[str, Callable[[Graph, Node], Sequence[OnnxValue]]] = MappingProxyType({"Resize": _resize})
+TRANSLATORS: Mapping[str, Callable[[Graph, Node], Sequence[OnnxValue]]] = MappingProxyType(
+    {"Resize": _resize, "Upsample": _resize}
+)

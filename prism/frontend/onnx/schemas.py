@@ -105,7 +105,10 @@ VERSIONS: Mapping[str, tuple[int, int]] = MappingProxyType(
         "TensorScatter": (24, 24),
         "Tile": (6, 13),
         "TopK": (1, 24),
-        "Resize": (11, 19),
+        "Resize": (10, 19),
+        "Upsample": (7, 9),
+        "LRN": (1, 13),
+        "ReverseSequence": (10, 10),
         "Trilu": (14, 14),
         "Where": (9, 16),
     }

@@ -52,6 +52,22 @@ def _linear(n: Node) -> Result:
     return n.define(value)
 
 
+def _trilinear(n: Node) -> Result:
+    """The product of three operands, each spread over dimensions that it has not, summed over some."""
+    n.settled("unroll_dim")
+    operands = [(n[f"i{k}"], n[f"expand{k}"]) for k in (1, 2, 3)]
+    summed, own = n["sumdim"], iter(n.axes)
+    extents: dict[int, Extent] = {}
+    for x, spread in operands:
+        kept = (d for d in range(len(x.shape) + len(spread)) if d not in spread)
+        extents |= {d: e for d, e in zip(kept, x.shape, strict=True) if e != 1 or d not in extents}
+    axes = [Axis(f"k{d}", extents[d]) if d in summed else next(own) for d in sorted(extents)]
+    value: Expr = Const(1.0)
+    for x, spread in operands:
+        value = op("mul", value, x.under([a for d, a in enumerate(axes) if d not in spread]))
+    return n.define(build.reduce(ReduceKind.SUM, tuple(axes[d] for d in summed), value))
+
+
 def _added(first: str, second: str) -> Handler:
     """addmm and its kin: beta * self + alpha * (a @ b)."""
 
@@ -224,6 +240,7 @@ HANDLERS: Mapping[str, Handler] = {
     "mv": _vectors,
     "outer": _outer,
     "linear": _linear,
+    "_trilinear": _trilinear,
     "addmm": _added("mat1", "mat2"),
     "baddbmm": _added("batch1", "batch2"),
     "addmv": _added("mat", "vec"),

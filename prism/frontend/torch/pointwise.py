@@ -177,6 +177,34 @@ def _extreme(name: str) -> Handler:
     return handle
 
 
+def _number_if_any(name: str) -> Handler:
+    """The extreme of two elements, of which one may be no number."""
+
+    def handle(n: Node) -> Result:
+        common = _common(n, "self", "other")
+        a, b = _cast_to(n, "self", common), _cast_to(n, "other", common)
+        both = op(name, a, b)
+        if n.dtype.is_float:
+            both = op("where", op("isnan", a), b, op("where", op("isnan", b), a, both))
+        return n.define(both)
+
+    return handle
+
+
+def _hypot(n: Node) -> Result:
+    a, b = _operand(n, "self"), _operand(n, "other")
+    return n.define(op("sqrt", op("add", op("mul", a, a), op("mul", b, b))))
+
+
+def _random_relu(n: Node) -> Result:
+    """With the slope that is drawn in training on average."""
+    n.settled("noise")
+    if n["training"]:
+        raise n.unsupported("it is random", "call .eval() on the module before tracing it")
+    slope = (float(n["lower"]) + float(n["upper"])) / 2
+    return n.define(leaky_relu(_operand(n, "self"), slope), result=0), None
+
+
 def _pow(n: Node) -> Result:
     given = "exponent" if n.has("exponent") else "other"
     base, exponent = _operand(n, "self"), _operand(n, given)
@@ -453,6 +481,10 @@ HANDLERS: Mapping[str, Handler] = {
     "floor_divide": _floor_divide,
     "remainder": _remainder,
     "fmod": _fmod,
+    "fmax": _number_if_any("maximum"),
+    "fmin": _number_if_any("minimum"),
+    "hypot": _hypot,
+    "rrelu_with_noise_functional": _random_relu,
     "maximum": _extreme("maximum"),
     "minimum": _extreme("minimum"),
     "pow": _pow,

@@ -14,7 +14,7 @@ from prism.program.formulas import power
 from prism.program.index import Axis, Index
 from prism.program.integers import Interval
 from prism.program.nodes import Const, Expr, ReduceKind
-from prism.program.views import axes_of
+from prism.program.views import axes_of, broadcast_shapes
 
 
 def dimensions(rank: int, dims: int | Sequence[int] | None) -> list[int]:
@@ -159,16 +159,37 @@ def _norm(n: Node) -> Result:
     r = _reduction(n)
     n.settled("dtype")  # of floating point
     order = n.get("ord", n.get("p"))
-    p = 2.0 if order is None else float(order)
-    x = op("abs", r.element)
+    return n.define(_normed(r.bound, r.element, 2.0 if order is None else float(order)), r.axes)
+
+
+def _normed(bound: tuple[Axis, ...], element: Expr, p: float) -> Expr:
+    """The p-norm of an element over the bound axes."""
+    x = op("abs", element)
     if math.isinf(p):
-        return n.define(build.reduce(ReduceKind.MAX if p > 0 else ReduceKind.MIN, r.bound, x), r.axes)
+        return build.reduce(ReduceKind.MAX if p > 0 else ReduceKind.MIN, bound, x)
     if p == 0:
-        return n.define(build.reduce(ReduceKind.SUM, r.bound, op("where", truth(x), Const(1.0), Const(0.0))), r.axes)
+        return build.reduce(ReduceKind.SUM, bound, op("where", truth(x), Const(1.0), Const(0.0)))
     if p == 1:
-        return n.define(build.reduce(ReduceKind.SUM, r.bound, x), r.axes)
-    base = r.element if p % 2 == 0 else x
-    return n.define(power(build.reduce(ReduceKind.SUM, r.bound, power(base, Const(p))), Const(1 / p)), r.axes)
+        return build.reduce(ReduceKind.SUM, bound, x)
+    base = element if p % 2 == 0 else x
+    return power(build.reduce(ReduceKind.SUM, bound, power(base, Const(p))), Const(1 / p))
+
+
+def _dist(n: Node) -> Result:
+    """The norm of a difference."""
+    one, other = n["self"], n["other"]
+    bound = axes_of(broadcast_shapes(one.shape, other.shape, where=n.origin), "r")
+    return n.define(_normed(bound, sub(one.under(bound), other.under(bound)), float(n["p"])))
+
+
+def _distances(n: Node) -> Result:
+    """Of each row of one matrix to each of another."""
+    one, other = n["x1"], n["x2"]
+    n.settled("compute_mode")
+    *batch, i, j = n.axes
+    k = Axis("k", one.shape[-1])
+    difference = sub(one.under((*batch, i, k)), other.under((*batch, j, k)))
+    return n.define(_normed((k,), difference, float(n["p"])))
 
 
 def _any_all(kind: ReduceKind) -> Handler:
@@ -198,6 +219,71 @@ def _cumulative(kind: ReduceKind) -> Handler:
         return n.define(build.reduce(kind, bound, op("where", before, element, Const(kind.identity))))
 
     return handle
+
+
+def _up_to(n: Node) -> tuple[Callable[[Axis], Expr], Axis, Callable[[Axis], Expr]] | None:
+    """(the element under an axis in place of a dimension, an axis to bind, whether it is not after the element's).
+
+    None where there is no dimension.
+    """
+    x: TorchValue = n["self"]
+    d = n["dim"] % max(len(x.shape), 1)
+    if not x.shape:
+        return None
+
+    def at(a: Axis) -> Expr:
+        return x.at([Index.axis(a if k == d else b) for k, b in enumerate(n.axes)])
+
+    return at, Axis("r", x.shape[d]), lambda a: op("le", build.position(a), build.position(n.axes[d]))
+
+
+def _running(n: Node, kind: ReduceKind, at: Callable[[Axis], Expr], bound: Axis, up_to: Callable[[Axis], Expr]) -> Expr:
+    """The extreme of the elements up to each place."""
+    own = n["self"].under(n.axes)
+    return build.reduce(kind, bound, op("where", up_to(bound), at(bound), own))
+
+
+def _cumulative_extreme(kind: ReduceKind) -> Handler:
+    """The extreme up to each place, and the last place of those that are it."""
+
+    def handle(n: Node) -> Result:
+        found = _up_to(n)
+        if found is None:
+            return n["self"], n.define(Const(0.0), result=1)
+        at, bound, up_to = found
+        inner = Axis("q", bound.extent)
+        highest = _running(n, kind, at, inner, up_to)
+        met = op("or", op("eq", at(bound), highest), op("isnan", at(bound)))
+        place = op("where", op("and", up_to(bound), met), build.position(bound), Const(-1.0))
+        return n.results(
+            lambda: n.define(_running(n, kind, at, bound, up_to), result=0),
+            lambda: n.define(build.reduce(ReduceKind.MAX, bound, place), result=1),
+        )
+
+    return handle
+
+
+def _log_cumulative_sum(n: Node) -> Result:
+    found = _up_to(n)
+    if found is None:
+        same: TorchValue = n["self"]
+        return same
+    at, bound, up_to = found
+    highest = _running(n, ReduceKind.MAX, at, Axis("q", bound.extent), up_to)
+    terms = op("where", up_to(bound), op("exp", sub(at(bound), highest)), Const(0.0))
+    return n.define(op("add", highest, op("log", build.reduce(ReduceKind.SUM, bound, terms))))
+
+
+def _top(n: Node) -> Result:
+    """The largest element; of equal ones torch does not say where it is."""
+    x: TorchValue = n["self"]
+    n.settled("sorted")
+    if n["k"] != 1 or not n["largest"]:
+        raise n.unsupported("it orders elements, which is not a formula of sums and extremes")
+    if 1 in n.wanted:
+        raise n.unsupported("of equal elements torch does not say which one it takes", "use argmax")
+    r = Reduction(x, dimensions(len(x.shape), n["dim"]), keepdim=True)
+    return n.define(build.reduce(ReduceKind.MAX, r.bound, r.element), r.axes), None
 
 
 # Softmax
@@ -355,6 +441,12 @@ HANDLERS: Mapping[str, Handler] = {
     "var_mean": _var_mean,
     "linalg_vector_norm": _norm,
     "norm": _norm,
+    "cummax": _cumulative_extreme(ReduceKind.MAX),
+    "cummin": _cumulative_extreme(ReduceKind.MIN),
+    "logcumsumexp": _log_cumulative_sum,
+    "topk": _top,
+    "dist": _dist,
+    "_cdist_forward": _distances,
     "cumsum": _cumulative(ReduceKind.SUM),
     "cumprod": _cumulative(ReduceKind.PROD),
     "softmax": _softmax,
