@@ -23,8 +23,9 @@ from prism.errors import IllegalIRError
 from prism.generate.enumerate import Bounds, Candidate, generate
 from prism.generate.forms import forms
 from prism.generate.materialise import Planner
-from prism.generate.options import Weights, options
+from prism.generate.options import Weights, below, options
 from prism.generate.values import Values
+from prism.generate.within import Within
 from prism.program.build import add, const, mul, op, position, read, recip, reduce
 from prism.program.evaluate import evaluate
 from prism.program.index import Axis, Index
@@ -342,7 +343,7 @@ def test_wider_cuts_list_what_was_not_listed(wide: int) -> None:
     (form,) = forms(t.classes, options(t.classes, frozenset(), Counter()), weights, 1).found
 
     def listed(*bounds: tuple[int, int]) -> list[frozenset[int]]:
-        planner = Planner(t.formulas, t.inputs, form.choices, weights, t.device)
+        planner = Planner(t.formulas, t.inputs, Within(form.choices), weights, t.device)
         plans = [p for most, known in bounds for p in planner.plans(3, most, Counter(), known)]
         return [frozenset(p.stored) for p in plans]
 
@@ -371,7 +372,7 @@ def test_masks_over_the_same_positions_are_nothing_in_common() -> None:
     t = task(program("p", {"s": (8, 8), "v": (8, 4), "u": (8, 4)}, outputs))
     weights = Weights(t.classes, t.hints, t.device.tiles.dot)
     (form,) = forms(t.classes, options(t.classes, frozenset(), Counter()), weights, 1).found
-    plans = Planner(t.formulas, t.inputs, form.choices, weights, t.device).plans(3, 6, Counter())
+    plans = Planner(t.formulas, t.inputs, Within(form.choices), weights, t.device).plans(3, 6, Counter())
     groups = [[tuple(target.tensor for target in group) for _, group in p.groups] for p in plans]
     assert any(("a",) in g and ("b",) in g for g in groups)
     assert any(("a", "b") in g for g in groups)
@@ -384,3 +385,18 @@ def test_a_contraction_the_other_way_round_is_the_same_value() -> None:
     b = values.read("b", (Index.axis(k), Index.axis(n)))
     assert values.contract(k, a, b) is values.contract(k, b, a)
     assert values.contract(k, a, a) is not values.contract(k, a, b)
+
+
+def test_what_lies_within_a_kernel_is_walked_once_and_is_what_is_not_stored() -> None:
+    t = task(three_layers())
+    weights = Weights(t.classes, t.hints, t.device.tiles.dot)
+    (form,) = forms(t.classes, options(t.classes, frozenset(), Counter()), weights, 1).found
+    within = Within(form.choices)
+    order = below(form.choices, t.classes.roots)
+    places = [c for c in order if form.choices[c].children]
+    for root, stored in itertools.product(places, [(), *itertools.combinations(places, 2)]):
+        held = dict.fromkeys(stored)
+        found = within.of([root], held)
+        assert list(found.used) == below(form.choices, [root], held)
+        assert found.back == {c for c in found.used if c in stored and c != root}
+        assert within.of([root], dict.fromkeys(found.back)) is found

@@ -38,6 +38,7 @@ from prism.generate.materialise import Planner
 from prism.generate.options import Weights, options
 from prism.generate.plan_estimate import Outlook
 from prism.generate.pruning import reach
+from prism.generate.within import Within
 from prism.instantiate.gate.check import KernelRunner, check_module
 from prism.instantiate.options import config_of
 from prism.instantiate.proposals import Point, Proposer
@@ -805,9 +806,9 @@ def test_the_outlook_of_a_product_counts_each_element_once() -> None:
 
     def outlook(library: bool) -> list[float]:
         device = dataclasses.replace(DEVICE, library=library)
-        planner = Planner(task.formulas, task.inputs, form.choices, weights, device)
+        planner = Planner(task.formulas, task.inputs, Within(form.choices), weights, device)
         plans = list(planner.plans(2, 4, Counter()))
-        return [Outlook(weights, form.choices, task.formulas, task.inputs, device).seconds(p) for p in plans]
+        return [Outlook(weights, planner.within, task.formulas, task.inputs, device).seconds(p) for p in plans]
 
     with_it, without = outlook(True), outlook(False)
     assert all(a <= b for a, b in zip(with_it, without, strict=True))

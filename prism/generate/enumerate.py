@@ -37,6 +37,7 @@ from prism.generate.places import Places, Window
 from prism.generate.plan_estimate import Outlook
 from prism.generate.pruning import SLACK, Array, Reach, keep, reach
 from prism.generate.values import Builder
+from prism.generate.within import Within
 from prism.program.classes import EClasses
 from prism.program.index import Index
 from prism.program.nodes import Formula, Tensor
@@ -248,12 +249,13 @@ def generate(task: Task, bounds: Bounds) -> Generated:
         plain = [all(c.op != "rescaled" for c in choices.values()) for choices in ways]
         passing = [one_pass(table, w, task.classes.roots) if p else w for w, p in zip(ways, plain, strict=True)]
         ways = [choices for n, choices in enumerate(passing) if choices not in passing[:n]]
+    shared: dict[object, float] = {}
     looked = [
         (
-            Planner(task.formulas, task.inputs, choices, weights, task.device, bounds.off, windows),
-            Outlook(weights, choices, task.formulas, task.inputs, task.device),
+            Planner(task.formulas, task.inputs, within, weights, task.device, bounds.off, windows),
+            Outlook(weights, within, task.formulas, task.inputs, task.device, shared),
         )
-        for choices, windows in (places.added(choices, weights) for choices in ways)
+        for within, windows in ((Within(choices), w) for choices, w in (places.added(c, weights) for c in ways))
     ]
     least = min((outlook.least() for _, outlook in looked), default=0.0)
     agenda = _Agenda(looked)
@@ -397,7 +399,7 @@ class _Walk:
         Bounds are a budget: a plan that is known to be good may take a kernel more for each further round.
         """
         task, bounds = self.task, self.bounds
-        planner = Planner(task.formulas, task.inputs, choices, weights, task.device, bounds.off)
+        planner = Planner(task.formulas, task.inputs, Within(choices), weights, task.device, bounds.off)
         plan = planner.products(bounds.max_kernels, bounds.max_rounds - 1)
         if plan is not None and all(
             p.plan.groups != plan.groups or p.plan.choices != choices for p in self.found.values()
@@ -409,8 +411,9 @@ class _Walk:
         task, bounds = self.task, self.bounds
         picks = [p for p in self.found.values() if p.plan.choices == choices]
         if not picks:
-            outlook = Outlook(weights, choices, task.formulas, task.inputs, task.device)
-            planner = Planner(task.formulas, task.inputs, choices, weights, task.device, bounds.off, windows)
+            within = Within(choices)
+            outlook = Outlook(weights, within, task.formulas, task.inputs, task.device)
+            planner = Planner(task.formulas, task.inputs, within, weights, task.device, bounds.off, windows)
             plans = sorted(planner.plans(bounds.max_kernels, bounds.max_cuts, Counter()), key=outlook.seconds)
             for plan, looping in itertools.product(plans[:WRITTEN_PLANS], (False, True)):
                 self.visit(plan, looping)

@@ -21,6 +21,7 @@ from prism.generate.families import Target
 from prism.generate.options import COMMUTATIVE, REDUCING, Along, Choice, Chosen, Over, Weights, below
 from prism.generate.places import Window
 from prism.generate.slices import Slices
+from prism.generate.within import Inside, Within
 from prism.program.classes import EClasses
 from prism.program.index import Axis, Index
 from prism.program.nodes import Const, DType, Formula, Position, Read, Tensor
@@ -361,7 +362,7 @@ class Planner:
     Attributes:
         formulas: the outputs.
         inputs: the program's inputs.
-        choices: the form.
+        within: the form.
         weights: what values cost, at the shape that is looked at first.
         device: what kernels run on.
         off: names of pruners that are switched off.
@@ -371,13 +372,19 @@ class Planner:
 
     formulas: Sequence[Formula]
     inputs: Sequence[Tensor]
-    choices: Choices
+    within: Within
     weights: Weights
     device: Device
     off: frozenset[str] = frozenset()
     windows: Sequence[Window] = ()
     cuts: tuple[Cut, ...] | None = None
     _buffers: dict[int, Tensor] = field(default_factory=dict)
+    _over: dict[Inside, frozenset[Axis]] = field(default_factory=dict)
+
+    @property
+    def choices(self) -> Choices:
+        """The form's choices."""
+        return self.within.choices
 
     def plans(self, max_kernels: int, max_cuts: int, pruned: Counter[str], known: int = 0) -> Iterator[Plan]:
         """The form's sets of cuts, fewest kernels first.
@@ -450,7 +457,7 @@ class Planner:
         for cls, choice in self.choices.items():
             larger |= {c for c in choice.children if axes[cls] > axes[c]}
             if choice.op in REDUCING:
-                across |= {c for c in choice.children if choice.reduced & axes[c]}
+                across |= {c for c in choice.children if self.within.reduced[cls] & axes[c]}
         sets: dict[tuple[Cut, ...], None] = {}
         for read in (larger, larger | across):
             alike: dict[frozenset[Axis], list[Cut]] = defaultdict(list)
@@ -542,8 +549,8 @@ class Planner:
         elsewhere = {f.tensor.name for f in self.formulas}
         for _, others in plan.groups:
             if others is not targets and others is not wider:
-                elsewhere |= {plan.stored[c][0] for c in self._needs(others, plan.stored)[1]}
-        early = all(made[apart[c][0]] < rank for c in self._needs(wider, apart)[1])
+                elsewhere |= {plan.stored[c][0] for c in self._needs(others, plan.stored).back}
+        early = all(made[apart[c][0]] < rank for c in self._needs(wider, apart).back)
         return early and all(t.tensor in elsewhere for t in targets)
 
     def _shares(
@@ -559,26 +566,28 @@ class Planner:
         one that all values of both reduce. `apart` is what is stored beside the group's.
         """
         axes = self.weights.classes.axes
-        mine, back = self._needs(group, apart)
-        theirs, more = self._needs(wider, apart)
-        reads = {c for c in mine if self.choices[c].op == "read"} | back
-        both = [axes[c] for c in theirs if c in reads and (c in more or self.choices[c].op == "read")]
+        mine, theirs = self._needs(group, apart), self._needs(wider, apart)
+        reads = {c for c in mine.used if self.choices[c].op == "read"} | mine.back
+        both = [axes[c] for c in theirs.used if c in reads and (c in theirs.back or self.choices[c].op == "read")]
         reduced = self._reduced(group, apart)
         if lacks <= reduced:
             return any(lacks & a for a in both)
         along = reduced & self._reduced(wider, apart)
-        return not any(lacks & axes[c] for c in mine) and any(along & a for a in both)
+        return not any(lacks & axes[c] for c in mine.used) and any(along & a for a in both)
 
-    def _needs(self, targets: Sequence[Target], stored: Mapping[int, object]) -> tuple[list[int], set[int]]:
-        """The e-classes that a kernel goes through, and those of them that it reads back."""
-        own = {t.cls for t in targets}
-        used = below(self.choices, sorted(own), stored)
-        return used, {c for c in used if c in stored and c not in own}
+    def _needs(self, targets: Sequence[Target], stored: Mapping[int, object]) -> Inside:
+        """What a kernel goes through."""
+        return self.within.of(sorted({t.cls for t in targets}), stored)
 
     def _reduced(self, targets: Sequence[Target], stored: Mapping[int, object]) -> frozenset[Axis]:
         """The axes that every target reduces."""
-        each = (below(self.choices, [t.cls], stored) for t in targets)
-        return frozenset.intersection(*(frozenset(a for c in used for a in self.choices[c].reduced) for used in each))
+        return frozenset.intersection(*(self._reduces(self.within.of((t.cls,), stored)) for t in targets))
+
+    def _reduces(self, inside: Inside) -> frozenset[Axis]:
+        known = self._over.get(inside)
+        if known is None:
+            known = self._over[inside] = frozenset(a for c in inside.used for a in self.within.reduced[c])
+        return known
 
     def _buffer(self, name: str, cls: int, axes: tuple[Axis, ...]) -> Tensor:
         """In the type of what is computed from it, or in full precision.
@@ -663,7 +672,7 @@ class Planner:
             chosen: the cuts.
             at_once: one kernel computes all of them, which then may be made of each other.
         """
-        choices, classes = self.choices, self.weights.classes
+        classes = self.weights.classes
         stored: dict[int, tuple[str, tuple[Index, ...]]] = {}
         buffers: list[Tensor] = []
         targets: list[Target] = []
@@ -686,22 +695,20 @@ class Planner:
             return None
         depth: dict[int, int] = {}
 
-        def rank(cls: int, top: bool) -> int:
-            """How many kernels must have ended before the e-class can be computed (top) or read."""
-            if not top and cls in owner:
-                return 1 if at_once else rank(owner[cls], True) + 1
+        def rank(cls: int) -> int:
+            """How many kernels must have ended before the e-class can be computed."""
             known = depth.get(cls)
             if known is None:
-                known = max((rank(c, False) for c in choices[cls].children), default=0)
-                depth[cls] = known
+                back = self.within.of((cls,), stored).back
+                known = depth[cls] = max((1 if at_once else rank(owner[c]) + 1 for c in back), default=0)
             return known
 
         groups: dict[tuple[int, frozenset[Axis]], list[Target]] = defaultdict(list)
         for t in targets:
             first = at_once and t.cls in owner
-            groups[0 if first else rank(t.cls, True), frozenset(t.axes)].append(t)
+            groups[0 if first else rank(t.cls), frozenset(t.axes)].append(t)
         ordered = sorted(groups.items(), key=lambda g: g[0][0])
-        return Plan(choices, tuple((r, tuple(g)) for (r, _), g in ordered), stored, tuple(buffers))
+        return Plan(self.choices, tuple((r, tuple(g)) for (r, _), g in ordered), stored, tuple(buffers))
 
     def _all_read(self, chosen: Sequence[Cut], stored: Mapping[int, object], owner: Mapping[int, int]) -> bool:
         read: set[int] = set()
@@ -712,8 +719,7 @@ class Planner:
             if top in done:
                 continue
             done.add(top)
-            for c in below(self.choices, [top], stored):
-                if c in owner and c != top:
-                    read.add(owner[c])
-                    needed.append(owner[c])
+            cuts_read = {owner[c] for c in self.within.of((top,), stored).back}
+            read |= cuts_read
+            needed += cuts_read
         return len(read) == len(chosen)

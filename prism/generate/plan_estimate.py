@@ -28,6 +28,7 @@ from prism.cost.roofline import TILE, full
 from prism.generate.families import Target
 from prism.generate.materialise import Choices, Plan
 from prism.generate.options import REDUCING, Chosen, Weights, below
+from prism.generate.within import Inside, Within
 from prism.program.extents import evaluate
 from prism.program.index import Axis
 from prism.program.nodes import Const, Formula, Read, Tensor
@@ -142,23 +143,31 @@ class Outlook:
 
     Attributes:
         weights: what values cost, at one shape.
-        choices: the form.
+        within: the form.
         formulas: the outputs.
         inputs: the program's inputs.
         device: what kernels run on.
+        shared: seconds of kernels of any form: forms differ in few of their values.
     """
 
     weights: Weights
-    choices: Choices
+    within: Within
     formulas: Sequence[Formula]
     inputs: Sequence[Tensor]
     device: Device
+    shared: dict[object, float] = field(default_factory=dict)
     _width: dict[str, int] = field(init=False)
     _costs: dict[int, tuple[frozenset[Axis], float, float]] = field(default_factory=dict)
-    _known: dict[object, float] = field(default_factory=dict)
+    _known: dict[Inside, float] = field(default_factory=dict)
+    _common: dict[tuple[_Axes, _Axes], _Axes] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self._width = {t.name: t.dtype.bytes for t in self.inputs}
+
+    @property
+    def choices(self) -> Choices:
+        """The form's choices."""
+        return self.within.choices
 
     def seconds(self, plan: Plan) -> float:
         """Roughly the time of the plan's kernels, one after another."""
@@ -190,62 +199,66 @@ class Outlook:
         return float(full(self.device, sum(read.values()) + stored, work))
 
     def _kernel(self, plan: Plan, group: Sequence[Target]) -> float:
-        roots = [t.cls for t in group]
-        used = below(self.choices, roots, plan.stored)
-        read = {c for c in used if c in plan.stored and c not in roots}
-        key = (tuple(roots), tuple(sorted(read)))
-        known = self._known.get(key)
+        inside = self.within.of([t.cls for t in group], plan.stored)
+        known = self._known.get(inside)
         if known is None:
-            looked = self._look(plan, group, used, read)
-            # A library's product reads what it needs about once.
-            product = self._is_product(group, read)
-            known = looked.roofline({}, self.device) if product else looked.seconds(self.device)
-            self._known[key] = known = known + self.device.launch_overhead_s
+            made = {t.name: t for t in (*plan.buffers, *(f.tensor for f in self.formulas))}
+            read = {c: made[plan.stored[c][0]] for c in inside.used if c in inside.back}
+            ways = tuple(id(self.choices[c]) if c not in read else (read[c].shape, read[c].dtype) for c in inside.used)
+            key = tuple(t.cls for t in group), inside.used, ways
+            known = self.shared.get(key)
+            if known is None:
+                looked = self._look(group, inside, read)
+                # A library's product reads what it needs about once.
+                product = self._is_product(group, inside)
+                known = looked.roofline({}, self.device) if product else looked.seconds(self.device)
+                self.shared[key] = known = known + self.device.launch_overhead_s
+            self._known[inside] = known
         return known
 
-    def _look(self, plan: Plan, group: Sequence[Target], used: Sequence[int], read: set[int]) -> _Kernel:
-        """The kernel; `used` lists operands before results."""
+    def _look(self, group: Sequence[Target], inside: Inside, read: Mapping[int, Tensor]) -> _Kernel:
+        """The kernel, and what it reads back."""
+        used = inside.used
         outer = {a: self.weights.size(frozenset({a})) for a in group[0].axes}
         every = frozenset(outer)
         here = [c for c in used if c not in read]
         reducing = [c for c in here if self.choices[c].op in REDUCING]
-        reduced = {a for c in reducing for a in self.choices[c].reduced}
+        reduced = {a for c in reducing for a in self.within.reduced[c]}
         # What some targets reduce and others range over is gone through once.
         one = every & frozenset.intersection(*(frozenset(t.axes) for t in group))
-        places = self._places(group, used, read, one) if reduced & one else {}
+        places = self._places(group, inside, one) if reduced & one else {}
         costs: dict[tuple[_Axes, _Axes], tuple[float, float]] = {}
         for cls in used:
             if cls in read:
-                made = (*plan.buffers, *(f.tensor for f in self.formulas))
-                buffer = next(b for b in made if b.name == plan.stored[cls][0])
-                over = self.weights.classes.axes[cls]
+                buffer, over = read[cls], self.weights.classes.axes[cls]
                 # Windows see an element several times.
                 whole = float(math.prod(evaluate(e, self.weights.hints) for e in buffer.shape))
                 loaded = min(self.weights.size(over), whole) * buffer.dtype.bytes
                 computed = 0.0
             else:
                 over, loaded, computed = self._cost(cls)
+            outside = self._common.get((over, every))
+            if outside is None:
+                outside = self._common[over, every] = over & every
             first: _Axes | None = None
             for bound in places.get(cls, (_NONE,)):
                 first = bound if first is None else first
-                key = (over & every) - bound, bound - first
+                key = (outside - bound, bound - first) if bound else (outside, _NONE)
                 before = costs.get(key, (0.0, 0.0))
                 costs[key] = before[0] + loaded, before[1] + computed
         stored = sum(self.weights.size(self.weights.classes.axes[t.cls]) * 4 for t in group)
         return _Kernel(outer, self._batch(reducing) & every, costs, stored, self._parts(here, reduced - one))
 
-    def _places(
-        self, group: Sequence[Target], used: Sequence[int], read: set[int], every: _Axes
-    ) -> dict[int, list[_Axes]]:
+    def _places(self, group: Sequence[Target], kernel: Inside, every: _Axes) -> dict[int, list[_Axes]]:
         """For each e-class, the sets of output axes that are reduced where it is needed, smallest first.
 
         Under its reduction such an axis is another one by the same name: all of it is needed for each output.
         """
-        found: dict[int, set[_Axes]] = {c: set() for c in used}
+        found: dict[int, set[_Axes]] = {c: set() for c in kernel.used}
         for t in group:
             found[t.cls].add(_NONE)
-        for cls in reversed(used):
-            if cls in read:
+        for cls in reversed(kernel.used):
+            if cls in kernel.back:
                 continue
             choice = self.choices[cls]
             axis = choice.payload if choice.op in REDUCING else None
@@ -284,16 +297,16 @@ class Outlook:
         for cls in here:
             choice = self.choices[cls]
             before = max((passes.get(c, 0) for c in choice.children), default=0)
-            passes[cls] = before + (axis in choice.reduced)
+            passes[cls] = before + (axis in self.within.reduced[cls])
         return min(float(Tiles().parts), extent / Tiles().loop_tile) if max(passes.values()) == 1 else 1.0
 
-    def _is_product(self, group: Sequence[Target], read: set[int]) -> bool:
+    def _is_product(self, group: Sequence[Target], inside: Inside) -> bool:
         """Whether the kernel is a product of stored tensors, and what libraries add to one, and there is a library."""
         if not self.device.library or len(group) != 1:
             return False
 
         def stored(cls: int) -> bool:
-            return cls in read or self.choices[cls].op == "read"
+            return cls in inside.back or self.choices[cls].op == "read"
 
         choice = self.choices[group[0].cls]
         if choice.op == "maximum":
