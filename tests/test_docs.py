@@ -255,7 +255,11 @@ def test_the_first_example_of_the_readme(
     quick = functools.partial(prism.optimize, trials=1, budget=less, target="cpu", baselines=["eager"])
     monkeypatch.setattr(prism, "optimize", quick, raising=False)
     monkeypatch.chdir(tmp_path)
-    the_first_example_did_its_work(run_here(ENCODER, capsys, monkeypatch), tmp_path)
+    smaller = ENCODER
+    for size, less_of_it in (("(256, 4, 1024,", "(32, 4, 64,"), ("(1, 128, 256)", "(1, 16, 32)")):
+        assert smaller.count(size) == 1
+        smaller = smaller.replace(size, less_of_it)
+    the_first_example_did_its_work(run_here(smaller, capsys, monkeypatch), tmp_path)
 
 
 @pytest.mark.slow

@@ -9,9 +9,11 @@ from pathlib import Path
 import pytest
 import sympy
 import torch
+from scripted_clock import scripted
 
 import prism
 from prism.api.ranged import optimize_ranges, over
+from prism.api.region_search import SearchBudget
 from prism.backends.protocol import ModuleSource, load_module
 from prism.backends.ranged import Original, Way, ranged_text
 from prism.cost.device import device
@@ -197,9 +199,17 @@ def test_ranges_that_the_program_does_not_have() -> None:
         optimize_ranges(program, {"seq": (1, 5)}, only_better=False, out="x")
 
 
-def test_kernels_for_a_range_on_this_cpu(tmp_path: Path) -> None:
+@pytest.mark.usefixtures("unoptimised", "small_gate")
+def test_kernels_for_a_range_on_this_cpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    scripted(monkeypatch, {"eager": 2e-3, "kernels": 1e-3})
     made = prism.optimize_ranges(
-        traced(), {"seq": (1, 40)}, target="cpu", trials=1, only_better=False, baselines=["eager"]
+        traced(),
+        {"seq": (1, 40)},
+        target="cpu",
+        trials=1,
+        budget=SearchBudget(max_sgraphs=1, max_families=10),
+        only_better=False,
+        baselines=["eager"],
     )
     assert len(made.report.cells) >= 2
     w = torch.randn(64, 32)
