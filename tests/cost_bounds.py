@@ -10,8 +10,9 @@ from typing import Any
 import sympy
 
 from prism.cost.compiled_expr import value
+from prism.cost.constraints import first_unsatisfiable, footprint
 from prism.cost.counts import KernelCost, Monomial, Polynomial, SGraphCost, sgraph_cost
-from prism.cost.device import MATRIX_OPERATION, Tiles
+from prism.cost.device import MATRIX_OPERATION, Device, Tiles
 from prism.cost.trip_counts import Visited
 from prism.sgraph.nodes import Grid, LoopRole, SGraph, Split
 
@@ -33,6 +34,15 @@ class Bound:
     def as_tuple(self) -> tuple[float, float, float]:
         """The three numbers, in the order of the attributes."""
         return (self.bytes, self.flops, self.launches)
+
+
+def first_unfit(sgraph: SGraph, device: Device, hints: Mapping[str, int]) -> tuple[str, str] | None:
+    """(kernel name, constraint name) of the first kernel that cannot run under any assignment, or None."""
+    for kernel in sgraph.kernels:
+        name = first_unsatisfiable(footprint(kernel, sgraph), sgraph, device, hints)
+        if name is not None:
+            return kernel.name, name
+    return None
 
 
 def lower_bound(sgraph: SGraph, hints: Mapping[str, int], cost: SGraphCost | None = None) -> Bound:

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from cost_bounds import first_unfit
 from quick import RunPython
 from scripted_clock import scripted
 from sgraph_small import ALL, attention, layer_norm, matmul, split_k
@@ -29,7 +30,7 @@ from prism.backends.eager import eager
 from prism.backends.protocol import Argument, Backend, Compiled, ModuleSource, write_module
 from prism.backends.triton.backend import TritonBackend
 from prism.cli import main
-from prism.cost.constraints import checks, constraints, domains, footprint, prune
+from prism.cost.constraints import checks, constraints, domains, footprint
 from prism.cost.cpu import CpuModel
 from prism.cost.device import Device, Tiles, device, multicore
 from prism.errors import ExitCode, UsageError
@@ -82,7 +83,7 @@ def test_short_tiles_and_one_row_are_feasible_on_a_cpu() -> None:
     assert least["T_k"] == CPU.core.lanes, "a loop's tile is a vector long"
     assert {d.symbol: d.low for d in domains(footprint(k, g), {}, Tiles())} == {"T_m": 8, "T_n": 16, "T_k": 16}
     assert all(ok for _, ok in checks(footprint(k, g), CPU, {"T_m": 1, "T_n": 8, "T_k": 8}))
-    assert prune(matmul(1, 64, 64), CPU, {}) is None
+    assert first_unfit(matmul(1, 64, 64), CPU, {}) is None
 
 
 @pytest.mark.parametrize("make", ALL)

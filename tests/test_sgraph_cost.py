@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import sgraph_samples as samples
 import sympy
-from cost_bounds import attained, dominates, lower_bound, upper_bound
+from cost_bounds import attained, dominates, first_unfit, lower_bound, upper_bound
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from quick import examples
@@ -25,7 +25,6 @@ from prism.cost.constraints import (
     first_unsatisfiable,
     footprint,
     live_elements,
-    prune,
     staged_bytes,
     tile_sizes,
 )
@@ -231,7 +230,7 @@ def test_symbolic_extents_are_bound_by_hints() -> None:
     cost = kernel_cost(g.kernels[0], g)
     assert cost.bytes_read.evaluate({"seq": 1000, "T_i": 64, "T_j": 64}) == 2 * (8 * 1000 * 64 + 2 * 8 * 1000 * 64 * 16)
     assert seq in cost.bytes_read.as_sympy().free_symbols
-    assert prune(g, H200, {"seq": 1000}) is None
+    assert first_unfit(g, H200, {"seq": 1000}) is None
 
 
 def test_compiled_expressions_print_what_extents_are_made_of() -> None:
@@ -264,7 +263,7 @@ def unsatisfiable(g: SGraph, limits: Device = H200) -> list[str | None]:
 
 @pytest.mark.parametrize("make", ALL)
 def test_samples_are_satisfiable(make: Callable[[], SGraph]) -> None:
-    assert prune(make(), H200, {}) is None
+    assert first_unfit(make(), H200, {}) is None
 
 
 def _copy(m: int, n: int, *, role: Whole | Grid) -> SGraph:
@@ -278,7 +277,7 @@ def test_a_whole_axis_that_no_tile_can_hold_is_named() -> None:
     assert unsatisfiable(_copy(64, 32_768, role=Whole())) == [None]
     assert unsatisfiable(_copy(64, 32_769, role=Whole())) == ["registers"]
     assert unsatisfiable(_copy(64, 65_537, role=Whole())) == ["tile_elements"]
-    assert prune(_copy(64, 100_000, role=Whole()), H200, {}) == ("copy", "tile_elements")
+    assert first_unfit(_copy(64, 100_000, role=Whole()), H200, {}) == ("copy", "tile_elements")
 
 
 def test_offsets_that_overflow_32_bits_are_named() -> None:

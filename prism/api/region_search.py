@@ -386,7 +386,6 @@ def run_search(
     budget: SearchBudget,
     worker: Worker,
     recorder: Recorder,
-    helpers: Sequence[Worker] = (),
 ) -> SearchResult:
     """The whole search, stage by stage; see the module.
 
@@ -396,14 +395,13 @@ def run_search(
         budget: bounds.
         worker: the e-graph worker.
         recorder: gets the stages.
-        helpers: more workers; they change how long it takes and nothing else.
 
     Raises:
         UnsupportedError: an index of the program cannot be made affine.
         WorkerError: the e-graph worker died or ran past its time limit.
         SearchInterruptedError: Ctrl-C after the first proof; it holds what was proved.
     """
-    return Search(program, target, budget, (worker, *helpers), recorder).run()
+    return Search(program, target, budget, (worker,), recorder).run()
 
 
 def _close(workers: Sequence[Worker]) -> None:

@@ -30,7 +30,7 @@ def written(sgraph: SGraph) -> str:
     return msgspec.json.format(body, indent=1).decode() + "\n"
 
 
-def read(data: bytes, *, where: str = NAME) -> SGraph:
+def read(data: bytes) -> SGraph:
     """The sGraph of a file's bytes, checked to be a legal one.
 
     Raises:
@@ -40,9 +40,9 @@ def read(data: bytes, *, where: str = NAME) -> SGraph:
     try:
         body = msgspec.json.decode(data)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise UsageError(f"not a {SCHEMA} record", where=where, why=str(error)) from error
+        raise UsageError(f"not a {SCHEMA} record", where=NAME, why=str(error)) from error
     if not isinstance(body, dict) or body.get("schema") != SCHEMA:
-        raise UsageError(f"not a {SCHEMA} record", where=where, fix="run prism optimize again")
+        raise UsageError(f"not a {SCHEMA} record", where=NAME, fix="run prism optimize again")
     found = sgraph_of(body.get("sgraph"))
     spec.check(found)
     return found

@@ -44,14 +44,12 @@ class ModuleSource:
         entry: the name of the launcher.
         text: the source.
         kernels: names of the launches in order.
-        sgraph_key: canonical text hash of the sGraph that it implements.
         extra: files that go beside it, by name.
     """
 
     entry: str
     text: str
     kernels: tuple[str, ...]
-    sgraph_key: str = ""
     extra: Mapping[str, str] = field(default_factory=dict)
 
 

@@ -468,15 +468,6 @@ def _over_grid(f: Footprint, device: Device, hints: Mapping[str, int], ranges: S
     return None
 
 
-def prune(sgraph: SGraph, device: Device, hints: Mapping[str, int]) -> tuple[str, str] | None:
-    """(kernel name, constraint name) of the first kernel that cannot run under any assignment, or None."""
-    for kernel in sgraph.kernels:
-        name = first_unsatisfiable(footprint(kernel, sgraph), sgraph, device, hints)
-        if name is not None:
-            return kernel.name, name
-    return None
-
-
 # Relationals, to read.
 
 

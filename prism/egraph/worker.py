@@ -36,17 +36,13 @@ class Worker(Closing):
 
     Args:
         rules: rule files; those that ship with prism by default.
-        prove_limit_s: hard limit in seconds on `prove`, for each candidate.
         fp: only rules of this floating-point class, and those that change less, are used: exact, reassociates, domain.
     """
 
-    def __init__(
-        self, rules: Sequence[Path] | None = None, *, prove_limit_s: float = PROVE_LIMIT_S, fp: str = "domain"
-    ) -> None:
+    def __init__(self, rules: Sequence[Path] | None = None, *, fp: str = "domain") -> None:
         from prism.egraph.rules import rule_files
 
         self._rules = rules
-        self._prove_limit_s = prove_limit_s
         files = [str(p) for p in (rules if rules is not None else rule_files())]
         self._child = Child([sys.executable, "-c", _CHILD.format(path=sys.path, files=files, fp=fp)])
         # Copies of the child's pipes, which speak pickles.
@@ -127,7 +123,7 @@ class Worker(Closing):
         if (self._fresh or not self._alive()) and self._reference is not None:
             # The process that held the reference is gone.
             self._hold(*self._reference)
-        self._send("prove", ([tuple(c) for c in candidates],), self._prove_limit_s * max(1, len(candidates)))
+        self._send("prove", ([tuple(c) for c in candidates],), PROVE_LIMIT_S * max(1, len(candidates)))
 
     def collect(self) -> list[Verdict]:
         """The answer to `submit`.
@@ -151,7 +147,7 @@ class Worker(Closing):
             WorkerError: the worker died or ran past its limit.
         """
         args = (tuple(names), tuple(reference), tuple(denotation), dict(facts))
-        found: Derivation = self._ask("derive", args, self._prove_limit_s * max(1, len(names)))
+        found: Derivation = self._ask("derive", args, PROVE_LIMIT_S * max(1, len(names)))
         return found
 
     def close(self) -> None:

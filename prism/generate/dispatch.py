@@ -26,7 +26,7 @@ import sympy
 
 from prism.cost.compiled_expr import compiled
 from prism.cost.counts import SGraphCost, sgraph_cost
-from prism.cost.device import Device
+from prism.cost.device import MATRIX_OPERATION, Device
 from prism.cost.shapes import Point, TimeModel, lattice, levels, middle, points
 from prism.errors import UsageError
 from prism.generate.dispatch_regions import (
@@ -44,7 +44,7 @@ from prism.program.extents import symbol
 from prism.program.nodes import SymbolRange
 from prism.sgraph.nodes import SGraph
 
-__all__ = ["TOLERANCE", "Winner", "points", "winner_at", "winners"]
+__all__ = ["TOLERANCE", "Winner", "points", "winners"]
 
 TOLERANCE = 0.02
 """A gain below this share does not make a winner."""
@@ -100,18 +100,6 @@ def _holds(predicate: sympy.Basic, point: Point) -> bool:
     if isinstance(predicate, sympy.Or):
         return any(_holds(p, point) for p in predicate.args)
     return bool(compiled(predicate)(point))
-
-
-def winner_at(found: Sequence[Winner], point: Point) -> Winner:
-    """The winner at a shape.
-
-    Raises:
-        UsageError: no predicate holds there: the shape is outside of the box.
-    """
-    for w in found:
-        if w.holds(point):
-            return w
-    raise UsageError("no sGraph is the winner there", where=str(dict(point)), fix="ask about a shape in the ranges")
 
 
 def winners(
@@ -348,7 +336,7 @@ def _measures(sgraph: SGraph) -> tuple[sympy.Expr | None, ...]:
     cost = sgraph_cost(sgraph)
     dots = _sizes(cost, "dot_flops")
     rest = _sizes(cost, "flops")
-    work = None if dots is None or rest is None else dots / 32 + rest
+    work = None if dots is None or rest is None else dots * sympy.Rational(MATRIX_OPERATION) + rest
     return (dots, work, _distinct_bytes(cost))
 
 

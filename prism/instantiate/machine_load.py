@@ -85,10 +85,10 @@ class Watch:
         return Load(len(self._cores), threads, others, average)
 
 
-def load_now(threads: int, watch: Watch | None = None, sleep: Callable[[float], None] = time.sleep) -> Load:
+def load_now(threads: int) -> Load:
     """What the machine does at this moment, for a contender on so many threads."""
-    watch = watch or Watch()
-    sleep(LOOK_S)
+    watch = Watch()
+    time.sleep(LOOK_S)
     return watch.load(threads)
 
 

@@ -52,9 +52,9 @@ def _more(left: int, what: str, report: RunReport) -> list[Text]:
     return [Text(f"  and {number(left)} more {what}{where}")] if left > 0 else []
 
 
-def _plain_table(*columns: str, title: str = "") -> Table:
+def _plain_table(*columns: str) -> Table:
     """The first column to the left, the others to the right."""
-    table = Table(box=box.SIMPLE_HEAD, title=title or None, title_justify="left", pad_edge=False)
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for n, column in enumerate(columns):
         table.add_column(column, justify="right" if n else "left", overflow="fold")
     return table

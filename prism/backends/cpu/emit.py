@@ -36,7 +36,6 @@ from prism.errors import BackendError
 from prism.program.extents import Extent, add, mul
 from prism.program.nodes import SymbolRange, Tensor
 from prism.program.returned import Returned
-from prism.sgraph import show
 from prism.sgraph.config import Config
 from prism.sgraph.nodes import SGraph
 
@@ -86,7 +85,7 @@ def emit_module(
         ast.parse(text)
     except SyntaxError as error:
         raise BackendError(f"the emitted module does not parse: {error}", where=sgraph.name) from error
-    return ModuleSource(entry, text, tuple(launch.name for launch in module.launches), show.key(sgraph), extra)
+    return ModuleSource(entry, text, tuple(launch.name for launch in module.launches), extra)
 
 
 def write_module(source: ModuleSource, path: Path) -> Path:

@@ -93,14 +93,14 @@ def worker_environment(cache: Path | None = None) -> dict[str, str]:
     )
 
 
-def compile_once(job: CompileJob, timeout_s: float = COMPILE_LIMIT_S, cache: Path | None = None) -> Compiled:
+def compile_once(job: CompileJob, timeout_s: float = COMPILE_LIMIT_S) -> Compiled:
     """Compile one job in a child process of its own (3 s of start-up; use a pool for many).
 
     Raises:
         UsageError: the target is unknown.
     """
     capability(job.target)
-    worker = Worker(module_command(WORKER), worker_environment(cache))
+    worker = Worker(module_command(WORKER), worker_environment())
     try:
         reply = worker.ask(request(job, timeout_s), timeout_s)
     finally:

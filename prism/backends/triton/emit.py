@@ -72,7 +72,7 @@ def emit_module(
     except SyntaxError as error:
         raise BackendError(f"the emitted module does not parse: {error}", where=sgraph.name) from error
     launches = tuple(launch.name for launch in module.launches)
-    return ModuleSource(identifier(sgraph.name), text, launches, show.key(sgraph))
+    return ModuleSource(identifier(sgraph.name), text, launches)
 
 
 def _text(

@@ -230,7 +230,6 @@ def check_module(
     seed: int = 0,
     runner: Runner,
     alternatives: Sequence[Config] = (),
-    stop_at_failure: bool = True,
     limit: int | None = None,
     drawn: Drawn | None = None,
 ) -> CheckReport:
@@ -244,7 +243,6 @@ def check_module(
         seed: of the draws.
         runner: where the kernels run.
         alternatives: other feasible configurations; the cheapest to interpret is used for the adversarial draws.
-        stop_at_failure: whether to leave the other cases when one has failed.
         limit: run the first so many cases (ordinary inputs, other shapes first); all when None.
         drawn: of the same program, where several modules are checked: what they have in common is drawn, and computed
             in float64, once.
@@ -253,7 +251,7 @@ def check_module(
         runner.forget()
         drawn = Drawn(program)
     cases = plan_cases(program, sgraph, config, alternatives, seed)[:limit]
-    return _checked(drawn, module, sgraph, cases, runner, stop_at_failure)
+    return _checked(drawn, module, sgraph, cases, runner)
 
 
 def check_given(
@@ -285,12 +283,10 @@ def check_given(
         tensors[t.name] = torch.as_tensor(array).to(getattr(torch, t.dtype.value))
     runner.forget()
     drawn = Drawn(program, given=tensors)
-    return _checked(drawn, module, sgraph, [Case(GIVEN, binding, config, 0)], runner, True)
+    return _checked(drawn, module, sgraph, [Case(GIVEN, binding, config, 0)], runner)
 
 
-def _checked(
-    drawn: Drawn, module: Path, sgraph: SGraph, cases: Sequence[Case], runner: Runner, stop_at_failure: bool
-) -> CheckReport:
+def _checked(drawn: Drawn, module: Path, sgraph: SGraph, cases: Sequence[Case], runner: Runner) -> CheckReport:
     worst: dict[str, float] = {}
     failures: list[str] = []
     done = sampled = unexplained = wrong = 0
@@ -315,7 +311,7 @@ def _checked(
         sampled += any(s is not None for s in samples)
         worst[case.draw] = max(worst.get(case.draw, 0.0), ratio)
         failures += [f"{case}: {r}" for r in reasons]
-        if failures and stop_at_failure:
+        if failures:
             break
     return CheckReport(
         runner.name,
