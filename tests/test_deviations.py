@@ -13,6 +13,7 @@ import sympy
 import torch
 from cpu_batch import Case, run_batch
 from interpreting import InterpreterPool, InterpretJob
+from quick import run_slow
 from sgraph_samples import F32, SUM, at, sym
 from sgraph_simulator import simulate
 
@@ -364,7 +365,10 @@ class Draw:
         return found
 
 
-DRAWS = (Draw(0), Draw(1e3), Draw(1e4), Draw(1e3, ordered=True), Draw(1e4, ordered=True))
+LARGE = Draw(1e4)
+# The same kernels on what is easier: what holds where the mean is largest does there, too.
+EASIER = (Draw(0), Draw(1e3), Draw(1e3, ordered=True)) if run_slow() else ()
+DRAWS = (LARGE, Draw(1e4, ordered=True), *EASIER)
 SIZES = ((4, 8), (1, 64), (2, 256), (8, 512), (2, 1024), (4, 1))
 # The last part is short, or empty; so are all but two of five.
 PART_SIZES = tuple(
@@ -387,7 +391,7 @@ def cases() -> list[Case]:
         found += [Case(LOOP, {"T_m": m, "T_k": k}, [x]) for m, k in SIZES]
         found += [Case(PARTED_K, {"T_c": 4, **sizes}, [x]) for sizes in PART_SIZES]
         found.append(Case(WHOLE, {"T_m": 2}, [x]))
-    x = DRAWS[2].rows((6, 1000))
+    x = LARGE.rows((6, 1000))
     roles = ((M, Grid(sym("T_m"))), (K, LoopRole(1)))
     one = replace(LOOP, kernels=(replace(LOOP.kernels[0], roles=roles),))
     w = np.random.default_rng(1).normal(size=(1000, 16)).astype(np.float32)

