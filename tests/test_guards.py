@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -10,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import sgraph_samples as samples
+from compiled_code import CodeOf
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 from quick import examples
@@ -208,3 +210,19 @@ def test_a_guarded_loop_reads_well_and_its_products_overlap(
     assert r.spills == 0
     # Three stages of keys and values beside the queries: the loop is pipelined with the branch in it.
     assert r.shared >= 3 * 2 * 64 * 64 * 2
+
+
+def test_below_the_diagonal_no_score_is_compared_or_selected(code_of: CodeOf) -> None:
+    """In PTX what takes the exponentials is one block, and what masks is another, which a branch leaves out."""
+    g = narrowed(samples.attention(BF16, seq=512, d=64).sgraph)
+    config = Config({"T_i": 128, "T_j": 64}, {"attention_kernel": 8}, {"attention_kernel": 3})
+    for version in code_of.versions:
+        (code,) = code_of(g, config, version=version)
+        blocks = re.split(r"\n(?=\$L__BB\d+_\d+:|\s+(?:@%p\d+ )?bra)", code.ptx)
+        (scores,) = (b for b in blocks if "ex2.approx" in b)
+        masked = [b for b in blocks if b.count("selp.f32") > 2]
+        # A thread has 32 scores of two rows, whose largest may be -inf.
+        assert scores.count("ex2.approx") == 32 + 2
+        assert scores.count("selp.f32") == 2
+        assert [b.count("selp.f32") for b in masked] == [32]
+        assert "bra" in masked[0].splitlines()[0]

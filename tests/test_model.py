@@ -15,6 +15,7 @@ import pytest
 import sympy
 import torch
 from sgraph_small import F16, F32, attention, layer_norm, matmul, matvec, split_k
+from test_ranges import narrowed
 
 import prism
 from prism.api.loading import trace
@@ -108,6 +109,31 @@ def test_attention_is_near_the_published_rates(keys: int, published: float, with
     config = Config({"T_i": 128, "T_j": 128}, {name: 8}, {name: 2})
     rate = 4e-12 * heads * keys * keys * 128 / Model(g, H200, {}).seconds(config)
     assert abs(rate - published) < within * published
+
+
+@pytest.mark.parametrize("columns", [64, 128])
+def test_causal_attention_is_near_the_published_rate(columns: int) -> None:
+    # The same tutorial under a causal mask, 4096 queries (published with FlashAttention-3), tiles of 128 queries.
+    heads, keys = 64, 4096
+    g = narrowed(attention(heads, keys, 128, causal=True))
+    (name,) = (x.name for x in g.launches)
+    config = Config({"T_i": 128, "T_j": columns}, {name: 8}, {name: 2})
+    rate = 2e-12 * heads * keys * keys * 128 / Model(g, H200, {}).seconds(config)
+    assert rate == pytest.approx(353, rel=0.11)
+
+
+def test_masks_cost_on_the_diagonal_alone() -> None:
+    n, t = 4096, 128
+    g = narrowed(attention(8, n, 128, causal=True))
+    (kernel,) = Model(g, H200, {}).kernels
+    tiles = n // t
+    # A comparison and a selection a score, on the tiles below the diagonal.
+    below = 8 * tiles * (tiles - 1) // 2 * t * t
+    assert float(kernel.cost.idle_selections.evaluate({"T_i": t, "T_j": t})) == 2 * below
+    # Without a range nothing is known of tiles, and nothing masks where nothing is compared.
+    for plain in (attention(8, n, 128, causal=True), attention(8, n, 128, causal=False)):
+        (kernel,) = Model(plain, H200, {}).kernels
+        assert not kernel.cost.idle_selections.terms
 
 
 def test_units_that_groups_of_warps_keep_busy_overlap() -> None:

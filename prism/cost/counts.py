@@ -257,6 +257,8 @@ class KernelCost:
         accesses: the loads and stores one by one.
         dots: the matrix products one by one.
         padded_additions: by matrix product, the part of `padded_flops` that adds it to an accumulator.
+        idle_selections: the part of `padded_flops` that compares positions and selects, on tiles of loops with a range
+            where all elements are selected: GPUs have a branch around it (prism.backends.passes.guards).
     """
 
     bytes_read: Polynomial
@@ -271,6 +273,7 @@ class KernelCost:
     accesses: tuple[Access, ...]
     dots: tuple[Dot, ...] = ()
     padded_additions: Mapping[str, Monomial] = field(default_factory=dict, hash=False)
+    idle_selections: Polynomial = Polynomial(())
 
     def evaluate(self, binding: Binding) -> dict[str, Any]:
         """Every polynomial under `binding` (symbol name to int or integer array), by the attribute's name."""
@@ -377,6 +380,9 @@ class _Counter:
         self.products: list[Dot] = []
         self.dotted: set[str] = set()
         self.additions: dict[str, Monomial] = {}
+        # What positions alone decide, and selections by it.
+        self.positional: set[str] = set()
+        self.selections: dict[tuple[frozenset[Axis], _Nest], int] = {}
         self.trips: list[Monomial] = []
         self.longest: list[Monomial] = []
 
@@ -422,8 +428,9 @@ class _Counter:
                     traffic = self.monomial(width, mentioned, loops)
                     store = isinstance(s, Store)
                     self.accesses.append(Access(tensor, store, own, traffic, mentioned, index, self.nest))
-                case Pointwise(dst, op, _):
+                case Pointwise(dst, op):
                     self.work(OPS[op].flops, self.axes[dst], loops)
+                    self.select(s, loops)
                 case TileReduce(dst) if dst in self.passed:
                     pass
                 case TileReduce(_, kind, _, src):
@@ -463,8 +470,19 @@ class _Counter:
                     around, self.nest = self.nest, (*self.nest, len(self.trips))
                     self.visit(inner, under, {**ranges, axis: conditions})
                     self.nest = around
-                case Position():
-                    pass
+                case Position(dst):
+                    self.positional.add(dst)
+
+    def select(self, s: Pointwise, loops: _Nest) -> None:
+        """Note what a loop with a range does for its mask alone."""
+        names = [a for a in s.args if isinstance(a, str)]
+        if all(a in self.positional for a in names):
+            self.positional.add(s.dst)
+        elif s.op != "where" or s.args[0] not in self.positional:
+            return
+        if loops and loops[-1][1] is not None:
+            key = self.axes[s.dst], (*loops[:-1], (loops[-1][0], replace(loops[-1][1], whole=True)))
+            self.selections[key] = self.selections.get(key, 0) + OPS[s.op].flops
 
     def visited(self, axis: Axis, conditions: Sequence[Index]) -> Visited:
         """The share of its tiles that a loop over the axis visits."""
@@ -495,6 +513,7 @@ def kernel_cost(kernel: Kernel, sgraph: SGraph) -> KernelCost:
         accesses=tuple(c.accesses),
         dots=tuple(c.products),
         padded_additions=c.additions,
+        idle_selections=c.counted(c.selections, True),
     )
 
 

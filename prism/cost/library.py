@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from prism.cost.compiled_expr import value
 from prism.cost.device import Device
-from prism.cost.gpu import FULL_DOT_REUSE, Times, transfer
+from prism.cost.gpu import FULL_DOT_REUSE, RANGED_EFFICIENCY, Times, transfer
 from prism.cost.roofline import seconds
 from prism.program.index import Axis
 from prism.program.nodes import DType
@@ -36,8 +36,6 @@ LIBRARY_OVERLAP = 0.95
 ATTENTION_EFFICIENCY = {64: 0.41, 128: 0.61}
 """What a fused attention reaches of the data sheet's dense rate, by the width that heads are padded to: cuDNN's 408 and
 609 of 989 TFLOP/s on an H100 with 4096 queries, nothing masked (reported: published with FlashAttention-3)."""
-ATTENTION_CAUSAL = 0.88
-"""The share of it under a causal mask, tiles on its diagonal counted whole: 518 TFLOP/s there (reported: as above)."""
 ATTENTION_ROWS = (128, 64)
 """Queries of a program, the fewest last (reported: the tiles of FlashAttention-2 and 3)."""
 ATTENTION_KEYS = 256
@@ -165,7 +163,7 @@ def call_times(call: LibraryCall, hints: Mapping[str, int], device: Device) -> T
 def attention_times(size: AttentionExtents, dtype: DType, device: Device) -> Times:
     """Seconds by cause of a fused attention on a device, by the best tiles and shares; `total` adds the launch."""
     padded = next((w for w in ATTENTION_EFFICIENCY if size.columns <= w), 2 * max(ATTENTION_EFFICIENCY))
-    share = ATTENTION_EFFICIENCY[min(padded, max(ATTENTION_EFFICIENCY))] * (ATTENTION_CAUSAL if size.causal else 1.0)
+    share = ATTENTION_EFFICIENCY[min(padded, max(ATTENTION_EFFICIENCY))] * (RANGED_EFFICIENCY if size.causal else 1.0)
     rate = device.dot_flops(dtype) * share / device.processors
     found: list[tuple[float, int, Times]] = []
     for high in ATTENTION_ROWS:

@@ -55,12 +55,14 @@ class Visited:
         tile: the loop's tile.
         bounds: at most one of either sign of the slope.
         busiest: whether it is the share of the program that visits most: of the first, the middle and the last.
+        whole: whether only tiles count on all of whose elements the conditions hold, in all of the program's tile.
     """
 
     extent: Extent
     tile: Tile
     bounds: tuple[Bound, ...]
     busiest: bool = False
+    whole: bool = False
 
     def evaluate(self, binding: Mapping[str, Any]) -> Any:
         """The share under `binding` (symbol name to int or integer array)."""
@@ -71,7 +73,7 @@ class Visited:
         below: Any = tiles
         skipped: Any = 0
         for b in self.bounds:
-            line = _Line.of(b, t, binding)
+            line = _Line.of(b, t, binding, whole=self.whole)
             mean = line.sum(tiles) / line.count
             below, skipped = (mean, skipped) if b.slope < 0 else (below, mean)
         return _clamp(below - skipped, 0.0, None) / tiles
@@ -182,7 +184,7 @@ class _Line:
     count: Any
 
     @staticmethod
-    def of(b: Bound, tile: Any, binding: Mapping[str, Any], least: bool = False) -> _Line:
+    def of(b: Bound, tile: Any, binding: Mapping[str, Any], least: bool = False, whole: bool = False) -> _Line:
         """The tiles that a bound allows (from above) or skips (from below), by the place along its longest axis.
 
         Args:
@@ -190,6 +192,7 @@ class _Line:
             tile: the loop's tile.
             binding: symbol name to int or integer array.
             least: the other axes stand where the bound allows least, not at their middle.
+            whole: what counts is where the bound allows all of a tile, not some of it.
         """
         u: Any = value(b.offset, binding)
         step: Any = 0
@@ -197,7 +200,7 @@ class _Line:
         for n, t in enumerate(b.terms):
             c, size = value(t.coefficient, binding), _size(t.tile, binding)
             places = -(-value(t.extent, binding) // size)
-            if t.above:
+            if t.above is not whole:
                 u = u + c * (size - 1)
             if n == 0:
                 step, count = c * size, places
@@ -208,8 +211,10 @@ class _Line:
         rising = not b.terms or b.terms[0].above
         width = abs(b.slope)
         if b.slope > 0:
-            # Skipped are the tiles that end too early: width*(k*tile + tile - 1) + u < 0.
-            u, step, rising = width - 1 - u - width * tile, -step, not rising
+            # Skipped are the tiles that end too early, or begin so: width*(k*tile + tile - 1) + u < 0.
+            u, step, rising = -1 - u - (0 if whole else width * (tile - 1)), -step, not rising
+        elif whole:
+            u = u - width * (tile - 1)
         if not rising:
             u, step = u + step * (count - 1), -step
         return _Line(u, step, width * tile, count)
