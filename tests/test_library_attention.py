@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +16,16 @@ from interpreting import InterpreterPool, InterpretJob
 from sgraph_programs import PLAIN as DEVICE
 from sgraph_samples import BF16, F16, F32, MAX, SUM, op, sym
 
+from prism.api.loading import trace
 from prism.api.optimizing import _without_library
+from prism.api.region_search import SearchBudget, run_search
 from prism.backends.protocol import load_module
 from prism.backends.triton.emit import emit_module
 from prism.cost.device import device
 from prism.cost.library import call_times
-from prism.events import Evidence
+from prism.cost.model import Model
+from prism.egraph.worker import Worker
+from prism.events import Evidence, Recorder
 from prism.generate.pruning import reach
 from prism.instantiate.options import config_of
 from prism.instantiate.proposals import Point
@@ -455,6 +459,38 @@ def test_a_family_that_the_library_makes_good_is_kept() -> None:
     assert not isinstance(without, str)
     assert not isinstance(with_it, str)
     assert without.covered([with_it])
+
+
+@pytest.fixture(scope="module")
+def worker() -> Iterator[Worker]:
+    with Worker() as running:
+        yield running
+
+
+@pytest.mark.parametrize(("heads", "queries", "chosen"), [(16, 256, True), (8, 16, False)])
+def test_it_competes_with_attention_whose_keys_are_shared(
+    heads: int, queries: int, chosen: bool, worker: Worker
+) -> None:
+    """Few queries over many keys: a split and its second stage, or the one kernel that it splits as a call."""
+
+    def attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        return torch.softmax(q @ k.transpose(-1, -2) * 0.125, -1) @ v
+
+    rows = (queries, 8192, 8192)
+    program = trace(attend, [torch.empty(heads, n, 128, dtype=torch.bfloat16, device="meta") for n in rows])
+    found = run_search(program, H200, SearchBudget(), worker, Recorder())
+    seconds: dict[str, float] = {}
+    for p in found.proved:
+        model = Model(p.sgraph, H200, {})
+        (best,) = Space(p.sgraph, H200, {}).best(model, 1)
+        kernels = [k for k in p.sgraph.kernels if not k.name.endswith("combine")]
+        if len(kernels) == 1:
+            kind = "library" if best.launches("library") else "split" if len(p.sgraph.kernels) == 2 else "loop"
+            seconds[kind] = min(model.seconds(best), seconds.get(kind, INF))
+    assert {"library", "split"} <= seconds.keys()
+    assert (seconds["library"] < seconds["split"]) is chosen
+    # What looks fastest comes first.
+    assert bool(library_calls(found.proved[0].sgraph)) is chosen
 
 
 def test_a_call_that_the_gate_refuses_leaves_the_candidates_own_best() -> None:
