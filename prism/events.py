@@ -535,6 +535,8 @@ class RangedReport:
         seed: of all draws.
         versions: of Python, prism and the packages below.
         outside: whether the model that was given runs at other lengths; they are refused where it does not.
+        parts: whether it is a whole model that goes in parts, of which cells count islands in place of kernels; a cell
+            without a folder runs the model that was given.
         warnings: what the user should know.
         output: the output folder; empty when none was written.
     """
@@ -551,6 +553,7 @@ class RangedReport:
     seed: int
     versions: Mapping[str, str]
     outside: bool = False
+    parts: bool = False
     warnings: tuple[str, ...] = ()
     output: str = ""
 

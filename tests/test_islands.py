@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -16,19 +17,21 @@ from quick import RunPython
 
 import prism.api as api
 import prism.api.whole_models as whole
-from prism.api import optimize_model
+from prism.api import optimize_model, optimize_model_ranges
 from prism.api.model_inputs import feeds
 from prism.api.optimizing import Produced
 from prism.api.options import Options
 from prism.api.verifying import verify
+from prism.backends.assembled import Step, assembled_text
 from prism.cli.app import main
 from prism.errors import ExitCode, NoImprovementError, UnsupportedError, UsageError
-from prism.events import Event, IslandReport, Warned
+from prism.events import Event, IslandReport, ModelReport, Warned
 from prism.frontend.onnx.inference import Inference
 from prism.frontend.onnx.islands import Cut, cut
 from prism.instantiate.model_bench import difference
 from prism.platforms.stock import Stock
 from prism.program.nodes import Program
+from prism.report.model_folder import render_model
 
 onnxruntime = pytest.importorskip("onnxruntime")  # of the extra `models`, which `dev` has too
 
@@ -542,3 +545,71 @@ def test_without_onnxruntime_it_is_said_how_to_get_it(tmp_path: Path, monkeypatc
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with saved(GATED_LAYERS, tmp_path, **GATES) as path, pytest.raises(UsageError, match=r"pip install .*\[models\]"):
         optimize_model(path, target="cpu")
+
+
+def test_a_range_of_lengths_is_dispatched_to_models_and_to_what_was_given(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Cells that gain something have a model each; those that gain nothing, and other lengths, run as they did."""
+    text = "(float[s, 8] x) => (float[s, 8] y) <int64[1] k = {8}> { t = Tanh(x)  y, at = TopK(t, k) }"
+    tuned: list[int] = []
+
+    def made(run: whole.Run) -> tuple[ModelReport, dict[str, bytes]]:
+        tuned.append(run.options.shapes["s"])
+        if tuned[-1] < 10:
+            raise NoImprovementError("nothing is gained", why="for a test")
+        added = f"(float[s, 8] x) => (float[s, 8] y) <float n = {{{float(tuned[-1])}}}> {{ y = Add(x, n) }}"
+        files = {"rest_0.onnx": model(added).SerializeToString()}
+        files["model.py"] = assembled_text("m", ["x"], ["y"], [Step("rest_0.onnx", ("x",), ("y",))]).encode()
+        island = IslandReport("island_0", 1, {}, rung="replay", best_seconds=1.0, baseline_seconds=2.0)
+        report = ModelReport("m", "cpu", "here", 2, (island,), (), sizes={"s": tuned[-1]})
+        return report, files | render_model(report, files)
+
+    monkeypatch.setattr(whole.Run, "made", made)
+    with saved(text, tmp_path) as path:
+        given = Stock(path, "m")
+        for original in (True, False):
+            tuned.clear()
+            out = tmp_path / f"out_{original}"
+            found = optimize_model_ranges(path, {"s": (1, 1000)}, target="cpu", out=out, original=original)
+            folders = [c.folder for c in found.report.cells]
+            assert len(folders) > 2
+            assert folders == ["", *(f"cell_{n}" for n in range(len(folders) - 1))]
+            assert verify(out)
+            spec = importlib.util.spec_from_file_location(f"ranged_{original}", out / "model.py")
+            assert spec is not None
+            assert spec.loader is not None
+            module = importlib.util.module_from_spec(spec)
+            spec.loader.exec_module(module)
+            run = module.load(threads=1)
+            for cell, at in zip(found.report.cells, tuned, strict=True):
+                for s in {int(cell.where.split()[0]), at, int(cell.where.split()[-1])}:
+                    x = RNG.standard_normal((s, 8), np.float32)
+                    want = x + np.float32(at) if cell.folder else given.run({"x": x}, ["x"])["y"]
+                    np.testing.assert_allclose(run(x=x), want, rtol=1e-5)
+            x = RNG.standard_normal((1001, 8), np.float32)
+            if original:
+                np.testing.assert_allclose(run(x), given.run({"x": x}, ["x"])["y"], rtol=1e-5)
+            else:
+                with pytest.raises(ValueError, match="s=1001: the model was made for 1 <= s <= 1000"):
+                    run(x)
+        for ranges, why in (({"t": (1, 4)}, "no symbolic dimension t"), ({"s": (4, 1)}, "no range of it")):
+            with pytest.raises(UsageError, match=why):
+                optimize_model_ranges(path, ranges, target="cpu")
+
+
+def test_ranges_of_a_model_in_parts_go_to_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[Any] = []
+
+    def nothing(path: Path, ranges: Any, **options: Any) -> None:
+        seen.append((ranges, options["original"], options["shapes"]))
+        raise NoImprovementError("nothing is gained")
+
+    monkeypatch.setattr(api, "optimize_model_ranges", nothing)
+    text = "(float[b, s] x) => (float[b, s] y) <int64[1] k = {2}> { t = Tanh(x)  y, at = TopK(t, k) }"
+    with saved(text, tmp_path) as path:
+        asked = ["optimize", str(path), "--target", "cpu", "--shape", "s=2..64", "--shape", "b=3"]
+        asked += ["--out", str(tmp_path / "o")]
+        assert main(asked) == ExitCode.NO_IMPROVEMENT
+        assert main([*asked, "--outside", "original"]) == ExitCode.NO_IMPROVEMENT
+    assert seen == [({"s": (2, 64)}, False, {"b": 3}), ({"s": (2, 64)}, True, {"b": 3})]

@@ -7,6 +7,7 @@ partitioned.py several regions, searched apart and composed
 optimizing.py  proved sGraphs -> output folder   (finalists.py; tune, check, write)
 ranged.py      a program, ranges of lengths -> output folder with kernels for each part of them
 whole_models.py an ONNX model in parts -> output folder (model_inputs.py: what it is compared and timed on)
+whole_ranges.py the same over ranges of lengths
 given_inputs.py inputs of the user's own, to be checked on
 records.py     a finished run -> report, proof record, lock
 rules.py       rule files of the user's own; the operators that they declare, as torch functions
@@ -25,8 +26,10 @@ from prism.api.rules import operators
 from prism.api.searching import search
 from prism.api.verifying import explain, verify
 from prism.api.whole_models import ModelResult, better_in_parts, optimize_model, shown_in_parts
+from prism.api.whole_ranges import ModelRanges, optimize_model_ranges
 
 __all__ = [
+    "ModelRanges",
     "ModelResult",
     "OptimizeResult",
     "ProvedSGraph",
@@ -41,6 +44,7 @@ __all__ = [
     "operators",
     "optimize",
     "optimize_model",
+    "optimize_model_ranges",
     "optimize_ranges",
     "prove",
     "prove_models",

@@ -203,10 +203,10 @@ def optimize_model(
     with cache_or_spare(recorder.warn) as cache:
         platform = platform_of(target, recorder.warn, cache)
         if not isinstance(platform, CpuPlatform):
-            raise _only_on_cpu(parts, str(path), platform.target)
+            raise only_on_cpu(parts, str(path), platform.target)
         check_installed(str(path))
         with ending(options.time, "the model was compared and timed", str(path)):
-            report, files = _Run(path, parts, options, check, platform, recorder, cache).made()
+            report, files = Run(path, parts, options, check, platform, recorder, cache).made()
     if folder is not None:
         report = replace(report, output=str(out))
         folder = write_folder(folder, files)
@@ -278,7 +278,8 @@ def shown_in_parts(path: Path | str, error: UnsupportedError) -> list[str]:
     return lines + kept_lines(kept_of(parts))
 
 
-def _only_on_cpu(parts: Cut, where: str, target: str) -> UnsupportedError:
+def only_on_cpu(parts: Cut, where: str, target: str) -> UnsupportedError:
+    """The error for a target whose kernels would wait for onnxruntime's tensors."""
     named = ", ".join(dict.fromkeys(k.op for k in parts.kept.values()))
     return UnsupportedError(
         f"no translation for {named}",
@@ -289,7 +290,7 @@ def _only_on_cpu(parts: Cut, where: str, target: str) -> UnsupportedError:
 
 
 @dataclass(slots=True)
-class _Run:
+class Run:
     """One run."""
 
     path: Path

@@ -5,8 +5,30 @@ The text is self-contained: of other packages it imports numpy and onnxruntime, 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+
+import sympy
+
+from prism.backends.ranged import condition
+
+_GIVEN = '''
+def _given(args, kwargs):
+    """What the model is called with, by name."""
+    if len(args) > len(INPUTS):
+        raise ValueError(f"{len(args)} inputs were given, and the model has {len(INPUTS)}: {', '.join(INPUTS)}")
+    given = dict(zip(INPUTS, args))
+    for name, value in kwargs.items():
+        if name not in INPUTS or name in given:
+            why = "given twice" if name in given else f"none of the model's: {', '.join(INPUTS)}"
+            raise ValueError(f"the input {name} is {why}")
+        given[name] = value
+    missing = [name for name in INPUTS if name not in given]
+    if missing:
+        raise ValueError(f"the input {missing[0]} is missing; the model takes {', '.join(INPUTS)}")
+    return given
+
+'''
 
 RUNTIME = '''
 HERE = Path(__file__).resolve().parent
@@ -37,17 +59,7 @@ class Model:
             self._steps.append((run, step["takes"], step["gives"], done))
 
     def __call__(self, *args, **kwargs):
-        if len(args) > len(INPUTS):
-            raise ValueError(f"{len(args)} inputs were given, and the model has {len(INPUTS)}: {', '.join(INPUTS)}")
-        given = dict(zip(INPUTS, args))
-        for name, value in kwargs.items():
-            if name not in INPUTS or name in given:
-                why = "given twice" if name in given else f"none of the model's: {', '.join(INPUTS)}"
-                raise ValueError(f"the input {name} is {why}")
-            given[name] = value
-        missing = [name for name in INPUTS if name not in given]
-        if missing:
-            raise ValueError(f"the input {missing[0]} is missing; the model takes {', '.join(INPUTS)}")
+        given = _given(args, kwargs)
         torch_like = any(hasattr(value, "data_ptr") for value in given.values())
         values = {name: _array(value) for name, value in given.items()}
         for run, takes, gives, done in self._steps:
@@ -63,6 +75,7 @@ class Model:
         return found[0] if len(found) == 1 else tuple(found)
 
 
+<given>
 def _processors():
     given = os.environ.get("OMP_NUM_THREADS", "").split(",")[0]
     if given.isdigit() and int(given) > 0:
@@ -117,7 +130,50 @@ def _island(step, threads):
         return (found,) if single else found
 
     return run
-'''
+'''.replace("<given>\n", _GIVEN.lstrip("\n") + "\n")
+
+RANGED = '''
+HERE = Path(__file__).resolve().parent
+
+
+def load(threads=None):
+    """The model as a function; what runs at some lengths is loaded when it is first called at one of them.
+
+    Args:
+        threads: that it runs on; by default as many as each of the models in here says.
+    """
+    return Model(threads)
+
+
+class Model:
+    """The model. Call it with its inputs, by place or by name, as arrays of numpy or tensors of torch.
+
+    It returns what the model does: one array, or a tuple of several; of torch where an input is.
+    """
+
+    def __init__(self, threads):
+        self.threads = threads
+        self._models = {}
+
+    def __call__(self, *args, **kwargs):
+        given = _given(args, kwargs)
+        try:
+            lengths = {name: int(given[source].shape[axis]) for name, (source, axis) in LENGTHS.items()}
+        except (AttributeError, IndexError):
+            lengths = None  # the model says what is wrong
+        return self._model(FILES[0] if lengths is None else FILES[_cell(**lengths)])(**given)
+
+    def _model(self, file):
+        if file not in self._models:
+            name = f"{__name__}_{file.replace('/', '_').partition('.')[0]}"
+            spec = importlib.util.spec_from_file_location(name, HERE / file)
+            module = importlib.util.module_from_spec(spec)
+            spec.loader.exec_module(module)
+            self._models[file] = module.load(self.threads)
+        return self._models[file]
+
+
+''' + _GIVEN.lstrip("\n")
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,3 +235,63 @@ def assembled_text(name: str, inputs: Sequence[str], outputs: Sequence[str], ste
         lines += ["    {", *(f"        {key!r}: {value!r}," for key, value in entry.items()), "    },"]
     lines += [")", ""]
     return "\n".join(lines) + RUNTIME
+
+
+def ranged_model_text(
+    name: str,
+    inputs: Sequence[str],
+    lengths: Mapping[str, tuple[str, int]],
+    ranges: Mapping[str, tuple[int, int]],
+    ways: Sequence[tuple[sympy.Basic, str, str]],
+    outside: str,
+) -> str:
+    """The module of a model of which several assembled ones are there, each for some lengths.
+
+    Args:
+        name: the model's.
+        inputs: the names of what it takes.
+        lengths: of each dimension that has a range, the input and the place of the dimension in its shape.
+        ranges: the least and the largest length.
+        ways: where each module is for, the same to read, and its file; the last takes what is left.
+        outside: the module for other lengths; empty where they are refused.
+    """
+    said = name.replace("\\", "\\\\").replace('"""', "'''")
+    within = " and ".join(f"{low} <= {n} <= {high}" for n, (low, high) in sorted(ranges.items()))
+    files = [file for _, _, file in ways] + ([outside] if outside else [])
+    parameters = ", ".join(sorted(ranges))
+    lines = [
+        f'"""{said} for {within}: models of which parts run by kernels, chosen by the lengths of the inputs.',
+        "",
+        "    from model import load",
+        "",
+        "    model = load()",
+        "",
+        "Written by prism.",
+        '"""',
+        "",
+        "import importlib.util",
+        "from pathlib import Path",
+        "",
+        f"INPUTS = {tuple(inputs)!r}",
+        "# Of each length, the input and the dimension of it.",
+        f"LENGTHS = {dict(sorted(lengths.items()))!r}",
+        "FILES = (",
+        *(f"    {file!r}," for file in files),
+        ")",
+        "",
+        "",
+        f"def _cell({parameters}):",
+        '    """Which of the models is for these lengths."""',
+        f"    if not ({within}):",
+    ]
+    if outside:
+        lines.append(f"        return {len(ways)}")
+    else:
+        shown = ", ".join(f"{n}={{{n}}}" for n in sorted(ranges))
+        lines += [
+            f'        raise ValueError(f"{shown}: the model was made for {within}")',
+        ]
+    for n, (predicate, text, _) in enumerate(ways[:-1]):
+        lines += [f"    if {condition(predicate)}:  # {text}", f"        return {n}"]
+    lines += [f"    return {len(ways) - 1}", ""]
+    return "\n".join(lines) + "\n" + RANGED

@@ -184,7 +184,7 @@ def ranged_text(
     with w.block(f"def _cell({', '.join(needed)}):"):
         w.line('"""Which of the modules the lengths are for."""')
         for n, way in enumerate(ways[:-1]):
-            with w.block(f"if {_condition(way.predicate)}:"):
+            with w.block(f"if {condition(way.predicate)}:"):
                 w.line(f"return {n}")
         w.line(f"return {len(ways) - 1}")
     w.blank(2)
@@ -217,7 +217,7 @@ def _documented(doc: str, within: str, otherwise: str, options: str, original: b
     return [f'"""{said[0]}', *said[1:], '"""']
 
 
-def _condition(predicate: sympy.Basic) -> str:
+def condition(predicate: sympy.Basic) -> str:
     """The predicate as Python."""
     names = {s: sympy.Symbol(identifier(s.name), integer=True) for s in predicate.free_symbols}
     return str(sympy.pycode(predicate.xreplace(names), fully_qualified_modules=False))

@@ -255,13 +255,18 @@ def optimize(
                         why=f"it is not read whole: {detail[-1]}",
                         fix="leave it away, or give the part of the model that it is about",
                     )
-                if ranges:
+                if ranges and options.pop("inputs") is not None:
                     raise UsageError(
-                        "a model that goes in parts is tuned at one length",
-                        where="--shape",
-                        fix="give a value, as in --shape seq=512: its kernels take every length",
+                        "inputs are of one length",
+                        where="--inputs",
+                        why="a model that goes in parts is compared and timed at several",
+                        fix="leave it away, or give values in place of ranges (--shape)",
                     )
-                whole = api.optimize_model(model, check=check, **options).report
+                if ranges:
+                    options["original"] = outside is not None
+                    over = api.optimize_model_ranges(model, ranges, check=check, **options).report
+                else:
+                    whole = api.optimize_model(model, check=check, **options).report
             elif ranges:
                 options["original"] = None if outside is None else model
                 over = api.optimize_ranges(program, ranges, **options).report
@@ -273,7 +278,7 @@ def optimize(
             raise
     from prism.cli.output import print_model_report, print_ranged_report, print_report
 
-    if program is None:
+    if program is None and not ranges:
         print_model_report(whole, folder=folder, as_json=json)
     elif ranges:
         print_ranged_report(over, folder=folder, as_json=json)

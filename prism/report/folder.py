@@ -95,7 +95,7 @@ def render_folders(
     top = sorted({name.partition("/")[0] for name in (*files, *made, LOCK_NAME)})
     made[README_NAME] = readme(top).encode()
     every = {**files, **made}
-    listed = {n: d for n, d in every.items() if "/" not in n or n.rpartition("/")[2] == LOCK_NAME}
+    listed = {n: d for n, d in every.items() if "/" not in n or n.partition("/")[2] == LOCK_NAME}
     made[LOCK_NAME] = folders_lock(schema, {n: hashlib.sha256(d).hexdigest() for n, d in listed.items()}, versions)
     return made
 

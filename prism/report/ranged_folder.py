@@ -1,9 +1,12 @@
 """The output folder of kernels for ranges of shapes, and the lines that tell of it.
 
 README.md            how to call the function, and what the other files are
-<name>.py            the function: it asks the inputs' lengths, and calls the kernels of one of the folders
-cell_<n>/            kernels for a part of the ranges, an output folder like that of any program
-model.onnx           the model that was given, for lengths outside of the ranges, where that was asked for
+<name>.py            the function: it asks the inputs' lengths, and calls the kernels of one of the folders; of a model
+                     that goes in parts it is model.py, whose load() gives the function
+cell_<n>/            kernels for a part of the ranges, an output folder like that of any program, or model in parts
+model.onnx           the model that was given, for lengths outside of the ranges, where that was asked for, and those at
+                     which no part of it is faster
+original.py          what runs it, of a model that goes in parts
 report.json          the run
 prism.lock.json      the SHA-256 of every file here, and of the lock files of the folders
 """
@@ -27,12 +30,35 @@ from prism.report.units import duration
 from prism.report.usage import NEEDS, README_NAME, example, shown
 
 MODEL = "model.onnx"
+MODELS = "model.py"
+"""The module of a model that goes in parts."""
 COLUMNS = ("lengths", "tuned at", "by kernels", "before", "gain", "kernels in", "launches")
 
 
 def render_ranged(report: RangedReport, files: Mapping[str, bytes]) -> dict[str, bytes]:
     """The files that tell of the others; the lock file is last."""
     return render_folders(RANGES_LOCK_SCHEMA, to_json(report), partial(_readme, report), files, report.versions)
+
+
+def _module(report: RangedReport) -> str:
+    """The file of the function."""
+    return MODELS if report.parts else module_name(report.name)
+
+
+def _columns(report: RangedReport) -> tuple[str, ...]:
+    return (*COLUMNS[:-1], "islands") if report.parts else COLUMNS
+
+
+def _call(report: RangedReport) -> tuple[list[str], str]:
+    """Lines of Python before a call of the function, and the call."""
+    place = ', device="cuda"' if report.backend == "Triton" else ""
+    module, function = PurePosixPath(_module(report)).stem, report.name
+    # A model's inputs may have names that Python takes for none.
+    names = [f"x{n}" if report.parts else a.name for n, a in enumerate(report.arguments)]
+    made = [f"{n} = {example(a, place)}" for n, a in zip(names, report.arguments, strict=True)]
+    loaded = ["model = load()"] if report.parts else []
+    before = ["import torch", f"from {module} import {'load' if report.parts else function}", *made, *loaded]
+    return before, f"{'model' if report.parts else function}({', '.join(names)})"
 
 
 def ranges_line(report: RangedReport) -> str:
@@ -58,7 +84,7 @@ def cell_rows(report: RangedReport) -> list[tuple[str, ...]]:
             duration(c.best_seconds) if not c.why else "-",
             f"{duration(c.baseline_seconds)} ({c.baseline})" if not c.why else "-",
             gain(c),
-            c.folder,
+            c.folder or "onnxruntime",
             str(c.kernels),
         )
         for c in report.cells
@@ -69,13 +95,15 @@ def _outside(report: RangedReport) -> str:
     """What happens at other lengths."""
     if report.outside:
         return f"Other lengths run in onnxruntime, by `{MODEL}`."
+    if report.parts:
+        return "Other lengths are refused."
     return "Other lengths are refused; `otherwise=` takes a function that is called with the same tensors instead."
 
 
 def _readme(report: RangedReport, files: list[str]) -> str:
     """The folder's README. Holds no path of the machine."""
-    module = PurePosixPath(module_name(report.name)).stem
-    place = ', device="cuda"' if report.backend == "Triton" else ""
+    before, call = _call(report)
+    needs = "numpy, onnxruntime and a C++ compiler" if report.parts else NEEDS.get(report.backend, "torch")
     word = "measured" if report.evidence is Evidence.MEASURED else "estimated"
     lines = [
         f"# {report.name}",
@@ -83,7 +111,7 @@ def _readme(report: RangedReport, files: list[str]) -> str:
         f"Kernels in {report.backend} for {report.target} ({report.device}), made and proved by prism, for "
         f"{ranges_line(report)}. Times are {word}.",
         "",
-        f"| {' | '.join(COLUMNS)} |",
+        f"| {' | '.join(_columns(report))} |",
         f"|{'---|' * len(COLUMNS)}",
         *(f"| {' | '.join(row)} |" for row in cell_rows(report)),
         "",
@@ -91,13 +119,11 @@ def _readme(report: RangedReport, files: list[str]) -> str:
         "",
         "## Call it",
         "",
-        f"The modules need {NEEDS.get(report.backend, 'torch')}; they do not need prism. In this folder:",
+        f"The modules need {needs}; they do not need prism. In this folder:",
         "",
         "```python",
-        "import torch",
-        f"from {module} import {report.name}",
-        *(f"{a.name} = {example(a, place)}" for a in report.arguments),
-        f"result = {report.name}({', '.join(a.name for a in report.arguments)})",
+        *before,
+        f"result = {call}",
         "```",
         "",
         "## Check it",
@@ -109,7 +135,7 @@ def _readme(report: RangedReport, files: list[str]) -> str:
         "",
         "| file | what it is |",
         "|---|---|",
-        *(f"| `{name}` | {_purpose(name, module_name(report.name))} |" for name in files),
+        *(f"| `{name}` | {_purpose(name, _module(report))} |" for name in files),
         "",
     ]
     return "\n".join(lines)
@@ -121,8 +147,9 @@ def print_ranged(report: RangedReport, console: Console) -> None:
         Text.assemble((report.name, "bold"), f" for {report.target} ({report.device}), {ranges_line(report)}")
     )
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    for column in COLUMNS:
-        table.add_column(column, overflow="fold", justify="right" if column in ("by kernels", "launches") else "left")
+    right = ("by kernels", "launches", "islands")
+    for column in _columns(report):
+        table.add_column(column, overflow="fold", justify="right" if column in right else "left")
     for row in cell_rows(report):
         table.add_row(*map(Text, row))
     console.print(table)
@@ -132,7 +159,8 @@ def print_ranged(report: RangedReport, console: Console) -> None:
     rows.add_row("times", Text(report.evidence.value))
     for c in report.cells:
         if c.why:
-            rows.add_row(c.where, Text(f"takes the kernels in {c.folder}: {c.why}"))
+            said = f"takes the kernels in {c.folder}" if c.folder else "runs in onnxruntime"
+            rows.add_row(c.where, Text(f"{said}: {c.why}"))
     rows.add_row("elsewhere", Text(_outside(report).replace("`", "")))
     if report.output:
         rows.add_row("written to", Text(report.output))
@@ -142,23 +170,22 @@ def print_ranged(report: RangedReport, console: Console) -> None:
 def next_lines(report: RangedReport) -> tuple[tuple[str, str], ...]:
     """What to type after a run: by purpose, one line for a shell in the current folder."""
     folder = shown(report.output)
-    module = PurePosixPath(module_name(report.name)).stem
-    place = ', device="cuda"' if report.backend == "Triton" else ""
-    made = [f"{a.name} = {example(a, place)}" for a in report.arguments]
-    call = f"print({report.name}({', '.join(a.name for a in report.arguments)}))"
-    code = "; ".join(("import torch", f"from {module} import {report.name}", *made, call))
+    before, call = _call(report)
+    code = "; ".join((*before, f"print({call})"))
+    first = str(PurePosixPath(folder) / next(c.folder for c in report.cells if c.folder))
     return (
         ("call", f"PYTHONPATH={shlex.quote(folder)} python -c {shlex.quote(code)}"),
         ("read", str(PurePosixPath(folder) / README_NAME)),
         ("verify", f"prism verify {shlex.quote(folder)}"),
-        ("explain", f"prism explain {shlex.quote(str(PurePosixPath(folder) / report.cells[0].folder))}"),
+        *([] if report.parts else [("explain", f"prism explain {shlex.quote(first)}")]),
     )
 
 
 def _purpose(name: str, module: str) -> str:
     return {
         module: "the function",
-        MODEL: "the model that was given, for lengths outside of the ranges",
+        MODEL: "the model that was given, for lengths that no kernels are for",
+        "original.py": "what runs the model that was given",
         REPORT_NAME: "the run, for programs",
         LOCK_NAME: "the SHA-256 of every file here, and of the lock files of the folders",
     }.get(name, "kernels for a part of the ranges, with their proof")

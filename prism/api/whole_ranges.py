@@ -1,0 +1,283 @@
+"""Whole models that go in parts, over ranges of lengths: one for each part of the ranges, and a module that picks.
+
+cut       -> cells of the ranges, no wider than one choice of tiles is for (prism/generate/cells.py)
+optimise  the model in parts at each cell's middle: kernels take every length, so a cell's are right outside of it, too
+assemble  a folder: the cells' folders, the model as it was given, and a module that asks the inputs' lengths
+
+A cell in which nothing is faster runs the model as it was given, in onnxruntime.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import sympy
+
+from prism.api.optimizing import MORE_TIME
+from prism.api.options import Options
+from prism.api.region_search import SearchBudget
+from prism.api.rules import declared
+from prism.api.whole_models import STOCK_NAME, Run, only_on_cpu
+from prism.backends.assembled import Step, assembled_text, ranged_model_text
+from prism.cost.shapes import middle
+from prism.errors import NoImprovementError, UnsupportedError, UsageError
+from prism.events import Argument, CellReport, Evidence, Listener, ModelReport, RangedReport, Recorder
+from prism.folders import cache_or_spare
+from prism.frontend.onnx.islands import Cut, cut
+from prism.generate.cells import Cell, cells
+from prism.instantiate.lock import versions
+from prism.platforms.choice import platform_of
+from prism.platforms.cpu import CpuPlatform
+from prism.platforms.stock import check_installed
+from prism.process.deadline import Deadline
+from prism.program.extents import evaluate
+from prism.program.nodes import SymbolRange
+from prism.report.folder import write_folder
+from prism.report.model_folder import MODULE
+from prism.report.ranged_folder import MODEL, render_ranged
+from prism.report.units import duration
+
+GIVEN = "original.py"
+"""The module that runs the model as it was given."""
+
+
+@dataclass(frozen=True, slots=True)
+class ModelRanges:
+    """What a run ends in.
+
+    Attributes:
+        report: as shown to the user.
+        models: of each cell that is faster, what a run of the whole model at its middle says.
+        out: the output folder; None when none was asked for.
+    """
+
+    report: RangedReport
+    models: Mapping[str, ModelReport]
+    out: Path | None
+
+
+def optimize_model_ranges(
+    path: Path | str,
+    ranges: Mapping[str, tuple[int, int]],
+    *,
+    target: str | None = None,
+    out: Path | str | None = None,
+    budget: SearchBudget | None = None,
+    trials: int = 12,
+    seed: int = 0,
+    shapes: Mapping[str, int] | None = None,
+    listener: Listener | None = None,
+    rules: Sequence[Path | str] = (),
+    baselines: Sequence[str] | None = None,
+    anew: bool = False,
+    check: bool = True,
+    seconds: float | None = None,
+    original: bool = False,
+) -> ModelRanges:
+    """Optimise what prism reads of an ONNX model for a range of lengths, each part of it with its own choice.
+
+    Args:
+        path: the file.
+        ranges: the least and the largest length by symbolic dimension, for at least one.
+        target: as for `optimize_model`, and so are those that follow.
+        out: the output folder.
+        budget: of every island.
+        trials: how many configurations are compiled for each.
+        seed: of all draws.
+        shapes: values of other symbolic dimensions.
+        listener: called with progress events.
+        rules: rule files of your own.
+        baselines: `onnxruntime` or None.
+        anew: whether everything is timed again.
+        check: compare every island's program with its nodes.
+        seconds: after which the run ends, with the cells that are finished by then.
+        original: whether the model that was given runs at other lengths; by default these are refused.
+
+    Raises:
+        UsageError: a range is none, or not of the model's; or as for `optimize_model`.
+        UnsupportedError: a length is no dimension of an input; or as for `optimize_model`.
+        NoImprovementError: nothing is faster than onnxruntime, in any cell.
+        VerificationError: as for `optimize_model`.
+    """
+    path = Path(path)
+    if baselines is not None and set(baselines) != {STOCK_NAME}:
+        raise UsageError(
+            "a model that goes in parts is timed against onnxruntime alone",
+            where="--baseline",
+            fix=f"leave --baseline away, or name {STOCK_NAME}",
+        )
+    options = Options(
+        target=target,
+        budget=budget,
+        trials=trials,
+        seed=seed,
+        shapes=shapes or {},
+        listener=listener,
+        rules=rules,
+        baselines=(STOCK_NAME,),
+        anew=anew,
+        time=Deadline.after(seconds),
+    )
+    folder = options.folder(out)
+    recorder = Recorder(listener)
+    with recorder.stage("islands") as detail:
+        parts = cut(path, operators=declared(rules) if rules else ())
+        detail.append(f"{len(parts.islands)} islands, {len(parts.kept)} of {parts.count} nodes stay as they are")
+    lengths = _lengths(parts, ranges, options.shapes, str(path))
+    found = _cells(ranges)
+    made: list[tuple[ModelReport, dict[str, bytes]] | NoImprovementError] = []
+    with cache_or_spare(recorder.warn) as cache:
+        platform = platform_of(target, recorder.warn, cache)
+        if not isinstance(platform, CpuPlatform):
+            raise only_on_cpu(parts, str(path), platform.target)
+        check_installed(str(path))
+        for n, cell in enumerate(found):
+            own = Recorder(listener)
+            with recorder.stage(f"cell {n + 1}") as detail:
+                time = options.time.part(1 / (len(found) - n))
+                at = replace(options, shapes={**options.shapes, **cell.at}, time=time)
+                with recorder.within(0, f"cell {n + 1} of {len(found)} ({cell.text})"):
+                    try:
+                        one = Run(path, parts, at, check, platform, own, cache).made()
+                    except NoImprovementError as error:
+                        made.append(error)
+                        detail.append(f"{cell.text}: {error.what}")
+                    else:
+                        made.append(one)
+                        times = f"{duration(one[0].baseline_seconds)} to {duration(one[0].best_seconds)}"
+                        detail.append(f"{cell.text}: {times}")
+            for message in own.warnings:
+                recorder.warn(message)
+        device = platform.device_name
+    report, files, models = _assembled(path, parts, ranges, lengths, found, made, recorder, device, original)
+    if folder is not None:
+        report = replace(report, output=str(out))
+        folder = write_folder(folder, files)
+    return ModelRanges(report, models, folder)
+
+
+def _lengths(
+    parts: Cut, ranges: Mapping[str, tuple[int, int]], shapes: Mapping[str, int], where: str
+) -> dict[str, tuple[str, int]]:
+    """Of each dimension with a range, an input that has it, and where in its shape it is."""
+    found: dict[str, tuple[str, int]] = {}
+    names: set[str] = set()
+    for port in parts.inputs:
+        for axis, extent in enumerate(port.shape or ()):
+            if isinstance(extent, sympy.Expr):
+                names |= {s.name for s in extent.free_symbols}
+            if isinstance(extent, sympy.Symbol):
+                found.setdefault(extent.name, (port.name, axis))
+    for name, (low, high) in ranges.items():
+        if name not in names:
+            known = ", ".join(sorted(names)) or "none"
+            raise UsageError(f"the model has no symbolic dimension {name}", where="--shape", fix=f"it has: {known}")
+        if name in shapes:
+            raise UsageError(f"{name} has a range and a value", where="--shape", fix="give one of them")
+        if not 1 <= low <= high:
+            raise UsageError(f"{name}={low}..{high} is no range of it", where="--shape", fix="give one from 1 on")
+        if name not in found:
+            raise UnsupportedError(
+                f"the length {name} cannot be told from the inputs' shapes",
+                where=where,
+                fix="give an input a dimension of that length, or tune at one shape",
+            )
+    return {name: found[name] for name in ranges}
+
+
+def _cells(ranges: Mapping[str, tuple[int, int]]) -> tuple[Cell, ...]:
+    """The cells of the ranges, by their spans alone: islands do not agree on which kernels win where."""
+    held = {n: SymbolRange(low, high, middle(low, high)) for n, (low, high) in ranges.items()}
+    varying = {n: r for n, r in held.items() if r.low < r.high}
+    fixed = {n: r.low for n, r in held.items() if n not in varying}
+    if not varying:
+        return (Cell(sympy.true, "everywhere", fixed),)
+    return tuple(replace(c, at={**c.at, **fixed}) for c in cells((), varying))
+
+
+def _assembled(
+    path: Path,
+    parts: Cut,
+    ranges: Mapping[str, tuple[int, int]],
+    lengths: Mapping[str, tuple[str, int]],
+    found: Sequence[Cell],
+    made: Sequence[tuple[ModelReport, dict[str, bytes]] | NoImprovementError],
+    recorder: Recorder,
+    device: str,
+    original: bool,
+) -> tuple[RangedReport, dict[str, bytes], dict[str, ModelReport]]:
+    """The report, the folder's files, and what was made for each cell's folder.
+
+    Raises:
+        NoImprovementError: no cell has kernels.
+    """
+    faster = [m for m in made if not isinstance(m, NoImprovementError)]
+    if not faster:
+        said = zip(found, made, strict=True)
+        raise NoImprovementError(
+            "nothing beats what was given, at any length",
+            where=str(path),
+            why="; ".join(f"{c.text}: {m.what} ({m.why})" for c, m in said if isinstance(m, NoImprovementError)),
+            fix=MORE_TIME
+            if any(isinstance(m, NoImprovementError) and m.fix == MORE_TIME for m in made)
+            else "keep the model as it is, or give another range (--shape)",
+        )
+    inputs, outputs = ([p.name for p in ports] for ports in (parts.inputs, parts.outputs))
+    files: dict[str, bytes] = {}
+    models: dict[str, ModelReport] = {}
+    ways: list[tuple[sympy.Basic, str, str]] = []
+    reports: list[CellReport] = []
+    for cell, one in zip(found, made, strict=True):
+        if isinstance(one, NoImprovementError):
+            ways.append((cell.predicate, cell.text, GIVEN))
+            reports.append(CellReport(cell.text, dict(cell.at), "", 0, "", why=f"{one.what}: {one.why}"))
+            continue
+        report, own = one
+        inner = f"cell_{len(models)}"
+        models[inner] = report
+        files |= {f"{inner}/{name}": data for name, data in own.items()}
+        ways.append((cell.predicate, cell.text, f"{inner}/{MODULE}"))
+        reports.append(
+            CellReport(
+                where=cell.text,
+                at=dict(cell.at),
+                folder=inner,
+                kernels=len(report.chosen),
+                rung=report.chosen[0].rung,
+                best_seconds=report.best_seconds,
+                baseline_seconds=report.baseline_seconds,
+                baseline=report.baseline,
+                between=report.measurement.between if report.measurement is not None else None,
+            )
+        )
+    if original or len(faster) < len(made):
+        files[GIVEN] = assembled_text(path.stem, inputs, outputs, [Step(MODEL, tuple(inputs), tuple(outputs))]).encode()
+        files[MODEL] = parts.with_functions(frozenset())
+    text = ranged_model_text(path.stem, inputs, lengths, ranges, ways, GIVEN if original else "")
+    files[MODULE] = text.encode()
+    whole = RangedReport(
+        name=path.stem,
+        target="cpu",
+        device=device,
+        evidence=Evidence.MEASURED,
+        backend="C++",
+        ranges={n: ranges[n] for n in sorted(ranges)},
+        cells=tuple(reports),
+        arguments=_arguments(parts, faster[0][0]),
+        stages=dict(recorder.seconds),
+        seed=faster[0][0].seed,
+        versions=versions(),
+        outside=original,
+        parts=True,
+        warnings=tuple(recorder.warnings),
+    )
+    return whole, files | render_ranged(whole, files), models
+
+
+def _arguments(parts: Cut, report: ModelReport) -> tuple[Argument, ...]:
+    """The model's inputs at the sizes of the first cell."""
+    at: dict[str, Any] = dict(report.sizes)
+    return tuple(Argument(p.name, p.dtype, tuple(evaluate(e, at) for e in p.shape or ())) for p in parts.inputs)
