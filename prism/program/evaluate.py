@@ -10,7 +10,7 @@ can run the same programs (see prism/backends/eager.py).
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Hashable, Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -38,6 +38,7 @@ from prism.program.nodes import (
     walk,
 )
 from prism.program.prefix import prefix_sum
+from prism.program.transform import Numbering
 
 # Above this many elements a product is not held whole, even for the sake of infinities (see _sum_of_product).
 _WHOLE_PRODUCT = 1 << 22
@@ -206,10 +207,8 @@ class Interpreter:
         self._binding = binding
         self._xp = xp
         # Sub-expressions are numbered by structure (a node and the numbers of its children), in linear time.
-        self._numbers: dict[Hashable, int] = {}
-        self._number_of: dict[int, int] = {}
+        self._numbers = Numbering()
         self._values: dict[int, NamedArray] = {}
-        self._alive: list[Expr] = []
 
     def size(self, axis: Axis) -> int:
         """The extent of an axis."""
@@ -238,26 +237,10 @@ class Interpreter:
 
     def value(self, expr: Expr) -> NamedArray:
         """The value of an expression over its free axes."""
-        number = self._identify(expr)
+        number = self._numbers.of(expr)
         if number not in self._values:
             self._values[number] = self._compute(expr)
         return self._values[number]
-
-    def _identify(self, expr: Expr) -> int:
-        known = self._number_of.get(id(expr))
-        if known is None:
-            key: Hashable
-            match expr:
-                case Map(op, args):
-                    key = (op, *(self._identify(a) for a in args))
-                case Reduce(kind, axis, body):
-                    key = (kind, axis, self._identify(body))
-                case _:
-                    key = expr
-            known = self._numbers.setdefault(key, len(self._numbers))
-            self._number_of[id(expr)] = known
-            self._alive.append(expr)  # an id is only good while its object lives
-        return known
 
     def _compute(self, expr: Expr) -> NamedArray:
         match expr:
@@ -407,7 +390,7 @@ class Interpreter:
         body = expr.body
         # Nested reductions of one kind are one, unless the inner one's axis shadows an outer one.
         while isinstance(body, Reduce) and body.kind == expr.kind and body.axis not in bound:
-            if self._identify(body) in self._values:
+            if self._numbers.of(body) in self._values:
                 break
             bound.append(body.axis)
             body = body.body

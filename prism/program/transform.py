@@ -9,7 +9,7 @@ whether `k` is one of its free axes.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
@@ -20,6 +20,31 @@ from prism.program.nodes import Expr, Map, Position, Read, Reduce, ReduceKind, S
 
 _Names: TypeAlias = frozenset[tuple[Axis, Axis]]  # axis, its new name
 _NO_NAMES: _Names = frozenset()
+
+
+@dataclass(slots=True)
+class Numbering:
+    """A number for every expression, the same for equal ones: each object is looked at once, and never all below it."""
+
+    _numbers: dict[Hashable, int] = field(default_factory=dict)
+    _of: dict[int, int] = field(default_factory=dict)
+    _alive: list[Expr] = field(default_factory=list)  # an id is only good while its object lives
+
+    def of(self, expr: Expr) -> int:
+        """The expression's number."""
+        known = self._of.get(id(expr))
+        if known is None:
+            key: Hashable
+            match expr:
+                case Map(op, args):
+                    key = (op, *(self.of(a) for a in args))
+                case Reduce(kind, axis, body):
+                    key = (kind, axis, self.of(body))
+                case _:
+                    key = expr
+            known = self._of[id(expr)] = self._numbers.setdefault(key, len(self._numbers))
+            self._alive.append(expr)
+        return known
 
 
 def with_args(node: Map, args: tuple[Expr, ...]) -> Map:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import zlib
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,6 +15,7 @@ from prism.program.identity.field import Field, Numbers, mix
 from prism.program.identity.sample import Sample
 from prism.program.index import Axis, FloorDiv, Index, Mod
 from prism.program.nodes import Const, DType, Expr, Map, Position, Read, Reduce, ReduceKind, Size
+from prism.program.transform import Numbering
 
 ORACLES = ("erf", "atan", "bitand", "sin", "cos")
 """Operations that are random functions here: nothing is known of them but that they are odd, even or symmetric."""
@@ -64,14 +65,12 @@ class Evaluator:
         self._dtypes = dtypes
         self._scale = scale
         self._rank: dict[Axis, int] = {}
-        self._numbers: dict[Hashable, int] = {}
-        self._number_of: dict[int, int] = {}
+        self._numbers = Numbering()
         self._values: dict[int, NamedNumbers] = {}
-        self._alive: list[Expr] = []
 
     def value(self, expr: Expr) -> NamedNumbers:
         """The value of an expression over the samples of its free axes."""
-        number = self._identify(expr)
+        number = self._numbers.of(expr)
         if number not in self._values:
             with np.errstate(all="ignore"):
                 self._values[number] = self._compute(expr)
@@ -90,22 +89,6 @@ class Evaluator:
     def ordered(self, axes: Sequence[Axis]) -> tuple[Axis, ...]:
         """The axes in the order of dimensions."""
         return self._order(axes)
-
-    def _identify(self, expr: Expr) -> int:
-        known = self._number_of.get(id(expr))
-        if known is None:
-            key: Hashable
-            match expr:
-                case Map(op, args):
-                    key = (op, *(self._identify(a) for a in args))
-                case Reduce(kind, axis, body):
-                    key = (kind, axis, self._identify(body))
-                case _:
-                    key = expr
-            known = self._numbers.setdefault(key, len(self._numbers))
-            self._number_of[id(expr)] = known
-            self._alive.append(expr)  # an id is only good while its object lives
-        return known
 
     def _compute(self, expr: Expr) -> NamedNumbers:
         match expr:
