@@ -55,7 +55,7 @@ def test_groups_are_shared_by_programs(interpreter: InterpreterPool, tmp_path: P
     rng = np.random.default_rng(0)
     given = {t.name: rng.standard_normal(tuple(map(int, t.shape))).astype(np.float32) for t in g.inputs}
     # 12 groups for 8 programs: two each, and the last two have none.
-    symbols = {s.name: 16 for s in g.symbols} | {role.parts.name: 8}
+    symbols = {s.name: 64 for s in g.symbols} | {role.parts.name: 8}
     names = [x.name for x in g.launches]
     config = Config(symbols, dict.fromkeys(names, 4), dict.fromkeys(names, 1))
     (y,) = interpreter.run(InterpretJob(path, source.entry, tuple(given.values()), ("float32",) * len(given), config))
