@@ -37,6 +37,7 @@ from prism.api.rules import rule_paths
 from prism.api.second_opinion import merged, recorded
 from prism.api.trivial import check_gain
 from prism.backends.protocol import ModuleSource, load_function, write_module
+from prism.cost.constant_folding import fold_constants
 from prism.egraph.worker import Worker
 from prism.errors import (
     CompilerError,
@@ -345,6 +346,7 @@ def produce(program: Program, options: Options) -> Produced:
         program = _at(program, {**at, **options.shapes})
         check_gain(program)
         program, returned = computed(program)
+        program = fold_constants(program)
         check_gain(program)
         _supported(program)
         files = rule_paths(options.rules)

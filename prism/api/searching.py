@@ -10,6 +10,7 @@ from prism.api.partitioned import PartitionedSearch, search_regions
 from prism.api.proofs import ProvedSGraph
 from prism.api.region_search import Search, SearchBudget, SearchResult
 from prism.api.rules import rule_paths
+from prism.cost.constant_folding import fold_constants
 from prism.cost.device import Device
 from prism.egraph.rules import FpClass
 from prism.egraph.worker import Worker
@@ -63,6 +64,7 @@ def search(
     if workers < 1:
         raise UsageError(f"{workers} workers", where="search", fix="give 1 or more")
     program, _ = computed(under(program, assume))
+    program = fold_constants(program)
     recorder = Recorder(listener)
     chosen = platform_of(target, recorder.warn).device
     with refusing_depth(program.name):

@@ -29,6 +29,7 @@ from prism.checker import (
     read_rules,
     stated_in,
 )
+from prism.cost.constant_folding import fold_constants
 from prism.egraph.budget import Budget
 from prism.egraph.derivation.certificate import REPLAY_SCHEMA, Decoder, Encoder
 from prism.egraph.language import TensorFacts
@@ -47,6 +48,7 @@ from prism.program.inline import aligned, inline
 from prism.program.nodes import DType, Expr, Formula, Program, Reduce, Tensor, walk
 from prism.program.pretty import formula_lines
 from prism.program.region import reads
+from prism.program.returned import computed
 from prism.program.stated import Fact
 from prism.report.folder import LARGEST, LOCK_NAME, REPORT_NAME, certificate_name, digest_of, read_file, unlisted
 from prism.report.records import MODEL_LOCK_SCHEMA, RANGES_LOCK_SCHEMA, from_json, lock_schema, recorded_files
@@ -373,7 +375,8 @@ class _Run:
 
     def model(self, program: Program, proof: ProofRecord, sides: _Sides) -> None:
         """The proof is of this model, under what is stated of its inputs."""
-        program = under(program, proof.stated)
+        program, _ = computed(under(program, proof.stated))
+        program = fold_constants(program)
         if program_hash(_tuned_at(program, self.lock.shapes)) != self.lock.program:
             self.differs(LOCK_NAME, f"it is not of the model {program.name}: the program's hash is another one")
             return

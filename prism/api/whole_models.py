@@ -34,6 +34,7 @@ from prism.api.trivial import nothing_to_gain
 from prism.backends.assembled import Step, assembled_text
 from prism.backends.cpu.support import find_compiler
 from prism.backends.weights import weights_bytes
+from prism.cost.constant_folding import fold_constants
 from prism.errors import (
     ModelError,
     NoImprovementError,
@@ -444,7 +445,7 @@ class Run:
         file.write_bytes(part.data)
         try:
             check = self.check and like is None
-            program = load_compared(file, rules=self.options.rules, check=check, root=self.cache)
+            program = fold_constants(load_compared(file, rules=self.options.rules, check=check, root=self.cache))
         except PrismError as error:
             return _Made(replace(report, why=_said(error)), failed=True)
         if like is not None and like.kernels is not None:
