@@ -446,6 +446,17 @@ def gated_linear_attention(q: Any, k: Any, v: Any, a: Any) -> Any:
     return (q @ k.transpose(-1, -2) * decays(a)).to(q.dtype) @ v
 
 
+def retention(q: Any, k: Any, v: Any) -> Any:
+    """A constant decay per head, quadratic as written: q, k, v [h, s, d]."""
+    import torch
+
+    heads, places = (torch.arange(n, device=q.device) for n in q.shape[:2])
+    decay = torch.log1p(-torch.exp2(-5.0 - heads.float()))
+    steps = (places[:, None] - places[None]).float()
+    weights = torch.where(steps >= 0, torch.exp(steps * decay[:, None, None]), 0.0)
+    return (q @ k.transpose(-1, -2) * weights).to(q.dtype) @ v
+
+
 def state_space(x: Any, a: Any, b: Any, c: Any) -> Any:
     """Mamba-2's quadratic form: x [h, s, d], a [h, s], b, c [s, n] of all heads."""
     return ((c @ b.transpose(0, 1)) * decays(a)).to(x.dtype) @ x
@@ -981,6 +992,17 @@ KNOWN = (
         "Flash Linear Attention (Yang 2024), simple_gla: chunks of 128; k, v and the gates are read twice",
         vector="h*s*(7*128/2 + 2*d + 2*d*d/128)",
         assume="a <= 0",
+    ),
+    Known(
+        "retention",
+        retention,
+        _QKV,
+        "h=8 s=4096 d=128",
+        "2*h*s*(2*d*d + 128*2*d/2)",
+        "8*h*s*d",
+        2,
+        "Flash Linear Attention (Yang 2024): chunks of 128; k and v are read twice",
+        vector="h*s*(7*128/2 + 2*d + 2*d*d/128)",
     ),
     Known(
         "Mamba-2, quadratic form",

@@ -19,7 +19,7 @@ from prism.program.chunked import chunked
 from prism.program.evaluate import evaluate
 from prism.program.index import Index
 from prism.program.inline import inline
-from prism.program.nodes import Definition, Program
+from prism.program.nodes import Definition, Map, Position, Program, walk
 from prism.program.transform import substitute
 
 Make = Callable[..., Any]
@@ -43,6 +43,13 @@ def _state_space(x: torch.Tensor, a: torch.Tensor, b: torch.Tensor, c: torch.Ten
     return torch.einsum("id,jd,hij,hjp->hip", c, b, torch.exp(_segments(a)), x)
 
 
+def _steps(a: torch.Tensor) -> torch.Tensor:
+    """As many a [h] as there are places from j up to i; 0 where j is after i, as retention has it."""
+    places = torch.arange(N)
+    steps = (places[:, None] - places[None]).float()
+    return torch.where(steps >= 0, torch.exp(steps * a[:, None, None]), 0.0)
+
+
 CHUNKED: dict[str, tuple[Make, tuple[tuple[int, ...], ...]]] = {
     "linear attention": (lambda q, k, v: (q @ k.mT).tril() @ v, QKV),
     "scaled": (lambda q, k, v: (q @ k.mT * 0.5).tril() @ v, QKV),
@@ -64,6 +71,8 @@ CHUNKED: dict[str, tuple[Make, tuple[tuple[int, ...], ...]]] = {
         lambda q, k, v, a: (q @ k.mT * torch.exp(a[:, :, None] - a[:, None, :])).tril() @ v,
         (*QKV, (H, N)),
     ),
+    "a decay a place": (lambda q, k, v, a: (q @ k.mT * _steps(a)) @ v, (*QKV, (H,))),
+    "a decay a place, by a table of heads": (lambda q, k, v: (q @ k.mT * _steps(-0.1 * torch.arange(H))) @ v, QKV),
     "state space": (_state_space, ((H, N, 8), (H, N), (N, D), (N, D))),
 }
 AS_WRITTEN: dict[str, tuple[Make, tuple[tuple[int, ...], ...]]] = {
@@ -100,6 +109,16 @@ def test_a_causal_sum_goes_by_chunks(name: str) -> None:
     one, other = evaluate(p, given), evaluate(q, given)
     for output in p.outputs:
         np.testing.assert_allclose(one[output], other[output], rtol=1e-11, atol=1e-11)
+
+
+def test_exponents_of_decays_a_place_are_one_number_of_places() -> None:
+    """Their sign is known, where that of a difference of two such terms is not."""
+    fn, shapes = CHUNKED["a decay a place"]
+    q = chunked(_read(fn, *shapes))
+    grown = [e for d in q.definitions for e in walk(d.expr) if isinstance(e, Map) and e.op == "exp"]
+    assert len(grown) >= 3
+    for e in grown:
+        assert sum(isinstance(x, Position) for x in walk(e)) == 1, e
 
 
 @pytest.mark.parametrize("name", AS_WRITTEN)

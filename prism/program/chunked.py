@@ -206,7 +206,7 @@ class _Apart:
                 return replaced([e], self._view)[0]
             case Map("mul" | "add" | "neg" | "where" | "exp" as name, args):
                 return op(name, *[self._written(a) for a in args])
-            case Map("le" | "lt"):
+            case Map("le" | "lt") | Position():
                 return e
             case Reduce(ReduceKind.SUM, axis, body):
                 return Reduce(ReduceKind.SUM, axis, self._written(body))
@@ -273,11 +273,24 @@ class _Apart:
 
 
 def _summands(e: Expr, sign: int = 1) -> list[_Signed]:
+    """The terms of a sum; a position, and what is so much a place, is one for each axis."""
     match e:
         case Map("add", args):
             return [s for a in args for s in _summands(a, sign)]
         case Map("neg", (a,)):
             return _summands(a, -sign)
+        case Position(index) if len(index.terms) + (index.offset != 0) > 1:
+            each = [Index((term,)) for term in index.terms] + [Index.const(index.offset)] * (index.offset != 0)
+            if all(is_static(c) for i in each for c in (i.offset, *(c for _, c in i.terms))):
+                down = [any(int(c) < 0 for c in (i.offset, *(c for _, c in i.terms))) for i in each]
+                return [
+                    (-sign, position(i.scaled(-1))) if less else (sign, position(i))
+                    for i, less in zip(each, down, strict=True)
+                ]
+        case Map("mul", args):
+            for n, a in enumerate(args):
+                if isinstance(a, Position) and len(found := _summands(a, sign)) > 1:
+                    return [(own, mul(*args[:n], part, *args[n + 1 :])) for own, part in found]
     return [(sign, e)]
 
 
@@ -442,10 +455,29 @@ def _grown(
 def _exp(plus: Sequence[_Signed], minus: Sequence[_Signed]) -> Expr:
     """The exponential of a difference; what is on both sides is left out."""
     left: Counter[Expr] = Counter()
+    # Of what is so much a place the places are one difference: its sign is known, that of either term is not enough.
+    places: dict[tuple[Expr, ...], Index] = {}
     for sign, e in (*plus, *((-sign, e) for sign, e in minus)):
-        left[e] += sign
+        steps, rest = _steps(e)
+        if steps is None:
+            left[e] += sign
+        else:
+            places[rest] = places.get(rest, Index.const(0)) + steps.scaled(sign)
     terms = [e if n > 0 else neg(e) for e, n in left.items() for _ in range(abs(n))]
+    terms += [mul(position(i), *rest) for rest, i in places.items() if i != Index.const(0)]
     return op("exp", add(*terms))
+
+
+def _steps(e: Expr) -> tuple[Index | None, tuple[Expr, ...]]:
+    """Places and what they are multiplied by; no places where the term is of no such form."""
+    factors = e.args if isinstance(e, Map) and e.op == "mul" else (e,)
+    for n, f in enumerate(factors):
+        rest = (*factors[:n], *factors[n + 1 :])
+        if isinstance(f, Position):
+            return f.index, rest
+        if isinstance(f, Const) and f.value.is_integer() and rest:
+            return Index.const(int(f.value)), rest
+    return None, ()
 
 
 def _before(chunk: Axis, earlier: Axis, carried: Sequence[Expr], held: Expr) -> Expr:
