@@ -35,6 +35,7 @@ def folded(module: torch.nn.Module, *examples: torch.Tensor) -> tuple[Program, P
     """The program of a module, and it with its constants folded, which computes what the module does."""
     program = trace(module.eval(), examples)
     found = fold_constants(program)
+    assert fold_constants(found) is found
     given = {t.name: x.double().numpy() for t, x in zip(program.arguments, examples, strict=True)}
     with torch.no_grad():
         expected = module(*examples)

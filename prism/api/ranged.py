@@ -299,7 +299,7 @@ def _assembled(
         len(program.outputs),
         {n: program.ranges[n] for n in ranges},
         ways,
-        _original(original, program),
+        _original(original, first.program),
     )
     files[module_name(program.name)] = text.encode()
     if original is not None:

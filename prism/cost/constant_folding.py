@@ -36,7 +36,17 @@ LARGEST = 1 << 26
 
 
 def fold_constants(program: Program) -> Program:
-    """The program with the definitions as weights that hang on weights alone, where that is worth the bytes."""
+    """The program with the definitions as weights that hang on weights alone, where that is worth the bytes.
+
+    Folding what it returns changes nothing.
+    """
+    while (found := _folded(program)) is not program:
+        program = found  # beside what was folded another definition may be worth its bytes
+    return program
+
+
+def _folded(program: Program) -> Program:
+    """The same, as far as is seen at once; the program itself where nothing is."""
     if not program.weights:
         return program
     cones = _Cones(program)
