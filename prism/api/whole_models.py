@@ -176,13 +176,7 @@ def optimize_model(
         VerificationError: the whole computes something else than the model: a bug in prism, and nothing is written.
     """
     path = Path(path)
-    if baselines is not None and set(baselines) != {STOCK_NAME}:
-        raise UsageError(
-            "a model that goes in parts is timed against onnxruntime alone",
-            where="--baseline",
-            why="onnxruntime runs what stays as it is",
-            fix=f"leave --baseline away, or name {STOCK_NAME}",
-        )
+    check_stock(baselines)
     options = Options(
         target=target,
         budget=budget,
@@ -198,9 +192,7 @@ def optimize_model(
     )
     folder = options.folder(out)
     recorder = Recorder(listener)
-    with recorder.stage("islands") as detail:
-        parts = cut(path, operators=declared(rules) if rules else ())
-        detail.append(f"{len(parts.islands)} islands, {len(parts.kept)} of {parts.count} nodes stay as they are")
+    parts = parts_of(path, rules, recorder)
     with cache_or_spare(recorder.warn) as cache:
         platform = platform_of(target, recorder.warn, cache)
         if not isinstance(platform, CpuPlatform):
@@ -212,6 +204,29 @@ def optimize_model(
         report = replace(report, output=str(out))
         folder = write_folder(folder, files)
     return ModelResult(report, folder)
+
+
+def check_stock(baselines: Sequence[str] | None) -> None:
+    """Make sure that a model in parts is compared with onnxruntime.
+
+    Raises:
+        UsageError: something else is asked for.
+    """
+    if baselines is not None and set(baselines) != {STOCK_NAME}:
+        raise UsageError(
+            "a model that goes in parts is timed against onnxruntime alone",
+            where="--baseline",
+            why="onnxruntime runs what stays as it is",
+            fix=f"leave --baseline away, or name {STOCK_NAME}",
+        )
+
+
+def parts_of(path: Path, rules: Sequence[Path | str], recorder: Recorder) -> Cut:
+    """The model's islands and what stays, with rule files' operators; errors are as for `optimize_model`."""
+    with recorder.stage("islands") as detail:
+        parts = cut(path, operators=declared(rules) if rules else ())
+        detail.append(f"{len(parts.islands)} islands, {len(parts.kept)} of {parts.count} nodes stay as they are")
+    return parts
 
 
 def better_in_parts(path: Path | str, target: str | None, baselines: Sequence[str] | None = None) -> str:

@@ -19,14 +19,13 @@ import sympy
 from prism.api.optimizing import MORE_TIME
 from prism.api.options import Options
 from prism.api.region_search import SearchBudget
-from prism.api.rules import declared
-from prism.api.whole_models import STOCK_NAME, Run, only_on_cpu
+from prism.api.whole_models import STOCK_NAME, Run, check_stock, only_on_cpu, parts_of
 from prism.backends.assembled import Step, assembled_text, ranged_model_text
 from prism.cost.shapes import middle
 from prism.errors import NoImprovementError, UnsupportedError, UsageError
 from prism.events import Argument, CellReport, Evidence, Listener, ModelReport, RangedReport, Recorder
 from prism.folders import cache_or_spare
-from prism.frontend.onnx.islands import Cut, cut
+from prism.frontend.onnx.islands import Cut
 from prism.generate.cells import Cell, cells
 from prism.instantiate.lock import versions
 from prism.platforms.choice import platform_of
@@ -103,12 +102,7 @@ def optimize_model_ranges(
         VerificationError: as for `optimize_model`.
     """
     path = Path(path)
-    if baselines is not None and set(baselines) != {STOCK_NAME}:
-        raise UsageError(
-            "a model that goes in parts is timed against onnxruntime alone",
-            where="--baseline",
-            fix=f"leave --baseline away, or name {STOCK_NAME}",
-        )
+    check_stock(baselines)
     options = Options(
         target=target,
         budget=budget,
@@ -123,9 +117,7 @@ def optimize_model_ranges(
     )
     folder = options.folder(out)
     recorder = Recorder(listener)
-    with recorder.stage("islands") as detail:
-        parts = cut(path, operators=declared(rules) if rules else ())
-        detail.append(f"{len(parts.islands)} islands, {len(parts.kept)} of {parts.count} nodes stay as they are")
+    parts = parts_of(path, rules, recorder)
     lengths = _lengths(parts, ranges, options.shapes, str(path))
     found = _cells(ranges)
     made: list[tuple[ModelReport, dict[str, bytes]] | NoImprovementError] = []
