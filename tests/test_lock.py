@@ -20,7 +20,7 @@ from prism.program import build
 from prism.program.index import Axis
 from prism.program.nodes import Definition, DType, Program, SymbolRange, Tensor
 from prism.report.records import from_json, to_json
-from prism.sgraph.config import Config
+from prism.sgraph.config import CORE, Config
 
 AXIS = Axis("i", 8)
 PROGRAM = Program(
@@ -65,9 +65,7 @@ def test_programs_are_told_apart() -> None:
 
 names = st.text(st.characters(categories=("Ll", "Nd"), include_characters="_"), min_size=1, max_size=8)
 values = st.dictionaries(names, st.integers(1, 4096), max_size=4)
-
-
-chosen = st.dictionaries(names, st.frozensets(names) | values, max_size=4)
+chosen = st.dictionaries(names.filter(lambda n: n not in CORE), st.frozensets(names) | values, max_size=4)
 
 
 @given(values, values, values, values, chosen)
@@ -79,6 +77,12 @@ def test_configurations_are_what_was_written_of_them(
     assert Config.decode(config.encode()).key() == config.key()
     known = Config(symbols, warps, stages).having(streams=streams, library=warps.keys(), persistent=stages)
     assert config_of(json.loads(json.dumps(known.flat()))) == known
+
+
+@pytest.mark.parametrize("name", sorted(CORE))
+def test_no_option_is_called_as_what_every_configuration_has(name: str) -> None:
+    with pytest.raises(ValueError, match=name):
+        Config({}, {}, {}, {name: frozenset({"k"})})
 
 
 def test_what_was_written_before_options_were_one_mapping_is_read() -> None:

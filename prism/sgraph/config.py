@@ -13,6 +13,9 @@ from typing import Any, TypeAlias
 Chosen: TypeAlias = "frozenset[str] | Mapping[str, int]"
 """The launches that have an option: their names, or a number for each."""
 
+CORE = frozenset(("symbols", "warps", "stages"))
+"""What every configuration has, beside its options."""
+
 
 @dataclass(frozen=True, slots=True)
 class Config:
@@ -25,7 +28,11 @@ class Config:
         symbols: symbol name to value, for every symbol of the sGraph.
         warps: launch name to number of warps, of the launches that run a kernel of prism's.
         stages: launch name to number of software-pipelining stages, likewise.
-        options: option name to the launches that have it; without those that no launch has.
+        options: option name to the launches that have it; without those that no launch has. None is called as one of
+            the three above.
+
+    Raises:
+        ValueError: an option is called `symbols`, `warps` or `stages`.
     """
 
     symbols: Mapping[str, int]
@@ -34,6 +41,8 @@ class Config:
     options: Mapping[str, Chosen] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        if taken := CORE & self.options.keys():
+            raise ValueError(f"{', '.join(sorted(taken))}: no options, these have fields of their own")
         made = {n: dict(sorted(c.items())) if isinstance(c, Mapping) else frozenset(c) for n, c in self.options.items()}
         # Names before numbers, and each from z to a: the order of all keys that were ever stored.
         order = sorted(sorted((n for n in made if made[n]), reverse=True), key=lambda n: isinstance(made[n], dict))
@@ -86,7 +95,7 @@ class Config:
     def decode(cls, given: Mapping[str, Any]) -> Config:
         """What `encode` wrote."""
         core = [dict(given.get(n, {})) for n in ("symbols", "warps", "stages")]
-        others = {n: c for n, c in given.items() if n not in ("symbols", "warps", "stages")}
+        others = {n: c for n, c in given.items() if n not in CORE}
         return cls(*core).having(**others)
 
     def flat(self) -> dict[str, int]:
