@@ -172,6 +172,13 @@ def test_half_of_a_panel_takes_as_long_as_all_of_it() -> None:
     assert work(128, 128) < work(16, 128), "panels are packed once for more rows"
 
 
+def test_a_tile_at_the_edge_takes_as_long_as_what_is_in_it() -> None:
+    odd, even, full = (seconds(matmul(m, 256, 256), T_m=64, T_n=128, T_k=64) for m in (129, 128, 192))
+    assert odd < even + 0.25 * (full - even), "one row is not sixty-four"
+    long, short = (seconds(matmul(256, 256, k), T_m=64, T_n=64, T_k=64) for k in (192, 130))
+    assert short < 0.8 * long, "nor is the end of a loop a whole trip"
+
+
 def test_points_come_in_the_order_of_the_model() -> None:
     g = attention()
     ranked = space(g).points_ranked(CpuModel(g, CPU, {}), 20)

@@ -4,8 +4,8 @@ For each launch, in seconds:
 
     memory    bytes of what the last-level cache does not hold over the memory's bandwidth, and all bytes that loads ask
               for over that of the caches; in a loop over calls, inputs stay cached if all tensors together do
-    compute   multiply-adds of the vector units with what the tile's shape is padded by, packing its operands, pointwise
-              work, and a little for every statement of every program: a tile too small is all overhead
+    compute   multiply-adds of the vector units with what a product's panels are padded by, packing its operands,
+              pointwise work, and a little for every statement of every program: a tile too small is all overhead
     launch    the parallel region
 
 Programs are dealt to the cores, and the busiest core counts. Tiles that are live together and outgrow L1 or L2 cost
@@ -14,7 +14,7 @@ their traffic. Numbers and numpy arrays take the same path.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -32,7 +32,7 @@ from prism.program.index import Axis
 from prism.program.nodes import DType
 from prism.sgraph.config import Config, Resources
 from prism.sgraph.load_balance import ordered
-from prism.sgraph.nodes import Gather, Kernel, Load, SGraph, Store
+from prism.sgraph.nodes import Gather, Grid, Kernel, Load, SGraph, Store, Whole
 
 PACKED_SHARE, STREAMED_SHARE = 0.9, 0.6
 """What products reach of the vector units' peak whose factors are packed into panels, and of few rows, whose second
@@ -97,12 +97,14 @@ class CpuKernelModel:
     def parts(self, env: Mapping[str, Any]) -> tuple[Any, Any, Any, Any, Any]:
         """Programs, seconds of work on one core, and bytes: all, those that no cache holds, the distinct of these."""
         d = self.device
-        sizes = tile_sizes(self.kernel, env)
+        tiles = tile_sizes(self.kernel, env)
+        # Loops end where their axes do: nothing is computed beyond, as it is on a GPU.
+        sizes = {a: np.minimum(size, value(a.extent, env)) for a, size in tiles.items()}
         programs = self.cost.programs.evaluate(env) * 1.0
         trips = self.cost.loop_trips.evaluate(env) * 1.0
         rate = d.multiply_adds_s / d.processors
-        pointwise = self.cost.padded_flops.evaluate(env) * 1.0
-        work = self._products(sizes, env) / rate + pointwise / (rate * POINTWISE_SHARE)
+        pointwise = self.cost.flops.evaluate(env) * 1.0
+        work = self._products(tiles, sizes, env) / rate + pointwise / (rate * POINTWISE_SHARE)
         live = live_elements(self.footprint, sizes) * 4.0
         # What is kept between the nests of a program is written and read again, from the cache that holds the tiles.
         spread = np.where(live > d.core.l1_bytes, 1.0 * pointwise / d.core.l2_bandwidth_bytes_s, 0.0)
@@ -113,7 +115,7 @@ class CpuKernelModel:
         for a, run in zip(self.cost.accesses, self._runs(sizes, env), strict=True):
             # Of a short run, the rest of its line comes along; where runs are short, the prefetcher starts anew.
             wasted = np.maximum(LINE / run, 1.0) + RESTART / run
-            traffic = a.traffic.evaluate(env) * a.distinct(sizes, env) * wasted
+            traffic = a.traffic.evaluate(env) * a.distinct(tiles, env) * wasted
             moved = moved + traffic
             if a.tensor in self.kept.cached:
                 continue
@@ -123,10 +125,20 @@ class CpuKernelModel:
         return programs, work + spread + overhead, moved, streamed, sum(distinct.values())
 
     def skew(self, env: Mapping[str, Any]) -> Any:
-        """How many times the loop trips of the average program the longest one makes."""
+        """How many times what the average program does the longest one does, by its loop trips and its tile's size."""
         trips = self.cost.loop_trips.evaluate(env) * 1.0
         longest = self.cost.longest_trips.evaluate(env) * 1.0
-        return np.where(trips > 0, longest / np.where(trips > 0, trips, 1.0), 1.0)
+        grid = (a for a, role in self.kernel.roles if isinstance(role, Grid))
+        return np.where(trips > 0, longest / np.where(trips > 0, trips, 1.0), 1.0) / self._filled(grid, env)
+
+    def _filled(self, axes: Iterable[Axis], env: Mapping[str, Any]) -> Any:
+        """The average tile's elements as a share of a whole one's: the last along an axis may be of fewer."""
+        tiles = tile_sizes(self.kernel, env)
+        share: Any = 1.0
+        for a in axes:
+            extent = value(a.extent, env)
+            share = share * (extent / (np.ceil(extent / tiles[a]) * np.minimum(tiles[a], extent)))
+        return share
 
     def _runs(self, sizes: Mapping[Axis, Any], env: Mapping[str, Any]) -> list[Any]:
         """For each load and store, the bytes that it touches in a row: along its last index, or more where that is all.
@@ -150,10 +162,17 @@ class CpuKernelModel:
             found.append(run)
         return found
 
-    def _products(self, sizes: Mapping[Axis, Any], env: Mapping[str, Any]) -> Any:
-        """The matrix products' multiply-adds, with what is padded, packed and waited for, as if at the peak rate."""
+    def _products(self, tiles: Mapping[Axis, Any], sizes: Mapping[Axis, Any], env: Mapping[str, Any]) -> Any:
+        """The matrix products' multiply-adds, with what is padded, packed and waited for, as if at the peak rate.
+
+        Args:
+            tiles: the length of every axis in a tile.
+            sizes: the same, where the tile is longer than its axis that of the axis.
+            env: a value for every symbol.
+        """
         lanes = self.device.core.lanes
         panel_rows, panel_columns = PANEL_ROWS.get(lanes, 4), 2 * lanes
+        filled = self._filled((a for a, role in self.kernel.roles if not isinstance(role, Whole)), env)
         total: Any = 0.0
         for dot in self.cost.dots:
             sides = (dot.rows, dot.columns)
@@ -161,7 +180,8 @@ class CpuKernelModel:
             across = self.stored_along.isdisjoint(dot.columns) and not self.stored_along.isdisjoint(dot.rows)
             rows, columns = (elements(side, sizes) * 1.0 for side in (reversed(sides) if across else sides))
             depth = sizes[dot.depth] * 1.0
-            calls = dot.flops.evaluate(env) / (2.0 * rows * columns * depth)
+            padded = elements((*dot.rows, *dot.columns), tiles) * 1.0 * tiles[dot.depth]
+            calls = dot.flops.evaluate(env) / (2.0 * padded) * filled
             paired = self.kept.paired and rows >= PAIRED_ROWS
             full, wide = _padded(rows, panel_rows), _padded(columns, panel_columns)
             packing = PACKING * np.where(paired, full + wide, wide) * depth

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from functools import reduce
 from importlib.resources import files
@@ -207,11 +208,29 @@ def _grid(w: Writer, launch: TileLaunch, emitters: Sequence[KernelEmitter]) -> N
         w.line("#pragma omp parallel num_threads(threads)")
         with w.block():
             w.line("char* at = scratch().get(room);")
-            # Programs that differ are handed out one by one.
-            schedule = "dynamic, 1" if len(emitters) > 1 or any(e.uneven for e in emitters) else "static"
-            w.line(f"#pragma omp for schedule({schedule})")
-            w.line(every)
+            _dealt(w, emitters, names, ends[-1], every)
             w.line("v_fence(past);")
+
+
+def _dealt(w: Writer, emitters: Sequence[KernelEmitter], names: Names, end: str, every: str) -> None:
+    """The loop over the programs by a team: equal shares of those alike, others as threads get free.
+
+    Equal shares of programs of which the last do less are not equal: of 129 rows in tiles of 64 by two columns, one
+    thread would do three tiles and the other one and a bit.
+    """
+    if len(emitters) > 1 or any(e.uneven for e in emitters):
+        w.line("#pragma omp for schedule(dynamic, 1)")
+        w.line(every)
+        return
+    cut = dict.fromkeys(f"{factor(x, names)} % {names(str(size))} == 0" for e in emitters for x, size in e.ragged)
+    if cut:
+        with w.block(f"if (!({' && '.join(cut)}))"):
+            w.line(f"const int64_t few = v_maxi(1, {end} / (8 * threads));")
+            w.line("#pragma omp for schedule(dynamic, few)")
+            w.line(every)
+    with w.block("else") if cut else nullcontext():
+        w.line("#pragma omp for schedule(static)")
+        w.line(every)
 
 
 def _bytes(tensors: Sequence[Tensor], names: Names) -> str:

@@ -14,7 +14,7 @@ from prism.backends.cpu.nest import NestEmitter, Storage, loads_of
 from prism.backends.cpu.operations import KIND_TYPES
 from prism.backends.cpu.schedule import Group, Root, Scheduler
 from prism.backends.cpu.values import Lane, Values, find_products
-from prism.backends.tile import Stmt, TileProgram, scalars, statements
+from prism.backends.tile import Size, Stmt, TileProgram, scalars, statements
 from prism.program.extents import Extent, mul
 from prism.program.nodes import DType, ReduceKind
 
@@ -73,17 +73,25 @@ class KernelEmitter:
 
     @property
     def uneven(self) -> bool:
-        """Whether some programs do more than others."""
+        """Whether some programs do more than others, whatever the tiles' sizes."""
+        place = self._placed()
+        loops = (s for s in statements(self.program.body) if isinstance(s, tile.For))
+        return any((scalars(s.start) | scalars(s.stop)) & place for s in loops)
+
+    @property
+    def ragged(self) -> tuple[tuple[Extent, Size], ...]:
+        """The axes that are cut among the programs, by their extents and the tiles' sizes: some may end in less."""
+        place = self._placed()
+        cut = ((x.extent, x.size) for x in self.v.lanes.values() if x.size is not None and scalars(x.start) & place)
+        return tuple(dict.fromkeys(cut))
+
+    def _placed(self) -> frozenset[str]:
+        """The scalars that follow from which program it is."""
         place = {g.index for g in self.program.grid}
-        grown = True
-        loops = [s for s in statements(self.program.body) if isinstance(s, tile.For | tile.Scalar)]
-        while grown:
-            before = len(place)
-            for s in loops:
-                if isinstance(s, tile.Scalar) and scalars(s.value) & place:
-                    place.add(s.dst)
-            grown = len(place) > before
-        return any(isinstance(s, tile.For) and (scalars(s.start) | scalars(s.stop)) & place for s in loops)
+        for s in statements(self.program.body):
+            if isinstance(s, tile.Scalar) and scalars(s.value) & place:
+                place.add(s.dst)
+        return frozenset(place)
 
     def _roots(self, groups: Sequence[Group]) -> Iterator[tuple[Group, Root]]:
         for g in groups:
